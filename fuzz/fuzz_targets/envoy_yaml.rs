@@ -1,5 +1,5 @@
-//! Any text is a configuration of envoyproxy/ratelimit or a list of what is wrong with it, never an empty list. What is one is
-//! printed as rules that load.
+//! Any text is a configuration of envoyproxy/ratelimit or a list of what is wrong with it, never an
+//! empty list. What is one is printed as rules that load.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,7 +16,9 @@ fuzz_target!(|text: &str| {
                 let config = file.into_config();
                 let mut key = Vec::new();
                 for rule in config.domains.rules() {
-                    let _ = config.domains.find(&rule.domain, [("a", "b")].into_iter(), &mut key);
+                    let _ = config
+                        .domains
+                        .find(&rule.domain, [("a", "b")].into_iter(), &mut key);
                 }
                 if !config.limits.is_empty() && matches!(keeping, Keeping::Memory) {
                     let text = envoy::to_yaml(&config);

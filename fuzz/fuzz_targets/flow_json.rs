@@ -8,11 +8,20 @@ use tidegate_flow::{
 };
 
 fuzz_target!(|text: &str| {
-    for kind in
-        [Kind::Flow, Kind::Degrade, Kind::ParamFlow, Kind::System, Kind::Authority, Kind::Isolation]
-    {
+    for kind in [
+        Kind::Flow,
+        Kind::Degrade,
+        Kind::ParamFlow,
+        Kind::System,
+        Kind::Authority,
+        Kind::Isolation,
+    ] {
         match sentinel::parse(kind, text) {
-            Ok(update) => assert_eq!(Gate::new().apply(update), Ok(()), "what was read is possible"),
+            Ok(update) => assert_eq!(
+                Gate::new().apply(update),
+                Ok(()),
+                "what was read is possible"
+            ),
             Err(error) => assert!(!error.to_string().is_empty()),
         }
     }

@@ -13,5 +13,7 @@ fuzz_target!(|input: &[u8]| {
         let _ = parse_unix(text);
     }
     // A small archive may hold a great deal: the first megabyte of each file says enough.
-    let _: io::Result<()> = unpack(input, |text| text.take(1 << 20).read_to_end(&mut Vec::new()).map(drop));
+    let _: io::Result<()> = unpack(input, |text| {
+        text.take(1 << 20).read_to_end(&mut Vec::new()).map(drop)
+    });
 });

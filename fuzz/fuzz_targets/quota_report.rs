@@ -1,4 +1,5 @@
-//! Any messages over a stream of `StreamRateLimitQuotas` are answered, or end it with a gRPC status; and the assigner lives on.
+//! Any messages over a stream of `StreamRateLimitQuotas` are answered, or end it with a gRPC
+//! status; and the assigner lives on.
 #![no_main]
 
 mod serving;
@@ -18,5 +19,8 @@ fuzz_target!(|bytes: &[u8]| {
     let (status, _) = SERVER.call(PATH, bytes.split(|byte| *byte == 0xfe));
     assert!([0, 3, 8, 13].contains(&status), "{status}");
     let (status, answer) = SERVER.call(PATH, [REPORT]);
-    assert!(status == 0 && answer.len() > 5, "{status}: the assigner is gone");
+    assert!(
+        status == 0 && answer.len() > 5,
+        "{status}: the assigner is gone"
+    );
 });

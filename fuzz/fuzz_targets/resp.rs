@@ -1,4 +1,5 @@
-//! Any bytes are a frame, the beginning of one, or an error; a frame never reaches beyond the input.
+//! Any bytes are a frame, the beginning of one, or an error; a frame never reaches beyond the
+//! input.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Any text is checked by `/v1/rules/check` and replayed by `/v1/what-if`, or refused with a status.
+//! Any text is checked by `/v1/rules/check` and replayed by `/v1/what-if`, or refused with a
+//! status.
 #![no_main]
 
 mod serving;
@@ -10,7 +11,11 @@ fuzz_target!(|bytes: &[u8]| {
     let (first, text) = bytes.split_first().unwrap_or((&0, &[]));
     post(SERVER.http, "/v1/acquire", br#"{"limit":"a","key":"k"}"#);
     // Half of the texts begin as rules do.
-    let beginning: &[u8] = if first & 1 == 0 { serving::RULES.as_bytes() } else { b"" };
+    let beginning: &[u8] = if first & 1 == 0 {
+        serving::RULES.as_bytes()
+    } else {
+        b""
+    };
     let text = [beginning, text].concat();
     let status = post(SERVER.admin, "/v1/rules/check", &text);
     assert!([200, 400].contains(&status), "{status}");

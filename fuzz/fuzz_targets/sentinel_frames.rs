@@ -1,4 +1,5 @@
-//! Any bytes from a cluster client of Sentinel are answered or skipped, frame by frame; and a ping that follows is answered.
+//! Any bytes from a cluster client of Sentinel are answered or skipped, frame by frame; and a ping
+//! that follows is answered.
 #![no_main]
 
 mod serving;
@@ -26,5 +27,8 @@ fuzz_target!(|bytes: &[u8]| {
     send(SERVER.sentinel, bytes);
     let answer = send(SERVER.sentinel, &[&frames(bytes), PING].concat());
     // The last response is the pong: its number is 7.
-    assert!(answer.windows(5).any(|window| window == [0, 0, 0, 7, 0]), "the ping has no answer");
+    assert!(
+        answer.windows(5).any(|window| window == [0, 0, 0, 7, 0]),
+        "the ping has no answer"
+    );
 });

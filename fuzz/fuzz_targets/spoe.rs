@@ -32,7 +32,12 @@ fuzz_target!(|bytes: &[u8]| {
     let frames = bytes.split(|byte| *byte == 0xfe);
     send(SERVER.spoe, &framed([HELLO].into_iter().chain(frames)));
     let answered = send(SERVER.spoe, &framed([HELLO, ASK, ASK, ASK]));
-    let count = |part: &[u8]| answered.windows(part.len()).filter(|window| *window == part).count();
+    let count = |part: &[u8]| {
+        answered
+            .windows(part.len())
+            .filter(|window| *window == part)
+            .count()
+    };
     assert_eq!(count(ANSWERED), 3, "all are answered");
     assert!(count(ADMITTED) <= 2, "{} admitted", count(ADMITTED));
 });

@@ -9,7 +9,9 @@ fuzz_target!(|input: (u8, u64, u64, Vec<u64>, Vec<(u64, u64)>)| {
     let window = std::time::Duration::from_nanos(window.max(1));
     // Few units as often as many.
     let limit = if which & 128 == 0 { limit % 256 } else { limit };
-    let Ok(quota) = Quota::new(limit, window) else { return };
+    let Ok(quota) = Quota::new(limit, window) else {
+        return;
+    };
     let policy = match which % 6 {
         0 => Policy::fixed_window(quota),
         1 => match Policy::sliding_log(quota) {

@@ -1,5 +1,5 @@
-//! Any bytes are a state file or are refused; and what a server restores of them never makes a decision panic. The
-//! checksum is put right, so that the fuzzer gets past it.
+//! Any bytes are a state file or are refused; and what a server restores of them never makes a
+//! decision panic. The checksum is put right, so that the fuzzer gets past it.
 #![no_main]
 
 use std::{
@@ -23,7 +23,11 @@ const RULES: &str = "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max
 
 static SERVICE: LazyLock<Service> = LazyLock::new(|| {
     let live = Limits::new(rules::parse(RULES).expect("rules"), 4, |_| None, NOW).expect("memory");
-    Service::new(live, Throttle::new(4, None).expect("memory"), Arc::new(ManualClock::new(NOW)))
+    Service::new(
+        live,
+        Throttle::new(4, None).expect("memory"),
+        Arc::new(ManualClock::new(NOW)),
+    )
 });
 
 fuzz_target!(|bytes: &[u8]| {
@@ -31,9 +35,18 @@ fuzz_target!(|bytes: &[u8]| {
     let file = [bytes, &checksum.to_le_bytes()].concat();
     if tidegate_server::check_and_restore(&file, &SERVICE, NOW).is_ok() {
         for (limit, key) in [("a", Some(&b"k"[..])), ("b", None)] {
-            let ask = Ask { limit: limit.as_bytes(), key, cost: 1 };
+            let ask = Ask {
+                limit: limit.as_bytes(),
+                key,
+                cost: 1,
+            };
             let decision = pin!(SERVICE.decide(ask, Act::Take, NOW));
-            assert!(decision.poll(&mut Context::from_waker(Waker::noop())).is_ready(), "memory never waits");
+            assert!(
+                decision
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .is_ready(),
+                "memory never waits"
+            );
         }
     }
 });

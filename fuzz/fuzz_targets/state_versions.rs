@@ -1,4 +1,5 @@
-//! The state file of version 0.1 with any changes, version number included: it is restored or refused, and no decision panics after that.
+//! The state file of version 0.1 with any changes, version number included: it is restored or
+//! refused, and no decision panics after that.
 #![no_main]
 
 use std::{
@@ -43,7 +44,8 @@ thread_local! {
 
 fuzz_target!(|bytes: &[u8]| {
     let mut file = STATE[..STATE.len() - CHECKSUM].to_vec();
-    // Three bytes of the input are a place and what is there instead. The rest of the input is put at the end.
+    // Three bytes of the input are a place and what is there instead. The rest of the input is put
+    // at the end.
     let (changes, rest) = bytes.as_chunks::<3>();
     for [high, low, byte] in changes {
         let at = usize::from(u16::from_be_bytes([*high, *low])) % file.len();
@@ -54,10 +56,24 @@ fuzz_target!(|bytes: &[u8]| {
     file.extend_from_slice(&checksum.to_le_bytes());
     SERVICE.with(|service| {
         let _ = tidegate_server::check_and_restore(&file, service, NOW);
-        for limit in service.limits().limits().iter().map(|limit| limit.spec().name.clone()) {
-            let ask = Ask { limit: limit.as_bytes(), key: Some(b"alice"), cost: 1 };
+        for limit in service
+            .limits()
+            .limits()
+            .iter()
+            .map(|limit| limit.spec().name.clone())
+        {
+            let ask = Ask {
+                limit: limit.as_bytes(),
+                key: Some(b"alice"),
+                cost: 1,
+            };
             let decision = pin!(service.decide(ask, Act::Take, NOW));
-            assert!(decision.poll(&mut Context::from_waker(Waker::noop())).is_ready(), "memory never waits");
+            assert!(
+                decision
+                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .is_ready(),
+                "memory never waits"
+            );
         }
     });
 });

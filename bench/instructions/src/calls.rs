@@ -1,4 +1,5 @@
-//! The calls that are counted. Each is made [`CALLS`] times on a warm state, at one time, so that nothing depends on the clock.
+//! The calls that are counted. Each is made [`CALLS`] times on a warm state, at one time, so that
+//! nothing depends on the clock.
 
 use std::{hint::black_box, time::Duration};
 
@@ -38,7 +39,12 @@ pub fn run(name: &str) -> Result<(), String> {
         "keyed-batch" => batch(),
         "entry-exit" => entry(false),
         "entry-exit-four-kinds" => entry(true),
-        _ => return Err(format!("{name} is not known; the calls are {}", NAMES.join(", "))),
+        _ => {
+            return Err(format!(
+                "{name} is not known; the calls are {}",
+                NAMES.join(", ")
+            ));
+        }
     }
     Ok(())
 }
@@ -69,7 +75,9 @@ fn limiter(policy: Policy, admits: bool) {
 
 /// A limiter that knows as many keys as calls are made.
 fn known(policy: Policy) -> (KeyedLimiter, Vec<String>) {
-    let builder = KeyedLimiter::builder(policy).max_keys(10_000).hash_keys(HashKeys::from_seeds(1, 2));
+    let builder = KeyedLimiter::builder(policy)
+        .max_keys(10_000)
+        .hash_keys(HashKeys::from_seeds(1, 2));
     let limiter = builder.build().expect("there is memory");
     let keys: Vec<String> = (0..CALLS).map(|at| format!("user:{at:010}")).collect();
     for key in &keys {
@@ -102,12 +110,21 @@ fn batch() {
 /// A resource with one flow rule, or with rules of four kinds. None of them blocks.
 fn entry(four_kinds: bool) {
     let (name, most) = ("resource", u32::MAX);
-    let mut rules = Rules { flow: vec![FlowRule::new(name, most)], ..Rules::default() };
+    let mut rules = Rules {
+        flow: vec![FlowRule::new(name, most)],
+        ..Rules::default()
+    };
     if four_kinds {
         rules.isolation = vec![IsolationRule::new(name, most)];
-        rules.breakers =
-            vec![BreakerRule::new(name, Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5))];
-        rules.system = vec![SystemRule { qps: Some(most.into()), ..SystemRule::default() }];
+        rules.breakers = vec![BreakerRule::new(
+            name,
+            Trip::ErrorRatio { ratio: 0.5 },
+            Duration::from_secs(5),
+        )];
+        rules.system = vec![SystemRule {
+            qps: Some(most.into()),
+            ..SystemRule::default()
+        }];
     }
     let gate = Gate::builder().timer(ManualTimer::new(NOW)).build();
     gate.load(rules).expect("possible rules");

@@ -1,5 +1,6 @@
-//! How many instructions ten hot calls take, counted by Valgrind. Unlike time, the count is the same on a busy machine, so CI
-//! compares it: a call that takes 5 % more than `counts.txt` says is an error.
+//! How many instructions ten hot calls take, counted by Valgrind. Unlike time, the count is the
+//! same on a busy machine, so CI compares it: a call that takes 5 % more than `counts.txt` says is
+//! an error.
 //!
 //! ```console
 //! $ cargo run --release --manifest-path bench/instructions/Cargo.toml              # compares
@@ -43,14 +44,23 @@ fn compare() -> Result<(), String> {
     let text = fs::read_to_string(file()).map_err(|error| format!("counts.txt: {error}"))?;
     let mut known: BTreeMap<&str, f64> = BTreeMap::new();
     for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let (name, count) = line.split_once(' ').ok_or_else(|| format!("counts.txt: {line}"))?;
-        known.insert(name, count.trim().parse().map_err(|_| format!("counts.txt: {line}"))?);
+        let (name, count) = line
+            .split_once(' ')
+            .ok_or_else(|| format!("counts.txt: {line}"))?;
+        known.insert(
+            name,
+            count
+                .trim()
+                .parse()
+                .map_err(|_| format!("counts.txt: {line}"))?,
+        );
     }
     let mut worse = Vec::new();
     for name in calls::NAMES {
         let count = count(name)?;
-        let known =
-            *known.get(name).ok_or_else(|| format!("counts.txt has no {name}; write it with --write"))?;
+        let known = *known
+            .get(name)
+            .ok_or_else(|| format!("counts.txt has no {name}; write it with --write"))?;
         let change = 100.0 * (count / known - 1.0);
         println!("{name:32} {count:8.1} instructions, {change:+.1} %");
         if change > TOLERANCE {
@@ -79,16 +89,30 @@ fn write() -> Result<(), String> {
 fn count(name: &str) -> Result<f64, String> {
     let program = env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null", "--collect-atstart=no"])
+        .args([
+            "--tool=callgrind",
+            "--callgrind-out-file=/dev/null",
+            "--collect-atstart=no",
+        ])
         .arg("--toggle-collect=*counted*")
         .arg(program)
         .arg(name)
         .output()
-        .map_err(|error| format!("valgrind cannot be started: {error} (Debian: the package valgrind)"))?;
+        .map_err(|error| {
+            format!("valgrind cannot be started: {error} (Debian: the package valgrind)")
+        })?;
     let told = String::from_utf8_lossy(&output.stderr);
-    let total = told.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse::<f64>().ok());
+    let total = told.lines().find_map(|line| {
+        line.split_once("Collected : ")?
+            .1
+            .trim()
+            .parse::<f64>()
+            .ok()
+    });
     match total {
-        Some(total) if output.status.success() && total > 0.0 => Ok(total / f64::from(calls::CALLS)),
+        Some(total) if output.status.success() && total > 0.0 => {
+            Ok(total / f64::from(calls::CALLS))
+        }
         _ => Err(format!("valgrind counted nothing for {name}:\n{told}")),
     }
 }

@@ -1,5 +1,6 @@
-//! Runs the same random steps of check, report, reserve and commit through Tidegate's gRPC service and through the crate `limitador`, and
-//! lists each difference with its reason. It fails if a difference has none.
+//! Runs the same random steps of check, report, reserve and commit through Tidegate's gRPC service
+//! and through the crate `limitador`, and lists each difference with its reason. It fails if a
+//! difference has none.
 
 mod messages;
 
@@ -58,7 +59,8 @@ impl Ours {
             "domain: d\ndescriptors:\n  - {{key: user, rate_limit: {{unit: day, requests_per_unit: {USER}}}}}\n  \
              - {{key: team, rate_limit: {{unit: day, requests_per_unit: {TEAM}}}}}\n"
         );
-        let file = std::env::temp_dir().join(format!("tidegate-limitador-{}.yaml", std::process::id()));
+        let file =
+            std::env::temp_dir().join(format!("tidegate-limitador-{}.yaml", std::process::id()));
         std::fs::write(&file, config).expect("a file");
         let options = Options {
             envoy_config: Some(file.clone()),
@@ -68,14 +70,24 @@ impl Ours {
         };
         let runtime = Runtime::new().expect("a runtime");
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_700_049_600)));
-        let server = runtime.block_on(Server::start_on(options, clock)).expect("a server");
+        let server = runtime
+            .block_on(Server::start_on(options, clock))
+            .expect("a server");
         let _ = std::fs::remove_file(file);
         let address = server.address("grpc").expect("it listens");
         let (orders, receiver) = mpsc::channel(1);
         runtime.spawn(server.run(receiver));
         let channel = Channel::from_shared(format!("http://{address}")).expect("an address");
-        let client = Grpc::new(runtime.block_on(channel.connect()).expect("the server accepts"));
-        Self { client, runtime, _orders: orders }
+        let client = Grpc::new(
+            runtime
+                .block_on(channel.connect())
+                .expect("the server accepts"),
+        );
+        Self {
+            client,
+            runtime,
+            _orders: orders,
+        }
     }
 
     fn call<Q, A>(&mut self, method: &str, message: Q) -> A
@@ -87,9 +99,13 @@ impl Ours {
         let path: PathAndQuery = path.parse().expect("a path");
         let answer = self.runtime.block_on(async {
             self.client.ready().await.expect("the server is there");
-            self.client.unary(Request::new(message), path, ProstCodec::<Q, A>::default()).await
+            self.client
+                .unary(Request::new(message), path, ProstCodec::<Q, A>::default())
+                .await
         });
-        answer.unwrap_or_else(|status| panic!("{method} fails: {status}")).into_inner()
+        answer
+            .unwrap_or_else(|status| panic!("{method} fails: {status}"))
+            .into_inner()
     }
 }
 
@@ -114,21 +130,35 @@ fn team(user: u64) -> u64 {
 }
 
 fn context(user: u64) -> Context<'static> {
-    let values = [("user".to_owned(), user.to_string()), ("team".to_owned(), team(user).to_string())];
+    let values = [
+        ("user".to_owned(), user.to_string()),
+        ("team".to_owned(), team(user).to_string()),
+    ];
     HashMap::from(values).into()
 }
 
 /// The sums for both limits of a user.
 fn both(of: &HashMap<u64, u64>, user: u64) -> [u64; 2] {
     let one = |user: u64| of.get(&user).copied().unwrap_or_default();
-    [one(user), (0..USERS).filter(|other| team(*other) == team(user)).map(one).sum()]
+    [
+        one(user),
+        (0..USERS)
+            .filter(|other| team(*other) == team(user))
+            .map(one)
+            .sum(),
+    ]
 }
 
 impl<'a> Comparison<'a> {
     fn new(ours: &'a mut Ours, number: u64) -> Self {
-        let limits = ReservationLimits { max_fraction: 1.0, max_ttl: Duration::from_secs(DAY) };
+        let limits = ReservationLimits {
+            max_fraction: 1.0,
+            max_ttl: Duration::from_secs(DAY),
+        };
         let storage = Storage::with_counter_storage(Box::new(InMemoryStorage::new(10_000)));
-        let theirs = RateLimiterBuilder::with_storage(storage).reservation_limits(limits).build();
+        let theirs = RateLimiterBuilder::with_storage(storage)
+            .reservation_limits(limits)
+            .build();
         let none: [limitador::limit::Predicate; 0] = [];
         for (name, most) in [("user", USER), ("team", TEAM)] {
             let variable = name.try_into().expect("an expression");
@@ -157,7 +187,10 @@ impl<'a> Comparison<'a> {
 
     fn descriptors(&self, user: u64) -> Vec<RateLimitDescriptor> {
         let one = |key: &str, value: u64| RateLimitDescriptor {
-            entries: vec![Entry { key: key.to_owned(), value: format!("{}-{value}", self.number) }],
+            entries: vec![Entry {
+                key: key.to_owned(),
+                value: format!("{}-{value}", self.number),
+            }],
             ..RateLimitDescriptor::default()
         };
         vec![one("user", user), one("team", team(user))]
@@ -175,14 +208,21 @@ impl<'a> Comparison<'a> {
         };
         let ours: RateLimitResponse = self.ours.call("CheckRateLimit", request);
         let ours = ours.overall_code == i32::from(Code::OverLimit);
-        let theirs = self.theirs.is_rate_limited(&self.namespace, &context(user), delta);
+        let theirs = self
+            .theirs
+            .is_rate_limited(&self.namespace, &context(user), delta);
         let theirs = theirs.expect("memory").limited;
         let (held, used) = (both(&self.held, user), both(&self.used, user));
         match (ours, theirs) {
-            (true, false) if held[0] + used[0] + delta > USER || held[1] + used[1] + delta > TEAM => {
+            (true, false)
+                if held[0] + used[0] + delta > USER || held[1] + used[1] + delta > TEAM =>
+            {
                 self.differs("a check sees what is reserved; limitador's does not");
             }
-            _ => assert_eq!(ours, theirs, "check of {delta}: held {held:?}, used {used:?}"),
+            _ => assert_eq!(
+                ours, theirs,
+                "check of {delta}: held {held:?}, used {used:?}"
+            ),
         }
     }
 
@@ -194,7 +234,9 @@ impl<'a> Comparison<'a> {
         };
         let ours: RateLimitResponse = self.ours.call("Report", request);
         assert_eq!(ours.overall_code, i32::from(Code::Ok));
-        self.theirs.update_counters(&self.namespace, &context(user), delta).expect("memory");
+        self.theirs
+            .update_counters(&self.namespace, &context(user), delta)
+            .expect("memory");
         *self.used.entry(user).or_default() += delta;
     }
 
@@ -203,17 +245,29 @@ impl<'a> Comparison<'a> {
             domain: "d".to_owned(),
             descriptors: self.descriptors(user),
             amount,
-            ttl: Some(protobuf::Duration { seconds: DAY as i64, nanos: 0 }),
+            ttl: Some(protobuf::Duration {
+                seconds: DAY as i64,
+                nanos: 0,
+            }),
         };
         let ours: Reserved = self.ours.call("Reserve", request);
         let day = Some(Duration::from_secs(DAY));
-        let theirs = self.theirs.reserve(&self.namespace, &context(user), amount, day).expect("memory");
+        let theirs = self
+            .theirs
+            .reserve(&self.namespace, &context(user), amount, day)
+            .expect("memory");
         let is_denied = ours.code == i32::from(Code::OverLimit);
         assert_eq!(is_denied, theirs.limited, "a reservation of {amount}");
         match theirs.reservation_id {
             Some(theirs) => {
                 *self.held.entry(user).or_default() += amount;
-                self.known.push(Known { user, ours: ours.reservation_id, theirs, amount, is_open: true });
+                self.known.push(Known {
+                    user,
+                    ours: ours.reservation_id,
+                    theirs,
+                    amount,
+                    is_open: true,
+                });
             }
             None if !is_denied => {
                 self.differs("a reservation of 0 has an id; limitador's has none");
@@ -230,14 +284,23 @@ impl<'a> Comparison<'a> {
             reservation_id: id.to_owned(),
             actual_amount,
         };
-        self.ours.call::<_, Committed>("Commit", request).reservation_released
+        self.ours
+            .call::<_, Committed>("Commit", request)
+            .reservation_released
     }
 
     fn commit(&mut self, at: usize, actual: u64) {
-        let Known { user, amount, is_open, .. } = self.known[at];
+        let Known {
+            user,
+            amount,
+            is_open,
+            ..
+        } = self.known[at];
         let (ours, theirs) = (self.known[at].ours.clone(), self.known[at].theirs.clone());
         let released = self.commit_ours(user, &ours, actual);
-        let told = self.theirs.commit_reservation(&self.namespace, &context(user), Some(&theirs), actual);
+        let told =
+            self.theirs
+                .commit_reservation(&self.namespace, &context(user), Some(&theirs), actual);
         assert_eq!(released, told.expect("memory").reservation_released);
         assert_eq!(released, is_open);
         *self.used.entry(user).or_default() += actual;
@@ -260,7 +323,9 @@ impl<'a> Comparison<'a> {
         let unknown = format!("{:032x}", self.below(1 << 60));
         assert!(!self.commit_ours(user, &unknown, actual));
         let id = ReservationId::from(unknown);
-        let told = self.theirs.commit_reservation(&self.namespace, &context(user), Some(&id), actual);
+        let told =
+            self.theirs
+                .commit_reservation(&self.namespace, &context(user), Some(&id), actual);
         assert!(!told.expect("memory").reservation_released);
         *self.used.entry(user).or_default() += actual;
     }
@@ -293,8 +358,9 @@ impl<'a> Comparison<'a> {
 }
 
 fn main() {
-    let steps: u64 =
-        std::env::args().nth(1).map_or(100_000, |steps| steps.parse().expect("a number of steps"));
+    let steps: u64 = std::env::args()
+        .nth(1)
+        .map_or(100_000, |steps| steps.parse().expect("a number of steps"));
     let (mut differences, mut ours) = (BTreeMap::new(), Ours::start());
     // A day is used up after a few hundred steps, so each comparison is short.
     for number in 2..steps.div_ceil(500) + 2 {

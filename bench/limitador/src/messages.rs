@@ -1,6 +1,9 @@
-//! The messages of `kuadrant.service.ratelimit.v1`, whose field numbers are those of Kuadrant's RFC 0021.
+//! The messages of `kuadrant.service.ratelimit.v1`, whose field numbers are those of Kuadrant's RFC
+//! 0021.
 
-use envoy_types::pb::{envoy::extensions::common::ratelimit::v3::RateLimitDescriptor, google::protobuf};
+use envoy_types::pb::{
+    envoy::extensions::common::ratelimit::v3::RateLimitDescriptor, google::protobuf,
+};
 use prost::Message;
 
 #[derive(Clone, PartialEq, Message)]

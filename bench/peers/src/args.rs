@@ -60,15 +60,23 @@ impl Args {
     /// The works wanted, each once, in the order of the table of figures.
     pub fn works(&self) -> Vec<Work> {
         let wanted = |work: &Work| {
-            self.works.is_empty() || self.works.iter().any(|choice| choice.works().contains(work))
+            self.works.is_empty()
+                || self
+                    .works
+                    .iter()
+                    .any(|choice| choice.works().contains(work))
         };
         Work::ALL.into_iter().filter(wanted).collect()
     }
 
     /// Whether this limiter is wanted. `governor` is wanted in all its ways.
     pub fn wants(&self, who: &str) -> bool {
-        let named =
-            |name: &String| who == name || who.strip_prefix(name).is_some_and(|rest| rest.starts_with('-'));
+        let named = |name: &String| {
+            who == name
+                || who
+                    .strip_prefix(name)
+                    .is_some_and(|rest| rest.starts_with('-'))
+        };
         self.who.is_empty() || who == "tidegate" || self.who.iter().any(named)
     }
 
@@ -131,7 +139,12 @@ mod tests {
         let names: Vec<_> = args.works().into_iter().map(Work::name).collect();
         assert_eq!(
             names,
-            ["direct-token-bucket", "direct-token-bucket-denied", "direct-sliding-window", "keyed-flood"]
+            [
+                "direct-token-bucket",
+                "direct-token-bucket-denied",
+                "direct-sliding-window",
+                "keyed-flood"
+            ]
         );
     }
 

@@ -14,26 +14,41 @@ use crate::{
 /// The measurement of a child process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Job {
-    Memory { who: String, algorithm: Algorithm, keys: u64 },
-    Flood { who: String, plan: Plan },
-    Resources { who: String, resources: u64 },
+    Memory {
+        who: String,
+        algorithm: Algorithm,
+        keys: u64,
+    },
+    Flood {
+        who: String,
+        plan: Plan,
+    },
+    Resources {
+        who: String,
+        resources: u64,
+    },
 }
 
 impl Job {
     /// Does it, in this process.
     pub fn measure(&self) -> Result<Measure, String> {
         match self {
-            Self::Memory { who, algorithm, keys } => {
-                memory::measure(who, *algorithm, *keys).map(Measure::Memory)
-            }
+            Self::Memory {
+                who,
+                algorithm,
+                keys,
+            } => memory::measure(who, *algorithm, *keys).map(Measure::Memory),
             Self::Flood { who, plan } => flood::measure(who, *plan).map(Measure::Flood),
-            Self::Resources { who, resources } => resources::measure(who, *resources).map(Measure::Memory),
+            Self::Resources { who, resources } => {
+                resources::measure(who, *resources).map(Measure::Memory)
+            }
         }
     }
 
     /// Has it done by this program in another process.
     pub fn delegate(&self) -> Result<Measure, String> {
-        let program = std::env::current_exe().map_err(|e| format!("this program's own file: {e}"))?;
+        let program =
+            std::env::current_exe().map_err(|e| format!("this program's own file: {e}"))?;
         let job = serde_json::to_string(self).map_err(|e| e.to_string())?;
         let output = Command::new(program)
             .args(["--child", &job])
@@ -53,9 +68,19 @@ mod tests {
 
     #[test]
     fn a_job_arrives_as_it_was_sent() {
-        let memory = Job::Memory { who: "tidegate".into(), algorithm: Algorithm::SlidingCounter, keys: 5 };
-        let flood = Job::Flood { who: "rate-net".into(), plan: Plan::scaled(0.01, true) };
-        let resources = Job::Resources { who: "tidegate".into(), resources: 5 };
+        let memory = Job::Memory {
+            who: "tidegate".into(),
+            algorithm: Algorithm::SlidingCounter,
+            keys: 5,
+        };
+        let flood = Job::Flood {
+            who: "rate-net".into(),
+            plan: Plan::scaled(0.01, true),
+        };
+        let resources = Job::Resources {
+            who: "tidegate".into(),
+            resources: 5,
+        };
         for job in [memory, flood, resources] {
             let text = serde_json::to_string(&job).unwrap();
             assert_eq!(serde_json::from_str::<Job>(&text).unwrap(), job);

@@ -14,8 +14,16 @@ use crate::{
     work::Algorithm,
 };
 
-fn racer(who: &'static str, how: &'static str, admit: impl Fn() -> bool + Sync + 'static) -> Racer<'static> {
-    Racer { who, how, pass: Box::new(move |stretch: Range<usize>| stretch.filter(|_| admit()).count()) }
+fn racer(
+    who: &'static str,
+    how: &'static str,
+    admit: impl Fn() -> bool + Sync + 'static,
+) -> Racer<'static> {
+    Racer {
+        who,
+        how,
+        pass: Box::new(move |stretch: Range<usize>| stretch.filter(|_| admit()).count()),
+    }
 }
 
 pub fn token_bucket(quota: Quota) -> Vec<Racer<'static>> {
@@ -28,27 +36,44 @@ pub fn token_bucket(quota: Quota) -> Vec<Racer<'static>> {
         .build()
         .expect("a rate within ratelimit's bounds");
     vec![
-        racer("tidegate", "token bucket", move || tidegate.acquire(1).is_allowed()),
+        racer("tidegate", "token bucket", move || {
+            tidegate.acquire(1).is_allowed()
+        }),
         racer("governor", "direct", move || governor.check().is_ok()),
-        racer("rate-net", "direct token bucket", move || rate_net.check().is_allow()),
-        racer("ratelimit", "token bucket", move || ratelimit.try_wait().is_ok()),
+        racer("rate-net", "direct token bucket", move || {
+            rate_net.check().is_allow()
+        }),
+        racer("ratelimit", "token bucket", move || {
+            ratelimit.try_wait().is_ok()
+        }),
     ]
 }
 
 pub fn sliding_window(quota: Quota) -> Vec<Racer<'static>> {
     let tidegate = Limiter::new(Policy::sliding_window(stores::tidegate_quota(quota)));
     let rate_net = rate_net(Algorithm::SlidingWindow, quota);
-    let one_key = stores::open(stores::TRYPEMA, Algorithm::SlidingWindow, quota, 1, OneHotKey);
+    let one_key = stores::open(
+        stores::TRYPEMA,
+        Algorithm::SlidingWindow,
+        quota,
+        1,
+        OneHotKey,
+    );
     let mut racers = vec![
-        racer("tidegate", "sliding window, strict, 10 slots", move || tidegate.acquire(1).is_allowed()),
-        racer("rate-net", "direct sliding counter", move || rate_net.check().is_allow()),
+        racer("tidegate", "sliding window, strict, 10 slots", move || {
+            tidegate.acquire(1).is_allowed()
+        }),
+        racer("rate-net", "direct sliding counter", move || {
+            rate_net.check().is_allow()
+        }),
     ];
     racers.extend(one_key);
     racers
 }
 
 fn rate_net(algorithm: Algorithm, quota: Quota) -> DirectLimiter {
-    let quota = RateNetQuota::rate(quota.limit, quota.per).expect("a quota within rate-net's bounds");
+    let quota =
+        RateNetQuota::rate(quota.limit, quota.per).expect("a quota within rate-net's bounds");
     DirectLimiter::with_quota(quota).with_algorithm(stores::rate_net_algorithm(algorithm))
 }
 
@@ -59,8 +84,10 @@ impl Visit for OneHotKey {
     type Out = Racer<'static>;
 
     fn visit(self, store: impl Store) -> Racer<'static> {
-        racer(stores::TRYPEMA, "absolute, 10 slots, one key: may overshoot", move || {
-            store.admit(&mut Default::default(), "everybody")
-        })
+        racer(
+            stores::TRYPEMA,
+            "absolute, 10 slots, one key: may overshoot",
+            move || store.admit(&mut Default::default(), "everybody"),
+        )
     }
 }

@@ -15,8 +15,14 @@ pub const SENTINEL: &str = "sentinel-core";
 /// Who takes part, in the order of the racers.
 pub const CONTESTANTS: [(&str, &str); 3] = [
     ("tidegate", "a resource's handle, kept"),
-    ("tidegate-by-name", "the resource looked up by its name each time"),
-    (SENTINEL, "EntryBuilder; looks the resource up by its name each time"),
+    (
+        "tidegate-by-name",
+        "the resource looked up by its name each time",
+    ),
+    (
+        SENTINEL,
+        "EntryBuilder; looks the resource up by its name each time",
+    ),
 ];
 
 /// So much that no rule blocks.
@@ -27,22 +33,34 @@ pub fn racers(guarded: Guarded) -> Vec<Racer<'static>> {
     let (resource, inbound) = (gate.resource(name(guarded)), guarded == Guarded::FourKinds);
     let kept = move || {
         let entry = resource.entry();
-        if inbound { entry.inbound() } else { entry }.enter().is_ok()
+        if inbound { entry.inbound() } else { entry }
+            .enter()
+            .is_ok()
     };
     let by_name = move || {
         let resource = gate.resource(name(guarded));
         let entry = resource.entry();
-        if inbound { entry.inbound() } else { entry }.enter().is_ok()
+        if inbound { entry.inbound() } else { entry }
+            .enter()
+            .is_ok()
     };
     let [first, second, third] = CONTESTANTS;
-    vec![racer(first, kept), racer(second, by_name), racer(third, sentinel)]
+    vec![
+        racer(first, kept),
+        racer(second, by_name),
+        racer(third, sentinel),
+    ]
 }
 
 fn racer(
     (who, how): (&'static str, &'static str),
     enter: impl Fn() -> bool + Sync + 'static,
 ) -> Racer<'static> {
-    Racer { who, how, pass: Box::new(move |stretch: Range<usize>| stretch.filter(|_| enter()).count()) }
+    Racer {
+        who,
+        how,
+        pass: Box::new(move |stretch: Range<usize>| stretch.filter(|_| enter()).count()),
+    }
 }
 
 /// sentinel-core has one set of rules in a process: works must not share resources.
@@ -59,12 +77,22 @@ fn gate(guarded: Guarded) -> Gate {
     let flow = vec![FlowRule::new(name, PLENTY)];
     let rules = match guarded {
         Guarded::NoRule => Rules::default(),
-        Guarded::FlowRule => Rules { flow, ..Rules::default() },
+        Guarded::FlowRule => Rules {
+            flow,
+            ..Rules::default()
+        },
         Guarded::FourKinds => Rules {
             flow,
             isolation: vec![IsolationRule::new(name, PLENTY)],
-            breakers: vec![BreakerRule::new(name, Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5))],
-            system: vec![SystemRule { qps: Some(PLENTY.into()), ..SystemRule::default() }],
+            breakers: vec![BreakerRule::new(
+                name,
+                Trip::ErrorRatio { ratio: 0.5 },
+                Duration::from_secs(5),
+            )],
+            system: vec![SystemRule {
+                qps: Some(PLENTY.into()),
+                ..SystemRule::default()
+            }],
             ..Rules::default()
         },
     };
@@ -84,14 +112,22 @@ fn sentinel(guarded: Guarded) -> impl Fn() -> bool + Sync + 'static {
     let resource = name(guarded).to_owned();
     if guarded != Guarded::NoRule {
         flow::append_rule(
-            flow::Rule { resource: resource.clone(), threshold: PLENTY.into(), ..flow::Rule::default() }
-                .into(),
+            flow::Rule {
+                resource: resource.clone(),
+                threshold: PLENTY.into(),
+                ..flow::Rule::default()
+            }
+            .into(),
         );
     }
     if guarded == Guarded::FourKinds {
         isolation::append_rule(
-            isolation::Rule { resource: resource.clone(), threshold: PLENTY, ..isolation::Rule::default() }
-                .into(),
+            isolation::Rule {
+                resource: resource.clone(),
+                threshold: PLENTY,
+                ..isolation::Rule::default()
+            }
+            .into(),
         );
         circuitbreaker::append_rule(
             circuitbreaker::Rule {
@@ -115,8 +151,15 @@ fn sentinel(guarded: Guarded) -> impl Fn() -> bool + Sync + 'static {
             .into(),
         );
     }
-    let traffic = if guarded == Guarded::FourKinds { TrafficType::Inbound } else { TrafficType::Outbound };
-    move || match EntryBuilder::new(resource.clone()).with_traffic_type(traffic).build() {
+    let traffic = if guarded == Guarded::FourKinds {
+        TrafficType::Inbound
+    } else {
+        TrafficType::Outbound
+    };
+    move || match EntryBuilder::new(resource.clone())
+        .with_traffic_type(traffic)
+        .build()
+    {
         Ok(entry) => {
             entry.exit();
             true
@@ -145,10 +188,19 @@ mod tests {
         let name = "three-a-second";
         start_sentinel();
         flow::append_rule(
-            flow::Rule { resource: name.to_owned(), threshold: 3.0, ..flow::Rule::default() }.into(),
+            flow::Rule {
+                resource: name.to_owned(),
+                threshold: 3.0,
+                ..flow::Rule::default()
+            }
+            .into(),
         );
         let gate = Gate::new();
-        gate.load(Rules { flow: vec![FlowRule::new(name, 3)], ..Rules::default() }).unwrap();
+        gate.load(Rules {
+            flow: vec![FlowRule::new(name, 3)],
+            ..Rules::default()
+        })
+        .unwrap();
         let sentinel = || match EntryBuilder::new(name.to_owned()).build() {
             Ok(entry) => {
                 entry.exit();
@@ -158,7 +210,10 @@ mod tests {
         };
         let tidegate = || gate.resource(name).enter().is_ok();
         // A second may end in between, and one more begin.
-        for admitted in [(0..100).filter(|_| tidegate()).count(), (0..100).filter(|_| sentinel()).count()] {
+        for admitted in [
+            (0..100).filter(|_| tidegate()).count(),
+            (0..100).filter(|_| sentinel()).count(),
+        ] {
             assert!((3..=12).contains(&admitted), "{admitted}");
         }
     }

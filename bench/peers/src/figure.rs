@@ -72,10 +72,12 @@ pub struct Flood {
     pub limited: u64,
     /// Of these, how many were ever admitted more than their quota allows: must be 0.
     pub resets: u64,
-    /// How often real keys that stay below their quota asked, and how often they were denied all the same.
+    /// How often real keys that stay below their quota asked, and how often they were denied all
+    /// the same.
     pub modest_asked: u64,
     pub modest_denied: u64,
-    /// Resident bytes: of the empty store; when twice the bound has gone through; half way; at the end.
+    /// Resident bytes: of the empty store; when twice the bound has gone through; half way; at the
+    /// end.
     pub rss_empty: u64,
     pub rss_full: u64,
     pub rss_mid: u64,
@@ -90,12 +92,25 @@ mod tests {
     use super::*;
 
     fn figure(measure: Measure) -> Figure {
-        Figure { work: "w".into(), who: "tidegate".into(), how: "h".into(), threads: 1, measure }
+        Figure {
+            work: "w".into(),
+            who: "tidegate".into(),
+            how: "h".into(),
+            threads: 1,
+            measure,
+        }
     }
 
     #[test]
     fn a_speed_is_one_flat_line() {
-        let speed = Speed { ns_per_op: 9.5, min: 9.0, max: 11.0, rounds: 3, admitted: 1.0, preempted: 0.0 };
+        let speed = Speed {
+            ns_per_op: 9.5,
+            min: 9.0,
+            max: 11.0,
+            rounds: 3,
+            admitted: 1.0,
+            preempted: 0.0,
+        };
         let line = serde_json::to_string(&figure(Measure::Speed(speed))).unwrap();
         assert!(!line.contains('\n'));
         let expected = json!({"work": "w", "who": "tidegate", "how": "h", "threads": 1, "ns_per_op": 9.5, "min": 9.0,
@@ -105,7 +120,13 @@ mod tests {
 
     #[test]
     fn a_figure_is_read_back_as_what_it_was() {
-        let memory = Memory { bytes_per_key: 20.5, keys: 10, max_keys: 16, held: None, resident_bytes: 205 };
+        let memory = Memory {
+            bytes_per_key: 20.5,
+            keys: 10,
+            max_keys: 16,
+            held: None,
+            resident_bytes: 205,
+        };
         let flood: Flood = serde_json::from_value(json!({"made_up": 1, "max_keys": 1, "p50": 1, "p99": 1, "p999": 1,
             "max": 1, "decisions": 1, "ns_per_made_up": 1.0, "made_up_admitted": 1.0, "limited": 1, "resets": 0,
             "modest_asked": 1, "modest_denied": 0, "rss_empty": 1, "rss_full": 1, "rss_mid": 1, "rss_end": 1,

@@ -1,14 +1,15 @@
 //! Made-up keys by the hundred million, and a thousand real ones among them.
 //!
-//! Everybody has the same quota, ten an hour, so that each made-up key owes something when it has to give way, and
-//! nothing recovers while the flood lasts. Of the real keys,
+//! Everybody has the same quota, ten an hour, so that each made-up key owes something when it has
+//! to give way, and nothing recovers while the flood lasts. Of the real keys,
 //!
 //! * 500 are busy: they use up their quota at once and are asked for all the time;
-//! * 250 sleep: they use up theirs at once, are gone while the flood goes over them, and come back now and then;
+//! * 250 sleep: they use up theirs at once, are gone while the flood goes over them, and come back
+//!   now and then;
 //! * 250 are modest: they ask now and then, fewer times than their quota.
 //!
-//! A busy or sleeping key that is ever admitted more than its quota was reset. A modest one that is denied was denied
-//! wrongly: what a store denies that has forgotten whose debt is whose.
+//! A busy or sleeping key that is ever admitted more than its quota was reset. A modest one that is
+//! denied was denied wrongly: what a store denies that has forgotten whose debt is whose.
 
 mod ledger;
 
@@ -32,8 +33,10 @@ use crate::{
 use ledger::Ledger;
 
 /// Whom the flood goes over: whose store has a bound.
-pub const CONTESTANTS: &[(&str, &str)] =
-    &[("tidegate", "token bucket"), ("rate-net", "token bucket, fail closed")];
+pub const CONTESTANTS: &[(&str, &str)] = &[
+    ("tidegate", "token bucket"),
+    ("rate-net", "token bucket, fail closed"),
+];
 
 /// The number of made-up keys between two real ones, if one thread does both.
 const MADE_UP_FOR_A_REAL: u64 = 100;
@@ -43,7 +46,8 @@ const MADE_UP_FOR_A_REAL: u64 = 100;
 pub struct Plan {
     pub made_up: u64,
     pub max_keys: u64,
-    /// One thread does both in turns. Otherwise one makes up keys and one asks for the real ones, as fast as they can.
+    /// One thread does both in turns. Otherwise one makes up keys and one asks for the real ones,
+    /// as fast as they can.
     pub interleaved: bool,
 }
 
@@ -53,7 +57,11 @@ impl Plan {
         let part = |whole: f64| (whole * scale).ceil().max(1.0) as u64;
         // The real keys alone must not fill the store.
         let max_keys = part(1_048_576.0).max(10_000);
-        Self { made_up: part(100_000_000.0).max(4 * max_keys), max_keys, interleaved }
+        Self {
+            made_up: part(100_000_000.0).max(4 * max_keys),
+            max_keys,
+            interleaved,
+        }
     }
 
     pub const fn threads(&self) -> usize {
@@ -63,9 +71,15 @@ impl Plan {
 
 /// Lets the flood go over one store.
 pub fn measure(who: &str, plan: Plan) -> Result<Flood, String> {
-    stores::open(who, Algorithm::TokenBucket, Quota::FLOOD, plan.max_keys as usize, plan)
-        .ok_or_else(|| format!("{who} has no token bucket"))?
-        .map_err(|e| e.to_string())
+    stores::open(
+        who,
+        Algorithm::TokenBucket,
+        Quota::FLOOD,
+        plan.max_keys as usize,
+        plan,
+    )
+    .ok_or_else(|| format!("{who} has no token bucket"))?
+    .map_err(|e| e.to_string())
 }
 
 impl Visit for Plan {
@@ -136,7 +150,12 @@ impl Plan {
                 rss_mid = system::resident()?;
             }
         }
-        Ok(MadeUp { admitted, time: begun.elapsed(), rss_full, rss_mid })
+        Ok(MadeUp {
+            admitted,
+            time: begun.elapsed(),
+            rss_full,
+            rss_mid,
+        })
     }
 
     fn two_threads(&self, store: &impl Store, ledger: &mut Ledger) -> io::Result<MadeUp> {

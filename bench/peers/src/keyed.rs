@@ -13,7 +13,8 @@ use crate::{
     work::Algorithm,
 };
 
-/// Keys, and the bound that stores are given: the next round number of a store that is sized for them.
+/// Keys, and the bound that stores are given: the next round number of a store that is sized for
+/// them.
 pub const KEYS: usize = 1_000_000;
 pub const BOUND: usize = 1 << 20;
 /// Requests before the trace starts again.
@@ -30,8 +31,17 @@ pub fn racers(
     wanted: impl Fn(&str) -> bool,
 ) -> Vec<Racer<'_>> {
     let mut racers = Vec::new();
-    for &(who, how) in stores::contestants(algorithm).iter().filter(|(who, _)| wanted(who)) {
-        racers.extend(stores::open(who, algorithm, quota, BOUND, Enter { trace, who, how }));
+    for &(who, how) in stores::contestants(algorithm)
+        .iter()
+        .filter(|(who, _)| wanted(who))
+    {
+        racers.extend(stores::open(
+            who,
+            algorithm,
+            quota,
+            BOUND,
+            Enter { trace, who, how },
+        ));
     }
     if algorithm == Algorithm::TokenBucket && wanted(stores::BORROWED) {
         racers.push(borrowed(quota, trace));
@@ -50,12 +60,18 @@ const BATCH: usize = 32;
 pub fn batches(trace: &Trace) -> Vec<Racer<'_>> {
     let load = || {
         let store = stores::tidegate_store(Algorithm::TokenBucket, Quota::ENDLESS_FOR_A_KEY, BOUND);
-        trace.keys.iter().for_each(|key| drop(black_box(store.acquire(key, 1))));
+        trace
+            .keys
+            .iter()
+            .for_each(|key| drop(black_box(store.acquire(key, 1))));
         store
     };
     let (one, many) = (load(), load());
     let single = move |stretch: Range<usize>| {
-        trace.requests[stretch].iter().filter(|key| one.acquire(key, 1).is_allowed()).count()
+        trace.requests[stretch]
+            .iter()
+            .filter(|key| one.acquire(key, 1).is_allowed())
+            .count()
     };
     let batch = move |stretch: Range<usize>| {
         let mut admitted = 0;
@@ -65,13 +81,24 @@ pub fn batches(trace: &Trace) -> Vec<Racer<'_>> {
                 request.0 = key;
             }
             let decisions = many.acquire_many(&requests[..keys.len()]);
-            admitted += decisions.iter().filter(|decision| decision.is_allowed()).count();
+            admitted += decisions
+                .iter()
+                .filter(|decision| decision.is_allowed())
+                .count();
         }
         admitted
     };
     vec![
-        Racer { who: stores::TIDEGATE, how: "acquire_many, 32 keys a call", pass: Box::new(batch) },
-        Racer { who: ONE_BY_ONE, how: "Tidegate, acquire", pass: Box::new(single) },
+        Racer {
+            who: stores::TIDEGATE,
+            how: "acquire_many, 32 keys a call",
+            pass: Box::new(batch),
+        },
+        Racer {
+            who: ONE_BY_ONE,
+            how: "Tidegate, acquire",
+            pass: Box::new(single),
+        },
         floor(trace),
     ]
 }
@@ -90,10 +117,16 @@ impl<'a> Visit for Enter<'a> {
         let Self { trace, who, how } = self;
         let admitted = move |keys: &[&str]| {
             let mut hand = Default::default();
-            keys.iter().filter(|key| store.admit(&mut hand, key)).count()
+            keys.iter()
+                .filter(|key| store.admit(&mut hand, key))
+                .count()
         };
         admitted(&trace.keys);
-        Racer { who, how, pass: Box::new(move |stretch: Range<usize>| admitted(&trace.requests[stretch])) }
+        Racer {
+            who,
+            how,
+            pass: Box::new(move |stretch: Range<usize>| admitted(&trace.requests[stretch])),
+        }
     }
 }
 
@@ -103,7 +136,11 @@ fn borrowed(quota: Quota, trace: &Trace) -> Racer<'_> {
     let admitted = move |keys: &[&'static str]| keys.iter().filter(|key| store.admit(key)).count();
     admitted(&trace.keys);
     let pass = move |stretch: Range<usize>| admitted(&trace.requests[stretch]);
-    Racer { who: stores::BORROWED, how: "&'static str keys, DashMap", pass: Box::new(pass) }
+    Racer {
+        who: stores::BORROWED,
+        how: "&'static str keys, DashMap",
+        pass: Box::new(pass),
+    }
 }
 
 fn floor(trace: &Trace) -> Racer<'_> {
@@ -115,7 +152,11 @@ fn floor(trace: &Trace) -> Racer<'_> {
         }
         keys.len()
     };
-    Racer { who: FLOOR, how: "fetch the key, hash it, read the time", pass: Box::new(pass) }
+    Racer {
+        who: FLOOR,
+        how: "fetch the key, hash it, read the time",
+        pass: Box::new(pass),
+    }
 }
 
 /// The faster of governor's two ways is governor's figure; the other keeps its own name.
@@ -124,7 +165,9 @@ pub fn name_governor(figures: &mut [Figure]) {
         Measure::Speed(speed) => speed.ns_per_op,
         Measure::Memory(_) | Measure::Flood(_) => f64::INFINITY,
     };
-    let ways = figures.iter_mut().filter(|figure| [stores::BORROWED, stores::OWNED].contains(&&*figure.who));
+    let ways = figures
+        .iter_mut()
+        .filter(|figure| [stores::BORROWED, stores::OWNED].contains(&&*figure.who));
     if let Some(faster) = ways.min_by(|a, b| speed(a).total_cmp(&speed(b))) {
         "governor".clone_into(&mut faster.who);
     }
@@ -138,14 +181,33 @@ mod tests {
     #[test]
     fn governor_is_the_faster_of_its_two_ways() {
         let figure = |who: &str, ns_per_op| {
-            let speed = Speed { ns_per_op, min: 0.0, max: 0.0, rounds: 1, admitted: 1.0, preempted: 0.0 };
+            let speed = Speed {
+                ns_per_op,
+                min: 0.0,
+                max: 0.0,
+                rounds: 1,
+                admitted: 1.0,
+                preempted: 0.0,
+            };
             let how = String::new();
-            Figure { work: "w".into(), who: who.into(), how, threads: 1, measure: Measure::Speed(speed) }
+            Figure {
+                work: "w".into(),
+                who: who.into(),
+                how,
+                threads: 1,
+                measure: Measure::Speed(speed),
+            }
         };
-        let mut figures =
-            [figure("tidegate", 1.0), figure(stores::OWNED, 300.0), figure(stores::BORROWED, 200.0)];
+        let mut figures = [
+            figure("tidegate", 1.0),
+            figure(stores::OWNED, 300.0),
+            figure(stores::BORROWED, 200.0),
+        ];
         name_governor(&mut figures);
-        assert_eq!(figures.each_ref().map(|f| &*f.who), ["tidegate", stores::OWNED, "governor"]);
+        assert_eq!(
+            figures.each_ref().map(|f| &*f.who),
+            ["tidegate", stores::OWNED, "governor"]
+        );
     }
 
     #[test]
@@ -155,18 +217,31 @@ mod tests {
             type Out = Option<u64>;
             fn visit(self, store: impl Store) -> Option<u64> {
                 let mut hand = Default::default();
-                let admitted = self.0.keys.iter().filter(|key| store.admit(&mut hand, key)).count();
+                let admitted = self
+                    .0
+                    .keys
+                    .iter()
+                    .filter(|key| store.admit(&mut hand, key))
+                    .count();
                 assert_eq!(admitted, self.0.keys.len());
                 store.held()
             }
         }
         let trace = Trace::zipf(10_000, 1);
-        for algorithm in [Algorithm::TokenBucket, Algorithm::SlidingWindow, Algorithm::SlidingCounter] {
+        for algorithm in [
+            Algorithm::TokenBucket,
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingCounter,
+        ] {
             for &(who, _) in stores::contestants(algorithm) {
                 let held = stores::open(who, algorithm, Quota::LASTING, 20_000, Count(&trace));
                 let held = held.expect("every contestant has a store");
-                // Tidegate gives a key few places: one may have to give way although others are free.
-                assert!(held.is_none_or(|held| held >= 9_990), "{who} holds {held:?}");
+                // Tidegate gives a key few places: one may have to give way although others are
+                // free.
+                assert!(
+                    held.is_none_or(|held| held >= 9_990),
+                    "{who} holds {held:?}"
+                );
             }
         }
     }

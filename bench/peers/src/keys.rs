@@ -29,7 +29,8 @@ impl Random {
 
 const DIGITS: usize = 10;
 
-/// Keys `kind:0000000000`, `kind:0000000001` and so on, written in place: making one allocates nothing.
+/// Keys `kind:0000000000`, `kind:0000000001` and so on, written in place: making one allocates
+/// nothing.
 pub struct Counting {
     text: Vec<u8>,
     begun: bool,
@@ -37,7 +38,10 @@ pub struct Counting {
 
 impl Counting {
     pub fn new(kind: &str) -> Self {
-        Self { text: format!("{kind}:{:0DIGITS$}", 0).into_bytes(), begun: false }
+        Self {
+            text: format!("{kind}:{:0DIGITS$}", 0).into_bytes(),
+            begun: false,
+        }
     }
 
     /// The key of the next number; after the last one, the first again.
@@ -65,13 +69,14 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// The same for the same numbers. The keys are allocated one by one and live until the process ends; which of them
-    /// are popular has nothing to do with where they lie.
+    /// The same for the same numbers. The keys are allocated one by one and live until the process
+    /// ends; which of them are popular has nothing to do with where they lie.
     pub fn zipf(keys: usize, requests: usize) -> Self {
         let mut random = Random::new(1);
         let mut counting = Counting::new("user");
-        let mut keys: Vec<&'static str> =
-            (0..keys).map(|_| &*Box::leak(String::from(counting.next()).into_boxed_str())).collect();
+        let mut keys: Vec<&'static str> = (0..keys)
+            .map(|_| &*Box::leak(String::from(counting.next()).into_boxed_str()))
+            .collect();
         for at in (1..keys.len()).rev() {
             keys.swap(at, random.below(at + 1));
         }
@@ -85,7 +90,9 @@ impl Trace {
             .collect();
         let draw = |_| {
             let at = random.unit() * sum;
-            keys[cumulative.partition_point(|&below| below <= at).min(keys.len() - 1)]
+            keys[cumulative
+                .partition_point(|&below| below <= at)
+                .min(keys.len() - 1)]
         };
         let requests = (0..requests).map(draw).collect();
         // The loading order is a third one, so that it favours no limiter.
@@ -123,7 +130,10 @@ mod tests {
     fn keys_count_up() {
         let mut keys = Counting::new("made");
         assert_eq!(keys.next(), "made:0000000000");
-        assert_eq!((1..13).map(|_| keys.next().to_owned()).last().as_deref(), Some("made:0000000012"));
+        assert_eq!(
+            (1..13).map(|_| keys.next().to_owned()).last().as_deref(),
+            Some("made:0000000012")
+        );
     }
 
     #[test]

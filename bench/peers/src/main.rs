@@ -52,7 +52,10 @@ fn main() -> ExitCode {
 
 fn child(job: &child::Job) -> Result<(), String> {
     let measure = job.measure()?;
-    println!("{}", serde_json::to_string(&measure).map_err(|e| e.to_string())?);
+    println!(
+        "{}",
+        serde_json::to_string(&measure).map_err(|e| e.to_string())?
+    );
     Ok(())
 }
 
@@ -62,7 +65,10 @@ fn all(args: &Args) -> Result<(), String> {
         let new = run::run(work, args)?;
         if args.json {
             for figure in &new {
-                println!("{}", serde_json::to_string(figure).map_err(|e| e.to_string())?);
+                println!(
+                    "{}",
+                    serde_json::to_string(figure).map_err(|e| e.to_string())?
+                );
             }
         }
         figures.extend(new);

@@ -9,7 +9,8 @@ use crate::{
     work::Algorithm,
 };
 
-/// Bounds are multiples of this: a little above the number of keys, as an operator would set it who knows the number.
+/// Bounds are multiples of this: a little above the number of keys, as an operator would set it who
+/// knows the number.
 const BOUND_STEP: u64 = 1 << 20;
 
 /// Who owns its keys, and so has a figure.
@@ -37,12 +38,26 @@ pub const fn bound(keys: u64) -> u64 {
 /// Fills a store with `keys` keys, each asked for once.
 pub fn measure(who: &str, algorithm: Algorithm, keys: u64) -> Result<Memory, String> {
     // trypema has but one algorithm; what is measured of it is its memory.
-    let algorithm = if who == stores::TRYPEMA { Algorithm::SlidingWindow } else { algorithm };
+    let algorithm = if who == stores::TRYPEMA {
+        Algorithm::SlidingWindow
+    } else {
+        algorithm
+    };
     let before = system::resident().map_err(|e| e.to_string())?;
     let max_keys = bound(keys);
-    stores::open(who, algorithm, Quota::LASTING, max_keys as usize, Fill { before, keys, max_keys })
-        .ok_or_else(|| format!("{who} has no {}", algorithm.name()))?
-        .map_err(|e| e.to_string())
+    stores::open(
+        who,
+        algorithm,
+        Quota::LASTING,
+        max_keys as usize,
+        Fill {
+            before,
+            keys,
+            max_keys,
+        },
+    )
+    .ok_or_else(|| format!("{who} has no {}", algorithm.name()))?
+    .map_err(|e| e.to_string())
 }
 
 struct Fill {
@@ -55,14 +70,24 @@ impl Visit for Fill {
     type Out = std::io::Result<Memory>;
 
     fn visit(self, store: impl Store) -> Self::Out {
-        let Self { before, keys, max_keys } = self;
+        let Self {
+            before,
+            keys,
+            max_keys,
+        } = self;
         let (mut hand, mut counting) = (Default::default(), Counting::new("user"));
         for _ in 0..keys {
             store.admit(&mut hand, counting.next());
         }
         let resident_bytes = system::resident()?.saturating_sub(before);
         let bytes_per_key = resident_bytes as f64 / keys as f64;
-        Ok(Memory { bytes_per_key, keys, max_keys, held: store.held(), resident_bytes })
+        Ok(Memory {
+            bytes_per_key,
+            keys,
+            max_keys,
+            held: store.held(),
+            resident_bytes,
+        })
     }
 }
 
@@ -72,7 +97,10 @@ mod tests {
 
     #[test]
     fn the_bound_is_the_next_multiple_of_a_mebi() {
-        assert_eq!((bound(1_000_000), bound(10_000_000)), (1_048_576, 10_485_760));
+        assert_eq!(
+            (bound(1_000_000), bound(10_000_000)),
+            (1_048_576, 10_485_760)
+        );
     }
 
     #[test]

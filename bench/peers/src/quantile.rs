@@ -1,6 +1,7 @@
 //! Order statistics.
 
-/// The value that a share `q` of `values` lies below, linear between neighbours. `None` of no values.
+/// The value that a share `q` of `values` lies below, linear between neighbours. `None` of no
+/// values.
 pub fn quantile(values: &[f64], q: f64) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -29,7 +30,10 @@ mod tests {
     #[test]
     fn the_ends_are_the_least_and_the_greatest() {
         let values = [5.0, 9.0, 1.0];
-        assert_eq!((quantile(&values, 0.0), quantile(&values, 1.0)), (Some(1.0), Some(9.0)));
+        assert_eq!(
+            (quantile(&values, 0.0), quantile(&values, 1.0)),
+            (Some(1.0), Some(9.0))
+        );
         assert_eq!(quantile(&values, 0.25), Some(3.0));
     }
 }

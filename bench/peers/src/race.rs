@@ -1,8 +1,10 @@
-//! Measures several limiters on the same work in turns, so that the machine's good and bad moments fall on all alike.
+//! Measures several limiters on the same work in turns, so that the machine's good and bad moments
+//! fall on all alike.
 //!
-//! Each round gives every limiter one turn: some time to warm up, then some time in stretches of a millisecond or two, in which all
-//! threads of the turn start together. A stretch in which a thread was preempted measures the machine's other work, and is left out
-//! (and counted). Waiting for a lock is not preemption: it stays.
+//! Each round gives every limiter one turn: some time to warm up, then some time in stretches of a
+//! millisecond or two, in which all threads of the turn start together. A stretch in which a thread
+//! was preempted measures the machine's other work, and is left out (and counted). Waiting for a
+//! lock is not preemption: it stays.
 
 mod barrier;
 mod turn;
@@ -55,8 +57,15 @@ pub struct OffCourse {
 impl fmt::Display for OffCourse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (who, share) = (self.who, self.admitted);
-        let expected = if self.expect == Expect::Admitted { "admitted" } else { "denied" };
-        write!(f, "{who}: all decisions should have been {expected}, but the share admitted is {share}")
+        let expected = if self.expect == Expect::Admitted {
+            "admitted"
+        } else {
+            "denied"
+        };
+        write!(
+            f,
+            "{who}: all decisions should have been {expected}, but the share admitted is {share}"
+        )
     }
 }
 
@@ -77,7 +86,11 @@ pub fn race(
             turns.push(turn);
         }
     }
-    racers.iter().zip(&turns).map(|(racer, turns)| speed(racer.who, turns, rules.expect)).collect()
+    racers
+        .iter()
+        .zip(&turns)
+        .map(|(racer, turns)| speed(racer.who, turns, rules.expect))
+        .collect()
 }
 
 fn speed(who: &'static str, turns: &[Turn], expect: Expect) -> Result<Speed, OffCourse> {
@@ -91,7 +104,11 @@ fn speed(who: &'static str, turns: &[Turn], expect: Expect) -> Result<Speed, Off
         Expect::Either => true,
     };
     if !fits {
-        return Err(OffCourse { who, expect, admitted });
+        return Err(OffCourse {
+            who,
+            expect,
+            admitted,
+        });
     }
     Ok(Speed {
         ns_per_op: quantile::median(&times).unwrap_or(f64::NAN),
@@ -111,15 +128,29 @@ mod tests {
 
     fn rules(threads: usize) -> Rules {
         let (warm_up, turn) = (Duration::from_millis(2), Duration::from_millis(5));
-        Rules { threads, rounds: 3, warm_up, turn, course: 1 << 20, expect: Expect::Admitted }
+        Rules {
+            threads,
+            rounds: 3,
+            warm_up,
+            turn,
+            course: 1 << 20,
+            expect: Expect::Admitted,
+        }
     }
 
     fn counter(count: &AtomicUsize) -> Racer<'_> {
         let pass = |stretch: Range<usize>| {
             assert!(stretch.end <= 1 << 20, "{stretch:?} is beyond the course");
-            stretch.map(|_| count.fetch_add(1, Ordering::Relaxed)).filter(|&n| n < usize::MAX).count()
+            stretch
+                .map(|_| count.fetch_add(1, Ordering::Relaxed))
+                .filter(|&n| n < usize::MAX)
+                .count()
         };
-        Racer { who: "counter", how: "", pass: Box::new(pass) }
+        Racer {
+            who: "counter",
+            how: "",
+            pass: Box::new(pass),
+        }
     }
 
     #[test]
@@ -130,7 +161,9 @@ mod tests {
         let speeds = race(&racers, &rules(1), |round, _, _| turns.push(round)).unwrap();
         assert_eq!(turns, [0, 0, 1, 1, 2, 2]);
         for speed in speeds {
-            assert!(speed.min > 0.0 && speed.min <= speed.ns_per_op && speed.ns_per_op <= speed.max);
+            assert!(
+                speed.min > 0.0 && speed.min <= speed.ns_per_op && speed.ns_per_op <= speed.max
+            );
             assert_eq!((speed.rounds, speed.admitted), (3, 1.0));
         }
     }
@@ -143,8 +176,16 @@ mod tests {
 
     #[test]
     fn whoever_denies_what_should_be_admitted_is_called_off() {
-        let racer = Racer { who: "miser", how: "", pass: Box::new(|stretch| stretch.len() - 1) };
+        let racer = Racer {
+            who: "miser",
+            how: "",
+            pass: Box::new(|stretch| stretch.len() - 1),
+        };
         let error = race(&[racer], &rules(1), |_, _, _| ()).unwrap_err();
-        assert!(error.to_string().starts_with("miser: all decisions should have been admitted"));
+        assert!(
+            error
+                .to_string()
+                .starts_with("miser: all decisions should have been admitted")
+        );
     }
 }

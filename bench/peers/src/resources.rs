@@ -9,8 +9,10 @@ use crate::{
     system,
 };
 
-pub const CONTESTANTS: [(&str, &str); 2] =
-    [("tidegate", "10 slots of 100 ms, 60 of 1 s"), (SENTINEL, "20 slots of 500 ms")];
+pub const CONTESTANTS: [(&str, &str); 2] = [
+    ("tidegate", "10 slots of 100 ms, 60 of 1 s"),
+    (SENTINEL, "20 slots of 500 ms"),
+];
 
 /// Enters `resources` resources, each once.
 pub fn measure(who: &str, resources: u64) -> Result<Memory, String> {
@@ -18,21 +20,35 @@ pub fn measure(who: &str, resources: u64) -> Result<Memory, String> {
         start_sentinel();
     }
     let before = system::resident().map_err(|e| e.to_string())?;
-    let (gate, mut held) = (Gate::builder().max_resources(resources as usize).build(), None);
+    let (gate, mut held) = (
+        Gate::builder().max_resources(resources as usize).build(),
+        None,
+    );
     for number in 0..resources {
         let name = format!("resource-{number:07}");
         if who == SENTINEL {
-            EntryBuilder::new(name).build().map_err(|e| e.to_string())?.exit();
+            EntryBuilder::new(name)
+                .build()
+                .map_err(|e| e.to_string())?
+                .exit();
         } else {
             drop(gate.resource(&name).enter().map_err(|e| e.to_string())?);
         }
     }
-    let resident_bytes = system::resident().map_err(|e| e.to_string())?.saturating_sub(before);
+    let resident_bytes = system::resident()
+        .map_err(|e| e.to_string())?
+        .saturating_sub(before);
     if who != SENTINEL {
         held = Some(gate.resources().len() as u64);
     }
     let bytes_per_key = resident_bytes as f64 / resources as f64;
-    Ok(Memory { bytes_per_key, keys: resources, max_keys: resources, held, resident_bytes })
+    Ok(Memory {
+        bytes_per_key,
+        keys: resources,
+        max_keys: resources,
+        held,
+        resident_bytes,
+    })
 }
 
 #[cfg(test)]

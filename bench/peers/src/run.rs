@@ -30,17 +30,42 @@ pub fn run(work: Work, args: &Args) -> Result<Vec<Figure>, String> {
     eprintln!("{}: load {}", work.name(), system::load());
     let (one, all) = (vec![1], args.threads());
     match work {
-        Work::ClockRead => race(work, args, &one, ENDLESS, Expect::Admitted, clock_read::racers()),
-        Work::DirectTokenBucket => {
-            race(work, args, &all, ENDLESS, Expect::Admitted, direct::token_bucket(Quota::ENDLESS))
-        }
-        Work::DirectTokenBucketDenied => {
-            race(work, args, &all, ENDLESS, Expect::Denied, direct::token_bucket(Quota::SPENT))
-        }
-        Work::DirectSlidingWindow => {
-            race(work, args, &all, ENDLESS, Expect::Admitted, direct::sliding_window(Quota::ENDLESS))
-        }
-        Work::Keyed { algorithm, ordinary } => {
+        Work::ClockRead => race(
+            work,
+            args,
+            &one,
+            ENDLESS,
+            Expect::Admitted,
+            clock_read::racers(),
+        ),
+        Work::DirectTokenBucket => race(
+            work,
+            args,
+            &all,
+            ENDLESS,
+            Expect::Admitted,
+            direct::token_bucket(Quota::ENDLESS),
+        ),
+        Work::DirectTokenBucketDenied => race(
+            work,
+            args,
+            &all,
+            ENDLESS,
+            Expect::Denied,
+            direct::token_bucket(Quota::SPENT),
+        ),
+        Work::DirectSlidingWindow => race(
+            work,
+            args,
+            &all,
+            ENDLESS,
+            Expect::Admitted,
+            direct::sliding_window(Quota::ENDLESS),
+        ),
+        Work::Keyed {
+            algorithm,
+            ordinary,
+        } => {
             let (quota, expect) = if ordinary {
                 (Quota::ORDINARY, Expect::Either)
             } else {
@@ -58,17 +83,35 @@ pub fn run(work: Work, args: &Args) -> Result<Vec<Figure>, String> {
         Work::Batch => {
             eprintln!("  loading {} keys twice", keyed::KEYS);
             let trace = Trace::zipf(keyed::KEYS, keyed::REQUESTS);
-            race(work, args, &all, keyed::REQUESTS, Expect::Admitted, keyed::batches(&trace))
+            race(
+                work,
+                args,
+                &all,
+                keyed::REQUESTS,
+                Expect::Admitted,
+                keyed::batches(&trace),
+            )
         }
         Work::Hot => {
             eprintln!("  loading {} keys into each store", keyed::KEYS);
             let trace = Trace::hot(keyed::KEYS, keyed::REQUESTS);
             let quota = Quota::ENDLESS_FOR_A_KEY;
-            let racers = keyed::racers(Algorithm::TokenBucket, quota, &trace, |who| args.wants(who));
+            let racers =
+                keyed::racers(Algorithm::TokenBucket, quota, &trace, |who| args.wants(who));
             // The mutex of throttlecrab's store only says how long a mutex's queue is.
-            let racers = racers.into_iter().filter(|racer| racer.who != "throttlecrab").collect();
+            let racers = racers
+                .into_iter()
+                .filter(|racer| racer.who != "throttlecrab")
+                .collect();
             let threads = args.threads_or(&[1, 2, 4, 8]);
-            let mut figures = race(work, args, &threads, keyed::REQUESTS, Expect::Either, racers)?;
+            let mut figures = race(
+                work,
+                args,
+                &threads,
+                keyed::REQUESTS,
+                Expect::Either,
+                racers,
+            )?;
             for figures in figures.chunk_by_mut(|a, b| a.threads == b.threads) {
                 keyed::name_governor(figures);
             }
@@ -76,9 +119,30 @@ pub fn run(work: Work, args: &Args) -> Result<Vec<Figure>, String> {
         }
         Work::Memory(algorithm) => memory_of(work, args, algorithm),
         Work::Flood { interleaved } => floods(work, args, interleaved),
-        Work::Entry(guarded) => race(work, args, &all, ENDLESS, Expect::Admitted, entry::racers(guarded)),
-        Work::WindowAdd => race(work, args, &all, ENDLESS, Expect::Admitted, window::adding()),
-        Work::WindowSum => race(work, args, &one, ENDLESS, Expect::Admitted, window::summing()),
+        Work::Entry(guarded) => race(
+            work,
+            args,
+            &all,
+            ENDLESS,
+            Expect::Admitted,
+            entry::racers(guarded),
+        ),
+        Work::WindowAdd => race(
+            work,
+            args,
+            &all,
+            ENDLESS,
+            Expect::Admitted,
+            window::adding(),
+        ),
+        Work::WindowSum => race(
+            work,
+            args,
+            &one,
+            ENDLESS,
+            Expect::Admitted,
+            window::summing(),
+        ),
         Work::ResourceMemory => memory_of_resources(work, args),
     }
 }
@@ -95,8 +159,11 @@ pub fn contestants(work: Work) -> Vec<&'static str> {
         Work::DirectSlidingWindow => racers(&direct::sliding_window(Quota::SPENT)),
         Work::Batch => vec![stores::TIDEGATE, keyed::ONE_BY_ONE, keyed::FLOOR],
         Work::Keyed { .. } | Work::Hot => {
-            let algorithm =
-                if let Work::Keyed { algorithm, .. } = work { algorithm } else { Algorithm::TokenBucket };
+            let algorithm = if let Work::Keyed { algorithm, .. } = work {
+                algorithm
+            } else {
+                Algorithm::TokenBucket
+            };
             let mut all: Vec<_> = names(stores::contestants(algorithm));
             if algorithm == Algorithm::TokenBucket {
                 all.push(stores::BORROWED);
@@ -125,7 +192,14 @@ fn race(
     let mut figures = Vec::new();
     for &threads in threads {
         let (rounds, turn) = (args.rounds(), args.turn());
-        let rules = Rules { threads, rounds, warm_up: turn / 2, turn, course, expect };
+        let rules = Rules {
+            threads,
+            rounds,
+            warm_up: turn / 2,
+            turn,
+            course,
+            expect,
+        };
         let report = |round: usize, racer: &Racer<'_>, ns: f64| {
             eprintln!(
                 "  {} threads {threads} round {} of {rounds}: {} {ns:.1} ns",
@@ -134,13 +208,11 @@ fn race(
                 racer.who
             );
         };
-        let speeds = race::race(&racers, &rules, report).map_err(|e| format!("{}: {e}", work.name()))?;
-        figures.extend(
-            racers
-                .iter()
-                .zip(speeds)
-                .map(|(racer, speed)| figure(work, (racer.who, racer.how), threads, Measure::Speed(speed))),
-        );
+        let speeds =
+            race::race(&racers, &rules, report).map_err(|e| format!("{}: {e}", work.name()))?;
+        figures.extend(racers.iter().zip(speeds).map(|(racer, speed)| {
+            figure(work, (racer.who, racer.how), threads, Measure::Speed(speed))
+        }));
     }
     Ok(figures)
 }
@@ -152,7 +224,12 @@ fn memory_of(work: Work, args: &Args, algorithm: Algorithm) -> Result<Vec<Figure
         for &contestant in wanted(memory::contestants(algorithm), args) {
             let (who, _) = contestant;
             eprintln!("  {} {keys} keys: {who}", work.name());
-            let measure = Job::Memory { who: who.to_owned(), algorithm, keys }.delegate()?;
+            let measure = Job::Memory {
+                who: who.to_owned(),
+                algorithm,
+                keys,
+            }
+            .delegate()?;
             let mut figure = figure(work, contestant, 1, measure);
             if who == stores::OWNED {
                 // Its other way owns no keys, so this is governor's figure.
@@ -169,7 +246,11 @@ fn memory_of_resources(work: Work, args: &Args) -> Result<Vec<Figure>, String> {
     let mut figures = Vec::new();
     for &contestant in wanted(&resources::CONTESTANTS, args) {
         eprintln!("  {} {resources} resources: {}", work.name(), contestant.0);
-        let measure = Job::Resources { who: contestant.0.to_owned(), resources }.delegate()?;
+        let measure = Job::Resources {
+            who: contestant.0.to_owned(),
+            resources,
+        }
+        .delegate()?;
         figures.push(figure(work, contestant, 1, measure));
     }
     Ok(figures)
@@ -182,11 +263,24 @@ fn floods(work: Work, args: &Args, interleaved: bool) -> Result<Vec<Figure>, Str
     for round in 0..args.floods() {
         for ((who, _), floods) in contestants.iter().zip(&mut floods) {
             let (name, rounds, begun) = (work.name(), args.floods(), Instant::now());
-            eprintln!("  {name} flood {} of {rounds}: {who}, {} made-up keys", round + 1, plan.made_up);
-            let Measure::Flood(flood) = (Job::Flood { who: (*who).to_owned(), plan }).delegate()? else {
+            eprintln!(
+                "  {name} flood {} of {rounds}: {who}, {} made-up keys",
+                round + 1,
+                plan.made_up
+            );
+            let Measure::Flood(flood) = (Job::Flood {
+                who: (*who).to_owned(),
+                plan,
+            })
+            .delegate()?
+            else {
                 return Err(format!("{name}: the answer is not a flood's"));
             };
-            eprintln!("    p99.9 {} ns, {:.0} s", flood.p999, begun.elapsed().as_secs_f64());
+            eprintln!(
+                "    p99.9 {} ns, {:.0} s",
+                flood.p999,
+                begun.elapsed().as_secs_f64()
+            );
             floods.push(flood);
         }
     }
@@ -195,8 +289,17 @@ fn floods(work: Work, args: &Args, interleaved: bool) -> Result<Vec<Figure>, Str
         floods.sort_unstable_by_key(|flood| flood.p999);
         let mut middle = floods[floods.len() / 2];
         // A reset in any of them is a reset.
-        middle.resets = floods.iter().map(|flood| flood.resets).max().unwrap_or_default();
-        figures.push(figure(work, contestant, plan.threads(), Measure::Flood(middle)));
+        middle.resets = floods
+            .iter()
+            .map(|flood| flood.resets)
+            .max()
+            .unwrap_or_default();
+        figures.push(figure(
+            work,
+            contestant,
+            plan.threads(),
+            Measure::Flood(middle),
+        ));
     }
     Ok(figures)
 }
@@ -209,5 +312,11 @@ fn wanted<'a>(
 }
 
 fn figure(work: Work, (who, how): (&str, &str), threads: usize, measure: Measure) -> Figure {
-    Figure { work: work.name().to_owned(), who: who.to_owned(), how: how.to_owned(), threads, measure }
+    Figure {
+        work: work.name().to_owned(),
+        who: who.to_owned(),
+        how: how.to_owned(),
+        threads,
+        measure,
+    }
 }

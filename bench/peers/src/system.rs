@@ -6,8 +6,13 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 fn field(path: &str, name: &str) -> io::Result<u64> {
     let text = fs::read_to_string(path)?;
-    let value =
-        text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
+    let value = text.lines().find_map(|line| {
+        line.strip_prefix(name)?
+            .split_whitespace()
+            .next()?
+            .parse()
+            .ok()
+    });
     value.ok_or_else(|| io::Error::other(format!("{path} has no number after {name:?}")))
 }
 
@@ -16,8 +21,9 @@ pub fn preemptions() -> io::Result<u64> {
     field("/proc/thread-self/status", "nonvoluntary_ctxt_switches:")
 }
 
-/// Keeps this thread on one processor, if there is one for each of `threads`: on a busy machine they might share one
-/// for a while, and then would not meet. A single thread goes where it finds room.
+/// Keeps this thread on one processor, if there is one for each of `threads`: on a busy machine
+/// they might share one for a while, and then would not meet. A single thread goes where it finds
+/// room.
 pub fn keep_apart(number: usize, threads: usize) {
     let processors = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     if threads > 1 && threads <= processors {
@@ -28,8 +34,8 @@ pub fn keep_apart(number: usize, threads: usize) {
     }
 }
 
-/// Resident bytes of this process. From the page tables: `statm` adds up what each processor keeps for itself, and
-/// may be late.
+/// Resident bytes of this process. From the page tables: `statm` adds up what each processor keeps
+/// for itself, and may be late.
 pub fn resident() -> io::Result<u64> {
     Ok(field("/proc/self/smaps_rollup", "Rss:")? * 1024)
 }
@@ -37,7 +43,10 @@ pub fn resident() -> io::Result<u64> {
 /// Load average of the last minute, as the system writes it.
 pub fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace().next().unwrap_or("unknown").to_owned()
+    text.split_whitespace()
+        .next()
+        .unwrap_or("unknown")
+        .to_owned()
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use crate::{
 
 const MIB: f64 = 1_048_576.0;
 
-/// From this share of preempted stretches on a figure is marked: the machine was busy with something else.
+/// From this share of preempted stretches on a figure is marked: the machine was busy with
+/// something else.
 const DISTURBED: f64 = 0.5;
 
 /// The figures by work, then the targets.
@@ -39,24 +40,40 @@ pub fn write(out: &mut impl Write, figures: &[Figure]) -> fmt::Result {
     }
     for verdict in verdicts {
         let met = if verdict.is_met() { "met   " } else { "missed" };
-        writeln!(out, "  {met} {:>8.2} of at most {:<6.2} {}", verdict.value, verdict.most, verdict.what)?;
+        writeln!(
+            out,
+            "  {met} {:>8.2} of at most {:<6.2} {}",
+            verdict.value, verdict.most, verdict.what
+        )?;
     }
     Ok(())
 }
 
 fn write_speed(out: &mut impl Write, speed: &Speed) -> fmt::Result {
-    write!(out, "{:>9.1} ns   ({:.1} to {:.1}", speed.ns_per_op, speed.min, speed.max)?;
+    write!(
+        out,
+        "{:>9.1} ns   ({:.1} to {:.1}",
+        speed.ns_per_op, speed.min, speed.max
+    )?;
     if speed.admitted < 1.0 {
         write!(out, ", {:.0} % admitted", speed.admitted * 100.0)?;
     }
     if speed.preempted > DISTURBED {
-        write!(out, ", disturbed: {:.0} % preempted", speed.preempted * 100.0)?;
+        write!(
+            out,
+            ", disturbed: {:.0} % preempted",
+            speed.preempted * 100.0
+        )?;
     }
     write!(out, ")")
 }
 
 fn write_memory(out: &mut impl Write, memory: &Memory) -> fmt::Result {
-    write!(out, "{:>9.1} bytes each   ({}", memory.bytes_per_key, memory.keys)?;
+    write!(
+        out,
+        "{:>9.1} bytes each   ({}",
+        memory.bytes_per_key, memory.keys
+    )?;
     match memory.held {
         Some(held) if held != memory.keys => write!(out, ", of which it holds {held})"),
         _ => write!(out, ")"),
@@ -100,12 +117,29 @@ mod tests {
     #[test]
     fn figures_stand_under_their_work_and_targets_below() {
         let figure = |who: &str, ns_per_op| {
-            let speed = Speed { ns_per_op, min: 9.0, max: 12.0, rounds: 3, admitted: 1.0, preempted: 0.0 };
+            let speed = Speed {
+                ns_per_op,
+                min: 9.0,
+                max: 12.0,
+                rounds: 3,
+                admitted: 1.0,
+                preempted: 0.0,
+            };
             let (work, who, how) = ("direct-token-bucket".into(), who.into(), "way".into());
-            Figure { work, who, how, threads: 1, measure: Measure::Speed(speed) }
+            Figure {
+                work,
+                who,
+                how,
+                threads: 1,
+                measure: Measure::Speed(speed),
+            }
         };
         let mut text = String::new();
-        write(&mut text, &[figure("tidegate", 12.0), figure("governor", 10.0)]).unwrap();
+        write(
+            &mut text,
+            &[figure("tidegate", 12.0), figure("governor", 10.0)],
+        )
+        .unwrap();
         let expected = "
 direct-token-bucket, 1 thread
   tidegate             12.0 ns   (9.0 to 12.0)   way

@@ -16,7 +16,8 @@ impl Verdict {
     }
 }
 
-/// The clock read that the targets in nanoseconds were set for: on another machine they move with it.
+/// The clock read that the targets in nanoseconds were set for: on another machine they move with
+/// it.
 const CLOCK_READ: f64 = 9.0;
 
 /// Nanoseconds by work, on one thread, where reading the clock takes [`CLOCK_READ`].
@@ -63,20 +64,36 @@ pub fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
             .iter()
             .filter_map(|who| Some((speed(figures, work, who, threads)?, *who)))
             .min_by(|a, b| a.0.total_cmp(&b.0));
-        if let (Some(mine), Some((theirs, who))) = (speed(figures, work, "tidegate", threads), fastest) {
+        if let (Some(mine), Some((theirs, who))) =
+            (speed(figures, work, "tidegate", threads), fastest)
+        {
             let what = format!("{work}, {threads} thread(s): tidegate / {who}");
-            verdicts.push(Verdict { what, value: mine / theirs, most });
+            verdicts.push(Verdict {
+                what,
+                value: mine / theirs,
+                most,
+            });
         }
     }
     if let Some(clock) = speed(figures, "clock-read", "quanta", 1) {
         for &(work, most) in NANOSECONDS {
-            let Some(value) = speed(figures, work, "tidegate", 1) else { continue };
+            let Some(value) = speed(figures, work, "tidegate", 1) else {
+                continue;
+            };
             let what = format!("{work}, 1 thread: ns where a clock read is {clock:.1}");
-            verdicts.push(Verdict { what, value, most: most * clock / CLOCK_READ });
+            verdicts.push(Verdict {
+                what,
+                value,
+                most: most * clock / CLOCK_READ,
+            });
         }
     }
     if let Some(value) = speed(figures, "window-sum", "tidegate", 1) {
-        verdicts.push(Verdict { what: "window-sum, 1 thread: ns".to_owned(), value, most: WINDOW_SUM });
+        verdicts.push(Verdict {
+            what: "window-sum, 1 thread: ns".to_owned(),
+            value,
+            most: WINDOW_SUM,
+        });
     }
     for figure in figures.iter().filter(|figure| figure.who == "tidegate") {
         match figure.measure {
@@ -86,7 +103,11 @@ pub fn verdicts(figures: &[Figure]) -> Vec<Verdict> {
                     _ => ("key", BYTES_PER_KEY),
                 };
                 let what = format!("{}, {} {what}s: bytes a {what}", figure.work, memory.keys);
-                verdicts.push(Verdict { what, value: memory.bytes_per_key, most });
+                verdicts.push(Verdict {
+                    what,
+                    value: memory.bytes_per_key,
+                    most,
+                });
             }
             Measure::Flood(flood) => flood_verdicts(figures, &figure.work, &flood, &mut verdicts),
             Measure::Speed(_) => {}
@@ -101,10 +122,18 @@ fn flood_verdicts(figures: &[Figure], work: &str, mine: &Flood, verdicts: &mut V
         _ => None,
     });
     let mut say = |what: &str, value: f64, most: f64| {
-        verdicts.push(Verdict { what: format!("{work}: {what}"), value, most });
+        verdicts.push(Verdict {
+            what: format!("{work}: {what}"),
+            value,
+            most,
+        });
     };
     if let Some(theirs) = rate_net {
-        say("p99.9 of a real key, tidegate / rate-net", mine.p999 as f64 / theirs.p999 as f64, 2.0);
+        say(
+            "p99.9 of a real key, tidegate / rate-net",
+            mine.p999 as f64 / theirs.p999 as f64,
+            2.0,
+        );
     }
     say("limited real keys that were reset", mine.resets as f64, 0.0);
     let grown = (mine.rss_end as f64 - mine.rss_full as f64) / MIB;
@@ -113,7 +142,9 @@ fn flood_verdicts(figures: &[Figure], work: &str, mine: &Flood, verdicts: &mut V
 
 fn speed(figures: &[Figure], work: &str, who: &str, threads: usize) -> Option<f64> {
     figures.iter().find_map(|figure| match figure.measure {
-        Measure::Speed(speed) if figure.work == work && figure.who == who && figure.threads == threads => {
+        Measure::Speed(speed)
+            if figure.work == work && figure.who == who && figure.threads == threads =>
+        {
             Some(speed.ns_per_op)
         }
         _ => None,
@@ -129,9 +160,22 @@ mod tests {
     };
 
     fn figure(work: &str, who: &str, ns_per_op: f64) -> Figure {
-        let speed = Speed { ns_per_op, min: 0.0, max: 0.0, rounds: 1, admitted: 1.0, preempted: 0.0 };
+        let speed = Speed {
+            ns_per_op,
+            min: 0.0,
+            max: 0.0,
+            rounds: 1,
+            admitted: 1.0,
+            preempted: 0.0,
+        };
         let (work, who, how) = (work.into(), who.into(), String::new());
-        Figure { work, who, how, threads: 1, measure: Measure::Speed(speed) }
+        Figure {
+            work,
+            who,
+            how,
+            threads: 1,
+            measure: Measure::Speed(speed),
+        }
     }
 
     #[test]
@@ -150,16 +194,26 @@ mod tests {
 
     #[test]
     fn targets_in_nanoseconds_move_with_the_clock() {
-        let figures =
-            [figure("direct-sliding-window", "tidegate", 30.0), figure("clock-read", "quanta", 18.0)];
+        let figures = [
+            figure("direct-sliding-window", "tidegate", 30.0),
+            figure("clock-read", "quanta", 18.0),
+        ];
         assert!((verdicts(&figures)[0].most - 40.0).abs() < 1e-9);
     }
 
     #[test]
     fn forty_eight_bytes_a_key_are_the_most() {
-        let memory =
-            Memory { bytes_per_key: 48.5, keys: 10, max_keys: 16, held: Some(10), resident_bytes: 485 };
-        let figure = Figure { measure: Measure::Memory(memory), ..figure("keyed-memory", "tidegate", 0.0) };
+        let memory = Memory {
+            bytes_per_key: 48.5,
+            keys: 10,
+            max_keys: 16,
+            held: Some(10),
+            resident_bytes: 485,
+        };
+        let figure = Figure {
+            measure: Measure::Memory(memory),
+            ..figure("keyed-memory", "tidegate", 0.0)
+        };
         assert!(!verdicts(&[figure])[0].is_met());
     }
 
@@ -170,7 +224,10 @@ mod tests {
             .map(|(work, ..)| work)
             .chain(NANOSECONDS.iter().map(|(work, _)| work));
         for work in works.chain(&["window-sum", "resource-memory"]) {
-            assert!(Work::ALL.iter().any(|known| known.name() == *work), "{work}");
+            assert!(
+                Work::ALL.iter().any(|known| known.name() == *work),
+                "{work}"
+            );
         }
     }
 }

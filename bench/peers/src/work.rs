@@ -64,12 +64,30 @@ impl Work {
         Self::DirectTokenBucket,
         Self::DirectTokenBucketDenied,
         Self::DirectSlidingWindow,
-        Self::Keyed { algorithm: Algorithm::TokenBucket, ordinary: false },
-        Self::Keyed { algorithm: Algorithm::SlidingWindow, ordinary: false },
-        Self::Keyed { algorithm: Algorithm::SlidingCounter, ordinary: false },
-        Self::Keyed { algorithm: Algorithm::TokenBucket, ordinary: true },
-        Self::Keyed { algorithm: Algorithm::SlidingWindow, ordinary: true },
-        Self::Keyed { algorithm: Algorithm::SlidingCounter, ordinary: true },
+        Self::Keyed {
+            algorithm: Algorithm::TokenBucket,
+            ordinary: false,
+        },
+        Self::Keyed {
+            algorithm: Algorithm::SlidingWindow,
+            ordinary: false,
+        },
+        Self::Keyed {
+            algorithm: Algorithm::SlidingCounter,
+            ordinary: false,
+        },
+        Self::Keyed {
+            algorithm: Algorithm::TokenBucket,
+            ordinary: true,
+        },
+        Self::Keyed {
+            algorithm: Algorithm::SlidingWindow,
+            ordinary: true,
+        },
+        Self::Keyed {
+            algorithm: Algorithm::SlidingCounter,
+            ordinary: true,
+        },
         Self::Batch,
         Self::Hot,
         Self::Memory(Algorithm::TokenBucket),
@@ -91,12 +109,18 @@ impl Work {
             Self::DirectTokenBucket => "direct-token-bucket",
             Self::DirectTokenBucketDenied => "direct-token-bucket-denied",
             Self::DirectSlidingWindow => "direct-sliding-window",
-            Self::Keyed { algorithm, ordinary: false } => match algorithm {
+            Self::Keyed {
+                algorithm,
+                ordinary: false,
+            } => match algorithm {
                 Algorithm::TokenBucket => "keyed-zipf-1m",
                 Algorithm::SlidingWindow => "keyed-zipf-1m-sliding-window",
                 Algorithm::SlidingCounter => "keyed-zipf-1m-sliding-counter",
             },
-            Self::Keyed { algorithm, ordinary: true } => match algorithm {
+            Self::Keyed {
+                algorithm,
+                ordinary: true,
+            } => match algorithm {
                 Algorithm::TokenBucket => "keyed-zipf-1m-ordinary",
                 Algorithm::SlidingWindow => "keyed-zipf-1m-ordinary-sliding-window",
                 Algorithm::SlidingCounter => "keyed-zipf-1m-ordinary-sliding-counter",
@@ -137,7 +161,11 @@ impl FromStr for Choice {
             None => work.name() == text,
         };
         let works: Vec<Work> = Work::ALL.into_iter().filter(fits).collect();
-        if works.is_empty() { Err(UnknownWork) } else { Ok(Self(works)) }
+        if works.is_empty() {
+            Err(UnknownWork)
+        } else {
+            Ok(Self(works))
+        }
     }
 }
 

@@ -43,8 +43,10 @@ pub fn summary(rounds: &[Round]) {
         all.sort_unstable_by(f64::total_cmp);
         all[all.len() / 2]
     };
-    let ours: [(_, fn(&Round) -> f64); 2] =
-        [("token-bucket", |round| round.token_bucket), ("sliding-window", |round| round.sliding_window)];
+    let ours: [(_, fn(&Round) -> f64); 2] = [
+        ("token-bucket", |round| round.token_bucket),
+        ("sliding-window", |round| round.sliding_window),
+    ];
     for (name, rate) in ours {
         println!(
             "median, {name}: {:.0} a second, {:.2} x redis-benchmark, {:.1} x trypema",
@@ -60,16 +62,25 @@ fn quota() -> Quota {
 }
 
 pub fn policies() -> [Policy; 2] {
-    [Policy::token_bucket(quota()), Policy::sliding_window(quota())]
+    [
+        Policy::token_bucket(quota()),
+        Policy::sliding_window(quota()),
+    ]
 }
 
 /// Decisions a second.
 pub async fn tidegate(server: &Server, policy: Policy) -> f64 {
     server.ask(&["FLUSHALL"]);
-    let address = server.address().parse().expect("the address is well formed");
+    let address = server
+        .address()
+        .parse()
+        .expect("the address is well formed");
     // Short, as redis-benchmark's keys are: `tg:api:t:user:0012345`.
     let store = Store::at(address, "tg").expect("the prefix is a word");
-    let limit = store.limit("api", policy).on_error(OnError::Closed).deadline(Duration::from_secs(1));
+    let limit = store
+        .limit("api", policy)
+        .on_error(OnError::Closed)
+        .deadline(Duration::from_secs(1));
     let limit = limit.build().expect("the policy can be shared");
     let clock = quanta::Clock::new();
     let start = clock.now();
@@ -77,9 +88,12 @@ pub async fn tidegate(server: &Server, policy: Policy) -> f64 {
         .map(|seed| {
             let (limit, clock) = (limit.clone(), clock.clone());
             tokio::spawn(async move {
-                let (mut random, mut done, mut denied) = (Random(seed * 0x9E37_79B9_7F4A_7C15), 0_u64, 0_u64);
+                let (mut random, mut done, mut denied) =
+                    (Random(seed * 0x9E37_79B9_7F4A_7C15), 0_u64, 0_u64);
                 loop {
-                    let answer = limit.acquire(format!("user:{:07}", random.below(KEYS)), 1).await;
+                    let answer = limit
+                        .acquire(format!("user:{:07}", random.below(KEYS)), 1)
+                        .await;
                     denied += u64::from(answer.is_denied());
                     let elapsed = start.elapsed_since(&clock);
                     if elapsed >= WARM_UP + LENGTH {
@@ -118,22 +132,31 @@ impl ElapsedSince for quanta::Instant {
 pub async fn trypema(server: &Server) -> f64 {
     server.ask(&["FLUSHALL"]);
     let client = redis::Client::open(server.address()).expect("the address is well formed");
-    let connection = client.get_connection_manager().await.expect("the server answers");
+    let connection = client
+        .get_connection_manager()
+        .await
+        .expect("the server answers");
     let provider = RedisRateLimiterProvider::builder(connection)
         .window_size(WindowSize::minutes_or_panic(1))
         .bucket_size(BucketSize::seconds_or_panic(6))
         .build()
         .expect("the provider can be built");
     let keys: Arc<Vec<RedisKey>> = Arc::new(
-        (0..KEYS).map(|key| RedisKey::try_from(format!("user_{key:07}").as_str()).expect("a key")).collect(),
+        (0..KEYS)
+            .map(|key| RedisKey::try_from(format!("user_{key:07}").as_str()).expect("a key"))
+            .collect(),
     );
     let rate = RateLimit::per_minute_or_panic(1_000.0);
     let clock = quanta::Clock::new();
     let start = clock.now();
     let tasks: Vec<_> = (1..=TASKS)
         .map(|seed| {
-            let (provider, keys, rate, clock) =
-                (Arc::clone(&provider), Arc::clone(&keys), rate, clock.clone());
+            let (provider, keys, rate, clock) = (
+                Arc::clone(&provider),
+                Arc::clone(&keys),
+                rate,
+                clock.clone(),
+            );
             tokio::spawn(async move {
                 let (mut random, mut done) = (Random(seed * 0x9E37_79B9_7F4A_7C15), 0_u64);
                 loop {

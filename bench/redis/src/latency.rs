@@ -17,10 +17,15 @@ fn median(mut all: Vec<u64>) -> u64 {
 pub async fn one_caller(server: &Server) {
     let quota: Quota = "1000000/1m".parse().expect("the quota is well formed");
     let store = Store::open(&server.address()).expect("the address is well formed");
-    let limit = store.limit("one", Policy::token_bucket(quota)).deadline(Duration::from_secs(1));
+    let limit = store
+        .limit("one", Policy::token_bucket(quota))
+        .deadline(Duration::from_secs(1));
     let limit = limit.build().expect("the policy can be shared");
     let client = redis::Client::open(server.address()).expect("the address is well formed");
-    let mut connection = client.get_multiplexed_async_connection().await.expect("the server answers");
+    let mut connection = client
+        .get_multiplexed_async_connection()
+        .await
+        .expect("the server answers");
     let clock = quanta::Clock::new();
     // In a task, where services live.
     let (decisions, pings) = tokio::spawn(async move {
@@ -29,8 +34,10 @@ pub async fn one_caller(server: &Server) {
             let before = clock.raw();
             let answer = limit.acquire("one", 1).await;
             let between = clock.raw();
-            let _: String =
-                redis::cmd("PING").query_async(&mut connection).await.expect("the server answers");
+            let _: String = redis::cmd("PING")
+                .query_async(&mut connection)
+                .await
+                .expect("the server answers");
             let after = clock.raw();
             assert_eq!(answer.source, Source::Store);
             if at >= ASKED / 10 {
@@ -54,17 +61,27 @@ pub async fn one_caller(server: &Server) {
 pub async fn store_down(server: &mut Server) {
     let store = Store::open(&server.address()).expect("the address is well formed");
     let quota: Quota = "1000000000/1m".parse().expect("the quota is well formed");
-    let limit = store.limit("down", Policy::token_bucket(quota)).on_error(OnError::Local);
+    let limit = store
+        .limit("down", Policy::token_bucket(quota))
+        .on_error(OnError::Local);
     let limit = limit.build().expect("the policy can be shared");
     server.kill();
     let clock = quanta::Clock::new();
     let mut all = Vec::new();
     for at in 0..1_000_000 {
         let before = clock.raw();
-        let answer = limit.acquire(["alice", "bob", "carol", "dave"][at % 4], 1).await;
+        let answer = limit
+            .acquire(["alice", "bob", "carol", "dave"][at % 4], 1)
+            .await;
         let after = clock.raw();
-        assert!(matches!(answer.source, Source::Local(_)) || at < 10, "{answer:?}");
+        assert!(
+            matches!(answer.source, Source::Local(_)) || at < 10,
+            "{answer:?}"
+        );
         all.push(clock.delta_as_nanos(before, after));
     }
-    println!("store down, on_error = local: {} ns at the median", median(all));
+    println!(
+        "store down, on_error = local: {} ns at the median",
+        median(all)
+    );
 }

@@ -1,4 +1,5 @@
-//! How much of a limit leased nodes admit, compared with exact ones that are asked at the same moments.
+//! How much of a limit leased nodes admit, compared with exact ones that are asked at the same
+//! moments.
 
 use std::time::Duration;
 
@@ -18,23 +19,43 @@ struct Shared {
 
 fn limits() -> [Shared; 4] {
     let quota = |text: &str| -> Quota { text.parse().expect("the quota is well formed") };
-    let burst =
-        TokenBucket::new(quota("50/1s")).burst(500).expect("it fills in 10 s");
+    let burst = TokenBucket::new(quota("50/1s"))
+        .burst(500)
+        .expect("it fills in 10 s");
     [
-        Shared { policy: Policy::sliding_window(quota("300/2s")), rate: 150.0, called: "window 300/2s" },
-        Shared { policy: Policy::token_bucket(quota("300/2s")), rate: 150.0, called: "bucket 300/2s" },
-        Shared { policy: burst.into(), rate: 50.0, called: "bucket 50/1s, burst 500" },
-        Shared { policy: Policy::sliding_window(quota("600/20s")), rate: 30.0, called: "window 600/20s" },
+        Shared {
+            policy: Policy::sliding_window(quota("300/2s")),
+            rate: 150.0,
+            called: "window 300/2s",
+        },
+        Shared {
+            policy: Policy::token_bucket(quota("300/2s")),
+            rate: 150.0,
+            called: "bucket 300/2s",
+        },
+        Shared {
+            policy: burst.into(),
+            rate: 50.0,
+            called: "bucket 50/1s, burst 500",
+        },
+        Shared {
+            policy: Policy::sliding_window(quota("600/20s")),
+            rate: 30.0,
+            called: "window 600/20s",
+        },
     ]
 }
 
-/// Prints a line for each store, limit, number of nodes, demand and way in which it is spread. The cases of a store run at the
-/// same time: together they ask some thousand times a second.
+/// Prints a line for each store, limit, number of nodes, demand and way in which it is spread. The
+/// cases of a store run at the same time: together they ask some thousand times a second.
 pub async fn beside_exact(server: &Server) {
     let cluster = Cluster::start(3);
     let addresses = [
         ("one server", server.address()),
-        ("a cluster", format!("redis+cluster://{}", cluster.addresses().join(","))),
+        (
+            "a cluster",
+            format!("redis+cluster://{}", cluster.addresses().join(",")),
+        ),
     ];
     for (at, address) in &addresses {
         let mut cases = Vec::new();
@@ -73,20 +94,39 @@ pub async fn beside_exact(server: &Server) {
 }
 
 /// How many leased and exact limits admit, where `rate` requests a second come.
-async fn one(address: &str, name: &str, policy: Policy, nodes: u32, rate: f64, skewed: bool) -> (u64, u64) {
+async fn one(
+    address: &str,
+    name: &str,
+    policy: Policy,
+    nodes: u32,
+    rate: f64,
+    skewed: bool,
+) -> (u64, u64) {
     let mut tasks = Vec::new();
     for node in 0..nodes {
         // A skewed node has twice what the next one has.
         let all = if skewed { 2_u32.pow(nodes) - 1 } else { nodes };
-        let share = if skewed { 2_u32.pow(nodes - 1 - node) } else { 1 };
+        let share = if skewed {
+            2_u32.pow(nodes - 1 - node)
+        } else {
+            1
+        };
         let own = rate * f64::from(share) / f64::from(all);
         let store = Store::open(address).expect("the address is well formed");
         let limit = |mode, name: String| {
-            let limit = store.limit(&name, policy).mode(mode).on_error(OnError::Closed);
-            limit.deadline(Duration::from_secs(1)).build().expect("the policy can be shared")
+            let limit = store
+                .limit(&name, policy)
+                .mode(mode)
+                .on_error(OnError::Closed);
+            limit
+                .deadline(Duration::from_secs(1))
+                .build()
+                .expect("the policy can be shared")
         };
-        let (leased, exact) =
-            (limit(Mode::Leased, format!("l-{name}")), limit(Mode::Exact, format!("e-{name}")));
+        let (leased, exact) = (
+            limit(Mode::Leased, format!("l-{name}")),
+            limit(Mode::Exact, format!("e-{name}")),
+        );
         while store.health() != Health::Up {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

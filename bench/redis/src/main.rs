@@ -1,4 +1,5 @@
-//! Tidegate's shared limits compared with Redis alone and with a rival, in one run (see `bench/README.md`).
+//! Tidegate's shared limits compared with Redis alone and with a rival, in one run (see
+//! `bench/README.md`).
 
 mod distance;
 mod exact;
@@ -16,10 +17,14 @@ fn main() {
     // One figure alone, as in `-- exact`.
     let wanted: Vec<String> = std::env::args().skip(1).collect();
     let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|want| want == name);
-    let workers = std::env::var("WORKERS").ok().and_then(|workers| workers.parse().ok());
+    let workers = std::env::var("WORKERS")
+        .ok()
+        .and_then(|workers| workers.parse().ok());
     let runtime_of = |threads| {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(workers.unwrap_or(threads)).enable_all();
+        builder
+            .worker_threads(workers.unwrap_or(threads))
+            .enable_all();
         builder.build().expect("the system has threads")
     };
     let runtime = runtime_of(2);
@@ -30,13 +35,14 @@ fn main() {
         return;
     }
     if runs("exact") {
-        // One thread, as redis-benchmark has. Left to the system, server and client now and then share a processor while the other
-        // one idles, with every client.
+        // One thread, as redis-benchmark has. Left to the system, server and client now and then
+        // share a processor while the other one idles, with every client.
         let start = || Server::start(&[]);
         Processors::mine().apart(start, |server| {
             let runtime = runtime_of(1);
             let [token_bucket, sliding_window] = exact::policies();
-            // In turns, as the machine may do other work now and then; what is compared side by side.
+            // In turns, as the machine may do other work now and then; what is compared side by
+            // side.
             let round = |_| exact::Round {
                 token_bucket: runtime.block_on(exact::tidegate(&server, token_bucket)),
                 floor: floor::redis_benchmark(&server),

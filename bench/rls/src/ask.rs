@@ -62,7 +62,8 @@ pub enum Answer {
 }
 
 impl Kind {
-    /// The request for one value, and its body if it has one. Everywhere 100 a minute for each value.
+    /// The request for one value, and its body if it has one. Everywhere 100 a minute for each
+    /// value.
     pub fn request(self, address: &str, value: u64) -> (Request<()>, Option<Bytes>) {
         let body = self.body(value);
         let request = match &body {
@@ -89,9 +90,15 @@ impl Kind {
         match self {
             Self::Proxy => None,
             Self::Envoy => {
-                let entries = vec![Entry { key: "user".to_owned(), value }];
+                let entries = vec![Entry {
+                    key: "user".to_owned(),
+                    value,
+                }];
                 let descriptors = vec![Descriptor { entries }];
-                Some(framed(&RateLimitRequest { domain: "bench".to_owned(), descriptors }))
+                Some(framed(&RateLimitRequest {
+                    domain: "bench".to_owned(),
+                    descriptors,
+                }))
             }
             Self::Throttlecrab => Some(framed(&ThrottleRequest {
                 key: value,
@@ -103,7 +110,8 @@ impl Kind {
         }
     }
 
-    /// The outcome in an answer's body: both messages begin with it, and leave out fields that are 0.
+    /// The outcome in an answer's body: both messages begin with it, and leave out fields that are
+    /// 0.
     pub fn answer(self, status: u16, grpc_status: Option<&str>, body: &[u8]) -> Answer {
         let outcome = match body.get(5..7) {
             Some([0x08, outcome]) => *outcome,

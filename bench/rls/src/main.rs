@@ -1,12 +1,14 @@
-//! Asks a rate limit service over gRPC, or a proxy over HTTP/2, and prints one JSON object: how many answers a second, how long
-//! they took, and what they said.
+//! Asks a rate limit service over gRPC, or a proxy over HTTP/2, and prints one JSON object: how
+//! many answers a second, how long they took, and what they said.
 //!
 //! ```text
 //! rls-load KIND ADDRESS [connections=50] [streams=10] [seconds=10] [values=100000] [rate=REQUESTS_A_SECOND]
 //! ```
 //!
-//! KIND is `envoy`, `throttlecrab` or `proxy`. Without a rate each stream asks again as soon as it is answered. With one the streams
-//! share it evenly, and the client is h2; without one it is `plain`, which costs the machine less than any server. A latency is counted from when the request is sent. The first second of a run is not counted.
+//! KIND is `envoy`, `throttlecrab` or `proxy`. Without a rate each stream asks again as soon as it
+//! is answered. With one the streams share it evenly, and the client is h2; without one it is
+//! `plain`, which costs the machine less than any server. A latency is counted from when the
+//! request is sent. The first second of a run is not counted.
 
 mod ask;
 mod plain;
@@ -69,7 +71,10 @@ fn main() {
 }
 
 fn paced(run: Rc<Run>) -> Figures {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     LocalSet::new().block_on(&runtime, all(run))
 }
 
@@ -79,14 +84,31 @@ impl Run {
             Some("envoy") => Kind::Envoy,
             Some("throttlecrab") => Kind::Throttlecrab,
             Some("proxy") => Kind::Proxy,
-            other => return Err(format!("{other:?} is not known; there is envoy, throttlecrab and proxy")),
+            other => {
+                return Err(format!(
+                    "{other:?} is not known; there is envoy, throttlecrab and proxy"
+                ));
+            }
         };
-        let address = words.next().ok_or("name an address, as in 127.0.0.1:8081")?;
-        let mut run =
-            Self { kind, address, connections: 50, streams: 10, seconds: 10, values: 100_000, rate: None };
+        let address = words
+            .next()
+            .ok_or("name an address, as in 127.0.0.1:8081")?;
+        let mut run = Self {
+            kind,
+            address,
+            connections: 50,
+            streams: 10,
+            seconds: 10,
+            values: 100_000,
+            rate: None,
+        };
         for word in words {
-            let (name, number) = word.split_once('=').ok_or_else(|| format!("{word} is no NAME=NUMBER"))?;
-            let number: u64 = number.parse().map_err(|_| format!("{word} has no number"))?;
+            let (name, number) = word
+                .split_once('=')
+                .ok_or_else(|| format!("{word} is no NAME=NUMBER"))?;
+            let number: u64 = number
+                .parse()
+                .map_err(|_| format!("{word} has no number"))?;
             match name {
                 "connections" => run.connections = number,
                 "streams" => run.streams = number,
@@ -112,9 +134,13 @@ async fn all(run: Rc<Run>) -> Figures {
     let start = Instant::now();
     let mut streams = Vec::new();
     for connection in 0..run.connections {
-        let stream = TcpStream::connect(&run.address).await.expect("somebody listens there");
+        let stream = TcpStream::connect(&run.address)
+            .await
+            .expect("somebody listens there");
         stream.set_nodelay(true).expect("a TCP socket");
-        let (send, task) = h2::client::handshake(stream).await.expect("HTTP/2 is spoken there");
+        let (send, task) = h2::client::handshake(stream)
+            .await
+            .expect("HTTP/2 is spoken there");
         spawn_local(task);
         for stream in 0..run.streams {
             streams.push(spawn_local(one(
@@ -137,10 +163,17 @@ async fn all(run: Rc<Run>) -> Figures {
 }
 
 /// One stream after another, by a worker with this number.
-async fn one(run: Rc<Run>, mut send: SendRequest<bytes::Bytes>, number: u64, start: Instant) -> Figures {
+async fn one(
+    run: Rc<Run>,
+    mut send: SendRequest<bytes::Bytes>,
+    number: u64,
+    start: Instant,
+) -> Figures {
     let workers = run.connections * run.streams;
     let end = start + WARM + Duration::from_secs(run.seconds);
-    let pace = run.rate.map(|rate| Duration::from_nanos(1_000_000_000 * workers / rate));
+    let pace = run
+        .rate
+        .map(|rate| Duration::from_nanos(1_000_000_000 * workers / rate));
     let mut due = start + pace.map_or(Duration::ZERO, |pace| pace * number as u32 / workers as u32);
     let mut random = number + 1;
     let mut figures = Figures::default();
@@ -149,12 +182,16 @@ async fn one(run: Rc<Run>, mut send: SendRequest<bytes::Bytes>, number: u64, sta
             sleep_until(due.into()).await;
             due += pace;
         }
-        let (request, body) = run.kind.request(&run.address, below(&mut random, run.values));
+        let (request, body) = run
+            .kind
+            .request(&run.address, below(&mut random, run.values));
         let asked = Instant::now();
         if asked >= end {
             return figures;
         }
-        let answer = exchange(&run, &mut send, request, body).await.unwrap_or(Answer::Failed);
+        let answer = exchange(&run, &mut send, request, body)
+            .await
+            .unwrap_or(Answer::Failed);
         if asked < start + WARM {
             continue;
         }
@@ -185,8 +222,14 @@ async fn exchange(
     }
     let trailers = data.trailers().await?.unwrap_or_default();
     // An error has no body: its status is in the head.
-    let grpc_status = trailers.get("grpc-status").or(head.headers.get("grpc-status"));
-    Ok(run.kind.answer(head.status.as_u16(), grpc_status.and_then(|status| status.to_str().ok()), &body))
+    let grpc_status = trailers
+        .get("grpc-status")
+        .or(head.headers.get("grpc-status"));
+    Ok(run.kind.answer(
+        head.status.as_u16(),
+        grpc_status.and_then(|status| status.to_str().ok()),
+        &body,
+    ))
 }
 
 /// xorshift64*: the same values in every run.
@@ -201,7 +244,9 @@ impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at = |share: f64| {
             let last = self.nanos.len().saturating_sub(1);
-            self.nanos.get((last as f64 * share) as usize).map_or(0, |nanos| nanos / 1_000)
+            self.nanos
+                .get((last as f64 * share) as usize)
+                .map_or(0, |nanos| nanos / 1_000)
         };
         write!(
             f,

@@ -1,7 +1,8 @@
-//! A client of HTTP/2 that costs next to nothing, so that the server's speed is measured and not the client's: requests are written
-//! as bytes, and of an answer only the frames are looked at.
+//! A client of HTTP/2 that costs next to nothing, so that the server's speed is measured and not
+//! the client's: requests are written as bytes, and of an answer only the frames are looked at.
 //!
-//! It counts an answer by the message in it. An answer without one (an error) has failed, with any header fields.
+//! It counts an answer by the message in it. An answer without one (an error) has failed, with any
+//! header fields.
 
 use std::{
     collections::VecDeque,
@@ -50,12 +51,16 @@ pub fn all(run: &Run) -> io::Result<Figures> {
     let mut poll = Poll::new()?;
     let mut events = Events::with_capacity(1_024);
     let start = Instant::now();
-    let (first, end) = (start + WARM, start + WARM + std::time::Duration::from_secs(run.seconds));
+    let (first, end) = (
+        start + WARM,
+        start + WARM + std::time::Duration::from_secs(run.seconds),
+    );
     let mut connections = Vec::new();
     for number in 0..run.connections {
         let mut connection = Connection::open(run, number)?;
         let interest = Interest::READABLE | Interest::WRITABLE;
-        poll.registry().register(&mut connection.socket, Token(connections.len()), interest)?;
+        poll.registry()
+            .register(&mut connection.socket, Token(connections.len()), interest)?;
         connections.push(connection);
     }
     let mut figures = Figures::default();
@@ -83,12 +88,18 @@ impl Connection {
             window: 65_535,
             random: number + 1,
         };
-        connection.output.extend(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        connection
+            .output
+            .extend(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         connection.frame(SETTINGS, 0, 0, &[]);
         // As many bytes of answers as there may be, so that the server never waits for the client.
         connection.frame(WINDOW_UPDATE, 0, 0, &(u32::MAX / 2 - 65_535).to_be_bytes());
         for _ in 0..run.streams {
-            connection.streams.push(Stream { id: 0, asked: Instant::now(), answer: Answer::Failed });
+            connection.streams.push(Stream {
+                id: 0,
+                asked: Instant::now(),
+                answer: Answer::Failed,
+            });
             connection.ask(run, connection.streams.len() - 1);
         }
         Ok(connection)
@@ -96,14 +107,19 @@ impl Connection {
 
     /// Sends the next request of this stream.
     fn ask(&mut self, run: &Run, stream: usize) {
-        let body = run.kind.body(below(&mut self.random, run.values)).expect("a kind of gRPC");
+        let body = run
+            .kind
+            .body(below(&mut self.random, run.values))
+            .expect("a kind of gRPC");
         let mut fields = Vec::new();
         if self.next_id == 1 {
             // POST, http, and four fields that the server remembers.
             fields.extend([0x83, 0x86]);
-            for (name, value) in
-                [(0x41, run.address.as_str()), (0x44, run.kind.path()), (0x5f, "application/grpc")]
-            {
+            for (name, value) in [
+                (0x41, run.address.as_str()),
+                (0x44, run.kind.path()),
+                (0x5f, "application/grpc"),
+            ] {
                 fields.push(name);
                 text(&mut fields, value);
             }
@@ -119,18 +135,29 @@ impl Connection {
         assert!(self.window >= 0, "the server takes no more requests");
         self.frame(HEADERS, END_HEADERS, id, &fields);
         self.frame(DATA, END_STREAM, id, &body);
-        self.streams[stream] = Stream { id, asked: Instant::now(), answer: Answer::Failed };
+        self.streams[stream] = Stream {
+            id,
+            asked: Instant::now(),
+            answer: Answer::Failed,
+        };
     }
 
     fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-        self.output.extend(&(payload.len() as u32).to_be_bytes()[1..]);
+        self.output
+            .extend(&(payload.len() as u32).to_be_bytes()[1..]);
         self.output.extend([kind, flags]);
         self.output.extend(stream.to_be_bytes());
         self.output.extend(payload);
     }
 
     /// Reads what has come, asks again, and writes.
-    fn turn(&mut self, run: &Run, figures: &mut Figures, first: Instant, end: Instant) -> io::Result<()> {
+    fn turn(
+        &mut self,
+        run: &Run,
+        figures: &mut Figures,
+        first: Instant,
+        end: Instant,
+    ) -> io::Result<()> {
         loop {
             let mut chunk = [0; 16 * 1024];
             match self.socket.read(&mut chunk) {
@@ -144,7 +171,9 @@ impl Connection {
         let mut rest = &input[..];
         while let Some((head, after)) = rest.split_first_chunk::<9>() {
             let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
-            let Some((payload, after)) = after.split_at_checked(length) else { break };
+            let Some((payload, after)) = after.split_at_checked(length) else {
+                break;
+            };
             let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
             self.take(run, figures, first, end, (head[3], head[4], id), payload)?;
             rest = after;
@@ -174,14 +203,20 @@ impl Connection {
             (SETTINGS, _) if flags & ACK == 0 => self.frame(SETTINGS, ACK, 0, &[]),
             (PING, _) if flags & ACK == 0 => self.frame(PING, ACK, 0, payload),
             (WINDOW_UPDATE, None) => {
-                self.window += payload.first_chunk().map_or(0, |by| i64::from(u32::from_be_bytes(*by)));
+                self.window += payload
+                    .first_chunk()
+                    .map_or(0, |by| i64::from(u32::from_be_bytes(*by)));
             }
             (GO_AWAY, _) => return Err(io::Error::other("the server ends a connection")),
-            (DATA, Some(stream)) => self.streams[stream].answer = run.kind.answer(200, Some("0"), payload),
+            (DATA, Some(stream)) => {
+                self.streams[stream].answer = run.kind.answer(200, Some("0"), payload)
+            }
             _ => {}
         }
         let ended = kind == RESET || (matches!(kind, DATA | HEADERS) && flags & END_STREAM != 0);
-        let Some(stream) = stream.filter(|_| ended) else { return Ok(()) };
+        let Some(stream) = stream.filter(|_| ended) else {
+            return Ok(());
+        };
         let Stream { asked, answer, .. } = self.streams[stream];
         if asked >= first && asked < end {
             figures.count(asked, answer);
@@ -193,7 +228,12 @@ impl Connection {
 
 /// Not compressed, as its length and itself.
 fn text(fields: &mut Vec<u8>, text: &str) {
-    fields.push(u8::try_from(text.len()).ok().filter(|length| *length < 127).expect("a short text"));
+    fields.push(
+        u8::try_from(text.len())
+            .ok()
+            .filter(|length| *length < 127)
+            .expect("a short text"),
+    );
     fields.extend(text.bytes());
 }
 

@@ -1,5 +1,9 @@
-//! `tidegate check`: reads a rules file in the same way as `serve`, and prints its limits or its mistakes.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+//! `tidegate check`: reads a rules file in the same way as `serve`, and prints its limits or its
+//! mistakes.
+#![allow(
+    clippy::doc_markdown,
+    reason = "the options' comments are their help text"
+)]
 
 use std::{
     fmt::Write as _,
@@ -20,28 +24,31 @@ use tidegate_server::{
     rules::{self, Keeping, Rules, RulesError},
 };
 
-/// Check a rules file, the configuration of Envoy's rate limit service, Sentinel's rules, or an access file
+/// Check a rules file, the configuration of Envoy's rate limit service, Sentinel's rules, or an
+/// access file
 ///
-/// Prints the limits (or the clients) in the file, or every mistake with its line, the reason and how to correct it. Exits with 1 if the file
-/// cannot be used.
+/// Prints the limits (or the clients) in the file, or every mistake with its line, the reason and
+/// how to correct it. Exits with 1 if the file cannot be used.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = format!("{REFERENCE}\n\n{STORE}", STORE = crate::about_store::STORE))]
 pub struct Args {
-    /// The rules file; or a directory, or a file with a `domain`, as for serve --envoy-config; or a file with `access`, as for serve
-    /// --access; or Sentinel's JSON, as a file or a directory: its cluster rules become limits, as for serve --sentinel-rules; - is
-    /// standard input
+    /// The rules file; or a directory, or a file with a `domain`, as for serve --envoy-config; or a
+    /// file with `access`, as for serve --access; or Sentinel's JSON, as a file or a directory: its
+    /// cluster rules become limits, as for serve --sentinel-rules; - is standard input
     file: PathBuf,
-    /// How to print the result: text, json (one object, with each problem's file and line), or github (annotations for a workflow
-    /// of GitHub Actions)
+    /// How to print the result: text, json (one object, with each problem's file and line), or
+    /// github (annotations for a workflow of GitHub Actions)
     #[arg(long, value_enum, default_value_t)]
     format: Format,
     /// The maximum number of keys of a limit without its own max_keys
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_KEYS", default_value_t = crate::serve::MAX_KEYS)]
     max_keys: u32,
-    /// Memory for the keys of all limits together, such as 512MiB, divided by use (see tidegate serve --help)
+    /// Memory for the keys of all limits together, such as 512MiB, divided by use (see tidegate
+    /// serve --help)
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_MAX_MEMORY", value_parser = crate::values::bytes)]
     max_memory: Option<u64>,
-    /// Check the file for servers that share their limits over a store (serve --store), which does not support every limit
+    /// Check the file for servers that share their limits over a store (serve --store), which does
+    /// not support every limit
     #[arg(long)]
     shared: bool,
 }
@@ -69,7 +76,8 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// A copy of a stream, because a file's kind is found by reading it more than once. It is removed on drop.
+/// A copy of a stream, because a file's kind is found by reading it more than once. It is removed
+/// on drop.
 struct Copied(PathBuf);
 
 impl Copied {
@@ -88,9 +96,18 @@ impl Copied {
             File::open(file)?.take(most).read_to_end(&mut text)?;
         }
         // Sentinel's rules are a list, and known by the ending.
-        let ending = if text.trim_ascii_start().starts_with(b"[") { "json" } else { "yaml" };
-        let copy = Self(std::env::temp_dir().join(format!("tidegate-check-{}.{ending}", process::id())));
-        let mut made = File::options().write(true).create_new(true).mode(0o600).open(&copy.0)?;
+        let ending = if text.trim_ascii_start().starts_with(b"[") {
+            "json"
+        } else {
+            "yaml"
+        };
+        let copy =
+            Self(std::env::temp_dir().join(format!("tidegate-check-{}.{ending}", process::id())));
+        let mut made = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&copy.0)?;
         io::Write::write_all(&mut made, &text)?;
         Ok(Some(copy))
     }
@@ -108,12 +125,18 @@ type Valid = (&'static str, Vec<String>, String);
 
 fn check(args: &Args, file: &Path) -> ExitCode {
     let (checked, so) = match access::check(file) {
-        Some(clients) => (clients.map(|clients| of_clients(&clients, args, file)), "it would not be used"),
+        Some(clients) => (
+            clients.map(|clients| of_clients(&clients, args, file)),
+            "it would not be used",
+        ),
         None => (of_rules(args, file), "none of its rules would be used"),
     };
     match checked {
         Ok((what, names, _)) if args.format == Format::Json => {
-            println!("{}", json!({"file": args.file, "valid": true, (what): names, "problems": []}));
+            println!(
+                "{}",
+                json!({"file": args.file, "valid": true, (what): names, "problems": []})
+            );
             ExitCode::SUCCESS
         }
         Ok((.., text)) => {
@@ -128,16 +151,30 @@ fn of_clients(clients: &[access::Client], args: &Args, file: &Path) -> Valid {
     let (given, count) = (args.file.display(), counted(clients.len(), "client"));
     let mut text = format!("{}{given} is valid: {count}.", table_of(clients));
     if access::others_may_write(file) {
-        let _ = write!(text, "\nnote: every user of this machine may change it: chmod o-w {given}");
+        let _ = write!(
+            text,
+            "\nnote: every user of this machine may change it: chmod o-w {given}"
+        );
     }
-    ("clients", clients.iter().map(|client| client.name.clone()).collect(), text)
+    (
+        "clients",
+        clients.iter().map(|client| client.name.clone()).collect(),
+        text,
+    )
 }
 
 fn of_rules(args: &Args, file: &Path) -> Result<Valid, RulesError> {
-    let keeping = if args.shared { Keeping::Store } else { Keeping::Memory };
+    let keeping = if args.shared {
+        Keeping::Store
+    } else {
+        Keeping::Memory
+    };
     let rules = load(file, keeping)?;
     let gate = rules.gate.clone();
-    let capacity = Capacity { max_memory: args.max_memory, ..Capacity::from(args.max_keys as usize) };
+    let capacity = Capacity {
+        max_memory: args.max_memory,
+        ..Capacity::from(args.max_keys as usize)
+    };
     let limits = match keeping {
         Keeping::Memory => Limits::new(rules, capacity, |_| None, Nanos::ZERO)?,
         Keeping::Store => Limits::for_a_store(rules, capacity, Nanos::ZERO)?,
@@ -156,14 +193,24 @@ fn of_rules(args: &Args, file: &Path) -> Result<Valid, RulesError> {
         held.push(counted(limits.limits().len(), "limit"));
     }
     let kinds = gate.counts().into_iter().filter(|(_, count)| *count > 0);
-    let kinds: Vec<String> = kinds.map(|(kind, count)| format!("{kind}: {count}")).collect();
+    let kinds: Vec<String> = kinds
+        .map(|(kind, count)| format!("{kind}: {count}"))
+        .collect();
     if !kinds.is_empty() {
-        held.push(format!("flow control for programs with a gate ({})", kinds.join(", ")));
+        held.push(format!(
+            "flow control for programs with a gate ({})",
+            kinds.join(", ")
+        ));
     }
     if held.is_empty() {
         held.push("it has no rules".to_owned());
     }
-    let _ = write!(text, "{} is valid: {}.", args.file.display(), held.join("; "));
+    let _ = write!(
+        text,
+        "{} is valid: {}.",
+        args.file.display(),
+        held.join("; ")
+    );
     Ok(("limits", limits.names(), text))
 }
 
@@ -173,12 +220,20 @@ fn refuse(error: &RulesError, args: &Args, file: &Path, so: &str) -> ExitCode {
     list(error, &args.file, &mut problems);
     for problem in &mut problems {
         // A copy of a stream is called as the stream.
-        let named = problem["file"].as_str().unwrap_or_default().replace(&read, &given);
+        let named = problem["file"]
+            .as_str()
+            .unwrap_or_default()
+            .replace(&read, &given);
         problem["file"] = json!(named);
     }
     match args.format {
-        Format::Json => println!("{}", json!({"file": args.file, "valid": false, "problems": problems})),
-        Format::Github => problems.iter().for_each(|problem| println!("{}", annotation(problem))),
+        Format::Json => println!(
+            "{}",
+            json!({"file": args.file, "valid": false, "problems": problems})
+        ),
+        Format::Github => problems
+            .iter()
+            .for_each(|problem| println!("{}", annotation(problem))),
         Format::Text => {
             eprintln!("{}", error.to_string().replace(&read, &given));
             let count = error.problems().len();
@@ -204,11 +259,25 @@ fn list(error: &RulesError, file: &Path, listed: &mut Vec<Value>) {
 
 /// A problem as a workflow command of GitHub Actions.
 fn annotation(problem: &Value) -> String {
-    let escaped = |text: &str| text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A");
-    let file = escaped(problem["file"].as_str().unwrap_or_default()).replace(':', "%3A").replace(',', "%2C");
-    let line = problem["line"].as_u64().map(|line| format!(",line={line}")).unwrap_or_default();
-    let texts = [&problem["problem"], &problem["advice"]].into_iter().filter_map(Value::as_str);
-    format!("::error file={file}{line}::{}", escaped(&texts.collect::<Vec<_>>().join("; ")))
+    let escaped = |text: &str| {
+        text.replace('%', "%25")
+            .replace('\r', "%0D")
+            .replace('\n', "%0A")
+    };
+    let file = escaped(problem["file"].as_str().unwrap_or_default())
+        .replace(':', "%3A")
+        .replace(',', "%2C");
+    let line = problem["line"]
+        .as_u64()
+        .map(|line| format!(",line={line}"))
+        .unwrap_or_default();
+    let texts = [&problem["problem"], &problem["advice"]]
+        .into_iter()
+        .filter_map(Value::as_str);
+    format!(
+        "::error file={file}{line}::{}",
+        escaped(&texts.collect::<Vec<_>>().join("; "))
+    )
 }
 
 /// The clients of an access file.
@@ -221,14 +290,20 @@ fn table_of(clients: &[access::Client]) -> String {
             some(client.certificates, "certificate name"),
             (client.addresses > 0).then(|| format!("{} of its addresses", client.addresses)),
         ];
-        let limits = if client.limits.is_empty() { "all".to_owned() } else { client.limits.join(", ") };
+        let limits = if client.limits.is_empty() {
+            "all".to_owned()
+        } else {
+            client.limits.join(", ")
+        };
         let shows = shows.into_iter().flatten().collect::<Vec<_>>().join(", ");
         [client.name.clone(), client.roles.join(", "), limits, shows]
     }));
     let mut text = format!("{}\n", aligned(&rows));
     for client in clients {
-        let open =
-            client.limits.iter().filter(|prefix| prefix.ends_with(|last: char| last.is_alphanumeric()));
+        let open = client
+            .limits
+            .iter()
+            .filter(|prefix| prefix.ends_with(|last: char| last.is_alphanumeric()));
         for prefix in open {
             let _ = writeln!(
                 text,
@@ -245,12 +320,23 @@ fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
     if is_sentinels(path) {
         let limits = rules::load_cluster(path)?.limits;
         // A file with cluster rules is one for the server, and may have several kinds of them.
-        let gate = if limits.is_empty() && path.is_file() { gate_rules(path)? } else { GateRules::default() };
-        return Ok(Rules { limits, gate, ..Rules::default() });
+        let gate = if limits.is_empty() && path.is_file() {
+            gate_rules(path)?
+        } else {
+            GateRules::default()
+        };
+        return Ok(Rules {
+            limits,
+            gate,
+            ..Rules::default()
+        });
     }
     if path.is_dir() || envoy::is_config(path) {
         let limits = envoy::load(path, keeping)?.limits;
-        return Ok(Rules { limits, ..Rules::default() });
+        return Ok(Rules {
+            limits,
+            ..Rules::default()
+        });
     }
     rules::load(path, keeping)
 }
@@ -261,18 +347,22 @@ fn is_sentinels(path: &Path) -> bool {
     if !path.is_dir() {
         return is_json(path);
     }
-    path.read_dir()
-        .is_ok_and(|mut entries| entries.any(|entry| entry.is_ok_and(|entry| is_json(&entry.path()))))
+    path.read_dir().is_ok_and(|mut entries| {
+        entries.any(|entry| entry.is_ok_and(|entry| is_json(&entry.path())))
+    })
 }
 
 /// The rules for a program's gate in a file of Sentinel.
 pub fn gate_rules(path: &Path) -> Result<GateRules, RulesError> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| RulesError::Read { path: path.to_owned(), source })?;
+    let text = std::fs::read_to_string(path).map_err(|source| RulesError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
     let mut rules = GateRules::default();
     let kind = sentinel::kind_of(&text).unwrap_or(sentinel::Kind::Flow);
-    let update = sentinel::parse(kind, &text)
-        .map_err(|error| RulesError::invalid(Some(path), rules::Problem::overall(error.to_string())))?;
+    let update = sentinel::parse(kind, &text).map_err(|error| {
+        RulesError::invalid(Some(path), rules::Problem::overall(error.to_string()))
+    })?;
     update.apply(&mut rules);
     Ok(rules)
 }
@@ -282,7 +372,16 @@ fn counted(count: usize, what: &str) -> String {
 }
 
 fn table(limits: &Limits) -> String {
-    let head = ["LIMIT", "QUOTA", "ALGORITHM", "FOR", "KEYS", "MEMORY", "NOTES"].map(str::to_owned);
+    let head = [
+        "LIMIT",
+        "QUOTA",
+        "ALGORITHM",
+        "FOR",
+        "KEYS",
+        "MEMORY",
+        "NOTES",
+    ]
+    .map(str::to_owned);
     let mut rows = vec![head];
     rows.extend(limits.limits().iter().map(|limit| row(limit)));
     aligned(&rows)
@@ -290,11 +389,21 @@ fn table(limits: &Limits) -> String {
 
 /// Rows of the same length, with their columns below each other.
 pub fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
-    let width =
-        |column: usize| rows.iter().map(|row| row.as_ref()[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows.first().map_or(0, |row| row.as_ref().len())).map(width).collect();
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row.as_ref()[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..rows.first().map_or(0, |row| row.as_ref().len()))
+        .map(width)
+        .collect();
     let line = |row: &R| {
-        let cells = row.as_ref().iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
+        let cells = row
+            .as_ref()
+            .iter()
+            .zip(&widths)
+            .map(|(cell, &width)| format!("{cell:width$}"));
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
     rows.iter().map(line).collect()
@@ -306,10 +415,15 @@ fn row(limit: &Limit) -> [String; 7] {
     let mut notes = vec![spec.policy.options(), spec.sharing.options()];
     notes.extend(match spec.exact_all_the_same() {
         0 => None,
-        all if all > spec.overrides.len() => Some("exact: this algorithm has no other mode".to_owned()),
+        all if all > spec.overrides.len() => {
+            Some("exact: this algorithm has no other mode".to_owned())
+        }
         some => Some(format!("{some} of its policies are exact")),
     });
-    notes.extend(spec.shadow.then(|| if spec.soft { "soft" } else { "shadow" }.to_owned()));
+    notes.extend(
+        spec.shadow
+            .then(|| if spec.soft { "soft" } else { "shadow" }.to_owned()),
+    );
     let count = |what: &str, count: usize| (count > 0).then(|| format!("{count} {what}"));
     notes.extend(count("overridden", spec.overrides.len()));
     notes.extend(count("denied", spec.deny.len()));
@@ -319,7 +433,11 @@ fn row(limit: &Limit) -> [String; 7] {
         spec.policy.quota(),
         spec.policy.algorithm.name().to_owned(),
         if spec.global { "all" } else { "each key" }.to_owned(),
-        if spec.global { "-".to_owned() } else { stats.max_keys.to_string() },
+        if spec.global {
+            "-".to_owned()
+        } else {
+            stats.max_keys.to_string()
+        },
         format!("at most {}", size(stats.bytes)),
         notes.join(", "),
     ]
@@ -328,7 +446,9 @@ fn row(limit: &Limit) -> [String; 7] {
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (bytes.max(1).ilog2() / 10).min(4);
-    let value = bytes as f64 / f64::from(1_u32 << (10 * unit.min(3))) / if unit == 4 { 1024.0 } else { 1.0 };
+    let value = bytes as f64
+        / f64::from(1_u32 << (10 * unit.min(3)))
+        / if unit == 4 { 1024.0 } else { 1.0 };
     if value < 10.0 && unit > 0 {
         format!("{value:.1} {}", UNITS[unit as usize])
     } else {

@@ -1,5 +1,5 @@
-//! `tidegate serve --config FILE`: the options of `serve` from a YAML file. The command line and environment variables take
-//! precedence.
+//! `tidegate serve --config FILE`: the options of `serve` from a YAML file. The command line and
+//! environment variables take precedence.
 
 use std::{ffi::OsString, path::Path};
 
@@ -17,7 +17,8 @@ const NOT_IN_FILE: [&str; 3] = ["config", "help", "version"];
 /// An option and its values, as the file says it. All of it lives as long as the program.
 type OptionValues = (&'static str, &'static [&'static str]);
 
-/// The command line, with what a configuration file adds to it. Ends the program where that makes no sense.
+/// The command line, with what a configuration file adds to it. Ends the program where that makes
+/// no sense.
 pub fn command_line(arguments: &[OsString]) -> Cli {
     let mut command = help::command();
     if let Some(path) = config_of(arguments) {
@@ -30,7 +31,9 @@ pub fn command_line(arguments: &[OsString]) -> Cli {
         };
         command = command.mut_subcommand("serve", |serve| {
             serve.mut_args(|arg| {
-                let entry = entries.iter().find(|(name, _)| arg.get_long() == Some(name));
+                let entry = entries
+                    .iter()
+                    .find(|(name, _)| arg.get_long() == Some(name));
                 match entry {
                     Some((_, values)) => arg.default_values(values.iter().copied()),
                     None => arg,
@@ -42,9 +45,13 @@ pub fn command_line(arguments: &[OsString]) -> Cli {
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Returns the file that the command line gives to `serve`. Other mistakes on it are reported later.
+/// Returns the file that the command line gives to `serve`. Other mistakes on it are reported
+/// later.
 fn config_of(arguments: &[OsString]) -> Option<OsString> {
-    let matches = help::command().ignore_errors(true).try_get_matches_from(arguments).ok()?;
+    let matches = help::command()
+        .ignore_errors(true)
+        .try_get_matches_from(arguments)
+        .ok()?;
     let serve = matches.subcommand_matches("serve")?;
     serve.get_raw("config")?.next().map(OsString::from)
 }
@@ -54,15 +61,23 @@ fn read(path: &Path) -> Result<Vec<OptionValues>, String> {
     let text = file::read(path, MAX_FILE).and_then(|bytes| {
         String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
     });
-    let text = text.map_err(|error| format!("--config {}: cannot be read: {error}", path.display()))?;
+    let text =
+        text.map_err(|error| format!("--config {}: cannot be read: {error}", path.display()))?;
     let entries = tidegate_config::read(parse(&text), |root, complaints| {
         // An empty file says nothing.
-        root.map(|root| entries(root, complaints)).unwrap_or_default()
+        root.map(|root| entries(root, complaints))
+            .unwrap_or_default()
     });
     entries.map_err(|problems| {
         let shown = problems.iter().map(|problem| {
-            let line = problem.line().map(|line| format!(":{line}")).unwrap_or_default();
-            let mend = problem.mending().map(|mend| format!("; {mend}")).unwrap_or_default();
+            let line = problem
+                .line()
+                .map(|line| format!(":{line}"))
+                .unwrap_or_default();
+            let mend = problem
+                .mending()
+                .map(|mend| format!("; {mend}"))
+                .unwrap_or_default();
             format!("{}{line}: {}{mend}", path.display(), problem.what())
         });
         shown.collect::<Vec<_>>().join("\n")
@@ -72,14 +87,24 @@ fn read(path: &Path) -> Result<Vec<OptionValues>, String> {
 fn entries(root: &Node, complaints: &Complaints) -> Vec<OptionValues> {
     // Once in the life of the program.
     let command: &'static clap::Command = Box::leak(Box::new(help::command()));
-    let Some(serve) = command.find_subcommand("serve") else { return Vec::new() };
-    let options = serve.get_arguments().filter_map(|arg| Some((arg.get_long()?, arg)));
-    let options: Vec<_> = options.filter(|(name, _)| !NOT_IN_FILE.contains(name)).collect();
+    let Some(serve) = command.find_subcommand("serve") else {
+        return Vec::new();
+    };
+    let options = serve
+        .get_arguments()
+        .filter_map(|arg| Some((arg.get_long()?, arg)));
+    let options: Vec<_> = options
+        .filter(|(name, _)| !NOT_IN_FILE.contains(name))
+        .collect();
     let known: Vec<&'static str> = options.iter().map(|(name, _)| *name).collect();
-    let Some(fields) = Fields::open(root, "the configuration", &known, complaints) else { return Vec::new() };
+    let Some(fields) = Fields::open(root, "the configuration", &known, complaints) else {
+        return Vec::new();
+    };
     let mut entries = Vec::new();
     for (name, arg) in options {
-        let Some(node) = fields.get(name) else { continue };
+        let Some(node) = fields.get(name) else {
+            continue;
+        };
         let takes_several = arg.get_value_delimiter().is_some();
         let is_flag = matches!(arg.get_action(), ArgAction::SetTrue);
         let texts: Option<Vec<&str>> = match &node.kind {
@@ -89,17 +114,24 @@ fn entries(root: &Node, complaints: &Complaints) -> Vec<OptionValues> {
         let wrong = match &texts {
             None if takes_several => Some("write a text, or a list of texts"),
             None => Some("write one value"),
-            Some(texts) if is_flag && !matches!(texts[..], ["true" | "false"]) => Some("write true or false"),
+            Some(texts) if is_flag && !matches!(texts[..], ["true" | "false"]) => {
+                Some("write true or false")
+            }
             Some(_) => None,
         };
         let texts = texts.unwrap_or_default();
         if let Some(mend) = wrong {
             fields.refuse(name, node, mend);
-        } else if let Some(why) = texts.iter().find_map(|text| refused(serve, name, text, is_flag)) {
+        } else if let Some(why) = texts
+            .iter()
+            .find_map(|text| refused(serve, name, text, is_flag))
+        {
             complaints.add(Problem::at(node.line, why));
         } else {
-            let values: Vec<&'static str> =
-                texts.iter().map(|text| &*Box::leak((*text).to_owned().into_boxed_str())).collect();
+            let values: Vec<&'static str> = texts
+                .iter()
+                .map(|text| &*Box::leak((*text).to_owned().into_boxed_str()))
+                .collect();
             entries.push((name, &*values.leak()));
         }
     }
@@ -112,7 +144,9 @@ fn refused(serve: &clap::Command, name: &str, value: &str, is_flag: bool) -> Opt
         return None;
     }
     let alone = serve.clone().no_binary_name(true);
-    let error = alone.try_get_matches_from([format!("--{name}={value}")]).err()?;
+    let error = alone
+        .try_get_matches_from([format!("--{name}={value}")])
+        .err()?;
     // Other options that this one needs may be given elsewhere.
     let about = error.get(ContextKind::InvalidArg)?.to_string();
     if !about.starts_with(&format!("--{name} ")) || error.get(ContextKind::InvalidValue).is_none() {

@@ -17,8 +17,8 @@ use crate::{Cli, Command, serve};
 
 /// Start a server with example rules and traffic, to look around; Ctrl-C ends it
 ///
-/// Most clients stay within their limits. A scraper and a guesser of passwords do not, one client is on a deny list, and exports compete for
-/// three places. Nothing is kept.
+/// Most clients stay within their limits. A scraper and a guesser of passwords do not, one client
+/// is on a deny list, and exports compete for three places. Nothing is kept.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Address of the HTTP API
@@ -63,9 +63,25 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn serve(args: &Args, rules: &Path) -> ExitCode {
     let rules = rules.display().to_string();
-    let options = ["tidegate", "serve", "--rules", &rules, "--rules-writable", "--trace-keys", "100%"];
-    let listeners = ["--http", &args.http, "--resp", &args.resp, "--admin", &args.admin];
-    let Command::Serve(options) = Cli::parse_from(options.into_iter().chain(listeners)).command else {
+    let options = [
+        "tidegate",
+        "serve",
+        "--rules",
+        &rules,
+        "--rules-writable",
+        "--trace-keys",
+        "100%",
+    ];
+    let listeners = [
+        "--http",
+        &args.http,
+        "--resp",
+        &args.resp,
+        "--admin",
+        &args.admin,
+    ];
+    let Command::Serve(options) = Cli::parse_from(options.into_iter().chain(listeners)).command
+    else {
         unreachable!("the command line is that of serve")
     };
     let rate = args.rate;
@@ -86,7 +102,10 @@ fn serve(args: &Args, rules: &Path) -> ExitCode {
 }
 
 /// Sends the commands of made-up clients until the server ends the connection.
-#[allow(clippy::disallowed_methods, reason = "a thread that sends at intervals has nothing else to do")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a thread that sends at intervals has nothing else to do"
+)]
 fn traffic(server: SocketAddr, rate: u32) {
     let sent = || -> io::Result<()> {
         let mut stream = TcpStream::connect(server)?;
@@ -99,8 +118,13 @@ fn traffic(server: SocketAddr, rate: u32) {
         for tick in 0_u32.. {
             commands.clear();
             let per_tick = rate / TICKS;
-            (0..per_tick)
-                .for_each(|at| request(&mut commands, tick.wrapping_mul(per_tick).wrapping_add(at), rate));
+            (0..per_tick).for_each(|at| {
+                request(
+                    &mut commands,
+                    tick.wrapping_mul(per_tick).wrapping_add(at),
+                    rate,
+                )
+            });
             others(&mut commands, tick);
             stream.write_all(commands.as_bytes())?;
             thread::sleep(Duration::from_secs(1) / TICKS);
@@ -112,7 +136,8 @@ fn traffic(server: SocketAddr, rate: u32) {
     }
 }
 
-/// One request of the usual kind. There are as many users as requests a second, so each stays within its limit.
+/// One request of the usual kind. There are as many users as requests a second, so each stays
+/// within its limit.
 fn request(commands: &mut String, number: u32, users: u32) {
     let fraction = (f64::from(number) * 0.618_034).fract();
     let user = (f64::from(users) * fraction).floor();
@@ -122,7 +147,10 @@ fn request(commands: &mut String, number: u32, users: u32) {
         _ => format!("user-{user}"),
     };
     // Writing to a `String` does not fail.
-    let _ = write!(commands, "ACQUIRE everyone\r\nACQUIRE per-user {client}\r\n");
+    let _ = write!(
+        commands,
+        "ACQUIRE everyone\r\nACQUIRE per-user {client}\r\n"
+    );
     if number.is_multiple_of(3) && client != "partner" {
         let _ = write!(commands, "ACQUIRE search {client}\r\n");
     }
@@ -132,7 +160,11 @@ fn request(commands: &mut String, number: u32, users: u32) {
 fn others(commands: &mut String, tick: u32) {
     let second = tick / TICKS;
     let _ = match tick % TICKS {
-        0 => write!(commands, "ACQUIRE logins user-{}@example.com\r\n", second % 50),
+        0 => write!(
+            commands,
+            "ACQUIRE logins user-{}@example.com\r\n",
+            second % 50
+        ),
         5 | 15 => write!(commands, "ACQUIRE logins eve@example.com\r\n"),
         10 => write!(commands, "ACQUIRE logins mallory@example.com\r\n"),
         // Five want to export every eight seconds, for three places.

@@ -1,5 +1,8 @@
 //! `tidegate import`: prints another service's configuration as a rules file.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+#![allow(
+    clippy::doc_markdown,
+    reason = "the options' comments are their help text"
+)]
 
 use std::{io::Write, path::PathBuf, process::ExitCode};
 
@@ -21,17 +24,18 @@ pub struct Args {
 enum From {
     /// The limits of envoyproxy/ratelimit's configuration
     ///
-    /// Clients that ask a server for a limit by name need the limits as rules. For Envoy itself, a server reads the
-    /// configuration directly: `tidegate serve --envoy-config`. Both have the same limits, with the same names.
+    /// Clients that ask a server for a limit by name need the limits as rules. For Envoy itself, a
+    /// server reads the configuration directly: `tidegate serve --envoy-config`. Both have the same
+    /// limits, with the same names.
     Envoy {
         /// A file, or a directory with files
         path: PathBuf,
     },
     /// The rules of Alibaba Sentinel's programs, in its JSON
     ///
-    /// Programs that link the library read the rules file; `gate: sentinel` at its top lets them count as Sentinel does. Notes about
-    /// what YAML cannot express go to standard error. Cluster rules are for `tidegate serve --sentinel-rules`, which reads
-    /// Sentinel's JSON.
+    /// Programs that link the library read the rules file; `gate: sentinel` at its top lets them
+    /// count as Sentinel does. Notes about what YAML cannot express go to standard error. Cluster
+    /// rules are for `tidegate serve --sentinel-rules`, which reads Sentinel's JSON.
     Sentinel {
         /// Files, each with rules of one kind, such as flow rules
         #[arg(required = true)]
@@ -41,7 +45,9 @@ enum From {
 
 pub fn run(args: &Args) -> ExitCode {
     let imported = match &args.from {
-        From::Envoy { path } => envoy::load(path, Keeping::Memory).map(|config| envoy::to_yaml(&config)),
+        From::Envoy { path } => {
+            envoy::load(path, Keeping::Memory).map(|config| envoy::to_yaml(&config))
+        }
         From::Sentinel { files } => of_sentinel(files),
     };
     match imported {
@@ -60,8 +66,15 @@ pub fn run(args: &Args) -> ExitCode {
 fn of_sentinel(files: &[PathBuf]) -> Result<String, RulesError> {
     let mut rules = GateRules::default();
     for file in files {
-        let GateRules { authority, system, hot_params, flow, isolation, adaptive: _, breakers } =
-            crate::check::gate_rules(file)?;
+        let GateRules {
+            authority,
+            system,
+            hot_params,
+            flow,
+            isolation,
+            adaptive: _,
+            breakers,
+        } = crate::check::gate_rules(file)?;
         rules.authority.extend(authority);
         rules.system.extend(system);
         rules.hot_params.extend(hot_params);

@@ -47,7 +47,8 @@ enum Command {
     Peek(client::Peek),
     /// Charge units that were used, whether they fit or not
     ///
-    /// Exits with 0 if no more is in use now than the limit, with 1 if the key is denied until time has repaid the rest.
+    /// Exits with 0 if no more is in use now than the limit, with 1 if the key is denied until time
+    /// has repaid the rest.
     Charge(client::Units),
     /// Refund units to a limit
     Refund(client::Units),
@@ -70,12 +71,13 @@ enum Command {
     Reset(client::Of<client::AdminTarget>),
     /// Reload a server's rules, and print the result
     ///
-    /// Exits with 0 if the rules are in force, 3 if they were rejected; the previous rules then stay active.
+    /// Exits with 0 if the rules are in force, 3 if they were rejected; the previous rules then
+    /// stay active.
     Reload(client::AdminTarget),
     /// Print a server's rules in force, one limit per line, in the form of a rules file
     ///
-    /// --format json prints the server's JSON on one line, including the number of keys of each limit. Options with default values are
-    /// omitted.
+    /// --format json prints the server's JSON on one line, including the number of keys of each
+    /// limit. Options with default values are omitted.
     Rules(client::All),
     Token(token::Args),
     #[cfg(feature = "top")]

@@ -23,7 +23,8 @@ pub struct Completions {
 /// Print the man page, or write one for each command
 #[derive(Debug, clap::Args)]
 pub struct Man {
-    /// Write tidegate.1, tidegate-serve.1 and the others into this directory instead of printing tidegate.1
+    /// Write tidegate.1, tidegate-serve.1 and the others into this directory instead of printing
+    /// tidegate.1
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -36,12 +37,16 @@ pub fn completions(args: &Completions) -> ExitCode {
 
 pub fn man(args: &Man) -> ExitCode {
     if let Some(dir) = &args.out {
-        let written = fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(help::command(), dir));
+        let written =
+            fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(help::command(), dir));
         return exit_code(&written, &dir.display().to_string());
     }
     let mut page = Vec::new();
     let rendered = clap_mangen::Man::new(help::command()).render(&mut page);
-    exit_code(&rendered.and_then(|()| io::stdout().write_all(&page)), "standard output")
+    exit_code(
+        &rendered.and_then(|()| io::stdout().write_all(&page)),
+        "standard output",
+    )
 }
 
 /// A reader that closes the pipe (`tidegate man | head`) is not an error.

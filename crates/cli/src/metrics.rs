@@ -1,5 +1,8 @@
 //! `tidegate metrics`: reads metric logs.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+#![allow(
+    clippy::doc_markdown,
+    reason = "the options' comments are their help text"
+)]
 
 use std::{
     io::{self, BufWriter, Write},
@@ -20,8 +23,9 @@ use tidegate_sim::{
 
 /// Show the traffic of resources, second by second, from metric logs
 ///
-/// Services that guard their resources write metric logs (gate.log_metrics in the library), with one line for each resource and
-/// second with traffic. The files are APP-metrics.log.DATE, APP-metrics.log.DATE.1 and so on.
+/// Services that guard their resources write metric logs (gate.log_metrics in the library), with
+/// one line for each resource and second with traffic. The files are APP-metrics.log.DATE,
+/// APP-metrics.log.DATE.1 and so on.
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = AFTER)]
 pub struct Args {
@@ -29,11 +33,13 @@ pub struct Args {
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
 
-    /// Show only this resource; write `_` for a `|` in its name. All inbound traffic: __total_inbound_traffic__
+    /// Show only this resource; write `_` for a `|` in its name. All inbound traffic:
+    /// __total_inbound_traffic__
     #[arg(long, short, value_name = "NAME")]
     resource: Option<String>,
 
-    /// Show only lines from this time on: 2026-03-14T15:09:26Z, seconds or milliseconds since 1970, -15m, or now
+    /// Show only lines from this time on: 2026-03-14T15:09:26Z, seconds or milliseconds since 1970,
+    /// -15m, or now
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = Time::parse)]
     from: Option<Time>,
 
@@ -57,7 +63,11 @@ enum Time {
 
 impl Time {
     fn parse(text: &str) -> Result<Self, String> {
-        let at = || parse_rfc3339(text.as_bytes()).or_else(|| parse_unix(text)).map(Self::At);
+        let at = || {
+            parse_rfc3339(text.as_bytes())
+                .or_else(|| parse_unix(text))
+                .map(Self::At)
+        };
         let ago = || parse_duration(text.strip_prefix('-')?).ok().map(Self::Ago);
         let now = || (text == "now").then_some(Self::Ago(Duration::ZERO));
         at().or_else(ago).or_else(now).ok_or_else(|| {
@@ -90,28 +100,44 @@ enum MetricsError {
 fn advice(error: &ReadError) -> String {
     match error.source.kind() {
         io::ErrorKind::IsADirectory => {
-            format!("; name the files in it, as in {}", error.path.join("*-metrics.log.*").display())
+            format!(
+                "; name the files in it, as in {}",
+                error.path.join("*-metrics.log.*").display()
+            )
         }
         _ => String::new(),
     }
 }
 
 pub fn run(args: &Args) -> ExitCode {
-    let Err(error) = show(args) else { return ExitCode::SUCCESS };
+    let Err(error) = show(args) else {
+        return ExitCode::SUCCESS;
+    };
     note(&format!("error: {error}"));
     ExitCode::FAILURE
 }
 
 fn show(args: &Args) -> Result<(), MetricsError> {
     let now = SystemClock::new().now();
-    let (from, to) = (args.from.map(|time| time.second(now)), args.to.map(|time| time.second(now)));
+    let (from, to) = (
+        args.from.map(|time| time.second(now)),
+        args.to.map(|time| time.second(now)),
+    );
     if let (Some(from), Some(to)) = (from, to)
         && from > to
     {
         return Err(MetricsError::Backwards { from, to });
     }
-    let query = Query { from, to, resource: args.resource.clone(), limit: None };
-    let logs = args.files.iter().filter(|path| path.extension().is_none_or(|extension| extension != "idx"));
+    let query = Query {
+        from,
+        to,
+        resource: args.resource.clone(),
+        limit: None,
+    };
+    let logs = args
+        .files
+        .iter()
+        .filter(|path| path.extension().is_none_or(|extension| extension != "idx"));
     let found = read_files(logs, &query).map_err(MetricsError::Read)?;
     match found.unreadable {
         0 => {}
@@ -119,10 +145,16 @@ fn show(args: &Args) -> Result<(), MetricsError> {
         more => note(&format!("{more} lines could not be read and are left out")),
     }
     if found.lines.is_empty() {
-        note("no line of these logs matches; without --resource, --from and --to all lines are shown");
+        note(
+            "no line of these logs matches; without --resource, --from and --to all lines are shown",
+        );
         return Ok(());
     }
-    let write = if args.format.is_json() { write_json } else { write_table };
+    let write = if args.format.is_json() {
+        write_json
+    } else {
+        write_table
+    };
     let mut out = BufWriter::new(io::stdout().lock());
     match write(&mut out, &found.lines).and_then(|()| out.flush()) {
         // A reader that has closed the pipe (`| head`) is not a failure.
@@ -140,9 +172,24 @@ fn write_json(out: &mut dyn Write, lines: &[MetricLine]) -> io::Result<()> {
 }
 
 fn write_table(out: &mut dyn Write, lines: &[MetricLine]) -> io::Result<()> {
-    let names: Vec<String> = lines.iter().map(|line| printable(&line.resource, 200)).collect();
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max("RESOURCE".len());
-    let head = ["PASS", "BLOCK", "SUCCESS", "EXCEPTION", "RT MS", "IN FLIGHT"];
+    let names: Vec<String> = lines
+        .iter()
+        .map(|line| printable(&line.resource, 200))
+        .collect();
+    let width = names
+        .iter()
+        .map(|name| name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max("RESOURCE".len());
+    let head = [
+        "PASS",
+        "BLOCK",
+        "SUCCESS",
+        "EXCEPTION",
+        "RT MS",
+        "IN FLIGHT",
+    ];
     let mut row = |time: &str, name: &str, cells: [String; 6]| {
         write!(out, "{time:19}  {name:width$}")?;
         for (cell, title) in cells.iter().zip(head) {
@@ -152,8 +199,19 @@ fn write_table(out: &mut dyn Write, lines: &[MetricLine]) -> io::Result<()> {
     };
     row("TIME (UTC)", "RESOURCE", head.map(str::to_owned))?;
     for (line, name) in lines.iter().zip(&names) {
-        let cells = [line.pass, line.block, line.success, line.exception, line.rt_ms, line.concurrency];
-        row(&utc(line.at_ms / 1_000), name, cells.map(|cell| cell.to_string()))?;
+        let cells = [
+            line.pass,
+            line.block,
+            line.success,
+            line.exception,
+            line.rt_ms,
+            line.concurrency,
+        ];
+        row(
+            &utc(line.at_ms / 1_000),
+            name,
+            cells.map(|cell| cell.to_string()),
+        )?;
     }
     Ok(())
 }

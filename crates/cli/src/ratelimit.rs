@@ -1,12 +1,17 @@
-//! `tidegate ratelimit`: `serve` with the settings of envoyproxy/ratelimit, from its environment variables.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+//! `tidegate ratelimit`: `serve` with the settings of envoyproxy/ratelimit, from its environment
+//! variables.
+#![allow(
+    clippy::doc_markdown,
+    reason = "the options' comments are their help text"
+)]
 
 use std::{env, ffi::OsString, path::Path, time::Duration};
 
 /// Serve in place of envoyproxy/ratelimit: all settings come from its environment variables
 ///
-/// A program or a link with the name `ratelimit` does the same. The book has a table of the variables (From envoyproxy/ratelimit). Those that
-/// have no effect are named in one line at the start.
+/// A program or a link with the name `ratelimit` does the same. The book has a table of the
+/// variables (From envoyproxy/ratelimit). Those that have no effect are named in one line at the
+/// start.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Print the options of serve that the variables stand for, one in a line, and exit
@@ -16,33 +21,72 @@ pub struct Args {
 
 /// Variables without an effect, and what to use instead.
 const WITHOUT_EFFECT: [(&str, &str); 16] = [
-    ("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"),
-    ("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", "the pauses between connections vary by themselves"),
-    ("XDS_CLIENT_BACKOFF_JITTER", "the pauses between connections vary by themselves"),
-    ("PROMETHEUS_MAPPER_YAML", "names are those of the usual mapping"),
-    ("USE_DOG_STATSD_MOGRIFIERS", "names are those of the counters"),
-    ("EXPIRATION_JITTER_MAX_SECONDS", "keys expire with their windows"),
-    ("LOCAL_CACHE_SIZE_IN_BYTES", "the rule's option `sharing: leased` decides in memory"),
+    (
+        "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+        "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+    ),
+    (
+        "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+        "the pauses between connections vary by themselves",
+    ),
+    (
+        "XDS_CLIENT_BACKOFF_JITTER",
+        "the pauses between connections vary by themselves",
+    ),
+    (
+        "PROMETHEUS_MAPPER_YAML",
+        "names are those of the usual mapping",
+    ),
+    (
+        "USE_DOG_STATSD_MOGRIFIERS",
+        "names are those of the counters",
+    ),
+    (
+        "EXPIRATION_JITTER_MAX_SECONDS",
+        "keys expire with their windows",
+    ),
+    (
+        "LOCAL_CACHE_SIZE_IN_BYTES",
+        "the rule's option `sharing: leased` decides in memory",
+    ),
     ("REDIS_POOL_SIZE", "one connection carries all calls"),
-    ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "one connection carries all calls"),
-    ("REDIS_PIPELINE_WINDOW", "calls are put together without a pause"),
-    ("REDIS_PIPELINE_LIMIT", "calls are put together without a pause"),
-    ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "the certificate's name is always verified"),
+    (
+        "REDIS_POOL_ON_EMPTY_BEHAVIOR",
+        "one connection carries all calls",
+    ),
+    (
+        "REDIS_PIPELINE_WINDOW",
+        "calls are put together without a pause",
+    ),
+    (
+        "REDIS_PIPELINE_LIMIT",
+        "calls are put together without a pause",
+    ),
+    (
+        "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION",
+        "the certificate's name is always verified",
+    ),
     ("REDIS_PERSECOND", "all limits are in one store"),
     ("TRACING_SERVICE_NAME", "OTEL_SERVICE_NAME"),
     ("TRACING_SERVICE_NAMESPACE", "OTEL_RESOURCE_ATTRIBUTES"),
     ("TRACING_SERVICE_INSTANCE_ID", "OTEL_RESOURCE_ATTRIBUTES"),
 ];
 
-/// The longest deadline of the store. There, a request waits for 10s unless `REDIS_TIMEOUT` says otherwise.
+/// The longest deadline of the store. There, a request waits for 10s unless `REDIS_TIMEOUT` says
+/// otherwise.
 const LONGEST: Duration = Duration::from_secs(5);
 
 /// The command line, with the options of `serve` in place of `ratelimit`.
 pub fn arguments(given: Vec<OsString>) -> Vec<OsString> {
-    let is_called = given
-        .first()
-        .is_some_and(|program| Path::new(program).file_stem().is_some_and(|stem| stem == "ratelimit"));
-    let after = given.get(1).is_some_and(|command| command == "ratelimit").then(|| &given[2..]);
+    let is_called = given.first().is_some_and(|program| {
+        Path::new(program)
+            .file_stem()
+            .is_some_and(|stem| stem == "ratelimit")
+    });
+    let after = given
+        .get(1)
+        .is_some_and(|command| command == "ratelimit")
+        .then(|| &given[2..]);
     let prints = match after.or(given.get(1..).filter(|_| is_called)) {
         Some([]) => false,
         Some([only]) if only == "--options" => true,
@@ -60,7 +104,10 @@ pub fn arguments(given: Vec<OsString>) -> Vec<OsString> {
                 std::process::exit(0);
             }
             let program = given.into_iter().next();
-            program.into_iter().chain(options.into_iter().map(OsString::from)).collect()
+            program
+                .into_iter()
+                .chain(options.into_iter().map(OsString::from))
+                .collect()
         }
         Err(what) => {
             eprintln!("tidegate: {what}");
@@ -78,7 +125,9 @@ fn variable(name: &str) -> Option<String> {
 fn set<const N: usize>(
     names: [(&'static str, &'static str); N],
 ) -> impl Iterator<Item = (&'static str, String)> {
-    names.into_iter().filter_map(|(name, option)| Some((option, variable(name)?)))
+    names
+        .into_iter()
+        .filter_map(|(name, option)| Some((option, variable(name)?)))
 }
 
 fn or(name: &str, usual: &str) -> String {
@@ -100,19 +149,38 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
         None => format!("{}:{}", or("GRPC_HOST", "0.0.0.0"), or("GRPC_PORT", "8081")),
     };
     let has_stats = !is_on("DISABLE_STATS");
-    let metrics = (has_stats && is_on("USE_PROMETHEUS")).then(|| all(&or("PROMETHEUS_ADDR", ":9090")));
-    let debug = || format!("{}:{}", or("DEBUG_HOST", "127.0.0.1"), or("DEBUG_PORT", "6070"));
+    let metrics =
+        (has_stats && is_on("USE_PROMETHEUS")).then(|| all(&or("PROMETHEUS_ADDR", ":9090")));
+    let debug = || {
+        format!(
+            "{}:{}",
+            or("DEBUG_HOST", "127.0.0.1"),
+            or("DEBUG_PORT", "6070")
+        )
+    };
     let mut given = vec![
-        ("http", format!("{}:{}", or("HOST", "0.0.0.0"), or("PORT", "8080"))),
+        (
+            "http",
+            format!("{}:{}", or("HOST", "0.0.0.0"), or("PORT", "8080")),
+        ),
         ("grpc", grpc),
         ("resp", "off".to_owned()),
         ("admin", metrics.clone().unwrap_or_else(debug)),
     ];
-    given.extend(statsd().filter(|_| has_stats).map(|statsd| ("envoy-statsd", statsd)));
+    given.extend(
+        statsd()
+            .filter(|_| has_stats)
+            .map(|statsd| ("envoy-statsd", statsd)),
+    );
     if cfg!(feature = "otlp") && is_on("TRACING_ENABLED") {
         given.extend(tracing());
     }
-    given.push(("log-level", or("LOG_LEVEL", "warn").to_lowercase().replace("warning", "warn")));
+    given.push((
+        "log-level",
+        or("LOG_LEVEL", "warn")
+            .to_lowercase()
+            .replace("warning", "warn"),
+    ));
     if or("LOG_FORMAT", "text") == "json" {
         given.push(("log-format", "json".to_owned()));
     }
@@ -124,14 +192,22 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
             given.push(("envoy-config", path.to_string_lossy().into_owned()));
         }
         "GRPC_XDS_SOTW" => given.push(("envoy-xds", control_plane())),
-        other => return Err(format!("CONFIG_TYPE is {other}; it must be FILE or GRPC_XDS_SOTW")),
+        other => {
+            return Err(format!(
+                "CONFIG_TYPE is {other}; it must be FILE or GRPC_XDS_SOTW"
+            ));
+        }
     }
     if is_on("GRPC_SERVER_USE_TLS") {
         given.extend(tls()?);
     }
     match &*or("BACKEND_TYPE", "redis") {
         "redis" => given.extend(store()?),
-        other => return Err(format!("BACKEND_TYPE is {other}; give REDIS_URL, or none to count in memory")),
+        other => {
+            return Err(format!(
+                "BACKEND_TYPE is {other}; give REDIS_URL, or none to count in memory"
+            ));
+        }
     }
     if is_on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
         given.push(("envoy-consume", "all-or-none".to_owned()));
@@ -152,21 +228,36 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
     ]));
     let switches = [
         ("MERGE_DOMAIN_CONFIG", "--envoy-merge-domains"),
-        ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "--envoy-await-rules"),
+        (
+            "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
+            "--envoy-await-rules",
+        ),
         ("SHADOW_MODE", "--envoy-shadow"),
         ("QUOTA_MODE", "--envoy-quota"),
         ("RESPONSE_DYNAMIC_METADATA", "--envoy-metadata"),
     ];
-    let mut options: Vec<String> =
-        ["serve", "--insecure", "--envoy-without-reasons"].map(str::to_owned).into();
-    options.extend(given.into_iter().flat_map(|(option, value)| [format!("--{option}"), value]));
-    options.extend(switches.iter().filter(|(name, _)| is_on(name)).map(|(_, option)| (*option).to_owned()));
+    let mut options: Vec<String> = ["serve", "--insecure", "--envoy-without-reasons"]
+        .map(str::to_owned)
+        .into();
+    options.extend(
+        given
+            .into_iter()
+            .flat_map(|(option, value)| [format!("--{option}"), value]),
+    );
+    options.extend(
+        switches
+            .iter()
+            .filter(|(name, _)| is_on(name))
+            .map(|(_, option)| (*option).to_owned()),
+    );
     if metrics.is_some() {
         options.extend(["--open-metrics", "--envoy-metric-names"].map(str::to_owned));
     }
     let is_set = |name: &str| variable(name).is_some_and(|value| !matches!(&*value, "false" | "0"));
     let ignored = WITHOUT_EFFECT.iter().filter(|(name, _)| is_set(name));
-    let ignored = ignored.map(|(name, instead)| format!("{name} ({instead})")).collect();
+    let ignored = ignored
+        .map(|(name, instead)| format!("{name} ({instead})"))
+        .collect();
     Ok((options, ignored))
 }
 
@@ -185,18 +276,26 @@ fn tls() -> Result<Vec<(&'static str, String)>, String> {
     Ok(options)
 }
 
-/// Where counters are sent. There, `USE_STATSD` is on unless it is false, and no two of the three work together.
+/// Where counters are sent. There, `USE_STATSD` is on unless it is false, and no two of the three
+/// work together.
 fn statsd() -> Option<String> {
     let scheme = if is_on("USE_DOG_STATSD") {
         "dogstatsd"
     } else if is_on("USE_STATSD") || variable("USE_STATSD").is_none() && !is_on("USE_PROMETHEUS") {
-        if or("STATSD_PROTOCOL", "tcp").starts_with("udp") { "udp" } else { "tcp" }
+        if or("STATSD_PROTOCOL", "tcp").starts_with("udp") {
+            "udp"
+        } else {
+            "tcp"
+        }
     } else {
         return None;
     };
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     query.append_pair("interval", &or("STATS_FLUSH_INTERVAL", "10s"));
-    for tag in or("EXTRA_TAGS", "").split(',').filter(|tag| !tag.is_empty()) {
+    for tag in or("EXTRA_TAGS", "")
+        .split(',')
+        .filter(|tag| !tag.is_empty())
+    {
         query.append_pair("tag", tag);
     }
     let (host, port) = (or("STATSD_HOST", "localhost"), or("STATSD_PORT", "8125"));
@@ -206,10 +305,19 @@ fn statsd() -> Option<String> {
 /// Where traces are sent, and how many.
 fn tracing() -> Vec<(&'static str, String)> {
     let is_grpc = or("TRACING_EXPORTER_PROTOCOL", "http").eq_ignore_ascii_case("grpc");
-    let (protocol, port) = if is_grpc { ("grpc", 4317) } else { ("http", 4318) };
+    let (protocol, port) = if is_grpc {
+        ("grpc", 4317)
+    } else {
+        ("http", 4318)
+    };
     let here = ("otlp", format!("http://localhost:{port}"));
-    let endpoint = variable("OTEL_EXPORTER_OTLP_ENDPOINT").is_none().then_some(here);
-    let rest = [("otlp-protocol", protocol.to_owned()), ("otlp-sample", or("TRACING_SAMPLING_RATE", "1"))];
+    let endpoint = variable("OTEL_EXPORTER_OTLP_ENDPOINT")
+        .is_none()
+        .then_some(here);
+    let rest = [
+        ("otlp-protocol", protocol.to_owned()),
+        ("otlp-sample", or("TRACING_SAMPLING_RATE", "1")),
+    ];
     endpoint.into_iter().chain(rest).collect()
 }
 
@@ -240,33 +348,45 @@ fn control_plane() -> String {
             ("CONFIG_GRPC_XDS_SERVER_TLS_SAN", "server_name"),
         ]));
     }
-    format!("{}://{server}?{}", if uses_tls { "https" } else { "http" }, query.finish())
+    format!(
+        "{}://{server}?{}",
+        if uses_tls { "https" } else { "http" },
+        query.finish()
+    )
 }
 
 /// The store with its options; none if all limits are counted in memory.
 fn store() -> Result<Vec<(&'static str, String)>, String> {
-    let Some(servers) = variable("REDIS_URL") else { return Ok(Vec::new()) };
+    let Some(servers) = variable("REDIS_URL") else {
+        return Ok(Vec::new());
+    };
     let uses_tls = is_on("REDIS_TLS") || or("REDIS_SOCKET_TYPE", "tcp") == "tls";
     let encoded = |text: &str| {
-        url::form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
+        url::form_urlencoded::byte_serialize(text.as_bytes())
+            .collect::<String>()
+            .replace('+', "%20")
     };
     let login = |name: &str| {
         let auth = variable(name)?;
         let (user, password) = auth.split_once(':').unwrap_or(("", &auth));
         Some((encoded(user), encoded(password)))
     };
-    let credentials =
-        login("REDIS_AUTH").map_or_else(String::new, |(user, password)| format!("{user}:{password}@"));
+    let credentials = login("REDIS_AUTH").map_or_else(String::new, |(user, password)| {
+        format!("{user}:{password}@")
+    });
     let is_unix = or("REDIS_SOCKET_TYPE", "tcp") == "unix";
     if is_unix && (uses_tls || !servers.starts_with('/')) {
         return Err(
-            "REDIS_SOCKET_TYPE is unix; REDIS_URL must be the path of a socket, without REDIS_TLS".to_owned()
+            "REDIS_SOCKET_TYPE is unix; REDIS_URL must be the path of a socket, without REDIS_TLS"
+                .to_owned(),
         );
     }
     let scheme = if uses_tls { "rediss" } else { "redis" };
     let mut address = match &*or("REDIS_TYPE", "SINGLE").to_ascii_uppercase() {
         "SINGLE" if is_unix => format!("redis+unix://{}", encoded(&servers).replace("%2F", "/")),
-        _ if is_unix => return Err("REDIS_SOCKET_TYPE is unix; REDIS_TYPE must be SINGLE".to_owned()),
+        _ if is_unix => {
+            return Err("REDIS_SOCKET_TYPE is unix; REDIS_TYPE must be SINGLE".to_owned());
+        }
         "SINGLE" => format!("{scheme}://{credentials}{servers}"),
         "CLUSTER" => format!("{scheme}+cluster://{credentials}{servers}"),
         "SENTINEL" => {
@@ -275,12 +395,21 @@ fn store() -> Result<Vec<(&'static str, String)>, String> {
                 .ok_or("REDIS_URL is for sentinels: write NAME,HOST:PORT,HOST:PORT".to_owned())?;
             format!("{scheme}+sentinel://{credentials}{sentinels}/{name}")
         }
-        other => return Err(format!("REDIS_TYPE is {other}; it must be SINGLE, CLUSTER or SENTINEL")),
+        other => {
+            return Err(format!(
+                "REDIS_TYPE is {other}; it must be SINGLE, CLUSTER or SENTINEL"
+            ));
+        }
     };
-    let files =
-        [("REDIS_TLS_CACERT", "ca"), ("REDIS_TLS_CLIENT_CERT", "cert"), ("REDIS_TLS_CLIENT_KEY", "key")];
+    let files = [
+        ("REDIS_TLS_CACERT", "ca"),
+        ("REDIS_TLS_CLIENT_CERT", "cert"),
+        ("REDIS_TLS_CLIENT_KEY", "key"),
+    ];
     let mut options: Vec<_> = set(files).filter(|_| uses_tls).collect();
-    if let Some((user, password)) = login("REDIS_SENTINEL_AUTH").filter(|_| address.contains("+sentinel:")) {
+    if let Some((user, password)) =
+        login("REDIS_SENTINEL_AUTH").filter(|_| address.contains("+sentinel:"))
+    {
         options.extend((!user.is_empty()).then_some(("sentinel_username", user)));
         options.push(("sentinel_password", password));
     }
@@ -297,6 +426,13 @@ fn store() -> Result<Vec<(&'static str, String)>, String> {
         let is_short = tidegate_core::parse_duration(&timeout).is_ok_and(|time| time < LONGEST);
         if is_short { timeout } else { "5s".to_owned() }
     });
-    let all = [("store", Some(address)), ("store-prefix", prefix), ("store-deadline", deadline)];
-    Ok(all.into_iter().filter_map(|(option, value)| Some((option, value?))).collect())
+    let all = [
+        ("store", Some(address)),
+        ("store-prefix", prefix),
+        ("store-deadline", deadline),
+    ];
+    Ok(all
+        .into_iter()
+        .filter_map(|(option, value)| Some((option, value?)))
+        .collect())
 }

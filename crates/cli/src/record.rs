@@ -1,5 +1,8 @@
 //! `tidegate record`: writes the trace of a server to a file.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+#![allow(
+    clippy::doc_markdown,
+    reason = "the options' comments are their help text"
+)]
 
 use std::{
     error::Error,
@@ -13,13 +16,15 @@ use crate::client::{AdminTarget, exit, path};
 
 /// Write what a server has traced to a file, for `tidegate simulate`
 ///
-/// A server that runs with --trace-keys keeps every request of a share of its keys. The file has a line of JSON for each of them:
-/// time, limit, hash of the key, cost and verdict, and the names of heavy keys. The oldest request that the server still has is first.
+/// A server that runs with --trace-keys keeps every request of a share of its keys. The file has a
+/// line of JSON for each of them: time, limit, hash of the key, cost and verdict, and the names of
+/// heavy keys. The oldest request that the server still has is first.
 ///
 ///   tidegate record --server http://127.0.0.1:8082 -o trace.jsonl
 ///   tidegate simulate trace.jsonl --rules candidate.yaml
 ///
-/// Exits with 0, or with 3 if the server cannot be asked or keeps no trace, or the file cannot be written.
+/// Exits with 0, or with 3 if the server cannot be asked or keeps no trace, or the file cannot be
+/// written.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -47,7 +52,8 @@ pub fn run(args: &Args) -> ExitCode {
     exit(done.map(|()| true))
 }
 
-/// Writes to another file in the same directory, which takes the file's name when the last line has arrived.
+/// Writes to another file in the same directory, which takes the file's name when the last line has
+/// arrived.
 fn to_file(args: &Args, path: &Path) -> Result<(), Box<dyn Error>> {
     let refused = |error: io::Error| format!("cannot write {}: {error}", path.display());
     let mut part = path.as_os_str().to_owned();
@@ -55,7 +61,9 @@ fn to_file(args: &Args, path: &Path) -> Result<(), Box<dyn Error>> {
     let part = PathBuf::from(part);
     let mut file = BufWriter::new(File::create(&part).map_err(refused)?);
     let placed = read(args, &mut file).and_then(|()| {
-        file.flush().and_then(|()| fs::rename(&part, path)).map_err(|error| refused(error).into())
+        file.flush()
+            .and_then(|()| fs::rename(&part, path))
+            .map_err(|error| refused(error).into())
     });
     if placed.is_err() {
         // A part of a trace is useless.
@@ -65,12 +73,22 @@ fn to_file(args: &Args, path: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 fn read(args: &Args, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
-    let (seconds, names) =
-        (args.seconds.map(|seconds| seconds.to_string()), args.without_names.then(|| "false".to_owned()));
-    let fields = [("limit", args.limit.as_ref()), ("seconds", seconds.as_ref()), ("names", names.as_ref())];
+    let (seconds, names) = (
+        args.seconds.map(|seconds| seconds.to_string()),
+        args.without_names.then(|| "false".to_owned()),
+    );
+    let fields = [
+        ("limit", args.limit.as_ref()),
+        ("seconds", seconds.as_ref()),
+        ("names", names.as_ref()),
+    ];
     let path = path("/v1/trace", fields);
     let is_whole = args.target.target().read(&path, |body| copy(body, out))??;
-    if is_whole { Ok(()) } else { Err("the server stopped before the last line; record again".into()) }
+    if is_whole {
+        Ok(())
+    } else {
+        Err("the server stopped before the last line; record again".into())
+    }
 }
 
 /// Copies all lines; whether the last one is the trace's end.

@@ -1,6 +1,7 @@
 //! systemd's protocol for services: socket activation, readiness and the watchdog.
 //!
-//! It also works with other supervisors that use this protocol. Without a supervisor it does nothing.
+//! It also works with other supervisors that use this protocol. Without a supervisor it does
+//! nothing.
 
 use std::{env, io, net::TcpListener, sync::Arc, time::Duration};
 
@@ -10,7 +11,15 @@ use tidegate_server::Order;
 use tokio::sync::mpsc;
 
 /// The names of sockets (`FileDescriptorName=`).
-const NAMES: [&str; 7] = ["http", "resp", "grpc", "spoe", "sentinel-token", "sentinel-dashboard", "admin"];
+const NAMES: [&str; 7] = [
+    "http",
+    "resp",
+    "grpc",
+    "spoe",
+    "sentinel-token",
+    "sentinel-dashboard",
+    "admin",
+];
 
 /// Why the passed sockets cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -33,12 +42,19 @@ pub fn sockets() -> Result<Vec<(String, Arc<TcpListener>)>, SocketsError> {
     for at in 0..passed.len() {
         let name = names.next().unwrap_or_default();
         if !NAMES.contains(&name) {
-            return Err(SocketsError::UnknownName { name: name.to_owned() });
+            return Err(SocketsError::UnknownName {
+                name: name.to_owned(),
+            });
         }
         match passed.take_tcp_listener(at) {
             Ok(Some(socket)) => sockets.push((name.to_owned(), Arc::new(socket))),
             Ok(None) => {}
-            Err(source) => return Err(SocketsError::NotTcp { name: name.to_owned(), source }),
+            Err(source) => {
+                return Err(SocketsError::NotTcp {
+                    name: name.to_owned(),
+                    source,
+                });
+            }
         }
     }
     Ok(sockets)

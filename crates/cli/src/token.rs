@@ -1,5 +1,8 @@
 //! `tidegate token`: generates a token for a client, with its entry for the access file.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+#![allow(
+    clippy::doc_markdown,
+    reason = "the options' comments are their help text"
+)]
 
 use std::{
     io::{self, Write},
@@ -10,16 +13,22 @@ use tidegate_server::access::{new_token, parse};
 
 /// Generate a token for a client of serve --access
 ///
-/// Prints a token of 256 random bits, and the entry for the access file, which contains only the token's SHA-256. To replace a
-/// token while clients use it, add the new digest to the entry, give the clients the new token, then remove the old digest. To use
-/// your own token, which must be impossible to guess, compute its digest with: printf %s "$TOKEN" | sha256sum
+/// Prints a token of 256 random bits, and the entry for the access file, which contains only the
+/// token's SHA-256. To replace a token while clients use it, add the new digest to the entry, give
+/// the clients the new token, then remove the old digest. To use your own token, which must be
+/// impossible to guess, compute its digest with: printf %s "$TOKEN" | sha256sum
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The client's name
     #[arg(default_value = "client")]
     name: String,
     /// The client's roles: decide, observe, operate or report (separate several with commas)
-    #[arg(long, value_name = "ROLE", value_delimiter = ',', default_value = "decide")]
+    #[arg(
+        long,
+        value_name = "ROLE",
+        value_delimiter = ',',
+        default_value = "decide"
+    )]
     roles: Vec<String>,
 }
 
@@ -31,8 +40,11 @@ pub fn run(args: &Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let entry =
-        format!("  - {{name: {}, roles: [{}], tokens: ['{digest}']}}", args.name, args.roles.join(", "));
+    let entry = format!(
+        "  - {{name: {}, roles: [{}], tokens: ['{digest}']}}",
+        args.name,
+        args.roles.join(", ")
+    );
     // The entry is checked as `serve` would check it, so that a wrong name or role is reported now.
     if let Err(problems) = parse(&format!("access:\n{entry}\n")) {
         for problem in problems {

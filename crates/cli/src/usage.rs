@@ -1,5 +1,8 @@
 //! `tidegate usage`: what keys and limits have used, from the ledger of `serve --usage`.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+#![allow(
+    clippy::doc_markdown,
+    reason = "the options' comments are their help text"
+)]
 
 use std::{
     collections::BTreeMap,
@@ -13,8 +16,9 @@ use tidegate_server::usage::{UsageLine, read_usage};
 
 /// Print what keys and limits have used, from the ledger of serve --usage
 ///
-/// Times are in UTC: a date, or a date with an hour, as in 2026-11-25T14. A key is empty for a global limit, and `-` where a server
-/// saw too many keys to count each. `used` is the number of units, without those that were returned.
+/// Times are in UTC: a date, or a date with an hour, as in 2026-11-25T14. A key is empty for a
+/// global limit, and `-` where a server saw too many keys to count each. `used` is the number of
+/// units, without those that were returned.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The directory of serve --usage
@@ -92,7 +96,12 @@ pub fn run(args: &Args) -> ExitCode {
             return ExitCode::FAILURE;
         }
     }
-    let lines = sums.into_iter().map(|((at, limit, key), sum)| UsageLine { at, limit, key, ..sum });
+    let lines = sums.into_iter().map(|((at, limit, key), sum)| UsageLine {
+        at,
+        limit,
+        key,
+        ..sum
+    });
     match io::stdout().write_all(shown(args, lines).as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
@@ -102,7 +111,9 @@ pub fn run(args: &Args) -> ExitCode {
 fn shown(args: &Args, lines: impl Iterator<Item = UsageLine>) -> String {
     if let Format::Jsonl = args.format {
         // A line has only texts and numbers.
-        return lines.map(|line| serde_json::to_string(&line).unwrap_or_default() + "\n").collect();
+        return lines
+            .map(|line| serde_json::to_string(&line).unwrap_or_default() + "\n")
+            .collect();
     }
     let is_csv = matches!(args.format, Format::Csv);
     let cell = |cell: &str| {
@@ -115,11 +126,22 @@ fn shown(args: &Args, lines: impl Iterator<Item = UsageLine>) -> String {
         }
         cell.to_owned()
     };
-    let mut rows = vec![["at", "limit", "key", "used", "requests", "denied"].map(str::to_owned).to_vec()];
+    let mut rows = vec![
+        ["at", "limit", "key", "used", "requests", "denied"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     rows.extend(lines.map(|line| {
         let key = line.key.as_deref().unwrap_or("-");
-        let numbers = [line.used.to_string(), line.requests.to_string(), line.denied.to_string()];
-        [cell(&line.at), cell(&line.limit), cell(key)].into_iter().chain(numbers).collect()
+        let numbers = [
+            line.used.to_string(),
+            line.requests.to_string(),
+            line.denied.to_string(),
+        ];
+        [cell(&line.at), cell(&line.limit), cell(key)]
+            .into_iter()
+            .chain(numbers)
+            .collect()
     }));
     for row in &mut rows {
         if args.by == By::Limit {
@@ -129,5 +151,9 @@ fn shown(args: &Args, lines: impl Iterator<Item = UsageLine>) -> String {
             row.remove(0);
         }
     }
-    if is_csv { rows.iter().map(|row| row.join(",") + "\n").collect() } else { crate::check::aligned(&rows) }
+    if is_csv {
+        rows.iter().map(|row| row.join(",") + "\n").collect()
+    } else {
+        crate::check::aligned(&rows)
+    }
 }

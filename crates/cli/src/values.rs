@@ -5,7 +5,8 @@ use std::{fmt, time::Duration};
 use tidegate_core::parse_duration;
 use tidegate_server::{descriptors::AnswerFields, rules::parse_bytes};
 
-/// A value with a text for none, such as `off`. Under its own name, an `Option` is to clap an option that may be missing.
+/// A value with a text for none, such as `off`. Under its own name, an `Option` is to clap an
+/// option that may be missing.
 pub type MayBeNone<T> = Option<T>;
 
 /// A server's host and port, and whether to use TLS.
@@ -28,8 +29,13 @@ pub fn server(text: &str) -> Result<Address, &'static str> {
     };
     let authority = rest.trim_end_matches('/');
     match authority.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() => {
-            Ok(Address { authority: authority.to_owned(), tls })
+        Some((host, port))
+            if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok() =>
+        {
+            Ok(Address {
+                authority: authority.to_owned(),
+                tls,
+            })
         }
         _ => Err("give a host and a port, as in 127.0.0.1:8080 or https://limits.example.com:8080"),
     }
@@ -38,7 +44,11 @@ pub fn server(text: &str) -> Result<Address, &'static str> {
 /// A duration above zero.
 pub fn positive(text: &str) -> Result<Duration, String> {
     let span = parse_duration(text).map_err(|error| error.to_string())?;
-    if span.is_zero() { Err("it must be greater than zero".to_owned()) } else { Ok(span) }
+    if span.is_zero() {
+        Err("it must be greater than zero".to_owned())
+    } else {
+        Ok(span)
+    }
 }
 
 pub fn bytes(text: &str) -> Result<u64, &'static str> {

@@ -8,9 +8,17 @@ use program::{Serving, scratch, tidegate};
 
 /// The exit code, standard output and standard error of a command for this server.
 fn ask(server: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = tidegate().args(arguments).args(["--server", server, "--timeout", "20s"]).output().unwrap();
+    let output = tidegate()
+        .args(arguments)
+        .args(["--server", server, "--timeout", "20s"])
+        .output()
+        .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
 }
 
 fn serving(name: &str) -> Serving {
@@ -26,30 +34,69 @@ fn a_shell_script_is_limited_by_exit_codes() {
     let operate = |arguments: &[&str]| ask(&server.admin, arguments);
     let ask = |arguments: &[&str]| ask(&server.http, arguments);
     let said = |(code, out, _): (Option<i32>, String, String)| (code, out);
-    assert_eq!(said(ask(&["peek", "cron", "nightly"])), (Some(0), "allowed, remaining 2".into()));
+    assert_eq!(
+        said(ask(&["peek", "cron", "nightly"])),
+        (Some(0), "allowed, remaining 2".into())
+    );
     assert_eq!(
         said(ask(&["acquire", "cron", "nightly", "--cost", "2"])),
         (Some(0), "allowed, remaining 0".into())
     );
     let (code, denied) = said(ask(&["acquire", "cron", "nightly"]));
-    assert!(code == Some(1) && denied.starts_with("denied, remaining 0, retry after ms "), "{denied}");
+    assert!(
+        code == Some(1) && denied.starts_with("denied, remaining 0, retry after ms "),
+        "{denied}"
+    );
     // It would have to wait longer, which it knows immediately.
-    assert_eq!(ask(&["acquire", "cron", "nightly", "--wait", "5s"]).0, Some(1));
-    assert_eq!(said(ask(&["refund", "cron", "nightly"])), (Some(0), "remaining 1".into()));
+    assert_eq!(
+        ask(&["acquire", "cron", "nightly", "--wait", "5s"]).0,
+        Some(1)
+    );
+    assert_eq!(
+        said(ask(&["refund", "cron", "nightly"])),
+        (Some(0), "remaining 1".into())
+    );
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(0));
-    assert_eq!(operate(&["block", "cron", "mallory", "--for", "1h"]).0, Some(0));
+    assert_eq!(
+        operate(&["block", "cron", "mallory", "--for", "1h"]).0,
+        Some(0)
+    );
     assert_eq!(ask(&["peek", "cron", "mallory"]).0, Some(1));
     assert_eq!(operate(&["unblock", "cron", "mallory"]).0, Some(0));
-    assert_eq!(operate(&["unblock", "cron", "mallory"]).0, Some(1), "it was not blocked any more");
-    assert_eq!(operate(&["override", "cron", "vip", "9/1h", "--for", "1h"]).0, Some(0));
-    assert_eq!(said(ask(&["acquire", "cron", "vip"])), (Some(0), "allowed, remaining 8".into()));
+    assert_eq!(
+        operate(&["unblock", "cron", "mallory"]).0,
+        Some(1),
+        "it was not blocked any more"
+    );
+    assert_eq!(
+        operate(&["override", "cron", "vip", "9/1h", "--for", "1h"]).0,
+        Some(0)
+    );
+    assert_eq!(
+        said(ask(&["acquire", "cron", "vip"])),
+        (Some(0), "allowed, remaining 8".into())
+    );
     let (_, rules, _) = operate(&["rules"]);
-    assert!(rules.contains("# by an operator, while the server runs: \"vip\": 9/1h"), "{rules}");
+    assert!(
+        rules.contains("# by an operator, while the server runs: \"vip\": 9/1h"),
+        "{rules}"
+    );
     assert_eq!(operate(&["override", "cron", "vip", "--end"]).0, Some(0));
-    assert_eq!(operate(&["override", "cron", "vip", "--end"]).0, Some(1), "it has ended");
+    assert_eq!(
+        operate(&["override", "cron", "vip", "--end"]).0,
+        Some(1),
+        "it has ended"
+    );
     let (code, _, error) = operate(&["override", "cron", "vip", "9"]);
-    assert!(code == Some(3) && error.contains("`9` is not a quota for limit `cron`"), "{error}");
-    assert_eq!(operate(&["override", "cron", "vip"]).0, Some(2), "a quota, or --end");
+    assert!(
+        code == Some(3) && error.contains("`9` is not a quota for limit `cron`"),
+        "{error}"
+    );
+    assert_eq!(
+        operate(&["override", "cron", "vip"]).0,
+        Some(2),
+        "a quota, or --end"
+    );
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(1));
     assert_eq!(operate(&["reset", "cron", "nightly"]).0, Some(0));
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(0));
@@ -58,36 +105,63 @@ fn a_shell_script_is_limited_by_exit_codes() {
         said(ask(&["acquire", "cron", "late", "--cost", "0"])),
         (Some(0), "allowed, remaining 2".into())
     );
-    assert_eq!(said(ask(&["charge", "cron", "late", "--cost", "2"])), (Some(0), "remaining 0".into()));
-    assert_eq!(said(ask(&["charge", "cron", "late", "--cost", "5"])), (Some(1), "remaining 0".into()));
+    assert_eq!(
+        said(ask(&["charge", "cron", "late", "--cost", "2"])),
+        (Some(0), "remaining 0".into())
+    );
+    assert_eq!(
+        said(ask(&["charge", "cron", "late", "--cost", "5"])),
+        (Some(1), "remaining 0".into())
+    );
     assert_eq!(ask(&["acquire", "cron", "late", "--cost", "0"]).0, Some(1));
     let (code, _, error) = ask(&["block", "cron", "mallory"]);
     assert!(code == Some(3) && error.contains("(--admin)"), "{error}");
     let (code, _, error) = ask(&["acquire", "corn", "nightly"]);
-    assert!(code == Some(3) && error.contains("404") && error.contains("cron"), "{error}");
-    assert_eq!(tidegate().args(["acquire"]).output().unwrap().status.code(), Some(2));
+    assert!(
+        code == Some(3) && error.contains("404") && error.contains("cron"),
+        "{error}"
+    );
+    assert_eq!(
+        tidegate().args(["acquire"]).output().unwrap().status.code(),
+        Some(2)
+    );
 }
 
 #[test]
 fn a_job_waits_until_its_limit_admits_it() {
     let server = serving("client-wait");
     for _ in 0..3 {
-        assert_eq!(ask(&server.http, &["acquire", "quick", "job", "--wait", "30s"]).0, Some(0));
+        assert_eq!(
+            ask(&server.http, &["acquire", "quick", "job", "--wait", "30s"]).0,
+            Some(0)
+        );
     }
 }
 
 #[test]
 fn a_health_check_distinguishes_a_ready_server_from_none() {
     let server = serving("client-health");
-    assert_eq!(ask(&server.http, &["health"]), (Some(0), "ready".into(), String::new()));
-    assert_eq!(ask(&server.http, &["health", "--live"]), (Some(0), "ok".into(), String::new()));
+    assert_eq!(
+        ask(&server.http, &["health"]),
+        (Some(0), "ready".into(), String::new())
+    );
+    assert_eq!(
+        ask(&server.http, &["health", "--live"]),
+        (Some(0), "ok".into(), String::new())
+    );
     // A server with another protocol, and a closed port.
     let (code, _, error) = ask(&server.resp, &["health"]);
     assert!(code == Some(3) && error.contains("--http"), "{error}");
     // The system gives port 1 to no other test.
     let (code, _, error) = ask("127.0.0.1:1", &["health"]);
-    assert!(code == Some(3) && error.contains("is a server running there?"), "{error}");
-    let bad = tidegate().args(["health", "--server", "ftp://a:1"]).output().unwrap();
+    assert!(
+        code == Some(3) && error.contains("is a server running there?"),
+        "{error}"
+    );
+    let bad = tidegate()
+        .args(["health", "--server", "ftp://a:1"])
+        .output()
+        .unwrap();
     assert_eq!(bad.status.code(), Some(2));
 }
 
@@ -96,8 +170,17 @@ fn an_operator_reloads_the_rules_and_sees_their_problems() {
     let server = serving("client-reload");
     let rules = scratch("client-reload-next").join("rules.yaml");
     fs::write(&rules, "limits: [{name: first, limit: 1/1s}]").unwrap();
-    let server_with = Serving::with(&["--rules", rules.to_str().unwrap(), "--reload-interval", "1h"]);
-    fs::write(&rules, "limits: [{name: second, limit: 1/1s}, {name: third, limit: 1/1s}]").unwrap();
+    let server_with = Serving::with(&[
+        "--rules",
+        rules.to_str().unwrap(),
+        "--reload-interval",
+        "1h",
+    ]);
+    fs::write(
+        &rules,
+        "limits: [{name: second, limit: 1/1s}, {name: third, limit: 1/1s}]",
+    )
+    .unwrap();
     assert_eq!(
         ask(&server_with.admin, &["reload"]),
         (Some(0), "2 limits are in force".into(), String::new())
@@ -105,7 +188,10 @@ fn an_operator_reloads_the_rules_and_sees_their_problems() {
     assert!(server_with.get("/v1/rules").contains("\"name\":\"third\""));
     fs::write(&rules, "limits: [{name: fourth, limit: 100}]").unwrap();
     let (code, _, error) = ask(&server_with.admin, &["reload"]);
-    assert!(code == Some(3) && error.contains("line 1") && error.contains("previous rules stay"), "{error}");
+    assert!(
+        code == Some(3) && error.contains("line 1") && error.contains("previous rules stay"),
+        "{error}"
+    );
     assert!(server_with.get("/v1/rules").contains("second"));
     let (code, _, error) = ask(&server.http, &["reload"]);
     assert!(code == Some(3) && error.contains("(--admin)"), "{error}");
@@ -121,29 +207,62 @@ fn an_operator_sees_what_is_in_force_and_why_a_key_is_denied() {
         out
     };
     assert_eq!(
-        operate(&["block", "cron", "mallory", "--for", "1h", "--note", "scrapes & floods"]).0,
+        operate(&[
+            "block",
+            "cron",
+            "mallory",
+            "--for",
+            "1h",
+            "--note",
+            "scrapes & floods"
+        ])
+        .0,
         Some(0)
     );
-    assert_eq!(operate(&["block", "quick", "é b&c", "--note", "a\nb"]).0, Some(0));
-    assert_eq!(operate(&["override", "cron", "vip", "9/1h", "--note", "a partner"]).0, Some(0));
+    assert_eq!(
+        operate(&["block", "quick", "é b&c", "--note", "a\nb"]).0,
+        Some(0)
+    );
+    assert_eq!(
+        operate(&["override", "cron", "vip", "9/1h", "--note", "a partner"]).0,
+        Some(0)
+    );
     let blocks = text(&["blocks"]);
     let lines: Vec<&str> = blocks.lines().collect();
     assert_eq!(
         lines[0].split_whitespace().collect::<Vec<_>>(),
         ["LIMIT", "KEY", "SINCE", "UNTIL", "CLIENT", "NOTE"]
     );
-    assert!(lines[1].starts_with("cron   mallory  ") && lines[1].contains("in 59m"), "{blocks}");
-    assert!(lines[1].ends_with("local client  scrapes & floods"), "{blocks}");
-    assert!(lines.len() == 3 && lines[2].ends_with("a\u{fffd}b"), "{blocks}");
+    assert!(
+        lines[1].starts_with("cron   mallory  ") && lines[1].contains("in 59m"),
+        "{blocks}"
+    );
+    assert!(
+        lines[1].ends_with("local client  scrapes & floods"),
+        "{blocks}"
+    );
+    assert!(
+        lines.len() == 3 && lines[2].ends_with("a\u{fffd}b"),
+        "{blocks}"
+    );
     assert_eq!(text(&["blocks", "quick"]).lines().count(), 2);
-    assert!(text(&["overrides"]).contains("9/1h") && text(&["overrides", "quick"]).lines().count() == 1);
-    let json: serde_json::Value = serde_json::from_str(&text(&["overrides", "--format", "json"])).unwrap();
+    assert!(
+        text(&["overrides"]).contains("9/1h") && text(&["overrides", "quick"]).lines().count() == 1
+    );
+    let json: serde_json::Value =
+        serde_json::from_str(&text(&["overrides", "--format", "json"])).unwrap();
     assert_eq!(
-        (&json["overrides"][0]["quota"], json["overrides"].as_array().unwrap().len()),
+        (
+            &json["overrides"][0]["quota"],
+            json["overrides"].as_array().unwrap().len()
+        ),
         (&"9/1h".into(), 1)
     );
     let audit = text(&["audit"]);
-    assert!(audit.lines().nth(1).unwrap().contains("override") && audit.contains("1h"), "{audit}");
+    assert!(
+        audit.lines().nth(1).unwrap().contains("override") && audit.contains("1h"),
+        "{audit}"
+    );
     let (code, told, _) = operate(&["explain", "cron", "mallory"]);
     assert_eq!(code, Some(1));
     for part in [
@@ -154,10 +273,16 @@ fn an_operator_sees_what_is_in_force_and_why_a_key_is_denied() {
         assert!(told.contains(part), "{part}: {told}");
     }
     let told = text(&["explain", "cron", "vip"]);
-    assert!(told.contains("admitted, remaining 9 of 9") && told.contains(", from operator"), "{told}");
+    assert!(
+        told.contains("admitted, remaining 9 of 9") && told.contains(", from operator"),
+        "{told}"
+    );
     let (_, told, _) = operate(&["explain", "quick", "é b&c", "--format", "json"]);
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    assert_eq!((&told["key"], &told["block"]["note"]), (&"é b&c".into(), &"a\nb".into()));
+    assert_eq!(
+        (&told["key"], &told["block"]["note"]),
+        (&"é b&c".into(), &"a\nb".into())
+    );
     let (code, _, error) = operate(&["explain", "crn", "vip"]);
     assert!(code == Some(3) && error.contains("cron"), "{error}");
 }

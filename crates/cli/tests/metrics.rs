@@ -21,12 +21,21 @@ fn log(name: &str, first: u64, seconds: u64) -> PathBuf {
         format!("{second}000|2018-06-26 07:41:44|{resource}|{pass}|2|3|1|40|0|5|0\n")
     };
     let both = |second| line(second, "__total_inbound_traffic__") + &line(second, "GET:/orders");
-    fs::write(&path, (first..first + seconds).map(both).collect::<String>()).unwrap();
+    fs::write(
+        &path,
+        (first..first + seconds).map(both).collect::<String>(),
+    )
+    .unwrap();
     path
 }
 
 fn metrics(files: &[&Path], args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tidegate")).arg("metrics").args(files).args(args).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("metrics")
+        .args(files)
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 fn told(output: &Output) -> &str {
@@ -40,8 +49,15 @@ fn shown(output: &Output) -> &str {
 
 /// The passes in the lines, read as JSON.
 fn passes(files: &[&Path], args: &[&str]) -> Vec<u64> {
-    let output = metrics(files, &[args, &["--format", "json", "--resource", "GET:/orders"]].concat());
-    let value = |line: &str| serde_json::from_str::<Value>(line).unwrap()["pass"].as_u64().unwrap();
+    let output = metrics(
+        files,
+        &[args, &["--format", "json", "--resource", "GET:/orders"]].concat(),
+    );
+    let value = |line: &str| {
+        serde_json::from_str::<Value>(line).unwrap()["pass"]
+            .as_u64()
+            .unwrap()
+    };
     shown(&output).lines().map(value).collect()
 }
 
@@ -79,44 +95,77 @@ fn a_span_of_time_can_be_written_in_each_way() {
         ("1529998905", "1529998907"),
         ("1529998905999", "1529998907000"),
     ] {
-        assert_eq!(passes(&[&log], &["--from", from, "--to", to]), [2, 3, 4], "{from} {to}");
+        assert_eq!(
+            passes(&[&log], &["--from", from, "--to", to]),
+            [2, 3, 4],
+            "{from} {to}"
+        );
     }
     assert_eq!(passes(&[&log], &["--from", "1529998907"]), [4, 5]);
     assert_eq!(passes(&[&log], &["--to", "1529998905"]), [1, 2]);
 }
 
 #[test]
-#[allow(clippy::disallowed_methods, reason = "the command reads the same clock")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the command reads the same clock"
+)]
 fn a_time_ago_counts_from_now() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
     let log = log("ago.log", now - 1_800, 3);
     assert_eq!(passes(&[&log], &["--from", "-2h"]), [1, 2, 3]);
-    assert_eq!(passes(&[&log], &["--from=-1d12h", "--to", "-10m"]), [1, 2, 3]);
-    assert_eq!(passes(&[&log], &["--from", "-10m", "--to", "now"]), [0_u64; 0]);
+    assert_eq!(
+        passes(&[&log], &["--from=-1d12h", "--to", "-10m"]),
+        [1, 2, 3]
+    );
+    assert_eq!(
+        passes(&[&log], &["--from", "-10m", "--to", "now"]),
+        [0_u64; 0]
+    );
 }
 
 #[test]
 fn rotated_files_are_read_as_one_log_and_index_files_are_ignored() {
-    let (first, second) =
-        (log("rotated.log.2018-06-26", START, 2), log("rotated.log.2018-06-26.1", START + 2, 1));
+    let (first, second) = (
+        log("rotated.log.2018-06-26", START, 2),
+        log("rotated.log.2018-06-26.1", START + 2, 1),
+    );
     let index = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rotated.log.2018-06-26.idx");
     // The second second begins after two lines.
-    let offset =
-        fs::read_to_string(&first).unwrap().split_inclusive('\n').take(2).map(str::len).sum::<usize>();
+    let offset = fs::read_to_string(&first)
+        .unwrap()
+        .split_inclusive('\n')
+        .take(2)
+        .map(str::len)
+        .sum::<usize>();
     let entries = [START, 0, START + 1, offset as u64];
     fs::write(&index, entries.map(u64::to_be_bytes).concat()).unwrap();
     assert_eq!(passes(&[&second, &index, &first], &[]), [1, 2, 1]);
-    assert_eq!(passes(&[&second, &index, &first], &["--from", "1529998905"]), [2, 1]);
+    assert_eq!(
+        passes(&[&second, &index, &first], &["--from", "1529998905"]),
+        [2, 1]
+    );
 }
 
 #[test]
 fn lines_that_cannot_be_read_are_left_out_and_counted() {
     let log = log("bad.log", START, 1);
     let text = fs::read_to_string(&log).unwrap();
-    fs::write(&log, format!("nonsense\n{text}1529998905000|2018-06-26 07:41:45|GET:/ord")).unwrap();
+    fs::write(
+        &log,
+        format!("nonsense\n{text}1529998905000|2018-06-26 07:41:45|GET:/ord"),
+    )
+    .unwrap();
     let output = metrics(&[&log], &["--format", "json"]);
     assert_eq!(shown(&output).lines().count(), 2);
-    assert!(told(&output).contains("2 lines could not be read"), "{}", told(&output));
+    assert!(
+        told(&output).contains("2 lines could not be read"),
+        "{}",
+        told(&output)
+    );
 }
 
 #[test]
@@ -128,13 +177,22 @@ fn errors_say_what_to_do() {
         told(&output).to_owned()
     };
     let missing = refused(&[&log, Path::new("/nonexistent/app.log")], &[]);
-    assert!(missing.contains("cannot read /nonexistent/app.log"), "{missing}");
+    assert!(
+        missing.contains("cannot read /nonexistent/app.log"),
+        "{missing}"
+    );
     let directory = refused(&[Path::new(env!("CARGO_TARGET_TMPDIR"))], &[]);
     assert!(directory.contains("name the files in it"), "{directory}");
     let time = refused(&[&log], &["--from", "yesterday"]);
-    assert!(time.contains("2026-03-14T15:09:26Z") && time.contains("-15m"), "{time}");
+    assert!(
+        time.contains("2026-03-14T15:09:26Z") && time.contains("-15m"),
+        "{time}"
+    );
     let backwards = refused(&[&log], &["--from", "1529998905", "--to", "1529998904"]);
-    assert!(backwards.contains("2018-06-26 07:41:45) is later"), "{backwards}");
+    assert!(
+        backwards.contains("2018-06-26 07:41:45) is later"),
+        "{backwards}"
+    );
     refused(&[], &[]);
 
     let nothing = metrics(&[&log], &["--resource", "other"]);
@@ -148,8 +206,14 @@ fn errors_say_what_to_do() {
 #[test]
 fn control_characters_in_names_are_escaped() {
     let log = log("escape.log", START, 1);
-    let text = fs::read_to_string(&log).unwrap().replace("GET:/orders", "a\u{1b}[2Jb");
+    let text = fs::read_to_string(&log)
+        .unwrap()
+        .replace("GET:/orders", "a\u{1b}[2Jb");
     fs::write(&log, text).unwrap();
     let output = metrics(&[&log], &[]);
-    assert!(shown(&output).contains("a\\u{1b}[2Jb"), "{}", shown(&output));
+    assert!(
+        shown(&output).contains("a\\u{1b}[2Jb"),
+        "{}",
+        shown(&output)
+    );
 }

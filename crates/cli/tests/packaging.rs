@@ -1,4 +1,5 @@
-//! The files in `packaging/` fit this program: their rules load, and their options and metrics exist.
+//! The files in `packaging/` fit this program: their rules load, and their options and metrics
+//! exist.
 
 mod program;
 
@@ -22,18 +23,32 @@ fn read(path: &str) -> String {
 fn words<'a>(text: &'a str, prefix: &'a str) -> BTreeSet<&'a str> {
     let part = |from: usize| {
         let rest = &text[from..];
-        &rest[..rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len())]
+        &rest[..rest
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+            .unwrap_or(rest.len())]
     };
-    text.match_indices(prefix).map(|(at, _)| part(at)).filter(|word| word.len() > prefix.len()).collect()
+    text.match_indices(prefix)
+        .map(|(at, _)| part(at))
+        .filter(|word| word.len() > prefix.len())
+        .collect()
 }
 
 /// The block of a YAML file below a line, without its indentation.
 fn block(text: &str, below: &str) -> String {
-    let mut lines = text.lines().skip_while(|line| line.trim() != below).skip(1).peekable();
-    let indent = lines.peek().map_or(0, |line| line.len() - line.trim_start().len());
+    let mut lines = text
+        .lines()
+        .skip_while(|line| line.trim() != below)
+        .skip(1)
+        .peekable();
+    let indent = lines
+        .peek()
+        .map_or(0, |line| line.len() - line.trim_start().len());
     assert!(indent > 0, "there is no {below}");
     let inside = |line: &&str| line.len() - line.trim_start().len() >= indent;
-    lines.take_while(inside).map(|line| line[indent..].to_owned() + "\n").collect()
+    lines
+        .take_while(inside)
+        .map(|line| line[indent..].to_owned() + "\n")
+        .collect()
 }
 
 #[test]
@@ -41,7 +56,10 @@ fn its_rules_load() {
     let values = read("helm/tidegate/values.yaml");
     let rules = [
         ("file", read("rules.yaml")),
-        ("kubernetes", block(&read("kubernetes/tidegate.yaml"), "rules.yaml: |")),
+        (
+            "kubernetes",
+            block(&read("kubernetes/tidegate.yaml"), "rules.yaml: |"),
+        ),
         ("helm", block(&values, "rules:")),
     ];
     for (name, text) in rules {
@@ -54,7 +72,11 @@ fn loads(name: &str, text: &str) {
     let file = scratch(name).join("rules.yaml");
     fs::write(&file, text).unwrap();
     let output = tidegate().arg("check").arg(&file).output().unwrap();
-    assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{name}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 #[test]
@@ -64,9 +86,15 @@ fn envoy_finds_its_configuration_and_a_grpc_port_in_kubernetes() {
     loads("kubernetes-envoy", &block(&plain, "ratelimit.yaml: |"));
     // What values.yaml shows in a comment is a list with one domain.
     let values = read("helm/tidegate/values.yaml");
-    let shown = values.lines().skip_while(|line| *line != "envoy: []").skip(1);
+    let shown = values
+        .lines()
+        .skip_while(|line| *line != "envoy: []")
+        .skip(1);
     let shown: Vec<&str> = shown.map_while(|line| line.strip_prefix("#  ")).collect();
-    let domain: String = shown.iter().map(|line| line[2..].to_owned() + "\n").collect();
+    let domain: String = shown
+        .iter()
+        .map(|line| line[2..].to_owned() + "\n")
+        .collect();
     assert!(shown[0].starts_with("- domain: "), "{shown:?}");
     loads("helm-envoy", &domain);
     let chart = ["deployment", "service", "configuration"]
@@ -85,22 +113,46 @@ fn envoy_finds_its_configuration_and_a_grpc_port_in_kubernetes() {
     }
 }
 
-/// Other pods may ask for decisions and nothing else: the control plane is on the loopback address, and a listener without
-/// credentials shows no metrics and no rules.
+/// Other pods may ask for decisions and nothing else: the control plane is on the loopback address,
+/// and a listener without credentials shows no metrics and no rules.
 #[test]
 fn pods_without_credentials_only_get_decisions() {
     let plain = read("kubernetes/tidegate.yaml");
     assert!(plain.contains("{ name: TIDEGATE_ADMIN, value: \"127.0.0.1:8082\" }"));
     assert!(plain.contains("kind: NetworkPolicy") && !plain.contains("containerPort: 8082"));
-    let everywhere =
-        ["serve", "--http", "0.0.0.0:0", "--resp", "0.0.0.0:0", "--admin", "0.0.0.0:0", "--insecure"];
+    let everywhere = [
+        "serve",
+        "--http",
+        "0.0.0.0:0",
+        "--resp",
+        "0.0.0.0:0",
+        "--admin",
+        "0.0.0.0:0",
+        "--insecure",
+    ];
     let server = Serving::run(tidegate().args(everywhere));
-    assert!(server.post(r#"{"limit":"per-user","key":"alice"}"#).starts_with("HTTP/1.1 200"));
-    for path in ["/metrics", "/v1/rules", "/v1/top?limit=per-user", "/v1/trace", "/", "/live"] {
+    assert!(
+        server
+            .post(r#"{"limit":"per-user","key":"alice"}"#)
+            .starts_with("HTTP/1.1 200")
+    );
+    for path in [
+        "/metrics",
+        "/v1/rules",
+        "/v1/top?limit=per-user",
+        "/v1/trace",
+        "/",
+        "/live",
+    ] {
         let answer = request(&server.admin, "GET", path, "");
         assert!(answer.starts_with("HTTP/1.1 403"), "{path}: {answer}");
     }
-    let block = request(&server.admin, "POST", "/v1/block", r#"{"limit":"per-user","key":"alice"}"#);
+    let block = request(
+        &server.admin,
+        "POST",
+        "/v1/block",
+        r#"{"limit":"per-user","key":"alice"}"#,
+    );
     assert!(block.starts_with("HTTP/1.1 403"), "{block}");
 }
 
@@ -121,12 +173,19 @@ fn the_variables_that_it_sets_are_options_of_serve() {
         let text = read(file);
         let used: Vec<_> = words(&text, "TIDEGATE_").into_iter().collect();
         assert!(!used.is_empty(), "{file} sets no option");
-        let unknown: Vec<_> = used.into_iter().filter(|name| !known.contains(name)).collect();
-        assert!(unknown.is_empty(), "{file} sets {unknown:?}, which `serve` does not know");
+        let unknown: Vec<_> = used
+            .into_iter()
+            .filter(|name| !known.contains(name))
+            .collect();
+        assert!(
+            unknown.is_empty(),
+            "{file} sets {unknown:?}, which `serve` does not know"
+        );
     }
 }
 
-/// Starts the program with its environment in one network, and asks it from another: prints each request with its status or reply.
+/// Starts the program with its environment in one network, and asks it from another: prints each
+/// request with its status or reply.
 #[cfg(all(target_os = "linux", feature = "servers"))]
 const FROM_ANOTHER_NETWORK: &str = r#"set -e
 log=$1
@@ -162,28 +221,48 @@ fn a_client_of_another_machine_without_credentials_may_at_most_ask_for_decisions
     use std::process::{Command, Stdio};
 
     let isolated = ["--net", "--pid", "--fork", "--kill-child", "--mount-proc"];
-    let may = Command::new("unshare").args(isolated).arg("true").stderr(Stdio::null()).status();
+    let may = Command::new("unshare")
+        .args(isolated)
+        .arg("true")
+        .stderr(Stdio::null())
+        .status();
     if !may.is_ok_and(|status| status.success()) {
         eprintln!("no rights for namespaces: the packages are NOT tested from another network");
         return;
     }
     let docker = read("docker/Dockerfile");
-    let docker = docker.lines().find_map(|line| line.strip_prefix("ENV ")).unwrap().split(' ');
+    let docker = docker
+        .lines()
+        .find_map(|line| line.strip_prefix("ENV "))
+        .unwrap()
+        .split(' ');
     let docker: Vec<String> = docker.map(str::to_owned).collect();
     let in_a_pod = |manifest: &str| {
         let variables = manifest.lines().filter_map(|line| {
-            let (name, value) = line.trim().strip_prefix("- { name: TIDEGATE_")?.split_once(", value: ")?;
-            Some(format!("TIDEGATE_{name}={}", value.trim_end_matches(" }").trim_matches('"')))
+            let (name, value) = line
+                .trim()
+                .strip_prefix("- { name: TIDEGATE_")?
+                .split_once(", value: ")?;
+            Some(format!(
+                "TIDEGATE_{name}={}",
+                value.trim_end_matches(" }").trim_matches('"')
+            ))
         });
         // The image has the rest.
         docker.iter().cloned().chain(variables).collect::<Vec<_>>()
     };
     let kubernetes = in_a_pod(&read("kubernetes/tidegate.yaml"));
     let systemd = read("systemd/tidegate.service");
-    let systemd = systemd.lines().filter_map(|line| line.strip_prefix("Environment=").map(str::to_owned));
-    let exposed = ["TIDEGATE_ADMIN=0.0.0.0:8082", "TIDEGATE_INSECURE=true", "TIDEGATE_OPEN_METRICS=true"]
-        .map(str::to_owned)
-        .into_iter();
+    let systemd = systemd
+        .lines()
+        .filter_map(|line| line.strip_prefix("Environment=").map(str::to_owned));
+    let exposed = [
+        "TIDEGATE_ADMIN=0.0.0.0:8082",
+        "TIDEGATE_INSECURE=true",
+        "TIDEGATE_OPEN_METRICS=true",
+    ]
+    .map(str::to_owned)
+    .into_iter();
     let directory = scratch("another-network");
     fs::write(directory.join("envoy.yaml"), "domain: shop\n").unwrap();
     let mut packages = vec![
@@ -193,10 +272,24 @@ fn a_client_of_another_machine_without_credentials_may_at_most_ask_for_decisions
     ];
     if let Ok(helm) = std::env::var("TIDEGATE_HELM") {
         let chart = packaging().join("helm/tidegate");
-        let args = ["template", "tidegate", chart.to_str().unwrap(), "--kube-version", "1.30.0"];
+        let args = [
+            "template",
+            "tidegate",
+            chart.to_str().unwrap(),
+            "--kube-version",
+            "1.30.0",
+        ];
         let rendered = Command::new(helm).args(args).output().unwrap();
-        assert!(rendered.status.success(), "{}", String::from_utf8_lossy(&rendered.stderr));
-        packages.push(("helm", in_a_pod(&String::from_utf8(rendered.stdout).unwrap()), true));
+        assert!(
+            rendered.status.success(),
+            "{}",
+            String::from_utf8_lossy(&rendered.stderr)
+        );
+        packages.push((
+            "helm",
+            in_a_pod(&String::from_utf8(rendered.stdout).unwrap()),
+            true,
+        ));
     } else {
         eprintln!("no TIDEGATE_HELM: the chart is NOT tested from another network");
     }
@@ -204,17 +297,36 @@ fn a_client_of_another_machine_without_credentials_may_at_most_ask_for_decisions
     for (name, environment, serves) in packages {
         assert!(environment.len() >= 2, "{name}: {environment:?}");
         // These are the files' places on this machine.
-        let mut environment: Vec<_> =
-            environment.iter().filter(|pair| !pair.contains("=/")).cloned().collect();
-        environment.push(format!("TIDEGATE_RULES={}", packaging().join("rules.yaml").display()));
-        environment.push(format!("TIDEGATE_ENVOY_CONFIG={}", directory.join("envoy.yaml").display()));
+        let mut environment: Vec<_> = environment
+            .iter()
+            .filter(|pair| !pair.contains("=/"))
+            .cloned()
+            .collect();
+        environment.push(format!(
+            "TIDEGATE_RULES={}",
+            packaging().join("rules.yaml").display()
+        ));
+        environment.push(format!(
+            "TIDEGATE_ENVOY_CONFIG={}",
+            directory.join("envoy.yaml").display()
+        ));
         let mut command = Command::new("unshare");
-        command.args(isolated).args(["sh", "-c", FROM_ANOTHER_NETWORK, "sh"]).arg(directory.join(name));
-        let output =
-            command.args(environment).args([env!("CARGO_BIN_EXE_tidegate"), "serve"]).output().unwrap();
+        command
+            .args(isolated)
+            .args(["sh", "-c", FROM_ANOTHER_NETWORK, "sh"])
+            .arg(directory.join(name));
+        let output = command
+            .args(environment)
+            .args([env!("CARGO_BIN_EXE_tidegate"), "serve"])
+            .output()
+            .unwrap();
         let told = String::from_utf8(output.stdout).unwrap();
         let log = fs::read_to_string(directory.join(name)).unwrap();
-        assert!(output.status.success(), "{name}: {told}{log}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{name}: {told}{log}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         assert_eq!(told.lines().count(), 22, "{name}: {told}");
         for line in told.lines() {
             let (asked, result) = line.split_once(": ").unwrap();
@@ -227,7 +339,10 @@ fn a_client_of_another_machine_without_credentials_may_at_most_ask_for_decisions
                 (_, false) if serves => &["NOPERM "],
                 (_, false) => &["Could not connect"],
             };
-            assert!(expected.iter().any(|expected| result.starts_with(expected)), "{name}: {line}");
+            assert!(
+                expected.iter().any(|expected| result.starts_with(expected)),
+                "{name}: {line}"
+            );
         }
     }
     fs::remove_dir_all(directory).unwrap();

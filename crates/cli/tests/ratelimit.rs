@@ -1,4 +1,5 @@
-//! The program in place of envoyproxy/ratelimit: called `ratelimit`, without arguments, set by its environment.
+//! The program in place of envoyproxy/ratelimit: called `ratelimit`, without arguments, set by its
+//! environment.
 #![cfg(unix)]
 
 mod certificates;
@@ -50,9 +51,17 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
     let mut command = Command::new(&program);
     command.envs(variables);
     let server = Serving::run(&mut command);
-    assert!(server.logs("without effect").contains("REDIS_POOL_SIZE (one connection"));
+    assert!(
+        server
+            .logs("without effect")
+            .contains("REDIS_POOL_SIZE (one connection")
+    );
     // The probe of a Deployment is plain HTTP, while gRPC has TLS.
-    assert!(server.told.contains("http://127.0.0.1") && !server.told.contains("https://"), "{}", server.told);
+    assert!(
+        server.told.contains("http://127.0.0.1") && !server.told.contains("https://"),
+        "{}",
+        server.told
+    );
     assert!(request(&server.http, "GET", "/healthcheck", "").starts_with("HTTP/1.1 200"));
     assert!(
         request(&server.admin, "GET", "/metrics", "")
@@ -62,20 +71,48 @@ fn a_program_called_ratelimit_serves_the_files_of_its_environment() {
     assert!(metrics().starts_with("HTTP/1.1 200"));
     assert!(request(&server.http, "GET", "/stats/prometheus", "").starts_with("HTTP/1.1 404"));
     assert!(request(&server.admin, "POST", "/stats/prometheus", "").starts_with("HTTP/1.1 405"));
-    assert!(metrics().contains("ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"user\"} 0\n"));
-    let grpc = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).unwrap();
-    let grpc = grpc.trim().split(',').next().unwrap().replace("127.0.0.1", "localhost");
+    assert!(
+        metrics()
+            .contains("ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"user\"} 0\n")
+    );
+    let grpc = server
+        .told
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("gRPC"))
+        .unwrap();
+    let grpc = grpc
+        .trim()
+        .split(',')
+        .next()
+        .unwrap()
+        .replace("127.0.0.1", "localhost");
     let curl = |url: &str| {
         let mut output = Command::new("curl");
-        output.args(["-s", "-o", "/dev/null", "-w", "%{http_version} %{ssl_verify_result}"]);
-        String::from_utf8(output.args(["--cacert", &authority.file(), url]).output().unwrap().stdout).unwrap()
+        output.args([
+            "-s",
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_version} %{ssl_verify_result}",
+        ]);
+        String::from_utf8(
+            output
+                .args(["--cacert", &authority.file(), url])
+                .output()
+                .unwrap()
+                .stdout,
+        )
+        .unwrap()
     };
     assert_eq!(curl(&format!("https://{grpc}/")), "2 0");
     let ask = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}"#;
     let asked = || request(&server.http, "POST", "/json", ask);
     assert!(asked().contains("\"overallCode\":\"OK\""));
     assert!(asked().starts_with("HTTP/1.1 429"));
-    assert!(metrics().contains("ratelimit_service_rate_limit_over_limit{domain=\"shop\",key1=\"user\"} 1\n"));
+    assert!(
+        metrics()
+            .contains("ratelimit_service_rate_limit_over_limit{domain=\"shop\",key1=\"user\"} 1\n")
+    );
 }
 
 #[test]
@@ -103,15 +140,43 @@ fn a_clients_certificate_must_have_the_name_of_the_environment() {
     fs::write(&call, [0; 5]).unwrap();
     // An empty request without a domain, so that it is invalid (3) for a client that may ask.
     let status = |server: &Serving, identity: &[String]| {
-        let grpc = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).unwrap();
-        let grpc = grpc.trim().split(',').next().unwrap().replace("127.0.0.1", "localhost");
+        let grpc = server
+            .told
+            .lines()
+            .find_map(|line| line.trim().strip_prefix("gRPC"))
+            .unwrap();
+        let grpc = grpc
+            .trim()
+            .split(',')
+            .next()
+            .unwrap()
+            .replace("127.0.0.1", "localhost");
         let mut curl = Command::new("curl");
-        curl.args(["-s", "-D", "-", "-o", "/dev/null", "--cacert", &authority.file()]).args(identity);
-        curl.args(["-H", "content-type: application/grpc", "-H", "te: trailers", "--data-binary"]);
+        curl.args([
+            "-s",
+            "-D",
+            "-",
+            "-o",
+            "/dev/null",
+            "--cacert",
+            &authority.file(),
+        ])
+        .args(identity);
+        curl.args([
+            "-H",
+            "content-type: application/grpc",
+            "-H",
+            "te: trailers",
+            "--data-binary",
+        ]);
         curl.arg(format!("@{}", call.display()));
-        curl.arg(format!("https://{grpc}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"));
+        curl.arg(format!(
+            "https://{grpc}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+        ));
         let head = String::from_utf8(curl.output().unwrap().stdout).unwrap();
-        let code = head.lines().find_map(|line| line.strip_prefix("grpc-status: "));
+        let code = head
+            .lines()
+            .find_map(|line| line.strip_prefix("grpc-status: "));
         code.unwrap_or_else(|| panic!("{head}")).trim().to_owned()
     };
     let identity = |name: &str| {
@@ -120,9 +185,15 @@ fn a_clients_certificate_must_have_the_name_of_the_environment() {
     };
     let (envoy, other) = (identity("envoy"), identity("other"));
     let server = serving("envoy.example");
-    assert_eq!([&envoy[..], &other, &[]].map(|identity| status(&server, identity)), ["3", "16", "16"]);
+    assert_eq!(
+        [&envoy[..], &other, &[]].map(|identity| status(&server, identity)),
+        ["3", "16", "16"]
+    );
     let server = serving("");
-    assert_eq!([&envoy[..], &other, &[]].map(|identity| status(&server, identity)), ["3", "3", "16"]);
+    assert_eq!(
+        [&envoy[..], &other, &[]].map(|identity| status(&server, identity)),
+        ["3", "3", "16"]
+    );
 }
 
 #[test]
@@ -136,7 +207,10 @@ fn counters_go_to_the_statsd_of_the_environment() {
     let mut command = ratelimit(config.parent().unwrap());
     command.envs([
         ("USE_DOG_STATSD", "true"),
-        ("STATSD_PORT", &statsd.local_addr().unwrap().port().to_string()),
+        (
+            "STATSD_PORT",
+            &statsd.local_addr().unwrap().port().to_string(),
+        ),
         ("STATS_FLUSH_INTERVAL", "1h"),
         ("EXTRA_TAGS", "zone:a"),
     ]);
@@ -146,14 +220,24 @@ fn counters_go_to_the_statsd_of_the_environment() {
     server.signal("TERM");
     let mut bytes = [0; 1500];
     let length = statsd.recv(&mut bytes).unwrap();
-    let lines: Vec<&str> = std::str::from_utf8(&bytes[..length]).unwrap().lines().collect();
-    let names =
-        ["config_load_success", "rate_limit.shop.user.total_hits", "rate_limit.shop.user.within_limit"];
-    assert_eq!(lines, names.map(|name| format!("ratelimit.service.{name}:1|c|#zone:a")));
+    let lines: Vec<&str> = std::str::from_utf8(&bytes[..length])
+        .unwrap()
+        .lines()
+        .collect();
+    let names = [
+        "config_load_success",
+        "rate_limit.shop.user.total_hits",
+        "rate_limit.shop.user.within_limit",
+    ];
+    assert_eq!(
+        lines,
+        names.map(|name| format!("ratelimit.service.{name}:1|c|#zone:a"))
+    );
     assert_eq!(server.ended(), Some(0));
 }
 
-/// The variables that envoyproxy/ratelimit reads (src/settings/settings.go), without those of memcached and of a second Redis.
+/// The variables that envoyproxy/ratelimit reads (src/settings/settings.go), without those of
+/// memcached and of a second Redis.
 const VARIABLES: &str = "HOST PORT DEBUG_HOST DEBUG_PORT GRPC_UDS GRPC_HOST GRPC_PORT GRPC_MAX_CONNECTION_AGE
     GRPC_MAX_CONNECTION_AGE_GRACE GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN
     LOG_LEVEL LOG_FORMAT CONFIG_TYPE FORCE_START_WITHOUT_INITIAL_CONFIG CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA
@@ -173,12 +257,22 @@ const VARIABLES: &str = "HOST PORT DEBUG_HOST DEBUG_PORT GRPC_UDS GRPC_HOST GRPC
 
 #[test]
 fn the_book_has_every_variable_and_those_without_effect_are_named() {
-    let book = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src/envoy.md")).unwrap();
-    let rows: Vec<&str> = book.lines().filter(|line| line.starts_with("| `")).collect();
+    let book = fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/src/envoy.md"
+    ))
+    .unwrap();
+    let rows: Vec<&str> = book
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .collect();
     let names = |row: &str| -> Vec<String> {
         let texts = row.split('`').skip(1).step_by(2);
         let texts = texts.map(|text| text.split('=').next().unwrap_or(text));
-        let is_name = |text: &&str| text.chars().all(|c| c.is_ascii_uppercase() || "_…".contains(c));
+        let is_name = |text: &&str| {
+            text.chars()
+                .all(|c| c.is_ascii_uppercase() || "_…".contains(c))
+        };
         texts.filter(is_name).map(str::to_owned).collect()
     };
     let all: Vec<String> = rows.iter().flat_map(|row| names(row)).collect();
@@ -189,13 +283,28 @@ fn the_book_has_every_variable_and_those_without_effect_are_named() {
         };
         assert!(all.iter().any(is_it), "{variable} is not in the book");
     }
-    let without_effect = names(rows.iter().find(|row| row.contains("| no effect;")).unwrap());
+    let without_effect = names(
+        rows.iter()
+            .find(|row| row.contains("| no effect;"))
+            .unwrap(),
+    );
     let mut command = tidegate();
-    command.arg("ratelimit").env("RUNTIME_ROOT", "/nowhere").env("USE_STATSD", "false");
+    command
+        .arg("ratelimit")
+        .env("RUNTIME_ROOT", "/nowhere")
+        .env("USE_STATSD", "false");
     command.envs(without_effect.iter().map(|name| (name.as_str(), "1")));
     let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
-    let (_, named) = said.lines().next().unwrap().split_once("without effect: ").unwrap();
-    let mut named: Vec<&str> = named.split("; ").map(|each| each.split(' ').next().unwrap()).collect();
+    let (_, named) = said
+        .lines()
+        .next()
+        .unwrap()
+        .split_once("without effect: ")
+        .unwrap();
+    let mut named: Vec<&str> = named
+        .split("; ")
+        .map(|each| each.split(' ').next().unwrap())
+        .collect();
     let mut expected: Vec<&str> = without_effect.iter().map(String::as_str).collect();
     named.sort_unstable();
     expected.sort_unstable();
@@ -205,8 +314,12 @@ fn the_book_has_every_variable_and_those_without_effect_are_named() {
 #[test]
 #[cfg(feature = "servers")]
 fn counts_are_in_the_redis_whose_socket_the_environment_names() {
-    let redis =
-        tidegate_redis_servers::Server::start(&["--requirepass", "a b", "--unixsocket", "redis.sock"]);
+    let redis = tidegate_redis_servers::Server::start(&[
+        "--requirepass",
+        "a b",
+        "--unixsocket",
+        "redis.sock",
+    ]);
     let config = scratch("ratelimit-socket").join("config");
     fs::create_dir_all(&config).unwrap();
     let rules = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 3}}]\n";
@@ -225,20 +338,35 @@ fn counts_are_in_the_redis_whose_socket_the_environment_names() {
     // Both servers have the counts, so those are in the store.
     for (server, left) in [(serving(), "2"), (serving(), "1")] {
         let answer = request(&server.http, "POST", "/json", ask);
-        assert!(answer.contains(&format!("\"limitRemaining\":{left}")), "{answer}");
+        assert!(
+            answer.contains(&format!("\"limitRemaining\":{left}")),
+            "{answer}"
+        );
     }
 }
 
 #[test]
 fn the_command_needs_no_link_and_says_which_variable_is_wrong() {
-    let output = tidegate().arg("ratelimit").env("CONFIG_TYPE", "HTTP").output().unwrap();
+    let output = tidegate()
+        .arg("ratelimit")
+        .env("CONFIG_TYPE", "HTTP")
+        .output()
+        .unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && said.contains("CONFIG_TYPE is HTTP"), "{said}");
+    assert!(
+        output.status.code() == Some(2) && said.contains("CONFIG_TYPE is HTTP"),
+        "{said}"
+    );
     let help = tidegate().args(["ratelimit", "--help"]).output().unwrap();
-    assert!(String::from_utf8(help.stdout).unwrap().contains("envoyproxy/ratelimit"));
+    assert!(
+        String::from_utf8(help.stdout)
+            .unwrap()
+            .contains("envoyproxy/ratelimit")
+    );
 }
 
-/// The options of `serve` that an environment stands for, and the variables without effect; or why it stands for none.
+/// The options of `serve` that an environment stands for, and the variables without effect; or why
+/// it stands for none.
 fn of(variables: &[(&str, &str)]) -> Result<(String, Vec<String>), String> {
     let output = tidegate()
         .args(["ratelimit", "--options"])
@@ -250,8 +378,15 @@ fn of(variables: &[(&str, &str)]) -> Result<(String, Vec<String>), String> {
     if output.status.code() == Some(2) {
         return Err(said);
     }
-    let ignored = said.strip_prefix("tidegate: without effect: ").unwrap_or_default().trim();
-    let ignored = ignored.split("; ").filter(|one| !one.is_empty()).map(str::to_owned).collect();
+    let ignored = said
+        .strip_prefix("tidegate: without effect: ")
+        .unwrap_or_default()
+        .trim();
+    let ignored = ignored
+        .split("; ")
+        .filter(|one| !one.is_empty())
+        .map(str::to_owned)
+        .collect();
     Ok((out.trim_end().replace('\n', " "), ignored))
 }
 
@@ -306,25 +441,57 @@ fn without_any_variable_it_serves_the_files_of_its_usual_directory_from_memory()
 fn stores_are_addressed_as_they_are_there() {
     let store = |variables: &[(&str, &str)]| {
         let options = of(variables).unwrap().0;
-        options.split_once("--store ").map(|(_, store)| store.to_owned())
+        options
+            .split_once("--store ")
+            .map(|(_, store)| store.to_owned())
     };
     let url = |url| ("REDIS_URL", url);
-    assert_eq!(store(&[url("a:1"), ("REDIS_AUTH", "p@ss")]).as_deref(), Some("redis://:p%40ss@a:1"));
+    assert_eq!(
+        store(&[url("a:1"), ("REDIS_AUTH", "p@ss")]).as_deref(),
+        Some("redis://:p%40ss@a:1")
+    );
     let socket = [url("/run/redis.sock"), ("REDIS_SOCKET_TYPE", "unix")];
-    assert_eq!(store(&socket).as_deref(), Some("redis+unix:///run/redis.sock"));
-    let timed = |timeout| store(&[url("a"), ("CACHE_KEY_PREFIX", "edge:"), ("REDIS_TIMEOUT", timeout)]);
+    assert_eq!(
+        store(&socket).as_deref(),
+        Some("redis+unix:///run/redis.sock")
+    );
+    let timed = |timeout| {
+        store(&[
+            url("a"),
+            ("CACHE_KEY_PREFIX", "edge:"),
+            ("REDIS_TIMEOUT", timeout),
+        ])
+    };
     let expected = "redis://a --store-prefix edge --store-deadline 100ms";
     assert_eq!(timed("100ms").as_deref(), Some(expected));
     assert!(timed("10s").unwrap().ends_with("--store-deadline 5s"));
     let with_login = [&socket[..], &[("REDIS_AUTH", "ops:a b")]].concat();
-    assert_eq!(store(&with_login).as_deref(), Some("redis+unix:///run/redis.sock?user=ops&pass=a%20b"));
-    let cluster = [url("a:1,b:2"), ("REDIS_TYPE", "CLUSTER"), ("REDIS_AUTH", "user:word")];
-    assert_eq!(store(&cluster).as_deref(), Some("redis+cluster://user:word@a:1,b:2"));
-    let sentinels =
-        [url("main,a:1,b:2"), ("REDIS_TYPE", "sentinel"), ("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/ca")];
-    assert_eq!(store(&sentinels).as_deref(), Some("rediss+sentinel://a:1,b:2/main?ca=/ca"));
+    assert_eq!(
+        store(&with_login).as_deref(),
+        Some("redis+unix:///run/redis.sock?user=ops&pass=a%20b")
+    );
+    let cluster = [
+        url("a:1,b:2"),
+        ("REDIS_TYPE", "CLUSTER"),
+        ("REDIS_AUTH", "user:word"),
+    ];
+    assert_eq!(
+        store(&cluster).as_deref(),
+        Some("redis+cluster://user:word@a:1,b:2")
+    );
+    let sentinels = [
+        url("main,a:1,b:2"),
+        ("REDIS_TYPE", "sentinel"),
+        ("REDIS_TLS", "true"),
+        ("REDIS_TLS_CACERT", "/ca"),
+    ];
+    assert_eq!(
+        store(&sentinels).as_deref(),
+        Some("rediss+sentinel://a:1,b:2/main?ca=/ca")
+    );
     let with_login = [&sentinels[..], &[("REDIS_SENTINEL_AUTH", "ops:a b")]].concat();
-    let expected = "rediss+sentinel://a:1,b:2/main?ca=/ca&sentinel_username=ops&sentinel_password=a%20b";
+    let expected =
+        "rediss+sentinel://a:1,b:2/main?ca=/ca&sentinel_username=ops&sentinel_password=a%20b";
     assert_eq!(store(&with_login).as_deref(), Some(expected));
 }
 
@@ -339,9 +506,20 @@ fn traces_go_to_the_collector() {
     let on = ("TRACING_ENABLED", "true");
     let here = "--otlp http://localhost:4318 --otlp-protocol http --otlp-sample 1";
     assert_eq!(given(&[on]).as_deref(), Some(here));
-    let there = [on, ("TRACING_EXPORTER_PROTOCOL", "gRPC"), ("TRACING_SAMPLING_RATE", "0.5")];
-    let there = [&there[..], &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel:4317")]].concat();
-    assert_eq!(given(&there).as_deref(), Some("--otlp-protocol grpc --otlp-sample 0.5"));
+    let there = [
+        on,
+        ("TRACING_EXPORTER_PROTOCOL", "gRPC"),
+        ("TRACING_SAMPLING_RATE", "0.5"),
+    ];
+    let there = [
+        &there[..],
+        &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://otel:4317")],
+    ]
+    .concat();
+    assert_eq!(
+        given(&there).as_deref(),
+        Some("--otlp-protocol grpc --otlp-sample 0.5")
+    );
     assert_eq!(given(&[("TRACING_SAMPLING_RATE", "0.5")]), None);
 }
 
@@ -352,19 +530,35 @@ fn counters_go_to_statsd_unless_they_are_for_prometheus() {
         let (_, after) = options.split_once("--envoy-statsd ")?;
         Some(after.split(' ').next().unwrap().to_owned())
     };
-    let place = [("STATSD_HOST", "statsd"), ("STATSD_PORT", "9125"), ("STATSD_PROTOCOL", "udp")];
-    assert_eq!(statsd(&place).as_deref(), Some("udp://statsd:9125?interval=10s"));
-    let tags =
-        [("USE_DOG_STATSD", "true"), ("EXTRA_TAGS", "zone:a,app:b"), ("STATS_FLUSH_INTERVAL", "1m30s")];
+    let place = [
+        ("STATSD_HOST", "statsd"),
+        ("STATSD_PORT", "9125"),
+        ("STATSD_PROTOCOL", "udp"),
+    ];
+    assert_eq!(
+        statsd(&place).as_deref(),
+        Some("udp://statsd:9125?interval=10s")
+    );
+    let tags = [
+        ("USE_DOG_STATSD", "true"),
+        ("EXTRA_TAGS", "zone:a,app:b"),
+        ("STATS_FLUSH_INTERVAL", "1m30s"),
+    ];
     let expected = "dogstatsd://localhost:8125?interval=1m30s&tag=zone%3Aa&tag=app%3Ab";
     assert_eq!(statsd(&tags).as_deref(), Some(expected));
     assert_eq!(statsd(&[("USE_STATSD", "false")]), None);
     assert_eq!(statsd(&[("USE_PROMETHEUS", "true")]), None);
     assert!(statsd(&[("USE_PROMETHEUS", "true"), ("USE_STATSD", "true")]).is_some());
-    let (none, _) =
-        of(&[("DISABLE_STATS", "true"), ("USE_PROMETHEUS", "true"), ("DEBUG_HOST", "0.0.0.0")]).unwrap();
+    let (none, _) = of(&[
+        ("DISABLE_STATS", "true"),
+        ("USE_PROMETHEUS", "true"),
+        ("DEBUG_HOST", "0.0.0.0"),
+    ])
+    .unwrap();
     assert!(
-        !none.contains("statsd") && !none.contains("metric") && none.contains("--admin 0.0.0.0:6070"),
+        !none.contains("statsd")
+            && !none.contains("metric")
+            && none.contains("--admin 0.0.0.0:6070"),
         "{none}"
     );
 }
@@ -373,40 +567,96 @@ fn counters_go_to_statsd_unless_they_are_for_prometheus() {
 fn modes_and_header_fields_are_those_of_its_environment() {
     let given = |variables: &[(&str, &str)]| {
         let options = of(variables).unwrap().0;
-        options.split_once("/current/config").unwrap().1.trim().to_owned()
+        options
+            .split_once("/current/config")
+            .unwrap()
+            .1
+            .trim()
+            .to_owned()
     };
-    assert_eq!(given(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "1")]), "--envoy-shadow --envoy-quota");
-    assert_eq!(given(&[("RESPONSE_DYNAMIC_METADATA", "true")]), "--envoy-metadata");
-    assert_eq!(given(&[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]), "--envoy-await-rules");
+    assert_eq!(
+        given(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "1")]),
+        "--envoy-shadow --envoy-quota"
+    );
+    assert_eq!(
+        given(&[("RESPONSE_DYNAMIC_METADATA", "true")]),
+        "--envoy-metadata"
+    );
+    assert_eq!(
+        given(&[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]),
+        "--envoy-await-rules"
+    );
     let counting = [("MERGE_DOMAIN_CONFIG", "true"), ("NEAR_LIMIT_RATIO", "0.9")];
-    assert_eq!(given(&counting), "--envoy-near-limit 0.9 --envoy-merge-domains");
-    let socket = of(&[("GRPC_UDS", "/run/grpc.sock"), ("GRPC_PORT", "1")]).unwrap().0;
-    assert!(socket.contains("--grpc unix:/run/grpc.sock --resp"), "{socket}");
-    let ages = [("GRPC_MAX_CONNECTION_AGE", "1h30m"), ("GRPC_MAX_CONNECTION_AGE_GRACE", "5m")];
+    assert_eq!(
+        given(&counting),
+        "--envoy-near-limit 0.9 --envoy-merge-domains"
+    );
+    let socket = of(&[("GRPC_UDS", "/run/grpc.sock"), ("GRPC_PORT", "1")])
+        .unwrap()
+        .0;
+    assert!(
+        socket.contains("--grpc unix:/run/grpc.sock --resp"),
+        "{socket}"
+    );
+    let ages = [
+        ("GRPC_MAX_CONNECTION_AGE", "1h30m"),
+        ("GRPC_MAX_CONNECTION_AGE_GRACE", "5m"),
+    ];
     assert_eq!(given(&ages), "--grpc-max-age 1h30m --grpc-max-age-grace 5m");
     let stops = [("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")];
     assert_eq!(given(&stops), "--envoy-consume all-or-none");
-    assert_eq!(given(&[("SHADOW_MODE", "false"), ("LIMIT_LIMIT_HEADER", "x-limit")]), "");
+    assert_eq!(
+        given(&[("SHADOW_MODE", "false"), ("LIMIT_LIMIT_HEADER", "x-limit")]),
+        ""
+    );
     let headers = ("LIMIT_RESPONSE_HEADERS_ENABLED", "true");
-    assert_eq!(given(&[headers]), "--envoy-header-names RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset");
+    assert_eq!(
+        given(&[headers]),
+        "--envoy-header-names RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset"
+    );
     let names = given(&[headers, ("LIMIT_LIMIT_HEADER", "x-limit")]);
-    assert_eq!(names, "--envoy-header-names x-limit,RateLimit-Remaining,RateLimit-Reset");
+    assert_eq!(
+        names,
+        "--envoy-header-names x-limit,RateLimit-Remaining,RateLimit-Reset"
+    );
 }
 
 #[test]
 fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
-    let (_, ignored) =
-        of(&[("REDIS_PERSECOND", "true"), ("PROMETHEUS_MAPPER_YAML", "/a"), ("REDIS_POOL_SIZE", "0")])
-            .unwrap();
+    let (_, ignored) = of(&[
+        ("REDIS_PERSECOND", "true"),
+        ("PROMETHEUS_MAPPER_YAML", "/a"),
+        ("REDIS_POOL_SIZE", "0"),
+    ])
+    .unwrap();
     assert_eq!(ignored.len(), 2);
-    assert!(ignored[1].starts_with("REDIS_PERSECOND (all limits"), "{ignored:?}");
+    assert!(
+        ignored[1].starts_with("REDIS_PERSECOND (all limits"),
+        "{ignored:?}"
+    );
     for (variables, says) in [
         (&[("CONFIG_TYPE", "HTTP")][..], "FILE or GRPC_XDS_SOTW"),
         (&[("BACKEND_TYPE", "memcache")], "give REDIS_URL"),
-        (&[("GRPC_SERVER_USE_TLS", "true")], "needs GRPC_SERVER_TLS_CERT"),
-        (&[("REDIS_URL", "a"), ("REDIS_TYPE", "RING")], "SINGLE, CLUSTER or SENTINEL"),
-        (&[("REDIS_URL", "a:1"), ("REDIS_SOCKET_TYPE", "unix")], "must be the path of a socket"),
-        (&[("REDIS_URL", "/a"), ("REDIS_SOCKET_TYPE", "unix"), ("REDIS_TYPE", "CLUSTER")], "must be SINGLE"),
+        (
+            &[("GRPC_SERVER_USE_TLS", "true")],
+            "needs GRPC_SERVER_TLS_CERT",
+        ),
+        (
+            &[("REDIS_URL", "a"), ("REDIS_TYPE", "RING")],
+            "SINGLE, CLUSTER or SENTINEL",
+        ),
+        (
+            &[("REDIS_URL", "a:1"), ("REDIS_SOCKET_TYPE", "unix")],
+            "must be the path of a socket",
+        ),
+        (
+            &[
+                ("REDIS_URL", "/a"),
+                ("REDIS_SOCKET_TYPE", "unix"),
+                ("REDIS_TYPE", "CLUSTER"),
+            ],
+            "must be SINGLE",
+        ),
     ] {
         let said = of(variables).unwrap_err();
         assert!(said.contains(says), "{said}");

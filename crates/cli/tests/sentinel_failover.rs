@@ -1,5 +1,5 @@
-//! Two token servers over one Redis, behind a load balancer: one is killed while programs of Java ask. Needs Sentinel:
-//! `scripts/test.sh --interop`.
+//! Two token servers over one Redis, behind a load balancer: one is killed while programs of Java
+//! ask. Needs Sentinel: `scripts/test.sh --interop`.
 #![cfg(feature = "servers")]
 
 mod program;
@@ -28,7 +28,9 @@ fn balance(servers: [u16; 2]) -> u16 {
     thread::spawn(move || {
         for client in listener.incoming().flatten() {
             let connect = |port| TcpStream::connect(("127.0.0.1", port)).ok();
-            let Some(server) = servers.into_iter().find_map(connect) else { continue };
+            let Some(server) = servers.into_iter().find_map(connect) else {
+                continue;
+            };
             for stream in [&client, &server] {
                 stream.set_nodelay(true).unwrap();
             }
@@ -44,7 +46,8 @@ fn balance(servers: [u16; 2]) -> u16 {
     port
 }
 
-/// A program of Java, and the sums that it prints each 100 ms: passed, blocked, and the answers OK, BLOCKED and others.
+/// A program of Java, and the sums that it prints each 100 ms: passed, blocked, and the answers OK,
+/// BLOCKED and others.
 struct Java {
     child: Child,
     sums: mpsc::Receiver<[u64; 5]>,
@@ -54,7 +57,13 @@ impl Java {
     fn start(port: u16) -> Self {
         let program = env::var("TIDEGATE_SENTINEL").expect("scripts/servers.sh sentinel names it");
         let mut child = Command::new(program)
-            .args(["Failover", &port.to_string(), "8", "101", &LOCAL.to_string()])
+            .args([
+                "Failover",
+                &port.to_string(),
+                "8",
+                "101",
+                &LOCAL.to_string(),
+            ])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -91,9 +100,16 @@ impl Java {
     /// Waits for more answers of the token server than these. Returns the lines until then.
     fn served(&self, beyond: u64) -> Vec<[u64; 5]> {
         let mut lines = Vec::new();
-        while lines.last().is_none_or(|sums: &[u64; 5]| sums[2] + sums[3] <= beyond) {
+        while lines
+            .last()
+            .is_none_or(|sums: &[u64; 5]| sums[2] + sums[3] <= beyond)
+        {
             lines.push(self.next());
-            assert!(lines.len() < 600, "no answer in a minute: {:?}", lines.last());
+            assert!(
+                lines.len() < 600,
+                "no answer in a minute: {:?}",
+                lines.last()
+            );
         }
         lines
     }
@@ -121,12 +137,16 @@ fn interop_a_killed_token_server_is_replaced_and_no_unit_is_given_twice() {
     let store = Server::start(&[]);
     let ports = [free_port(), free_port()];
     let [mut first, _second] = ports.map(|port| {
-        Serving::run(tidegate().args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]).args([
-            &format!("--sentinel-token=127.0.0.1:{port}"),
-            &format!("--sentinel-rules={}", rules.display()),
-            &format!("--store={}", store.address()),
-            "--sentinel-max-qps=1000000",
-        ]))
+        Serving::run(
+            tidegate()
+                .args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"])
+                .args([
+                    &format!("--sentinel-token=127.0.0.1:{port}"),
+                    &format!("--sentinel-rules={}", rules.display()),
+                    &format!("--store={}", store.address()),
+                    "--sentinel-max-qps=1000000",
+                ]),
+        )
     });
     let balancer = balance(ports);
     let programs = [Java::start(balancer), Java::start(balancer)];
@@ -136,8 +156,13 @@ fn interop_a_killed_token_server_is_replaced_and_no_unit_is_given_twice() {
     first.child.kill().unwrap();
     first.child.wait().unwrap();
     // Lines that the programs wrote before the kill.
-    let before =
-        programs.each_ref().map(|program| program.sums.try_iter().last().unwrap_or_else(|| program.next()));
+    let before = programs.each_ref().map(|program| {
+        program
+            .sums
+            .try_iter()
+            .last()
+            .unwrap_or_else(|| program.next())
+    });
     for (program, before) in programs.iter().zip(before) {
         let away = program.served(program.unserved());
         let (steps, last) = (away.len(), away.last().unwrap());
@@ -146,8 +171,12 @@ fn interop_a_killed_token_server_is_replaced_and_no_unit_is_given_twice() {
             "served again after {steps} steps of 100 ms; {others} calls passed by the local rule until then"
         );
         assert!(steps <= 40, "{steps} steps of 100 ms");
-        // A second of two slots has at most LOCAL units, so each second that has begun has at most twice as many.
-        assert!((1..=2 * LOCAL * (steps as u64 / 10 + 2)).contains(&others), "{others} in {steps} steps");
+        // A second of two slots has at most LOCAL units, so each second that has begun has at most
+        // twice as many.
+        assert!(
+            (1..=2 * LOCAL * (steps as u64 / 10 + 2)).contains(&others),
+            "{others} in {steps} steps"
+        );
     }
     let mut sums = [[0; 5]; 2];
     while sums.iter().map(|sums| sums[2] + sums[3]).sum::<u64>() < 100_000 {
@@ -156,7 +185,12 @@ fn interop_a_killed_token_server_is_replaced_and_no_unit_is_given_twice() {
         }
     }
     let of = |at: usize| sums.iter().map(|sums| sums[at]).sum::<u64>();
-    println!("{} answers OK, {} BLOCKED, {} others (most of them without a connection)", of(2), of(3), of(4));
+    println!(
+        "{} answers OK, {} BLOCKED, {} others (most of them without a connection)",
+        of(2),
+        of(3),
+        of(4)
+    );
     assert!(of(2) <= UNITS, "{} of {UNITS}", of(2));
     assert!(of(3) > 0, "the units were used up");
 }

@@ -13,11 +13,13 @@ use serde_json::Value;
 use tidegate_core::Policy;
 use tidegate_server::rules;
 
-/// Five concurrent requests of one client, twice: at the end of a window of 10 s and at the start of the next; and one request
-/// of another client.
+/// Five concurrent requests of one client, twice: at the end of a window of 10 s and at the start
+/// of the next; and one request of another client.
 fn log() -> String {
     let line = |ip: &str, second: u32| {
-        format!("{ip} - - [17/May/2015:10:05:{second:02} +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\"\n")
+        format!(
+            "{ip} - - [17/May/2015:10:05:{second:02} +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\"\n"
+        )
     };
     [("10.0.0.1", 9, 5), ("10.0.0.1", 10, 5), ("10.0.0.2", 30, 1)]
         .into_iter()
@@ -36,11 +38,19 @@ fn file(name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
 }
 
 fn simulate(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_tidegate")).arg("simulate").args(args).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_tidegate"))
+        .arg("simulate")
+        .args(args)
+        .output()
+        .unwrap()
 }
 
 fn stdout(output: &Output) -> &str {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     std::str::from_utf8(&output.stdout).unwrap()
 }
 
@@ -52,7 +62,10 @@ fn document(args: &[&str]) -> Value {
 
 fn results(document: &Value) -> Vec<Value> {
     let trials = document["trials"].as_array().unwrap();
-    trials.iter().flat_map(|trial| trial["results"].as_array().unwrap().clone()).collect()
+    trials
+        .iter()
+        .flat_map(|trial| trial["results"].as_array().unwrap().clone())
+        .collect()
 }
 
 fn json(args: &[&str]) -> Vec<Value> {
@@ -68,11 +81,25 @@ fn failure(args: &[&str]) -> String {
 #[test]
 fn json_has_one_object_for_each_algorithm_with_the_documented_keys() {
     let log = file("objects.log", log());
-    let mut found =
-        json(&[log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "fixed-window,sliding-log"]);
+    let mut found = json(&[
+        log.to_str().unwrap(),
+        "--limit",
+        "5/10s",
+        "--algorithm",
+        "fixed-window,sliding-log",
+    ]);
     for row in &mut found {
-        let over_time = row.as_object_mut().unwrap().remove("denied_over_time").unwrap();
-        let denied: u64 = over_time.as_array().unwrap().iter().filter_map(Value::as_u64).sum();
+        let over_time = row
+            .as_object_mut()
+            .unwrap()
+            .remove("denied_over_time")
+            .unwrap();
+        let denied: u64 = over_time
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_u64)
+            .sum();
         assert_eq!(row["denied"], denied);
     }
     let expected = |algorithm: &str, admitted: u64, keys: u64, wrong: u64, worst: u64| {
@@ -82,16 +109,37 @@ fn json_has_one_object_for_each_algorithm_with_the_documented_keys() {
             "worst_window": worst,
         })
     };
-    assert_eq!(found, [expected("fixed-window", 11, 0, 5, 10), expected("sliding-log", 6, 1, 0, 5)]);
+    assert_eq!(
+        found,
+        [
+            expected("fixed-window", 11, 0, 5, 10),
+            expected("sliding-log", 6, 1, 0, 5)
+        ]
+    );
 }
 
 #[test]
 fn all_six_algorithms_run_when_none_is_named() {
     let log = file("six.log", log());
-    let found = json(&[log.to_str().unwrap(), "--limit", "5/10s", "--limit", "3/10s"]);
-    let names: Vec<&str> = found.iter().map(|each| each["algorithm"].as_str().unwrap()).collect();
-    let six =
-        ["fixed-window", "sliding-log", "sliding-window", "sliding-counter", "token-bucket", "leaky-bucket"];
+    let found = json(&[
+        log.to_str().unwrap(),
+        "--limit",
+        "5/10s",
+        "--limit",
+        "3/10s",
+    ]);
+    let names: Vec<&str> = found
+        .iter()
+        .map(|each| each["algorithm"].as_str().unwrap())
+        .collect();
+    let six = [
+        "fixed-window",
+        "sliding-log",
+        "sliding-window",
+        "sliding-counter",
+        "token-bucket",
+        "leaky-bucket",
+    ];
     assert_eq!(names, [six, six].concat());
     assert!(found[3]["estimate"]["mean_difference_billionths"].is_u64());
     assert!(found[5]["delays"]["longest_ms"].is_f64());
@@ -100,15 +148,24 @@ fn all_six_algorithms_run_when_none_is_named() {
 #[test]
 fn the_table_is_readable() {
     let log = file("table.log", log());
-    let output = simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "sliding-log"]);
+    let output = simulate(&[
+        log.to_str().unwrap(),
+        "--limit",
+        "5/10s",
+        "--algorithm",
+        "sliding-log",
+    ]);
     let table = stdout(&output);
     assert!(
-        table.contains("11 requests by 2 keys (ip), 2015-05-17 10:05:09 to 2015-05-17 10:05:30 UTC"),
+        table
+            .contains("11 requests by 2 keys (ip), 2015-05-17 10:05:09 to 2015-05-17 10:05:30 UTC"),
         "{table}"
     );
     assert!(table.contains("45.5%"), "{table}");
     assert!(
-        table.lines().any(|line| line.trim_start().starts_with("10.0.0.1") && line.ends_with('5')),
+        table
+            .lines()
+            .any(|line| line.trim_start().starts_with("10.0.0.1") && line.ends_with('5')),
         "{table}"
     );
 }
@@ -130,24 +187,58 @@ fn numbers_of(document: &Value, into: &mut BTreeSet<u64>) {
 #[test]
 fn json_has_every_count_that_the_table_and_the_report_show() {
     let page = path("complete.html");
-    let args = ["--synthetic", "--sources", "700", "--requests", "60000", "--duration", "5m", "--seed", "7"];
-    let sharing =
-        ["--limit", "60/1m", "--algorithm", "sliding-window,sliding-counter,leaky-bucket", "--nodes", "3"];
-    let suggestion = ["--suggest", "--window", "1m", "--deny-keys", "2%", "--algorithm", "token-bucket"];
+    let args = [
+        "--synthetic",
+        "--sources",
+        "700",
+        "--requests",
+        "60000",
+        "--duration",
+        "5m",
+        "--seed",
+        "7",
+    ];
+    let sharing = [
+        "--limit",
+        "60/1m",
+        "--algorithm",
+        "sliding-window,sliding-counter,leaky-bucket",
+        "--nodes",
+        "3",
+    ];
+    let suggestion = [
+        "--suggest",
+        "--window",
+        "1m",
+        "--deny-keys",
+        "2%",
+        "--algorithm",
+        "token-bucket",
+    ];
     for more in [&sharing[..], &suggestion] {
         let args = [&args[..], more].concat();
         let mut known = BTreeSet::new();
         numbers_of(&document(&args), &mut known);
         let output = simulate(&[&args[..], &["--report", page.to_str().unwrap()]].concat());
         let page = fs::read_to_string(&page).unwrap();
-        // The texts between the tags of the page's body, without the charts: those draw `requests_over_time` and
-        // `denied_over_time`, and label them with their differences.
+        // The texts between the tags of the page's body, without the charts: those draw
+        // `requests_over_time` and `denied_over_time`, and label them with their differences.
         let body = page.split_once("</style>").unwrap().1;
-        let texts = body.split("<svg").filter_map(|part| part.rsplit("</svg>").next());
-        let texts = texts.flat_map(|part| part.split('<')).filter_map(|tag| Some(tag.split_once('>')?.1));
-        let words = texts.chain(stdout(&output).lines()).flat_map(str::split_whitespace);
-        let count =
-            |word: &str| word.trim_end_matches([',', ':', '.', ';']).replace(',', "").parse::<u64>().ok();
+        let texts = body
+            .split("<svg")
+            .filter_map(|part| part.rsplit("</svg>").next());
+        let texts = texts
+            .flat_map(|part| part.split('<'))
+            .filter_map(|tag| Some(tag.split_once('>')?.1));
+        let words = texts
+            .chain(stdout(&output).lines())
+            .flat_map(str::split_whitespace);
+        let count = |word: &str| {
+            word.trim_end_matches([',', ':', '.', ';'])
+                .replace(',', "")
+                .parse::<u64>()
+                .ok()
+        };
         let shown: BTreeSet<u64> = words.filter_map(count).collect();
         assert!(shown.len() > 40, "only {} counts are shown", shown.len());
         let missing: Vec<_> = shown.difference(&known).collect();
@@ -160,12 +251,26 @@ fn compressed_standard_input_is_read() {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(log().as_bytes()).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .args(["simulate", "-", "--limit", "5/10s", "--format", "json", "--algorithm", "sliding-log"])
+        .args([
+            "simulate",
+            "-",
+            "--limit",
+            "5/10s",
+            "--format",
+            "json",
+            "--algorithm",
+            "sliding-log",
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(&packed.finish().unwrap()).unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(&packed.finish().unwrap())
+        .unwrap();
     let output = child.wait_with_output().unwrap();
     let found = results(&serde_json::from_str(stdout(&output)).unwrap());
     assert_eq!(found[0]["denied"], 5);
@@ -174,11 +279,20 @@ fn compressed_standard_input_is_read() {
 #[test]
 fn lines_that_are_not_requests_are_shown_and_the_rest_is_replayed() {
     let log = file("garbage.log", format!("{}no\u{1b}[2J request\n", log()));
-    let output = simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--format", "json"]);
+    let output = simulate(&[
+        log.to_str().unwrap(),
+        "--limit",
+        "5/10s",
+        "--format",
+        "json",
+    ]);
     let found = results(&serde_json::from_str(stdout(&output)).unwrap());
     assert_eq!(found[0]["requests"], 11);
     let notes = String::from_utf8(output.stderr).unwrap();
-    assert!(notes.contains("1 of 12 lines are not requests") && notes.contains("garbage.log:12:"), "{notes}");
+    assert!(
+        notes.contains("1 of 12 lines are not requests") && notes.contains("garbage.log:12:"),
+        "{notes}"
+    );
     assert!(!notes.contains('\u{1b}'));
 }
 
@@ -187,8 +301,15 @@ fn a_report_is_one_page_that_escapes_the_log() {
     let evil = log().replace("\"curl\"", "\"<script>alert(1)</script>\"");
     let log = file("evil.log", evil);
     let page = path("report.html");
-    let args =
-        [log.to_str().unwrap(), "--limit", "2/10s", "--by", "user-agent", "--report", page.to_str().unwrap()];
+    let args = [
+        log.to_str().unwrap(),
+        "--limit",
+        "2/10s",
+        "--by",
+        "user-agent",
+        "--report",
+        page.to_str().unwrap(),
+    ];
     stdout(&simulate(&args));
     let page = fs::read_to_string(page).unwrap();
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !page.contains("<script"));
@@ -196,36 +317,82 @@ fn a_report_is_one_page_that_escapes_the_log() {
         assert!(!page.contains(outside), "{outside}");
     }
     let tags = |tag: &str| page.matches(tag).count();
-    for (open, close) in [("<svg", "</svg>"), ("<table", "</table>"), ("<g", "</g>"), ("<div", "</div>")] {
+    for (open, close) in [
+        ("<svg", "</svg>"),
+        ("<table", "</table>"),
+        ("<g", "</g>"),
+        ("<div", "</div>"),
+    ] {
         assert_eq!(tags(open), tags(close), "{open}");
     }
 }
 
 #[test]
 fn synthetic_traffic_is_determined_by_its_seed_and_has_the_requested_number_of_requests() {
-    let args =
-        ["--synthetic", "--sources", "20", "--requests", "5000", "--arrival", "bursty", "--limit", "5/1s"];
+    let args = [
+        "--synthetic",
+        "--sources",
+        "20",
+        "--requests",
+        "5000",
+        "--arrival",
+        "bursty",
+        "--limit",
+        "5/1s",
+    ];
     let one = json(&[&args[..], &["--threads", "1"]].concat());
     assert_eq!(one, json(&[&args[..], &["--threads", "3"]].concat()));
     assert_ne!(one, json(&[&args[..], &["--seed", "2"]].concat()));
-    assert_eq!((&one[0]["requests"], &one[0]["keys"]), (&5_000.into(), &20.into()));
+    assert_eq!(
+        (&one[0]["requests"], &one[0]["keys"]),
+        (&5_000.into(), &20.into())
+    );
     let global = json(&[&args[..], &["--by", "global"]].concat());
-    assert_eq!((&global[0]["requests"], &global[0]["keys"]), (&5_000.into(), &1.into()));
+    assert_eq!(
+        (&global[0]["requests"], &global[0]["keys"]),
+        (&5_000.into(), &1.into())
+    );
 }
 
 #[test]
 fn a_suggested_limit_denies_little_enough() {
     let log = file("suggest.log", log());
     let log = log.to_str().unwrap();
-    let args =
-        [log, "--suggest", "--window", "10s", "--deny-keys", "0%", "--algorithm", "sliding-log,fixed-window"];
+    let args = [
+        log,
+        "--suggest",
+        "--window",
+        "10s",
+        "--deny-keys",
+        "0%",
+        "--algorithm",
+        "sliding-log,fixed-window",
+    ];
     let found = json(&args);
-    let limits: Vec<&str> = found.iter().map(|each| each["limit"].as_str().unwrap()).collect();
+    let limits: Vec<&str> = found
+        .iter()
+        .map(|each| each["limit"].as_str().unwrap())
+        .collect();
     assert_eq!(limits, ["10/10s", "5/10s"]);
-    assert!(found.iter().all(|each| each["denied"] == 0 && each["suggested"] == true));
-    let half =
-        json(&[log, "--suggest", "--limit", "1/10s", "--deny-requests", "50%", "--algorithm", "sliding-log"]);
-    let limits: Vec<&str> = half.iter().map(|each| each["limit"].as_str().unwrap()).collect();
+    assert!(
+        found
+            .iter()
+            .all(|each| each["denied"] == 0 && each["suggested"] == true)
+    );
+    let half = json(&[
+        log,
+        "--suggest",
+        "--limit",
+        "1/10s",
+        "--deny-requests",
+        "50%",
+        "--algorithm",
+        "sliding-log",
+    ]);
+    let limits: Vec<&str> = half
+        .iter()
+        .map(|each| each["limit"].as_str().unwrap())
+        .collect();
     assert_eq!(limits, ["1/10s", "5/10s"]);
     assert!(half[0].get("suggested").is_none() && half[1]["suggested"] == true);
 }
@@ -235,34 +402,70 @@ fn an_algorithm_without_a_suitable_limit_does_not_affect_other_suggestions() {
     let log = file("unattainable.log", log());
     // Five concurrent requests never fit into a bucket of one.
     let list = "token-bucket:burst=1,sliding-log";
-    let args = [log.to_str().unwrap(), "--suggest", "--window", "10s", "--deny-keys", "0%", "--algorithm"];
+    let args = [
+        log.to_str().unwrap(),
+        "--suggest",
+        "--window",
+        "10s",
+        "--deny-keys",
+        "0%",
+        "--algorithm",
+    ];
     let output = simulate(&[&args[..], &[list]].concat());
     assert!(stdout(&output).contains("10/10s"));
     assert!(
         String::from_utf8_lossy(&output.stderr)
             .contains("token-bucket:burst=1 denies more than 0% of the keys")
     );
-    assert!(failure(&[&args[..], &["token-bucket:burst=1"]].concat()).contains("allow a larger share"));
+    assert!(
+        failure(&[&args[..], &["token-bucket:burst=1"]].concat()).contains("allow a larger share")
+    );
 }
 
 #[test]
 fn the_report_shows_the_cost_of_sharing_a_limit() {
-    let args =
-        ["--synthetic", "--sources", "1", "--requests", "20000", "--duration", "4s", "--limit", "3000/1s"];
-    let args = [&args[..], &["--algorithm", "sliding-window,leaky-bucket", "--nodes", "4"]].concat();
+    let args = [
+        "--synthetic",
+        "--sources",
+        "1",
+        "--requests",
+        "20000",
+        "--duration",
+        "4s",
+        "--limit",
+        "3000/1s",
+    ];
+    let args = [
+        &args[..],
+        &["--algorithm", "sliding-window,leaky-bucket", "--nodes", "4"],
+    ]
+    .concat();
     let leased = json(&args);
     let shared = &leased[0]["shared"];
     assert_eq!(
         (&shared["mode"], &shared["nodes"], &shared["over"]),
         (&"leased".into(), &4.into(), &0.into())
     );
-    assert_eq!((&shared["round_trip_us"], &leased[1]["shared"]["mode"]), (&500.0.into(), &"exact".into()));
+    assert_eq!(
+        (&shared["round_trip_us"], &leased[1]["shared"]["mode"]),
+        (&500.0.into(), &"exact".into())
+    );
     let exact = json(&[&args[..], &["--mode", "exact"]].concat());
     let trips = |found: &[Value]| found[0]["shared"]["round_trips"].as_u64().unwrap();
     assert!(trips(&leased) * 4 < trips(&exact));
     let page = path("fleet.html");
-    let args =
-        [&args[..], &["--node-life", "1s", "--rtt", "2ms", "--report", page.to_str().unwrap()]].concat();
+    let args = [
+        &args[..],
+        &[
+            "--node-life",
+            "1s",
+            "--rtt",
+            "2ms",
+            "--report",
+            page.to_str().unwrap(),
+        ],
+    ]
+    .concat();
     let output = simulate(&args);
     let words = "4 nodes, leased, 2ms to the authority and back, each dying after 1s";
     assert!(stdout(&output).contains(words), "{}", stdout(&output));
@@ -276,28 +479,79 @@ fn errors_about_arguments_say_what_to_do() {
     for (args, mend) in [
         (&[log][..], "--limit <N/DURATION>"),
         (&[log, "--limit", "5"], "a quota is N/duration"),
-        (&[log, "--limit", "5/10s", "--algorithm", "windows"], "choose from fixed-window"),
-        (&[log, "--limit", "5/10s", "--algorithm", "concurrency"], "such as sliding-window"),
-        (&[log, "--limit", "5/10s", "--by", "user"], "choose from ip, path"),
+        (
+            &[log, "--limit", "5/10s", "--algorithm", "windows"],
+            "choose from fixed-window",
+        ),
+        (
+            &[log, "--limit", "5/10s", "--algorithm", "concurrency"],
+            "such as sliding-window",
+        ),
+        (
+            &[log, "--limit", "5/10s", "--by", "user"],
+            "choose from ip, path",
+        ),
         (&[log, "--limit", "5/10s", "--format-in", "xml"], "jsonl"),
-        (&[log, "--limit", "2000000/10s", "--algorithm", "sliding-log"], "leave it out of --algorithm"),
-        (&[log, "--limit", "5/10s", "--report", "no/such/dir/page.html"], "no/such/dir/page.html"),
+        (
+            &[log, "--limit", "2000000/10s", "--algorithm", "sliding-log"],
+            "leave it out of --algorithm",
+        ),
+        (
+            &[log, "--limit", "5/10s", "--report", "no/such/dir/page.html"],
+            "no/such/dir/page.html",
+        ),
         (&[log, "--rules", "no-such.yaml"], "no-such.yaml"),
-        (&[log, "--rules", "no-such.yaml", "--limit", "5/10s"], "cannot be used with"),
-        (&[log, "--limit", "5/10s", "--from", "yesterday"], "2015-05-17"),
-        (&[log, "--limit", "5/10s", "--since", "2016-01-01"], "all 11 requests, from 2015-05-17 10:05:09"),
-        (&[log, "--limit", "5/10s", "--exclude", "path"], "as in path=/health*"),
-        (&[log, "--suggest", "--window", "10s", "--deny-keys", "1"], "as in 1%"),
+        (
+            &[log, "--rules", "no-such.yaml", "--limit", "5/10s"],
+            "cannot be used with",
+        ),
+        (
+            &[log, "--limit", "5/10s", "--from", "yesterday"],
+            "2015-05-17",
+        ),
+        (
+            &[log, "--limit", "5/10s", "--since", "2016-01-01"],
+            "all 11 requests, from 2015-05-17 10:05:09",
+        ),
+        (
+            &[log, "--limit", "5/10s", "--exclude", "path"],
+            "as in path=/health*",
+        ),
+        (
+            &[log, "--suggest", "--window", "10s", "--deny-keys", "1"],
+            "as in 1%",
+        ),
         (&[log, "--suggest", "--window", "0s"], "the window is zero"),
-        (&[log, "--limit", "5/10s", "--sources", "5"], "cannot be used with"),
-        (&["--synthetic", "--limit", "5/10s", "--by", "path"], "--by global"),
-        (&["--synthetic", "--limit", "5/10s", "--sources", "0"], "from 1 to"),
-        (&["--synthetic", "--limit", "5/10s", "--arrival", "smooth"], "choose poisson, bursty"),
-        (&[log, "--limit", "5/10s", "--mode", "leased"], "--nodes <N>"),
+        (
+            &[log, "--limit", "5/10s", "--sources", "5"],
+            "cannot be used with",
+        ),
+        (
+            &["--synthetic", "--limit", "5/10s", "--by", "path"],
+            "--by global",
+        ),
+        (
+            &["--synthetic", "--limit", "5/10s", "--sources", "0"],
+            "from 1 to",
+        ),
+        (
+            &["--synthetic", "--limit", "5/10s", "--arrival", "smooth"],
+            "choose poisson, bursty",
+        ),
+        (
+            &[log, "--limit", "5/10s", "--mode", "leased"],
+            "--nodes <N>",
+        ),
         (&[log, "--limit", "5/10s", "--nodes", "0"], "from 1 to 1000"),
-        (&[log, "--limit", "5/10s", "--nodes", "2", "--rtt", "1d"], "at most 1h"),
+        (
+            &[log, "--limit", "5/10s", "--nodes", "2", "--rtt", "1d"],
+            "at most 1h",
+        ),
         (&["--limit", "5/10s"], "<FILE"),
-        (&["no-such.log", "--limit", "5/10s"], "cannot open no-such.log"),
+        (
+            &["no-such.log", "--limit", "5/10s"],
+            "cannot open no-such.log",
+        ),
     ] {
         let message = failure(args);
         assert!(message.contains(mend), "{args:?}: {message}");
@@ -307,28 +561,49 @@ fn errors_about_arguments_say_what_to_do() {
 #[test]
 fn a_log_limit_too_high_for_a_log_leaves_it_out_of_the_default_set() {
     let log = file("high.log", log());
-    let output = simulate(&[log.to_str().unwrap(), "--limit", "2000000/10s", "--format", "json"]);
+    let output = simulate(&[
+        log.to_str().unwrap(),
+        "--limit",
+        "2000000/10s",
+        "--format",
+        "json",
+    ]);
     let found = results(&serde_json::from_str(stdout(&output)).unwrap());
     assert_eq!(found.len(), 5);
-    assert!(String::from_utf8_lossy(&output.stderr).contains("sliding-log is left out of 2000000/10s"));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("sliding-log is left out of 2000000/10s")
+    );
 }
 
 #[test]
 fn a_reader_that_closes_the_pipe_is_not_an_error() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-        .args(["simulate", "--synthetic", "--requests", "1000", "--format", "json"])
+        .args([
+            "simulate",
+            "--synthetic",
+            "--requests",
+            "1000",
+            "--format",
+            "json",
+        ])
         .args((1..400).flat_map(|limit| ["--limit".to_owned(), format!("{limit}/1s")]))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // The output is longer than a pipe holds, so the command is still writing when the reader closes it.
+    // The output is longer than a pipe holds, so the command is still writing when the reader
+    // closes it.
     let mut first = String::new();
-    BufReader::with_capacity(16, child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    BufReader::with_capacity(16, child.stdout.take().unwrap())
+        .read_line(&mut first)
+        .unwrap();
     let output = child.wait_with_output().unwrap();
     // On a busy machine it may have printed its progress.
     let told = String::from_utf8_lossy(&output.stderr);
-    let errors: Vec<&str> = told.lines().filter(|line| !line.starts_with("replaying: ")).collect();
+    let errors: Vec<&str> = told
+        .lines()
+        .filter(|line| !line.starts_with("replaying: "))
+        .collect();
     assert!(output.status.success() && errors.is_empty(), "{told}");
     assert_eq!(first, "{\n");
 }
@@ -343,51 +618,113 @@ fn suggest_alone_recommends_one_limit_with_its_reason_and_its_line_of_a_rules_fi
         (&recommended["algorithm"], &recommended["limit"]),
         (&"sliding-window".into(), &"10/1m".into())
     );
-    assert_eq!(recommended["yaml"], "- {name: per-ip, limit: 10/1m, algorithm: sliding-window, by: ip}");
-    assert!(recommended["reason"].as_str().unwrap().starts_with("it never admits more than the limit"));
+    assert_eq!(
+        recommended["yaml"],
+        "- {name: per-ip, limit: 10/1m, algorithm: sliding-window, by: ip}"
+    );
+    assert!(
+        recommended["reason"]
+            .as_str()
+            .unwrap()
+            .starts_with("it never admits more than the limit")
+    );
     let curve = recommended["curve"].as_array().unwrap();
     let at = |limit: u64| curve.iter().find(|point| point["limit"] == limit).unwrap();
     // Ten requests of one key in a minute.
-    assert_eq!((&at(5)["denied"], &at(8)["denied"], &at(10)["denied"]), (&5.into(), &2.into(), &0.into()));
+    assert_eq!(
+        (&at(5)["denied"], &at(8)["denied"], &at(10)["denied"]),
+        (&5.into(), &2.into(), &0.into())
+    );
     let busiest = &found["suggestion"]["busiest_window"][0];
     assert_eq!(
-        (&busiest["window"], &busiest["requests"]["p50"], &busiest["requests"]["most"]),
+        (
+            &busiest["window"],
+            &busiest["requests"]["p50"],
+            &busiest["requests"]["most"]
+        ),
         (&"1m".into(), &1.into(), &10.into())
     );
     let output = simulate(&[log, "--suggest", "--deny-keys", "0%"]);
     let table = stdout(&output);
-    assert!(table.contains("Begin with 10/1m and sliding-window: it never admits"), "{table}");
-    assert!(table.contains("  - {name: per-ip, limit: 10/1m, algorithm: sliding-window, by: ip}"), "{table}");
-    assert!(table.contains("requests of a key in its busiest 1m: p50 1, p90 10"), "{table}");
+    assert!(
+        table.contains("Begin with 10/1m and sliding-window: it never admits"),
+        "{table}"
+    );
+    assert!(
+        table.contains("  - {name: per-ip, limit: 10/1m, algorithm: sliding-window, by: ip}"),
+        "{table}"
+    );
+    assert!(
+        table.contains("requests of a key in its busiest 1m: p50 1, p90 10"),
+        "{table}"
+    );
 }
 
 #[test]
 fn excluded_requests_and_those_outside_the_time_range_are_not_replayed() {
     let log = file("exclude.log", log());
-    let args = [log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "sliding-log"];
+    let args = [
+        log.to_str().unwrap(),
+        "--limit",
+        "5/10s",
+        "--algorithm",
+        "sliding-log",
+    ];
     let requests = |more: &[&str]| {
         let document = document(&[&args[..], more].concat());
-        (document["trials"][0]["requests"].as_u64().unwrap(), document["excluded"].as_u64().unwrap())
+        (
+            document["trials"][0]["requests"].as_u64().unwrap(),
+            document["excluded"].as_u64().unwrap(),
+        )
     };
     assert_eq!(requests(&[]), (11, 0));
     assert_eq!(requests(&["--exclude", "ip=10.0.0.1"]), (1, 10));
-    assert_eq!(requests(&["--exclude", "ip=10.0.0.9", "--exclude", "user-agent=c*l"][..2]), (11, 0));
+    assert_eq!(
+        requests(&["--exclude", "ip=10.0.0.9", "--exclude", "user-agent=c*l"][..2]),
+        (11, 0)
+    );
     assert_eq!(requests(&["--from", "2015-05-17T10:05:10Z"]), (6, 5));
-    assert_eq!(requests(&["--since", "2015-05-17T10:05:10Z", "--until", "2015-05-17T10:05:30Z"]), (5, 6));
+    assert_eq!(
+        requests(&[
+            "--since",
+            "2015-05-17T10:05:10Z",
+            "--until",
+            "2015-05-17T10:05:30Z"
+        ]),
+        (5, 6)
+    );
     assert!(
-        failure(&[&args[..], &["--exclude", "path=/*"]].concat()).contains("see --from, --to and --exclude")
+        failure(&[&args[..], &["--exclude", "path=/*"]].concat())
+            .contains("see --from, --to and --exclude")
     );
 }
 
 #[test]
 fn the_clients_of_a_vhost_combined_log_are_not_its_servers() {
-    let log = file("vhost.log", log().replace("10.0.0.", "www.example.com:80 10.0.0."));
-    let found = document(&[log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "sliding-log"]);
+    let log = file(
+        "vhost.log",
+        log().replace("10.0.0.", "www.example.com:80 10.0.0."),
+    );
+    let found = document(&[
+        log.to_str().unwrap(),
+        "--limit",
+        "5/10s",
+        "--algorithm",
+        "sliding-log",
+    ]);
     assert_eq!(
-        (&found["trials"][0]["keys"], &found["trials"][0]["most_denied"][0]["key"]),
+        (
+            &found["trials"][0]["keys"],
+            &found["trials"][0]["most_denied"][0]["key"]
+        ),
         (&2.into(), &"10.0.0.1".into())
     );
-    assert!(found["source"].as_str().unwrap().ends_with("(a vhost_combined access log)"));
+    assert!(
+        found["source"]
+            .as_str()
+            .unwrap()
+            .ends_with("(a vhost_combined access log)")
+    );
 }
 
 #[test]
@@ -413,28 +750,51 @@ fn a_report_can_be_standard_output_and_names_its_command() {
     let log = file("page.log", log());
     let output = simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--report", "-"]);
     let page = stdout(&output);
-    assert!(page.starts_with("<!doctype html>") && page.ends_with("</html>\n"), "{page}");
-    assert!(page.contains("--limit 5/10s --report -</code> 20"), "{page}");
-    assert!(page.contains("5/10s denies 5 of 11 requests (45.5%) and touches 1 of 2 keys"), "{page}");
+    assert!(
+        page.starts_with("<!doctype html>") && page.ends_with("</html>\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("--limit 5/10s --report -</code> 20"),
+        "{page}"
+    );
+    assert!(
+        page.contains("5/10s denies 5 of 11 requests (45.5%) and touches 1 of 2 keys"),
+        "{page}"
+    );
     assert!(!Path::new("-").exists());
 }
 
 #[test]
 fn a_report_shows_when_the_most_denied_keys_were_denied() {
     let log = file("heat.log", log());
-    let output =
-        simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--algorithm", "sliding-log", "--report", "-"]);
+    let output = simulate(&[
+        log.to_str().unwrap(),
+        "--limit",
+        "5/10s",
+        "--algorithm",
+        "sliding-log",
+        "--report",
+        "-",
+    ]);
     let page = stdout(&output);
-    let row = page.lines().find(|line| line.contains("class=\"heat-row\"")).unwrap();
+    let row = page
+        .lines()
+        .find(|line| line.contains("class=\"heat-row\""))
+        .unwrap();
     assert!(row.contains("aria-label=\"10.0.0.1\""), "{row}");
-    // Five requests in one second are admitted, the next five denied: only they are in the key's cells.
+    // Five requests in one second are admitted, the next five denied: only they are in the key's
+    // cells.
     let denied: u32 = row
         .split("<title>")
         .skip(1)
         .map(|cell| cell.split(' ').next().unwrap().parse::<u32>().unwrap())
         .sum();
-    let asked: u32 =
-        row.split(" of ").skip(1).map(|cell| cell.split(' ').next().unwrap().parse::<u32>().unwrap()).sum();
+    let asked: u32 = row
+        .split(" of ")
+        .skip(1)
+        .map(|cell| cell.split(' ').next().unwrap().parse::<u32>().unwrap())
+        .sum();
     assert_eq!((asked, denied), (10, 5), "{row}");
     // A key without denials has no row.
     assert_eq!(page.matches("class=\"heat-row\"").count(), 1);
@@ -465,7 +825,13 @@ fn each_limit_of_a_rules_file_is_replayed_on_its_requests() {
   - {name: permits, limit: 5, algorithm: concurrency}
 ",
     );
-    let args = [log.to_str().unwrap(), "--rules", rules.to_str().unwrap(), "--exclude", "path=/static/*"];
+    let args = [
+        log.to_str().unwrap(),
+        "--rules",
+        rules.to_str().unwrap(),
+        "--exclude",
+        "path=/static/*",
+    ];
     let found = document(&args);
     let trials: Vec<(&str, u64, u64, u64)> = found["trials"]
         .as_array()
@@ -492,23 +858,41 @@ fn each_limit_of_a_rules_file_is_replayed_on_its_requests() {
     assert_eq!(trials, expected);
     assert_eq!(found["excluded"], 10);
     let warnings = found["warnings"].to_string();
-    assert!(warnings.contains("nobody concerns none of the 30 requests (path=/none*)"), "{warnings}");
+    assert!(
+        warnings.contains("nobody concerns none of the 30 requests (path=/none*)"),
+        "{warnings}"
+    );
     assert!(warnings.contains("all is a shadow limit"), "{warnings}");
     let output = simulate(&args);
-    assert!(stdout(&output).contains("logins (4/1m): 10 requests by 1 key"), "{}", stdout(&output));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("the limit permits is left out: concurrency"));
+    assert!(
+        stdout(&output).contains("logins (4/1m): 10 requests by 1 key"),
+        "{}",
+        stdout(&output)
+    );
+    assert!(
+        String::from_utf8_lossy(&output.stderr)
+            .contains("the limit permits is left out: concurrency")
+    );
 }
 
-/// Reads the output of `--follow` until a line contains these words. It prints one line per second, so a minute is enough.
+/// Reads the output of `--follow` until a line contains these words. It prints one line per second,
+/// so a minute is enough.
 fn line_with(lines: &mut impl Iterator<Item = std::io::Result<String>>, words: &str) -> String {
-    let found = lines.take(60).map(Result::unwrap).find(|line| line.contains(words));
+    let found = lines
+        .take(60)
+        .map(Result::unwrap)
+        .find(|line| line.contains(words));
     found.unwrap_or_else(|| panic!("no line of the first sixty has {words:?}"))
 }
 
 fn following(args: &[&str]) -> std::process::Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     command.arg("simulate").args(args).arg("--follow");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 #[test]
@@ -520,13 +904,13 @@ fn a_log_on_standard_input_is_followed_to_its_end_with_a_total() {
     let (first, second) = log.split_at(log.len() / 2);
     input.write_all(first.as_bytes()).unwrap();
     line_with(&mut lines, "requests");
-    // The line that was cut in two is one request, and the limit's state continues from one second to the next.
+    // The line that was cut in two is one request, and the limit's state continues from one second
+    // to the next.
     input.write_all(second.as_bytes()).unwrap();
     input.write_all(b"nonsense\n").unwrap();
     drop(input);
     let sum = line_with(&mut lines, "in all");
-    let says =
-        "11 requests of 2 keys; sliding-window 2/1h denies 8 (72.7%) of 1 keys; 1 lines are not requests";
+    let says = "11 requests of 2 keys; sliding-window 2/1h denies 8 (72.7%) of 1 keys; 1 lines are not requests";
     assert!(sum.ends_with(says), "{sum}");
     assert!(child.wait().unwrap().success());
 }
@@ -546,13 +930,21 @@ fn a_file_is_followed_from_its_end_and_through_its_rotation() {
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     line_with(&mut lines, "\"requests\":0");
     let line = log().lines().next().unwrap().to_owned() + "\n";
-    fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(line.as_bytes()).unwrap();
+    fs::OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .unwrap()
+        .write_all(line.as_bytes())
+        .unwrap();
     line_with(&mut lines, "\"requests\":1");
     fs::rename(&path, path.with_extension("1")).unwrap();
     fs::write(&path, line.repeat(3)).unwrap();
     let rotated = line_with(&mut lines, "\"requests\":3");
     let rotated: Value = serde_json::from_str(&rotated).unwrap();
-    assert_eq!(rotated["limits"][0]["denied"], 3, "the key has used its limit before: {rotated}");
+    assert_eq!(
+        rotated["limits"][0]["denied"], 3,
+        "the key has used its limit before: {rotated}"
+    );
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -562,7 +954,12 @@ fn inputs_that_cannot_be_followed_are_refused() {
     assert!(failure(&["a.log", "b.log", "--limit", "1/1s", "--follow"]).contains("one log"));
     assert!(failure(&["a.log", "--suggest", "--follow"]).contains("--follow"));
     let mut child = following(&["-", "--limit", "2/1h"]);
-    child.stdin.take().unwrap().write_all(b"nothing known\n").unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"nothing known\n")
+        .unwrap();
     assert!(!child.wait().unwrap().success());
 }
 
@@ -582,12 +979,22 @@ fn lines_behind_what_a_collector_puts_in_front_give_the_same_result() {
     .enumerate()
     {
         let wrapped: Vec<String> = log().lines().map(|line| format!("{front}{line}")).collect();
-        assert_eq!(args(&file(&format!("wrapped-{at}.log"), wrapped.join("\n"))), expected, "{front}");
+        assert_eq!(
+            args(&file(&format!("wrapped-{at}.log"), wrapped.join("\n"))),
+            expected,
+            "{front}"
+        );
     }
-    let unknown: Vec<String> = log().lines().map(|line| format!("app INFO request {line}")).collect();
+    let unknown: Vec<String> = log()
+        .lines()
+        .map(|line| format!("app INFO request {line}"))
+        .collect();
     let log = file("unknown-front.log", unknown.join("\n"));
     let error = failure(&[log.to_str().unwrap(), "--limit", "5/10s"]);
-    assert!(error.contains("is in no form that can be replayed"), "{error}");
+    assert!(
+        error.contains("is in no form that can be replayed"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -598,9 +1005,17 @@ fn a_report_never_replaces_what_is_read() {
     std::os::unix::fs::symlink(&log, &link).unwrap();
     let before = fs::read(&log).unwrap();
     for report in [&log, &link] {
-        let error =
-            failure(&[log.to_str().unwrap(), "--limit", "5/10s", "--report", report.to_str().unwrap()]);
-        assert!(error.contains("would overwrite") && error.contains("another name"), "{error}");
+        let error = failure(&[
+            log.to_str().unwrap(),
+            "--limit",
+            "5/10s",
+            "--report",
+            report.to_str().unwrap(),
+        ]);
+        assert!(
+            error.contains("would overwrite") && error.contains("another name"),
+            "{error}"
+        );
     }
     assert_eq!(fs::read(&log).unwrap(), before);
 }
@@ -608,18 +1023,41 @@ fn a_report_never_replaces_what_is_read() {
 #[test]
 fn a_condition_on_a_field_that_no_line_has_is_refused() {
     let log = file("condition.log", log());
-    let run =
-        |condition: &str| simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--exclude", condition]);
+    let run = |condition: &str| {
+        simulate(&[
+            log.to_str().unwrap(),
+            "--limit",
+            "5/10s",
+            "--exclude",
+            condition,
+        ])
+    };
     let error = String::from_utf8(run("pathh=/x").stderr).unwrap();
-    assert!(error.contains("no line has the field `pathh`") && error.contains("ip, path, method"), "{error}");
-    assert!(run("path=/x").status.success(), "it excludes nothing here, but it might");
-    let lines =
-        "{\"time\":1,\"ip\":\"a\",\"uri\":\"/\"}\n{\"time\":2,\"ip\":\"a\",\"uri\":\"/\",\"kind\":\"x\"}\n";
+    assert!(
+        error.contains("no line has the field `pathh`") && error.contains("ip, path, method"),
+        "{error}"
+    );
+    assert!(
+        run("path=/x").status.success(),
+        "it excludes nothing here, but it might"
+    );
+    let lines = "{\"time\":1,\"ip\":\"a\",\"uri\":\"/\"}\n{\"time\":2,\"ip\":\"a\",\"uri\":\"/\",\"kind\":\"x\"}\n";
     let log = file("condition.jsonl", lines);
-    let run =
-        |condition: &str| simulate(&[log.to_str().unwrap(), "--limit", "5/10s", "--exclude", condition]);
+    let run = |condition: &str| {
+        simulate(&[
+            log.to_str().unwrap(),
+            "--limit",
+            "5/10s",
+            "--exclude",
+            condition,
+        ])
+    };
     assert!(run("kind=x").status.success(), "one of the lines has it");
-    assert!(String::from_utf8(run("knd=x").stderr).unwrap().contains("no line has the field `knd`"));
+    assert!(
+        String::from_utf8(run("knd=x").stderr)
+            .unwrap()
+            .contains("no line has the field `knd`")
+    );
 }
 
 #[test]
@@ -634,16 +1072,19 @@ fn keys_that_occur_once_cause_a_warning() {
         })
         .collect();
     let log = file("once.log", lines.join("\n"));
-    let notes = String::from_utf8(simulate(&[log.to_str().unwrap(), "--limit", "5/10s"]).stderr).unwrap();
+    let notes =
+        String::from_utf8(simulate(&[log.to_str().unwrap(), "--limit", "5/10s"]).stderr).unwrap();
     assert!(
-        notes.contains("200 keys in 200 requests") && notes.contains("Is `ip` what identifies a client"),
+        notes.contains("200 keys in 200 requests")
+            && notes.contains("Is `ip` what identifies a client"),
         "{notes}"
     );
 }
 
 #[test]
 fn a_cost_of_a_trace_is_a_cost_and_not_as_many_requests() {
-    // 300 s of a byte limit: each key takes 4 MB and then, too much for the rest of its window, 2 MB.
+    // 300 s of a byte limit: each key takes 4 MB and then, too much for the rest of its window, 2
+    // MB.
     let mut trace = Vec::from(
         *br#"{"tidegate_trace":1,"share":"100%","fresh":true,"from":"1790000000.0","until":"1790000300.0"}
 {"limit":"bytes","rule":"{algorithm: sliding-window, limit: 5000000/1s}"}
@@ -674,8 +1115,17 @@ fn a_cost_of_a_trace_is_a_cost_and_not_as_many_requests() {
         let results = told["trials"][trial]["results"].as_array().unwrap();
         assert_eq!(results.len(), 4);
         for result in results {
-            let found = [&result["admitted"], &result["denied"], &result["worst_window"]].map(Value::as_u64);
-            assert_eq!(found, [Some(admitted), Some(600 - admitted), Some(most)], "{result}");
+            let found = [
+                &result["admitted"],
+                &result["denied"],
+                &result["worst_window"],
+            ]
+            .map(Value::as_u64);
+            assert_eq!(
+                found,
+                [Some(admitted), Some(600 - admitted), Some(most)],
+                "{result}"
+            );
         }
     }
     let nodes = document(&[
@@ -689,7 +1139,12 @@ fn a_cost_of_a_trace_is_a_cost_and_not_as_many_requests() {
         "--algorithm",
         "sliding-window",
     ]);
-    assert!(results(&nodes).iter().all(|result| result["admitted"] == 300), "{nodes}");
+    assert!(
+        results(&nodes)
+            .iter()
+            .all(|result| result["admitted"] == 300),
+        "{nodes}"
+    );
     assert!(failure(&[trace, "--suggest"]).contains("try limits with --limit"));
 }
 
@@ -699,51 +1154,100 @@ fn a_cost_that_is_charged_after_the_answer_overspends_by_what_was_in_flight() {
     let lines = |tokens: u32| {
         let line = |at: u32| {
             let time = 1_431_857_100.0 + f64::from(at) / 10.0;
-            format!(r#"{{"ts":{time},"user":"a","usage":{{"total_tokens":{tokens}}},"duration":1000}}"#)
-                + "\n"
+            format!(
+                r#"{{"ts":{time},"user":"a","usage":{{"total_tokens":{tokens}}},"duration":1000}}"#
+            ) + "\n"
         };
         (0..200).map(line).collect::<String>()
     };
     let admitted = |name: &str, tokens, more: &[&str]| {
         let log = file(name, lines(tokens));
-        let args =
-            [log.to_str().unwrap(), "--by", "user", "--limit", "1000/1m", "--algorithm", "fixed-window"];
+        let args = [
+            log.to_str().unwrap(),
+            "--by",
+            "user",
+            "--limit",
+            "1000/1m",
+            "--algorithm",
+            "fixed-window",
+        ];
         let row = json(&[&args[..], &["--charge", "usage.total_tokens"], more].concat()).remove(0);
-        (row["admitted"].as_u64().unwrap(), row["worst_window"].as_u64().unwrap())
+        (
+            row["admitted"].as_u64().unwrap(),
+            row["worst_window"].as_u64().unwrap(),
+        )
     };
     // As a service that charges at once: the table in the book.
     for (tokens, pass) in [(100, 11), (300, 4), (1_200, 1)] {
-        assert_eq!(admitted("charged.jsonl", tokens, &[]), (pass, pass * u64::from(tokens)));
+        assert_eq!(
+            admitted("charged.jsonl", tokens, &[]),
+            (pass, pass * u64::from(tokens))
+        );
     }
     // Until the fourth answer ends after 1.3 s, thirteen requests have come.
-    assert_eq!(admitted("charged-late.jsonl", 300, &["--took", "duration:ms"]), (13, 3_900));
+    assert_eq!(
+        admitted("charged-late.jsonl", 300, &["--took", "duration:ms"]),
+        (13, 3_900)
+    );
     let log = file("charged.log", log());
     let log = log.to_str().unwrap();
     // Five bytes each: three requests exceed ten.
-    let args = [log, "--limit", "10/1m", "--algorithm", "sliding-log,token-bucket", "--charge", "bytes"];
-    let denied: Vec<_> = json(&args).iter().map(|row| row["denied"].clone()).collect();
+    let args = [
+        log,
+        "--limit",
+        "10/1m",
+        "--algorithm",
+        "sliding-log,token-bucket",
+        "--charge",
+        "bytes",
+    ];
+    let denied: Vec<_> = json(&args)
+        .iter()
+        .map(|row| row["denied"].clone())
+        .collect();
     assert_eq!(denied, [7, 7]);
     let table = simulate(&args);
-    assert!(stdout(&table).contains("bytes charged after the answer"), "{}", stdout(&table));
+    assert!(
+        stdout(&table).contains("bytes charged after the answer"),
+        "{}",
+        stdout(&table)
+    );
     let missing = failure(&[log, "--limit", "10/1m", "--charge", "usage.total_tokens"]);
-    assert!(missing.contains("usage.total_tokens") && missing.contains("has bytes"), "{missing}");
+    assert!(
+        missing.contains("usage.total_tokens") && missing.contains("has bytes"),
+        "{missing}"
+    );
     let rules = "limits: [{name: out, limit: 10/1m, algorithm: fixed-window}]";
     let rules = file("charged.yaml", rules);
-    assert_eq!(json(&[log, "--rules", rules.to_str().unwrap(), "--charge", "bytes"])[0]["denied"], 7);
+    assert_eq!(
+        json(&[log, "--rules", rules.to_str().unwrap(), "--charge", "bytes"])[0]["denied"],
+        7
+    );
 }
 
 #[test]
 fn a_key_that_has_nearly_everything_is_warned_of() {
-    let line = |ip: &str| format!("{ip} - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5\n");
-    let log = file("proxy.log", line("10.0.0.1").repeat(190) + &line("10.0.0.2").repeat(10));
+    let line =
+        |ip: &str| format!("{ip} - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5\n");
+    let log = file(
+        "proxy.log",
+        line("10.0.0.1").repeat(190) + &line("10.0.0.2").repeat(10),
+    );
     let log = log.to_str().unwrap();
-    let warned = |args: &[&str]| String::from_utf8(simulate(&[&[log], args].concat()).stderr).unwrap();
+    let warned =
+        |args: &[&str]| String::from_utf8(simulate(&[&[log], args].concat()).stderr).unwrap();
     let told = warned(&["--limit", "5/10s"]);
-    assert!(told.contains("the key 10.0.0.1 has 190 of 200 requests") && told.contains("--by"), "{told}");
+    assert!(
+        told.contains("the key 10.0.0.1 has 190 of 200 requests") && told.contains("--by"),
+        "{told}"
+    );
     assert!(!warned(&["--limit", "5/10s", "--by", "global"]).contains("the key"));
     let rules = file("proxy.yaml", "limits: [{name: each, limit: 5/1s}]");
     let told = warned(&["--rules", rules.to_str().unwrap()]);
-    assert!(told.contains("each: the key 10.0.0.1 has 190 of 200"), "{told}");
+    assert!(
+        told.contains("each: the key 10.0.0.1 has 190 of 200"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -763,8 +1267,15 @@ fn every_option_of_the_rules_is_replayed_as_it_is_served() {
         let found = document(&[log.to_str().unwrap(), "--rules", rules.to_str().unwrap()]);
         let trial = &found["trials"][0];
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        let replayed = format!("{} {}", text(&trial["results"][0]["algorithm"]), text(&trial["limit"]));
-        let served = rules::parse_policy(&format!("{{{policy}}}")).unwrap().policy().unwrap();
+        let replayed = format!(
+            "{} {}",
+            text(&trial["results"][0]["algorithm"]),
+            text(&trial["limit"])
+        );
+        let served = rules::parse_policy(&format!("{{{policy}}}"))
+            .unwrap()
+            .policy()
+            .unwrap();
         assert_eq!(replayed.parse::<Policy>().unwrap(), served, "{policy}");
     }
 }

@@ -16,23 +16,34 @@ use program::{PATIENCE, Serving, scratch, tidegate};
 use tidegate_core::{Clock, Nanos, clock::SystemClock};
 use tidegate_redis_servers::{Reply, Server, eventually};
 
-/// A server process with these rules on this store, once it has reached it. Its deadline is long, for busy machines.
+/// A server process with these rules on this store, once it has reached it. Its deadline is long,
+/// for busy machines.
 fn serve(name: &str, store: &str, limit: &str) -> Serving {
     let rules = scratch(name).join("rules.yaml");
-    fs::write(&rules, format!("limits: [{{name: hot, limit: 5000/12h, {limit}}}]")).unwrap();
+    fs::write(
+        &rules,
+        format!("limits: [{{name: hot, limit: 5000/12h, {limit}}}]"),
+    )
+    .unwrap();
     let rules = rules.to_str().unwrap();
     let server = Serving::with(&["--rules", rules, "--store", store, "--store-deadline", "5s"]);
-    eventually("the store has been reached", || server.get("/readyz").contains("\"ready\""));
+    eventually("the store has been reached", || {
+        server.get("/readyz").contains("\"ready\"")
+    });
     server
 }
 
-/// Sends pipelines on a connection and counts the admissions, until it has sent this many requests or the server is gone.
+/// Sends pipelines on a connection and counts the admissions, until it has sent this many requests
+/// or the server is gone.
 fn ask(mut stream: TcpStream, requests: usize, admitted: &AtomicUsize) {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut replies = BufReader::new(stream.try_clone().unwrap());
     let mut line = String::new();
     for _ in 0..requests / 10 {
-        if stream.write_all(&b"ACQUIRE hot key\r\n".repeat(10)).is_err() {
+        if stream
+            .write_all(&b"ACQUIRE hot key\r\n".repeat(10))
+            .is_err()
+        {
             return;
         }
         for at in 0..10 * 6 {
@@ -58,8 +69,8 @@ fn hammer(address: &str, requests: usize, admitted: &AtomicUsize) {
     });
 }
 
-/// How much two processes admit of 5,000 while both get far more requests. If `kill` is set, one of them is killed and
-/// replaced halfway.
+/// How much two processes admit of 5,000 while both get far more requests. If `kill` is set, one of
+/// them is killed and replaced halfway.
 fn admitted_by_two(name: &str, limit: &str, kill: bool) -> usize {
     let store = Server::start(&[]);
     let start = |number: u32| serve(&format!("{name}-{number}"), &store.address(), limit);
@@ -72,14 +83,19 @@ fn admitted_by_two(name: &str, limit: &str, kill: bool) -> usize {
             // Before the server is killed.
             let stream = TcpStream::connect(&second.resp).unwrap();
             scope.spawn(move || ask(stream, 1_000_000, count));
-            eventually("some was admitted", || admitted.load(Ordering::Relaxed) > 500);
+            eventually("some was admitted", || {
+                admitted.load(Ordering::Relaxed) > 500
+            });
             second.child.kill().unwrap();
             second = start(3);
         }
         hammer(&second.resp, 4_000, &admitted);
     });
     let metrics = first.get("/metrics");
-    let leased = metrics.lines().find(|line| line.contains("{by=\"lease\"}")).unwrap();
+    let leased = metrics
+        .lines()
+        .find(|line| line.contains("{by=\"lease\"}"))
+        .unwrap();
     assert!(!leased.ends_with(" 0"), "{leased}");
     admitted.into_inner()
 }
@@ -111,31 +127,49 @@ fn problems_of_a_store_are_logged_immediately_without_a_flood() {
     let server = serve("log", &store.address(), "on_error: open");
     store.ask(&["FLUSHALL"]);
     assert!(server.ask("ACQUIRE hot key").starts_with("*5 :0"));
-    let Reply::Array(keys) = store.ask(&["KEYS", "tidegate:hot:*"]) else { panic!("there is a key") };
+    let Reply::Array(keys) = store.ask(&["KEYS", "tidegate:hot:*"]) else {
+        panic!("there is a key")
+    };
     store.ask(&["SET", keys[0].text(), "another program's"]);
     for _ in 0..20 {
         assert!(server.ask("ACQUIRE hot key").starts_with("*5 :0"));
     }
     let told = server.logs("the shared store made no decision");
     // The log names the limit but not the key, which may be a secret.
-    assert!(told.contains("tidegate:hot:") && !told.contains(keys[0].text()), "{told}");
+    assert!(
+        told.contains("tidegate:hot:") && !told.contains(keys[0].text()),
+        "{told}"
+    );
     assert!(told.contains("choose another prefix or name"), "{told}");
     drop(store);
     // At most once a minute; a busy machine may log one.
-    let lines = || server.log.recv_timeout(PATIENCE).expect("the log says that the store is down");
-    let before = std::iter::repeat_with(lines).take_while(|line| !line.contains("the shared store is down"));
+    let lines = || {
+        server
+            .log
+            .recv_timeout(PATIENCE)
+            .expect("the log says that the store is down")
+    };
+    let before =
+        std::iter::repeat_with(lines).take_while(|line| !line.contains("the shared store is down"));
     assert!(before.count() < 5);
 
     // Valid addresses without such a store.
     for (address, told) in [
         ("redis+cluster://127.0.0.1:1", "cannot reach the store"),
-        ("redis+sentinel://127.0.0.1:1/main", "cannot reach the store"),
+        (
+            "redis+sentinel://127.0.0.1:1/main",
+            "cannot reach the store",
+        ),
         ("redis+unix:///nowhere/redis.sock", "cannot reach the store"),
     ] {
         let server = Serving::with(&["--store", address]);
         let line = server.logs("the shared store is down");
         assert!(line.contains(told), "{address}: {line}");
-        assert!(server.get("/readyz").contains("\"down\""), "{address}: {}", server.get("/readyz"));
+        assert!(
+            server.get("/readyz").contains("\"down\""),
+            "{address}: {}",
+            server.get("/readyz")
+        );
     }
 }
 
@@ -151,12 +185,27 @@ fn no_part_of_a_password_is_printed_for_an_address_that_is_refused() {
         ("redis://tg:my Secret99word@127.0.0.1:port", "--store"),
         ("redis://:Secret99@127.0.0.1:99999", "--store"),
         ("tg:Secret99@127.0.0.1:1", "an address begins with redis://"),
-        ("http://tg:Secret99@127.0.0.1:1", "an address begins with redis://"),
-        ("redis+cluster://:Secret99@127.0.0.1:1,127.0.0.1:x", "--store"),
-        ("redis+sentinel://:Secret99@127.0.0.1:1?sentinel_password=Secret99", "--store"),
-        ("redis+sentinel://127.0.0.1:1/main?sentinel_pasword=Secret99", "--store"),
+        (
+            "http://tg:Secret99@127.0.0.1:1",
+            "an address begins with redis://",
+        ),
+        (
+            "redis+cluster://:Secret99@127.0.0.1:1,127.0.0.1:x",
+            "--store",
+        ),
+        (
+            "redis+sentinel://:Secret99@127.0.0.1:1?sentinel_password=Secret99",
+            "--store",
+        ),
+        (
+            "redis+sentinel://127.0.0.1:1/main?sentinel_pasword=Secret99",
+            "--store",
+        ),
         ("redis+unix:///nowhere?pas=Secret99", "--store"),
-        ("rediss://:Secret99@127.0.0.1:1/#insecure", "#insecure is not supported"),
+        (
+            "rediss://:Secret99@127.0.0.1:1/#insecure",
+            "#insecure is not supported",
+        ),
     ] {
         for by_variable in [false, true] {
             let mut command = tidegate();
@@ -167,11 +216,16 @@ fn no_part_of_a_password_is_printed_for_an_address_that_is_refused() {
                 command.args(["--store", address]);
             }
             let output = command.output().unwrap();
-            let (out, err) =
-                (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            let (out, err) = (
+                String::from_utf8_lossy(&output.stdout),
+                String::from_utf8_lossy(&output.stderr),
+            );
             assert_eq!(output.status.code(), Some(1), "{address}: {out}{err}");
             assert!(err.contains(told), "{address}: {err}");
-            assert!(!out.contains(PART) && !err.contains(PART), "{address}: {out}{err}");
+            assert!(
+                !out.contains(PART) && !err.contains(PART),
+                "{address}: {out}{err}"
+            );
         }
     }
 }
@@ -186,9 +240,20 @@ fn a_stores_password_comes_from_a_file_or_a_variable_and_is_never_printed() {
         fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let (right, wrong) = (write("right", "my?Secret99word\r\n"), write("wrong", "Secret99\n"));
+    let (right, wrong) = (
+        write("right", "my?Secret99word\r\n"),
+        write("wrong", "Secret99\n"),
+    );
     let start = |variables: &[(&str, &str)], arguments: &[&str]| {
-        let listen = ["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--store", &address];
+        let listen = [
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--resp",
+            "127.0.0.1:0",
+            "--store",
+            &address,
+        ];
         let variables = variables.iter().copied();
         Serving::run(tidegate().args(listen).args(arguments).envs(variables))
     };
@@ -199,35 +264,62 @@ fn a_stores_password_comes_from_a_file_or_a_variable_and_is_never_printed() {
         start(&[("TIDEGATE_STORE_PASSWORD", secret)], &[]),
         start(&[], &["--store-password", secret]),
     ] {
-        eventually("it is ready", || server.get("/readyz").contains("\"ready\""));
+        eventually("it is ready", || {
+            server.get("/readyz").contains("\"ready\"")
+        });
         assert!(!server.told.contains(PART), "{}", server.told);
     }
     let denied = start(&[], &["--store-password-file", &wrong]);
     let line = denied.logs("the shared store is down");
-    assert!(line.contains("WRONGPASS") || line.contains("password"), "{line}");
-    for told in [line, denied.get("/readyz"), denied.get("/metrics"), denied.told.clone()] {
+    assert!(
+        line.contains("WRONGPASS") || line.contains("password"),
+        "{line}"
+    );
+    for told in [
+        line,
+        denied.get("/readyz"),
+        denied.get("/metrics"),
+        denied.told.clone(),
+    ] {
         assert!(!told.contains(PART), "{told}");
     }
     let none = directory.join("none");
     let output = tidegate()
-        .args(["serve", "--store", &address, "--store-password-file", none.to_str().unwrap()])
+        .args([
+            "serve",
+            "--store",
+            &address,
+            "--store-password-file",
+            none.to_str().unwrap(),
+        ])
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(1));
     let told = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(told.contains("--store-password-file") && told.contains("none"), "{told}");
+    assert!(
+        told.contains("--store-password-file") && told.contains("none"),
+        "{told}"
+    );
     // The help must not show the environment's value.
-    let help =
-        tidegate().args(["serve", "--help"]).env("TIDEGATE_STORE_PASSWORD", "Secret99").output().unwrap();
+    let help = tidegate()
+        .args(["serve", "--help"])
+        .env("TIDEGATE_STORE_PASSWORD", "Secret99")
+        .output()
+        .unwrap();
     assert!(!String::from_utf8_lossy(&help.stdout).contains(PART));
 }
 
 /// The permissions in a text, sorted: the first consecutive words with a plus sign.
 fn rights(text: &str) -> Vec<&str> {
-    let words =
-        text.split(|c: char| c.is_whitespace() || "`,;.!/\\".contains(c)).filter(|word| !word.is_empty());
-    let is_right = |word: &&str| word.starts_with('+') && word[1..].bytes().all(|c| c.is_ascii_lowercase());
-    let mut rights: Vec<&str> = words.skip_while(|word| *word != "+eval").take_while(is_right).collect();
+    let words = text
+        .split(|c: char| c.is_whitespace() || "`,;.!/\\".contains(c))
+        .filter(|word| !word.is_empty());
+    let is_right =
+        |word: &&str| word.starts_with('+') && word[1..].bytes().all(|c| c.is_ascii_lowercase());
+    let mut rights: Vec<&str> = words
+        .skip_while(|word| *word != "+eval")
+        .take_while(is_right)
+        .collect();
     rights.sort_unstable();
     rights
 }
@@ -237,7 +329,11 @@ fn every_description_of_the_store_covers_the_same_subjects() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = |path: &str| fs::read_to_string(root.join(path)).unwrap();
     let help = |command: &str| {
-        let help = tidegate().args([command, "--help"]).output().unwrap().stdout;
+        let help = tidegate()
+            .args([command, "--help"])
+            .output()
+            .unwrap()
+            .stdout;
         String::from_utf8(help).unwrap()
     };
     let places = [
@@ -259,13 +355,17 @@ fn every_description_of_the_store_covers_the_same_subjects() {
     for (place, text) in &places {
         let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for words in subjects {
-            assert!(words.iter().all(|word| line.contains(word)), "{place} says nothing of {words:?}");
+            assert!(
+                words.iter().all(|word| line.contains(word)),
+                "{place} says nothing of {words:?}"
+            );
         }
         assert_eq!(rights(text), needed, "{place}");
     }
 }
 
-/// How many requests at even intervals this many servers, and one place, admit according to `tidegate simulate`.
+/// How many requests at even intervals this many servers, and one place, admit according to
+/// `tidegate simulate`.
 fn simulated(nodes: usize, requests: u32, rate: u32) -> (u64, u64) {
     let log = scratch(&format!("even-{nodes}")).join("log.jsonl");
     let line = |nth: u32| {
@@ -276,15 +376,32 @@ fn simulated(nodes: usize, requests: u32, rate: u32) -> (u64, u64) {
     };
     fs::write(&log, (0..requests).map(line).collect::<String>()).unwrap();
     let nodes = nodes.to_string();
-    let shape = ["--limit", "300/2s", "--algorithm", "token-bucket", "--by", "user"];
+    let shape = [
+        "--limit",
+        "300/2s",
+        "--algorithm",
+        "token-bucket",
+        "--by",
+        "user",
+    ];
     let shared = ["--nodes", &nodes, "--mode", "leased", "--format", "json"];
-    let output =
-        tidegate().args(["simulate", log.to_str().unwrap()]).args(shape).args(shared).output().unwrap();
+    let output = tidegate()
+        .args(["simulate", log.to_str().unwrap()])
+        .args(shape)
+        .args(shared)
+        .output()
+        .unwrap();
     let report = String::from_utf8(output.stdout).unwrap();
     // These names occur only once.
     let number = |name: &str| {
-        let (_, rest) = report.split_once(&format!("\"{name}\":")).expect("the report has it");
-        let digits: String = rest.trim_start().chars().take_while(char::is_ascii_digit).collect();
+        let (_, rest) = report
+            .split_once(&format!("\"{name}\":"))
+            .expect("the report has it");
+        let digits: String = rest
+            .trim_start()
+            .chars()
+            .take_while(char::is_ascii_digit)
+            .collect();
         digits.parse().expect("it is a number")
     };
     (number("admitted"), number("admitted_in_one_place"))
@@ -305,9 +422,18 @@ fn servers_admit_what_the_simulator_predicts_within_two_points() {
         let servers: Vec<Serving> = (0..nodes)
             .map(|_| {
                 let (rules, address) = (rules.to_str().unwrap(), redis.address());
-                let arguments = ["--rules", rules, "--store", &address, "--store-prefix", &name];
+                let arguments = [
+                    "--rules",
+                    rules,
+                    "--store",
+                    &address,
+                    "--store-prefix",
+                    &name,
+                ];
                 let server = Serving::with(&arguments);
-                eventually("the store has been reached", || server.get("/readyz").contains("\"ready\""));
+                eventually("the store has been reached", || {
+                    server.get("/readyz").contains("\"ready\"")
+                });
                 server
             })
             .collect();
@@ -322,7 +448,9 @@ fn servers_admit_what_the_simulator_predicts_within_two_points() {
         let (mut admitted, mut line) = (0, String::new());
         let begun = clock.now();
         for nth in 0..requests {
-            let due = begun.saturating_add(Nanos::from_micros(u64::from(nth) * 1_000_000 / u64::from(rate)));
+            let due = begun.saturating_add(Nanos::from_micros(
+                u64::from(nth) * 1_000_000 / u64::from(rate),
+            ));
             while clock.now() < due {
                 thread::park_timeout(due.saturating_since(clock.now()).into());
             }
@@ -335,13 +463,19 @@ fn servers_admit_what_the_simulator_predicts_within_two_points() {
             }
         }
         let (model, one_place) = simulated(nodes, requests, rate);
-        println!("{nodes} servers: {admitted} admitted, {model} simulated, {one_place} in one place");
+        println!(
+            "{nodes} servers: {admitted} admitted, {model} simulated, {one_place} in one place"
+        );
         assert!(one_place < u64::from(requests) && admitted <= one_place + u64::from(rate) / 10);
-        assert!(50 * admitted.abs_diff(model) <= one_place, "{nodes} servers: {admitted}, not {model}");
+        assert!(
+            50 * admitted.abs_diff(model) <= one_place,
+            "{nodes} servers: {admitted}, not {model}"
+        );
     }
 }
 
-/// A password changes: first in the file, then at the store; the server hears of it by SIGHUP alone.
+/// A password changes: first in the file, then at the store; the server hears of it by SIGHUP
+/// alone.
 #[test]
 fn sighup_reads_the_password_of_the_store_again() {
     let store = Server::start(&[]);
@@ -349,7 +483,11 @@ fn sighup_reads_the_password_of_the_store_again() {
     let directory = scratch("password");
     let (file, rules) = (directory.join("password"), directory.join("rules.yaml"));
     fs::write(&file, "one\n").unwrap();
-    fs::write(&rules, "limits: [{name: hot, limit: 5000/12h, on_error: closed}]").unwrap();
+    fs::write(
+        &rules,
+        "limits: [{name: hot, limit: 5000/12h, on_error: closed}]",
+    )
+    .unwrap();
     let address = format!("redis://app@127.0.0.1:{}", store.port());
     let server = Serving::with(&[
         "--rules",
@@ -361,11 +499,17 @@ fn sighup_reads_the_password_of_the_store_again() {
         "--store-password-file",
         file.to_str().unwrap(),
     ]);
-    eventually("the store has been reached", || server.get("/readyz").contains("\"ready\""));
+    eventually("the store has been reached", || {
+        server.get("/readyz").contains("\"ready\"")
+    });
     let connections = || {
         let told = store.ask(&["CLIENT", "LIST"]);
         let of_app = |line: &&str| line.contains(" user=app ");
-        told.text().lines().filter(of_app).map(str::to_owned).collect::<Vec<_>>()
+        told.text()
+            .lines()
+            .filter(of_app)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
     };
     let id = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
     let first: Vec<String> = connections().iter().map(id).collect();
@@ -383,13 +527,23 @@ fn sighup_reads_the_password_of_the_store_again() {
     // The old password no longer counts, and the server decides without a pause.
     store.ask(&["ACL", "SETUSER", "app", "<one"]);
     for at in 1..=100 {
-        assert!(server.ask("ACQUIRE hot key").starts_with(&format!("*5 :0 :5000 :{}", 5_000 - at)));
+        assert!(
+            server
+                .ask("ACQUIRE hot key")
+                .starts_with(&format!("*5 :0 :5000 :{}", 5_000 - at))
+        );
     }
     let failures = server.get("/metrics");
     let failed: u64 = failures
         .lines()
         .filter(|line| line.starts_with("tidegate_shared_store_errors_total"))
-        .map(|line| line.rsplit(' ').next().unwrap_or_default().parse::<u64>().unwrap_or(1))
+        .map(|line| {
+            line.rsplit(' ')
+                .next()
+                .unwrap_or_default()
+                .parse::<u64>()
+                .unwrap_or(1)
+        })
         .sum();
     assert_eq!(failed, 0);
 }

@@ -14,7 +14,8 @@ use program::{PATIENCE, scratch, tidegate};
 /// Runs `serve` with a listening socket as file descriptor 3.
 fn below(socket: &TcpListener, name: &str, more: &[(&str, &str)]) -> Child {
     let passed: OwnedFd = socket.try_clone().unwrap().into();
-    // The descriptor arrives as standard input. LISTEN_PID must be the program's own id, which `exec` keeps.
+    // The descriptor arrives as standard input. LISTEN_PID must be the program's own id, which
+    // `exec` keeps.
     let script = format!(
         "exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES={name} exec {} serve --resp off",
         env!("CARGO_BIN_EXE_tidegate")
@@ -27,8 +28,15 @@ fn below(socket: &TcpListener, name: &str, more: &[(&str, &str)]) -> Child {
             None => command.env_remove(variable),
         };
     }
-    command.args(["-c", &script]).envs(more.iter().copied()).stdin(passed);
-    command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap()
+    command
+        .args(["-c", &script])
+        .envs(more.iter().copied())
+        .stdin(passed);
+    command
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 fn stop(mut child: Child) {
@@ -44,7 +52,9 @@ fn a_restart_with_the_supervisors_socket_refuses_no_connection() {
     let ask = || {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").unwrap();
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            .unwrap();
         stream
     };
     let answered = |mut stream: TcpStream| {
@@ -72,11 +82,19 @@ fn a_supervisor_learns_that_the_server_is_ready_alive_and_stopping() {
     let socket = TcpListener::bind("127.0.0.1:0").unwrap();
     let told = || {
         let mut buffer = [0; 256];
-        let length = supervisor.recv(&mut buffer).expect("the supervisor should get a message");
+        let length = supervisor
+            .recv(&mut buffer)
+            .expect("the supervisor should get a message");
         String::from_utf8(buffer[..length].to_vec()).unwrap()
     };
-    let child =
-        below(&socket, "http", &[("NOTIFY_SOCKET", path.to_str().unwrap()), ("WATCHDOG_USEC", "50000")]);
+    let child = below(
+        &socket,
+        "http",
+        &[
+            ("NOTIFY_SOCKET", path.to_str().unwrap()),
+            ("WATCHDOG_USEC", "50000"),
+        ],
+    );
     assert!(told().contains("READY=1"));
     assert!((0..3).all(|_| told().contains("WATCHDOG=1")));
     // When it reports readiness, it is ready.

@@ -15,9 +15,17 @@ const RULES: &str = "limits:
 ";
 
 fn said(arguments: &[&str], server: &str) -> (Option<i32>, String, String) {
-    let output = tidegate().args(arguments).args(["--server", server, "--timeout", "20s"]).output().unwrap();
+    let output = tidegate()
+        .args(arguments)
+        .args(["--server", server, "--timeout", "20s"])
+        .output()
+        .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
 }
 
 fn serving(name: &str) -> Serving {
@@ -36,7 +44,9 @@ fn a_script_gets_the_table_once_or_json_line_by_line() {
     let lines: Vec<_> = table.lines().collect();
     assert!(code == Some(0) && lines.len() == 3, "{table}");
     assert!(
-        lines[1].starts_with("busy") && lines[1].contains("2/1h") && lines[1].ends_with("100% alice"),
+        lines[1].starts_with("busy")
+            && lines[1].contains("2/1h")
+            && lines[1].ends_with("100% alice"),
         "{table}"
     );
     assert!(lines[2].starts_with("calm (shadow)"), "{table}");
@@ -46,7 +56,10 @@ fn a_script_gets_the_table_once_or_json_line_by_line() {
     let overview: serde_json::Value = serde_json::from_str(line.trim()).unwrap();
     assert_eq!((code, line.lines().count()), (Some(0), 1));
     assert_eq!(
-        (&overview["limits"][0]["denied"], &overview["limits"][0]["heaviest"]["key"]),
+        (
+            &overview["limits"][0]["denied"],
+            &overview["limits"][0]["heaviest"]["key"]
+        ),
         (&1.into(), &"alice".into())
     );
 }
@@ -56,12 +69,18 @@ fn errors_say_what_to_do() {
     let server = serving("top-errors");
     let (code, _, error) = said(&["top"], &server.admin);
     assert!(code == Some(2) && error.contains("--once"), "{error}");
-    for once in [&["top", "--once"][..], &["top", "--once", "--format", "json"]] {
+    for once in [
+        &["top", "--once"][..],
+        &["top", "--once", "--format", "json"],
+    ] {
         let (code, _, error) = said(once, &server.http);
         assert!(code == Some(3) && error.contains("(--admin)"), "{error}");
     }
     let (code, _, error) = said(&["top", "--once"], &server.resp);
-    assert!(code == Some(3) && error.contains("the address of the server's --admin"), "{error}");
+    assert!(
+        code == Some(3) && error.contains("the address of the server's --admin"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -84,7 +103,11 @@ fn the_printed_rules_can_be_served() {
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = tidegate().args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (output.status.code(), text(&output.stdout), text(&output.stderr))
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
 }
 
 #[test]
@@ -99,26 +122,55 @@ fn live_traffic_is_recorded_and_other_limits_are_tried_on_it() {
     }
     let file = directory.join("trace.jsonl");
     let file = file.to_str().unwrap();
-    let (code, _, error) = run(&["record", "--server", &server.admin, "-o", file, "--timeout", "20s"]);
+    let (code, _, error) = run(&[
+        "record",
+        "--server",
+        &server.admin,
+        "-o",
+        file,
+        "--timeout",
+        "20s",
+    ]);
     assert_eq!(code, Some(0), "{error}");
     let candidate = directory.join("candidate.yaml");
-    fs::write(&candidate, "limits: [{name: busy, limit: 1/1h, algorithm: sliding-log}]\n").unwrap();
+    fs::write(
+        &candidate,
+        "limits: [{name: busy, limit: 1/1h, algorithm: sliding-log}]\n",
+    )
+    .unwrap();
     let candidate = candidate.to_str().unwrap();
     let (code, table, error) = run(&["simulate", file, "--rules", candidate]);
     assert_eq!(code, Some(0), "{error}");
     let row = |name: &str| {
-        let line = table.lines().find(|line| line.trim_start().starts_with(name));
+        let line = table
+            .lines()
+            .find(|line| line.trim_start().starts_with(name));
         line.unwrap_or_else(|| panic!("no {name} in {table}"))
             .split_whitespace()
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    assert!(table.contains("in place of {algorithm: sliding-log, limit: 2/1h}"), "{table}");
-    assert_eq!(row("denied of 3 requests")[4..], ["1", "(33.333%)", "2", "(66.667%)"]);
+    assert!(
+        table.contains("in place of {algorithm: sliding-log, limit: 2/1h}"),
+        "{table}"
+    );
+    assert_eq!(
+        row("denied of 3 requests")[4..],
+        ["1", "(33.333%)", "2", "(66.667%)"]
+    );
     assert_eq!(row("alice"), ["alice", "3", "1", "2"]);
     // The same from the server itself, as JSON, and from a packed file.
-    let from =
-        ["simulate", "--server", &server.admin, "--timeout", "20s", "--rules", candidate, "--format", "json"];
+    let from = [
+        "simulate",
+        "--server",
+        &server.admin,
+        "--timeout",
+        "20s",
+        "--rules",
+        candidate,
+        "--format",
+        "json",
+    ];
     let (_, told, error) = run(&from);
     let told: serde_json::Value = serde_json::from_str(&told).unwrap_or_else(|_| panic!("{error}"));
     assert_eq!(told["limits"][0]["would_deny"]["requests"], 2);
@@ -127,15 +179,29 @@ fn live_traffic_is_recorded_and_other_limits_are_tried_on_it() {
     let gz = directory.join("trace.gz");
     fs::write(&gz, packed.finish().unwrap()).unwrap();
     assert!(
-        run(&["simulate", gz.to_str().unwrap(), "--rules", candidate]).1.contains("denied of 3 requests")
+        run(&["simulate", gz.to_str().unwrap(), "--rules", candidate])
+            .1
+            .contains("denied of 3 requests")
     );
     // A trace is a log, too.
-    let (code, told, error) =
-        run(&["simulate", file, "--limit", "2/1h", "--algorithm", "sliding-log", "--format", "json"]);
+    let (code, told, error) = run(&[
+        "simulate",
+        file,
+        "--limit",
+        "2/1h",
+        "--algorithm",
+        "sliding-log",
+        "--format",
+        "json",
+    ]);
     assert_eq!(code, Some(0), "{error}");
     let told: serde_json::Value = serde_json::from_str(&told).unwrap();
     let algorithm = &told["trials"][0]["results"][0];
-    assert_eq!((&algorithm["admitted"], &algorithm["denied"]), (&4.into(), &2.into()), "{told}");
+    assert_eq!(
+        (&algorithm["admitted"], &algorithm["denied"]),
+        (&4.into(), &2.into()),
+        "{told}"
+    );
     assert!(error.contains("the trace has 100% of all keys"), "{error}");
 }
 
@@ -145,25 +211,74 @@ fn a_trace_that_cannot_be_had_is_told_with_what_to_do() {
     let directory = scratch("top-no-trace-file");
     let file = directory.join("trace.jsonl");
     fs::write(&file, "kept").unwrap();
-    let (code, _, error) =
-        run(&["record", "--server", &server.admin, "-o", file.to_str().unwrap(), "--timeout", "20s"]);
-    assert!(code == Some(3) && error.contains("--trace-keys 10%"), "{error}");
-    assert_eq!(fs::read_to_string(&file).unwrap(), "kept", "it was replaced by nothing");
-    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing is left beside it");
-    let (code, _, error) = run(&["record", "--server", &server.resp, "-o", "-", "--timeout", "20s"]);
-    assert!(code == Some(3) && error.contains("(--admin)") | error.contains("--admin"), "{error}");
-    let (code, _, error) =
-        run(&["simulate", "--server", &server.admin, "--timeout", "20s", "--limit", "1/1s"]);
-    assert!(code == Some(1) && error.contains("--trace-keys 10%"), "{error}");
+    let (code, _, error) = run(&[
+        "record",
+        "--server",
+        &server.admin,
+        "-o",
+        file.to_str().unwrap(),
+        "--timeout",
+        "20s",
+    ]);
+    assert!(
+        code == Some(3) && error.contains("--trace-keys 10%"),
+        "{error}"
+    );
+    assert_eq!(
+        fs::read_to_string(&file).unwrap(),
+        "kept",
+        "it was replaced by nothing"
+    );
+    assert_eq!(
+        fs::read_dir(&directory).unwrap().count(),
+        1,
+        "nothing is left beside it"
+    );
+    let (code, _, error) = run(&[
+        "record",
+        "--server",
+        &server.resp,
+        "-o",
+        "-",
+        "--timeout",
+        "20s",
+    ]);
+    assert!(
+        code == Some(3) && error.contains("(--admin)") | error.contains("--admin"),
+        "{error}"
+    );
+    let (code, _, error) = run(&[
+        "simulate",
+        "--server",
+        &server.admin,
+        "--timeout",
+        "20s",
+        "--limit",
+        "1/1s",
+    ]);
+    assert!(
+        code == Some(1) && error.contains("--trace-keys 10%"),
+        "{error}"
+    );
     let cut = directory.join("cut.jsonl");
     let head = r#"{"tidegate_trace":1,"share":"10%","fresh":true,"from":"1.0","until":"9.0"}"#;
     fs::write(&cut, format!("{head}\n")).unwrap();
     let (code, _, error) = run(&["simulate", cut.to_str().unwrap(), "--limit", "1/1s"]);
-    assert!(code == Some(1) && error.contains("no requests yet"), "{error}");
+    assert!(
+        code == Some(1) && error.contains("no requests yet"),
+        "{error}"
+    );
     fs::write(&cut, "{\"tidegate_trace\":9}\n").unwrap();
-    assert!(run(&["simulate", cut.to_str().unwrap(), "--limit", "1/1s"]).2.contains("format 9"));
+    assert!(
+        run(&["simulate", cut.to_str().unwrap(), "--limit", "1/1s"])
+            .2
+            .contains("format 9")
+    );
     assert_eq!(run(&["serve", "--trace-keys", "10"]).0, Some(2));
-    assert_eq!(run(&["serve", "--trace-keys", "10%", "--trace-memory", "1KiB"]).0, Some(2));
+    assert_eq!(
+        run(&["serve", "--trace-keys", "10%", "--trace-memory", "1KiB"]).0,
+        Some(2)
+    );
 }
 
 #[cfg(target_os = "linux")]
@@ -211,7 +326,10 @@ mod on_a_terminal {
 
     /// The names in the table, from above.
     fn names(lines: &[String]) -> Vec<&str> {
-        lines[3..6].iter().filter_map(|line| line.split_whitespace().next()).collect()
+        lines[3..6]
+            .iter()
+            .filter_map(|line| line.split_whitespace().next())
+            .collect()
     }
 
     #[test]
@@ -219,7 +337,10 @@ mod on_a_terminal {
         let control = control();
         let mut top = Terminal::new(&control, 80, 24);
         let lines = top.after("", &["per-ip", "q quit"]);
-        assert_eq!(lines[0], format!("tidegate 0.1.0  {}  store up, 3 servers", control.address));
+        assert_eq!(
+            lines[0],
+            format!("tidegate 0.1.0  {}  store up, 3 servers", control.address)
+        );
         assert_eq!(lines[1], "3 of 3 limits by denied per second");
         assert_eq!(lines[23], "Enter open  s sort  / filter  q quit");
         for (line, words) in [
@@ -228,27 +349,44 @@ mod on_a_terminal {
             (4, ["trial", "12.3k", "12.0", "25% alice"]),
             (5, ["per-ip", "120", "0.5", "25% 10.0"]),
         ] {
-            assert!(words.iter().all(|word| lines[line].contains(word)), "{words:?} in {:?}", lines[line]);
+            assert!(
+                words.iter().all(|word| lines[line].contains(word)),
+                "{words:?} in {:?}",
+                lines[line]
+            );
         }
         // The escape sequence in the key is text.
-        assert!(lines[3].contains("eve") && lines[3].ends_with("[31m"), "{lines:?}");
+        assert!(
+            lines[3].contains("eve") && lines[3].ends_with("[31m"),
+            "{lines:?}"
+        );
         assert_eq!(top.ends("q"), Some(0));
     }
 
     #[test]
     fn limits_are_sorted_and_filtered_and_a_filter_can_be_removed() {
         let mut top = Terminal::new(&control(), 80, 24);
-        assert_eq!(names(&top.after("", &["by denied per second"])), ["logins", "trial", "per-ip"]);
+        assert_eq!(
+            names(&top.after("", &["by denied per second"])),
+            ["logins", "trial", "per-ip"]
+        );
         for (by, expected) in [
             ("share denied", ["logins", "per-ip", "trial"]),
             ("admitted per second", ["trial", "per-ip", "logins"]),
             ("name", ["logins", "per-ip", "trial"]),
         ] {
-            assert_eq!(names(&top.after("s", &[&format!("limits by {by}")])), expected, "{by}");
+            assert_eq!(
+                names(&top.after("s", &[&format!("limits by {by}")])),
+                expected,
+                "{by}"
+            );
         }
         top.after("/q-ip", &["filter: q-ip_"]);
         top.after(&BACKSPACE.repeat(4), &["filter: _"]);
-        let lines = top.after(&format!("-ip{ENTER}"), &["1 of 3 limits by name, with `-ip`"]);
+        let lines = top.after(
+            &format!("-ip{ENTER}"),
+            &["1 of 3 limits by name, with `-ip`"],
+        );
         assert_eq!(names(&lines), ["per-ip"]);
         top.after("/", &["filter: -ip_"]);
         assert_eq!(names(&top.after(ESC, &["3 of 3 limits"])).len(), 3);
@@ -281,10 +419,17 @@ mod on_a_terminal {
         top.after(ENTER, &words);
         top.after(ESC, &["Keys with most denials"]);
         // The rules may lose a limit while it is on the screen.
-        control.limits.lock().unwrap().retain(|limit| limit["name"] != "logins");
+        control
+            .limits
+            .lock()
+            .unwrap()
+            .retain(|limit| limit["name"] != "logins");
         top.after(ENTER, &["eve of logins"]);
         top.after(ESC, &["limit logins is no longer in the rules"]);
-        assert_eq!(names(&top.after(ESC, &["2 of 2 limits"]))[..2], ["trial", "per-ip"]);
+        assert_eq!(
+            names(&top.after(ESC, &["2 of 2 limits"]))[..2],
+            ["trial", "per-ip"]
+        );
         assert_eq!(top.ends("q"), Some(0));
     }
 
@@ -295,7 +440,13 @@ mod on_a_terminal {
         top.after("", &["logins"]);
         top.after("b", &["open a limit first"]);
         top.after(ENTER, &["eve"]);
-        top.after("b", &["Block eve in logins until it is unblocked?", "y yes  any other key no"]);
+        top.after(
+            "b",
+            &[
+                "Block eve in logins until it is unblocked?",
+                "y yes  any other key no",
+            ],
+        );
         // Any key other than y cancels.
         top.after("nu", &["Unblock eve in logins?"]);
         assert_eq!(*control.changes.lock().unwrap(), []);
@@ -305,7 +456,10 @@ mod on_a_terminal {
         top.after("jb", &["! no key to block here"]);
         top.types("y");
         let of = |path: &str| (path.to_owned(), json!({"limit": "logins", "key": "eve"}));
-        assert_eq!(*control.changes.lock().unwrap(), [of("/v1/block"), of("/v1/unblock")]);
+        assert_eq!(
+            *control.changes.lock().unwrap(),
+            [of("/v1/block"), of("/v1/unblock")]
+        );
         assert_eq!(top.ends("q"), Some(0));
     }
 
@@ -318,7 +472,11 @@ mod on_a_terminal {
             "denied_most": keys,
         });
         let limits = (0..200).map(|_| limit(&name, 1.0, 1.0, &key)).collect();
-        let control = Control::new(limits, top, json!({"allowed": true, "limit": 20, "remaining": 0}));
+        let control = Control::new(
+            limits,
+            top,
+            json!({"allowed": true, "limit": 20, "remaining": 0}),
+        );
         for (columns, rows) in [(1, 1), (3, 2), (20, 5), (300, 100)] {
             let top = Terminal::new(&control, columns, rows);
             let keys = format!("jG{ENTER}bn{ENTER}b n{ESC}{ESC}q");
@@ -331,7 +489,10 @@ mod on_a_terminal {
         let (code, text, _) = said(&["top", "--once"], &control().address);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!((code, lines.len()), (Some(0), 4));
-        assert!(lines[0].starts_with("LIMIT") && lines[1].starts_with("logins"), "{text}");
+        assert!(
+            lines[0].starts_with("LIMIT") && lines[1].starts_with("logins"),
+            "{text}"
+        );
         // A trend: sums of five seconds each, with the highest last.
         assert!(lines[1].contains('█') && !text.contains('\u{1b}'), "{text}");
     }

@@ -14,14 +14,23 @@ use program::{PATIENCE, Serving, request, scratch, tidegate};
 use tidegate_redis_servers::eventually;
 
 fn usage(directory: &Path, arguments: &[&str]) -> Output {
-    let output = tidegate().arg("usage").arg(directory).args(arguments).output().unwrap();
+    let output = tidegate()
+        .arg("usage")
+        .arg(directory)
+        .args(arguments)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{output:?}");
     output
 }
 
 fn lines(directory: &Path, arguments: &[&str]) -> Vec<String> {
     let output = usage(directory, arguments);
-    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 fn serve(directory: &Path) -> Serving {
@@ -35,7 +44,12 @@ fn serve(directory: &Path) -> Serving {
     )
     .unwrap();
     let usage = directory.join("usage");
-    Serving::with(&["--rules", rules.to_str().unwrap(), "--usage", usage.to_str().unwrap()])
+    Serving::with(&[
+        "--rules",
+        rules.to_str().unwrap(),
+        "--usage",
+        usage.to_str().unwrap(),
+    ])
 }
 
 #[test]
@@ -62,17 +76,38 @@ fn the_use_of_each_key_is_exact_after_a_kill() {
         "/v1/reserve",
         r#"{"ttl": "1h", "all": [{"limit": "tokens", "key": "bob", "cost": 50}]}"#,
     );
-    let id = reserved.split_once(r#""id":""#).and_then(|(_, rest)| rest.split_once('"')).unwrap().0;
-    request(&first.http, "POST", "/v1/settle", &format!(r#"{{"id": "{id}", "costs": [20]}}"#));
-    let expected =
-        [header, "all,,3,1,0", "tokens,\"a,\"\"b\",1,1,0", "tokens,alice,120,2,1", "tokens,bob,20,1,0"];
-    eventually("the use is written", || ledger.is_dir() && lines(&ledger, &csv) == expected);
+    let id = reserved
+        .split_once(r#""id":""#)
+        .and_then(|(_, rest)| rest.split_once('"'))
+        .unwrap()
+        .0;
+    request(
+        &first.http,
+        "POST",
+        "/v1/settle",
+        &format!(r#"{{"id": "{id}", "costs": [20]}}"#),
+    );
+    let expected = [
+        header,
+        "all,,3,1,0",
+        "tokens,\"a,\"\"b\",1,1,0",
+        "tokens,alice,120,2,1",
+        "tokens,bob,20,1,0",
+    ];
+    eventually("the use is written", || {
+        ledger.is_dir() && lines(&ledger, &csv) == expected
+    });
     // Nothing has been used since the last write, so the kill loses nothing.
     first.child.kill().unwrap();
     first.child.wait().unwrap();
 
     // A line that the kill tore, and a server that goes on in the same file.
-    let file = fs::read_dir(&ledger).unwrap().next().unwrap().unwrap().path();
+    let file = fs::read_dir(&ledger)
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .path();
     let torn = [fs::read(&file).unwrap(), b"{\"at\":\"2026-".to_vec()].concat();
     fs::write(&file, torn).unwrap();
     let second = serve(&directory);
@@ -86,7 +121,11 @@ fn the_use_of_each_key_is_exact_after_a_kill() {
         "{\"at\":\"\",\"limit\":\"all\",\"key\":null,\"used\":3,\"requests\":1,\"denied\":0}\n\
          {\"at\":\"\",\"limit\":\"tokens\",\"key\":null,\"used\":171,\"requests\":5,\"denied\":1}\n"
     );
-    assert!(String::from_utf8(output.stderr).unwrap().contains("1 lines are not whole"));
+    assert!(
+        String::from_utf8(output.stderr)
+            .unwrap()
+            .contains("1 lines are not whole")
+    );
 }
 
 #[test]
@@ -105,27 +144,62 @@ fn a_range_and_a_period_are_chosen() {
         line("2026-03-02T00", "\"a\"", 16),
     ];
     fs::write(directory.join("usage-2026-02-28.jsonl"), text.concat()).unwrap();
-    let used =
-        |arguments: &[&str]| lines(&directory, &[arguments, &["--by", "limit", "--format", "csv"]].concat());
+    let used = |arguments: &[&str]| {
+        lines(
+            &directory,
+            &[arguments, &["--by", "limit", "--format", "csv"]].concat(),
+        )
+    };
     assert_eq!(used(&["--from", "2026-03-01"])[1..], ["l,30,4,0"]);
     assert_eq!(used(&["--to", "2026-03-01T01"])[1..], ["l,3,2,0"]);
     let days = used(&["--each", "day"]);
     assert_eq!(
         days,
-        ["at,limit,used,requests,denied", "2026-02-28,l,1,1,0", "2026-03-01,l,14,3,0", "2026-03-02,l,16,1,0"]
+        [
+            "at,limit,used,requests,denied",
+            "2026-02-28,l,1,1,0",
+            "2026-03-01,l,14,3,0",
+            "2026-03-02,l,16,1,0"
+        ]
     );
-    assert_eq!(used(&["--each", "month"])[1..], ["2026-02,l,1,1,0", "2026-03,l,30,4,0"]);
     assert_eq!(
-        lines(&directory, &["--from", "2026-03-01T01", "--to", "2026-03-02", "--each", "hour"]),
+        used(&["--each", "month"])[1..],
+        ["2026-02,l,1,1,0", "2026-03,l,30,4,0"]
+    );
+    assert_eq!(
+        lines(
+            &directory,
+            &[
+                "--from",
+                "2026-03-01T01",
+                "--to",
+                "2026-03-02",
+                "--each",
+                "hour"
+            ]
+        ),
         [
             "at             limit  key        used  requests  denied",
             "2026-03-01T01  l      -          8     1         0",
             "2026-03-01T01  l      \\u{1b}[2J  4     1         0",
         ]
     );
-    let refused = tidegate().arg("usage").arg(&directory).args(["--from", "yesterday"]).output().unwrap();
-    assert!(String::from_utf8(refused.stderr).unwrap().contains("write a date, as in 2026-11-25"));
-    let refused = tidegate().arg("usage").arg(directory.join("none")).output().unwrap();
+    let refused = tidegate()
+        .arg("usage")
+        .arg(&directory)
+        .args(["--from", "yesterday"])
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8(refused.stderr)
+            .unwrap()
+            .contains("write a date, as in 2026-11-25")
+    );
+    let refused = tidegate()
+        .arg("usage")
+        .arg(directory.join("none"))
+        .output()
+        .unwrap();
     assert_eq!(refused.status.code(), Some(1));
 }
 
@@ -152,8 +226,11 @@ fn posted(stream: TcpStream, status: u16) -> String {
 #[cfg(feature = "webhook")]
 fn a_webhook_gets_each_threshold_also_if_it_fails_first() {
     let rules = scratch("webhook").join("rules.yaml");
-    fs::write(&rules, "limits: [{name: l, limit: 10/1d, algorithm: fixed-window, thresholds: [80%, 100%]}]")
-        .unwrap();
+    fs::write(
+        &rules,
+        "limits: [{name: l, limit: 10/1d, algorithm: fixed-window, thresholds: [80%, 100%]}]",
+    )
+    .unwrap();
     let receiver = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/hook", receiver.local_addr().unwrap());
     let server = Serving::with(&["--rules", rules.to_str().unwrap(), "--webhook", &url]);
@@ -162,17 +239,32 @@ fn a_webhook_gets_each_threshold_also_if_it_fails_first() {
     let mut next = |status| posted(receiver.accept().unwrap().0, status);
     let bodies = [500, 200, 200].map(&mut next);
     assert!(
-        bodies[0].starts_with(r#"{"limit":"l","key":"alice","percent":80,"used":8,"of":10,"time_ms":1"#),
+        bodies[0]
+            .starts_with(r#"{"limit":"l","key":"alice","percent":80,"used":8,"of":10,"time_ms":1"#),
         "{bodies:?}"
     );
     assert_eq!(bodies[0], bodies[1]);
-    assert!(bodies[2].contains(r#""percent":100,"used":10"#), "{bodies:?}");
+    assert!(
+        bodies[2].contains(r#""percent":100,"used":10"#),
+        "{bodies:?}"
+    );
     eventually("the metrics say so", || {
         let page = server.get("/metrics");
-        [("sent", 2), ("failed", 1), ("dropped", 0)].iter().all(|(result, count)| {
-            page.contains(&format!("tidegate_webhook_events_total{{result=\"{result}\"}} {count}\n"))
-        })
+        [("sent", 2), ("failed", 1), ("dropped", 0)]
+            .iter()
+            .all(|(result, count)| {
+                page.contains(&format!(
+                    "tidegate_webhook_events_total{{result=\"{result}\"}} {count}\n"
+                ))
+            })
     });
-    let refused = tidegate().args(["serve", "--webhook", "ftp://x"]).output().unwrap();
-    assert!(String::from_utf8(refused.stderr).unwrap().contains("such as https://example.com/hook"));
+    let refused = tidegate()
+        .args(["serve", "--webhook", "ftp://x"])
+        .output()
+        .unwrap();
+    assert!(
+        String::from_utf8(refused.stderr)
+            .unwrap()
+            .contains("such as https://example.com/hook")
+    );
 }

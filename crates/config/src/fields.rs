@@ -1,4 +1,5 @@
-//! Reads the values of a mapping one by one and collects all mistakes instead of stopping at the first.
+//! Reads the values of a mapping one by one and collects all mistakes instead of stopping at the
+//! first.
 
 use std::{cell::RefCell, time::Duration};
 
@@ -29,7 +30,8 @@ impl Complaints {
         self.add(Problem::at(line, what).mend(mend));
     }
 
-    /// Returns the first 100 problems, sorted by line. If there are more, the last one says how many.
+    /// Returns the first 100 problems, sorted by line. If there are more, the last one says how
+    /// many.
     pub fn into_sorted(self) -> Vec<Problem> {
         let (mut problems, left_out) = self.0.into_inner();
         problems.sort_by_key(Problem::line);
@@ -63,7 +65,11 @@ pub fn read<T>(
     let complaints = Complaints::default();
     let root = parsed.map_err(|problem| vec![problem])?;
     let value = read(root.as_ref(), &complaints);
-    if complaints.is_empty() { Ok(value) } else { Err(complaints.into_sorted()) }
+    if complaints.is_empty() {
+        Ok(value)
+    } else {
+        Err(complaints.into_sorted())
+    }
 }
 
 /// A mapping with known keys.
@@ -87,11 +93,18 @@ impl<'a> Fields<'a> {
             complaints.at(
                 node.line,
                 what,
-                format!("write `name: value` pairs, with names of: {}", known.join(", ")),
+                format!(
+                    "write `name: value` pairs, with names of: {}",
+                    known.join(", ")
+                ),
             );
             return None;
         };
-        let mut fields = Self { line: node.line, entries: Vec::with_capacity(entries.len()), complaints };
+        let mut fields = Self {
+            line: node.line,
+            entries: Vec::with_capacity(entries.len()),
+            complaints,
+        };
         for (key, value) in entries {
             let Some(name) = key.text() else {
                 let what = format!("{} is not an option of {what}", key.describe());
@@ -103,9 +116,17 @@ impl<'a> Fields<'a> {
                     Some(meant) => format!("did you mean `{meant}`?"),
                     None => format!("the options are: {}", known.join(", ")),
                 };
-                complaints.at(key.line, format!("{what} has no option `{}`", abridged(name)), mend);
+                complaints.at(
+                    key.line,
+                    format!("{what} has no option `{}`", abridged(name)),
+                    mend,
+                );
             } else if fields.get(name).is_some() {
-                complaints.at(key.line, format!("`{name}` is given twice in {what}"), "keep one");
+                complaints.at(
+                    key.line,
+                    format!("`{name}` is given twice in {what}"),
+                    "keep one",
+                );
             } else {
                 fields.entries.push((name, value));
             }
@@ -118,7 +139,8 @@ impl<'a> Fields<'a> {
         self.line
     }
 
-    /// Returns the line of this key's value, or the first line of the mapping if it does not have the key.
+    /// Returns the line of this key's value, or the first line of the mapping if it does not have
+    /// the key.
     pub fn line_of(&self, name: &str) -> usize {
         self.get(name).map_or(self.line, |node| node.line)
     }
@@ -130,18 +152,25 @@ impl<'a> Fields<'a> {
 
     /// Returns the value of this key.
     pub fn get(&self, name: &str) -> Option<&'a Node> {
-        self.entries.iter().find(|(key, _)| *key == name).map(|(_, node)| *node)
+        self.entries
+            .iter()
+            .find(|(key, _)| *key == name)
+            .map(|(_, node)| *node)
     }
 
     /// Complains about a value of this key, or of an entry of it.
     pub fn refuse(&self, name: &str, node: &Node, mend: impl Into<String>) {
-        self.complaints.at(node.line, format!("`{name}` is {}", node.describe()), mend);
+        self.complaints
+            .at(node.line, format!("`{name}` is {}", node.describe()), mend);
     }
 
     /// Reads a list. Without the key, or if it has no value, the list is empty.
     pub fn list(&self, name: &str, mend: &str) -> &'a [Node] {
         match self.get(name) {
-            Some(Node { kind: Kind::Sequence(items), .. }) => items,
+            Some(Node {
+                kind: Kind::Sequence(items),
+                ..
+            }) => items,
             Some(node) if !node.is_null() => {
                 self.refuse(name, node, mend);
                 &[]
@@ -153,7 +182,10 @@ impl<'a> Fields<'a> {
     /// Reads a mapping with any keys. Without the key, or if it has no value, the mapping is empty.
     pub fn mapping(&self, name: &str, mend: &str) -> &'a [(Node, Node)] {
         match self.get(name) {
-            Some(Node { kind: Kind::Mapping(entries), .. }) => entries,
+            Some(Node {
+                kind: Kind::Mapping(entries),
+                ..
+            }) => entries,
             Some(node) if !node.is_null() => {
                 self.refuse(name, node, mend);
                 &[]
@@ -162,8 +194,14 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Reads a field with `read`. `wants` describes the expected value, for the message about any other value.
-    pub fn read<T>(&self, name: &str, wants: &str, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
+    /// Reads a field with `read`. `wants` describes the expected value, for the message about any
+    /// other value.
+    pub fn read<T>(
+        &self,
+        name: &str,
+        wants: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
         let node = self.get(name)?;
         let value = node.text().and_then(read);
         if value.is_none() {
@@ -180,13 +218,17 @@ impl<'a> Fields<'a> {
     /// Reads a whole number from `least` to 4294967295.
     pub fn number(&self, name: &str, least: u32) -> Option<u32> {
         let wants = format!("a whole number from {least} to {}", u32::MAX);
-        self.read(name, &wants, |text| text.parse().ok().filter(|number| *number >= least))
+        self.read(name, &wants, |text| {
+            text.parse().ok().filter(|number| *number >= least)
+        })
     }
 
     /// Reads a whole number from `least` to 2⁵³ − 1, with `_` between digits or not.
     pub fn units(&self, name: &str, least: u64) -> Option<u64> {
         let wants = format!("a whole number from {least} to {MAX_LIMIT}");
-        self.read(name, &wants, |text| parse_units(text).filter(|number| *number >= least))
+        self.read(name, &wants, |text| {
+            parse_units(text).filter(|number| *number >= least)
+        })
     }
 
     /// Reads a duration such as `500ms` or `1m30s`.

@@ -17,7 +17,9 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
         return Err(io::Error::other("it is not a regular file"));
     }
     let mut bytes = Vec::new();
-    File::open(path)?.take(max.saturating_add(1)).read_to_end(&mut bytes)?;
+    File::open(path)?
+        .take(max.saturating_add(1))
+        .read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max {
         let what = format!("it is larger than {} MiB", max >> 20);
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, what));
@@ -25,7 +27,8 @@ pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Replaces a file, so that a crash leaves the old text or the new one. The new text is first in `PATH.new`.
+/// Replaces a file, so that a crash leaves the old text or the new one. The new text is first in
+/// `PATH.new`.
 ///
 /// # Errors
 /// If the system refuses. The file is then as it was.
@@ -37,7 +40,9 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&new, path)?;
     // The new name is safe once its directory is.
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let directory = path
+        .parent()
+        .filter(|directory| !directory.as_os_str().is_empty());
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
@@ -49,7 +54,8 @@ pub enum Look {
     Same,
     /// The files differ, but a writer may not have finished. Look again.
     Unsettled,
-    /// The files have changed, and the previous look saw the same contents. Each change is reported once.
+    /// The files have changed, and the previous look saw the same contents. Each change is reported
+    /// once.
     Changed,
     /// Some files cannot be read. They may reappear soon.
     Gone,
@@ -57,10 +63,10 @@ pub enum Look {
 
 /// Detects changes of files by reading them periodically.
 ///
-/// The watch compares contents, not modification times. It therefore does not matter how a file is replaced: by writing
-/// over it, by renaming another file over it, or by switching a symbolic link, as in a Kubernetes `ConfigMap`. The
-/// watch does not use file system events: network file systems do not send them, they follow an inode rather than a
-/// name, and the system limits their number.
+/// The watch compares contents, not modification times. It therefore does not matter how a file is
+/// replaced: by writing over it, by renaming another file over it, or by switching a symbolic link,
+/// as in a Kubernetes `ConfigMap`. The watch does not use file system events: network file systems
+/// do not send them, they follow an inode rather than a name, and the system limits their number.
 pub struct Watch {
     list: Box<dyn Fn() -> Option<Vec<PathBuf>> + Send>,
     max: u64,
@@ -75,12 +81,18 @@ pub struct Watch {
 type Contents = Vec<(PathBuf, u64)>;
 
 impl Watch {
-    /// Watches the files that `list` returns at each look (`None` if it cannot list them), each of at most `max` bytes.
-    /// The current contents count as known, so create the watch before you load the files. Then no change in between is
-    /// missed.
+    /// Watches the files that `list` returns at each look (`None` if it cannot list them), each of
+    /// at most `max` bytes. The current contents count as known, so create the watch before you
+    /// load the files. Then no change in between is missed.
     pub fn new(list: impl Fn() -> Option<Vec<PathBuf>> + Send + 'static, max: u64) -> Self {
         let (list, hasher) = (Box::new(list), RandomState::new());
-        let mut watch = Self { list, max, hasher, known: None, seen: None };
+        let mut watch = Self {
+            list,
+            max,
+            hasher,
+            known: None,
+            seen: None,
+        };
         watch.catch_up();
         watch
     }
@@ -93,8 +105,8 @@ impl Watch {
         (self.list)()?.into_iter().map(hash).collect()
     }
 
-    /// Reads the files. A change is reported once two consecutive looks see the same contents, so a file that is still
-    /// being written is not taken for a shorter one.
+    /// Reads the files. A change is reported once two consecutive looks see the same contents, so a
+    /// file that is still being written is not taken for a shorter one.
     pub fn look(&mut self) -> Look {
         let (now, seen) = (self.contents(), self.seen.take());
         if now.is_none() {
@@ -119,6 +131,9 @@ impl Watch {
 
 impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watch").field("known", &self.known).field("seen", &self.seen).finish_non_exhaustive()
+        f.debug_struct("Watch")
+            .field("known", &self.known)
+            .field("seen", &self.seen)
+            .finish_non_exhaustive()
     }
 }

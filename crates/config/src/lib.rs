@@ -1,8 +1,8 @@
-//! Reads configuration files. Each mistake is reported with its line, what is wrong, and how to fix it, and one pass
-//! reports all mistakes.
+//! Reads configuration files. Each mistake is reported with its line, what is wrong, and how to fix
+//! it, and one pass reports all mistakes.
 //!
-//! [`parse`] turns a YAML text into a tree, [`Fields`] reads the fields of a mapping, and [`Complaints`] collects each
-//! [`Problem`]. [`file::Watch`] detects when files change.
+//! [`parse`] turns a YAML text into a tree, [`Fields`] reads the fields of a mapping, and
+//! [`Complaints`] collects each [`Problem`]. [`file::Watch`] detects when files change.
 //!
 //! ```
 //! use tidegate_config::{Complaints, Fields, parse};

@@ -13,12 +13,20 @@ pub struct Problem {
 impl Problem {
     /// Creates a problem of one line, counted from 1.
     pub fn at(line: usize, what: impl Into<String>) -> Self {
-        Self { line: Some(line), what: what.into(), mend: None }
+        Self {
+            line: Some(line),
+            what: what.into(),
+            mend: None,
+        }
     }
 
     /// Creates a problem of the whole file.
     pub fn overall(what: impl Into<String>) -> Self {
-        Self { line: None, what: what.into(), mend: None }
+        Self {
+            line: None,
+            what: what.into(),
+            mend: None,
+        }
     }
 
     /// Sets the advice on how to fix it.

@@ -1,17 +1,18 @@
 //! A YAML text as a tree. Every node knows its line, so every complaint can name it.
 //!
-//! The tree is built from the events of `saphyr-parser`, a maintained YAML 1.2 parser. Serde would stop at the first
-//! mistake, and would lose the lines of values that parse but are invalid. This crate reports all problems of a file in
-//! one pass.
+//! The tree is built from the events of `saphyr-parser`, a maintained YAML 1.2 parser. Serde would
+//! stop at the first mistake, and would lose the lines of values that parse but are invalid. This
+//! crate reports all problems of a file in one pass.
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
 use super::Problem;
 
-/// Configuration consists of lists of nearly flat mappings. Deeper nesting is a mistake or an attack.
+/// Configuration consists of lists of nearly flat mappings. Deeper nesting is a mistake or an
+/// attack.
 const MAX_DEPTH: usize = 16;
-/// The maximum number of values: each takes about 100 bytes, so a tree has at most 25 MB. A thousand limits with 100,000 overrides
-/// have 210,000.
+/// The maximum number of values: each takes about 100 bytes, so a tree has at most 25 MB. A
+/// thousand limits with 100,000 overrides have 210,000.
 const MAX_VALUES: usize = 250_000;
 
 /// A value and its position.
@@ -67,7 +68,11 @@ impl Node {
 /// Returns the beginning of an untrusted text, which may be long.
 pub fn abridged(text: &str) -> String {
     const SHOWN: usize = 60;
-    let mut shown: String = text.chars().take(SHOWN).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut shown: String = text
+        .chars()
+        .take(SHOWN)
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     if text.chars().count() > SHOWN {
         shown.push('…');
     }
@@ -77,8 +82,8 @@ pub fn abridged(text: &str) -> String {
 /// Parses a text with one document; `None` if the text has no document.
 ///
 /// # Errors
-/// If the text is not valid YAML, has anchors or a second document, has more than 250,000 values, or nests them more than 16 levels
-/// deep.
+/// If the text is not valid YAML, has anchors or a second document, has more than 250,000 values,
+/// or nests them more than 16 levels deep.
 pub fn parse(text: &str) -> Result<Option<Node>, Problem> {
     parse_nested(text, MAX_DEPTH)
 }
@@ -89,7 +94,12 @@ pub fn parse(text: &str) -> Result<Option<Node>, Problem> {
 /// Same as [`parse`], with that depth.
 pub fn parse_nested(text: &str, max_depth: usize) -> Result<Option<Node>, Problem> {
     let parser = Parser::new_from_str(text);
-    let mut reader = Reader { parser, last_line: 1, max_depth, values_left: MAX_VALUES };
+    let mut reader = Reader {
+        parser,
+        last_line: 1,
+        max_depth,
+        values_left: MAX_VALUES,
+    };
     let mut root = None;
     loop {
         let (event, line) = reader.next()?;
@@ -119,8 +129,10 @@ impl<'a> Reader<'a> {
                 self.last_line = line_of(&span);
                 Ok((event, self.last_line))
             }
-            Some(Err(e)) => Err(Problem::at(e.marker().line(), format!("not YAML: {}", e.info()))
-                .mend("check the indentation, and quote values with special characters")),
+            Some(Err(e)) => Err(
+                Problem::at(e.marker().line(), format!("not YAML: {}", e.info()))
+                    .mend("check the indentation, and quote values with special characters"),
+            ),
             None => Ok((Event::StreamEnd, self.last_line)),
         }
     }
@@ -142,13 +154,16 @@ impl<'a> Reader<'a> {
             _ => 0,
         };
         if anchor != 0 {
-            return Err(Problem::at(line, "anchors and aliases (& and *) are not supported here")
-                .mend("write the value out, or quote it if the & or * belongs to it"));
+            return Err(
+                Problem::at(line, "anchors and aliases (& and *) are not supported here")
+                    .mend("write the value out, or quote it if the & or * belongs to it"),
+            );
         }
         let kind = match event {
-            Event::Scalar(text, style, _, _) => {
-                Kind::Scalar { text: text.into_owned(), plain: style == ScalarStyle::Plain }
-            }
+            Event::Scalar(text, style, _, _) => Kind::Scalar {
+                text: text.into_owned(),
+                plain: style == ScalarStyle::Plain,
+            },
             Event::SequenceStart(..) => {
                 let mut items = Vec::new();
                 loop {
@@ -174,8 +189,13 @@ impl<'a> Reader<'a> {
                     entries.push((key, self.node(event, line, depth + 1)?));
                 }
             }
-            // The parser pairs start and end events, so any other event means that the text is broken.
-            _ => return Err(Problem::at(line, "the YAML ends unexpectedly").mend("close what is open here")),
+            // The parser pairs start and end events, so any other event means that the text is
+            // broken.
+            _ => {
+                return Err(
+                    Problem::at(line, "the YAML ends unexpectedly").mend("close what is open here")
+                );
+            }
         };
         Ok(Node { line, kind })
     }

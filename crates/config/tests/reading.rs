@@ -17,14 +17,22 @@ fn tree(text: &str) -> Node {
 
 #[test]
 fn every_node_knows_its_line() {
-    let Kind::Mapping(top) = tree("# comment\nlimits:\n  - name: a\n    deny: [x,\n      y]\n").kind else {
+    let Kind::Mapping(top) =
+        tree("# comment\nlimits:\n  - name: a\n    deny: [x,\n      y]\n").kind
+    else {
         panic!()
     };
     assert_eq!(top[0].0.line, 2);
-    let Kind::Sequence(limits) = &top[0].1.kind else { panic!() };
-    let Kind::Mapping(fields) = &limits[0].kind else { panic!() };
+    let Kind::Sequence(limits) = &top[0].1.kind else {
+        panic!()
+    };
+    let Kind::Mapping(fields) = &limits[0].kind else {
+        panic!()
+    };
     assert_eq!((fields[0].0.line, fields[1].0.line), (3, 4));
-    let Kind::Sequence(deny) = &fields[1].1.kind else { panic!() };
+    let Kind::Sequence(deny) = &fields[1].1.kind else {
+        panic!()
+    };
     assert_eq!((deny[0].line, deny[1].line), (4, 5));
 }
 
@@ -35,7 +43,12 @@ fn broken_yaml_is_refused_with_its_line() {
     for text in ["a: &x 1\nb: *x\n", "a: *x\n"] {
         assert!(parse(text).is_err(), "{text}");
     }
-    assert!(parse("a: 1\n---\nb: 2\n").unwrap_err().to_string().contains("second"));
+    assert!(
+        parse("a: 1\n---\nb: 2\n")
+            .unwrap_err()
+            .to_string()
+            .contains("second")
+    );
     assert!(parse(&"[".repeat(10_000)).is_err());
 }
 
@@ -44,7 +57,10 @@ fn the_number_of_values_is_bounded() {
     let list = |values: usize| format!("[{}]", "1,".repeat(values - 1));
     assert!(parse(&list(250_000)).is_ok());
     let problem = parse(&list(250_001)).unwrap_err();
-    assert!(problem.to_string().contains("more than 250000 values"), "{problem}");
+    assert!(
+        problem.to_string().contains("more than 250000 values"),
+        "{problem}"
+    );
 }
 
 #[test]
@@ -87,7 +103,11 @@ fn watch(path: &Path) -> Watch {
 
 /// A change is reported at the second look, and only once.
 fn changes_once(watch: &mut Watch) {
-    assert_eq!(watch.look(), Look::Unsettled, "it may still be being written");
+    assert_eq!(
+        watch.look(),
+        Look::Unsettled,
+        "it may still be being written"
+    );
     assert_eq!(watch.look(), Look::Changed);
     assert_eq!(watch.look(), Look::Same);
 }
@@ -95,12 +115,20 @@ fn changes_once(watch: &mut Watch) {
 #[test]
 fn what_is_not_a_regular_file_or_too_large_is_not_read() {
     let directory = directory("read");
-    assert!(read(&directory, 10).unwrap_err().to_string().contains("not a regular file"));
+    assert!(
+        read(&directory, 10)
+            .unwrap_err()
+            .to_string()
+            .contains("not a regular file")
+    );
     let path = directory.join("file");
     assert_eq!(read(&path, 10).unwrap_err().kind(), io::ErrorKind::NotFound);
     fs::write(&path, "0123456789").unwrap();
     assert_eq!(read(&path, 10).unwrap(), b"0123456789");
-    assert_eq!(read(&path, 9).unwrap_err().kind(), io::ErrorKind::FileTooLarge);
+    assert_eq!(
+        read(&path, 9).unwrap_err().kind(),
+        io::ErrorKind::FileTooLarge
+    );
 }
 
 #[test]
@@ -168,7 +196,12 @@ fn a_file_that_comes_to_the_list_or_leaves_it_is_a_change() {
     let directory = directory("directory");
     fs::write(directory.join("a"), "a").unwrap();
     let its = directory.clone();
-    let list = move || fs::read_dir(&its).ok()?.map(|entry| Some(entry.ok()?.path())).collect();
+    let list = move || {
+        fs::read_dir(&its)
+            .ok()?
+            .map(|entry| Some(entry.ok()?.path()))
+            .collect()
+    };
     let mut watch = Watch::new(list, 1 << 20);
     fs::write(directory.join("b"), "b").unwrap();
     changes_once(&mut watch);

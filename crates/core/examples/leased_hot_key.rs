@@ -1,7 +1,8 @@
-//! Measures a decision on a hot key from an allotment: `cargo run --release -p tidegate-core --example leased_hot_key`.
+//! Measures a decision on a hot key from an allotment:
+//! `cargo run --release -p tidegate-core --example leased_hot_key`.
 //!
-//! One lease, one thread and then two, an authority in the same process half a millisecond away is not modelled: it
-//! answers at once. Each decision reads the time, as a caller would.
+//! One lease, one thread and then two, an authority in the same process half a millisecond away is
+//! not modelled: it answers at once. Each decision reads the time, as a caller would.
 
 use std::{
     sync::Mutex,
@@ -33,7 +34,8 @@ fn main() {
                         let answer = lease.ask(1, now());
                         let mut decision = answer.decision();
                         if let Some(request) = answer.request() {
-                            // A poisoned lock: the other thread has failed, and so does the measurement.
+                            // A poisoned lock: the other thread has failed, and so does the
+                            // measurement.
                             let mut state = shared.lock().expect("the other thread has not failed");
                             let grant = terms.serve(&mut state, now(), &request);
                             drop(state);
@@ -42,14 +44,18 @@ fn main() {
                                 decision = Some(granted);
                             }
                         }
-                        admitted += u64::from(decision.is_some_and(|decision| decision.is_allowed()));
+                        admitted +=
+                            u64::from(decision.is_some_and(|decision| decision.is_allowed()));
                     }
                     admitted
                 };
                 let begun = Instant::now();
                 let admitted: u64 = thread::scope(|scope| {
                     let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-                    threads.into_iter().filter_map(|thread| thread.join().ok()).sum()
+                    threads
+                        .into_iter()
+                        .filter_map(|thread| thread.join().ok())
+                        .sum()
                 });
                 let took = begun.elapsed();
                 let each = took / DECISIONS;

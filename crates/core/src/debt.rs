@@ -1,8 +1,9 @@
 //! A state's debt in a few bytes: what a bounded store keeps of a key that it has no room for.
 //!
-//! A [`Debt`] is the share of the limit in use and the time at which the state recovers completely. An
-//! [`Algorithm`](crate::Algorithm) computes it from a state and rebuilds a state from it. The rebuilt state is at least as
-//! strict as the old one at every time, and recovers completely when the debt ends:
+//! A [`Debt`] is the share of the limit in use and the time at which the state recovers completely.
+//! An [`Algorithm`](crate::Algorithm) computes it from a state and rebuilds a state from it. The
+//! rebuilt state is at least as strict as the old one at every time, and recovers completely when
+//! the debt ends:
 //!
 //! * Token and leaky bucket: the end *is* the state. Nothing is lost.
 //! * Fixed window, sliding counter: the window follows from the end, the count from the share.
@@ -13,9 +14,10 @@ use crate::{MAX_LIMIT, Nanos};
 
 /// The share of a limit that is in use, rounded up.
 ///
-/// From [`EXHAUSTED`](Self::EXHAUSTED) on, nothing is left; a state that would still admit a cost of 1 never has such a share. The
-/// lower values count in 126ths of `limit - 1`: limits up to 127 are exact, and larger ones are rounded up by less than a 126th.
-/// The higher values are for use above the limit, which a lowered limit leaves: up to 2, 4, 8, 16, 32 and 64 times the limit, and
+/// From [`EXHAUSTED`](Self::EXHAUSTED) on, nothing is left; a state that would still admit a cost
+/// of 1 never has such a share. The lower values count in 126ths of `limit - 1`: limits up to 127
+/// are exact, and larger ones are rounded up by less than a 126th. The higher values are for use
+/// above the limit, which a lowered limit leaves: up to 2, 4, 8, 16, 32 and 64 times the limit, and
 /// any number. So a limit that is raised again does not get units back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share(u8);
@@ -80,7 +82,11 @@ impl Share {
     #[must_use]
     #[inline]
     pub const fn new(number: u8) -> Option<Self> {
-        if number == 0 || number > Self::UNBOUNDED.0 { None } else { Some(Self(number)) }
+        if number == 0 || number > Self::UNBOUNDED.0 {
+            None
+        } else {
+            Some(Self(number))
+        }
     }
 }
 
@@ -89,7 +95,8 @@ impl Share {
 pub enum Lasts {
     /// The state has recovered completely at this time.
     Until(Nanos),
-    /// Time does not end the debt: this number of permits is in use until their holders return them.
+    /// Time does not end the debt: this number of permits is in use until their holders return
+    /// them.
     UntilReturned(u32),
 }
 
@@ -113,7 +120,10 @@ impl Debt {
         if end <= now.get() {
             return None;
         }
-        Some(Self { share: Share::of(used, limit)?, lasts: Lasts::Until(Nanos::new(end)) })
+        Some(Self {
+            share: Share::of(used, limit)?,
+            lasts: Lasts::Until(Nanos::new(end)),
+        })
     }
 
     /// The debt as two words, for a file.
@@ -141,7 +151,10 @@ impl Debt {
     #[must_use]
     pub fn sooner(self, by: Nanos) -> Self {
         match self.lasts {
-            Lasts::Until(end) => Self { lasts: Lasts::Until(end.saturating_since(by)), ..self },
+            Lasts::Until(end) => Self {
+                lasts: Lasts::Until(end.saturating_since(by)),
+                ..self
+            },
             Lasts::UntilReturned(_) => self,
         }
     }
@@ -156,7 +169,10 @@ impl Debt {
     /// Combines two debts of one key: the larger share and the later end.
     #[must_use]
     pub fn join(self, other: Self) -> Self {
-        Self { share: self.share.max(other.share), lasts: self.lasts.max(other.lasts) }
+        Self {
+            share: self.share.max(other.share),
+            lasts: self.lasts.max(other.lasts),
+        }
     }
 
     /// The end as a time of at most [`Nanos::MAX`]; 0 for permits in use.

@@ -14,9 +14,9 @@ pub enum Outcome {
     Delay(Duration),
     /// Do not go ahead; nothing has been taken.
     Deny {
-        /// Without other traffic, the same request is admitted after exactly this time, and denied one nanosecond earlier. `None`
-        /// if no such time exists: the cost can never fit, or (for permits without a maximum hold time) only the release of a
-        /// permit makes room.
+        /// Without other traffic, the same request is admitted after exactly this time, and denied
+        /// one nanosecond earlier. `None` if no such time exists: the cost can never fit, or (for
+        /// permits without a maximum hold time) only the release of a permit makes room.
         retry_after: Option<Duration>,
     },
 }
@@ -99,7 +99,8 @@ pub struct Standing {
 
 /// The result of asking one limit: the outcome, and the state of the limit as the caller sees it.
 ///
-/// A denial is a result, not an error. [`into_result`](Self::into_result) turns it into an error, for callers that use `?`.
+/// A denial is a result, not an error. [`into_result`](Self::into_result) turns it into an error,
+/// for callers that use `?`.
 ///
 /// ```
 /// use tidegate_core::{Algorithm, Denied, Nanos, Policy};
@@ -117,16 +118,16 @@ pub struct Standing {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The algorithms create decisions. The constructors are for tests, and for stores that decide elsewhere with a translation
-/// of the algorithms.
+/// The algorithms create decisions. The constructors are for tests, and for stores that decide
+/// elsewhere with a translation of the algorithms.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "an unread decision limits nothing"]
 pub struct Decision {
     verdict: DecisionKind,
     limit: u64,
     wait: u64,
-    // `remaining` is `room / unit`, divided only on request: a division costs as much as the rest of a token bucket's
-    // decision.
+    // `remaining` is `room / unit`, divided only on request: a division costs as much as the rest
+    // of a token bucket's decision.
     room: u64,
     unit: u64,
     reset_after: u64,
@@ -135,8 +136,20 @@ pub struct Decision {
 impl Decision {
     #[inline]
     const fn new(verdict: DecisionKind, wait: u64, standing: Standing) -> Self {
-        let Standing { limit, room, unit, reset_after } = standing;
-        Self { verdict, limit, wait, room, unit, reset_after }
+        let Standing {
+            limit,
+            room,
+            unit,
+            reset_after,
+        } = standing;
+        Self {
+            verdict,
+            limit,
+            wait,
+            room,
+            unit,
+            reset_after,
+        }
     }
 
     /// Admitted now.
@@ -148,13 +161,25 @@ impl Decision {
     /// Admitted after `delay` nanoseconds.
     #[inline]
     pub const fn delayed(standing: Standing, delay: u64) -> Self {
-        Self::new(if delay == 0 { DecisionKind::Allow } else { DecisionKind::Delay }, delay, standing)
+        Self::new(
+            if delay == 0 {
+                DecisionKind::Allow
+            } else {
+                DecisionKind::Delay
+            },
+            delay,
+            standing,
+        )
     }
 
     /// Denied; the request would be admitted after `retry_after` nanoseconds.
     #[inline]
     pub const fn deny(standing: Standing, retry_after: u64) -> Self {
-        Self::new(DecisionKind::Deny(DenialReason::Quota), retry_after, standing)
+        Self::new(
+            DecisionKind::Deny(DenialReason::Quota),
+            retry_after,
+            standing,
+        )
     }
 
     /// Denied without a retry time (see [`Outcome::Deny`]).
@@ -172,12 +197,20 @@ impl Decision {
     /// [`allow`](Self::allow) or [`deny`](Self::deny), chosen without a branch.
     #[inline]
     pub(crate) fn allow_if(allowed: bool, standing: Standing, retry_after: u64) -> Self {
-        let verdict =
-            select_unpredictable(allowed, DecisionKind::Allow, DecisionKind::Deny(DenialReason::Quota));
-        Self::new(verdict, select_unpredictable(allowed, 0, retry_after), standing)
+        let verdict = select_unpredictable(
+            allowed,
+            DecisionKind::Allow,
+            DecisionKind::Deny(DenialReason::Quota),
+        );
+        Self::new(
+            verdict,
+            select_unpredictable(allowed, 0, retry_after),
+            standing,
+        )
     }
 
-    /// The same decision with another reason, if it denies. The constructors say [`DenialReason::Quota`] or [`DenialReason::TooLarge`].
+    /// The same decision with another reason, if it denies. The constructors say
+    /// [`DenialReason::Quota`] or [`DenialReason::TooLarge`].
     #[inline]
     pub const fn because(mut self, reason: DenialReason) -> Self {
         if let DecisionKind::Deny(_) = self.verdict {
@@ -198,8 +231,19 @@ impl Decision {
     /// The state of the limit after the decision.
     #[must_use]
     pub const fn standing(&self) -> Standing {
-        let &Self { limit, room, unit, reset_after, .. } = self;
-        Standing { limit, room, unit, reset_after }
+        let &Self {
+            limit,
+            room,
+            unit,
+            reset_after,
+            ..
+        } = self;
+        Standing {
+            limit,
+            room,
+            unit,
+            reset_after,
+        }
     }
 
     /// Whether the work may proceed, now or after [`delay`](Self::delay).
@@ -216,8 +260,8 @@ impl Decision {
         !self.is_allowed()
     }
 
-    /// Whether the work was denied because its cost is above the limit (or the burst). Waiting does not help; a smaller cost
-    /// does.
+    /// Whether the work was denied because its cost is above the limit (or the burst). Waiting does
+    /// not help; a smaller cost does.
     #[must_use]
     pub const fn exceeds_limit(&self) -> bool {
         matches!(self.verdict, DecisionKind::Deny(DenialReason::TooLarge))
@@ -228,7 +272,11 @@ impl Decision {
     /// # Errors
     /// [`Denied`], which contains the decision, if the work was denied.
     pub const fn into_result(self) -> Result<Admission, Denied> {
-        if self.is_allowed() { Ok(Admission(self)) } else { Err(Denied(self)) }
+        if self.is_allowed() {
+            Ok(Admission(self))
+        } else {
+            Err(Denied(self))
+        }
     }
 
     /// The outcome with its durations.
@@ -237,11 +285,14 @@ impl Decision {
         match self.verdict {
             DecisionKind::Allow => Outcome::Allow,
             DecisionKind::Delay => Outcome::Delay(Duration::from_nanos(self.wait)),
-            DecisionKind::Deny(_) => Outcome::Deny { retry_after: self.retry_after() },
+            DecisionKind::Deny(_) => Outcome::Deny {
+                retry_after: self.retry_after(),
+            },
         }
     }
 
-    /// How long admitted work must wait before it starts. Zero for [`Outcome::Allow`] and for denials.
+    /// How long admitted work must wait before it starts. Zero for [`Outcome::Allow`] and for
+    /// denials.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         match self.verdict {
@@ -250,7 +301,8 @@ impl Decision {
         }
     }
 
-    /// For a denial, how long to wait before asking again (see [`Outcome::Deny`]). `None` for admitted work.
+    /// For a denial, how long to wait before asking again (see [`Outcome::Deny`]). `None` for
+    /// admitted work.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self.verdict {
@@ -275,7 +327,8 @@ impl Decision {
         }
     }
 
-    /// How long until the limit is unused again, with no further traffic. `u64::MAX` nanoseconds if it never is.
+    /// How long until the limit is unused again, with no further traffic. `u64::MAX` nanoseconds if
+    /// it never is.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         Duration::from_nanos(self.reset_after)
@@ -287,7 +340,8 @@ impl Decision {
         self.reset_after
     }
 
-    /// A sort key for denials: a denial that lasts longer has a higher value. Of several limits, the highest one decides.
+    /// A sort key for denials: a denial that lasts longer has a higher value. Of several limits,
+    /// the highest one decides.
     #[must_use]
     pub const fn severity(&self) -> u64 {
         match self.verdict {
@@ -330,11 +384,17 @@ impl fmt::Display for Decision {
                         write!(f, "denied, {left} of {limit} left")?;
                     }
                     DenialReason::Blocked => f.write_str("denied, the key is blocked")?,
-                    DenialReason::DenyListed => f.write_str("denied, the key is on the deny list")?,
+                    DenialReason::DenyListed => {
+                        f.write_str("denied, the key is on the deny list")?
+                    }
                     DenialReason::TableFull => f.write_str("denied, no room for another key")?,
-                    DenialReason::StoreDown => f.write_str("denied, the shared store did not reply")?,
+                    DenialReason::StoreDown => {
+                        f.write_str("denied, the shared store did not reply")?
+                    }
                 }
-                let Some(wait) = self.retry_after() else { return Ok(()) };
+                let Some(wait) = self.retry_after() else {
+                    return Ok(());
+                };
                 f.write_str(", try again in ")?;
                 write_duration(f, wait)
             }

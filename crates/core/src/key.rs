@@ -16,13 +16,14 @@ use core::{
 /// A key of a limit, as bytes. Reading the bytes neither formats nor allocates.
 ///
 /// * Text and bytes are used as they are.
-/// * A number is its bytes in little-endian order, as many as its type has: `7_u32` and `7_u64` are different keys.
-///   `usize` and `isize` are as wide as `u64`.
-/// * An address is its 4 or 16 octets, whether it is an [`IpAddr`] or a more specific type. An IPv4-mapped IPv6 address
-///   differs from the IPv4 address; [`IpAddr::to_canonical`] makes them equal.
+/// * A number is its bytes in little-endian order, as many as its type has: `7_u32` and `7_u64` are
+///   different keys. `usize` and `isize` are as wide as `u64`.
+/// * An address is its 4 or 16 octets, whether it is an [`IpAddr`] or a more specific type. An
+///   IPv4-mapped IPv6 address differs from the IPv4 address; [`IpAddr::to_canonical`] makes them
+///   equal.
 ///
-/// Two keys of one limit are equal if their bytes are equal. Use one type for all keys of a limit, or put the kind into
-/// the key: `user:7`.
+/// Two keys of one limit are equal if their bytes are equal. Use one type for all keys of a limit,
+/// or put the kind into the key: `user:7`.
 ///
 /// To implement the trait for your own type, pass bytes that distinguish its values:
 ///
@@ -125,9 +126,10 @@ impl Key for IpAddr {
     }
 }
 
-/// The key of a client by its network address, as readable text: an IPv4 address in full, or the first `ipv6_prefix` bits (at
-/// most 128) of an IPv6 address, because one client usually has all addresses with the same first 64 bits. An IPv4-mapped
-/// IPv6 address is treated as the IPv4 address.
+/// The key of a client by its network address, as readable text: an IPv4 address in full, or the
+/// first `ipv6_prefix` bits (at most 128) of an IPv6 address, because one client usually has all
+/// addresses with the same first 64 bits. An IPv4-mapped IPv6 address is treated as the IPv4
+/// address.
 ///
 /// ```
 /// use tidegate_core::address_key;
@@ -157,8 +159,14 @@ pub fn address_key(address: IpAddr, ipv6_prefix: u8) -> String {
         }
         IpAddr::V6(address) if ipv6_prefix >= 128 => write!(text, "{address}"),
         IpAddr::V6(address) => {
-            let network = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix)).unwrap_or_default();
-            write!(text, "{}/{ipv6_prefix}", Ipv6Addr::from(u128::from(address) & network))
+            let network = u128::MAX
+                .checked_shl(128 - u32::from(ipv6_prefix))
+                .unwrap_or_default();
+            write!(
+                text,
+                "{}/{ipv6_prefix}",
+                Ipv6Addr::from(u128::from(address) & network)
+            )
         }
     };
     text

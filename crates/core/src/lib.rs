@@ -1,8 +1,10 @@
-//! The core of Tidegate: each limit algorithm, defined once, as a pure function of `(state, now, cost)`.
+//! The core of Tidegate: each limit algorithm, defined once, as a pure function of
+//! `(state, now, cost)`.
 //!
-//! Nothing here reads a clock, allocates, logs or waits. A state is a few 64-bit words that its owner stores (a [`cell`],
-//! the keyed table, a shared store). An [`Algorithm`] reads and writes those words and returns a [`Decision`]. The words
-//! are plain numbers, so the same definition serves a single cell, millions of keys, a snapshot file and a shared store.
+//! Nothing here reads a clock, allocates, logs or waits. A state is a few 64-bit words that its
+//! owner stores (a [`cell`], the keyed table, a shared store). An [`Algorithm`] reads and writes
+//! those words and returns a [`Decision`]. The words are plain numbers, so the same definition
+//! serves a single cell, millions of keys, a snapshot file and a shared store.
 //!
 //! ```
 //! use tidegate_core::{Algorithm, Nanos, Policy, Quota};
@@ -47,7 +49,8 @@ pub use parameters::Parameters;
 pub use policy::{Estimate, Policy, PolicyError};
 pub(crate) use quota::MOST_USED;
 pub use quota::{
-    MAX_LIMIT, MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, parse_units, write_duration,
+    MAX_LIMIT, MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, parse_units,
+    write_duration,
 };
 pub use spec::{AlgorithmSpec, Known, ParsePolicyError, Value, Wants};
 pub use time::{Clock, ManualClock, Nanos};

@@ -2,8 +2,8 @@
 
 use crate::Calendar;
 
-/// The numbers of a [`Policy`](crate::Policy), for translating it to another place: a script in a shared store, or a
-/// wire format. Times are in nanoseconds.
+/// The numbers of a [`Policy`](crate::Policy), for translating it to another place: a script in a
+/// shared store, or a wire format. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Parameters {
@@ -27,7 +27,8 @@ pub enum Parameters {
     SlidingLog {
         /// Units in any window.
         limit: u64,
-        /// An admission counts while it is younger than this: the window, or one nanosecond more if windows are closed.
+        /// An admission counts while it is younger than this: the window, or one nanosecond more if
+        /// windows are closed.
         lifetime: u64,
     },
     /// [`SlidingWindow`](crate::algorithm::SlidingWindow).

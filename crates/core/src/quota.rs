@@ -6,18 +6,19 @@ use crate::{Nanos, calendar::Period};
 
 /// The longest window a quota may have: 366 days.
 pub const MAX_WINDOW: Duration = Duration::from_hours(366 * 24);
-/// The highest limit or burst, and the highest cost in a protocol: 2⁵³ − 1. Every number up to it is exact as a double, so JSON and the
-/// store's scripts keep it.
+/// The highest limit or burst, and the highest cost in a protocol: 2⁵³ − 1. Every number up to it
+/// is exact as a double, so JSON and the store's scripts keep it.
 pub const MAX_LIMIT: u64 = (1 << 53) - 1;
 /// Where counts saturate, above every limit: this many units, or more.
 pub(crate) const MOST_USED: u64 = MAX_LIMIT + 1;
 
 /// At most `limit` units in each window.
 ///
-/// The text form is `N/duration`; `_` may separate the digits of `N`. A duration is one or more numbers, each with a unit of `ns`, `us`, `ms`, `s`, `m`, `h` or
-/// `d`; or it is a unit alone (`100/m` is `100/1m`), `day`, `week` (`7d`), `month` (30d10h29m6s, the mean) or `year`
-/// (365d5h49m12s). In the text form of a policy, a [fixed window](crate::algorithm::FixedWindow) of a month or a year follows the
-/// calendar.
+/// The text form is `N/duration`; `_` may separate the digits of `N`. A duration is one or more
+/// numbers, each with a unit of `ns`, `us`, `ms`, `s`, `m`, `h` or `d`; or it is a unit alone
+/// (`100/m` is `100/1m`), `day`, `week` (`7d`), `month` (30d10h29m6s, the mean) or `year`
+/// (365d5h49m12s). In the text form of a policy, a [fixed window](crate::algorithm::FixedWindow) of
+/// a month or a year follows the calendar.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,7 +40,8 @@ impl Quota {
     /// `limit` units in `window`. A limit of 0 denies everything.
     ///
     /// # Errors
-    /// If the window is zero, or longer than [`MAX_WINDOW`], or if the limit is above [`MAX_LIMIT`].
+    /// If the window is zero, or longer than [`MAX_WINDOW`], or if the limit is above
+    /// [`MAX_LIMIT`].
     pub fn new(limit: u64, window: Duration) -> Result<Self, QuotaError> {
         if window.is_zero() {
             return Err(QuotaError::EmptyWindow);
@@ -50,7 +52,10 @@ impl Quota {
         if limit > MAX_LIMIT {
             return Err(QuotaError::LimitTooHigh);
         }
-        Ok(Self { limit, window: Nanos::from(window).get() })
+        Ok(Self {
+            limit,
+            window: Nanos::from(window).get(),
+        })
     }
 
     /// Builds a quota from numbers that were a quota's before.
@@ -61,19 +66,28 @@ impl Quota {
     /// `limit` units per second, at most [`MAX_LIMIT`].
     #[must_use]
     pub const fn per_second(limit: u64) -> Self {
-        Self::of(if limit > MAX_LIMIT { MAX_LIMIT } else { limit }, 1_000_000_000)
+        Self::of(
+            if limit > MAX_LIMIT { MAX_LIMIT } else { limit },
+            1_000_000_000,
+        )
     }
 
     /// `limit` units per minute, at most [`MAX_LIMIT`].
     #[must_use]
     pub const fn per_minute(limit: u64) -> Self {
-        Self::of(if limit > MAX_LIMIT { MAX_LIMIT } else { limit }, 60_000_000_000)
+        Self::of(
+            if limit > MAX_LIMIT { MAX_LIMIT } else { limit },
+            60_000_000_000,
+        )
     }
 
     /// `limit` units per hour, at most [`MAX_LIMIT`].
     #[must_use]
     pub const fn per_hour(limit: u64) -> Self {
-        Self::of(if limit > MAX_LIMIT { MAX_LIMIT } else { limit }, 3_600_000_000_000)
+        Self::of(
+            if limit > MAX_LIMIT { MAX_LIMIT } else { limit },
+            3_600_000_000_000,
+        )
     }
 
     /// The number of units.
@@ -137,11 +151,18 @@ impl FromStr for Quota {
         let (limit, window) = text.split_once('/').ok_or(ParseQuotaError::NoSlash)?;
         let limit = parse_units(limit.trim()).ok_or(ParseQuotaError::Limit)?;
         let window = window.trim();
-        let unit = UNITS.iter().find(|(name, _)| *name == window).map(|(_, nanos)| *nanos);
-        let period = Period::ALL.iter().find(|period| period.name() == window).map(|period| period.mean());
-        let window = unit
-            .or(period)
-            .map_or_else(|| parse_duration(window), |nanos| Ok(Duration::from_nanos(nanos)))?;
+        let unit = UNITS
+            .iter()
+            .find(|(name, _)| *name == window)
+            .map(|(_, nanos)| *nanos);
+        let period = Period::ALL
+            .iter()
+            .find(|period| period.name() == window)
+            .map(|period| period.mean());
+        let window = unit.or(period).map_or_else(
+            || parse_duration(window),
+            |nanos| Ok(Duration::from_nanos(nanos)),
+        )?;
         Self::new(limit, window).map_err(ParseQuotaError::Quota)
     }
 }
@@ -149,7 +170,10 @@ impl FromStr for Quota {
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.limit)?;
-        match Period::ALL.iter().find(|period| period.is_uneven() && period.mean() == self.window) {
+        match Period::ALL
+            .iter()
+            .find(|period| period.is_uneven() && period.mean() == self.window)
+        {
             Some(period) => f.write_str(period.name()),
             None => write_duration(f, self.window()),
         }
@@ -174,7 +198,11 @@ pub fn parse_units(text: &str) -> Option<u64> {
     for byte in text.bytes() {
         match byte {
             b'_' if before != b'_' => {}
-            b'0'..=b'9' => number = number.checked_mul(10)?.checked_add(u64::from(byte - b'0'))?,
+            b'0'..=b'9' => {
+                number = number
+                    .checked_mul(10)?
+                    .checked_add(u64::from(byte - b'0'))?
+            }
             _ => return None,
         }
         before = byte;
@@ -185,7 +213,8 @@ pub fn parse_units(text: &str) -> Option<u64> {
 /// Parses a duration such as `500ms`, `10s`, `1m30s`, `2h` or `1d`.
 ///
 /// # Errors
-/// [`ParseQuotaError::Duration`] if the text has another form, or if the duration is above 584 years.
+/// [`ParseQuotaError::Duration`] if the text has another form, or if the duration is above 584
+/// years.
 pub fn parse_duration(text: &str) -> Result<Duration, ParseQuotaError> {
     let mut rest = text;
     let mut total: u64 = 0;
@@ -197,7 +226,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseQuotaError> {
         let (number, tail) = rest.split_at(digits);
         let letters = tail.bytes().take_while(u8::is_ascii_alphabetic).count();
         let (unit, tail) = tail.split_at(letters);
-        let scale = UNITS.iter().find(|(name, _)| *name == unit).ok_or(ParseQuotaError::Duration)?.1;
+        let scale = UNITS
+            .iter()
+            .find(|(name, _)| *name == unit)
+            .ok_or(ParseQuotaError::Duration)?
+            .1;
         let number: u64 = number.parse().map_err(|_| ParseQuotaError::Duration)?;
         let part = number.checked_mul(scale).ok_or(ParseQuotaError::Duration)?;
         total = total.checked_add(part).ok_or(ParseQuotaError::Duration)?;

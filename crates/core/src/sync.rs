@@ -49,7 +49,8 @@ impl<T> UnsafeCell<T> {
     }
 
     pub(crate) fn get_mut_ptr(&self) -> *mut T {
-        // For loom, the access ends at once; loom still orders it against the accesses of other threads.
+        // For loom, the access ends at once; loom still orders it against the accesses of other
+        // threads.
         self.0.with_mut(|words| words)
     }
 }

@@ -8,8 +8,8 @@ use core::{
 
 /// A point on a limiter's clock, or a span between two points, in nanoseconds.
 ///
-/// Values saturate at [`Nanos::MAX`] (2⁶² ns, about 146 years), so the sum of any two spans that the algorithms form
-/// fits in 64 bits and no input overflows.
+/// Values saturate at [`Nanos::MAX`] (2⁶² ns, about 146 years), so the sum of any two spans that
+/// the algorithms form fits in 64 bits and no input overflows.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Nanos(u64);
 
@@ -93,8 +93,8 @@ impl fmt::Display for Nanos {
 
 /// A source of time.
 ///
-/// A clock may stand still, and threads may read it out of order: an algorithm treats a time older than the newest one
-/// that its state remembers as that newest time.
+/// A clock may stand still, and threads may read it out of order: an algorithm treats a time older
+/// than the newest one that its state remembers as that newest time.
 pub trait Clock: Send + Sync {
     /// The current time.
     fn now(&self) -> Nanos;

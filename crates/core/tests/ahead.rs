@@ -1,9 +1,10 @@
 //! Units taken ahead of their use, on random traffic.
 //!
 //! Invariants:
-//! 1. whatever is used within the slack, the algorithm asked at the moments of use admits, every unit of it;
-//! 2. after units are given back, however late, the state is at least as strict as one from which they were never
-//!    taken; where nothing can have overflowed it decides exactly as that one does;
+//! 1. whatever is used within the slack, the algorithm asked at the moments of use admits, every
+//!    unit of it;
+//! 2. after units are given back, however late, the state is at least as strict as one from which
+//!    they were never taken; where nothing can have overflowed it decides exactly as that one does;
 //! 3. what is charged beyond the bound is owed.
 
 use std::time::Duration;
@@ -16,23 +17,26 @@ use tidegate_core::{
 
 fn policies() -> impl Strategy<Value = Policy> {
     let windows = prop_oneof![Just(1_000_u64), Just(700), Just(997), Just(10_007)];
-    (1_u64..60, windows, 0_usize..8, 1_u32..8, 1_u64..80).prop_map(|(limit, window, which, slots, burst)| {
-        let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
-        let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
-        match which {
-            0 => FixedWindow::new(quota).into(),
-            1 => FixedWindow::new(quota).first_hit().into(),
-            2 => SlidingLog::new(quota).unwrap().into(),
-            3 => SlidingLog::new(quota).unwrap().closed().into(),
-            4 => sliding.into(),
-            5 => sliding.balanced().into(),
-            6 => Policy::sliding_counter(quota),
-            _ => TokenBucket::new(quota).burst(burst).unwrap().into(),
-        }
-    })
+    (1_u64..60, windows, 0_usize..8, 1_u32..8, 1_u64..80).prop_map(
+        |(limit, window, which, slots, burst)| {
+            let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
+            let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
+            match which {
+                0 => FixedWindow::new(quota).into(),
+                1 => FixedWindow::new(quota).first_hit().into(),
+                2 => SlidingLog::new(quota).unwrap().into(),
+                3 => SlidingLog::new(quota).unwrap().closed().into(),
+                4 => sliding.into(),
+                5 => sliding.balanced().into(),
+                6 => Policy::sliding_counter(quota),
+                _ => TokenBucket::new(quota).burst(burst).unwrap().into(),
+            }
+        },
+    )
 }
 
-/// A gap before each taking (in thousandths of a window), how much, and for each unit when in its time it is used.
+/// A gap before each taking (in thousandths of a window), how much, and for each unit when in its
+/// time it is used.
 fn takings() -> impl Strategy<Value = Vec<(u64, u64, Vec<u64>)>> {
     let gap = prop_oneof![3 => Just(0), 4 => 0_u64..60, 2 => 0_u64..400, 1 => 0_u64..2_500];
     let uses = prop::collection::vec(0_u64..=1_000, 0..12);
@@ -162,7 +166,10 @@ fn logs_permits_and_counted_denials_are_not_allotted_ahead() {
     let none = |policy: Policy| policy.ahead(Nanos::from_millis(10)).is_none();
     assert!(none(LeakyBucket::new(quota).into()) && none(Policy::concurrency(9)));
     assert!(none(Policy::sliding_window(quota).count_denied()));
-    assert!(none(Policy::token_bucket(Quota::per_second(15))), "a bucket with nothing to keep back");
+    assert!(
+        none(Policy::token_bucket(Quota::per_second(15))),
+        "a bucket with nothing to keep back"
+    );
     assert!(none(Policy::sliding_window(Quota::per_second(0))));
 }
 
@@ -170,7 +177,12 @@ fn logs_permits_and_counted_denials_are_not_allotted_ahead() {
 fn the_slack_is_a_sixteenth_at_most() {
     let quota = Quota::per_second(1_600);
     let slack = |policy: Policy| policy.ahead(Nanos::from_secs(9)).unwrap().1;
-    assert_eq!(slack(Policy::sliding_log(quota).unwrap()), Nanos::new(62_500_000));
-    let (less, slack) = Policy::token_bucket(quota).ahead(Nanos::from_secs(9)).unwrap();
+    assert_eq!(
+        slack(Policy::sliding_log(quota).unwrap()),
+        Nanos::new(62_500_000)
+    );
+    let (less, slack) = Policy::token_bucket(quota)
+        .ahead(Nanos::from_secs(9))
+        .unwrap();
     assert_eq!((less.limit(), slack), (1_500, Nanos::new(62_500_000)));
 }

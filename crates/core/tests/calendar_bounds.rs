@@ -1,4 +1,5 @@
-//! The bounds of calendars. In a process of its own, because the number of calendars is bounded for each process.
+//! The bounds of calendars. In a process of its own, because the number of calendars is bounded for
+//! each process.
 #![cfg(feature = "calendar")]
 
 use tidegate_core::algorithm::FixedWindow;
@@ -11,14 +12,34 @@ fn times_and_the_number_of_calendars_are_bounded() {
 }
 
 fn no_time_is_outside_of_a_calendar() {
-    for zone in ["UTC", "Europe/Berlin", "Pacific/Kiritimati", "Pacific/Pago_Pago", "Africa/Monrovia"] {
+    for zone in [
+        "UTC",
+        "Europe/Berlin",
+        "Pacific/Kiritimati",
+        "Pacific/Pago_Pago",
+        "Africa/Monrovia",
+    ] {
         let calendar = Calendar::new(Period::Year, zone, 1).unwrap();
-        for at in [0, 1, 86_400_000_000_000, Nanos::MAX.get() - 1, Nanos::MAX.get()] {
+        for at in [
+            0,
+            1,
+            86_400_000_000_000,
+            Nanos::MAX.get() - 1,
+            Nanos::MAX.get(),
+        ] {
             let mut state = vec![0; 2];
-            let policy =
-                Policy::from(FixedWindow::new(tidegate_core::Quota::per_second(1)).on_calendar(calendar));
+            let policy = Policy::from(
+                FixedWindow::new(tidegate_core::Quota::per_second(1)).on_calendar(calendar),
+            );
             assert!(policy.decide(&mut state, Nanos::new(at), 1).is_allowed());
-            assert!(policy.decide(&mut state, Nanos::new(at), 1).retry_after().unwrap().as_nanos() > 0);
+            assert!(
+                policy
+                    .decide(&mut state, Nanos::new(at), 1)
+                    .retry_after()
+                    .unwrap()
+                    .as_nanos()
+                    > 0
+            );
         }
     }
 }
@@ -27,8 +48,14 @@ fn no_time_is_outside_of_a_calendar() {
 fn the_number_of_calendars_is_bounded() {
     let all: Vec<_> = (1..=31)
         .flat_map(|starts| {
-            ["UTC", "Asia/Tokyo", "Asia/Seoul", "Africa/Cairo", "Europe/Rome"]
-                .map(|zone| Calendar::new(Period::Month, zone, starts))
+            [
+                "UTC",
+                "Asia/Tokyo",
+                "Asia/Seoul",
+                "Africa/Cairo",
+                "Europe/Rome",
+            ]
+            .map(|zone| Calendar::new(Period::Month, zone, starts))
         })
         .collect();
     let known = all.iter().filter(|calendar| calendar.is_ok()).count();

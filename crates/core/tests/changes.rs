@@ -1,10 +1,12 @@
-//! What a change of limit promises: nothing that was used is forgotten, and nothing stays shut for longer than a window.
+//! What a change of limit promises: nothing that was used is forgotten, and nothing stays shut for
+//! longer than a window.
 //!
 //! Invariants, over any sequence of requests and changes:
-//! 1. no window holds more than the highest limit that stood in it admits (by the algorithm's own bound);
+//! 1. no window holds more than the highest limit that stood in it admits (by the algorithm's own
+//!    bound);
 //! 2. a limit lowered and raised again at once admits no more than if nothing had changed;
-//! 3. a window without traffic after the last change (two for a sliding counter, one and a token's time for a bucket),
-//!    something is admitted.
+//! 3. a window without traffic after the last change (two for a sliding counter, one and a token's
+//!    time for a bucket), something is admitted.
 
 use std::time::Duration;
 
@@ -25,18 +27,26 @@ struct Limit {
 
 impl Limit {
     fn new(policy: Policy) -> Self {
-        Self { policy, state: vec![0; policy.words()] }
+        Self {
+            policy,
+            state: vec![0; policy.words()],
+        }
     }
 
     fn change(&mut self, to: Policy, now: u64) {
         let mut state = vec![0; to.words()];
         to.transfer(&mut state, &self.policy, &self.state, Nanos::new(now));
-        assert!(to.accepts(&state), "a changed state is one that the algorithm accepts");
+        assert!(
+            to.accepts(&state),
+            "a changed state is one that the algorithm accepts"
+        );
         *self = Self { policy: to, state };
     }
 
     fn admits(&mut self, now: u64, cost: u64) -> bool {
-        self.policy.decide(&mut self.state, Nanos::new(now), cost).is_allowed()
+        self.policy
+            .decide(&mut self.state, Nanos::new(now), cost)
+            .is_allowed()
     }
 
     /// How many units are admitted, one by one.
@@ -58,7 +68,10 @@ fn policy(kind: usize, limit: u64) -> Policy {
         4 => Policy::sliding_counter(quota),
         5 => Policy::token_bucket(quota),
         LEAKY => Policy::leaky_bucket(quota),
-        _ => Concurrency::new(limit as u32).hold(quota.window()).unwrap().into(),
+        _ => Concurrency::new(limit as u32)
+            .hold(quota.window())
+            .unwrap()
+            .into(),
     }
 }
 
@@ -66,7 +79,12 @@ fn policy(kind: usize, limit: u64) -> Policy {
 fn permits_above_a_lowered_limit_stay_in_use() {
     for policies in [
         [100, 10].map(Policy::concurrency),
-        [100_u32, 10].map(|limit| Concurrency::new(limit).hold(Duration::from_mins(1)).unwrap().into()),
+        [100_u32, 10].map(|limit| {
+            Concurrency::new(limit)
+                .hold(Duration::from_mins(1))
+                .unwrap()
+                .into()
+        }),
     ] {
         let mut limit = Limit::new(policies[0]);
         assert_eq!(limit.admitted_of(200, 0), 100);
@@ -77,7 +95,10 @@ fn permits_above_a_lowered_limit_stay_in_use() {
         limit.policy.refund(&mut limit.state, Nanos::ZERO, 81);
         assert_eq!(limit.admitted_of(9, 0), 1, "the tenth");
 
-        let mut back = Limit { policy: policies[0], state: full };
+        let mut back = Limit {
+            policy: policies[0],
+            state: full,
+        };
         back.change(policies[1], 0);
         back.change(policies[0], 0);
         assert_eq!(back.admitted_of(9, 0), 0);
@@ -89,7 +110,12 @@ fn permits_above_a_lowered_limit_stay_in_use() {
 #[test]
 fn an_exhausted_limit_stays_exhausted_through_changes_of_the_quota() {
     for kind in (0..KINDS).filter(|&kind| kind != LEAKY) {
-        for way in [&[100, 10, 100][..], &[100, 10, 20, 100], &[100, 0, 100], &[1_000, 3, 70, 2, 1_000]] {
+        for way in [
+            &[100, 10, 100][..],
+            &[100, 10, 20, 100],
+            &[100, 0, 100],
+            &[1_000, 3, 70, 2, 1_000],
+        ] {
             let mut limit = Limit::new(policy(kind, way[0]));
             assert!(limit.admits(0, way[0]));
             for &next in &way[1..] {
@@ -128,7 +154,12 @@ fn lowering_a_limit_and_restoring_it_changes_nothing_where_the_state_has_room() 
             changed.change(policy(kind, 150), now);
             changed.change(policy(kind, 200), now);
         }
-        let left = |limit: &Limit| limit.policy.peek(&limit.state, Nanos::new(now), 0).remaining();
+        let left = |limit: &Limit| {
+            limit
+                .policy
+                .peek(&limit.state, Nanos::new(now), 0)
+                .remaining()
+        };
         assert_eq!(left(&changed), left(&limit), "kind {kind}");
     }
 }
@@ -138,7 +169,11 @@ fn a_sliding_window_whose_counts_lose_bits_counts_as_full() {
     let mut limit = Limit::new(policy(3, 70_000));
     assert!(limit.admits(0, 300) && limit.admits(WINDOW / 2, 300));
     limit.change(policy(3, 5), WINDOW / 2);
-    assert_eq!(limit.policy.used(&limit.state, Nanos::new(WINDOW / 2)), 255, "all that eight bits tell");
+    assert_eq!(
+        limit.policy.used(&limit.state, Nanos::new(WINDOW / 2)),
+        255,
+        "all that eight bits tell"
+    );
     limit.change(policy(3, 70_000), WINDOW / 2);
     assert_eq!(limit.admitted_of(1, WINDOW / 2), 0);
     assert_eq!(limit.admitted_of(1, WINDOW * 2), 1);
@@ -153,7 +188,14 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
     let gap = prop_oneof![4 => Just(0), 4 => 0_u64..100, 2 => 0_u64..700, 1 => 0_u64..2_500];
-    let limit = prop_oneof![Just(0_u64), 1_u64..4, 1_u64..12, Just(20), Just(100), 250_u64..300];
+    let limit = prop_oneof![
+        Just(0_u64),
+        1_u64..4,
+        1_u64..12,
+        Just(20),
+        Just(100),
+        250_u64..300
+    ];
     let step = prop_oneof![
         6 => (1_u64..40).prop_map(Step::Ask),
         2 => limit.prop_map(Step::Change),
@@ -233,14 +275,16 @@ proptest! {
         let quiet = match kind {
             3 => WINDOW + WINDOW.div_ceil(7),
             4 => 2 * WINDOW,
-            // Then it is as good as just used up, and the next token comes; the time is rounded up to 256 ns.
+            // Then it is as good as just used up, and the next token comes; the time is rounded up
+            // to 256 ns.
             5 => WINDOW + WINDOW / last + 260,
             _ => WINDOW,
         };
         prop_assert!(limit.admits(now + quiet, 1), "kind {}", kind);
     }
 
-    /// Exact while the log's ring has room: decisions are those of a log that was never changed but in its limit.
+    /// Exact while the log's ring has room: decisions are those of a log that was never changed but
+    /// in its limit.
     #[test]
     fn changing_the_limit_of_a_log_keeps_its_times(steps in steps()) {
         let log = |limit: u64| -> Policy {
@@ -259,7 +303,8 @@ proptest! {
                         if fits { admitted.push((now, cost)); }
                     }
                 }
-                // The times of entries that the smaller ring has no room for are lost, and those that no longer count are still in it.
+                // The times of entries that the smaller ring has no room for are lost, and those
+                // that no longer count are still in it.
                 Step::Change(to) if limit.state[0] & 0xF_FFFF > to + 300 => return Ok(()),
                 Step::Change(to) => limit.change(log(to), now),
                 Step::GiveBack(_) => {}
@@ -271,8 +316,10 @@ proptest! {
 #[test]
 fn a_refund_does_not_open_a_bucket_whose_debt_exceeds_its_range() {
     let now = Nanos::from_secs(100);
-    let (high, low) =
-        (Policy::token_bucket(Quota::per_second(8)), Policy::token_bucket(Quota::per_second(1)));
+    let (high, low) = (
+        Policy::token_bucket(Quota::per_second(8)),
+        Policy::token_bucket(Quota::per_second(1)),
+    );
     let (mut state, mut lowered, mut raised) = ([0], [0], [0]);
     assert!(high.decide(&mut state, now, 8).is_allowed());
     low.transfer(&mut lowered, &high, &state, now);

@@ -12,7 +12,11 @@ struct Taken(Vec<(u64, u64)>);
 
 impl Taken {
     fn between(&self, from: u64, to: u64) -> u64 {
-        self.0.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, units)| units).sum()
+        self.0
+            .iter()
+            .filter(|(at, _)| (from..to).contains(at))
+            .map(|(_, units)| units)
+            .sum()
     }
 
     /// The debt of a bucket in units of `1 / parts` nanoseconds.
@@ -29,14 +33,20 @@ impl Taken {
     /// Whether the algorithm admits `cost` by its definition.
     fn admits(&self, policy: &Policy, now: u64, cost: u64) -> bool {
         match policy.parameters() {
-            Parameters::FixedWindow { limit, window, first_hit: false } => {
+            Parameters::FixedWindow {
+                limit,
+                window,
+                first_hit: false,
+            } => {
                 let start = now - now % window;
                 self.between(start, start + window) + cost <= limit
             }
             Parameters::SlidingLog { limit, lifetime } => {
                 self.between((now + 1).saturating_sub(lifetime), now + 1) + cost <= limit
             }
-            Parameters::SlidingWindow { limit, slot, span, .. } => {
+            Parameters::SlidingWindow {
+                limit, slot, span, ..
+            } => {
                 let from = (now / slot + 1).saturating_sub(span.into()) * slot;
                 self.between(from, now + 1) + cost <= limit
             }
@@ -51,7 +61,12 @@ impl Taken {
                 let owed = self.owed(step, parts, now) + u128::from(cost) * u128::from(step);
                 owed <= u128::from(burst) * u128::from(step)
             }
-            Parameters::LeakyBucket { limit, step, parts, max_wait } => {
+            Parameters::LeakyBucket {
+                limit,
+                step,
+                parts,
+                max_wait,
+            } => {
                 let waits = u128::from(max_wait) * u128::from(parts);
                 cost <= limit && self.owed(step, parts, now) <= waits
             }
@@ -83,16 +98,26 @@ struct Step {
 }
 
 fn steps(limit: u64) -> impl Strategy<Value = Vec<Step>> {
-    let after = prop_oneof![Just(0), 1..SECOND, SECOND..4 * SECOND, 5 * SECOND..60 * SECOND];
+    let after = prop_oneof![
+        Just(0),
+        1..SECOND,
+        SECOND..4 * SECOND,
+        5 * SECOND..60 * SECOND
+    ];
     let cost = prop_oneof![Just(0), 1..=limit.max(1), limit..=limit * 6 + 300];
-    let step = (after, any::<bool>(), cost).prop_map(|(after, charge, cost)| Step { after, charge, cost });
+    let step = (after, any::<bool>(), cost).prop_map(|(after, charge, cost)| Step {
+        after,
+        charge,
+        cost,
+    });
     prop::collection::vec(step, 1..40)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// A charge counts whatever remains, a cost of 0 is denied while more is in use than the limit, and `retry_after` is exact.
+    /// A charge counts whatever remains, a cost of 0 is denied while more is in use than the limit,
+    /// and `retry_after` is exact.
     #[test]
     fn charges_count_in_full_and_time_repays_them_by_the_rule_of_the_algorithm(
         (limit, steps) in prop_oneof![
@@ -119,7 +144,8 @@ proptest! {
                 let expected = taken.admits(&policy, now, *cost);
                 let look = policy.peek(&state, time, 0);
                 let decision = policy.decide(&mut state, time, *cost);
-                // A log's cost of 0 may wait longer: the ring has no room for the times of the units beyond the limit.
+                // A log's cost of 0 may wait longer: the ring has no room for the times of the
+                // units beyond the limit.
                 let late = is_log && *cost == 0 && decision.is_denied();
                 prop_assert!(decision.is_allowed() == expected || late, "{} at {now}: {decision:?}", policy.name());
                 if decision.is_allowed() && *cost > 0 {
@@ -129,7 +155,8 @@ proptest! {
                 if let Some(wait) = decision.retry_after() {
                     let later = now + wait.as_nanos() as u64;
                     prop_assert!(taken.admits(&policy, later, *cost), "{} at {later}", policy.name());
-                    // A mark in the lowest byte of a bucket's debt makes it longer by a nanosecond now and then.
+                    // A mark in the lowest byte of a bucket's debt makes it longer by a nanosecond
+                    // now and then.
                     let marks = if policy.name() == "token-bucket" { 40 } else { 0 };
                     prop_assert!(
                         late || !taken.admits(&policy, later - 1 - marks, *cost),
@@ -150,10 +177,16 @@ fn a_bucket_keeps_a_charge_of_a_year_through_changes_of_its_policy() {
     let now = Nanos::from_secs(1_000);
     // 366 days of ten units a second.
     old.charge(&mut state, now, 366 * 86_400 * 10);
-    let wait = |policy: &Policy, state: &[u64]| policy.peek(state, now, 1).retry_after().unwrap().as_secs();
+    let wait = |policy: &Policy, state: &[u64]| {
+        policy.peek(state, now, 1).retry_after().unwrap().as_secs()
+    };
     assert_eq!(wait(&old, &state), 366 * 86_400 - 1);
     new.transfer(&mut changed, &old, &state, now);
-    assert_eq!(wait(&new, &changed), 183 * 86_400 - 1, "as many units, repaid twice as fast");
+    assert_eq!(
+        wait(&new, &changed),
+        183 * 86_400 - 1,
+        "as many units, repaid twice as fast"
+    );
     old.transfer(&mut back, &new, &changed, now);
     assert_eq!(wait(&old, &back), 366 * 86_400 - 1);
 }
@@ -161,12 +194,20 @@ fn a_bucket_keeps_a_charge_of_a_year_through_changes_of_its_policy() {
 #[test]
 fn what_a_charge_took_can_be_given_back() {
     let now = Nanos::from_secs(1_000);
-    for policy in policies(10).into_iter().filter(|policy| policy.name() != "leaky-bucket") {
+    for policy in policies(10)
+        .into_iter()
+        .filter(|policy| policy.name() != "leaky-bucket")
+    {
         let mut state = vec![0; policy.words()];
         policy.charge(&mut state, now, 35);
         assert!(policy.peek(&state, now, 0).is_denied(), "{}", policy.name());
         policy.refund(&mut state, now, 30);
         let limit = policy.limit();
-        assert_eq!(policy.peek(&state, now, 0).remaining(), limit - 5, "{}", policy.name());
+        assert_eq!(
+            policy.peek(&state, now, 0).remaining(),
+            limit - 5,
+            "{}",
+            policy.name()
+        );
     }
 }

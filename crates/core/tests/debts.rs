@@ -19,11 +19,21 @@ fn any_policy() -> impl Strategy<Value = (Policy, u64)> {
             1 => FixedWindow::new(quota).first_hit().into(),
             2 => SlidingLog::new(quota).unwrap().closed().into(),
             3 => SlidingWindow::new(quota).slots(parts).unwrap().into(),
-            4 => SlidingWindow::new(quota).slots(parts).unwrap().balanced().into(),
+            4 => SlidingWindow::new(quota)
+                .slots(parts)
+                .unwrap()
+                .balanced()
+                .into(),
             5 => Policy::sliding_counter(quota),
-            6 => TokenBucket::new(quota).burst(limit + u64::from(parts)).unwrap().into(),
+            6 => TokenBucket::new(quota)
+                .burst(limit + u64::from(parts))
+                .unwrap()
+                .into(),
             7 => LeakyBucket::new(quota).max_wait(wait).unwrap().into(),
-            _ => Concurrency::new(limit as u32).hold(quota.window()).unwrap().into(),
+            _ => Concurrency::new(limit as u32)
+                .hold(quota.window())
+                .unwrap()
+                .into(),
         };
         (policy, window)
     })
@@ -72,7 +82,8 @@ proptest! {
         which in any_policy(), traffic in prop::collection::vec((0_u64..700, 1_u64..5), 1..60)
     ) {
         let (policy, window) = which;
-        // A sliding counter owes its whole previous count, and a leaky bucket rounds its wait to whole units.
+        // A sliding counter owes its whole previous count, and a leaky bucket rounds its wait to
+        // whole units.
         prop_assume!(!matches!(policy.name(), "sliding-counter" | "leaky-bucket"));
         let mut state = vec![0; policy.words()];
         let mut now = 5_000 * window;
@@ -106,7 +117,10 @@ fn a_share_is_never_less_than_what_is_used_and_exact_for_small_limits() {
         for used in (1..limit).step_by(step as usize) {
             let share = Share::of(used, limit).unwrap();
             let units = share.units(limit);
-            assert!(!share.is_exhausted() && units >= used && units < limit, "{used} of {limit}");
+            assert!(
+                !share.is_exhausted() && units >= used && units < limit,
+                "{used} of {limit}"
+            );
             assert!(limit > 127 || units == used, "{used} of {limit}: {units}");
             assert!(units - used <= limit / 126, "{used} of {limit}: {units}");
         }
@@ -119,11 +133,21 @@ fn a_share_is_never_less_than_what_is_used_and_exact_for_small_limits() {
 #[test]
 fn use_above_the_limit_is_kept_up_to_twice_as_much() {
     for limit in [1_u64, 3, 10, 127, 128, 60_000, 1 << 30] {
-        for used in (0..53).map(|bits| 1_u64 << bits).chain([MAX_LIMIT]).filter(|used| *used > limit) {
+        for used in (0..53)
+            .map(|bits| 1_u64 << bits)
+            .chain([MAX_LIMIT])
+            .filter(|used| *used > limit)
+        {
             let share = Share::of(used, limit).unwrap();
-            assert!(share.is_exhausted() && share > Share::EXHAUSTED, "{used} of {limit}");
+            assert!(
+                share.is_exhausted() && share > Share::EXHAUSTED,
+                "{used} of {limit}"
+            );
             let units = share.units(limit);
-            assert!(units >= used && (units / 2 < used || used / 64 >= limit), "{used} of {limit}: {units}");
+            assert!(
+                units >= used && (units / 2 < used || used / 64 >= limit),
+                "{used} of {limit}: {units}"
+            );
             assert_eq!(Share::new(share.get()), Some(share));
         }
     }
@@ -131,11 +155,23 @@ fn use_above_the_limit_is_kept_up_to_twice_as_much() {
 
 #[test]
 fn a_debt_is_read_from_its_words_and_from_no_others() {
-    for lasts in [Lasts::Until(Nanos::from_secs(9)), Lasts::UntilReturned(u32::MAX)] {
-        let debt = Debt { share: Share::of(3, 10).unwrap(), lasts };
+    for lasts in [
+        Lasts::Until(Nanos::from_secs(9)),
+        Lasts::UntilReturned(u32::MAX),
+    ] {
+        let debt = Debt {
+            share: Share::of(3, 10).unwrap(),
+            lasts,
+        };
         assert_eq!(Debt::from_words(debt.to_words()), Some(debt));
     }
-    for words in [[0, 1], [135, 1], [1 << 9, 1], [1 << 8, 1], [1 << 8 | 1, 1 << 32]] {
+    for words in [
+        [0, 1],
+        [135, 1],
+        [1 << 9, 1],
+        [1 << 8, 1],
+        [1 << 8 | 1, 1 << 32],
+    ] {
         assert_eq!(Debt::from_words(words), None);
     }
 }

@@ -1,4 +1,5 @@
-//! No input panics or overflows: times that jump, costs and answers that nobody sensible would send.
+//! No input panics or overflows: times that jump, costs and answers that nobody sensible would
+//! send.
 
 use std::time::Duration;
 
@@ -14,28 +15,68 @@ fn requests() -> impl Strategy<Value = Request> {
     let back = prop::option::of((any::<u32>(), numbers()));
     (any::<u64>(), any::<u32>(), back, any::<u32>(), numbers()).prop_map(
         |(cost, ahead, back, spent, sent)| {
-            let back = back.map(|(units, taken)| GiveBack { units, taken: Nanos::new(taken) });
-            Request { cost, ahead, back, spent, sent: Nanos::new(sent) }
+            let back = back.map(|(units, taken)| GiveBack {
+                units,
+                taken: Nanos::new(taken),
+            });
+            Request {
+                cost,
+                ahead,
+                back,
+                spent,
+                sent: Nanos::new(sent),
+            }
         },
     )
 }
 
 fn grants() -> impl Strategy<Value = Grant> {
-    (any::<u32>(), numbers(), numbers(), any::<bool>(), any::<u64>(), numbers()).prop_map(
-        |(units, usable, now, denied, limit, figure)| {
-            let decision = if denied {
-                Decision::deny(Standing { limit, room: figure, unit: 1, reset_after: figure }, figure)
-            } else {
-                Decision::allow(Standing { limit, room: figure, unit: 1, reset_after: figure })
-            };
-            Grant { decision, units, usable_for: Nanos::new(usable), now: Nanos::new(now) }
-        },
+    (
+        any::<u32>(),
+        numbers(),
+        numbers(),
+        any::<bool>(),
+        any::<u64>(),
+        numbers(),
     )
+        .prop_map(|(units, usable, now, denied, limit, figure)| {
+            let decision = if denied {
+                Decision::deny(
+                    Standing {
+                        limit,
+                        room: figure,
+                        unit: 1,
+                        reset_after: figure,
+                    },
+                    figure,
+                )
+            } else {
+                Decision::allow(Standing {
+                    limit,
+                    room: figure,
+                    unit: 1,
+                    reset_after: figure,
+                })
+            };
+            Grant {
+                decision,
+                units,
+                usable_for: Nanos::new(usable),
+                now: Nanos::new(now),
+            }
+        })
 }
 
 fn limits() -> impl Strategy<Value = Terms> {
-    (0_u64..300, 1_u64..31_622_400_000_000_000, 0_usize..7, 0_u8..3, numbers(), any::<u32>()).prop_map(
-        |(limit, window, which, mode, slack, unreported)| {
+    (
+        0_u64..300,
+        1_u64..31_622_400_000_000_000,
+        0_usize..7,
+        0_u8..3,
+        numbers(),
+        any::<u32>(),
+    )
+        .prop_map(|(limit, window, which, mode, slack, unreported)| {
             let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
             let policy = match which {
                 0 => Policy::fixed_window(quota),
@@ -51,8 +92,7 @@ fn limits() -> impl Strategy<Value = Terms> {
                 1 => Terms::leased(policy, Nanos::new(slack)),
                 _ => Terms::reported(policy, unreported, Nanos::new(slack)),
             }
-        },
-    )
+        })
 }
 
 proptest! {
@@ -94,8 +134,16 @@ fn an_allotment_of_an_endless_room_is_used_up() {
         Policy::fixed_window(Quota::new(100, Duration::from_mins(1)).unwrap()),
         Nanos::from_secs(1),
     ));
-    let request = Request { ahead: 10, ..lease.ask(1, Nanos::ZERO).request().unwrap() };
-    let endless = Standing { limit: 100, room: u64::MAX, unit: 1, reset_after: 0 };
+    let request = Request {
+        ahead: 10,
+        ..lease.ask(1, Nanos::ZERO).request().unwrap()
+    };
+    let endless = Standing {
+        limit: 100,
+        room: u64::MAX,
+        unit: 1,
+        reset_after: 0,
+    };
     let grant = Grant {
         decision: Decision::allow(endless),
         units: 10,

@@ -23,8 +23,8 @@ enum Event {
 /// The most keys of a call.
 const MOST: usize = 128;
 
-/// One node, and a store 0.2 ms away. Requests of one moment share a call. While a call is under way, others wait, until they are 32 or
-/// it returns: as the crate `redis` does for a near store.
+/// One node, and a store 0.2 ms away. Requests of one moment share a call. While a call is under
+/// way, others wait, until they are 32 or it returns: as the crate `redis` does for a near store.
 struct Node {
     terms: Terms,
     leases: Vec<Lease>,
@@ -53,16 +53,20 @@ impl Node {
         let waiting = std::mem::take(&mut self.waiting);
         self.calls += waiting.len().div_ceil(MOST) as u64;
         let there = Nanos::new(time + MS / 10);
-        let served = waiting
-            .into_iter()
-            .map(|(key, request)| (key, request, self.terms.serve(&mut self.states[key], there, &request)));
+        let served = waiting.into_iter().map(|(key, request)| {
+            (
+                key,
+                request,
+                self.terms.serve(&mut self.states[key], there, &request),
+            )
+        });
         let served = served.collect();
         self.schedule(time + MS / 5, Event::Returned(served));
     }
 }
 
-/// Calls of a node, and the share of decisions for which a caller waited, in the second after the first, for keys with 30 to 100 requests
-/// a second each at random moments.
+/// Calls of a node, and the share of decisions for which a caller waited, in the second after the
+/// first, for keys with 30 to 100 requests a second each at random moments.
 fn calls(policy: Policy, terms: Terms) -> (u64, f64) {
     let mut node = Node {
         terms,
@@ -101,7 +105,10 @@ fn calls(policy: Policy, terms: Terms) -> (u64, f64) {
                 let answer = node.leases[key].ask(1, now);
                 node.asked += 1;
                 node.waited += u64::from(answer.decision().is_none());
-                if answer.decision().is_some_and(|decision| decision.is_allowed()) {
+                if answer
+                    .decision()
+                    .is_some_and(|decision| decision.is_allowed())
+                {
                     admitted[key].push(time);
                 }
                 if let Answer::Renew(_, request) | Answer::Refill(request) = answer {
@@ -110,13 +117,19 @@ fn calls(policy: Policy, terms: Terms) -> (u64, f64) {
             }
             Event::Sweep => {
                 for key in 0..KEYS {
-                    node.waiting.extend(node.leases[key].returning(now).map(|request| (key, request)));
+                    node.waiting.extend(
+                        node.leases[key]
+                            .returning(now)
+                            .map(|request| (key, request)),
+                    );
                 }
             }
             Event::Returned(served) => {
                 node.under_way -= 1;
                 for (key, request, grant) in served {
-                    if node.leases[key].granted(request, &grant, now).is_allowed() && request.cost > 0 {
+                    if node.leases[key].granted(request, &grant, now).is_allowed()
+                        && request.cost > 0
+                    {
                         admitted[key].push(grant.now.get());
                     }
                 }
@@ -127,7 +140,11 @@ fn calls(policy: Policy, terms: Terms) -> (u64, f64) {
     for mut times in admitted {
         let mut judge = vec![0; policy.words()];
         times.sort_unstable();
-        assert!(times.iter().all(|&time| policy.decide(&mut judge, Nanos::new(time), 1).is_allowed()));
+        assert!(
+            times
+                .iter()
+                .all(|&time| policy.decide(&mut judge, Nanos::new(time), 1).is_allowed())
+        );
     }
     (node.calls, node.waited as f64 / node.asked as f64)
 }
@@ -145,7 +162,13 @@ fn a_thousand_keys_with_30_to_100_requests_a_second_need_less_than_half_of_exact
         let (exact, all) = calls(policy, Terms::exact(policy));
         assert!(all > 0.999 && exact > 1_000);
         let (leased, waited) = calls(policy, Terms::leased(policy, Terms::SLACK));
-        println!("{}: {leased} calls of {exact}, {waited:.3} waited", policy.name());
-        assert!(2 * leased <= exact, "{policy:?}: {leased} calls, exact {exact}, {waited}");
+        println!(
+            "{}: {leased} calls of {exact}, {waited:.3} waited",
+            policy.name()
+        );
+        assert!(
+            2 * leased <= exact,
+            "{policy:?}: {leased} calls, exact {exact}, {waited}"
+        );
     }
 }

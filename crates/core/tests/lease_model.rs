@@ -1,6 +1,6 @@
-//! A model of allotments: two nodes and an authority, and every sequence of requests, lost, late and repeated messages, and pauses.
-//! After each sequence both nodes ask until all is used up. What was admitted, asked again at the moments of admission in one place, must
-//! be admitted there, too.
+//! A model of allotments: two nodes and an authority, and every sequence of requests, lost, late
+//! and repeated messages, and pauses. After each sequence both nodes ask until all is used up. What
+//! was admitted, asked again at the moments of admission in one place, must be admitted there, too.
 #![cfg(feature = "std")]
 
 use std::collections::VecDeque;
@@ -78,11 +78,19 @@ impl World {
 
     /// The time that a node sees.
     fn clock(&self) -> Nanos {
-        if self.without == Some(Guard::Expires) { Nanos::from_secs(1_000) } else { self.now }
+        if self.without == Some(Guard::Expires) {
+            Nanos::from_secs(1_000)
+        } else {
+            self.now
+        }
     }
 
     fn admitted(&mut self, cost: u64) {
-        self.is_over |= cost > 0 && !self.policy.decide(&mut self.judge, self.now, cost).is_allowed();
+        self.is_over |= cost > 0
+            && !self
+                .policy
+                .decide(&mut self.judge, self.now, cost)
+                .is_allowed();
     }
 
     /// Returns whether the request was decided, and admitted.
@@ -110,7 +118,11 @@ impl World {
         let (node, request) = self.sent.pop_front()?;
         let grant = self.serve(&request);
         self.latest = Some((node, request));
-        Some(self.nodes[node].granted(request, &grant, self.clock()).is_allowed())
+        Some(
+            self.nodes[node]
+                .granted(request, &grant, self.clock())
+                .is_allowed(),
+        )
     }
 
     fn step(&mut self, step: Step) {
@@ -118,7 +130,9 @@ impl World {
             Step::Ask(node) => drop(self.ask(node, COST)),
             Step::Deliver => drop(self.deliver()),
             Step::LoseAnswer => {
-                let Some((node, request)) = self.sent.pop_front() else { return };
+                let Some((node, request)) = self.sent.pop_front() else {
+                    return;
+                };
                 self.serve(&request);
                 self.latest = Some((node, request));
                 self.nodes[node].failed(request);

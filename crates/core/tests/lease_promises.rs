@@ -1,10 +1,12 @@
-//! What leased and reported limits promise, on random traffic, over a network that delays, reorders and loses, with nodes
-//! that die and leave, and clocks that agree on nothing but (within 1/1024) the length of a second.
+//! What leased and reported limits promise, on random traffic, over a network that delays, reorders
+//! and loses, with nodes that die and leave, and clocks that agree on nothing but (within 1/1024)
+//! the length of a second.
 //!
 //! Invariants, watched by an oracle that sees every admission of every node:
-//! 1. leased: the algorithm, asked at the moments of the admissions, admits every one of them; no true window holds more
-//!    than its bound;
-//! 2. reported: no true window holds more than the bound and `unreported` for each node that there was;
+//! 1. leased: the algorithm, asked at the moments of the admissions, admits every one of them; no
+//!    true window holds more than its bound;
+//! 2. reported: no true window holds more than the bound and `unreported` for each node that there
+//!    was;
 //! 3. what is lost in the network, or with a node, never makes room for more.
 
 mod fleet;
@@ -23,21 +25,26 @@ const MS: u64 = 1_000_000;
 
 fn policies() -> impl Strategy<Value = (Policy, Quota, u64)> {
     let limits = prop_oneof![1_u64..40, 40_u64..400];
-    (limits, 5_u64..200, 0_usize..8, 1_u32..12, 16_u64..300).prop_map(|(limit, ms, which, slots, burst)| {
-        let quota = Quota::new(limit, Duration::from_millis(ms)).unwrap();
-        let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
-        let (policy, bound): (Policy, u64) = match which {
-            0 => (FixedWindow::new(quota).into(), 2 * limit),
-            1 => (FixedWindow::new(quota).first_hit().into(), 2 * limit),
-            2 => (SlidingLog::new(quota).unwrap().into(), limit),
-            3 => (SlidingLog::new(quota).unwrap().closed().into(), limit),
-            4 => (sliding.into(), limit),
-            5 => (sliding.balanced().into(), 2 * limit),
-            6 => (Policy::sliding_counter(quota), 2 * limit),
-            _ => (TokenBucket::new(quota).burst(burst).unwrap().into(), limit + burst),
-        };
-        (policy, quota, bound)
-    })
+    (limits, 5_u64..200, 0_usize..8, 1_u32..12, 16_u64..300).prop_map(
+        |(limit, ms, which, slots, burst)| {
+            let quota = Quota::new(limit, Duration::from_millis(ms)).unwrap();
+            let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
+            let (policy, bound): (Policy, u64) = match which {
+                0 => (FixedWindow::new(quota).into(), 2 * limit),
+                1 => (FixedWindow::new(quota).first_hit().into(), 2 * limit),
+                2 => (SlidingLog::new(quota).unwrap().into(), limit),
+                3 => (SlidingLog::new(quota).unwrap().closed().into(), limit),
+                4 => (sliding.into(), limit),
+                5 => (sliding.balanced().into(), 2 * limit),
+                6 => (Policy::sliding_counter(quota), 2 * limit),
+                _ => (
+                    TokenBucket::new(quota).burst(burst).unwrap().into(),
+                    limit + burst,
+                ),
+            };
+            (policy, quota, bound)
+        },
+    )
 }
 
 fn skew() -> impl Strategy<Value = Skew> {
@@ -68,7 +75,10 @@ fn travels(plan: Vec<(u64, u64, u8)>) -> impl FnMut() -> Travel {
     let mut plan = plan.into_iter().cycle();
     move || {
         let (there, back, luck) = plan.next().unwrap();
-        Travel { there: (luck != 0).then_some(there), back: (luck != 1).then_some(back) }
+        Travel {
+            there: (luck != 0).then_some(there),
+            back: (luck != 1).then_some(back),
+        }
     }
 }
 
@@ -93,7 +103,12 @@ fn world() -> impl Strategy<Value = World> {
 }
 
 fn run(terms: Terms, world: &World) -> Fleet {
-    let mut fleet = Fleet::new(terms, world.clock, &world.nodes, travels(world.network.clone()));
+    let mut fleet = Fleet::new(
+        terms,
+        world.clock,
+        &world.nodes,
+        travels(world.network.clone()),
+    );
     let mut time = 0;
     for &(gap, step) in &world.steps {
         time += gap;
@@ -143,23 +158,40 @@ proptest! {
         prop_assert_eq!(terms.mode(), Mode::Reported);
         let fleet = run(terms, &world);
         let gone = world.steps.iter().filter(|(_, step)| matches!(step, Step::Die { .. } | Step::Leave { .. }));
-        // What a node that left had in its last report may be lost on the way, as what a dead one had is.
+        // What a node that left had in its last report may be lost on the way, as what a dead one
+        // had is.
         let nodes = (world.nodes.len() + gone.count()) as u64;
-        // Bounds of twice the limit are those of two windows that a true window touches, or of two counts.
+        // Bounds of twice the limit are those of two windows that a true window touches, or of two
+        // counts.
         let windows = if bound == 2 * quota.limit() { 2 } else { 1 };
         let most = bound + windows * nodes * u64::from(unreported);
         prop_assert!(worst_window(&fleet.admissions(), quota.window_nanos()) <= most);
     }
 }
 
-/// Four nodes share a hot key for some windows, each asked every 100 µs; the round trip is half a millisecond.
+/// Four nodes share a hot key for some windows, each asked every 100 µs; the round trip is half a
+/// millisecond.
 fn hot(terms: Terms) -> Fleet {
-    let skew = |node: u32| Skew { offset: u64::from(node) * 77_777_777, ppm: 100 * i64::from(node) - 200 };
-    let travel = || Travel { there: Some(250_000), back: Some(250_000) };
-    let mut fleet = Fleet::new(terms, skew(9), &[skew(0), skew(1), skew(2), skew(3)], travel);
+    let skew = |node: u32| Skew {
+        offset: u64::from(node) * 77_777_777,
+        ppm: 100 * i64::from(node) - 200,
+    };
+    let travel = || Travel {
+        there: Some(250_000),
+        back: Some(250_000),
+    };
+    let mut fleet = Fleet::new(
+        terms,
+        skew(9),
+        &[skew(0), skew(1), skew(2), skew(3)],
+        travel,
+    );
     for step in 0..20_000_u64 {
         for node in 0..4 {
-            fleet.at(step * 100_000 + node as u64 * 25_000, Step::Ask { node, cost: 1 });
+            fleet.at(
+                step * 100_000 + node as u64 * 25_000,
+                Step::Ask { node, cost: 1 },
+            );
             if step.is_multiple_of(100) {
                 fleet.at(step * 100_000 + 7, Step::Tick { node });
             }
@@ -189,7 +221,11 @@ fn a_hot_key_costs_few_round_trips_and_little_of_its_quota() {
             let name = policy.name();
             assert!(got <= most + most / 100, "{name} {limit}: {got} of {most}");
             assert!(got >= most - most / 10, "{name} {limit}: {got} of {most}");
-            assert!(leased.round_trips < 8_000, "{name} {limit}: {} round trips", leased.round_trips);
+            assert!(
+                leased.round_trips < 8_000,
+                "{name} {limit}: {} round trips",
+                leased.round_trips
+            );
         }
     }
 }
@@ -219,7 +255,9 @@ fn usage_during_a_report_stays_within_the_unreported_bound() {
     let grant = terms.serve(&mut shared, now, &report);
     let _ = lease.granted(report, &grant, now);
     // Five are not yet charged, so five more may be used before the authority must be asked.
-    let more = (0..100).take_while(|_| lease.ask(1, now).decision().is_some()).count();
+    let more = (0..100)
+        .take_while(|_| lease.ask(1, now).decision().is_some())
+        .count();
     assert_eq!(more, 5);
 }
 
@@ -231,30 +269,64 @@ fn a_new_allotment_ends_the_denials_that_it_could_have_admitted() {
     let lease = Lease::new(terms);
     let first = lease.ask(1, now).request().unwrap();
     let second = lease.ask(20, now).request().unwrap();
-    assert!(lease.granted(first, &terms.serve(&mut shared, now, &first), now).is_allowed());
-    // Somebody else takes all that is left, beyond the allotment; the next cost is more than that allotment.
-    assert!(lease.granted(second, &terms.serve(&mut shared, now, &second), now).is_allowed());
+    assert!(
+        lease
+            .granted(first, &terms.serve(&mut shared, now, &first), now)
+            .is_allowed()
+    );
+    // Somebody else takes all that is left, beyond the allotment; the next cost is more than that
+    // allotment.
+    assert!(
+        lease
+            .granted(second, &terms.serve(&mut shared, now, &second), now)
+            .is_allowed()
+    );
     let left = policy.peek(&shared, now, 0).remaining();
     assert!(policy.decide(&mut shared, now, left).is_allowed());
     let third = lease.ask(200, now).request().unwrap();
-    assert!(lease.granted(third, &terms.serve(&mut shared, now, &third), now).is_denied());
-    assert!(lease.ask(200, now).decision().is_some_and(|denied| denied.is_denied()), "remembered");
+    assert!(
+        lease
+            .granted(third, &terms.serve(&mut shared, now, &third), now)
+            .is_denied()
+    );
+    assert!(
+        lease
+            .ask(200, now)
+            .decision()
+            .is_some_and(|denied| denied.is_denied()),
+        "remembered"
+    );
     policy.give_back(&mut shared, now, now, left);
     // The allotment reaches its mark, and another comes as a reserve.
-    let renewal = (0..1_000).find_map(|_| lease.ask(1, now).request()).unwrap();
+    let renewal = (0..1_000)
+        .find_map(|_| lease.ask(1, now).request())
+        .unwrap();
     assert_eq!(renewal.cost, 0);
     let grant = terms.serve(&mut shared, now, &renewal);
     assert!(grant.units >= 200, "{renewal:?}: {grant:?}");
     let _ = lease.granted(renewal, &grant, now);
-    assert!(lease.ask(200, now).decision().is_none_or(|decision| decision.is_allowed()));
+    assert!(
+        lease
+            .ask(200, now)
+            .decision()
+            .is_none_or(|decision| decision.is_allowed())
+    );
 }
 
 #[test]
 fn a_leaving_node_returns_its_whole_allotment() {
     let policy = Policy::sliding_log(Quota::per_minute(1_000)).unwrap();
     let terms = Terms::leased(policy, Terms::SLACK);
-    let travel = || Travel { there: Some(100_000), back: Some(100_000) };
-    let mut fleet = Fleet::new(terms, Skew { offset: 5, ppm: 0 }, &[Skew { offset: 0, ppm: 0 }; 2], travel);
+    let travel = || Travel {
+        there: Some(100_000),
+        back: Some(100_000),
+    };
+    let mut fleet = Fleet::new(
+        terms,
+        Skew { offset: 5, ppm: 0 },
+        &[Skew { offset: 0, ppm: 0 }; 2],
+        travel,
+    );
     for step in 0..200_u64 {
         for node in 0..2 {
             fleet.at(step * 20_000, Step::Ask { node, cost: 1 });
@@ -272,14 +344,25 @@ fn a_leaving_node_returns_its_whole_allotment() {
 #[test]
 fn a_denial_causes_no_round_trip_until_it_expires() {
     let policy = Policy::sliding_log(Quota::per_second(1)).unwrap();
-    let travel = || Travel { there: Some(100_000), back: Some(100_000) };
+    let travel = || Travel {
+        there: Some(100_000),
+        back: Some(100_000),
+    };
     for terms in [Terms::exact(policy), Terms::leased(policy, Terms::SLACK)] {
-        let mut fleet = Fleet::new(terms, Skew { offset: 5, ppm: 0 }, &[Skew { offset: 0, ppm: 0 }], travel);
+        let mut fleet = Fleet::new(
+            terms,
+            Skew { offset: 5, ppm: 0 },
+            &[Skew { offset: 0, ppm: 0 }],
+            travel,
+        );
         for step in 0..900_u64 {
             fleet.at(step * MS, Step::Ask { node: 0, cost: 1 });
         }
         fleet.run();
-        assert_eq!((fleet.admitted.len(), fleet.round_trips, fleet.denied), (1, 2, 899));
+        assert_eq!(
+            (fleet.admitted.len(), fleet.round_trips, fleet.denied),
+            (1, 2, 899)
+        );
     }
 }
 
@@ -293,23 +376,44 @@ fn a_failed_probe_does_not_deny_later_requests() {
     assert!(policy.decide(&mut shared, now, 8).is_allowed());
     let request = lease.ask(3, now).request().unwrap();
     now = now.saturating_add(Nanos::from_millis(10));
-    assert!(lease.granted(request, &terms.serve(&mut shared, now, &request), now).is_denied());
+    assert!(
+        lease
+            .granted(request, &terms.serve(&mut shared, now, &request), now)
+            .is_denied()
+    );
     let probe = lease.ask(1, now).request().unwrap();
-    assert!(lease.ask(1, now).decision().is_some_and(|denied| denied.is_denied()), "one asks at a time");
+    assert!(
+        lease
+            .ask(1, now)
+            .decision()
+            .is_some_and(|denied| denied.is_denied()),
+        "one asks at a time"
+    );
     lease.failed(probe);
     // Nobody is denied but by whoever answers in the store's place; the store's own denial holds.
     for _ in 0..10 {
         let request = lease.ask(1, now).request().unwrap();
-        let (another, remembered) = (lease.ask(1, now).request().unwrap(), lease.ask(3, now).decision());
+        let (another, remembered) = (
+            lease.ask(1, now).request().unwrap(),
+            lease.ask(3, now).decision(),
+        );
         assert!(remembered.is_some_and(|denied| denied.is_denied()));
         lease.failed(request);
         lease.failed(another);
     }
     // An answer that is scarce brings the probing back.
     let request = lease.ask(2, now).request().unwrap();
-    assert!(lease.granted(request, &terms.serve(&mut shared, now, &request), now).is_allowed());
+    assert!(
+        lease
+            .granted(request, &terms.serve(&mut shared, now, &request), now)
+            .is_allowed()
+    );
     let request = lease.ask(1, now).request().unwrap();
-    assert!(lease.granted(request, &terms.serve(&mut shared, now, &request), now).is_denied());
+    assert!(
+        lease
+            .granted(request, &terms.serve(&mut shared, now, &request), now)
+            .is_denied()
+    );
     assert!(lease.ask(2, now).request().is_some() && lease.ask(2, now).request().is_none());
 }
 
@@ -364,9 +468,13 @@ fn a_node_stops_in_time_despite_clock_drift() {
     assert_eq!((terms.mode(), terms.slack()), (Mode::Leased, longest));
     for span in [Nanos::from_micros(10), Nanos::from_millis(100), longest] {
         let used = terms.usable_for(span).get();
-        // The node's clock slow and the authority's fast by 1/2100 each, and a microsecond not yet shown.
+        // The node's clock slow and the authority's fast by 1/2100 each, and a microsecond not yet
+        // shown.
         assert!(used + used / 1_050 + 999 < span.get(), "{span:?}");
-        assert!(used >= span.get() - span.get() / 8, "and little is lost: {span:?}");
+        assert!(
+            used >= span.get() - span.get() / 8,
+            "and little is lost: {span:?}"
+        );
     }
     assert_eq!(terms.usable_for(Nanos::new(900)), Nanos::ZERO);
 }
@@ -377,8 +485,14 @@ fn policies_without_leases_are_exact() {
     let (leaky, window) = (Policy::leaky_bucket(quota), Policy::sliding_window(quota));
     for policy in [leaky, Policy::concurrency(9), window.count_denied()] {
         assert_eq!(Terms::leased(policy, Terms::SLACK), Terms::exact(policy));
-        assert_eq!(Terms::reported(policy, 9, Terms::SLACK), Terms::exact(policy));
+        assert_eq!(
+            Terms::reported(policy, 9, Terms::SLACK),
+            Terms::exact(policy)
+        );
     }
-    assert_eq!(Terms::reported(window, 0, Terms::SLACK), Terms::exact(window));
+    assert_eq!(
+        Terms::reported(window, 0, Terms::SLACK),
+        Terms::exact(window)
+    );
     assert_eq!(Terms::leased(window, Nanos::ZERO), Terms::exact(window));
 }

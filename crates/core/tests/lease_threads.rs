@@ -1,4 +1,5 @@
-//! Threads on one lease, with an authority in the same process: nothing is spent twice, nothing is lost.
+//! Threads on one lease, with an authority in the same process: nothing is spent twice, nothing is
+//! lost.
 
 use std::{
     sync::{
@@ -11,7 +12,8 @@ use std::{
 use tidegate_core::lease::{Answer, Lease, Terms};
 use tidegate_core::{Algorithm, Nanos, Policy, Quota};
 
-/// Four threads on each of two leases ask as fast as they can while time moves on with their requests.
+/// Four threads on each of two leases ask as fast as they can while time moves on with their
+/// requests.
 fn admitted_by_threads(terms: Terms, asks: u64) -> (u64, u64) {
     let shared = Mutex::new(vec![0; terms.policy().words()]);
     let leases = [Lease::new(terms), Lease::new(terms)];
@@ -23,7 +25,9 @@ fn admitted_by_threads(terms: Terms, asks: u64) -> (u64, u64) {
                 for _ in 0..asks {
                     let now = Nanos::new(time.fetch_add(100, Ordering::Relaxed));
                     let answer = lease.ask(1, now);
-                    let mut allowed = answer.decision().is_some_and(|decision| decision.is_allowed());
+                    let mut allowed = answer
+                        .decision()
+                        .is_some_and(|decision| decision.is_allowed());
                     if let Some(request) = answer.request() {
                         let grant = {
                             let mut shared = shared.lock().unwrap();
@@ -31,8 +35,11 @@ fn admitted_by_threads(terms: Terms, asks: u64) -> (u64, u64) {
                             let now = Nanos::new(time.fetch_add(100, Ordering::Relaxed));
                             terms.serve(&mut shared, now, &request)
                         };
-                        let decision =
-                            lease.granted(request, &grant, Nanos::new(time.load(Ordering::Relaxed)));
+                        let decision = lease.granted(
+                            request,
+                            &grant,
+                            Nanos::new(time.load(Ordering::Relaxed)),
+                        );
                         if matches!(answer, Answer::Refill(_)) {
                             allowed = decision.is_allowed();
                         }

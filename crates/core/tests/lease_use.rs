@@ -1,5 +1,5 @@
-//! How much of a limit leased nodes admit, beside one place that decides everything: an allotment that one node holds is denied to
-//! the others, and what nobody uses must come back.
+//! How much of a limit leased nodes admit, beside one place that decides everything: an allotment
+//! that one node holds is denied to the others, and what nobody uses must come back.
 
 mod fleet;
 
@@ -39,7 +39,13 @@ impl Demand {
     /// When each request comes, and to which node; in order.
     fn requests(&self) -> Vec<(u64, usize)> {
         let mut random = Random(7 + self.nodes as u64);
-        let weight = |node: usize| if self.skewed { 1.0 / (1_u64 << node) as f64 } else { 1.0 };
+        let weight = |node: usize| {
+            if self.skewed {
+                1.0 / (1_u64 << node) as f64
+            } else {
+                1.0
+            }
+        };
         let all: f64 = (0..self.nodes).map(weight).sum();
         let at_once = if self.gaps == Gaps::Bursts { 5_u64 } else { 1 };
         let mut requests = Vec::new();
@@ -49,7 +55,11 @@ impl Demand {
             #[allow(clippy::cast_sign_loss, reason = "times begin at 0")]
             while time < (self.seconds * SECOND) as f64 {
                 requests.extend((0..at_once).map(|nth| (time as u64 + nth, node)));
-                time += if self.gaps == Gaps::Equal { gap } else { -random.unit().ln() * gap };
+                time += if self.gaps == Gaps::Equal {
+                    gap
+                } else {
+                    -random.unit().ln() * gap
+                };
             }
         }
         requests.sort_unstable();
@@ -64,11 +74,21 @@ fn admitted(policy: Policy, demand: Demand) -> (u64, u64) {
     let mut state = vec![0; policy.words()];
     let one_place = requests
         .iter()
-        .filter(|(time, _)| policy.decide(&mut state, Nanos::new(begin + time), 1).is_allowed())
+        .filter(|(time, _)| {
+            policy
+                .decide(&mut state, Nanos::new(begin + time), 1)
+                .is_allowed()
+        })
         .count();
     let terms = Terms::leased(policy, Terms::SLACK);
-    let clock = Skew { offset: begin, ppm: 0 };
-    let travel = || Travel { there: Some(100_000), back: Some(100_000) };
+    let clock = Skew {
+        offset: begin,
+        ppm: 0,
+    };
+    let travel = || Travel {
+        there: Some(100_000),
+        back: Some(100_000),
+    };
     let mut fleet = Fleet::new(terms, clock, &vec![clock; demand.nodes], travel);
     for &(time, node) in &requests {
         fleet.at(time, Step::Ask { node, cost: 1 });
@@ -82,16 +102,27 @@ fn admitted(policy: Policy, demand: Demand) -> (u64, u64) {
     fleet.run();
     let mut judge = vec![0; policy.words()];
     for (time, cost) in fleet.admissions() {
-        assert!(policy.decide(&mut judge, Nanos::new(time), cost).is_allowed(), "{policy:?}, {demand:?}");
+        assert!(
+            policy
+                .decide(&mut judge, Nanos::new(time), cost)
+                .is_allowed(),
+            "{policy:?}, {demand:?}"
+        );
     }
-    (fleet.admitted.iter().map(|&(_, cost)| cost).sum(), one_place as u64)
+    (
+        fleet.admitted.iter().map(|&(_, cost)| cost).sum(),
+        one_place as u64,
+    )
 }
 
-/// The policies' quotas a second, and for how many seconds to look. The burst of the first bucket takes ten seconds to
-/// refill: nothing that its refill loses is made up for by a bucket that is full.
+/// The policies' quotas a second, and for how many seconds to look. The burst of the first bucket
+/// takes ten seconds to refill: nothing that its refill loses is made up for by a bucket that is
+/// full.
 fn policies() -> Vec<(Policy, f64, u64)> {
     let quota = |text: &str| -> Quota { text.parse().unwrap() };
-    let bucket = |text: &str, burst| -> Policy { TokenBucket::new(quota(text)).burst(burst).unwrap().into() };
+    let bucket = |text: &str, burst| -> Policy {
+        TokenBucket::new(quota(text)).burst(burst).unwrap().into()
+    };
     vec![
         (bucket("50/1s", 500), 50.0, 13),
         (bucket("50/1s", 50), 50.0, 13),
@@ -105,7 +136,8 @@ fn policies() -> Vec<(Policy, f64, u64)> {
     ]
 }
 
-/// Of callers who come at once near the limit one asks, and the others are denied until its answer is here: so bursts lose more.
+/// Of callers who come at once near the limit one asks, and the others are denied until its answer
+/// is here: so bursts lose more.
 #[test]
 fn leased_nodes_admit_97_percent_of_what_one_node_admits_and_90_percent_of_bursts() {
     let mut lowest = [100.0_f64; 2];
@@ -114,7 +146,13 @@ fn leased_nodes_admit_97_percent_of_what_one_node_admits_and_90_percent_of_burst
             for gaps in [Gaps::Equal, Gaps::Random, Gaps::Bursts] {
                 for skewed in [false, true] {
                     for share in [0.5, 0.93, 1.0, 1.1, 1.5] {
-                        let demand = Demand { nodes, rate: rate * share, skewed, gaps, seconds };
+                        let demand = Demand {
+                            nodes,
+                            rate: rate * share,
+                            skewed,
+                            gaps,
+                            seconds,
+                        };
                         let (leased, one_place) = admitted(policy, demand);
                         let bursts = gaps == Gaps::Bursts;
                         let least = if bursts { 90 } else { 97 };
@@ -130,18 +168,34 @@ fn leased_nodes_admit_97_percent_of_what_one_node_admits_and_90_percent_of_burst
             }
         }
     }
-    println!("the lowest share: {:.1} %; of bursts: {:.1} %", lowest[0], lowest[1]);
+    println!(
+        "the lowest share: {:.1} %; of bursts: {:.1} %",
+        lowest[0], lowest[1]
+    );
 }
 
-/// 80 a second at 50 a second with a burst of 500: what was taken ahead and not used took its refill with it.
+/// 80 a second at 50 a second with a burst of 500: what was taken ahead and not used took its
+/// refill with it.
 #[test]
 fn a_leased_bucket_that_is_partly_used_loses_little_of_its_refill() {
-    let policy = TokenBucket::new("50/1s".parse().unwrap()).burst(500).unwrap().into();
+    let policy = TokenBucket::new("50/1s".parse().unwrap())
+        .burst(500)
+        .unwrap()
+        .into();
     for nodes in [1, 3, 16] {
         for gaps in [Gaps::Equal, Gaps::Random, Gaps::Bursts] {
-            let demand = Demand { nodes, rate: 80.0, skewed: false, gaps, seconds: 14 };
+            let demand = Demand {
+                nodes,
+                rate: 80.0,
+                skewed: false,
+                gaps,
+                seconds: 14,
+            };
             let (leased, one_place) = admitted(policy, demand);
-            assert!(leased * 100 >= one_place * 98, "{leased} of {one_place}: {demand:?}");
+            assert!(
+                leased * 100 >= one_place * 98,
+                "{leased} of {one_place}: {demand:?}"
+            );
         }
     }
 }

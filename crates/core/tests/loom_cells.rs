@@ -55,24 +55,30 @@ fn a_joint_decision_takes_from_both_or_neither() {
             thread::spawn(move || ask(&cells.0, &one))
         };
         let (mut a, mut b) = (cells.0.lock(), cells.1.lock());
-        let both = one.peek(a.words(), now, 1).is_allowed() && two.peek(b.words(), now, 1).is_allowed();
+        let both =
+            one.peek(a.words(), now, 1).is_allowed() && two.peek(b.words(), now, 1).is_allowed();
         if both {
             one.record(a.words(), now, 1);
             two.record(b.words(), now, 1);
         }
         drop((a, b));
         let single = single.join().unwrap();
-        assert!(single != both, "the one unit went to exactly one of the two");
+        assert!(
+            single != both,
+            "the one unit went to exactly one of the two"
+        );
         assert_eq!(ask(&cells.1, &two), !both, "and the second cell agrees");
     });
 }
 
-/// The state moves from one cell to another and back while a thread asks for the only unit wherever it is.
+/// The state moves from one cell to another and back while a thread asks for the only unit wherever
+/// it is.
 #[test]
 fn a_state_that_moves_between_cells_is_never_over() {
-    for policy in
-        [Policy::token_bucket("1/1s".parse().unwrap()), Policy::sliding_log("1/1s".parse().unwrap()).unwrap()]
-    {
+    for policy in [
+        Policy::token_bucket("1/1s".parse().unwrap()),
+        Policy::sliding_log("1/1s".parse().unwrap()).unwrap(),
+    ] {
         loom::model(move || {
             let words = policy.words();
             let cells = Arc::new((StateCell::new(words), StateCell::new(words)));

@@ -8,8 +8,8 @@ use loom::{
 use tidegate_core::lease::{Grant, Lease, Request, Terms};
 use tidegate_core::{Algorithm, Nanos, Policy};
 
-/// All interleavings with up to two preemptions: a lease has too many atomics for all there are, and what goes wrong
-/// between threads goes wrong with two.
+/// All interleavings with up to two preemptions: a lease has too many atomics for all there are,
+/// and what goes wrong between threads goes wrong with two.
 fn every_interleaving(test: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
@@ -26,7 +26,13 @@ fn terms(limit: &str) -> Terms {
 /// A lease that holds an allotment of `units`.
 fn with_allotment(terms: Terms, shared: &mut [u64], units: u32) -> Lease {
     let lease = Lease::new(terms);
-    let request = Request { cost: 0, ahead: units, back: None, spent: 0, sent: NOW };
+    let request = Request {
+        cost: 0,
+        ahead: units,
+        back: None,
+        spent: 0,
+        sent: NOW,
+    };
     let grant = terms.serve(shared, NOW, &request);
     assert_eq!(grant.units, units);
     let _ = lease.granted(request, &grant, NOW);
@@ -52,8 +58,8 @@ fn no_unit_is_spent_twice() {
     });
 }
 
-/// A thread spends while another ends the allotment, gives back what is left and opens the next: each unit is spent or given
-/// back, and none after its time.
+/// A thread spends while another ends the allotment, gives back what is left and opens the next:
+/// each unit is spent or given back, and none after its time.
 #[test]
 fn a_unit_is_spent_or_given_back() {
     every_interleaving(|| {
@@ -62,9 +68,14 @@ fn a_unit_is_spent_or_given_back() {
         let lease = Arc::new(with_allotment(terms, &mut shared.lock().unwrap(), 4));
         let spender = {
             let lease = lease.clone();
-            thread::spawn(move || (0..2).filter(|_| lease.ask(1, NOW).decision().is_some()).count())
+            thread::spawn(move || {
+                (0..2)
+                    .filter(|_| lease.ask(1, NOW).decision().is_some())
+                    .count()
+            })
         };
-        let served = |request: Request| -> Grant { terms.serve(&mut shared.lock().unwrap(), NOW, &request) };
+        let served =
+            |request: Request| -> Grant { terms.serve(&mut shared.lock().unwrap(), NOW, &request) };
         for request in lease.close(NOW) {
             let grant = served(request);
             let _ = lease.granted(request, &grant, NOW);
@@ -98,8 +109,8 @@ fn returned_units_are_available_once() {
     });
 }
 
-/// A thread takes and puts back while another ends the allotment: what it puts back is given back or stays charged, and is
-/// never spent.
+/// A thread takes and puts back while another ends the allotment: what it puts back is given back
+/// or stays charged, and is never spent.
 #[test]
 fn units_returned_too_late_stay_charged() {
     every_interleaving(|| {
@@ -114,19 +125,24 @@ fn units_returned_too_late_stay_charged() {
                 }
             })
         };
-        let served = |request: Request| -> Grant { terms.serve(&mut shared.lock().unwrap(), NOW, &request) };
+        let served =
+            |request: Request| -> Grant { terms.serve(&mut shared.lock().unwrap(), NOW, &request) };
         for request in lease.close(NOW) {
             let grant = served(request);
             let _ = lease.granted(request, &grant, NOW);
         }
         undecided.join().unwrap();
-        assert!(lease.take(1, NOW).is_err(), "an allotment that has ended holds nothing");
+        assert!(
+            lease.take(1, NOW).is_err(),
+            "an allotment that has ended holds nothing"
+        );
         let used = terms.policy().used(&shared.lock().unwrap(), NOW);
         assert!(used == 0 || used == 3, "{used}");
     });
 }
 
-/// An allotment whose time is over and the next one: a thread that is late never spends from one by the other's time.
+/// An allotment whose time is over and the next one: a thread that is late never spends from one by
+/// the other's time.
 #[test]
 fn an_allotment_does_not_use_the_expiry_of_the_next() {
     every_interleaving(|| {
@@ -136,12 +152,25 @@ fn an_allotment_does_not_use_the_expiry_of_the_next() {
         // The first allotment is over at `later`, the second holds one unit that is not.
         let spender = {
             let lease = lease.clone();
-            thread::spawn(move || (0..2).filter(|_| lease.ask(1, later).decision().is_some()).count())
+            thread::spawn(move || {
+                (0..2)
+                    .filter(|_| lease.ask(1, later).decision().is_some())
+                    .count()
+            })
         };
-        let request = Request { cost: 0, ahead: 1, back: None, spent: 0, sent: later };
+        let request = Request {
+            cost: 0,
+            ahead: 1,
+            back: None,
+            spent: 0,
+            sent: later,
+        };
         let grant = terms.serve(&mut [0; 2], later, &request);
         let _ = lease.granted(request, &grant, later);
-        assert!(spender.join().unwrap() <= 1, "one unit may be spent at that time, whoever asks");
+        assert!(
+            spender.join().unwrap() <= 1,
+            "one unit may be spent at that time, whoever asks"
+        );
     });
 }
 
@@ -153,7 +182,13 @@ fn a_denial_never_mixes_two_denials() {
         let mut shared = vec![0; 2];
         let lease = Arc::new(Lease::new(terms));
         let mut deny = |cost: u64| {
-            let request = Request { cost, ahead: 0, back: None, spent: 0, sent: NOW };
+            let request = Request {
+                cost,
+                ahead: 0,
+                back: None,
+                spent: 0,
+                sent: NOW,
+            };
             let grant = terms.serve(&mut shared, NOW, &request);
             let _ = lease.granted(request, &grant, NOW);
         };
@@ -161,10 +196,18 @@ fn a_denial_never_mixes_two_denials() {
         deny(1);
         let asker = {
             let lease = lease.clone();
-            thread::spawn(move || lease.ask(1, NOW).decision().and_then(|denied| denied.retry_after()))
+            thread::spawn(move || {
+                lease
+                    .ask(1, NOW)
+                    .decision()
+                    .and_then(|denied| denied.retry_after())
+            })
         };
         deny(1);
         let wait = asker.join().unwrap();
-        assert!(wait.is_none_or(|wait| wait == std::time::Duration::from_secs(1)), "{wait:?}");
+        assert!(
+            wait.is_none_or(|wait| wait == std::time::Duration::from_secs(1)),
+            "{wait:?}"
+        );
     });
 }

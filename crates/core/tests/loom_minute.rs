@@ -1,8 +1,9 @@
 //! The minute behind a window, read while a second ends:
-//! `RUSTFLAGS="--cfg loom" cargo test --release --test loom_minute`. Under loom a minute has three seconds.
+//! `RUSTFLAGS="--cfg loom" cargo test --release --test loom_minute`. Under loom a minute has three
+//! seconds.
 //!
-//! Ending a second is about a hundred steps. Two threads that both do so are more than loom gets through; that they lose
-//! nothing is for the stress tests (`stats_concurrency.rs`).
+//! Ending a second is about a hundred steps. Two threads that both do so are more than loom gets
+//! through; that they lose nothing is for the stress tests (`stats_concurrency.rs`).
 #![cfg(loom)]
 
 use std::time::Duration;
@@ -26,7 +27,10 @@ fn add(window: &Window, second: u64, n: u64) {
 /// The seconds kept at `now`, with what was counted in each.
 fn counted(window: &Window, now: u64) -> Vec<(u64, u64)> {
     let seconds = window.seconds(Nanos::from_secs(now));
-    seconds.iter().map(|second| (second.start.get() / 1_000_000_000, second.counts.block)).collect()
+    seconds
+        .iter()
+        .map(|second| (second.start.get() / 1_000_000_000, second.counts.block))
+        .collect()
 }
 
 /// Explores every interleaving with at most one preemption.
@@ -52,7 +56,10 @@ fn a_reader_sees_each_second_whole() {
         let before = [(1, 1), (2, 10)];
         let turned = [(1, 1), (2, 10), (3, 0)];
         let after = [(1, 1), (2, 10), (3, 100)];
-        assert!(seen == before || seen == turned || seen == after, "{seen:?}");
+        assert!(
+            seen == before || seen == turned || seen == after,
+            "{seen:?}"
+        );
         assert_eq!(counted(&window, 3), after);
     });
 }
@@ -69,7 +76,10 @@ fn a_reader_sees_the_first_second_while_the_second_one_makes_the_minute() {
         add(&window, 3, 10);
         let seen = reader.join().unwrap();
         let after = [(2, 1), (3, 10)];
-        assert!(seen == [(2, 1)] || seen == [(2, 1), (3, 0)] || seen == after, "{seen:?}");
+        assert!(
+            seen == [(2, 1)] || seen == [(2, 1), (3, 0)] || seen == after,
+            "{seen:?}"
+        );
         assert_eq!(counted(&window, 3), after);
     });
 }

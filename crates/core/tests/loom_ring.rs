@@ -1,4 +1,5 @@
-//! The ring under every interleaving of a few threads: `RUSTFLAGS="--cfg loom" cargo test --release --test loom_ring`.
+//! The ring under every interleaving of a few threads:
+//! `RUSTFLAGS="--cfg loom" cargo test --release --test loom_ring`.
 #![cfg(loom)]
 
 use std::time::Duration;
@@ -54,7 +55,10 @@ fn adds_that_race_with_a_turn_are_counted_once_in_their_slot_or_the_newest() {
         let (late, other) = (late.join().unwrap(), other.join().unwrap());
         assert!(mine.is_same_slot(other));
         assert_eq!(ring.sum(0, ms(SLOT), whole(2)), 4);
-        assert_eq!(ring.sum(0, ms(SLOT), whole(1)), 2 + u64::from(late.is_same_slot(mine)));
+        assert_eq!(
+            ring.sum(0, ms(SLOT), whole(1)),
+            2 + u64::from(late.is_same_slot(mine))
+        );
     });
 }
 
@@ -91,11 +95,17 @@ fn a_reader_sees_each_add_in_one_slot() {
         let ring = Arc::new(Ring::<1, 0>::new(layout(2)));
         ring.turn_to(ms(0));
         ring.add(0, 5);
-        // The reader is the spawned one: loom knows of a word's last access alone, so a reader that has finished before
-        // the writer begins, and the writer's own loads, would hide each other, and one order be all that is tried.
+        // The reader is the spawned one: loom knows of a word's last access alone, so a reader that
+        // has finished before the writer begins, and the writer's own loads, would hide each other,
+        // and one order be all that is tried.
         let reader = {
             let ring = ring.clone();
-            thread::spawn(move || (ring.sum(0, ms(SLOT), whole(2)), ring.sum(0, ms(SLOT), whole(1))))
+            thread::spawn(move || {
+                (
+                    ring.sum(0, ms(SLOT), whole(2)),
+                    ring.sum(0, ms(SLOT), whole(1)),
+                )
+            })
         };
         ring.turn_to(ms(SLOT));
         ring.add(0, 3);
@@ -118,7 +128,11 @@ fn one_place_for_two(admit: impl Fn(&Ring<1, 0>, u64) -> bool + Send + Sync + Cl
             thread::spawn(move || admit(&ring, at))
         })
         .collect();
-    let admitted = others.into_iter().map(|other| other.join().unwrap()).filter(|&admitted| admitted).count();
+    let admitted = others
+        .into_iter()
+        .map(|other| other.join().unwrap())
+        .filter(|&admitted| admitted)
+        .count();
     assert_eq!(admitted, 1, "one place was left for two");
     assert_eq!(ring.sum(0, ms(SLOT), whole(2)), 2);
     // The first slot leaves, with its one place.
@@ -165,7 +179,8 @@ fn calls_that_are_only_added_never_exceed_half_of_the_bound_in_flight() {
     model(3, || {
         let window = Arc::new((Window::new(layout(1)), Headroom::new(whole(1))));
         let out = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
-        let call = |(window, headroom): &(Window, Headroom), out: &loom::sync::atomic::AtomicUsize| {
+        let call = |(window, headroom): &(Window, Headroom),
+                    out: &loom::sync::atomic::AtomicUsize| {
             if window.pass_far(ms(0), 1, 100, 2, headroom).is_some() {
                 assert_eq!(out.fetch_add(1, Relaxed), 0, "one of two");
                 out.fetch_sub(1, Relaxed);
@@ -213,16 +228,19 @@ fn calls_in_flight_never_exceed_a_limit_while_others_leave() {
         let out = Arc::new(loom::sync::atomic::AtomicUsize::new(0));
         ring.turn_to(ms(0));
         let call = |ring: &Ring<2, 0>, out: &loom::sync::atomic::AtomicUsize| {
-            let entered =
-                ring.add_if(
-                    0,
-                    1,
-                    |entered, _| {
-                        if entered.since(ring.tally(1)) + 1 > 1 { Err(()) } else { Ok(()) }
-                    },
-                );
+            let entered = ring.add_if(0, 1, |entered, _| {
+                if entered.since(ring.tally(1)) + 1 > 1 {
+                    Err(())
+                } else {
+                    Ok(())
+                }
+            });
             if entered.is_ok() {
-                assert_eq!(out.fetch_add(1, loom::sync::atomic::Ordering::Relaxed), 0, "two at once");
+                assert_eq!(
+                    out.fetch_add(1, loom::sync::atomic::Ordering::Relaxed),
+                    0,
+                    "two at once"
+                );
                 out.fetch_sub(1, loom::sync::atomic::Ordering::Relaxed);
                 ring.add(1, 1);
             }
@@ -234,7 +252,11 @@ fn calls_in_flight_never_exceed_a_limit_while_others_leave() {
                 thread::spawn(move || call(&ring, &out))
             })
             .collect();
-        let entered = others.into_iter().map(|other| other.join().unwrap()).filter(|&ok| ok).count();
+        let entered = others
+            .into_iter()
+            .map(|other| other.join().unwrap())
+            .filter(|&ok| ok)
+            .count();
         assert!(entered >= 1, "nobody was refused without somebody inside");
         assert!(call(&ring, &out), "all have left");
     });
@@ -259,8 +281,15 @@ fn a_gauge_keeps_the_true_minimum_of_each_slot() {
         for other in others {
             other.join().unwrap();
         }
-        let (old, new) = (ring.lowest(0, ms(0), whole(1)), ring.lowest(0, ms(SLOT), whole(1)));
-        assert_eq!(ring.lowest(0, ms(SLOT), whole(2)), Some(7), "the lowest is in one of the slots");
+        let (old, new) = (
+            ring.lowest(0, ms(0), whole(1)),
+            ring.lowest(0, ms(SLOT), whole(1)),
+        );
+        assert_eq!(
+            ring.lowest(0, ms(SLOT), whole(2)),
+            Some(7),
+            "the lowest is in one of the slots"
+        );
         assert!(new == Some(8) || new == Some(7), "{old:?} {new:?}");
     });
 }

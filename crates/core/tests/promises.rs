@@ -3,7 +3,8 @@
 //! Invariants:
 //! 1. decisions equal those of the naive rule over the complete history;
 //! 2. no true window holds more admissions than the documented bound;
-//! 3. `retry_after` is honest to the nanosecond, `remaining` to the unit, `reset_after` to the nanosecond;
+//! 3. `retry_after` is honest to the nanosecond, `remaining` to the unit, `reset_after` to the
+//!    nanosecond;
 //! 4. time that runs backwards never admits more;
 //! 5. a refund gives back what was taken, and no more; a join is at least as strict as both sides.
 
@@ -37,13 +38,18 @@ struct History {
 
 impl History {
     fn count(&self, range: impl Fn(u64) -> bool) -> u64 {
-        self.admitted.iter().filter(|(t, _)| range(*t)).map(|(_, cost)| cost).sum()
+        self.admitted
+            .iter()
+            .filter(|(t, _)| range(*t))
+            .map(|(_, cost)| cost)
+            .sum()
     }
 
     /// Level of a bucket after all admissions, as nanoseconds × limit: each unit adds a window.
     fn debt(&self, now: u64) -> u128 {
         let (mut debt, mut last) = (0_u128, 0);
-        let drain = |debt: u128, span: u64| debt.saturating_sub(u128::from(span) * u128::from(self.limit));
+        let drain =
+            |debt: u128, span: u64| debt.saturating_sub(u128::from(span) * u128::from(self.limit));
         for &(t, cost) in &self.admitted {
             debt = drain(debt, t - last) + u128::from(cost) * u128::from(self.window);
             last = t;
@@ -64,7 +70,11 @@ impl History {
                     }
                     used += c;
                 }
-                if start.is_none_or(|s| now >= s + w) { cost <= limit } else { used + cost <= limit }
+                if start.is_none_or(|s| now >= s + w) {
+                    cost <= limit
+                } else {
+                    used + cost <= limit
+                }
             }
             Rule::Log { closed } => {
                 let counts = |t: u64| if closed { now - t <= w } else { now - t < w };
@@ -79,10 +89,12 @@ impl History {
                 let current = self.count(|t| t / w == now / w);
                 let previous = self.count(|t| t / w + 1 == now / w);
                 let weighted = u128::from(previous) * u128::from(w - now % w);
-                weighted + u128::from(current + cost) * u128::from(w) <= u128::from(limit) * u128::from(w)
+                weighted + u128::from(current + cost) * u128::from(w)
+                    <= u128::from(limit) * u128::from(w)
             }
             Rule::Bucket { burst } => {
-                self.debt(now) + u128::from(cost) * u128::from(w) <= u128::from(burst) * u128::from(w)
+                self.debt(now) + u128::from(cost) * u128::from(w)
+                    <= u128::from(burst) * u128::from(w)
             }
             Rule::Leaky { max_wait } => {
                 cost <= limit && self.debt(now) <= u128::from(max_wait) * u128::from(limit)
@@ -93,7 +105,9 @@ impl History {
     /// The most units that any half-open window of the quota's length holds.
     fn worst_window(&self) -> u64 {
         let ends = self.admitted.iter().map(|&(t, _)| t);
-        ends.map(|end| self.count(|t| t <= end && end - t < self.window)).max().unwrap_or(0)
+        ends.map(|end| self.count(|t| t <= end && end - t < self.window))
+            .max()
+            .unwrap_or(0)
     }
 
     fn bound(&self) -> u64 {
@@ -109,35 +123,70 @@ impl History {
     }
 }
 
-/// A policy and the rule it is held to, for every algorithm and option; windows with and without whole intervals.
+/// A policy and the rule it is held to, for every algorithm and option; windows with and without
+/// whole intervals.
 fn any_policy() -> impl Strategy<Value = (Policy, Rule, Quota)> {
-    let windows = prop_oneof![Just(1_000_u64), Just(700), Just(997), Just(1_000_000_007), Just(10)];
-    (1_u64..12, windows, 0_usize..9, 1_u32..8, 1_u64..20).prop_map(|(limit, window, which, slots, burst)| {
-        let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
-        let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
-        let wait = burst * window / 7;
-        let (policy, rule): (Policy, Rule) = match which {
-            0 => (FixedWindow::new(quota).into(), Rule::Fixed),
-            1 => (FixedWindow::new(quota).first_hit().into(), Rule::FirstHit),
-            2 => (SlidingLog::new(quota).unwrap().into(), Rule::Log { closed: false }),
-            3 => (SlidingLog::new(quota).unwrap().closed().into(), Rule::Log { closed: true }),
-            4 => (sliding.into(), Rule::Slots { slots: slots.into(), strict: true }),
-            5 => (sliding.balanced().into(), Rule::Slots { slots: slots.into(), strict: false }),
-            6 => (Policy::sliding_counter(quota), Rule::Counter),
-            7 => (TokenBucket::new(quota).burst(burst).unwrap().into(), Rule::Bucket { burst }),
-            _ => {
-                let bucket = LeakyBucket::new(quota).max_wait(Duration::from_nanos(wait)).unwrap();
-                (bucket.into(), Rule::Leaky { max_wait: wait })
-            }
-        };
-        (policy, rule, quota)
-    })
+    let windows = prop_oneof![
+        Just(1_000_u64),
+        Just(700),
+        Just(997),
+        Just(1_000_000_007),
+        Just(10)
+    ];
+    (1_u64..12, windows, 0_usize..9, 1_u32..8, 1_u64..20).prop_map(
+        |(limit, window, which, slots, burst)| {
+            let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
+            let sliding = SlidingWindow::new(quota).slots(slots).unwrap();
+            let wait = burst * window / 7;
+            let (policy, rule): (Policy, Rule) = match which {
+                0 => (FixedWindow::new(quota).into(), Rule::Fixed),
+                1 => (FixedWindow::new(quota).first_hit().into(), Rule::FirstHit),
+                2 => (
+                    SlidingLog::new(quota).unwrap().into(),
+                    Rule::Log { closed: false },
+                ),
+                3 => (
+                    SlidingLog::new(quota).unwrap().closed().into(),
+                    Rule::Log { closed: true },
+                ),
+                4 => (
+                    sliding.into(),
+                    Rule::Slots {
+                        slots: slots.into(),
+                        strict: true,
+                    },
+                ),
+                5 => (
+                    sliding.balanced().into(),
+                    Rule::Slots {
+                        slots: slots.into(),
+                        strict: false,
+                    },
+                ),
+                6 => (Policy::sliding_counter(quota), Rule::Counter),
+                7 => (
+                    TokenBucket::new(quota).burst(burst).unwrap().into(),
+                    Rule::Bucket { burst },
+                ),
+                _ => {
+                    let bucket = LeakyBucket::new(quota)
+                        .max_wait(Duration::from_nanos(wait))
+                        .unwrap();
+                    (bucket.into(), Rule::Leaky { max_wait: wait })
+                }
+            };
+            (policy, rule, quota)
+        },
+    )
 }
 
 /// Gaps as a share of the window, and costs.
 fn traffic() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let gap = prop_oneof![3 => Just(0), 4 => 0_u64..200, 2 => 0_u64..1_500, 1 => 0_u64..5_000];
-    prop::collection::vec((gap, prop_oneof![6 => Just(1), 3 => 1_u64..5, 1 => Just(0)]), 1..120)
+    prop::collection::vec(
+        (gap, prop_oneof![6 => Just(1), 3 => 1_u64..5, 1 => Just(0)]),
+        1..120,
+    )
 }
 
 struct Run {
@@ -150,8 +199,18 @@ struct Run {
 impl Run {
     fn new((policy, rule, quota): (Policy, Rule, Quota), start: u64) -> Self {
         let (limit, window) = (quota.limit(), quota.window_nanos());
-        let history = History { rule, limit, window, admitted: Vec::new() };
-        Self { policy, state: vec![0; policy.words()], history, now: start }
+        let history = History {
+            rule,
+            limit,
+            window,
+            admitted: Vec::new(),
+        };
+        Self {
+            policy,
+            state: vec![0; policy.words()],
+            history,
+            now: start,
+        }
     }
 
     fn pass(&mut self, gap: u64) {
@@ -159,7 +218,9 @@ impl Run {
     }
 
     fn allowed(&self, at: u64, cost: u64) -> bool {
-        self.policy.peek(&self.state, Nanos::new(at), cost).is_allowed()
+        self.policy
+            .peek(&self.state, Nanos::new(at), cost)
+            .is_allowed()
     }
 }
 
@@ -172,7 +233,8 @@ proptest! {
         for (gap, cost) in traffic {
             run.pass(gap);
             let expected = run.history.admits(run.now, cost);
-            // Nothing here exceeds a limit but a leaky bucket's queue, which is as long as its maximum wait.
+            // Nothing here exceeds a limit but a leaky bucket's queue, which is as long as its
+            // maximum wait.
             let fits = expected || (cost == 0 && run.policy.name() != "leaky-bucket");
             let decision = run.policy.decide(&mut run.state, Nanos::new(run.now), cost);
             prop_assert_eq!(decision.is_allowed(), fits, "at {} cost {}", run.now, cost);
@@ -341,7 +403,8 @@ proptest! {
             let decision = policy.decide(&mut state, Nanos::new(now), 1);
             if decision.is_allowed() {
                 let start = now + decision.delay().as_nanos() as u64;
-                // A delay is rounded up to a whole nanosecond, so two starts may come one closer than the interval.
+                // A delay is rounded up to a whole nanosecond, so two starts may come one closer
+                // than the interval.
                 if let Some(last) = last {
                     prop_assert!((start + 1 - last) * limit >= 1_000);
                 }

@@ -20,16 +20,40 @@ fn every_option_reaches_the_policy() {
     for (text, expected) in [
         ("10/1s", window.into()),
         ("fixed-window 10/1s", FixedWindow::new(quota).into()),
-        ("fixed-window:first-hit 10/1s", FixedWindow::new(quota).first_hit().into()),
-        ("fixed-window:first_hit=false:count_denied=false 10/1s", FixedWindow::new(quota).into()),
-        ("sliding-log:closed 10/1s", SlidingLog::new(quota).unwrap().closed().into()),
-        ("sliding-window:slots=60:mode=balanced 10/1s", window.slots(60).unwrap().balanced().into()),
+        (
+            "fixed-window:first-hit 10/1s",
+            FixedWindow::new(quota).first_hit().into(),
+        ),
+        (
+            "fixed-window:first_hit=false:count_denied=false 10/1s",
+            FixedWindow::new(quota).into(),
+        ),
+        (
+            "sliding-log:closed 10/1s",
+            SlidingLog::new(quota).unwrap().closed().into(),
+        ),
+        (
+            "sliding-window:slots=60:mode=balanced 10/1s",
+            window.slots(60).unwrap().balanced().into(),
+        ),
         ("sliding-window:mode=strict 10/1s", window.into()),
-        ("sliding-counter:count-denied 10/1s", Policy::sliding_counter(quota).count_denied()),
-        ("gcra:burst=20 10/1s", TokenBucket::new(quota).burst(20).unwrap().into()),
-        ("leaky-bucket:max_wait=500ms 10/1s", LeakyBucket::new(quota).max_wait(wait).unwrap().into()),
+        (
+            "sliding-counter:count-denied 10/1s",
+            Policy::sliding_counter(quota).count_denied(),
+        ),
+        (
+            "gcra:burst=20 10/1s",
+            TokenBucket::new(quota).burst(20).unwrap().into(),
+        ),
+        (
+            "leaky-bucket:max_wait=500ms 10/1s",
+            LeakyBucket::new(quota).max_wait(wait).unwrap().into(),
+        ),
         ("concurrency 10", Policy::concurrency(10)),
-        ("concurrency:hold=500ms 10", Concurrency::new(10).hold(wait).unwrap().into()),
+        (
+            "concurrency:hold=500ms 10",
+            Concurrency::new(10).hold(wait).unwrap().into(),
+        ),
     ] {
         assert_eq!(policy(text), expected, "{text}");
     }
@@ -56,10 +80,27 @@ fn every_algorithm_and_every_option_that_is_listed_can_be_read() {
             set.set(known.name, Some(value)).unwrap();
             assert_ne!(set, spec);
             let quota = "5/30d".parse().unwrap();
-            let built = if spec.limits_rate() { set.policy(quota) } else { set.permits(5) };
-            let plain = if spec.limits_rate() { spec.policy(quota) } else { spec.permits(5) };
-            assert_ne!(built.unwrap(), plain.unwrap(), "{} reaches the policy", known.name);
-            assert_eq!(set.to_string().parse(), Ok(set), "what is printed is read back");
+            let built = if spec.limits_rate() {
+                set.policy(quota)
+            } else {
+                set.permits(5)
+            };
+            let plain = if spec.limits_rate() {
+                spec.policy(quota)
+            } else {
+                spec.permits(5)
+            };
+            assert_ne!(
+                built.unwrap(),
+                plain.unwrap(),
+                "{} reaches the policy",
+                known.name
+            );
+            assert_eq!(
+                set.to_string().parse(),
+                Ok(set),
+                "what is printed is read back"
+            );
         }
     }
 }
@@ -69,12 +110,16 @@ fn an_error_names_the_mistake_and_the_known_values() {
     let message = |text: &str| text.parse::<Policy>().unwrap_err().to_string();
     let unknown = message("token_buckt 10/1s");
     assert!(
-        unknown
-            .starts_with("no algorithm `token_buckt`; choose from fixed-window, sliding-log, sliding-window"),
+        unknown.starts_with(
+            "no algorithm `token_buckt`; choose from fixed-window, sliding-log, sliding-window"
+        ),
         "{unknown}"
     );
     let option = message("token-bucket:busrt=3 10/1s");
-    assert!(option.contains("no option `busrt`; it has burst, count_denied"), "{option}");
+    assert!(
+        option.contains("no option `busrt`; it has burst, count_denied"),
+        "{option}"
+    );
     assert!(
         message("sliding-window:slots=x 10/1s")
             .contains("`slots` wants a whole number from 1 to 9007199254740991")
@@ -91,7 +136,12 @@ fn an_error_names_the_mistake_and_the_known_values() {
     assert!(message("concurrency 10/1s").contains("whole number"));
     assert!(message("").contains("100/1m") && message("a b c").contains("token-bucket 100/1m"));
     let spec = AlgorithmSpec::named("concurrency").unwrap();
-    assert!(spec.policy(Quota::per_second(1)).unwrap_err().to_string().contains("permits"));
+    assert!(
+        spec.policy(Quota::per_second(1))
+            .unwrap_err()
+            .to_string()
+            .contains("permits")
+    );
 }
 
 #[test]
@@ -100,14 +150,23 @@ fn a_decision_displays_as_words() {
     let mut state = vec![0; policy.words()];
     let mut ask = |cost| policy.decide(&mut state, Nanos::ZERO, cost);
     assert_eq!(ask(1).to_string(), "allowed, 1 of 2 left");
-    assert_eq!(ask(1).into_result().map(|decision| decision.remaining()), Ok(0));
+    assert_eq!(
+        ask(1).into_result().map(|decision| decision.remaining()),
+        Ok(0)
+    );
     let denied: Denied = ask(1).into_result().unwrap_err();
-    assert_eq!(denied.to_string(), "denied, 0 of 2 left, try again in 500ms");
+    assert_eq!(
+        denied.to_string(),
+        "denied, 0 of 2 left, try again in 500ms"
+    );
     assert_eq!(denied.retry_after(), Some(Duration::from_millis(500)));
     assert!(denied.decision().is_denied() && !denied.decision().exceeds_limit());
     let large = ask(3);
     assert!(large.is_denied() && large.exceeds_limit());
-    assert_eq!(large.to_string(), "denied, the cost is above the limit of 2");
+    assert_eq!(
+        large.to_string(),
+        "denied, the cost is above the limit of 2"
+    );
     assert_eq!(Nanos::from_millis(1_500).to_string(), "1s500ms");
 }
 
@@ -142,14 +201,24 @@ proptest! {
 #[cfg(feature = "serde")]
 #[test]
 fn a_policy_is_the_same_after_a_round_trip_and_a_mistake_is_told() {
-    for text in ["\"token-bucket:burst=20 10/1s\"", "\"sliding-log 5/1m\"", "\"concurrency 7\""] {
+    for text in [
+        "\"token-bucket:burst=20 10/1s\"",
+        "\"sliding-log 5/1m\"",
+        "\"concurrency 7\"",
+    ] {
         let policy: Policy = serde_json::from_str(text).unwrap();
         let again: Policy = serde_json::from_str(&serde_json::to_string(&policy).unwrap()).unwrap();
         assert_eq!(again, policy, "{text}");
     }
-    assert_eq!(serde_json::to_string(&Quota::per_minute(5)).unwrap(), "\"5/1m\"");
+    assert_eq!(
+        serde_json::to_string(&Quota::per_minute(5)).unwrap(),
+        "\"5/1m\""
+    );
     let mistake = serde_json::from_str::<Policy>("\"token-bucket 10\"").unwrap_err();
     assert!(!mistake.to_string().is_empty());
     let number = serde_json::from_str::<Quota>("5").unwrap_err();
-    assert!(number.to_string().contains("a text such as `10/1s`"), "{number}");
+    assert!(
+        number.to_string().contains("a text such as `10/1s`"),
+        "{number}"
+    );
 }

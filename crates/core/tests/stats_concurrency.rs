@@ -45,7 +45,10 @@ fn no_add_of_64_threads_is_lost_over_slot_turns() {
     for second in window.seconds(clock.now()) {
         let counts = second.counts;
         let rt = u64::try_from(counts.rt.as_micros()).unwrap();
-        for (sum, count) in sums.iter_mut().zip([counts.pass, counts.success, counts.exception, rt]) {
+        for (sum, count) in sums
+            .iter_mut()
+            .zip([counts.pass, counts.success, counts.exception, rt])
+        {
             *sum += count;
         }
         assert!(counts.max_in_flight <= THREADS);
@@ -64,7 +67,8 @@ fn ending_a_second_late_does_not_overwrite_a_later_second() {
         let window = Window::with_minute(Layout::second()).unwrap();
         window.pass(second(1), 1);
         let barrier = Barrier::new(3);
-        // The records of seconds 1 and 2 are used again by 63 and 64, which the last thread goes on to at once.
+        // The records of seconds 1 and 2 are used again by 63 and 64, which the last thread goes on
+        // to at once.
         thread::scope(|scope| {
             for times in [&[2][..], &[2], &[63, 64, 65]] {
                 let (window, barrier) = (&window, &barrier);
@@ -77,17 +81,27 @@ fn ending_a_second_late_does_not_overwrite_a_later_second() {
             }
         });
         let seconds = window.seconds(second(66));
-        let passed: Vec<_> = seconds.iter().map(|kept| (kept.start, kept.counts.pass)).collect();
-        // Who came late counts in the second that was the newest, or in second 2, which is not kept any more.
-        assert_eq!(passed.iter().map(|(start, _)| *start).collect::<Vec<_>>(), [63, 64, 65].map(second));
+        let passed: Vec<_> = seconds
+            .iter()
+            .map(|kept| (kept.start, kept.counts.pass))
+            .collect();
+        // Who came late counts in the second that was the newest, or in second 2, which is not kept
+        // any more.
+        assert_eq!(
+            passed.iter().map(|(start, _)| *start).collect::<Vec<_>>(),
+            [63, 64, 65].map(second)
+        );
         let late = passed.iter().map(|(_, passed)| passed - 10).sum::<u64>();
         assert!([0, 10, 20].contains(&late), "{passed:?}");
-        assert!(passed.iter().all(|(_, passed)| passed % 10 == 0), "{passed:?}");
+        assert!(
+            passed.iter().all(|(_, passed)| passed % 10 == 0),
+            "{passed:?}"
+        );
     }
 }
 
-/// Everybody stands at the same time, all race to turn the slot, and then the next slot: what was admitted in any
-/// `slots` slots is known exactly from outside.
+/// Everybody stands at the same time, all race to turn the slot, and then the next slot: what was
+/// admitted in any `slots` slots is known exactly from outside.
 #[test]
 fn sixty_four_threads_never_pass_a_limit_in_any_interval() {
     const THREADS: usize = 64;
@@ -96,7 +110,9 @@ fn sixty_four_threads_never_pass_a_limit_in_any_interval() {
     let window = Window::new(layout);
     let limit = Trailing::new(layout.whole());
     // Slots are skipped, too.
-    let steps: Vec<u64> = (0..60).map(|step| step * 100 + if step % 7 == 0 { 300 } else { 0 }).collect();
+    let steps: Vec<u64> = (0..60)
+        .map(|step| step * 100 + if step % 7 == 0 { 300 } else { 0 })
+        .collect();
     let mut steps = steps;
     steps.sort_unstable();
     let admitted: Vec<AtomicU64> = steps.iter().map(|_| AtomicU64::new(0)).collect();
@@ -121,10 +137,15 @@ fn sixty_four_threads_never_pass_a_limit_in_any_interval() {
             });
         }
     });
-    let admitted: Vec<u64> = admitted.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    let admitted: Vec<u64> = admitted
+        .iter()
+        .map(|count| count.load(Ordering::Relaxed))
+        .collect();
     for (last, &at) in steps.iter().enumerate() {
-        let in_view =
-            steps.iter().zip(&admitted).filter(|&(&then, _)| then <= at && at / 100 - then / 100 < 10);
+        let in_view = steps
+            .iter()
+            .zip(&admitted)
+            .filter(|&(&then, _)| then <= at && at / 100 - then / 100 < 10);
         let sum: u64 = in_view.map(|(_, count)| count).sum();
         assert!(sum <= LIMIT, "{sum} in the second up to {at} ms");
         if last % 3 != 0 {
@@ -151,7 +172,9 @@ fn readers_see_whole_slots_while_writers_turn() {
         });
         while !writer.is_finished() {
             let slots = window.slots_since(ms(0));
-            let Some((_, ended)) = slots.split_last() else { continue };
+            let Some((_, ended)) = slots.split_last() else {
+                continue;
+            };
             for slot in ended {
                 assert_eq!(slot.counts.pass, 3, "an ended slot is whole");
             }

@@ -17,16 +17,23 @@ fn layout(slots: u32, interval_ms: u64) -> Layout {
 }
 
 fn starts(slots: &[Slot]) -> Vec<u64> {
-    slots.iter().map(|slot| slot.start.get() / 1_000_000).collect()
+    slots
+        .iter()
+        .map(|slot| slot.start.get() / 1_000_000)
+        .collect()
 }
 
 #[test]
 fn a_time_has_its_slot_and_start() {
     let layout = layout(20, 10_000);
-    for (at, index, start) in
-        [(1_576_296_044_907, 9, 1_576_296_044_500), (1_596_199_310_801, 1, 1_596_199_310_500)]
-    {
-        assert_eq!((layout.index(ms(at)), layout.start(ms(at))), (index, ms(start)));
+    for (at, index, start) in [
+        (1_576_296_044_907, 9, 1_576_296_044_500),
+        (1_596_199_310_801, 1, 1_596_199_310_500),
+    ] {
+        assert_eq!(
+            (layout.index(ms(at)), layout.start(ms(at))),
+            (index, ms(start))
+        );
     }
 }
 
@@ -39,7 +46,10 @@ fn a_slot_counts_until_the_next_slot_begins() {
     window.add(ms(t), Event::Block, 1);
     window.add(ms(t + 500), Event::Pass, 1);
     let slots = window.slots(ms(t + 1_000), layout.whole());
-    let seen: Vec<_> = slots.iter().map(|slot| (slot.start, slot.counts.pass, slot.counts.block)).collect();
+    let seen: Vec<_> = slots
+        .iter()
+        .map(|slot| (slot.start, slot.counts.pass, slot.counts.block))
+        .collect();
     assert_eq!(seen, [(ms(t), 2, 1), (ms(t + 1_000), 0, 0)]);
 }
 
@@ -51,11 +61,20 @@ fn a_view_sees_its_own_slots() {
     for at in (now - 9_500..=now).step_by(500) {
         window.add(ms(at), Event::Pass, 1);
     }
-    let view = |samples, interval| layout.view(samples, Duration::from_millis(interval)).unwrap();
+    let view = |samples, interval| {
+        layout
+            .view(samples, Duration::from_millis(interval))
+            .unwrap()
+    };
     let seen = |view| starts(&window.slots(ms(now), view));
     assert_eq!(
         seen(view(4, 2_000)),
-        [1_578_416_555_000, 1_578_416_555_500, 1_578_416_556_000, 1_578_416_556_500]
+        [
+            1_578_416_555_000,
+            1_578_416_555_500,
+            1_578_416_556_000,
+            1_578_416_556_500
+        ]
     );
     assert_eq!(seen(view(2, 1_000)), [1_578_416_556_000, 1_578_416_556_500]);
     assert_eq!(window.sum(ms(now), Event::Pass, view(4, 2_000)), 4);
@@ -70,9 +89,15 @@ fn a_view_that_does_not_fit_its_ring_is_refused() {
     assert_eq!(view(2, 2_002), Err(LayoutError::NotOfThisRing));
     assert_eq!(view(4, 200_000), Err(LayoutError::NotOfThisRing));
     assert_eq!(view(0, 0), Err(LayoutError::Slots));
-    assert_eq!(Layout::new(3, Duration::from_secs(1)), Err(LayoutError::Uneven));
+    assert_eq!(
+        Layout::new(3, Duration::from_secs(1)),
+        Err(LayoutError::Uneven)
+    );
     assert_eq!(Layout::new(0, Duration::ZERO), Err(LayoutError::Slots));
-    assert_eq!(Layout::new(1, Duration::ZERO), Err(LayoutError::SlotTooShort));
+    assert_eq!(
+        Layout::new(1, Duration::ZERO),
+        Err(LayoutError::SlotTooShort)
+    );
     assert_eq!(Layout::new(1, Duration::MAX), Err(LayoutError::TooLong));
 }
 
@@ -82,7 +107,13 @@ fn slots_from_a_time_on() {
     for (at, n) in [(500, 1), (1_000, 2), (1_500, 3), (2_000, 4)] {
         window.add(ms(at), Event::Pass, n);
     }
-    let passes = |from| window.slots_since(ms(from)).iter().map(|slot| slot.counts.pass).collect::<Vec<_>>();
+    let passes = |from| {
+        window
+            .slots_since(ms(from))
+            .iter()
+            .map(|slot| slot.counts.pass)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(passes(1_500), [3, 4]);
     assert!(passes(2_500).is_empty());
 }
@@ -109,9 +140,22 @@ fn the_last_second_expires_slot_by_slot() {
         window.add(ms(at), Event::Pass, 1);
     }
     let sum = |at| window.sum(ms(at), Event::Pass, layout.whole());
-    assert_eq!((sum(999), sum(1_000), sum(1_099), sum(1_500), sum(1_899), sum(1_900)), (10, 9, 9, 4, 1, 0));
+    assert_eq!(
+        (
+            sum(999),
+            sum(1_000),
+            sum(1_099),
+            sum(1_500),
+            sum(1_899),
+            sum(1_900)
+        ),
+        (10, 9, 9, 4, 1, 0)
+    );
     let strict = |at| window.sum(ms(at), Event::Pass, layout.whole().strict());
-    assert_eq!((strict(999), strict(1_000), strict(1_099), strict(1_100)), (10, 10, 10, 9));
+    assert_eq!(
+        (strict(999), strict(1_000), strict(1_099), strict(1_100)),
+        (10, 10, 10, 9)
+    );
 }
 
 #[test]
@@ -142,9 +186,18 @@ fn each_slot_keeps_extremes_of_response_time_and_calls_in_flight() {
         max_in_flight: 1,
         ..Counts::default()
     };
-    assert_eq!(slots.iter().map(|slot| slot.counts).collect::<Vec<_>>(), [first, second]);
-    assert_eq!(window.min_rt(ms(150), layout.whole()), Some(Duration::from_millis(40)));
-    assert_eq!(window.min_rt(ms(1_050), layout.whole()), Some(Duration::from_millis(150)));
+    assert_eq!(
+        slots.iter().map(|slot| slot.counts).collect::<Vec<_>>(),
+        [first, second]
+    );
+    assert_eq!(
+        window.min_rt(ms(150), layout.whole()),
+        Some(Duration::from_millis(40))
+    );
+    assert_eq!(
+        window.min_rt(ms(1_050), layout.whole()),
+        Some(Duration::from_millis(150))
+    );
     assert_eq!(window.min_rt(ms(1_150), layout.whole()), None);
     assert_eq!(first.mean_rt(), Duration::from_millis(40));
 }
@@ -163,7 +216,10 @@ fn a_minute_keeps_each_second() {
     assert_eq!(seconds.len(), 60);
     for (second, slot) in (40..100).zip(&seconds) {
         assert_eq!(slot.start, Nanos::from_secs(second));
-        assert_eq!((slot.counts.pass, slot.counts.block, slot.counts.success), (second + 1, 2, 1));
+        assert_eq!(
+            (slot.counts.pass, slot.counts.block, slot.counts.success),
+            (second + 1, 2, 1)
+        );
         assert_eq!(slot.counts.exception, u64::from(second % 2 == 0));
         assert_eq!(slot.counts.rt, Duration::from_millis(second));
         assert_eq!(slot.counts.min_rt, Some(Duration::from_millis(second)));
@@ -177,7 +233,13 @@ fn a_minute_keeps_each_second() {
     assert!(window.seconds(ms(99_000 + 61_000)).is_empty());
     window.pass(ms(40_000 + 62_000 * 3), 1);
     let seconds = window.seconds(ms(40_000 + 62_000 * 3));
-    assert_eq!(seconds.iter().map(|slot| slot.counts.pass).collect::<Vec<_>>(), [1]);
+    assert_eq!(
+        seconds
+            .iter()
+            .map(|slot| slot.counts.pass)
+            .collect::<Vec<_>>(),
+        [1]
+    );
 }
 
 #[test]
@@ -186,10 +248,16 @@ fn the_minute_ring_works_at_the_ends_of_time() {
     for second in [2_000_000_000, 2_200_000_000, 4_300_000_000, 4_611_000_000] {
         window.pass(Nanos::from_secs(second), 3);
         window.pass(Nanos::from_secs(second + 1), 4);
-        assert_eq!(window.passed_last_second(Nanos::from_secs(second + 1)), Some(3));
+        assert_eq!(
+            window.passed_last_second(Nanos::from_secs(second + 1)),
+            Some(3)
+        );
     }
     window.pass(Nanos::MAX, 1);
-    assert_eq!(window.sum(Nanos::MAX, Event::Pass, Layout::second().whole()), 1);
+    assert_eq!(
+        window.sum(Nanos::MAX, Event::Pass, Layout::second().whole()),
+        1
+    );
 }
 
 #[test]
@@ -205,16 +273,29 @@ fn a_revoked_admission_leaves_no_trace_in_its_slot() {
     let window = Window::new(layout);
     let passed = window.pass_if(ms(0), 3, |_| Ok::<_, ()>(())).unwrap();
     window.take_back(3, passed);
-    assert_eq!((window.sum(ms(0), Event::Pass, layout.whole()), window.in_flight()), (0, 0));
+    assert_eq!(
+        (
+            window.sum(ms(0), Event::Pass, layout.whole()),
+            window.in_flight()
+        ),
+        (0, 0)
+    );
     // After its slot the pass stays, and nobody is in flight.
     let passed = window.pass_if(ms(0), 3, |_| Ok::<_, ()>(())).unwrap();
     window.pass(ms(100), 1);
     window.take_back(3, passed);
-    assert_eq!((window.sum(ms(100), Event::Pass, layout.whole()), window.in_flight()), (4, 1));
+    assert_eq!(
+        (
+            window.sum(ms(100), Event::Pass, layout.whole()),
+            window.in_flight()
+        ),
+        (4, 1)
+    );
 }
 
 proptest! {
-    /// The minute's memory comes with the second of two seconds that lie within a minute: whatever the gaps, nothing is missing.
+    /// The minute's memory comes with the second of two seconds that lie within a minute: whatever
+    /// the gaps, nothing is missing.
     #[test]
     fn a_minute_shows_what_was_counted_in_each_of_the_last_60_seconds(
         steps in proptest::collection::vec((prop_oneof![0..900_u64, 900..130_000_u64, 58_000..62_000_u64], 1..9_u32, 0..3_u64), 1..40),

@@ -21,11 +21,21 @@ fn policies(limit: u64) -> [Policy; 8] {
         FixedWindow::new(quota).into(),
         FixedWindow::new(quota).first_hit().into(),
         SlidingWindow::new(quota).into(),
-        SlidingWindow::new(quota).slots(3).unwrap().balanced().into(),
+        SlidingWindow::new(quota)
+            .slots(3)
+            .unwrap()
+            .balanced()
+            .into(),
         Policy::sliding_counter(quota),
         TokenBucket::new(quota).into(),
-        TokenBucket::new(Quota::per_second(1)).burst(limit % 1_000_000_000).unwrap().into(),
-        LeakyBucket::new(quota).max_wait(Duration::ZERO).unwrap().into(),
+        TokenBucket::new(Quota::per_second(1))
+            .burst(limit % 1_000_000_000)
+            .unwrap()
+            .into(),
+        LeakyBucket::new(quota)
+            .max_wait(Duration::ZERO)
+            .unwrap()
+            .into(),
     ]
 }
 
@@ -34,7 +44,17 @@ fn a_limit_is_written_with_underscores_and_a_larger_one_is_refused() {
     let limit = |text: &str| text.parse::<Quota>().map(Quota::limit);
     assert_eq!(limit("10_000_000_000/30d"), Ok(10_000_000_000));
     assert_eq!(limit("9007199254740991/1s"), Ok(MAX_LIMIT));
-    for wrong in ["9007199254740992", "18446744073709551616", "_1", "1_", "1__0", "-1", "", "1 0", "1e9"] {
+    for wrong in [
+        "9007199254740992",
+        "18446744073709551616",
+        "_1",
+        "1_",
+        "1__0",
+        "-1",
+        "",
+        "1 0",
+        "1e9",
+    ] {
         let told = limit(&format!("{wrong}/1s")).unwrap_err().to_string();
         assert_eq!(
             told, "the limit must be a whole number from 0 to 9007199254740991, as in 100/1m",
@@ -42,9 +62,16 @@ fn a_limit_is_written_with_underscores_and_a_larger_one_is_refused() {
         );
     }
     let policy = |text: &str| text.parse::<Policy>();
-    assert_eq!(policy("token-bucket:burst=5_000_000_000 1/1ns").unwrap().limit(), 5_000_000_000);
     assert_eq!(
-        policy("fixed-window 10_000_000_000/30d").unwrap().to_string(),
+        policy("token-bucket:burst=5_000_000_000 1/1ns")
+            .unwrap()
+            .limit(),
+        5_000_000_000
+    );
+    assert_eq!(
+        policy("fixed-window 10_000_000_000/30d")
+            .unwrap()
+            .to_string(),
         "fixed-window 10000000000/30d"
     );
     assert!(matches!(
@@ -52,11 +79,24 @@ fn a_limit_is_written_with_underscores_and_a_larger_one_is_refused() {
         Err(ParsePolicyError::Value { .. })
     ));
     let of = |error| Err(ParsePolicyError::Policy(error));
-    assert_eq!(policy("sliding-log 5_000_000_000/1h"), of(PolicyError::LogTooLong));
-    assert!(PolicyError::LogTooLong.to_string().contains("choose sliding-window"));
-    assert_eq!(policy("concurrency 4_294_967_296"), of(PolicyError::TooManyPermits));
+    assert_eq!(
+        policy("sliding-log 5_000_000_000/1h"),
+        of(PolicyError::LogTooLong)
+    );
+    assert!(
+        PolicyError::LogTooLong
+            .to_string()
+            .contains("choose sliding-window")
+    );
+    assert_eq!(
+        policy("concurrency 4_294_967_296"),
+        of(PolicyError::TooManyPermits)
+    );
     assert_eq!(policy("concurrency 4_294_967_295").unwrap().limit(), EDGE);
-    assert_eq!(Quota::new(MAX_LIMIT + 1, Duration::from_secs(1)), Err(QuotaError::LimitTooHigh));
+    assert_eq!(
+        Quota::new(MAX_LIMIT + 1, Duration::from_secs(1)),
+        Err(QuotaError::LimitTooHigh)
+    );
     assert_eq!(
         TokenBucket::new(quota(1_000_000_000_000)).burst(MAX_LIMIT + 1),
         Err(PolicyError::Quota(QuotaError::LimitTooHigh))
@@ -75,7 +115,15 @@ fn states_of_limits_of_32_bits_keep_their_size() {
 
 #[test]
 fn what_is_used_moves_over_the_edge_and_back() {
-    let limits = [1_000, EDGE - 1, EDGE, EDGE + 1, EDGE + 2, 10_000_000_000, MAX_LIMIT];
+    let limits = [
+        1_000,
+        EDGE - 1,
+        EDGE,
+        EDGE + 1,
+        EDGE + 2,
+        10_000_000_000,
+        MAX_LIMIT,
+    ];
     for (from, to) in limits.iter().flat_map(|from| limits.map(|to| (*from, to))) {
         for (old, new) in policies(from)
             .into_iter()
@@ -88,11 +136,23 @@ fn what_is_used_moves_over_the_edge_and_back() {
             new.transfer(&mut after, &old, &before, NOW);
             assert!(new.accepts(&after), "{old} to {new}: {after:?}");
             let left = new.peek(&after, NOW, 0).remaining();
-            let expected = if new.name() == "leaky-bucket" { 0 } else { to - used };
+            let expected = if new.name() == "leaky-bucket" {
+                0
+            } else {
+                to - used
+            };
             // A bucket that changes its rate rounds what it owes up to a nanosecond.
-            let near = if new.name().ends_with("bucket") { to / 1_000_000_000 + 1 } else { 0 };
-            assert!(left.abs_diff(expected) <= near, "{old} to {new}: {left}, not {expected}");
-            // A sliding window or counter cannot exceed a limit of 32 ones, and a bucket owes for 109 years.
+            let near = if new.name().ends_with("bucket") {
+                to / 1_000_000_000 + 1
+            } else {
+                0
+            };
+            assert!(
+                left.abs_diff(expected) <= near,
+                "{old} to {new}: {left}, not {expected}"
+            );
+            // A sliding window or counter cannot exceed a limit of 32 ones, and a bucket owes for
+            // 109 years.
             if from == EDGE && new.name().starts_with("sliding") || new.name().ends_with("bucket") {
                 continue;
             }
@@ -100,21 +160,41 @@ fn what_is_used_moves_over_the_edge_and_back() {
             old.charge(&mut before, NOW, MAX_LIMIT);
             let mut owing = vec![0; new.words()];
             new.transfer(&mut owing, &old, &before, NOW);
-            assert!(new.accepts(&owing) && new.peek(&owing, NOW, 1).is_denied(), "{old} to {new}: {owing:?}");
+            assert!(
+                new.accepts(&owing) && new.peek(&owing, NOW, 1).is_denied(),
+                "{old} to {new}: {owing:?}"
+            );
         }
     }
 }
 
 #[test]
 fn the_highest_limit_is_used_up_by_its_own_cost() {
-    for policy in policies(MAX_LIMIT).into_iter().filter(|policy| policy.limit() == MAX_LIMIT) {
+    for policy in policies(MAX_LIMIT)
+        .into_iter()
+        .filter(|policy| policy.limit() == MAX_LIMIT)
+    {
         let mut state = vec![0; policy.words()];
-        assert!(policy.decide(&mut state, NOW, MAX_LIMIT + 1).exceeds_limit(), "{policy}");
-        assert!(policy.decide(&mut state, NOW, u64::MAX).exceeds_limit(), "{policy}");
-        assert!(policy.decide(&mut state, NOW, MAX_LIMIT).is_allowed(), "{policy}");
+        assert!(
+            policy
+                .decide(&mut state, NOW, MAX_LIMIT + 1)
+                .exceeds_limit(),
+            "{policy}"
+        );
+        assert!(
+            policy.decide(&mut state, NOW, u64::MAX).exceeds_limit(),
+            "{policy}"
+        );
+        assert!(
+            policy.decide(&mut state, NOW, MAX_LIMIT).is_allowed(),
+            "{policy}"
+        );
         assert!(policy.decide(&mut state, NOW, 1).is_denied(), "{policy}");
         policy.charge(&mut state, NOW, u64::MAX);
-        assert!(policy.accepts(&state) && policy.peek(&state, NOW, 0).is_denied(), "{policy}: {state:?}");
+        assert!(
+            policy.accepts(&state) && policy.peek(&state, NOW, 0).is_denied(),
+            "{policy}: {state:?}"
+        );
     }
 }
 
@@ -123,16 +203,23 @@ fn a_share_of_a_large_limit_is_rounded_up_by_less_than_a_126th() {
     for limit in [EDGE, EDGE + 1, 10_000_000_000, MAX_LIMIT] {
         for used in [1, limit / 1_000_000, limit / 3, limit - 1, limit] {
             let units = Share::of(used, limit).unwrap().units(limit);
-            assert!(units >= used && units - used <= limit / 126, "{used} of {limit}: {units}");
+            assert!(
+                units >= used && units - used <= limit / 126,
+                "{used} of {limit}: {units}"
+            );
         }
     }
-    assert_eq!(Share::of(u64::MAX, u64::MAX), Share::of(u64::MAX, MAX_LIMIT));
+    assert_eq!(
+        Share::of(u64::MAX, u64::MAX),
+        Share::of(u64::MAX, MAX_LIMIT)
+    );
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// A record of a few bytes is at least as strict as the state, as far as its share says, and ends when the state recovers.
+    /// A record of a few bytes is at least as strict as the state, as far as its share says, and
+    /// ends when the state recovers.
     #[test]
     fn a_debt_of_a_large_limit_is_rebuilt_as_strict(
         limit in prop_oneof![EDGE - 2..EDGE, EDGE + 1..EDGE + 3, 10_000_000_000..=MAX_LIMIT],

@@ -16,11 +16,16 @@ struct One {
 impl One {
     fn new(policy: impl Into<Policy>) -> Self {
         let policy = policy.into();
-        Self { policy, state: vec![0; policy.words()] }
+        Self {
+            policy,
+            state: vec![0; policy.words()],
+        }
     }
 
     fn at(&mut self, ms: u64) -> bool {
-        self.policy.decide(&mut self.state, Nanos::from_millis(ms), 1).is_allowed()
+        self.policy
+            .decide(&mut self.state, Nanos::from_millis(ms), 1)
+            .is_allowed()
     }
 
     fn all(&mut self, times: &[u64]) -> Vec<bool> {
@@ -51,7 +56,9 @@ fn the_sliding_counter_weights_the_previous_window() {
     let mut counter = One::new(Policy::sliding_counter(quota("100/2s")));
     assert!((0..100).all(|_| counter.at(1_000)));
     assert!((0..15).all(|_| counter.at(2_400)), "100 × 0.8 + 15 = 95");
-    let peek = counter.policy.peek(&counter.state, Nanos::from_millis(2_400), 0);
+    let peek = counter
+        .policy
+        .peek(&counter.state, Nanos::from_millis(2_400), 0);
     assert_eq!(peek.remaining(), 5);
 }
 
@@ -68,7 +75,15 @@ fn fixed_windows_admit_a_burst_across_their_border_and_a_log_does_not() {
 
     let mut log = One::new(Policy::sliding_log(quota("100/10s")).unwrap());
     let admitted: Vec<u64> = times.iter().copied().filter(|&t| log.at(t)).collect();
-    let most = admitted.iter().map(|&t| admitted.iter().filter(|&&u| t <= u && u < t + 10_000).count()).max();
+    let most = admitted
+        .iter()
+        .map(|&t| {
+            admitted
+                .iter()
+                .filter(|&&u| t <= u && u < t + 10_000)
+                .count()
+        })
+        .max();
     assert_eq!(most, Some(100));
 }
 
@@ -82,7 +97,10 @@ fn one_per_two_seconds_denies_inside_and_admits_outside() {
 fn a_first_hit_window_starts_with_the_first_request() {
     let mut window = One::new(FixedWindow::new(quota("5/10s")).first_hit());
     let t0 = 3_456;
-    assert_eq!(window.all(&[t0; 7]), [true, true, true, true, true, false, false]);
+    assert_eq!(
+        window.all(&[t0; 7]),
+        [true, true, true, true, true, false, false]
+    );
     assert_eq!(window.all(&[t0 + 9_999, t0 + 10_000]), [false, true]);
 }
 
@@ -91,16 +109,40 @@ fn strict_slots_hold_the_limit_where_balanced_slots_admit_twice_as_much() {
     // The limit at the end of slot 0, again as soon as ten slots have gone by.
     let burst = |first: u64, second: u64| [vec![first; 10], vec![second; 10]].concat();
     let mut balanced = One::new(SlidingWindow::new(quota("10/1s")).balanced());
-    assert_eq!(balanced.all(&burst(99, 1_000)).iter().filter(|&&yes| yes).count(), 20);
+    assert_eq!(
+        balanced
+            .all(&burst(99, 1_000))
+            .iter()
+            .filter(|&&yes| yes)
+            .count(),
+        20
+    );
     let mut strict = One::new(SlidingWindow::new(quota("10/1s")));
-    assert_eq!(strict.all(&burst(99, 1_000)).iter().filter(|&&yes| yes).count(), 10);
-    assert_eq!(strict.all(&burst(1_099, 1_100)).iter().filter(|&&yes| yes).count(), 10);
+    assert_eq!(
+        strict
+            .all(&burst(99, 1_000))
+            .iter()
+            .filter(|&&yes| yes)
+            .count(),
+        10
+    );
+    assert_eq!(
+        strict
+            .all(&burst(1_099, 1_100))
+            .iter()
+            .filter(|&&yes| yes)
+            .count(),
+        10
+    );
 }
 
 #[test]
 fn a_token_bucket_admits_the_burst_and_then_the_rate() {
     let mut bucket = One::new(TokenBucket::new(quota("10/1s")).burst(3).unwrap());
-    assert_eq!(bucket.all(&[0, 0, 0, 0, 99, 100, 100]), [true, true, true, false, false, true, false]);
+    assert_eq!(
+        bucket.all(&[0, 0, 0, 0, 99, 100, 100]),
+        [true, true, true, false, false, true, false]
+    );
 }
 
 #[test]
@@ -115,7 +157,9 @@ fn a_rate_with_no_whole_interval_is_not_rounded() {
 
 #[test]
 fn a_leaky_bucket_delays_then_denies() {
-    let bucket = LeakyBucket::new(quota("10/1s")).max_wait(Duration::from_millis(250)).unwrap();
+    let bucket = LeakyBucket::new(quota("10/1s"))
+        .max_wait(Duration::from_millis(250))
+        .unwrap();
     let mut state = [0; 1];
     let mut ask = |ms| bucket.decide(&mut state, Nanos::from_millis(ms), 1);
     assert_eq!(ask(0).delay(), Duration::ZERO);
@@ -129,7 +173,9 @@ fn a_leaky_bucket_delays_then_denies() {
 fn permits_return_by_refund_or_after_the_maximum_hold() {
     let mut plain = One::new(Policy::concurrency(2));
     assert_eq!(plain.all(&[0, 0, 1_000_000]), [true, true, false]);
-    plain.policy.refund(&mut plain.state, Nanos::from_secs(1_000), 1);
+    plain
+        .policy
+        .refund(&mut plain.state, Nanos::from_secs(1_000), 1);
     assert_eq!(plain.all(&[1_000_000, 1_000_000]), [true, false]);
 
     let mut held = One::new(Concurrency::new(2).hold(Duration::from_secs(30)).unwrap());
@@ -144,9 +190,15 @@ fn permits_return_by_refund_or_after_the_maximum_hold() {
 #[test]
 fn counted_denials_delay_clients_that_retry() {
     let mut log = One::new(Policy::sliding_log(quota("1/1s")).unwrap().count_denied());
-    assert_eq!(log.all(&[0, 900, 1_800, 2_799, 3_799]), [true, false, false, false, true]);
+    assert_eq!(
+        log.all(&[0, 900, 1_800, 2_799, 3_799]),
+        [true, false, false, false, true]
+    );
     let mut bucket = One::new(Policy::token_bucket(quota("2/1s")).count_denied());
-    assert_eq!(bucket.all(&[0, 0, 499, 998, 1_497, 1_997]), [true, true, false, false, false, true]);
+    assert_eq!(
+        bucket.all(&[0, 0, 499, 998, 1_497, 1_997]),
+        [true, true, false, false, false, true]
+    );
 }
 
 #[test]
@@ -157,7 +209,11 @@ fn a_cost_above_the_limit_never_fits_and_a_limit_of_zero_denies_all() {
             let decision = policy.decide(&mut state, Nanos::from_secs(5), cost);
             assert!(decision.is_denied(), "{}", policy.name());
             assert_eq!(decision.retry_after(), None, "{}", policy.name());
-            assert!(policy.is_recovered(&state, Nanos::from_secs(5)), "{}: nothing is taken", policy.name());
+            assert!(
+                policy.is_recovered(&state, Nanos::from_secs(5)),
+                "{}: nothing is taken",
+                policy.name()
+            );
         }
     }
 }
@@ -165,7 +221,10 @@ fn a_cost_above_the_limit_never_fits_and_a_limit_of_zero_denies_all() {
 #[test]
 fn a_changed_quota_keeps_what_was_used() {
     let now = Nanos::from_millis(100_500);
-    for (old, new) in policies(quota("10/1s")).into_iter().zip(policies(quota("20/1s"))) {
+    for (old, new) in policies(quota("10/1s"))
+        .into_iter()
+        .zip(policies(quota("20/1s")))
+    {
         let mut before = vec![0; old.words()];
         assert!(old.decide(&mut before, now, 6).is_allowed());
         let mut after = vec![0; new.words()];
@@ -180,7 +239,11 @@ fn a_changed_quota_keeps_what_was_used() {
         let mut lowered = vec![0; old.words()];
         old.transfer(&mut lowered, &new, &after, now);
         if old.name() != "leaky-bucket" {
-            assert!(old.peek(&lowered, now, 1).is_denied(), "{} lowered below what is used", old.name());
+            assert!(
+                old.peek(&lowered, now, 1).is_denied(),
+                "{} lowered below what is used",
+                old.name()
+            );
         }
     }
 }

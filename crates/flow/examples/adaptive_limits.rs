@@ -1,7 +1,8 @@
 //! Draws how adaptive limits perform in a simulated service:
 //! `cargo run --release -p tidegate-flow --example adaptive_limits`.
 //!
-//! It writes `docs/src/pictures/adaptive.svg` (or the named file) and prints the figures of all scenarios as a table.
+//! It writes `docs/src/pictures/adaptive.svg` (or the named file) and prints the figures of all
+//! scenarios as a table.
 
 #[path = "../tests/simulation/mod.rs"]
 mod simulation;
@@ -16,18 +17,23 @@ const LEFT: f64 = 60.0;
 const COLOURS: [&str; 4] = ["#1b6ca8", "#d1495b", "#66a182", "#8d8d8d"];
 
 fn main() -> io::Result<()> {
-    let path = env::args().nth(1).unwrap_or_else(|| "docs/src/pictures/adaptive.svg".to_owned());
+    let path = env::args()
+        .nth(1)
+        .unwrap_or_else(|| "docs/src/pictures/adaptive.svg".to_owned());
     fs::write(&path, picture())?;
     println!("{path}");
     table();
     Ok(())
 }
 
-/// Draws a run with twenty workers at 1.5 times their capacity, with thirty seconds in which calls take three times as
-/// long.
+/// Draws a run with twenty workers at 1.5 times their capacity, with thirty seconds in which calls
+/// take three times as long.
 fn picture() -> String {
-    let scenario =
-        Scenario { slow: Some((60, 90)), seconds: 120, ..Scenario::new(20, Service::Exponential, 1.5) };
+    let scenario = Scenario {
+        slow: Some((60, 90)),
+        seconds: 120,
+        ..Scenario::new(20, Service::Exponential, 1.5)
+    };
     let (fixed, _) = best_fixed(&Scenario::new(20, Service::Exponential, 1.5));
     let mut runs: Vec<(String, Run)> = algorithms()
         .into_iter()
@@ -38,12 +44,27 @@ fn picture() -> String {
     runs.push((format!("fixed at {fixed}"), best));
     let seconds = scenario.seconds;
     let by_second = |of: &dyn Fn(&Run, u32) -> f64| -> Vec<Vec<f64>> {
-        runs.iter().map(|(_, run)| (0..seconds).map(|at| of(run, at)).collect()).collect()
+        runs.iter()
+            .map(|(_, run)| (0..seconds).map(|at| of(run, at)).collect())
+            .collect()
     };
     let panels = [
-        ("limit", by_second(&|run, at| run.limits.get(at as usize).map_or(0.0, |limit| *limit as f64))),
-        ("calls ended a second", by_second(&|run, at| run.goodput(at, at + 1))),
-        ("99th percentile in ms", by_second(&|run, at| run.p99(at, at + 1))),
+        (
+            "limit",
+            by_second(&|run, at| {
+                run.limits
+                    .get(at as usize)
+                    .map_or(0.0, |limit| *limit as f64)
+            }),
+        ),
+        (
+            "calls ended a second",
+            by_second(&|run, at| run.goodput(at, at + 1)),
+        ),
+        (
+            "99th percentile in ms",
+            by_second(&|run, at| run.p99(at, at + 1)),
+        ),
     ];
     let height = 70.0 + panels.len() as f64 * (PANEL + 40.0);
     let mut svg = format!(
@@ -54,7 +75,11 @@ fn picture() -> String {
     );
     for (at, (name, _)) in runs.iter().enumerate() {
         let x = LEFT + at as f64 * 130.0;
-        let _ = writeln!(svg, "<text x=\"{x}\" y=\"44\" fill=\"{}\">{name}</text>", COLOURS[at]);
+        let _ = writeln!(
+            svg,
+            "<text x=\"{x}\" y=\"44\" fill=\"{}\">{name}</text>",
+            COLOURS[at]
+        );
     }
     for (at, (title, lines)) in panels.iter().enumerate() {
         draw(&mut svg, 60.0 + at as f64 * (PANEL + 40.0), title, lines);
@@ -63,7 +88,8 @@ fn picture() -> String {
 }
 
 fn draw(svg: &mut String, top: f64, title: &str, lines: &[Vec<f64>]) {
-    // Cut off the highest hundredth: a few moments of a measurement would flatten the rest of the picture.
+    // Cut off the highest hundredth: a few moments of a measurement would flatten the rest of the
+    // picture.
     let mut values: Vec<f64> = lines.iter().flatten().copied().collect();
     values.sort_by(f64::total_cmp);
     let most = values[(values.len() - 1) * 99 / 100].max(1.0) * 1.1;
@@ -112,11 +138,14 @@ fn draw(svg: &mut String, top: f64, title: &str, lines: &[Vec<f64>]) {
     }
 }
 
-/// Prints each algorithm's goodput and slowest calls, divided by those of the best fixed limit: the lowest goodput and
-/// the slowest calls of three seeds.
+/// Prints each algorithm's goodput and slowest calls, divided by those of the best fixed limit: the
+/// lowest goodput and the slowest calls of three seeds.
 fn table() {
     let names: Vec<&str> = algorithms().map(|(name, _)| name).to_vec();
-    println!("| workers | service | load | best fixed | {} |", names.join(" | "));
+    println!(
+        "| workers | service | load | best fixed | {} |",
+        names.join(" | ")
+    );
     println!("|---|---|---|---|{}", "---|".repeat(names.len()));
     for workers in [5, 20, 100] {
         for service in Service::ALL {
@@ -124,7 +153,10 @@ fn table() {
                 let mut worst = [(f64::MAX, 0.0_f64); 3];
                 let mut limits = Vec::new();
                 for seed in 0..3 {
-                    let scenario = Scenario { seed, ..Scenario::new(workers, service, load) };
+                    let scenario = Scenario {
+                        seed,
+                        ..Scenario::new(workers, service, load)
+                    };
                     let (limit, best) = best_fixed(&scenario);
                     limits.push(limit.to_string());
                     for ((_, algorithm), worst) in algorithms().into_iter().zip(&mut worst) {
@@ -133,7 +165,10 @@ fn table() {
                         *worst = (worst.0.min(goodput), worst.1.max(slowest));
                     }
                 }
-                print!("| {workers} | {service:?} | {load} | {} |", limits.join(", "));
+                print!(
+                    "| {workers} | {service:?} | {load} | {} |",
+                    limits.join(", ")
+                );
                 for (goodput, slowest) in worst {
                     print!(" {goodput:.3}, {slowest:.2} |");
                 }

@@ -1,11 +1,12 @@
 //! An overloaded axum service, unguarded and guarded:
-//! `cargo run --release -p tidegate-flow --example axum_overload [goodput.svg]`. With `--short` instead of a file it
-//! runs only the highest load.
+//! `cargo run --release -p tidegate-flow --example axum_overload [goodput.svg]`. With `--short`
+//! instead of a file it runs only the highest load.
 //!
-//! The service can do 200 units of work a second: it has four workers that take 20 ms each, and an unbounded queue.
-//! Clients wait 300 ms for an answer. Unguarded, the queue grows until every client gives up before its answer, and
-//! nearly all work is wasted. With an adaptive rule, the gate rejects calls that would have to wait too long, and the
-//! service answers the others in time. Goodput is the rate of successful answers in time.
+//! The service can do 200 units of work a second: it has four workers that take 20 ms each, and an
+//! unbounded queue. Clients wait 300 ms for an answer. Unguarded, the queue grows until every
+//! client gives up before its answer, and nearly all work is wasted. With an adaptive rule, the
+//! gate rejects calls that would have to wait too long, and the service answers the others in time.
+//! Goodput is the rate of successful answers in time.
 
 use std::{fmt::Write as _, fs, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -48,11 +49,18 @@ async fn answer(State(service): State<Service>) -> StatusCode {
         sleep(Duration::from_millis(20)).await;
         drop((worker, guard));
     });
-    if work.await.is_ok() { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR }
+    if work.await.is_ok() {
+        StatusCode::OK
+    } else {
+        StatusCode::INTERNAL_SERVER_ERROR
+    }
 }
 
 async fn start(guard: Option<Resource>) -> io::Result<SocketAddr> {
-    let service = Service { workers: Arc::new(Semaphore::new(4)), guard };
+    let service = Service {
+        workers: Arc::new(Semaphore::new(4)),
+        guard,
+    };
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let at = listener.local_addr()?;
     let app = Router::new().route("/", get(answer)).with_state(service);
@@ -63,7 +71,9 @@ async fn start(guard: Option<Resource>) -> io::Result<SocketAddr> {
 /// Sends one request and returns the status of the answer.
 async fn ask(at: SocketAddr) -> io::Result<u16> {
     let mut stream = TcpStream::connect(at).await?;
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: example\r\nConnection: close\r\n\r\n").await?;
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: example\r\nConnection: close\r\n\r\n")
+        .await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     let status = answer.get(9..12).and_then(|status| status.parse().ok());
@@ -95,31 +105,49 @@ async fn offer(at: SocketAddr, rate: u32, seconds: u32) -> Outcome {
             _ => outcome.too_late += 1,
         }
     }
-    let Outcome { good, turned_away, too_late } = outcome;
-    Outcome { good: good / seconds, turned_away: turned_away / seconds, too_late: too_late / seconds }
+    let Outcome {
+        good,
+        turned_away,
+        too_late,
+    } = outcome;
+    Outcome {
+        good: good / seconds,
+        turned_away: turned_away / seconds,
+        too_late: too_late / seconds,
+    }
 }
 
 async fn guarded() -> Result<(Gate, SocketAddr), Box<dyn std::error::Error>> {
     let gate = Gate::new();
     let rule = AdaptiveRule::new("orders", Algorithm::Vegas(Vegas::default())).bounds(4, 50);
-    gate.load(Rules { adaptive: vec![rule], ..Rules::default() })?;
+    gate.load(Rules {
+        adaptive: vec![rule],
+        ..Rules::default()
+    })?;
     let at = start(Some(gate.resource("orders"))).await?;
     Ok((gate, at))
 }
 
-/// Runs the same load unguarded and guarded. Each run has its own service, so no queue remains from the previous run.
-async fn compare(rate: u32, seconds: u32) -> Result<(Outcome, Outcome), Box<dyn std::error::Error>> {
+/// Runs the same load unguarded and guarded. Each run has its own service, so no queue remains from
+/// the previous run.
+async fn compare(
+    rate: u32,
+    seconds: u32,
+) -> Result<(Outcome, Outcome), Box<dyn std::error::Error>> {
     let bare = offer(start(None).await?, rate, seconds).await;
     let (_gate, at) = guarded().await?;
     Ok((bare, offer(at, rate, seconds).await))
 }
 
-/// Checks that the guard helps at the highest load. It tries several times, because a busy machine may fail the first
-/// try.
+/// Checks that the guard helps at the highest load. It tries several times, because a busy machine
+/// may fail the first try.
 async fn short() -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..5 {
         let (bare, safe) = compare(600, 2).await?;
-        println!("600/s offered, good: {}/s unguarded, {}/s guarded", bare.good, safe.good);
+        println!(
+            "600/s offered, good: {}/s unguarded, {}/s guarded",
+            bare.good, safe.good
+        );
         if safe.good > bare.good {
             return Ok(());
         }

@@ -1,7 +1,8 @@
 //! Hot keys: `cargo run -p tidegate-flow --example hot_keys`.
 //!
-//! Ten thousand users send requests, a few of them far more often than the rest. A hot-parameter rule admits at most
-//! five requests a second for each user. It holds back the busy users, and the others hardly notice.
+//! Ten thousand users send requests, a few of them far more often than the rest. A hot-parameter
+//! rule admits at most five requests a second for each user. It holds back the busy users, and the
+//! others hardly notice.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -17,12 +18,16 @@ struct Dice(u64);
 impl Dice {
     /// Returns a number from 0 to below 1.
     fn roll(&mut self) -> f64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as f64 / (1_u64 << 31) as f64
     }
 }
 
-/// Returns a random user by the inverse of Zipf's law: user `k` sends about `1/k` as many requests as the first.
+/// Returns a random user by the inverse of Zipf's law: user `k` sends about `1/k` as many requests
+/// as the first.
 fn user(dice: &mut Dice, users: u32) -> u32 {
     let rank = f64::from(users).powf(dice.roll());
     // The rank is from 1 to the number of users.
@@ -37,7 +42,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1)));
     let gate = Gate::builder().timer(timer.clone()).build();
     let rule = HotParamRule::new("search", ParamKey::Name("user".into()), 5).exception(3_u32, 50);
-    gate.load(Rules { hot_params: vec![rule.max_values(USERS as usize)], ..Rules::default() })?;
+    gate.load(Rules {
+        hot_params: vec![rule.max_values(USERS as usize)],
+        ..Rules::default()
+    })?;
     let search = gate.resource("search");
 
     let mut dice = Dice(7);
@@ -50,12 +58,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         timer.advance(Duration::from_micros(500));
     }
 
-    println!("2000 calls a second for {SECONDS} s; at most 5 a second for each user, 50 for user 3\n");
+    println!(
+        "2000 calls a second for {SECONDS} s; at most 5 a second for each user, 50 for user 3\n"
+    );
     println!("{:>6} {:>10} {:>10}", "user", "asked/s", "passed/s");
     for user in 1..=8 {
         let (asked, passed) = calls.get(&user).copied().unwrap_or_default();
         let bar = "#".repeat((passed / SECONDS) as usize);
-        println!("{user:>6} {:>10.1} {:>10.1} {bar}", f64::from(asked) / 10.0, f64::from(passed) / 10.0);
+        println!(
+            "{user:>6} {:>10.1} {:>10.1} {bar}",
+            f64::from(asked) / 10.0,
+            f64::from(passed) / 10.0
+        );
     }
     let others = calls.iter().filter(|(user, _)| **user > 100);
     let (asked, passed) = others.fold((0, 0), |sum, (_, calls)| (sum.0 + calls.0, sum.1 + calls.1));
@@ -67,9 +81,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     // Each busy user asked for more than passed, and at most five passed in each second.
     let is_held = |user, most: u32| {
-        calls.get(&user).is_some_and(|&(asked, passed)| asked > passed && passed <= most * (SECONDS + 1))
+        calls
+            .get(&user)
+            .is_some_and(|&(asked, passed)| asked > passed && passed <= most * (SECONDS + 1))
     };
-    if !([1, 2, 4, 5].iter().all(|&user| is_held(user, 5)) && is_held(3, 50) && passed * 100 > asked * 99) {
+    if !([1, 2, 4, 5].iter().all(|&user| is_held(user, 5))
+        && is_held(3, 50)
+        && passed * 100 > asked * 99)
+    {
         return Err("the rule did not hold back the busy users, or it held back the others".into());
     }
     Ok(())

@@ -1,8 +1,9 @@
 //! A breaker around an HTTP client: `cargo run -p tidegate-flow --example http_breaker`.
 //!
-//! A small server answers successfully, then fails for a while, then recovers. While it fails, the breaker blocks the
-//! client's calls and sends one probe at a time. When a probe succeeds, the client resumes automatically. The calls are
-//! real, but the time between them is simulated, so the example takes no waiting.
+//! A small server answers successfully, then fails for a while, then recovers. While it fails, the
+//! breaker blocks the client's calls and sends one probe at a time. When a probe succeeds, the
+//! client resumes automatically. The calls are real, but the time between them is simulated, so the
+//! example takes no waiting.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -64,8 +65,13 @@ fn serve(server: Arc<Server>) -> io::Result<SocketAddr> {
                 line.clear();
             }
             server.asked.fetch_add(1, Ordering::Relaxed);
-            let status = if server.is_ill.load(Ordering::Relaxed) { "500 Ill" } else { "200 OK" };
-            let answer = format!("HTTP/1.1 {status}\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
+            let status = if server.is_ill.load(Ordering::Relaxed) {
+                "500 Ill"
+            } else {
+                "200 OK"
+            };
+            let answer =
+                format!("HTTP/1.1 {status}\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello");
             // Ignore the error: the client may have disconnected.
             let _ = reader.into_inner().write_all(answer.as_bytes());
         }
@@ -81,14 +87,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gate = Gate::builder().timer(timer.clone()).build();
     let open_time = Duration::from_millis(300);
     let rule = BreakerRule::new("backend", Trip::ErrorRatio { ratio: 0.5 }, open_time).min_calls(5);
-    gate.load(Rules { breakers: vec![rule], ..Rules::default() })?;
-    gate.on_breaker_change(|change| println!("          breaker: {:?} -> {:?}", change.from, change.to));
+    gate.load(Rules {
+        breakers: vec![rule],
+        ..Rules::default()
+    })?;
+    gate.on_breaker_change(|change| {
+        println!("          breaker: {:?} -> {:?}", change.from, change.to)
+    });
     let backend = gate.resource("backend");
 
     println!("time      good failed blocked | requests to the server");
     let mut bothered = 0;
     for tick in 0..20 {
-        server.is_ill.store((4..12).contains(&tick), Ordering::Relaxed);
+        server
+            .is_ill
+            .store((4..12).contains(&tick), Ordering::Relaxed);
         let asked = server.asked.load(Ordering::Relaxed);
         let (mut good, mut failed, mut blocked) = (0, 0, 0);
         let mut last = String::new();
@@ -109,12 +122,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         let asked = server.asked.load(Ordering::Relaxed) - asked;
         bothered += if (4..12).contains(&tick) { asked } else { 0 };
-        let health = if (4..12).contains(&tick) { "ill " } else { "well" };
-        println!("{:4} ms {health} {good:3} {failed:6} {blocked:7} | {asked:2} {last}", tick * 100);
+        let health = if (4..12).contains(&tick) {
+            "ill "
+        } else {
+            "well"
+        };
+        println!(
+            "{:4} ms {health} {good:3} {failed:6} {blocked:7} | {asked:2} {last}",
+            tick * 100
+        );
     }
     println!("while it failed, the server received {bothered} requests from 80 calls");
     if bothered > 50 || backend.breakers()[0].1 != BreakerState::Closed {
-        return Err("the breaker did not protect the failing server, or did not close again".into());
+        return Err(
+            "the breaker did not protect the failing server, or did not close again".into(),
+        );
     }
     Ok(())
 }

@@ -36,7 +36,10 @@ impl Background {
             }
         };
         let thread = thread::Builder::new().name(name.into()).spawn(run)?;
-        Ok(Self { stop, thread: Some(thread) })
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
     }
 }
 

@@ -1,5 +1,5 @@
-//! Flow control: a caller enters a resource through a [`Gate`]. The gate counts every call and admits, delays or blocks
-//! it according to its rules.
+//! Flow control: a caller enters a resource through a [`Gate`]. The gate counts every call and
+//! admits, delays or blocks it according to its rules.
 //!
 //! ```
 //! use std::time::Duration;
@@ -26,11 +26,12 @@
 //!
 //! Guarantees:
 //!
-//! - No threshold is exceeded with any number of threads: the gate decides on an entry and counts it in one step.
+//! - No threshold is exceeded with any number of threads: the gate decides on an entry and counts
+//!   it in one step.
 //! - A blocked entry consumes nothing from any rule. It is counted as blocked.
 //! - A guard exits in `Drop`: after an error, during a panic, and when a future is cancelled.
-//! - Entering never blocks a thread to wait. It returns the delay, or [`Entry::enter_async`] sleeps for it
-//!   asynchronously.
+//! - Entering never blocks a thread to wait. It returns the delay, or [`Entry::enter_async`] sleeps
+//!   for it asynchronously.
 //! - An entry checks only the rules of its resource. Rules of other resources cost it nothing.
 //! - Gates share no state with each other.
 

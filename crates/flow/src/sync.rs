@@ -1,4 +1,5 @@
-//! The atomics and mutexes of the code under loom tests: loom's under `--cfg loom`, those of `std` otherwise.
+//! The atomics and mutexes of the code under loom tests: loom's under `--cfg loom`, those of `std`
+//! otherwise.
 
 pub(crate) use std::sync::PoisonError;
 

@@ -10,12 +10,13 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, Gate, Guard, ManualTimer, Resource,
     rules::{
-        AdaptiveRule, Aimd, Algorithm, BreakerRule, CallWindow, ConcurrencyLimit, Gradient2, IsolationRule,
-        Pace, Rules, Trip, Vegas,
+        AdaptiveRule, Aimd, Algorithm, BreakerRule, CallWindow, ConcurrencyLimit, Gradient2,
+        IsolationRule, Pace, Rules, Trip, Vegas,
     },
 };
 
-/// Runs ten calls that take `takes` each, over more than a second. During each of them, one other call is blocked.
+/// Runs ten calls that take `takes` each, over more than a second. During each of them, one other
+/// call is blocked.
 fn window(gate: &Gate, timer: &ManualTimer, takes: Duration) {
     let r = gate.resource("r");
     for _ in 0..12 {
@@ -32,14 +33,24 @@ fn the_limit_follows_windows_of_calls_and_blocks_what_is_beyond() {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
     let slow = Some(Duration::from_millis(150));
-    let aimd = Algorithm::Aimd(Aimd { initial: 2, slow, ..Aimd::default() });
-    gate.load(Rules { adaptive: vec![AdaptiveRule::new("r", aimd).bounds(1, 4)], ..Rules::default() })
-        .unwrap();
+    let aimd = Algorithm::Aimd(Aimd {
+        initial: 2,
+        slow,
+        ..Aimd::default()
+    });
+    gate.load(Rules {
+        adaptive: vec![AdaptiveRule::new("r", aimd).bounds(1, 4)],
+        ..Rules::default()
+    })
+    .unwrap();
     let r = gate.resource("r");
     let limit = || r.adaptive_limits()[0].1;
     let inside = [r.enter().unwrap(), r.enter().unwrap()];
     let blocked = r.enter().unwrap_err();
-    assert_eq!((blocked.kind(), blocked.rule()), (BlockKind::Adaptive, "aimd 1..4 in flight"));
+    assert_eq!(
+        (blocked.kind(), blocked.rule()),
+        (BlockKind::Adaptive, "aimd 1..4 in flight")
+    );
     drop(inside);
     timer.advance(Duration::from_secs(5));
     window(&gate, &timer, Duration::from_millis(140));
@@ -60,7 +71,9 @@ fn the_limit_follows_windows_of_calls_and_blocks_what_is_beyond() {
     gate.update(|rules| {
         rules.isolation.push(IsolationRule::new("r", 10));
         let open = Duration::from_secs(1);
-        rules.breakers.push(BreakerRule::new("r", Trip::ErrorCount { count: 5 }, open));
+        rules
+            .breakers
+            .push(BreakerRule::new("r", Trip::ErrorCount { count: 5 }, open));
     })
     .unwrap();
     assert_eq!(limit(), 1);
@@ -82,7 +95,11 @@ fn all() -> [Algorithm; 3] {
 fn with(rule: AdaptiveRule) -> (Resource, Arc<ManualTimer>) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
-    gate.load(Rules { adaptive: vec![rule], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        adaptive: vec![rule],
+        ..Rules::default()
+    })
+    .unwrap();
     (gate.resource("r"), timer)
 }
 
@@ -94,7 +111,13 @@ fn limit(r: &Resource) -> usize {
 fn ends(_: Guard<'_>) {}
 
 /// As many calls at once, which take `takes`, and then `end`.
-fn together(r: &Resource, timer: &ManualTimer, calls: usize, takes: Duration, end: impl Fn(Guard<'_>)) {
+fn together(
+    r: &Resource,
+    timer: &ManualTimer,
+    calls: usize,
+    takes: Duration,
+    end: impl Fn(Guard<'_>),
+) {
     let calls: Vec<_> = (0..calls).map(|_| r.enter().unwrap()).collect();
     timer.advance(takes);
     calls.into_iter().for_each(end);
@@ -104,7 +127,8 @@ fn together(r: &Resource, timer: &ManualTimer, calls: usize, takes: Duration, en
 fn failures_lower_the_limit() {
     for algorithm in all() {
         let (r, timer) = with(AdaptiveRule::new("r", algorithm.clone()).bounds(2, 50));
-        (0..2_000).for_each(|_| together(&r, &timer, limit(&r), BASE, |mut call| call.mark_failed()));
+        (0..2_000)
+            .for_each(|_| together(&r, &timer, limit(&r), BASE, |mut call| call.mark_failed()));
         assert_eq!(limit(&r), 2, "{algorithm:?}");
     }
 }
@@ -124,11 +148,19 @@ fn failing(r: &Resource, timer: &ManualTimer, failed: usize) -> usize {
 
 #[test]
 fn the_limit_returns_to_its_value_after_failures_but_not_if_they_come_back_at_once() {
-    let aimd = Aimd { slow: Some(Duration::from_hours(1)), backoff: 0.5, ..Aimd::default() };
+    let aimd = Aimd {
+        slow: Some(Duration::from_hours(1)),
+        backoff: 0.5,
+        ..Aimd::default()
+    };
     let (r, timer) = with(AdaptiveRule::new("r", Algorithm::Aimd(aimd)));
     let after = |failed| failing(&r, &timer, failed);
     assert_eq!([9, 10, 50, 0, 0].map(after), [20, 10, 5, 20, 20]);
-    assert_eq!([50, 0].map(after), [10, 10], "again: the failures come from the overload");
+    assert_eq!(
+        [50, 0].map(after),
+        [10, 10],
+        "again: the failures come from the overload"
+    );
     assert_eq!([0; 10].map(after), [10; 10]);
     assert_eq!([50, 0].map(after), [5, 10]);
 }
@@ -140,7 +172,8 @@ fn traffic_below_half_of_the_limit_does_not_change_it() {
         let before = limit(&r);
         for round in 0..20 {
             // Response times that rise and fall sharply, with long pauses.
-            (0..100).for_each(|_| together(&r, &timer, before / 2 - 1, BASE * (round % 7 + 1), ends));
+            (0..100)
+                .for_each(|_| together(&r, &timer, before / 2 - 1, BASE * (round % 7 + 1), ends));
             timer.advance(Duration::from_mins(1));
         }
         assert_eq!(limit(&r), before, "{algorithm:?}");
@@ -170,7 +203,11 @@ fn a_limit_that_is_used_and_blocks_nothing_is_lowered_by_slow_calls_and_never_ra
 fn the_limit_stays_within_its_bounds() {
     for algorithm in all() {
         let (r, timer) = with(AdaptiveRule::new("r", algorithm).bounds(3, 9));
-        for takes in [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(1 << 32)] {
+        for takes in [
+            Duration::ZERO,
+            Duration::from_nanos(1),
+            Duration::from_secs(1 << 32),
+        ] {
             for of in [1, 2, 9] {
                 for _ in 0..500 {
                     together(&r, &timer, (limit(&r) * of / 9).max(1), takes, |call| {
@@ -215,9 +252,18 @@ fn shown(
 ) -> (AdaptiveRule, Arc<Mutex<Vec<CallWindow>>>) {
     let windows = Arc::new(Mutex::new(Vec::new()));
     let kept = windows.clone();
-    let make =
-        move || Box::new(Shown { windows: kept.clone(), pace, start, says }) as Box<dyn ConcurrencyLimit>;
-    (AdaptiveRule::new("r", Algorithm::Custom(Arc::new(make))), windows)
+    let make = move || {
+        Box::new(Shown {
+            windows: kept.clone(),
+            pace,
+            start,
+            says,
+        }) as Box<dyn ConcurrencyLimit>
+    };
+    (
+        AdaptiveRule::new("r", Algorithm::Custom(Arc::new(make))),
+        windows,
+    )
 }
 
 #[test]
@@ -242,7 +288,10 @@ fn a_window_is_a_second_and_ten_calls_at_least() {
     held.cancel();
     call(&r, &timer, 200, |mut call| call.mark_failed());
     let ended = windows()[0];
-    assert_eq!((ended.calls, ended.failed, ended.blocked, ended.mean_rt), (10, 1, 5, BASE));
+    assert_eq!(
+        (ended.calls, ended.failed, ended.blocked, ended.mean_rt),
+        (10, 1, 5, BASE)
+    );
     let (r, timer, windows) = begin();
     for _ in 0..100 {
         call(&r, &timer, 10, ends);
@@ -261,7 +310,11 @@ fn a_window_is_a_second_and_ten_calls_at_least() {
 
 #[test]
 fn a_custom_algorithm_decides() {
-    let pace = Pace { span: Duration::ZERO, calls: 1, ..Pace::default() };
+    let pace = Pace {
+        span: Duration::ZERO,
+        calls: 1,
+        ..Pace::default()
+    };
     let (rule, _) = shown(pace, 7.0, |window| {
         assert!(window.in_flight < 8, "more than it can think of");
         if window.failed > 0 { f64::NAN } else { 8.0 }
@@ -274,7 +327,11 @@ fn a_custom_algorithm_decides() {
     let mut calls: Vec<_> = (0..8).map(|_| r.enter().unwrap()).collect();
     timer.advance(BASE);
     drop(calls.pop());
-    assert_eq!(limit(&r), 8, "a panic does not change the limit and does not propagate");
+    assert_eq!(
+        limit(&r),
+        8,
+        "a panic does not change the limit and does not propagate"
+    );
     calls.into_iter().for_each(Guard::cancel);
     for _ in 0..20 {
         timer.advance(Duration::from_millis(90));

@@ -1,8 +1,9 @@
-//! Adaptive concurrency converges: compares each algorithm with the best fixed limit in a simulated service.
+//! Adaptive concurrency converges: compares each algorithm with the best fixed limit in a simulated
+//! service.
 //!
-//! The best fixed limit is the smallest that reaches 0.98 of the highest goodput of any limit. The short tests run with
-//! all other tests. The whole matrix, with three seeds of each scenario, takes minutes:
-//! `cargo test --release -p tidegate-flow --test adaptive_simulation -- --ignored`.
+//! The best fixed limit is the smallest that reaches 0.98 of the highest goodput of any limit. The
+//! short tests run with all other tests. The whole matrix, with three seeds of each scenario, takes
+//! minutes: `cargo test --release -p tidegate-flow --test adaptive_simulation -- --ignored`.
 #![cfg(not(loom))]
 
 mod simulation;
@@ -15,9 +16,12 @@ fn assert_none(complaints: impl IntoIterator<Item = String>) {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
-/// Compares each algorithm with the best fixed limit of each seed. The bounds hold for the means over the seeds.
+/// Compares each algorithm with the best fixed limit of each seed. The bounds hold for the means
+/// over the seeds.
 fn diverges(scenario: &Scenario, seeds: u64) -> Vec<String> {
-    let best: Vec<_> = (0..seeds).map(|seed| best_fixed(&Scenario { seed, ..*scenario })).collect();
+    let best: Vec<_> = (0..seeds)
+        .map(|seed| best_fixed(&Scenario { seed, ..*scenario }))
+        .collect();
     let mut complaints = Vec::new();
     for (name, algorithm) in algorithms() {
         let bound = Bound::Adaptive(algorithm);
@@ -68,7 +72,12 @@ fn stays_slow(workers: u32, load: f64, seeds: u64) -> Vec<String> {
         let (mut before, mut after) = (0.0, 0.0);
         for seed in 0..seeds {
             let scenario = Scenario::new(workers, Service::Exponential, load);
-            let scenario = Scenario { slow: Some((60, 90)), seconds: 130, seed, ..scenario };
+            let scenario = Scenario {
+                slow: Some((60, 90)),
+                seconds: 130,
+                seed,
+                ..scenario
+            };
             let run = run(&scenario, &Bound::Adaptive(algorithm.clone()));
             before += run.goodput(30, 60);
             after += run.goodput(100, 130);
@@ -114,21 +123,36 @@ fn mean(seeds: u64, ratio: impl FnMut(u64) -> f64) -> f64 {
     (0..seeds).map(ratio).sum::<f64>() / seeds as f64
 }
 
-/// Compares goodput with that of the best fixed limit from ten seconds after the service has lost seven tenths of its
-/// capacity for good.
+/// Compares goodput with that of the best fixed limit from ten seconds after the service has lost
+/// seven tenths of its capacity for good.
 fn lags(workers: u32, service: Service, load: f64, seeds: u64) -> Vec<String> {
     let mut complaints = Vec::new();
     let scenario = |seed| {
         let slow = (Some((60, u32::MAX)), 1.0 / 0.3);
         let scenario = Scenario::new(workers, service, load);
-        Scenario { slow: slow.0, slower: slow.1, seconds: 130, seed, ..scenario }
+        Scenario {
+            slow: slow.0,
+            slower: slow.1,
+            seconds: 130,
+            seed,
+            ..scenario
+        }
     };
     let late = |seed, bound: &Bound| run(&scenario(seed), bound).goodput(70, 130);
     let limits = [workers, workers * 2, workers * 4];
     let best: Vec<f64> = (0..seeds)
-        .map(|seed| limits.iter().map(|&limit| late(seed, &Bound::Fixed(limit))).fold(0.0, f64::max))
+        .map(|seed| {
+            limits
+                .iter()
+                .map(|&limit| late(seed, &Bound::Fixed(limit)))
+                .fold(0.0, f64::max)
+        })
         .collect();
-    let bound = if service == Service::Pareto { 0.88 } else { 0.95 };
+    let bound = if service == Service::Pareto {
+        0.88
+    } else {
+        0.95
+    };
     for (name, algorithm) in algorithms() {
         let mut lowest = u64::MAX;
         let reached = mean(seeds, |seed| {
@@ -160,31 +184,52 @@ fn each_algorithm_follows_a_service_that_becomes_slower_for_good_whatever_the_si
     for workers in [1, 5, 20, 100] {
         for service in Service::ALL.into_iter().chain([Service::Pareto]) {
             for load in [0.9, 1.5, 3.0] {
-                complaints.extend(lags(workers, service, load, if workers == 100 { 8 } else { 24 }));
+                complaints.extend(lags(
+                    workers,
+                    service,
+                    load,
+                    if workers == 100 { 8 } else { 24 },
+                ));
             }
         }
     }
     assert_none(complaints);
 }
 
-/// Compares goodput with the usual one during ten seconds in which half of the calls fail without overload, and from five
-/// seconds later on.
+/// Compares goodput with the usual one during ten seconds in which half of the calls fail without
+/// overload, and from five seconds later on.
 fn suffers(workers: u32, load: f64, seeds: u64, ignore_errors: bool) -> Vec<String> {
     let mut complaints = Vec::new();
-    let (during, after) = if ignore_errors { (0.98, 0.98) } else { (0.5, 0.95) };
+    let (during, after) = if ignore_errors {
+        (0.98, 0.98)
+    } else {
+        (0.5, 0.95)
+    };
     for (name, algorithm) in algorithms() {
-        let bound = if ignore_errors { Bound::IgnoringErrors(algorithm) } else { Bound::Adaptive(algorithm) };
+        let bound = if ignore_errors {
+            Bound::IgnoringErrors(algorithm)
+        } else {
+            Bound::Adaptive(algorithm)
+        };
         let of = |from, to| {
             mean(seeds, |seed| {
                 let scenario = Scenario::new(workers, Service::Exponential, load);
-                let calm = Scenario { seed, seconds: 100, ..scenario };
-                let failing = Scenario { failing: Some((60, 70)), ..calm };
+                let calm = Scenario {
+                    seed,
+                    seconds: 100,
+                    ..scenario
+                };
+                let failing = Scenario {
+                    failing: Some((60, 70)),
+                    ..calm
+                };
                 run(&failing, &bound).goodput(from, to) / run(&calm, &bound).goodput(from, to)
             })
         };
         let got = (of(60, 70), of(75, 100));
-        let figures =
-            format!("{name}: {got:.3?} with {workers} workers, load {load}, errors ignored: {ignore_errors}");
+        let figures = format!(
+            "{name}: {got:.3?} with {workers} workers, load {load}, errors ignored: {ignore_errors}"
+        );
         println!("{figures}");
         if got.0 < during || got.1 < after {
             complaints.push(figures);
@@ -216,17 +261,28 @@ fn failures_without_overload_cost_little_whatever_the_size_and_load() {
 
 #[test]
 fn no_limit_drifts_where_nothing_is_blocked() {
-    // The initial limits never block a call to three workers at a fifth of their capacity, nor during a time without calls.
-    let scenario = Scenario { idle: Some((40, 80)), ..Scenario::new(3, Service::Exponential, 0.2) };
+    // The initial limits never block a call to three workers at a fifth of their capacity, nor
+    // during a time without calls.
+    let scenario = Scenario {
+        idle: Some((40, 80)),
+        ..Scenario::new(3, Service::Exponential, 0.2)
+    };
     for (name, algorithm) in algorithms() {
         let run = run(&scenario, &Bound::Adaptive(algorithm));
-        assert!(run.limits.iter().all(|limit| *limit == 20), "{name}: {:?}", run.limits);
+        assert!(
+            run.limits.iter().all(|limit| *limit == 20),
+            "{name}: {:?}",
+            run.limits
+        );
     }
 }
 
 #[test]
 fn the_same_run_gives_the_same_figures() {
-    let scenario = Scenario { seconds: 5, ..Scenario::new(5, Service::LogNormal, 1.2) };
+    let scenario = Scenario {
+        seconds: 5,
+        ..Scenario::new(5, Service::LogNormal, 1.2)
+    };
     let (_, algorithm) = algorithms().into_iter().next().unwrap();
     let calls = || run(&scenario, &Bound::Adaptive(algorithm.clone())).calls;
     assert_eq!(calls(), calls());

@@ -24,15 +24,26 @@ fn opened(open_seconds: &[u64], probes: u32) -> (Gate, Arc<ManualTimer>, Heard) 
     let gate = Gate::builder().timer(timer.clone()).build();
     let breaker = |seconds: &u64| {
         let trip = Trip::ErrorCount { count: 0 };
-        let rule = BreakerRule::new("r", trip, Duration::from_secs(*seconds)).min_calls(1).probes(probes);
-        BreakerRule { id: Some(seconds.to_string()), ..rule }
+        let rule = BreakerRule::new("r", trip, Duration::from_secs(*seconds))
+            .min_calls(1)
+            .probes(probes);
+        BreakerRule {
+            id: Some(seconds.to_string()),
+            ..rule
+        }
     };
-    gate.load(Rules { breakers: open_seconds.iter().map(breaker).collect(), ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        breakers: open_seconds.iter().map(breaker).collect(),
+        ..Rules::default()
+    })
+    .unwrap();
     gate.resource("r").enter().unwrap().mark_failed();
     let heard = Heard::default();
     let told = heard.clone();
     gate.on_breaker_change(move |change| {
-        told.lock().unwrap().push((change.rule.id.clone().unwrap(), change.from, change.to));
+        told.lock()
+            .unwrap()
+            .push((change.rule.id.clone().unwrap(), change.from, change.to));
     });
     (gate, timer, heard)
 }
@@ -45,11 +56,18 @@ fn a_breaker_whose_probe_is_refused_by_another_reopens_and_tells_its_listeners()
     assert_eq!(r.enter().unwrap_err().rule(), "20");
     assert_eq!(r.breakers()[0], ("1".to_owned(), BreakerState::Open));
     let (open, half) = (BreakerState::Open, BreakerState::HalfOpen);
-    assert_eq!(*heard.lock().unwrap(), [("1".to_owned(), open, half), ("1".to_owned(), half, open)]);
+    assert_eq!(
+        *heard.lock().unwrap(),
+        [("1".to_owned(), open, half), ("1".to_owned(), half, open)]
+    );
     // Both admit the same probe, and close.
     timer.advance(Duration::from_secs(19));
     drop(r.enter().unwrap());
-    assert!(r.breakers().iter().all(|(_, state)| *state == BreakerState::Closed));
+    assert!(
+        r.breakers()
+            .iter()
+            .all(|(_, state)| *state == BreakerState::Closed)
+    );
 }
 
 #[test]
@@ -58,12 +76,19 @@ fn a_good_probe_after_a_cancelled_one_closes_the_breaker_however_much_later_it_c
     let r = gate.resource("r");
     timer.advance(Duration::from_secs(1));
     r.enter().unwrap().cancel();
-    assert_eq!(r.breakers()[0].1, BreakerState::Open, "no probe is in flight");
+    assert_eq!(
+        r.breakers()[0].1,
+        BreakerState::Open,
+        "no probe is in flight"
+    );
     timer.advance(Duration::from_secs(10));
     let probe = r.enter().unwrap();
     timer.advance(Duration::from_millis(1));
     let refused = r.enter().unwrap_err();
-    assert_eq!((refused.kind(), r.breakers()[0].1), (BlockKind::Breaker, BreakerState::HalfOpen));
+    assert_eq!(
+        (refused.kind(), r.breakers()[0].1),
+        (BlockKind::Breaker, BreakerState::HalfOpen)
+    );
     drop(probe);
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
 }
@@ -75,7 +100,11 @@ fn two_good_calls_every_five_seconds_close_a_breaker_that_wants_five() {
     for free in [2, 2, 1] {
         timer.advance(Duration::from_secs(5));
         let calls = [r.enter(), r.enter()];
-        assert_eq!(calls.iter().filter(|call| call.is_ok()).count(), free, "five permits in all");
+        assert_eq!(
+            calls.iter().filter(|call| call.is_ok()).count(),
+            free,
+            "five permits in all"
+        );
         timer.advance(Duration::from_millis(10));
     }
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
@@ -86,9 +115,20 @@ fn a_call_reports_to_the_breakers_that_were_in_force_when_it_began() {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
     let breaker = |resource: &str| {
-        BreakerRule::new(resource, Trip::ErrorCount { count: 0 }, Duration::from_secs(5)).min_calls(1)
+        BreakerRule::new(
+            resource,
+            Trip::ErrorCount { count: 0 },
+            Duration::from_secs(5),
+        )
+        .min_calls(1)
     };
-    let load = |breakers| gate.load(Rules { breakers, ..Rules::default() }).unwrap();
+    let load = |breakers| {
+        gate.load(Rules {
+            breakers,
+            ..Rules::default()
+        })
+        .unwrap()
+    };
     let r = gate.resource("r");
     let state = || r.breakers()[0].1;
     load(vec![breaker("r")]);
@@ -97,7 +137,11 @@ fn a_call_reports_to_the_breakers_that_were_in_force_when_it_began() {
     load(vec![breaker("r"), breaker("other")]);
     call.mark_failed();
     drop(call);
-    assert_eq!(state(), BreakerState::Open, "the same rule, loaded again, keeps its breaker");
+    assert_eq!(
+        state(),
+        BreakerState::Open,
+        "the same rule, loaded again, keeps its breaker"
+    );
 
     load(Vec::new());
     let mut before = r.enter().unwrap();
@@ -113,7 +157,11 @@ fn a_call_reports_to_the_breakers_that_were_in_force_when_it_began() {
     load(vec![breaker("r")]);
     after.mark_failed();
     drop(after);
-    assert_eq!(state(), BreakerState::Closed, "it passed another breaker, which was removed");
+    assert_eq!(
+        state(),
+        BreakerState::Closed,
+        "it passed another breaker, which was removed"
+    );
     let mut now = r.enter().unwrap();
     now.mark_failed();
     drop(now);
@@ -131,7 +179,11 @@ impl Db {
     fn new(rule: BreakerRule) -> Self {
         let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
         let gate = Gate::builder().timer(timer.clone()).build();
-        gate.load(Rules { breakers: vec![rule], ..Rules::default() }).unwrap();
+        gate.load(Rules {
+            breakers: vec![rule],
+            ..Rules::default()
+        })
+        .unwrap();
         let r = gate.resource("r");
         Self { timer, gate, r }
     }
@@ -144,7 +196,8 @@ impl Db {
 
     /// A breaker that one failed call has opened at the time 0.
     fn opened(probes: u32) -> Self {
-        let rule = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_secs(5)).min_calls(1);
+        let rule = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_secs(5))
+            .min_calls(1);
         let db = Self::new(rule.probes(probes));
         db.run(0, true).unwrap();
         assert_eq!(db.state(), BreakerState::Open);
@@ -153,7 +206,8 @@ impl Db {
 
     /// Sets the time, in milliseconds.
     fn at(&self, ms: u64) -> &Self {
-        self.timer.set(Nanos::from_secs(1_000).saturating_add(Nanos::from_millis(ms)));
+        self.timer
+            .set(Nanos::from_secs(1_000).saturating_add(Nanos::from_millis(ms)));
         self
     }
 
@@ -185,7 +239,13 @@ const MS: Duration = Duration::from_millis(1);
 
 #[test]
 fn slow_calls_open_it_and_a_fast_probe_closes_it() {
-    let db = Db::of(Trip::SlowRatio { rt: MS * 50, ratio: 0.8 }, 10);
+    let db = Db::of(
+        Trip::SlowRatio {
+            rt: MS * 50,
+            ratio: 0.8,
+        },
+        10,
+    );
     for call in 0..10 {
         db.run(if call < 7 { 51 } else { 50 }, false).unwrap();
     }
@@ -233,7 +293,13 @@ fn errors_open_it_above_their_ratio_or_count() {
 
 #[test]
 fn a_ratio_of_one_opens_when_all_are_bad() {
-    let all = Db::of(Trip::SlowRatio { rt: MS * 10, ratio: 1.0 }, 3);
+    let all = Db::of(
+        Trip::SlowRatio {
+            rt: MS * 10,
+            ratio: 1.0,
+        },
+        3,
+    );
     for _ in 0..3 {
         all.run(20, false).unwrap();
     }
@@ -262,7 +328,11 @@ fn exactly_its_probes_pass_and_all_must_be_good() {
     db.at(5_001);
     drop((first, second));
     assert_eq!(db.state(), BreakerState::HalfOpen);
-    assert_eq!(db.enter().err(), Some(None), "a successful probe keeps its permit");
+    assert_eq!(
+        db.enter().err(),
+        Some(None),
+        "a successful probe keeps its permit"
+    );
     drop(third);
     assert_eq!(db.state(), BreakerState::Closed);
 
@@ -273,7 +343,11 @@ fn exactly_its_probes_pass_and_all_must_be_good() {
     fails(bad);
     assert_eq!(db.state(), BreakerState::Open);
     drop(late);
-    assert_eq!(db.state(), BreakerState::Open, "a late probe of an earlier half-open state is ignored");
+    assert_eq!(
+        db.state(),
+        BreakerState::Open,
+        "a late probe of an earlier half-open state is ignored"
+    );
     assert_eq!(db.at(10_999).enter().err(), Some(Some(MS)));
     assert!(db.at(11_000).enter().is_ok());
 }
@@ -296,7 +370,10 @@ fn probes_that_never_report_do_not_keep_it_half_open() {
     let db = Db::opened(1);
     let lost = db.at(5_000).enter().unwrap();
     assert_eq!(db.at(54_999).enter().err(), Some(None));
-    assert_eq!(db.at(55_000).enter().err(), Some(Some(Duration::from_secs(5))));
+    assert_eq!(
+        db.at(55_000).enter().err(),
+        Some(Some(Duration::from_secs(5)))
+    );
     assert_eq!(db.state(), BreakerState::Open);
     let probe = db.at(60_000).enter().unwrap();
     db.at(60_001);
@@ -325,7 +402,11 @@ fn a_call_from_before_an_outage_does_not_reopen_the_breaker() {
     let after = db.enter().unwrap();
     db.at(5_001);
     fails(before);
-    assert_eq!(db.state(), BreakerState::Closed, "it began before the probe had closed it");
+    assert_eq!(
+        db.state(),
+        BreakerState::Closed,
+        "it began before the probe had closed it"
+    );
     fails(after);
     assert_eq!(db.state(), BreakerState::Open);
 }
@@ -335,7 +416,11 @@ fn a_query_is_answered_as_an_entry_would_be_and_changes_nothing() {
     let db = Db::opened(2);
     let query = |at: u64| {
         db.at(at);
-        db.r.entry().count(0).enter().map(drop).map_err(|blocked| blocked.retry_after())
+        db.r.entry()
+            .count(0)
+            .enter()
+            .map(drop)
+            .map_err(|blocked| blocked.retry_after())
     };
     assert_eq!(query(4_999), Err(Some(MS)));
     assert_eq!((query(5_000), db.state()), (Ok(()), BreakerState::Open));
@@ -345,7 +430,11 @@ fn a_query_is_answered_as_an_entry_would_be_and_changes_nothing() {
         probes.push(db.enter().unwrap());
     }
     assert_eq!(query(5_000), Err(None));
-    assert_eq!(query(55_000), Err(Some(Duration::from_secs(5))), "its probes are lost");
+    assert_eq!(
+        query(55_000),
+        Err(Some(Duration::from_secs(5))),
+        "its probes are lost"
+    );
     assert_eq!(db.state(), BreakerState::HalfOpen);
 }
 
@@ -358,9 +447,16 @@ fn listeners_are_told_each_change_once() {
             scope.spawn(|| drop(gate.resource("r").enter()));
         }
     });
-    let changes: Vec<_> = heard.lock().unwrap().iter().map(|(_, from, to)| (*from, *to)).collect();
-    let expected =
-        [(BreakerState::Open, BreakerState::HalfOpen), (BreakerState::HalfOpen, BreakerState::Closed)];
+    let changes: Vec<_> = heard
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|(_, from, to)| (*from, *to))
+        .collect();
+    let expected = [
+        (BreakerState::Open, BreakerState::HalfOpen),
+        (BreakerState::HalfOpen, BreakerState::Closed),
+    ];
     assert_eq!(changes, expected);
 }
 
@@ -372,7 +468,12 @@ fn sixty_four_threads_get_exactly_the_probes_of_each_period() {
         let probes = Mutex::new(Vec::new());
         thread::scope(|scope| {
             for _ in 0..64 {
-                scope.spawn(|| probes.lock().unwrap().extend(db.gate.resource("r").enter_owned().ok()));
+                scope.spawn(|| {
+                    probes
+                        .lock()
+                        .unwrap()
+                        .extend(db.gate.resource("r").enter_owned().ok())
+                });
             }
         });
         let mut probes = probes.into_inner().unwrap();
@@ -399,8 +500,12 @@ fn it_opens_after_failures_and_a_probe_closes_it() {
         assert_eq!(db.call(down), Err(CallError::Failed("down")));
     }
     assert_eq!(db.state(), BreakerState::Open);
-    let error = db.call(|| -> Result<(), &str> { panic!("an open breaker runs nothing") }).unwrap_err();
-    let CallError::Open(blocked) = &error else { panic!("{error:?}") };
+    let error = db
+        .call(|| -> Result<(), &str> { panic!("an open breaker runs nothing") })
+        .unwrap_err();
+    let CallError::Open(blocked) = &error else {
+        panic!("{error:?}")
+    };
     assert_eq!(blocked.retry_after(), Some(Duration::from_secs(5)));
     assert!(error.to_string().contains("db"), "{error}");
     timer.advance(Duration::from_secs(5));
@@ -413,7 +518,10 @@ fn a_panic_is_a_failure_and_a_dropped_future_is_not() {
     let db = alone(&ManualTimer::new(Nanos::from_secs(1_000)));
     for _ in 0..3 {
         let call = pin!(db.call_async(std::future::pending::<Result<(), &str>>()));
-        assert!(call.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(
+            call.poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
     }
     assert_eq!(db.state(), BreakerState::Closed);
     for _ in 0..2 {
@@ -432,6 +540,19 @@ fn the_name_is_not_a_pattern_and_a_wrong_rule_is_refused() {
             Duration::from_secs(1),
         )
     };
-    assert_eq!(Breaker::new(rule(0.5)).unwrap().enter().unwrap().resource().name(), "a.*");
-    assert!(Breaker::new(rule(1.5)).unwrap_err().to_string().contains("1.5"));
+    assert_eq!(
+        Breaker::new(rule(0.5))
+            .unwrap()
+            .enter()
+            .unwrap()
+            .resource()
+            .name(),
+        "a.*"
+    );
+    assert!(
+        Breaker::new(rule(1.5))
+            .unwrap_err()
+            .to_string()
+            .contains("1.5")
+    );
 }

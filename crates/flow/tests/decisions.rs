@@ -1,4 +1,5 @@
-//! The order in which an entry's rules are checked, and what happens to an entry that is refused late.
+//! The order in which an entry's rules are checked, and what happens to an entry that is refused
+//! late.
 #![cfg(not(loom))]
 
 use std::{
@@ -34,10 +35,16 @@ fn breaker() -> BreakerRule {
 
 #[test]
 fn checks_run_in_one_order_and_the_first_that_blocks_is_named() {
-    let (gate, r, _timer) = gate(Rules { breakers: vec![breaker()], ..Rules::default() });
+    let (gate, r, _timer) = gate(Rules {
+        breakers: vec![breaker()],
+        ..Rules::default()
+    });
     let _inside = r.enter().unwrap();
     r.enter().unwrap().mark_failed();
-    let system = SystemRule { qps: Some(0), ..SystemRule::default() };
+    let system = SystemRule {
+        qps: Some(0),
+        ..SystemRule::default()
+    };
     gate.load(Rules {
         authority: vec![AuthorityRule::deny("r", ["o"])],
         system: vec![system],
@@ -45,12 +52,20 @@ fn checks_run_in_one_order_and_the_first_that_blocks_is_named() {
         flow: vec![FlowRule::new("r", 0)],
         isolation: vec![IsolationRule::new("r", 0)],
         adaptive: vec![
-            AdaptiveRule::new("r", Algorithm::Aimd(tidegate_flow::rules::Aimd::default())).bounds(1, 1),
+            AdaptiveRule::new("r", Algorithm::Aimd(tidegate_flow::rules::Aimd::default()))
+                .bounds(1, 1),
         ],
         breakers: vec![breaker()],
     })
     .unwrap();
-    let enter = || r.entry().inbound().origin("o").arg("v").enter().map_err(|blocked| blocked.kind());
+    let enter = || {
+        r.entry()
+            .inbound()
+            .origin("o")
+            .arg("v")
+            .enter()
+            .map_err(|blocked| blocked.kind())
+    };
     let mut blocked_by = Vec::new();
     while let Err(kind) = enter() {
         blocked_by.push(kind);
@@ -77,8 +92,9 @@ fn checks_run_in_one_order_and_the_first_that_blocks_is_named() {
     assert_eq!(blocked_by, order);
 }
 
-/// Runs `meanwhile` in the middle of the next entry that finds a breaker half-open: after all rules were checked and
-/// before anything is taken. This reproduces a slightly faster thread deterministically.
+/// Runs `meanwhile` in the middle of the next entry that finds a breaker half-open: after all rules
+/// were checked and before anything is taken. This reproduces a slightly faster thread
+/// deterministically.
 fn in_the_middle(gate: &Gate, meanwhile: impl Fn(&Gate) + Send + Sync + 'static) {
     let again = Mutex::new(gate.clone());
     gate.on_breaker_change(move |change| {
@@ -91,39 +107,79 @@ fn in_the_middle(gate: &Gate, meanwhile: impl Fn(&Gate) + Send + Sync + 'static)
 
 #[test]
 fn an_entry_refused_late_returns_what_its_earlier_rules_took() {
-    let throttle = FlowRule::new("r", 0.5).behaviour(Behaviour::Throttle { max_wait: ms(9_000) });
+    let throttle = FlowRule::new("r", 0.5).behaviour(Behaviour::Throttle {
+        max_wait: ms(9_000),
+    });
     let (gate, r, timer) = gate(Rules {
-        flow: vec![FlowRule::new("r", 3).interval(ms(60_000)), throttle, FlowRule::new("r", 1)],
+        flow: vec![
+            FlowRule::new("r", 3).interval(ms(60_000)),
+            throttle,
+            FlowRule::new("r", 1),
+        ],
         breakers: vec![breaker().probes(2)],
         ..Rules::default()
     });
-    in_the_middle(&gate, |gate| assert_eq!(gate.resource("r").enter().unwrap().delay(), ms(0)));
+    in_the_middle(&gate, |gate| {
+        assert_eq!(gate.resource("r").enter().unwrap().delay(), ms(0))
+    });
     r.enter().unwrap().mark_failed();
     timer.advance(ms(2_000));
     let refused = r.enter().unwrap_err();
-    assert_eq!((refused.kind(), refused.rule()), (BlockKind::Flow, "1/1s"), "the other call was faster");
+    assert_eq!(
+        (refused.kind(), refused.rule()),
+        (BlockKind::Flow, "1/1s"),
+        "the other call was faster"
+    );
     timer.advance(ms(1_000));
     let third = r.enter().expect("the third in a minute");
-    assert_eq!(third.delay(), ms(1_000), "it queues behind the other call, not behind the refused one");
+    assert_eq!(
+        third.delay(),
+        ms(1_000),
+        "it queues behind the other call, not behind the refused one"
+    );
     drop(third);
-    assert_eq!(r.breakers()[0].1, BreakerState::Closed, "it was not a probe");
+    assert_eq!(
+        r.breakers()[0].1,
+        BreakerState::Closed,
+        "it was not a probe"
+    );
     assert_eq!(r.node().in_flight(), 0);
 }
 
 #[test]
 fn an_entry_refused_late_by_a_system_rule_is_counted_nowhere_as_passed() {
-    let system = SystemRule { qps: Some(1), ..SystemRule::default() };
-    let (gate, r, timer) =
-        gate(Rules { system: vec![system], breakers: vec![breaker()], ..Rules::default() });
-    in_the_middle(&gate, |gate| drop(gate.resource("other").entry().inbound().enter().unwrap()));
+    let system = SystemRule {
+        qps: Some(1),
+        ..SystemRule::default()
+    };
+    let (gate, r, timer) = gate(Rules {
+        system: vec![system],
+        breakers: vec![breaker()],
+        ..Rules::default()
+    });
+    in_the_middle(&gate, |gate| {
+        drop(gate.resource("other").entry().inbound().enter().unwrap())
+    });
     r.enter().unwrap().mark_failed();
     timer.advance(ms(2_000));
-    let refused = r.entry().inbound().origin("o").context("c").enter().unwrap_err();
+    let refused = r
+        .entry()
+        .inbound()
+        .origin("o")
+        .context("c")
+        .enter()
+        .unwrap_err();
     assert_eq!(refused.kind(), BlockKind::System);
     let (origin, context) = (r.origin("o").unwrap(), r.context("c").unwrap());
     for node in [r.node(), &*origin, &*context] {
         let counts = [Event::Pass, Event::Block].map(|event| node.sum(gate.now(), event));
         assert_eq!((counts, node.in_flight()), ([0, 1], 0));
     }
-    assert_eq!((gate.inbound().sum(gate.now(), Event::Pass), gate.inbound().in_flight()), (1, 0));
+    assert_eq!(
+        (
+            gate.inbound().sum(gate.now(), Event::Pass),
+            gate.inbound().in_flight()
+        ),
+        (1, 0)
+    );
 }

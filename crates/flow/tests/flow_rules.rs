@@ -7,8 +7,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, Blocked, Gate, ManualTimer, Resource, Sample,
     rules::{
-        AuthorityRule, Behaviour, FlowRule, IsolationRule, MemoryThreshold, Origins, Relation, Rules, Target,
-        Threshold,
+        AuthorityRule, Behaviour, FlowRule, IsolationRule, MemoryThreshold, Origins, Relation,
+        Rules, Target, Threshold,
     },
 };
 
@@ -23,7 +23,11 @@ fn gate() -> (Gate, Arc<ManualTimer>) {
 
 fn with_flow(rules: Vec<FlowRule>) -> (Gate, Arc<ManualTimer>) {
     let (gate, timer) = gate();
-    gate.load(Rules { flow: rules, ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        flow: rules,
+        ..Rules::default()
+    })
+    .unwrap();
     (gate, timer)
 }
 
@@ -42,13 +46,19 @@ fn a_rate_admits_its_threshold_in_each_second() {
     assert_eq!(passes(&r, 15), 10);
     assert_eq!(r.node().counts(gate.now()).block, 5);
     let blocked = r.enter().unwrap_err();
-    assert_eq!((blocked.kind(), blocked.rule(), blocked.resource()), (BlockKind::Flow, "10/1s", "r"));
+    assert_eq!(
+        (blocked.kind(), blocked.rule(), blocked.resource()),
+        (BlockKind::Flow, "10/1s", "r")
+    );
     assert_eq!(retry_after(&blocked), 1_000);
     timer.advance(ms(999));
     assert_eq!(passes(&r, 1), 0);
     timer.advance(ms(1));
     assert_eq!(passes(&r, 15), 10);
-    assert!(gate.resource("other").enter().is_ok(), "the rule does not affect another resource");
+    assert!(
+        gate.resource("other").enter().is_ok(),
+        "the rule does not affect another resource"
+    );
 }
 
 #[test]
@@ -58,7 +68,11 @@ fn a_count_fits_whole_or_not_at_all() {
     assert!(r.entry().count(7).enter().is_ok());
     assert!(r.entry().count(4).enter().is_err());
     assert!(r.entry().count(3).enter().is_ok());
-    assert_eq!(r.entry().count(11).enter().unwrap_err().retry_after(), None, "it never fits");
+    assert_eq!(
+        r.entry().count(11).enter().unwrap_err().retry_after(),
+        None,
+        "it never fits"
+    );
     assert!(r.entry().count(0).enter().is_ok(), "nothing fits always");
     let big = r.entry().count(u32::MAX).enter().unwrap_err();
     assert_eq!(big.kind(), BlockKind::Flow);
@@ -69,7 +83,8 @@ fn a_strict_rate_holds_in_every_second_and_a_balanced_one_in_its_slots() {
     let most = |rule: FlowRule| {
         let (gate, timer) = with_flow(vec![rule]);
         let r = gate.resource("r");
-        // The worst case: all units at the end of one slot, and again as soon as that slot has left the window.
+        // The worst case: all units at the end of one slot, and again as soon as that slot has left
+        // the window.
         timer.advance(ms(99));
         let mut passed = Vec::new();
         for at in (99..3_000).step_by(3) {
@@ -78,7 +93,12 @@ fn a_strict_rate_holds_in_every_second_and_a_balanced_one_in_its_slots() {
         }
         passed
             .iter()
-            .map(|&from| passed.iter().filter(|&&at| at >= from && at - from < 1_000).count())
+            .map(|&from| {
+                passed
+                    .iter()
+                    .filter(|&&at| at >= from && at - from < 1_000)
+                    .count()
+            })
             .max()
             .unwrap()
     };
@@ -108,7 +128,10 @@ fn in_flight_counts_calls_that_have_not_ended() {
     let first = r.enter().unwrap();
     let second = r.enter().unwrap();
     let blocked = r.enter().unwrap_err();
-    assert_eq!((blocked.kind(), blocked.retry_after()), (BlockKind::Flow, None));
+    assert_eq!(
+        (blocked.kind(), blocked.retry_after()),
+        (BlockKind::Flow, None)
+    );
     timer.advance(ms(60_000));
     assert!(r.enter().is_err());
     drop(first);
@@ -120,10 +143,17 @@ fn in_flight_counts_calls_that_have_not_ended() {
 #[test]
 fn isolation_bounds_units_in_flight() {
     let (gate, _timer) = gate();
-    gate.load(Rules { isolation: vec![IsolationRule::new("r", 5)], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        isolation: vec![IsolationRule::new("r", 5)],
+        ..Rules::default()
+    })
+    .unwrap();
     let r = gate.resource("r");
     let three = r.entry().count(3).enter().unwrap();
-    assert_eq!(r.entry().count(3).enter().unwrap_err().kind(), BlockKind::Isolation);
+    assert_eq!(
+        r.entry().count(3).enter().unwrap_err().kind(),
+        BlockKind::Isolation
+    );
     let two = r.entry().count(2).enter().unwrap();
     drop(three);
     assert!(r.entry().count(3).enter().is_ok());
@@ -160,9 +190,18 @@ fn the_intervals_of_high_and_uneven_rates_are_exact_to_the_nanosecond() {
         (f64::MIN_POSITIVE, 1, [after(0), None]),
         (0.0, 1, [None, None]),
     ] {
-        let rule = FlowRule::new("r", rate).behaviour(Behaviour::Throttle { max_wait: ms(1_000) });
+        let rule = FlowRule::new("r", rate).behaviour(Behaviour::Throttle {
+            max_wait: ms(1_000),
+        });
         let (gate, _timer) = with_flow(vec![rule]);
-        let enter = || gate.resource("r").entry().count(units).enter().map(|guard| guard.delay()).ok();
+        let enter = || {
+            gate.resource("r")
+                .entry()
+                .count(units)
+                .enter()
+                .map(|guard| guard.delay())
+                .ok()
+        };
         assert_eq!([enter(), enter()], delays, "{rate:e} a second");
     }
 }
@@ -181,7 +220,10 @@ fn the_wait_for_a_throttle_is_not_part_of_the_response_time() {
 
 #[test]
 fn a_cold_resource_warms_up() {
-    let rule = FlowRule::new("r", 10).behaviour(Behaviour::WarmUp { period: ms(10_000), cold_factor: 3.0 });
+    let rule = FlowRule::new("r", 10).behaviour(Behaviour::WarmUp {
+        period: ms(10_000),
+        cold_factor: 3.0,
+    });
     let (gate, timer) = with_flow(vec![rule]);
     let r = gate.resource("r");
     let mut by_second = Vec::new();
@@ -211,17 +253,26 @@ fn a_warm_up_that_would_never_begin_is_refused() {
         (1.0, 1, 3.0, false),
         (1e9, 1_000, 3.0, false),
     ] {
-        let warm_up = Behaviour::WarmUp { period: ms(seconds * 1_000), cold_factor };
+        let warm_up = Behaviour::WarmUp {
+            period: ms(seconds * 1_000),
+            cold_factor,
+        };
         let gate = Gate::new();
-        let rules =
-            Rules { flow: vec![FlowRule::new("r", threshold).behaviour(warm_up)], ..Rules::default() };
+        let rules = Rules {
+            flow: vec![FlowRule::new("r", threshold).behaviour(warm_up)],
+            ..Rules::default()
+        };
         assert_eq!(gate.load(rules).is_ok(), possible, "{threshold}");
     }
 }
 
 #[test]
 fn a_warming_throttle_spaces_calls_by_its_current_rate() {
-    let behaviour = Behaviour::WarmUpThrottle { period: ms(10_000), cold_factor: 3.0, max_wait: ms(1_000) };
+    let behaviour = Behaviour::WarmUpThrottle {
+        period: ms(10_000),
+        cold_factor: 3.0,
+        max_wait: ms(1_000),
+    };
     let (gate, _timer) = with_flow(vec![FlowRule::new("r", 10).behaviour(behaviour)]);
     let r = gate.resource("r");
     assert_eq!(r.enter().unwrap().delay(), ms(0));
@@ -239,9 +290,19 @@ fn an_origin_has_its_own_share() {
     ]);
     let r = gate.resource("r");
     let from = |origin| r.entry().origin(origin).enter().is_ok();
-    assert_eq!([from("mobile"), from("mobile"), from("mobile")], [true, true, false]);
-    assert_eq!([from("web"), from("web"), from("tv"), from("tv")], [true, false, true, false]);
-    assert_eq!(passes(&r, 9), 1, "entries without an origin count as one of the others");
+    assert_eq!(
+        [from("mobile"), from("mobile"), from("mobile")],
+        [true, true, false]
+    );
+    assert_eq!(
+        [from("web"), from("web"), from("tv"), from("tv")],
+        [true, false, true, false]
+    );
+    assert_eq!(
+        passes(&r, 9),
+        1,
+        "entries without an origin count as one of the others"
+    );
     assert!(!from("car"), "the common limit is used up");
     assert_eq!(r.origins(), ["car", "mobile", "tv", "web"]);
     let counts = |origin| r.origin(origin).unwrap().counts(gate.now());
@@ -256,21 +317,33 @@ fn a_flood_of_origins_shares_one_place_and_its_limit() {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer).max_origins(3).build();
     let rule = FlowRule::new("r", 1).origins(Origins::Others);
-    gate.load(Rules { flow: vec![rule], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        flow: vec![rule],
+        ..Rules::default()
+    })
+    .unwrap();
     let r = gate.resource("r");
-    let passed = (0..1_000).filter(|n| r.entry().origin(&format!("made up {n}")).enter().is_ok()).count();
+    let passed = (0..1_000)
+        .filter(|n| r.entry().origin(&format!("made up {n}")).enter().is_ok())
+        .count();
     assert_eq!(passed, 3 + 1);
     assert_eq!((r.origins().len(), r.crowded()), (3, 997));
 }
 
 #[test]
 fn a_context_has_its_own_share() {
-    let (gate, _timer) =
-        with_flow(vec![FlowRule::new("r", 1).relation(Relation::Context("checkout".into()))]);
+    let (gate, _timer) = with_flow(vec![
+        FlowRule::new("r", 1).relation(Relation::Context("checkout".into())),
+    ]);
     let r = gate.resource("r");
     let within = |context| r.entry().context(context).enter().is_ok();
     assert_eq!(
-        [within("checkout"), within("checkout"), within("browse"), within("browse")],
+        [
+            within("checkout"),
+            within("checkout"),
+            within("browse"),
+            within("browse")
+        ],
         [true, false, true, true]
     );
     assert_eq!(passes(&r, 5), 5);
@@ -280,11 +353,17 @@ fn a_context_has_its_own_share() {
 
 #[test]
 fn a_related_resource_goes_first() {
-    let (gate, timer) = with_flow(vec![FlowRule::new("read", 2).relation(Relation::Related("write".into()))]);
+    let (gate, timer) = with_flow(vec![
+        FlowRule::new("read", 2).relation(Relation::Related("write".into())),
+    ]);
     let (read, write) = (gate.resource("read"), gate.resource("write"));
     assert_eq!(passes(&read, 50), 50);
     assert_eq!(passes(&write, 2), 2);
-    assert_eq!(passes(&read, 1), 0, "two writes and this read would exceed two");
+    assert_eq!(
+        passes(&read, 1),
+        0,
+        "two writes and this read would exceed two"
+    );
     timer.advance(ms(1_000));
     assert_eq!(passes(&read, 1), 1);
 }
@@ -297,19 +376,45 @@ fn a_pattern_is_a_rule_for_each_resource_it_matches() {
         assert_eq!(passes(&gate.resource(name), 5), 2, "{name}");
     }
     for name in ["/users/", "/users/1/orders", "x/users/1"] {
-        assert_eq!(passes(&gate.resource(name), 5), 5, "the whole name must match: {name}");
+        assert_eq!(
+            passes(&gate.resource(name), 5),
+            5,
+            "the whole name must match: {name}"
+        );
     }
 }
 
 #[test]
 fn a_threshold_follows_the_memory_in_use() {
-    let memory = MemoryThreshold { when_free: 10.0, when_scarce: 2.0, low_mark: 1_000, high_mark: 2_000 };
+    let memory = MemoryThreshold {
+        when_free: 10.0,
+        when_scarce: 2.0,
+        low_mark: 1_000,
+        high_mark: 2_000,
+    };
     let (gate, timer) = with_flow(vec![FlowRule::new("r", 0).clone()]);
-    let rule = FlowRule { threshold: Threshold::Memory(memory), ..FlowRule::new("r", 0) };
-    gate.load(Rules { flow: vec![rule], ..Rules::default() }).unwrap();
+    let rule = FlowRule {
+        threshold: Threshold::Memory(memory),
+        ..FlowRule::new("r", 0)
+    };
+    gate.load(Rules {
+        flow: vec![rule],
+        ..Rules::default()
+    })
+    .unwrap();
     let r = gate.resource("r");
-    for (used, want) in [(0, 10), (1_000, 10), (1_500, 6), (1_999, 2), (2_000, 2), (u64::MAX, 2)] {
-        gate.set_sample(Sample { memory: used, ..Sample::default() });
+    for (used, want) in [
+        (0, 10),
+        (1_000, 10),
+        (1_500, 6),
+        (1_999, 2),
+        (2_000, 2),
+        (u64::MAX, 2),
+    ] {
+        gate.set_sample(Sample {
+            memory: used,
+            ..Sample::default()
+        });
         assert_eq!(passes(&r, 20), want, "{used} bytes");
         timer.advance(ms(1_000));
     }
@@ -317,36 +422,70 @@ fn a_threshold_follows_the_memory_in_use() {
 
 #[test]
 fn a_threshold_that_is_not_an_amount_is_refused() {
-    let memory = MemoryThreshold { when_free: 1.0, when_scarce: 2.0, low_mark: 0, high_mark: 1 };
-    let bad =
-        [-1.0, f64::NAN, f64::INFINITY].map(Threshold::Fixed).into_iter().chain([Threshold::Memory(memory)]);
+    let memory = MemoryThreshold {
+        when_free: 1.0,
+        when_scarce: 2.0,
+        low_mark: 0,
+        high_mark: 1,
+    };
+    let bad = [-1.0, f64::NAN, f64::INFINITY]
+        .map(Threshold::Fixed)
+        .into_iter()
+        .chain([Threshold::Memory(memory)]);
     for threshold in bad {
-        let rule = FlowRule { threshold, ..FlowRule::new("r", 0) };
-        assert!(Gate::new().load(Rules { flow: vec![rule], ..Rules::default() }).is_err(), "{threshold:?}");
+        let rule = FlowRule {
+            threshold,
+            ..FlowRule::new("r", 0)
+        };
+        assert!(
+            Gate::new()
+                .load(Rules {
+                    flow: vec![rule],
+                    ..Rules::default()
+                })
+                .is_err(),
+            "{threshold:?}"
+        );
     }
 }
 
 #[test]
 fn an_authority_rule_looks_at_the_origin() {
     let (gate, _timer) = gate();
-    let rules = vec![AuthorityRule::allow("a", ["x", "y"]), AuthorityRule::deny("d", ["x"])];
-    gate.load(Rules { authority: rules, ..Rules::default() }).unwrap();
+    let rules = vec![
+        AuthorityRule::allow("a", ["x", "y"]),
+        AuthorityRule::deny("d", ["x"]),
+    ];
+    gate.load(Rules {
+        authority: rules,
+        ..Rules::default()
+    })
+    .unwrap();
     let from = |name: &str, origin| gate.resource(name).entry().origin(origin).enter().map(drop);
     assert!(from("a", "x").is_ok() && from("a", "z").is_err());
     assert!(from("d", "x").is_err() && from("d", "z").is_ok());
     assert_eq!(from("a", "z").unwrap_err().kind(), BlockKind::Authority);
-    assert!(gate.resource("a").enter().is_ok(), "an entry without an origin is not checked");
+    assert!(
+        gate.resource("a").enter().is_ok(),
+        "an entry without an origin is not checked"
+    );
 }
 
 #[test]
 fn the_first_blocking_rule_is_named_and_the_others_are_not_charged() {
     let (gate, _timer) = with_flow(vec![
-        FlowRule { id: Some("wide".into()), ..FlowRule::new("r", 3) },
+        FlowRule {
+            id: Some("wide".into()),
+            ..FlowRule::new("r", 3)
+        },
         FlowRule {
             id: Some("spaced".into()),
             ..FlowRule::new("r", 100).behaviour(Behaviour::Throttle { max_wait: ms(15) })
         },
-        FlowRule { id: Some("minute".into()), ..FlowRule::new("r", 5).interval(ms(60_000)) },
+        FlowRule {
+            id: Some("minute".into()),
+            ..FlowRule::new("r", 5).interval(ms(60_000))
+        },
     ]);
     let r = gate.resource("r");
     assert!(r.enter().is_ok() && r.enter().is_ok());
@@ -382,9 +521,16 @@ fn a_peek_takes_nothing() {
     assert_eq!(r.enter().unwrap().delay(), ms(0));
     timer.advance(ms(50));
     drop(ask());
-    assert_eq!(r.enter().unwrap().delay(), ms(50), "the query has not changed the throttle");
+    assert_eq!(
+        r.enter().unwrap().delay(),
+        ms(50),
+        "the query has not changed the throttle"
+    );
     let counts = [r.node(), gate.inbound()].map(|node| node.counts(gate.now()));
-    assert_eq!(counts.map(|counts| (counts.pass, counts.success)), [(2, 2), (0, 0)]);
+    assert_eq!(
+        counts.map(|counts| (counts.pass, counts.success)),
+        [(2, 2), (0, 0)]
+    );
 }
 
 #[test]
@@ -401,23 +547,44 @@ fn an_empty_origin_is_no_origin_and_other_includes_it() {
     })
     .unwrap();
     let (w, f) = (gate.resource("w"), gate.resource("f"));
-    assert!(w.entry().origin("").enter().is_ok(), "an allow list admits entries without an origin");
+    assert!(
+        w.entry().origin("").enter().is_ok(),
+        "an allow list admits entries without an origin"
+    );
     assert!(w.entry().origin("stranger").enter().is_err());
-    let passed = (0..3).filter(|_| f.entry().origin("").enter().is_ok()).count();
+    let passed = (0..3)
+        .filter(|_| f.entry().origin("").enter().is_ok())
+        .count();
     let more = (0..3).filter(|_| f.enter().is_ok()).count();
-    assert_eq!((passed, more), (2, 0), "entries without an origin count as one of the others");
-    assert!(f.entry().origin("other").enter().is_ok(), "each other origin has its own limit");
+    assert_eq!(
+        (passed, more),
+        (2, 0),
+        "entries without an origin count as one of the others"
+    );
+    assert!(
+        f.entry().origin("other").enter().is_ok(),
+        "each other origin has its own limit"
+    );
     assert_eq!(f.origins(), ["other"]);
 }
 
 #[test]
 fn a_call_above_the_threshold_is_blocked_and_a_look_passes_in_every_kind_of_rule() {
-    let throttle = Behaviour::Throttle { max_wait: ms(60_000) };
-    let warm_up = Behaviour::WarmUpThrottle { period: ms(10_000), cold_factor: 3.0, max_wait: ms(60_000) };
+    let throttle = Behaviour::Throttle {
+        max_wait: ms(60_000),
+    };
+    let warm_up = Behaviour::WarmUpThrottle {
+        period: ms(10_000),
+        cold_factor: 3.0,
+        max_wait: ms(60_000),
+    };
     for behaviour in [Behaviour::Reject, throttle, warm_up] {
         let (gate, _timer) = with_flow(vec![FlowRule::new("r", 3).behaviour(behaviour)]);
         let r = gate.resource("r");
-        assert!(r.entry().count(4).enter().is_err(), "{behaviour:?}: a fresh rule");
+        assert!(
+            r.entry().count(4).enter().is_err(),
+            "{behaviour:?}: a fresh rule"
+        );
         assert!(r.entry().count(0).enter().is_ok());
         let first = r.entry().count(1).enter().unwrap();
         let look = r.entry().count(0).enter().unwrap();
@@ -428,7 +595,10 @@ fn a_call_above_the_threshold_is_blocked_and_a_look_passes_in_every_kind_of_rule
         }
         let (gate, _timer) = with_flow(vec![FlowRule::new("r", 0).behaviour(behaviour)]);
         let r = gate.resource("r");
-        assert!(r.entry().count(0).enter().is_ok() && r.enter().is_err(), "{behaviour:?}");
+        assert!(
+            r.entry().count(0).enter().is_ok() && r.enter().is_err(),
+            "{behaviour:?}"
+        );
     }
     // Half a unit in a second is one unit in two.
     let (gate, timer) = with_flow(vec![FlowRule::new("r", 0.5).behaviour(throttle)]);
@@ -442,7 +612,11 @@ fn a_call_above_the_threshold_is_blocked_and_a_look_passes_in_every_kind_of_rule
 fn a_gate_as_sentinels_counts_over_two_slots() {
     let timer = ManualTimer::new(Nanos::from_secs(1_000));
     let gate = Gate::sentinel().timer(timer.clone()).build();
-    gate.load(Rules { flow: vec![FlowRule::new("r", 2)], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        flow: vec![FlowRule::new("r", 2)],
+        ..Rules::default()
+    })
+    .unwrap();
     let r = gate.resource("r");
     timer.advance(ms(400));
     drop([r.enter().unwrap(), r.enter().unwrap()]);
@@ -465,26 +639,44 @@ fn a_call_above_the_threshold_is_blocked_and_a_look_passes_in_rules_of_other_kin
             gate.resource("r")
         };
         for (name, r) in [
-            ("param", of(Rules { hot_params: vec![param.clone()], ..Rules::default() })),
+            (
+                "param",
+                of(Rules {
+                    hot_params: vec![param.clone()],
+                    ..Rules::default()
+                }),
+            ),
             (
                 "param in flight",
-                of(Rules { hot_params: vec![param.measure(ParamMeasure::InFlight)], ..Rules::default() }),
+                of(Rules {
+                    hot_params: vec![param.measure(ParamMeasure::InFlight)],
+                    ..Rules::default()
+                }),
             ),
             (
                 "isolation",
-                of(Rules { isolation: vec![IsolationRule::new("r", threshold)], ..Rules::default() }),
+                of(Rules {
+                    isolation: vec![IsolationRule::new("r", threshold)],
+                    ..Rules::default()
+                }),
             ),
             (
                 "system",
                 of(Rules {
-                    system: vec![SystemRule { qps: Some(threshold.into()), ..SystemRule::default() }],
+                    system: vec![SystemRule {
+                        qps: Some(threshold.into()),
+                        ..SystemRule::default()
+                    }],
                     ..Rules::default()
                 }),
             ),
         ] {
             let enter = |units| r.entry().count(units).inbound().arg("v").enter().is_ok();
             assert!(!enter(threshold + 1), "{name} of {threshold}: a fresh rule");
-            assert!(enter(0) && (threshold == 0 || enter(threshold)), "{name} of {threshold}");
+            assert!(
+                enter(0) && (threshold == 0 || enter(threshold)),
+                "{name} of {threshold}"
+            );
             assert!(enter(0), "{name} of {threshold}");
         }
     }

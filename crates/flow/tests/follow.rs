@@ -39,8 +39,11 @@ fn a_file_is_loaded_again_when_it_changes_however_it_is_replaced() {
     let gate = Gate::new();
     let (report, reports) = mpsc::channel();
     let source = FileSource::yaml(&path).every(ms(2));
-    let follower =
-        gate.follow(source, move |result| report.send(result.map_err(ToString::to_string)).unwrap()).unwrap();
+    let follower = gate
+        .follow(source, move |result| {
+            report.send(result.map_err(ToString::to_string)).unwrap()
+        })
+        .unwrap();
     let loaded = || gate.rules().flow[0].to_string();
     assert_eq!(loaded(), "1/1s");
     let next = || reports.recv_timeout(Duration::from_mins(5)).unwrap();
@@ -52,7 +55,10 @@ fn a_file_is_loaded_again_when_it_changes_however_it_is_replaced() {
     fs::write(dir.0.join("bad"), "flow: [{ resource: r, limit: 0/0s }]").unwrap();
     fs::rename(dir.0.join("bad"), &path).unwrap();
     let said = next().unwrap_err();
-    assert!(said.contains("rules.yaml") && said.contains("the window is zero"), "{said}");
+    assert!(
+        said.contains("rules.yaml") && said.contains("the window is zero"),
+        "{said}"
+    );
     assert_eq!(loaded(), "2/1s", "the previous rules stay active");
     assert_eq!(follower.failure(), Some(said));
 
@@ -64,7 +70,8 @@ fn a_file_is_loaded_again_when_it_changes_however_it_is_replaced() {
         for (name, n) in [("v3", 3), ("v4", 4)] {
             fs::create_dir(dir.0.join(name)).unwrap();
             fs::write(dir.0.join(name).join("rules.yaml"), limit(n)).unwrap();
-            std::os::unix::fs::symlink(dir.0.join(name).join("rules.yaml"), dir.0.join("link")).unwrap();
+            std::os::unix::fs::symlink(dir.0.join(name).join("rules.yaml"), dir.0.join("link"))
+                .unwrap();
             fs::rename(dir.0.join("link"), &path).unwrap();
             assert_eq!((next(), loaded()), (Ok(()), format!("{n}/1s")));
         }
@@ -79,16 +86,29 @@ fn a_file_of_sentinels_rules_is_followed() {
     let rules = |count: u32| format!(r#"[{{"resource":"r","count":{count}}}]"#);
     fs::write(&path, rules(1)).unwrap();
     let gate = Gate::new();
-    gate.load(Rules { isolation: vec![IsolationRule::new("r", 5)], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        isolation: vec![IsolationRule::new("r", 5)],
+        ..Rules::default()
+    })
+    .unwrap();
     let (report, reports) = mpsc::channel();
     let source = FileSource::sentinel(&path, Kind::Flow).every(ms(2));
-    let _follower =
-        gate.follow(source, move |result| report.send(result.map_err(ToString::to_string)).unwrap()).unwrap();
+    let _follower = gate
+        .follow(source, move |result| {
+            report.send(result.map_err(ToString::to_string)).unwrap()
+        })
+        .unwrap();
     assert_eq!(gate.rules().flow, [FlowRule::new("r", 1)]);
     fs::write(dir.0.join("new"), rules(2)).unwrap();
     fs::rename(dir.0.join("new"), &path).unwrap();
-    assert_eq!(reports.recv_timeout(Duration::from_mins(5)).unwrap(), Ok(()));
-    assert_eq!((gate.rules().flow, gate.rules().isolation.len()), (vec![FlowRule::new("r", 2)], 1));
+    assert_eq!(
+        reports.recv_timeout(Duration::from_mins(5)).unwrap(),
+        Ok(())
+    );
+    assert_eq!(
+        (gate.rules().flow, gate.rules().isolation.len()),
+        (vec![FlowRule::new("r", 2)], 1)
+    );
 }
 
 #[test]
@@ -101,9 +121,10 @@ fn a_custom_source_changes_only_its_kinds_of_rules() {
         fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError> {
             self.0 += 1;
             match self.0 {
-                1 => {
-                    Ok(Some(RuleUpdate { flow: Some(vec![FlowRule::new("r", 1)]), ..RuleUpdate::default() }))
-                }
+                1 => Ok(Some(RuleUpdate {
+                    flow: Some(vec![FlowRule::new("r", 1)]),
+                    ..RuleUpdate::default()
+                })),
                 2 => Err(SourceError::Other(Box::new(io::Error::other("down")))),
                 _ => Ok(None),
             }
@@ -113,16 +134,28 @@ fn a_custom_source_changes_only_its_kinds_of_rules() {
         }
     }
     let gate = Gate::new();
-    gate.load(Rules { isolation: vec![IsolationRule::new("r", 5)], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        isolation: vec![IsolationRule::new("r", 5)],
+        ..Rules::default()
+    })
+    .unwrap();
     let (report, reports) = mpsc::channel();
     let follower = gate
-        .follow(Counter(0), move |result| report.send(result.map_err(ToString::to_string)).unwrap())
+        .follow(Counter(0), move |result| {
+            report.send(result.map_err(ToString::to_string)).unwrap()
+        })
         .unwrap();
-    assert_eq!(reports.recv_timeout(Duration::from_mins(5)).unwrap(), Err("counter: down".into()));
+    assert_eq!(
+        reports.recv_timeout(Duration::from_mins(5)).unwrap(),
+        Err("counter: down".into())
+    );
     drop(follower);
     let rules = gate.rules();
     assert_eq!((rules.flow.len(), rules.isolation.len()), (1, 1));
-    assert!(gate.follow(Counter(1), |_| ()).is_err(), "a source that fails at first is not followed");
+    assert!(
+        gate.follow(Counter(1), |_| ()).is_err(),
+        "a source that fails at first is not followed"
+    );
 }
 
 /// A source that runs its steps one after another and then reports no changes.
@@ -145,7 +178,10 @@ impl RuleSource for Script {
         match self.0.next() {
             Some(Step::Flow(threshold)) => {
                 let flow = vec![FlowRule::new("r", threshold)];
-                Ok(Some(RuleUpdate { flow: Some(flow), ..RuleUpdate::default() }))
+                Ok(Some(RuleUpdate {
+                    flow: Some(flow),
+                    ..RuleUpdate::default()
+                }))
             }
             Some(Step::Fail) => Err(SourceError::Other(Box::new(io::Error::other("down")))),
             Some(Step::Panic) => panic!("no such thing"),
@@ -163,7 +199,10 @@ impl RuleSource for Script {
 }
 
 /// Follows a script and returns the failure at each [`Step::Wait`].
-fn failures(steps: Vec<Option<Step>>, reports: mpsc::Sender<Result<(), String>>) -> Vec<Option<String>> {
+fn failures(
+    steps: Vec<Option<Step>>,
+    reports: mpsc::Sender<Result<(), String>>,
+) -> Vec<Option<String>> {
     let mut waits = Vec::new();
     let steps: Vec<_> = steps
         .into_iter()
@@ -179,7 +218,10 @@ fn failures(steps: Vec<Option<Step>>, reports: mpsc::Sender<Result<(), String>>)
     let gate = Gate::new();
     let report = move |result: Result<(), &SourceError>| {
         reports.send(result.map_err(ToString::to_string)).unwrap();
-        assert!(result.is_ok(), "a panic in the report does not end the follower");
+        assert!(
+            result.is_ok(),
+            "a panic in the report does not end the follower"
+        );
     };
     let follower = gate.follow(Script(steps.into_iter()), report).unwrap();
     let look = |(arrived, go): (mpsc::Receiver<()>, mpsc::Sender<()>)| {
@@ -194,7 +236,11 @@ fn failures(steps: Vec<Option<Step>>, reports: mpsc::Sender<Result<(), String>>)
 #[test]
 fn a_failure_is_reported_until_the_rules_match_the_source() {
     let (report, reports) = mpsc::channel();
-    let (flow, fail, nothing) = (|n| Some(Step::Flow(n)), || Some(Step::Fail), || Some(Step::Nothing));
+    let (flow, fail, nothing) = (
+        |n| Some(Step::Flow(n)),
+        || Some(Step::Fail),
+        || Some(Step::Nothing),
+    );
     let steps = vec![
         flow(1.0),
         None,
@@ -215,7 +261,17 @@ fn a_failure_is_reported_until_the_rules_match_the_source() {
     let refused = "script: rules rejected; the previous rules stay active: flow rule 0 (-5/1s): \
                    the threshold is -5; it must be a number, 0 or greater";
     let (refused, down) = (Some(refused.to_owned()), Some("script: down".to_owned()));
-    assert_eq!(found, [None, refused.clone(), down.clone(), refused.clone(), None, None]);
+    assert_eq!(
+        found,
+        [
+            None,
+            refused.clone(),
+            down.clone(),
+            refused.clone(),
+            None,
+            None
+        ]
+    );
     let reports: Vec<_> = reports.try_iter().map(Result::err).collect();
     assert_eq!(reports, [refused, down.clone(), None, down]);
 }
@@ -223,11 +279,22 @@ fn a_failure_is_reported_until_the_rules_match_the_source() {
 #[test]
 fn a_panicking_source_counts_as_failed_and_is_retried() {
     let (report, reports) = mpsc::channel();
-    let steps = vec![Some(Step::Flow(1.0)), Some(Step::Panic), None, Some(Step::Flow(2.0)), None];
+    let steps = vec![
+        Some(Step::Flow(1.0)),
+        Some(Step::Panic),
+        None,
+        Some(Step::Flow(2.0)),
+        None,
+    ];
     let said = Some("script: reading the rules panicked: no such thing".to_owned());
     assert_eq!(failures(steps, report), [said.clone(), None]);
-    assert_eq!(reports.try_iter().map(Result::err).collect::<Vec<_>>(), [said, None]);
-    let error = Gate::new().follow(Script(vec![Step::Panic].into_iter()), |_| ()).unwrap_err();
+    assert_eq!(
+        reports.try_iter().map(Result::err).collect::<Vec<_>>(),
+        [said, None]
+    );
+    let error = Gate::new()
+        .follow(Script(vec![Step::Panic].into_iter()), |_| ())
+        .unwrap_err();
     assert!(error.to_string().ends_with("no such thing"), "{error}");
 }
 
@@ -245,8 +312,9 @@ fn the_first_start_loads_good_rules_beside_bad_ones_and_later_loads_take_all_or_
         write(&with(1));
         let gate = Gate::new();
         let (report, reports) = mpsc::channel();
-        let report =
-            move |result: Result<(), &SourceError>| report.send(result.map_err(ToString::to_string)).unwrap();
+        let report = move |result: Result<(), &SourceError>| {
+            report.send(result.map_err(ToString::to_string)).unwrap()
+        };
         let next = || reports.recv_timeout(Duration::from_mins(5)).unwrap();
         let source = FileSource::sentinel(&path, Kind::Flow).every(ms(2));
         let follower = if takes_good {
@@ -255,7 +323,10 @@ fn the_first_start_loads_good_rules_beside_bad_ones_and_later_loads_take_all_or_
             gate.follow(source, report).unwrap()
         };
         let said = next().unwrap_err();
-        assert!(said.contains("flow.json") && said.contains("rule 1 (resource b, line 2)"), "{said}");
+        assert!(
+            said.contains("flow.json") && said.contains("rule 1 (resource b, line 2)"),
+            "{said}"
+        );
         assert_eq!(follower.failure(), Some(said));
         assert_eq!(gate.rules().flow, [FlowRule::new("a", 1)]);
 
@@ -268,22 +339,46 @@ fn the_first_start_loads_good_rules_beside_bad_ones_and_later_loads_take_all_or_
 
         write(r#"[{"resource":"a","count":3}]"#);
         assert_eq!(next(), Ok(()));
-        assert_eq!((gate.rules().flow, follower.failure()), (vec![FlowRule::new("a", 3)], None));
+        assert_eq!(
+            (gate.rules().flow, follower.failure()),
+            (vec![FlowRule::new("a", 3)], None)
+        );
         write(&format!("[{bad}]"));
         assert!(next().is_err());
-        assert_eq!(gate.rules().flow, [FlowRule::new("a", 3)], "no good rule: the previous ones stay");
+        assert_eq!(
+            gate.rules().flow,
+            [FlowRule::new("a", 3)],
+            "no good rule: the previous ones stay"
+        );
     }
     write(&format!("[{bad}]"));
     let source = FileSource::sentinel(&path, Kind::Flow);
-    assert!(Gate::new().follow(source, |_| ()).is_err(), "no good rule at the start");
+    assert!(
+        Gate::new().follow(source, |_| ()).is_err(),
+        "no good rule at the start"
+    );
 }
 
 #[test]
 fn the_valid_rules_of_an_update_are_loaded_and_the_others_returned() {
     let gate = Gate::new();
-    gate.load(Rules { isolation: vec![IsolationRule::new("r", 5)], ..Rules::default() }).unwrap();
-    let flow = vec![FlowRule::new("a", -1.0), FlowRule::new("b", 2), FlowRule::new("", 3)];
-    let bad = gate.apply_good(RuleUpdate { flow: Some(flow), ..RuleUpdate::default() });
+    gate.load(Rules {
+        isolation: vec![IsolationRule::new("r", 5)],
+        ..Rules::default()
+    })
+    .unwrap();
+    let flow = vec![
+        FlowRule::new("a", -1.0),
+        FlowRule::new("b", 2),
+        FlowRule::new("", 3),
+    ];
+    let bad = gate.apply_good(RuleUpdate {
+        flow: Some(flow),
+        ..RuleUpdate::default()
+    });
     assert_eq!(bad.iter().map(|bad| bad.index).collect::<Vec<_>>(), [0, 2]);
-    assert_eq!((gate.rules().flow, gate.rules().isolation.len()), (vec![FlowRule::new("b", 2)], 1));
+    assert_eq!(
+        (gate.rules().flow, gate.rules().isolation.len()),
+        (vec![FlowRule::new("b", 2)], 1)
+    );
 }

@@ -15,7 +15,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BreakerState, Gate, ManualTimer,
     rules::{
-        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, ParamKey, ParamMeasure, Rules, Trip,
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, ParamKey, ParamMeasure,
+        Rules, Trip,
     },
 };
 
@@ -31,8 +32,13 @@ fn gate(rules: Rules) -> (Gate, Arc<ManualTimer>) {
 }
 
 fn breaker(probes: u32) -> Rules {
-    let rule = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, ms(5_000)).min_calls(1).probes(probes);
-    Rules { breakers: vec![rule], ..Rules::default() }
+    let rule = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, ms(5_000))
+        .min_calls(1)
+        .probes(probes);
+    Rules {
+        breakers: vec![rule],
+        ..Rules::default()
+    }
 }
 
 #[test]
@@ -45,7 +51,11 @@ fn a_guard_counts_how_its_call_went() {
     r.enter().unwrap().fail(&io::Error::other("broken"));
     let _: Result<(), _> = r.enter().unwrap().done(Err(io::Error::other("broken")));
     let inner = gate.resource("inner");
-    gate.load(Rules { isolation: vec![IsolationRule::new("inner", 0)], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        isolation: vec![IsolationRule::new("inner", 0)],
+        ..Rules::default()
+    })
+    .unwrap();
     r.enter().unwrap().fail(&inner.enter().unwrap_err());
     r.enter().unwrap().cancel();
     let counts = r.node().counts(gate.now());
@@ -63,7 +73,10 @@ fn a_guard_leaves_in_a_panic_and_the_call_has_failed() {
         panic!("in the call");
     }));
     assert!(caught.is_err());
-    assert_eq!((r.node().in_flight(), r.node().counts(gate.now()).exception), (0, 1));
+    assert_eq!(
+        (r.node().in_flight(), r.node().counts(gate.now()).exception),
+        (0, 1)
+    );
     assert_eq!(r.breakers()[0].1, BreakerState::Open);
 }
 
@@ -76,7 +89,10 @@ fn a_peek_dropped_in_a_panic_is_no_failed_call() {
         panic!("while the query runs");
     }));
     assert!(caught.is_err());
-    assert_eq!((r.breakers()[0].1, r.node().counts(gate.now()).exception), (BreakerState::Closed, 0));
+    assert_eq!(
+        (r.breakers()[0].1, r.node().counts(gate.now()).exception),
+        (BreakerState::Closed, 0)
+    );
 }
 
 #[test]
@@ -105,11 +121,26 @@ fn a_peek_takes_no_probe_and_changes_no_breaker() {
 fn an_owned_guard_goes_to_another_thread() {
     let (gate, _timer) = gate(Rules::default());
     let r = gate.resource("r");
-    let guard = r.entry().inbound().origin("o").context("c").enter_owned().unwrap();
+    let guard = r
+        .entry()
+        .inbound()
+        .origin("o")
+        .context("c")
+        .enter_owned()
+        .unwrap();
     assert_eq!([r.node().in_flight(), gate.inbound().in_flight()], [1, 1]);
     std::thread::spawn(move || drop(guard)).join().unwrap();
-    let in_flight = [r.node(), gate.inbound(), &r.origin("o").unwrap(), &r.context("c").unwrap()];
-    assert!(in_flight.iter().all(|node| node.in_flight() == 0 && node.counts(gate.now()).success == 1));
+    let in_flight = [
+        r.node(),
+        gate.inbound(),
+        &r.origin("o").unwrap(),
+        &r.context("c").unwrap(),
+    ];
+    assert!(
+        in_flight
+            .iter()
+            .all(|node| node.in_flight() == 0 && node.counts(gate.now()).success == 1)
+    );
 }
 
 struct CountWakes(Mutex<u32>);
@@ -122,7 +153,10 @@ impl Wake for CountWakes {
 
 fn throttled() -> Rules {
     let rule = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(500) });
-    Rules { flow: vec![rule], ..Rules::default() }
+    Rules {
+        flow: vec![rule],
+        ..Rules::default()
+    }
 }
 
 #[test]
@@ -140,7 +174,9 @@ fn an_async_entry_is_ready_when_its_delay_is_over_and_blocks_no_thread() {
     assert_eq!(*wakes.0.lock().unwrap(), 0);
     timer.advance(ms(1));
     assert_eq!(*wakes.0.lock().unwrap(), 1);
-    let Poll::Ready(Ok(guard)) = entering.as_mut().poll(&mut cx) else { panic!("its time has come") };
+    let Poll::Ready(Ok(guard)) = entering.as_mut().poll(&mut cx) else {
+        panic!("its time has come")
+    };
     assert_eq!(r.node().in_flight(), 1);
     drop(guard);
     assert_eq!(r.node().in_flight(), 0);
@@ -148,7 +184,10 @@ fn an_async_entry_is_ready_when_its_delay_is_over_and_blocks_no_thread() {
 
 #[test]
 fn an_async_entry_dropped_while_it_waits_leaves_and_gives_its_probe_back() {
-    let (gate, timer) = gate(Rules { breakers: breaker(1).breakers, ..throttled() });
+    let (gate, timer) = gate(Rules {
+        breakers: breaker(1).breakers,
+        ..throttled()
+    });
     let r = gate.resource("r");
     r.enter().unwrap().mark_failed();
     timer.advance(ms(5_000));
@@ -157,7 +196,10 @@ fn an_async_entry_dropped_while_it_waits_leaves_and_gives_its_probe_back() {
     {
         let mut entering = pin!(r.entry().enter_async());
         assert!(entering.as_mut().poll(&mut cx).is_pending());
-        assert_eq!((r.node().in_flight(), r.breakers()[0].1), (1, BreakerState::HalfOpen));
+        assert_eq!(
+            (r.node().in_flight(), r.breakers()[0].1),
+            (1, BreakerState::HalfOpen)
+        );
         assert!(r.enter().is_err(), "the only probe permit is in use");
     }
     assert_eq!(r.node().in_flight(), 0);
@@ -182,9 +224,15 @@ fn a_call_started_before_an_outage_does_not_affect_the_breaker_after_it() {
 
 #[test]
 fn slow_calls_open_a_breaker_and_a_fast_probe_closes_it() {
-    let slow = Trip::SlowRatio { rt: ms(50), ratio: 0.5 };
+    let slow = Trip::SlowRatio {
+        rt: ms(50),
+        ratio: 0.5,
+    };
     let rule = BreakerRule::new("r", slow, ms(5_000)).min_calls(3);
-    let (gate, timer) = gate(Rules { breakers: vec![rule], ..Rules::default() });
+    let (gate, timer) = gate(Rules {
+        breakers: vec![rule],
+        ..Rules::default()
+    });
     let r = gate.resource("r");
     let call = |rt: u64| {
         let guard = r.enter().unwrap();
@@ -192,7 +240,14 @@ fn slow_calls_open_a_breaker_and_a_fast_probe_closes_it() {
         drop(guard);
         r.breakers()[0].1
     };
-    assert_eq!([50, 51, 51].map(call), [BreakerState::Closed, BreakerState::Closed, BreakerState::Open]);
+    assert_eq!(
+        [50, 51, 51].map(call),
+        [
+            BreakerState::Closed,
+            BreakerState::Closed,
+            BreakerState::Open
+        ]
+    );
     timer.advance(ms(5_000));
     assert_eq!(call(51), BreakerState::Open);
     timer.advance(ms(5_000));
@@ -204,27 +259,48 @@ fn a_call_that_runs_in_its_guard_is_cancelled_when_dropped() {
     let (gate, timer) = gate(breaker(1));
     let r = gate.resource("r");
     let mut cx = Context::from_waker(Waker::noop());
-    let failing = r.enter().unwrap().run(async { Err::<(), _>("broken") }, Result::is_err);
+    let failing = r
+        .enter()
+        .unwrap()
+        .run(async { Err::<(), _>("broken") }, Result::is_err);
     assert_eq!(pin!(failing).poll(&mut cx), Poll::Ready(Err("broken")));
     assert_eq!(r.breakers()[0].1, BreakerState::Open);
     timer.advance(ms(5_000));
     {
-        let mut hanging = pin!(r.enter().unwrap().run(std::future::pending::<()>(), |()| false));
+        let mut hanging = pin!(
+            r.enter()
+                .unwrap()
+                .run(std::future::pending::<()>(), |()| false)
+        );
         assert!(hanging.as_mut().poll(&mut cx).is_pending());
         assert!(r.enter().is_err());
     }
-    assert_eq!((r.breakers()[0].1, r.node().in_flight()), (BreakerState::Open, 0));
-    let good = r.enter().unwrap().run(async { Ok::<_, ()>(7) }, Result::is_err);
+    assert_eq!(
+        (r.breakers()[0].1, r.node().in_flight()),
+        (BreakerState::Open, 0)
+    );
+    let good = r
+        .enter()
+        .unwrap()
+        .run(async { Ok::<_, ()>(7) }, Result::is_err);
     assert_eq!(pin!(good).poll(&mut cx), Poll::Ready(Ok(7)));
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
 }
 
 #[test]
 fn a_probe_blocked_by_another_rule_is_returned() {
-    // Both breakers open at the same failure. The first may try a probe while the second still blocks.
+    // Both breakers open at the same failure. The first may try a probe while the second still
+    // blocks.
     let mut rules = breaker(1);
-    let first = BreakerRule { id: Some("first".into()), ..rules.breakers[0].clone() };
-    let second = BreakerRule { id: Some("second".into()), open_time: ms(60_000), ..first.clone() };
+    let first = BreakerRule {
+        id: Some("first".into()),
+        ..rules.breakers[0].clone()
+    };
+    let second = BreakerRule {
+        id: Some("second".into()),
+        open_time: ms(60_000),
+        ..first.clone()
+    };
     rules.breakers = vec![first, second];
     let (gate, timer) = gate(rules);
     let r = gate.resource("r");
@@ -241,7 +317,10 @@ fn a_probe_blocked_by_another_rule_is_returned() {
     }
     timer.advance(ms(55_000));
     assert!(r.enter().is_ok());
-    assert_eq!(r.breakers().iter().map(|b| b.1).collect::<Vec<_>>(), [BreakerState::Closed; 2]);
+    assert_eq!(
+        r.breakers().iter().map(|b| b.1).collect::<Vec<_>>(),
+        [BreakerState::Closed; 2]
+    );
 }
 
 #[test]
@@ -250,7 +329,12 @@ fn listeners_are_told_of_breaker_changes() {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let listener = heard.clone();
     gate.on_breaker_change(move |change| {
-        listener.lock().unwrap().push((change.resource.to_owned(), change.from, change.to, change.at));
+        listener.lock().unwrap().push((
+            change.resource.to_owned(),
+            change.from,
+            change.to,
+            change.at,
+        ));
     });
     let r = gate.resource("r");
     r.enter().unwrap().mark_failed();
@@ -262,8 +346,18 @@ fn listeners_are_told_of_breaker_changes() {
         *heard.lock().unwrap(),
         [
             (name(), BreakerState::Closed, BreakerState::Open, at(1_000)),
-            (name(), BreakerState::Open, BreakerState::HalfOpen, at(1_005)),
-            (name(), BreakerState::HalfOpen, BreakerState::Closed, at(1_005)),
+            (
+                name(),
+                BreakerState::Open,
+                BreakerState::HalfOpen,
+                at(1_005)
+            ),
+            (
+                name(),
+                BreakerState::HalfOpen,
+                BreakerState::Closed,
+                at(1_005)
+            ),
         ]
     );
 }
@@ -271,7 +365,10 @@ fn listeners_are_told_of_breaker_changes() {
 #[test]
 fn a_panicking_listener_breaks_nothing_else() {
     let in_flight = HotParamRule::new("r", ParamKey::Index(0), 1).measure(ParamMeasure::InFlight);
-    let (gate, timer) = gate(Rules { hot_params: vec![in_flight], ..breaker(1) });
+    let (gate, timer) = gate(Rules {
+        hot_params: vec![in_flight],
+        ..breaker(1)
+    });
     let heard = Arc::new(Mutex::new(Vec::new()));
     let listener = heard.clone();
     gate.on_breaker_change(|_| panic!("in the listener"));
@@ -287,6 +384,16 @@ fn a_panicking_listener_breaks_nothing_else() {
     timer.advance(ms(5_000));
     drop(call().expect("the probe"));
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
-    assert!(call().is_ok(), "the entry gave back the value's whole share");
-    assert_eq!(*heard.lock().unwrap(), [BreakerState::Open, BreakerState::HalfOpen, BreakerState::Closed]);
+    assert!(
+        call().is_ok(),
+        "the entry gave back the value's whole share"
+    );
+    assert_eq!(
+        *heard.lock().unwrap(),
+        [
+            BreakerState::Open,
+            BreakerState::HalfOpen,
+            BreakerState::Closed
+        ]
+    );
 }

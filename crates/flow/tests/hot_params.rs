@@ -13,7 +13,11 @@ use tidegate_flow::{
 fn gate(rule: HotParamRule) -> (Resource, Arc<ManualTimer>) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
-    gate.load(Rules { hot_params: vec![rule], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        hot_params: vec![rule],
+        ..Rules::default()
+    })
+    .unwrap();
     (gate.resource("r"), timer)
 }
 
@@ -22,7 +26,9 @@ fn rule(threshold: u32) -> HotParamRule {
 }
 
 fn passes(r: &Resource, value: &str, asked: usize) -> usize {
-    (0..asked).filter(|_| r.entry().arg(value).enter().is_ok()).count()
+    (0..asked)
+        .filter(|_| r.entry().arg(value).enter().is_ok())
+        .count()
 }
 
 const fn s(s: u64) -> Duration {
@@ -34,9 +40,15 @@ fn five_in_one_second() {
     let (r, timer) = gate(rule(5));
     assert_eq!(passes(&r, "a", 6), 5);
     let blocked = r.entry().arg("a").enter().unwrap_err();
-    assert_eq!((blocked.kind(), blocked.retry_after()), (BlockKind::HotParam, Some(s(1))));
+    assert_eq!(
+        (blocked.kind(), blocked.retry_after()),
+        (BlockKind::HotParam, Some(s(1)))
+    );
     assert_eq!(passes(&r, "b", 6), 5, "another value has its own share");
-    assert!(r.enter().is_ok(), "an entry without the argument is not checked");
+    assert!(
+        r.enter().is_ok(),
+        "an entry without the argument is not checked"
+    );
     timer.advance(Duration::from_millis(3_001));
     assert_eq!(passes(&r, "a", 1), 1);
 }
@@ -58,7 +70,11 @@ fn five_and_a_burst_of_three() {
     let (r, timer) = gate(rule(5).burst(3));
     assert_eq!(passes(&r, "a", 9), 8);
     timer.advance(s(1));
-    assert_eq!(passes(&r, "a", 9), 5, "one second renews five of the eight units");
+    assert_eq!(
+        passes(&r, "a", 9),
+        5,
+        "one second renews five of the eight units"
+    );
     timer.advance(s(2));
     assert_eq!(passes(&r, "a", 9), 8);
 }
@@ -67,11 +83,25 @@ fn five_and_a_burst_of_three() {
 fn arguments_are_found_from_both_ends_and_by_name() {
     let pick = |key| {
         let (r, _) = gate(HotParamRule::new("r", key, 0));
-        let entry = || r.entry().arg("first").arg(2).arg(true).attach("user", "ann");
+        let entry = || {
+            r.entry()
+                .arg("first")
+                .arg(2)
+                .arg(true)
+                .attach("user", "ann")
+        };
         entry().enter().is_err()
     };
-    assert!([0, 1, 2, -1, -3].into_iter().all(|index| pick(ParamKey::Index(index))));
-    assert!([3, -4, i32::MIN, i32::MAX].into_iter().all(|index| !pick(ParamKey::Index(index))));
+    assert!(
+        [0, 1, 2, -1, -3]
+            .into_iter()
+            .all(|index| pick(ParamKey::Index(index)))
+    );
+    assert!(
+        [3, -4, i32::MIN, i32::MAX]
+            .into_iter()
+            .all(|index| !pick(ParamKey::Index(index)))
+    );
     assert!(pick(ParamKey::Name("user".into())));
     assert!(!pick(ParamKey::Name("host".into())));
 }
@@ -80,7 +110,10 @@ fn arguments_are_found_from_both_ends_and_by_name() {
 fn a_value_can_have_its_own_threshold() {
     let (r, _) = gate(rule(2).exception("vip", 7).exception(5, 0));
     assert_eq!([passes(&r, "vip", 9), passes(&r, "5", 9)], [7, 2]);
-    assert!(r.entry().arg(5).enter().is_err(), "the number 5 is not the text");
+    assert!(
+        r.entry().arg(5).enter().is_err(),
+        "the number 5 is not the text"
+    );
 }
 
 #[test]
@@ -98,17 +131,31 @@ fn calls_in_flight_are_counted_by_value() {
 
 #[test]
 fn a_throttled_value_is_spaced() {
-    let (r, timer) = gate(rule(10).measure(ParamMeasure::Throttle { max_wait: Duration::from_millis(150) }));
-    let delay =
-        |value: &'static str| r.entry().arg(value).enter().map(|guard| guard.delay().as_millis()).ok();
-    assert_eq!([delay("a"), delay("a"), delay("a"), delay("b")], [Some(0), Some(100), None, Some(0)]);
+    let (r, timer) = gate(rule(10).measure(ParamMeasure::Throttle {
+        max_wait: Duration::from_millis(150),
+    }));
+    let delay = |value: &'static str| {
+        r.entry()
+            .arg(value)
+            .enter()
+            .map(|guard| guard.delay().as_millis())
+            .ok()
+    };
+    assert_eq!(
+        [delay("a"), delay("a"), delay("a"), delay("b")],
+        [Some(0), Some(100), None, Some(0)]
+    );
     timer.advance(Duration::from_millis(50));
     assert_eq!(delay("a"), Some(150));
 }
 
 #[test]
 fn an_entry_blocked_by_another_rule_returns_its_share() {
-    for measure in [ParamMeasure::Rate, ParamMeasure::InFlight, ParamMeasure::Throttle { max_wait: s(0) }] {
+    for measure in [
+        ParamMeasure::Rate,
+        ParamMeasure::InFlight,
+        ParamMeasure::Throttle { max_wait: s(0) },
+    ] {
         let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
         let gate = Gate::builder().timer(timer).build();
         let hot_params = vec![rule(1).measure(measure)];
@@ -120,9 +167,17 @@ fn an_entry_blocked_by_another_rule_returns_its_share() {
         .unwrap();
         let r = gate.resource("r");
         for _ in 0..3 {
-            assert_eq!(r.entry().arg("a").enter().unwrap_err().kind(), BlockKind::Isolation, "{measure:?}");
+            assert_eq!(
+                r.entry().arg("a").enter().unwrap_err().kind(),
+                BlockKind::Isolation,
+                "{measure:?}"
+            );
         }
-        gate.load(Rules { hot_params, ..Rules::default() }).unwrap();
+        gate.load(Rules {
+            hot_params,
+            ..Rules::default()
+        })
+        .unwrap();
         assert!(r.entry().arg("a").enter().is_ok(), "{measure:?}");
     }
 }
@@ -145,11 +200,18 @@ fn flood(kept: usize, values: u32) {
     }
     let enter = |n: u32| r.entry().arg(n).enter().is_ok();
     assert!((0..values).all(enter), "each value has its own share");
-    assert!((values..values + values / 10).all(enter), "values after the flood also have their own share");
+    assert!(
+        (values..values + values / 10).all(enter),
+        "values after the flood also have their own share"
+    );
     for value in ["a", "b", "c"] {
         assert_eq!(passes(&r, value, 1), 0, "{value} has used up its share");
     }
-    assert!(r.crowded() > u64::from(values / 2), "forgotten values are counted: {}", r.crowded());
+    assert!(
+        r.crowded() > u64::from(values / 2),
+        "forgotten values are counted: {}",
+        r.crowded()
+    );
 }
 
 #[test]
@@ -185,12 +247,17 @@ fn an_evicted_value_with_calls_in_flight_is_counted_when_it_returns() {
 #[test]
 fn calls_whose_values_were_forgotten_leave_nothing_behind() {
     let (r, _) = gate(rule(2).measure(ParamMeasure::InFlight).max_values(1));
-    let held: Vec<_> = (0..1_000_u32).map(|value| r.entry().arg(value).enter().unwrap()).collect();
+    let held: Vec<_> = (0..1_000_u32)
+        .map(|value| r.entry().arg(value).enter().unwrap())
+        .collect();
     assert!(r.crowded() > 900, "{}", r.crowded());
     drop(held);
     for value in 0..1_000_u32 {
         let both = r.entry().arg(value).count(2).enter();
-        assert!(both.is_ok() && r.entry().arg(value).enter().is_err(), "{value}");
+        assert!(
+            both.is_ok() && r.entry().arg(value).enter().is_err(),
+            "{value}"
+        );
     }
 }
 
@@ -200,7 +267,11 @@ fn a_lower_bound_on_values_forgets_no_calls() {
     let gate = Gate::builder().timer(timer).build();
     let load = |places| {
         let rule = rule(2).measure(ParamMeasure::InFlight).max_values(places);
-        gate.load(Rules { hot_params: vec![rule], ..Rules::default() }).unwrap();
+        gate.load(Rules {
+            hot_params: vec![rule],
+            ..Rules::default()
+        })
+        .unwrap();
         gate.resource("r")
     };
     let r = load(4);
@@ -208,7 +279,10 @@ fn a_lower_bound_on_values_forgets_no_calls() {
     let held = values.map(|value| r.entry().arg(value).enter().unwrap());
     let r = load(1);
     let more = r.entry().arg("e").count(2).enter().unwrap();
-    assert_eq!(values.map(|value| r.entry().arg(value).count(2).enter().is_ok()), [false; 4]);
+    assert_eq!(
+        values.map(|value| r.entry().arg(value).count(2).enter().is_ok()),
+        [false; 4]
+    );
     assert_eq!(values.map(|value| passes(&r, value, 1)), [1; 4]);
     assert_eq!((passes(&r, "e", 1), r.crowded()), (0, 0));
     drop((held, more));
@@ -216,12 +290,31 @@ fn a_lower_bound_on_values_forgets_no_calls() {
 
 #[test]
 fn a_value_that_moves_between_places_has_no_more_than_its_bound() {
-    // The value, the millisecond and the units of each call. In `loses`, x has a place and loses it. In `gets`, x
-    // shares one and then gets its own.
-    let loses = [("x", 0, 1), ("b", 1, 1), ("x", 999, 4), ("c", 1_000, 1), ("x", 1_000, 5), ("x", 1_001, 5)];
-    let gets = [("b", 1, 1), ("c", 1_000, 1), ("x", 1_999, 4), ("x", 2_000, 5), ("x", 2_001, 5)];
-    let shares =
-        [("x", 0, 1), ("b", 500, 1), ("x", 999, 4), ("c", 1_000, 1), ("x", 1_000, 5), ("x", 1_500, 5)];
+    // The value, the millisecond and the units of each call. In `loses`, x has a place and loses
+    // it. In `gets`, x shares one and then gets its own.
+    let loses = [
+        ("x", 0, 1),
+        ("b", 1, 1),
+        ("x", 999, 4),
+        ("c", 1_000, 1),
+        ("x", 1_000, 5),
+        ("x", 1_001, 5),
+    ];
+    let gets = [
+        ("b", 1, 1),
+        ("c", 1_000, 1),
+        ("x", 1_999, 4),
+        ("x", 2_000, 5),
+        ("x", 2_001, 5),
+    ];
+    let shares = [
+        ("x", 0, 1),
+        ("b", 500, 1),
+        ("x", 999, 4),
+        ("c", 1_000, 1),
+        ("x", 1_000, 5),
+        ("x", 1_500, 5),
+    ];
     for (places, calls) in [(2, &loses[..]), (1, &gets), (1, &shares)] {
         let (r, timer) = gate(rule(5).max_values(places));
         let mut passed = HashMap::new();
@@ -229,7 +322,11 @@ fn a_value_that_moves_between_places_has_no_more_than_its_bound() {
             timer.set(Nanos::from_millis(1_000_000 + ms));
             *passed.entry((value, ms / 999)).or_insert(0) += passes(&r, value, asked);
         }
-        let most = passed.iter().filter(|((value, _), _)| *value == "x").map(|(_, passed)| passed).max();
+        let most = passed
+            .iter()
+            .filter(|((value, _), _)| *value == "x")
+            .map(|(_, passed)| passed)
+            .max();
         let within_bound = most.is_some_and(|most| (5..=10).contains(most));
         assert!(within_bound, "ten within a second is the bound: {passed:?}");
     }
@@ -248,7 +345,10 @@ fn a_flood_does_not_free_a_throttled_value_before_its_batch_is_paid_for() {
     timer.advance(Duration::from_millis(880));
     assert!(enter("c", 1), "after a second the place is free");
     timer.advance(Duration::from_millis(120));
-    assert!(enter("a", 10), "the place of c is free, and b's call is also one second ago");
+    assert!(
+        enter("a", 10),
+        "the place of c is free, and b's call is also one second ago"
+    );
 }
 
 /// The documented share of a value, computed by an oracle in whole milliseconds.
@@ -256,15 +356,28 @@ fn a_flood_does_not_free_a_throttled_value_before_its_batch_is_paid_for() {
 struct Oracle(HashMap<u8, (u64, u64)>);
 
 impl Oracle {
-    fn admits(&mut self, value: u8, now: u64, n: u64, threshold: u64, burst: u64, duration: u64) -> bool {
+    fn admits(
+        &mut self,
+        value: u8,
+        now: u64,
+        n: u64,
+        threshold: u64,
+        burst: u64,
+        duration: u64,
+    ) -> bool {
         let most = threshold + burst;
         let (renewed, left) = self.0.get(&value).copied().unwrap_or((now, most));
         let renews = !self.0.contains_key(&value) || now - renewed >= duration;
-        let left = if renews { (left + (now - renewed) * threshold / duration).min(most) } else { left };
+        let left = if renews {
+            (left + (now - renewed) * threshold / duration).min(most)
+        } else {
+            left
+        };
         if threshold == 0 || n > left {
             return false;
         }
-        self.0.insert(value, (if renews { now } else { renewed }, left - n));
+        self.0
+            .insert(value, (if renews { now } else { renewed }, left - n));
         true
     }
 }
@@ -289,7 +402,8 @@ proptest! {
             let got = r.entry().arg(u32::from(value)).count(n).enter();
             prop_assert_eq!(got.is_ok(), want, "value {} at {} asks {}", value, ms, n);
             if let Err(blocked) = got && let Some(wait) = blocked.retry_after() {
-                // Repeat the same calls, then this one: it is refused one nanosecond early and admitted in time.
+                // Repeat the same calls, then this one: it is refused one nanosecond early and
+                // admitted in time.
                 for (early, passes) in [(1, false), (0, true)] {
                     let (again, timer) = gate(rule(threshold).burst(burst));
                     for &(at, value, n) in &asked {
@@ -307,10 +421,17 @@ proptest! {
     }
 }
 
-/// Calls of a few values that compete for fewer places: the value, the time since the previous call in ms, and the
-/// units.
+/// Calls of a few values that compete for fewer places: the value, the time since the previous call
+/// in ms, and the units.
 fn crowd() -> impl Strategy<Value = Vec<(u8, u64, u32)>> {
-    prop::collection::vec((0..6_u8, prop_oneof![3 => 0..60_u64, 1 => 0..1_200_u64], 1..4_u32), 1..250)
+    prop::collection::vec(
+        (
+            0..6_u8,
+            prop_oneof![3 => 0..60_u64, 1 => 0..1_200_u64],
+            1..4_u32,
+        ),
+        1..250,
+    )
 }
 
 proptest! {
@@ -390,11 +511,19 @@ fn a_rule_that_denies_when_full_lets_no_value_past_its_threshold() {
             *passed += passes(&r, &value.to_string(), 1);
         }
     }
-    assert!(passed.iter().all(|passed| *passed <= 10), "{:?}", passed.iter().max());
+    assert!(
+        passed.iter().all(|passed| *passed <= 10),
+        "{:?}",
+        passed.iter().max()
+    );
     assert!(passed.iter().filter(|passed| **passed == 10).count() >= KEPT);
     assert_eq!(r.crowded(), 0);
     let refused = r.entry().arg("new").enter().unwrap_err();
-    assert_eq!(refused.retry_after(), Some(s(1)), "until a value has recovered");
+    assert_eq!(
+        refused.retry_after(),
+        Some(s(1)),
+        "until a value has recovered"
+    );
     timer.advance(s(1));
     assert_eq!(passes(&r, "new", 11), 10);
 }
@@ -405,19 +534,35 @@ fn the_default_table_has_room_for_four_thousand_values_a_second() {
         let (r, _) = gate(rule(1).duration(s(seconds)));
         let enter = |n: u32| r.entry().arg(n).enter().is_ok();
         assert!((0..values).all(enter));
-        assert_eq!((0..values).filter(|value| enter(*value)).count(), 0, "{values} values in {seconds} s");
+        assert_eq!(
+            (0..values).filter(|value| enter(*value)).count(),
+            0,
+            "{values} values in {seconds} s"
+        );
     }
 }
 
 #[test]
 fn a_throttled_value_blocks_what_exceeds_its_threshold_and_lets_a_look_pass() {
     let measure = ParamMeasure::Throttle { max_wait: s(60) };
-    let rule = HotParamRule { measure, ..HotParamRule::new("r", ParamKey::Index(0), 3) }.exception("none", 0);
+    let rule = HotParamRule {
+        measure,
+        ..HotParamRule::new("r", ParamKey::Index(0), 3)
+    }
+    .exception("none", 0);
     let (r, _timer) = gate(rule);
-    let enter =
-        |value: &'static str, units| r.entry().count(units).arg(value).enter().map(|guard| guard.delay());
+    let enter = |value: &'static str, units| {
+        r.entry()
+            .count(units)
+            .arg(value)
+            .enter()
+            .map(|guard| guard.delay())
+    };
     assert!(enter("a", 4).is_err());
-    assert_eq!([enter("a", 0).ok(), enter("a", 3).ok(), enter("a", 0).ok()], [Some(s(0)); 3]);
+    assert_eq!(
+        [enter("a", 0).ok(), enter("a", 3).ok(), enter("a", 0).ok()],
+        [Some(s(0)); 3]
+    );
     assert_eq!(enter("a", 3).ok(), Some(s(1)));
     assert!(enter("none", 0).is_ok() && enter("none", 1).is_err());
 }

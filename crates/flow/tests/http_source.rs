@@ -1,5 +1,5 @@
-//! Rules in configuration services. Consul, Nacos and Apollo are stand-ins that answer as their documentation says; etcd is real
-//! (`scripts/test.sh --interop`), and a stand-in, too.
+//! Rules in configuration services. Consul, Nacos and Apollo are stand-ins that answer as their
+//! documentation says; etcd is real (`scripts/test.sh --interop`), and a stand-in, too.
 #![cfg(all(feature = "http-source", not(loom)))]
 
 use std::{
@@ -17,7 +17,8 @@ use tidegate_flow::{
     sources::{HttpSource, SourceError, sentinel::Kind},
 };
 
-/// A service that answers with the status, header fields and body that were set last. Tells each request's head and body.
+/// A service that answers with the status, header fields and body that were set last. Tells each
+/// request's head and body.
 struct Service {
     scheme: &'static str,
     address: SocketAddr,
@@ -34,13 +35,16 @@ impl Service {
     fn secured(made: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Self {
         let key = rustls::pki_types::PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
         let ring = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(ring).with_safe_default_protocol_versions();
         let config =
-            config.unwrap().with_no_client_auth().with_single_cert(vec![made.cert.der().clone()], key.into());
+            rustls::ServerConfig::builder_with_provider(ring).with_safe_default_protocol_versions();
+        let config = config
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key.into());
         let config = Arc::new(config.unwrap());
         Self::with("https", move |stream| {
-            let session =
-                rustls::ServerConnection::new(Arc::clone(&config)).map_err(std::io::Error::other)?;
+            let session = rustls::ServerConnection::new(Arc::clone(&config))
+                .map_err(std::io::Error::other)?;
             Ok(rustls::StreamOwned::new(session, stream))
         })
     }
@@ -57,7 +61,9 @@ impl Service {
             while let Ok((stream, _)) = listener.accept() {
                 let mut stream = wrap(stream).unwrap();
                 // A client that does not trust the service sends no request.
-                let Ok(request) = read(&mut stream) else { continue };
+                let Ok(request) = read(&mut stream) else {
+                    continue;
+                };
                 let _ = tell.send(request);
                 let (status, fields, body) = its.lock().unwrap().clone();
                 let length = body.len();
@@ -67,7 +73,12 @@ impl Service {
                 let _ = stream.write_all((head + &body).as_bytes());
             }
         });
-        Self { scheme, address, answer, requests }
+        Self {
+            scheme,
+            address,
+            answer,
+            requests,
+        }
     }
 
     fn url(&self) -> String {
@@ -101,7 +112,8 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Follows a source through a change, a mistake, a missing key and its return. `set` lets the service have a value.
+/// Follows a source through a change, a mistake, a missing key and its return. `set` lets the
+/// service have a value.
 fn follow(source: HttpSource, set: impl Fn(Option<&str>)) {
     let rules = |count: u32| format!(r#"[{{"resource":"r","count":{count}}}]"#);
     let gate = Gate::new();
@@ -111,33 +123,66 @@ fn follow(source: HttpSource, set: impl Fn(Option<&str>)) {
         let _ = report.send(result.map_err(ToString::to_string));
     };
     set(Some(&rules(1)));
-    let follower = gate.follow(source.sentinel(Kind::Flow).every(ms(5)), report).unwrap();
+    let follower = gate
+        .follow(source.sentinel(Kind::Flow).every(ms(5)), report)
+        .unwrap();
     let next = || reports.recv_timeout(Duration::from_mins(1)).unwrap();
     assert_eq!(gate.rules().flow, [FlowRule::new("r", 1)]);
     set(Some(&rules(2)));
-    assert_eq!((next(), gate.rules().flow), (Ok(()), vec![FlowRule::new("r", 2)]));
+    assert_eq!(
+        (next(), gate.rules().flow),
+        (Ok(()), vec![FlowRule::new("r", 2)])
+    );
     set(Some("[{"));
     let said = next().unwrap_err();
-    assert!(said.starts_with("the key ") && said.contains("not well formed"), "{said}");
+    assert!(
+        said.starts_with("the key ") && said.contains("not well formed"),
+        "{said}"
+    );
     set(None);
     let said = next().unwrap_err();
     assert!(said.contains("is missing or empty"), "{said}");
-    assert_eq!((gate.rules().flow, follower.failure()), (vec![FlowRule::new("r", 2)], Some(said)));
+    assert_eq!(
+        (gate.rules().flow, follower.failure()),
+        (vec![FlowRule::new("r", 2)], Some(said))
+    );
     set(Some(&rules(3)));
-    assert_eq!((next(), gate.rules().flow), (Ok(()), vec![FlowRule::new("r", 3)]));
+    assert_eq!(
+        (next(), gate.rules().flow),
+        (Ok(()), vec![FlowRule::new("r", 3)])
+    );
     assert_eq!(follower.failure(), None);
 }
 
 #[test]
 fn consul_is_asked_with_the_index_of_its_last_answer() {
     let service = Service::start();
-    service.says(200, "X-Consul-Index: 7\r\n", r#"[{"resource":"r","count":1}]"#);
-    let source = HttpSource::consul(&service.url(), "shop rules/flow").header("X-Consul-Token", "secret");
-    let following = Gate::new().follow(source.sentinel(Kind::Flow), |_| ()).unwrap();
+    service.says(
+        200,
+        "X-Consul-Index: 7\r\n",
+        r#"[{"resource":"r","count":1}]"#,
+    );
+    let source =
+        HttpSource::consul(&service.url(), "shop rules/flow").header("X-Consul-Token", "secret");
+    let following = Gate::new()
+        .follow(source.sentinel(Kind::Flow), |_| ())
+        .unwrap();
     let first = service.asked();
-    assert!(first.starts_with("GET /v1/kv/shop%20rules/flow?raw HTTP/1.1\r\n"), "{first}");
-    assert!(first.to_lowercase().contains("\r\nx-consul-token: secret\r\n"), "{first}");
-    assert!(service.asked().starts_with("GET /v1/kv/shop%20rules/flow?raw&wait=1s&index=7 HTTP/1.1"));
+    assert!(
+        first.starts_with("GET /v1/kv/shop%20rules/flow?raw HTTP/1.1\r\n"),
+        "{first}"
+    );
+    assert!(
+        first
+            .to_lowercase()
+            .contains("\r\nx-consul-token: secret\r\n"),
+        "{first}"
+    );
+    assert!(
+        service
+            .asked()
+            .starts_with("GET /v1/kv/shop%20rules/flow?raw&wait=1s&index=7 HTTP/1.1")
+    );
     drop(following);
     let source = HttpSource::consul(&service.url(), "k");
     follow(source, |value| match value {
@@ -153,11 +198,16 @@ fn etcd_is_asked_by_its_json_gateway() {
     let service = Service::start();
     follow(HttpSource::etcd(&service.url(), "shop/flow"), |value| {
         let kvs = value.map(|value| serde_json::json!([{"value": BASE64_STANDARD.encode(value)}]));
-        service.says(200, "", serde_json::json!({"header": {"revision": "1"}, "kvs": kvs}).to_string());
+        service.says(
+            200,
+            "",
+            serde_json::json!({"header": {"revision": "1"}, "kvs": kvs}).to_string(),
+        );
     });
     let asked = service.asked();
     assert!(
-        asked.starts_with("POST /v3/kv/range HTTP/1.1\r\n") && asked.ends_with(r#"{"key":"c2hvcC9mbG93"}"#),
+        asked.starts_with("POST /v3/kv/range HTTP/1.1\r\n")
+            && asked.ends_with(r#"{"key":"c2hvcC9mbG93"}"#),
         "{asked}"
     );
 }
@@ -170,19 +220,34 @@ fn nacos_is_asked_for_a_configuration() {
         Some(value) => service.says(200, "", value),
         None => service.says(404, "", "config data not exist"),
     });
-    let want = "GET /nacos/v1/cs/configs?dataId=shop-flow&group=A%20GROUP&tenant=t%261 HTTP/1.1\r\n";
+    let want =
+        "GET /nacos/v1/cs/configs?dataId=shop-flow&group=A%20GROUP&tenant=t%261 HTTP/1.1\r\n";
     assert!(service.asked().starts_with(want));
 }
 
 #[test]
 fn apollo_is_asked_for_a_namespace() {
     let service = Service::start();
-    let source = HttpSource::apollo(&service.url(), "shop", "default", "application", "flowRules");
+    let source = HttpSource::apollo(
+        &service.url(),
+        "shop",
+        "default",
+        "application",
+        "flowRules",
+    );
     follow(source, |value| {
         let configurations = serde_json::json!({"flowRules": value, "other": "x"});
-        service.says(200, "", serde_json::json!({"configurations": configurations}).to_string());
+        service.says(
+            200,
+            "",
+            serde_json::json!({"configurations": configurations}).to_string(),
+        );
     });
-    assert!(service.asked().starts_with("GET /configs/shop/default/application HTTP/1.1\r\n"));
+    assert!(
+        service
+            .asked()
+            .starts_with("GET /configs/shop/default/application HTTP/1.1\r\n")
+    );
 }
 
 #[test]
@@ -190,7 +255,10 @@ fn a_service_that_fails_or_redirects_is_an_error_and_a_source_needs_a_format() {
     let service = Service::start();
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = other.local_addr().unwrap();
-    for (status, fields) in [(500, String::new()), (302, format!("Location: http://{place}/\r\n"))] {
+    for (status, fields) in [
+        (500, String::new()),
+        (302, format!("Location: http://{place}/\r\n")),
+    ] {
         service.says(status, &fields, "[]");
         let source = HttpSource::nacos(&service.url(), "d", "g").sentinel(Kind::Flow);
         let said = Gate::new().follow(source, |_| ()).unwrap_err().to_string();
@@ -199,10 +267,17 @@ fn a_service_that_fails_or_redirects_is_an_error_and_a_source_needs_a_format() {
     other.set_nonblocking(true).unwrap();
     assert!(other.accept().is_err());
     service.says(200, "", "[]");
-    let said = Gate::new().follow(HttpSource::nacos(&service.url(), "d", "g"), |_| ()).unwrap_err();
+    let said = Gate::new()
+        .follow(HttpSource::nacos(&service.url(), "d", "g"), |_| ())
+        .unwrap_err();
     assert!(said.to_string().contains("no format was chosen"), "{said}");
-    let said = Gate::new().follow(HttpSource::etcd("ftp://127.0.0.1", "k"), |_| ()).unwrap_err();
-    assert!(said.to_string().contains("begins with http:// or https://"), "{said}");
+    let said = Gate::new()
+        .follow(HttpSource::etcd("ftp://127.0.0.1", "k"), |_| ())
+        .unwrap_err();
+    assert!(
+        said.to_string().contains("begins with http:// or https://"),
+        "{said}"
+    );
     let nowhere = HttpSource::consul(&format!("http://{place}"), "k").sentinel(Kind::Flow);
     drop(other);
     assert!(Gate::new().follow(nowhere, |_| ()).is_err());
@@ -212,7 +287,8 @@ fn a_service_that_fails_or_redirects_is_an_error_and_a_source_needs_a_format() {
 fn a_service_over_tls_is_asked_only_if_its_authority_is_trusted() {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".into()]).unwrap();
     let service = Service::secured(&made);
-    let authority = std::env::temp_dir().join(format!("tidegate-authority-{}.pem", std::process::id()));
+    let authority =
+        std::env::temp_dir().join(format!("tidegate-authority-{}.pem", std::process::id()));
     let source = || HttpSource::nacos(&service.url(), "d", "g").sentinel(Kind::Flow);
     let refused = |source| Gate::new().follow(source, |_| ()).unwrap_err().to_string();
     service.says(200, "", "[]");
@@ -254,26 +330,43 @@ fn a_key_of_etcd_itself_is_followed() {
         .arg(&cert)
         .arg("--key-file")
         .arg(&key);
-    etcd.args(["--listen-client-urls", &format!("{client},{secured}"), "--advertise-client-urls", &client]);
-    etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
-    etcd.args(["--initial-cluster", &format!("default={peer}")]).stderr(std::process::Stdio::null());
+    etcd.args([
+        "--listen-client-urls",
+        &format!("{client},{secured}"),
+        "--advertise-client-urls",
+        &client,
+    ]);
+    etcd.args([
+        "--listen-peer-urls",
+        &peer,
+        "--initial-advertise-peer-urls",
+        &peer,
+    ]);
+    etcd.args(["--initial-cluster", &format!("default={peer}")])
+        .stderr(std::process::Stdio::null());
     let mut etcd = etcd.stdout(std::process::Stdio::null()).spawn().unwrap();
     let post = |path: &str, body: serde_json::Value| {
-        ureq::post(format!("{client}{path}")).send(body.to_string()).is_ok()
+        ureq::post(format!("{client}{path}"))
+            .send(body.to_string())
+            .is_ok()
     };
     let key = BASE64_STANDARD.encode("shop/flow");
     tidegate_redis_servers::eventually("etcd answers", || {
         post("/v3/kv/range", serde_json::json!({"key": key}))
     });
-    follow(HttpSource::etcd(&secured, "shop/flow").authority(cert), |value| {
-        let done = match value {
-            Some(value) => {
-                post("/v3/kv/put", serde_json::json!({"key": key, "value": BASE64_STANDARD.encode(value)}))
-            }
-            None => post("/v3/kv/deleterange", serde_json::json!({"key": key})),
-        };
-        assert!(done);
-    });
+    follow(
+        HttpSource::etcd(&secured, "shop/flow").authority(cert),
+        |value| {
+            let done = match value {
+                Some(value) => post(
+                    "/v3/kv/put",
+                    serde_json::json!({"key": key, "value": BASE64_STANDARD.encode(value)}),
+                ),
+                None => post("/v3/kv/deleterange", serde_json::json!({"key": key})),
+            };
+            assert!(done);
+        },
+    );
     etcd.kill().unwrap();
     etcd.wait().unwrap();
     std::fs::remove_dir_all(directory).unwrap();

@@ -38,7 +38,10 @@ impl Proc {
     fn says(&self, load: &str, used: u64) {
         self.put("loadavg", &format!("{load} 0.20 0.30 1/100 4711\n"));
         self.put("stat", "cpu  0 0 0 1000 0 0 0 0 0 0\n");
-        self.put("meminfo", &format!("MemTotal: {} kB\nMemAvailable: 1000 kB\n", used + 1_000));
+        self.put(
+            "meminfo",
+            &format!("MemTotal: {} kB\nMemAvailable: 1000 kB\n", used + 1_000),
+        );
     }
 }
 
@@ -48,7 +51,8 @@ impl Drop for Proc {
     }
 }
 
-/// Polls until the condition holds, for minutes if necessary, because a separate thread samples the machine.
+/// Polls until the condition holds, for minutes if necessary, because a separate thread samples the
+/// machine.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let so = (0..60_000).any(|_| {
         thread::park_timeout(Duration::from_millis(5));
@@ -58,23 +62,39 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 fn watched(dir: &Path, rules: Rules) -> (Gate, MachineWatch) {
-    let gate = Gate::builder().timer(ManualTimer::new(Nanos::from_secs(1_000))).build();
+    let gate = Gate::builder()
+        .timer(ManualTimer::new(Nanos::from_secs(1_000)))
+        .build();
     gate.load(rules).unwrap();
-    let watch = gate.watch_machine(Machine::at(dir), Duration::from_millis(1)).unwrap();
+    let watch = gate
+        .watch_machine(Machine::at(dir), Duration::from_millis(1))
+        .unwrap();
     (gate, watch)
 }
 
 /// Whether a system rule blocks one of four calls in flight.
 fn is_busy(r: &Resource) -> bool {
     let calls: Vec<Result<Guard<'_>, _>> = (0..4).map(|_| r.entry().inbound().enter()).collect();
-    calls.iter().any(|call| call.as_ref().is_err_and(|blocked| blocked.kind() == BlockKind::System))
+    calls.iter().any(|call| {
+        call.as_ref()
+            .is_err_and(|blocked| blocked.kind() == BlockKind::System)
+    })
 }
 
 #[test]
 fn the_gate_notices_when_the_machine_becomes_busy_and_idle() {
     let proc = Proc::new("load");
-    let system = vec![SystemRule { load: Some(2.0), ..SystemRule::default() }];
-    let (gate, watch) = watched(&proc.0, Rules { system, ..Rules::default() });
+    let system = vec![SystemRule {
+        load: Some(2.0),
+        ..SystemRule::default()
+    }];
+    let (gate, watch) = watched(
+        &proc.0,
+        Rules {
+            system,
+            ..Rules::default()
+        },
+    );
     let r = gate.resource("r");
     // The calls end at once and the clock does not move, so the capacity is one call in flight.
     assert!(!is_busy(&r));
@@ -91,10 +111,20 @@ fn the_gate_notices_when_the_machine_becomes_busy_and_idle() {
 #[test]
 fn a_threshold_follows_the_memory_of_the_machine() {
     let proc = Proc::new("memory");
-    let memory =
-        MemoryThreshold { when_free: 1_000_000.0, when_scarce: 0.0, low_mark: 1 << 20, high_mark: 1 << 30 };
+    let memory = MemoryThreshold {
+        when_free: 1_000_000.0,
+        when_scarce: 0.0,
+        low_mark: 1 << 20,
+        high_mark: 1 << 30,
+    };
     let flow = vec![FlowRule::new("r", Threshold::Memory(memory))];
-    let (gate, _watch) = watched(&proc.0, Rules { flow, ..Rules::default() });
+    let (gate, _watch) = watched(
+        &proc.0,
+        Rules {
+            flow,
+            ..Rules::default()
+        },
+    );
     let r = gate.resource("r");
     assert!(r.enter().is_ok());
     proc.says("0.10", 2 << 20);
@@ -128,12 +158,22 @@ fn a_rule_that_needs_samples_warns_once_when_it_is_loaded_and_nobody_gives_any()
     let heard = || count.load(std::sync::atomic::Ordering::Relaxed);
     tracing::subscriber::with_default(Warnings(count.clone()), || {
         let busy = || Rules {
-            system: vec![SystemRule { cpu: Some(0.9), ..SystemRule::default() }],
+            system: vec![SystemRule {
+                cpu: Some(0.9),
+                ..SystemRule::default()
+            }],
             ..Rules::default()
         };
         let gate = Gate::new();
-        let quiet = SystemRule { qps: Some(5), ..SystemRule::default() };
-        gate.load(Rules { system: vec![quiet], ..Rules::default() }).unwrap();
+        let quiet = SystemRule {
+            qps: Some(5),
+            ..SystemRule::default()
+        };
+        gate.load(Rules {
+            system: vec![quiet],
+            ..Rules::default()
+        })
+        .unwrap();
         assert_eq!(heard(), 0);
         gate.load(busy()).unwrap();
         gate.load(busy()).unwrap();
@@ -148,12 +188,30 @@ fn a_rule_that_needs_samples_warns_once_when_it_is_loaded_and_nobody_gives_any()
 #[cfg(target_os = "linux")]
 #[test]
 fn a_gate_that_is_built_to_watch_the_machine_has_a_sample_at_once_and_fails_where_there_is_none() {
-    let gate = Gate::builder().watch_machine(Machine::new(), Duration::from_mins(1)).unwrap().build();
-    let memory = MemoryThreshold { when_free: 9.0, when_scarce: 0.0, low_mark: 1, high_mark: 2 };
-    gate.load(Rules { flow: vec![FlowRule::new("r", Threshold::Memory(memory))], ..Rules::default() })
-        .unwrap();
-    assert!(gate.resource("r").enter().is_err(), "more than two bytes are in use");
-    assert!(Gate::builder().watch_machine(Machine::at("/nowhere"), Duration::from_secs(1)).is_err());
+    let gate = Gate::builder()
+        .watch_machine(Machine::new(), Duration::from_mins(1))
+        .unwrap()
+        .build();
+    let memory = MemoryThreshold {
+        when_free: 9.0,
+        when_scarce: 0.0,
+        low_mark: 1,
+        high_mark: 2,
+    };
+    gate.load(Rules {
+        flow: vec![FlowRule::new("r", Threshold::Memory(memory))],
+        ..Rules::default()
+    })
+    .unwrap();
+    assert!(
+        gate.resource("r").enter().is_err(),
+        "more than two bytes are in use"
+    );
+    assert!(
+        Gate::builder()
+            .watch_machine(Machine::at("/nowhere"), Duration::from_secs(1))
+            .is_err()
+    );
 }
 
 #[test]
@@ -162,9 +220,19 @@ fn the_files_of_linux_are_parsed() {
     proc.put("loadavg", "2.57 1.90 1.66 3/213 4711\n");
     // Guest ticks are a part of the others, and a wait for a disk is idle.
     proc.put("stat", "cpu  100 20 30 400 50 6 7 8 90 10\ncpu0 1 2 3 4\n");
-    proc.put("meminfo", "MemTotal:       16000 kB\nMemFree:  1 kB\nMemAvailable:    6000 kB\n");
+    proc.put(
+        "meminfo",
+        "MemTotal:       16000 kB\nMemFree:  1 kB\nMemAvailable:    6000 kB\n",
+    );
     let sample = Machine::at(&proc.0).look().unwrap();
-    assert_eq!(sample, Sample { load: 2.57, cpu: 171.0 / 621.0, memory: 10_000 * 1_024 });
+    assert_eq!(
+        sample,
+        Sample {
+            load: 2.57,
+            cpu: 171.0 / 621.0,
+            memory: 10_000 * 1_024
+        }
+    );
     for name in ["loadavg", "stat", "meminfo"] {
         for nonsense in ["", "cpu", "cpu x", "MemTotal: many kB"] {
             proc.says("0.10", 1);
@@ -179,22 +247,31 @@ fn the_files_of_linux_are_parsed() {
 fn a_machine_without_figures_is_an_error() {
     let mut machine = Machine::at("/nowhere");
     assert!(machine.look().is_err());
-    assert!(Gate::new().watch_machine(machine, Duration::from_secs(1)).is_err());
+    assert!(
+        Gate::new()
+            .watch_machine(machine, Duration::from_secs(1))
+            .is_err()
+    );
 }
 
 #[cfg(target_os = "linux")]
 #[test]
 fn this_machine_gives_sensible_figures() {
     let sample = Machine::new().look().unwrap();
-    assert!((0.0..=1.0).contains(&sample.cpu) && sample.load >= 0.0 && sample.memory > 1 << 20, "{sample:?}");
+    assert!(
+        (0.0..=1.0).contains(&sample.cpu) && sample.load >= 0.0 && sample.memory > 1 << 20,
+        "{sample:?}"
+    );
 }
 
-/// A tree of files in its own directory, which is removed on drop: a machine that is idle, and its control groups.
+/// A tree of files in its own directory, which is removed on drop: a machine that is idle, and its
+/// control groups.
 struct Tree(PathBuf);
 
 impl Tree {
     fn new(name: &str, files: &[(&str, &str)]) -> Self {
-        let root = std::env::temp_dir().join(format!("tidegate-cgroup-{name}-{}", std::process::id()));
+        let root =
+            std::env::temp_dir().join(format!("tidegate-cgroup-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
         let tree = Self(root);
         let machine = [
@@ -250,7 +327,10 @@ fn a_group_of_version_2_is_measured_by_its_own_limits() {
             ("cgroup/pods/memory.current", "900000\n"),
             ("cgroup/pods/memory.stat", "anon 5\ninactive_file 200000\n"),
             ("cgroup/pods/web/cpu.max", "50000 100000\n"),
-            ("cgroup/pods/web/cpu.stat", "usage_usec 1000000\nuser_usec 5\n"),
+            (
+                "cgroup/pods/web/cpu.stat",
+                "usage_usec 1000000\nuser_usec 5\n",
+            ),
         ],
     );
     let mut machine = tree.machine();
@@ -259,7 +339,10 @@ fn a_group_of_version_2_is_measured_by_its_own_limits() {
     assert_eq!((tree.limit(), sample.cpu.to_bits()), (Some(1_000_000), 0));
     tree.write("cgroup/pods/web/cpu.stat", "usage_usec 1250000\n");
     let quarter = tree.cpu(&mut machine, "101.00 50.00");
-    assert!((quarter - 0.5).abs() < 1e-9, "a quarter of a second, where half a second is allowed: {quarter}");
+    assert!(
+        (quarter - 0.5).abs() < 1e-9,
+        "a quarter of a second, where half a second is allowed: {quarter}"
+    );
     tree.write("cgroup/pods/web/cpu.stat", "usage_usec 9250000\n");
     assert!((tree.cpu(&mut machine, "102.00 50.00") - 1.0).abs() < 1e-9);
 }
@@ -269,7 +352,10 @@ fn a_group_of_version_1_is_measured_by_its_own_limits() {
     let tree = Tree::new(
         "v1",
         &[
-            ("proc/self/cgroup", "4:memory:/docker/7\n3:cpu,cpuacct:/docker/7\n1:name=systemd:/x\n"),
+            (
+                "proc/self/cgroup",
+                "4:memory:/docker/7\n3:cpu,cpuacct:/docker/7\n1:name=systemd:/x\n",
+            ),
             ("cgroup/memory/memory.limit_in_bytes", "1000000\n"),
             ("cgroup/memory/memory.usage_in_bytes", "500000\n"),
             ("cgroup/memory/memory.stat", "total_inactive_file 100000\n"),
@@ -280,7 +366,10 @@ fn a_group_of_version_1_is_measured_by_its_own_limits() {
     );
     let mut machine = tree.machine();
     let sample = machine.look().unwrap();
-    assert_eq!((sample.memory, tree.limit(), sample.cpu.to_bits()), (400_000, Some(1_000_000), 0));
+    assert_eq!(
+        (sample.memory, tree.limit(), sample.cpu.to_bits()),
+        (400_000, Some(1_000_000), 0)
+    );
     tree.write("cgroup/cpu,cpuacct/docker/7/cpuacct.usage", "2000000000\n");
     assert!((tree.cpu(&mut machine, "101.00 50.00") - 0.5).abs() < 1e-9);
 }
@@ -289,7 +378,11 @@ fn a_group_of_version_1_is_measured_by_its_own_limits() {
 fn without_limits_the_machine_alone_counts() {
     let tree = Tree::new(
         "none",
-        &[("proc/self/cgroup", "0::/\n"), ("cgroup/memory.max", "max\n"), ("cgroup/cpu.max", "max 100000\n")],
+        &[
+            ("proc/self/cgroup", "0::/\n"),
+            ("cgroup/memory.max", "max\n"),
+            ("cgroup/cpu.max", "max 100000\n"),
+        ],
     );
     let mut nowhere = Machine::at(tree.0.join("proc")).control_group("/nowhere");
     for machine in [&mut tree.machine(), &mut nowhere] {

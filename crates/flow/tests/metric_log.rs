@@ -25,14 +25,17 @@ struct Dir(PathBuf);
 
 impl Dir {
     fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("tidegate-metrics-{name}-{}", std::process::id()));
+        let dir =
+            std::env::temp_dir().join(format!("tidegate-metrics-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         Self(dir)
     }
 
     fn names(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.0).unwrap();
-        let mut names: Vec<_> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> = entries
+            .map(|e| e.unwrap().file_name().into_string().unwrap())
+            .collect();
         names.sort_unstable();
         names
     }
@@ -47,13 +50,19 @@ impl Drop for Dir {
 fn gate() -> (Gate, Arc<ManualTimer>) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(START)));
     let gate = Gate::builder().timer(timer.clone()).build();
-    gate.load(Rules { flow: vec![FlowRule::new("/foo|\nx", 3)], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        flow: vec![FlowRule::new("/foo|\nx", 3)],
+        ..Rules::default()
+    })
+    .unwrap();
     (gate, timer)
 }
 
 fn call(gate: &Gate, timer: &ManualTimer, times: usize) {
     let resource = gate.resource("/foo|\nx");
-    let calls: Vec<_> = (0..times).filter_map(|_| resource.entry().inbound().enter().ok()).collect();
+    let calls: Vec<_> = (0..times)
+        .filter_map(|_| resource.entry().inbound().enter().ok())
+        .collect();
     timer.advance(Duration::from_millis(40));
     drop(calls);
     timer.advance(Duration::from_millis(960));
@@ -69,7 +78,13 @@ fn each_second_has_its_lines_and_they_read_back() {
         log.record(&gate).unwrap();
     }
     assert_eq!(log.record(&gate).unwrap(), 0, "no second is written twice");
-    assert_eq!(dir.names(), ["my_app-metrics.log.2018-06-26", "my_app-metrics.log.2018-06-26.idx"]);
+    assert_eq!(
+        dir.names(),
+        [
+            "my_app-metrics.log.2018-06-26",
+            "my_app-metrics.log.2018-06-26.idx"
+        ]
+    );
     let text = fs::read_to_string(dir.0.join("my_app-metrics.log.2018-06-26")).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
@@ -83,16 +98,40 @@ fn each_second_has_its_lines_and_they_read_back() {
     );
     let index = fs::read(dir.0.join("my_app-metrics.log.2018-06-26.idx")).unwrap();
     assert_eq!(index.len(), 32);
-    assert_eq!(index[24..], (lines[0].len() as u64 + lines[1].len() as u64 + 2).to_be_bytes());
+    assert_eq!(
+        index[24..],
+        (lines[0].len() as u64 + lines[1].len() as u64 + 2).to_be_bytes()
+    );
 
     let find = |query: Query| read(&dir.0, log.app(), &query).unwrap().lines;
     assert_eq!(find(Query::default()).len(), 4);
-    let second = find(Query { resource: Some("/foo__x".into()), from: Some(START + 1), ..Query::default() });
+    let second = find(Query {
+        resource: Some("/foo__x".into()),
+        from: Some(START + 1),
+        ..Query::default()
+    });
     assert_eq!(second.iter().map(|line| line.pass).collect::<Vec<_>>(), [2]);
-    let first = find(Query { resource: Some(INBOUND.into()), to: Some(START + 1), ..Query::default() });
+    let first = find(Query {
+        resource: Some(INBOUND.into()),
+        to: Some(START + 1),
+        ..Query::default()
+    });
     assert_eq!(first.iter().map(|line| line.block).collect::<Vec<_>>(), [2]);
-    assert_eq!(find(Query { from: Some(START + 3), ..Query::default() }), []);
-    assert_eq!(find(Query { limit: Some(3), ..Query::default() }).len(), 3);
+    assert_eq!(
+        find(Query {
+            from: Some(START + 3),
+            ..Query::default()
+        }),
+        []
+    );
+    assert_eq!(
+        find(Query {
+            limit: Some(3),
+            ..Query::default()
+        })
+        .len(),
+        3
+    );
 }
 
 /// A clock that returns the last moment of a second while it is held.
@@ -104,7 +143,10 @@ struct Held {
 
 impl Clock for Held {
     fn now(&self) -> Nanos {
-        self.shown.lock().unwrap().unwrap_or_else(|| self.timer.now())
+        self.shown
+            .lock()
+            .unwrap()
+            .unwrap_or_else(|| self.timer.now())
     }
 }
 
@@ -117,7 +159,10 @@ impl Timer for Held {
 #[test]
 fn a_call_that_is_counted_after_its_second_was_written_is_not_lost() {
     let dir = Dir::new("late");
-    let timer = Arc::new(Held { timer: ManualTimer::new(Nanos::from_secs(START)), shown: Arc::default() });
+    let timer = Arc::new(Held {
+        timer: ManualTimer::new(Nanos::from_secs(START)),
+        shown: Arc::default(),
+    });
     let gate = Gate::builder().timer(timer.clone()).build();
     let mut log = MetricLog::open(&dir.0, "app").unwrap();
     let r = gate.resource("r");
@@ -134,7 +179,8 @@ fn a_call_that_is_counted_after_its_second_was_written_is_not_lost() {
     assert_eq!(lines.iter().map(|line| line.pass).sum::<u64>(), 2);
 }
 
-/// Polls until the condition holds, for minutes if necessary, because the logger's thread writes once a second.
+/// Polls until the condition holds, for minutes if necessary, because the logger's thread writes
+/// once a second.
 fn until(is_so: impl Fn() -> bool) {
     let so = (0..30_000).any(|_| {
         thread::park_timeout(Duration::from_millis(10));
@@ -144,8 +190,16 @@ fn until(is_so: impl Fn() -> bool) {
 }
 
 fn passed(dir: &Dir) -> Vec<u64> {
-    let query = Query { resource: Some("/foo__x".into()), ..Query::default() };
-    read(&dir.0, "app", &query).unwrap().lines.iter().map(|line| line.pass).collect()
+    let query = Query {
+        resource: Some("/foo__x".into()),
+        ..Query::default()
+    };
+    read(&dir.0, "app", &query)
+        .unwrap()
+        .lines
+        .iter()
+        .map(|line| line.pass)
+        .collect()
 }
 
 #[test]
@@ -165,8 +219,11 @@ fn a_logger_writes_each_second_and_the_rest_at_its_end() {
 fn a_program_that_lives_for_less_than_a_second_has_its_lines() {
     let dir = Dir::new("short");
     let (gate, _timer) = gate();
-    let logger =
-        gate.log_metrics(MetricLog::open(&dir.0, "app").unwrap(), |error| panic!("{error}")).unwrap();
+    let logger = gate
+        .log_metrics(MetricLog::open(&dir.0, "app").unwrap(), |error| {
+            panic!("{error}")
+        })
+        .unwrap();
     drop(gate.resource("/foo|\nx").enter());
     drop(logger);
     assert_eq!(passed(&dir), [1]);
@@ -189,12 +246,18 @@ fn a_log_that_cannot_be_written_reports_it_and_delays_no_call() {
         .unwrap();
     call(&gate, &timer, 1);
     let (kind, name) = failures.recv_timeout(Duration::from_mins(5)).unwrap();
-    assert_eq!((kind, name.as_deref()), (ErrorKind::NotFound, Some("tidegate-metrics")));
+    assert_eq!(
+        (kind, name.as_deref()),
+        (ErrorKind::NotFound, Some("tidegate-metrics"))
+    );
     // The thread now hangs, as on a disk that does not respond.
     for _ in 0..3 {
         call(&gate, &timer, 1);
     }
-    assert_eq!(gate.resource("/foo|\nx").node().seconds(gate.now()).len(), 4);
+    assert_eq!(
+        gate.resource("/foo|\nx").node().seconds(gate.now()).len(),
+        4
+    );
     drop(go_on);
     drop(logger);
 }
@@ -215,14 +278,20 @@ fn seconds_that_passed_between_two_writes_are_all_written() {
 fn files_are_bounded_in_size_and_number_and_days_are_apart() {
     let dir = Dir::new("bounds");
     let (gate, timer) = gate();
-    let mut log = MetricLog::open(&dir.0, "app").unwrap().max_bytes(200).max_files(4);
+    let mut log = MetricLog::open(&dir.0, "app")
+        .unwrap()
+        .max_bytes(200)
+        .max_files(4);
     for _ in 0..20 {
         call(&gate, &timer, 1);
         log.record(&gate).unwrap();
     }
     let names = dir.names();
     assert_eq!(names.len(), 8, "four files and their indices: {names:?}");
-    assert!(names.contains(&"app-metrics.log.2018-06-26.9".into()), "{names:?}");
+    assert!(
+        names.contains(&"app-metrics.log.2018-06-26.9".into()),
+        "{names:?}"
+    );
     timer.advance(Duration::from_hours(24));
     call(&gate, &timer, 1);
     log.record(&gate).unwrap();
@@ -230,7 +299,10 @@ fn files_are_bounded_in_size_and_number_and_days_are_apart() {
     assert_eq!(dir.names().len(), 8);
     // A new writer appends to the existing file.
     call(&gate, &timer, 1);
-    MetricLog::open(&dir.0, "app").unwrap().record(&gate).unwrap();
+    MetricLog::open(&dir.0, "app")
+        .unwrap()
+        .record(&gate)
+        .unwrap();
     assert!(dir.names().contains(&"app-metrics.log.2018-06-27.1".into()));
     let lines = read(&dir.0, "app", &Query::default()).unwrap().lines;
     assert!(lines.is_sorted_by_key(|line| line.at_ms));
@@ -244,11 +316,21 @@ fn a_torn_line_and_a_missing_index_lose_nothing_else() {
     call(&gate, &timer, 1);
     log.record(&gate).unwrap();
     let path = dir.0.join("app-metrics.log.2018-06-26");
-    fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"15299989050").unwrap();
-    let Found { lines, unreadable, .. } = read(&dir.0, "app", &Query::default()).unwrap();
+    fs::OpenOptions::new()
+        .append(true)
+        .open(&path)
+        .unwrap()
+        .write_all(b"15299989050")
+        .unwrap();
+    let Found {
+        lines, unreadable, ..
+    } = read(&dir.0, "app", &Query::default()).unwrap();
     assert_eq!((lines.len(), unreadable), (2, 1));
     fs::remove_file(dir.0.join("app-metrics.log.2018-06-26.idx")).unwrap();
-    let from = Query { from: Some(START), ..Query::default() };
+    let from = Query {
+        from: Some(START),
+        ..Query::default()
+    };
     assert_eq!(read(&dir.0, "app", &from).unwrap().lines.len(), 2);
 }
 
@@ -263,16 +345,28 @@ fn an_index_speeds_up_reading_and_a_wrong_one_only_slows_it() {
     }
     let path = dir.0.join("app-metrics.log.2018-06-26");
     let index = dir.0.join("app-metrics.log.2018-06-26.idx");
-    let last = Query { from: Some(START + 2), ..Query::default() };
-    // The reader skips everything before the indexed offset, so it does not count an unreadable line there.
+    let last = Query {
+        from: Some(START + 2),
+        ..Query::default()
+    };
+    // The reader skips everything before the indexed offset, so it does not count an unreadable
+    // line there.
     let text = fs::read_to_string(&path).unwrap();
-    fs::write(&path, text.replacen("15299989", "x", 1).replacen('\n', "0000000\n", 1)).unwrap();
+    fs::write(
+        &path,
+        text.replacen("15299989", "x", 1)
+            .replacen('\n', "0000000\n", 1),
+    )
+    .unwrap();
     assert_eq!(fs::read(&path).unwrap().len(), text.len());
     let found = read_files([&path], &last).unwrap();
     assert_eq!((found.lines.len(), found.unreadable), (2, 0));
     // One offset is in the middle of a line, and one is past the end of the file.
     for offset in [7_u64, 1 << 40] {
-        let entries: Vec<u8> = (0..3).flat_map(|n| [START + n, offset]).flat_map(u64::to_be_bytes).collect();
+        let entries: Vec<u8> = (0..3)
+            .flat_map(|n| [START + n, offset])
+            .flat_map(u64::to_be_bytes)
+            .collect();
         fs::write(&index, entries).unwrap();
         let found = read_files([&path], &last).unwrap();
         assert_eq!((found.lines.len(), found.unreadable), (2, 1));
@@ -291,11 +385,27 @@ fn files_in_any_order_read_as_one_log() {
     let path = |suffix: &str| dir.0.join(format!("app-metrics.log.2018-06-26{suffix}"));
     let all = read_files([path(".2"), path(""), path(".1")], &Query::default()).unwrap();
     assert_eq!(all, read(&dir.0, "app", &Query::default()).unwrap());
-    let first = Query { limit: Some(1), resource: Some("/foo__x".into()), ..Query::default() };
+    let first = Query {
+        limit: Some(1),
+        resource: Some("/foo__x".into()),
+        ..Query::default()
+    };
     let first = read_files([path(".2"), path("")], &first).unwrap();
-    assert_eq!(first.lines.iter().map(|line| line.at_ms).collect::<Vec<_>>(), [START * 1_000]);
-    let error = read_files([path(""), path(".7")], &Query::default()).unwrap_err().to_string();
-    assert!(error.starts_with("cannot read") && error.contains("2018-06-26.7"), "{error}");
+    assert_eq!(
+        first
+            .lines
+            .iter()
+            .map(|line| line.at_ms)
+            .collect::<Vec<_>>(),
+        [START * 1_000]
+    );
+    let error = read_files([path(""), path(".7")], &Query::default())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.starts_with("cannot read") && error.contains("2018-06-26.7"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -305,20 +415,42 @@ fn a_log_is_found_by_the_name_it_was_opened_with() {
     let mut log = MetricLog::open(&dir.0, "my.app").unwrap();
     call(&gate, &timer, 1);
     log.record(&gate).unwrap();
-    assert_eq!(dir.names()[0], "my-app-metrics.log.2018-06-26", "as Sentinel writes it");
+    assert_eq!(
+        dir.names()[0],
+        "my-app-metrics.log.2018-06-26",
+        "as Sentinel writes it"
+    );
     let found = read(&dir.0, "my.app", &Query::default()).unwrap();
     assert_eq!((found.lines.len(), found.files), (2, 1));
     let none = read(&dir.0, "other", &Query::default()).unwrap();
-    assert_eq!((none.lines.len(), none.files), (0, 0), "there is no log with that name");
+    assert_eq!(
+        (none.lines.len(), none.files),
+        (0, 0),
+        "there is no log with that name"
+    );
 }
 
 #[test]
 fn a_line_reads_back_as_it_was_written() {
-    let line = MetricLine { at_ms: 1_529_998_904_000, pass: 3, rt_ms: 7, ..MetricLine::default() };
-    let line = MetricLine { resource: "/foo/*".into(), ..line };
-    assert_eq!(line.to_string(), "1529998904000|2018-06-26 07:41:44|/foo/*|3|0|0|0|7|0|0|0");
+    let line = MetricLine {
+        at_ms: 1_529_998_904_000,
+        pass: 3,
+        rt_ms: 7,
+        ..MetricLine::default()
+    };
+    let line = MetricLine {
+        resource: "/foo/*".into(),
+        ..line
+    };
+    assert_eq!(
+        line.to_string(),
+        "1529998904000|2018-06-26 07:41:44|/foo/*|3|0|0|0|7|0|0|0"
+    );
     assert_eq!(line.to_string().parse(), Ok(line));
-    assert_eq!("1|2|3".parse::<MetricLine>(), Err(ParseLineError::Fields(3)));
+    assert_eq!(
+        "1|2|3".parse::<MetricLine>(),
+        Err(ParseLineError::Fields(3))
+    );
     assert!("x|d|r|1|2|3|4|5|6|7|8".parse::<MetricLine>().is_err());
 }
 
@@ -331,11 +463,35 @@ fn lines_of_older_writers_with_eight_to_ten_fields_are_read() {
         text.join("|").parse::<MetricLine>()
     };
     assert_eq!(of(11), Ok(line.clone()));
-    assert_eq!(of(10), Ok(MetricLine { class: 0, ..line.clone() }));
-    assert_eq!(of(9), Ok(MetricLine { class: 0, concurrency: 0, ..line.clone() }));
-    assert_eq!(of(8), Ok(MetricLine { class: 0, concurrency: 0, occupied: 0, ..line }));
+    assert_eq!(
+        of(10),
+        Ok(MetricLine {
+            class: 0,
+            ..line.clone()
+        })
+    );
+    assert_eq!(
+        of(9),
+        Ok(MetricLine {
+            class: 0,
+            concurrency: 0,
+            ..line.clone()
+        })
+    );
+    assert_eq!(
+        of(8),
+        Ok(MetricLine {
+            class: 0,
+            concurrency: 0,
+            occupied: 0,
+            ..line
+        })
+    );
     assert_eq!(of(7), Err(ParseLineError::Fields(7)));
-    assert_eq!(format!("{whole}|9").parse::<MetricLine>(), Err(ParseLineError::Fields(12)));
+    assert_eq!(
+        format!("{whole}|9").parse::<MetricLine>(),
+        Err(ParseLineError::Fields(12))
+    );
 }
 
 #[test]
@@ -349,7 +505,10 @@ fn dates_follow_the_calendar() {
         (1_735_689_600, "2025-01-01"),
         (4_107_542_400, "2100-03-01"),
     ] {
-        let line = MetricLine { at_ms: second * 1_000, ..MetricLine::default() };
+        let line = MetricLine {
+            at_ms: second * 1_000,
+            ..MetricLine::default()
+        };
         assert!(line.to_string().contains(&format!("|{date} ")), "{line}");
     }
 }

@@ -1,4 +1,5 @@
-//! An entry and its exit allocate nothing, whatever rules the resource has, once its minute is there.
+//! An entry and its exit allocate nothing, whatever rules the resource has, once its minute is
+//! there.
 #![cfg(not(loom))]
 
 use std::time::Duration;
@@ -12,8 +13,8 @@ use tidegate_flow::{
 
 /// Counts the allocations of a thousand calls on this thread.
 fn allocations(work: impl Fn()) -> u64 {
-    // The first entry compiles the rules and creates the thread's own structures. With traffic in a second second, the windows
-    // allocate their minutes.
+    // The first entry compiles the rules and creates the thread's own structures. With traffic in a
+    // second second, the windows allocate their minutes.
     (0..100).for_each(|_| work());
     measure(|| (0..1_000).for_each(|_| work())).count_total
 }
@@ -32,7 +33,10 @@ fn flow(threshold: u32) -> Vec<FlowRule> {
 
 #[test]
 fn the_counter_counts() {
-    assert_eq!(allocations(|| drop(std::hint::black_box(Box::new(5)))), 1_000);
+    assert_eq!(
+        allocations(|| drop(std::hint::black_box(Box::new(5)))),
+        1_000
+    );
 }
 
 #[test]
@@ -40,11 +44,25 @@ fn an_entry_and_its_exit_allocate_nothing() {
     let four_kinds = Rules {
         flow: flow(u32::MAX),
         isolation: vec![IsolationRule::new("abc", 1_000)],
-        breakers: vec![BreakerRule::new("abc", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5))],
-        system: vec![SystemRule { qps: Some(u64::MAX), ..SystemRule::default() }],
+        breakers: vec![BreakerRule::new(
+            "abc",
+            Trip::ErrorRatio { ratio: 0.5 },
+            Duration::from_secs(5),
+        )],
+        system: vec![SystemRule {
+            qps: Some(u64::MAX),
+            ..SystemRule::default()
+        }],
         ..Rules::default()
     };
-    for rules in [Rules::default(), Rules { flow: flow(u32::MAX), ..Rules::default() }, four_kinds] {
+    for rules in [
+        Rules::default(),
+        Rules {
+            flow: flow(u32::MAX),
+            ..Rules::default()
+        },
+        four_kinds,
+    ] {
         let (gate, move_time) = gate(rules);
         let resource = gate.resource("abc");
         let enter = || {
@@ -62,7 +80,10 @@ fn an_entry_and_its_exit_allocate_nothing() {
 
 #[test]
 fn an_entry_that_is_blocked_allocates_nothing_unless_it_is_counted_with_labels() {
-    let (gate, move_time) = gate(Rules { flow: flow(0), ..Rules::default() });
+    let (gate, move_time) = gate(Rules {
+        flow: flow(0),
+        ..Rules::default()
+    });
     let resource = gate.resource("abc");
     // A counter of the feature `metrics` owns the resource's name and the list of its labels.
     let counted = if cfg!(feature = "metrics") { 2_000 } else { 0 };

@@ -13,7 +13,10 @@ use proptest::prelude::*;
 use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, Event, Gate, Guard, Layout, ManualTimer, Resource,
-    rules::{AdaptiveRule, Aimd, Algorithm, Behaviour, FlowRule, IsolationRule, Origins, Rules, SystemRule},
+    rules::{
+        AdaptiveRule, Aimd, Algorithm, Behaviour, FlowRule, IsolationRule, Origins, Rules,
+        SystemRule,
+    },
 };
 
 const fn ms(ms: u64) -> Duration {
@@ -24,14 +27,21 @@ const fn ms(ms: u64) -> Duration {
 fn gate(rules: Rules) -> (Gate, Arc<ManualTimer>, Resource) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let layout = Layout::new(2, ms(1_000)).unwrap();
-    let gate = Gate::builder().timer(timer.clone()).layout(layout).unwrap().build();
+    let gate = Gate::builder()
+        .timer(timer.clone())
+        .layout(layout)
+        .unwrap()
+        .build();
     gate.load(rules).unwrap();
     let resource = gate.resource("r");
     (gate, timer, resource)
 }
 
 fn ten() -> Rules {
-    Rules { flow: vec![FlowRule::new("r", 10)], ..Rules::default() }
+    Rules {
+        flow: vec![FlowRule::new("r", 10)],
+        ..Rules::default()
+    }
 }
 
 fn enter_all(r: &Resource, calls: usize) -> Vec<Guard<'_>> {
@@ -39,13 +49,19 @@ fn enter_all(r: &Resource, calls: usize) -> Vec<Guard<'_>> {
 }
 
 fn prioritized(r: &Resource, calls: usize) -> Vec<Guard<'_>> {
-    (0..calls).filter_map(|_| r.entry().prioritized().enter().ok()).collect()
+    (0..calls)
+        .filter_map(|_| r.entry().prioritized().enter().ok())
+        .collect()
 }
 
 #[test]
 fn borrowed_units_count_where_the_bounds_are_high() {
     let isolation = vec![IsolationRule::new("r", 1_000)];
-    let rules = Rules { flow: vec![FlowRule::new("r", 200)], isolation, ..Rules::default() };
+    let rules = Rules {
+        flow: vec![FlowRule::new("r", 200)],
+        isolation,
+        ..Rules::default()
+    };
     let (_gate, timer, r) = gate(rules);
     assert_eq!(enter_all(&r, 300).len(), 200);
     timer.advance(ms(600));
@@ -61,7 +77,11 @@ fn a_wait_that_is_too_long_blocks() {
     let _inside = enter_all(&r, 10);
     timer.advance(ms(100));
     let blocked = r.entry().prioritized().enter().unwrap_err();
-    assert_eq!(blocked.kind(), BlockKind::Flow, "its slot would begin in 900 ms");
+    assert_eq!(
+        blocked.kind(),
+        BlockKind::Flow,
+        "its slot would begin in 900 ms"
+    );
     assert_eq!(blocked.retry_after(), Some(ms(900)));
 }
 
@@ -75,10 +95,18 @@ fn ten_borrow_the_next_slot_and_fill_the_window_that_it_begins() {
     assert_eq!(r.node().in_flight(), 10, "a waiting call is in flight");
     assert!(waiting.iter().all(|guard| guard.delay() == ms(400)));
     let counts = r.node().counts(gate.now());
-    assert_eq!((counts.pass, counts.occupied, counts.block), (10, 10, 1), "they pass in their slot");
+    assert_eq!(
+        (counts.pass, counts.occupied, counts.block),
+        (10, 10, 1),
+        "they pass in their slot"
+    );
     timer.advance(ms(400));
     let blocked = r.enter().unwrap_err();
-    assert_eq!(r.node().counts(gate.now()).pass, 10, "the units of the first slot have left the window");
+    assert_eq!(
+        r.node().counts(gate.now()).pass,
+        10,
+        "the units of the first slot have left the window"
+    );
     assert_eq!(r.node().in_flight(), 10);
     drop(waiting);
     assert_eq!(r.node().in_flight(), 0);
@@ -102,7 +130,9 @@ fn a_longer_or_shorter_wait_can_be_configured() {
     for (longest, waits) in [(ms(901), 1), (ms(900), 0)] {
         let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
         let layout = Layout::new(2, ms(1_000)).unwrap();
-        let builder = Gate::builder().timer(timer.clone()).max_priority_wait(longest);
+        let builder = Gate::builder()
+            .timer(timer.clone())
+            .max_priority_wait(longest);
         let gate = builder.layout(layout).unwrap().build();
         gate.load(ten()).unwrap();
         let r = gate.resource("r");
@@ -136,7 +166,10 @@ fn a_call_that_ends_before_its_slot_leaves_nothing_in_flight() {
     drop(prioritized(&r, 3));
     assert_eq!(r.node().in_flight(), 0);
     timer.advance(ms(400));
-    assert_eq!((r.node().in_flight(), r.node().counts(gate.now()).pass), (0, 3));
+    assert_eq!(
+        (r.node().in_flight(), r.node().counts(gate.now()).pass),
+        (0, 3)
+    );
 }
 
 #[test]
@@ -163,11 +196,19 @@ fn an_async_entry_sleeps_until_its_slot_begins_and_gives_it_back_when_dropped() 
 
 #[test]
 fn what_is_borrowed_counts_in_flight_for_other_rules() {
-    let isolated = Rules { isolation: vec![IsolationRule::new("r", 3)], ..ten() };
+    let isolated = Rules {
+        isolation: vec![IsolationRule::new("r", 3)],
+        ..ten()
+    };
     let adaptive = AdaptiveRule::new("r", Algorithm::Aimd(Aimd::default())).bounds(3, 3);
-    let adaptive = Rules { adaptive: vec![adaptive], ..ten() };
-    let in_flight =
-        Rules { flow: vec![FlowRule::new("r", 10), FlowRule::in_flight("r", 3)], ..Rules::default() };
+    let adaptive = Rules {
+        adaptive: vec![adaptive],
+        ..ten()
+    };
+    let in_flight = Rules {
+        flow: vec![FlowRule::new("r", 10), FlowRule::in_flight("r", 3)],
+        ..Rules::default()
+    };
     for rules in [isolated, adaptive, in_flight] {
         let (_gate, timer, r) = gate(rules);
         for _ in 0..10 {
@@ -184,8 +225,14 @@ fn what_is_borrowed_counts_in_flight_for_other_rules() {
 
 #[test]
 fn a_system_rule_also_holds_in_a_borrowed_slot() {
-    let system = SystemRule { qps: Some(12), ..SystemRule::default() };
-    let (gate, timer, r) = gate(Rules { system: vec![system], ..ten() });
+    let system = SystemRule {
+        qps: Some(12),
+        ..SystemRule::default()
+    };
+    let (gate, timer, r) = gate(Rules {
+        system: vec![system],
+        ..ten()
+    });
     let other = gate.resource("other");
     for _ in 0..10 {
         drop(r.entry().inbound().enter().unwrap());
@@ -193,17 +240,28 @@ fn a_system_rule_also_holds_in_a_borrowed_slot() {
     timer.advance(ms(600));
     assert!(other.entry().inbound().count(2).enter().is_ok());
     // In the next slot those ten units have left the window, but these two have not.
-    let waiting: Vec<_> = (0..10).filter_map(|_| r.entry().inbound().prioritized().enter().ok()).collect();
-    assert_eq!(waiting.len(), 0, "a system rule lends nothing: the second already has twelve units");
+    let waiting: Vec<_> = (0..10)
+        .filter_map(|_| r.entry().inbound().prioritized().enter().ok())
+        .collect();
+    assert_eq!(
+        waiting.len(),
+        0,
+        "a system rule lends nothing: the second already has twelve units"
+    );
     timer.advance(ms(400));
-    let inside: Vec<_> = (0..12).filter_map(|_| r.entry().inbound().prioritized().enter().ok()).collect();
+    let inside: Vec<_> = (0..12)
+        .filter_map(|_| r.entry().inbound().prioritized().enter().ok())
+        .collect();
     assert_eq!(inside.len(), 10);
 }
 
 #[test]
 fn origins_borrow_from_their_own_window_and_throttles_never_borrow() {
     let only = FlowRule::new("r", 2).origins(Origins::Only("app".into()));
-    let (_gate, timer, r) = gate(Rules { flow: vec![only], ..Rules::default() });
+    let (_gate, timer, r) = gate(Rules {
+        flow: vec![only],
+        ..Rules::default()
+    });
     let app = || r.entry().origin("app");
     drop((app().enter().unwrap(), app().enter().unwrap()));
     timer.advance(ms(600));
@@ -213,7 +271,10 @@ fn origins_borrow_from_their_own_window_and_throttles_never_borrow() {
     assert_eq!((0..5).filter(|_| app().enter().is_ok()).count(), 1);
 
     let throttle = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(0) });
-    let (_gate, _timer, r) = gate(Rules { flow: vec![throttle], ..Rules::default() });
+    let (_gate, _timer, r) = gate(Rules {
+        flow: vec![throttle],
+        ..Rules::default()
+    });
     assert!(r.enter().is_ok() && r.entry().prioritized().enter().is_err());
 }
 
@@ -245,7 +306,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..ProptestConfig::default() })]
 
-    /// Compares with a plain list of starts: the slots of a window never contain more starts than the threshold.
+    /// Compares with a plain list of starts: the slots of a window never contain more starts than
+    /// the threshold.
     #[test]
     fn no_window_starts_more_calls_than_its_threshold(steps in prop::collection::vec(step(), 1..120), slots in 1..5_u32, strict: bool) {
         let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));

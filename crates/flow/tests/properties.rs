@@ -25,22 +25,29 @@ fn calls() -> impl Strategy<Value = Vec<(i64, u32)>> {
     prop::collection::vec((later, 1..4_u32), 1..120)
 }
 
-/// A rate admits exactly the calls that fit with those admitted in `span` slots of 100 ms, and the reported waits are
-/// correct.
+/// A rate admits exactly the calls that fit with those admitted in `span` slots of 100 ms, and the
+/// reported waits are correct.
 fn check_rate(
     rule: FlowRule,
     threshold: u32,
     span: u64,
     calls: Vec<(i64, u32)>,
 ) -> Result<(), TestCaseError> {
-    let (r, timer) = resource(Rules { flow: vec![rule], ..Rules::default() });
+    let (r, timer) = resource(Rules {
+        flow: vec![rule],
+        ..Rules::default()
+    });
     let (mut now, mut newest) = (START, 0);
     let mut admitted: Vec<(u64, u64)> = Vec::new();
     for (later, n) in calls {
         now = now.saturating_add_signed(later);
         timer.set(Nanos::from_millis(now));
         newest = newest.max(now / 100);
-        let used: u64 = admitted.iter().filter(|(slot, _)| slot + span > newest).map(|(_, n)| n).sum();
+        let used: u64 = admitted
+            .iter()
+            .filter(|(slot, _)| slot + span > newest)
+            .map(|(_, n)| n)
+            .sum();
         let fits = used + u64::from(n) <= u64::from(threshold);
         match r.entry().count(n).enter() {
             Ok(_) => {
@@ -51,11 +58,15 @@ fn check_rate(
                 prop_assert!(!fits, "{n} at {now} with {used} used");
                 prop_assert_eq!(blocked.retry_after().is_some(), n <= threshold);
                 if let Some(wait) = blocked.retry_after() {
-                    // A query takes nothing. It is refused one nanosecond early and admitted in time.
+                    // A query takes nothing. It is refused one nanosecond early and admitted in
+                    // time.
                     let at = Nanos::from_millis(now).saturating_add(wait.into());
                     let free = |slot: u64| {
-                        let used: u64 =
-                            admitted.iter().filter(|(s, _)| s + span > slot).map(|(_, n)| n).sum();
+                        let used: u64 = admitted
+                            .iter()
+                            .filter(|(s, _)| s + span > slot)
+                            .map(|(_, n)| n)
+                            .sum();
                         used + u64::from(n) <= u64::from(threshold)
                     };
                     prop_assert!(free(at.get() / 100_000_000));
@@ -80,8 +91,8 @@ proptest! {
         check_rate(rule, threshold, slots + u64::from(strict), calls)?;
     }
 
-    /// An addition admits small calls far from a high threshold. Large calls, and calls near the threshold, check
-    /// first.
+    /// An addition admits small calls far from a high threshold. Large calls, and calls near the
+    /// threshold, check first.
     #[test]
     fn a_high_rate_admits_the_same_near_it_and_far_from_it(
         calls in calls(),
@@ -191,7 +202,14 @@ struct Plain {
 impl Default for Plain {
     fn default() -> Self {
         let state = BreakerState::Closed;
-        Self { state, until: 0, good: 0, calls: Vec::new(), min_calls: 0, probes: 0 }
+        Self {
+            state,
+            until: 0,
+            good: 0,
+            calls: Vec::new(),
+            min_calls: 0,
+            probes: 0,
+        }
     }
 }
 
@@ -216,7 +234,11 @@ impl Plain {
             return;
         }
         self.calls.push((now / 100, failed));
-        let seen: Vec<_> = self.calls.iter().filter(|(slot, _)| slot + 10 > now / 100).collect();
+        let seen: Vec<_> = self
+            .calls
+            .iter()
+            .filter(|(slot, _)| slot + 10 > now / 100)
+            .collect();
         let bad = seen.iter().filter(|(_, failed)| *failed).count();
         if seen.len() >= self.min_calls && bad * 2 > seen.len() {
             self.open(now);

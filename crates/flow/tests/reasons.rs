@@ -7,24 +7,34 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, BlockReason, Gate, ManualTimer,
     rules::{
-        AdaptiveRule, Algorithm, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure,
-        ParamKey, ParamMeasure, Rules, SystemRule, Trip, Vegas,
+        AdaptiveRule, Algorithm, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule,
+        Measure, ParamKey, ParamMeasure, Rules, SystemRule, Trip, Vegas,
     },
 };
 
 fn gate(rules: Rules) -> Gate {
-    let gate = Gate::builder().timer(ManualTimer::new(Nanos::from_secs(1_000))).build();
+    let gate = Gate::builder()
+        .timer(ManualTimer::new(Nanos::from_secs(1_000)))
+        .build();
     gate.load(rules).unwrap();
     gate
 }
 
-/// The kind and the reason of the first entry that is blocked, of entries with these units that stay in flight.
+/// The kind and the reason of the first entry that is blocked, of entries with these units that
+/// stay in flight.
 fn first(rules: Rules, units: u32) -> (BlockKind, BlockReason) {
     let gate = gate(rules);
     let r = gate.resource("r");
     let mut held = Vec::new();
     loop {
-        match r.entry().count(units).origin("o").arg("a").inbound().enter() {
+        match r
+            .entry()
+            .count(units)
+            .origin("o")
+            .arg("a")
+            .inbound()
+            .enter()
+        {
             Ok(guard) => held.push(guard),
             Err(blocked) => {
                 assert_eq!(r.blocked(), [(blocked.reason(), u64::from(units))]);
@@ -37,56 +47,141 @@ fn first(rules: Rules, units: u32) -> (BlockKind, BlockReason) {
 
 #[test]
 fn each_rule_gives_its_reason() {
-    let flow = |rule| Rules { flow: vec![rule], ..Rules::default() };
-    let param = |measure| Rules {
-        hot_params: vec![HotParamRule { measure, ..HotParamRule::new("r", ParamKey::Index(0), 5).burst(2) }],
+    let flow = |rule| Rules {
+        flow: vec![rule],
         ..Rules::default()
     };
-    let in_flight = FlowRule { measure: Measure::InFlight, ..FlowRule::new("r", 5) };
-    let throttle = ParamMeasure::Throttle { max_wait: Duration::ZERO };
-    let isolation = Rules { isolation: vec![IsolationRule::new("r", 5)], ..Rules::default() };
+    let param = |measure| Rules {
+        hot_params: vec![HotParamRule {
+            measure,
+            ..HotParamRule::new("r", ParamKey::Index(0), 5).burst(2)
+        }],
+        ..Rules::default()
+    };
+    let in_flight = FlowRule {
+        measure: Measure::InFlight,
+        ..FlowRule::new("r", 5)
+    };
+    let throttle = ParamMeasure::Throttle {
+        max_wait: Duration::ZERO,
+    };
+    let isolation = Rules {
+        isolation: vec![IsolationRule::new("r", 5)],
+        ..Rules::default()
+    };
     let adaptive = Rules {
         adaptive: vec![AdaptiveRule::new("r", Algorithm::Vegas(Vegas::default()))],
         ..Rules::default()
     };
-    let authority = Rules { authority: vec![AuthorityRule::deny("r", ["o"])], ..Rules::default() };
-    let system =
-        Rules { system: vec![SystemRule { qps: Some(5), ..SystemRule::default() }], ..Rules::default() };
+    let authority = Rules {
+        authority: vec![AuthorityRule::deny("r", ["o"])],
+        ..Rules::default()
+    };
+    let system = Rules {
+        system: vec![SystemRule {
+            qps: Some(5),
+            ..SystemRule::default()
+        }],
+        ..Rules::default()
+    };
     for (rules, units, kind, reason) in [
-        (flow(FlowRule::new("r", 5)), 1, BlockKind::Flow, BlockReason::Quota),
-        (flow(FlowRule::new("r", 5)), 5, BlockKind::Flow, BlockReason::Quota),
-        (flow(FlowRule::new("r", 5)), 6, BlockKind::Flow, BlockReason::TooLarge),
-        (flow(in_flight.clone()), 5, BlockKind::Flow, BlockReason::InFlight),
+        (
+            flow(FlowRule::new("r", 5)),
+            1,
+            BlockKind::Flow,
+            BlockReason::Quota,
+        ),
+        (
+            flow(FlowRule::new("r", 5)),
+            5,
+            BlockKind::Flow,
+            BlockReason::Quota,
+        ),
+        (
+            flow(FlowRule::new("r", 5)),
+            6,
+            BlockKind::Flow,
+            BlockReason::TooLarge,
+        ),
+        (
+            flow(in_flight.clone()),
+            5,
+            BlockKind::Flow,
+            BlockReason::InFlight,
+        ),
         (flow(in_flight), 6, BlockKind::Flow, BlockReason::TooLarge),
-        (param(ParamMeasure::Rate), 7, BlockKind::HotParam, BlockReason::Quota),
-        (param(ParamMeasure::Rate), 8, BlockKind::HotParam, BlockReason::TooLarge),
-        (param(ParamMeasure::InFlight), 5, BlockKind::HotParam, BlockReason::InFlight),
+        (
+            param(ParamMeasure::Rate),
+            7,
+            BlockKind::HotParam,
+            BlockReason::Quota,
+        ),
+        (
+            param(ParamMeasure::Rate),
+            8,
+            BlockKind::HotParam,
+            BlockReason::TooLarge,
+        ),
+        (
+            param(ParamMeasure::InFlight),
+            5,
+            BlockKind::HotParam,
+            BlockReason::InFlight,
+        ),
         (param(throttle), 1, BlockKind::HotParam, BlockReason::Quota),
-        (param(throttle), 6, BlockKind::HotParam, BlockReason::TooLarge),
+        (
+            param(throttle),
+            6,
+            BlockKind::HotParam,
+            BlockReason::TooLarge,
+        ),
         (isolation, 1, BlockKind::Isolation, BlockReason::InFlight),
         (adaptive, 1, BlockKind::Adaptive, BlockReason::InFlight),
         (authority, 1, BlockKind::Authority, BlockReason::DenyListed),
         (system, 1, BlockKind::System, BlockReason::Overloaded),
     ] {
-        assert_eq!(first(rules.clone(), units), (kind, reason), "{units} of {rules:?}");
+        assert_eq!(
+            first(rules.clone(), units),
+            (kind, reason),
+            "{units} of {rules:?}"
+        );
     }
 }
 
 #[test]
 fn an_open_breaker_is_a_reason_and_reasons_add_up() {
-    let breaker = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_secs(5)).min_calls(1);
-    let gate = gate(Rules { breakers: vec![breaker], flow: vec![FlowRule::new("r", 5)], ..Rules::default() });
+    let breaker =
+        BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_secs(5)).min_calls(1);
+    let gate = gate(Rules {
+        breakers: vec![breaker],
+        flow: vec![FlowRule::new("r", 5)],
+        ..Rules::default()
+    });
     let r = gate.resource("r");
     assert!(r.blocked().is_empty());
     assert!(r.entry().count(9).enter().is_err());
     r.enter().unwrap().mark_failed();
     assert_eq!(r.enter().unwrap_err().reason(), BlockReason::BreakerOpen);
     assert!(r.entry().count(3).enter().is_err());
-    assert_eq!(r.blocked(), [(BlockReason::TooLarge, 9), (BlockReason::BreakerOpen, 4)]);
-    let names: Vec<_> = BlockReason::ALL.into_iter().map(BlockReason::name).collect();
+    assert_eq!(
+        r.blocked(),
+        [(BlockReason::TooLarge, 9), (BlockReason::BreakerOpen, 4)]
+    );
+    let names: Vec<_> = BlockReason::ALL
+        .into_iter()
+        .map(BlockReason::name)
+        .collect();
     assert_eq!(
         names,
-        ["quota", "too-large", "in-flight", "table-full", "deny-listed", "overloaded", "breaker-open"]
+        [
+            "quota",
+            "too-large",
+            "in-flight",
+            "table-full",
+            "deny-listed",
+            "overloaded",
+            "breaker-open"
+        ]
     );
 }
 
@@ -96,17 +191,38 @@ fn a_value_without_a_place_is_refused_for_the_full_table() {
         .duration(Duration::from_mins(1))
         .max_values(1)
         .deny_when_full();
-    let gate = gate(Rules { hot_params: vec![rule], ..Rules::default() });
+    let gate = gate(Rules {
+        hot_params: vec![rule],
+        ..Rules::default()
+    });
     let r = gate.resource("r");
     let values: Vec<String> = (0..200).map(|at| format!("value {at}")).collect();
     let reasons: Vec<_> = values
         .iter()
-        .filter_map(|value| r.entry().arg(&**value).enter().err().map(|blocked| blocked.reason()))
+        .filter_map(|value| {
+            r.entry()
+                .arg(&**value)
+                .enter()
+                .err()
+                .map(|blocked| blocked.reason())
+        })
         .collect();
     assert!(
-        !reasons.is_empty() && reasons.iter().all(|reason| *reason == BlockReason::TableFull),
+        !reasons.is_empty()
+            && reasons
+                .iter()
+                .all(|reason| *reason == BlockReason::TableFull),
         "{reasons:?}"
     );
-    assert_eq!(r.entry().arg(&*values[0]).enter().unwrap_err().reason(), BlockReason::Quota);
-    assert_eq!(r.blocked(), [(BlockReason::Quota, 1), (BlockReason::TableFull, reasons.len() as u64)]);
+    assert_eq!(
+        r.entry().arg(&*values[0]).enter().unwrap_err().reason(),
+        BlockReason::Quota
+    );
+    assert_eq!(
+        r.blocked(),
+        [
+            (BlockReason::Quota, 1),
+            (BlockReason::TableFull, reasons.len() as u64)
+        ]
+    );
 }

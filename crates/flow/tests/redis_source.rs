@@ -17,13 +17,16 @@ use tidegate_flow::{
 };
 use tidegate_redis_servers::Server;
 
-/// How long a test waits for an event that normally takes about a second. On a busy machine a server may stall for
-/// minutes.
+/// How long a test waits for an event that normally takes about a second. On a busy machine a
+/// server may stall for minutes.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Returns a connection for commands of the test.
 fn connect(server: &Server) -> Connection {
-    Client::open(server.address()).unwrap().get_connection().expect("redis-server answers")
+    Client::open(server.address())
+        .unwrap()
+        .get_connection()
+        .expect("redis-server answers")
 }
 
 fn flow(count: u32) -> String {
@@ -36,7 +39,10 @@ fn change(redis: &mut Connection, value: &str) {
 }
 
 /// Follows a source once its server answers in time.
-fn follow(gate: &Gate, source: impl Fn() -> RedisSource) -> (Follower, Receiver<Result<(), String>>) {
+fn follow(
+    gate: &Gate,
+    source: impl Fn() -> RedisSource,
+) -> (Follower, Receiver<Result<(), String>>) {
     for _ in 0..100 {
         let (report, reports) = mpsc::channel();
         let report = move |result: Result<(), &SourceError>| {
@@ -58,9 +64,14 @@ struct Followed {
 impl Followed {
     fn new(server: &Server) -> Self {
         let gate = Gate::new();
-        let source = || RedisSource::sentinel(&server.address(), "rules:flow", "rules", Kind::Flow).unwrap();
+        let source =
+            || RedisSource::sentinel(&server.address(), "rules:flow", "rules", Kind::Flow).unwrap();
         let (follower, reports) = follow(&gate, source);
-        Self { gate, follower, reports }
+        Self {
+            gate,
+            follower,
+            reports,
+        }
     }
 
     fn next(&self) -> Result<(), String> {
@@ -96,11 +107,19 @@ fn a_key_is_loaded_and_followed_and_a_bad_rule_is_refused_whole() {
     change(&mut redis, &flow(2));
     assert_eq!(followed.load(), [FlowRule::new("abc", 2)]);
 
-    change(&mut redis, r#"[{"resource":"abc","count":3},{"resource":"abc","count":-1}]"#);
+    change(
+        &mut redis,
+        r#"[{"resource":"abc","count":3},{"resource":"abc","count":-1}]"#,
+    );
     let said = followed.failure("the threshold is -1");
     assert!(said.contains("the Redis key rules:flow"), "{said}");
-    assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 2)], "the previous rules stay active");
-    // The failure is recorded before it is reported. It is still set, or a stalled server has set another one.
+    assert_eq!(
+        followed.gate.rules().flow,
+        [FlowRule::new("abc", 2)],
+        "the previous rules stay active"
+    );
+    // The failure is recorded before it is reported. It is still set, or a stalled server has set
+    // another one.
     assert!(followed.follower.failure().is_some());
 
     // Without a message the change takes a little longer.
@@ -128,7 +147,11 @@ impl Monitor {
 
     fn line(&mut self) -> String {
         let mut line = String::new();
-        assert_ne!(self.0.read_line(&mut line).unwrap(), 0, "the server is gone");
+        assert_ne!(
+            self.0.read_line(&mut line).unwrap(),
+            0,
+            "the server is gone"
+        );
         line.trim_end().into()
     }
 
@@ -136,7 +159,9 @@ impl Monitor {
     fn next<'c>(&mut self, commands: &[&'c str]) -> &'c str {
         loop {
             let line = self.line();
-            if let Some(command) = commands.iter().find(|command| line.contains(&format!("] \"{command}\"")))
+            if let Some(command) = commands
+                .iter()
+                .find(|command| line.contains(&format!("] \"{command}\"")))
             {
                 return command;
             }
@@ -151,16 +176,18 @@ fn a_message_wakes_a_source_that_waits() {
     change(&mut redis, &flow(0));
     let followed = Followed::new(&server);
     let mut monitor = Monitor::new(&server);
-    // The message caused the read after it if the source was subscribed since the previous read, that is, if it neither
-    // subscribed nor unsubscribed between the two reads. A message that arrives as the wait ends, or while the machine
-    // stalls, finds no subscriber. Fifty such messages in a row are very unlikely.
+    // The message caused the read after it if the source was subscribed since the previous read,
+    // that is, if it neither subscribed nor unsubscribed between the two reads. A message that
+    // arrives as the wait ends, or while the machine stalls, finds no subscriber. Fifty such
+    // messages in a row are very unlikely.
     let is_woken = (1..=50).any(|round| {
         // After a read that found a change, the source reads once more before it waits.
         for command in ["UNSUBSCRIBE", "SUBSCRIBE", "GET"] {
             monitor.next(&[command]);
         }
         change(&mut redis, &flow(round));
-        let was_listening = monitor.next(&["SUBSCRIBE", "GET", "UNSUBSCRIBE", "PUBLISH"]) == "PUBLISH";
+        let was_listening =
+            monitor.next(&["SUBSCRIBE", "GET", "UNSUBSCRIBE", "PUBLISH"]) == "PUBLISH";
         let woken = was_listening && monitor.next(&["SUBSCRIBE", "GET", "UNSUBSCRIBE"]) == "GET";
         assert_eq!(followed.load(), [FlowRule::new("abc", round)]);
         woken
@@ -179,7 +206,11 @@ fn a_key_with_all_rules_as_yaml_is_followed() {
     };
     change(&mut redis, &rules(1));
     let gate = Gate::new();
-    gate.load(Rules { flow: vec![FlowRule::new("gone", 1)], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        flow: vec![FlowRule::new("gone", 1)],
+        ..Rules::default()
+    })
+    .unwrap();
     let source = || RedisSource::yaml(&server.address(), "rules:flow", "rules").unwrap();
     let (follower, reports) = follow(&gate, source);
     let loaded = |n: u32| Rules {
@@ -188,7 +219,11 @@ fn a_key_with_all_rules_as_yaml_is_followed() {
         ..Rules::default()
     };
     assert_eq!(gate.rules(), loaded(1));
-    let followed = Followed { gate, follower, reports };
+    let followed = Followed {
+        gate,
+        follower,
+        reports,
+    };
     change(&mut redis, &rules(2));
     followed.load();
     assert_eq!(followed.gate.rules(), loaded(2));
@@ -201,7 +236,11 @@ fn a_server_that_comes_back_is_followed_again() {
     let followed = Followed::new(&server);
     server.kill();
     followed.next().unwrap_err();
-    assert_eq!(followed.gate.rules().flow, [FlowRule::new("abc", 1)], "the previous rules stay active");
+    assert_eq!(
+        followed.gate.rules().flow,
+        [FlowRule::new("abc", 1)],
+        "the previous rules stay active"
+    );
     server.start_again();
     change(&mut connect(&server), &flow(2));
     // In between the server may be up while the key is not set yet.
@@ -211,7 +250,8 @@ fn a_server_that_comes_back_is_followed_again() {
 #[test]
 fn an_unreachable_source_is_refused_at_start() {
     assert!(RedisSource::yaml("nonsense", "key", "channel").is_err());
-    let nobody = RedisSource::yaml("redis+unix:///nonexistent/redis.sock", "key", "channel").unwrap();
+    let nobody =
+        RedisSource::yaml("redis+unix:///nonexistent/redis.sock", "key", "channel").unwrap();
     let gate = Gate::new();
     let error = gate.follow(nobody, |_| ()).unwrap_err().to_string();
     assert!(error.starts_with("the Redis key key: "), "{error}");

@@ -41,19 +41,25 @@ impl Server {
                     line.clear();
                     stream.read_line(&mut line).unwrap();
                     let line = line.to_ascii_lowercase();
-                    length =
-                        line.strip_prefix("content-length:").map_or(length, |n| n.trim().parse().unwrap());
+                    length = line
+                        .strip_prefix("content-length:")
+                        .map_or(length, |n| n.trim().parse().unwrap());
                 }
                 let mut body = vec![0; length];
                 stream.read_exact(&mut body).unwrap();
                 let status = its.load(Ordering::Relaxed);
-                let answer =
-                    format!("HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{{}}");
+                let answer = format!(
+                    "HTTP/1.1 {status} x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{{}}"
+                );
                 let _ = stream.get_mut().write_all(answer.as_bytes());
                 let _ = tell.send(String::from_utf8(body).unwrap());
             }
         });
-        Self { address, status, bodies }
+        Self {
+            address,
+            status,
+            bodies,
+        }
     }
 
     fn follow(&self, gate: &Gate) -> Reporter {
@@ -89,8 +95,12 @@ fn gate() -> (Gate, ManualTimer) {
 fn a_second_is_reported_after_it_ended_until_the_server_confirms_it() {
     let (gate, timer) = gate();
     let breaker = BreakerRule::new("db", Trip::ErrorCount { count: 1 }, Duration::from_secs(5));
-    gate.load(Rules { flow: vec![FlowRule::new("db", 2)], breakers: vec![breaker], ..Rules::default() })
-        .unwrap();
+    gate.load(Rules {
+        flow: vec![FlowRule::new("db", 2)],
+        breakers: vec![breaker],
+        ..Rules::default()
+    })
+    .unwrap();
     let db = gate.resource("db");
     let held = db.enter().unwrap();
     drop(db.enter().unwrap());
@@ -98,12 +108,19 @@ fn a_second_is_reported_after_it_ended_until_the_server_confirms_it() {
     let server = Server::start(503);
     let _reporter = server.follow(&gate);
     let report: Value = serde_json::from_str(&server.body()).unwrap();
-    assert_eq!(seconds(&report), [] as [Value; 0], "the second has not ended");
+    assert_eq!(
+        seconds(&report),
+        [] as [Value; 0],
+        "the second has not ended"
+    );
     timer.advance(Duration::from_secs(1));
     let report = server.report(|seconds| !seconds.is_empty());
     assert_eq!(seconds(&report), [json!([1_000, 2, 1, 0, 1, 0, 2])]);
     let db_of = &report["resources"][0];
-    assert_eq!((&db_of["in_flight"], &db_of["breakers"][0][1]), (&json!(1), &json!("closed")));
+    assert_eq!(
+        (&db_of["in_flight"], &db_of["breakers"][0][1]),
+        (&json!(1), &json!("closed"))
+    );
     // The server was away: the next report has the same second again, with those after it.
     timer.advance(Duration::from_secs(2));
     drop(held);
@@ -113,7 +130,8 @@ fn a_second_is_reported_after_it_ended_until_the_server_confirms_it() {
     assert_eq!((&first[0], &last[4]), (&json!(1_000), &json!(1)));
     server.status.store(200, Ordering::Relaxed);
     server.report(<[Value]>::is_empty);
-    // More than a minute back is forgotten. A report that was made before is the first of these two.
+    // More than a minute back is forgotten. A report that was made before is the first of these
+    // two.
     drop(db.enter().unwrap());
     timer.advance(Duration::from_secs(90));
     for _ in 0..2 {

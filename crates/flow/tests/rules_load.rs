@@ -7,8 +7,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, BreakerState, Gate, ManualTimer, Resource,
     rules::{
-        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, ParamMeasure,
-        Relation, Rules, SystemRule, Target, Trip,
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey,
+        ParamMeasure, Relation, Rules, SystemRule, Target, Trip,
     },
 };
 
@@ -20,7 +20,10 @@ fn gate() -> (Gate, Arc<ManualTimer>) {
 #[test]
 fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
     let (gate, _timer) = gate();
-    let good = Rules { flow: vec![FlowRule::new("r", 1)], ..Rules::default() };
+    let good = Rules {
+        flow: vec![FlowRule::new("r", 1)],
+        ..Rules::default()
+    };
     gate.load(good.clone()).unwrap();
     let second = Duration::from_secs(1);
     let bad = Rules {
@@ -33,7 +36,10 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
             FlowRule::new("r", 1).interval(Duration::ZERO),
             FlowRule::new("r", 1).interval(Duration::from_nanos(5)),
             FlowRule::in_flight("r", 1).behaviour(Behaviour::Throttle { max_wait: second }),
-            FlowRule::new("r", 1).behaviour(Behaviour::WarmUp { period: second, cold_factor: 1.0 }),
+            FlowRule::new("r", 1).behaviour(Behaviour::WarmUp {
+                period: second,
+                cold_factor: 1.0,
+            }),
             FlowRule::new("r", 1).origins(Origins::Only(String::new())),
             // This would close the group around the pattern and match more than whole names.
             FlowRule::new(Target::Pattern("a)|(?:b".into()), 1),
@@ -52,14 +58,19 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
     };
     let error = gate.load(bad).unwrap_err();
     assert_eq!(
-        error.rules.iter().filter(|e| e.kind == BlockKind::Flow).map(|e| e.index).collect::<Vec<_>>(),
+        error
+            .rules
+            .iter()
+            .filter(|e| e.kind == BlockKind::Flow)
+            .map(|e| e.index)
+            .collect::<Vec<_>>(),
         (1..11).collect::<Vec<_>>()
     );
     assert_eq!(error.rules.len(), 15);
     assert!(
-        error
-            .to_string()
-            .contains("flow rule 2 (-1/1s): the threshold is -1; it must be a number, 0 or greater"),
+        error.to_string().contains(
+            "flow rule 2 (-1/1s): the threshold is -1; it must be a number, 0 or greater"
+        ),
         "{error}"
     );
     assert_eq!(gate.rules(), good);
@@ -71,21 +82,35 @@ fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
 #[test]
 fn an_unchanged_rule_keeps_its_state_and_a_changed_one_starts_anew() {
     let (gate, timer) = gate();
-    let breaker = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_mins(1)).min_calls(1);
-    let throttle = FlowRule::new("t", 1).behaviour(Behaviour::Throttle { max_wait: Duration::from_secs(9) });
-    let rules = Rules { breakers: vec![breaker.clone()], flow: vec![throttle.clone()], ..Rules::default() };
+    let breaker =
+        BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_mins(1)).min_calls(1);
+    let throttle = FlowRule::new("t", 1).behaviour(Behaviour::Throttle {
+        max_wait: Duration::from_secs(9),
+    });
+    let rules = Rules {
+        breakers: vec![breaker.clone()],
+        flow: vec![throttle.clone()],
+        ..Rules::default()
+    };
     gate.load(rules.clone()).unwrap();
     let (r, t) = (gate.resource("r"), gate.resource("t"));
     r.enter().unwrap().mark_failed();
     drop(t.enter());
     assert_eq!(r.breakers()[0].1, BreakerState::Open);
 
-    gate.update(|rules| rules.flow.insert(0, FlowRule::new("t", 1_000))).unwrap();
-    gate.update(|rules| rules.isolation.push(IsolationRule::new("r", 7))).unwrap();
+    gate.update(|rules| rules.flow.insert(0, FlowRule::new("t", 1_000)))
+        .unwrap();
+    gate.update(|rules| rules.isolation.push(IsolationRule::new("r", 7)))
+        .unwrap();
     assert_eq!(r.breakers()[0].1, BreakerState::Open);
-    assert_eq!(t.enter().unwrap().delay(), Duration::from_secs(1), "the throttle keeps its last place");
+    assert_eq!(
+        t.enter().unwrap().delay(),
+        Duration::from_secs(1),
+        "the throttle keeps its last place"
+    );
 
-    gate.update(|rules| rules.breakers[0] = breaker.min_calls(2)).unwrap();
+    gate.update(|rules| rules.breakers[0] = breaker.min_calls(2))
+        .unwrap();
     assert_eq!(r.breakers()[0].1, BreakerState::Closed);
     gate.load(Rules::default()).unwrap();
     assert!(r.breakers().is_empty());
@@ -96,12 +121,20 @@ fn an_unchanged_rule_keeps_its_state_and_a_changed_one_starts_anew() {
 #[test]
 fn a_changed_threshold_counts_what_has_passed() {
     let (gate, _timer) = gate();
-    gate.load(Rules { flow: vec![FlowRule::new("r", 3)], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        flow: vec![FlowRule::new("r", 3)],
+        ..Rules::default()
+    })
+    .unwrap();
     let r = gate.resource("r");
     for _ in 0..3 {
         assert!(r.enter().is_ok());
     }
-    gate.load(Rules { flow: vec![FlowRule::new("r", 5)], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        flow: vec![FlowRule::new("r", 5)],
+        ..Rules::default()
+    })
+    .unwrap();
     assert_eq!((0..9).filter(|_| r.enter().is_ok()).count(), 2);
 }
 
@@ -125,7 +158,11 @@ fn what_is_in_flight_stays_counted_across_a_reload() {
     gate.load(rules(2)).unwrap();
     assert_eq!(kind(), BlockKind::HotParam, "the value's count continues");
     assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Isolation);
-    gate.load(Rules { flow: vec![FlowRule::in_flight("r", 2)], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        flow: vec![FlowRule::in_flight("r", 2)],
+        ..Rules::default()
+    })
+    .unwrap();
     assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Flow);
     gate.load(Rules::default()).unwrap();
     assert!(r.enter().is_ok());
@@ -136,7 +173,10 @@ fn what_is_in_flight_stays_counted_across_a_reload() {
     inside.push(enter().unwrap());
     assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Isolation);
     inside.clear();
-    assert_eq!((r.node().in_flight(), r.origin("o").unwrap().in_flight()), (0, 0));
+    assert_eq!(
+        (r.node().in_flight(), r.origin("o").unwrap().in_flight()),
+        (0, 0)
+    );
     assert!([enter(), enter()].iter().all(Result::is_ok));
 }
 
@@ -144,9 +184,17 @@ fn what_is_in_flight_stays_counted_across_a_reload() {
 fn what_is_in_flight_of_a_value_stays_counted_when_the_rules_numbers_change() {
     let (gate, _timer) = gate();
     let rule = |units| {
-        HotParamRule::new("r", ParamKey::Index(0), units).measure(ParamMeasure::InFlight).max_values(9)
+        HotParamRule::new("r", ParamKey::Index(0), units)
+            .measure(ParamMeasure::InFlight)
+            .max_values(9)
     };
-    let load = |hot_params| gate.load(Rules { hot_params, ..Rules::default() }).unwrap();
+    let load = |hot_params| {
+        gate.load(Rules {
+            hot_params,
+            ..Rules::default()
+        })
+        .unwrap()
+    };
     let r = gate.resource("r");
     let enter = |value: &'static str| r.entry().arg(value).enter_owned();
     load(vec![rule(2)]);
@@ -155,12 +203,21 @@ fn what_is_in_flight_of_a_value_stays_counted_when_the_rules_numbers_change() {
 
     load(vec![rule(3).max_values(5)]);
     inside.push(enter("a").unwrap());
-    assert!(enter("a").is_err(), "two calls entered under the old rule and one under the new rule");
+    assert!(
+        enter("a").is_err(),
+        "two calls entered under the old rule and one under the new rule"
+    );
     load(vec![rule(1).exception("b", 2)]);
     drop(inside.pop());
     drop(inside.pop());
     assert!(enter("a").is_err(), "one call is still in flight");
-    assert_eq!([enter("b"), enter("b")].iter().filter(|entered| entered.is_ok()).count(), 1);
+    assert_eq!(
+        [enter("b"), enter("b")]
+            .iter()
+            .filter(|entered| entered.is_ok())
+            .count(),
+        1
+    );
 
     // An added rule counts separately, whatever its position, and the existing rule continues.
     load(vec![rule(7), rule(1).exception("b", 2)]);
@@ -169,10 +226,16 @@ fn what_is_in_flight_of_a_value_stays_counted_when_the_rules_numbers_change() {
     drop(other);
     load(vec![rule(2)]);
     let _both = [enter("a").unwrap(), enter("a").unwrap()];
-    assert!(enter("a").is_err(), "the exits have not brought a count below zero");
+    assert!(
+        enter("a").is_err(),
+        "the exits have not brought a count below zero"
+    );
 
     // A rule that counts something else starts with new state.
-    load(vec![HotParamRule { key: ParamKey::Index(-1), ..rule(2) }]);
+    load(vec![HotParamRule {
+        key: ParamKey::Index(-1),
+        ..rule(2)
+    }]);
     assert!(enter("a").is_ok());
 }
 
@@ -181,8 +244,11 @@ fn rules_reach_resources_that_were_there_before_and_that_come_after() {
     let (gate, _timer) = gate();
     let before = gate.resource("a");
     assert!(before.enter().is_ok());
-    gate.load(Rules { flow: vec![FlowRule::new("a", 1), FlowRule::new("b", 0)], ..Rules::default() })
-        .unwrap();
+    gate.load(Rules {
+        flow: vec![FlowRule::new("a", 1), FlowRule::new("b", 0)],
+        ..Rules::default()
+    })
+    .unwrap();
     assert!(before.enter().is_err(), "the earlier entry counts");
     assert!(gate.resource("b").enter().is_err());
 }
@@ -191,7 +257,11 @@ fn rules_reach_resources_that_were_there_before_and_that_come_after() {
 fn two_gates_share_no_state() {
     let (one, _timer) = gate();
     let (two, _timer) = gate();
-    one.load(Rules { flow: vec![FlowRule::new("r", 0)], ..Rules::default() }).unwrap();
+    one.load(Rules {
+        flow: vec![FlowRule::new("r", 0)],
+        ..Rules::default()
+    })
+    .unwrap();
     assert!(one.resource("r").enter().is_err());
     assert!(two.resource("r").enter().is_ok());
     assert_eq!(one.resource("r").node().counts(one.now()).pass, 0);
@@ -201,11 +271,19 @@ fn two_gates_share_no_state() {
 fn a_handle_from_a_full_gate_gets_the_rules_that_name_it_later() {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer).max_resources(0).build();
-    let (x, y, other) = (gate.resource("x"), gate.resource("y"), gate.resource("other"));
+    let (x, y, other) = (
+        gate.resource("x"),
+        gate.resource("y"),
+        gate.resource("other"),
+    );
     let before = [x.enter(), y.enter()].map(Result::unwrap);
     assert!(x.is_overflow() && x.node().in_flight() == 2);
     let related = FlowRule::new("read", 1).relation(Relation::Related("y".into()));
-    gate.load(Rules { flow: vec![FlowRule::new("x", 1), related], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        flow: vec![FlowRule::new("x", 1), related],
+        ..Rules::default()
+    })
+    .unwrap();
 
     let inside = x.enter().unwrap();
     assert_eq!(x.enter().unwrap_err().resource(), "x");
@@ -244,7 +322,9 @@ fn threads_that_ask_for_a_name_get_one_resource_and_the_bound_holds() {
             scope.spawn(move || {
                 for n in 0..names.len() {
                     // The orders differ, so that each thread is the first for some names.
-                    let r = gate.resource(&names[(n * [1, 3, 11, 13][thread] + thread * 100) % names.len()]);
+                    let r = gate.resource(
+                        &names[(n * [1, 3, 11, 13][thread] + thread * 100) % names.len()],
+                    );
                     drop(r.enter());
                 }
             });
@@ -253,7 +333,10 @@ fn threads_that_ask_for_a_name_get_one_resource_and_the_bound_holds() {
     let passed = |r: &Resource| r.node().counts(gate.now()).pass;
     let mut places = gate.resources();
     let overflow = places.pop().unwrap();
-    assert_eq!((places.len(), overflow.name(), passed(&overflow)), (500, "*overflow*", 4 * 200));
+    assert_eq!(
+        (places.len(), overflow.name(), passed(&overflow)),
+        (500, "*overflow*", 4 * 200)
+    );
     assert!(places.windows(2).all(|two| two[0].name() < two[1].name()));
     assert!(places.iter().all(|r| passed(r) == 4), "each thread once");
 }
@@ -265,7 +348,11 @@ fn a_dropped_gate_frees_everything() {
     let listener = held.clone();
     gate.on_breaker_change(move |_| drop(listener.clone()));
     let related = FlowRule::new("read", 1).relation(Relation::Related("write".into()));
-    gate.load(Rules { flow: vec![related], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        flow: vec![related],
+        ..Rules::default()
+    })
+    .unwrap();
     let (read, write) = (gate.resource("read"), gate.resource("write"));
     drop(gate);
     // The resources stay usable as long as a handle exists.
@@ -281,15 +368,29 @@ fn a_dropped_gate_frees_everything() {
 fn resources_beyond_the_bound_share_one_visible_node() {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer).max_resources(3).build();
-    let rules = vec![FlowRule::new("guarded", 1), FlowRule::new(Target::Pattern(".*".into()), 5)];
-    gate.load(Rules { flow: rules, ..Rules::default() }).unwrap();
+    let rules = vec![
+        FlowRule::new("guarded", 1),
+        FlowRule::new(Target::Pattern(".*".into()), 5),
+    ];
+    gate.load(Rules {
+        flow: rules,
+        ..Rules::default()
+    })
+    .unwrap();
     for n in 0..10 {
         let r = gate.resource(&format!("made up {n}"));
-        assert_eq!((r.is_overflow(), r.name().into()), (n >= 3, format!("made up {n}")));
+        assert_eq!(
+            (r.is_overflow(), r.name().into()),
+            (n >= 3, format!("made up {n}"))
+        );
         let _ = r.enter();
     }
     assert_eq!(gate.overflowed(), 7);
-    let names: Vec<_> = gate.resources().iter().map(|r| r.name().to_owned()).collect();
+    let names: Vec<_> = gate
+        .resources()
+        .iter()
+        .map(|r| r.name().to_owned())
+        .collect();
     assert_eq!(names, ["made up 0", "made up 1", "made up 2", "*overflow*"]);
     let overflow = gate.resource("made up 9");
     let counts = overflow.node().counts(gate.now());

@@ -25,7 +25,10 @@ struct Counters(Mutex<Vec<(String, Arc<AtomicU64>)>>);
 impl Counters {
     fn value(&self, key: &str) -> u64 {
         let all = self.0.lock().unwrap();
-        all.iter().filter(|(of, _)| of == key).map(|(_, count)| count.load(Ordering::Relaxed)).sum()
+        all.iter()
+            .filter(|(of, _)| of == key)
+            .map(|(_, count)| count.load(Ordering::Relaxed))
+            .sum()
     }
 }
 
@@ -34,9 +37,15 @@ impl Recorder for Counters {
     fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        let labels: Vec<_> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        let labels: Vec<_> = key
+            .labels()
+            .map(|label| format!("{}={}", label.key(), label.value()))
+            .collect();
         let count = Arc::new(AtomicU64::new(0));
-        self.0.lock().unwrap().push((format!("{} {}", key.name(), labels.join(",")), Arc::clone(&count)));
+        self.0.lock().unwrap().push((
+            format!("{} {}", key.name(), labels.join(",")),
+            Arc::clone(&count),
+        ));
         Counter::from_arc(count)
     }
     fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
@@ -51,11 +60,18 @@ impl Recorder for Counters {
 fn a_block_and_a_change_of_a_breaker_are_events_and_are_counted() {
     let timer = ManualTimer::new(Nanos::from_secs(1_000));
     let gate = Gate::builder().timer(timer).build();
-    let breaker = BreakerRule::new("db", Trip::ErrorCount { count: 0 }, Duration::from_secs(5)).min_calls(1);
-    gate.load(Rules { flow: vec![FlowRule::new("search", 1)], breakers: vec![breaker], ..Rules::default() })
-        .unwrap();
+    let breaker =
+        BreakerRule::new("db", Trip::ErrorCount { count: 0 }, Duration::from_secs(5)).min_calls(1);
+    gate.load(Rules {
+        flow: vec![FlowRule::new("search", 1)],
+        breakers: vec![breaker],
+        ..Rules::default()
+    })
+    .unwrap();
     let ((log, writer), counters) = (std::io::pipe().unwrap(), Counters::default());
-    let events = tracing_subscriber::fmt().with_max_level(Level::DEBUG).with_ansi(false);
+    let events = tracing_subscriber::fmt()
+        .with_max_level(Level::DEBUG)
+        .with_ansi(false);
     tracing::subscriber::with_default(events.with_writer(Arc::new(writer)).finish(), || {
         metrics::with_local_recorder(&counters, || {
             let search = gate.resource("search");
@@ -77,7 +93,16 @@ fn a_block_and_a_change_of_a_breaker_are_events_and_are_counted() {
     ] {
         assert!(events.contains(part), "{part} is not in\n{events}");
     }
-    assert_eq!(counters.value("tidegate_flow_blocked_total resource=search,kind=flow,reason=quota"), 1);
-    assert_eq!(counters.value("tidegate_flow_blocked_total resource=db,kind=breaker,reason=breaker-open"), 1);
-    assert_eq!(counters.value("tidegate_flow_breaker_changes_total resource=db,to=open"), 1);
+    assert_eq!(
+        counters.value("tidegate_flow_blocked_total resource=search,kind=flow,reason=quota"),
+        1
+    );
+    assert_eq!(
+        counters.value("tidegate_flow_blocked_total resource=db,kind=breaker,reason=breaker-open"),
+        1
+    );
+    assert_eq!(
+        counters.value("tidegate_flow_breaker_changes_total resource=db,to=open"),
+        1
+    );
 }

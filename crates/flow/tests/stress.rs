@@ -15,8 +15,8 @@ use tidegate_core::{Clock, Nanos};
 use tidegate_flow::{
     BlockKind, BreakerState, Event, Gate, ManualTimer, Node,
     rules::{
-        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey, ParamMeasure,
-        Rules, SystemRule, Trip,
+        Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, Origins, ParamKey,
+        ParamMeasure, Rules, SystemRule, Trip,
     },
 };
 
@@ -29,7 +29,8 @@ fn gate(rules: Rules) -> (Gate, Arc<ManualTimer>) {
     (gate, timer)
 }
 
-/// Runs `step` on all threads concurrently for each time in turn. The clock does not move during a step.
+/// Runs `step` on all threads concurrently for each time in turn. The clock does not move during a
+/// step.
 fn in_steps(timer: &ManualTimer, steps: &[u64], step: impl Fn(usize, usize) + Sync) {
     let barrier = Barrier::new(THREADS);
     let start = timer.now();
@@ -50,9 +51,15 @@ fn in_steps(timer: &ManualTimer, steps: &[u64], step: impl Fn(usize, usize) + Sy
 }
 
 fn most_in_a_second(steps: &[u64], passed: &[AtomicU64]) -> u64 {
-    let passed: Vec<u64> = passed.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    let passed: Vec<u64> = passed
+        .iter()
+        .map(|count| count.load(Ordering::Relaxed))
+        .collect();
     let seconds = steps.iter().map(|&last| {
-        let inside = steps.iter().zip(&passed).filter(|&(&at, _)| at <= last && last / 100 - at / 100 < 10);
+        let inside = steps
+            .iter()
+            .zip(&passed)
+            .filter(|&(&at, _)| at <= last && last / 100 - at / 100 < 10);
         inside.map(|(_, count)| count).sum()
     });
     seconds.max().unwrap()
@@ -63,13 +70,20 @@ fn counters(n: usize) -> Vec<AtomicU64> {
 }
 
 fn never_more_than(threshold: u32) {
-    let (gate, timer) = gate(Rules { flow: vec![FlowRule::new("r", threshold)], ..Rules::default() });
+    let (gate, timer) = gate(Rules {
+        flow: vec![FlowRule::new("r", threshold)],
+        ..Rules::default()
+    });
     let r = gate.resource("r");
     let steps: Vec<u64> = (0..50).map(|step| step * 70).collect();
     let passed = counters(steps.len());
     let calls = threshold as usize / 50;
     in_steps(&timer, &steps, |thread, at| {
-        for _ in 0..if (thread + at).is_multiple_of(3) { calls / 10 } else { calls } {
+        for _ in 0..if (thread + at).is_multiple_of(3) {
+            calls / 10
+        } else {
+            calls
+        } {
             if r.enter().is_ok() {
                 passed[at].fetch_add(1, Ordering::Relaxed);
             }
@@ -81,8 +95,16 @@ fn never_more_than(threshold: u32) {
         "the threshold is reached and never exceeded"
     );
     assert_eq!(r.node().in_flight(), 0);
-    let all: u64 = passed.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-    let counted: u64 = r.node().seconds(timer.now()).iter().map(|second| second.counts.pass).sum();
+    let all: u64 = passed
+        .iter()
+        .map(|count| count.load(Ordering::Relaxed))
+        .sum();
+    let counted: u64 = r
+        .node()
+        .seconds(timer.now())
+        .iter()
+        .map(|second| second.counts.pass)
+        .sum();
     assert_eq!(counted, all, "every passed call is counted exactly once");
 }
 
@@ -104,7 +126,10 @@ fn each_of_several_limits_holds_and_a_refusal_by_one_spends_nothing_of_the_other
             FlowRule::new("r", 20).origins(Origins::Others),
             FlowRule::new("r", 3_000).interval(Duration::from_secs(30)),
         ],
-        system: vec![SystemRule { qps: Some(700), ..SystemRule::default() }],
+        system: vec![SystemRule {
+            qps: Some(700),
+            ..SystemRule::default()
+        }],
         ..Rules::default()
     };
     let (gate, timer) = gate(rules);
@@ -132,11 +157,20 @@ fn each_of_several_limits_holds_and_a_refusal_by_one_spends_nothing_of_the_other
     assert!(most_in_a_second(&steps, &one) <= 20);
     let busiest = most_in_a_second(&steps, &inbound);
     assert!((690..=700).contains(&busiest), "{busiest}");
-    // The clock did not move during the calls, so units of entries that were refused late were removed from the same
-    // slot.
-    let counted =
-        |node: &Node| node.seconds(timer.now()).iter().map(|second| second.counts.pass).sum::<u64>();
-    let passed = |counts: &[AtomicU64]| counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>();
+    // The clock did not move during the calls, so units of entries that were refused late were
+    // removed from the same slot.
+    let counted = |node: &Node| {
+        node.seconds(timer.now())
+            .iter()
+            .map(|second| second.counts.pass)
+            .sum::<u64>()
+    };
+    let passed = |counts: &[AtomicU64]| {
+        counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .sum::<u64>()
+    };
     assert_eq!(counted(r.node()), passed(&all));
     assert_eq!(counted(r.node()) + counted(other.node()), passed(&inbound));
     assert_eq!(counted(gate.inbound()), passed(&inbound));
@@ -154,9 +188,13 @@ fn each_of_several_limits_holds_and_a_refusal_by_one_spends_nothing_of_the_other
 
 #[test]
 fn throttled_calls_are_never_closer_than_their_interval() {
-    let rule =
-        FlowRule::new("r", 3_000).behaviour(Behaviour::Throttle { max_wait: Duration::from_millis(40) });
-    let (gate, timer) = gate(Rules { flow: vec![rule], ..Rules::default() });
+    let rule = FlowRule::new("r", 3_000).behaviour(Behaviour::Throttle {
+        max_wait: Duration::from_millis(40),
+    });
+    let (gate, timer) = gate(Rules {
+        flow: vec![rule],
+        ..Rules::default()
+    });
     let r = gate.resource("r");
     let goes_ahead = Mutex::new(Vec::new());
     let steps: Vec<u64> = (0..60).map(|step| step * 13).collect();
@@ -171,7 +209,11 @@ fn throttled_calls_are_never_closer_than_their_interval() {
     let mut goes_ahead = goes_ahead.into_inner().unwrap();
     goes_ahead.sort_unstable();
     assert!(goes_ahead.len() > 2_000, "{}", goes_ahead.len());
-    let closest = goes_ahead.windows(2).map(|two| two[1] - two[0]).min().unwrap();
+    let closest = goes_ahead
+        .windows(2)
+        .map(|two| two[1] - two[0])
+        .min()
+        .unwrap();
     assert_eq!(closest, 333_334);
 }
 
@@ -179,7 +221,9 @@ fn throttled_calls_are_never_closer_than_their_interval() {
 fn calls_in_flight_never_exceed_their_bounds() {
     let rules = Rules {
         isolation: vec![IsolationRule::new("r", 7)],
-        hot_params: vec![HotParamRule::new("r", ParamKey::Index(0), 3).measure(ParamMeasure::InFlight)],
+        hot_params: vec![
+            HotParamRule::new("r", ParamKey::Index(0), 3).measure(ParamMeasure::InFlight),
+        ],
         ..Rules::default()
     };
     let (gate, _timer) = gate(rules);
@@ -193,7 +237,9 @@ fn calls_in_flight_never_exceed_their_bounds() {
             scope.spawn(move || {
                 for round in 0..2_000 {
                     let value = (thread + round) % 4;
-                    let Ok(guard) = r.entry().arg(value as u32).enter() else { continue };
+                    let Ok(guard) = r.entry().arg(value as u32).enter() else {
+                        continue;
+                    };
                     assert!(inside.fetch_add(1, Ordering::SeqCst) < 7);
                     assert!(of_value[value].fetch_add(1, Ordering::SeqCst) < 3);
                     entered.fetch_add(1, Ordering::Relaxed);
@@ -209,9 +255,17 @@ fn calls_in_flight_never_exceed_their_bounds() {
     });
     assert!(entered.load(Ordering::Relaxed) > 1_000);
     assert_eq!(r.node().in_flight(), 0);
-    let all = (0..4_u32).map(|value| (0..3).map(|_| r.entry().arg(value).enter()).collect::<Vec<_>>());
+    let all = (0..4_u32).map(|value| {
+        (0..3)
+            .map(|_| r.entry().arg(value).enter())
+            .collect::<Vec<_>>()
+    });
     let all: Vec<_> = all.flatten().collect();
-    assert_eq!(all.iter().filter(|guard| guard.is_ok()).count(), 7, "every permit is free again");
+    assert_eq!(
+        all.iter().filter(|guard| guard.is_ok()).count(),
+        7,
+        "every permit is free again"
+    );
 }
 
 #[test]
@@ -219,8 +273,16 @@ fn high_bounds_of_a_resource_and_of_the_gate_hold_together() {
     let rules = Rules {
         flow: vec![FlowRule::new("r", 10_000_000)],
         isolation: vec![IsolationRule::new("r", 256)],
-        breakers: vec![BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5))],
-        system: vec![SystemRule { in_flight: Some(300), qps: Some(20_000_000), ..SystemRule::default() }],
+        breakers: vec![BreakerRule::new(
+            "r",
+            Trip::ErrorRatio { ratio: 0.5 },
+            Duration::from_secs(5),
+        )],
+        system: vec![SystemRule {
+            in_flight: Some(300),
+            qps: Some(20_000_000),
+            ..SystemRule::default()
+        }],
         ..Rules::default()
     };
     let (gate, timer) = gate(rules);
@@ -233,7 +295,8 @@ fn high_bounds_of_a_resource_and_of_the_gate_hold_together() {
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let (r, other, timer, refused, everybody) = (&r, &other, &timer, &refused, &everybody);
-            let (inside, in_all, most_inside, most_in_all) = (&inside, &in_all, &most_inside, &most_in_all);
+            let (inside, in_all, most_inside, most_in_all) =
+                (&inside, &in_all, &most_inside, &most_in_all);
             scope.spawn(move || {
                 for round in 0..200 {
                     let mut held = Vec::new();
@@ -274,12 +337,22 @@ fn high_bounds_of_a_resource_and_of_the_gate_hold_together() {
         assert_eq!(node.in_flight(), 0);
     }
     timer.advance(Duration::from_secs(2));
-    let mine: Vec<_> = (0..256).map(|_| r.entry().inbound().enter().unwrap()).collect();
-    assert_eq!(r.entry().inbound().enter().unwrap_err().kind(), BlockKind::Isolation);
-    let others: Vec<_> = (0..44).map(|_| other.entry().inbound().enter().unwrap()).collect();
+    let mine: Vec<_> = (0..256)
+        .map(|_| r.entry().inbound().enter().unwrap())
+        .collect();
+    assert_eq!(
+        r.entry().inbound().enter().unwrap_err().kind(),
+        BlockKind::Isolation
+    );
+    let others: Vec<_> = (0..44)
+        .map(|_| other.entry().inbound().enter().unwrap())
+        .collect();
     for from in [&r, &other] {
         // System rules come first.
-        assert_eq!(from.entry().inbound().enter().unwrap_err().kind(), BlockKind::System);
+        assert_eq!(
+            from.entry().inbound().enter().unwrap_err().kind(),
+            BlockKind::System
+        );
     }
     let most = [r.node(), gate.inbound()].map(|node| node.counts(timer.now()).max_in_flight);
     assert_eq!(most, [256, 300], "a refused call was never in flight");
@@ -289,10 +362,15 @@ fn high_bounds_of_a_resource_and_of_the_gate_hold_together() {
 
 #[test]
 fn a_breaker_lets_exactly_its_probes_through_and_always_recovers() {
-    let rule = BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_millis(500));
+    let rule = BreakerRule::new(
+        "r",
+        Trip::ErrorRatio { ratio: 0.5 },
+        Duration::from_millis(500),
+    );
     let rules = Rules {
         breakers: vec![rule.min_calls(1).probes(3)],
-        // Of three threads that saw the window empty and got a probe permit, the window refuses one.
+        // Of three threads that saw the window empty and got a probe permit, the window refuses
+        // one.
         flow: vec![FlowRule::new("r", 2).interval(Duration::from_millis(500))],
         ..Rules::default()
     };
@@ -313,9 +391,12 @@ fn a_breaker_lets_exactly_its_probes_through_and_always_recovers() {
             _ => drop(guard),
         }
     });
-    // Two probes fail, so the breaker opens. Two are cancelled, so their permits are free again. Two succeed, so one
-    // more probe may pass. It fails.
-    let probes: Vec<_> = probes.iter().map(|probes| probes.load(Ordering::Relaxed)).collect();
+    // Two probes fail, so the breaker opens. Two are cancelled, so their permits are free again.
+    // Two succeed, so one more probe may pass. It fails.
+    let probes: Vec<_> = probes
+        .iter()
+        .map(|probes| probes.load(Ordering::Relaxed))
+        .collect();
     assert_eq!(probes, [2, 2, 2, 1].repeat(steps.len() / 4));
     for _ in 0..3 {
         assert_ne!(r.breakers()[0].1, BreakerState::Closed);
@@ -328,8 +409,15 @@ fn a_breaker_lets_exactly_its_probes_through_and_always_recovers() {
 
 #[test]
 fn half_open_admits_its_probes_and_no_more_at_each_opening() {
-    let rule = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_millis(500));
-    let (gate, timer) = gate(Rules { breakers: vec![rule.min_calls(1).probes(3)], ..Rules::default() });
+    let rule = BreakerRule::new(
+        "r",
+        Trip::ErrorCount { count: 0 },
+        Duration::from_millis(500),
+    );
+    let (gate, timer) = gate(Rules {
+        breakers: vec![rule.min_calls(1).probes(3)],
+        ..Rules::default()
+    });
     let r = gate.resource("r");
     r.enter().unwrap().mark_failed();
     let steps: Vec<u64> = (1..200).map(|step| step * 500).collect();
@@ -343,7 +431,11 @@ fn half_open_admits_its_probes_and_no_more_at_each_opening() {
             guard.mark_failed();
         }
     });
-    assert!(probes.iter().all(|probes| probes.load(Ordering::Relaxed) == 3));
+    assert!(
+        probes
+            .iter()
+            .all(|probes| probes.load(Ordering::Relaxed) == 3)
+    );
 }
 
 #[test]
@@ -357,8 +449,16 @@ fn statistics_count_every_entry_once_while_rules_are_swapped() {
             let (r, passed, blocked, stop, timer) = (&r, &passed, &blocked, &stop, &timer);
             scope.spawn(move || {
                 for round in 0..5_000 {
-                    let entry = if thread % 2 == 0 { r.entry().inbound() } else { r.entry() };
-                    let count = if entry.enter().is_ok() { passed } else { blocked };
+                    let entry = if thread % 2 == 0 {
+                        r.entry().inbound()
+                    } else {
+                        r.entry()
+                    };
+                    let count = if entry.enter().is_ok() {
+                        passed
+                    } else {
+                        blocked
+                    };
                     count.fetch_add(1, Ordering::Relaxed);
                     if thread == 0 && round % 500 == 0 {
                         timer.advance(Duration::from_millis(100));
@@ -370,15 +470,20 @@ fn statistics_count_every_entry_once_while_rules_are_swapped() {
         while stop.load(Ordering::Relaxed) < 16 {
             for threshold in [0, 10, 1_000_000] {
                 let flow = vec![FlowRule::new("r", threshold)];
-                gate.load(Rules { flow, ..Rules::default() }).unwrap();
+                gate.load(Rules {
+                    flow,
+                    ..Rules::default()
+                })
+                .unwrap();
                 thread::yield_now();
             }
             gate.load(Rules::default()).unwrap();
         }
     });
     let seconds = r.node().seconds(gate.now());
-    let sum =
-        |of: fn(&tidegate_flow::Counts) -> u64| seconds.iter().map(|second| of(&second.counts)).sum::<u64>();
+    let sum = |of: fn(&tidegate_flow::Counts) -> u64| {
+        seconds.iter().map(|second| of(&second.counts)).sum::<u64>()
+    };
     assert_eq!(sum(|c| c.pass), passed.load(Ordering::Relaxed));
     assert_eq!(sum(|c| c.success), passed.load(Ordering::Relaxed));
     assert_eq!(sum(|c| c.block), blocked.load(Ordering::Relaxed));
@@ -404,7 +509,12 @@ fn a_hundred_thousand_resources_are_each_counted() {
     assert_eq!((resources.len(), gate.overflowed()), (100_000, 0));
     let mut passes: BTreeMap<u64, usize> = BTreeMap::new();
     for resource in &resources {
-        *passes.entry(resource.node().sum(gate.now(), Event::Pass)).or_default() += 1;
+        *passes
+            .entry(resource.node().sum(gate.now(), Event::Pass))
+            .or_default() += 1;
     }
-    assert_eq!(passes.into_iter().collect::<Vec<_>>(), [(1, 99_900), (4, 100)]);
+    assert_eq!(
+        passes.into_iter().collect::<Vec<_>>(),
+        [(1, 99_900), (4, 100)]
+    );
 }

@@ -1,4 +1,5 @@
-//! Rules are replaced during calls: every entry is checked against either the old rules or the new ones.
+//! Rules are replaced during calls: every entry is checked against either the old rules or the new
+//! ones.
 #![cfg(not(loom))]
 
 use std::{
@@ -12,24 +13,57 @@ use tidegate_flow::{
     rules::{AuthorityRule, BreakerRule, FlowRule, IsolationRule, Rules, SystemRule, Trip},
 };
 
-/// Returns rule sets that all block everything. In each set a different rule blocks, and the other rules admit all
-/// entries. Nearly all of these rules also exist in the next set, with the blocking role moved to another one. An entry
-/// that checked one rule of a set and another rule of the next set would pass.
+/// Returns rule sets that all block everything. In each set a different rule blocks, and the other
+/// rules admit all entries. Nearly all of these rules also exist in the next set, with the blocking
+/// role moved to another one. An entry that checked one rule of a set and another rule of the next
+/// set would pass.
 fn sets() -> Vec<Rules> {
     let flow = |threshold: u32| vec![FlowRule::new("r", threshold)];
     let isolation = |threshold| vec![IsolationRule::new("r", threshold)];
     let authority = vec![AuthorityRule::allow("r", ["caller"])];
-    let system = |qps| vec![SystemRule { qps: Some(qps), ..SystemRule::default() }];
-    let breakers =
-        vec![BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5)).min_calls(1_000)];
+    let system = |qps| {
+        vec![SystemRule {
+            qps: Some(qps),
+            ..SystemRule::default()
+        }]
+    };
+    let breakers = vec![
+        BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5))
+            .min_calls(1_000),
+    ];
     vec![
         // A single threshold takes a separate code path.
-        Rules { flow: flow(0), ..Rules::default() },
-        Rules { flow: flow(1_000_000), isolation: isolation(0), ..Rules::default() },
-        Rules { flow: flow(0), isolation: isolation(u32::MAX), ..Rules::default() },
-        Rules { flow: flow(u32::MAX), isolation: isolation(0), breakers, ..Rules::default() },
-        Rules { flow: flow(0), authority, system: system(1 << 40), ..Rules::default() },
-        Rules { flow: flow(1_000_000), system: system(0), ..Rules::default() },
+        Rules {
+            flow: flow(0),
+            ..Rules::default()
+        },
+        Rules {
+            flow: flow(1_000_000),
+            isolation: isolation(0),
+            ..Rules::default()
+        },
+        Rules {
+            flow: flow(0),
+            isolation: isolation(u32::MAX),
+            ..Rules::default()
+        },
+        Rules {
+            flow: flow(u32::MAX),
+            isolation: isolation(0),
+            breakers,
+            ..Rules::default()
+        },
+        Rules {
+            flow: flow(0),
+            authority,
+            system: system(1 << 40),
+            ..Rules::default()
+        },
+        Rules {
+            flow: flow(1_000_000),
+            system: system(0),
+            ..Rules::default()
+        },
     ]
 }
 
@@ -37,7 +71,11 @@ fn sets() -> Vec<Rules> {
 fn call(r: &Resource, round: usize) -> Option<BlockKind> {
     // The two entry paths: with options and without.
     let entry = r.entry().inbound();
-    let entered = if round.is_multiple_of(2) { entry.enter() } else { entry.origin("caller").enter() };
+    let entered = if round.is_multiple_of(2) {
+        entry.enter()
+    } else {
+        entry.origin("caller").enter()
+    };
     entered.err().map(|blocked| blocked.kind())
 }
 
@@ -51,7 +89,8 @@ fn no_entry_is_decided_by_a_mix_of_old_and_new_rules() {
     let [passed, flow, others] = [(); 3].map(|()| AtomicU64::new(0));
     thread::scope(|scope| {
         for thread in 0..4 {
-            let (r, done, calls, passed, flow, others) = (&r, &done, &calls, &passed, &flow, &others);
+            let (r, done, calls, passed, flow, others) =
+                (&r, &done, &calls, &passed, &flow, &others);
             scope.spawn(move || {
                 for round in thread.. {
                     let count = match call(r, round) {
@@ -79,7 +118,15 @@ fn no_entry_is_decided_by_a_mix_of_old_and_new_rules() {
     });
     let [passed, flow, others] = [passed, flow, others].map(AtomicU64::into_inner);
     assert_eq!(passed, 0, "each set of rules blocks everything");
-    assert!(flow > 0 && others > 0, "{flow} blocked by the flow rule, {others} by others");
-    let counts = r.node().seconds(gate.now()).iter().map(|second| second.counts.pass).sum::<u64>();
+    assert!(
+        flow > 0 && others > 0,
+        "{flow} blocked by the flow rule, {others} by others"
+    );
+    let counts = r
+        .node()
+        .seconds(gate.now())
+        .iter()
+        .map(|second| second.counts.pass)
+        .sum::<u64>();
     assert_eq!((counts, r.node().in_flight()), (0, 0));
 }

@@ -12,7 +12,11 @@ use tidegate_flow::{
 fn gate(rule: SystemRule) -> (Gate, Arc<ManualTimer>) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
-    gate.load(Rules { system: vec![rule], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        system: vec![rule],
+        ..Rules::default()
+    })
+    .unwrap();
     (gate, timer)
 }
 
@@ -28,7 +32,10 @@ fn enter(r: &Resource) -> Option<Guard<'_>> {
 
 #[test]
 fn a_rate_counts_all_resources_and_only_what_comes_in() {
-    let (gate, timer) = gate(SystemRule { qps: Some(3), ..SystemRule::default() });
+    let (gate, timer) = gate(SystemRule {
+        qps: Some(3),
+        ..SystemRule::default()
+    });
     let (a, b) = (gate.resource("a"), gate.resource("b"));
     assert!(enter(&a).is_some() && enter(&b).is_some() && enter(&a).is_some());
     assert!(enter(&b).is_none());
@@ -41,7 +48,10 @@ fn a_rate_counts_all_resources_and_only_what_comes_in() {
 
 #[test]
 fn an_entry_that_the_gate_refuses_spends_nothing_of_its_resource() {
-    let (gate, timer) = gate(SystemRule { qps: Some(150), ..SystemRule::default() });
+    let (gate, timer) = gate(SystemRule {
+        qps: Some(150),
+        ..SystemRule::default()
+    });
     gate.update(|rules| {
         rules.flow = vec![FlowRule::new("r", 200)];
         rules.isolation = vec![IsolationRule::new("r", 200)];
@@ -67,7 +77,10 @@ fn an_entry_that_the_gate_refuses_spends_nothing_of_its_resource() {
 
 #[test]
 fn units_in_flight_are_those_of_all_resources() {
-    let (gate, _timer) = gate(SystemRule { in_flight: Some(2), ..SystemRule::default() });
+    let (gate, _timer) = gate(SystemRule {
+        in_flight: Some(2),
+        ..SystemRule::default()
+    });
     let (a, b) = (gate.resource("a"), gate.resource("b"));
     let first = enter(&a).unwrap();
     let _second = enter(&b).unwrap();
@@ -78,14 +91,20 @@ fn units_in_flight_are_those_of_all_resources() {
 
 #[test]
 fn a_long_mean_response_time_blocks_until_it_has_left_the_second() {
-    let (gate, timer) =
-        gate(SystemRule { mean_rt: Some(Duration::from_millis(50)), ..SystemRule::default() });
+    let (gate, timer) = gate(SystemRule {
+        mean_rt: Some(Duration::from_millis(50)),
+        ..SystemRule::default()
+    });
     let r = gate.resource("r");
     for (rt, passes) in [(40, true), (60, true), (51, false)] {
         let guard = enter(&r).unwrap();
         timer.advance(Duration::from_millis(rt));
         drop(guard);
-        assert_eq!(r.entry().count(0).inbound().enter().is_ok(), passes, "after {rt} ms");
+        assert_eq!(
+            r.entry().count(0).inbound().enter().is_ok(),
+            passes,
+            "after {rt} ms"
+        );
     }
     timer.advance(Duration::from_secs(2));
     assert!(enter(&r).is_some());
@@ -94,30 +113,50 @@ fn a_long_mean_response_time_blocks_until_it_has_left_the_second() {
 #[test]
 fn a_busy_machine_blocks_only_what_is_beyond_its_capacity() {
     for rule in [
-        SystemRule { load: Some(2.0), ..SystemRule::default() },
-        SystemRule { cpu: Some(0.5), ..SystemRule::default() },
+        SystemRule {
+            load: Some(2.0),
+            ..SystemRule::default()
+        },
+        SystemRule {
+            cpu: Some(0.5),
+            ..SystemRule::default()
+        },
     ] {
         let (gate, timer) = gate(rule);
         let r = gate.resource("r");
-        // Ten calls in a slot of 100 ms take 50 ms each: 100 a second times 0.05 s is a capacity of 5.
+        // Ten calls in a slot of 100 ms take 50 ms each: 100 a second times 0.05 s is a capacity of
+        // 5.
         let calls: Vec<_> = (0..10).map(|_| enter(&r).unwrap()).collect();
         timer.advance(Duration::from_millis(50));
         drop(calls);
         timer.advance(Duration::from_millis(50));
         let mut calls: Vec<_> = (0..5).map(|_| enter(&r).unwrap()).collect();
-        gate.set_sample(Sample { load: 2.5, cpu: 0.9, memory: 0 });
+        gate.set_sample(Sample {
+            load: 2.5,
+            cpu: 0.9,
+            memory: 0,
+        });
         calls.push(enter(&r).expect("five in flight are within the capacity"));
         assert!(enter(&r).is_none(), "six are not");
         calls.truncate(1);
         assert!(enter(&r).is_some(), "one in flight never blocks");
-        gate.set_sample(Sample { load: 2.0, cpu: 0.5, memory: 0 });
-        let _many: Vec<_> = (0..50).map(|_| enter(&r).expect("the machine is not busy")).collect();
+        gate.set_sample(Sample {
+            load: 2.0,
+            cpu: 0.5,
+            memory: 0,
+        });
+        let _many: Vec<_> = (0..50)
+            .map(|_| enter(&r).expect("the machine is not busy"))
+            .collect();
     }
 }
 
 #[test]
 fn a_burst_does_not_open_the_gate_for_itself_on_a_busy_machine() {
-    let (gate, timer) = gate(SystemRule { load: Some(2.0), ..SystemRule::default() });
+    let (gate, timer) = gate(SystemRule {
+        load: Some(2.0),
+        ..SystemRule::default()
+    });
     let r = gate.resource("r");
     // One call of 200 ms ends in each slot of 100 ms: ten a second, two in flight.
     let mut inside = std::collections::VecDeque::from([enter(&r).unwrap()]);
@@ -130,16 +169,31 @@ fn a_burst_does_not_open_the_gate_for_itself_on_a_busy_machine() {
     }
     inside.clear();
     timer.advance(Duration::from_millis(100));
-    gate.set_sample(Sample { load: 9.0, cpu: 0.0, memory: 0 });
+    gate.set_sample(Sample {
+        load: 9.0,
+        cpu: 0.0,
+        memory: 0,
+    });
     let burst: Vec<_> = (0..500).filter_map(|_| enter(&r)).collect();
-    assert!((2..=6).contains(&burst.len()), "{} of 500 passed", burst.len());
+    assert!(
+        (2..=6).contains(&burst.len()),
+        "{} of 500 passed",
+        burst.len()
+    );
 }
 
 #[test]
 fn a_busy_machine_on_which_nothing_has_ended_yet_takes_five_seconds_of_one_completion_a_slot() {
-    let (gate, _timer) = gate(SystemRule { cpu: Some(0.5), ..SystemRule::default() });
+    let (gate, _timer) = gate(SystemRule {
+        cpu: Some(0.5),
+        ..SystemRule::default()
+    });
     let r = gate.resource("r");
-    gate.set_sample(Sample { load: 0.0, cpu: 0.9, memory: 0 });
+    gate.set_sample(Sample {
+        load: 0.0,
+        cpu: 0.9,
+        memory: 0,
+    });
     // Ten a second times five seconds: the rule blocks while more than 50 are in flight.
     let inside: Vec<_> = (0..500).filter_map(|_| enter(&r)).collect();
     assert_eq!(inside.len(), 51);
@@ -147,18 +201,27 @@ fn a_busy_machine_on_which_nothing_has_ended_yet_takes_five_seconds_of_one_compl
 
 #[test]
 fn a_mean_is_right_for_thousands_of_calls_that_took_a_minute() {
-    let (gate, timer) = gate(SystemRule { mean_rt: Some(Duration::from_secs(59)), ..SystemRule::default() });
+    let (gate, timer) = gate(SystemRule {
+        mean_rt: Some(Duration::from_secs(59)),
+        ..SystemRule::default()
+    });
     let r = gate.resource("r");
     let calls: Vec<_> = (0..10_000).map(|_| enter(&r).unwrap()).collect();
     timer.advance(Duration::from_mins(1));
     drop(calls);
-    assert_eq!(gate.inbound().counts(gate.now()).mean_rt(), Duration::from_mins(1));
+    assert_eq!(
+        gate.inbound().counts(gate.now()).mean_rt(),
+        Duration::from_mins(1)
+    );
     assert!(enter(&r).is_none());
 }
 
 #[test]
 fn a_resource_that_comes_back_after_hours_is_judged_by_the_last_second() {
-    let (gate, timer) = gate(SystemRule { qps: Some(50), ..SystemRule::default() });
+    let (gate, timer) = gate(SystemRule {
+        qps: Some(50),
+        ..SystemRule::default()
+    });
     let rare: Vec<_> = (0..40).map(|at| gate.resource(&at.to_string())).collect();
     for rare in &rare {
         drop(enter(rare).unwrap());
@@ -168,8 +231,14 @@ fn a_resource_that_comes_back_after_hours_is_judged_by_the_last_second() {
     for turn in 0..65_550_u32 {
         timer.advance(Duration::from_millis(100));
         drop(enter(&busy).unwrap());
-        if let Some(rare) = turn.checked_sub(65_510).and_then(|at| rare.get(at as usize)) {
-            assert!(rare.entry().inbound().count(0).enter().is_ok(), "after {turn} turns");
+        if let Some(rare) = turn
+            .checked_sub(65_510)
+            .and_then(|at| rare.get(at as usize))
+        {
+            assert!(
+                rare.entry().inbound().count(0).enter().is_ok(),
+                "after {turn} turns"
+            );
         }
     }
 }

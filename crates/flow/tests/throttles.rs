@@ -16,12 +16,17 @@ use tidegate_flow::{
 
 const START: u64 = 1_000_000_000_000;
 
-/// The rates and longest waits in ms of four throttles with an interval of 1 s: for all calls, for origin x, within
-/// context c, and for each value.
+/// The rates and longest waits in ms of four throttles with an interval of 1 s: for all calls, for
+/// origin x, within context c, and for each value.
 type Throttles = [(u32, u64); 4];
 
 fn resource(throttles: Throttles) -> (Resource, Arc<ManualTimer>) {
-    let [(all, all_wait), (origin, origin_wait), (context, context_wait), (value, value_wait)] = throttles;
+    let [
+        (all, all_wait),
+        (origin, origin_wait),
+        (context, context_wait),
+        (value, value_wait),
+    ] = throttles;
     let throttle = |rate: u32, max_wait| {
         let max_wait = Duration::from_millis(max_wait);
         FlowRule::new("r", rate).behaviour(Behaviour::Throttle { max_wait })
@@ -33,9 +38,9 @@ fn resource(throttles: Throttles) -> (Resource, Arc<ManualTimer>) {
             throttle(origin, origin_wait).origins(Origins::Only("x".into())),
             throttle(context, context_wait).relation(Relation::Context("c".into())),
         ],
-        hot_params: vec![
-            value.measure(ParamMeasure::Throttle { max_wait: Duration::from_millis(value_wait) }),
-        ],
+        hot_params: vec![value.measure(ParamMeasure::Throttle {
+            max_wait: Duration::from_millis(value_wait),
+        })],
         ..Rules::default()
     };
     let timer = Arc::new(ManualTimer::new(Nanos::new(START)));
@@ -55,7 +60,10 @@ struct Call {
 
 impl Call {
     fn enter(self, r: &Resource) -> Result<Duration, Blocked> {
-        let mut entry = r.entry().count(self.n).origin(if self.from_x { "x" } else { "y" });
+        let mut entry = r
+            .entry()
+            .count(self.n)
+            .origin(if self.from_x { "x" } else { "y" });
         if self.within_c {
             entry = entry.context("c");
         }
@@ -65,12 +73,19 @@ impl Call {
         entry.enter().map(|guard| guard.delay())
     }
 
-    /// Returns the throttles that apply to the call, as indices of [`Throttles`] in the order of the checks, and the
-    /// queue in each.
+    /// Returns the throttles that apply to the call, as indices of [`Throttles`] in the order of
+    /// the checks, and the queue in each.
     fn queues(self) -> Vec<(usize, u32)> {
         let value = self.value.map(|value| (3, value));
-        let flow = [Some((0, 0)), self.from_x.then_some((1, 0)), self.within_c.then_some((2, 0))];
-        value.into_iter().chain(flow.into_iter().flatten()).collect()
+        let flow = [
+            Some((0, 0)),
+            self.from_x.then_some((1, 0)),
+            self.within_c.then_some((2, 0)),
+        ];
+        value
+            .into_iter()
+            .chain(flow.into_iter().flatten())
+            .collect()
     }
 }
 
@@ -84,12 +99,17 @@ fn assert_spaced(throttles: Throttles, started: &[(Call, u64)]) {
     queues.sort_unstable();
     queues.dedup();
     for queue in queues {
-        let inside = started.iter().filter(|(call, _)| call.queues().contains(&queue));
+        let inside = started
+            .iter()
+            .filter(|(call, _)| call.queues().contains(&queue));
         let mut inside: Vec<_> = inside.map(|(call, start)| (*start, call.n)).collect();
         inside.sort_unstable();
         for two in inside.windows(2) {
             let apart = two[1].0 - two[0].0;
-            assert!(apart >= cost(throttles, queue, two[1].1), "{queue:?}: {two:?}");
+            assert!(
+                apart >= cost(throttles, queue, two[1].1),
+                "{queue:?}: {two:?}"
+            );
         }
     }
 }
@@ -98,16 +118,31 @@ fn assert_spaced(throttles: Throttles, started: &[(Call, u64)]) {
 fn a_call_delayed_by_one_throttle_takes_the_later_slot_in_all() {
     let throttles = [(10, 9_000), (1, 9_000), (1_000, 0), (1_000, 0)];
     let (r, _timer) = resource(throttles);
-    let call = |from_x| Call { from_x, within_c: false, value: None, n: 1 };
+    let call = |from_x| Call {
+        from_x,
+        within_c: false,
+        value: None,
+        n: 1,
+    };
     let calls = [true, true].into_iter().chain([false; 5]);
-    let started: Vec<_> = calls.map(|from_x| call(from_x).enter(&r).unwrap().as_millis()).collect();
+    let started: Vec<_> = calls
+        .map(|from_x| call(from_x).enter(&r).unwrap().as_millis())
+        .collect();
     assert_eq!(started, [0, 1_000, 1_100, 1_200, 1_300, 1_400, 1_500]);
 }
 
 #[test]
 fn a_values_throttle_and_the_resources_agree_whichever_is_the_slower() {
-    let call = |value| Call { from_x: false, within_c: false, value: Some(value), n: 1 };
-    for (all, of_value, want) in [(10, 1, [0, 1_000, 1_100, 2_000]), (1, 10, [0, 1_000, 2_000, 3_000])] {
+    let call = |value| Call {
+        from_x: false,
+        within_c: false,
+        value: Some(value),
+        n: 1,
+    };
+    for (all, of_value, want) in [
+        (10, 1, [0, 1_000, 1_100, 2_000]),
+        (1, 10, [0, 1_000, 2_000, 3_000]),
+    ] {
         let (r, _timer) = resource([(all, 9_000), (1, 0), (1, 0), (of_value, 9_000)]);
         let started = [1, 1, 2, 1].map(|value| call(value).enter(&r).unwrap().as_millis());
         assert_eq!(started, want);
@@ -134,7 +169,8 @@ proptest! {
                 let last = started.iter().filter(|(call, _)| call.queues().contains(&queue)).map(|(_, at)| at).max();
                 last.map_or(now, |last| last + cost(rates, queue, n)).max(now)
             };
-            // When a throttle would admit the call that it blocks; never, if the call is larger than its threshold.
+            // When a throttle would admit the call that it blocks; never, if the call is larger
+            // than its threshold.
             let blocks = |queue: &(usize, u32)| {
                 let over = (free(*queue) - now).checked_sub(rates[queue.0].1 * 1_000_000).filter(|over| *over > 0);
                 if n > rates[queue.0].0 { Some(None) } else { over.map(Some) }

@@ -7,9 +7,10 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     ManualTimer,
     rules::{
-        AdaptiveRule, Aimd, Algorithm, AuthorityRule, Behaviour, BreakerRule, CallWindow, ConcurrencyLimit,
-        FlowRule, Gradient2, HotParamRule, IsolationRule, MemoryThreshold, Origins, ParamKey, ParamMeasure,
-        Relation, Rules, SystemRule, Target, Threshold, Trip, Vegas,
+        AdaptiveRule, Aimd, Algorithm, AuthorityRule, Behaviour, BreakerRule, CallWindow,
+        ConcurrencyLimit, FlowRule, Gradient2, HotParamRule, IsolationRule, MemoryThreshold,
+        Origins, ParamKey, ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
+        Vegas,
     },
     sources::{
         SourceError,
@@ -27,17 +28,33 @@ fn rules() -> Rules {
     let id = Some("7".to_owned());
     Rules {
         flow: vec![
-            FlowRule { id: id.clone(), ..flow.clone() },
+            FlowRule {
+                id: id.clone(),
+                ..flow.clone()
+            },
             FlowRule::in_flight(Target::Pattern("/users/[0-9]+".into()), 10),
-            FlowRule { behaviour: Behaviour::WarmUp { period, cold_factor: 3.0 }, ..flow.clone() },
+            FlowRule {
+                behaviour: Behaviour::WarmUp {
+                    period,
+                    cold_factor: 3.0,
+                },
+                ..flow.clone()
+            },
             FlowRule {
                 behaviour: Behaviour::Throttle { max_wait },
                 origins: Origins::Others,
                 ..flow.clone()
             },
-            FlowRule { relation: Relation::Related("db".into()), ..flow.clone() },
             FlowRule {
-                behaviour: Behaviour::WarmUpThrottle { period, cold_factor: 4.0, max_wait },
+                relation: Relation::Related("db".into()),
+                ..flow.clone()
+            },
+            FlowRule {
+                behaviour: Behaviour::WarmUpThrottle {
+                    period,
+                    cold_factor: 4.0,
+                    max_wait,
+                },
                 relation: Relation::Context("web".into()),
                 origins: Origins::Only("app: a".into()),
                 ..flow
@@ -45,7 +62,10 @@ fn rules() -> Rules {
         ],
         isolation: vec![IsolationRule::new("db", 5)],
         breakers: [
-            Trip::SlowRatio { rt: Duration::from_millis(50), ratio: 0.8 },
+            Trip::SlowRatio {
+                rt: Duration::from_millis(50),
+                ratio: 0.8,
+            },
             Trip::ErrorRatio { ratio: 1.0 },
             Trip::ErrorCount { count: 9 },
         ]
@@ -59,13 +79,18 @@ fn rules() -> Rules {
                 .burst(3)
                 .exception("vip", 100)
                 .exception(7, 9),
-            HotParamRule::new("search", ParamKey::Name("user".into()), 5).measure(ParamMeasure::InFlight),
+            HotParamRule::new("search", ParamKey::Name("user".into()), 5)
+                .measure(ParamMeasure::InFlight),
             HotParamRule::new("search", ParamKey::Index(0), 5)
                 .measure(ParamMeasure::Throttle { max_wait })
                 .duration(2 * SECOND),
         ],
         system: vec![
-            SystemRule { qps: Some(5_000), cpu: Some(0.9), ..SystemRule::default() },
+            SystemRule {
+                qps: Some(5_000),
+                cpu: Some(0.9),
+                ..SystemRule::default()
+            },
             SystemRule {
                 load: Some(4.5),
                 in_flight: Some(9),
@@ -73,7 +98,10 @@ fn rules() -> Rules {
                 ..SystemRule::default()
             },
         ],
-        authority: vec![AuthorityRule::allow("admin", ["a", "b"]), AuthorityRule::deny("admin", ["c"])],
+        authority: vec![
+            AuthorityRule::allow("admin", ["a", "b"]),
+            AuthorityRule::deny("admin", ["c"]),
+        ],
         ..Rules::default()
     }
 }
@@ -81,17 +109,45 @@ fn rules() -> Rules {
 #[test]
 fn rules_written_as_yaml_read_back() {
     let mut rules = rules();
-    let memory = MemoryThreshold { when_free: 100.0, when_scarce: 10.0, low_mark: 1_000, high_mark: 2_000 };
-    rules.flow.push(FlowRule { strict: true, ..FlowRule::new("m", Threshold::Memory(memory)) });
-    rules.hot_params.push(HotParamRule::new("x", ParamKey::Index(0), 1).max_values(9).deny_when_full());
+    let memory = MemoryThreshold {
+        when_free: 100.0,
+        when_scarce: 10.0,
+        low_mark: 1_000,
+        high_mark: 2_000,
+    };
+    rules.flow.push(FlowRule {
+        strict: true,
+        ..FlowRule::new("m", Threshold::Memory(memory))
+    });
+    rules.hot_params.push(
+        HotParamRule::new("x", ParamKey::Index(0), 1)
+            .max_values(9)
+            .deny_when_full(),
+    );
     let (text, notes) = yaml::write(&rules);
-    assert_eq!((yaml::parse(&text).unwrap(), notes.len()), (rules, 0), "{text}");
+    assert_eq!(
+        (yaml::parse(&text).unwrap(), notes.len()),
+        (rules, 0),
+        "{text}"
+    );
     // A throttle keeps its pace.
     let throttle = FlowRule::new("r", 2.5).behaviour(Behaviour::Throttle { max_wait: SECOND });
-    let warm_up = FlowRule::new("w", 2.5).behaviour(Behaviour::WarmUp { period: SECOND, cold_factor: 3.0 });
-    let (text, notes) = yaml::write(&Rules { flow: vec![throttle, warm_up], ..Rules::default() });
-    assert!(text.contains("limit: 2500/16m40s") && text.contains("limit: 2/1s"), "{text}");
-    assert!(notes.len() == 1 && notes[0].contains("fraction of the threshold 2.5"), "{notes:?}");
+    let warm_up = FlowRule::new("w", 2.5).behaviour(Behaviour::WarmUp {
+        period: SECOND,
+        cold_factor: 3.0,
+    });
+    let (text, notes) = yaml::write(&Rules {
+        flow: vec![throttle, warm_up],
+        ..Rules::default()
+    });
+    assert!(
+        text.contains("limit: 2500/16m40s") && text.contains("limit: 2/1s"),
+        "{text}"
+    );
+    assert!(
+        notes.len() == 1 && notes[0].contains("fraction of the threshold 2.5"),
+        "{notes:?}"
+    );
 }
 
 struct Fixed;
@@ -110,32 +166,72 @@ fn adaptive_rules_are_written_but_for_what_is_a_part_of_the_program() {
     let slow = Some(Duration::from_millis(80));
     let written = vec![
         rule(Algorithm::Vegas(Vegas::default().initial(7))).bounds(2, 90),
-        rule(Algorithm::Aimd(Aimd { slow, ..Aimd::default() })).ignore_errors(),
+        rule(Algorithm::Aimd(Aimd {
+            slow,
+            ..Aimd::default()
+        }))
+        .ignore_errors(),
         rule(Algorithm::Gradient2(Gradient2::default())),
     ];
-    let (text, notes) = yaml::write(&Rules { adaptive: written.clone(), ..Rules::default() });
-    assert_eq!((yaml::parse(&text).unwrap().adaptive, notes.len()), (written, 0), "{text}");
+    let (text, notes) = yaml::write(&Rules {
+        adaptive: written.clone(),
+        ..Rules::default()
+    });
+    assert_eq!(
+        (yaml::parse(&text).unwrap().adaptive, notes.len()),
+        (written, 0),
+        "{text}"
+    );
 
     let custom = rule(Algorithm::Custom(Arc::new(|| Box::new(Fixed))));
-    let slack = rule(Algorithm::Aimd(Aimd { backoff: 0.5, ..Aimd::default() }));
-    let (text, notes) = yaml::write(&Rules { adaptive: vec![custom, slack], ..Rules::default() });
-    assert_eq!(yaml::parse(&text).unwrap().adaptive, [rule(Algorithm::Aimd(Aimd::default()))]);
-    assert!(notes[0].contains("a part of the program") && notes[1].contains("factors of aimd"), "{notes:?}");
+    let slack = rule(Algorithm::Aimd(Aimd {
+        backoff: 0.5,
+        ..Aimd::default()
+    }));
+    let (text, notes) = yaml::write(&Rules {
+        adaptive: vec![custom, slack],
+        ..Rules::default()
+    });
+    assert_eq!(
+        yaml::parse(&text).unwrap().adaptive,
+        [rule(Algorithm::Aimd(Aimd::default()))]
+    );
+    assert!(
+        notes[0].contains("a part of the program") && notes[1].contains("factors of aimd"),
+        "{notes:?}"
+    );
 }
 
 #[test]
 fn rules_written_as_sentinels_json_read_back() {
     let rules = rules();
     let mut read = Rules::default();
-    for kind in [Kind::Flow, Kind::Degrade, Kind::ParamFlow, Kind::System, Kind::Authority, Kind::Isolation] {
+    for kind in [
+        Kind::Flow,
+        Kind::Degrade,
+        Kind::ParamFlow,
+        Kind::System,
+        Kind::Authority,
+        Kind::Isolation,
+    ] {
         let (text, left_out) = sentinel::write(kind, &rules);
         assert!(left_out.is_empty(), "{left_out:?}");
         sentinel::parse(kind, &text).unwrap().apply(&mut read);
     }
     assert_eq!(read, rules);
-    let strict = FlowRule { strict: true, ..FlowRule::new("s", 1) };
-    let probing = BreakerRule { probes: 3, ..rules.breakers[0].clone() };
-    let rules = Rules { flow: vec![strict], breakers: vec![probing], ..Rules::default() };
+    let strict = FlowRule {
+        strict: true,
+        ..FlowRule::new("s", 1)
+    };
+    let probing = BreakerRule {
+        probes: 3,
+        ..rules.breakers[0].clone()
+    };
+    let rules = Rules {
+        flow: vec![strict],
+        breakers: vec![probing],
+        ..Rules::default()
+    };
     for kind in [Kind::Flow, Kind::Degrade] {
         let (text, left_out) = sentinel::write(kind, &rules);
         assert_eq!((&*text, left_out.len()), ("[]", 1));
@@ -144,11 +240,16 @@ fn rules_written_as_sentinels_json_read_back() {
 
 #[test]
 fn a_key_of_the_document_chooses_sentinels_slots() {
-    // A second after 0.45 s: with two slots the call's slot has left the second at 1.05 s, with ten it has not.
+    // A second after 0.45 s: with two slots the call's slot has left the second at 1.05 s, with ten
+    // it has not.
     let passes = |text: &str| {
         let timer = ManualTimer::new(Nanos::from_secs(1_000));
         let gate = yaml::builder(text)?.timer(timer.clone()).build();
-        gate.load(Rules { flow: vec![FlowRule::new("r", 1)], ..Rules::default() }).unwrap();
+        gate.load(Rules {
+            flow: vec![FlowRule::new("r", 1)],
+            ..Rules::default()
+        })
+        .unwrap();
         timer.advance(Duration::from_millis(450));
         drop(gate.resource("r").enter().unwrap());
         timer.advance(Duration::from_millis(600));
@@ -159,7 +260,15 @@ fn a_key_of_the_document_chooses_sentinels_slots() {
         [true, false, false]
     );
     assert!(yaml::parse("gate: sentinel\nflow: [{ resource: a, limit: 1/1s }]").is_ok());
-    for wrong in [passes("gate: java").unwrap_err(), yaml::parse("gate: java").unwrap_err()] {
-        assert!(wrong.to_string().contains("line 1: `gate` is `java`; write gate: sentinel"), "{wrong}");
+    for wrong in [
+        passes("gate: java").unwrap_err(),
+        yaml::parse("gate: java").unwrap_err(),
+    ] {
+        assert!(
+            wrong
+                .to_string()
+                .contains("line 1: `gate` is `java`; write gate: sentinel"),
+            "{wrong}"
+        );
     }
 }

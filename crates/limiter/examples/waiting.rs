@@ -1,4 +1,5 @@
-//! Measures waiting and changes of policy. `cargo run --release -p tidegate-limiter --example waiting`
+//! Measures waiting and changes of policy.
+//! `cargo run --release -p tidegate-limiter --example waiting`
 #![allow(clippy::disallowed_methods)] // Figures are of the wall clock.
 
 use std::{
@@ -19,14 +20,27 @@ const START: Nanos = Nanos::from_secs(1_000);
 
 fn limiter(policy: Policy, max_keys: usize) -> (ManualTimer, KeyedLimiter<ManualTimer>) {
     let timer = ManualTimer::new(START);
-    (timer.clone(), KeyedLimiter::builder(policy).max_keys(max_keys).clock(timer).build().expect("memory"))
+    (
+        timer.clone(),
+        KeyedLimiter::builder(policy)
+            .max_keys(max_keys)
+            .clock(timer)
+            .build()
+            .expect("memory"),
+    )
 }
 
 fn join(limiter: &KeyedLimiter<ManualTimer>, how_many: usize) -> Vec<Waiting<'_>> {
-    let mut line: Vec<Waiting<'_>> =
-        (0..how_many).map(|_| Box::pin(limiter.wait("a", 1, None)) as Waiting<'_>).collect();
+    let mut line: Vec<Waiting<'_>> = (0..how_many)
+        .map(|_| Box::pin(limiter.wait("a", 1, None)) as Waiting<'_>)
+        .collect();
     for waiting in &mut line {
-        assert!(waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(
+            waiting
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_pending()
+        );
     }
     line
 }
@@ -51,7 +65,8 @@ fn others(limiter: &KeyedLimiter<ManualTimer>, now: Nanos) -> f64 {
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Ten thousand changes of policy while another thread decides.
@@ -67,8 +82,11 @@ fn change_under_load(limiter: &KeyedLimiter<ManualTimer>) {
         });
         for round in 0..10_000_u64 {
             let quota = Quota::per_second(1_000 + round % 2);
-            let policy =
-                if round % 3 == 0 { Policy::fixed_window(quota) } else { Policy::token_bucket(quota) };
+            let policy = if round % 3 == 0 {
+                Policy::fixed_window(quota)
+            } else {
+                Policy::token_bucket(quota)
+            };
             limiter.set_policy_at(policy, START).expect("memory");
         }
         limiter
@@ -80,24 +98,38 @@ fn change_under_load(limiter: &KeyedLimiter<ManualTimer>) {
 }
 
 fn main() {
-    let empty: Vec<_> =
-        (0..11).map(|_| limiter(Policy::token_bucket(Quota::per_second(1)), 1 << 20).1).collect();
+    let empty: Vec<_> = (0..11)
+        .map(|_| limiter(Policy::token_bucket(Quota::per_second(1)), 1 << 20).1)
+        .collect();
     let begun = Instant::now();
     for limiter in &empty {
         limiter.snapshot_at(START, |_| unreachable!("there is no key"));
     }
-    println!("snapshots of 11 empty limiters              {:8.1?}", begun.elapsed());
+    println!(
+        "snapshots of 11 empty limiters              {:8.1?}",
+        begun.elapsed()
+    );
     drop(empty);
 
     let bucket = Policy::token_bucket(Quota::per_second(1_000));
     let (_, one) = limiter(bucket, 10_000);
-    println!("a decision on other keys, nobody waits      {:8.1} ns", others(&one, START));
+    println!(
+        "a decision on other keys, nobody waits      {:8.1} ns",
+        others(&one, START)
+    );
     let _ = one.acquire_up_to("a", 1_000);
     let first = join(&one, 1);
-    println!("  one waits                                 {:8.1} ns", others(&one, START));
+    println!(
+        "  one waits                                 {:8.1} ns",
+        others(&one, START)
+    );
     drop(first);
-    one.block_at("b", Until(Nanos::from_secs(1_001)), START).expect("room");
-    println!("  after a block that has passed             {:8.1} ns", others(&one, Nanos::from_secs(1_002)));
+    one.block_at("b", Until(Nanos::from_secs(1_001)), START)
+        .expect("room");
+    println!(
+        "  after a block that has passed             {:8.1} ns",
+        others(&one, Nanos::from_secs(1_002))
+    );
     let (_, one) = limiter(bucket, 10_000);
     let (fresh, before) = (others(&one, START), resident());
     change_under_load(&one);
@@ -107,7 +139,10 @@ fn main() {
         resident()
     );
 
-    println!("the future of one who waits {:30} bytes", size_of_val(&one.wait("a", 1, None)));
+    println!(
+        "the future of one who waits {:30} bytes",
+        size_of_val(&one.wait("a", 1, None))
+    );
     for policy in [
         bucket,
         Policy::sliding_log(Quota::per_second(1_000)).expect("a short log"),
@@ -138,7 +173,11 @@ fn main() {
             let mut at = 0;
             line.retain_mut(|waiting| {
                 at += 1;
-                at > front || waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+                at > front
+                    || waiting
+                        .as_mut()
+                        .poll(&mut Context::from_waker(Waker::noop()))
+                        .is_pending()
             });
             served += before - line.len();
         }
@@ -154,11 +193,14 @@ fn main() {
         let _ = many.acquire_at(key, 1, START);
     }
     let begun = Instant::now();
-    let _unfinished =
-        many.set_policy_at(Policy::token_bucket(Quota::per_second(2_000)), START).expect("memory");
+    let _unfinished = many
+        .set_policy_at(Policy::token_bucket(Quota::per_second(2_000)), START)
+        .expect("memory");
     let changed = begun.elapsed();
     let again = Instant::now();
-    let second = many.set_policy_at(Policy::token_bucket(Quota::per_second(3_000)), START).expect("memory");
+    let second = many
+        .set_policy_at(Policy::token_bucket(Quota::per_second(3_000)), START)
+        .expect("memory");
     let changed_again = again.elapsed();
     second.finish_at(START);
     println!(
@@ -169,7 +211,13 @@ fn main() {
     let one = Limiter::with_clock(bucket, ManualTimer::new(START));
     let begun = Instant::now();
     for round in 0..10_000_u64 {
-        one.set_policy_at(Policy::token_bucket(Quota::per_second(1_000 + round % 2)), START);
+        one.set_policy_at(
+            Policy::token_bucket(Quota::per_second(1_000 + round % 2)),
+            START,
+        );
     }
-    println!("set_policy of a limiter without keys {:7.0?}", begun.elapsed() / 10_000);
+    println!(
+        "set_policy of a limiter without keys {:7.0?}",
+        begun.elapsed() / 10_000
+    );
 }

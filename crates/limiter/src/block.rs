@@ -13,7 +13,12 @@ impl Until {
 
 /// A denial until a time that has not passed.
 fn denied(policy: &Policy, until: Nanos, now: Nanos) -> Decision {
-    let standing = |reset_after| Standing { limit: policy.limit(), room: 0, unit: 1, reset_after };
+    let standing = |reset_after| Standing {
+        limit: policy.limit(),
+        room: 0,
+        unit: 1,
+        reset_after,
+    };
     match until.saturating_since(now).get() {
         _ if until == Nanos::MAX => Decision::deny_for_good(standing(u64::MAX)),
         left => Decision::deny(standing(left), left),
@@ -25,7 +30,8 @@ pub(crate) fn denied_until(policy: &Policy, until: Nanos, now: Nanos) -> Option<
     (until > now).then(|| denied(policy, until, now).because(DenialReason::Blocked))
 }
 
-/// The denial of a new key for which the table has no room until a time ([`WhenFull::Deny`](crate::WhenFull::Deny)).
+/// The denial of a new key for which the table has no room until a time
+/// ([`WhenFull::Deny`](crate::WhenFull::Deny)).
 pub(crate) fn refused_until(policy: &Policy, until: Nanos, now: Nanos) -> Decision {
     let until = until.max(now.saturating_add(Nanos::new(1)));
     denied(policy, until, now).because(DenialReason::TableFull)

@@ -14,12 +14,14 @@ use crate::{
     wait::{Ground, Ticket, WaitLine, Wakes},
 };
 
-/// A list with an entry for each request. Most decisions are over two to five limits and allocate nothing.
+/// A list with an entry for each request. Most decisions are over two to five limits and allocate
+/// nothing.
 pub(crate) type Few<T> = SmallVec<[T; 6]>;
 
 /// One part of a decision over several limits.
 ///
-/// All parts have one type of clock. Limiters with different clocks take part as limiters with any clock:
+/// All parts have one type of clock. Limiters with different clocks take part as limiters with any
+/// clock:
 ///
 /// ```
 /// # use tidegate_limiter as tidegate;
@@ -62,15 +64,27 @@ impl<'a, C: ?Sized> Request<'a, C> {
     /// A request for `cost` of a key of a limiter.
     #[must_use]
     pub const fn keyed(limiter: &'a KeyedLimiter<C>, key: &'a [u8], cost: u64) -> Self {
-        Self::Keyed { limiter, key, cost, policy: None }
+        Self::Keyed {
+            limiter,
+            key,
+            cost,
+            policy: None,
+        }
     }
 
-    /// The same request, decided by another policy if one is given, as [`KeyedLimiter::acquire_with_at`] does. It changes nothing
-    /// for a limiter without keys.
+    /// The same request, decided by another policy if one is given, as
+    /// [`KeyedLimiter::acquire_with_at`] does. It changes nothing for a limiter without keys.
     #[must_use]
     pub const fn with_policy(self, own: Option<&'a Policy>) -> Self {
         match self {
-            Self::Keyed { limiter, key, cost, .. } => Self::Keyed { limiter, key, cost, policy: own },
+            Self::Keyed {
+                limiter, key, cost, ..
+            } => Self::Keyed {
+                limiter,
+                key,
+                cost,
+                policy: own,
+            },
             Self::Unkeyed { limiter, cost } => Self::Unkeyed { limiter, cost },
         }
     }
@@ -124,8 +138,9 @@ impl AllDecision {
         self.decisions.iter().all(Decision::is_allowed)
     }
 
-    /// The index of the request that determined the result: of several denials the one that lasts longest; if all admitted,
-    /// the longest delay, or else the one with the least remaining. `None` if there were no requests.
+    /// The index of the request that determined the result: of several denials the one that lasts
+    /// longest; if all admitted, the longest delay, or else the one with the least remaining.
+    /// `None` if there were no requests.
     #[must_use]
     pub fn bound(&self) -> Option<usize> {
         (!self.decisions.is_empty()).then_some(self.bound)
@@ -137,14 +152,19 @@ impl AllDecision {
         self.decisions.get(self.bound)
     }
 
-    /// Each limit's own decision, in the order of the requests. If one limit denied, the others were not charged; their
-    /// decisions are what they would have been.
+    /// Each limit's own decision, in the order of the requests. If one limit denied, the others
+    /// were not charged; their decisions are what they would have been.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }
 
     pub(crate) fn new(decisions: Few<Decision>) -> Self {
-        let weight = |at: &usize| (decisions[*at].severity(), u64::MAX - decisions[*at].remaining());
+        let weight = |at: &usize| {
+            (
+                decisions[*at].severity(),
+                u64::MAX - decisions[*at].remaining(),
+            )
+        };
         // The first of equals.
         let bound = (0..decisions.len()).rev().max_by_key(weight).unwrap_or(0);
         Self { decisions, bound }
@@ -153,17 +173,21 @@ impl AllDecision {
 
 /// Decides on all requests in one atomic step: all admit and are charged, or none is.
 ///
-/// Two requests for the same key of the same limiter add up. If callers wait for one of the limits, that limit denies until
-/// they have been served, as [`KeyedLimiter::acquire_at`] does.
+/// Two requests for the same key of the same limiter add up. If callers wait for one of the limits,
+/// that limit denies until they have been served, as [`KeyedLimiter::acquire_at`] does.
 ///
 /// # Panics
 /// If the policy of a request has another algorithm than its limiter, or states of another width.
 ///
 /// # Errors
 /// [`Full`] if a limiter is too small to hold all requested keys at the same time.
-pub fn acquire_all_at<C: ?Sized>(requests: &[Request<'_, C>], now: Nanos) -> Result<AllDecision, Full> {
-    let decisions =
-        with_all(requests, now, |states, blocked, wakes| states.decide(blocked, &[], now, wakes))?;
+pub fn acquire_all_at<C: ?Sized>(
+    requests: &[Request<'_, C>],
+    now: Nanos,
+) -> Result<AllDecision, Full> {
+    let decisions = with_all(requests, now, |states, blocked, wakes| {
+        states.decide(blocked, &[], now, wakes)
+    })?;
     Ok(AllDecision::new(decisions))
 }
 
@@ -174,15 +198,25 @@ pub(crate) fn with_all<C: ?Sized, R>(
     mut step: impl FnMut(&mut States<'_, '_, C>, &[Option<Decision>], &mut Wakes) -> R,
 ) -> Result<R, Full> {
     // A blocked limit denies without any lock.
-    let blocked: Few<Option<Decision>> = requests.iter().map(|request| blocked_at(request, now)).collect();
+    let blocked: Few<Option<Decision>> = requests
+        .iter()
+        .map(|request| blocked_at(request, now))
+        .collect();
     loop {
         let generations: Few<Option<(Home, Tag)>> = requests
             .iter()
-            .map(|request| request.key().map(|(limiter, tag)| (limiter.generation_of(tag), tag)))
+            .map(|request| {
+                request
+                    .key()
+                    .map(|(limiter, tag)| (limiter.generation_of(tag), tag))
+            })
             .collect();
-        // Declared before all locks, so that it is dropped after them: no task is woken under a lock.
+        // Declared before all locks, so that it is dropped after them: no task is woken under a
+        // lock.
         let mut wakes = Wakes::default();
-        let stepped = attempt(requests, &generations, now, |states| step(states, &blocked, &mut wakes))?;
+        let stepped = attempt(requests, &generations, now, |states| {
+            step(states, &blocked, &mut wakes)
+        })?;
         if let Some(result) = stepped {
             return Ok(result);
         }
@@ -196,7 +230,9 @@ pub(crate) fn with_all<C: ?Sized, R>(
 /// # Errors
 /// The same as [`acquire_all_at`].
 pub fn acquire_all<C: Clock + ?Sized>(requests: &[Request<'_, C>]) -> Result<AllDecision, Full> {
-    let now = requests.first().map_or(Nanos::ZERO, |request| request.clock().now());
+    let now = requests
+        .first()
+        .map_or(Nanos::ZERO, |request| request.clock().now());
     acquire_all_at(requests, now)
 }
 
@@ -220,8 +256,8 @@ fn attempt<C: ?Sized, R>(
             return Ok(None);
         }
     }
-    // The order of locks: unkeyed limiters by address, then the tables' buckets by limiter, by generation (the newest
-    // first, because states move in that order), and by address.
+    // The order of locks: unkeyed limiters by address, then the tables' buckets by limiter, by
+    // generation (the newest first, because states move in that order), and by address.
     let mut unkeyed: Few<&Limiter<C>> = requests
         .iter()
         .filter_map(|request| match request {
@@ -236,7 +272,9 @@ fn attempt<C: ?Sized, R>(
         .iter()
         .zip(generations)
         .filter_map(|(request, generation)| match (request, generation) {
-            (Request::Keyed { limiter, .. }, Some((generation, tag))) => Some((*limiter, generation, *tag)),
+            (Request::Keyed { limiter, .. }, Some((generation, tag))) => {
+                Some((*limiter, generation, *tag))
+            }
             _ => None,
         })
         .collect();
@@ -258,7 +296,15 @@ fn attempt<C: ?Sized, R>(
 
     let places = places(requests, &unkeyed);
     let sums = sums(requests, &places, &homes);
-    let mut states = States { requests, places, sums, homes, unkeyed: &unkeyed, cells, joint };
+    let mut states = States {
+        requests,
+        places,
+        sums,
+        homes,
+        unkeyed: &unkeyed,
+        cells,
+        joint,
+    };
     Ok(Some(step(&mut states)))
 }
 
@@ -290,7 +336,8 @@ impl<C: ?Sized> States<'_, '_, C> {
         self.sums[at]
     }
 
-    /// Decides on all requests, and takes them if all are admitted. `tickets` are the places of a caller that waits.
+    /// Decides on all requests, and takes them if all are admitted. `tickets` are the places of a
+    /// caller that waits.
     pub fn decide(
         &mut self,
         blocked: &[Option<Decision>],
@@ -307,10 +354,17 @@ impl<C: ?Sized> States<'_, '_, C> {
             });
         }
         if decisions.iter().all(Decision::is_allowed) {
-            for (at, request) in requests.iter().enumerate().filter(|(_, request)| request.cost() > 0) {
+            for (at, request) in requests
+                .iter()
+                .enumerate()
+                .filter(|(_, request)| request.cost() > 0)
+            {
                 // Admitted, so the key was not refused.
                 if let Ok((general, state)) = self.state(at) {
-                    request.own_policy().unwrap_or(general).record(state, now, request.cost());
+                    request
+                        .own_policy()
+                        .unwrap_or(general)
+                        .record(state, now, request.cost());
                 }
             }
         }
@@ -330,15 +384,22 @@ impl<C: ?Sized> States<'_, '_, C> {
         let behind = if cost == 0 {
             None
         } else {
-            self.on_line(at, false, now, |line, ground| line.answer_to(ground, cost, ticket, wakes)).flatten()
+            self.on_line(at, false, now, |line, ground| {
+                line.answer_to(ground, cost, ticket, wakes)
+            })
+            .flatten()
         };
         match self.state(at) {
             Ok((general, state)) => {
-                let policy = own.inspect(|own| assert_fits(general, own)).unwrap_or(general);
+                let policy = own
+                    .inspect(|own| assert_fits(general, own))
+                    .unwrap_or(general);
                 behind.unwrap_or_else(|| policy.peek(state, now, cost))
             }
             Err(until) => {
-                let KeyPlace::Keyed(k) = self.places[at] else { unreachable!("only keys are refused") };
+                let KeyPlace::Keyed(k) = self.places[at] else {
+                    unreachable!("only keys are refused")
+                };
                 refused_until(own.unwrap_or(self.homes[k].1.policy()), until, now)
             }
         }
@@ -359,9 +420,16 @@ impl<C: ?Sized> States<'_, '_, C> {
         };
         let unkeyed = self.unkeyed;
         let (policy, state) = self.state(at).ok()?;
-        let mut ground = Ground { policy, state, blocked: Nanos::ZERO, now };
+        let mut ground = Ground {
+            policy,
+            state,
+            blocked: Nanos::ZERO,
+            now,
+        };
         match (place, keyed) {
-            (_, Some((limiter, tag))) if announced => Some(limiter.with_line(tag, &mut ground, step)),
+            (_, Some((limiter, tag))) if announced => {
+                Some(limiter.with_line(tag, &mut ground, step))
+            }
             (_, Some((limiter, tag))) => limiter.find_line(tag, &mut ground, step),
             (KeyPlace::Unkeyed(u), _) if announced => Some(unkeyed[u].with_line(&mut ground, step)),
             (KeyPlace::Unkeyed(u), _) => unkeyed[u].find_line(&mut ground, step),
@@ -394,12 +462,21 @@ fn sums<C: ?Sized>(
     };
     let mut order: Few<usize> = (0..requests.len()).collect();
     order.sort_unstable_by_key(|&at| (state(at), at));
-    let mut sums: Few<Sum> = requests.iter().map(|request| Sum { first: 0, cost: request.cost() }).collect();
+    let mut sums: Few<Sum> = requests
+        .iter()
+        .map(|request| Sum {
+            first: 0,
+            cost: request.cost(),
+        })
+        .collect();
     for group in order.chunk_by(|&one, &other| state(one) == state(other)) {
         let mut cost = 0_u64;
         for &at in group {
             cost = cost.saturating_add(sums[at].cost);
-            sums[at] = Sum { first: group[0], cost };
+            sums[at] = Sum {
+                first: group[0],
+                cost,
+            };
         }
     }
     sums

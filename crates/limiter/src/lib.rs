@@ -1,12 +1,16 @@
 //! Rate limiters: each combines a policy, its state and a clock.
 //!
 //! * [`Limiter`] limits all requests together; [`KeyedLimiter`] limits each key separately.
-//! * [`acquire_all_at`] decides over several limiters in one atomic step: all admit, or none is charged.
-//! * Each decision has a form that takes the time as an argument (`…_at`) and one that reads the limiter's [`Clock`].
-//! * [`KeyedLimit`] is the trait of keyed limits, in this process or in a shared store. Middleware accepts it.
-//! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on any async runtime; [`wait_all`]
-//!   waits for several limits together.
-//! * [`Reservation`] takes an estimate before the work, and corrects it when the true cost is known.
+//! * [`acquire_all_at`] decides over several limiters in one atomic step: all admit, or none is
+//!   charged.
+//! * Each decision has a form that takes the time as an argument (`…_at`) and one that reads the
+//!   limiter's [`Clock`].
+//! * [`KeyedLimit`] is the trait of keyed limits, in this process or in a shared store. Middleware
+//!   accepts it.
+//! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on
+//!   any async runtime; [`wait_all`] waits for several limits together.
+//! * [`Reservation`] takes an estimate before the work, and corrects it when the true cost is
+//!   known.
 //!
 //! ```
 //! # // Users import the crate `tidegate`, which exports this one and so cannot be a dependency of its examples.
@@ -46,9 +50,9 @@ pub use permit::{OwnedPermit, Permit};
 pub use reserve::{Estimates, Reservation};
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
-    Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, DenialReason, Denied, Estimate, Key, Lasts,
-    MAX_LIMIT, MAX_WINDOW, ManualClock, Nanos, Outcome, ParsePolicyError, ParseQuotaError, Policy,
-    PolicyError, Quota, QuotaError, Share, Standing, algorithm,
+    Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, DenialReason, Denied, Estimate,
+    Key, Lasts, MAX_LIMIT, MAX_WINDOW, ManualClock, Nanos, Outcome, ParsePolicyError,
+    ParseQuotaError, Policy, PolicyError, Quota, QuotaError, Share, Standing, algorithm,
 };
 #[cfg(feature = "calendar")]
 pub use tidegate_core::{Calendar, Period};

@@ -8,11 +8,12 @@ use crate::{KeyedLimiter, Limiter};
 
 /// A limit for each key, decided in this process or in a shared store. Middleware accepts it.
 ///
-/// A decision never fails: an implementation decides itself what to answer if its store fails. The future runs on the
-/// caller's runtime. The future of a [`KeyedLimiter`] is ready at once and allocates nothing.
+/// A decision never fails: an implementation decides itself what to answer if its store fails. The
+/// future runs on the caller's runtime. The future of a [`KeyedLimiter`] is ready at once and
+/// allocates nothing.
 ///
-/// The method is asynchronous, so the trait is not object safe. Make your code generic over it. To choose an implementation
-/// at run time, implement the trait for an enum of the alternatives.
+/// The method is asynchronous, so the trait is not object safe. Make your code generic over it. To
+/// choose an implementation at run time, implement the trait for an enum of the alternatives.
 ///
 /// ```
 /// # use tidegate_limiter as tidegate;
@@ -28,8 +29,9 @@ use crate::{KeyedLimiter, Limiter};
 /// # Ok::<(), tidegate::BuildError>(())
 /// ```
 pub trait KeyedLimit: Send + Sync {
-    /// Asks for `cost`, and takes it if it is admitted; a cost of 0 is a peek. Nothing happens before the future
-    /// is first polled. A future that is dropped before it is ready may have taken the cost.
+    /// Asks for `cost`, and takes it if it is admitted; a cost of 0 is a peek. Nothing happens
+    /// before the future is first polled. A future that is dropped before it is ready may have
+    /// taken the cost.
     fn decide(&self, key: &[u8], cost: u64) -> impl Future<Output = Decision> + Send;
 
     /// The policy of keys without an override.

@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::{Admission, Algorithm, Clock, Decision, Estimate, Nanos, Policy, clock::block_on};
+use tidegate_core::{
+    Admission, Algorithm, Clock, Decision, Estimate, Nanos, Policy, clock::block_on,
+};
 
 use crate::{
     SystemClock, Timer, WaitError,
@@ -67,8 +69,9 @@ impl<C: ?Sized> Limiter<C> {
         self.versions.policy()
     }
 
-    /// A number that is another one after each change of the policy. Compare it to know whether something that you derived from the
-    /// policy still holds. Read it before the policy, so that a change in between is noticed next time.
+    /// A number that is another one after each change of the policy. Compare it to know whether
+    /// something that you derived from the policy still holds. Read it before the policy, so that a
+    /// change in between is noticed next time.
     #[must_use]
     pub fn policy_version(&self) -> u64 {
         self.versions.changes()
@@ -81,9 +84,9 @@ impl<C: ?Sized> Limiter<C> {
 
     /// Asks for `cost` at the given time.
     ///
-    /// While callers [wait](Self::wait), the answer is a denial until all of them have been served. Its `retry_after` is exact
-    /// behind up to 64 waiters. Behind `n` more, it may describe the queue as it was up to `n / 64` requests ago, before
-    /// a waiter left or the policy changed.
+    /// While callers [wait](Self::wait), the answer is a denial until all of them have been served.
+    /// Its `retry_after` is exact behind up to 64 waiters. Behind `n` more, it may describe the
+    /// queue as it was up to `n / 64` requests ago, before a waiter left or the policy changed.
     #[inline]
     pub fn acquire_at(&self, cost: u64, now: Nanos) -> Decision {
         if self.is_plain()
@@ -107,8 +110,11 @@ impl<C: ?Sized> Limiter<C> {
         }
         let passed = self.blocked.load(Ordering::Relaxed);
         if passed <= now.get() {
-            // The next decision then takes the short path again, unless there is a new block by now.
-            let _ = self.blocked.compare_exchange(passed, 0, Ordering::Relaxed, Ordering::Relaxed);
+            // The next decision then takes the short path again, unless there is a new block by
+            // now.
+            let _ = self
+                .blocked
+                .compare_exchange(passed, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
         if cost == 0 || !self.line.is_busy() {
             return self.versions.decide(now, cost);
@@ -163,23 +169,28 @@ impl<C: ?Sized> Limiter<C> {
         if cost > 0 && self.line.is_busy() {
             return self.step(now, |line, ground, wakes| line.check(ground, cost, wakes));
         }
-        self.versions.apply(|policy, state| policy.peek(state, now, cost))
+        self.versions
+            .apply(|policy, state| policy.peek(state, now, cost))
     }
 
-    /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on it.
+    /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on
+    /// it.
     pub fn acquire_up_to_at(&self, cost: u64, now: Nanos) -> (u64, Decision) {
         match self.blocked_at(now) {
             Some(denied) => (0, denied),
-            None if self.line.is_busy() => {
-                self.step(now, |line, ground, wakes| line.decide_up_to(ground, cost, wakes))
-            }
-            None => self.versions.apply(|policy, state| policy.decide_up_to(state, now, cost)),
+            None if self.line.is_busy() => self.step(now, |line, ground, wakes| {
+                line.decide_up_to(ground, cost, wakes)
+            }),
+            None => self
+                .versions
+                .apply(|policy, state| policy.decide_up_to(state, now, cost)),
         }
     }
 
-    /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Units above the limit are debt, which
-    /// time repays (see [`Algorithm::charge`]); it also counts against waiters, and during a block. Returns the decision on a cost
-    /// of 0 afterwards: a denial if more is in use than the limit.
+    /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Units
+    /// above the limit are debt, which time repays (see [`Algorithm::charge`]); it also counts
+    /// against waiters, and during a block. Returns the decision on a cost of 0 afterwards: a
+    /// denial if more is in use than the limit.
     pub fn charge_at(&self, cost: u64, now: Nanos) -> Decision {
         let standing = if self.line.is_busy() {
             self.step(now, |line, ground, wakes| {
@@ -200,7 +211,8 @@ impl<C: ?Sized> Limiter<C> {
         if self.line.is_busy() {
             return self.step(now, |line, ground, wakes| line.refund(ground, cost, wakes));
         }
-        self.versions.apply(|policy, state| policy.refund(state, now, cost));
+        self.versions
+            .apply(|policy, state| policy.refund(state, now, cost));
         // A waiter may have joined just before, without seeing this room.
         self.serve(now);
     }
@@ -211,7 +223,8 @@ impl<C: ?Sized> Limiter<C> {
         self.eras.place(&self.policy())
     }
 
-    /// Corrects an estimate at `now` to the `actual` cost (see [`Policy::settle`]). A caller settles each estimate once.
+    /// Corrects an estimate at `now` to the `actual` cost (see [`Policy::settle`]). A caller
+    /// settles each estimate once.
     pub fn settle_at(&self, estimate: Estimate, actual: u64, now: Nanos) {
         if self.line.is_busy() {
             return self.step(now, |line, ground, wakes| {
@@ -220,14 +233,19 @@ impl<C: ?Sized> Limiter<C> {
             });
         }
         self.versions.apply(|policy, state| {
-            policy.settle(state, now, estimate, self.eras.actual(policy, estimate, actual));
+            policy.settle(
+                state,
+                now,
+                estimate,
+                self.eras.actual(policy, estimate, actual),
+            );
         });
         // A waiter may have joined just before, without seeing this room.
         self.serve(now);
     }
 
-    /// Forgets what was used, as if the limiter were new. A block stays. Permits in use are forgotten too: releasing one later has no
-    /// effect. Returns whether anything was in use.
+    /// Forgets what was used, as if the limiter were new. A block stays. Permits in use are
+    /// forgotten too: releasing one later has no effect. Returns whether anything was in use.
     pub fn reset_at(&self, now: Nanos) -> bool {
         self.eras.reset();
         let was_used = self.versions.apply(|policy, state| {
@@ -244,20 +262,22 @@ impl<C: ?Sized> Limiter<C> {
         self.blocked.store(until.0.get(), Ordering::Relaxed);
     }
 
-    /// Ends a [`block`](Self::block), and admits waiters as far as there is room. Returns whether a block was still in
-    /// force.
+    /// Ends a [`block`](Self::block), and admits waiters as far as there is room. Returns whether a
+    /// block was still in force.
     pub fn unblock_at(&self, now: Nanos) -> bool {
         let lifted = self.blocked.swap(0, Ordering::Relaxed) > now.get();
         self.serve(now);
         lifted
     }
 
-    /// Changes the policy and keeps the current usage (see [`Policy::transfer`]). The call returns at once, and decisions and waits
-    /// continue.
+    /// Changes the policy and keeps the current usage (see [`Policy::transfer`]). The call returns
+    /// at once, and decisions and waits continue.
     ///
-    /// Each different policy that the limiter ever has keeps about 400 bytes until the limiter is dropped.
+    /// Each different policy that the limiter ever has keeps about 400 bytes until the limiter is
+    /// dropped.
     pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) {
-        self.eras.change(|| self.versions.change(policy.into(), now));
+        self.eras
+            .change(|| self.versions.change(policy.into(), now));
         self.serve(now);
     }
 
@@ -267,8 +287,8 @@ impl<C: ?Sized> Limiter<C> {
         self.versions.apply(|_, state| state.to_vec())
     }
 
-    /// Merges in a snapshot that was made under the policy `from`: the stricter of both states stays, and usage in this limiter
-    /// still counts. Returns whether the snapshot was valid.
+    /// Merges in a snapshot that was made under the policy `from`: the stricter of both states
+    /// stays, and usage in this limiter still counts. Returns whether the snapshot was valid.
     pub fn restore_at(&self, from: &Policy, state: &[u64], now: Nanos) -> bool {
         if !from.accepts(state) {
             return false;
@@ -358,10 +378,12 @@ impl<C: Clock> Limiter<C> {
 }
 
 impl<T: Timer> Limiter<T> {
-    /// Waits until `cost` is admitted, after all callers that already wait. Dropping the future gives up the place in the queue.
+    /// Waits until `cost` is admitted, after all callers that already wait. Dropping the future
+    /// gives up the place in the queue.
     ///
     /// # Errors
-    /// If waiting cannot help, or the cost would not be admitted by `deadline`. Both errors are returned at once.
+    /// If waiting cannot help, or the cost would not be admitted by `deadline`. Both errors are
+    /// returned at once.
     pub fn wait(
         &self,
         cost: u64,
@@ -374,7 +396,11 @@ impl<T: Timer> Limiter<T> {
     ///
     /// # Errors
     /// The same as [`wait`](Self::wait).
-    pub fn wait_blocking(&self, cost: u64, deadline: Option<Nanos>) -> Result<Admission, WaitError> {
+    pub fn wait_blocking(
+        &self,
+        cost: u64,
+        deadline: Option<Nanos>,
+    ) -> Result<Admission, WaitError> {
         block_on(self.wait(cost, deadline))
     }
 
@@ -383,24 +409,36 @@ impl<T: Timer> Limiter<T> {
     /// # Errors
     /// The same as [`wait`](Self::wait).
     pub async fn wait_for(&self, cost: u64, span: Duration) -> Result<Admission, WaitError> {
-        self.wait(cost, Some(self.clock.now().saturating_add(span.into()))).await
+        self.wait(cost, Some(self.clock.now().saturating_add(span.into())))
+            .await
     }
 }
 
 impl<C: ?Sized> Home for &Limiter<C> {
-    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut WaitLine, &mut Ground<'_>, &mut Wakes) -> R) -> R {
+    fn step<R>(
+        &self,
+        now: Nanos,
+        step: impl FnOnce(&mut WaitLine, &mut Ground<'_>, &mut Wakes) -> R,
+    ) -> R {
         // Declared first, so that it is dropped last: no task is woken while the state is locked.
         let mut wakes = Wakes::default();
         let mut held = self.versions.lock();
         let (policy, state) = held.parts();
         let blocked = Nanos::new(self.blocked.load(Ordering::Relaxed));
-        let mut ground = Ground { policy, state, blocked, now };
+        let mut ground = Ground {
+            policy,
+            state,
+            blocked,
+            now,
+        };
         self.line.with(|line| step(line, &mut ground, &mut wakes))
     }
 }
 
 impl<C: ?Sized> fmt::Debug for Limiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter").field("policy", &self.policy()).finish_non_exhaustive()
+        f.debug_struct("Limiter")
+            .field("policy", &self.policy())
+            .finish_non_exhaustive()
     }
 }

@@ -1,8 +1,8 @@
 //! The keys that need a closer look: they have waiters, are blocked, or have their own policy.
 //!
-//! A mark is a count in a slot that is chosen by the key's tag. While no key is marked, a decision reads one word. After
-//! that, the keys of a marked slot take the longer path (about one key in sixty-five thousand for each marked key), and all
-//! other decisions also read their slot.
+//! A mark is a count in a slot that is chosen by the key's tag. While no key is marked, a decision
+//! reads one word. After that, the keys of a marked slot take the longer path (about one key in
+//! sixty-five thousand for each marked key), and all other decisions also read their slot.
 
 use std::{hash::Hasher, sync::OnceLock};
 
@@ -44,8 +44,15 @@ pub(crate) struct Marks {
 impl Marks {
     /// Marks for up to `max_keys` keys.
     pub fn new(max_keys: usize) -> Self {
-        let wanted = max_keys.saturating_mul(4).clamp(64, MOST_SLOTS).next_power_of_two();
-        let marks = Self { any: AtomicUsize::new(0), slots: OnceLock::new(), wanted };
+        let wanted = max_keys
+            .saturating_mul(4)
+            .clamp(64, MOST_SLOTS)
+            .next_power_of_two();
+        let marks = Self {
+            any: AtomicUsize::new(0),
+            slots: OnceLock::new(),
+            wanted,
+        };
         if cfg!(loom) {
             marks.make_slots(); // Loom does not see that a `OnceLock` orders anything.
         }
@@ -53,14 +60,15 @@ impl Marks {
     }
 
     fn make_slots(&self) {
-        self.slots.get_or_init(|| (0..self.wanted).map(|_| AtomicU32::new(0)).collect());
+        self.slots
+            .get_or_init(|| (0..self.wanted).map(|_| AtomicU32::new(0)).collect());
     }
 
     /// Whether any key is marked.
     #[inline]
     pub fn any(&self) -> bool {
-        // Relaxed, as all accesses here: a mark is set before the key's lock is taken for what it announces, and checked under
-        // the key's lock by threads that must not miss that.
+        // Relaxed, as all accesses here: a mark is set before the key's lock is taken for what it
+        // announces, and checked under the key's lock by threads that must not miss that.
         self.any.load(Ordering::Relaxed) > 0
     }
 
@@ -72,7 +80,8 @@ impl Marks {
 
     #[inline(never)]
     fn in_slot(&self, tag: Tag) -> bool {
-        self.slot(tag).is_some_and(|slot| slot.load(Ordering::Relaxed) > 0)
+        self.slot(tag)
+            .is_some_and(|slot| slot.load(Ordering::Relaxed) > 0)
     }
 
     fn slot(&self, tag: Tag) -> Option<&AtomicU32> {

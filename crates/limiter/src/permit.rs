@@ -6,9 +6,11 @@ use tidegate_core::{Clock, Denied, Key, Nanos};
 
 use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
 
-/// Units that are returned when the work is over: on return, on an error, on a panic, and when a future is cancelled.
+/// Units that are returned when the work is over: on return, on an error, on a panic, and when a
+/// future is cancelled.
 ///
-/// Made for [`Policy::concurrency`](crate::Policy::concurrency), where returning them lets the next caller in.
+/// Made for [`Policy::concurrency`](crate::Policy::concurrency), where returning them lets the next
+/// caller in.
 ///
 /// ```
 /// # use tidegate_limiter as tidegate;
@@ -35,12 +37,18 @@ enum From<'a, C> {
 impl<'a, C: Clock> Permit<'a, C> {
     /// Units that were taken.
     pub(crate) const fn of(limiter: &'a Limiter<C>, cost: u64) -> Self {
-        Self { from: From::One(limiter), cost }
+        Self {
+            from: From::One(limiter),
+            cost,
+        }
     }
 
     /// Units of a key that were taken.
     pub(crate) const fn of_key(limiter: &'a KeyedLimiter<C>, tag: Tag, cost: u64) -> Self {
-        Self { from: From::Key(limiter, tag), cost }
+        Self {
+            from: From::Key(limiter, tag),
+            cost,
+        }
     }
 
     /// The number of units.
@@ -67,7 +75,9 @@ impl<C: Clock> Drop for Permit<'_, C> {
 
 impl<C: Clock> fmt::Debug for Permit<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permit").field("cost", &self.cost).finish_non_exhaustive()
+        f.debug_struct("Permit")
+            .field("cost", &self.cost)
+            .finish_non_exhaustive()
     }
 }
 
@@ -103,17 +113,27 @@ impl<C: Clock> OwnedPermit<C> {
     /// The same as [`Limiter::permit`].
     pub fn of(limiter: &Arc<Limiter<C>>, cost: u64) -> Result<Self, Denied> {
         limiter.permit(cost)?.keep();
-        Ok(Self { from: Owned::One(Arc::clone(limiter)), cost })
+        Ok(Self {
+            from: Owned::One(Arc::clone(limiter)),
+            cost,
+        })
     }
 
     /// Takes `cost` of a key until the permit is dropped.
     ///
     /// # Errors
     /// The same as [`KeyedLimiter::permit`].
-    pub fn of_key(limiter: &Arc<KeyedLimiter<C>>, key: impl Key, cost: u64) -> Result<Self, Denied> {
+    pub fn of_key(
+        limiter: &Arc<KeyedLimiter<C>>,
+        key: impl Key,
+        cost: u64,
+    ) -> Result<Self, Denied> {
         let tag = limiter.tag_of(&key);
         limiter.permit(key, cost)?.keep();
-        Ok(Self { from: Owned::Key(Arc::clone(limiter), tag), cost })
+        Ok(Self {
+            from: Owned::Key(Arc::clone(limiter), tag),
+            cost,
+        })
     }
 
     /// The number of units.
@@ -139,7 +159,10 @@ impl<T: Timer> OwnedPermit<T> {
         deadline: Option<Nanos>,
     ) -> Result<Self, WaitError> {
         limiter.wait_permit(cost, deadline).await?.keep();
-        Ok(Self { from: Owned::One(Arc::clone(limiter)), cost })
+        Ok(Self {
+            from: Owned::One(Arc::clone(limiter)),
+            cost,
+        })
     }
 
     /// Waits for a permit of a key as [`KeyedLimiter::wait`] does.
@@ -154,7 +177,10 @@ impl<T: Timer> OwnedPermit<T> {
     ) -> Result<Self, WaitError> {
         let tag = limiter.tag_of(&key);
         limiter.wait_permit(key, cost, deadline).await?.keep();
-        Ok(Self { from: Owned::Key(Arc::clone(limiter), tag), cost })
+        Ok(Self {
+            from: Owned::Key(Arc::clone(limiter), tag),
+            cost,
+        })
     }
 }
 
@@ -169,7 +195,9 @@ impl<C: Clock> Drop for OwnedPermit<C> {
 
 impl<C: Clock> fmt::Debug for OwnedPermit<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnedPermit").field("cost", &self.cost).finish_non_exhaustive()
+        f.debug_struct("OwnedPermit")
+            .field("cost", &self.cost)
+            .finish_non_exhaustive()
     }
 }
 
@@ -177,8 +205,9 @@ impl<C: Clock> Limiter<C> {
     /// Takes `cost` until the permit is dropped.
     ///
     /// # Errors
-    /// The denial. A permit does not report a leaky bucket's delay, which is in the decision of [`acquire`](Self::acquire). Use
-    /// [`wait_permit`](Self::wait_permit), which waits for the delay.
+    /// The denial. A permit does not report a leaky bucket's delay, which is in the decision of
+    /// [`acquire`](Self::acquire). Use [`wait_permit`](Self::wait_permit), which waits for the
+    /// delay.
     pub fn permit(&self, cost: u64) -> Result<Permit<'_, C>, Denied> {
         self.acquire(cost).into_result()?;
         Ok(Permit::of(self, cost))
@@ -190,7 +219,11 @@ impl<T: Timer> Limiter<T> {
     ///
     /// # Errors
     /// The same as [`wait`](Self::wait).
-    pub async fn wait_permit(&self, cost: u64, deadline: Option<Nanos>) -> Result<Permit<'_, T>, WaitError> {
+    pub async fn wait_permit(
+        &self,
+        cost: u64,
+        deadline: Option<Nanos>,
+    ) -> Result<Permit<'_, T>, WaitError> {
         self.wait(cost, deadline).await?;
         Ok(Permit::of(self, cost))
     }
@@ -200,8 +233,9 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Takes `cost` of a key until the permit is dropped.
     ///
     /// # Errors
-    /// The denial. A permit does not report a leaky bucket's delay, which is in the decision of [`acquire`](Self::acquire). Use
-    /// [`wait_permit`](Self::wait_permit), which waits for the delay.
+    /// The denial. A permit does not report a leaky bucket's delay, which is in the decision of
+    /// [`acquire`](Self::acquire). Use [`wait_permit`](Self::wait_permit), which waits for the
+    /// delay.
     pub fn permit(&self, key: impl Key, cost: u64) -> Result<Permit<'_, C>, Denied> {
         let tag = self.tag_of(&key);
         self.acquire(key, cost).into_result()?;

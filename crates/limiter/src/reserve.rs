@@ -17,7 +17,8 @@ use crate::{KeyedLimiter, Limiter, SystemClock, permit::Owned};
 /// The number of estimates that are remembered with their times.
 const MOST: usize = 16;
 
-/// Counts the changes after which the units of earlier estimates do not return: of a rate, and resets.
+/// Counts the changes after which the units of earlier estimates do not return: of a rate, and
+/// resets.
 pub(crate) struct Eras {
     rates: AtomicU64,
     resets: AtomicU64,
@@ -27,7 +28,11 @@ pub(crate) struct Eras {
 
 impl Eras {
     pub fn new() -> Self {
-        Self { rates: AtomicU64::new(0), resets: AtomicU64::new(0), own: RandomState::new() }
+        Self {
+            rates: AtomicU64::new(0),
+            resets: AtomicU64::new(0),
+            own: RandomState::new(),
+        }
     }
 
     /// Runs a change of a policy. A policy that is read during the change belongs to neither era.
@@ -49,21 +54,30 @@ impl Eras {
         match policy.place() {
             Some(place) if resets == 0 => place,
             Some(place) => self.own.hash_one((place, resets)),
-            None => self.own.hash_one((self.rates.load(Ordering::Acquire), resets)),
+            None => self
+                .own
+                .hash_one((self.rates.load(Ordering::Acquire), resets)),
         }
     }
 
-    /// The cost to which an estimate is corrected: if its units no longer count where they did, at least the estimate.
+    /// The cost to which an estimate is corrected: if its units no longer count where they did, at
+    /// least the estimate.
     pub fn actual(&self, policy: &Policy, estimate: Estimate, actual: u64) -> u64 {
-        if self.place(policy) == estimate.place { actual } else { actual.max(estimate.cost) }
+        if self.place(policy) == estimate.place {
+            actual
+        } else {
+            actual.max(estimate.cost)
+        }
     }
 }
 
-/// Units for work whose cost is known only when it is over, such as the tokens of an answer or the bytes of a response.
+/// Units for work whose cost is known only when it is over, such as the tokens of an answer or the
+/// bytes of a response.
 ///
-/// The estimate counts from the moment it is taken, so other callers see it. [`settle`](Self::settle) corrects it: the units that were not used
-/// go back to where they count, and units beyond the estimate are charged (see [`Policy::settle`](crate::Policy::settle)). A reservation
-/// that is dropped keeps its estimate, because the work may have been done, unless
+/// The estimate counts from the moment it is taken, so other callers see it.
+/// [`settle`](Self::settle) corrects it: the units that were not used go back to where they count,
+/// and units beyond the estimate are charged (see [`Policy::settle`](crate::Policy::settle)). A
+/// reservation that is dropped keeps its estimate, because the work may have been done, unless
 /// [`cancel_on_drop`](Self::cancel_on_drop) was called.
 ///
 /// ```
@@ -86,8 +100,9 @@ pub struct Reservation<C: Clock = SystemClock> {
     is_cancelled_on_drop: bool,
 }
 
-/// The units that were taken for one piece of work: its estimate and the extensions, the oldest first. At most 16 are remembered
-/// with their times; the oldest two then count as one with the earlier time.
+/// The units that were taken for one piece of work: its estimate and the extensions, the oldest
+/// first. At most 16 are remembered with their times; the oldest two then count as one with the
+/// earlier time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Estimates(SmallVec<[Estimate; 1]>);
 
@@ -98,8 +113,16 @@ impl Estimates {
         if all.len() == MOST {
             let oldest = all.remove(0);
             // Units go back to the earlier place of the two, if at all.
-            let place = if all[0].place == oldest.place { oldest.place } else { 0 };
-            all[0] = Estimate { cost: all[0].cost.saturating_add(oldest.cost), taken: oldest.taken, place };
+            let place = if all[0].place == oldest.place {
+                oldest.place
+            } else {
+                0
+            };
+            all[0] = Estimate {
+                cost: all[0].cost.saturating_add(oldest.cost),
+                taken: oldest.taken,
+                place,
+            };
         }
         all.push(estimate);
     }
@@ -107,7 +130,8 @@ impl Estimates {
     /// The sum of the units.
     #[must_use]
     pub fn cost(&self) -> u64 {
-        self.iter().fold(0, |sum, estimate| sum.saturating_add(estimate.cost))
+        self.iter()
+            .fold(0, |sum, estimate| sum.saturating_add(estimate.cost))
     }
 
     /// The estimates.
@@ -115,8 +139,9 @@ impl Estimates {
         self.0.iter()
     }
 
-    /// Passes on each estimate with its part of the `actual` cost, the latest first, for a call of [`KeyedLimiter::settle_at`] or
-    /// [`Limiter::settle_at`]. Units that were not used are returned from the latest extension back to the first estimate.
+    /// Passes on each estimate with its part of the `actual` cost, the latest first, for a call of
+    /// [`KeyedLimiter::settle_at`] or [`Limiter::settle_at`]. Units that were not used are returned
+    /// from the latest extension back to the first estimate.
     pub fn settle(self, actual: u64, mut settle: impl FnMut(Estimate, u64)) {
         let mut unused = self.cost().saturating_sub(actual);
         let mut beyond = actual.saturating_sub(self.cost());
@@ -139,7 +164,8 @@ impl<C: Clock> Reservation<C> {
     /// Takes an estimate of `cost`.
     ///
     /// # Errors
-    /// [`Denied`] if the limiter does not admit the estimate. A reservation does not report a leaky bucket's delay.
+    /// [`Denied`] if the limiter does not admit the estimate. A reservation does not report a leaky
+    /// bucket's delay.
     pub fn of(limiter: &Arc<Limiter<C>>, cost: u64) -> Result<Self, Denied> {
         Self::take(Owned::One(Arc::clone(limiter)), cost)
     }
@@ -148,13 +174,21 @@ impl<C: Clock> Reservation<C> {
     ///
     /// # Errors
     /// The same as [`of`](Self::of).
-    pub fn of_key(limiter: &Arc<KeyedLimiter<C>>, key: impl Key, cost: u64) -> Result<Self, Denied> {
+    pub fn of_key(
+        limiter: &Arc<KeyedLimiter<C>>,
+        key: impl Key,
+        cost: u64,
+    ) -> Result<Self, Denied> {
         Self::take(Owned::Key(Arc::clone(limiter), limiter.tag_of(&key)), cost)
     }
 
     fn take(of: Owned<C>, cost: u64) -> Result<Self, Denied> {
         let estimates = of.take(cost)?.into();
-        Ok(Self { of, estimates, is_cancelled_on_drop: false })
+        Ok(Self {
+            of,
+            estimates,
+            is_cancelled_on_drop: false,
+        })
     }
 
     /// The units that are taken: the estimate and its extensions.
@@ -236,6 +270,8 @@ impl<C: Clock> Drop for Reservation<C> {
 
 impl<C: Clock> fmt::Debug for Reservation<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("cost", &self.cost()).finish_non_exhaustive()
+        f.debug_struct("Reservation")
+            .field("cost", &self.cost())
+            .finish_non_exhaustive()
     }
 }

@@ -1,12 +1,14 @@
-//! The policy of a limiter without keys, together with its state: both change in one step while other threads decide.
+//! The policy of a limiter without keys, together with its state: both change in one step while
+//! other threads decide.
 //!
-//! A change of policy moves the state from the cell of the old version to that of the new one, holding both. The old cell
-//! stays locked, so a thread that comes to it late does nothing there, and looks up the current version again.
+//! A change of policy moves the state from the cell of the old version to that of the new one,
+//! holding both. The old cell stays locked, so a thread that comes to it late does nothing there,
+//! and looks up the current version again.
 //!
-//! It is unknown when the last reader has left a version: tracking that would cost each decision more than the decision
-//! itself. So a version is kept, and used again when its policy returns: a late thread that finds it open then decides by
-//! the policy that it read, in a cell that is current. A version that is not current holds no state; it takes about
-//! 400 bytes.
+//! It is unknown when the last reader has left a version: tracking that would cost each decision
+//! more than the decision itself. So a version is kept, and used again when its policy returns: a
+//! late thread that finds it open then decides by the policy that it read, in a cell that is
+//! current. A version that is not current holds no state; it takes about 400 bytes.
 #![allow(unsafe_code)] // The version in force is reached by a pointer.
 
 use std::sync::{Arc, PoisonError};
@@ -29,7 +31,8 @@ pub(crate) struct Versions {
     current: AtomicPtr<Version>,
     /// Locked during a change. Nothing is ever removed.
     all: Mutex<Vec<Arc<Version>>>,
-    /// How often `current` was replaced. A version returns with its policy, so its address does not show a change.
+    /// How often `current` was replaced. A version returns with its policy, so its address does not
+    /// show a change.
     changes: AtomicU64,
 }
 
@@ -48,7 +51,10 @@ impl LockedVersion<'_> {
 
 impl Version {
     fn new(policy: Policy) -> Arc<Self> {
-        Arc::new(Self { policy, cell: StateCell::new(policy.words()) })
+        Arc::new(Self {
+            policy,
+            cell: StateCell::new(policy.words()),
+        })
     }
 }
 
@@ -56,7 +62,11 @@ impl Versions {
     pub fn new(policy: Policy) -> Self {
         let first = Version::new(policy);
         let current = AtomicPtr::new(Arc::as_ptr(&first).cast_mut());
-        Self { current, all: Mutex::new(vec![first]), changes: AtomicU64::new(0) }
+        Self {
+            current,
+            all: Mutex::new(vec![first]),
+            changes: AtomicU64::new(0),
+        }
     }
 
     /// The current version, or one that was just replaced: its cell shows which.
@@ -99,7 +109,8 @@ impl Versions {
         retry(|| self.try_decide(|| now, cost))
     }
 
-    /// One atomic step on the state. The closure may run more than once and must change nothing but the words.
+    /// One atomic step on the state. The closure may run more than once and must change nothing but
+    /// the words.
     pub fn apply<R>(&self, mut step: impl FnMut(&Policy, &mut [u64]) -> R) -> R {
         retry(|| {
             let version = self.current();
@@ -111,7 +122,10 @@ impl Versions {
     pub fn lock(&self) -> LockedVersion<'_> {
         retry(|| {
             let version = self.current();
-            Some(LockedVersion { policy: &version.policy, state: version.cell.try_lock()? })
+            Some(LockedVersion {
+                policy: &version.policy,
+                state: version.cell.try_lock()?,
+            })
         })
     }
 
@@ -132,10 +146,15 @@ impl Versions {
         // Changes come one at a time, so this stays the current version to the end, and is open.
         let mut before = old.cell.lock();
         // Retired, or new and not yet visible to other threads.
-        let mut after = new.cell.resume(policy.words()).unwrap_or_else(|| new.cell.lock());
+        let mut after = new
+            .cell
+            .resume(policy.words())
+            .unwrap_or_else(|| new.cell.lock());
         policy.transfer(after.words(), &old.policy, before.words(), now);
-        // Release: see `current`. No thread decides in a version that is not current: it is locked until then.
-        self.current.store(Arc::as_ptr(&new).cast_mut(), Ordering::Release);
+        // Release: see `current`. No thread decides in a version that is not current: it is locked
+        // until then.
+        self.current
+            .store(Arc::as_ptr(&new).cast_mut(), Ordering::Release);
         // Release: see `changes`.
         self.changes.fetch_add(1, Ordering::Release);
         drop(after);
@@ -143,7 +162,8 @@ impl Versions {
     }
 }
 
-/// Tries until there is a result: each time the current version has changed, or another thread holds it for a moment.
+/// Tries until there is a result: each time the current version has changed, or another thread
+/// holds it for a moment.
 #[inline]
 fn retry<R>(mut step: impl FnMut() -> Option<R>) -> R {
     let mut backoff = Backoff::new();

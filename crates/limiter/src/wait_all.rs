@@ -15,8 +15,8 @@ use crate::{
     wait::{CALL, Ticket, Wakes},
 };
 
-/// How long a caller keeps the front of lines for permits of another limit, which may be returned at any time, and how long it then
-/// lets others pass.
+/// How long a caller keeps the front of lines for permits of another limit, which may be returned
+/// at any time, and how long it then lets others pass.
 const HOPE: Nanos = Nanos::from_secs(1);
 
 /// Why a wait for several limits ended without admission.
@@ -26,7 +26,8 @@ pub enum WaitAllError {
     /// The binding limit can never admit its cost.
     #[error("waiting cannot make room for one of the costs")]
     Never(Box<AllDecision>),
-    /// The binding limit would admit its cost only after the deadline. Returned as soon as that is known.
+    /// The binding limit would admit its cost only after the deadline. Returned as soon as that is
+    /// known.
     #[error("a limit has room only after the deadline")]
     Deadline(Box<AllDecision>),
     /// A limiter is too small to hold all requested keys at the same time.
@@ -45,18 +46,22 @@ impl WaitAllError {
     }
 }
 
-/// Waits until all requests are admitted in one step. Until then nothing is taken. Dropping the future gives up the places in line.
+/// Waits until all requests are admitted in one step. Until then nothing is taken. Dropping the
+/// future gives up the places in line.
 ///
-/// The caller gets a place in the line of each limit at once. It holds up the callers behind it only in lines whose units are
-/// due no earlier than those of its other limits: a caller that waits for an hour because of its key does not delay others. Of two
-/// callers that wait for the same limits, the one that came first is served first.
+/// The caller gets a place in the line of each limit at once. It holds up the callers behind it
+/// only in lines whose units are due no earlier than those of its other limits: a caller that waits
+/// for an hour because of its key does not delay others. Of two callers that wait for the same
+/// limits, the one that came first is served first.
 ///
-/// Callers that wait go before callers that do not: [`acquire`](crate::Limiter::acquire) and [`acquire_all`](crate::acquire_all) are denied as
-/// long as a caller waits for the limit. So a caller with a large cost is served although callers with small costs keep asking. A
-/// program whose callers must share a limit evenly lets all of them wait.
+/// Callers that wait go before callers that do not: [`acquire`](crate::Limiter::acquire) and
+/// [`acquire_all`](crate::acquire_all) are denied as long as a caller waits for the limit. So a
+/// caller with a large cost is served although callers with small costs keep asking. A program
+/// whose callers must share a limit evenly lets all of them wait.
 ///
-/// It is unknown when permits of a [concurrency](tidegate_core::Policy::concurrency) limit are returned. A caller that has room in its
-/// other limits keeps their lines waiting for a second at a time, and lets others pass for a second in between.
+/// It is unknown when permits of a [concurrency](tidegate_core::Policy::concurrency) limit are
+/// returned. A caller that has room in its other limits keeps their lines waiting for a second at a
+/// time, and lets others pass for a second in between.
 ///
 /// ```
 /// # use tidegate_limiter as tidegate;
@@ -70,8 +75,8 @@ impl WaitAllError {
 /// ```
 ///
 /// # Errors
-/// If waiting cannot help, or the limits would not admit by `deadline`; both are returned as soon as they are known. [`Full`] as
-/// for [`acquire_all`](crate::acquire_all).
+/// If waiting cannot help, or the limits would not admit by `deadline`; both are returned as soon
+/// as they are known. [`Full`] as for [`acquire_all`](crate::acquire_all).
 ///
 /// # Panics
 /// If the policy of a request has another algorithm than its limiter, or states of another width.
@@ -83,7 +88,10 @@ pub async fn wait_all<T: Timer>(
         return Ok(AllDecision::new(Few::new()));
     };
     let began = timer.now();
-    let mut places = Places { requests, tickets: Few::new() };
+    let mut places = Places {
+        requests,
+        tickets: Few::new(),
+    };
     loop {
         let now = timer.now();
         let (all, next) = places.look(now, began)?;
@@ -91,11 +99,18 @@ pub async fn wait_all<T: Timer>(
             drop(places);
             return start(requests, all, now, deadline).await;
         }
-        let Some(binding) = all.binding() else { return Ok(all) };
-        if binding.retry_after().is_none() && !all.bound().is_some_and(|at| requests[at].is_in_flight()) {
+        let Some(binding) = all.binding() else {
+            return Ok(all);
+        };
+        if binding.retry_after().is_none()
+            && !all.bound().is_some_and(|at| requests[at].is_in_flight())
+        {
             return Err(WaitAllError::Never(Box::new(all)));
         }
-        if all.bound().is_some_and(|at| requests[at].cost() > binding.limit()) {
+        if all
+            .bound()
+            .is_some_and(|at| requests[at].cost() > binding.limit())
+        {
             return Err(WaitAllError::Never(Box::new(all)));
         }
         let wait = binding.retry_after().map_or(Nanos::ZERO, Nanos::from);
@@ -115,7 +130,12 @@ async fn start<T: Timer>(
     now: Nanos,
     deadline: Option<Nanos>,
 ) -> Result<AllDecision, WaitAllError> {
-    let delay = all.decisions().iter().map(Decision::delay).max().unwrap_or_default();
+    let delay = all
+        .decisions()
+        .iter()
+        .map(Decision::delay)
+        .max()
+        .unwrap_or_default();
     if delay.is_zero() {
         return Ok(all);
     }
@@ -132,13 +152,14 @@ async fn start<T: Timer>(
 /// A caller's places in the lines of its limits.
 struct Places<'a, T: Timer> {
     requests: &'a [Request<'a, T>],
-    /// For each request; `None` if an earlier request has the same state, or the key has no room. Empty before the first denial.
+    /// For each request; `None` if an earlier request has the same state, or the key has no room.
+    /// Empty before the first denial.
     tickets: Few<Option<Arc<Ticket>>>,
 }
 
 impl<T: Timer> Places<'_, T> {
-    /// Decides on all limits, and takes them if all admit. Otherwise it orders the places, and returns when to look again at the
-    /// latest.
+    /// Decides on all limits, and takes them if all admit. Otherwise it orders the places, and
+    /// returns when to look again at the latest.
     fn look(&mut self, now: Nanos, began: Nanos) -> Result<(AllDecision, Nanos), Full> {
         let Self { requests, tickets } = self;
         let mut has_entered = !tickets.is_empty();
@@ -147,14 +168,18 @@ impl<T: Timer> Places<'_, T> {
             if all.is_allowed() {
                 return Ok((all, now));
             }
-            requests.iter().filter_map(Request::key).for_each(|(limiter, tag)| limiter.announce_line(tag));
+            requests
+                .iter()
+                .filter_map(Request::key)
+                .for_each(|(limiter, tag)| limiter.announce_line(tag));
         }
         let looked = with_all(requests, now, |states, blocked, wakes| {
             let decisions = states.decide(blocked, tickets, now, wakes);
             if !std::mem::replace(&mut has_entered, true) {
                 let is_denied = decisions.iter().any(Decision::is_denied);
-                *tickets =
-                    (0..requests.len()).map(|at| enter(requests, states, at, is_denied, now)).collect();
+                *tickets = (0..requests.len())
+                    .map(|at| enter(requests, states, at, is_denied, now))
+                    .collect();
             }
             if decisions.iter().all(Decision::is_allowed) {
                 return (AllDecision::new(decisions), now);
@@ -163,7 +188,10 @@ impl<T: Timer> Places<'_, T> {
             (AllDecision::new(decisions), next)
         });
         if looked.is_err() && tickets.is_empty() {
-            requests.iter().filter_map(Request::key).for_each(|(limiter, tag)| limiter.withdraw_line(tag));
+            requests
+                .iter()
+                .filter_map(Request::key)
+                .for_each(|(limiter, tag)| limiter.withdraw_line(tag));
         }
         looked
     }
@@ -195,7 +223,9 @@ impl<T: Timer> Drop for Places<'_, T> {
                 Request::Keyed { limiter, key, .. } => {
                     limiter.leave_line(limiter.tag(key), ticket, limiter.clock().now());
                 }
-                Request::Unkeyed { limiter, .. } => limiter.leave_line(ticket, limiter.clock().now()),
+                Request::Unkeyed { limiter, .. } => {
+                    limiter.leave_line(ticket, limiter.clock().now())
+                }
             }
         }
     }
@@ -211,11 +241,14 @@ fn enter<T: Timer>(
 ) -> Option<Arc<Ticket>> {
     let cost = (0..requests.len())
         .filter(|&other| states.of_state(other).first == at)
-        .fold(0, |sum: u64, other| sum.saturating_add(requests[other].cost()));
+        .fold(0, |sum: u64, other| {
+            sum.saturating_add(requests[other].cost())
+        });
     let enters = is_denied && cost > 0;
     // Without a step, the announcement of the line would stay.
-    let entered =
-        states.on_line(at, true, now, |line, _| enters.then(|| line.enter(cost, requests[at].clock())));
+    let entered = states.on_line(at, true, now, |line, _| {
+        enters.then(|| line.enter(cost, requests[at].clock()))
+    });
     if entered.is_none()
         && let Some((limiter, tag)) = requests[at].key()
     {
@@ -224,8 +257,8 @@ fn enter<T: Timer>(
     entered.flatten()
 }
 
-/// Lets the caller keep its place in the lines whose units are due last, and lets others pass in the rest. Returns when that
-/// changes if nothing else happens.
+/// Lets the caller keep its place in the lines whose units are due last, and lets others pass in
+/// the rest. Returns when that changes if nothing else happens.
 fn order<T: Timer>(
     states: &mut States<'_, '_, T>,
     tickets: &[Option<Arc<Ticket>>],
@@ -237,9 +270,12 @@ fn order<T: Timer>(
     let in_hope = Nanos::new(began.get() + (hopes + 1) * HOPE.get());
     let dues: Few<Nanos> = (0..tickets.len())
         .map(|at| {
-            let denied_until =
-                decisions[at].retry_after().map_or(now, |wait| now.saturating_add(wait.into()));
-            let Some(ticket) = &tickets[at] else { return denied_until };
+            let denied_until = decisions[at]
+                .retry_after()
+                .map_or(now, |wait| now.saturating_add(wait.into()));
+            let Some(ticket) = &tickets[at] else {
+                return denied_until;
+            };
             match states.on_line(at, false, now, |line, ground| line.due_of(ground, ticket)) {
                 // Permits: they may be returned at any time.
                 Some(Nanos::MAX) if hopes.is_multiple_of(2) => now,
@@ -259,8 +295,13 @@ fn order<T: Timer>(
         if !stays {
             next = next.min(placed_at);
         }
-        let until = stays.then(|| last.max(if last > now { last } else { in_hope }).saturating_add(CALL));
-        states.on_line(at, false, now, |line, ground| line.place(ground, ticket, until, wakes));
+        let until = stays.then(|| {
+            last.max(if last > now { last } else { in_hope })
+                .saturating_add(CALL)
+        });
+        states.on_line(at, false, now, |line, ground| {
+            line.place(ground, ticket, until, wakes)
+        });
     }
     next
 }
@@ -269,7 +310,9 @@ impl<'a, C: Timer> Request<'a, C> {
     /// Whether only the return of permits makes room.
     fn is_in_flight(&self) -> bool {
         match self {
-            Self::Keyed { limiter, key, .. } => limiter.override_of(*key).unwrap_or_else(|| limiter.policy()),
+            Self::Keyed { limiter, key, .. } => limiter
+                .override_of(*key)
+                .unwrap_or_else(|| limiter.policy()),
             Self::Unkeyed { limiter, .. } => limiter.policy(),
         }
         .is_concurrency()
@@ -278,7 +321,9 @@ impl<'a, C: Timer> Request<'a, C> {
     /// The units that this request has taken.
     fn taken(&self) -> Permit<'a, C> {
         match self {
-            Self::Keyed { limiter, key, cost, .. } => Permit::of_key(limiter, limiter.tag(key), *cost),
+            Self::Keyed {
+                limiter, key, cost, ..
+            } => Permit::of_key(limiter, limiter.tag(key), *cost),
             Self::Unkeyed { limiter, cost } => Permit::of(limiter, *cost),
         }
     }

@@ -1,4 +1,5 @@
-//! Costs that are known only after the work: asked for with 0, charged afterwards, whatever remains.
+//! Costs that are known only after the work: asked for with 0, charged afterwards, whatever
+//! remains.
 
 mod policies;
 
@@ -21,7 +22,9 @@ fn quota() -> Quota {
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + Send + 'a>>;
 
 fn poll(waiting: &mut Waiting<'_>) -> Poll<Result<Admission, WaitError>> {
-    waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    waiting
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
 }
 
 #[test]
@@ -29,7 +32,11 @@ fn a_report_after_the_work_ends_the_next_questions() {
     for policy in policies::denying(quota()) {
         for (report, most) in [(100, 11), (300, 4), (1_200, 1)] {
             let one = Limiter::with_clock(policy, ());
-            let keys = KeyedLimiter::builder(policy).max_keys(100).clock(()).build().unwrap();
+            let keys = KeyedLimiter::builder(policy)
+                .max_keys(100)
+                .clock(())
+                .build()
+                .unwrap();
             let (mut passed, mut keyed) = (0, 0);
             for _ in 0..200 {
                 if one.acquire_at(0, START).is_allowed() {
@@ -41,8 +48,16 @@ fn a_report_after_the_work_ends_the_next_questions() {
                     let _ = keys.charge_at("a", report, START);
                 }
             }
-            assert_eq!([passed, keyed], [most, most], "{} with reports of {report}", policy.name());
-            assert!(keys.acquire_at("b", 1_000, START).is_allowed(), "another key has its own");
+            assert_eq!(
+                [passed, keyed],
+                [most, most],
+                "{} with reports of {report}",
+                policy.name()
+            );
+            assert!(
+                keys.acquire_at("b", 1_000, START).is_allowed(),
+                "another key has its own"
+            );
         }
     }
 }
@@ -56,7 +71,8 @@ fn waiters_wait_for_what_was_charged_meanwhile() {
         let mut waiting: Waiting<'_> = Box::pin(one.wait(1, None));
         assert!(poll(&mut waiting).is_pending());
         let _ = one.charge(1_000);
-        // Time has repaid the first thousand, and the units charged are those of a second window or fill.
+        // Time has repaid the first thousand, and the units charged are those of a second window or
+        // fill.
         timer.advance(Duration::from_secs(59));
         assert!(poll(&mut waiting).is_pending(), "{}", policy.name());
         timer.advance(Duration::from_mins(2));
@@ -68,7 +84,11 @@ fn waiters_wait_for_what_was_charged_meanwhile() {
 fn a_wait_for_nothing_lasts_until_the_debt_is_repaid() {
     for policy in policies::denying(quota()) {
         let timer = ManualTimer::new(START);
-        let keys = KeyedLimiter::builder(policy).max_keys(100).clock(timer.clone()).build().unwrap();
+        let keys = KeyedLimiter::builder(policy)
+            .max_keys(100)
+            .clock(timer.clone())
+            .build()
+            .unwrap();
         assert!(keys.charge("a", 2_500).is_denied());
         let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 0, None));
         assert!(poll(&mut waiting).is_pending(), "{}", policy.name());
@@ -76,7 +96,11 @@ fn a_wait_for_nothing_lasts_until_the_debt_is_repaid() {
         timer.advance(until.saturating_sub(Duration::from_micros(1)));
         assert!(poll(&mut waiting).is_pending(), "{}", policy.name());
         timer.advance(Duration::from_micros(1));
-        assert!(matches!(poll(&mut waiting), Poll::Ready(Ok(_))), "{}", policy.name());
+        assert!(
+            matches!(poll(&mut waiting), Poll::Ready(Ok(_))),
+            "{}",
+            policy.name()
+        );
         // Nobody else waits for it, and the next question is answered at once.
         assert!(keys.acquire("a", 0).is_allowed(), "{}", policy.name());
     }
@@ -86,13 +110,21 @@ fn a_wait_for_nothing_lasts_until_the_debt_is_repaid() {
 fn a_debt_outlives_evictions_changes_and_restores() {
     for policy in policies::denying(quota()) {
         let bucket = policy.name() == "token-bucket";
-        let keys = KeyedLimiter::builder(policy).max_keys(64).when_full(WhenFull::Forget).clock(()).build();
+        let keys = KeyedLimiter::builder(policy)
+            .max_keys(64)
+            .when_full(WhenFull::Forget)
+            .clock(())
+            .build();
         let keys = keys.unwrap();
         assert!(keys.charge_at("a", 30_000, START).is_denied());
         for other in 0..200_u64 {
             let _ = keys.acquire_at(other, 1, START);
         }
-        assert!(keys.peek_at("a", 1, START).is_denied(), "{}: after an eviction", policy.name());
+        assert!(
+            keys.peek_at("a", 1, START).is_denied(),
+            "{}: after an eviction",
+            policy.name()
+        );
         let _ = keys.set_policy_at(
             policies::denying(Quota::new(900, Duration::from_mins(1)).unwrap())
                 .into_iter()
@@ -101,26 +133,56 @@ fn a_debt_outlives_evictions_changes_and_restores() {
             START,
         );
         let _ = keys.set_policy_at(policy, START);
-        assert!(keys.peek_at("a", 0, START).is_denied(), "{}: after changes", policy.name());
+        assert!(
+            keys.peek_at("a", 0, START).is_denied(),
+            "{}: after changes",
+            policy.name()
+        );
 
-        let other = KeyedLimiter::builder(policy).max_keys(64).hash_keys(keys.hash_keys()).clock(()).build();
+        let other = KeyedLimiter::builder(policy)
+            .max_keys(64)
+            .hash_keys(keys.hash_keys())
+            .clock(())
+            .build();
         let other = other.unwrap();
         let mut entries = Vec::new();
         keys.snapshot_at(START, |entry| entries.push(entry));
-        assert!(entries.iter().all(|entry| other.restore_at(&policy, entry, START)));
-        assert!(other.peek_at("a", 0, START).is_denied(), "{}: after a restore", policy.name());
-        // 30,000 of 1,000 a minute: a bucket repays for half an hour, a window forgets when it ends.
+        assert!(
+            entries
+                .iter()
+                .all(|entry| other.restore_at(&policy, entry, START))
+        );
+        assert!(
+            other.peek_at("a", 0, START).is_denied(),
+            "{}: after a restore",
+            policy.name()
+        );
+        // 30,000 of 1,000 a minute: a bucket repays for half an hour, a window forgets when it
+        // ends.
         let later = START.saturating_add(Nanos::from_secs(28 * 60));
-        assert_eq!(keys.peek_at("a", 1, later).is_denied(), bucket, "{}", policy.name());
+        assert_eq!(
+            keys.peek_at("a", 1, later).is_denied(),
+            bucket,
+            "{}",
+            policy.name()
+        );
         let later = START.saturating_add(Nanos::from_secs(31 * 60));
-        assert!(keys.peek_at("a", 1, later).is_allowed(), "{}", policy.name());
+        assert!(
+            keys.peek_at("a", 1, later).is_allowed(),
+            "{}",
+            policy.name()
+        );
     }
 }
 
 #[test]
 fn a_blocked_key_is_charged_all_the_same() {
     let policy = Policy::fixed_window(quota());
-    let keys = KeyedLimiter::builder(policy).max_keys(64).clock(()).build().unwrap();
+    let keys = KeyedLimiter::builder(policy)
+        .max_keys(64)
+        .clock(())
+        .build()
+        .unwrap();
     keys.block_at("a", Until::UNBLOCKED, START).unwrap();
     assert!(keys.charge_at("a", 600, START).is_denied());
     assert!(keys.unblock_at("a", START));

@@ -1,7 +1,7 @@
 //! What a flood of made-up keys can do, and what it cannot: the bounds that the table publishes.
 //!
-//! Short by default. `TIDEGATE_FLOOD=100000000` sets how many made-up keys the long ones (`--ignored`) send through a
-//! limiter of the default size.
+//! Short by default. `TIDEGATE_FLOOD=100000000` sets how many made-up keys the long ones
+//! (`--ignored`) send through a limiter of the default size.
 
 mod policies;
 
@@ -9,8 +9,9 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use tidegate_limiter::{
-    Algorithm, Debt, Decision, DenialReason, Forgotten, HashKeys, KeyedBuilder, KeyedLimiter, Lasts, Nanos,
-    Policy, Quota, RecordSpot, Share, SnapshotEntry, WhenFull, algorithm::TokenBucket,
+    Algorithm, Debt, Decision, DenialReason, Forgotten, HashKeys, KeyedBuilder, KeyedLimiter,
+    Lasts, Nanos, Policy, Quota, RecordSpot, Share, SnapshotEntry, WhenFull,
+    algorithm::TokenBucket,
 };
 
 /// A multiple of an hour, so that all of a test lies in one window.
@@ -26,7 +27,10 @@ fn limiter(
     max_keys: usize,
     with: impl FnOnce(KeyedBuilder) -> KeyedBuilder,
 ) -> KeyedLimiter<()> {
-    with(KeyedLimiter::builder(policy).max_keys(max_keys)).clock(()).build().unwrap()
+    with(KeyedLimiter::builder(policy).max_keys(max_keys))
+        .clock(())
+        .build()
+        .unwrap()
 }
 
 /// A key of a kind: real ones and made-up ones never meet.
@@ -51,18 +55,27 @@ fn after_a_flood_new_and_known_keys_get_their_quota() {
 #[test]
 #[ignore = "a hundred million keys: some minutes in a release build"]
 fn after_a_hundred_million_keys_new_and_known_keys_get_their_quota() {
-    members_and_strangers(Policy::token_bucket("5/10m".parse().unwrap()), 1 << 20, long(), 5);
+    members_and_strangers(
+        Policy::token_bucket("5/10m".parse().unwrap()),
+        1 << 20,
+        long(),
+        5,
+    );
 }
 
 fn long() -> u64 {
-    std::env::var("TIDEGATE_FLOOD")
-        .map_or(100_000_000, |keys| keys.parse().expect("TIDEGATE_FLOOD: a number"))
+    std::env::var("TIDEGATE_FLOOD").map_or(100_000_000, |keys| {
+        keys.parse().expect("TIDEGATE_FLOOD: a number")
+    })
 }
 
 fn members_and_strangers(policy: Policy, max_keys: usize, flood: u64, limit: u64) {
     let limiter = limiter(policy, max_keys, |builder| builder);
-    let room =
-        |key: &[u8], now| (0..=limit).take_while(|_| limiter.acquire_at(key, 1, now).is_allowed()).count();
+    let room = |key: &[u8], now| {
+        (0..=limit)
+            .take_while(|_| limiter.acquire_at(key, 1, now).is_allowed())
+            .count()
+    };
     let members = (max_keys / 4) as u64;
     for member in 0..members {
         assert!(limiter.acquire_at(key(1, member), 1, NOW).is_allowed());
@@ -70,17 +83,31 @@ fn members_and_strangers(policy: Policy, max_keys: usize, flood: u64, limit: u64
     for made_up in 0..flood {
         let _ = limiter.acquire_at(key(2, made_up), 1, NOW);
     }
-    assert_eq!(limiter.stats().forgotten.exhausted, 0, "nobody was exhausted");
+    assert_eq!(
+        limiter.stats().forgotten.exhausted,
+        0,
+        "nobody was exhausted"
+    );
     let later = millis(1);
     let limit = limit as usize;
     for member in 0..members {
         let room = room(&key(1, member), later);
-        assert!(room + 1 >= limit, "{}: a member with 1 of {limit} used got {room} more", policy.name());
+        assert!(
+            room + 1 >= limit,
+            "{}: a member with 1 of {limit} used got {room} more",
+            policy.name()
+        );
     }
     // At most one in 100,000 is wrongly denied.
     let new = 100_000.min(50 * max_keys as u64);
-    let denied = (0..new).filter(|&new| room(&key(3, new), later) < limit).count();
-    assert!(denied <= 1, "{}: {denied} of {new} new keys did not get their limit", policy.name());
+    let denied = (0..new)
+        .filter(|&new| room(&key(3, new), later) < limit)
+        .count();
+    assert!(
+        denied <= 1,
+        "{}: {denied} of {new} new keys did not get their limit",
+        policy.name()
+    );
 }
 
 #[test]
@@ -93,34 +120,62 @@ fn an_exhausted_key_stays_exhausted_during_a_flood_of_fresh_keys() {
 #[test]
 #[ignore = "a hundred million keys: some minutes in a release build"]
 fn an_exhausted_key_stays_exhausted_during_a_flood_of_a_hundred_million_keys() {
-    exhausted_among_busy(Policy::token_bucket("200/10m".parse().unwrap()), 1 << 20, long());
+    exhausted_among_busy(
+        Policy::token_bucket("200/10m".parse().unwrap()),
+        1 << 20,
+        long(),
+    );
 }
 
 fn exhausted_among_busy(policy: Policy, max_keys: usize, flood: u64) {
     let limiter = limiter(policy, max_keys, |builder| builder);
     // A leaky bucket is exhausted beyond its wait.
-    let all =
-        |key: &[u8]| (0..3).map(|_| limiter.acquire_at(key, 200, NOW)).filter(Decision::is_allowed).count();
+    let all = |key: &[u8]| {
+        (0..3)
+            .map(|_| limiter.acquire_at(key, 200, NOW))
+            .filter(Decision::is_allowed)
+            .count()
+    };
     let exhausted = (max_keys / 4) as u64;
     for number in 0..exhausted {
         assert!(all(&key(1, number)) > 0);
     }
     for made_up in 0..flood {
         // All but one unit, and a little later each, so that these end last.
-        let _ = limiter.acquire_at(key(2, made_up), 199, NOW.saturating_add(Nanos::new(made_up / 100)));
+        let _ = limiter.acquire_at(
+            key(2, made_up),
+            199,
+            NOW.saturating_add(Nanos::new(made_up / 100)),
+        );
     }
-    assert!(limiter.stats().forgotten.most > flood / 2, "{}: {:?}", policy.name(), limiter.stats());
-    assert_eq!(limiter.stats().forgotten.exhausted, 0, "{}: {:?}", policy.name(), limiter.stats());
+    assert!(
+        limiter.stats().forgotten.most > flood / 2,
+        "{}: {:?}",
+        policy.name(),
+        limiter.stats()
+    );
+    assert_eq!(
+        limiter.stats().forgotten.exhausted,
+        0,
+        "{}: {:?}",
+        policy.name(),
+        limiter.stats()
+    );
     let at = NOW.saturating_add(Nanos::new(flood / 100));
-    let fresh =
-        (0..exhausted).filter(|&number| limiter.acquire_at(key(1, number), 1, at).is_allowed()).count();
+    let fresh = (0..exhausted)
+        .filter(|&number| limiter.acquire_at(key(1, number), 1, at).is_allowed())
+        .count();
     assert_eq!(fresh, 0, "{}", policy.name());
 }
 
 #[test]
 fn the_waits_of_a_leaky_bucket_survive_a_flood_or_are_counted() {
     for cost in [1, 190] {
-        let limiter = limiter(Policy::leaky_bucket("200/10m".parse().unwrap()), SMALL, |builder| builder);
+        let limiter = limiter(
+            Policy::leaky_bucket("200/10m".parse().unwrap()),
+            SMALL,
+            |builder| builder,
+        );
         let waiting = SMALL as u64 / 4;
         // The next unit of each waits for 480 s.
         for number in 0..waiting {
@@ -133,7 +188,10 @@ fn the_waits_of_a_leaky_bucket_survive_a_flood_or_are_counted() {
         let lost = (0..waiting).filter(|&number| wait(number) < 479).count() as u64;
         let forgotten = limiter.stats().forgotten;
         // Smaller uses take nothing. Larger ones take some, and each is counted with its share.
-        assert!(lost <= if cost == 1 { 0 } else { forgotten.most }, "{lost} lost: {forgotten:?}");
+        assert!(
+            lost <= if cost == 1 { 0 } else { forgotten.most },
+            "{lost} lost: {forgotten:?}"
+        );
         assert!(forgotten.total() > 30 * SMALL as u64, "{forgotten:?}");
     }
 }
@@ -148,7 +206,12 @@ fn an_exhausted_key_is_kept_for_four_times_the_bound_of_exhausted_keys() {
             for number in 0..4 * max_keys as u64 {
                 exhaust(&key(1, number));
             }
-            assert_eq!(limiter.stats().forgotten.total(), 0, "{} at {max_keys}", policy.name());
+            assert_eq!(
+                limiter.stats().forgotten.total(),
+                0,
+                "{} at {max_keys}",
+                policy.name()
+            );
             let fresh = (0..4 * max_keys as u64)
                 .filter(|&number| limiter.peek_at(key(1, number), 1, NOW).is_allowed())
                 .count();
@@ -170,35 +233,62 @@ fn a_limiter_that_denies_when_full_refuses_new_keys_and_forgets_none() {
             exhausted.extend((got > 0).then_some(key));
         }
         let stats = limiter.stats();
-        assert!(stats.refused > SMALL as u64 && exhausted.len() > 4 * SMALL, "{}: {stats:?}", policy.name());
+        assert!(
+            stats.refused > SMALL as u64 && exhausted.len() > 4 * SMALL,
+            "{}: {stats:?}",
+            policy.name()
+        );
         assert_eq!(stats.forgotten.total(), 0);
         let at = millis(1);
-        assert!(exhausted.iter().all(|key| limiter.acquire_at(key, 3, at).is_denied()), "{}", policy.name());
+        assert!(
+            exhausted
+                .iter()
+                .all(|key| limiter.acquire_at(key, 3, at).is_denied()),
+            "{}",
+            policy.name()
+        );
         // Strangers are told when to come again.
-        let refused =
-            (0..1_000).map(|n| (n, limiter.acquire_at(key(3, n), 1, at))).find(|(_, d)| d.is_denied());
+        let refused = (0..1_000)
+            .map(|n| (n, limiter.acquire_at(key(3, n), 1, at)))
+            .find(|(_, d)| d.is_denied());
         let (number, refused) = refused.expect("most are refused");
         let then = at.saturating_add(refused.retry_after().expect("a time").into());
-        assert!(limiter.acquire_at(key(3, number), 1, then).is_allowed(), "{}", policy.name());
+        assert!(
+            limiter.acquire_at(key(3, number), 1, then).is_allowed(),
+            "{}",
+            policy.name()
+        );
     }
 }
 
 #[test]
 fn limits_given_with_requests_do_not_mix() {
     // As CL.THROTTLE keeps them: one limiter, each request with a bucket of its own.
-    let each = |interval: Nanos, burst| Policy::from(TokenBucket::from_interval(interval, burst).unwrap());
+    let each =
+        |interval: Nanos, burst| Policy::from(TokenBucket::from_interval(interval, burst).unwrap());
     let home = each(Nanos::from_secs(1), 1);
-    let (ages, daily) = (each(Nanos::from_secs(2_200_000_000), 1), each(Nanos::from_secs(86_400 / 5), 5));
-    let (modest, quick) = (each(Nanos::from_secs(2), 16), each(Nanos::from_millis(10), 100));
+    let (ages, daily) = (
+        each(Nanos::from_secs(2_200_000_000), 1),
+        each(Nanos::from_secs(86_400 / 5), 5),
+    );
+    let (modest, quick) = (
+        each(Nanos::from_secs(2), 16),
+        each(Nanos::from_millis(10), 100),
+    );
     let limiter = limiter(home, SMALL, |builder| builder);
     for number in 0..20 * SMALL as u64 {
         let _ = limiter.acquire_with_at(&ages, key(1, number), 1, NOW);
         let _ = limiter.acquire_with_at(&daily, key(2, number), 5, NOW);
     }
     for number in 0..10_000 {
-        let allowed = limiter.acquire_with_at(&modest, key(3, number), 16, NOW).is_allowed();
+        let allowed = limiter
+            .acquire_with_at(&modest, key(3, number), 16, NOW)
+            .is_allowed();
         assert!(
-            allowed && limiter.acquire_with_at(&quick, key(4, number), 100, NOW).is_allowed(),
+            allowed
+                && limiter
+                    .acquire_with_at(&quick, key(4, number), 100, NOW)
+                    .is_allowed(),
             "{number}"
         );
     }
@@ -211,8 +301,16 @@ mod memory {
     /// Bytes of this process that are resident.
     fn resident() -> u64 {
         let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap();
-        let line = rollup.lines().find(|line| line.starts_with("Rss:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1_024
+        let line = rollup
+            .lines()
+            .find(|line| line.starts_with("Rss:"))
+            .unwrap();
+        line.split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            * 1_024
     }
 
     /// In a process of its own: other tests would be measured, too.
@@ -221,12 +319,18 @@ mod memory {
     fn memory_follows_the_keys_and_a_flood_adds_forty_bytes_a_key() {
         const BOUND: usize = 1 << 20;
         let policy = Policy::token_bucket("5/10m".parse().unwrap());
-        let limiters: Vec<_> = (0..40).map(|_| limiter(policy, BOUND, |builder| builder)).collect();
+        let limiters: Vec<_> = (0..40)
+            .map(|_| limiter(policy, BOUND, |builder| builder))
+            .collect();
         let before = resident();
         for limiter in &limiters {
             limiter.snapshot_at(NOW, |_| panic!("there is no key"));
         }
-        assert!(resident() < before + (64 << 10), "{} bytes for snapshots of nothing", resident() - before);
+        assert!(
+            resident() < before + (64 << 10),
+            "{} bytes for snapshots of nothing",
+            resident() - before
+        );
         // 100 keys touch at most 200 pages of states.
         for number in 0..100 {
             let _ = limiters[0].acquire_at(key(1, number), 1, NOW);
@@ -251,7 +355,8 @@ mod memory {
     }
 }
 
-/// `when_full: deny`: a look says what a decision would say, for new and for known keys, except where a key could move to make room.
+/// `when_full: deny`: a look says what a decision would say, for new and for known keys, except
+/// where a key could move to make room.
 #[test]
 fn a_peek_agrees_with_the_decision_on_a_full_table() {
     for policy in policies("1/1h") {
@@ -262,15 +367,27 @@ fn a_peek_agrees_with_the_decision_on_a_full_table() {
         let (mut denied, mut differ) = (0, 0);
         for number in 0..2_000 {
             // Every fourth key was there before.
-            let key = if number % 4 == 0 { key(1, number) } else { key(2, number) };
+            let key = if number % 4 == 0 {
+                key(1, number)
+            } else {
+                key(2, number)
+            };
             let peeked = limiter.peek_at(&key[..], 1, NOW).is_allowed();
             let decided = limiter.acquire_at(&key[..], 1, NOW).is_allowed();
             denied += u64::from(!decided);
             differ += u64::from(peeked != decided);
         }
         // A leaky bucket with a wait still admits, so its records give way.
-        assert!(denied >= 1_990 || policy.name() == "leaky-bucket", "{}: {denied} denied", policy.name());
-        assert!(differ <= 40, "{}: {differ} of 2,000 peeks differ", policy.name());
+        assert!(
+            denied >= 1_990 || policy.name() == "leaky-bucket",
+            "{}: {denied} denied",
+            policy.name()
+        );
+        assert!(
+            differ <= 40,
+            "{}: {differ} of 2,000 peeks differ",
+            policy.name()
+        );
     }
 }
 
@@ -289,20 +406,31 @@ fn a_flood_of_made_up_keys_never_resets_a_limited_key() {
             }
             assert!(limiter.stats().keys <= 256);
         }
-        assert!(limiter.stats().evicted > 10_000, "{}: the flood had to push keys out", policy.name());
+        assert!(
+            limiter.stats().evicted > 10_000,
+            "{}: the flood had to push keys out",
+            policy.name()
+        );
     }
 }
 
 #[test]
 fn recovered_keys_are_evicted_first() {
-    let limiter = limiter(Policy::token_bucket("10/1s".parse().unwrap()), 1_000, |builder| builder);
+    let limiter = limiter(
+        Policy::token_bucket("10/1s".parse().unwrap()),
+        1_000,
+        |builder| builder,
+    );
     for round in 0..50_u64 {
         for number in 0..500 {
             let _ = limiter.acquire_at(key(round as u8, number), 10, millis(10_000 * round));
         }
     }
     let stats = limiter.stats();
-    assert_eq!(stats.evicted, 0, "half of the room was always free or recovered: {stats:?}");
+    assert_eq!(
+        stats.evicted, 0,
+        "half of the room was always free or recovered: {stats:?}"
+    );
     assert!(stats.reclaimed > 20_000 && stats.keys <= 1_000);
 }
 
@@ -315,14 +443,19 @@ fn up_to_the_bound_at_most_one_key_in_ten_thousand_is_evicted() {
             let _ = limiter.acquire_at(key(1, number), 1, NOW);
         }
         let stats = limiter.stats();
-        assert!(stats.evicted <= max_keys as u64 / 10_000, "{}: {stats:?}", policy.name());
+        assert!(
+            stats.evicted <= max_keys as u64 / 10_000,
+            "{}: {stats:?}",
+            policy.name()
+        );
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// Far more keys than places for records: what is admitted beyond the limits is what the figures say was forgotten.
+    /// Far more keys than places for records: what is admitted beyond the limits is what the
+    /// figures say was forgotten.
     #[test]
     fn a_forgotten_key_gets_no_more_than_what_it_had_used(
         requests in prop::collection::vec((0_u64..150, 1_u64..=3), 200..900), max_keys in 1_usize..4, which in 0_usize..5
@@ -355,7 +488,8 @@ proptest! {
             if decision.is_allowed() {
                 let reset = now.saturating_add(decision.reset_after().into());
                 let before = ends.insert(number, reset);
-                // Counter and bucket recover bit by bit; with something left, a key may be forgotten.
+                // Counter and bucket recover bit by bit; with something left, a key may be
+                // forgotten.
                 prop_assert!(which >= 3 || before.is_none_or(|end| end <= now), "{} came again early", number);
             } else if decision.reason() == Some(DenialReason::TableFull) {
                 let until = now.saturating_add(decision.retry_after().expect("a time").into());
@@ -384,8 +518,8 @@ fn windows_and_bucket(quota: &str) -> [Policy; 5] {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// More keys than room: whatever is evicted and comes back, no key's true window is ever over, and a key with a debt is in one
-    /// place.
+    /// More keys than room: whatever is evicted and comes back, no key's true window is ever over,
+    /// and a key with a debt is in one place.
     #[test]
     fn no_key_is_over_its_limit_however_often_it_is_evicted(
         requests in prop::collection::vec((0_u64..40, 0_u64..300, 1_u64..3), 1..400),
@@ -427,7 +561,9 @@ fn shown(policy: Policy, place: RecordSpot, debt: Debt, now: Nanos) -> Debt {
     assert!(limiter.restore_at(&policy, &SnapshotEntry::Record { place, debt }, now));
     let mut all = Vec::new();
     limiter.snapshot_at(now, |entry| all.push(entry));
-    let [SnapshotEntry::Record { place: shown, debt }] = all[..] else { panic!("{all:?}") };
+    let [SnapshotEntry::Record { place: shown, debt }] = all[..] else {
+        panic!("{all:?}")
+    };
     assert_eq!(shown, place);
     debt
 }

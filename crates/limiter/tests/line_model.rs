@@ -1,6 +1,7 @@
-//! Every short history of a line, with the real line: callers join, are polled, are held unpolled, cancel, ask and change the
-//! policy, in every order. After each history all callers that are still polled must be served, with a delay of at most 10 ms
-//! for each unit, however many callers are held.
+//! Every short history of a line, with the real line: callers join, are polled, are held unpolled,
+//! cancel, ask and change the policy, in every order. After each history all callers that are still
+//! polled must be served, with a delay of at most 10 ms for each unit, however many callers are
+//! held.
 
 use std::{
     pin::Pin,
@@ -42,7 +43,17 @@ enum Step {
 
 use Step::{Ask, CancelFirst, CancelLast, Faster, Hold, Join, JoinHeld, Pass, Slower};
 
-const STEPS: [Step; 9] = [Join, JoinHeld, Hold, CancelFirst, CancelLast, Ask, Faster, Slower, Pass];
+const STEPS: [Step; 9] = [
+    Join,
+    JoinHeld,
+    Hold,
+    CancelFirst,
+    CancelLast,
+    Ask,
+    Faster,
+    Slower,
+    Pass,
+];
 
 #[derive(Default)]
 struct Woken(AtomicBool);
@@ -141,7 +152,10 @@ fn check(history: &[Step]) {
         run_all(&mut callers);
     }
     let left = callers.iter().filter(|caller| !caller.is_held).count();
-    assert_eq!(left, 0, "{left} callers that are polled were not served after {history:?}");
+    assert_eq!(
+        left, 0,
+        "{left} callers that are polled were not served after {history:?}"
+    );
 }
 
 /// Every history of this length, by counting in the base of the number of steps.
@@ -159,7 +173,11 @@ fn in_every_short_history_the_callers_that_are_polled_are_served() {
     for number in 0..STEPS.len().pow(2) {
         for held in [4, 5, 70] {
             let mut history = vec![JoinHeld; held];
-            history.extend([Join, STEPS[number % STEPS.len()], STEPS[number / STEPS.len()]]);
+            history.extend([
+                Join,
+                STEPS[number % STEPS.len()],
+                STEPS[number / STEPS.len()],
+            ]);
             check(&history);
         }
     }

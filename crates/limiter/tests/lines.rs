@@ -1,4 +1,5 @@
-//! What holds while somebody waits: nobody is admitted unrecorded or past the line, and whoever makes room is heard.
+//! What holds while somebody waits: nobody is admitted unrecorded or past the line, and whoever
+//! makes room is heard.
 
 mod policies;
 
@@ -21,7 +22,9 @@ use tidegate_limiter::{
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + Send + 'a>>;
 
 fn poll(waiting: &mut Waiting<'_>) -> Poll<Result<Admission, WaitError>> {
-    waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    waiting
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
 }
 
 fn is_admitted(waiting: &mut Waiting<'_>) -> bool {
@@ -50,7 +53,14 @@ const ROUNDS: u64 = 50;
 
 fn keyed(policy: impl Into<Policy>) -> (ManualTimer, KeyedLimiter<ManualTimer>) {
     let timer = ManualTimer::new(START);
-    (timer.clone(), KeyedLimiter::builder(policy).max_keys(1_000).clock(timer).build().unwrap())
+    (
+        timer.clone(),
+        KeyedLimiter::builder(policy)
+            .max_keys(1_000)
+            .clock(timer)
+            .build()
+            .unwrap(),
+    )
 }
 
 fn unkeyed(policy: impl Into<Policy>) -> (ManualTimer, Limiter<ManualTimer>) {
@@ -72,7 +82,12 @@ fn a_caller_behind_a_waiter_is_admitted_only_with_what_is_recorded() {
         assert!(poll(&mut waiting).is_pending());
         timer.advance(Duration::from_millis(2_200));
         let admitted = (0..1_000).filter(|_| one.acquire(1).is_allowed()).count();
-        assert_eq!(admitted, 1, "{}: one unit is the waiter's, polled or not", policy.name());
+        assert_eq!(
+            admitted,
+            1,
+            "{}: one unit is the waiter's, polled or not",
+            policy.name()
+        );
         assert!(is_admitted(&mut waiting));
 
         let (timer, keys) = keyed(policy);
@@ -80,7 +95,9 @@ fn a_caller_behind_a_waiter_is_admitted_only_with_what_is_recorded() {
         let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
         assert!(poll(&mut waiting).is_pending());
         timer.advance(Duration::from_millis(2_200));
-        let admitted = (0..1_000).filter(|_| keys.acquire("a", 1).is_allowed()).count();
+        let admitted = (0..1_000)
+            .filter(|_| keys.acquire("a", 1).is_allowed())
+            .count();
         assert_eq!(admitted, 1, "{}", policy.name());
         assert!(is_admitted(&mut waiting));
     }
@@ -91,8 +108,9 @@ fn a_caller_behind_a_line_is_admitted_exactly_at_its_retry_time() {
     for policy in two_a_second() {
         let (timer, keys) = keyed(policy);
         assert_eq!(keys.acquire_up_to("a", 2).0, 2);
-        let mut line: Vec<Waiting<'_>> =
-            (0..5).map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>).collect();
+        let mut line: Vec<Waiting<'_>> = (0..5)
+            .map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>)
+            .collect();
         for waiting in &mut line {
             assert!(poll(waiting).is_pending());
         }
@@ -105,13 +123,22 @@ fn a_caller_behind_a_line_is_admitted_exactly_at_its_retry_time() {
             timer.set(next);
         }
         timer.set(Nanos::new(end.get() - 1));
-        assert!(keys.peek("a", 1).is_denied() && keys.acquire("a", 1).is_denied(), "{}", policy.name());
+        assert!(
+            keys.peek("a", 1).is_denied() && keys.acquire("a", 1).is_denied(),
+            "{}",
+            policy.name()
+        );
         timer.set(end);
-        assert!(keys.peek("a", 1).is_allowed() && keys.acquire("a", 1).is_allowed(), "{}", policy.name());
+        assert!(
+            keys.peek("a", 1).is_allowed() && keys.acquire("a", 1).is_allowed(),
+            "{}",
+            policy.name()
+        );
     }
 }
 
-/// Polls everybody; returns the next time before `end` at which somebody may be admitted, a millisecond at a time.
+/// Polls everybody; returns the next time before `end` at which somebody may be admitted, a
+/// millisecond at a time.
 fn next_admission(line: &mut Vec<Waiting<'_>>, timer: &ManualTimer, end: Nanos) -> Option<Nanos> {
     line.retain_mut(|waiting| poll(waiting).is_pending());
     let next = Nanos::new(tidegate_limiter::Clock::now(timer).get() + 1_000_000);
@@ -129,9 +156,15 @@ fn joint_and_partial_decisions_do_not_overtake_waiters() {
     let both = [Request::keyed(&keys, b"a", 1), Request::unkeyed(&other, 1)];
     let denied = acquire_all_at(&both, tidegate_limiter::Clock::now(&timer)).unwrap();
     assert!(!denied.is_allowed());
-    assert_eq!(denied.binding().unwrap().retry_after(), Some(Duration::from_secs(1)));
+    assert_eq!(
+        denied.binding().unwrap().retry_after(),
+        Some(Duration::from_secs(1))
+    );
     assert_eq!(other.peek(0).remaining(), 100, "nothing was charged");
-    assert!(is_admitted(&mut waiting), "the unit went to whoever waited for it");
+    assert!(
+        is_admitted(&mut waiting),
+        "the unit went to whoever waited for it"
+    );
 
     let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
     assert!(poll(&mut waiting).is_pending());
@@ -149,12 +182,19 @@ fn a_future_that_is_not_polled_delays_no_other_waiter() {
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
     assert!(poll(&mut held).is_pending());
-    assert!(next.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    assert!(
+        next.as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
     timer.advance(Duration::from_millis(1_010));
     assert!(bell.has_rung(), "the second keeps a timer of its own");
     assert!(poll(&mut next).is_pending());
     timer.advance(Duration::from_secs(1));
-    assert!(is_admitted(&mut next), "the unit before was recorded for the first, ten milliseconds late");
+    assert!(
+        is_admitted(&mut next),
+        "the unit before was recorded for the first, ten milliseconds late"
+    );
     assert!(is_admitted(&mut held));
 }
 
@@ -163,15 +203,20 @@ fn held_futures_delay_a_waiter_by_less_than_ten_milliseconds_however_many_they_a
     for held in [1, 4, 5, 64, 2_000] {
         let (timer, keys) = keyed(Policy::token_bucket(Quota::per_second(1_000)));
         assert_eq!(keys.acquire_up_to("a", 1_000).0, 1_000);
-        let mut line: Vec<Waiting<'_>> =
-            (0..=held).map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>).collect();
+        let mut line: Vec<Waiting<'_>> = (0..=held)
+            .map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>)
+            .collect();
         let bell = Arc::new(Bell::default());
         let waker = Waker::from(Arc::clone(&bell));
         let mut last = line.pop().unwrap();
         for waiting in &mut line {
             assert!(poll(waiting).is_pending());
         }
-        let mut poll_last = || last.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+        let mut poll_last = || {
+            last.as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_ready()
+        };
         assert!(!poll_last());
         // The last one is due after `held + 1` milliseconds. Its task runs only when it is woken.
         let (mut rung, mut millis) = (0, 0);
@@ -185,8 +230,15 @@ fn held_futures_delay_a_waiter_by_less_than_ten_milliseconds_however_many_they_a
                 }
             }
         }
-        assert!(millis <= held + 11 && rung > 0, "{held} held: {millis} ms, woken {rung} times");
-        assert_eq!(keys.peek("a", 0).remaining(), millis - held - 1, "{held} held: recorded for each, once");
+        assert!(
+            millis <= held + 11 && rung > 0,
+            "{held} held: {millis} ms, woken {rung} times"
+        );
+        assert_eq!(
+            keys.peek("a", 0).remaining(),
+            millis - held - 1,
+            "{held} held: recorded for each, once"
+        );
         assert!(line.iter_mut().all(is_admitted));
     }
 }
@@ -225,13 +277,20 @@ fn a_raised_quota_wakes_waiters() {
     let bell = Arc::new(Bell::default());
     let waker = Waker::from(Arc::clone(&bell));
     let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
-    assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-    keys.set_policy_at(Policy::token_bucket(Quota::per_hour(2)), START).unwrap();
+    assert!(
+        waiting
+            .as_mut()
+            .poll(&mut Context::from_waker(&waker))
+            .is_pending()
+    );
+    keys.set_policy_at(Policy::token_bucket(Quota::per_hour(2)), START)
+        .unwrap();
     assert!(bell.has_rung());
     assert!(is_admitted(&mut waiting));
     let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
     assert!(poll(&mut waiting).is_pending());
-    keys.set_override_at("a", Policy::token_bucket(Quota::per_hour(3)), START).unwrap();
+    keys.set_override_at("a", Policy::token_bucket(Quota::per_hour(3)), START)
+        .unwrap();
     assert!(is_admitted(&mut waiting));
 }
 
@@ -243,12 +302,18 @@ fn a_refund_or_an_unblock_wakes_waiters() {
         let bell = Arc::new(Bell::default());
         let waker = Waker::from(Arc::clone(&bell));
         let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
-        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(
+            waiting
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
         keys.refund("a", 1);
         assert!(bell.has_rung() && is_admitted(&mut waiting));
     }
     let (_, keys) = keyed(Policy::sliding_window(Quota::per_hour(1)));
-    keys.block_at("a", Until(Nanos::from_secs(4_000)), START).unwrap();
+    keys.block_at("a", Until(Nanos::from_secs(4_000)), START)
+        .unwrap();
     let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
     assert!(poll(&mut waiting).is_pending());
     assert!(keys.unblock_at("a", START) && is_admitted(&mut waiting));
@@ -267,45 +332,72 @@ fn a_refund_or_an_unblock_wakes_waiters() {
 #[test]
 fn a_block_is_waited_out() {
     let (timer, keys) = keyed(Policy::token_bucket(Quota::per_second(1)));
-    keys.block_at("a", Until(Nanos::from_secs(105)), START).unwrap();
+    keys.block_at("a", Until(Nanos::from_secs(105)), START)
+        .unwrap();
     let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
     assert!(poll(&mut waiting).is_pending());
     let mut late: Waiting<'_> = Box::pin(keys.wait("a", 1, Some(Nanos::from_millis(105_999))));
-    let Poll::Ready(Err(WaitError::Deadline(told))) = poll(&mut late) else { panic!("not told at once") };
+    let Poll::Ready(Err(WaitError::Deadline(told))) = poll(&mut late) else {
+        panic!("not told at once")
+    };
     assert!(told.retry_after().is_some());
     timer.advance(Duration::from_secs(5));
     assert!(is_admitted(&mut waiting));
-    keys.block_at("a", Until::UNBLOCKED, Nanos::from_secs(105)).unwrap();
+    keys.block_at("a", Until::UNBLOCKED, Nanos::from_secs(105))
+        .unwrap();
     let mut never: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
-    assert!(matches!(poll(&mut never), Poll::Ready(Err(WaitError::Never(_)))));
+    assert!(matches!(
+        poll(&mut never),
+        Poll::Ready(Err(WaitError::Never(_)))
+    ));
 }
 
 #[test]
 fn waiting_for_a_permit_ends_when_one_comes_back() {
-    for policy in [Policy::concurrency(2), Concurrency::new(2).hold(Duration::from_hours(1)).unwrap().into()]
-    {
+    for policy in [
+        Policy::concurrency(2),
+        Concurrency::new(2)
+            .hold(Duration::from_hours(1))
+            .unwrap()
+            .into(),
+    ] {
         let (timer, keys) = keyed(policy);
         assert_eq!(keys.acquire_up_to("a", 2).0, 2);
         let bell = Arc::new(Bell::default());
         let waker = Waker::from(Arc::clone(&bell));
         let mut first: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
         let mut second: Waiting<'_> = Box::pin(keys.wait("a", 1, Some(Nanos::from_secs(8_000))));
-        assert!(first.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert!(
+            first
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_pending()
+        );
         assert!(poll(&mut second).is_pending());
         assert!(keys.acquire("a", 1).is_denied());
         keys.refund("a", 1);
         assert!(bell.has_rung());
-        assert!(keys.acquire("a", 1).is_denied(), "the permit is the waiter's");
+        assert!(
+            keys.acquire("a", 1).is_denied(),
+            "the permit is the waiter's"
+        );
         assert!(poll(&mut second).is_pending() && is_admitted(&mut first));
         keys.refund("a", 1);
         assert!(is_admitted(&mut second));
         let mut late: Waiting<'_> = Box::pin(keys.wait("a", 1, Some(Nanos::from_millis(100_500))));
         let told = poll(&mut late);
         timer.advance(Duration::from_secs(1));
-        let told = if told.is_pending() { poll(&mut late) } else { told };
+        let told = if told.is_pending() {
+            poll(&mut late)
+        } else {
+            told
+        };
         assert!(matches!(told, Poll::Ready(Err(WaitError::Deadline(_)))));
         let mut never: Waiting<'_> = Box::pin(keys.wait("a", 3, None));
-        assert!(matches!(poll(&mut never), Poll::Ready(Err(WaitError::Never(_)))));
+        assert!(matches!(
+            poll(&mut never),
+            Poll::Ready(Err(WaitError::Never(_)))
+        ));
     }
 }
 
@@ -314,12 +406,14 @@ fn a_cancelled_slot_of_a_leaky_bucket_goes_to_the_next_caller() {
     // 300/1s is no whole number of nanoseconds apart.
     for limit in [10, 300] {
         let interval = Duration::from_secs(1) / limit;
-        let bucket =
-            LeakyBucket::new(Quota::per_second(limit.into())).max_wait(Duration::from_mins(1)).unwrap();
+        let bucket = LeakyBucket::new(Quota::per_second(limit.into()))
+            .max_wait(Duration::from_mins(1))
+            .unwrap();
         let (timer, one) = unkeyed(bucket);
         assert!(one.acquire(1).is_allowed());
-        let mut line: Vec<Option<Waiting<'_>>> =
-            (0..100).map(|_| Some(Box::pin(one.wait(1, None)) as Waiting<'_>)).collect();
+        let mut line: Vec<Option<Waiting<'_>>> = (0..100)
+            .map(|_| Some(Box::pin(one.wait(1, None)) as Waiting<'_>))
+            .collect();
         for waiting in line.iter_mut().flatten() {
             assert!(poll(waiting).is_pending());
         }
@@ -334,7 +428,8 @@ fn a_cancelled_slot_of_a_leaky_bucket_goes_to_the_next_caller() {
         // Everybody has a start of their own: the hundred places after the first, and no more.
         let mut starts: Vec<Nanos> = Vec::new();
         for at in 1..=100 {
-            let due = START.get() + (Duration::from_secs(at).as_nanos() as u64).div_ceil(u64::from(limit));
+            let due = START.get()
+                + (Duration::from_secs(at).as_nanos() as u64).div_ceil(u64::from(limit));
             timer.set(Nanos::new(due));
             for waiting in &mut line {
                 if waiting.as_mut().is_some_and(is_admitted) {
@@ -344,12 +439,13 @@ fn a_cancelled_slot_of_a_leaky_bucket_goes_to_the_next_caller() {
             }
         }
         assert_eq!(starts.len(), 100, "limit {limit}");
+        assert!(starts.windows(2).all(
+            |two| two[1].saturating_since(two[0]) >= Nanos::new(interval.as_nanos() as u64 - 1)
+        ));
         assert!(
-            starts
-                .windows(2)
-                .all(|two| two[1].saturating_since(two[0]) >= Nanos::new(interval.as_nanos() as u64 - 1))
+            one.acquire(1).delay() <= interval + Duration::from_nanos(1),
+            "no place was lost"
         );
-        assert!(one.acquire(1).delay() <= interval + Duration::from_nanos(1), "no place was lost");
     }
 }
 
@@ -363,7 +459,11 @@ fn a_refund_does_not_take_the_slot_of_a_waiter() {
     let mut waiting: Waiting<'_> = Box::pin(one.wait(1, None));
     assert!(poll(&mut waiting).is_pending(), "starts at 200 ms");
     one.refund(1);
-    assert_eq!(one.acquire(1).delay(), Duration::from_millis(300), "nobody starts beside the one who waits");
+    assert_eq!(
+        one.acquire(1).delay(),
+        Duration::from_millis(300),
+        "nobody starts beside the one who waits"
+    );
     timer.advance(Duration::from_millis(200));
     assert!(is_admitted(&mut waiting));
 }
@@ -380,32 +480,51 @@ fn a_waiting_future_is_at_most_three_cache_lines() {
 fn a_hundred_thousand_join_one_line_and_leave_it() {
     let (_, keys) = keyed(Policy::token_bucket(Quota::per_second(1_000)));
     assert_eq!(keys.acquire_up_to("a", 1_000).0, 1_000);
-    let mut line: Vec<Waiting<'_>> =
-        (0..100_000).map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>).collect();
+    let mut line: Vec<Waiting<'_>> = (0..100_000)
+        .map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>)
+        .collect();
     for waiting in &mut line {
         assert!(poll(waiting).is_pending());
     }
-    assert_eq!(keys.acquire("a", 1).retry_after(), Some(Duration::from_millis(100_001)));
+    assert_eq!(
+        keys.acquire("a", 1).retry_after(),
+        Some(Duration::from_millis(100_001))
+    );
     // From the middle, the front and the end.
     line.drain(20_000..80_000);
     line.drain(..10_000);
     line.truncate(1);
-    assert_eq!(keys.acquire("a", 1).retry_after(), Some(Duration::from_millis(2)));
+    assert_eq!(
+        keys.acquire("a", 1).retry_after(),
+        Some(Duration::from_millis(2))
+    );
     drop(line);
-    assert_eq!(keys.acquire("a", 1).retry_after(), Some(Duration::from_millis(1)));
+    assert_eq!(
+        keys.acquire("a", 1).retry_after(),
+        Some(Duration::from_millis(1))
+    );
 }
 
 #[test]
 fn restoring_a_leaky_bucket_admits_nobody_beside_its_waiters() {
-    let leaky = LeakyBucket::new(Quota::per_second(10)).max_wait(Duration::from_mins(1)).unwrap();
+    let leaky = LeakyBucket::new(Quota::per_second(10))
+        .max_wait(Duration::from_mins(1))
+        .unwrap();
     // By way of another algorithm, and of another rate.
-    let slower = LeakyBucket::new(Quota::per_second(9)).max_wait(Duration::from_mins(1)).unwrap();
-    for between in [Policy::token_bucket(Quota::per_second(40)), Policy::concurrency(40), slower.into()] {
+    let slower = LeakyBucket::new(Quota::per_second(9))
+        .max_wait(Duration::from_mins(1))
+        .unwrap();
+    for between in [
+        Policy::token_bucket(Quota::per_second(40)),
+        Policy::concurrency(40),
+        slower.into(),
+    ] {
         let (timer, keys) = keyed(leaky);
         let one = Limiter::with_clock(leaky, timer.clone());
         assert!(keys.acquire("a", 1).is_allowed() && one.acquire(1).is_allowed());
-        let mut line: Vec<Waiting<'_>> =
-            (0..20).map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>).collect();
+        let mut line: Vec<Waiting<'_>> = (0..20)
+            .map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>)
+            .collect();
         line.extend((0..20).map(|_| Box::pin(one.wait(1, None)) as Waiting<'_>));
         for waiting in &mut line {
             assert!(poll(waiting).is_pending());
@@ -416,13 +535,20 @@ fn restoring_a_leaky_bucket_admits_nobody_beside_its_waiters() {
             one.set_policy_at(policy, START);
         }
         for decision in [keys.acquire("a", 1), one.acquire(1)] {
-            assert!(decision.delay() >= Duration::from_millis(2_100), "{}: {decision:?}", between.name());
+            assert!(
+                decision.delay() >= Duration::from_millis(2_100),
+                "{}: {decision:?}",
+                between.name()
+            );
         }
         timer.advance(Duration::from_secs(2));
         assert!(line.iter_mut().all(is_admitted));
         drop(line);
         timer.advance(Duration::from_mins(1));
-        assert_eq!((keys.acquire("a", 1).delay(), one.acquire(1).delay()), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(
+            (keys.acquire("a", 1).delay(), one.acquire(1).delay()),
+            (Duration::ZERO, Duration::ZERO)
+        );
     }
 }
 
@@ -436,7 +562,13 @@ fn ten_thousand_in_line_are_served_at_the_rate_of_their_policy() {
         (Policy::sliding_log(quota).unwrap(), 1_000.0),
         (Policy::sliding_counter(quota), 1_000.0),
         (Policy::token_bucket(quota), 1_000.0),
-        (LeakyBucket::new(quota).max_wait(Duration::from_mins(1)).unwrap().into(), 1_000.0),
+        (
+            LeakyBucket::new(quota)
+                .max_wait(Duration::from_mins(1))
+                .unwrap()
+                .into(),
+            1_000.0,
+        ),
         (slots(100), 990.1),
         (slots(10), 909.1),
         (SlidingWindow::new(quota).balanced().into(), 1_000.0),
@@ -444,8 +576,9 @@ fn ten_thousand_in_line_are_served_at_the_rate_of_their_policy() {
     for (policy, rate) in policies {
         let (timer, keys) = keyed(policy);
         assert_eq!(keys.acquire_up_to("a", 1_000).0, 1_000);
-        let mut line: std::collections::VecDeque<Waiting<'_>> =
-            (0..10_000).map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>).collect();
+        let mut line: std::collections::VecDeque<Waiting<'_>> = (0..10_000)
+            .map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>)
+            .collect();
         for waiting in &mut line {
             assert!(poll(waiting).is_pending());
         }
@@ -461,25 +594,34 @@ fn ten_thousand_in_line_are_served_at_the_rate_of_their_policy() {
             if line.len() < before {
                 served.push((ms, line.len()));
             }
-            assert!(line.len() < 4 || policy.name() == "leaky-bucket" || keys.acquire("a", 1).is_denied());
+            assert!(
+                line.len() < 4
+                    || policy.name() == "leaky-bucket"
+                    || keys.acquire("a", 1).is_denied()
+            );
         }
         let ((first, left), (last, none)) = (served[0], served[served.len() - 1]);
         assert_eq!(none, 0, "{policy}: still in line");
         let served = left as f64 / ((last - first) as f64 / 1_000.0);
-        assert!((served / rate - 1.0).abs() < 0.01, "{policy}: {served:.1}/s instead of {rate}/s");
+        assert!(
+            (served / rate - 1.0).abs() < 0.01,
+            "{policy}: {served:.1}/s instead of {rate}/s"
+        );
     }
 }
 
 #[test]
 fn behind_a_shortened_line_the_retry_time_is_exact_after_one_ask_per_64_waiters() {
-    for policy in
-        [Policy::token_bucket(Quota::per_second(1_000)), Policy::sliding_window(Quota::per_second(10))]
-    {
+    for policy in [
+        Policy::token_bucket(Quota::per_second(1_000)),
+        Policy::sliding_window(Quota::per_second(10)),
+    ] {
         let (_, keys) = keyed(policy);
         let limit = policy.limit();
         assert_eq!(keys.acquire_up_to("a", limit).0, limit);
-        let mut line: Vec<Waiting<'_>> =
-            (0..5_000).map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>).collect();
+        let mut line: Vec<Waiting<'_>> = (0..5_000)
+            .map(|_| Box::pin(keys.wait("a", 1, None)) as Waiting<'_>)
+            .collect();
         for waiting in &mut line {
             assert!(poll(waiting).is_pending());
         }
@@ -487,13 +629,19 @@ fn behind_a_shortened_line_the_retry_time_is_exact_after_one_ask_per_64_waiters(
         let before = told(&keys);
         line.drain(1_000..3_000);
         // Renewed 64 at a time; until then the answer is that of the line as it was.
-        let mut answers: Vec<Duration> = (0..=3_000_u64.div_ceil(64)).map(|_| told(&keys)).collect();
+        let mut answers: Vec<Duration> =
+            (0..=3_000_u64.div_ceil(64)).map(|_| told(&keys)).collect();
         let exact = answers.pop().unwrap();
-        assert!(answers.iter().all(|&answer| answer == before || answer == exact));
+        assert!(
+            answers
+                .iter()
+                .all(|&answer| answer == before || answer == exact)
+        );
         let (_, fresh) = keyed(policy);
         assert_eq!(fresh.acquire_up_to("a", limit).0, limit);
-        let mut same: Vec<Waiting<'_>> =
-            (0..3_000).map(|_| Box::pin(fresh.wait("a", 1, None)) as Waiting<'_>).collect();
+        let mut same: Vec<Waiting<'_>> = (0..3_000)
+            .map(|_| Box::pin(fresh.wait("a", 1, None)) as Waiting<'_>)
+            .collect();
         for waiting in &mut same {
             assert!(poll(waiting).is_pending());
         }
@@ -536,7 +684,9 @@ fn waiting_threads_never_exceed_the_highest_limit_while_the_policy_changes() {
             }
         });
     });
-    let spent = tidegate_limiter::Clock::now(&timer).saturating_since(START).get();
+    let spent = tidegate_limiter::Clock::now(&timer)
+        .saturating_since(START)
+        .get();
     let total = by_wait.into_inner() + by_call.into_inner();
     let most = (spent / 1_000_000_000 + 1) * 100;
     assert!(total <= most, "{total} of {most}");
@@ -562,7 +712,10 @@ fn waiting_and_other_threads_together_never_exceed_the_limit() {
         }
         scope.spawn(|| {
             for _ in 0..ROUNDS * 2_000 {
-                by_call.fetch_add(u64::from(keys.acquire("a", 1).is_allowed()), Ordering::Relaxed);
+                by_call.fetch_add(
+                    u64::from(keys.acquire("a", 1).is_allowed()),
+                    Ordering::Relaxed,
+                );
                 let mut impatient: Waiting<'_> = Box::pin(keys.wait("a", 2, None));
                 if is_admitted(&mut impatient) {
                     by_call.fetch_add(2, Ordering::Relaxed);
@@ -576,7 +729,9 @@ fn waiting_and_other_threads_together_never_exceed_the_limit() {
             }
         });
     });
-    let spent = tidegate_limiter::Clock::now(&timer).saturating_since(START).get();
+    let spent = tidegate_limiter::Clock::now(&timer)
+        .saturating_since(START)
+        .get();
     let total = by_wait.into_inner() + by_call.into_inner();
     let most = (spent / 1_000_000_000 + 1) * 100;
     assert!(total <= most, "{total} of {most}");
@@ -591,7 +746,9 @@ fn a_dropped_permit_goes_to_a_waiter() {
     let mut cx = Context::from_waker(Waker::noop());
     assert!(waiting.as_mut().poll(&mut cx).is_pending());
     drop(first);
-    let Poll::Ready(Ok(second)) = waiting.as_mut().poll(&mut cx) else { panic!("the permit is back") };
+    let Poll::Ready(Ok(second)) = waiting.as_mut().poll(&mut cx) else {
+        panic!("the permit is back")
+    };
     assert!(keys.check("a").is_denied());
     second.keep();
     assert!(keys.check("a").is_denied(), "kept for good");
@@ -608,7 +765,10 @@ fn a_wait_with_a_timeout_ends_with_the_timeout() {
     let (timer, keys) = keyed(Policy::token_bucket(Quota::per_second(1)));
     assert!(keys.check("a").is_allowed());
     let mut late: Waiting<'_> = Box::pin(keys.wait_for("a", 1, Duration::from_millis(999)));
-    assert!(matches!(poll(&mut late), Poll::Ready(Err(WaitError::Deadline(_)))));
+    assert!(matches!(
+        poll(&mut late),
+        Poll::Ready(Err(WaitError::Deadline(_)))
+    ));
     let mut in_time: Waiting<'_> = Box::pin(keys.wait_for("a", 1, Duration::from_secs(1)));
     assert!(poll(&mut in_time).is_pending());
     timer.advance(Duration::from_secs(1));

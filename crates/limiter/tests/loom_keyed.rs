@@ -5,7 +5,8 @@ use std::task::{Context, Waker};
 
 use loom::{sync::Arc, thread};
 use tidegate_limiter::{
-    HashKeys, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Request, SnapshotEntry, acquire_all_at,
+    HashKeys, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Request, SnapshotEntry,
+    acquire_all_at,
 };
 
 const NOW: Nanos = Nanos::from_secs(9);
@@ -13,8 +14,10 @@ const NOW: Nanos = Nanos::from_secs(9);
 fn of_keys(policy: Policy, max_keys: usize) -> Arc<KeyedLimiter<ManualTimer>> {
     // The same buckets in every run.
     let hash = HashKeys::from_seeds(1, 2);
-    let builder =
-        KeyedLimiter::builder(policy).max_keys(max_keys).hash_keys(hash).clock(ManualTimer::new(NOW));
+    let builder = KeyedLimiter::builder(policy)
+        .max_keys(max_keys)
+        .hash_keys(hash)
+        .clock(ManualTimer::new(NOW));
     Arc::new(builder.build().unwrap())
 }
 
@@ -46,7 +49,10 @@ fn model(run: impl Fn() + Send + Sync + 'static) {
 /// Waits for one unit of `key`, and gives up where it is not there.
 fn tries_to_wait(limiter: &KeyedLimiter<ManualTimer>, key: &str) -> bool {
     let mut waiting = Box::pin(limiter.wait(key, 1, None));
-    waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    waiting
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+        .is_ready()
 }
 
 #[test]
@@ -163,7 +169,10 @@ fn a_joint_decision_and_a_change_of_policy_do_not_deadlock() {
         let other = {
             let limiter = limiter.clone();
             thread::spawn(move || {
-                let both = [Request::keyed(&*limiter, b"a", 1), Request::keyed(&*limiter, b"b", 1)];
+                let both = [
+                    Request::keyed(&*limiter, b"a", 1),
+                    Request::keyed(&*limiter, b"b", 1),
+                ];
                 acquire_all_at(&both, NOW).unwrap().is_allowed()
             })
         };
@@ -200,7 +209,10 @@ fn two_threads_that_add_the_same_key_share_one_state() {
             thread::spawn(move || ask(&limiter, "a"))
         };
         let mine = ask(&limiter, "a");
-        assert!(mine != other.join().unwrap(), "the one unit went to exactly one of them");
+        assert!(
+            mine != other.join().unwrap(),
+            "the one unit went to exactly one of them"
+        );
     });
 }
 
@@ -258,7 +270,8 @@ fn two_keys_that_evict_each_other_keep_one_entry_each() {
 
 #[test]
 fn the_number_of_changes_is_never_ahead_of_the_policy() {
-    let policies = ["token-bucket 1/1h", "sliding-log 1/1h"].map(|text| text.parse::<Policy>().unwrap());
+    let policies =
+        ["token-bucket 1/1h", "sliding-log 1/1h"].map(|text| text.parse::<Policy>().unwrap());
     loom::model(move || {
         let limiter = Arc::new(Limiter::with_clock(policies[0], ()));
         let before = limiter.policy_version();
@@ -274,7 +287,8 @@ fn the_number_of_changes_is_never_ahead_of_the_policy() {
 
 #[test]
 fn a_unit_is_admitted_once_while_the_policy_changes_and_changes_back() {
-    let policies = ["token-bucket 1/1h", "sliding-log 1/1h"].map(|text| text.parse::<Policy>().unwrap());
+    let policies =
+        ["token-bucket 1/1h", "sliding-log 1/1h"].map(|text| text.parse::<Policy>().unwrap());
     model(move || {
         let limiter = Arc::new(Limiter::with_clock(policies[0], ()));
         let other = {

@@ -76,13 +76,16 @@ fn ten_thousand_changes_under_load_keep_a_few_tables_of_each_width() {
         }
         changing.store(false, Ordering::Relaxed);
     });
-    // One and two words for buckets and windows, and logs of 7 to 46 entries in steps of an eighth: 24 widths, each with one in
-    // force, up to four that may have states, and one that a thread may still use. A small table is described in less than 8 KiB.
+    // One and two words for buckets and windows, and logs of 7 to 46 entries in steps of an eighth:
+    // 24 widths, each with one in force, up to four that may have states, and one that a thread may
+    // still use. A small table is described in less than 8 KiB.
     let kept = bytes().saturating_sub(before);
     assert!(kept <= 6 * 24 * 8_192, "{kept} bytes");
     let before = bytes();
     for round in 0..1_000_u64 {
-        limiter.set_policy_at(Policy::fixed_window(Quota::per_hour(7 + round % 2)), NOW).unwrap();
+        limiter
+            .set_policy_at(Policy::fixed_window(Quota::per_hour(7 + round % 2)), NOW)
+            .unwrap();
     }
     let kept = bytes().saturating_sub(before);
     assert!(kept <= 5 * 8_192, "{kept} bytes");
@@ -97,12 +100,17 @@ fn a_policy_that_returns_takes_no_more_memory() {
     let mut before = 0;
     for round in 0..3_000 {
         limiter.set_policy_at(policies[round % 3], NOW);
-        assert_eq!(limiter.acquire_at(1, NOW).is_allowed(), round < 5, "round {round}");
+        assert_eq!(
+            limiter.acquire_at(1, NOW).is_allowed(),
+            round < 5,
+            "round {round}"
+        );
         if round == 3 {
             before = bytes();
         }
     }
-    // A policy and its state take about 400 bytes, and 2,997 returned. The test runner may take a buffer for its output meanwhile.
+    // A policy and its state take about 400 bytes, and 2,997 returned. The test runner may take a
+    // buffer for its output meanwhile.
     let kept = bytes().saturating_sub(before);
     assert!(kept < 8_192, "{kept} bytes");
 }
@@ -110,14 +118,28 @@ fn a_policy_that_returns_takes_no_more_memory() {
 #[test]
 fn a_key_that_is_blocked_again_stays_blocked_and_leaves_no_ends_behind() {
     let _alone = alone();
-    let limiter = KeyedLimiter::builder(Policy::concurrency(9)).max_keys(10).clock(()).build().unwrap();
+    let limiter = KeyedLimiter::builder(Policy::concurrency(9))
+        .max_keys(10)
+        .clock(())
+        .build()
+        .unwrap();
     let before = bytes();
     for second in 1..10_000 {
-        limiter.block_at("eve", Until(Nanos::from_secs(second + 5)), Nanos::from_secs(second)).unwrap();
+        limiter
+            .block_at(
+                "eve",
+                Until(Nanos::from_secs(second + 5)),
+                Nanos::from_secs(second),
+            )
+            .unwrap();
     }
     let last = Nanos::from_secs(10_003);
     assert!(limiter.blocked_at("eve", last).is_some());
-    assert!(limiter.blocked_at("eve", Nanos::from_secs(10_004)).is_none());
+    assert!(
+        limiter
+            .blocked_at("eve", Nanos::from_secs(10_004))
+            .is_none()
+    );
     let kept = bytes().saturating_sub(before);
     assert!(kept < 8_192, "{kept} bytes");
 }

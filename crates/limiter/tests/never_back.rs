@@ -1,6 +1,8 @@
-//! Nothing gives used units back: not a limit that is lowered and raised again, not an eviction in between, not a restore.
+//! Nothing gives used units back: not a limit that is lowered and raised again, not an eviction in
+//! between, not a restore.
 //!
-//! The promise: in one window, what was used and what is admitted after all changes is at most the highest limit that was in force.
+//! The promise: in one window, what was used and what is admitted after all changes is at most the
+//! highest limit that was in force.
 
 use std::time::Duration;
 
@@ -24,7 +26,9 @@ const MAKES: [Make; 4] = [
 ];
 
 fn admitted(limiter: &KeyedLimiter<()>, key: &str, most: u64) -> u64 {
-    (0..most).filter(|_| limiter.acquire_at(key, 1, NOW).is_allowed()).count() as u64
+    (0..most)
+        .filter(|_| limiter.acquire_at(key, 1, NOW).is_allowed())
+        .count() as u64
 }
 
 fn change(limiter: &KeyedLimiter<()>, policy: Policy, finish: bool) {
@@ -51,7 +55,10 @@ fn a_limit_that_is_lowered_and_raised_again_admits_nothing_more() {
                     assert_eq!(admitted(&limiter, "a", 1), 0);
                 }
                 change(&limiter, make(100), finish);
-                let what = format!("{:?}, {when_full:?}, touched {touched}, finished {finish}", make(100));
+                let what = format!(
+                    "{:?}, {when_full:?}, touched {touched}, finished {finish}",
+                    make(100)
+                );
                 assert_eq!(admitted(&limiter, "a", 200), 0, "{what}");
             }
         }
@@ -62,15 +69,23 @@ fn a_limit_that_is_lowered_and_raised_again_admits_nothing_more() {
 fn a_key_that_used_a_part_gets_at_most_the_rest() {
     for make in MAKES {
         for when_full in [WhenFull::Deny, WhenFull::Forget] {
-            let limiter =
-                KeyedLimiter::builder(make(100)).max_keys(64).when_full(when_full).clock(()).build().unwrap();
+            let limiter = KeyedLimiter::builder(make(100))
+                .max_keys(64)
+                .when_full(when_full)
+                .clock(())
+                .build()
+                .unwrap();
             assert_eq!(admitted(&limiter, "a", 60), 60);
             for limit in [10, 30, 2, 100] {
                 change(&limiter, make(limit), true);
                 let _ = limiter.peek_at("a", 1, NOW);
             }
             let more = admitted(&limiter, "a", 200);
-            assert!(60 + more <= 100, "{:?}, {when_full:?}: 60 and {more}", make(100));
+            assert!(
+                60 + more <= 100,
+                "{:?}, {when_full:?}: 60 and {more}",
+                make(100)
+            );
         }
     }
 }
@@ -78,7 +93,11 @@ fn a_key_that_used_a_part_gets_at_most_the_rest() {
 #[test]
 fn evictions_between_the_changes_give_nothing_back() {
     for make in MAKES {
-        let limiter = KeyedLimiter::builder(make(100)).max_keys(64).clock(()).build().unwrap();
+        let limiter = KeyedLimiter::builder(make(100))
+            .max_keys(64)
+            .clock(())
+            .build()
+            .unwrap();
         let keys: Vec<String> = (0..40).map(|key| format!("k{key}")).collect();
         for key in &keys {
             assert_eq!(admitted(&limiter, key, 200), 100);
@@ -89,7 +108,11 @@ fn evictions_between_the_changes_give_nothing_back() {
             let _ = limiter.acquire_at(format!("n{newcomer}").as_str(), 1, NOW);
         }
         change(&limiter, make(100), true);
-        assert_eq!(limiter.stats().forgotten.exhausted, 0, "no record was forgotten");
+        assert_eq!(
+            limiter.stats().forgotten.exhausted,
+            0,
+            "no record was forgotten"
+        );
         for key in &keys {
             assert_eq!(admitted(&limiter, key, 200), 0, "{:?}: {key}", make(100));
         }
@@ -99,8 +122,16 @@ fn evictions_between_the_changes_give_nothing_back() {
 #[test]
 fn a_full_count_stays_full_through_raises_in_steps() {
     let make: Make = |limit| Policy::sliding_window(quota(limit));
-    for steps in [vec![200, 300, 60_000], vec![254, 255, 60_000], vec![200, 65_534, 65_535, 60_000]] {
-        let limiter = KeyedLimiter::builder(make(60_000)).max_keys(64).clock(()).build().unwrap();
+    for steps in [
+        vec![200, 300, 60_000],
+        vec![254, 255, 60_000],
+        vec![200, 65_534, 65_535, 60_000],
+    ] {
+        let limiter = KeyedLimiter::builder(make(60_000))
+            .max_keys(64)
+            .clock(())
+            .build()
+            .unwrap();
         let single = Limiter::with_clock(make(60_000), ());
         assert!(limiter.acquire_at("a", 60_000, NOW).is_allowed());
         assert!(single.acquire_at(60_000, NOW).is_allowed());
@@ -112,7 +143,10 @@ fn a_full_count_stays_full_through_raises_in_steps() {
         assert!(single.acquire_at(1, NOW).is_denied(), "{steps:?}");
         // Time empties it: ten slots and the current one.
         let later = NOW.saturating_add(Nanos::from_secs(3_600 + 360));
-        assert!(limiter.acquire_at("a", 60_000, later).is_allowed(), "{steps:?}");
+        assert!(
+            limiter.acquire_at("a", 60_000, later).is_allowed(),
+            "{steps:?}"
+        );
         assert!(single.acquire_at(60_000, later).is_allowed(), "{steps:?}");
     }
     let million = |limit| make(limit);
@@ -137,13 +171,24 @@ fn a_restored_snapshot_takes_back_neither_use_nor_a_block() {
         assert!(other.restore_at(&make(10), &full, NOW));
         assert!(other.acquire_at(1, NOW).is_denied(), "{:?}", make(10));
     }
-    let limiter = KeyedLimiter::builder(MAKES[0](10)).clock(()).build().unwrap();
+    let limiter = KeyedLimiter::builder(MAKES[0](10))
+        .clock(())
+        .build()
+        .unwrap();
     limiter.block_at("a", Until::UNBLOCKED, NOW).unwrap();
     let mut blocks = Vec::new();
     limiter.snapshot_at(NOW, |entry| blocks.push(entry));
-    let [SnapshotEntry::Blocked { tag, .. }] = blocks[..] else { panic!("{blocks:?}") };
-    let short = SnapshotEntry::Blocked { tag, until: NOW.saturating_add(Nanos::from_secs(1)).get() };
+    let [SnapshotEntry::Blocked { tag, .. }] = blocks[..] else {
+        panic!("{blocks:?}")
+    };
+    let short = SnapshotEntry::Blocked {
+        tag,
+        until: NOW.saturating_add(Nanos::from_secs(1)).get(),
+    };
     assert!(limiter.restore_at(&MAKES[0](10), &short, NOW));
     let later = NOW.saturating_add(Nanos::from_secs(2));
-    assert!(limiter.blocked_at("a", later).is_some(), "the permanent block stays");
+    assert!(
+        limiter.blocked_at("a", later).is_some(),
+        "the permanent block stays"
+    );
 }

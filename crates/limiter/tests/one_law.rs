@@ -1,19 +1,24 @@
-//! One law for every change: what was used and what is newly admitted is at most the highest limit that was in force in the window,
-//! for any sequence of changes of policy, overrides, table sizes, snapshots, restores, evictions, refunds, settlements and time.
+//! One law for every change: what was used and what is newly admitted is at most the highest limit
+//! that was in force in the window, for any sequence of changes of policy, overrides, table sizes,
+//! snapshots, restores, evictions, refunds, settlements and time.
 //!
-//! 40,000 random steps for each algorithm and way to hold it; `TIDEGATE_LONG=1` makes it 10,000,000.
+//! 40,000 random steps for each algorithm and way to hold it; `TIDEGATE_LONG=1` makes it
+//! 10,000,000.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use tidegate_limiter::{
-    Estimate, Forgotten, KeyedLimiter, Limiter, Nanos, Policy, Quota, SnapshotEntry, WhenFull, algorithm,
+    Estimate, Forgotten, KeyedLimiter, Limiter, Nanos, Policy, Quota, SnapshotEntry, WhenFull,
+    algorithm,
 };
 
 const WINDOW: u64 = 60_000_000_000;
 const START: Nanos = Nanos::new(1_000 * WINDOW);
 const KEYS: [&str; 3] = ["a", "b", "c"];
 /// Around the widths of counts in states and records.
-const LIMITS: [u64; 14] = [1, 2, 5, 10, 100, 126, 127, 128, 253, 254, 255, 256, 300, 1_000];
+const LIMITS: [u64; 14] = [
+    1, 2, 5, 10, 100, 126, 127, 128, 253, 254, 255, 256, 300, 1_000,
+];
 const WIDE: [u64; 6] = [65_533, 65_534, 65_535, 65_536, 70_000, 1_000_000];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +35,20 @@ enum Kind {
 }
 
 use Kind::{
-    Concurrency, FixedWindow, Held, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow, TokenBucket,
+    Concurrency, FixedWindow, Held, LeakyBucket, SlidingCounter, SlidingLog, SlidingWindow,
+    TokenBucket,
 };
 
-const KINDS: [Kind; 8] =
-    [FixedWindow, SlidingLog, SlidingWindow, SlidingCounter, TokenBucket, LeakyBucket, Concurrency, Held];
+const KINDS: [Kind; 8] = [
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+    SlidingCounter,
+    TokenBucket,
+    LeakyBucket,
+    Concurrency,
+    Held,
+];
 
 impl Kind {
     fn policy(self, limit: u64) -> Policy {
@@ -47,9 +61,10 @@ impl Kind {
             TokenBucket => Policy::token_bucket(quota),
             LeakyBucket => Policy::leaky_bucket(quota),
             Concurrency => Policy::concurrency(limit as u32),
-            Held => {
-                algorithm::Concurrency::new(limit as u32).hold(Duration::from_nanos(WINDOW)).unwrap().into()
-            }
+            Held => algorithm::Concurrency::new(limit as u32)
+                .hold(Duration::from_nanos(WINDOW))
+                .unwrap()
+                .into(),
         }
     }
 }
@@ -73,28 +88,52 @@ impl Known {
 
     /// The highest limit from `from` on.
     fn highest(&self, from: u64) -> u64 {
-        let before = self.limits.iter().rposition(|(since, _)| *since < from).unwrap_or(0);
-        self.limits[before..].iter().map(|(_, limit)| *limit).max().unwrap_or(0)
+        let before = self
+            .limits
+            .iter()
+            .rposition(|(since, _)| *since < from)
+            .unwrap_or(0);
+        self.limits[before..]
+            .iter()
+            .map(|(_, limit)| *limit)
+            .max()
+            .unwrap_or(0)
     }
 
     fn since(&self, from: u64) -> u64 {
-        self.used.iter().rev().take_while(|(at, _)| *at >= from).map(|(_, units)| units).sum()
+        self.used
+            .iter()
+            .rev()
+            .take_while(|(at, _)| *at >= from)
+            .map(|(_, units)| units)
+            .sum()
     }
 
     /// Checks the law for all windows that end now, or when the last unit starts.
     fn check(&self, kind: Kind, now: u64) -> Result<(), String> {
         let over = |from: u64, most: u64| {
             let used = self.since(from);
-            if used > most { Err(format!("{used} of {most} in {} ns", now - from)) } else { Ok(()) }
+            if used > most {
+                Err(format!("{used} of {most} in {} ns", now - from))
+            } else {
+                Ok(())
+            }
         };
         match kind {
-            FixedWindow | SlidingCounter => over(now - now % WINDOW, self.highest(now - now % WINDOW)),
-            SlidingLog | SlidingWindow | Held => over(now - WINDOW + 1, self.highest(now - WINDOW + 1)),
+            FixedWindow | SlidingCounter => {
+                over(now - now % WINDOW, self.highest(now - now % WINDOW))
+            }
+            SlidingLog | SlidingWindow | Held => {
+                over(now - WINDOW + 1, self.highest(now - WINDOW + 1))
+            }
             // Units are in flight until they are given back.
             Concurrency => over(0, self.highest(u64::MAX)),
-            // Each unit takes an interval of the highest limit, and starts are rounded to nanoseconds.
+            // Each unit takes an interval of the highest limit, and starts are rounded to
+            // nanoseconds.
             LeakyBucket => {
-                let [earlier @ .., (start, _)] = &self.used[..] else { return Ok(()) };
+                let [earlier @ .., (start, _)] = &self.used[..] else {
+                    return Ok(());
+                };
                 let mut units = 0;
                 for (from, more) in earlier.iter().rev() {
                     units += more;
@@ -109,24 +148,30 @@ impl Known {
                 }
                 Ok(())
             }
-            TokenBucket => {
-                self.used.iter().rev().take_while(|(at, _)| now - at <= WINDOW).try_for_each(|(from, _)| {
+            TokenBucket => self
+                .used
+                .iter()
+                .rev()
+                .take_while(|(at, _)| now - at <= WINDOW)
+                .try_for_each(|(from, _)| {
                     let most = self.highest(*from);
                     over(
                         *from,
-                        most + (u128::from(most) * u128::from(now - from)).div_ceil(WINDOW.into()) as u64,
+                        most + (u128::from(most) * u128::from(now - from)).div_ceil(WINDOW.into())
+                            as u64,
                     )
-                })
-            }
+                }),
         }
     }
 
-    /// Documented: units of a leaky bucket that are given back after a change take the time of the new rate.
+    /// Documented: units of a leaky bucket that are given back after a change take the time of the
+    /// new rate.
     fn may_refund(&self, kind: Kind) -> bool {
         kind != LeakyBucket || self.limits.len() == 1
     }
 
-    /// A request whose units go back to the place where they count when it is settled, and the units that it really used.
+    /// A request whose units go back to the place where they count when it is settled, and the
+    /// units that it really used.
     fn settle_one(&mut self, kind: Kind, random: &mut Random) -> Option<(Estimate, u64)> {
         if matches!(kind, LeakyBucket | Concurrency | Held) || self.used.is_empty() {
             return None;
@@ -135,7 +180,14 @@ impl Known {
         let (taken, cost) = self.used[at];
         let actual = random.next() % (cost + 1);
         self.used[at].1 = actual;
-        Some((Estimate { cost, taken: Nanos::new(taken), place: self.places[at] }, actual))
+        Some((
+            Estimate {
+                cost,
+                taken: Nanos::new(taken),
+                place: self.places[at],
+            },
+            actual,
+        ))
     }
 
     fn refund(&mut self, kind: Kind, now: u64, mut units: u64) {
@@ -162,7 +214,10 @@ struct Random(u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         self.0 >> 33
     }
 
@@ -189,7 +244,11 @@ impl Random {
 }
 
 fn steps() -> usize {
-    if std::env::var_os("TIDEGATE_LONG").is_some() { 10_000_000 } else { 40_000 }
+    if std::env::var_os("TIDEGATE_LONG").is_some() {
+        10_000_000
+    } else {
+        40_000
+    }
 }
 
 #[test]
@@ -201,10 +260,15 @@ fn a_keyed_limiter_keeps_the_law() {
         while made < steps() {
             let history = keyed(kind, &mut random, &mut checked);
             made += history.len();
-            let Some(Step::Over(what)) = history.last() else { continue };
+            let Some(Step::Over(what)) = history.last() else {
+                continue;
+            };
             panic!("{kind:?}: {what} after {history:?}");
         }
-        assert!(checked > steps() / 50, "{kind:?}: only {checked} admissions");
+        assert!(
+            checked > steps() / 50,
+            "{kind:?}: only {checked} admissions"
+        );
     }
 }
 
@@ -227,11 +291,16 @@ enum Step {
     Over(String),
 }
 
-/// A history of up to 60 steps; it ends when the law is broken, or when the table had to forget something.
+/// A history of up to 60 steps; it ends when the law is broken, or when the table had to forget
+/// something.
 #[allow(clippy::too_many_lines, reason = "one arm for each step")]
 fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
     let mut limit = random.limit(kind);
-    let limiter = KeyedLimiter::builder(kind.policy(limit)).max_keys(64).clock(()).build().unwrap();
+    let limiter = KeyedLimiter::builder(kind.policy(limit))
+        .max_keys(64)
+        .clock(())
+        .build()
+        .unwrap();
     let (mut now, mut history) = (START, Vec::new());
     let mut known: BTreeMap<&str, Known> = BTreeMap::new();
     let mut overrides: BTreeMap<&str, u64> = BTreeMap::new();
@@ -310,13 +379,25 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
                 Step::Restore
             }
             18 => {
-                let settled = known.get_mut(key).and_then(|known| known.settle_one(kind, random));
-                let (estimate, actual) = settled.unwrap_or((Estimate { cost: 0, taken: now, place: 0 }, 0));
+                let settled = known
+                    .get_mut(key)
+                    .and_then(|known| known.settle_one(kind, random));
+                let (estimate, actual) = settled.unwrap_or((
+                    Estimate {
+                        cost: 0,
+                        taken: now,
+                        place: 0,
+                    },
+                    0,
+                ));
                 limiter.settle_at(key, estimate, actual, now);
                 Step::Settle(key, estimate, actual)
             }
             17 => {
-                let used = known.get(key).and_then(|known| known.used.last()).map_or(0, |(_, units)| *units);
+                let used = known
+                    .get(key)
+                    .and_then(|known| known.used.last())
+                    .map_or(0, |(_, units)| *units);
                 let units = 1 + random.below(used.max(1) as usize) as u64;
                 let known = known.entry(key).or_default();
                 let units = if known.may_refund(kind) { units } else { 0 };
@@ -325,8 +406,15 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
                 Step::Refund(key, units)
             }
             _ => {
-                let by =
-                    [1, 1_000_000, WINDOW / 20, WINDOW / 10, WINDOW / 3, WINDOW, 2 * WINDOW][random.below(7)];
+                let by = [
+                    1,
+                    1_000_000,
+                    WINDOW / 20,
+                    WINDOW / 10,
+                    WINDOW / 3,
+                    WINDOW,
+                    2 * WINDOW,
+                ][random.below(7)];
                 now = now.saturating_add(Nanos::new(by));
                 Step::Time(by)
             }
@@ -392,8 +480,14 @@ fn a_limiter_without_keys_keeps_the_law() {
                     }
                     11 => {
                         let settled = known.settle_one(kind, &mut random);
-                        let (estimate, actual) =
-                            settled.unwrap_or((Estimate { cost: 0, taken: now, place: 0 }, 0));
+                        let (estimate, actual) = settled.unwrap_or((
+                            Estimate {
+                                cost: 0,
+                                taken: now,
+                                place: 0,
+                            },
+                            0,
+                        ));
                         limiter.settle_at(estimate, actual, now);
                         history.push(Step::Settle("", estimate, actual));
                     }

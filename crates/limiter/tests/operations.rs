@@ -7,8 +7,8 @@ use std::time::Duration;
 use policies::denying as policies;
 use proptest::prelude::*;
 use tidegate_limiter::{
-    BuildError, Clock, CoarseClock, Decision, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos, Policy,
-    Quota, Request, SnapshotEntry, SystemClock, Until, acquire_all_at,
+    BuildError, Clock, CoarseClock, Decision, HashKeys, KeyedLimiter, Limiter, ManualClock, Nanos,
+    Policy, Quota, Request, SnapshotEntry, SystemClock, Until, acquire_all_at,
 };
 
 const NOW: Nanos = Nanos::from_secs(7_200);
@@ -26,7 +26,11 @@ fn keyed(policy: Policy) -> KeyedLimiter<ManualClock> {
 fn every_operation_works_on_every_algorithm() {
     for policy in policies(Quota::per_hour(10)) {
         let limiter = keyed(policy);
-        assert_eq!(limiter.peek("a", 10).remaining(), 0, "a peek tells what would remain");
+        assert_eq!(
+            limiter.peek("a", 10).remaining(),
+            0,
+            "a peek tells what would remain"
+        );
         assert_eq!(limiter.stats().keys, 0, "and adds nobody");
         assert_eq!(limiter.acquire("a", 4).remaining(), 6);
         let (granted, decision) = limiter.acquire_up_to("a", 100);
@@ -35,7 +39,12 @@ fn every_operation_works_on_every_algorithm() {
         limiter.refund("a", 3);
         assert_eq!(limiter.acquire("a", 0).remaining(), 3);
         limiter.refund("a", 100);
-        assert_eq!(limiter.peek("a", 0).remaining(), 10, "{}: never more than was taken", policy.name());
+        assert_eq!(
+            limiter.peek("a", 0).remaining(),
+            10,
+            "{}: never more than was taken",
+            policy.name()
+        );
     }
 }
 
@@ -45,9 +54,14 @@ fn a_blocked_key_is_denied_until_its_time() {
     let until = Nanos::from_secs(7_260);
     assert_eq!(limiter.blocked_at("mallory", NOW), None);
     limiter.block_at("mallory", Until(until), NOW).unwrap();
-    assert_eq!(limiter.acquire("mallory", 1).retry_after(), Some(Duration::from_mins(1)));
     assert_eq!(
-        limiter.blocked_at("mallory", NOW).and_then(|denied| denied.retry_after()),
+        limiter.acquire("mallory", 1).retry_after(),
+        Some(Duration::from_mins(1))
+    );
+    assert_eq!(
+        limiter
+            .blocked_at("mallory", NOW)
+            .and_then(|denied| denied.retry_after()),
         Some(Duration::from_mins(1))
     );
     assert_eq!(limiter.blocked_at("alice", NOW), None);
@@ -56,36 +70,60 @@ fn a_blocked_key_is_denied_until_its_time() {
     limiter.clock().set(until);
     assert_eq!(limiter.blocked_at("mallory", until), None);
     assert!(limiter.acquire("mallory", 1).is_allowed());
-    assert!(!limiter.unblock_at("mallory", until), "the block had passed by itself");
-    limiter.block_at("mallory", Until::UNBLOCKED, until).unwrap();
+    assert!(
+        !limiter.unblock_at("mallory", until),
+        "the block had passed by itself"
+    );
+    limiter
+        .block_at("mallory", Until::UNBLOCKED, until)
+        .unwrap();
     let denied = limiter.acquire("mallory", 1);
-    assert!(denied.is_denied() && denied.retry_after().is_none(), "blocked for good");
+    assert!(
+        denied.is_denied() && denied.retry_after().is_none(),
+        "blocked for good"
+    );
     assert!(limiter.unblock_at("mallory", until));
     assert!(limiter.acquire("mallory", 1).is_allowed());
 }
 
 #[test]
 fn a_key_can_have_its_own_quota() {
-    for (general, own) in policies(Quota::per_hour(5)).into_iter().zip(policies(Quota::per_hour(50))) {
+    for (general, own) in policies(Quota::per_hour(5))
+        .into_iter()
+        .zip(policies(Quota::per_hour(50)))
+    {
         let limiter = keyed(general);
         assert!(limiter.acquire("admin", 5).is_allowed());
         assert_eq!(limiter.override_of("admin"), None);
         limiter.set_override_at("admin", own, NOW).unwrap();
-        assert_eq!([limiter.override_of("admin"), limiter.override_of("alice")], [Some(own), None]);
-        assert_eq!(limiter.peek("admin", 0).remaining(), 45, "{}: what was used counts on", general.name());
+        assert_eq!(
+            [limiter.override_of("admin"), limiter.override_of("alice")],
+            [Some(own), None]
+        );
+        assert_eq!(
+            limiter.peek("admin", 0).remaining(),
+            45,
+            "{}: what was used counts on",
+            general.name()
+        );
         assert!(limiter.acquire("alice", 6).is_denied());
         assert!(limiter.acquire("admin", 20).is_allowed());
         assert!(limiter.remove_override_at("admin", NOW));
         assert!(!limiter.remove_override_at("admin", NOW));
         assert_eq!(limiter.override_of("admin"), None);
-        assert!(limiter.acquire("admin", 1).is_denied(), "{}: and on", general.name());
+        assert!(
+            limiter.acquire("admin", 1).is_denied(),
+            "{}: and on",
+            general.name()
+        );
     }
 }
 
 #[test]
 fn a_changed_policy_keeps_what_was_used_of_every_key() {
-    for (old, new) in
-        policies(Quota::per_hour(10)).into_iter().zip(policies(Quota::per_hour(20)).into_iter().rev())
+    for (old, new) in policies(Quota::per_hour(10))
+        .into_iter()
+        .zip(policies(Quota::per_hour(20)).into_iter().rev())
     {
         let limiter = keyed(old);
         for key in 0..50_u8 {
@@ -93,7 +131,12 @@ fn a_changed_policy_keeps_what_was_used_of_every_key() {
         }
         limiter.set_policy_at(new, NOW).unwrap();
         for key in 0..50_u8 {
-            assert_eq!(limiter.peek([key], 0).remaining(), 20 - u64::from(key % 10), "{}", new.name());
+            assert_eq!(
+                limiter.peek([key], 0).remaining(),
+                20 - u64::from(key % 10),
+                "{}",
+                new.name()
+            );
         }
     }
 }
@@ -111,7 +154,10 @@ fn each_change_of_policy_has_a_version_of_its_own() {
         assert!(seen.insert(versions()), "{:?}", versions());
         keyed.set_policy_at(policy, NOW).unwrap();
         one.set_policy_at(policy, NOW);
-        assert!(seen.contains(&versions()), "the same policy again is no change");
+        assert!(
+            seen.contains(&versions()),
+            "the same policy again is no change"
+        );
     }
 }
 
@@ -137,12 +183,20 @@ fn a_snapshot_restores_every_key() {
             assert!(restored.restore_at(&policy, entry, NOW));
         }
         for key in 0..50_u8 {
-            assert_eq!(restored.peek_at([key], 0, NOW), limiter.peek([key], 0), "{}", policy.name());
+            assert_eq!(
+                restored.peek_at([key], 0, NOW),
+                limiter.peek([key], 0),
+                "{}",
+                policy.name()
+            );
         }
         assert!(restored.acquire_at("mallory", 1, NOW).is_denied());
         let damaged = SnapshotEntry::clone(&entries[0]);
         let wider = Policy::sliding_log(Quota::per_hour(77)).unwrap();
-        assert!(!restored.restore_at(&wider, &damaged, NOW), "a state of another shape is refused");
+        assert!(
+            !restored.restore_at(&wider, &damaged, NOW),
+            "a state of another shape is refused"
+        );
     }
 }
 
@@ -150,7 +204,11 @@ fn a_snapshot_restores_every_key() {
 fn a_reset_affects_only_its_key() {
     for policy in policies(Quota::per_hour(10)) {
         // Two places, so that most of these keys are records.
-        let limiter = KeyedLimiter::builder(policy).max_keys(2).clock(ManualClock::new(NOW)).build().unwrap();
+        let limiter = KeyedLimiter::builder(policy)
+            .max_keys(2)
+            .clock(ManualClock::new(NOW))
+            .build()
+            .unwrap();
         for key in 0..8_u8 {
             assert!(limiter.acquire([key], 10).is_allowed());
         }
@@ -162,10 +220,18 @@ fn a_reset_affects_only_its_key() {
             assert!(!limiter.reset([key]), "there was nothing left");
             assert!(limiter.acquire([key], 10).is_allowed());
         }
-        assert!((0..9_u8).all(|key| limiter.peek([key], 1).is_denied()), "{}", policy.name());
+        assert!(
+            (0..9_u8).all(|key| limiter.peek([key], 1).is_denied()),
+            "{}",
+            policy.name()
+        );
         limiter.reset_all();
         assert_eq!((limiter.stats().keys, limiter.stats().records), (0, 0));
-        assert!((0..9_u8).all(|key| limiter.peek([key], 10).is_allowed()), "{}", policy.name());
+        assert!(
+            (0..9_u8).all(|key| limiter.peek([key], 10).is_allowed()),
+            "{}",
+            policy.name()
+        );
         assert!(limiter.peek([9], 1).is_denied(), "a block is no use");
     }
 }
@@ -173,7 +239,11 @@ fn a_reset_affects_only_its_key() {
 #[test]
 fn a_snapshot_carries_records_to_a_limiter_of_any_bound() {
     for policy in policies(Quota::per_hour(10)) {
-        let limiter = KeyedLimiter::builder(policy).max_keys(50).clock(()).build().unwrap();
+        let limiter = KeyedLimiter::builder(policy)
+            .max_keys(50)
+            .clock(())
+            .build()
+            .unwrap();
         for key in 0..150_u8 {
             assert!(limiter.acquire_at([key], 4, NOW).is_allowed());
         }
@@ -187,7 +257,11 @@ fn a_snapshot_carries_records_to_a_limiter_of_any_bound() {
                 .clock(())
                 .build()
                 .unwrap();
-            assert!(entries.iter().all(|entry| restored.restore_at(&policy, entry, NOW)));
+            assert!(
+                entries
+                    .iter()
+                    .all(|entry| restored.restore_at(&policy, entry, NOW))
+            );
             assert_eq!(restored.stats().forgotten.total(), 0);
             for key in 0..150_u8 {
                 // A bucket's end is rounded up by less than a 250,000th of the hour.
@@ -202,18 +276,34 @@ fn a_snapshot_carries_records_to_a_limiter_of_any_bound() {
 #[test]
 fn debts_survive_a_snapshot_and_a_change_of_policy() {
     let policy = Policy::fixed_window(Quota::per_hour(5));
-    let tiny = || KeyedLimiter::builder(policy).max_keys(1).clock(ManualClock::new(NOW)).build().unwrap();
+    let tiny = || {
+        KeyedLimiter::builder(policy)
+            .max_keys(1)
+            .clock(ManualClock::new(NOW))
+            .build()
+            .unwrap()
+    };
     let limiter = tiny();
     assert!(limiter.acquire("a", 5).is_allowed());
     // Pushes a out.
     let _ = limiter.acquire("b", 1);
-    limiter.set_policy_at(Policy::sliding_counter(Quota::per_hour(5)), NOW).unwrap();
+    limiter
+        .set_policy_at(Policy::sliding_counter(Quota::per_hour(5)), NOW)
+        .unwrap();
     assert!(limiter.acquire("a", 1).is_denied());
     let mut entries = Vec::new();
     limiter.snapshot_at(NOW, |entry| entries.push(entry));
-    let restored =
-        KeyedLimiter::builder(policy).max_keys(1).hash_keys(limiter.hash_keys()).clock(()).build().unwrap();
-    assert!(entries.iter().all(|entry| restored.restore_at(&limiter.policy(), entry, NOW)));
+    let restored = KeyedLimiter::builder(policy)
+        .max_keys(1)
+        .hash_keys(limiter.hash_keys())
+        .clock(())
+        .build()
+        .unwrap();
+    assert!(
+        entries
+            .iter()
+            .all(|entry| restored.restore_at(&limiter.policy(), entry, NOW))
+    );
     assert!(restored.acquire_at("a", 1, NOW).is_denied());
 }
 
@@ -232,14 +322,20 @@ fn a_changed_bound_keeps_what_every_key_has_used() {
             assert!(limiter.stats().keys <= max_keys as u64);
             for key in 0..100_u8 {
                 // A record's end is rounded up by less than a 250,000th of the hour.
-                let left = limiter.peek_at([key], 0, NOW.saturating_add(Nanos::from_millis(4))).remaining();
+                let left = limiter
+                    .peek_at([key], 0, NOW.saturating_add(Nanos::from_millis(4)))
+                    .remaining();
                 assert_eq!(left, 6, "{} at a bound of {max_keys}", policy.name());
             }
             assert!(limiter.acquire("mallory", 1).is_denied());
         }
         assert_eq!(limiter.stats().forgotten.total(), 0);
         assert!(limiter.set_max_keys(0).is_err());
-        assert_eq!(limiter.stats().max_keys, 30, "a bound of 0 is refused, and changes nothing");
+        assert_eq!(
+            limiter.stats().max_keys,
+            30,
+            "a bound of 0 is refused, and changes nothing"
+        );
     }
 }
 
@@ -249,8 +345,12 @@ fn changes_between_a_few_bounds_reuse_memory() {
     assert!(limiter.acquire("a", 4).is_allowed());
     let mut before = None;
     for round in 0..1_000 {
-        limiter.set_max_keys([1 << 14, 1 << 16][round % 2]).unwrap().finish();
-        let maps = std::fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count());
+        limiter
+            .set_max_keys([1 << 14, 1 << 16][round % 2])
+            .unwrap()
+            .finish();
+        let maps =
+            std::fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count());
         let before = *before.get_or_insert(maps);
         assert!(maps < before + 200, "{maps} mappings, {before} at first");
     }
@@ -281,7 +381,10 @@ fn an_unkeyed_limiter_has_the_same_operations() {
         assert!(restored.restore_at(&limiter.policy(), &state, NOW));
         assert_eq!(restored.acquire(1).remaining(), 0);
         limiter.block(Until(Nanos::from_secs(7_201)));
-        assert_eq!(limiter.acquire(1).retry_after(), Some(Duration::from_secs(1)));
+        assert_eq!(
+            limiter.acquire(1).retry_after(),
+            Some(Duration::from_secs(1))
+        );
         assert!(limiter.unblock() && limiter.acquire(1).is_allowed());
     }
 }
@@ -290,26 +393,49 @@ fn an_unkeyed_limiter_has_the_same_operations() {
 fn a_joint_decision_says_which_limit_bound() {
     let burst = keyed(Policy::fixed_window("2/1s".parse().unwrap()));
     let daily = keyed(Policy::sliding_log("3/1d".parse().unwrap()).unwrap());
-    let total = Limiter::with_clock(Policy::token_bucket(Quota::per_hour(100)), ManualClock::new(NOW));
+    let total = Limiter::with_clock(
+        Policy::token_bucket(Quota::per_hour(100)),
+        ManualClock::new(NOW),
+    );
     let ask = |now| {
-        let requests =
-            [Request::keyed(&burst, b"a", 1), Request::keyed(&daily, b"a", 1), Request::unkeyed(&total, 1)];
+        let requests = [
+            Request::keyed(&burst, b"a", 1),
+            Request::keyed(&daily, b"a", 1),
+            Request::unkeyed(&total, 1),
+        ];
         acquire_all_at(&requests, now).unwrap()
     };
-    assert_eq!(ask(NOW).bound(), Some(0), "one of two is left, of all of them the least");
+    assert_eq!(
+        ask(NOW).bound(),
+        Some(0),
+        "one of two is left, of all of them the least"
+    );
     assert!(ask(NOW).is_allowed());
     let denied = ask(NOW);
     assert_eq!((denied.is_allowed(), denied.bound()), (false, Some(0)));
     let later = Nanos::from_secs(7_201);
     assert!(ask(later).is_allowed());
-    assert_eq!(ask(later).bound(), Some(1), "the day's denial outlasts the second's");
-    assert_eq!(total.peek(0).remaining(), 97, "denied requests charged nobody");
+    assert_eq!(
+        ask(later).bound(),
+        Some(1),
+        "the day's denial outlasts the second's"
+    );
+    assert_eq!(
+        total.peek(0).remaining(),
+        97,
+        "denied requests charged nobody"
+    );
 }
 
 #[test]
 fn a_key_named_twice_in_one_decision_is_charged_twice() {
     let limiter = keyed(Policy::fixed_window(Quota::per_hour(5)));
-    let twice = |cost| [Request::keyed(&limiter, b"a", cost), Request::keyed(&limiter, b"a", cost)];
+    let twice = |cost| {
+        [
+            Request::keyed(&limiter, b"a", cost),
+            Request::keyed(&limiter, b"a", cost),
+        ]
+    };
     assert!(!acquire_all_at(&twice(3), NOW).unwrap().is_allowed());
     assert!(acquire_all_at(&twice(2), NOW).unwrap().is_allowed());
     assert_eq!(limiter.peek("a", 0).remaining(), 1);
@@ -331,13 +457,25 @@ fn a_prefetch_changes_nothing() {
 
 #[test]
 fn more_exceptions_than_keys_are_refused() {
-    let limiter = KeyedLimiter::builder(Policy::concurrency(1)).max_keys(2).clock(()).build().unwrap();
+    let limiter = KeyedLimiter::builder(Policy::concurrency(1))
+        .max_keys(2)
+        .clock(())
+        .build()
+        .unwrap();
     limiter.block_at("a", Until::UNBLOCKED, NOW).unwrap();
-    limiter.block_at("b", Until(Nanos::from_secs(7_300)), NOW).unwrap();
+    limiter
+        .block_at("b", Until(Nanos::from_secs(7_300)), NOW)
+        .unwrap();
     assert!(limiter.block_at("c", Until::UNBLOCKED, NOW).is_err());
-    assert!(limiter.set_override_at("c", Policy::concurrency(9), NOW).is_err());
     assert!(
-        limiter.block_at("c", Until::UNBLOCKED, Nanos::from_secs(7_301)).is_ok(),
+        limiter
+            .set_override_at("c", Policy::concurrency(9), NOW)
+            .is_err()
+    );
+    assert!(
+        limiter
+            .block_at("c", Until::UNBLOCKED, Nanos::from_secs(7_301))
+            .is_ok(),
         "the second block had passed"
     );
 }
@@ -352,7 +490,11 @@ fn blocks_that_have_passed_make_room_and_others_stay() {
     let at = Nanos::from_secs;
     let block = |key: u64, until, now| limiter.block_at(key, Until(until), now).is_ok();
     for key in 1..=100 {
-        assert!(block(key, if key <= 50 { at(key) } else { Nanos::MAX }, at(0)));
+        assert!(block(
+            key,
+            if key <= 50 { at(key) } else { Nanos::MAX },
+            at(0)
+        ));
     }
     assert!(!block(101, at(99), at(0)), "all are in force");
     assert!(block(101, at(99), at(1)), "one has passed");
@@ -362,7 +504,9 @@ fn blocks_that_have_passed_make_room_and_others_stay() {
         assert!(block(key, at(99), at(60)), "{key}");
     }
     let mut blocked = 0;
-    limiter.snapshot_at(at(60), |entry| blocked += u32::from(matches!(entry, SnapshotEntry::Blocked { .. })));
+    limiter.snapshot_at(at(60), |entry| {
+        blocked += u32::from(matches!(entry, SnapshotEntry::Blocked { .. }))
+    });
     assert_eq!(blocked, 100);
     assert!((1..=50_u64).all(|key| limiter.acquire_at(key, 1, at(60)).is_allowed()));
 }
@@ -371,7 +515,11 @@ fn blocks_that_have_passed_make_room_and_others_stay() {
 fn a_block_in_a_full_table_looks_at_few_others() {
     const MANY: u64 = 200_000;
     let policy = Policy::fixed_window(Quota::per_hour(1));
-    let limiter = KeyedLimiter::builder(policy).max_keys(MANY as usize).clock(()).build().unwrap();
+    let limiter = KeyedLimiter::builder(policy)
+        .max_keys(MANY as usize)
+        .clock(())
+        .build()
+        .unwrap();
     let block = |key: u64, until, now| limiter.block_at(key, Until(until), now).is_ok();
     for key in 1..=MANY {
         assert!(block(key, Nanos::from_secs(key), Nanos::ZERO));
@@ -390,27 +538,51 @@ fn tags_are_stable() {
     // A snapshot written by one version is read by the next: these may not change.
     let tags = ["", "alice", "0123456789abcdef0123456789abcdef"];
     let tags = tags.map(|key| HashKeys::from_seeds(1, 2).tag(key.as_bytes()));
-    assert_eq!(tags, [7_422_642_187_284_333_781, 4_415_870_903_258_091_414, 1_407_093_679_687_423_991]);
+    assert_eq!(
+        tags,
+        [
+            7_422_642_187_284_333_781,
+            4_415_870_903_258_091_414,
+            1_407_093_679_687_423_991
+        ]
+    );
     let others = [(2, 1), (1, 3)].map(|(a, b)| HashKeys::from_seeds(a, b).tag(b"alice"));
     assert!(!others.contains(&tags[1]), "other seeds give other tags");
 }
 
 #[test]
 fn states_take_whole_cache_lines_and_none_reaches_into_another() {
-    let of = |policy, max_keys| KeyedLimiter::builder(policy).max_keys(max_keys).clock(()).build();
+    let of = |policy, max_keys| {
+        KeyedLimiter::builder(policy)
+            .max_keys(max_keys)
+            .clock(())
+            .build()
+    };
     let bytes = |policy| of(policy, 1 << 20).unwrap().stats().bytes;
     let quota = Quota::per_hour(10);
-    // Four one-word states in a line of 64 bytes, half of them in use; two wider ones, four fifths of them in use.
-    let (one, two) = (bytes(Policy::token_bucket(quota)), bytes(Policy::fixed_window(quota)));
+    // Four one-word states in a line of 64 bytes, half of them in use; two wider ones, four fifths
+    // of them in use.
+    let (one, two) = (
+        bytes(Policy::token_bucket(quota)),
+        bytes(Policy::fixed_window(quota)),
+    );
     assert_eq!(two - one, 64 * (655_368 - 524_292));
     for limit in (1..900).step_by(7) {
         let limiter = of(Policy::sliding_log(Quota::per_hour(limit)).unwrap(), 6).unwrap();
         let left = |key| u64::from(key) % limit;
         for key in 0..6_u8 {
-            assert!(limiter.acquire_at([key], limit - left(key), NOW).is_allowed());
+            assert!(
+                limiter
+                    .acquire_at([key], limit - left(key), NOW)
+                    .is_allowed()
+            );
         }
         for key in 0..6_u8 {
-            assert_eq!(limiter.peek_at([key], 0, NOW).remaining(), left(key), "{limit}");
+            assert_eq!(
+                limiter.peek_at([key], 0, NOW).remaining(),
+                left(key),
+                "{limit}"
+            );
         }
     }
     let log = Policy::sliding_log(Quota::per_hour(4_000)).unwrap();
@@ -426,27 +598,50 @@ fn states_take_whole_cache_lines_and_none_reaches_into_another() {
 #[test]
 fn a_joint_decision_keeps_its_own_keys_in_place() {
     let build = |max_keys, seed| {
-        let builder = KeyedLimiter::builder(Policy::fixed_window(Quota::per_hour(1))).max_keys(max_keys);
-        builder.hash_keys(HashKeys::from_seeds(seed, 5)).clock(()).build().unwrap()
+        let builder =
+            KeyedLimiter::builder(Policy::fixed_window(Quota::per_hour(1))).max_keys(max_keys);
+        builder
+            .hash_keys(HashKeys::from_seeds(seed, 5))
+            .clock(())
+            .build()
+            .unwrap()
     };
     let ask = |limiter: &KeyedLimiter<()>, keys: &[&str]| {
-        let requests: Vec<_> = keys.iter().map(|key| Request::keyed(limiter, key.as_bytes(), 1)).collect();
+        let requests: Vec<_> = keys
+            .iter()
+            .map(|key| Request::keyed(limiter, key.as_bytes(), 1))
+            .collect();
         acquire_all_at(&requests, NOW).map(|decision| decision.is_allowed())
     };
     let limiter = build(2, 3);
     assert_eq!(ask(&limiter, &["a", "b"]), Ok(true));
-    assert!(["a", "b"].iter().all(|key| limiter.acquire_at(key, 1, NOW).is_denied()));
-    assert!(ask(&limiter, &["c", "d", "e", "f", "g"]).is_err(), "five keys have no room in two places");
-    // A key has two buckets of two places each wherever there are two: three keys find a place, whatever their hashes.
+    assert!(
+        ["a", "b"]
+            .iter()
+            .all(|key| limiter.acquire_at(key, 1, NOW).is_denied())
+    );
+    assert!(
+        ask(&limiter, &["c", "d", "e", "f", "g"]).is_err(),
+        "five keys have no room in two places"
+    );
+    // A key has two buckets of two places each wherever there are two: three keys find a place,
+    // whatever their hashes.
     for (max_keys, seed) in (3..40).flat_map(|max_keys| (0..50).map(move |seed| (max_keys, seed))) {
-        assert_eq!(ask(&build(max_keys, seed), &["a", "b", "c"]), Ok(true), "{max_keys} keys, seed {seed}");
+        assert_eq!(
+            ask(&build(max_keys, seed), &["a", "b", "c"]),
+            Ok(true),
+            "{max_keys} keys, seed {seed}"
+        );
     }
 }
 
 #[test]
 fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
     let quota = Quota::per_hour(3);
-    let limiter = KeyedLimiter::builder(Policy::fixed_window(quota)).clock(()).build().unwrap();
+    let limiter = KeyedLimiter::builder(Policy::fixed_window(quota))
+        .clock(())
+        .build()
+        .unwrap();
     let keys = || (0..10_000_u64).map(u64::to_le_bytes);
     for key in keys() {
         assert!(limiter.acquire_at(key, 1, NOW).is_allowed());
@@ -468,10 +663,17 @@ fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
     }
     for key in keys().step_by(7) {
         let used = limiter.peek_at(key, 0, NOW).remaining();
-        assert_eq!(used, u64::from(u64::from_le_bytes(key) >= 400) + 1, "seen wherever it is");
+        assert_eq!(
+            used,
+            u64::from(u64::from_le_bytes(key) >= 400) + 1,
+            "seen wherever it is"
+        );
     }
     // Before the fifth the oldest table is emptied.
-    limiter.set_policy_at(Policy::sliding_counter(quota), NOW).unwrap().finish_at(NOW);
+    limiter
+        .set_policy_at(Policy::sliding_counter(quota), NOW)
+        .unwrap()
+        .finish_at(NOW);
     assert_eq!(limiter.stats().keys, 10_000);
     for (at, key) in keys().enumerate() {
         let left = if at < 400 { 1 } else { 2 };
@@ -485,9 +687,13 @@ fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
 fn clocks_move_forward() {
     let clock = SystemClock::new();
     let first = clock.now();
-    assert!(clock.now() >= first && first > Nanos::from_secs(1_700_000_000), "since the epoch");
     assert!(
-        SystemClock::not_before(Nanos::from_secs(9_000_000_000)).now() >= Nanos::from_secs(9_000_000_000)
+        clock.now() >= first && first > Nanos::from_secs(1_700_000_000),
+        "since the epoch"
+    );
+    assert!(
+        SystemClock::not_before(Nanos::from_secs(9_000_000_000)).now()
+            >= Nanos::from_secs(9_000_000_000)
     );
 
     let manual = std::sync::Arc::new(ManualClock::new(NOW));
@@ -501,8 +707,9 @@ fn clocks_move_forward() {
 }
 
 proptest! {
-    /// A keyed limiter decides for each key as a limiter of its own would, as long as no key has to go. Known hash keys,
-    /// because with random ones a key in a small table meets four others in its two buckets once in a great while.
+    /// A keyed limiter decides for each key as a limiter of its own would, as long as no key has to
+    /// go. Known hash keys, because with random ones a key in a small table meets four others in
+    /// its two buckets once in a great while.
     #[test]
     fn keys_do_not_influence_each_other(requests in prop::collection::vec((0_u8..20, 0_u64..3_000, 0_u64..4), 1..300)) {
         for policy in policies("5/1us".parse().unwrap()) {
@@ -522,16 +729,28 @@ proptest! {
 #[test]
 fn a_batch_decides_like_single_calls() {
     for policy in policies(Quota::per_hour(3)) {
-        let build = || KeyedLimiter::builder(policy).max_keys(1_000).clock(()).build().unwrap();
+        let build = || {
+            KeyedLimiter::builder(policy)
+                .max_keys(1_000)
+                .clock(())
+                .build()
+                .unwrap()
+        };
         let (many, single) = (build(), build());
         for limiter in [&many, &single] {
             limiter.block_at([7], Until::UNBLOCKED, NOW).unwrap();
-            limiter.set_override_at([8], policies(Quota::per_hour(1))[0], NOW).unwrap();
+            limiter
+                .set_override_at([8], policies(Quota::per_hour(1))[0], NOW)
+                .unwrap();
         }
         // More than are fetched at once; keys come several times, and some only look.
-        let requests: Vec<([u8; 1], u64)> = (0..150_u8).map(|n| ([n % 40], u64::from(n) % 3)).collect();
+        let requests: Vec<([u8; 1], u64)> =
+            (0..150_u8).map(|n| ([n % 40], u64::from(n) % 3)).collect();
         let together = many.acquire_many_at(&requests, NOW);
-        let apart: Vec<_> = requests.iter().map(|(key, cost)| single.acquire_at(key, *cost, NOW)).collect();
+        let apart: Vec<_> = requests
+            .iter()
+            .map(|(key, cost)| single.acquire_at(key, *cost, NOW))
+            .collect();
         assert_eq!(together, apart, "{}", policy.name());
         assert!(many.acquire_many_at::<[u8; 1]>(&[], NOW).is_empty());
     }
@@ -544,43 +763,70 @@ fn numbers_and_addresses_are_keys_as_they_are() {
     assert!(limiter.check(7_u64).is_allowed() && limiter.check(address).is_allowed());
     assert!(limiter.check(7_u64.to_le_bytes()).is_denied() && limiter.check(address).is_denied());
     assert!(limiter.check(8_u64).is_allowed() && limiter.check(String::from("7")).is_allowed());
-    assert!(limiter.acquire_many(&[(7_u64, 1), (9, 1)]).iter().map(Decision::is_denied).eq([true, false]));
+    assert!(
+        limiter
+            .acquire_many(&[(7_u64, 1), (9, 1)])
+            .iter()
+            .map(Decision::is_denied)
+            .eq([true, false])
+    );
     limiter.block_for(10_u64, Duration::from_secs(1)).unwrap();
     assert!(limiter.peek(10_u64, 0).is_denied() && limiter.unblock(10_u64));
 }
 
 #[test]
 fn a_change_of_policy_moves_each_key_when_it_is_next_used() {
-    let limiter = KeyedLimiter::builder(Policy::fixed_window(Quota::per_hour(3))).clock(()).build().unwrap();
+    let limiter = KeyedLimiter::builder(Policy::fixed_window(Quota::per_hour(3)))
+        .clock(())
+        .build()
+        .unwrap();
     let keys = || (0..10_000_u64).map(u64::to_le_bytes);
     for key in keys() {
         assert!(limiter.acquire_at(key, 2, NOW).is_allowed());
     }
-    let change = limiter.set_policy_at(Policy::sliding_counter(Quota::per_hour(3)), NOW).unwrap();
+    let change = limiter
+        .set_policy_at(Policy::sliding_counter(Quota::per_hour(3)), NOW)
+        .unwrap();
     assert_eq!(limiter.stats().keys, 0, "nothing has moved yet");
     for key in keys().take(100) {
-        assert_eq!(limiter.peek_at(key, 0, NOW).remaining(), 1, "what was used is seen where it is");
-        assert!(limiter.acquire_at(key, 2, NOW).is_denied() && limiter.acquire_at(key, 1, NOW).is_allowed());
+        assert_eq!(
+            limiter.peek_at(key, 0, NOW).remaining(),
+            1,
+            "what was used is seen where it is"
+        );
+        assert!(
+            limiter.acquire_at(key, 2, NOW).is_denied()
+                && limiter.acquire_at(key, 1, NOW).is_allowed()
+        );
     }
     assert_eq!(limiter.stats().keys, 100);
     assert!(change.step_at(NOW), "there is more");
     change.finish_at(NOW);
     assert_eq!(limiter.stats().keys, 10_000);
     for (at, key) in keys().enumerate() {
-        assert_eq!(limiter.peek_at(key, 0, NOW).remaining(), u64::from(at >= 100));
+        assert_eq!(
+            limiter.peek_at(key, 0, NOW).remaining(),
+            u64::from(at >= 100)
+        );
     }
 }
 
 #[test]
 fn evicted_keys_keep_their_debts_through_unfinished_changes() {
     let quota = Quota::per_hour(3);
-    let limiter = KeyedLimiter::builder(Policy::fixed_window(quota)).max_keys(100).clock(()).build().unwrap();
+    let limiter = KeyedLimiter::builder(Policy::fixed_window(quota))
+        .max_keys(100)
+        .clock(())
+        .build()
+        .unwrap();
     for key in 0..300_u64 {
         assert!(limiter.acquire_at(key.to_le_bytes(), 3, NOW).is_allowed());
     }
-    for policy in
-        [Policy::sliding_counter(quota), Policy::fixed_window(quota), Policy::sliding_counter(quota)]
-    {
+    for policy in [
+        Policy::sliding_counter(quota),
+        Policy::fixed_window(quota),
+        Policy::sliding_counter(quota),
+    ] {
         limiter.set_policy_at(policy, NOW).unwrap();
         for key in (0..300_u64).step_by(3) {
             assert!(limiter.acquire_at(key.to_le_bytes(), 1, NOW).is_denied());

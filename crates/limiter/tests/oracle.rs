@@ -1,6 +1,6 @@
-//! Whatever is done to a key, nothing is admitted beyond the bound that its algorithm documents, with the highest limit that
-//! stood meanwhile: random changes of policy, overrides, waits, cancellations, refunds, blocks, joint and partial decisions,
-//! against a list of all admissions.
+//! Whatever is done to a key, nothing is admitted beyond the bound that its algorithm documents,
+//! with the highest limit that stood meanwhile: random changes of policy, overrides, waits,
+//! cancellations, refunds, blocks, joint and partial decisions, against a list of all admissions.
 
 use std::{
     pin::Pin,
@@ -9,8 +9,8 @@ use std::{
 
 use proptest::prelude::*;
 use tidegate_limiter::{
-    Admission, Clock, Decision, KeyedLimiter, ManualTimer, Nanos, Policy, Quota, Request, Until, WaitError,
-    acquire_all_at, algorithm::LeakyBucket,
+    Admission, Clock, Decision, KeyedLimiter, ManualTimer, Nanos, Policy, Quota, Request, Until,
+    WaitError, acquire_all_at, algorithm::LeakyBucket,
 };
 
 const WINDOW: Nanos = Nanos::from_secs(1);
@@ -27,8 +27,15 @@ enum Step {
     Refund(u64),
     Block(u64),
     Unblock,
-    Change { limit: u64, slots: bool, finish: bool },
-    Override { limit: u64, slots: bool },
+    Change {
+        limit: u64,
+        slots: bool,
+        finish: bool,
+    },
+    Override {
+        limit: u64,
+        slots: bool,
+    },
     NoOverride,
 }
 
@@ -77,16 +84,22 @@ impl Kind {
             Self::SlidingCounter => Policy::sliding_counter(quota),
             Self::TokenBucket => Policy::token_bucket(quota),
             // No queue of these tests is as long: none is cut by a change.
-            Self::LeakyBucket => {
-                LeakyBucket::new(quota).max_wait(std::time::Duration::from_mins(20)).unwrap().into()
-            }
+            Self::LeakyBucket => LeakyBucket::new(quota)
+                .max_wait(std::time::Duration::from_mins(20))
+                .unwrap()
+                .into(),
             Self::Concurrency => Policy::concurrency(limit as u32),
         }
     }
 
     fn limit(self, limit: u64) -> u64 {
-        // Those whose interval is a whole number of milliseconds, which is how often a leaky bucket's waiters are polled.
-        if self == Self::LeakyBucket { [1, 2, 4, 5, 8][limit as usize % 5] } else { limit }
+        // Those whose interval is a whole number of milliseconds, which is how often a leaky
+        // bucket's waiters are polled.
+        if self == Self::LeakyBucket {
+            [1, 2, 4, 5, 8][limit as usize % 5]
+        } else {
+            limit
+        }
     }
 }
 
@@ -121,7 +134,8 @@ impl Oracle {
 
     fn refund(&mut self, cost: u64) {
         if self.kind == Kind::LeakyBucket {
-            // Gives time back, of which units of another rate may have taken more or less. Those who wait are not listed yet.
+            // Gives time back, of which units of another rate may have taken more or less. Those
+            // who wait are not listed yet.
             return self.admitted.clear();
         }
         let mut left = cost;
@@ -135,14 +149,22 @@ impl Oracle {
     }
 
     fn units(&self, is_meant: impl Fn(Nanos) -> bool) -> u64 {
-        self.admitted.iter().filter(|some| is_meant(some.start)).map(|some| some.cost).sum()
+        self.admitted
+            .iter()
+            .filter(|some| is_meant(some.start))
+            .map(|some| some.cost)
+            .sum()
     }
 
     /// The highest limit that stood at some time that is meant, or later.
     fn highest(&self, is_meant: impl Fn(Nanos) -> bool) -> u64 {
         let last = self.limits.last().map_or(0, |(_, limit)| *limit);
         // A limit stood until the next one came.
-        let stood = self.limits.windows(2).filter(|two| is_meant(two[1].0)).map(|two| two[0].1);
+        let stood = self
+            .limits
+            .windows(2)
+            .filter(|two| is_meant(two[1].0))
+            .map(|two| two[0].1);
         stood.fold(last, u64::max)
     }
 
@@ -162,9 +184,15 @@ impl Oracle {
                 prop_assert!(self.units(|at| at >= this) <= self.highest(|at| at >= this));
             }
             Kind::SlidingCounter => {
-                let (last, new) = (self.units(|at| at >= before && at < this), self.units(|at| at >= this));
+                let (last, new) = (
+                    self.units(|at| at >= before && at < this),
+                    self.units(|at| at >= this),
+                );
                 let left = (last * (this.get() + window - now.get())).div_ceil(window);
-                prop_assert!(left + new <= self.highest(|at| at >= before), "{left} + {new}");
+                prop_assert!(
+                    left + new <= self.highest(|at| at >= before),
+                    "{left} + {new}"
+                );
             }
             Kind::TokenBucket => {
                 for first in self.admitted.iter().map(|some| some.start) {
@@ -179,7 +207,10 @@ impl Oracle {
                 for two in self.admitted.windows(2) {
                     let most = self.highest(|at| at >= two[0].asked);
                     let apart = two[0].cost * window / most;
-                    prop_assert!(two[1].start.saturating_since(two[0].start).get() >= apart, "{two:?}");
+                    prop_assert!(
+                        two[1].start.saturating_since(two[0].start).get() >= apart,
+                        "{two:?}"
+                    );
                 }
             }
             Kind::Concurrency => {
@@ -192,11 +223,18 @@ impl Oracle {
 
 fn never_over(kind: Kind, first: u64, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let timer = ManualTimer::new(START);
-    let limiter = KeyedLimiter::builder(kind.policy(first, false)).max_keys(8).clock(timer.clone());
+    let limiter = KeyedLimiter::builder(kind.policy(first, false))
+        .max_keys(8)
+        .clock(timer.clone());
     let limiter = limiter.build().unwrap();
     let other = KeyedLimiter::builder(Policy::sliding_log(Quota::per_second(6)).unwrap());
     let other = other.max_keys(8).clock(timer.clone()).build().unwrap();
-    let mut oracle = Oracle { kind, admitted: Vec::new(), limits: Vec::new(), is_new: false };
+    let mut oracle = Oracle {
+        kind,
+        admitted: Vec::new(),
+        limits: Vec::new(),
+        is_new: false,
+    };
     let (mut general, mut own) = (kind.limit(first), None);
     oracle.limits.push((Nanos::ZERO, general));
     let mut line: Vec<Waiter<'_>> = Vec::new();
@@ -225,7 +263,10 @@ fn never_over(kind: Kind, first: u64, steps: Vec<Step>) -> Result<(), TestCaseEr
                 oracle.admit(now, after(&decision), granted);
             }
             Step::Joint(cost) => {
-                let both = [Request::keyed(&limiter, b"a", cost), Request::keyed(&other, b"a", 1)];
+                let both = [
+                    Request::keyed(&limiter, b"a", cost),
+                    Request::keyed(&other, b"a", 1),
+                ];
                 let all = acquire_all_at(&both, now).unwrap();
                 serve(&mut line, &mut oracle, now);
                 if all.is_allowed() {
@@ -233,7 +274,11 @@ fn never_over(kind: Kind, first: u64, steps: Vec<Step>) -> Result<(), TestCaseEr
                 }
             }
             Step::Wait(cost) => {
-                line.push(Waiter { since: now, cost, future: Box::pin(limiter.wait("a", cost, None)) });
+                line.push(Waiter {
+                    since: now,
+                    cost,
+                    future: Box::pin(limiter.wait("a", cost, None)),
+                });
             }
             Step::Cancel(at) => {
                 if at < line.len() {
@@ -245,15 +290,23 @@ fn never_over(kind: Kind, first: u64, steps: Vec<Step>) -> Result<(), TestCaseEr
                 oracle.refund(cost);
             }
             Step::Block(ms) => {
-                limiter.block_at("a", Until(Nanos::new(now.get() + ms * 1_000_000)), now).unwrap();
+                limiter
+                    .block_at("a", Until(Nanos::new(now.get() + ms * 1_000_000)), now)
+                    .unwrap();
             }
             Step::Unblock => {
                 limiter.unblock_at("a", now);
             }
-            Step::Change { limit, slots, finish } => {
+            Step::Change {
+                limit,
+                slots,
+                finish,
+            } => {
                 general = kind.limit(limit);
                 oracle.limits.push((now, own.unwrap_or(general)));
-                let change = limiter.set_policy_at(kind.policy(limit, slots), now).unwrap();
+                let change = limiter
+                    .set_policy_at(kind.policy(limit, slots), now)
+                    .unwrap();
                 if finish {
                     change.finish_at(now);
                 }
@@ -261,7 +314,9 @@ fn never_over(kind: Kind, first: u64, steps: Vec<Step>) -> Result<(), TestCaseEr
             Step::Override { limit, slots } => {
                 own = Some(kind.limit(limit));
                 oracle.limits.push((now, kind.limit(limit)));
-                limiter.set_override_at("a", kind.policy(limit, slots), now).unwrap();
+                limiter
+                    .set_override_at("a", kind.policy(limit, slots), now)
+                    .unwrap();
             }
             Step::NoOverride => {
                 own = None;

@@ -22,7 +22,11 @@ struct Taken(Vec<(u64, u64)>);
 
 impl Taken {
     fn since(&self, from: u64) -> u64 {
-        self.0.iter().filter(|(at, _)| *at >= from).map(|(_, units)| units).sum()
+        self.0
+            .iter()
+            .filter(|(at, _)| *at >= from)
+            .map(|(_, units)| units)
+            .sum()
     }
 
     fn used(&self, kind: usize, now: u64) -> u64 {
@@ -107,12 +111,14 @@ proptest! {
         }
     }
 
-    /// A bucket that was full in between has lost what it could not hold, so less may come back than was left over.
+    /// A bucket that was full in between has lost what it could not hold, so less may come back
+    /// than was left over.
     #[test]
     fn a_bucket_gives_back_no_more_than_it_would_hold(steps in steps()) {
         let one = Limiter::with_clock(Policy::token_bucket(quota(100)), ());
         let known = Limiter::with_clock(Policy::token_bucket(quota(100)), ());
-        // The true costs first: the same requests, of which each reservation takes at once what it will have used.
+        // The true costs first: the same requests, of which each reservation takes at once what it
+        // will have used.
         let (mut now, mut open) = (START, Vec::new());
         for step in steps {
             let time = Nanos::new(now);
@@ -143,7 +149,11 @@ proptest! {
 
 fn keys(policy: impl Into<Policy>) -> (ManualTimer, Arc<KeyedLimiter<ManualTimer>>) {
     let timer = ManualTimer::new(Nanos::new(START));
-    let keys = KeyedLimiter::builder(policy).max_keys(4).clock(timer.clone()).build().unwrap();
+    let keys = KeyedLimiter::builder(policy)
+        .max_keys(4)
+        .clock(timer.clone())
+        .build()
+        .unwrap();
     (timer, Arc::new(keys))
 }
 
@@ -168,7 +178,11 @@ fn a_reservation_is_settled_extended_cancelled_or_kept() {
     assert_eq!(left(&keys), 95);
     drop(Reservation::of_key(&keys, "a", 20).unwrap());
     assert_eq!(left(&keys), 75, "kept");
-    drop(Reservation::of_key(&keys, "a", 20).unwrap().cancel_on_drop());
+    drop(
+        Reservation::of_key(&keys, "a", 20)
+            .unwrap()
+            .cancel_on_drop(),
+    );
     assert_eq!(left(&keys), 75);
     Reservation::of_key(&keys, "a", 70).unwrap().settle(170);
     assert!(keys.peek("a", 0).is_denied(), "100 units of debt");
@@ -185,7 +199,11 @@ fn many_extensions_are_settled_with_all_that_was_taken() {
         }
         assert_eq!((stream.cost(), left(&keys)), (610, 390));
         stream.settle(7);
-        assert!(left(&keys) >= 390 + 150 && left(&keys) <= 993, "{kind}: {}", left(&keys));
+        assert!(
+            left(&keys) >= 390 + 150 && left(&keys) <= 993,
+            "{kind}: {}",
+            left(&keys)
+        );
     }
 }
 
@@ -202,7 +220,9 @@ fn permits_come_back_whatever_was_used() {
 
 #[test]
 fn a_leaky_bucket_keeps_the_start_times_that_it_gave_out() {
-    let leaky = LeakyBucket::new(Quota::per_second(10)).max_wait(Duration::from_mins(1)).unwrap();
+    let leaky = LeakyBucket::new(Quota::per_second(10))
+        .max_wait(Duration::from_mins(1))
+        .unwrap();
     let (_, keys) = keys(leaky);
     let first = Reservation::of_key(&keys, "a", 1).unwrap();
     let second = keys.acquire("a", 1).delay();
@@ -273,14 +293,19 @@ fn a_block_a_change_and_a_restore_in_between_admit_nothing_more() {
     for entry in &entries {
         keys.restore_at(&exact(2, 50), entry, Nanos::new(START + SECOND));
     }
-    assert!(keys.peek("a", 0).is_denied(), "the snapshot has the whole estimate");
+    assert!(
+        keys.peek("a", 0).is_denied(),
+        "the snapshot has the whole estimate"
+    );
 }
 
 #[test]
 fn a_key_that_had_to_leave_a_full_table_gets_nothing_that_it_did_not_take() {
     let timer = ManualTimer::new(Nanos::new(START));
     for when_full in [WhenFull::Forget, WhenFull::Deny] {
-        let builder = KeyedLimiter::builder(exact(2, 100)).max_keys(4).when_full(when_full);
+        let builder = KeyedLimiter::builder(exact(2, 100))
+            .max_keys(4)
+            .when_full(when_full);
         let keys = Arc::new(builder.clock(timer.clone()).build().unwrap());
         let work = Reservation::of_key(&keys, "a", 100).unwrap();
         for other in 0..20 {

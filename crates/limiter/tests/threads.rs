@@ -8,8 +8,8 @@ use std::sync::{
 };
 
 use tidegate_limiter::{
-    Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request, WhenFull, acquire_all_at,
-    algorithm::Concurrency,
+    Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request, WhenFull,
+    acquire_all_at, algorithm::Concurrency,
 };
 
 const THREADS: u64 = 64;
@@ -19,7 +19,10 @@ fn policies(limit: u64) -> Vec<Policy> {
     all.extend([
         Policy::token_bucket(Quota::new(limit, std::time::Duration::from_secs(3_601)).unwrap()),
         Policy::concurrency(limit as u32),
-        Concurrency::new(limit as u32).hold(std::time::Duration::from_mins(1)).unwrap().into(),
+        Concurrency::new(limit as u32)
+            .hold(std::time::Duration::from_mins(1))
+            .unwrap()
+            .into(),
     ]);
     all
 }
@@ -50,9 +53,19 @@ fn sixty_four_threads_on_one_limiter_get_exactly_the_limit() {
     let now = Nanos::from_secs(7_200);
     for policy in policies(1_000) {
         let limiter = Limiter::with_clock(policy, ());
-        assert_eq!(admitted(200, |_, _| one(limiter.acquire_at(1, now))), 1_000, "{}", policy.name());
+        assert_eq!(
+            admitted(200, |_, _| one(limiter.acquire_at(1, now))),
+            1_000,
+            "{}",
+            policy.name()
+        );
         let limiter = Limiter::with_clock(policy, ManualTimer::new(now));
-        assert_eq!(admitted(200, |_, _| one(limiter.acquire(1))), 1_000, "{}", policy.name());
+        assert_eq!(
+            admitted(200, |_, _| one(limiter.acquire(1))),
+            1_000,
+            "{}",
+            policy.name()
+        );
     }
 }
 
@@ -60,8 +73,17 @@ fn sixty_four_threads_on_one_limiter_get_exactly_the_limit() {
 fn sixty_four_threads_on_one_key_get_exactly_the_limit() {
     let now = Nanos::from_secs(7_200);
     for policy in policies(1_000) {
-        let limiter = KeyedLimiter::builder(policy).max_keys(1_000).clock(()).build().unwrap();
-        assert_eq!(admitted(200, |_, _| one(limiter.acquire_at("one", 1, now))), 1_000, "{}", policy.name());
+        let limiter = KeyedLimiter::builder(policy)
+            .max_keys(1_000)
+            .clock(())
+            .build()
+            .unwrap();
+        assert_eq!(
+            admitted(200, |_, _| one(limiter.acquire_at("one", 1, now))),
+            1_000,
+            "{}",
+            policy.name()
+        );
     }
 }
 
@@ -69,7 +91,11 @@ fn sixty_four_threads_on_one_key_get_exactly_the_limit() {
 fn sixty_four_threads_on_many_keys_get_exactly_the_limit_of_each() {
     let now = Nanos::from_secs(7_200);
     for policy in policies(5) {
-        let limiter = KeyedLimiter::builder(policy).max_keys(10_000).clock(()).build().unwrap();
+        let limiter = KeyedLimiter::builder(policy)
+            .max_keys(10_000)
+            .clock(())
+            .build()
+            .unwrap();
         // Each of a thousand keys is asked for by every thread, in orders that differ.
         let ask = |thread: u64, round: u64| {
             let key = (round * 7 + thread * 131) % 1_000;
@@ -83,8 +109,13 @@ fn sixty_four_threads_on_many_keys_get_exactly_the_limit_of_each() {
 fn evictions_under_sixty_four_threads_never_hand_out_a_second_allowance() {
     let now = Nanos::from_secs(7_200);
     for policy in policies(5) {
-        let limiter = KeyedLimiter::builder(policy).max_keys(100).clock(()).build().unwrap();
-        // Four hundred keys in a hundred places; each key may be stricter than its limit, none may be over.
+        let limiter = KeyedLimiter::builder(policy)
+            .max_keys(100)
+            .clock(())
+            .build()
+            .unwrap();
+        // Four hundred keys in a hundred places; each key may be stricter than its limit, none may
+        // be over.
         let counts: Vec<AtomicU64> = (0..400).map(|_| AtomicU64::new(0)).collect();
         let ask = |thread: u64, round: u64| {
             let key = (round * 7 + thread * 131) % 400;
@@ -93,7 +124,10 @@ fn evictions_under_sixty_four_threads_never_hand_out_a_second_allowance() {
             allowed
         };
         admitted(1_000, ask);
-        let most = counts.iter().map(|count| count.load(Ordering::Relaxed)).max();
+        let most = counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .max();
         assert!(most <= Some(5), "{}: {most:?}", policy.name());
         assert!(limiter.stats().keys <= 100 && limiter.stats().evicted > 0);
         assert_eq!(limiter.stats().forgotten.total(), 0);
@@ -103,10 +137,14 @@ fn evictions_under_sixty_four_threads_never_hand_out_a_second_allowance() {
 #[test]
 fn a_joint_decision_never_charges_a_part() {
     let now = Nanos::from_secs(7_200);
-    let per_key =
-        KeyedLimiter::builder(Policy::fixed_window(Quota::per_hour(100))).clock(()).build().unwrap();
-    let other =
-        KeyedLimiter::builder(Policy::sliding_log(Quota::per_hour(350)).unwrap()).clock(()).build().unwrap();
+    let per_key = KeyedLimiter::builder(Policy::fixed_window(Quota::per_hour(100)))
+        .clock(())
+        .build()
+        .unwrap();
+    let other = KeyedLimiter::builder(Policy::sliding_log(Quota::per_hour(350)).unwrap())
+        .clock(())
+        .build()
+        .unwrap();
     let total = Limiter::with_clock(Policy::token_bucket(Quota::per_hour(250)), ());
     // Different orders of the same limits must not meet in a deadlock.
     let ask = |thread: u64, round: u64| {
@@ -121,9 +159,15 @@ fn a_joint_decision_never_charges_a_part() {
     };
     assert_eq!(admitted(100, ask), 250);
     assert_eq!(total.peek_at(1, now).remaining(), 0);
-    assert_eq!(other.peek_at("all", 0, now).remaining(), 100, "only what all admitted was charged");
-    let used: u64 =
-        [b"a", b"b", b"c", b"d"].iter().map(|key| 100 - per_key.peek_at(key, 0, now).remaining()).sum();
+    assert_eq!(
+        other.peek_at("all", 0, now).remaining(),
+        100,
+        "only what all admitted was charged"
+    );
+    let used: u64 = [b"a", b"b", b"c", b"d"]
+        .iter()
+        .map(|key| 100 - per_key.peek_at(key, 0, now).remaining())
+        .sum();
     assert_eq!(used, 250);
 }
 
@@ -132,10 +176,18 @@ fn a_change_of_policy_under_load_loses_nothing() {
     let now = Nanos::from_secs(7_200);
     let small = Policy::sliding_log(Quota::per_hour(500)).unwrap();
     let wide = Policy::fixed_window(Quota::per_hour(500));
-    let limiter = KeyedLimiter::builder(small).max_keys(100).clock(()).build().unwrap();
+    let limiter = KeyedLimiter::builder(small)
+        .max_keys(100)
+        .clock(())
+        .build()
+        .unwrap();
     let ask = |thread: u64, round: u64| {
         if thread == 0 && round.is_multiple_of(20) {
-            let next = if round.is_multiple_of(40) { wide } else { small };
+            let next = if round.is_multiple_of(40) {
+                wide
+            } else {
+                small
+            };
             limiter.set_policy_at(next, now).unwrap();
         }
         one(limiter.acquire_at("one", 1, now))
@@ -151,7 +203,8 @@ fn a_limiter_whose_policy_changes_under_load_admits_no_more_than_its_highest_lim
         let limiter = Limiter::with_clock(policy, ());
         let ask = |thread: u64, round: u64| {
             if thread == 0 && round.is_multiple_of(4) {
-                // The same algorithm with another limit; or another algorithm, which counts all that was used.
+                // The same algorithm with another limit; or another algorithm, which counts all
+                // that was used.
                 let limit = 150 + (round * 7 % 50);
                 let next = if round.is_multiple_of(3) { 0 } else { at };
                 limiter.set_policy_at(policies(limit)[next], now);
@@ -169,15 +222,26 @@ fn a_limiter_whose_policy_changes_under_load_admits_no_more_than_its_highest_lim
 fn a_change_of_the_bound_under_load_loses_nothing() {
     let now = Nanos::from_secs(7_200);
     // A state may move by way of a record, which is exact for limits up to 127.
-    for policy in
-        [Policy::sliding_log(Quota::per_hour(100)).unwrap(), Policy::fixed_window(Quota::per_hour(100))]
-    {
-        let limiter = KeyedLimiter::builder(policy).max_keys(8).clock(()).build().unwrap();
+    for policy in [
+        Policy::sliding_log(Quota::per_hour(100)).unwrap(),
+        Policy::fixed_window(Quota::per_hour(100)),
+    ] {
+        let limiter = KeyedLimiter::builder(policy)
+            .max_keys(8)
+            .clock(())
+            .build()
+            .unwrap();
         let ask = |thread: u64, round: u64| {
             if thread == 0 && round.is_multiple_of(20) {
-                limiter.set_max_keys_at([1_000, 1, 64][round as usize / 20 % 3], now).unwrap();
+                limiter
+                    .set_max_keys_at([1_000, 1, 64][round as usize / 20 % 3], now)
+                    .unwrap();
             } else if thread == 1 && round.is_multiple_of(30) {
-                let when_full = if round.is_multiple_of(60) { WhenFull::Deny } else { WhenFull::Forget };
+                let when_full = if round.is_multiple_of(60) {
+                    WhenFull::Deny
+                } else {
+                    WhenFull::Forget
+                };
                 limiter.set_when_full_at(when_full, now).unwrap();
             }
             one(limiter.acquire_at("one", 1, now))
@@ -191,10 +255,20 @@ fn a_change_of_the_bound_under_load_loses_nothing() {
 fn overrides_that_come_and_go_under_load_lose_nothing() {
     let now = Nanos::from_secs(7_200);
     let policy = Policy::fixed_window(Quota::per_hour(500));
-    let limiter = KeyedLimiter::builder(policy).max_keys(100).clock(()).build().unwrap();
+    let limiter = KeyedLimiter::builder(policy)
+        .max_keys(100)
+        .clock(())
+        .build()
+        .unwrap();
     let ask = |thread: u64, round: u64| {
         if thread == 0 && round.is_multiple_of(20) {
-            limiter.set_override_at("one", Policy::sliding_log(Quota::per_hour(500)).unwrap(), now).unwrap();
+            limiter
+                .set_override_at(
+                    "one",
+                    Policy::sliding_log(Quota::per_hour(500)).unwrap(),
+                    now,
+                )
+                .unwrap();
         } else if thread == 1 && round.is_multiple_of(20) {
             limiter.remove_override_at("one", now);
         }
@@ -203,14 +277,17 @@ fn overrides_that_come_and_go_under_load_lose_nothing() {
     assert_eq!(admitted(400, ask), 500);
 }
 
-/// Runs `work` on a thread of its own, and fails where it is not done in time: a deadlock would hang the tests.
+/// Runs `work` on a thread of its own, and fails where it is not done in time: a deadlock would
+/// hang the tests.
 fn ends(what: &str, work: impl FnOnce() + Send + 'static) {
     let (done, is_done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         work();
         let _ = done.send(());
     });
-    is_done.recv_timeout(std::time::Duration::from_mins(1)).unwrap_or_else(|e| panic!("{what}: {e}"));
+    is_done
+        .recv_timeout(std::time::Duration::from_mins(1))
+        .unwrap_or_else(|e| panic!("{what}: {e}"));
 }
 
 #[test]
@@ -218,8 +295,17 @@ fn joint_decisions_and_changes_of_policy_never_deadlock() {
     ends("joint decisions beside changes of policy", || {
         let now = Nanos::from_secs(7_200);
         let quota = Quota::per_hour(400);
-        let policies = [Policy::sliding_log(quota).unwrap(), Policy::fixed_window(quota)];
-        let limiter = || KeyedLimiter::builder(policies[0]).max_keys(64).clock(()).build().unwrap();
+        let policies = [
+            Policy::sliding_log(quota).unwrap(),
+            Policy::fixed_window(quota),
+        ];
+        let limiter = || {
+            KeyedLimiter::builder(policies[0])
+                .max_keys(64)
+                .clock(())
+                .build()
+                .unwrap()
+        };
         let (one, two) = (limiter(), limiter());
         let (changing, admitted) = (AtomicBool::new(true), AtomicU64::new(0));
         std::thread::scope(|scope| {

@@ -7,8 +7,8 @@ use std::{
 };
 
 use tidegate_limiter::{
-    AllDecision, Clock, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request, WaitAllError,
-    acquire_all_at, wait_all,
+    AllDecision, Clock, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Request,
+    WaitAllError, acquire_all_at, wait_all,
 };
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<AllDecision, WaitAllError>> + 'a>>;
@@ -16,7 +16,9 @@ type Waiting<'a> = Pin<Box<dyn Future<Output = Result<AllDecision, WaitAllError>
 const START: Nanos = Nanos::from_secs(1_000);
 
 fn poll(waiting: &mut Waiting<'_>) -> Poll<Result<AllDecision, WaitAllError>> {
-    waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    waiting
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
 }
 
 fn is_admitted(waiting: &mut Waiting<'_>) -> bool {
@@ -32,17 +34,26 @@ fn unkeyed(timer: &ManualTimer, policy: impl Into<Policy>) -> Limiter<ManualTime
 }
 
 fn keyed(timer: &ManualTimer, policy: impl Into<Policy>) -> KeyedLimiter<ManualTimer> {
-    KeyedLimiter::builder(policy).max_keys(100).clock(timer.clone()).build().unwrap()
+    KeyedLimiter::builder(policy)
+        .max_keys(100)
+        .clock(timer.clone())
+        .build()
+        .unwrap()
 }
 
-/// 20 units a second, 12 seconds: 2 callers of cost 15 among 32 of cost 1. All ask again as soon as they are served. Returns how
-/// often the large costs were served.
+/// 20 units a second, 12 seconds: 2 callers of cost 15 among 32 of cost 1. All ask again as soon as
+/// they are served. Returns how often the large costs were served.
 fn large_costs_served<'a>(
     timer: &ManualTimer,
     requests: impl Fn(u64) -> Vec<Request<'a, ManualTimer>>,
 ) -> u64 {
-    let costs: Vec<u64> = (0..34).map(|caller| if caller < 2 { 15 } else { 1 }).collect();
-    let mut callers: Vec<_> = costs.iter().map(|cost| wait(requests(*cost), None)).collect();
+    let costs: Vec<u64> = (0..34)
+        .map(|caller| if caller < 2 { 15 } else { 1 })
+        .collect();
+    let mut callers: Vec<_> = costs
+        .iter()
+        .map(|cost| wait(requests(*cost), None))
+        .collect();
     let mut served = [0; 34];
     for _ in 0..1_200 {
         for (at, caller) in callers.iter_mut().enumerate() {
@@ -55,7 +66,11 @@ fn large_costs_served<'a>(
         timer.advance(Duration::from_millis(10));
     }
     assert!(served[2..].iter().all(|times| *times > 0), "{served:?}");
-    let units: u64 = served.iter().zip(&costs).map(|(times, cost)| times * cost).sum();
+    let units: u64 = served
+        .iter()
+        .zip(&costs)
+        .map(|(times, cost)| times * cost)
+        .sum();
     // Before a large cost the window stays part empty.
     assert!((160..=260).contains(&units), "{units} units in 12 seconds");
     served[0] + served[1]
@@ -73,10 +88,23 @@ fn callers_with_large_costs_are_served_among_many_with_small_ones() {
         let in_all = unkeyed(&timer, policy);
         let alone = large_costs_served(&timer, |cost| vec![Request::unkeyed(&in_all, cost)]);
         let (in_all, per_key) = (unkeyed(&timer, policy), keyed(&timer, policy));
-        let both = |cost| vec![Request::unkeyed(&in_all, cost), Request::keyed(&per_key, b"k", cost)];
+        let both = |cost| {
+            vec![
+                Request::unkeyed(&in_all, cost),
+                Request::keyed(&per_key, b"k", cost),
+            ]
+        };
         let together = large_costs_served(&timer, both);
-        assert!(together >= at_least, "{}: {together} over two limits, {alone} over one", policy.name());
-        assert!(together + 1 >= alone, "{}: {together} over two limits, {alone} over one", policy.name());
+        assert!(
+            together >= at_least,
+            "{}: {together} over two limits, {alone} over one",
+            policy.name()
+        );
+        assert!(
+            together + 1 >= alone,
+            "{}: {together} over two limits, {alone} over one",
+            policy.name()
+        );
     }
 }
 
@@ -85,20 +113,30 @@ fn one_waiter_for_several_limits_is_not_starved_by_waiters_for_one() {
     let timer = ManualTimer::new(START);
     let policy = Policy::token_bucket(Quota::per_second(10));
     let (first, second) = (unkeyed(&timer, policy), unkeyed(&timer, policy));
-    let mut both = wait(vec![Request::unkeyed(&first, 5), Request::unkeyed(&second, 5)], None);
+    let mut both = wait(
+        vec![Request::unkeyed(&first, 5), Request::unkeyed(&second, 5)],
+        None,
+    );
     let alone = |limiter| Box::pin(async move { Limiter::wait(limiter, 1, None).await });
     let mut lines: Vec<_> = [&first, &second, &first, &second].map(alone).into();
     let limiters = [&first, &second, &first, &second];
     let mut served = 0;
     for _ in 0..500 {
         for (at, one) in lines.iter_mut().enumerate() {
-            if one.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+            if one
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+                .is_ready()
+            {
                 *one = alone(limiters[at]);
             }
         }
         if is_admitted(&mut both) {
             served += 1;
-            both = wait(vec![Request::unkeyed(&first, 5), Request::unkeyed(&second, 5)], None);
+            both = wait(
+                vec![Request::unkeyed(&first, 5), Request::unkeyed(&second, 5)],
+                None,
+            );
         }
         timer.advance(Duration::from_millis(10));
     }
@@ -114,12 +152,18 @@ fn units_that_are_held_count_from_the_moment_of_admission() {
     );
     assert!(second.acquire(1).is_allowed() && first.acquire(2).is_allowed());
     // The second limit has no room for a minute; then the first one is used up by another caller.
-    let mut both = wait(vec![Request::unkeyed(&first, 2), Request::unkeyed(&second, 1)], None);
+    let mut both = wait(
+        vec![Request::unkeyed(&first, 2), Request::unkeyed(&second, 1)],
+        None,
+    );
     assert!(poll(&mut both).is_pending());
     timer.advance(Duration::from_millis(59_900));
     assert!(poll(&mut both).is_pending() && first.acquire(2).is_allowed());
     timer.advance(Duration::from_millis(100));
-    assert!(poll(&mut both).is_pending(), "the first limit has no room for 0.9 seconds");
+    assert!(
+        poll(&mut both).is_pending(),
+        "the first limit has no room for 0.9 seconds"
+    );
     timer.advance(Duration::from_millis(900));
     assert!(is_admitted(&mut both));
     // The log has two units of now, not of any moment before.
@@ -132,10 +176,15 @@ fn units_that_are_held_count_from_the_moment_of_admission() {
 #[test]
 fn a_dropped_waiter_gives_everything_back() {
     let timer = ManualTimer::new(START);
-    let (first, second) =
-        (unkeyed(&timer, Policy::fixed_window(Quota::per_hour(5))), unkeyed(&timer, Policy::concurrency(1)));
+    let (first, second) = (
+        unkeyed(&timer, Policy::fixed_window(Quota::per_hour(5))),
+        unkeyed(&timer, Policy::concurrency(1)),
+    );
     let taken = second.permit(1).unwrap();
-    let mut both = wait(vec![Request::unkeyed(&first, 5), Request::unkeyed(&second, 1)], None);
+    let mut both = wait(
+        vec![Request::unkeyed(&first, 5), Request::unkeyed(&second, 1)],
+        None,
+    );
     assert!(poll(&mut both).is_pending());
     drop(both);
     assert!(first.acquire(5).is_allowed(), "nothing of it is taken");
@@ -149,14 +198,20 @@ fn callers_that_need_the_same_permits_in_different_order_are_all_served() {
     let seats = [(); 3].map(|()| unkeyed(&timer, Policy::concurrency(1)));
     let orders = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1]];
     let requests = |order: &[usize; 3]| order.map(|at| Request::unkeyed(&seats[at], 1)).into();
-    let mut waiting: Vec<_> = orders.iter().map(|order| Some(wait(requests(order), None))).collect();
+    let mut waiting: Vec<_> = orders
+        .iter()
+        .map(|order| Some(wait(requests(order), None)))
+        .collect();
     let mut served = 0;
     for _ in 0..100 {
         for caller in &mut waiting {
             if caller.as_mut().is_some_and(is_admitted) {
                 *caller = None;
                 served += 1;
-                assert!(seats.iter().all(|seat| seat.peek(1).is_denied()), "all three are taken");
+                assert!(
+                    seats.iter().all(|seat| seat.peek(1).is_denied()),
+                    "all three are taken"
+                );
                 for seat in &seats {
                     seat.refund(1);
                 }
@@ -176,8 +231,14 @@ fn a_deadline_and_a_cost_that_never_fits_are_refused_at_once() {
     assert!(first.acquire(1).is_allowed());
     let requests = |cost| vec![Request::unkeyed(&second, cost), Request::unkeyed(&first, 1)];
     let soon = Some(START.saturating_add(Nanos::from_secs(60)));
-    assert!(matches!(poll(&mut wait(requests(1), soon)), Poll::Ready(Err(WaitAllError::Deadline(_)))));
-    assert!(matches!(poll(&mut wait(requests(6), None)), Poll::Ready(Err(WaitAllError::Never(_)))));
+    assert!(matches!(
+        poll(&mut wait(requests(1), soon)),
+        Poll::Ready(Err(WaitAllError::Deadline(_)))
+    ));
+    assert!(matches!(
+        poll(&mut wait(requests(6), None)),
+        Poll::Ready(Err(WaitAllError::Never(_)))
+    ));
     assert_eq!(second.peek(0).remaining(), 5, "nothing was taken");
 }
 
@@ -187,29 +248,39 @@ fn note(admitted: &mut [Vec<(Nanos, u64)>], parts: &[(usize, u64)], now: Nanos) 
     }
 }
 
-/// Random callers, costs and cancellations on three windows: what is admitted in any window is at most its limit.
+/// Random callers, costs and cancellations on three windows: what is admitted in any window is at
+/// most its limit.
 #[test]
 fn no_window_ever_has_more_than_its_limit() {
     let mut random = 7_u64;
     let mut next = |below: u64| {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % below
     };
     for _ in 0..60 {
         let timer = ManualTimer::new(START);
-        let windows = [1_u64, 2, 3].map(|seconds| Quota::new(5, Duration::from_secs(seconds)).unwrap());
+        let windows =
+            [1_u64, 2, 3].map(|seconds| Quota::new(5, Duration::from_secs(seconds)).unwrap());
         let limits = windows.map(|quota| unkeyed(&timer, Policy::sliding_log(quota).unwrap()));
         let mut admitted: [Vec<(Nanos, u64)>; 3] = Default::default();
         let mut waiting: Vec<(Vec<(usize, u64)>, Waiting<'_>)> = Vec::new();
         for _ in 0..400 {
             let count = 1 + next(3) as usize;
             let parts: Vec<_> = (0..count).map(|part| (part, 1 + next(4))).collect();
-            let requests: Vec<_> =
-                parts.iter().map(|&(at, cost)| Request::unkeyed(&limits[at], cost)).collect();
+            let requests: Vec<_> = parts
+                .iter()
+                .map(|&(at, cost)| Request::unkeyed(&limits[at], cost))
+                .collect();
             let now = timer.now();
             match next(8) {
-                0 if !waiting.is_empty() => drop(waiting.swap_remove(next(waiting.len() as u64) as usize)),
-                1 if acquire_all_at(&requests, now).unwrap().is_allowed() => note(&mut admitted, &parts, now),
+                0 if !waiting.is_empty() => {
+                    drop(waiting.swap_remove(next(waiting.len() as u64) as usize))
+                }
+                1 if acquire_all_at(&requests, now).unwrap().is_allowed() => {
+                    note(&mut admitted, &parts, now)
+                }
                 1 => {}
                 _ if waiting.len() < 6 => waiting.push((parts, wait(requests, None))),
                 _ => {}
@@ -223,13 +294,19 @@ fn no_window_ever_has_more_than_its_limit() {
             });
             for (at, quota) in windows.iter().enumerate() {
                 let from = now.saturating_since(Nanos::from(quota.window()));
-                let used: u64 =
-                    admitted[at].iter().filter(|(when, _)| *when > from).map(|(_, cost)| cost).sum();
+                let used: u64 = admitted[at]
+                    .iter()
+                    .filter(|(when, _)| *when > from)
+                    .map(|(_, cost)| cost)
+                    .sum();
                 assert!(used <= 5, "{used} of 5 in window {at}");
             }
             timer.advance(Duration::from_millis(next(400)));
         }
-        assert!(admitted.iter().all(|all| all.len() > 10), "callers are served");
+        assert!(
+            admitted.iter().all(|all| all.len() > 10),
+            "callers are served"
+        );
     }
 }
 
@@ -241,7 +318,12 @@ fn a_caller_that_waits_for_its_own_key_delays_nobody() {
         keyed(&timer, Policy::fixed_window(Quota::per_hour(1))),
     );
     assert!(per_key.acquire(b"slow", 1).is_allowed());
-    let slow = || vec![Request::unkeyed(&in_all, 10), Request::keyed(&per_key, b"slow", 1)];
+    let slow = || {
+        vec![
+            Request::unkeyed(&in_all, 10),
+            Request::keyed(&per_key, b"slow", 1),
+        ]
+    };
     let mut waiting: Vec<_> = (0..100).map(|_| wait(slow(), None)).collect();
     assert!(waiting.iter_mut().all(|caller| poll(caller).is_pending()));
     let mut admitted = 0;
@@ -262,7 +344,12 @@ fn callers_that_are_not_polled_delay_others_by_ten_milliseconds() {
     let timer = ManualTimer::new(START);
     let limits = [(); 2].map(|()| unkeyed(&timer, Policy::token_bucket(Quota::per_second(10))));
     assert!(limits.iter().all(|limit| limit.acquire(10).is_allowed()));
-    let both = || vec![Request::unkeyed(&limits[0], 1), Request::unkeyed(&limits[1], 1)];
+    let both = || {
+        vec![
+            Request::unkeyed(&limits[0], 1),
+            Request::unkeyed(&limits[1], 1),
+        ]
+    };
     let mut held: Vec<_> = (0..9).map(|_| wait(both(), None)).collect();
     assert!(held.iter_mut().all(|caller| poll(caller).is_pending()));
     let mut polled = wait(both(), None);
@@ -290,13 +377,26 @@ fn threads_that_wait_for_permits_of_several_limits_are_all_served() {
             scope.spawn(move || {
                 for round in 0..40 {
                     let pair = [(thread + round) % 3, (thread + 2 * round + 1) % 3];
-                    let pair = if pair[0] == pair[1] { &pair[..1] } else { &pair[..] };
-                    let mut requests: Vec<_> =
-                        pair.iter().map(|&at| Request::unkeyed(&seats[at], 1)).collect();
+                    let pair = if pair[0] == pair[1] {
+                        &pair[..1]
+                    } else {
+                        &pair[..]
+                    };
+                    let mut requests: Vec<_> = pair
+                        .iter()
+                        .map(|&at| Request::unkeyed(&seats[at], 1))
+                        .collect();
                     requests.push(Request::unkeyed(rate, 1));
-                    assert!(futures::executor::block_on(wait_all(&requests, None)).unwrap().is_allowed());
+                    assert!(
+                        futures::executor::block_on(wait_all(&requests, None))
+                            .unwrap()
+                            .is_allowed()
+                    );
                     for &at in pair {
-                        assert!(inside[at].fetch_add(1, Ordering::Relaxed) < 2, "two permits");
+                        assert!(
+                            inside[at].fetch_add(1, Ordering::Relaxed) < 2,
+                            "two permits"
+                        );
                     }
                     std::thread::yield_now();
                     for &at in pair {

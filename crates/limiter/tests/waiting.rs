@@ -1,4 +1,5 @@
-//! Waiting in line: first come first served, with a deadline, cancel-safe; on a clock that the test moves.
+//! Waiting in line: first come first served, with a deadline, cancel-safe; on a clock that the test
+//! moves.
 
 mod policies;
 
@@ -10,14 +11,16 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Admission, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, SystemClock, Timer, WaitError,
-    algorithm::LeakyBucket,
+    Admission, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, SystemClock, Timer,
+    WaitError, algorithm::LeakyBucket,
 };
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + Send + 'a>>;
 
 fn poll(waiting: &mut Waiting<'_>) -> Poll<Result<Admission, WaitError>> {
-    waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+    waiting
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
 }
 
 fn is_admitted(waiting: &mut Waiting<'_>) -> bool {
@@ -33,14 +36,19 @@ fn limiter(policy: impl Into<Policy>) -> (ManualTimer, Limiter<ManualTimer>) {
 fn waiters_are_served_in_order_of_arrival() {
     let (timer, limiter) = limiter(Policy::token_bucket(Quota::per_second(1)));
     assert!(limiter.acquire(1).is_allowed());
-    let mut line: Vec<Waiting<'_>> = (0..3).map(|_| Box::pin(limiter.wait(1, None)) as Waiting<'_>).collect();
+    let mut line: Vec<Waiting<'_>> = (0..3)
+        .map(|_| Box::pin(limiter.wait(1, None)) as Waiting<'_>)
+        .collect();
     for waiting in &mut line {
         assert!(poll(waiting).is_pending());
     }
     for served in 0..3 {
         timer.advance(Nanos::from_secs(1));
         // The last in line asks first, and still stands behind.
-        let ready: Vec<usize> = (served..3).rev().filter(|&at| is_admitted(&mut line[at])).collect();
+        let ready: Vec<usize> = (served..3)
+            .rev()
+            .filter(|&at| is_admitted(&mut line[at]))
+            .collect();
         assert_eq!(ready, [served]);
     }
 }
@@ -53,7 +61,11 @@ fn callers_that_do_not_wait_never_overtake_waiters() {
     assert!(poll(&mut waiting).is_pending());
     timer.advance(Nanos::from_secs(1));
     let denied = limiter.acquire(1);
-    assert_eq!(denied.retry_after(), Some(Duration::from_secs(1)), "one second after the one who waits");
+    assert_eq!(
+        denied.retry_after(),
+        Some(Duration::from_secs(1)),
+        "one second after the one who waits"
+    );
     assert!(is_admitted(&mut waiting));
     timer.advance(Nanos::from_secs(1));
     assert!(limiter.acquire(1).is_allowed());
@@ -68,9 +80,15 @@ fn a_dropped_waiter_gives_its_place_back() {
     assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
     timer.advance(Nanos::from_secs(1));
     drop(first);
-    assert!(is_admitted(&mut second), "nothing was taken for the one who left");
+    assert!(
+        is_admitted(&mut second),
+        "nothing was taken for the one who left"
+    );
     timer.advance(Nanos::from_secs(1));
-    assert!(limiter.acquire(1).is_allowed(), "and nobody is in line any more");
+    assert!(
+        limiter.acquire(1).is_allowed(),
+        "and nobody is in line any more"
+    );
 }
 
 #[test]
@@ -79,7 +97,10 @@ fn an_unreachable_deadline_is_refused_immediately() {
     assert!(limiter.acquire(1).is_allowed());
     let soon = Some(Nanos::from_millis(100_500));
     let mut late: Waiting<'_> = Box::pin(limiter.wait(1, soon));
-    assert!(matches!(poll(&mut late), Poll::Ready(Err(WaitError::Deadline(_)))));
+    assert!(matches!(
+        poll(&mut late),
+        Poll::Ready(Err(WaitError::Deadline(_)))
+    ));
     let mut first: Waiting<'_> = Box::pin(limiter.wait(1, None));
     assert!(poll(&mut first).is_pending());
     // Behind the first there is room at 102 s only.
@@ -96,12 +117,17 @@ fn an_unreachable_deadline_is_refused_immediately() {
 fn a_cost_that_never_fits_is_refused_immediately() {
     let (_, limiter) = limiter(Policy::sliding_window(Quota::per_second(5)));
     let mut waiting: Waiting<'_> = Box::pin(limiter.wait(6, None));
-    assert!(matches!(poll(&mut waiting), Poll::Ready(Err(WaitError::Never(_)))));
+    assert!(matches!(
+        poll(&mut waiting),
+        Poll::Ready(Err(WaitError::Never(_)))
+    ));
 }
 
 #[test]
 fn a_leaky_bucket_is_waited_out() {
-    let bucket = LeakyBucket::new(Quota::per_second(10)).max_wait(Duration::from_secs(1)).unwrap();
+    let bucket = LeakyBucket::new(Quota::per_second(10))
+        .max_wait(Duration::from_secs(1))
+        .unwrap();
     let (timer, limiter) = limiter(bucket);
     assert!(limiter.acquire(1).is_allowed());
     let mut waiting: Waiting<'_> = Box::pin(limiter.wait(1, None));
@@ -114,16 +140,24 @@ fn a_leaky_bucket_is_waited_out() {
 
 #[test]
 fn a_dropped_delay_is_refunded() {
-    let bucket = LeakyBucket::new(Quota::per_second(10)).max_wait(Duration::from_secs(1)).unwrap();
+    let bucket = LeakyBucket::new(Quota::per_second(10))
+        .max_wait(Duration::from_secs(1))
+        .unwrap();
     let (timer, limiter) = limiter(bucket);
     assert!(limiter.acquire(1).is_allowed());
     let mut dropped: Waiting<'_> = Box::pin(limiter.wait(1, None));
     assert!(poll(&mut dropped).is_pending());
     drop(dropped);
     let mut late: Waiting<'_> = Box::pin(limiter.wait(1, Some(Nanos::from_millis(100_099))));
-    assert!(matches!(poll(&mut late), Poll::Ready(Err(WaitError::Deadline(_)))));
+    assert!(matches!(
+        poll(&mut late),
+        Poll::Ready(Err(WaitError::Deadline(_)))
+    ));
     let mut next: Waiting<'_> = Box::pin(limiter.wait(1, Some(Nanos::from_millis(100_100))));
-    assert!(poll(&mut next).is_pending(), "the first place after now is free again");
+    assert!(
+        poll(&mut next).is_pending(),
+        "the first place after now is free again"
+    );
     timer.advance(Nanos::from_millis(100));
     assert!(is_admitted(&mut next));
 }
@@ -132,7 +166,10 @@ fn a_dropped_delay_is_refunded() {
 fn each_key_has_its_own_line() {
     let timer = ManualTimer::new(Nanos::from_secs(100));
     let policy = Policy::token_bucket(Quota::per_second(1));
-    let limiter = KeyedLimiter::builder(policy).clock(timer.clone()).build().unwrap();
+    let limiter = KeyedLimiter::builder(policy)
+        .clock(timer.clone())
+        .build()
+        .unwrap();
     assert!(limiter.acquire("a", 1).is_allowed());
     let mut a: Waiting<'_> = Box::pin(limiter.wait("a", 1, None));
     assert!(poll(&mut a).is_pending());
@@ -145,7 +182,10 @@ fn each_key_has_its_own_line() {
 
 #[test]
 fn waiting_needs_no_runtime_and_works_with_the_system_clock() {
-    let limiter = Limiter::with_clock(Policy::token_bucket(Quota::per_second(200)), SystemClock::new());
+    let limiter = Limiter::with_clock(
+        Policy::token_bucket(Quota::per_second(200)),
+        SystemClock::new(),
+    );
     let before = limiter.acquire_up_to(200).0;
     futures::executor::block_on(async {
         for _ in 0..3 {
@@ -169,8 +209,16 @@ fn a_wait_beyond_the_end_of_time_is_refused_immediately() {
             matches!(answer, Poll::Ready(Err(WaitError::Never(_))))
         });
         // Time ends after 146 years; a sliding counter admits one in two windows.
-        assert!(refused.is_some_and(|at| at > 70), "{}: {refused:?}", policy.name());
-        assert!(limiter.acquire(1).retry_after().is_none(), "{}", policy.name());
+        assert!(
+            refused.is_some_and(|at| at > 70),
+            "{}: {refused:?}",
+            policy.name()
+        );
+        assert!(
+            limiter.acquire(1).retry_after().is_none(),
+            "{}",
+            policy.name()
+        );
     }
 }
 
@@ -182,7 +230,10 @@ fn a_thread_waits_without_a_runtime() {
         limiter.wait_blocking(1_000, None).unwrap();
         keyed.wait_blocking("a", 1_000, None).unwrap();
     }
-    assert!(matches!(limiter.wait_blocking(1_001, None), Err(WaitError::Never(_))));
+    assert!(matches!(
+        limiter.wait_blocking(1_001, None),
+        Err(WaitError::Never(_))
+    ));
 }
 
 #[test]
@@ -191,7 +242,10 @@ fn an_owned_permit_keeps_its_limiter_and_returns_to_it() {
     use tidegate_limiter::OwnedPermit;
     let seats = Arc::new(Limiter::new(Policy::concurrency(1)));
     let keyed = Arc::new(KeyedLimiter::new(Policy::concurrency(1)).unwrap());
-    let (one, key) = (OwnedPermit::of(&seats, 1).unwrap(), OwnedPermit::of_key(&keyed, "a", 1).unwrap());
+    let (one, key) = (
+        OwnedPermit::of(&seats, 1).unwrap(),
+        OwnedPermit::of_key(&keyed, "a", 1).unwrap(),
+    );
     assert!(OwnedPermit::of(&seats, 1).is_err() && OwnedPermit::of_key(&keyed, "a", 1).is_err());
     std::thread::spawn(move || drop((one, key))).join().unwrap();
     let waited = OwnedPermit::wait(&seats, 1, None);
@@ -229,7 +283,9 @@ fn a_sleeper_waits_in_one_place_however_often_it_is_polled_and_in_none_when_it_i
     // Each place holds a waker.
     let sleepers = || Arc::strong_count(&noted) - 2;
     let timer = ManualTimer::default();
-    let mut sleeps: Vec<_> = (1..=100).map(|at| Box::pin(timer.sleep_until(Nanos::from_secs(at)))).collect();
+    let mut sleeps: Vec<_> = (1..=100)
+        .map(|at| Box::pin(timer.sleep_until(Nanos::from_secs(at))))
+        .collect();
     for _ in 0..3 {
         for sleep in &mut sleeps {
             assert!(sleep.as_mut().poll(&mut cx).is_pending());
@@ -238,7 +294,10 @@ fn a_sleeper_waits_in_one_place_however_often_it_is_polled_and_in_none_when_it_i
     }
     timer.set(Nanos::from_secs(40));
     assert_eq!(sleepers(), 60, "those whose time has come were woken");
-    assert!(sleeps[39].as_mut().poll(&mut cx).is_ready() && sleeps[40].as_mut().poll(&mut cx).is_pending());
+    assert!(
+        sleeps[39].as_mut().poll(&mut cx).is_ready()
+            && sleeps[40].as_mut().poll(&mut cx).is_pending()
+    );
     sleeps.truncate(70);
     assert_eq!(sleepers(), 30);
 }

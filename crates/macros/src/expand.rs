@@ -3,8 +3,8 @@
 use proc_macro2::{Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{
-    Error, FnArg, GenericArgument, Ident, ItemFn, Pat, Path, PathArguments, ReturnType, Token, Type,
-    TypeParamBound, parse_quote, punctuated::Punctuated,
+    Error, FnArg, GenericArgument, Ident, ItemFn, Pat, Path, PathArguments, ReturnType, Token,
+    Type, TypeParamBound, parse_quote, punctuated::Punctuated,
 };
 
 use crate::options::GuardOptions;
@@ -22,7 +22,9 @@ pub(crate) fn expand(options: &GuardOptions, function: &ItemFn) -> syn::Result<T
         let wait = is_async.then(|| quote!(.await));
         quote!(#fallback(#(#arguments,)* __blocked) #wait)
     } else {
-        quote!(::core::result::Result::Err(::core::convert::From::from(__blocked)))
+        quote!(::core::result::Result::Err(::core::convert::From::from(
+            __blocked
+        )))
     };
     let failed = match &options.failed {
         Some(failed) => quote!({
@@ -41,7 +43,12 @@ pub(crate) fn expand(options: &GuardOptions, function: &ItemFn) -> syn::Result<T
     // Emit it only if it is used.
     let check = (options.failed.is_none() && is_result(&output))
         .then(|| quote!(let __failure_check = __guard.failure_check();));
-    let ItemFn { attrs, vis, sig, block } = function;
+    let ItemFn {
+        attrs,
+        vis,
+        sig,
+        block,
+    } = function;
     let statements = &block.stmts;
     let body = if is_async {
         quote! {
@@ -50,7 +57,8 @@ pub(crate) fn expand(options: &GuardOptions, function: &ItemFn) -> syn::Result<T
                 ::core::result::Result::Err(__blocked) => return #blocked,
             };
             #check
-            // Fixes the type of the block, so that its result coerces to it. This function is never called.
+            // Fixes the type of the block, so that its result coerces to it. This function is never
+            // called.
             fn __never<T>() -> T {
                 loop {}
             }
@@ -70,7 +78,8 @@ pub(crate) fn expand(options: &GuardOptions, function: &ItemFn) -> syn::Result<T
             };
             __guard.wait();
             #check
-            // The `FnOnce` bound allows the function's result to borrow from its arguments, even mutably.
+            // The `FnOnce` bound allows the function's result to borrow from its arguments, even
+            // mutably.
             fn __once<T>(call: impl ::core::ops::FnOnce() -> T) -> T {
                 call()
             }
@@ -116,9 +125,9 @@ fn refuse(function: &ItemFn, output: &Type) -> syn::Result<()> {
 /// Whether a type is a boxed future or `impl Future`.
 fn is_future(of: &Type) -> bool {
     let names_it = |bounds: &Punctuated<TypeParamBound, Token![+]>| {
-        bounds
-            .iter()
-            .any(|bound| matches!(bound, TypeParamBound::Trait(bound) if last_is(&bound.path, "Future")))
+        bounds.iter().any(
+            |bound| matches!(bound, TypeParamBound::Trait(bound) if last_is(&bound.path, "Future")),
+        )
     };
     match of {
         Type::ImplTrait(output) => names_it(&output.bounds),
@@ -150,8 +159,8 @@ fn names_impl(tokens: TokenStream) -> bool {
     })
 }
 
-/// Returns the expression of the entry with its options. It names no crate, because the user's crate may import
-/// Tidegate under any name.
+/// Returns the expression of the entry with its options. It names no crate, because the user's
+/// crate may import Tidegate under any name.
 fn entry(options: &GuardOptions, function: &ItemFn) -> syn::Result<TokenStream> {
     let resource = match (&options.handle, &options.resource) {
         (Some(handle), None) if options.gate.is_none() => quote!(let __resource = &(#handle);),
@@ -160,16 +169,22 @@ fn entry(options: &GuardOptions, function: &ItemFn) -> syn::Result<TokenStream> 
                 Some(gate) => quote!(#gate),
                 None => default_gate(function)?,
             };
-            // Bind the gate to a variable: `*gate.resource(…)` would mean something else than `(*gate).resource(…)`.
+            // Bind the gate to a variable: `*gate.resource(…)` would mean something else than
+            // `(*gate).resource(…)`.
             quote!(let __resource = &{ let __gate = &(#gate); __gate.resource(#name) };)
         }
         _ => {
-            let text =
-                "name a resource (and, if needed, a gate) or a handle: #[guard(resource = \"orders\")]";
+            let text = "name a resource (and, if needed, a gate) or a handle: #[guard(resource = \"orders\")]";
             return Err(Error::new(Span::call_site(), text));
         }
     };
-    let GuardOptions { count, origin, context, args, .. } = options;
+    let GuardOptions {
+        count,
+        origin,
+        context,
+        args,
+        ..
+    } = options;
     let count = count.iter();
     let origin = origin.iter();
     let context = context.iter();
@@ -199,7 +214,8 @@ fn default_gate(function: &ItemFn) -> syn::Result<TokenStream> {
     if function.sig.receiver().is_some() {
         return Ok(quote!(self.gate));
     }
-    let text = "the function has no gate: give it an argument named gate, or the attribute gate = …";
+    let text =
+        "the function has no gate: give it an argument named gate, or the attribute gate = …";
     Err(Error::new_spanned(&function.sig.ident, text))
 }
 
@@ -209,7 +225,10 @@ fn arguments(function: &ItemFn) -> syn::Result<Vec<Ident>> {
         FnArg::Receiver(_) => Ok(Ident::new("self", Span::call_site())),
         FnArg::Typed(argument) => match &*argument.pat {
             Pat::Ident(name) => Ok(name.ident.clone()),
-            pattern => Err(Error::new_spanned(pattern, "a fallback needs arguments with plain names")),
+            pattern => Err(Error::new_spanned(
+                pattern,
+                "a fallback needs arguments with plain names",
+            )),
         },
     };
     function.sig.inputs.iter().map(name).collect()
@@ -229,11 +248,16 @@ mod tests {
 
     fn expanded(options: &str, function: &str) -> syn::Result<TokenStream> {
         let options = syn::parse_str(options).expect("the options are well formed");
-        expand(&options, &syn::parse_str(function).expect("the function is well formed"))
+        expand(
+            &options,
+            &syn::parse_str(function).expect("the function is well formed"),
+        )
     }
 
     fn refused(options: &str, function: &str) -> String {
-        expanded(options, function).expect_err("it makes no sense").to_string()
+        expanded(options, function)
+            .expect_err("it makes no sense")
+            .to_string()
     }
 
     #[test]
@@ -260,13 +284,37 @@ mod tests {
     fn what_cannot_be_guarded_says_what_to_do() {
         let named = r#"resource = "r""#;
         for (options, function, says) in [
-            (named, "fn f(gate: &Gate) -> impl Display { 7 }", "must name its return type"),
-            (named, "fn f(gate: &Gate) -> Result<impl Display, Blocked> { Ok(7) }", "must name"),
-            (named, "fn f(gate: &Gate) -> (u8, Vec<impl Display>) { unreachable!() }", "must name"),
-            (named, "const fn f(gate: &Gate) -> Result<(), Blocked> { Ok(()) }", "cannot be const"),
-            (named, "fn f() -> Result<(), Blocked> { Ok(()) }", "the function has no gate"),
+            (
+                named,
+                "fn f(gate: &Gate) -> impl Display { 7 }",
+                "must name its return type",
+            ),
+            (
+                named,
+                "fn f(gate: &Gate) -> Result<impl Display, Blocked> { Ok(7) }",
+                "must name",
+            ),
+            (
+                named,
+                "fn f(gate: &Gate) -> (u8, Vec<impl Display>) { unreachable!() }",
+                "must name",
+            ),
+            (
+                named,
+                "const fn f(gate: &Gate) -> Result<(), Blocked> { Ok(()) }",
+                "cannot be const",
+            ),
+            (
+                named,
+                "fn f() -> Result<(), Blocked> { Ok(()) }",
+                "the function has no gate",
+            ),
             ("", "fn f(gate: &Gate) {}", "name a resource"),
-            (r#"resource = "r", handle = h"#, "fn f(gate: &Gate) {}", "or a handle"),
+            (
+                r#"resource = "r", handle = h"#,
+                "fn f(gate: &Gate) {}",
+                "or a handle",
+            ),
             (
                 r#"resource = "r", fallback = g"#,
                 "fn f(gate: &Gate, (a, b): (u8, u8)) {}",
@@ -276,8 +324,12 @@ mod tests {
             let said = refused(options, function);
             assert!(said.contains(says), "{said}");
         }
-        let unknown =
-            syn::parse_str::<GuardOptions>(r#"resuorce = "r""#).err().expect("there is no such option");
-        assert!(unknown.to_string().contains("the options are resource"), "{unknown}");
+        let unknown = syn::parse_str::<GuardOptions>(r#"resuorce = "r""#)
+            .err()
+            .expect("there is no such option");
+        assert!(
+            unknown.to_string().contains("the options are resource"),
+            "{unknown}"
+        );
     }
 }

@@ -30,19 +30,19 @@ mod options;
 use proc_macro::TokenStream;
 use syn::{ItemFn, parse_macro_input};
 
-/// Enters a resource around a function. A blocked call does not run. For every other call, the rules receive its
-/// outcome.
+/// Enters a resource around a function. A blocked call does not run. For every other call, the
+/// rules receive its outcome.
 ///
-/// It works on functions and methods, sync and async. A throttle, or a prioritized call that borrows, may cause a
-/// delay. An async function sleeps for the delay on the gate's timer, and dropping its future cancels the call. A sync
-/// function blocks its thread for the delay.
+/// It works on functions and methods, sync and async. A throttle, or a prioritized call that
+/// borrows, may cause a delay. An async function sleeps for the delay on the gate's timer, and
+/// dropping its future cancels the call. A sync function blocks its thread for the delay.
 ///
-/// The attribute rejects a function that is not async but returns a future, because the function returns before its
-/// future runs. Under `#[async_trait]`, guard a function that the method calls. The attribute also rejects `const`
-/// functions and functions that return `impl Trait`.
+/// The attribute rejects a function that is not async but returns a future, because the function
+/// returns before its future runs. Under `#[async_trait]`, guard a function that the method calls.
+/// The attribute also rejects `const` functions and functions that return `impl Trait`.
 ///
-/// The attribute cannot recognise a `Blocked` inside another error type. Such an error counts as a failure unless
-/// `failed` says otherwise.
+/// The attribute cannot recognise a `Blocked` inside another error type. Such an error counts as a
+/// failure unless `failed` says otherwise.
 ///
 /// | option | meaning |
 /// |---|---|
@@ -57,5 +57,7 @@ use syn::{ItemFn, parse_macro_input};
 pub fn guard(options: TokenStream, function: TokenStream) -> TokenStream {
     let options = parse_macro_input!(options as options::GuardOptions);
     let function = parse_macro_input!(function as ItemFn);
-    expand::expand(&options, &function).unwrap_or_else(syn::Error::into_compile_error).into()
+    expand::expand(&options, &function)
+        .unwrap_or_else(syn::Error::into_compile_error)
+        .into()
 }

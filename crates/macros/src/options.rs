@@ -34,8 +34,9 @@ impl Parse for GuardOptions {
                 "args" => {
                     let inner;
                     parenthesized!(inner in input);
-                    options.args =
-                        Punctuated::<Expr, Token![,]>::parse_terminated(&inner)?.into_iter().collect();
+                    options.args = Punctuated::<Expr, Token![,]>::parse_terminated(&inner)?
+                        .into_iter()
+                        .collect();
                 }
                 "fallback" => options.fallback = Some(value(input)?),
                 "resource" => options.resource = Some(value(input)?),

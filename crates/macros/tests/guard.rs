@@ -25,7 +25,10 @@ fn gate(rules: Rules) -> (Gate, Arc<ManualTimer>) {
 }
 
 fn flow(rules: Vec<FlowRule>) -> Rules {
-    Rules { flow: rules, ..Rules::default() }
+    Rules {
+        flow: rules,
+        ..Rules::default()
+    }
 }
 
 #[derive(Debug, PartialEq)]
@@ -57,7 +60,10 @@ fn a_function_runs_in_its_resource_and_its_errors_are_counted() {
     assert_eq!(double(&gate, 3), Err(Failure::Odd));
     assert_eq!(double(&gate, 4), Err(Failure::Blocked("double".into())));
     let counts = gate.resource("double").node().counts(gate.now());
-    assert_eq!((counts.pass, counts.block, counts.success, counts.exception), (2, 1, 2, 1));
+    assert_eq!(
+        (counts.pass, counts.block, counts.success, counts.exception),
+        (2, 1, 2, 1)
+    );
     assert_eq!(gate.inbound().counts(gate.now()).pass, 2);
 }
 
@@ -109,11 +115,15 @@ impl From<Blocked> for Borrowed<'_> {
 
 #[test]
 fn a_block_further_in_is_no_failure() {
-    let (gate, _timer) = gate(Rules { isolation: vec![IsolationRule::new("inner", 0)], ..Rules::default() });
+    let (gate, _timer) = gate(Rules {
+        isolation: vec![IsolationRule::new("inner", 0)],
+        ..Rules::default()
+    });
     let exceptions = || gate.resource("outer").node().counts(gate.now()).exception;
     assert_eq!(outer(&gate).unwrap_err().resource(), "inner");
     assert!(outer_boxed(&gate, false).unwrap_err().is::<Blocked>());
-    let Poll::Ready(Err(error)) = pin!(outer_async(&gate)).poll(&mut Context::from_waker(Waker::noop()))
+    let Poll::Ready(Err(error)) =
+        pin!(outer_async(&gate)).poll(&mut Context::from_waker(Waker::noop()))
     else {
         panic!("it has nothing to wait for");
     };
@@ -160,14 +170,26 @@ impl Service {
         if n == 0 { Err(Failure::Odd) } else { Ok(n) }
     }
 
-    async fn busy(&self, _wait: impl Future<Output = ()> + Send, n: u32, _: Blocked) -> Result<u32, Failure> {
+    async fn busy(
+        &self,
+        _wait: impl Future<Output = ()> + Send,
+        n: u32,
+        _: Blocked,
+    ) -> Result<u32, Failure> {
         Ok(n + 100)
     }
 }
 
 fn service(rules: Rules) -> (Service, Arc<ManualTimer>) {
     let (gate, timer) = gate(rules);
-    (Service { pool: gate.resource("pool"), gate, calls: 0 }, timer)
+    (
+        Service {
+            pool: gate.resource("pool"),
+            gate,
+            calls: 0,
+        },
+        timer,
+    )
 }
 
 #[test]
@@ -179,9 +201,15 @@ fn a_method_has_a_fallback_with_the_same_arguments() {
     };
     let (mut service, _timer) = service(rules);
     assert_eq!(service.greet("web", "ann".into()), "hello ann from web");
-    assert_eq!(service.greet("web", "ann".into()), "ann is blocked by 2/1s from web");
+    assert_eq!(
+        service.greet("web", "ann".into()),
+        "ann is blocked by 2/1s from web"
+    );
     assert_eq!(service.greet("tv", "ann".into()), "hello ann from tv");
-    assert_eq!(service.greet("tv", "ann".into()), "ann is blocked by 4/1s for each arg 0");
+    assert_eq!(
+        service.greet("tv", "ann".into()),
+        "ann is blocked by 4/1s for each arg 0"
+    );
     assert_eq!(service.calls, 2);
 }
 
@@ -190,23 +218,40 @@ fn a_handle_needs_no_gate_and_failure_is_what_one_says() {
     let (service, _timer) = service(Rules::default());
     assert_eq!([service.pooled(0), service.pooled(3)], [0, 3]);
     assert_eq!(service.pool.node().counts(service.gate.now()).exception, 1);
-    service.gate.load(Rules { isolation: vec![IsolationRule::new("pool", 0)], ..Rules::default() }).unwrap();
+    service
+        .gate
+        .load(Rules {
+            isolation: vec![IsolationRule::new("pool", 0)],
+            ..Rules::default()
+        })
+        .unwrap();
     assert_eq!(service.pooled(1), 4);
 }
 
 #[test]
 fn an_async_method_waits_for_its_turn_and_is_cancelled_when_dropped() {
-    let throttle =
-        FlowRule::new("slow", 10).behaviour(Behaviour::Throttle { max_wait: Duration::from_millis(150) });
+    let throttle = FlowRule::new("slow", 10).behaviour(Behaviour::Throttle {
+        max_wait: Duration::from_millis(150),
+    });
     let (service, timer) = service(flow(vec![throttle]));
     let mut cx = Context::from_waker(Waker::noop());
     let node = || service.gate.resource("slow");
-    assert_eq!(pin!(service.slow(async {}, 1)).poll(&mut cx), Poll::Ready(Ok(1)));
+    assert_eq!(
+        pin!(service.slow(async {}, 1)).poll(&mut cx),
+        Poll::Ready(Ok(1))
+    );
     let mut second = pin!(service.slow(async {}, 0));
     assert_eq!(second.as_mut().poll(&mut cx), Poll::Pending);
-    assert_eq!(pin!(service.slow(async {}, 1)).poll(&mut cx), Poll::Ready(Ok(101)), "too long to wait");
+    assert_eq!(
+        pin!(service.slow(async {}, 1)).poll(&mut cx),
+        Poll::Ready(Ok(101)),
+        "too long to wait"
+    );
     timer.advance(Duration::from_millis(100));
-    assert_eq!(second.as_mut().poll(&mut cx), Poll::Ready(Err(Failure::Odd)));
+    assert_eq!(
+        second.as_mut().poll(&mut cx),
+        Poll::Ready(Err(Failure::Odd))
+    );
     timer.advance(Duration::from_millis(100));
     {
         let mut hanging = pin!(service.slow(std::future::pending(), 1));
@@ -214,7 +259,10 @@ fn an_async_method_waits_for_its_turn_and_is_cancelled_when_dropped() {
         assert_eq!(node().node().in_flight(), 1);
     }
     let counts = node().node().counts(service.gate.now());
-    assert_eq!((counts.pass, counts.block, counts.success, counts.exception), (3, 1, 3, 1));
+    assert_eq!(
+        (counts.pass, counts.block, counts.success, counts.exception),
+        (3, 1, 3, 1)
+    );
     assert_eq!(node().node().in_flight(), 0);
 }
 
@@ -226,15 +274,25 @@ fn a_prioritized_function_borrows_from_the_next_slot_and_waits_for_it() {
     }
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let layout = Layout::new(2, Duration::from_secs(1)).unwrap();
-    let gate = Gate::builder().timer(timer.clone()).layout(layout).unwrap().build();
+    let gate = Gate::builder()
+        .timer(timer.clone())
+        .layout(layout)
+        .unwrap()
+        .build();
     gate.load(flow(vec![FlowRule::new("urgent", 1)])).unwrap();
     drop(gate.resource("urgent").enter().unwrap());
     timer.advance(Duration::from_millis(600));
     let mut cx = Context::from_waker(Waker::noop());
     let mut call = pin!(urgent(&gate));
-    assert!(call.as_mut().poll(&mut cx).is_pending(), "the window has no room now");
+    assert!(
+        call.as_mut().poll(&mut cx).is_pending(),
+        "the window has no room now"
+    );
     timer.advance(Duration::from_millis(400));
-    assert_eq!(call.as_mut().poll(&mut cx), Poll::Ready(Ok(Nanos::from_secs(1_001))));
+    assert_eq!(
+        call.as_mut().poll(&mut cx),
+        Poll::Ready(Ok(Nanos::from_secs(1_001)))
+    );
 }
 
 #[test]
@@ -243,12 +301,14 @@ fn a_sync_function_waits_out_its_delay() {
     fn spaced(gate: &Gate) -> Result<u64, Blocked> {
         Ok(gate.now().get() / 1_000_000)
     }
-    let throttle =
-        FlowRule::new("spaced", 10).behaviour(Behaviour::Throttle { max_wait: Duration::from_secs(1) });
+    let throttle = FlowRule::new("spaced", 10).behaviour(Behaviour::Throttle {
+        max_wait: Duration::from_secs(1),
+    });
     let (gate, timer) = gate(flow(vec![throttle]));
     assert_eq!(spaced(&gate), Ok(1_000_000));
     let waiting = std::thread::spawn(move || spaced(&gate));
-    // Under any thread schedule, the second call proceeds when the clock reaches its time, and not before.
+    // Under any thread schedule, the second call proceeds when the clock reaches its time, and not
+    // before.
     while !waiting.is_finished() {
         timer.advance(Duration::from_millis(1));
         std::thread::yield_now();

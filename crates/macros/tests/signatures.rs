@@ -1,5 +1,9 @@
 //! Functions of every supported shape compile with the attribute as they do without it.
-#![allow(clippy::unnecessary_wraps, clippy::unused_async, clippy::needless_pass_by_value)] // The functions exist only for their signatures.
+#![allow(
+    clippy::unnecessary_wraps,
+    clippy::unused_async,
+    clippy::needless_pass_by_value
+)] // The functions exist only for their signatures.
 
 use std::{
     error::Error,
@@ -28,7 +32,12 @@ struct Service {
 }
 
 fn service() -> Service {
-    Service { gate: Gate::new(), other: Arc::default(), calls: 0, names: vec!["ann".into()] }
+    Service {
+        gate: Gate::new(),
+        other: Arc::default(),
+        calls: 0,
+        names: vec!["ann".into()],
+    }
 }
 
 impl Service {
@@ -83,7 +92,15 @@ fn a_result_may_borrow_from_what_was_passed() {
     *service.lent_whatever_happens() += 10;
     *ready(service.lent_async()).unwrap() += 10;
     assert_eq!(service.calls, 33);
-    assert_eq!(service.gate.resource("lent").node().counts(service.gate.now()).success, 4);
+    assert_eq!(
+        service
+            .gate
+            .resource("lent")
+            .node()
+            .counts(service.gate.now())
+            .success,
+        4
+    );
 }
 
 #[test]
@@ -92,7 +109,15 @@ fn a_method_may_take_itself_in_any_way() {
     assert_eq!(ready(Pin::new(&mut service).pinned()), Ok(0));
     let service = Arc::new(service);
     assert_eq!(service.clone().shared(), Ok(0));
-    assert_eq!(service.gate.resource("self").node().counts(service.gate.now()).success, 3);
+    assert_eq!(
+        service
+            .gate
+            .resource("self")
+            .node()
+            .counts(service.gate.now())
+            .success,
+        3
+    );
 }
 
 impl Service {
@@ -133,7 +158,15 @@ fn what_an_async_function_returns_becomes_what_its_signature_says() {
     assert_eq!(ready(service.slice()).unwrap(), [1, 2]);
     let answers = ["5", "3", "x"].map(|text| ready(service.any_error(text)).ok());
     assert_eq!(answers, [Some(5), None, None]);
-    assert_eq!(service.gate.resource("any error").node().counts(service.gate.now()).exception, 2);
+    assert_eq!(
+        service
+            .gate
+            .resource("any error")
+            .node()
+            .counts(service.gate.now())
+            .exception,
+        2
+    );
 }
 
 /// The closure's argument type is inferred.
@@ -174,7 +207,10 @@ fn failure_is_said_by_any_function_of_what_was_returned() {
     assert_eq!(ready(said_async(&gate, "x")).unwrap().len(), 1);
     assert!(ready(said_async(&gate, "")).unwrap().is_empty());
     assert_eq!(failures(), 2);
-    assert_eq!([said_by_a_path(&gate, true), said_by_a_path(&gate, false)], [Ok(()), Err(Failed)]);
+    assert_eq!(
+        [said_by_a_path(&gate, true), said_by_a_path(&gate, false)],
+        [Ok(()), Err(Failed)]
+    );
     assert_eq!(failures(), 3);
 }
 
@@ -203,7 +239,13 @@ fn gate_and_resource_may_be_any_expression() {
     service.by_a_choice(false).unwrap();
     ready(service.by_a_table("users")).unwrap();
     let passed = |gate: &Gate, name: &str| gate.resource(name).node().counts(gate.now()).pass;
-    assert_eq!((passed(&service.gate, "whose"), passed(&service.other, "whose")), (1, 2));
+    assert_eq!(
+        (
+            passed(&service.gate, "whose"),
+            passed(&service.other, "whose")
+        ),
+        (1, 2)
+    );
     assert_eq!(passed(&service.other, "table users"), 1);
 }
 

@@ -1,5 +1,6 @@
-//! A store that is far away, for benches: forwards connections to the server on the port in the first argument. Requests
-//! and replies take half of the milliseconds in the second each. Prints its own port, and ends with its standard input.
+//! A store that is far away, for benches: forwards connections to the server on the port in the
+//! first argument. Requests and replies take half of the milliseconds in the second each. Prints
+//! its own port, and ends with its standard input.
 
 use std::{
     io::{Read, stdin},

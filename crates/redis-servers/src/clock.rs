@@ -4,22 +4,34 @@ use std::{fs, path::PathBuf, process::Command};
 
 use crate::Server;
 
-/// Adds the number of seconds in a file to the time that the server reads. It is loaded before the C library.
+/// Adds the number of seconds in a file to the time that the server reads. It is loaded before the
+/// C library.
 const SHIFT: &str = include_str!("clock.c");
 
 impl Server {
     /// Starts a server whose clock [`shift_clock`](Self::shift_clock) moves.
     ///
     /// # Panics
-    /// When the C compiler, with which Rust links programs, cannot build the library that shifts the time, or the server does not
-    /// start.
+    /// When the C compiler, with which Rust links programs, cannot build the library that shifts
+    /// the time, or the server does not start.
     pub fn with_clock() -> Self {
         let mut server = Self::start(&[]);
-        let (source, library) = (server.directory().join("clock.c"), server.directory().join("clock.so"));
+        let (source, library) = (
+            server.directory().join("clock.c"),
+            server.directory().join("clock.so"),
+        );
         fs::write(&source, SHIFT).expect("the server's directory takes a file");
         let mut compiler = Command::new("cc");
-        let built = compiler.args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(&source).status();
-        assert!(built.is_ok_and(|status| status.success()), "cc cannot build {}", source.display());
+        let built = compiler
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(&library)
+            .arg(&source)
+            .status();
+        assert!(
+            built.is_ok_and(|status| status.success()),
+            "cc cannot build {}",
+            source.display()
+        );
         server.preload = Some((library, server.clock_file()));
         server.shift_clock(0);
         server.start_again();

@@ -5,7 +5,8 @@ use crate::{Reply, Server, eventually};
 /// The number of slots of a Redis cluster.
 const SLOTS: usize = 16_384;
 
-/// A cluster: the first half of the servers are masters, and the others are their replicas in the same order.
+/// A cluster: the first half of the servers are masters, and the others are their replicas in the
+/// same order.
 #[derive(Debug)]
 pub struct Cluster {
     /// The servers.
@@ -14,7 +15,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `masters` masters and as many replicas, and waits until all nodes report that the cluster is up.
+    /// Starts `masters` masters and as many replicas, and waits until all nodes report that the
+    /// cluster is up.
     ///
     /// # Panics
     /// When the cluster does not come up.
@@ -32,8 +34,10 @@ impl Cluster {
             // One by one, because Redis accepts ranges only from 7.0 on.
             let slots = SLOTS * at / masters..SLOTS * (at + 1) / masters;
             let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
-            let order: Vec<&str> =
-                ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str)).collect();
+            let order: Vec<&str> = ["CLUSTER", "ADDSLOTS"]
+                .into_iter()
+                .chain(slots.iter().map(String::as_str))
+                .collect();
             server.ask(&order);
         }
         for at in 0..masters {
@@ -52,24 +56,33 @@ impl Cluster {
             eventually("the cluster is well", || {
                 let info = server.ask(&["CLUSTER", "INFO"]);
                 let replicating = at < self.masters
-                    || server.ask(&["INFO", "replication"]).text().contains("master_link_status:up");
+                    || server
+                        .ask(&["INFO", "replication"])
+                        .text()
+                        .contains("master_link_status:up");
                 replicating
                     && info.text().contains("cluster_state:ok")
-                    && info.text().contains(&format!("cluster_known_nodes:{known}\r"))
+                    && info
+                        .text()
+                        .contains(&format!("cluster_known_nodes:{known}\r"))
             });
         }
     }
 
     /// The addresses of all servers.
     pub fn addresses(&self) -> Vec<String> {
-        self.servers.iter().map(|server| format!("127.0.0.1:{}", server.port())).collect()
+        self.servers
+            .iter()
+            .map(|server| format!("127.0.0.1:{}", server.port()))
+            .collect()
     }
 
     fn id(&self, at: usize) -> String {
         self.servers[at].ask(&["CLUSTER", "MYID"]).text().into()
     }
 
-    /// Starts to move a slot from one master to another: existing keys stay, and new keys go to the other master.
+    /// Starts to move a slot from one master to another: existing keys stay, and new keys go to the
+    /// other master.
     pub fn begin_move(&self, slot: u16, from: usize, to: usize) {
         let slot = slot.to_string();
         self.servers[to].ask(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.id(from)]);
@@ -84,7 +97,8 @@ impl Cluster {
         let slot = slot.to_string();
         let port = self.servers[to].port().to_string();
         eventually("all keys of the slot have moved", || {
-            let Reply::Array(keys) = self.servers[from].ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"])
+            let Reply::Array(keys) =
+                self.servers[from].ask(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"])
             else {
                 return false;
             };
@@ -95,7 +109,10 @@ impl Cluster {
         });
         let target = self.id(to);
         // The new owner comes first, as in redis-cli.
-        for server in [to, from].into_iter().chain((0..self.masters).filter(|&at| at != to && at != from)) {
+        for server in [to, from]
+            .into_iter()
+            .chain((0..self.masters).filter(|&at| at != to && at != from))
+        {
             self.servers[server].ask(&["CLUSTER", "SETSLOT", &slot, "NODE", &target]);
         }
     }

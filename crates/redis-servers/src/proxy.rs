@@ -27,7 +27,8 @@ struct ProxyState {
     delays: [AtomicU64; 2],
     refuse: AtomicBool,
     stop: AtomicBool,
-    /// The number of connections so far, and how many of them, counted from the first, are silenced.
+    /// The number of connections so far, and how many of them, counted from the first, are
+    /// silenced.
     count: AtomicU64,
     silent: AtomicU64,
     open: Mutex<Vec<TcpStream>>,
@@ -40,7 +41,10 @@ impl Proxy {
     /// When the system has no free port.
     pub fn before(server: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
-        let port = listener.local_addr().expect("a bound socket has an address").port();
+        let port = listener
+            .local_addr()
+            .expect("a bound socket has an address")
+            .port();
         let shared = Arc::new(ProxyState::default());
         let state = Arc::clone(&shared);
         thread::spawn(move || {
@@ -87,15 +91,24 @@ impl Proxy {
     /// # Panics
     /// When a thread of the proxy has panicked.
     pub fn cut(&self) {
-        for stream in self.shared.open.lock().expect("no thread panics with the list").drain(..) {
+        for stream in self
+            .shared
+            .open
+            .lock()
+            .expect("no thread panics with the list")
+            .drain(..)
+        {
             // It may already be closed.
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    /// Silences all open connections: no reply passes any more, but they stay open. New connections work normally.
+    /// Silences all open connections: no reply passes any more, but they stay open. New connections
+    /// work normally.
     pub fn silence(&self) {
-        self.shared.silent.store(self.shared.count.load(Ordering::SeqCst), Ordering::SeqCst);
+        self.shared
+            .silent
+            .store(self.shared.count.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
     /// Whether to close new connections immediately.
@@ -114,23 +127,35 @@ impl Drop for Proxy {
 }
 
 fn forward(shared: &Arc<ProxyState>, client: &TcpStream, server: &TcpStream) {
-    let (Ok(requests), Ok(to_server)) = (client.try_clone(), server.try_clone()) else { return };
-    let (Ok(answers), Ok(to_client)) = (server.try_clone(), client.try_clone()) else { return };
+    let (Ok(requests), Ok(to_server)) = (client.try_clone(), server.try_clone()) else {
+        return;
+    };
+    let (Ok(answers), Ok(to_client)) = (server.try_clone(), client.try_clone()) else {
+        return;
+    };
     let _ = client.set_nodelay(true);
     let _ = server.set_nodelay(true);
     {
         let mut open = shared.open.lock().expect("no thread panics with the list");
-        open.extend([client.try_clone(), server.try_clone()].into_iter().flatten());
+        open.extend(
+            [client.try_clone(), server.try_clone()]
+                .into_iter()
+                .flatten(),
+        );
     }
     let number = shared.count.fetch_add(1, Ordering::SeqCst) + 1;
-    for (number, from, to) in [(None, requests, to_server), (Some(number), answers, to_client)] {
+    for (number, from, to) in [
+        (None, requests, to_server),
+        (Some(number), answers, to_client),
+    ] {
         let shared = Arc::clone(shared);
         thread::spawn(move || pump(&shared, number, from, &to));
     }
 }
 
-/// Copies requests, or the replies of the connection with this number, until either end closes. Each has the delay in force when it
-/// arrived; they do not wait for each other. Replies that arrive while the connection is silenced are discarded.
+/// Copies requests, or the replies of the connection with this number, until either end closes.
+/// Each has the delay in force when it arrived; they do not wait for each other. Replies that
+/// arrive while the connection is silenced are discarded.
 fn pump(shared: &Arc<ProxyState>, number: Option<u64>, mut from: TcpStream, to: &TcpStream) {
     let clock = SystemClock::new();
     let (send, pieces) = mpsc::channel::<(Nanos, Vec<u8>)>();
@@ -145,7 +170,8 @@ fn pump(shared: &Arc<ProxyState>, number: Option<u64>, mut from: TcpStream, to: 
                 }
                 thread::park_timeout(left.into());
             }
-            let silent = number.is_some_and(|number| number <= writers.silent.load(Ordering::SeqCst));
+            let silent =
+                number.is_some_and(|number| number <= writers.silent.load(Ordering::SeqCst));
             if !silent && client.write_all(&piece).is_err() {
                 break;
             }
@@ -154,8 +180,13 @@ fn pump(shared: &Arc<ProxyState>, number: Option<u64>, mut from: TcpStream, to: 
     });
     let mut bytes = vec![0; 1 << 16];
     while let Ok(length @ 1..) = from.read(&mut bytes) {
-        let delay = Nanos::from_micros(shared.delays[usize::from(number.is_some())].load(Ordering::Relaxed));
-        if send.send((clock.now().saturating_add(delay), bytes[..length].to_vec())).is_err() {
+        let delay = Nanos::from_micros(
+            shared.delays[usize::from(number.is_some())].load(Ordering::Relaxed),
+        );
+        if send
+            .send((clock.now().saturating_add(delay), bytes[..length].to_vec()))
+            .is_err()
+        {
             break;
         }
     }

@@ -34,14 +34,16 @@ impl Reply {
 /// Sends one command on a new connection and reads the reply.
 ///
 /// # Errors
-/// When the server cannot be reached within two seconds or does not reply within twenty, as when it runs a long script.
+/// When the server cannot be reached within two seconds or does not reply within twenty, as when it
+/// runs a long script.
 pub fn ask(port: u16, command: &[&str]) -> io::Result<Reply> {
     ask_as(port, None, command)
 }
 
 /// Like [`ask`], with a password.
 pub(crate) fn ask_as(port: u16, password: Option<&str>, command: &[&str]) -> io::Result<Reply> {
-    let mut stream = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), Duration::from_secs(2))?;
+    let mut stream =
+        TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     let auth = password.map(|password| ["AUTH", password]);
     let mut request = String::new();
@@ -75,8 +77,10 @@ fn read(from: &mut impl BufRead) -> io::Result<Reply> {
                 let mut bytes = vec![0; length + 2];
                 from.read_exact(&mut bytes)?;
                 bytes.truncate(length);
-                // Bytes that are not UTF-8 are kept as they are, so different values are never equal replies.
-                String::from_utf8(bytes).map_or_else(|no| Reply::Bytes(no.into_bytes()), Reply::Text)
+                // Bytes that are not UTF-8 are kept as they are, so different values are never
+                // equal replies.
+                String::from_utf8(bytes)
+                    .map_or_else(|no| Reply::Bytes(no.into_bytes()), Reply::Text)
             }
         },
         "*" => match usize::try_from(length()?) {

@@ -30,8 +30,8 @@ impl Sentinel {
     fn start(master: &Server, replicas: usize, password: Option<&str>) -> Self {
         let mut server = Server::bare(&["sentinel.conf", "--sentinel"]);
         server.password = password.map(Into::into);
-        let users =
-            password.map(|password| format!("requirepass {password}\nuser watcher on >{password} +@all\n"));
+        let users = password
+            .map(|password| format!("requirepass {password}\nuser watcher on >{password} +@all\n"));
         let config = format!(
             "{}bind 127.0.0.1\nport {}\nsentinel monitor main 127.0.0.1 {} 1\n\
              sentinel down-after-milliseconds main 1000\nsentinel failover-timeout main 2000\n{}",
@@ -41,7 +41,9 @@ impl Sentinel {
             // The sentinel considers a master down that rejects its login.
             master
                 .option("--requirepass")
-                .map_or(String::new(), |pass| format!("sentinel auth-pass main {pass}\n")),
+                .map_or(String::new(), |pass| format!(
+                    "sentinel auth-pass main {pass}\n"
+                )),
         );
         fs::write(server.directory().join("sentinel.conf"), config)
             .expect("its own directory can be written");
@@ -61,7 +63,10 @@ impl Sentinel {
 
     /// The port of the master, according to the sentinel.
     pub fn master(&self) -> Option<u16> {
-        match self.server.ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]) {
+        match self
+            .server
+            .ask(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"])
+        {
             Reply::Array(address) => address.get(1)?.text().parse().ok(),
             _ => None,
         }

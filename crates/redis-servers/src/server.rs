@@ -12,12 +12,14 @@ use std::{
 
 use crate::{Reply, ask, eventually, resp::ask_as};
 
-/// Names the program to run instead of the `redis-server` on the path: another version of Redis, or Valkey.
+/// Names the program to run instead of the `redis-server` on the path: another version of Redis, or
+/// Valkey.
 const PROGRAM: &str = "TIDEGATE_REDIS_SERVER";
 
 /// A `redis-server` process on a free port of 127.0.0.1, in its own directory, without persistence.
 ///
-/// The environment variable `TIDEGATE_REDIS_SERVER` names another program to run: another version of Redis, or Valkey.
+/// The environment variable `TIDEGATE_REDIS_SERVER` names another program to run: another version
+/// of Redis, or Valkey.
 #[derive(Debug)]
 pub struct Server {
     port: u16,
@@ -34,16 +36,35 @@ pub struct Server {
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 impl Server {
-    /// Starts a server with additional options, as in `["--maxmemory", "10mb"]`, and waits until it replies.
+    /// Starts a server with additional options, as in `["--maxmemory", "10mb"]`, and waits until it
+    /// replies.
     ///
     /// # Panics
     /// When there is no `redis-server`, or it does not start.
     pub fn start(options: &[&str]) -> Self {
-        let mut server = Self::bare(&["--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]);
-        let own = ["--bind", "127.0.0.1", "--port", &server.port.to_string(), "--dir"].map(Into::into);
+        let mut server = Self::bare(&[
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--repl-diskless-sync-delay",
+            "0",
+        ]);
+        let own = [
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &server.port.to_string(),
+            "--dir",
+        ]
+        .map(Into::into);
         server.options.extend(own);
-        server.options.push(server.directory.to_string_lossy().into_owned());
-        server.options.extend(options.iter().map(|&option| option.into()));
+        server
+            .options
+            .push(server.directory.to_string_lossy().into_owned());
+        server
+            .options
+            .extend(options.iter().map(|&option| option.into()));
         server.start_again();
         server
     }
@@ -51,10 +72,18 @@ impl Server {
     /// A server that is not running yet and has only these options.
     pub(crate) fn bare(options: &[&str]) -> Self {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let directory = std::env::temp_dir().join(format!("tidegate-redis-{}-{number}", std::process::id()));
+        let directory =
+            std::env::temp_dir().join(format!("tidegate-redis-{}-{number}", std::process::id()));
         fs::create_dir_all(&directory).expect("the temporary directory takes a directory");
         let options = options.iter().map(|&option| option.into()).collect();
-        Self { port: free_port(), directory, options, password: None, preload: None, process: None }
+        Self {
+            port: free_port(),
+            directory,
+            options,
+            password: None,
+            preload: None,
+            process: None,
+        }
     }
 
     /// The port.
@@ -84,18 +113,27 @@ impl Server {
     /// When it does not start.
     pub fn start_again(&mut self) {
         self.kill();
-        // Another process may have taken the port since it was found free, or the system has not released it yet.
+        // Another process may have taken the port since it was found free, or the system has not
+        // released it yet.
         for _ in 0..200 {
             self.spawn();
             let mut ended = false;
             eventually("the server answers or has ended", || {
-                ended = self.process.as_mut().is_none_or(|process| !matches!(process.try_wait(), Ok(None)));
+                ended = self
+                    .process
+                    .as_mut()
+                    .is_none_or(|process| !matches!(process.try_wait(), Ok(None)));
                 // A server that requires a password is up, too.
-                let there = |reply: Reply| reply.text() == "PONG" || reply.text().starts_with("NOAUTH");
+                let there =
+                    |reply: Reply| reply.text() == "PONG" || reply.text().starts_with("NOAUTH");
                 // Another test's server may have the port.
-                let own = format!("process_id:{}\r", self.process.as_ref().map_or(0, Child::id));
-                let info =
-                    |reply: Reply| !reply.text().contains("process_id:") || reply.text().contains(&own);
+                let own = format!(
+                    "process_id:{}\r",
+                    self.process.as_ref().map_or(0, Child::id)
+                );
+                let info = |reply: Reply| {
+                    !reply.text().contains("process_id:") || reply.text().contains(&own)
+                };
                 ended
                     || ask(self.port, &["PING"]).is_ok_and(there)
                         && ask(self.port, &["INFO", "server"]).is_ok_and(info)
@@ -105,7 +143,11 @@ impl Server {
             }
             std::thread::park_timeout(std::time::Duration::from_millis(50));
         }
-        panic!("{} does not start on port {}", program().display(), self.port);
+        panic!(
+            "{} does not start on port {}",
+            program().display(),
+            self.port
+        );
     }
 
     /// Starts the process without waiting for it.
@@ -120,13 +162,21 @@ impl Server {
     fn spawn(&mut self) {
         let mut command = Command::new(program());
         command.args(&self.options).current_dir(&self.directory);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         if let Some((library, clock)) = &self.preload {
-            command.env("LD_PRELOAD", library).env("TIDEGATE_CLOCK", clock);
+            command
+                .env("LD_PRELOAD", library)
+                .env("TIDEGATE_CLOCK", clock);
         }
         let process = command.spawn().unwrap_or_else(|error| {
             let (program, what) = (program(), "install redis-server, or name a program");
-            panic!("cannot start {}: {error}; {what} in {PROGRAM}", program.display())
+            panic!(
+                "cannot start {}: {error}; {what} in {PROGRAM}",
+                program.display()
+            )
         });
         self.process = Some(process);
     }
@@ -141,16 +191,19 @@ impl Server {
             .unwrap_or_else(|error| panic!("{command:?} on port {}: {error}", self.port))
     }
 
-    /// Waits until a replica has everything that this server has written so far. `WAIT` does not work here: it covers only the
-    /// writes of the same connection.
+    /// Waits until a replica has everything that this server has written so far. `WAIT` does not
+    /// work here: it covers only the writes of the same connection.
     ///
     /// # Panics
     /// When the replica does not catch up, or one of them does not reply.
     pub fn until_replicated_to(&self, replica: &Self) {
         let info = |server: &Self| server.ask(&["INFO", "replication"]).text().to_owned();
         let offset = |info: &str| -> u64 {
-            let line = info.lines().find_map(|line| line.strip_prefix("master_repl_offset:"));
-            line.and_then(|offset| offset.trim().parse().ok()).expect("INFO has the offset")
+            let line = info
+                .lines()
+                .find_map(|line| line.strip_prefix("master_repl_offset:"));
+            line.and_then(|offset| offset.trim().parse().ok())
+                .expect("INFO has the offset")
         };
         let written = offset(&info(self));
         eventually("the replica has what was written", || {
@@ -188,7 +241,9 @@ impl Server {
 }
 
 fn program() -> OsString {
-    env::var_os(PROGRAM).filter(|program| !program.is_empty()).unwrap_or_else(|| "redis-server".into())
+    env::var_os(PROGRAM)
+        .filter(|program| !program.is_empty())
+        .unwrap_or_else(|| "redis-server".into())
 }
 
 impl Drop for Server {
@@ -206,8 +261,13 @@ impl Drop for Server {
 pub fn free_port() -> u16 {
     loop {
         let found = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
-        let port = found.local_addr().expect("a bound socket has an address").port();
-        let above = port.checked_add(10_000).and_then(|above| TcpListener::bind(("127.0.0.1", above)).ok());
+        let port = found
+            .local_addr()
+            .expect("a bound socket has an address")
+            .port();
+        let above = port
+            .checked_add(10_000)
+            .and_then(|above| TcpListener::bind(("127.0.0.1", above)).ok());
         if above.is_some() {
             return port;
         }

@@ -2,10 +2,13 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{Deadline, Plan, SharedDecision, Store, StoreError, Timeout, health::Wait, limit::denials::Ask};
+use crate::{
+    Deadline, Plan, SharedDecision, Store, StoreError, Timeout, health::Wait, limit::denials::Ask,
+};
 
-/// Decides with a policy that each request brings along, as `CL.THROTTLE` does. [`Store::ad_hoc`] returns it. For a fixed
-/// limit use a [`SharedLimit`](crate::SharedLimit), which also decides when the store does not reply.
+/// Decides with a policy that each request brings along, as `CL.THROTTLE` does. [`Store::ad_hoc`]
+/// returns it. For a fixed limit use a [`SharedLimit`](crate::SharedLimit), which also decides when
+/// the store does not reply.
 ///
 /// While it exists, its deadline counts as the deadline of one of the store's limits (see
 /// [`LimitBuilder::deadline`](crate::LimitBuilder::deadline)).
@@ -20,9 +23,9 @@ impl AdHoc {
         Self { store, wait }
     }
 
-    /// Decides on one request. `key` is the whole key in Redis. A denial is remembered until its wait is over, so repeating
-    /// the same request with the same plan costs no round trip. Denials of permits are not remembered, because permits can be
-    /// released early.
+    /// Decides on one request. `key` is the whole key in Redis. A denial is remembered until its
+    /// wait is over, so repeating the same request with the same plan costs no round trip. Denials
+    /// of permits are not remembered, because permits can be released early.
     ///
     /// # Errors
     /// When the store makes no decision within the deadline. The request may still be charged.
@@ -33,9 +36,21 @@ impl AdHoc {
         cost: u64,
     ) -> Result<SharedDecision, StoreError> {
         let denials = self.store.denials();
-        let tag = plan.hold().is_none().then(|| denials.tag(&key) ^ denials.tag(plan.numbers()));
+        let tag = plan
+            .hold()
+            .is_none()
+            .then(|| denials.tag(&key) ^ denials.tag(plan.numbers()));
         let deadline = Deadline::after(self.wait.get(&self.store.batcher().monitor));
-        self.store.decide(Ask { plan, key, cost, tag, deadline }).await.map(|(answer, _)| answer)
+        self.store
+            .decide(Ask {
+                plan,
+                key,
+                cost,
+                tag,
+                deadline,
+            })
+            .await
+            .map(|(answer, _)| answer)
     }
 }
 

@@ -9,7 +9,8 @@ use crate::StoreError;
 /// The longest possible wait.
 const LONGEST: Duration = Duration::from_hours(24);
 
-/// The moment by which the decision must be there. A decision that sends several requests passes the same deadline to each.
+/// The moment by which the decision must be there. A decision that sends several requests passes
+/// the same deadline to each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Deadline(Instant);
 
@@ -28,7 +29,9 @@ impl Deadline {
 
     /// Waits for the future until the deadline.
     pub(crate) async fn bound<T>(self, answer: impl Future<Output = T>) -> Result<T, StoreError> {
-        timeout_at(self.0, answer).await.map_err(|_| StoreError::TimedOut)
+        timeout_at(self.0, answer)
+            .await
+            .map_err(|_| StoreError::TimedOut)
     }
 }
 
@@ -37,8 +40,8 @@ impl Deadline {
 pub enum Timeout {
     /// A fixed time.
     After(Duration),
-    /// Three round trips and 20 ms, at least 50 ms and at most 1 s. The round trip is measured continuously. Before the first
-    /// measurement it is 250 ms.
+    /// Three round trips and 20 ms, at least 50 ms and at most 1 s. The round trip is measured
+    /// continuously. Before the first measurement it is 250 ms.
     Auto,
 }
 

@@ -6,7 +6,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// No connection: nothing listens at the address, the name does not resolve, or only one side speaks TLS.
+    /// No connection: nothing listens at the address, the name does not resolve, or only one side
+    /// speaks TLS.
     #[error("cannot reach the store: {0}; check the address and that the store is running")]
     Refused(Arc<str>),
     /// The connection broke. Whether the request was decided before that is unknown.
@@ -19,12 +20,15 @@ pub enum StoreError {
     #[error("the store is loading its data after a start; wait until it is ready")]
     Loading,
     /// The server is a replica. After a failover, the address still points to the old master.
-    #[error("the store is a read-only replica; use the address of the master, the sentinels or the cluster")]
+    #[error(
+        "the store is a read-only replica; use the address of the master, the sentinels or the cluster"
+    )]
     ReadOnly,
     /// The server's memory is full and its policy is not to evict.
     #[error("the store's memory is full; raise its maxmemory")]
     OutOfMemory,
-    /// The cluster, or one of its slots, currently has no master, or was still moving the slot after several tries.
+    /// The cluster, or one of its slots, currently has no master, or was still moving the slot
+    /// after several tries.
     #[error("the cluster does not serve this key at the moment: {0}")]
     ClusterDown(Arc<str>),
     /// The keys of one decision are on different nodes of a cluster.
@@ -32,8 +36,8 @@ pub enum StoreError {
         "the keys of one decision are on different nodes of the cluster; give them a common {{hash tag}}"
     )]
     CrossSlot,
-    /// One decision contains two limits with the same name but other numbers for the same key. They have one state, and only
-    /// one of them can decide on it.
+    /// One decision contains two limits with the same name but other numbers for the same key. They
+    /// have one state, and only one of them can decide on it.
     #[error(
         "one decision has two limits of the same name with different numbers for one key; give them different names"
     )]
@@ -44,7 +48,9 @@ pub enum StoreError {
     )]
     WrongType,
     /// The key holds a string that is not a state of this limit.
-    #[error("the limit's key holds another value, from another program; choose another prefix or name")]
+    #[error(
+        "the limit's key holds another value, from another program; choose another prefix or name"
+    )]
     NotOurs,
     /// The key holds a value that a later version of Tidegate wrote in another format.
     #[error(
@@ -54,11 +60,12 @@ pub enum StoreError {
     /// The server rejects the credentials, or its user may not run scripts at all.
     #[error("the store refuses access: {0}")]
     NotPermitted(Arc<str>),
-    /// The server's user may not access this key. The text lists the permissions that the store needs.
+    /// The server's user may not access this key. The text lists the permissions that the store
+    /// needs.
     #[error("the store's user lacks permission: {0}")]
     Forbidden(Arc<str>),
-    /// The server aborted the limit's script, for example because its user may not run a command that the script needs. The
-    /// text lists the permissions that the store needs.
+    /// The server aborted the limit's script, for example because its user may not run a command
+    /// that the script needs. The text lists the permissions that the store needs.
     #[error("the store could not run the limit's script: {0}")]
     Script(Arc<str>),
     /// The client cannot parse the address.
@@ -68,10 +75,14 @@ pub enum StoreError {
     #[error("a prefix must not be empty or contain `:`, `{{` or `}}`")]
     Prefix,
     /// The store has the largest number of [orders](crate::Store::order).
-    #[error("the store has two million blocks and overrides; end some, or write them into the rules")]
+    #[error(
+        "the store has two million blocks and overrides; end some, or write them into the rules"
+    )]
     TooManyOrders,
     /// Permits were charged.
-    #[error("permits are held until they are returned and cannot be charged; ask for a permit instead")]
+    #[error(
+        "permits are held until they are returned and cannot be charged; ask for a permit instead"
+    )]
     Held,
     /// Any other error from the server.
     #[error("error from the store: {0}")]
@@ -164,20 +175,30 @@ impl StoreError {
 
     /// Whether only another connection, perhaps to another server, can help.
     pub(crate) const fn needs_reconnect(&self) -> bool {
-        matches!(self, Self::Refused(_) | Self::Lost(_) | Self::ReadOnly | Self::BadReply)
+        matches!(
+            self,
+            Self::Refused(_) | Self::Lost(_) | Self::ReadOnly | Self::BadReply
+        )
     }
 
     /// Whether the store refuses this node's user or the script, however often it is asked.
     pub(crate) const fn is_refusal(&self) -> bool {
-        matches!(self, Self::Forbidden(_) | Self::Script(_) | Self::NotPermitted(_))
+        matches!(
+            self,
+            Self::Forbidden(_) | Self::Script(_) | Self::NotPermitted(_)
+        )
     }
 
-    /// Whether the store as a whole makes no decisions and has not made this one. This is not certain in a cluster, whose
-    /// client may have sent the request twice.
+    /// Whether the store as a whole makes no decisions and has not made this one. This is not
+    /// certain in a cluster, whose client may have sent the request twice.
     pub(crate) const fn is_certain(&self) -> bool {
         matches!(
             self,
-            Self::Refused(_) | Self::Loading | Self::ReadOnly | Self::OutOfMemory | Self::Address(_)
+            Self::Refused(_)
+                | Self::Loading
+                | Self::ReadOnly
+                | Self::OutOfMemory
+                | Self::Address(_)
         )
     }
 }

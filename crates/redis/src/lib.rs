@@ -1,5 +1,5 @@
-//! Limits that many processes share, decided in Redis or Valkey 6.2 or newer: one server, a master with replicas behind
-//! sentinels, or a cluster.
+//! Limits that many processes share, decided in Redis or Valkey 6.2 or newer: one server, a master
+//! with replicas behind sentinels, or a cluster.
 //!
 //! ```no_run
 //! use tidegate_core::Policy;
@@ -23,81 +23,98 @@
 //! | [`Leased`](Mode::Leased) | never over: the algorithm would have admitted every admitted request at its time | no round trip while an allotment lasts; a round trip for rarely used keys, and near the limit | a node that leaves gives back its allotments; the allotments of a node that dies (each at most a quarter of what was left) stay charged until the algorithm forgets them |
 //! | [`Reported`](Mode::Reported) | over by at most nodes × [`unreported`](LimitBuilder::unreported) in any window | the same, and a round trip when that much is unreported | each node that dies leaves at most that much unreported |
 //!
-//! Leases cost additional denials: units that one node holds are denied to the others, for at most the
-//! [slack](LimitBuilder::slack). An allotment is the node's measured demand for a quarter of the slack, and at most a quarter
-//! of what is left. So allotments shrink near the limit until the store decides every request. An idle node gives its units
-//! back within about half the slack, or within the slack for a token bucket. `tidegate simulate --nodes` shows what each mode
-//! costs for a workload.
+//! Leases cost additional denials: units that one node holds are denied to the others, for at most
+//! the [slack](LimitBuilder::slack). An allotment is the node's measured demand for a quarter of
+//! the slack, and at most a quarter of what is left. So allotments shrink near the limit until the
+//! store decides every request. An idle node gives its units back within about half the slack, or
+//! within the slack for a token bucket. `tidegate simulate --nodes` shows what each mode costs for
+//! a workload.
 //!
-//! Leaky buckets and permits cannot be leased, because they assign moments and places. They are always exact, and so are
-//! leased token buckets with a burst below 16 or a rate below one token per slack. [`SharedLimit::mode`] returns the mode in
-//! force. Several limits in one decision ([`Store::acquire_all`]) are decided in memory, all or nothing, if this node holds
-//! enough of each, otherwise by the store. While nodes use different modes or slacks for one limit (during a change of
-//! configuration), leased sliding logs and token buckets may be over by the use within the slack.
+//! Leaky buckets and permits cannot be leased, because they assign moments and places. They are
+//! always exact, and so are leased token buckets with a burst below 16 or a rate below one token
+//! per slack. [`SharedLimit::mode`] returns the mode in force. Several limits in one decision
+//! ([`Store::acquire_all`]) are decided in memory, all or nothing, if this node holds enough of
+//! each, otherwise by the store. While nodes use different modes or slacks for one limit (during a
+//! change of configuration), leased sliding logs and token buckets may be over by the use within
+//! the slack.
 //!
-//! A lease request continues when its caller gives up, because its grant serves other callers, too. Units are given back only
-//! once: a call that gives back is not repeated, and in a cluster, whose client repeats calls on its own, an extra key lets
-//! the script refuse the second one. At the end of a program, [`Store::close`] gives everything back.
+//! A lease request continues when its caller gives up, because its grant serves other callers, too.
+//! Units are given back only once: a call that gives back is not repeated, and in a cluster, whose
+//! client repeats calls on its own, an extra key lets the script refuse the second one. At the end
+//! of a program, [`Store::close`] gives everything back.
 //!
 //! # Guarantees and their conditions
 //!
-//! * A decision and its effect are one step: a script, which Redis runs alone. Concurrent requests share a call.
-//!   [`Store::acquire_all`] decides several limits in one step.
-//! * The time is Redis's own `TIME`, in microseconds, so the nodes' clocks do not matter. If it goes backwards, it counts as
-//!   standing still. If it goes backwards by more than a second (for example because it was an hour ahead for a moment), units
-//!   that were used in its future count from now on, so each key recovers within a window. Until the clock has caught up, a bucket
-//!   owes at most its capacity, so a [charge](SharedLimit::charge) beyond that is forgiven. A difference of more than a second
-//!   between the store's clock and this machine's is logged, and [`Stats`] shows it.
-//! * Tests run each script and its algorithm in `tidegate-core` through the same random steps and compare them. A limit that
-//!   the scripts cannot represent exactly is refused when it is built ([`PlanError`]).
-//! * A denial writes nothing. This node remembers it until the wait is over, for a second at most, so retries cost few round
-//!   trips, and what another node refunds is noticed within that second.
-//! * [`SharedLimit::refund`] refunds only once, however often a call is repeated. A refund or a [reset](SharedLimit::reset) of a
-//!   leased or reported limit makes every node give back or drop what it holds for the key, within a second.
-//! * [Orders](Store::order) about single keys (blocks, overrides) are kept in the store and known to every node within a
-//!   second.
-//! * **Never over**, as long as Redis keeps what it has written. Redis replicates after it replies. So these events admit the
-//!   lost writes again: a failover to a replica that has not seen the last writes, a restart without an append-only file (or
-//!   with one that lags behind), a `FLUSHALL`, and an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl`
-//!   if limits may be forgotten under memory pressure). A forward step of the server's clock has the same effect, for example
-//!   after a failover to a master whose clock is ahead. Requests that [`OnError`] admits come on top. This holds for leases,
-//!   too: forgotten units are granted again, and nodes still use up the allotments that they hold.
-//! * A change of a limit's numbers keeps its use: windows keep their counts, logs and permits their times, and buckets the
-//!   time until they are full again (to the microsecond). A change of the window, the slots or the algorithm starts from zero
-//!   under new keys. A log, however, keeps its times when its window changes.
+//! * A decision and its effect are one step: a script, which Redis runs alone. Concurrent requests
+//!   share a call. [`Store::acquire_all`] decides several limits in one step.
+//! * The time is Redis's own `TIME`, in microseconds, so the nodes' clocks do not matter. If it
+//!   goes backwards, it counts as standing still. If it goes backwards by more than a second (for
+//!   example because it was an hour ahead for a moment), units that were used in its future count
+//!   from now on, so each key recovers within a window. Until the clock has caught up, a bucket
+//!   owes at most its capacity, so a [charge](SharedLimit::charge) beyond that is forgiven. A
+//!   difference of more than a second between the store's clock and this machine's is logged, and
+//!   [`Stats`] shows it.
+//! * Tests run each script and its algorithm in `tidegate-core` through the same random steps and
+//!   compare them. A limit that the scripts cannot represent exactly is refused when it is built
+//!   ([`PlanError`]).
+//! * A denial writes nothing. This node remembers it until the wait is over, for a second at most,
+//!   so retries cost few round trips, and what another node refunds is noticed within that second.
+//! * [`SharedLimit::refund`] refunds only once, however often a call is repeated. A refund or a
+//!   [reset](SharedLimit::reset) of a leased or reported limit makes every node give back or drop
+//!   what it holds for the key, within a second.
+//! * [Orders](Store::order) about single keys (blocks, overrides) are kept in the store and known
+//!   to every node within a second.
+//! * **Never over**, as long as Redis keeps what it has written. Redis replicates after it replies.
+//!   So these events admit the lost writes again: a failover to a replica that has not seen the
+//!   last writes, a restart without an append-only file (or with one that lags behind), a
+//!   `FLUSHALL`, and an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if
+//!   limits may be forgotten under memory pressure). A forward step of the server's clock has the
+//!   same effect, for example after a failover to a master whose clock is ahead. Requests that
+//!   [`OnError`] admits come on top. This holds for leases, too: forgotten units are granted again,
+//!   and nodes still use up the allotments that they hold.
+//! * A change of a limit's numbers keeps its use: windows keep their counts, logs and permits their
+//!   times, and buckets the time until they are full again (to the microsecond). A change of the
+//!   window, the slots or the algorithm starts from zero under new keys. A log, however, keeps its
+//!   times when its window changes.
 //!
 //! # When the store is down
 //!
-//! Each decision has a deadline ([`LimitBuilder::deadline`]). A failure of the whole store (connection refused, loading, a
-//! read-only replica, memory full) opens a breaker at once. Any other failure triggers a heartbeat, a small write. The breaker
-//! opens if the heartbeat is refused, or gets no reply three times in a row. While the breaker is open, the limit's
-//! [`OnError`] makes every decision immediately, and no caller waits. One task continues to send heartbeats, with randomized
-//! pauses that grow from 25 ms to 400 ms, and the first success closes the breaker. The time limit of a heartbeat follows the
-//! measured distance (three round trips and 20 ms, at least 50 ms, at most 1 s) and doubles with each that gets no reply. The limits'
-//! deadlines have no part in it: a limit whose deadline is shorter than a round trip fails alone. In a cluster, each group of
-//! 128 slots has its own breaker.
+//! Each decision has a deadline ([`LimitBuilder::deadline`]). A failure of the whole store
+//! (connection refused, loading, a read-only replica, memory full) opens a breaker at once. Any
+//! other failure triggers a heartbeat, a small write. The breaker opens if the heartbeat is
+//! refused, or gets no reply three times in a row. While the breaker is open, the limit's
+//! [`OnError`] makes every decision immediately, and no caller waits. One task continues to send
+//! heartbeats, with randomized pauses that grow from 25 ms to 400 ms, and the first success closes
+//! the breaker. The time limit of a heartbeat follows the measured distance (three round trips and
+//! 20 ms, at least 50 ms, at most 1 s) and doubles with each that gets no reply. The limits'
+//! deadlines have no part in it: a limit whose deadline is shorter than a round trip fails alone.
+//! In a cluster, each group of 128 slots has its own breaker.
 //!
-//! [`Stats`] counts all of this. One line is logged when the store goes down and one when it comes back. Each other kind of
-//! error is logged at most once a minute, never with a key.
+//! [`Stats`] counts all of this. One line is logged when the store goes down and one when it comes
+//! back. Each other kind of error is logged at most once a minute, never with a key.
 //!
-//! A node may use up its allotments even while the store is down. [`OnError`] decides only after that.
+//! A node may use up its allotments even while the store is down. [`OnError`] decides only after
+//! that.
 //!
-//! A request that timed out may still be charged, and so may one that is repeated after a connection broke. Both err on the
-//! safe side.
+//! A request that timed out may still be charged, and so may one that is repeated after a
+//! connection broke. Both err on the safe side.
 //!
 //! # In Redis
 //!
-//! A key is `prefix:name:shape:key`. Its value is a string of 7 to 13 bytes (a sliding counter above 65,535: 15 bytes; a
-//! sliding window: 7 bytes plus 1, 2 or 4 for each slot, for the slot that is leaving, and for the sum; a log: 8 bytes per
-//! entry, above 128 entries up to 12; permits: 8 bytes plus 16 each). Every key expires within six seconds after its limit has
-//! fully recovered. In a cluster, the keys of one joint decision need a common hash tag: `{tenant}:user`. A reservation is a hash,
-//! `prefix:reserved:id`, until its end and as long again; the open ones are in the sorted set `prefix:reserved:`.
+//! A key is `prefix:name:shape:key`. Its value is a string of 7 to 13 bytes (a sliding counter
+//! above 65,535: 15 bytes; a sliding window: 7 bytes plus 1, 2 or 4 for each slot, for the slot
+//! that is leaving, and for the sum; a log: 8 bytes per entry, above 128 entries up to 12; permits:
+//! 8 bytes plus 16 each). Every key expires within six seconds after its limit has fully recovered.
+//! In a cluster, the keys of one joint decision need a common hash tag: `{tenant}:user`. A
+//! reservation is a hash, `prefix:reserved:id`, until its end and as long again; the open ones are
+//! in the sorted set `prefix:reserved:`.
 //!
-//! An ACL user needs access to the keys with the prefix, and these commands: `~tidegate:* +eval +evalsha +time +get +mget +set
-//! +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange +hget +hmget +hset +hdel +hlen +zrem`. In a cluster it also needs the
-//! commands with which the client finds the slots. A missing key or command fails only what needs it: `ZRANGE` only lists nodes, and the last six
-//! only serve orders about keys. But a
-//! user that may not send heartbeats (`PEXPIRE`, `ZADD`, `ZREMRANGEBYSCORE`, `ZCARD`) cannot use the store at all.
+//! An ACL user needs access to the keys with the prefix, and these commands:
+//! `~tidegate:* +eval +evalsha +time +get +mget +set +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange +hget +hmget +hset +hdel +hlen +zrem`.
+//! In a cluster it also needs the commands with which the client finds the slots. A missing key or
+//! command fails only what needs it: `ZRANGE` only lists nodes, and the last six only serve orders
+//! about keys. But a user that may not send heartbeats (`PEXPIRE`, `ZADD`, `ZREMRANGEBYSCORE`,
+//! `ZCARD`) cannot use the store at all.
 
 mod ad_hoc;
 mod batch;
@@ -132,8 +149,8 @@ pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{
-    Corrected, Correction, LimitBuilder, LimitError, OnError, Part, Permit, Reserved, SharedDecision,
-    SharedLimit, Source,
+    Corrected, Correction, LimitBuilder, LimitError, OnError, Part, Permit, Reserved,
+    SharedDecision, SharedLimit, Source,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use rules::DifferingRule;

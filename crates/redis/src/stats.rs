@@ -10,7 +10,8 @@ use crate::StoreError;
 /// The minimum time between two log lines for each kind of error. The counters include all errors.
 const LINE: Nanos = Nanos::from_secs(60);
 
-/// Counters that only grow, and the current state. [`Store::stats`](crate::Store::stats) returns it.
+/// Counters that only grow, and the current state. [`Store::stats`](crate::Store::stats) returns
+/// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -26,7 +27,8 @@ pub struct Stats {
     pub failed_open: u64,
     /// Requests denied because the store was down.
     pub failed_closed: u64,
-    /// Script calls sent. Together with [`decided`](Self::decided), this shows how many decisions share a call.
+    /// Script calls sent. Together with [`decided`](Self::decided), this shows how many decisions
+    /// share a call.
     pub calls: u64,
     /// Scripts sent with their text because the server did not know them.
     pub script_loads: u64,
@@ -36,15 +38,17 @@ pub struct Stats {
     pub opened: u64,
     /// How often it came up again.
     pub closed: u64,
-    /// Errors, in the order of [`StoreError::NAMES`], of all kinds of requests: decisions, releases of permits, background
-    /// requests of leases, and heartbeats.
+    /// Errors, in the order of [`StoreError::NAMES`], of all kinds of requests: decisions, releases
+    /// of permits, background requests of leases, and heartbeats.
     pub errors: [u64; StoreError::NAMES.len()],
     /// Nodes that share the store, at the last count; at least 1.
     pub nodes: u32,
-    /// Limits whose rule differs at another node (see [`Store::differing_rules`](crate::Store::differing_rules)).
+    /// Limits whose rule differs at another node (see
+    /// [`Store::differing_rules`](crate::Store::differing_rules)).
     pub differing_rules: u64,
-    /// How many milliseconds the store's clock is ahead of this machine's, and negative if it is behind; `None` before the first
-    /// heartbeat. In a cluster, that of the server with the largest difference.
+    /// How many milliseconds the store's clock is ahead of this machine's, and negative if it is
+    /// behind; `None` before the first heartbeat. In a cluster, that of the server with the largest
+    /// difference.
     pub clock_ahead_ms: Option<i64>,
     /// Whether the store's clock has shown a later time than now.
     pub clock_went_back: bool,
@@ -54,7 +58,10 @@ impl Stats {
     /// The number of errors of one kind; 0 for a name that is not in [`StoreError::NAMES`].
     #[must_use]
     pub fn errors_of(&self, name: &str) -> u64 {
-        StoreError::NAMES.iter().position(|&other| other == name).map_or(0, |at| self.errors[at])
+        StoreError::NAMES
+            .iter()
+            .position(|&other| other == name)
+            .map_or(0, |at| self.errors[at])
     }
 }
 
@@ -103,25 +110,28 @@ impl StoreCounters {
         self.errors[error.index()].add(1);
     }
 
-    /// Counts a request's error and logs it. Not logged here: a conclusive error, which is logged with the store's health; an
-    /// error about the key, which is logged by the caller that knows [the limit](Self::tell_of); and `Down`, because the
-    /// outage was logged when it was found.
+    /// Counts a request's error and logs it. Not logged here: a conclusive error, which is logged
+    /// with the store's health; an error about the key, which is logged by the caller that knows
+    /// [the limit](Self::tell_of); and `Down`, because the outage was logged when it was found.
     pub fn error(&self, error: &StoreError) {
         self.count(error);
-        let told_elsewhere = error.is_certain() || error.is_about_the_key() || *error == StoreError::Down;
+        let told_elsewhere =
+            error.is_certain() || error.is_about_the_key() || *error == StoreError::Down;
         if !told_elsewhere && self.may_tell(error) {
             tracing::warn!(%error, "the shared store made no decision");
         }
     }
 
-    /// Like [`error`](Self::error) after a request that may not have been admitted: `Down` was counted when the store was not asked.
+    /// Like [`error`](Self::error) after a request that may not have been admitted: `Down` was
+    /// counted when the store was not asked.
     pub fn outcome(&self, error: &StoreError) {
         if *error != StoreError::Down {
             self.error(error);
         }
     }
 
-    /// Logs an error about a key. `prefix` is the prefix of the limit's keys, because a key itself may be a secret.
+    /// Logs an error about a key. `prefix` is the prefix of the limit's keys, because a key itself
+    /// may be a secret.
     pub fn tell_of(&self, error: &StoreError, prefix: &[u8]) {
         if error.is_about_the_key() && self.may_tell(error) {
             let keys = String::from_utf8_lossy(prefix);
@@ -134,7 +144,10 @@ impl StoreCounters {
         let (until, now) = (&self.lines.until[error.index()], self.lines.clock.now());
         let old = until.load(Ordering::Relaxed);
         let next = now.saturating_add(LINE).get();
-        old <= now.get() && until.compare_exchange(old, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        old <= now.get()
+            && until
+                .compare_exchange(old, next, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 
     pub fn read(&self, nodes: u32, connections: u64) -> Stats {

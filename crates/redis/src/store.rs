@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tidegate_core::{Clock, Decision, Nanos, Policy};
 
 use crate::{
-    AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats, StoreError, Timeout,
+    AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats,
+    StoreError, Timeout,
     batch::{Batcher, Gathering},
     connection::Connector,
     health::{Monitor, SeenNode, random, seen},
@@ -19,11 +20,11 @@ use crate::{
     script::Runner,
 };
 
-/// A shared store in Redis or Valkey: one server, a master with replicas, or a cluster. Cheap to clone; clones are the same
-/// store.
+/// A shared store in Redis or Valkey: one server, a master with replicas, or a cluster. Cheap to
+/// clone; clones are the same store.
 ///
-/// It connects in the background and reconnects after every failure. Opening a store never waits, and never fails because the
-/// store is down.
+/// It connects in the background and reconnects after every failure. Opening a store never waits,
+/// and never fails because the store is down.
 #[derive(Clone)]
 pub struct Store(Arc<StoreParts>);
 
@@ -47,8 +48,9 @@ impl Store {
         Self::at(address.parse()?, "tidegate")
     }
 
-    /// Opens the store at an address, with keys that begin with `prefix`. Stores with the same prefix share their limits. Keep
-    /// the prefix short: nine bytes of a key can account for a tenth of what a decision costs Redis.
+    /// Opens the store at an address, with keys that begin with `prefix`. Stores with the same
+    /// prefix share their limits. Keep the prefix short: nine bytes of a key can account for a
+    /// tenth of what a decision costs Redis.
     ///
     /// # Errors
     /// When the prefix is empty or contains `:`, `{` or `}`.
@@ -59,8 +61,9 @@ impl Store {
         Self::named(address, prefix, "")
     }
 
-    /// Like [`at`](Self::at), with a name for people, under which [`seen_nodes`](Self::seen_nodes) shows this node to the others. It
-    /// need not be unique. Control characters are replaced, and more than 128 characters are cut.
+    /// Like [`at`](Self::at), with a name for people, under which [`seen_nodes`](Self::seen_nodes)
+    /// shows this node to the others. It need not be unique. Control characters are replaced, and
+    /// more than 128 characters are cut.
     ///
     /// # Errors
     /// When the prefix is empty or contains `:`, `{` or `}`.
@@ -71,8 +74,10 @@ impl Store {
         if !is_word(prefix) {
             return Err(StoreError::Prefix);
         }
-        let runner =
-            Runner { connector: Arc::new(Connector::new(address, prefix)), counters: Arc::default() };
+        let runner = Runner {
+            connector: Arc::new(Connector::new(address, prefix)),
+            counters: Arc::default(),
+        };
         let batcher = Batcher::new(Monitor::start(runner, name));
         Ok(Self(Arc::new(StoreParts {
             batcher,
@@ -83,7 +88,8 @@ impl Store {
         })))
     }
 
-    /// Starts a limit in this store. Limits of the same name and policy are one limit, on all nodes.
+    /// Starts a limit in this store. Limits of the same name and policy are one limit, on all
+    /// nodes.
     pub fn limit(&self, name: &str, policy: impl Into<Policy>) -> LimitBuilder {
         LimitBuilder::new(self.clone(), name, policy.into())
     }
@@ -94,14 +100,16 @@ impl Store {
         AdHoc::new(self.clone(), deadline.into())
     }
 
-    /// Decides on several requests in one step: all admit and are charged, or none is. If all of the limits are leased or
-    /// reported, and this node holds enough of each, it decides in memory, otherwise in the store. If the store makes no
-    /// decision within the shortest of the limits' deadlines, each limit's [`OnError`](crate::OnError) decides, and if one
-    /// denies, the others are refunded.
+    /// Decides on several requests in one step: all admit and are charged, or none is. If all of
+    /// the limits are leased or reported, and this node holds enough of each, it decides in memory,
+    /// otherwise in the store. If the store makes no decision within the shortest of the limits'
+    /// deadlines, each limit's [`OnError`](crate::OnError) decides, and if one denies, the others
+    /// are refunded.
     ///
     /// # Errors
-    /// Only if the requests can never be decided in one step: [`StoreError::CrossSlot`] if the keys have no common hash tag in
-    /// a cluster, and [`StoreError::OneKey`] if two limits with the same name and different numbers are asked about one key.
+    /// Only if the requests can never be decided in one step: [`StoreError::CrossSlot`] if the keys
+    /// have no common hash tag in a cluster, and [`StoreError::OneKey`] if two limits with the same
+    /// name and different numbers are asked about one key.
     pub async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
         acquire_all(self, parts).await
     }
@@ -112,11 +120,13 @@ impl Store {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Gives an order about a key of the limit with this name, for a time, or (`None`) until it is [ended](Self::end_order). It
-    /// replaces an earlier order of the same kind. Each node that [asks](Self::orders) for the limit's orders knows it within a second.
+    /// Gives an order about a key of the limit with this name, for a time, or (`None`) until it is
+    /// [ended](Self::end_order). It replaces an earlier order of the same kind. Each node that
+    /// [asks](Self::orders) for the limit's orders knows it within a second.
     ///
     /// # Errors
-    /// When the store does not reply within two seconds, its user may not write orders, or it has two million of them.
+    /// When the store does not reply within two seconds, its user may not write orders, or it has
+    /// two million of them.
     pub async fn order(
         &self,
         limit: &str,
@@ -129,26 +139,38 @@ impl Store {
             Order::Override(text) => (OrderKind::Override, text),
         };
         let order = (StoredOrder::Lasting(kind), limit, key);
-        self.orders_followed().give(self.batcher(), order, text, span).await.map(drop)
+        self.orders_followed()
+            .give(self.batcher(), order, text, span)
+            .await
+            .map(drop)
     }
 
     /// Ends an order about a key. Returns whether it was in force.
     ///
     /// # Errors
     /// As [`order`](Self::order).
-    pub async fn end_order(&self, limit: &str, key: &[u8], kind: OrderKind) -> Result<bool, StoreError> {
+    pub async fn end_order(
+        &self,
+        limit: &str,
+        key: &[u8],
+        kind: OrderKind,
+    ) -> Result<bool, StoreError> {
         let order = (StoredOrder::Lasting(kind), limit, key);
-        self.orders_followed().give(self.batcher(), order, "", None).await
+        self.orders_followed()
+            .give(self.batcher(), order, "", None)
+            .await
     }
 
-    /// The orders about the keys of the limit with this name. They are empty at first; this node follows the store's from now on.
+    /// The orders about the keys of the limit with this name. They are empty at first; this node
+    /// follows the store's from now on.
     #[must_use]
     pub fn orders(&self, limit: &str) -> Arc<LimitOrders> {
         self.orders_followed().of(limit)
     }
 
-    /// The limits whose rule differs at another node, sorted by name. Both nodes must [announce](LimitBuilder::announced) their rules;
-    /// it takes two seconds until each knows the other's.
+    /// The limits whose rule differs at another node, sorted by name. Both nodes must
+    /// [announce](LimitBuilder::announced) their rules; it takes two seconds until each knows the
+    /// other's.
     #[must_use]
     pub fn differing_rules(&self) -> Vec<DifferingRule> {
         self.0.rules.differing()
@@ -167,7 +189,9 @@ impl Store {
     #[must_use]
     pub fn stats(&self) -> Stats {
         let monitor = &self.batcher().monitor;
-        let mut stats = monitor.counters().read(self.nodes(), monitor.runner.connector.made());
+        let mut stats = monitor
+            .counters()
+            .read(self.nodes(), monitor.runner.connector.made());
         let counts = self.batcher().sweeper.counts();
         stats.leased += counts.decided;
         stats.remembered += counts.remembered;
@@ -176,7 +200,8 @@ impl Store {
         stats
     }
 
-    /// The store's health, from the latest heartbeats: small writes, every two seconds and whenever a request fails.
+    /// The store's health, from the latest heartbeats: small writes, every two seconds and whenever
+    /// a request fails.
     #[must_use]
     pub fn health(&self) -> Health {
         self.batcher().monitor.health()
@@ -188,16 +213,16 @@ impl Store {
         self.batcher().monitor.trouble()
     }
 
-    /// The number of nodes that share the store, at the last count; at least 1. A smaller number is accepted after fifteen
-    /// seconds, because an emptied store starts to count from one.
+    /// The number of nodes that share the store, at the last count; at least 1. A smaller number is
+    /// accepted after fifteen seconds, because an emptied store starts to count from one.
     #[must_use]
     pub fn nodes(&self) -> u32 {
         self.batcher().monitor.nodes.get()
     }
 
-    /// The nodes that share the store, including this one: those whose heartbeat reached the store in the last ten seconds, sorted
-    /// by its time, and at most a thousand. Asks the store, within two seconds. [`nodes`](Self::nodes) counts a node that left for
-    /// longer.
+    /// The nodes that share the store, including this one: those whose heartbeat reached the store
+    /// in the last ten seconds, sorted by its time, and at most a thousand. Asks the store, within
+    /// two seconds. [`nodes`](Self::nodes) counts a node that left for longer.
     ///
     /// # Errors
     /// When the store does not reply, or its user may not read the list (`+zrange`).
@@ -205,13 +230,15 @@ impl Store {
         seen(&self.batcher().monitor).await
     }
 
-    /// Sets a lower bound on the number of nodes, by which [`OnError::Local`](crate::OnError) divides.
+    /// Sets a lower bound on the number of nodes, by which [`OnError::Local`](crate::OnError)
+    /// divides.
     pub fn set_least_nodes(&self, nodes: u32) {
         self.batcher().monitor.nodes.at_least(nodes);
     }
 
-    /// Sets the number of [nodes](Self::nodes) that applies until the store has been reached or a number is
-    /// [restored](Self::recall_nodes); without it that is 1, and nodes that start while the store is down each admit whole limits.
+    /// Sets the number of [nodes](Self::nodes) that applies until the store has been reached or a
+    /// number is [restored](Self::recall_nodes); without it that is 1, and nodes that start while
+    /// the store is down each admit whole limits.
     pub fn assume_nodes(&self, nodes: u32) {
         self.batcher().monitor.nodes.assume(nodes);
     }
@@ -233,23 +260,27 @@ impl Store {
         self.batcher().monitor.runner.connector.address()
     }
 
-    /// Reads the password and the certificates that the address names in files again, and connects anew if they have changed. This
-    /// happens with each connection in any case; call it if they changed while the connection is well.
+    /// Reads the password and the certificates that the address names in files again, and connects
+    /// anew if they have changed. This happens with each connection in any case; call it if they
+    /// changed while the connection is well.
     pub fn refresh(&self) {
         self.batcher().monitor.runner.connector.refresh();
     }
 
-    /// Gives back what this node holds of [leased](crate::Mode::Leased) limits, reports unreported use, and waits until that
-    /// is done or has failed, for a few deadlines at most. After that the store makes every decision of these limits.
+    /// Gives back what this node holds of [leased](crate::Mode::Leased) limits, reports unreported
+    /// use, and waits until that is done or has failed, for a few deadlines at most. After that the
+    /// store makes every decision of these limits.
     ///
-    /// A limit that is dropped also gives back, but in the background. At the end of a program, wait for this method.
+    /// A limit that is dropped also gives back, but in the background. At the end of a program,
+    /// wait for this method.
     pub async fn close(&self) {
         self.batcher().close_all().await;
     }
 
-    /// Holds requests back until the result is dropped. Then they leave for the store in as few calls as possible. This is for
-    /// a thread that polls many requests one after another. Do not keep the result across an `await` or for long, because
-    /// callers on other threads wait, too. It has no effect on a cluster, which has many queues.
+    /// Holds requests back until the result is dropped. Then they leave for the store in as few
+    /// calls as possible. This is for a thread that polls many requests one after another. Do not
+    /// keep the result across an `await` or for long, because callers on other threads wait, too.
+    /// It has no effect on a cluster, which has many queues.
     #[must_use = "dropping the result at once holds nothing back"]
     pub fn gather(&self) -> Gathering<'_> {
         self.batcher().gather()
@@ -271,7 +302,10 @@ impl Store {
     pub(crate) fn in_time(&self, deadline: Deadline) -> Result<(), StoreError> {
         if deadline.left().is_zero() {
             // This says nothing about the store's health.
-            self.batcher().monitor.counters().error(&StoreError::TimedOut);
+            self.batcher()
+                .monitor
+                .counters()
+                .error(&StoreError::TimedOut);
             return Err(StoreError::TimedOut);
         }
         Ok(())
@@ -281,7 +315,10 @@ impl Store {
     pub(crate) fn remembered(&self, tag: u64, cost: u64, now: Nanos) -> Option<SharedDecision> {
         let decision = self.denials().get(tag, cost, now)?;
         self.batcher().monitor.counters().remembered.add(1);
-        Some(SharedDecision { decision, source: Source::Remembered })
+        Some(SharedDecision {
+            decision,
+            source: Source::Remembered,
+        })
     }
 
     /// Remembers a denial that was asked for at this time, if the limit's denials are remembered.
@@ -291,10 +328,16 @@ impl Store {
         }
     }
 
-    /// Decides on one request, unless a remembered denial applies. Also returns the time that the state uses, or this node's
-    /// time.
+    /// Decides on one request, unless a remembered denial applies. Also returns the time that the
+    /// state uses, or this node's time.
     pub(crate) async fn decide(&self, ask: Ask<'_>) -> Result<(SharedDecision, Nanos), StoreError> {
-        let Ask { plan, key, cost, tag, deadline } = ask;
+        let Ask {
+            plan,
+            key,
+            cost,
+            tag,
+            deadline,
+        } = ask;
         let asked = self.batcher().monitor.clock.now();
         if let Some(remembered) = tag.and_then(|tag| self.remembered(tag, cost, asked)) {
             return Ok((remembered, asked));

@@ -29,9 +29,14 @@ fn no_error_about_an_address_contains_a_part_of_a_password() {
 
 #[test]
 fn a_wrong_address_is_refused_with_the_forms_that_are_right() {
-    for text in
-        ["", "localhost", "http://localhost", "redis+sentinel://a:1", "redis+sentinel://a:1/", "redis+x://a"]
-    {
+    for text in [
+        "",
+        "localhost",
+        "http://localhost",
+        "redis+sentinel://a:1",
+        "redis+sentinel://a:1/",
+        "redis+x://a",
+    ] {
         let error = text.parse::<Address>().expect_err(text);
         assert!(error.to_string().contains("redis"), "{text}: {error}");
     }
@@ -39,13 +44,22 @@ fn a_wrong_address_is_refused_with_the_forms_that_are_right() {
         ("redis://a?protcol=resp3", "has: protocol"),
         ("redis://a?sentinel_password=x", "has: protocol"),
         ("redis://a?ca=x", "has: protocol"),
-        ("redis+sentinel://a/main?sentinel_pasword=x", "has: protocol, sentinel_username"),
+        (
+            "redis+sentinel://a/main?sentinel_pasword=x",
+            "has: protocol, sentinel_username",
+        ),
         ("redis+sentinel://a/main?sentinel_password=", "is empty"),
         ("redis+sentinel://a/main?sentinel_password=p@ss", "%40"),
-        ("redis+sentinel://a/main?sentinel_username=x", "needs a sentinel_password"),
+        (
+            "redis+sentinel://a/main?sentinel_username=x",
+            "needs a sentinel_password",
+        ),
         ("rediss://a/#insecure", "#insecure is not supported"),
         ("rediss://a?cert=x", "needs both"),
-        ("rediss://a?ca=/nowhere", "cannot read the file of the option `ca`"),
+        (
+            "rediss://a?ca=/nowhere",
+            "cannot read the file of the option `ca`",
+        ),
     ] {
         let error = text.parse::<Address>().expect_err(text);
         assert!(error.to_string().contains(told), "{text}: {error}");
@@ -64,8 +78,13 @@ fn every_form_is_parsed_and_no_password_is_shown() {
         "redis+sentinel://10.0.0.1/main?sentinel_username=u&sentinel_password=secret&protocol=resp3",
         "redis+unix:///run/redis.sock?user=u&pass=secret&db=2",
     ] {
-        let address: Address = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+        let address: Address = text
+            .parse()
+            .unwrap_or_else(|error| panic!("{text}: {error}"));
         let address = address.with_password("also a secret");
-        assert!(!format!("{address} {address:?}").contains("secret"), "{address}");
+        assert!(
+            !format!("{address} {address:?}").contains("secret"),
+            "{address}"
+        );
     }
 }

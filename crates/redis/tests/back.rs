@@ -9,8 +9,13 @@ use tidegate_redis_servers::{PATIENCE, Server, eventually};
 
 fn limit(store: &Store) -> SharedLimit {
     let quota: Quota = "1000000/1h".parse().expect("the quota is well formed");
-    let limit = store.limit("x", Policy::token_bucket(quota)).on_error(OnError::Closed);
-    limit.deadline(Duration::from_secs(5)).build().expect("the policy can be shared")
+    let limit = store
+        .limit("x", Policy::token_bucket(quota))
+        .on_error(OnError::Closed);
+    limit
+        .deadline(Duration::from_secs(5))
+        .build()
+        .expect("the policy can be shared")
 }
 
 /// Waits until the store decides again.
@@ -33,7 +38,9 @@ async fn a_closed_limit_admits_soon_after_the_store_is_back() {
         decides(&limit).await;
         let failed = || store.stats().errors.iter().sum::<u64>();
         server.kill();
-        eventually("the store is known to be down", || store.health() == Health::Down);
+        eventually("the store is known to be down", || {
+            store.health() == Health::Down
+        });
         let before = failed();
         // Long enough for the longest pause between two heartbeats.
         eventually("many heartbeats have failed", || failed() > before + 8);
@@ -43,6 +50,9 @@ async fn a_closed_limit_admits_soon_after_the_store_is_back() {
         decides(&limit).await;
         let late = clock.now().saturating_since(back);
         // Half a second, and as much again for a busy machine.
-        assert!(late < Nanos::from_millis(1_000), "outage {outage}: {late:?}");
+        assert!(
+            late < Nanos::from_millis(1_000),
+            "outage {outage}: {late:?}"
+        );
     }
 }

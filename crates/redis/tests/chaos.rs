@@ -1,5 +1,6 @@
-//! 24 faults of a store and of the network to it, while three nodes use up an exact, a leased and a reported limit. None of the limits is
-//! over, and every node is answered by the store again when a fault has ended.
+//! 24 faults of a store and of the network to it, while three nodes use up an exact, a leased and a
+//! reported limit. None of the limits is over, and every node is answered by the store again when a
+//! fault has ended.
 //!
 //! Each fault comes once; `TIDEGATE_LONG=1` makes it five times.
 #![cfg(feature = "servers")]
@@ -39,12 +40,20 @@ impl World {
             eventually("the store is reached", || store.health() == Health::Up);
             MODES.map(|mode| {
                 let quota: Quota = "900/360d".parse().expect("the quota is well formed");
-                let limit = store.limit(&format!("{mode:?}"), Policy::sliding_window(quota)).mode(mode);
-                let limit = limit.on_error(OnError::Closed).deadline(Duration::from_millis(500));
+                let limit = store
+                    .limit(&format!("{mode:?}"), Policy::sliding_window(quota))
+                    .mode(mode);
+                let limit = limit
+                    .on_error(OnError::Closed)
+                    .deadline(Duration::from_millis(500));
                 limit.build().expect("the policy can be shared")
             })
         });
-        Self { server, proxies, nodes: nodes.into() }
+        Self {
+            server,
+            proxies,
+            nodes: nodes.into(),
+        }
     }
 
     fn ask(&self, command: &str) -> Reply {
@@ -57,7 +66,9 @@ impl World {
 
     /// Another program writes to every key.
     fn overwrite(&self, command: &str) {
-        let Reply::Array(keys) = self.ask("KEYS tidegate:*:*:hot") else { panic!("there are keys") };
+        let Reply::Array(keys) = self.ask("KEYS tidegate:*:*:hot") else {
+            panic!("there are keys")
+        };
         for key in keys {
             self.ask("PING");
             let words: Vec<&str> = command.split(' ').collect();
@@ -71,16 +82,28 @@ impl World {
 
 type Act = fn(&mut World);
 
-/// A fault: its name, how often the store has its data from then on, how it begins, and how it ends.
+/// A fault: its name, how often the store has its data from then on, how it begins, and how it
+/// ends.
 struct Fault(&'static str, u64, Act, Act);
 
 const NOTHING: Act = |_| ();
-/// Some 300 ms. On Valkey a loop until a time would never end: time stands still there while a script runs.
+/// Some 300 ms. On Valkey a loop until a time would never end: time stands still there while a
+/// script runs.
 const BUSY: &str = "for i = 1, 80000000 do end";
 
 const FAULTS: [Fault; 24] = [
-    Fault("restart without its data", 2, |world| world.server.kill(), |world| world.server.start_again()),
-    Fault("freeze", 1, |world| world.server.freeze(), |world| world.server.thaw()),
+    Fault(
+        "restart without its data",
+        2,
+        |world| world.server.kill(),
+        |world| world.server.start_again(),
+    ),
+    Fault(
+        "freeze",
+        1,
+        |world| world.server.freeze(),
+        |world| world.server.thaw(),
+    ),
     Fault(
         "freeze for longer than the deadline",
         1,
@@ -91,8 +114,18 @@ const FAULTS: [Fault; 24] = [
         |world| world.server.thaw(),
     ),
     Fault("emptied", 2, |world| drop(world.ask("FLUSHALL")), NOTHING),
-    Fault("emptied in the background", 2, |world| drop(world.ask("FLUSHALL ASYNC")), NOTHING),
-    Fault("scripts forgotten", 1, |world| drop(world.ask("SCRIPT FLUSH")), NOTHING),
+    Fault(
+        "emptied in the background",
+        2,
+        |world| drop(world.ask("FLUSHALL ASYNC")),
+        NOTHING,
+    ),
+    Fault(
+        "scripts forgotten",
+        1,
+        |world| drop(world.ask("SCRIPT FLUSH")),
+        NOTHING,
+    ),
     Fault(
         "out of memory",
         1,
@@ -111,18 +144,48 @@ const FAULTS: [Fault; 24] = [
         |world| drop(world.ask("CONFIG SET min-replicas-to-write 1")),
         |world| drop(world.ask("CONFIG SET min-replicas-to-write 0")),
     ),
-    Fault("clients killed", 1, |world| drop(world.ask("CLIENT KILL TYPE normal SKIPME yes")), NOTHING),
-    Fault("writes paused", 1, |world| drop(world.ask("CLIENT PAUSE 300 WRITE")), NOTHING),
-    Fault("clients paused", 1, |world| drop(world.ask("CLIENT PAUSE 300 ALL")), NOTHING),
-    Fault("busy with a script", 1, |world| drop(world.server.ask(&["EVAL", BUSY, "0"])), NOTHING),
+    Fault(
+        "clients killed",
+        1,
+        |world| drop(world.ask("CLIENT KILL TYPE normal SKIPME yes")),
+        NOTHING,
+    ),
+    Fault(
+        "writes paused",
+        1,
+        |world| drop(world.ask("CLIENT PAUSE 300 WRITE")),
+        NOTHING,
+    ),
+    Fault(
+        "clients paused",
+        1,
+        |world| drop(world.ask("CLIENT PAUSE 300 ALL")),
+        NOTHING,
+    ),
+    Fault(
+        "busy with a script",
+        1,
+        |world| drop(world.server.ask(&["EVAL", BUSY, "0"])),
+        NOTHING,
+    ),
     Fault(
         "no right to run scripts",
         1,
         |world| drop(world.ask("ACL SETUSER default -eval -evalsha")),
         |world| drop(world.ask("ACL SETUSER default +@all")),
     ),
-    Fault("keys of another type", 2, |world| world.overwrite("LPUSH other"), |world| world.overwrite("")),
-    Fault("keys of another program", 2, |world| world.overwrite("SET other"), |world| world.overwrite("")),
+    Fault(
+        "keys of another type",
+        2,
+        |world| world.overwrite("LPUSH other"),
+        |world| world.overwrite(""),
+    ),
+    Fault(
+        "keys of another program",
+        2,
+        |world| world.overwrite("SET other"),
+        |world| world.overwrite(""),
+    ),
     Fault(
         "far away",
         1,
@@ -135,9 +198,24 @@ const FAULTS: [Fault; 24] = [
         |world| world.each(|proxy| proxy.delay(Duration::from_millis(700))),
         |world| world.each(|proxy| proxy.delay(Duration::ZERO)),
     ),
-    Fault("one node cut off", 1, |world| world.proxies[0].cut(), NOTHING),
-    Fault("all nodes cut off", 1, |world| world.each(Proxy::cut), NOTHING),
-    Fault("one node silenced", 1, |world| world.proxies[0].silence(), |world| world.proxies[0].cut()),
+    Fault(
+        "one node cut off",
+        1,
+        |world| world.proxies[0].cut(),
+        NOTHING,
+    ),
+    Fault(
+        "all nodes cut off",
+        1,
+        |world| world.each(Proxy::cut),
+        NOTHING,
+    ),
+    Fault(
+        "one node silenced",
+        1,
+        |world| world.proxies[0].silence(),
+        |world| world.proxies[0].cut(),
+    ),
     Fault(
         "all nodes refused",
         1,
@@ -147,16 +225,33 @@ const FAULTS: [Fault; 24] = [
         },
         |world| world.each(|proxy| proxy.refuse(false)),
     ),
-    Fault("an hour ahead", 1, |world| world.server.shift_clock(HOUR), |world| world.server.shift_clock(0)),
-    Fault("an hour behind", 1, |world| world.server.shift_clock(-HOUR), |world| world.server.shift_clock(0)),
+    Fault(
+        "an hour ahead",
+        1,
+        |world| world.server.shift_clock(HOUR),
+        |world| world.server.shift_clock(0),
+    ),
+    Fault(
+        "an hour behind",
+        1,
+        |world| world.server.shift_clock(-HOUR),
+        |world| world.server.shift_clock(0),
+    ),
 ];
 
-/// Two callers of each limit of each node, until they are stopped: what they were admitted, by mode.
+/// Two callers of each limit of each node, until they are stopped: what they were admitted, by
+/// mode.
 async fn use_up(world: &mut World, fault: &Fault) -> [u64; 3] {
     let stop = Arc::new(AtomicBool::new(false));
     let admitted = Arc::new([const { AtomicU64::new(0) }; 3]);
     let mut tasks = Vec::new();
-    for (mode, limit) in world.nodes.iter().flatten().enumerate().map(|(at, limit)| (at % 3, limit)) {
+    for (mode, limit) in world
+        .nodes
+        .iter()
+        .flatten()
+        .enumerate()
+        .map(|(at, limit)| (at % 3, limit))
+    {
         for _ in 0..2 {
             let (limit, stop, admitted) = (limit.clone(), Arc::clone(&stop), Arc::clone(&admitted));
             tasks.push(tokio::spawn(async move {
@@ -169,7 +264,12 @@ async fn use_up(world: &mut World, fault: &Fault) -> [u64; 3] {
             }));
         }
     }
-    let sum = || admitted.iter().map(|count| count.load(Ordering::Relaxed)).collect::<Vec<_>>();
+    let sum = || {
+        admitted
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .collect::<Vec<_>>()
+    };
     let many = async |least: u64| {
         for _ in 0..PATIENCE.as_millis() / 5 {
             if sum().iter().all(|&count| count >= least) {
@@ -183,7 +283,8 @@ async fn use_up(world: &mut World, fault: &Fault) -> [u64; 3] {
     fault.2(world);
     tokio::time::sleep(LENGTH).await;
     fault.3(world);
-    // Everything is used up in the end, so a unit that was counted twice, or not at all, would show.
+    // Everything is used up in the end, so a unit that was counted twice, or not at all, would
+    // show.
     many(LIMIT * 4 / 5).await;
     for limit in world.nodes.iter().flatten() {
         let mut denied = 0;
@@ -193,30 +294,53 @@ async fn use_up(world: &mut World, fault: &Fault) -> [u64; 3] {
             if denied == 5 {
                 break;
             }
-            assert!(!told.is_allowed() || sum().iter().all(|&count| count <= 3 * LIMIT), "{}", fault.0);
-            let mode = MODES.iter().position(|mode| *mode == limit.mode()).expect("it is one of them");
+            assert!(
+                !told.is_allowed() || sum().iter().all(|&count| count <= 3 * LIMIT),
+                "{}",
+                fault.0
+            );
+            let mode = MODES
+                .iter()
+                .position(|mode| *mode == limit.mode())
+                .expect("it is one of them");
             admitted[mode].fetch_add(u64::from(told.is_allowed()), Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        assert_eq!(denied, 5, "{}: the store decides again: {:?}", fault.0, limit.store());
+        assert_eq!(
+            denied,
+            5,
+            "{}: the store decides again: {:?}",
+            fault.0,
+            limit.store()
+        );
     }
     stop.store(true, Ordering::Relaxed);
     for task in tasks {
         task.await.expect("no caller panics");
     }
-    admitted.each_ref().map(|count| count.load(Ordering::Relaxed))
+    admitted
+        .each_ref()
+        .map(|count| count.load(Ordering::Relaxed))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_fault_makes_a_limit_over_and_every_node_recovers() {
-    let rounds = if std::env::var_os("TIDEGATE_LONG").is_some() { 5 } else { 1 };
+    let rounds = if std::env::var_os("TIDEGATE_LONG").is_some() {
+        5
+    } else {
+        1
+    };
     for fault in &FAULTS {
         for _ in 0..rounds {
             let mut world = World::start();
             let admitted = use_up(&mut world, fault).await;
             let Fault(name, lives, ..) = fault;
             for (mode, admitted) in MODES.into_iter().zip(admitted) {
-                let excess = if mode == Mode::Reported { 3 * UNREPORTED } else { 0 };
+                let excess = if mode == Mode::Reported {
+                    3 * UNREPORTED
+                } else {
+                    0
+                };
                 assert!(
                     admitted <= lives * (LIMIT + excess),
                     "{name}, {mode:?}: {admitted} admitted of {LIMIT}"

@@ -60,7 +60,10 @@ async fn a_report_by_one_node_ends_the_next_questions_of_all() {
                 }
             }
             assert_eq!(passed, most, "{policy:?} with reports of {report}");
-            assert!(nodes[0].acquire("b", 1).await.is_allowed(), "another key has its own");
+            assert!(
+                nodes[0].acquire("b", 1).await.is_allowed(),
+                "another key has its own"
+            );
         }
     }
 }
@@ -87,23 +90,45 @@ async fn a_charge_without_a_store_is_made_in_memory_or_refused() {
     let store = open(&server);
     let build = |name: &str, on_error| {
         let policy = FixedWindow::new(quota("1000/366d")).first_hit();
-        store.limit(name, policy).deadline(Duration::from_millis(300)).on_error(on_error).build().unwrap()
+        store
+            .limit(name, policy)
+            .deadline(Duration::from_millis(300))
+            .on_error(on_error)
+            .build()
+            .unwrap()
     };
-    let (local, closed) = (build("local", OnError::Local), build("closed", OnError::Closed));
+    let (local, closed) = (
+        build("local", OnError::Local),
+        build("closed", OnError::Closed),
+    );
     server.kill();
     eventually("the outage is seen", || store.health() != Health::Up);
     let told = local.charge("a", 1_200).await;
-    assert!(told.decision.is_denied() && matches!(told.source, Source::Local(_)), "{told:?}");
-    assert!(local.acquire("a", 0).await.decision.is_denied() && local.acquire("b", 0).await.is_allowed());
+    assert!(
+        told.decision.is_denied() && matches!(told.source, Source::Local(_)),
+        "{told:?}"
+    );
+    assert!(
+        local.acquire("a", 0).await.decision.is_denied()
+            && local.acquire("b", 0).await.is_allowed()
+    );
     let told = closed.charge("a", 1_200).await;
-    assert!(told.decision.is_denied() && matches!(told.source, Source::Failed(_)), "{told:?}");
+    assert!(
+        told.decision.is_denied() && matches!(told.source, Source::Failed(_)),
+        "{told:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_are_not_charged() {
     let server = Server::start(&[]);
     let store = open(&server);
-    let policy = Concurrency::new(10).hold(Duration::from_mins(1)).expect("the hold is short");
+    let policy = Concurrency::new(10)
+        .hold(Duration::from_mins(1))
+        .expect("the hold is short");
     let held = limit(&store, "held", policy.into(), Mode::Exact);
-    assert_eq!(held.charge("a", 3).await.source, Source::Failed(StoreError::Held));
+    assert_eq!(
+        held.charge("a", 3).await.source,
+        Source::Failed(StoreError::Held)
+    );
 }

@@ -23,7 +23,10 @@ fn policies() -> Vec<Policy> {
         Policy::token_bucket(quota()),
         Policy::leaky_bucket(quota()),
         Policy::sliding_log(quota()).expect("the log is short"),
-        Concurrency::new(4).hold(Duration::from_secs(3)).expect("the hold is short").into(),
+        Concurrency::new(4)
+            .hold(Duration::from_secs(3))
+            .expect("the hold is short")
+            .into(),
     ]
 }
 
@@ -35,7 +38,10 @@ fn open(server: &Server) -> Store {
 
 fn limits(store: &Store, mode: Mode) -> Vec<SharedLimit> {
     let limit = |(at, policy)| {
-        let limit = store.limit(&format!("limit-{at}"), policy).mode(mode).deadline(PATIENCE);
+        let limit = store
+            .limit(&format!("limit-{at}"), policy)
+            .mode(mode)
+            .deadline(PATIENCE);
         limit.build().expect("the policy can be shared")
     };
     policies().into_iter().enumerate().map(limit).collect()
@@ -54,11 +60,16 @@ async fn admitted(limit: &SharedLimit, key: &str) -> u32 {
 async fn a_clock_that_was_an_hour_ahead_for_a_moment_locks_no_key() {
     let server = Server::with_clock();
     let store = open(&server);
-    let all: Vec<SharedLimit> =
-        [Mode::Exact, Mode::Leased].into_iter().flat_map(|mode| limits(&store, mode)).collect();
+    let all: Vec<SharedLimit> = [Mode::Exact, Mode::Leased]
+        .into_iter()
+        .flat_map(|mode| limits(&store, mode))
+        .collect();
     server.shift_clock(HOUR);
     for (at, limit) in all.iter().enumerate() {
-        assert!(admitted(limit, &format!("key-{at}")).await >= 4, "{limit:?}");
+        assert!(
+            admitted(limit, &format!("key-{at}")).await >= 4,
+            "{limit:?}"
+        );
     }
     server.shift_clock(0);
     eventually("the step back is noticed", || store.stats().clock_went_back);
@@ -96,10 +107,18 @@ async fn a_clock_that_was_an_hour_ahead_for_a_moment_locks_no_key() {
 async fn the_difference_of_the_clocks_is_measured_and_a_small_step_back_is_none() {
     let server = Server::with_clock();
     let store = open(&server);
-    eventually("it is near", || store.stats().clock_ahead_ms.is_some_and(|ahead| ahead.abs() < 1_000));
+    eventually("it is near", || {
+        store
+            .stats()
+            .clock_ahead_ms
+            .is_some_and(|ahead| ahead.abs() < 1_000)
+    });
     server.shift_clock(-90);
     eventually("it is behind", || {
-        store.stats().clock_ahead_ms.is_some_and(|ahead| (-91_000..-89_000).contains(&ahead))
+        store
+            .stats()
+            .clock_ahead_ms
+            .is_some_and(|ahead| (-91_000..-89_000).contains(&ahead))
     });
     eventually("that is a step back", || store.stats().clock_went_back);
     server.shift_clock(1);

@@ -1,5 +1,5 @@
-//! Nothing takes longer than its deadline. The server accepts connections and never replies. The clock advances only while all
-//! tasks wait.
+//! Nothing takes longer than its deadline. The server accepts connections and never replies. The
+//! clock advances only while all tasks wait.
 
 use std::{future::Future, net::TcpListener, time::Duration};
 
@@ -16,8 +16,12 @@ fn quota(text: &str) -> Quota {
 /// Holds connections open without a reply for as long as it exists.
 fn silent() -> (TcpListener, Store) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
-    let port = listener.local_addr().expect("a bound socket has an address").port();
-    let store = Store::open(&format!("redis://127.0.0.1:{port}")).expect("the address is well formed");
+    let port = listener
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port();
+    let store =
+        Store::open(&format!("redis://127.0.0.1:{port}")).expect("the address is well formed");
     (listener, store)
 }
 
@@ -29,14 +33,20 @@ async fn taken<T>(something: impl Future<Output = T>) -> (u128, T) {
 }
 
 fn of(store: &Store, policy: impl Into<Policy>, mode: Mode) -> SharedLimit {
-    let limit = store.limit("x", policy).mode(mode).deadline(DEADLINE).local_keys(16);
+    let limit = store
+        .limit("x", policy)
+        .mode(mode)
+        .deadline(DEADLINE)
+        .local_keys(16);
     limit.build().expect("the policy can be shared")
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_request_is_answered_by_its_deadline() {
     let window = Policy::sliding_window(quota("100/1h"));
-    let permits = Concurrency::new(9).hold(Duration::from_hours(1)).expect("the hold is short");
+    let permits = Concurrency::new(9)
+        .hold(Duration::from_hours(1))
+        .expect("the hold is short");
     for mode in [Mode::Exact, Mode::Leased, Mode::Reported] {
         // Each request uses a new store, which is not known to be down yet.
         let (_listener, store) = silent();
@@ -50,7 +60,18 @@ async fn every_request_is_answered_by_its_deadline() {
     in_time(of(&store, window, Mode::Exact).refund("k", 1)).await;
     let (_listener, store) = silent();
     let limit = of(&store, window, Mode::Exact);
-    let parts = [Part { limit: &limit, key: b"k", cost: 1 }, Part { limit: &limit, key: b"l", cost: 1 }];
+    let parts = [
+        Part {
+            limit: &limit,
+            key: b"k",
+            cost: 1,
+        },
+        Part {
+            limit: &limit,
+            key: b"l",
+            cost: 1,
+        },
+    ];
     in_time(store.acquire_all(&parts)).await;
 }
 
@@ -67,9 +88,15 @@ async fn a_decision_with_a_given_deadline_is_made_by_then() {
         let limit = of(&store, Policy::sliding_window(quota("100/1h")), mode);
         let soon = || Deadline::after(Duration::from_millis(40));
         let (took, told) = taken(limit.acquire_by("k", 1, soon())).await;
-        assert!(took <= 42 && matches!(told.source, Source::Local(_)), "{mode:?}: {took} ms, {told:?}");
+        assert!(
+            took <= 42 && matches!(told.source, Source::Local(_)),
+            "{mode:?}: {took} ms, {told:?}"
+        );
         let (took, told) = taken(limit.peek_by("k", 1, soon())).await;
-        assert!(took <= 42 && matches!(told.source, Source::Local(_)), "{mode:?}: {took} ms, {told:?}");
+        assert!(
+            took <= 42 && matches!(told.source, Source::Local(_)),
+            "{mode:?}: {took} ms, {told:?}"
+        );
     }
     // With no time left, the store is not asked and nothing is learned about it.
     let (_listener, store) = silent();
@@ -78,10 +105,17 @@ async fn a_decision_with_a_given_deadline_is_made_by_then() {
         let now = Deadline::after(Duration::ZERO);
         for _ in 0..100 {
             let (took, told) = taken(limit.acquire_by("k", 1, now)).await;
-            assert!(took == 0 && matches!(told.source, Source::Local(_)), "{mode:?}: {took} ms, {told:?}");
+            assert!(
+                took == 0 && matches!(told.source, Source::Local(_)),
+                "{mode:?}: {took} ms, {told:?}"
+            );
             assert_eq!(taken(limit.peek_by("k", 1, now)).await.0, 0);
         }
     }
     let stats = store.stats();
-    assert_eq!((stats.calls, stats.opened, stats.errors_of("timed-out")), (0, 0, 400), "{stats:?}");
+    assert_eq!(
+        (stats.calls, stats.opened, stats.errors_of("timed-out")),
+        (0, 0, 400),
+        "{stats:?}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Limits in a store that fails: what is decided meanwhile, and that the store is used again afterwards.
+//! Limits in a store that fails: what is decided meanwhile, and that the store is used again
+//! afterwards.
 #![cfg(feature = "servers")]
 
 use std::{
@@ -26,7 +27,10 @@ fn log(text: &str) -> Policy {
 }
 
 fn limit(store: &Store, policy: Policy, on_error: OnError) -> SharedLimit {
-    let limit = store.limit("x", policy).on_error(on_error).remember_denials(false);
+    let limit = store
+        .limit("x", policy)
+        .on_error(on_error)
+        .remember_denials(false);
     limit.build().expect("the policy can be shared")
 }
 
@@ -73,10 +77,14 @@ struct Load {
 
 impl Load {
     fn start(limit: &SharedLimit) -> Self {
-        let (stop, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new([const { AtomicU64::new(0) }; 8]));
+        let (stop, admitted) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new([const { AtomicU64::new(0) }; 8]),
+        );
         let tasks = (0..16)
             .map(|at| {
-                let (limit, stop, admitted) = (limit.clone(), Arc::clone(&stop), Arc::clone(&admitted));
+                let (limit, stop, admitted) =
+                    (limit.clone(), Arc::clone(&stop), Arc::clone(&admitted));
                 tokio::spawn(async move {
                     while !stop.load(Ordering::Relaxed) {
                         let answer = ask(&limit, &format!("load{}", at % 8)).await;
@@ -89,7 +97,11 @@ impl Load {
                 })
             })
             .collect();
-        Self { stop, admitted, tasks }
+        Self {
+            stop,
+            admitted,
+            tasks,
+        }
     }
 
     /// How often the store admitted each key.
@@ -98,7 +110,10 @@ impl Load {
         for task in self.tasks {
             task.await.expect("no caller panics");
         }
-        self.admitted.iter().map(|count| count.load(Ordering::Relaxed)).collect()
+        self.admitted
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .collect()
     }
 }
 
@@ -106,16 +121,42 @@ impl Load {
 async fn a_store_that_starts_late_is_used_once_it_is_up() {
     let mut server = Server::start(&[]);
     server.kill();
-    let store = Store::open(&server.address()).expect("opening never fails because the store is down");
+    let store =
+        Store::open(&server.address()).expect("opening never fails because the store is down");
     let local = limit(&store, log("2/1h"), OnError::Local);
-    let answers: Vec<_> = [ask(&local, "k").await, ask(&local, "k").await, ask(&local, "k").await].into();
-    assert!(answers.iter().all(|answer| matches!(answer.source, Source::Local(_))), "{answers:?}");
-    assert_eq!(answers.iter().filter(|answer| answer.is_allowed()).count(), 2, "the limit holds in memory");
-    assert!(ask(&limit(&store, log("2/1h"), OnError::Open), "k").await.is_allowed());
-    assert!(ask(&limit(&store, log("2/1h"), OnError::Closed), "k").await.is_denied());
+    let answers: Vec<_> = [
+        ask(&local, "k").await,
+        ask(&local, "k").await,
+        ask(&local, "k").await,
+    ]
+    .into();
+    assert!(
+        answers
+            .iter()
+            .all(|answer| matches!(answer.source, Source::Local(_))),
+        "{answers:?}"
+    );
+    assert_eq!(
+        answers.iter().filter(|answer| answer.is_allowed()).count(),
+        2,
+        "the limit holds in memory"
+    );
+    assert!(
+        ask(&limit(&store, log("2/1h"), OnError::Open), "k")
+            .await
+            .is_allowed()
+    );
+    assert!(
+        ask(&limit(&store, log("2/1h"), OnError::Closed), "k")
+            .await
+            .is_denied()
+    );
     assert_eq!(store.health(), Health::Down);
     let stats = store.stats();
-    assert!(stats.opened == 1 && stats.failed_open == 1 && stats.failed_closed == 1, "{stats:?}");
+    assert!(
+        stats.opened == 1 && stats.failed_open == 1 && stats.failed_closed == 1,
+        "{stats:?}"
+    );
     server.start_again();
     assert!(until_decided(&local, "k").await);
     assert_eq!(store.health(), Health::Up);
@@ -138,7 +179,10 @@ async fn a_server_that_is_killed_and_restarted_is_used_again() {
     }
     for admitted in load.end().await {
         // Without persistence each life starts from zero.
-        assert!(admitted <= 20 * lives, "{admitted} admitted of 20 in each of {lives} lives");
+        assert!(
+            admitted <= 20 * lives,
+            "{admitted} admitted of 20 in each of {lives} lives"
+        );
     }
 }
 
@@ -159,7 +203,10 @@ async fn a_frozen_server_delays_no_decision_and_is_used_again_after_it_thaws() {
         let _ = ask(&limit, "k").await;
     }
     let after = store.stats();
-    assert!(after.errors_of("down") > before.errors_of("down") + 50, "{after:?}");
+    assert!(
+        after.errors_of("down") > before.errors_of("down") + 50,
+        "{after:?}"
+    );
     server.thaw();
     until_decided(&limit, "k").await;
     for admitted in load.end().await {
@@ -193,8 +240,13 @@ async fn after_a_failover_the_new_master_is_used_with_all_replicated_use() {
     while until_decided(&limit, "k").await {}
     master.until_replicated_to(&replica);
     master.kill();
-    eventually("the sentinel has made the replica master", || sentinel.master() == Some(replica.port()));
-    assert!(!until_decided(&limit, "k").await, "what was used before counts");
+    eventually("the sentinel has made the replica master", || {
+        sentinel.master() == Some(replica.port())
+    });
+    assert!(
+        !until_decided(&limit, "k").await,
+        "what was used before counts"
+    );
     assert!(until_decided(&limit, "other").await);
 }
 
@@ -228,7 +280,11 @@ async fn a_limit_never_admits_too_much_over_a_slow_and_broken_network() {
 async fn scripts_and_data_flushed_under_load_are_restored_immediately() {
     let server = Server::start(&[]);
     let store = Store::open(&server.address()).expect("the address is well formed");
-    let limit = limit(&store, Policy::token_bucket(quota("1000000/1h")), OnError::Closed);
+    let limit = limit(
+        &store,
+        Policy::token_bucket(quota("1000000/1h")),
+        OnError::Closed,
+    );
     until_decided(&limit, "k").await;
     let load = Load::start(&limit);
     for _ in 0..20 {
@@ -257,7 +313,8 @@ async fn a_server_out_of_memory_is_reported_and_used_again_later() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_loading_server_is_reported_and_used_once_it_has_loaded() {
-    // Loading takes six seconds (heartbeats are at most two apart). The server polls its sockets every 2 MiB.
+    // Loading takes six seconds (heartbeats are at most two apart). The server polls its sockets
+    // every 2 MiB.
     let mut server = Server::start(&["--key-load-delay", "200000", "--rdbcompression", "no"]);
     for key in 0..30 {
         server.ask(&["SET", &format!("filler{key}"), &"x".repeat(1 << 20)]);
@@ -265,7 +322,10 @@ async fn a_loading_server_is_reported_and_used_once_it_has_loaded() {
     server.ask(&["SAVE"]);
     let store = Store::open(&server.address()).expect("the address is well formed");
     // The server replies twice a second while it loads, and heartbeats wait as long as callers do.
-    let limit = store.limit("x", log("1000/1h")).on_error(OnError::Closed).deadline(Duration::from_secs(1));
+    let limit = store
+        .limit("x", log("1000/1h"))
+        .on_error(OnError::Closed)
+        .deadline(Duration::from_secs(1));
     let limit = limit.build().expect("the policy can be shared");
     until_decided(&limit, "k").await;
     let told = || limit.store().stats().errors_of("loading") > 0;

@@ -26,7 +26,11 @@ fn log(text: &str) -> Policy {
 }
 
 fn limit(store: &Store, name: &str, policy: Policy) -> SharedLimit {
-    store.limit(name, policy).remember_denials(false).build().expect("the policy can be shared")
+    store
+        .limit(name, policy)
+        .remember_denials(false)
+        .build()
+        .expect("the policy can be shared")
 }
 
 fn open(address: &str) -> Store {
@@ -66,27 +70,41 @@ async fn eight_errors(limit: &SharedLimit, kind: &str) {
         if store.stats().errors_of(kind) >= 8 {
             return;
         }
-        assert!(began.elapsed() < PATIENCE, "no eight errors of {kind}: {store:?}, {:?}", store.trouble());
+        assert!(
+            began.elapsed() < PATIENCE,
+            "no eight errors of {kind}: {store:?}, {:?}",
+            store.trouble()
+        );
         mixed(limit, round).await;
     }
 }
 
-/// Asks until the store has refused several requests with this error, and checks that it stays down.
+/// Asks until the store has refused several requests with this error, and checks that it stays
+/// down.
 async fn refused(limit: &SharedLimit, error: &str) {
     let store = limit.store();
     eight_errors(limit, error).await;
-    assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 0, Health::Down));
+    assert_eq!(
+        (store.stats().opened, store.stats().closed, store.health()),
+        (1, 0, Health::Down)
+    );
 }
 
-/// A limit of one in a store that has been reached, with ten keys used up. Its deadline is long, so that a busy machine does
-/// not affect the store's health.
+/// A limit of one in a store that has been reached, with ten keys used up. Its deadline is long, so
+/// that a busy machine does not affect the store's health.
 async fn used(server: &Server) -> SharedLimit {
     let store = reach(&server.address()).await;
-    let limit = store.limit("x", log("1/1h")).deadline(PATIENCE).remember_denials(false);
+    let limit = store
+        .limit("x", log("1/1h"))
+        .deadline(PATIENCE)
+        .remember_denials(false);
     let limit = limit.build().expect("the policy can be shared");
     for at in 0..10 {
         let answer = limit.acquire(format!("used{at}"), 1).await;
-        assert!(answer.is_allowed() && answer.source == Source::Store, "{answer:?}");
+        assert!(
+            answer.is_allowed() && answer.source == Source::Store,
+            "{answer:?}"
+        );
     }
     limit
 }
@@ -98,29 +116,51 @@ async fn while_the_store_is_down_no_decision_waits_or_asks_it() {
     let address = silent.local_addr().expect("a bound socket has an address");
     let store = open(&format!("redis://{address}"));
     let exact = limit(&store, "exact", log("1000/1h"));
-    let leased = store.limit("leased", Policy::token_bucket(quota("1000/1s"))).mode(Mode::Leased).build();
+    let leased = store
+        .limit("leased", Policy::token_bucket(quota("1000/1s")))
+        .mode(Mode::Leased)
+        .build();
     let leased = leased.expect("the policy can be shared");
-    until("the store is found to be down", || store.stats().opened == 1).await;
+    until("the store is found to be down", || {
+        store.stats().opened == 1
+    })
+    .await;
     let begun = store.stats();
     // Several more heartbeats fail meanwhile.
     let mut asked = 0;
     let failed = Until::new("five heartbeats fail");
-    while failed.is_yet_to_be(store.stats().errors_of("timed-out") >= begun.errors_of("timed-out") + 5) {
+    while failed
+        .is_yet_to_be(store.stats().errors_of("timed-out") >= begun.errors_of("timed-out") + 5)
+    {
         for _ in 0..10 {
             let answer = at_once(exact.acquire("k", 1));
             assert_eq!(answer.source, Source::Local(StoreError::Down));
-            let part = Part { limit: &exact, key: b"k", cost: 1 };
+            let part = Part {
+                limit: &exact,
+                key: b"k",
+                cost: 1,
+            };
             let answers = at_once(store.acquire_all(&[part])).expect("one key is of one slot");
             assert_eq!(answers[0].source, Source::Local(StoreError::Down));
             asked += 2;
         }
-        assert!(matches!(leased.acquire("k", 1).await.source, Source::Local(_)));
+        assert!(matches!(
+            leased.acquire("k", 1).await.source,
+            Source::Local(_)
+        ));
         asked += 1;
         sleep(Duration::from_millis(1)).await;
     }
     let ended = store.stats();
-    assert_eq!(ended.errors_of("down") - begun.errors_of("down"), asked, "each is counted, once");
-    assert_eq!((ended.opened, ended.closed, store.health()), (1, 0, Health::Down));
+    assert_eq!(
+        ended.errors_of("down") - begun.errors_of("down"),
+        asked,
+        "each is counted, once"
+    );
+    assert_eq!(
+        (ended.opened, ended.closed, store.health()),
+        (1, 0, Health::Down)
+    );
 }
 
 /// The virtual time that a future takes while nothing else happens.
@@ -137,15 +177,31 @@ async fn every_decision_is_made_within_the_default_deadline() {
         for kind in ["exact", "leased", "joint"] {
             let proxy = Proxy::before(server.port());
             let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
-            let silent = listener.local_addr().expect("a bound socket has an address");
-            let store =
-                if reached { reach(&proxy.address()).await } else { open(&format!("redis://{silent}")) };
-            let mode = if kind == "leased" { Mode::Leased } else { Mode::Exact };
-            let limit = store.limit("x", Policy::token_bucket(quota("1000/1s"))).mode(mode).build();
+            let silent = listener
+                .local_addr()
+                .expect("a bound socket has an address");
+            let store = if reached {
+                reach(&proxy.address()).await
+            } else {
+                open(&format!("redis://{silent}"))
+            };
+            let mode = if kind == "leased" {
+                Mode::Leased
+            } else {
+                Mode::Exact
+            };
+            let limit = store
+                .limit("x", Policy::token_bucket(quota("1000/1s")))
+                .mode(mode)
+                .build();
             let limit = limit.expect("the policy can be shared");
             proxy.silence();
             pause();
-            let part = Part { limit: &limit, key: b"k", cost: 1 };
+            let part = Part {
+                limit: &limit,
+                key: b"k",
+                cost: 1,
+            };
             let ask = async || {
                 if kind == "joint" {
                     let _ = store.acquire_all(&[part]).await;
@@ -153,7 +209,8 @@ async fn every_decision_is_made_within_the_default_deadline() {
                     let _ = limit.acquire("k", 1).await;
                 }
             };
-            // The first sends its own call, the second starts a task, and the others wait for that task.
+            // The first sends its own call, the second starts a task, and the others wait for that
+            // task.
             let all = took(Box::pin(async { tokio::join!(ask(), ask(), ask(), ask()) })).await;
             let usual = Duration::from_millis(50)..Duration::from_millis(60);
             assert!(usual.contains(&all), "{kind}, reached: {reached}: {all:?}");
@@ -192,10 +249,16 @@ async fn a_replica_that_still_denies_is_not_taken_for_a_master() {
     refused(&limit, "read-only").await;
     let after = store.stats();
     let refusals = after.errors_of("read-only");
-    assert!(after.connections - before.connections <= refusals, "at most one for each refusal: {after:?}");
+    assert!(
+        after.connections - before.connections <= refusals,
+        "at most one for each refusal: {after:?}"
+    );
     server.ask(&["REPLICAOF", "NO", "ONE"]);
     until_decided(&limit).await;
-    assert_eq!((store.stats().opened, store.stats().closed, store.health()), (1, 1, Health::Up));
+    assert_eq!(
+        (store.stats().opened, store.stats().closed, store.health()),
+        (1, 1, Health::Up)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,10 +291,19 @@ async fn a_server_that_cannot_save_and_so_refuses_writes_is_down_until_it_can() 
     let server = Server::start(&["--stop-writes-on-bgsave-error", "yes"]);
     let limit = used(&server).await;
     let store = limit.store();
-    let build = |on_error| store.limit("x", log("1/1h")).deadline(PATIENCE).on_error(on_error).build();
-    let (opens, closes) = (build(OnError::Open).expect("as any"), build(OnError::Closed).expect("as any"));
-    // No user, not even root, can create a file where a directory is. The server refuses writes only if automatic saving is
-    // enabled.
+    let build = |on_error| {
+        store
+            .limit("x", log("1/1h"))
+            .deadline(PATIENCE)
+            .on_error(on_error)
+            .build()
+    };
+    let (opens, closes) = (
+        build(OnError::Open).expect("as any"),
+        build(OnError::Closed).expect("as any"),
+    );
+    // No user, not even root, can create a file where a directory is. The server refuses writes
+    // only if automatic saving is enabled.
     let taken = server.directory().join("dump.rdb");
     std::fs::create_dir(&taken).expect("its own directory can be written");
     server.ask(&["CONFIG", "SET", "save", "3600 1000000"]);
@@ -247,13 +319,37 @@ async fn a_server_that_cannot_save_and_so_refuses_writes_is_down_until_it_can() 
     until("it is found to be down", || store.health() == Health::Down).await;
     let found = store.stats();
     eight_errors(&limit, "server").await;
-    assert_eq!((store.stats().opened, store.stats().closed), (found.opened, found.closed), "it stays so");
-    let why = || store.trouble().map_or(String::new(), |error| error.to_string());
-    until("the reason is reported", || why().contains("MISCONF") && why().contains("save")).await;
-    let (open, closed) = (opens.acquire("used0", 1).await, closes.acquire("new", 1).await);
-    assert!(open.is_allowed() && closed.is_denied(), "{open:?} {closed:?}");
-    assert!([open, closed].iter().all(|answer| matches!(answer.source, Source::Failed(_))));
-    assert!(matches!(limit.acquire("new", 1).await.source, Source::Local(_)));
+    assert_eq!(
+        (store.stats().opened, store.stats().closed),
+        (found.opened, found.closed),
+        "it stays so"
+    );
+    let why = || {
+        store
+            .trouble()
+            .map_or(String::new(), |error| error.to_string())
+    };
+    until("the reason is reported", || {
+        why().contains("MISCONF") && why().contains("save")
+    })
+    .await;
+    let (open, closed) = (
+        opens.acquire("used0", 1).await,
+        closes.acquire("new", 1).await,
+    );
+    assert!(
+        open.is_allowed() && closed.is_denied(),
+        "{open:?} {closed:?}"
+    );
+    assert!(
+        [open, closed]
+            .iter()
+            .all(|answer| matches!(answer.source, Source::Failed(_)))
+    );
+    assert!(matches!(
+        limit.acquire("new", 1).await.source,
+        Source::Local(_)
+    ));
     std::fs::remove_dir(&taken).expect("it is empty");
     save("ok");
     until_decided(&closes).await;
@@ -265,17 +361,31 @@ async fn a_server_that_cannot_save_and_so_refuses_writes_is_down_until_it_can() 
 async fn a_limit_without_permission_for_its_keys_affects_no_other() {
     let server = Server::start(&[]);
     let keys = ["~tidegate:nodes", "~tidegate:good:*"];
-    server.ask(&["ACL", "SETUSER", "app", "on", ">secret", keys[0], keys[1], "+@all"]);
+    server.ask(&[
+        "ACL", "SETUSER", "app", "on", ">secret", keys[0], keys[1], "+@all",
+    ]);
     let store = reach(&format!("redis://app:secret@127.0.0.1:{}", server.port())).await;
     let build = |name| store.limit(name, log("1000/1h")).deadline(PATIENCE).build();
-    let (good, bad) = (build("good").expect("as any"), build("bad").expect("as any"));
+    let (good, bad) = (
+        build("good").expect("as any"),
+        build("bad").expect("as any"),
+    );
     for at in 0..50 {
         let refused = bad.acquire("k", 1).await;
-        assert!(matches!(&refused.source, Source::Local(error) if *error != StoreError::Down), "{refused:?}");
-        assert_eq!(good.acquire(format!("k{at}"), 1).await.source, Source::Store);
+        assert!(
+            matches!(&refused.source, Source::Local(error) if *error != StoreError::Down),
+            "{refused:?}"
+        );
+        assert_eq!(
+            good.acquire(format!("k{at}"), 1).await.source,
+            Source::Store
+        );
     }
     let stats = store.stats();
-    assert_eq!((stats.opened, stats.connections, store.health()), (0, 1, Health::Up));
+    assert_eq!(
+        (stats.opened, stats.connections, store.health()),
+        (0, 1, Health::Up)
+    );
     assert_eq!(stats.errors_of("forbidden"), 50);
 }
 
@@ -299,12 +409,18 @@ async fn a_store_slower_than_a_second_is_down_until_it_is_fast_again() {
     let opened = store.stats();
     // From now on only the heartbeats ask.
     let failed = Until::new("six heartbeats fail");
-    while failed.is_yet_to_be(store.stats().errors_of("timed-out") >= opened.errors_of("timed-out") + 6) {
+    while failed
+        .is_yet_to_be(store.stats().errors_of("timed-out") >= opened.errors_of("timed-out") + 6)
+    {
         mixed(&limit, round).await;
         round += 1;
     }
     let slow = store.stats();
-    assert_eq!((slow.opened - opened.opened, slow.closed - opened.closed), (0, 0), "{slow:?}");
+    assert_eq!(
+        (slow.opened - opened.opened, slow.closed - opened.closed),
+        (0, 0),
+        "{slow:?}"
+    );
     assert_eq!(store.health(), Health::Down);
     proxy.delay(Duration::ZERO);
     until_decided(&limit).await;
@@ -316,8 +432,11 @@ async fn a_distant_store_is_up_for_limits_with_long_deadlines() {
     let server = Server::start(&[]);
     let proxy = Proxy::before(server.port());
     let store = open(&proxy.address());
-    let patient =
-        store.limit("x", log("1000/1h")).deadline(PATIENCE).build().expect("the policy can be shared");
+    let patient = store
+        .limit("x", log("1000/1h"))
+        .deadline(PATIENCE)
+        .build()
+        .expect("the policy can be shared");
     until_decided(&patient).await;
     proxy.delay(Duration::from_millis(100));
     let calls = store.stats().calls;
@@ -327,7 +446,10 @@ async fn a_distant_store_is_up_for_limits_with_long_deadlines() {
     assert_eq!((store.stats().opened, store.health()), (0, Health::Up));
     // A limit with a short deadline changes nothing for the others.
     let hasty = limit(&store, "y", log("1000/1h"));
-    assert!(matches!(hasty.acquire("k", 1).await.source, Source::Local(_)));
+    assert!(matches!(
+        hasty.acquire("k", 1).await.source,
+        Source::Local(_)
+    ));
     let calls = store.stats().calls;
     until("more heartbeats", || store.stats().calls >= calls + 3).await;
     assert_eq!(patient.acquire("k", 1).await.source, Source::Store);
@@ -360,15 +482,21 @@ async fn a_decision_that_is_no_longer_polled_delays_no_other() {
     let server = Server::start(&[]);
     let store = reach(&server.address()).await;
     let build = |name, mode| {
-        let limit =
-            store.limit(name, Policy::sliding_window(quota("100000/1h"))).mode(mode).deadline(PATIENCE);
+        let limit = store
+            .limit(name, Policy::sliding_window(quota("100000/1h")))
+            .mode(mode)
+            .deadline(PATIENCE);
         limit.build().expect("the policy can be shared")
     };
     let (exact, leased) = (build("exact", Mode::Exact), build("leased", Mode::Leased));
     // On a busy machine the answer may be there before the first poll has ended.
     let forgotten = loop {
         let mut asking = Box::pin(exact.acquire("a", 1));
-        if asking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        if asking
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+            .is_pending()
+        {
             break asking;
         }
     };
@@ -378,20 +506,35 @@ async fn a_decision_that_is_no_longer_polled_delays_no_other() {
             tokio::spawn(async move { exact.acquire(key, 1).await.source })
         });
         for other in others {
-            assert_eq!(other.await.expect("no task panics"), Source::Store, "round {at}");
+            assert_eq!(
+                other.await.expect("no task panics"),
+                Source::Store,
+                "round {at}"
+            );
         }
         let answer = leased.acquire("b", 1).await;
-        assert!(matches!(answer.source, Source::Store | Source::Lease), "{answer:?}");
+        assert!(
+            matches!(answer.source, Source::Store | Source::Lease),
+            "{answer:?}"
+        );
     }
     store.close().await;
     assert_eq!(store.stats().opened, 0);
-    assert_eq!(forgotten.await.source, Source::Store, "it has its answer as soon as it is polled");
+    assert_eq!(
+        forgotten.await.source,
+        Source::Store,
+        "it has its answer as soon as it is polled"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_was_never_reached_is_down() {
     let store = open("redis+cluster://127.0.0.1:1,127.0.0.1:2");
-    let limit = store.limit("x", log("10/1h")).on_error(OnError::Closed).build().expect("as any");
+    let limit = store
+        .limit("x", log("10/1h"))
+        .on_error(OnError::Closed)
+        .build()
+        .expect("as any");
     assert!(limit.acquire("k", 1).await.is_denied());
     until("that is found out", || store.stats().opened > 0).await;
     assert_eq!(store.health(), Health::Down);

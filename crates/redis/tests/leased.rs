@@ -24,12 +24,20 @@ fn store(server: &Server) -> Store {
 }
 
 fn leased(store: &Store, policy: Policy) -> SharedLimit {
-    let limit = store.limit("x", policy).mode(Mode::Leased).deadline(PATIENCE).on_error(OnError::Closed);
+    let limit = store
+        .limit("x", policy)
+        .mode(Mode::Leased)
+        .deadline(PATIENCE)
+        .on_error(OnError::Closed);
     limit.build().expect("the policy can be shared")
 }
 
 fn exact(store: &Store, policy: Policy) -> SharedLimit {
-    store.limit("x", policy).deadline(PATIENCE).build().expect("the policy can be shared")
+    store
+        .limit("x", policy)
+        .deadline(PATIENCE)
+        .build()
+        .expect("the policy can be shared")
 }
 
 /// Asks until the limit is used up, which shows as a long wait. Returns how much was admitted.
@@ -38,7 +46,11 @@ async fn use_up(limit: &SharedLimit, key: &str) -> u64 {
     loop {
         asked += 1;
         // In turns: a caller who cannot wait, and one who can.
-        let here = if asked % 2 == 0 { limit.acquire_here(key, 1) } else { None };
+        let here = if asked % 2 == 0 {
+            limit.acquire_here(key, 1)
+        } else {
+            None
+        };
         let answer = match here {
             Some(answer) => answer,
             None => limit.acquire(key, 1).await,
@@ -46,7 +58,11 @@ async fn use_up(limit: &SharedLimit, key: &str) -> u64 {
         assert!(!matches!(answer.source, Source::Failed(_)), "{answer:?}");
         if answer.is_allowed() {
             admitted += 1;
-        } else if answer.decision.retry_after().is_none_or(|wait| wait > Duration::from_mins(5)) {
+        } else if answer
+            .decision
+            .retry_after()
+            .is_none_or(|wait| wait > Duration::from_mins(5))
+        {
             return admitted;
         } else {
             // Another caller of this node has a request in flight.
@@ -76,7 +92,10 @@ async fn until_left(server: &Server, policy: Policy, key: &str, left: u64) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("{left} are never left, but {:?}", limit.acquire(key, 0).await);
+    panic!(
+        "{left} are never left, but {:?}",
+        limit.acquire(key, 0).await
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,13 +143,25 @@ async fn without_waiting_a_node_decides_what_it_holds_and_what_it_remembers() {
             break;
         }
     }
-    assert!(here.as_ref().is_some_and(|here| here.is_allowed() && here.source == Source::Lease), "{here:?}");
+    assert!(
+        here.as_ref()
+            .is_some_and(|here| here.is_allowed() && here.source == Source::Lease),
+        "{here:?}"
+    );
     let one_place = exact(&store, window("2/1h"));
     assert!(one_place.acquire_here("alice", 1).is_none());
     while one_place.acquire("alice", 1).await.is_allowed() {}
-    let here = one_place.acquire_here("alice", 1).expect("the denial is remembered");
-    assert!(here.is_denied() && here.source == Source::Remembered, "{here:?}");
-    assert!(one_place.acquire_here("alice", 2).is_none(), "another cost was not denied");
+    let here = one_place
+        .acquire_here("alice", 1)
+        .expect("the denial is remembered");
+    assert!(
+        here.is_denied() && here.source == Source::Remembered,
+        "{here:?}"
+    );
+    assert!(
+        one_place.acquire_here("alice", 2).is_none(),
+        "another cost was not denied"
+    );
     assert!(one_place.acquire_here("bob", 1).is_none());
 }
 
@@ -138,7 +169,9 @@ async fn without_waiting_a_node_decides_what_it_holds_and_what_it_remembers() {
 async fn a_bucket_that_refills_admits_what_it_holds_and_what_flows_in() {
     let server = Server::start(&[]);
     let seconds = || {
-        let Reply::Array(time) = server.ask(&["TIME"]) else { panic!("TIME has two parts") };
+        let Reply::Array(time) = server.ask(&["TIME"]) else {
+            panic!("TIME has two parts")
+        };
         let part = |at: usize| time[at].text().parse::<f64>().expect("it is a number");
         part(0) + part(1) / 1e6
     };
@@ -173,19 +206,29 @@ async fn many_keys_are_never_over_even_if_few_leases_fit() {
     let server = Server::start(&[]);
     let policy = window("40/1h");
     let small = |store: Store| {
-        let limit = store.limit("x", policy).mode(Mode::Leased).deadline(PATIENCE).leases(8);
+        let limit = store
+            .limit("x", policy)
+            .mode(Mode::Leased)
+            .deadline(PATIENCE)
+            .leases(8);
         limit.build().expect("the policy can be shared")
     };
-    let nodes = [small(store(&server)), leased(&store(&server), policy), small(store(&server))];
+    let nodes = [
+        small(store(&server)),
+        leased(&store(&server), policy),
+        small(store(&server)),
+    ];
     let tasks: Vec<_> = (0..6)
         .map(|at| {
             let limit = nodes[at % nodes.len()].clone();
             tokio::spawn(async move {
                 let mut admitted = vec![0_u64; 50];
                 for turn in 0..4_000 {
-                    // Each caller goes through the keys in a different order, with several requests of one key in a row.
+                    // Each caller goes through the keys in a different order, with several requests
+                    // of one key in a row.
                     let key = (turn / 4 * (2 * at + 1)) % admitted.len();
-                    admitted[key] += u64::from(limit.acquire(format!("k{key}"), 1).await.is_allowed());
+                    admitted[key] +=
+                        u64::from(limit.acquire(format!("k{key}"), 1).await.is_allowed());
                 }
                 admitted
             })
@@ -224,9 +267,17 @@ async fn an_idle_node_and_a_leaving_node_give_their_units_back() {
         let limit = leased(&store, policy);
         used += until_leased(&limit, "k").await;
         store.close().await;
-        let left = exact(&store, policy).acquire("k", 0).await.decision.remaining();
+        let left = exact(&store, policy)
+            .acquire("k", 0)
+            .await
+            .decision
+            .remaining();
         assert_eq!(left, total - used, "closing waits until it is done");
-        assert_eq!(limit.acquire("k", 1).await.source, Source::Store, "and then the store decides");
+        assert_eq!(
+            limit.acquire("k", 1).await.source,
+            Source::Store,
+            "and then the store decides"
+        );
     }
 }
 
@@ -246,7 +297,10 @@ fn a_node_that_dies_loses_only_its_allotments() {
     drop(limit);
     let rest = others.block_on(async { use_up(&leased(&store(&server), policy), "k").await });
     // Each of at most two allotments is at most a quarter of what was left.
-    assert!((5_000..=10_000).contains(&(used + rest)), "{used} and {rest}");
+    assert!(
+        (5_000..=10_000).contains(&(used + rest)),
+        "{used} and {rest}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -255,8 +309,15 @@ async fn a_reported_limit_is_over_by_at_most_the_unreported_use() {
     for policy in [window("2000/1h"), log("200/1h"), log("2000/1h")] {
         let server = Server::start(&[]);
         let node = || {
-            let limit = store(&server).limit("x", policy).mode(Mode::Reported).unreported(unreported);
-            limit.deadline(PATIENCE).on_error(OnError::Closed).build().expect("the policy can be shared")
+            let limit = store(&server)
+                .limit("x", policy)
+                .mode(Mode::Reported)
+                .unreported(unreported);
+            limit
+                .deadline(PATIENCE)
+                .on_error(OnError::Closed)
+                .build()
+                .expect("the policy can be shared")
         };
         let nodes: Vec<_> = (0..nodes).map(|_| node()).collect();
         assert_eq!(nodes[0].mode(), Mode::Reported);
@@ -272,7 +333,10 @@ async fn a_reported_limit_is_over_by_at_most_the_unreported_use() {
         }
         let limit = policy.limit();
         let most = limit + nodes.len() as u64 * u64::from(unreported);
-        assert!((limit..=most).contains(&admitted), "{admitted} of {limit}, and at most {most}");
+        assert!(
+            (limit..=most).contains(&admitted),
+            "{admitted} of {limit}, and at most {most}"
+        );
         // An idle node's use reaches the store after a while.
         until_left(&server, policy, "hot", 0).await;
     }
@@ -283,7 +347,10 @@ async fn use_is_reported_when_a_node_becomes_idle_or_leaves() {
     let server = Server::start(&[]);
     let policy = window("1000/1h");
     let reported = |store: &Store| {
-        let limit = store.limit("x", policy).mode(Mode::Reported).deadline(PATIENCE);
+        let limit = store
+            .limit("x", policy)
+            .mode(Mode::Reported)
+            .deadline(PATIENCE);
         limit.build().expect("the policy can be shared")
     };
     let store = store(&server);
@@ -292,13 +359,26 @@ async fn use_is_reported_when_a_node_becomes_idle_or_leaves() {
         assert!(limit.acquire("k", 1).await.is_allowed());
     }
     until_left(&server, policy, "k", 990).await;
-    let patient = store.limit("x", policy).mode(Mode::Reported).slack(Duration::from_hours(1));
-    let patient = patient.deadline(PATIENCE).build().expect("the policy can be shared");
+    let patient = store
+        .limit("x", policy)
+        .mode(Mode::Reported)
+        .slack(Duration::from_hours(1));
+    let patient = patient
+        .deadline(PATIENCE)
+        .build()
+        .expect("the policy can be shared");
     for _ in 0..10 {
         assert!(patient.acquire("k", 1).await.is_allowed());
     }
     store.close().await;
-    assert_eq!(exact(&store, policy).acquire("k", 0).await.decision.remaining(), 980);
+    assert_eq!(
+        exact(&store, policy)
+            .acquire("k", 0)
+            .await
+            .decision
+            .remaining(),
+        980
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -307,7 +387,10 @@ async fn each_life_of_a_server_admits_at_most_the_limit() {
     let policy = window("3000/1h");
     let nodes: Vec<_> = (0..3)
         .map(|_| {
-            let limit = store(&server).limit("x", policy).mode(Mode::Leased).on_error(OnError::Closed);
+            let limit = store(&server)
+                .limit("x", policy)
+                .mode(Mode::Leased)
+                .on_error(OnError::Closed);
             limit.build().expect("the policy can be shared")
         })
         .collect();
@@ -347,15 +430,25 @@ async fn each_life_of_a_server_admits_at_most_the_limit() {
     for task in tasks {
         admitted += task.await.expect("no task panics");
     }
-    assert!(admitted <= 3_000 * lives, "{admitted} admitted in {lives} lives");
+    assert!(
+        admitted <= 3_000 * lives,
+        "{admitted} admitted in {lives} lives"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_store_an_allotment_is_used_up_and_then_on_error_decides() {
     let mut server = Server::start(&[]);
     let limit = |on_error, slack| {
-        let limit = store(&server).limit("x", window("100000/1h")).mode(Mode::Leased);
-        limit.on_error(on_error).slack(slack).deadline(PATIENCE).build().expect("the policy can be shared")
+        let limit = store(&server)
+            .limit("x", window("100000/1h"))
+            .mode(Mode::Leased);
+        limit
+            .on_error(on_error)
+            .slack(slack)
+            .deadline(PATIENCE)
+            .build()
+            .expect("the policy can be shared")
     };
     let closed = limit(OnError::Closed, Duration::from_mins(5));
     let local = limit(OnError::Local, Duration::from_millis(100));
@@ -363,7 +456,11 @@ async fn without_the_store_an_allotment_is_used_up_and_then_on_error_decides() {
         if closed.acquire("k", 1).await.source == Source::Lease {
             break;
         }
-        assert!(at < 100_000, "the node takes no allotment: {:?}", closed.store());
+        assert!(
+            at < 100_000,
+            "the node takes no allotment: {:?}",
+            closed.store()
+        );
     }
     assert!(local.acquire("k", 1).await.is_allowed());
     server.kill();
@@ -383,7 +480,10 @@ async fn without_the_store_an_allotment_is_used_up_and_then_on_error_decides() {
         if closed.acquire("k", 1).await.source == Source::Store {
             break;
         }
-        assert!(at + 1 < PATIENCE.as_millis() / 10, "the store does not decide again");
+        assert!(
+            at + 1 < PATIENCE.as_millis() / 10,
+            "the store does not decide again"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -404,7 +504,11 @@ async fn callers_that_give_up_leave_no_request_behind() {
     let proxy = Proxy::before(server.port());
     let store = Store::open(&proxy.address()).expect("the address is well formed");
     let policy = window("100000/1h");
-    let slow = store.limit("x", policy).mode(Mode::Leased).slack(Duration::from_mins(5)).deadline(PATIENCE);
+    let slow = store
+        .limit("x", policy)
+        .mode(Mode::Leased)
+        .slack(Duration::from_mins(5))
+        .deadline(PATIENCE);
     let slow = slow.build().expect("the policy can be shared");
     assert!(slow.acquire("k", 1).await.is_allowed());
     proxy.delay(Duration::from_millis(20));
@@ -426,26 +530,49 @@ async fn a_key_of_another_program_is_reported_and_affects_no_other() {
     server.ask(&["SADD", &whole, "x"]);
     for _ in 0..3 {
         let (wrong, right) = tokio::join!(limit.acquire("k", 1), limit.acquire("other", 1));
-        assert!(matches!(wrong.source, Source::Failed(tidegate_redis::StoreError::WrongType)), "{wrong:?}");
+        assert!(
+            matches!(
+                wrong.source,
+                Source::Failed(tidegate_redis::StoreError::WrongType)
+            ),
+            "{wrong:?}"
+        );
         assert!(right.is_allowed(), "{right:?}");
     }
     server.ask(&["DEL", &whole]);
     server.ask(&["SET", &whole, "another value"]);
     let wrong = limit.acquire("k", 1).await;
-    assert!(matches!(wrong.source, Source::Failed(tidegate_redis::StoreError::NotOurs)), "{wrong:?}");
+    assert!(
+        matches!(
+            wrong.source,
+            Source::Failed(tidegate_redis::StoreError::NotOurs)
+        ),
+        "{wrong:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn policies_that_cannot_be_leased_are_exact() {
     let server = Server::start(&[]);
     let store = store(&server);
-    let permits = Concurrency::new(9).hold(Duration::from_mins(1)).expect("the hold is short");
-    for policy in [Policy::leaky_bucket(quota("50/1s")), permits.into(), Policy::token_bucket(quota("15/1s"))]
-    {
+    let permits = Concurrency::new(9)
+        .hold(Duration::from_mins(1))
+        .expect("the hold is short");
+    for policy in [
+        Policy::leaky_bucket(quota("50/1s")),
+        permits.into(),
+        Policy::token_bucket(quota("15/1s")),
+    ] {
         let limit = leased(&store, policy);
         assert_eq!(limit.mode(), Mode::Exact, "{policy:?}");
         assert_eq!(limit.acquire("k", 1).await.source, Source::Store);
     }
-    let all = store.limit("y", window("50/1s")).mode(Mode::Reported).unreported(0);
-    assert_eq!(all.build().expect("the policy can be shared").mode(), Mode::Exact);
+    let all = store
+        .limit("y", window("50/1s"))
+        .mode(Mode::Reported)
+        .unreported(0);
+    assert_eq!(
+        all.build().expect("the policy can be shared").mode(),
+        Mode::Exact
+    );
 }

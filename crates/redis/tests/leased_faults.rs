@@ -31,7 +31,11 @@ fn policies() -> [Policy; 4] {
 fn node(address: &str, policy: Policy, deadline: Duration) -> SharedLimit {
     let store = Store::open(address).expect("the address is well formed");
     eventually("the store is reached", || store.health() == Health::Up);
-    let limit = store.limit("x", policy).mode(Mode::Leased).deadline(deadline).on_error(OnError::Closed);
+    let limit = store
+        .limit("x", policy)
+        .mode(Mode::Leased)
+        .deadline(deadline)
+        .on_error(OnError::Closed);
     limit.build().expect("the policy can be shared")
 }
 
@@ -57,7 +61,8 @@ impl Hot {
                         if limit.acquire("hot", cost).await.is_allowed() {
                             admitted += cost;
                         }
-                        // Leaves time to other tasks. A longer pause now and then leaves allotments unused.
+                        // Leaves time to other tasks. A longer pause now and then leaves allotments
+                        // unused.
                         let pause = if turn % 50 == 0 { 30 } else { 1 };
                         tokio::time::sleep(Duration::from_millis(pause)).await;
                     }
@@ -68,14 +73,20 @@ impl Hot {
         Self { nodes, stop, tasks }
     }
 
-    /// Waits until nodes have decided from allotments this often, or know that nothing is left, which they remember for long.
+    /// Waits until nodes have decided from allotments this often, or know that nothing is left,
+    /// which they remember for long.
     async fn until_leased(&self, times: u64) {
         let sum = |count: fn(&Stats) -> u64| -> u64 {
-            self.nodes.iter().map(|node| count(&node.store().stats())).sum()
+            self.nodes
+                .iter()
+                .map(|node| count(&node.store().stats()))
+                .sum()
         };
         let remembered = sum(|stats| stats.remembered);
         for _ in 0..PATIENCE.as_millis() / 5 {
-            if sum(|stats| stats.leased) >= times || sum(|stats| stats.remembered) >= remembered + 50 {
+            if sum(|stats| stats.leased) >= times
+                || sum(|stats| stats.remembered) >= remembered + 50
+            {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -83,7 +94,8 @@ impl Hot {
         panic!("the nodes take no allotments: {:?}", self.nodes[0].store());
     }
 
-    /// Waits until the store has failed each node like this. Other keys show it, too, because the limit may be used up.
+    /// Waits until the store has failed each node like this. Other keys show it, too, because the
+    /// limit may be used up.
     async fn until_failed(&self, like: impl Fn(&StoreError) -> bool) {
         for node in &self.nodes {
             let mut failed = false;
@@ -137,7 +149,10 @@ async fn scripts_flushed_under_load_cost_no_units() {
             limit,
             "{policy:?}: nothing is lost, and nothing over"
         );
-        loads += nodes.iter().map(|node| node.store().stats().script_loads).sum::<u64>();
+        loads += nodes
+            .iter()
+            .map(|node| node.store().stats().script_loads)
+            .sum::<u64>();
     }
     assert!(loads > 20, "{loads}");
 }
@@ -156,8 +171,12 @@ async fn data_flushed_under_load_is_granted_only_once_more() {
         hot.until_leased(360).await;
         let admitted = hot.end().await;
         let limit = policy.limit();
-        // Units taken in one life and not used are given back in the next. They belong to no node then, so no node is over.
-        assert!(admitted <= limit * lives, "{policy:?}: {admitted} admitted in {lives} lives");
+        // Units taken in one life and not used are given back in the next. They belong to no node
+        // then, so no node is over.
+        assert!(
+            admitted <= limit * lives,
+            "{policy:?}: {admitted} admitted in {lives} lives"
+        );
     }
 }
 
@@ -178,7 +197,10 @@ async fn a_frozen_server_makes_no_limit_over() {
         let admitted = hot.end().await;
         let limit = policy.limit();
         // Units that were charged without a reply are lost; none are given back twice.
-        assert!(admitted + left(&server.address(), policy).await <= limit, "{policy:?}: {admitted} admitted");
+        assert!(
+            admitted + left(&server.address(), policy).await <= limit,
+            "{policy:?}: {admitted} admitted"
+        );
     }
 }
 
@@ -194,7 +216,8 @@ async fn a_slow_and_broken_network_makes_no_limit_over() {
         }
         // Longer than any caller waits: replies arrive after their callers have timed out.
         proxy.delay(Duration::from_millis(80));
-        hot.until_failed(|error| *error == StoreError::TimedOut).await;
+        hot.until_failed(|error| *error == StoreError::TimedOut)
+            .await;
         proxy.cut();
         proxy.delay(Duration::ZERO);
         for node in &hot.nodes {
@@ -204,7 +227,10 @@ async fn a_slow_and_broken_network_makes_no_limit_over() {
         let admitted = hot.end().await;
         let limit = policy.limit();
         // Units that were charged without a reply are lost; none are given back twice.
-        assert!(admitted + left(&server.address(), policy).await <= limit, "{policy:?}: {admitted} admitted");
+        assert!(
+            admitted + left(&server.address(), policy).await <= limit,
+            "{policy:?}: {admitted} admitted"
+        );
     }
 }
 
@@ -218,18 +244,26 @@ async fn a_full_server_makes_no_limit_over() {
             server.ask(&["CONFIG", "SET", "maxmemory", "1"]);
             for node in &hot.nodes {
                 // Heartbeats are writes, so they find it out without any request.
-                eventually("the server is full", || node.store().health() == Health::Down);
+                eventually("the server is full", || {
+                    node.store().health() == Health::Down
+                });
             }
             server.ask(&["CONFIG", "SET", "maxmemory", "0"]);
             for node in &hot.nodes {
                 eventually("the store is back", || node.store().health() == Health::Up);
             }
         }
-        let full = hot.nodes.iter().all(|node| node.store().stats().errors_of("out-of-memory") > 0);
+        let full = hot
+            .nodes
+            .iter()
+            .all(|node| node.store().stats().errors_of("out-of-memory") > 0);
         assert!(full, "{:?}", hot.nodes[0].store());
         let admitted = hot.end().await;
         let limit = policy.limit();
-        assert!(admitted + left(&server.address(), policy).await <= limit, "{policy:?}: {admitted} admitted");
+        assert!(
+            admitted + left(&server.address(), policy).await <= limit,
+            "{policy:?}: {admitted} admitted"
+        );
     }
 }
 
@@ -242,17 +276,23 @@ async fn a_replica_that_takes_over_knows_the_allotments() {
     let address = format!("redis+sentinel://127.0.0.1:{}/main", sentinel.port());
     let hot = Hot::start(&address, policy, Duration::from_millis(50));
     hot.until_leased(200).await;
-    // Nothing is taken while the last writes are replicated; otherwise they could be lost, as documented.
+    // Nothing is taken while the last writes are replicated; otherwise they could be lost, as
+    // documented.
     let admitted = hot.end().await;
     master.until_replicated_to(&replica);
     master.kill();
-    eventually("the sentinel has made the replica master", || sentinel.master() == Some(replica.port()));
+    eventually("the sentinel has made the replica master", || {
+        sentinel.master() == Some(replica.port())
+    });
     let hot = Hot::start(&address, policy, PATIENCE);
     hot.until_leased(1_000).await;
     let more = hot.end().await;
     let limit = policy.limit();
     let left = left(&address, policy).await;
-    assert!(more > 0 && admitted + more + left <= limit, "{admitted} and {more} admitted, {left} left");
+    assert!(
+        more > 0 && admitted + more + left <= limit,
+        "{admitted} and {more} admitted, {left} left"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -266,7 +306,10 @@ async fn near_the_limit_on_error_decides_too_when_the_store_is_gone() {
             .mode(Mode::Leased)
             .on_error(on_error)
             .local_keys(16);
-        let limit = limit.deadline(PATIENCE).build().expect("the policy can be shared");
+        let limit = limit
+            .deadline(PATIENCE)
+            .build()
+            .expect("the policy can be shared");
         // A long round trip makes a denial visible that lasts only until the next reply.
         proxy.delay(Duration::from_millis(20));
         for _ in 0..200 {
@@ -278,7 +321,10 @@ async fn near_the_limit_on_error_decides_too_when_the_store_is_gone() {
             if failed(&limit.acquire("k", 1).await.source) {
                 break;
             }
-            assert!(at + 1 < PATIENCE.as_millis() / 10, "the store's denial never ends");
+            assert!(
+                at + 1 < PATIENCE.as_millis() / 10,
+                "the store's denial never ends"
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         // The store's own denials are over: from now on only `on_error` denies.
@@ -297,7 +343,10 @@ async fn near_the_limit_on_error_decides_too_when_the_store_is_gone() {
         for answers in asked {
             for answer in answers.await.expect("nobody panics") {
                 assert!(failed(&answer.source), "{answer:?}");
-                assert!(on_error == OnError::Local || answer.is_allowed(), "{answer:?}");
+                assert!(
+                    on_error == OnError::Local || answer.is_allowed(),
+                    "{answer:?}"
+                );
             }
         }
     }

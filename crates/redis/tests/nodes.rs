@@ -11,14 +11,20 @@ use tidegate_redis::{SharedLimit, Source, Store};
 /// A store at an address where nothing listens.
 fn unreachable() -> Store {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
-    let port = listener.local_addr().expect("a bound socket has an address").port();
+    let port = listener
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port();
     drop(listener);
     Store::open(&format!("redis://127.0.0.1:{port}")).expect("the address is well formed")
 }
 
 async fn admitted(store: &Store) -> usize {
     let policy = Policy::fixed_window("90/365d".parse().expect("the quota is well formed"));
-    let limit = store.limit("x", policy).build().expect("the policy can be shared");
+    let limit = store
+        .limit("x", policy)
+        .build()
+        .expect("the policy can be shared");
     let mut admitted = 0;
     for _ in 0..100 {
         let answer = limit.acquire("k", 1).await;
@@ -43,9 +49,15 @@ async fn nodes_that_start_while_the_store_is_down_share_one_limit() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_number_of_nodes_applies_to_forty_limits_immediately() {
     let store = unreachable();
-    let log = Policy::sliding_log("600/20s".parse().expect("well formed")).expect("the log is short");
+    let log =
+        Policy::sliding_log("600/20s".parse().expect("well formed")).expect("the log is short");
     let limits: Vec<_> = (0..40)
-        .map(|at| store.limit(&format!("l{at}"), log).build().expect("the policy can be shared"))
+        .map(|at| {
+            store
+                .limit(&format!("l{at}"), log)
+                .build()
+                .expect("the policy can be shared")
+        })
         .collect();
     // The first decisions may wait until the connection is refused.
     for limit in &limits {
@@ -70,7 +82,10 @@ fn quota(text: &str) -> Quota {
 }
 
 fn limit(store: &Store, policy: Policy) -> SharedLimit {
-    store.limit("x", policy).build().expect("the policy can be shared")
+    store
+        .limit("x", policy)
+        .build()
+        .expect("the policy can be shared")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -82,7 +97,10 @@ async fn a_share_is_the_limit_divided_by_the_nodes_and_at_least_one() {
         Policy::sliding_counter(quota("100/365d")),
         Policy::token_bucket(quota("100/1h")),
         Policy::leaky_bucket(quota("100/1h")),
-        Concurrency::new(100).hold(Duration::from_hours(1)).expect("the hold is short").into(),
+        Concurrency::new(100)
+            .hold(Duration::from_hours(1))
+            .expect("the hold is short")
+            .into(),
     ];
     let store = unreachable();
     for policy in policies {
@@ -100,7 +118,10 @@ async fn a_share_is_the_limit_divided_by_the_nodes_and_at_least_one() {
             // A leaky bucket's limit is its highest cost, and later requests wait.
             if policy.name() != "leaky-bucket" {
                 assert_eq!(all.decision.remaining(), 0, "{policy:?}, {nodes} nodes");
-                assert!(limit.acquire("k", 1).await.is_denied(), "{policy:?}, {nodes} nodes");
+                assert!(
+                    limit.acquire("k", 1).await.is_denied(),
+                    "{policy:?}, {nodes} nodes"
+                );
             }
         }
     }
@@ -112,8 +133,16 @@ async fn a_bucket_shared_by_four_fills_four_times_as_slowly() {
     store.set_least_nodes(4);
     let limit = limit(&store, Policy::token_bucket(quota("100/1h")));
     assert!(limit.acquire("k", 25).await.is_allowed());
-    let wait = limit.acquire("k", 1).await.decision.retry_after().expect("it fits later");
-    assert!(wait > Duration::from_secs(110) && wait <= Duration::from_secs(144), "{wait:?}");
+    let wait = limit
+        .acquire("k", 1)
+        .await
+        .decision
+        .retry_after()
+        .expect("it fits later");
+    assert!(
+        wait > Duration::from_secs(110) && wait <= Duration::from_secs(144),
+        "{wait:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -134,8 +163,14 @@ async fn a_node_admits_no_more_than_its_largest_share_while_the_number_of_nodes_
 async fn any_policy_has_room_for_its_keys() {
     let store = unreachable();
     for text in ["1/1h", "1000/1h", "30000/1h", "50000/1h", "1000000/1h"] {
-        let limit = limit(&store, Policy::sliding_log(quota(text)).expect("the log is not too long"));
-        assert!(limit.acquire("k", quota(text).limit()).await.is_allowed(), "{text}");
+        let limit = limit(
+            &store,
+            Policy::sliding_log(quota(text)).expect("the log is not too long"),
+        );
+        assert!(
+            limit.acquire("k", quota(text).limit()).await.is_allowed(),
+            "{text}"
+        );
         assert!(limit.acquire("k", 1).await.is_denied(), "{text}");
     }
 }

@@ -15,11 +15,19 @@ fn open(address: &str) -> Store {
 
 fn shared(store: &Store, name: &str, mode: Mode, quota: &str) -> SharedLimit {
     let policy = Policy::sliding_window(quota.parse::<Quota>().expect("the quota is well formed"));
-    store.limit(name, policy).mode(mode).deadline(PATIENCE).build().expect("the policy can be shared")
+    store
+        .limit(name, policy)
+        .mode(mode)
+        .deadline(PATIENCE)
+        .build()
+        .expect("the policy can be shared")
 }
 
 async fn block(store: &Store, key: &str, span: Option<Duration>) {
-    store.order("logins", key.as_bytes(), Order::Block, span).await.expect("the store takes it");
+    store
+        .order("logins", key.as_bytes(), Order::Block, span)
+        .await
+        .expect("the store takes it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,22 +36,51 @@ async fn an_order_is_in_force_at_every_node_until_it_is_ended_or_replaced() {
     let (one, two) = (open(&server.address()), open(&server.address()));
     let (here, there) = (one.orders("logins"), two.orders("logins"));
     block(&one, "alice", None).await;
-    assert_eq!(here.blocked_for(b"alice"), Some(Nanos::MAX), "the node that gave it knows it at once");
-    let plan = |text| one.order("logins", b"\0bob:\xff", Order::Override(text), Some(Duration::from_mins(9)));
+    assert_eq!(
+        here.blocked_for(b"alice"),
+        Some(Nanos::MAX),
+        "the node that gave it knows it at once"
+    );
+    let plan = |text| {
+        one.order(
+            "logins",
+            b"\0bob:\xff",
+            Order::Override(text),
+            Some(Duration::from_mins(9)),
+        )
+    };
     plan("9/1m").await.expect("the store takes it");
     plan("70/1h").await.expect("the store takes it");
     eventually("the other follows", || {
-        there.blocked_for(b"alice").is_some() && there.override_of(b"\0bob:\xff").as_deref() == Some("70/1h")
+        there.blocked_for(b"alice").is_some()
+            && there.override_of(b"\0bob:\xff").as_deref() == Some("70/1h")
     });
-    assert_eq!((there.blocked_for(b"bob"), there.override_of(b"alice")), (None, None));
-    assert!(one.orders("others").blocked_for(b"alice").is_none(), "another limit has other orders");
+    assert_eq!(
+        (there.blocked_for(b"bob"), there.override_of(b"alice")),
+        (None, None)
+    );
+    assert!(
+        one.orders("others").blocked_for(b"alice").is_none(),
+        "another limit has other orders"
+    );
     let (count, list) = there.list(OrderKind::Override, 5);
     let until = list[0].until.expect("it has an end");
-    assert!(count == 1 && *list[0].key == *b"\0bob:\xff" && &*list[0].text == "70/1h", "{list:?}");
+    assert!(
+        count == 1 && *list[0].key == *b"\0bob:\xff" && &*list[0].text == "70/1h",
+        "{list:?}"
+    );
     assert!(until > Nanos::from_secs(1_700_000_000), "{list:?}");
-    assert_eq!(two.end_order("logins", b"alice", OrderKind::Block).await, Ok(true));
-    assert_eq!(two.end_order("logins", b"alice", OrderKind::Block).await, Ok(false));
-    eventually("the block ends everywhere", || here.blocked_for(b"alice").is_none());
+    assert_eq!(
+        two.end_order("logins", b"alice", OrderKind::Block).await,
+        Ok(true)
+    );
+    assert_eq!(
+        two.end_order("logins", b"alice", OrderKind::Block).await,
+        Ok(false)
+    );
+    eventually("the block ends everywhere", || {
+        here.blocked_for(b"alice").is_none()
+    });
     // It may be given again.
     block(&two, "alice", None).await;
     eventually("it is back", || here.blocked_for(b"alice").is_some());
@@ -54,24 +91,42 @@ async fn many_orders_are_fetched_once_and_a_change_costs_one() {
     let server = Server::start(&[]);
     let one = open(&server.address());
     for at in 0..1_201 {
-        one.order("plans", format!("t{at}").as_bytes(), Order::Override("9/1m"), None)
-            .await
-            .expect("it is up");
+        one.order(
+            "plans",
+            format!("t{at}").as_bytes(),
+            Order::Override("9/1m"),
+            None,
+        )
+        .await
+        .expect("it is up");
     }
     let two = open(&server.address());
     let there = two.orders("plans");
-    eventually("all are there", || there.list(OrderKind::Override, 3).0 == 1_201);
+    eventually("all are there", || {
+        there.list(OrderKind::Override, 3).0 == 1_201
+    });
     let first = there.list(OrderKind::Override, 3).1;
-    assert_eq!(first.iter().map(|given| &*given.key).collect::<Vec<_>>(), [b"t0".as_slice(), b"t1", b"t10"]);
+    assert_eq!(
+        first.iter().map(|given| &*given.key).collect::<Vec<_>>(),
+        [b"t0".as_slice(), b"t1", b"t10"]
+    );
     let fetched = || -> u64 {
         let stats = server.ask(&["INFO", "commandstats"]).text().to_owned();
-        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_hmget:calls="));
-        line.and_then(|line| line.split(',').next()?.parse().ok()).expect("it was called")
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_hmget:calls="));
+        line.and_then(|line| line.split(',').next()?.parse().ok())
+            .expect("it was called")
     };
     let before = fetched();
-    one.order("plans", b"t7", Order::Override("10/1m"), None).await.expect("it is up");
-    eventually("the change is there", || there.override_of(b"t7").as_deref() == Some("10/1m"));
-    // Each look asks for three fields; only those that find a change ask for values, too. Both nodes look several times a second.
+    one.order("plans", b"t7", Order::Override("10/1m"), None)
+        .await
+        .expect("it is up");
+    eventually("the change is there", || {
+        there.override_of(b"t7").as_deref() == Some("10/1m")
+    });
+    // Each look asks for three fields; only those that find a change ask for values, too. Both
+    // nodes look several times a second.
     assert!(fetched() - before < 60, "{} calls", fetched() - before);
 }
 
@@ -83,7 +138,8 @@ async fn a_million_tenants_plans_reach_a_new_node() {
     let resident = || -> usize {
         let status = std::fs::read_to_string("/proc/self/status").expect("Linux has it");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        line.and_then(|line| line.split_whitespace().next()?.parse().ok()).expect("it has a size")
+        line.and_then(|line| line.split_whitespace().next()?.parse().ok())
+            .expect("it has a size")
     };
     let server = Server::start(&[]);
     let one = open(&server.address());
@@ -106,13 +162,22 @@ async fn a_million_tenants_plans_reach_a_new_node() {
     let before = resident();
     let two = open(&server.address());
     let there = two.orders("plans");
-    eventually("all are there", || there.list(OrderKind::Override, 1).0 == PLANS);
+    eventually("all are there", || {
+        there.list(OrderKind::Override, 1).0 == PLANS
+    });
     let each = (resident() - before) * 1024 / PLANS;
     println!("a node needs {each} bytes for a plan");
     assert!(each < 300, "{each} bytes");
-    assert_eq!(there.override_of(b"tenant-999999").as_deref(), Some("100/1m"));
-    one.order("plans", b"tenant-7", Order::Override("10/1h"), None).await.expect("it is up");
-    eventually("a change is there", || there.override_of(b"tenant-7").as_deref() == Some("10/1h"));
+    assert_eq!(
+        there.override_of(b"tenant-999999").as_deref(),
+        Some("100/1m")
+    );
+    one.order("plans", b"tenant-7", Order::Override("10/1h"), None)
+        .await
+        .expect("it is up");
+    eventually("a change is there", || {
+        there.override_of(b"tenant-7").as_deref() == Some("10/1h")
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,12 +188,20 @@ async fn orders_end_by_the_clock_of_the_store() {
     block(&store, "alice", Some(Duration::from_mins(10))).await;
     block(&store, "bob", Some(Duration::from_hours(2))).await;
     let left = orders.blocked_for(b"alice").expect("it is blocked");
-    assert!(left > Nanos::from_secs(590) && left <= Nanos::from_secs(600), "{left:?}");
+    assert!(
+        left > Nanos::from_secs(590) && left <= Nanos::from_secs(600),
+        "{left:?}"
+    );
     server.shift_clock(3_600);
-    eventually("the first one has ended", || orders.blocked_for(b"alice").is_none());
+    eventually("the first one has ended", || {
+        orders.blocked_for(b"alice").is_none()
+    });
     assert!(orders.blocked_for(b"bob").is_some());
     assert_eq!(orders.list(OrderKind::Block, 9).0, 1);
-    assert_eq!(store.end_order("logins", b"alice", OrderKind::Block).await, Ok(false));
+    assert_eq!(
+        store.end_order("logins", b"alice", OrderKind::Block).await,
+        Ok(false)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -143,11 +216,16 @@ async fn a_node_that_missed_an_end_or_knew_another_store_starts_again() {
     eventually("it follows", both);
     proxy.refuse(true);
     proxy.cut();
-    near.end_order("logins", b"alice", OrderKind::Block).await.expect("it is up");
+    near.end_order("logins", b"alice", OrderKind::Block)
+        .await
+        .expect("it is up");
     // The store remembers an end for a day, and forgets it with the next order.
     server.shift_clock(2 * 86_400);
     block(&near, "carol", None).await;
-    assert!(both(), "a node without the store goes on with the orders that it knows");
+    assert!(
+        both(),
+        "a node without the store goes on with the orders that it knows"
+    );
     proxy.refuse(false);
     eventually("it has seen the end", || {
         orders.blocked_for(b"alice").is_none() && orders.blocked_for(b"carol").is_some()
@@ -168,9 +246,15 @@ async fn a_node_that_missed_an_end_or_knew_another_store_starts_again() {
 async fn a_reset_or_a_refund_at_one_node_unlocks_a_key_at_another_in_every_mode() {
     let server = Server::start(&[]);
     let (one, two) = (open(&server.address()), open(&server.address()));
-    for (at, mode) in [Mode::Exact, Mode::Leased, Mode::Reported].into_iter().enumerate() {
+    for (at, mode) in [Mode::Exact, Mode::Leased, Mode::Reported]
+        .into_iter()
+        .enumerate()
+    {
         let name = format!("mode-{at}");
-        let (here, there) = (shared(&one, &name, mode, "60/1d"), shared(&two, &name, mode, "60/1d"));
+        let (here, there) = (
+            shared(&one, &name, mode, "60/1d"),
+            shared(&two, &name, mode, "60/1d"),
+        );
         assert_eq!(here.mode(), mode);
         for act in ["reset", "refund"] {
             let mut used = 0;

@@ -45,13 +45,22 @@ fn log(text: &str) -> Policy {
 fn open_as(server: &Server, name: &str, rights: &[&str]) -> Store {
     let user = [&["ACL", "SETUSER", name, "on", ">secret", "-@all"], rights].concat();
     assert_eq!(server.ask(&user).text(), "OK");
-    let store = Store::open(&format!("redis://{name}:secret@127.0.0.1:{}", server.port()));
+    let store = Store::open(&format!(
+        "redis://{name}:secret@127.0.0.1:{}",
+        server.port()
+    ));
     store.expect("the address is well formed")
 }
 
 fn limit(store: &Store, name: &str, policy: Policy) -> SharedLimit {
-    let limit = store.limit(name, policy).on_error(OnError::Closed).deadline(PATIENCE);
-    limit.remember_denials(false).build().expect("the policy can be shared")
+    let limit = store
+        .limit(name, policy)
+        .on_error(OnError::Closed)
+        .deadline(PATIENCE);
+    limit
+        .remember_denials(false)
+        .build()
+        .expect("the policy can be shared")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,7 +68,9 @@ async fn a_user_with_the_listed_permissions_can_do_everything() {
     let server = Server::start(&[]);
     let store = open_as(&server, "app", &[&["~tidegate:*"], &NEEDED[..]].concat());
     eventually("the store is reached", || store.health() == Health::Up);
-    let permits = Concurrency::new(40).hold(Duration::from_hours(1)).expect("the hold is short");
+    let permits = Concurrency::new(40)
+        .hold(Duration::from_hours(1))
+        .expect("the hold is short");
     let policies = [
         FixedWindow::new(quota("40/366d")).first_hit().into(),
         Policy::sliding_window(quota("40/1h")),
@@ -73,43 +84,107 @@ async fn a_user_with_the_listed_permissions_can_do_everything() {
     for (at, policy) in policies.into_iter().enumerate() {
         let limit = limit(&store, &format!("l{at}"), policy);
         for cost in [1, 30, 30, 300] {
-            assert_eq!(limit.acquire("k", cost).await.source, Source::Store, "{policy:?}");
+            assert_eq!(
+                limit.acquire("k", cost).await.source,
+                Source::Store,
+                "{policy:?}"
+            );
         }
         assert_eq!(limit.peek("k", 1).await.source, Source::Store, "{policy:?}");
-        assert_eq!(limit.refund("k", 3).await.expect("the store answers").source, Source::Store);
-        let part = tidegate_redis::Part { limit: &limit, key: b"r", cost: 1 };
-        let reserved = store.reserve(at as u128, &[(part, false)], b"[]", Duration::from_mins(1), 9).await;
+        assert_eq!(
+            limit
+                .refund("k", 3)
+                .await
+                .expect("the store answers")
+                .source,
+            Source::Store
+        );
+        let part = tidegate_redis::Part {
+            limit: &limit,
+            key: b"r",
+            cost: 1,
+        };
+        let reserved = store
+            .reserve(
+                at as u128,
+                &[(part, false)],
+                b"[]",
+                Duration::from_mins(1),
+                9,
+            )
+            .await;
         assert!(reserved.is_ok(), "{policy:?}: {reserved:?}");
-        let part = tidegate_redis::Correction { at: 0, limit: &limit, key: b"r", actual: 2 };
-        assert_eq!(store.settle(at as u128, &[part]).await, Ok(Corrected::Now(vec![1])), "{policy:?}");
+        let part = tidegate_redis::Correction {
+            at: 0,
+            limit: &limit,
+            key: b"r",
+            actual: 2,
+        };
+        assert_eq!(
+            store.settle(at as u128, &[part]).await,
+            Ok(Corrected::Now(vec![1])),
+            "{policy:?}"
+        );
         if let Ok(mut permit) = limit.permit("k", 1).await
             && policy.name() == "concurrency"
         {
             assert_eq!(permit.renew().await, Ok(true));
         }
         for mode in [Mode::Leased, Mode::Reported] {
-            let limit = store.limit(&format!("m{at}"), policy).mode(mode).on_error(OnError::Closed);
-            let limit = limit.deadline(PATIENCE).build().expect("the policy can be shared");
+            let limit = store
+                .limit(&format!("m{at}"), policy)
+                .mode(mode)
+                .on_error(OnError::Closed);
+            let limit = limit
+                .deadline(PATIENCE)
+                .build()
+                .expect("the policy can be shared");
             for _ in 0..60 {
                 let answer = limit.acquire("k", 1).await;
-                assert!(!matches!(answer.source, Source::Failed(_)), "{policy:?}: {answer:?}");
+                assert!(
+                    !matches!(answer.source, Source::Failed(_)),
+                    "{policy:?}: {answer:?}"
+                );
             }
         }
     }
-    assert_eq!(store.seen_nodes().await.expect("the list may be read").len(), 1);
+    assert_eq!(
+        store
+            .seen_nodes()
+            .await
+            .expect("the list may be read")
+            .len(),
+        1
+    );
     store.close().await;
-    assert!(store.stats().errors.iter().all(|&count| count == 0), "{:?}", store.stats());
+    assert!(
+        store.stats().errors.iter().all(|&count| count == 0),
+        "{:?}",
+        store.stats()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_error_for_a_restricted_user_lists_every_permission_with_the_stores_prefix() {
     let server = Server::start(&[]);
-    server.ask(&["ACL", "SETUSER", "app", "on", ">secret", "-@all", "~mine:nodes", "+@all"]);
+    server.ask(&[
+        "ACL",
+        "SETUSER",
+        "app",
+        "on",
+        ">secret",
+        "-@all",
+        "~mine:nodes",
+        "+@all",
+    ]);
     let address = format!("redis://app:secret@127.0.0.1:{}", server.port());
-    let store = Store::at(address.parse().expect("it is well formed"), "mine").expect("the prefix is a word");
+    let store = Store::at(address.parse().expect("it is well formed"), "mine")
+        .expect("the prefix is a word");
     eventually("the store is reached", || store.health() == Health::Up);
     let told = limit(&store, "x", log("100/1h")).acquire("k", 1).await;
-    let Source::Failed(error @ StoreError::Forbidden(_)) = told.source else { panic!("{told:?}") };
+    let Source::Failed(error @ StoreError::Forbidden(_)) = told.source else {
+        panic!("{told:?}")
+    };
     for needed in NEEDED.iter().chain(&["~mine:*"]) {
         assert!(error.to_string().contains(needed), "{needed}: {error}");
     }
@@ -124,33 +199,61 @@ async fn nodes_are_listed_by_name_and_a_user_who_may_not_list_them_can_still_dec
         Store::named(address, "tidegate", name).expect("the prefix is a word")
     };
     let (one, long) = (named("one\n1"), named(&"x".repeat(200)));
-    let rights: Vec<&str> = NEEDED.into_iter().filter(|needed| *needed != "+zrange").collect();
+    let rights: Vec<&str> = NEEDED
+        .into_iter()
+        .filter(|needed| *needed != "+zrange")
+        .collect();
     let unnamed = open_as(&server, "app", &[&["~tidegate:*"], &rights[..]].concat());
-    eventually("all are counted", || [&one, &long, &unnamed].iter().all(|store| store.nodes() == 3));
+    eventually("all are counted", || {
+        [&one, &long, &unnamed]
+            .iter()
+            .all(|store| store.nodes() == 3)
+    });
     let mut seen = one.seen_nodes().await.expect("the store replies");
     seen.sort_by(|one, other| one.name.cmp(&other.name));
-    let names: Vec<_> = seen.iter().map(|node| (node.name.clone(), node.is_self)).collect();
+    let names: Vec<_> = seen
+        .iter()
+        .map(|node| (node.name.clone(), node.is_self))
+        .collect();
     let long_name = "x".repeat(128);
-    assert_eq!(names, [(String::new(), false), ("one\u{fffd}1".to_owned(), true), (long_name, false)]);
-    assert!(seen.iter().all(|node| node.ago < Duration::from_secs(11)), "{seen:?}");
+    assert_eq!(
+        names,
+        [
+            (String::new(), false),
+            ("one\u{fffd}1".to_owned(), true),
+            (long_name, false)
+        ]
+    );
+    assert!(
+        seen.iter().all(|node| node.ago < Duration::from_secs(11)),
+        "{seen:?}"
+    );
     let refused = unnamed.seen_nodes().await.expect_err("it may not");
     assert!(refused.to_string().contains("+zrange"), "{refused}");
     let decided = limit(&unnamed, "x", log("2/1h")).acquire("k", 1).await;
-    assert_eq!((decided.source, unnamed.health()), (Source::Store, Health::Up));
+    assert_eq!(
+        (decided.source, unnamed.health()),
+        (Source::Store, Health::Up)
+    );
 }
 
 /// Servers of two versions share a store while one replaces the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_heartbeat_as_version_0_1_writes_it_counts() {
     let server = Server::start(&[]);
-    // The name is the node's number and the name for people, and the score is the time in milliseconds.
+    // The name is the node's number and the name for people, and the score is the time in
+    // milliseconds.
     let member = "00c0ffee00c0ffee0123456789abcdef shop-7";
     let script = "return redis.call('ZADD', KEYS[1], redis.call('TIME')[1] * 1000, ARGV[1])";
     server.ask(&["EVAL", script, "1", "tidegate:nodes", member]);
     let store = Store::open(&server.address()).expect("the address is well formed");
     eventually("both are counted", || store.nodes() == 2);
     let seen = store.seen_nodes().await.expect("the store replies");
-    assert!(seen.iter().any(|node| node.name == "shop-7" && !node.is_self), "{seen:?}");
+    assert!(
+        seen.iter()
+            .any(|node| node.name == "shop-7" && !node.is_self),
+        "{seen:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -161,11 +264,20 @@ async fn a_peek_needs_only_the_limits_own_key() {
     for key in ["plain", "a}b", "{}x", "{t}a", "{"] {
         let limit = limit(&store, "x", log("2/1h"));
         let free = limit.peek(key, 2).await;
-        assert!(free.source == Source::Store && free.is_allowed(), "{key}: {free:?}");
+        assert!(
+            free.source == Source::Store && free.is_allowed(),
+            "{key}: {free:?}"
+        );
         assert!(limit.acquire(key, 2).await.is_allowed(), "{key}");
         let denied = limit.peek(key, 1).await;
-        assert!(denied.source == Source::Store && denied.is_denied(), "{key}: {denied:?}");
-        assert!(denied.decision.retry_after() > Some(Duration::from_mins(1)), "{key}: {denied:?}");
+        assert!(
+            denied.source == Source::Store && denied.is_denied(),
+            "{key}: {denied:?}"
+        );
+        assert!(
+            denied.decision.retry_after() > Some(Duration::from_mins(1)),
+            "{key}: {denied:?}"
+        );
     }
     let stats = store.stats();
     assert_eq!((stats.opened, stats.connections), (0, 1), "{stats:?}");
@@ -175,29 +287,55 @@ async fn a_peek_needs_only_the_limits_own_key() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forbidden_key_is_reported_and_affects_no_other() {
     let server = Server::start(&[]);
-    let store = open_as(&server, "app", &["~tidegate:nodes", "~tidegate:fine:*", "+@all"]);
+    let store = open_as(
+        &server,
+        "app",
+        &["~tidegate:nodes", "~tidegate:fine:*", "+@all"],
+    );
     eventually("the store is reached", || store.health() == Health::Up);
-    let (fine, other) = (limit(&store, "fine", log("1000/1h")), limit(&store, "other", log("1000/1h")));
+    let (fine, other) = (
+        limit(&store, "fine", log("1000/1h")),
+        limit(&store, "other", log("1000/1h")),
+    );
     for _ in 0..20 {
         let (told, peeked) = (other.acquire("k", 1).await, other.peek("k", 1).await);
-        assert!(matches!(told.source, Source::Failed(StoreError::Forbidden(_))), "{told:?}");
-        assert!(matches!(peeked.source, Source::Failed(StoreError::Forbidden(_))), "{peeked:?}");
+        assert!(
+            matches!(told.source, Source::Failed(StoreError::Forbidden(_))),
+            "{told:?}"
+        );
+        assert!(
+            matches!(peeked.source, Source::Failed(StoreError::Forbidden(_))),
+            "{peeked:?}"
+        );
         assert_eq!(fine.acquire("k", 1).await.source, Source::Store);
     }
     let stats = store.stats();
-    assert_eq!((store.health(), stats.opened, stats.connections), (Health::Up, 0, 1), "{stats:?}");
+    assert_eq!(
+        (store.health(), stats.opened, stats.connections),
+        (Health::Up, 0, 1),
+        "{stats:?}"
+    );
     assert!(stats.errors_of("forbidden") >= 40, "{stats:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_command_of_one_limit_is_reported_and_affects_no_other() {
     let server = Server::start(&[]);
-    let rights: Vec<_> = NEEDED.into_iter().filter(|right| *right != "+getrange").collect();
+    let rights: Vec<_> = NEEDED
+        .into_iter()
+        .filter(|right| *right != "+getrange")
+        .collect();
     let store = open_as(&server, "app", &[&["~tidegate:*"], &rights[..]].concat());
     eventually("the store is reached", || store.health() == Health::Up);
-    let (long, short) = (limit(&store, "long", log("1000/1h")), limit(&store, "short", log("100/1h")));
+    let (long, short) = (
+        limit(&store, "long", log("1000/1h")),
+        limit(&store, "short", log("100/1h")),
+    );
     let told = long.acquire("k", 1).await;
-    assert!(matches!(told.source, Source::Failed(StoreError::Script(_))), "{told:?}");
+    assert!(
+        matches!(told.source, Source::Failed(StoreError::Script(_))),
+        "{told:?}"
+    );
     assert_eq!(short.acquire("k", 1).await.source, Source::Store);
     assert_eq!(store.stats().opened, 0);
 }
@@ -209,7 +347,10 @@ async fn a_user_who_may_run_no_scripts_cannot_use_the_store() {
     eventually("that is found out", || store.stats().opened > 0);
     let told = limit(&store, "x", log("100/1h")).acquire("k", 1).await;
     assert!(
-        matches!(told.source, Source::Failed(StoreError::NotPermitted(_) | StoreError::Down)),
+        matches!(
+            told.source,
+            Source::Failed(StoreError::NotPermitted(_) | StoreError::Down)
+        ),
         "{told:?}"
     );
     assert!(store.stats().errors_of("not-permitted") > 0);

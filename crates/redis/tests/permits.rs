@@ -20,10 +20,16 @@ impl Bench {
         let proxy = Proxy::before(server.port());
         let store = Store::open(&proxy.address()).expect("the address is well formed");
         eventually("the store is reached", || store.health() == Health::Up);
-        let policy = Concurrency::new(2).hold(Duration::from_hours(1)).expect("the hold is short");
+        let policy = Concurrency::new(2)
+            .hold(Duration::from_hours(1))
+            .expect("the hold is short");
         let limit = store.limit("jobs", Policy::from(policy)).deadline(PATIENCE);
         let limit = limit.build().expect("the policy can be shared");
-        Self { server, proxy, limit }
+        Self {
+            server,
+            proxy,
+            limit,
+        }
     }
 
     /// While the first request is in flight, the others gather for one call.
@@ -83,7 +89,9 @@ async fn a_release_whose_reply_is_lost_is_repeated_and_frees_no_other_permit() {
     let c = bench.limit.permit("k", 1).await.expect("there is room");
     assert!(bench.limit.permit("k", 1).await.is_err(), "three of two");
     drop((b, c));
-    eventually("nothing is left of permits that are all back", || bench.value() == Reply::Nil);
+    eventually("nothing is left of permits that are all back", || {
+        bench.value() == Reply::Nil
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -100,13 +108,18 @@ async fn a_renewal_whose_reply_is_lost_leaves_the_permits_to_their_holders() {
     bench.proxy.refuse(true);
     bench.cut();
     let (mut a, told) = renewal.await.expect("nobody panics");
-    assert!(told.is_err(), "the answer is lost, and nobody can be asked: {told:?}");
+    assert!(
+        told.is_err(),
+        "the answer is lost, and nobody can be asked: {told:?}"
+    );
     bench.proxy.refuse(false);
     assert_eq!(bench.free().await, 0);
     assert_eq!(a.renew().await, Ok(true), "they still are this holder's");
     drop(a);
     drop(b);
-    eventually("nothing is left of permits that are all back", || bench.value() == Reply::Nil);
+    eventually("nothing is left of permits that are all back", || {
+        bench.value() == Reply::Nil
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -115,17 +128,25 @@ async fn permits_dropped_while_the_store_is_down_are_given_back_when_it_is_up() 
     let (a, b) = bench.two().await;
     bench.proxy.refuse(true);
     bench.proxy.cut();
-    eventually("the store is down", || bench.limit.store().health() == Health::Down);
+    eventually("the store is down", || {
+        bench.limit.store().health() == Health::Down
+    });
     drop((a, b));
     bench.proxy.refuse(false);
-    eventually("nothing is left of permits that are all back", || bench.value() == Reply::Nil);
+    eventually("nothing is left of permits that are all back", || {
+        bench.value() == Reply::Nil
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dropping_a_permit_of_a_rate_limit_refunds_nothing() {
     let bench = Bench::start();
     let quota: Quota = "2/1h".parse().expect("the quota is well formed");
-    let rate = bench.limit.store().limit("rate", Policy::sliding_window(quota)).deadline(PATIENCE);
+    let rate = bench
+        .limit
+        .store()
+        .limit("rate", Policy::sliding_window(quota))
+        .deadline(PATIENCE);
     let rate = rate.build().expect("the policy can be shared");
     for _ in 0..2 {
         let mut permit = rate.permit("k", 1).await.expect("there is room");
@@ -133,5 +154,9 @@ async fn dropping_a_permit_of_a_rate_limit_refunds_nothing() {
     }
     assert!(rate.permit("k", 1).await.is_err());
     rate.store().close().await;
-    assert!(rate.store().stats().errors.iter().all(|&count| count == 0), "{:?}", rate.store().stats());
+    assert!(
+        rate.store().stats().errors.iter().all(|&count| count == 0),
+        "{:?}",
+        rate.store().stats()
+    );
 }

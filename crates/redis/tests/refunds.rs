@@ -19,7 +19,10 @@ fn log(text: &str) -> Policy {
 }
 
 fn permits(limit: u32, hold: Duration) -> Policy {
-    Concurrency::new(limit).hold(hold).expect("the hold is short").into()
+    Concurrency::new(limit)
+        .hold(hold)
+        .expect("the hold is short")
+        .into()
 }
 
 /// One policy of each algorithm, with windows that do not end within a test.
@@ -44,7 +47,11 @@ fn open(server: &Server) -> Store {
 }
 
 fn limit(store: &Store, name: &str, policy: Policy) -> SharedLimit {
-    store.limit(name, policy).deadline(PATIENCE).build().expect("the policy can be shared")
+    store
+        .limit(name, policy)
+        .deadline(PATIENCE)
+        .build()
+        .expect("the policy can be shared")
 }
 
 async fn refund(limit: &SharedLimit, key: &str, cost: u64) -> u64 {
@@ -61,14 +68,22 @@ async fn any_node_can_refund_and_a_refund_clears_the_remembered_denial() {
         let name = format!("l{at}");
         let (here, there) = (limit(&one, &name, policy), limit(&two, &name, policy));
         let whole = policy.limit();
-        // A leaky bucket delays, and denies only beyond its longest wait, so it admits one more than its limit.
-        let all = if policy.name() == "leaky-bucket" { whole + 1 } else { whole };
+        // A leaky bucket delays, and denies only beyond its longest wait, so it admits one more
+        // than its limit.
+        let all = if policy.name() == "leaky-bucket" {
+            whole + 1
+        } else {
+            whole
+        };
         for _ in 0..all {
             assert!(here.acquire("k", 1).await.is_allowed(), "{policy:?}");
         }
         assert!(here.acquire("k", 1).await.is_denied(), "{policy:?}");
         refund(&here, "k", 3).await;
-        assert!(here.acquire("k", 2).await.is_allowed(), "{policy:?}: the denial is forgotten");
+        assert!(
+            here.acquire("k", 2).await.is_allowed(),
+            "{policy:?}: the denial is forgotten"
+        );
         let left = refund(&there, "k", u64::MAX).await;
         assert_eq!(left, whole, "{policy:?}: all is back, and no more than all");
         assert!(here.acquire("k", whole).await.is_allowed(), "{policy:?}");
@@ -88,7 +103,10 @@ async fn a_node_that_remembers_a_denial_notices_the_refund_at_another_node() {
     assert_eq!(refund(&here, "a", 5).await, 5);
     let begun = tokio::time::Instant::now();
     while there.acquire("a", 1).await.decision.is_denied() {
-        assert!(begun.elapsed() < PATIENCE, "the denial is remembered for a year");
+        assert!(
+            begun.elapsed() < PATIENCE,
+            "the denial is remembered for a year"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -103,7 +121,9 @@ async fn permits_granted_without_the_store_are_refunded_in_memory() {
     );
     assert!(jobs.acquire("k", 3).await.is_allowed() && rate.acquire("k", 40).await.is_allowed());
     server.kill();
-    eventually("the store is found to be down", || store.health() == Health::Down);
+    eventually("the store is found to be down", || {
+        store.health() == Health::Down
+    });
     assert!(jobs.acquire("k", 2).await.is_allowed());
     let here = rate.refund("k", 5).await.expect("it is decided in memory");
     assert!(matches!(here.source, Source::Local(_)), "{here:?}");

@@ -1,24 +1,39 @@
-//! Nodes with different rules for one limit: what they admit together, and what they know of each other.
+//! Nodes with different rules for one limit: what they admit together, and what they know of each
+//! other.
 #![cfg(feature = "servers")]
 
 use std::time::Duration;
 
 use tidegate_core::{Policy, algorithm::Concurrency};
-use tidegate_redis::{Corrected, Correction, Mode, OnError, Part, Reserved, SharedLimit, Source, Store};
+use tidegate_redis::{
+    Corrected, Correction, Mode, OnError, Part, Reserved, SharedLimit, Source, Store,
+};
 use tidegate_redis_servers::{Cluster, PATIENCE, Server, eventually};
 
 /// A rule: the mode and the policy.
 type Rule = (Mode, &'static str);
 
 fn node(address: &str, name: &str, (mode, policy): Rule, announced: bool) -> SharedLimit {
-    of(address, name, (mode, policy.parse().expect("the policy is well formed")), announced)
+    of(
+        address,
+        name,
+        (mode, policy.parse().expect("the policy is well formed")),
+        announced,
+    )
 }
 
 fn of(address: &str, name: &str, (mode, policy): (Mode, Policy), announced: bool) -> SharedLimit {
     let address = address.parse().expect("the address is well formed");
     let store = Store::named(address, "tidegate", name).expect("the prefix is a word");
-    let limit = store.limit("x", policy).mode(mode).on_error(OnError::Closed).deadline(PATIENCE);
-    limit.announced(announced).build().expect("the policy can be shared")
+    let limit = store
+        .limit("x", policy)
+        .mode(mode)
+        .on_error(OnError::Closed)
+        .deadline(PATIENCE);
+    limit
+        .announced(announced)
+        .build()
+        .expect("the policy can be shared")
 }
 
 /// With a hash tag and without.
@@ -37,13 +52,18 @@ async fn admitted(limit: &SharedLimit, most: usize, in_batches: bool) -> usize {
             }
             told
         };
-        assert!(told.iter().all(|told| !matches!(told.source, Source::Failed(_))), "{told:?}");
+        assert!(
+            told.iter()
+                .all(|told| !matches!(told.source, Source::Failed(_))),
+            "{told:?}"
+        );
         admitted += told.iter().filter(|told| told.is_allowed()).count();
     }
     admitted
 }
 
-/// How much three nodes admit together while the rule changes: one with the former rule, two with the new one.
+/// How much three nodes admit together while the rule changes: one with the former rule, two with
+/// the new one.
 async fn in_all(former: Rule, new: Rule, announced: bool) -> usize {
     let server = Server::start(&[]);
     in_all_at(&server.address(), former, new, announced).await
@@ -62,16 +82,40 @@ async fn in_all_at(address: &str, former: Rule, new: Rule, announced: bool) -> u
     all
 }
 
-/// Windows that do not end within a test, and the least that the nodes admit together. A bucket with another rate is the same key: a
-/// unit of the slower rule takes all of the faster one's.
+/// Windows that do not end within a test, and the least that the nodes admit together. A bucket
+/// with another rate is the same key: a unit of the slower rule takes all of the faster one's.
 const CHANGES: [(Rule, Rule, usize); 8] = [
     ((Mode::Exact, "100/1h"), (Mode::Exact, "100/2h"), 100),
-    ((Mode::Exact, "100/1h"), (Mode::Exact, "sliding-log 100/1h"), 100),
-    ((Mode::Exact, "sliding-log 100/1h"), (Mode::Leased, "fixed-window:first-hit=true 100/366d"), 100),
-    ((Mode::Leased, "100/1h"), (Mode::Exact, "token-bucket 100/366d"), 95),
-    ((Mode::Exact, "token-bucket 100/1h"), (Mode::Exact, "token-bucket 100/50d"), 61),
-    ((Mode::Exact, "token-bucket 100/50d"), (Mode::Leased, "token-bucket 100/366d"), 61),
-    ((Mode::Exact, "token-bucket 100/366d"), (Mode::Exact, "100/1h"), 100),
+    (
+        (Mode::Exact, "100/1h"),
+        (Mode::Exact, "sliding-log 100/1h"),
+        100,
+    ),
+    (
+        (Mode::Exact, "sliding-log 100/1h"),
+        (Mode::Leased, "fixed-window:first-hit=true 100/366d"),
+        100,
+    ),
+    (
+        (Mode::Leased, "100/1h"),
+        (Mode::Exact, "token-bucket 100/366d"),
+        95,
+    ),
+    (
+        (Mode::Exact, "token-bucket 100/1h"),
+        (Mode::Exact, "token-bucket 100/50d"),
+        61,
+    ),
+    (
+        (Mode::Exact, "token-bucket 100/50d"),
+        (Mode::Leased, "token-bucket 100/366d"),
+        61,
+    ),
+    (
+        (Mode::Exact, "token-bucket 100/366d"),
+        (Mode::Exact, "100/1h"),
+        100,
+    ),
     ((Mode::Exact, "100/1h"), (Mode::Leased, "100/1h"), 95),
 ];
 
@@ -89,7 +133,10 @@ async fn a_roll_out_of_another_window_algorithm_or_mode_is_never_over() {
 async fn rules_that_are_not_announced_admit_the_larger_of_one_form_and_the_sum_of_two() {
     let exact = |policy| (Mode::Exact, policy);
     let all = in_all(exact("100/1h"), exact("150/1h"), false).await;
-    assert_eq!(all, 150, "the window and the algorithm stay, so the key does");
+    assert_eq!(
+        all, 150,
+        "the window and the algorithm stay, so the key does"
+    );
     let all = in_all(exact("100/1h"), exact("100/2h"), false).await;
     assert_eq!(all, 200, "each rule admits its own limit, and no more");
 }
@@ -98,12 +145,22 @@ async fn rules_that_are_not_announced_admit_the_larger_of_one_form_and_the_sum_o
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn permits_admit_the_larger_limit_and_what_another_algorithm_admits_on_top() {
     let permits = |limit, hours| -> Policy {
-        let policy = Concurrency::new(limit).hold(Duration::from_hours(hours)).expect("the hold is short");
+        let policy = Concurrency::new(limit)
+            .hold(Duration::from_hours(hours))
+            .expect("the hold is short");
         policy.into()
     };
-    for (new, sum) in [(permits(150, 2), 150), ("100/1h".parse().expect("it is well formed"), 200)] {
+    for (new, sum) in [
+        (permits(150, 2), 150),
+        ("100/1h".parse().expect("it is well formed"), 200),
+    ] {
         let server = Server::start(&[]);
-        let one = of(&server.address(), "one", (Mode::Exact, permits(100, 1)), true);
+        let one = of(
+            &server.address(),
+            "one",
+            (Mode::Exact, permits(100, 1)),
+            true,
+        );
         let two = of(&server.address(), "two", (Mode::Exact, new), true);
         let mut all = admitted(&one, 60, false).await + admitted(&two, 200, false).await;
         all += admitted(&one, 200, true).await + admitted(&two, 200, true).await;
@@ -131,7 +188,11 @@ async fn a_roll_out_in_a_cluster_is_never_over_with_a_hash_tag_and_without() {
         assert!((95..=100).contains(&all), "{key}: {all}");
         assert!(three.peek(key, 1).await.is_denied());
         // What the new rule denied came back to the former one's key.
-        assert_eq!(one.peek(key, 0).await.decision.remaining(), 100 - all as u64, "{key}");
+        assert_eq!(
+            one.peek(key, 0).await.decision.remaining(),
+            100 - all as u64,
+            "{key}"
+        );
     }
 }
 
@@ -142,18 +203,44 @@ async fn reservations_follow_both_rules() {
     assert_eq!(admitted(&one, 60, false).await, 60);
     let two = node(&server.address(), "two", CHANGES[0].1, true);
     let reserve = async |random, cost| {
-        let part = (Part { limit: &two, key: b"hot", cost }, false);
-        let told = two.store().reserve(random, &[part], b"text", Duration::from_hours(1), 10).await;
-        let Ok(Reserved::Decided(id, decisions)) = told else { panic!("{told:?}") };
+        let part = (
+            Part {
+                limit: &two,
+                key: b"hot",
+                cost,
+            },
+            false,
+        );
+        let told = two
+            .store()
+            .reserve(random, &[part], b"text", Duration::from_hours(1), 10)
+            .await;
+        let Ok(Reserved::Decided(id, decisions)) = told else {
+            panic!("{told:?}")
+        };
         (id, decisions[0])
     };
-    assert!(reserve(1, 41).await.1.is_denied(), "the former rule has 40 left");
+    assert!(
+        reserve(1, 41).await.1.is_denied(),
+        "the former rule has 40 left"
+    );
     let (id, decision) = reserve(2, 40).await;
     assert!(decision.is_allowed());
     assert!(one.acquire("hot", 1).await.is_denied());
-    let correction = Correction { at: 0, limit: &two, key: b"hot", actual: 10 };
-    assert_eq!(two.store().settle(id, &[correction]).await, Ok(Corrected::Now(vec![40])));
-    assert!(one.acquire("hot", 1).await.is_denied(), "the former rule keeps the estimate");
+    let correction = Correction {
+        at: 0,
+        limit: &two,
+        key: b"hot",
+        actual: 10,
+    };
+    assert_eq!(
+        two.store().settle(id, &[correction]).await,
+        Ok(Corrected::Now(vec![40]))
+    );
+    assert!(
+        one.acquire("hot", 1).await.is_denied(),
+        "the former rule keeps the estimate"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -161,34 +248,69 @@ async fn charges_looks_and_joint_decisions_follow_both_rules() {
     let server = Server::start(&[]);
     let one = node(&server.address(), "one", (Mode::Exact, "100/1h"), true);
     assert_eq!(admitted(&one, 50, false).await, 50);
-    let two = node(&server.address(), "two", (Mode::Exact, "sliding-log 100/1h"), true);
+    let two = node(
+        &server.address(),
+        "two",
+        (Mode::Exact, "sliding-log 100/1h"),
+        true,
+    );
     assert!(two.charge("hot", 40).await.is_allowed());
-    assert_eq!(one.peek("hot", 0).await.decision.remaining(), 10, "the former rule counts the charge");
+    assert_eq!(
+        one.peek("hot", 0).await.decision.remaining(),
+        10,
+        "the former rule counts the charge"
+    );
     assert!(two.peek("hot", 11).await.is_denied() && two.peek("hot", 10).await.is_allowed());
-    let other = two.store().limit("y", "100/1h".parse::<Policy>().expect("it is well formed"));
-    let other = other.on_error(OnError::Closed).deadline(PATIENCE).build().expect("it can be shared");
+    let other = two
+        .store()
+        .limit("y", "100/1h".parse::<Policy>().expect("it is well formed"));
+    let other = other
+        .on_error(OnError::Closed)
+        .deadline(PATIENCE)
+        .build()
+        .expect("it can be shared");
     let ask = async |cost| {
-        let parts = [(&two, cost), (&other, 1)].map(|(limit, cost)| Part { limit, key: b"hot", cost });
-        two.store().acquire_all(&parts).await.expect("the keys have no slots")
+        let parts = [(&two, cost), (&other, 1)].map(|(limit, cost)| Part {
+            limit,
+            key: b"hot",
+            cost,
+        });
+        two.store()
+            .acquire_all(&parts)
+            .await
+            .expect("the keys have no slots")
     };
     let told = ask(11).await;
     assert!(told[0].is_denied() && told[1].is_allowed(), "{told:?}");
     let told = ask(10).await;
     assert!(told[0].is_allowed() && told[1].is_allowed(), "{told:?}");
-    assert_eq!(other.peek("hot", 0).await.decision.remaining(), 99, "the denial took nothing");
+    assert_eq!(
+        other.peek("hot", 0).await.decision.remaining(),
+        99,
+        "the denial took nothing"
+    );
     assert!(one.acquire("hot", 1).await.is_denied());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_know_each_others_rules_and_the_former_one_ends() {
     let server = Server::start(&[]);
-    let one = node(&server.address(), "one", (Mode::Exact, "sliding-log 5/1h"), true);
+    let one = node(
+        &server.address(),
+        "one",
+        (Mode::Exact, "sliding-log 5/1h"),
+        true,
+    );
     assert_eq!(admitted(&one, 10, false).await, 5);
     let two = node(&server.address(), "two", (Mode::Exact, "5/1s"), true);
     assert!(two.acquire("hot", 1).await.is_denied());
     let differing = |limit: &SharedLimit| limit.store().differing_rules();
-    eventually("both know", || differing(&one).len() + differing(&two).len() == 2);
-    let [found] = &differing(&one)[..] else { panic!("there is one") };
+    eventually("both know", || {
+        differing(&one).len() + differing(&two).len() == 2
+    });
+    let [found] = &differing(&one)[..] else {
+        panic!("there is one")
+    };
     assert_eq!((&*found.limit, &*found.node), ("x", "two"));
     assert!(
         found.here.starts_with("sliding-log 5/1h;exact;") && found.there.contains("5/1s;exact;"),
@@ -209,12 +331,23 @@ async fn nodes_know_each_others_rules_and_the_former_one_ends() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_does_not_report_its_own_former_rule() {
     let server = Server::start(&[]);
-    let one = node(&server.address(), "one", (Mode::Exact, "fixed-window 5/1h"), true);
+    let one = node(
+        &server.address(),
+        "one",
+        (Mode::Exact, "fixed-window 5/1h"),
+        true,
+    );
     assert_eq!(admitted(&one, 10, false).await, 5);
     let store = one.store().clone();
     drop(one);
-    let policy = "fixed-window 9/1h".parse::<Policy>().expect("it is well formed");
-    let limit = store.limit("x", policy).on_error(OnError::Closed).deadline(PATIENCE).announced(true);
+    let policy = "fixed-window 9/1h"
+        .parse::<Policy>()
+        .expect("it is well formed");
+    let limit = store
+        .limit("x", policy)
+        .on_error(OnError::Closed)
+        .deadline(PATIENCE)
+        .announced(true);
     let limit = limit.build().expect("it can be shared");
     // It decides only when it knows the rules.
     assert!(limit.acquire("hot", 1).await.is_allowed());

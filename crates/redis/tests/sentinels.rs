@@ -7,8 +7,15 @@ use tidegate_redis_servers::{PATIENCE, Sentinel, Server, eventually};
 
 async fn ask(store: &Store, mode: Mode) -> SharedDecision {
     let quota: Quota = "6/366d".parse().expect("the quota is well formed");
-    let limit = store.limit("x", Policy::fixed_window(quota)).mode(mode).deadline(PATIENCE);
-    limit.build().expect("the policy can be shared").acquire("k", 1).await
+    let limit = store
+        .limit("x", Policy::fixed_window(quota))
+        .mode(mode)
+        .deadline(PATIENCE);
+    limit
+        .build()
+        .expect("the policy can be shared")
+        .acquire("k", 1)
+        .await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -16,7 +23,10 @@ async fn sentinels_and_the_master_get_different_passwords() {
     let master = Server::start(&["--requirepass", "masters"]);
     let sentinel = Sentinel::watch_with_password(&master, 0, "sent/inels");
     let open = |options: &str| {
-        let address = format!("redis+sentinel://:masters@127.0.0.1:{}/main{options}", sentinel.port());
+        let address = format!(
+            "redis+sentinel://:masters@127.0.0.1:{}/main{options}",
+            sentinel.port()
+        );
         Store::open(&address).expect("the address is well formed")
     };
     for options in [
@@ -33,6 +43,9 @@ async fn sentinels_and_the_master_get_different_passwords() {
     for options in ["", "?sentinel_password=masters"] {
         let store = open(options);
         let answer = ask(&store, Mode::Exact).await;
-        assert!(matches!(answer.source, Source::Local(_)), "{options}: {answer:?}");
+        assert!(
+            matches!(answer.source, Source::Local(_)),
+            "{options}: {answer:?}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! The Tidegate server: limits for programs in any language, over HTTP, the Redis protocol, gRPC and
-//! HAProxy's SPOP.
+//! The Tidegate server: limits for programs in any language, over HTTP, the Redis protocol, gRPC
+//! and HAProxy's SPOP.
 //!
 //! ```text
 //! listen ─► edges: HTTP, RESP, gRPC, SPOP ─┬─► decide: service ─► limits ─┬─ memory ─► tidegate-limiter
@@ -20,8 +20,8 @@
 //! | `observe` | metrics, history, heavy keys, traces, telemetry |
 //! | `rules` | parses, checks and replaces the rules file |
 //!
-//! An algorithm decides; this crate only finds the limit that a request names and asks it. [`Server`] connects the parts, and
-//! `tidegate serve` is its command line.
+//! An algorithm decides; this crate only finds the limit that a request names and asks it.
+//! [`Server`] connects the parts, and `tidegate serve` is its command line.
 //!
 //! ```
 //! use tidegate_server::{Options, Order, Server};
@@ -38,7 +38,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#![allow(clippy::must_use_candidate, clippy::return_self_not_must_use, reason = "the command is the caller")]
+#![allow(
+    clippy::must_use_candidate,
+    clippy::return_self_not_must_use,
+    reason = "the command is the caller"
+)]
 
 mod control;
 pub mod decide;
@@ -51,7 +55,8 @@ mod serve;
 
 pub use control::flow::PushError;
 pub use decide::{
-    counts, descriptors, limits, observers::DecisionObservers, reservations, service, shared, throttle,
+    counts, descriptors, limits, observers::DecisionObservers, reservations, service, shared,
+    throttle,
 };
 pub use edges::{http, resp};
 pub use listen::{

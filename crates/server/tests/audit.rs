@@ -31,7 +31,10 @@ fn audited(name: &str, store: Option<&str>) -> (Running, PathBuf) {
 
 /// The actions that the server shows, the oldest first, without their times.
 fn shown(server: &Running) -> Vec<Value> {
-    let mut actions = server.get("/v1/audit").json()["actions"].as_array().unwrap().clone();
+    let mut actions = server.get("/v1/audit").json()["actions"]
+        .as_array()
+        .unwrap()
+        .clone();
     actions.reverse();
     for action in &mut actions {
         action.as_object_mut().unwrap().remove("time_ms");
@@ -41,7 +44,10 @@ fn shown(server: &Running) -> Vec<Value> {
 
 fn written(file: &PathBuf) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
-    let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     for action in &mut lines {
         action.as_object_mut().unwrap().remove("time_ms");
     }
@@ -51,18 +57,26 @@ fn written(file: &PathBuf) -> Vec<Value> {
 #[test]
 fn each_action_is_shown_and_written_once() {
     let (server, file) = audited("audit", None);
-    let by =
-        |action: &str| json!({"client": "local client", "action": action, "limit": "logins", "key": "eve"});
+    let by = |action: &str| json!({"client": "local client", "action": action, "limit": "logins", "key": "eve"});
     let with = |mut action: Value, more: Value| {
-        action.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        action
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         action
     };
     let block = r#"{"limit":"logins","key":"eve","for":"10m","note":"tries passwords"}"#;
     for (path, body) in [
         ("/v1/block", block),
         ("/v1/unblock", KEY),
-        ("/v1/override", r#"{"limit":"logins","key":"eve","quota":"9/1h"}"#),
-        ("/v1/override", r#"{"limit":"logins","key":"eve","end":true}"#),
+        (
+            "/v1/override",
+            r#"{"limit":"logins","key":"eve","quota":"9/1h"}"#,
+        ),
+        (
+            "/v1/override",
+            r#"{"limit":"logins","key":"eve","end":true}"#,
+        ),
         ("/v1/reset", KEY),
         ("/v1/refund", r#"{"limit":"logins","key":"eve","cost":2}"#),
         ("/v1/reset", r#"{"limit":"logins"}"#),
@@ -71,7 +85,10 @@ fn each_action_is_shown_and_written_once() {
         assert_eq!(server.post(path, body).status, 200, "{path} {body}");
     }
     let mut expected = vec![
-        with(by("block"), json!({"for_ms": 600_000, "note": "tries passwords"})),
+        with(
+            by("block"),
+            json!({"for_ms": 600_000, "note": "tries passwords"}),
+        ),
         by("unblock"),
         with(by("override"), json!({"value": "9/1h"})),
         by("end-override"),
@@ -103,39 +120,63 @@ fn each_action_is_shown_and_written_once() {
     assert_eq!(shown(&server), expected);
 
     // Other ways to change something: the rules file, and rules for programs.
-    let version = server.get("/v1/rules/file").json()["version"].as_str().unwrap().to_owned();
-    let saved =
-        server.post(&format!("/v1/rules/save?version={version}"), "limits: [{name: logins, limit: 4/1h}]");
+    let version = server.get("/v1/rules/file").json()["version"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let saved = server.post(
+        &format!("/v1/rules/save?version={version}"),
+        "limits: [{name: logins, limit: 4/1h}]",
+    );
     assert_eq!(saved.status, 200);
     let pushed = server.post("/v1/flow/rules", r#"{"app":"shop","rules":"flow: []"}"#);
     assert_eq!(pushed.status, 200);
     let previous = server.get("/v1/audit").json()["actions"][1]["value"].clone();
-    assert!(previous.as_str().unwrap().ends_with("rules.yaml.previous"), "{previous}");
+    assert!(
+        previous.as_str().unwrap().ends_with("rules.yaml.previous"),
+        "{previous}"
+    );
     expected.extend([
         json!({"client": "local client", "action": "save", "value": previous}),
         json!({"client": "local client", "action": "push", "value": "shop"}),
     ]);
     assert_eq!(shown(&server), expected);
 
-    // What changes nothing is no action: neither what was refused, nor what was already so, nor a permit that comes back.
+    // What changes nothing is no action: neither what was refused, nor what was already so, nor a
+    // permit that comes back.
     for (path, body, status) in [
         ("/v1/unblock", KEY, 200),
-        ("/v1/override", r#"{"limit":"logins","key":"eve","end":true}"#, 200),
+        (
+            "/v1/override",
+            r#"{"limit":"logins","key":"eve","end":true}"#,
+            200,
+        ),
         ("/v1/block", r#"{"limit":"no-such-limit","key":"eve"}"#, 404),
-        ("/v1/override", r#"{"limit":"logins","key":"eve","quota":"many"}"#, 400),
+        (
+            "/v1/override",
+            r#"{"limit":"logins","key":"eve","quota":"many"}"#,
+            400,
+        ),
         ("/v1/acquire", KEY, 200),
     ] {
         assert_eq!(server.post(path, body).status, status, "{path} {body}");
     }
     assert_eq!(shown(&server), expected);
 
-    eventually("all lines are written", || written(&file).len() == expected.len());
+    eventually("all lines are written", || {
+        written(&file).len() == expected.len()
+    });
     assert_eq!(written(&file), expected);
-    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(
+        std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
     // A file that was moved away is created again.
     std::fs::rename(&file, file.with_extension("1")).unwrap();
     server.post("/v1/block", KEY);
-    eventually("the new file has the new line", || written(&file).len() == 1);
+    eventually("the new file has the new line", || {
+        written(&file).len() == 1
+    });
     assert_eq!(written(&file.with_extension("1")), expected);
 }
 
@@ -143,11 +184,27 @@ fn each_action_is_shown_and_written_once() {
 fn actions_in_the_store_are_recorded_where_they_are_made() {
     let store = Server::start(&[]);
     let (server, file) = audited("audit-store", Some(&store.address()));
-    assert_eq!(server.post("/v1/block", r#"{"limit":"logins","key":"eve","note":"abuse"}"#).status, 200);
+    assert_eq!(
+        server
+            .post(
+                "/v1/block",
+                r#"{"limit":"logins","key":"eve","note":"abuse"}"#
+            )
+            .status,
+        200
+    );
     assert_eq!(server.resp("UNBLOCK logins eve"), "1");
-    assert_eq!(server.post("/v1/refund", r#"{"limit":"logins","key":"eve"}"#).status, 200);
+    assert_eq!(
+        server
+            .post("/v1/refund", r#"{"limit":"logins","key":"eve"}"#)
+            .status,
+        200
+    );
     server.resp("REFUND logins eve 1");
-    let actions: Vec<Value> = shown(&server).into_iter().map(|action| action["action"].clone()).collect();
+    let actions: Vec<Value> = shown(&server)
+        .into_iter()
+        .map(|action| action["action"].clone())
+        .collect();
     assert_eq!(actions, ["block", "unblock", "refund", "refund"]);
     eventually("all lines are written", || written(&file).len() == 4);
 }
@@ -157,28 +214,50 @@ fn a_page_shows_the_actions_and_a_name_cannot_change_it() {
     let (server, _) = audited("audit-page", None);
     let page = || Http::connect(server.admin).send("GET", "/audit", "").body;
     assert!(page().contains("No operator has changed anything"));
-    server
-        .post("/v1/block", r#"{"limit":"logins","key":"<script>alert(1)</script>","for":"1h","note":"<b>"}"#);
+    server.post(
+        "/v1/block",
+        r#"{"limit":"logins","key":"<script>alert(1)</script>","for":"1h","note":"<b>"}"#,
+    );
     let shown = page();
     assert!(
         shown.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !shown.contains("<script>alert"),
         "{shown}"
     );
-    assert!(shown.contains("&lt;b&gt;") && shown.contains("1\u{a0}h 0\u{a0}min"), "{shown}");
+    assert!(
+        shown.contains("&lt;b&gt;") && shown.contains("1\u{a0}h 0\u{a0}min"),
+        "{shown}"
+    );
 }
 
 #[test]
 fn a_file_that_cannot_be_written_is_an_error_at_the_start() {
-    let options = Options { audit: Some("/nowhere/audit.jsonl".into()), ..Options::default() };
-    let error = Running::try_start_at(options, Nanos::ZERO).err().expect("the server does not start");
-    assert!(error.contains("--audit /nowhere/audit.jsonl: cannot append to it: No such file"), "{error}");
+    let options = Options {
+        audit: Some("/nowhere/audit.jsonl".into()),
+        ..Options::default()
+    };
+    let error = Running::try_start_at(options, Nanos::ZERO)
+        .err()
+        .expect("the server does not start");
+    assert!(
+        error.contains("--audit /nowhere/audit.jsonl: cannot append to it: No such file"),
+        "{error}"
+    );
 }
 
-/// The members of the answer to a GET, without the time since when an order is in force, which must be there.
+/// The members of the answer to a GET, without the time since when an order is in force, which must
+/// be there.
 fn orders(server: &Running, path: &str, name: &str) -> Vec<Value> {
     let mut orders = server.get(path).json()[name].as_array().unwrap().clone();
     for order in &mut orders {
-        assert!(order.as_object_mut().unwrap().remove("since_ms").unwrap().is_u64(), "{path}");
+        assert!(
+            order
+                .as_object_mut()
+                .unwrap()
+                .remove("since_ms")
+                .unwrap()
+                .is_u64(),
+            "{path}"
+        );
     }
     orders
 }
@@ -189,14 +268,29 @@ fn blocks_and_overrides_are_listed_while_they_are_in_force() {
     for (name, address) in [("orders", None), ("orders-store", Some(store.address()))] {
         let (server, _) = audited(name, address.as_deref());
         for (path, body) in [
-            ("/v1/block", r#"{"limit":"logins","key":"eve","note":"tries passwords"}"#),
-            ("/v1/block", r#"{"limit":"logins","key":"mallory","for":"1h"}"#),
+            (
+                "/v1/block",
+                r#"{"limit":"logins","key":"eve","note":"tries passwords"}"#,
+            ),
+            (
+                "/v1/block",
+                r#"{"limit":"logins","key":"mallory","for":"1h"}"#,
+            ),
             ("/v1/block", r#"{"limit":"logins","key":"trent"}"#),
             ("/v1/block", r#"{"limit":"seats","key":"eve"}"#),
             ("/v1/unblock", r#"{"limit":"logins","key":"trent"}"#),
-            ("/v1/override", r#"{"limit":"logins","key":"bob","quota":"9/1m"}"#),
-            ("/v1/override", r#"{"limit":"logins","key":"carol","quota":"8/1m"}"#),
-            ("/v1/override", r#"{"limit":"logins","key":"carol","end":true}"#),
+            (
+                "/v1/override",
+                r#"{"limit":"logins","key":"bob","quota":"9/1m"}"#,
+            ),
+            (
+                "/v1/override",
+                r#"{"limit":"logins","key":"carol","quota":"8/1m"}"#,
+            ),
+            (
+                "/v1/override",
+                r#"{"limit":"logins","key":"carol","end":true}"#,
+            ),
         ] {
             assert_eq!(server.post(path, body).status, 200, "{path} {body}");
         }
@@ -210,7 +304,10 @@ fn blocks_and_overrides_are_listed_while_they_are_in_force() {
         assert_eq!(blocks[1]["key"], "mallory", "{name}");
         // Only the store's clock goes on by itself.
         let now = server.clock.now().get() / 1_000_000;
-        assert!(address.is_some() || end == now + hour, "{name}: {end} {now}");
+        assert!(
+            address.is_some() || end == now + hour,
+            "{name}: {end} {now}"
+        );
         assert_eq!(orders(&server, "/v1/blocks", "blocks").len(), 3, "{name}");
         let overrides = orders(&server, "/v1/overrides", "overrides");
         let expected = json!({
@@ -230,7 +327,11 @@ limits:
     let server = Running::with_rules_and("explain", RULES, |options| {
         options.trace_keys = Some("100%".parse().unwrap());
     });
-    let told = |key: &str| server.get(&format!("/v1/explain?limit=logins&key={key}")).json();
+    let told = |key: &str| {
+        server
+            .get(&format!("/v1/explain?limit=logins&key={key}"))
+            .json()
+    };
     let take = |key: &str, cost: u32| {
         let body = format!(r#"{{"limit":"logins","key":"{key}","cost":{cost}}}"#);
         server.post("/v1/acquire", &body).status
@@ -240,8 +341,19 @@ limits:
         (&fresh["allowed"], &fresh["reason"], &fresh["mend"]),
         (&json!(true), &Value::Null, &Value::Null)
     );
-    assert_eq!((fresh["recent"].clone(), &fresh["rule_from"]), (json!([]), &json!("limit")));
-    assert_eq!([take("eve", 2), take("eve", 1), take("eve", 1), take("alice", 1)], [200, 200, 429, 200]);
+    assert_eq!(
+        (fresh["recent"].clone(), &fresh["rule_from"]),
+        (json!([]), &json!("limit"))
+    );
+    assert_eq!(
+        [
+            take("eve", 2),
+            take("eve", 1),
+            take("eve", 1),
+            take("alice", 1)
+        ],
+        [200, 200, 429, 200]
+    );
     let used = told("eve");
     assert_eq!(
         (&used["allowed"], &used["reason"], &used["remaining"]),
@@ -251,12 +363,25 @@ limits:
         used["retry_after_ms"].as_u64().unwrap() > 3_000_000
             && used["rule"].as_str().unwrap().contains("3/1h")
     );
-    let recent: Vec<_> =
-        used["recent"].as_array().unwrap().iter().map(|one| (&one["cost"], &one["verdict"])).collect();
+    let recent: Vec<_> = used["recent"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| (&one["cost"], &one["verdict"]))
+        .collect();
     let expected = [(1, "denied"), (1, "admitted"), (2, "admitted")]
         .map(|(cost, verdict)| (json!(cost), json!(verdict)));
-    assert_eq!(recent, expected.iter().map(|(cost, verdict)| (cost, verdict)).collect::<Vec<_>>());
-    server.post("/v1/override", r#"{"limit":"logins","key":"eve","quota":"9/1h","note":"a partner"}"#);
+    assert_eq!(
+        recent,
+        expected
+            .iter()
+            .map(|(cost, verdict)| (cost, verdict))
+            .collect::<Vec<_>>()
+    );
+    server.post(
+        "/v1/override",
+        r#"{"limit":"logins","key":"eve","quota":"9/1h","note":"a partner"}"#,
+    );
     let own = told("eve");
     assert_eq!(
         (&own["allowed"], &own["rule_from"], &own["limit"]),
@@ -268,14 +393,29 @@ limits:
     );
     server.post("/v1/block", r#"{"limit":"logins","key":"eve","for":"1h"}"#);
     let blocked = told("eve");
-    assert_eq!((&blocked["reason"], &blocked["block"]["key"]), (&json!("blocked"), &json!("eve")));
-    assert_eq!(blocked["mend"], "the end of the block: tidegate unblock logins eve");
+    assert_eq!(
+        (&blocked["reason"], &blocked["block"]["key"]),
+        (&json!("blocked"), &json!("eve"))
+    );
+    assert_eq!(
+        blocked["mend"],
+        "the end of the block: tidegate unblock logins eve"
+    );
     assert_eq!(told("bob")["rule_from"], "overrides");
     let listed = told("mallory");
     assert_eq!(listed["reason"], "deny-listed");
-    assert!(listed["mend"].as_str().unwrap().contains("`deny` list of `logins`"), "{listed}");
+    assert!(
+        listed["mend"]
+            .as_str()
+            .unwrap()
+            .contains("`deny` list of `logins`"),
+        "{listed}"
+    );
     let global = server.get("/v1/explain?limit=everyone").json();
-    assert_eq!((&global["allowed"], &global["key"]), (&json!(true), &json!("")));
+    assert_eq!(
+        (&global["allowed"], &global["key"]),
+        (&json!(true), &json!(""))
+    );
 }
 
 #[test]
@@ -295,9 +435,16 @@ fn a_file_system_that_hangs_stops_no_action() {
 
     let hung = file.with_extension("hung");
     std::fs::rename(&file, &hung).unwrap();
-    let its = std::fs::OpenOptions::new().read(true).write(true).open(&hung).unwrap();
+    let its = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&hung)
+        .unwrap();
     server.stop();
     let lines = written(&file).len();
-    assert!((WAITING - 1..=WAITING).contains(&lines), "{lines} actions waited");
+    assert!(
+        (WAITING - 1..=WAITING).contains(&lines),
+        "{lines} actions waited"
+    );
     drop(its);
 }

@@ -1,4 +1,5 @@
-//! Limits that share the memory of a server: it moves to those in use, and no key gets a fresh allowance.
+//! Limits that share the memory of a server: it moves to those in use, and no key gets a fresh
+//! allowance.
 
 mod harness;
 
@@ -14,8 +15,16 @@ const MEMORY: u64 = 8 << 20;
 fn sharing(name: &str, limits: usize) -> (Running, std::path::PathBuf) {
     let path = scratch(name).join("rules.yaml");
     let limit = |at| format!("  - {{name: l{at}, limit: 1/1h, algorithm: fixed-window}}\n");
-    std::fs::write(&path, format!("limits:\n{}", (0..limits).map(limit).collect::<String>())).unwrap();
-    let options = Options { rules: Some(path.clone()), max_memory: Some(MEMORY), ..Options::default() };
+    std::fs::write(
+        &path,
+        format!("limits:\n{}", (0..limits).map(limit).collect::<String>()),
+    )
+    .unwrap();
+    let options = Options {
+        rules: Some(path.clone()),
+        max_memory: Some(MEMORY),
+        ..Options::default()
+    };
     (Running::start(options), path)
 }
 
@@ -23,16 +32,27 @@ fn sharing(name: &str, limits: usize) -> (Running, std::path::PathBuf) {
 fn numbers(server: &Running, name: &str) -> Vec<(String, u64)> {
     let text = server.get("/metrics").body;
     let start = format!("tidegate_{name}{{limit=\"");
-    let of_limit = text.lines().filter_map(|line| line.strip_prefix(&start)?.split_once("\"} "));
-    of_limit.map(|(limit, number)| (limit.to_owned(), number.parse().unwrap())).collect()
+    let of_limit = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(&start)?.split_once("\"} "));
+    of_limit
+        .map(|(limit, number)| (limit.to_owned(), number.parse().unwrap()))
+        .collect()
 }
 
 fn number(server: &Running, name: &str, limit: &str) -> u64 {
-    numbers(server, name).into_iter().find(|(named, _)| named == limit).unwrap().1
+    numbers(server, name)
+        .into_iter()
+        .find(|(named, _)| named == limit)
+        .unwrap()
+        .1
 }
 
 fn bytes_are_bounded(server: &Running) {
-    let bytes: u64 = numbers(server, "store_bytes").into_iter().map(|(_, bytes)| bytes).sum();
+    let bytes: u64 = numbers(server, "store_bytes")
+        .into_iter()
+        .map(|(_, bytes)| bytes)
+        .sum();
     assert!(bytes <= MEMORY, "{bytes} bytes are reserved");
 }
 
@@ -41,8 +61,12 @@ fn ask(server: &Running, limit: &str, keys: Range<u32>, begins: &str) {
     let mut client = Resp::connect(server.resp);
     for first in keys.clone().step_by(100) {
         let some = first..keys.end.min(first + 100);
-        client
-            .send(&some.clone().flat_map(|key| frame(&format!("ACQUIRE {limit} {key}"))).collect::<Vec<_>>());
+        client.send(
+            &some
+                .clone()
+                .flat_map(|key| frame(&format!("ACQUIRE {limit} {key}")))
+                .collect::<Vec<_>>(),
+        );
         for key in some {
             let reply = client.reply();
             assert!(reply.starts_with(begins), "{limit}, key {key}: {reply}");
@@ -71,7 +95,12 @@ fn memory_moves_to_the_limits_in_use_and_no_key_gets_a_fresh_allowance() {
     assert!(most("l0") >= 4 * first, "{} of {first}", most("l0"));
     server.advance(Duration::from_hours(2));
     use_up(&server, "l1", 20_000);
-    assert!(most("l1") >= 4 * first && most("l0") < most("l1"), "{} and {}", most("l0"), most("l1"));
+    assert!(
+        most("l1") >= 4 * first && most("l0") < most("l1"),
+        "{} and {}",
+        most("l0"),
+        most("l1")
+    );
 }
 
 #[test]

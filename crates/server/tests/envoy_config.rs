@@ -4,8 +4,16 @@
     clippy::zero_sized_map_values,
     reason = "one type for rates and their absence"
 )]
-#![allow(clippy::format_push_string, clippy::format_collect, reason = "short texts, once in a test")]
-#![allow(clippy::type_complexity, clippy::needless_pass_by_value, reason = "the shapes are plain here")]
+#![allow(
+    clippy::format_push_string,
+    clippy::format_collect,
+    reason = "short texts, once in a test"
+)]
+#![allow(
+    clippy::type_complexity,
+    clippy::needless_pass_by_value,
+    reason = "the shapes are plain here"
+)]
 
 use std::{collections::HashMap, path::PathBuf};
 
@@ -43,7 +51,9 @@ fn problems(name: &str, text: &str) -> Vec<String> {
 /// The rule for a descriptor as `N/unit`, and the key of its limit.
 fn find(config: &Config, domain: &str, entries: &[(&str, &str)]) -> Option<(String, String)> {
     let mut key = Vec::new();
-    let found = config.domains.find(domain, entries.iter().copied(), &mut key)?;
+    let found = config
+        .domains
+        .find(domain, entries.iter().copied(), &mut key)?;
     let rate = match found.rule.unit {
         Some(unit) => format!("{}/{}", found.rule.requests_per_unit, unit.name()),
         None => "unlimited".to_owned(),
@@ -83,18 +93,37 @@ descriptors:
   - {key: database, value: default, rate_limit: {unit: second, requests_per_unit: 500}}
 ",
     );
-    assert_eq!(find(&mongo, "mongo_cps", &[("database", "users")]), some("500/second", ""));
-    assert_eq!(find(&mongo, "mongo_cps", &[("database", "default")]), some("500/second", ""));
+    assert_eq!(
+        find(&mongo, "mongo_cps", &[("database", "users")]),
+        some("500/second", "")
+    );
+    assert_eq!(
+        find(&mongo, "mongo_cps", &[("database", "default")]),
+        some("500/second", "")
+    );
     assert_eq!(find(&mongo, "mongo_cps", &[("database", "other")]), None);
     assert_eq!(find(&mongo, "elsewhere", &[("database", "users")]), None);
 
     // Marketing messages to a number, and all messages to it.
     let messaging = config("messaging", MESSAGING);
     let marketing = [("message_type", "marketing"), ("to_number", "2061234567")];
-    assert_eq!(find(&messaging, "messaging", &marketing), some("5/day", "2061234567"));
-    assert_eq!(find(&messaging, "messaging", &marketing[1..]), some("100/day", "2061234567"));
-    assert_eq!(find(&messaging, "messaging", &marketing[..1]), None, "the descriptor has no limit itself");
-    let transactional = [("message_type", "transactional"), ("to_number", "2061234567")];
+    assert_eq!(
+        find(&messaging, "messaging", &marketing),
+        some("5/day", "2061234567")
+    );
+    assert_eq!(
+        find(&messaging, "messaging", &marketing[1..]),
+        some("100/day", "2061234567")
+    );
+    assert_eq!(
+        find(&messaging, "messaging", &marketing[..1]),
+        None,
+        "the descriptor has no limit itself"
+    );
+    let transactional = [
+        ("message_type", "transactional"),
+        ("to_number", "2061234567"),
+    ];
     assert_eq!(find(&messaging, "messaging", &transactional), None);
 
     // An address with a separate limit, and a catch-all. A ban is a limit of 0.
@@ -107,10 +136,17 @@ descriptors:
   - {key: ip_address, value: 50.0.0.5, rate_limit: {unit: second, requests_per_unit: 0}}
 ",
     );
-    assert_eq!(find(&edge, "edge_proxy_per_ip", &[("ip_address", "1.2.3.4")]), some("10/second", "1.2.3.4"));
-    assert_eq!(find(&edge, "edge_proxy_per_ip", &[("ip_address", "50.0.0.5")]), some("0/second", ""));
+    assert_eq!(
+        find(&edge, "edge_proxy_per_ip", &[("ip_address", "1.2.3.4")]),
+        some("10/second", "1.2.3.4")
+    );
+    assert_eq!(
+        find(&edge, "edge_proxy_per_ip", &[("ip_address", "50.0.0.5")]),
+        some("0/second", "")
+    );
 
-    // A descriptor with neither a limit nor descriptors is unlimited; a key without a value matches the rest.
+    // A descriptor with neither a limit nor descriptors is unlimited; a key without a value matches
+    // the rest.
     let white = config(
         "white",
         "
@@ -124,11 +160,23 @@ descriptors:
   - {key: key, value: value, rate_limit: {unlimited: true}}
 ",
     );
-    assert_eq!(find(&white, "example4", &[("key", "x"), ("subkey", "white")]), None);
-    assert_eq!(find(&white, "example4", &[("key", "x"), ("subkey", "other")]), some("20/minute", "1:xother"));
-    assert_eq!(rate(&white, "example4", &[("key", "value")]), Some("unlimited".to_owned()));
+    assert_eq!(
+        find(&white, "example4", &[("key", "x"), ("subkey", "white")]),
+        None
+    );
+    assert_eq!(
+        find(&white, "example4", &[("key", "x"), ("subkey", "other")]),
+        some("20/minute", "1:xother")
+    );
+    assert_eq!(
+        rate(&white, "example4", &[("key", "value")]),
+        Some("unlimited".to_owned())
+    );
     // No backtracking: the exact value matched, and has nothing below it.
-    assert_eq!(find(&white, "example4", &[("key", "value"), ("subkey", "other")]), None);
+    assert_eq!(
+        find(&white, "example4", &[("key", "value"), ("subkey", "other")]),
+        None
+    );
 
     // Wildcards: each value counts separately unless the threshold is shared.
     let files = config(
@@ -141,15 +189,25 @@ descriptors:
   - {key: path, value: shared/a, rate_limit: {unit: hour, requests_per_unit: 9}}
 ",
     );
-    assert_eq!(find(&files, "files", &[("path", "shared/a")]), some("9/hour", ""));
-    assert_eq!(find(&files, "files", &[("path", "shared/b")]), some("7/hour", ""));
-    assert_eq!(find(&files, "files", &[("path", "shop")]), some("8/hour", "shop"));
+    assert_eq!(
+        find(&files, "files", &[("path", "shared/a")]),
+        some("9/hour", "")
+    );
+    assert_eq!(
+        find(&files, "files", &[("path", "shared/b")]),
+        some("7/hour", "")
+    );
+    assert_eq!(
+        find(&files, "files", &[("path", "shop")]),
+        some("8/hour", "shop")
+    );
     assert_eq!(find(&files, "files", &[("path", "else")]), None);
 }
 
 #[test]
 fn a_key_and_value_are_not_joined_by_a_separator() {
-    // envoyproxy/ratelimit joins with `_`: there both descriptors match one rule and share one counter.
+    // envoyproxy/ratelimit joins with `_`: there both descriptors match one rule and share one
+    // counter.
     let config = config(
         "joined",
         "
@@ -175,8 +233,18 @@ fn a_star_in_a_key_is_a_character_if_there_is_a_value() {
         "domain: d\ndescriptors: [{{key: {route}, value: {route}, descriptors: [{{key: user, rate_limit: {{unit: hour, requests_per_unit: 1}}}}]}}]\n"
     );
     let config = config("star", &text);
-    assert_eq!(rate(&config, "d", &[(route, route), ("user", "ada")]).as_deref(), Some("1/hour"));
-    assert_eq!(rate(&config, "d", &[(&route.replace('*', "x"), route), ("user", "ada")]), None);
+    assert_eq!(
+        rate(&config, "d", &[(route, route), ("user", "ada")]).as_deref(),
+        Some("1/hour")
+    );
+    assert_eq!(
+        rate(
+            &config,
+            "d",
+            &[(&route.replace('*', "x"), route), ("user", "ada")]
+        ),
+        None
+    );
 }
 
 #[test]
@@ -194,15 +262,23 @@ descriptors:
   - {key: c, value: v, rate_limit: {unit: month, requests_per_unit: 5, algorithm: token-bucket, burst: 2, sharing: leased, on_error: open}}
 ",
     );
-    let [a, b, c] = config.limits.as_slice() else { panic!("{:?}", config.limits) };
-    assert_eq!((a.name.as_str(), a.global, a.policy.algorithm.name()), ("d.a", false, "fixed-window"));
+    let [a, b, c] = config.limits.as_slice() else {
+        panic!("{:?}", config.limits)
+    };
+    assert_eq!(
+        (a.name.as_str(), a.global, a.policy.algorithm.name()),
+        ("d.a", false, "fixed-window")
+    );
     assert_eq!(a.policy.quota(), "3/7d");
     assert_eq!(a.policy.options(), "");
     assert_eq!(
         (b.name.as_str(), b.shadow, b.max_keys, b.policy.options()),
         ("d.b", true, Some(9), "slots: 20".to_owned())
     );
-    assert_eq!((c.name.as_str(), c.global, c.policy.options()), ("d.c--v", true, "burst: 2".to_owned()));
+    assert_eq!(
+        (c.name.as_str(), c.global, c.policy.options()),
+        ("d.c--v", true, "burst: 2".to_owned())
+    );
     assert_eq!(c.policy.quota(), "5/30d");
     assert_eq!(c.sharing.options(), "sharing: leased, on_error: open");
     assert_eq!(config.domains.rules()[1].name, "n");
@@ -221,7 +297,10 @@ descriptors:
   - {key: d, rate_limit: {unit: week, requests_per_unit: 3, calendar: true}}
 ",
     );
-    let policies = config.limits.iter().map(|limit| limit.policy.policy().unwrap().to_string());
+    let policies = config
+        .limits
+        .iter()
+        .map(|limit| limit.policy.policy().unwrap().to_string());
     let written = [
         "fixed-window 3/30d",
         "fixed-window 3/month",
@@ -279,17 +358,29 @@ descriptors:
         "line 24: `algorithm` is `sliding-windo`; did you mean `sliding-window`?",
     ];
     for line in expected {
-        assert!(told.iter().any(|problem| problem == line), "{line}\nis missing in\n{}", told.join("\n"));
+        assert!(
+            told.iter().any(|problem| problem == line),
+            "{line}\nis missing in\n{}",
+            told.join("\n")
+        );
     }
     assert_eq!(told.len(), expected.len(), "{}", told.join("\n"));
 }
 
 #[test]
 fn a_file_without_the_name_of_its_domain_says_so() {
-    for text in ["domain:", "domain: ~", "domain: ''", "descriptors: []", "domain:\ndescriptors: [{key: a}]"]
-    {
+    for text in [
+        "domain:",
+        "domain: ~",
+        "domain: ''",
+        "descriptors: []",
+        "domain:\ndescriptors: [{key: a}]",
+    ] {
         let told = problems("no-domain", text);
-        assert!(told.len() == 1 && told[0].contains("there is no `domain:`"), "{text}: {told:?}");
+        assert!(
+            told.len() == 1 && told[0].contains("there is no `domain:`"),
+            "{text}: {told:?}"
+        );
     }
 }
 
@@ -304,8 +395,14 @@ descriptors:
   - {key: a, value: true, rate_limit: {unit: YEAR}}
 ",
     );
-    assert_eq!(rate(&config, "5", &[("a", "5")]).as_deref(), Some("1/second"));
-    assert_eq!(rate(&config, "5", &[("a", "true")]).as_deref(), Some("0/year"));
+    assert_eq!(
+        rate(&config, "5", &[("a", "5")]).as_deref(),
+        Some("1/second")
+    );
+    assert_eq!(
+        rate(&config, "5", &[("a", "true")]).as_deref(),
+        Some("0/year")
+    );
 }
 
 #[test]
@@ -320,28 +417,50 @@ fn files_of_a_directory_are_read_together_and_refused_together() {
     write(".hidden.yaml", "not: ours\n");
     let below = directory.join("team/rules");
     std::fs::create_dir_all(&below).unwrap();
-    let third = "domain: third\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 3}}]\n";
+    let third =
+        "domain: third\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 3}}]\n";
     std::fs::write(below.join("third"), third).unwrap();
     std::os::unix::fs::symlink("..", below.join(".above")).unwrap();
     let config = envoy::load(&directory, Keeping::Memory).unwrap();
     assert_eq!(config.domains.domains().len(), 3);
-    assert_eq!(rate(&config, "third", &[("k", "v")]).as_deref(), Some("3/day"));
-    assert_eq!(rate(&config, "other", &[("k", "v")]).as_deref(), Some("2/hour"));
-    assert_eq!(rate(&config, "messaging", &[("to_number", "1")]).as_deref(), Some("100/day"));
+    assert_eq!(
+        rate(&config, "third", &[("k", "v")]).as_deref(),
+        Some("3/day")
+    );
+    assert_eq!(
+        rate(&config, "other", &[("k", "v")]).as_deref(),
+        Some("2/hour")
+    );
+    assert_eq!(
+        rate(&config, "messaging", &[("to_number", "1")]).as_deref(),
+        Some("100/day")
+    );
 
     write("c.yaml", "domain: other\n");
     write("d.yaml", "domain: d\ndescriptor: []\n");
-    let error = envoy::load(&directory, Keeping::Memory).unwrap_err().to_string();
+    let error = envoy::load(&directory, Keeping::Memory)
+        .unwrap_err()
+        .to_string();
     let lines: Vec<&str> = error.lines().collect();
     assert_eq!(lines.len(), 2, "{error}");
-    assert!(lines[0].contains("c.yaml: line 1: the domain `other` is already in "), "{error}");
-    assert!(lines[1].contains("d.yaml: line 2: the file has no option `descriptor`"), "{error}");
+    assert!(
+        lines[0].contains("c.yaml: line 1: the domain `other` is already in "),
+        "{error}"
+    );
+    assert!(
+        lines[1].contains("d.yaml: line 2: the file has no option `descriptor`"),
+        "{error}"
+    );
 
-    let empty = envoy::load(&scratch("empty"), Keeping::Memory).unwrap_err().to_string();
+    let empty = envoy::load(&scratch("empty"), Keeping::Memory)
+        .unwrap_err()
+        .to_string();
     assert!(empty.contains("the directory has no file"), "{empty}");
     let round = scratch("round");
     std::os::unix::fs::symlink(&round, round.join("again")).unwrap();
-    let error = envoy::load(&round, Keeping::Memory).unwrap_err().to_string();
+    let error = envoy::load(&round, Keeping::Memory)
+        .unwrap_err()
+        .to_string();
     assert!(error.contains("nest deeper than 8 levels"), "{error}");
 }
 
@@ -366,8 +485,14 @@ descriptors:
     );
     let path = |entries: &[(&str, &str)]| {
         let entries = entries.iter().copied();
-        let found = config.domains.find("d", entries.clone(), &mut Vec::new()).unwrap();
-        config.domains.metric_path(found, entries).unwrap_or_else(|| found.rule.path.clone())
+        let found = config
+            .domains
+            .find("d", entries.clone(), &mut Vec::new())
+            .unwrap();
+        config
+            .domains
+            .metric_path(found, entries)
+            .unwrap_or_else(|| found.rule.path.clone())
     };
     assert_eq!(path(&[("plain", "x")]), "plain");
     assert_eq!(path(&[("detailed", "x")]), "detailed_x");
@@ -406,20 +531,23 @@ type Place = (String, Vec<(String, Option<String>)>);
 /// The name of the limit at a place.
 fn name((domain, path): &Place) -> String {
     let rate_limit = json!({"unit": "hour", "requests_per_unit": 1});
-    let below = path.iter().rev().fold(None, |below: Option<Json>, (key, value)| {
-        let mut descriptor = json!({"key": key});
-        if let Some(value) = value {
-            descriptor["value"] = json!(value);
-        }
-        match below {
-            Some(below) => descriptor["descriptors"] = json!([below]),
-            None => descriptor["rate_limit"] = rate_limit.clone(),
-        }
-        Some(descriptor)
-    });
+    let below = path
+        .iter()
+        .rev()
+        .fold(None, |below: Option<Json>, (key, value)| {
+            let mut descriptor = json!({"key": key});
+            if let Some(value) = value {
+                descriptor["value"] = json!(value);
+            }
+            match below {
+                Some(below) => descriptor["descriptors"] = json!([below]),
+                None => descriptor["rate_limit"] = rate_limit.clone(),
+            }
+            Some(descriptor)
+        });
     let text = json!({"domain": domain, "descriptors": [below]}).to_string();
-    let file =
-        envoy::parse(&text, 0, Keeping::Memory).unwrap_or_else(|problems| panic!("{problems:?}: {text}"));
+    let file = envoy::parse(&text, 0, Keeping::Memory)
+        .unwrap_or_else(|problems| panic!("{problems:?}: {text}"));
     file.into_config().limits[0].name.clone()
 }
 
@@ -428,15 +556,23 @@ fn plain_names_are_readable_and_others_are_unambiguous() {
     let of = |domain: &str, path: &[(&str, Option<&str>)]| {
         name(&(
             domain.to_owned(),
-            path.iter().map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned))).collect(),
+            path.iter()
+                .map(|(key, value)| ((*key).to_owned(), value.map(str::to_owned)))
+                .collect(),
         ))
     };
     assert_eq!(of("shop", &[("user", None)]), "shop.user");
-    assert_eq!(of("shop", &[("tier", Some("gold")), ("user_id", None)]), "shop.tier--gold.user_id");
+    assert_eq!(
+        of("shop", &[("tier", Some("gold")), ("user_id", None)]),
+        "shop.tier--gold.user_id"
+    );
     let odd = of("shop", &[("path", Some("/a"))]);
     assert!(odd.starts_with("shop.path---a-"), "{odd}");
     assert_ne!(odd, of("shop", &[("path", Some(":a"))]));
-    assert_ne!(of("a.b", &[("c", None)]), of("a", &[("b", None), ("c", None)]));
+    assert_ne!(
+        of("a.b", &[("c", None)]),
+        of("a", &[("b", None), ("c", None)])
+    );
     assert_ne!(of("a", &[("b--c", None)]), of("a", &[("b", Some("c"))]));
     let long = "x".repeat(100);
     assert_ne!(of(&long, &[("a", None)]), of(&long, &[("b", None)]));
@@ -445,9 +581,14 @@ fn plain_names_are_readable_and_others_are_unambiguous() {
 /// The key of a limit below three descriptors without a value.
 fn key_of(values: [&str; 3]) -> Vec<u8> {
     let text = "domain: d\ndescriptors: [{key: a, descriptors: [{key: b, descriptors: [{key: c, rate_limit: {unit: hour, requests_per_unit: 1}}]}]}]";
-    let config = envoy::parse(text, 0, Keeping::Memory).unwrap().into_config();
+    let config = envoy::parse(text, 0, Keeping::Memory)
+        .unwrap()
+        .into_config();
     let mut key = Vec::new();
-    config.domains.find("d", ["a", "b", "c"].into_iter().zip(values), &mut key).unwrap();
+    config
+        .domains
+        .find("d", ["a", "b", "c"].into_iter().zip(values), &mut key)
+        .unwrap();
     key
 }
 
@@ -465,7 +606,10 @@ fn long_values_have_short_keys_and_no_value_imitates_a_digest() {
 
 fn place() -> impl Strategy<Value = Place> {
     let text = || "[a.:_-]{1,3}";
-    (text(), proptest::collection::vec((text(), proptest::option::of(text())), 1..4))
+    (
+        text(),
+        proptest::collection::vec((text(), proptest::option::of(text())), 1..4),
+    )
 }
 
 proptest! {
@@ -484,7 +628,8 @@ proptest! {
     }
 }
 
-/// A descriptor of a generated configuration: key, value, whether it has a limit, and the descriptors below it.
+/// A descriptor of a generated configuration: key, value, whether it has a limit, and the
+/// descriptors below it.
 #[derive(Clone, Debug)]
 struct Made {
     key: &'static str,
@@ -494,21 +639,34 @@ struct Made {
 }
 
 const KEYS: [&str; 3] = ["a", "b", "a_b"];
-const VALUES: [&str; 10] = ["x", "xy", "b_x", "x*", "xy*", "*", "*y", "x*x", "b*x*z", "**x"];
+const VALUES: [&str; 10] = [
+    "x", "xy", "b_x", "x*", "xy*", "*", "*y", "x*x", "b*x*z", "**x",
+];
 
 fn made() -> impl Strategy<Value = Vec<Made>> {
     let one = || {
         let value = proptest::option::of(proptest::sample::select(VALUES.as_slice()));
-        (proptest::sample::select(KEYS.as_slice()), value, any::<bool>())
-    };
-    let leaf = one().prop_map(|(key, value, limited)| Made { key, value, limited, below: Vec::new() });
-    let tree = leaf.prop_recursive(3, 24, 4, move |inner| {
-        (one(), proptest::collection::vec(inner, 0..4)).prop_map(|((key, value, limited), below)| Made {
-            key,
+        (
+            proptest::sample::select(KEYS.as_slice()),
             value,
-            limited,
-            below,
-        })
+            any::<bool>(),
+        )
+    };
+    let leaf = one().prop_map(|(key, value, limited)| Made {
+        key,
+        value,
+        limited,
+        below: Vec::new(),
+    });
+    let tree = leaf.prop_recursive(3, 24, 4, move |inner| {
+        (one(), proptest::collection::vec(inner, 0..4)).prop_map(
+            |((key, value, limited), below)| Made {
+                key,
+                value,
+                limited,
+                below,
+            },
+        )
     });
     proptest::collection::vec(tree, 1..5).prop_map(distinct)
 }
@@ -516,8 +674,14 @@ fn made() -> impl Strategy<Value = Vec<Made>> {
 /// The first of several descriptors with the same key and value.
 fn distinct(list: Vec<Made>) -> Vec<Made> {
     let mut seen = HashMap::new();
-    let kept = list.into_iter().filter(|made| seen.insert((made.key, made.value), ()).is_none());
-    kept.map(|made| Made { below: distinct(made.below), ..made }).collect()
+    let kept = list
+        .into_iter()
+        .filter(|made| seen.insert((made.key, made.value), ()).is_none());
+    kept.map(|made| Made {
+        below: distinct(made.below),
+        ..made
+    })
+    .collect()
 }
 
 /// The YAML. Each limit has a different number, increasing in the order of the file.
@@ -530,7 +694,9 @@ fn yaml(list: &[Made], indent: usize, number: &mut u32, text: &mut String) {
         }
         if made.limited {
             *number += 1;
-            text.push_str(&format!("{space}  rate_limit: {{unit: hour, requests_per_unit: {number}}}\n"));
+            text.push_str(&format!(
+                "{space}  rate_limit: {{unit: hour, requests_per_unit: {number}}}\n"
+            ));
         }
         if !made.below.is_empty() {
             text.push_str(&format!("{space}  descriptors:\n"));
@@ -542,18 +708,29 @@ fn yaml(list: &[Made], indent: usize, number: &mut u32, text: &mut String) {
 /// A simple model of the lookup: the number of the limit, and the values in its key.
 fn oracle(list: &[Made], entries: &[(&str, &str)], before: &mut u32) -> Option<(u32, Vec<String>)> {
     let (first, rest) = entries.split_first()?;
-    let of_key = || list.iter().enumerate().filter(|(_, made)| made.key == first.0);
+    let of_key = || {
+        list.iter()
+            .enumerate()
+            .filter(|(_, made)| made.key == first.0)
+    };
     let exact = of_key().find(|(_, made)| made.value == Some(first.1));
     let wildcard = of_key().find(|(_, made)| {
-        made.value.is_some_and(|value| value.contains('*') && fits(value.as_bytes(), first.1.as_bytes()))
+        made.value
+            .is_some_and(|value| value.contains('*') && fits(value.as_bytes(), first.1.as_bytes()))
     });
-    let (at, taken) = exact.or(wildcard).or_else(|| of_key().find(|(_, made)| made.value.is_none()))?;
+    let (at, taken) = exact
+        .or(wildcard)
+        .or_else(|| of_key().find(|(_, made)| made.value.is_none()))?;
     for made in &list[..at] {
         *before += count(made);
     }
     *before += u32::from(taken.limited);
     let open = taken.value.is_none_or(|value| value.contains('*'));
-    let mut values: Vec<String> = if open { vec![first.1.to_owned()] } else { Vec::new() };
+    let mut values: Vec<String> = if open {
+        vec![first.1.to_owned()]
+    } else {
+        Vec::new()
+    };
     if rest.is_empty() {
         return taken.limited.then_some((*before, values));
     }

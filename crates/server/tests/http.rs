@@ -39,7 +39,10 @@ fn an_admission_is_200_with_the_decision_and_the_header_fields_of_the_draft() {
                "reset_after_ms": 60_000, "delay_ms": 0})
     );
     assert_eq!(response.header("content-type"), Some("application/json"));
-    assert_eq!(response.header("ratelimit-policy"), Some("\"per-user\";q=3;w=60"));
+    assert_eq!(
+        response.header("ratelimit-policy"),
+        Some("\"per-user\";q=3;w=60")
+    );
     assert_eq!(response.header("ratelimit"), Some("\"per-user\";r=2;t=60"));
     assert_eq!(response.header("retry-after"), None);
 }
@@ -48,14 +51,23 @@ fn an_admission_is_200_with_the_decision_and_the_header_fields_of_the_draft() {
 fn a_denial_is_429_and_its_retry_after_is_exact_and_rounded_up() {
     let server = Running::with_rules("http-denial", RULES);
     let ask = r#"{"limit":"bucket","key":"alice"}"#;
-    assert_eq!([acquire(&server, ask).status, acquire(&server, ask).status], [200, 200]);
+    assert_eq!(
+        [acquire(&server, ask).status, acquire(&server, ask).status],
+        [200, 200]
+    );
     server.advance(Duration::from_nanos(1));
     let denied = acquire(&server, ask);
     assert_eq!(denied.status, 429);
     let body = denied.json();
-    assert_eq!((&body["allowed"], &body["remaining"]), (&json!(false), &json!(0)));
+    assert_eq!(
+        (&body["allowed"], &body["remaining"]),
+        (&json!(false), &json!(0))
+    );
     // 999,999,999 ns become 1,000 ms and 1 s: a wait is never too short.
-    assert_eq!((&body["retry_after_ms"], denied.header("retry-after")), (&json!(1_000), Some("1")));
+    assert_eq!(
+        (&body["retry_after_ms"], denied.header("retry-after")),
+        (&json!(1_000), Some("1"))
+    );
     server.advance(Duration::from_nanos(999_999_998));
     assert_eq!(acquire(&server, ask).status, 429);
     server.advance(Duration::from_nanos(1));
@@ -76,22 +88,33 @@ fn several_limits_all_admit_or_none_is_charged() {
     let both = r#"{"all":[{"limit":"per-user","key":"alice"},{"limit":"everyone","cost":2}]}"#;
     let first = acquire(&server, both);
     assert_eq!(first.status, 200);
-    assert_eq!(first.header("ratelimit-policy"), Some("\"per-user\";q=3;w=60, \"everyone\";q=4"));
+    assert_eq!(
+        first.header("ratelimit-policy"),
+        Some("\"per-user\";q=3;w=60, \"everyone\";q=4")
+    );
     // Both have two left, so the first is named.
     assert_eq!(first.json()["limit_name"], "per-user");
     assert_eq!(acquire(&server, both).json()["limit_name"], "everyone");
     let denied = acquire(&server, both);
     assert_eq!(denied.status, 429);
     let body = denied.json();
-    assert_eq!((&body["limit_name"], &body["allowed"]), (&json!("everyone"), &json!(false)));
+    assert_eq!(
+        (&body["limit_name"], &body["allowed"]),
+        (&json!("everyone"), &json!(false))
+    );
     assert_eq!(body["decisions"].as_array().unwrap().len(), 2);
     assert_eq!(
-        (&body["decisions"][0]["allowed"], &body["decisions"][1]["allowed"]),
+        (
+            &body["decisions"][0]["allowed"],
+            &body["decisions"][1]["allowed"]
+        ),
         (&json!(true), &json!(false))
     );
     assert_eq!(denied.header("retry-after"), Some("1"));
     // Alice was not charged for the request that `everyone` denied.
-    let alice = server.post("/v1/peek", r#"{"limit":"per-user","key":"alice"}"#).json();
+    let alice = server
+        .post("/v1/peek", r#"{"limit":"per-user","key":"alice"}"#)
+        .json();
     assert_eq!(alice["remaining"], 1);
 }
 
@@ -99,37 +122,60 @@ fn several_limits_all_admit_or_none_is_charged() {
 fn a_peek_takes_nothing_and_says_what_is_left() {
     let server = Running::with_rules("http-peek", RULES);
     let peek = |cost: u32| {
-        let response =
-            server.post("/v1/peek", &format!(r#"{{"limit":"per-user","key":"alice","cost":{cost}}}"#));
+        let response = server.post(
+            "/v1/peek",
+            &format!(r#"{{"limit":"per-user","key":"alice","cost":{cost}}}"#),
+        );
         assert_eq!(response.status, 200);
         let body = response.json();
-        (body["allowed"].as_bool().unwrap(), body["remaining"].as_u64().unwrap())
+        (
+            body["allowed"].as_bool().unwrap(),
+            body["remaining"].as_u64().unwrap(),
+        )
     };
-    assert_eq!([peek(1), peek(3), peek(4)], [(true, 3), (true, 3), (false, 3)]);
+    assert_eq!(
+        [peek(1), peek(3), peek(4)],
+        [(true, 3), (true, 3), (false, 3)]
+    );
     let taken = acquire(&server, r#"{"limit":"per-user","key":"alice","cost":3}"#).json();
     assert_eq!(taken["remaining"], 0);
     assert_eq!([peek(0), peek(1)], [(true, 0), (false, 0)]);
     let all = r#"{"all":[{"limit":"per-user","key":"alice"},{"limit":"everyone"}]}"#;
     let both = server.post("/v1/peek", all);
-    assert_eq!((both.status, &both.json()["limit_name"]), (200, &json!("per-user")));
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="per-user",outcome="allowed"}"#), 1);
+    assert_eq!(
+        (both.status, &both.json()["limit_name"]),
+        (200, &json!("per-user"))
+    );
+    assert_eq!(
+        server.metric(r#"tidegate_decisions_total{limit="per-user",outcome="allowed"}"#),
+        1
+    );
 }
 
 #[test]
 fn a_refund_returns_units_and_frees_a_permit_for_the_next_request() {
     let server = Running::with_rules("http-refund", RULES);
     let seat = r#"{"limit":"seats","key":"room"}"#;
-    assert_eq!([acquire(&server, seat).status, acquire(&server, seat).status], [200, 200]);
+    assert_eq!(
+        [acquire(&server, seat).status, acquire(&server, seat).status],
+        [200, 200]
+    );
     let full = acquire(&server, seat);
     assert_eq!((full.status, full.header("retry-after")), (429, None));
-    assert_eq!(full.header("ratelimit-policy"), Some("\"seats\";q=2;qu=\"concurrent-requests\""));
+    assert_eq!(
+        full.header("ratelimit-policy"),
+        Some("\"seats\";q=2;qu=\"concurrent-requests\"")
+    );
     // The time until a permit is given back is unknown.
     assert_eq!(
         (full.header("ratelimit"), &full.json()["reset_after_ms"]),
         (Some("\"seats\";r=0"), &json!(null))
     );
     let refunded = server.post("/v1/refund", seat);
-    assert_eq!((refunded.status, &refunded.json()["remaining"]), (200, &json!(1)));
+    assert_eq!(
+        (refunded.status, &refunded.json()["remaining"]),
+        (200, &json!(1))
+    );
     assert_eq!(acquire(&server, seat).status, 200);
     // A refund never exceeds the use.
     server.post("/v1/refund", r#"{"limit":"seats","key":"room","cost":100}"#);
@@ -141,11 +187,23 @@ fn a_refund_returns_units_and_frees_a_permit_for_the_next_request() {
 fn a_blocked_key_is_denied_for_its_time_or_until_it_is_unblocked() {
     let server = Running::with_rules("http-block", RULES);
     let ask = r#"{"limit":"per-user","key":"eve"}"#;
-    let block = server.post("/v1/block", r#"{"limit":"per-user","key":"eve","for":"30s"}"#);
-    assert_eq!((block.status, block.json()), (200, json!({"blocked": true})));
+    let block = server.post(
+        "/v1/block",
+        r#"{"limit":"per-user","key":"eve","for":"30s"}"#,
+    );
+    assert_eq!(
+        (block.status, block.json()),
+        (200, json!({"blocked": true}))
+    );
     let denied = acquire(&server, ask);
-    assert_eq!((denied.status, denied.header("retry-after")), (429, Some("30")));
-    assert_eq!(acquire(&server, r#"{"limit":"per-user","key":"alice"}"#).status, 200);
+    assert_eq!(
+        (denied.status, denied.header("retry-after")),
+        (429, Some("30"))
+    );
+    assert_eq!(
+        acquire(&server, r#"{"limit":"per-user","key":"alice"}"#).status,
+        200
+    );
     server.advance(Duration::from_secs(30));
     assert_eq!(acquire(&server, ask).status, 200);
     server.post("/v1/block", r#"{"limit":"per-user","key":"eve"}"#);
@@ -153,7 +211,10 @@ fn a_blocked_key_is_denied_for_its_time_or_until_it_is_unblocked() {
     let denied = acquire(&server, ask);
     assert_eq!((denied.status, denied.header("retry-after")), (429, None));
     let unblock = || server.post("/v1/unblock", ask).json();
-    assert_eq!([unblock(), unblock()], [json!({"unblocked": true}), json!({"unblocked": false})]);
+    assert_eq!(
+        [unblock(), unblock()],
+        [json!({"unblocked": true}), json!({"unblocked": false})]
+    );
     assert_eq!(acquire(&server, ask).status, 200);
 }
 
@@ -165,21 +226,40 @@ fn a_key_on_the_deny_list_is_always_denied_and_only_the_rules_can_change_that() 
     let refused = server.post("/v1/unblock", mallory);
     assert_eq!(refused.status, 409);
     assert!(
-        refused.body.contains("deny list of limit `logins`: remove it from the rules"),
+        refused
+            .body
+            .contains("deny list of limit `logins`: remove it from the rules"),
         "{}",
         refused.body
     );
     // A block by request neither shortens nor outlasts it.
-    assert_eq!(server.post("/v1/block", r#"{"limit":"logins","key":"mallory","for":"1s"}"#).status, 200);
+    assert_eq!(
+        server
+            .post(
+                "/v1/block",
+                r#"{"limit":"logins","key":"mallory","for":"1s"}"#
+            )
+            .status,
+        200
+    );
     server.advance(Duration::from_secs(2));
     assert_eq!(acquire(&server, mallory).status, 429);
 }
 
 /// The key's quota and what is left of it, by the header fields.
 fn told(server: &Running, limit: &str, key: &str) -> (String, u64) {
-    let peek = server.post("/v1/peek", &format!(r#"{{"limit":"{limit}","key":"{key}"}}"#));
-    let policy = peek.header("ratelimit-policy").unwrap_or_default().to_owned();
-    (policy.split_once(';').unwrap().1.to_owned(), peek.json()["remaining"].as_u64().unwrap())
+    let peek = server.post(
+        "/v1/peek",
+        &format!(r#"{{"limit":"{limit}","key":"{key}"}}"#),
+    );
+    let policy = peek
+        .header("ratelimit-policy")
+        .unwrap_or_default()
+        .to_owned();
+    (
+        policy.split_once(';').unwrap().1.to_owned(),
+        peek.json()["remaining"].as_u64().unwrap(),
+    )
 }
 
 #[test]
@@ -189,7 +269,10 @@ fn an_operators_quota_for_a_key_keeps_what_it_used_and_ends_in_time_or_by_reques
     assert_eq!(acquire(&server, alice).status, 200);
     let body = r#"{"limit":"per-user","key":"alice","quota":"10/1m","for":"30s"}"#;
     let done = server.post("/v1/override", body);
-    assert_eq!((done.status, done.json()), (200, json!({"overridden": true})));
+    assert_eq!(
+        (done.status, done.json()),
+        (200, json!({"overridden": true}))
+    );
     assert_eq!(told(&server, "per-user", "alice"), ("q=10;w=60".into(), 9));
     assert_eq!(told(&server, "per-user", "bob"), ("q=3;w=60".into(), 3));
     for _ in 0..5 {
@@ -197,54 +280,122 @@ fn an_operators_quota_for_a_key_keeps_what_it_used_and_ends_in_time_or_by_reques
     }
     let rules = server.get("/v1/rules").json();
     let until = 1_700_049_600 + 30;
-    assert_eq!(rules["limits"][0]["runtime_overrides"], json!({"alice": {"quota": "10/1m", "until": until}}));
+    assert_eq!(
+        rules["limits"][0]["runtime_overrides"],
+        json!({"alice": {"quota": "10/1m", "until": until}})
+    );
     // One key may have an override in the rules, and another quota by an operator for a while.
-    server.post("/v1/override", r#"{"limit":"logins","key":"admin","quota":"7/2m"}"#);
+    server.post(
+        "/v1/override",
+        r#"{"limit":"logins","key":"admin","quota":"7/2m"}"#,
+    );
     assert_eq!(told(&server, "logins", "admin"), ("q=7;w=120".into(), 7));
     server.advance(Duration::from_secs(30));
     // The server looks once a second, by the machine's clock; what is due then is over.
-    eventually("the override ends", || told(&server, "per-user", "alice") == ("q=3;w=60".into(), 0));
-    assert_eq!(acquire(&server, alice).status, 429, "what it used still counts");
-    assert_eq!(told(&server, "logins", "admin"), ("q=7;w=120".into(), 7), "it has no end");
-    let end = || server.post("/v1/override", r#"{"limit":"logins","key":"admin","end":true}"#).json();
-    assert_eq!([end(), end()], [json!({"ended": true}), json!({"ended": false})]);
-    assert_eq!(told(&server, "logins", "admin"), ("q=5;w=60".into(), 5), "the rules' own override is back");
+    eventually("the override ends", || {
+        told(&server, "per-user", "alice") == ("q=3;w=60".into(), 0)
+    });
+    assert_eq!(
+        acquire(&server, alice).status,
+        429,
+        "what it used still counts"
+    );
+    assert_eq!(
+        told(&server, "logins", "admin"),
+        ("q=7;w=120".into(), 7),
+        "it has no end"
+    );
+    let end = || {
+        server
+            .post(
+                "/v1/override",
+                r#"{"limit":"logins","key":"admin","end":true}"#,
+            )
+            .json()
+    };
+    assert_eq!(
+        [end(), end()],
+        [json!({"ended": true}), json!({"ended": false})]
+    );
+    assert_eq!(
+        told(&server, "logins", "admin"),
+        ("q=5;w=60".into(), 5),
+        "the rules' own override is back"
+    );
 }
 
 #[test]
 fn an_operators_quota_goes_with_blocks_and_joint_decisions() {
     let server = Running::with_rules("http-override-pairs", RULES);
     server.post("/v1/block", r#"{"limit":"per-user","key":"eve"}"#);
-    server.post("/v1/override", r#"{"limit":"per-user","key":"eve","quota":"10/1m"}"#);
+    server.post(
+        "/v1/override",
+        r#"{"limit":"per-user","key":"eve","quota":"10/1m"}"#,
+    );
     let eve = r#"{"limit":"per-user","key":"eve"}"#;
-    assert_eq!(acquire(&server, eve).status, 429, "a block goes before a quota");
+    assert_eq!(
+        acquire(&server, eve).status,
+        429,
+        "a block goes before a quota"
+    );
     server.post("/v1/unblock", eve);
-    let both =
-        r#"{"all":[{"limit":"per-user","key":"eve","cost":9},{"limit":"seats","key":"room","cost":3}]}"#;
+    let both = r#"{"all":[{"limit":"per-user","key":"eve","cost":9},{"limit":"seats","key":"room","cost":3}]}"#;
     assert_eq!(acquire(&server, both).status, 429);
-    assert_eq!(told(&server, "per-user", "eve").1, 10, "what another limit denies is not spent");
+    assert_eq!(
+        told(&server, "per-user", "eve").1,
+        10,
+        "what another limit denies is not spent"
+    );
     // A quota that is none is refused, and the one before holds on.
-    assert_eq!(server.post("/v1/override", r#"{"limit":"per-user","key":"eve","quota":"0"}"#).status, 400);
+    assert_eq!(
+        server
+            .post(
+                "/v1/override",
+                r#"{"limit":"per-user","key":"eve","quota":"0"}"#
+            )
+            .status,
+        400
+    );
     assert_eq!(told(&server, "per-user", "eve").1, 10);
-    server.post("/v1/override", r#"{"limit":"per-user","key":"eve","quota":"0/1m"}"#);
+    server.post(
+        "/v1/override",
+        r#"{"limit":"per-user","key":"eve","quota":"0/1m"}"#,
+    );
     assert_eq!(acquire(&server, eve).status, 429);
     // Operators may override a thousand keys of a limit, and no more.
     let ask = |key: u32| format!(r#"{{"limit":"logins","key":"k{key}","quota":"9/1m"}}"#);
     let mut connection = server.connect_for("/v1/override");
     for key in 0..1_000 {
-        assert_eq!(connection.send("POST", "/v1/override", &ask(key)).status, 200);
+        assert_eq!(
+            connection.send("POST", "/v1/override", &ask(key)).status,
+            200
+        );
     }
     let full = connection.send("POST", "/v1/override", &ask(1_000));
-    assert!(full.status == 409 && full.body.contains("overridden already"), "{}", full.body);
-    assert_eq!(connection.send("POST", "/v1/override", &ask(7)).status, 200, "one that is there may change");
+    assert!(
+        full.status == 409 && full.body.contains("overridden already"),
+        "{}",
+        full.body
+    );
+    assert_eq!(
+        connection.send("POST", "/v1/override", &ask(7)).status,
+        200,
+        "one that is there may change"
+    );
 }
 
 #[test]
 fn an_override_has_its_own_quota_in_the_decision_and_the_headers() {
     let server = Running::with_rules("http-override", RULES);
     let admin = acquire(&server, r#"{"limit":"logins","key":"admin"}"#);
-    assert_eq!((&admin.json()["limit"], &admin.json()["remaining"]), (&json!(5), &json!(4)));
-    assert_eq!(admin.header("ratelimit-policy"), Some("\"logins\";q=5;w=60"));
+    assert_eq!(
+        (&admin.json()["limit"], &admin.json()["remaining"]),
+        (&json!(5), &json!(4))
+    );
+    assert_eq!(
+        admin.header("ratelimit-policy"),
+        Some("\"logins\";q=5;w=60")
+    );
     let other = acquire(&server, r#"{"limit":"logins","key":"bob"}"#);
     assert_eq!(
         (&other.json()["limit"], other.header("ratelimit-policy")),
@@ -262,28 +413,57 @@ limits:
     time_zone: Europe/Berlin
     overrides: {admin: 5/month, bob: {limit: 1/week}}
 ";
-    // `w` of a month is the mean of all months. It is noon of Wednesday, the 15th of November 2023, in UTC. In Berlin it is an hour later, in winter.
+    // `w` of a month is the mean of all months. It is noon of Wednesday, the 15th of November 2023,
+    // in UTC. In Berlin it is an hour later, in winter.
     let server = Running::with_rules("http-calendar", rules);
     let fields = |key: &str| {
         let response = acquire(&server, &format!(r#"{{"limit":"plan","key":"{key}"}}"#));
         let field = |name| response.header(name).unwrap_or_default().to_owned();
-        (response.status, field("ratelimit-policy"), field("ratelimit"), field("retry-after"))
+        (
+            response.status,
+            field("ratelimit-policy"),
+            field("ratelimit"),
+            field("retry-after"),
+        )
     };
     let told = |policy: &str, state: &str| {
-        (200, format!("\"plan\";{policy}"), format!("\"plan\";{state}"), String::new())
+        (
+            200,
+            format!("\"plan\";{policy}"),
+            format!("\"plan\";{state}"),
+            String::new(),
+        )
     };
     let until_december = 15 * 86_400 + 11 * 3_600;
-    assert_eq!(fields("ada"), told("q=2;w=2629746", &format!("r=1;t={until_december}")));
-    assert_eq!(fields("admin"), told("q=5;w=2629746", &format!("r=4;t={until_december}")));
+    assert_eq!(
+        fields("ada"),
+        told("q=2;w=2629746", &format!("r=1;t={until_december}"))
+    );
+    assert_eq!(
+        fields("admin"),
+        told("q=5;w=2629746", &format!("r=4;t={until_december}"))
+    );
     let until_monday = 4 * 86_400 + 11 * 3_600;
-    assert_eq!(fields("bob"), told("q=1;w=604800", &format!("r=0;t={until_monday}")));
+    assert_eq!(
+        fields("bob"),
+        told("q=1;w=604800", &format!("r=0;t={until_monday}"))
+    );
     let denied = fields("bob");
     assert_eq!((denied.0, denied.3), (429, until_monday.to_string()));
     server.advance(Duration::from_secs(until_monday));
     assert_eq!(fields("bob"), told("q=1;w=604800", "r=0;t=604800"));
-    assert_eq!(fields("admin"), told("q=5;w=2629746", &format!("r=3;t={}", until_december - until_monday)));
+    assert_eq!(
+        fields("admin"),
+        told(
+            "q=5;w=2629746",
+            &format!("r=3;t={}", until_december - until_monday)
+        )
+    );
     server.advance(Duration::from_secs(until_december - until_monday));
-    assert_eq!(fields("admin"), told("q=5;w=2629746", &format!("r=4;t={}", 31 * 86_400)));
+    assert_eq!(
+        fields("admin"),
+        told("q=5;w=2629746", &format!("r=4;t={}", 31 * 86_400))
+    );
 }
 
 #[test]
@@ -291,20 +471,40 @@ fn a_shadow_limit_counts_and_reports_but_never_denies() {
     let server = Running::with_rules("http-shadow", RULES);
     let ask = r#"{"limit":"trial","key":"alice"}"#;
     let within = acquire(&server, ask).json();
-    assert_eq!((&within["allowed"], &within["shadow"]["would_deny"]), (&json!(true), &json!(false)));
+    assert_eq!(
+        (&within["allowed"], &within["shadow"]["would_deny"]),
+        (&json!(true), &json!(false))
+    );
     let beyond = acquire(&server, ask);
     assert_eq!((beyond.status, beyond.header("retry-after")), (200, None));
     let body = beyond.json();
-    assert_eq!((&body["allowed"], &body["retry_after_ms"]), (&json!(true), &json!(null)));
-    assert_eq!(body["shadow"], json!({"would_deny": true, "retry_after_ms": 60_000, "reason": "quota"}));
+    assert_eq!(
+        (&body["allowed"], &body["retry_after_ms"]),
+        (&json!(true), &json!(null))
+    );
+    assert_eq!(
+        body["shadow"],
+        json!({"would_deny": true, "retry_after_ms": 60_000, "reason": "quota"})
+    );
     // It does not veto the other limits, which are charged.
     let all = r#"{"all":[{"limit":"trial","key":"alice"},{"limit":"per-user","key":"alice"}]}"#;
     let together = acquire(&server, all);
-    assert_eq!((together.status, &together.json()["allowed"]), (200, &json!(true)));
-    let alice = server.post("/v1/peek", r#"{"limit":"per-user","key":"alice"}"#).json();
+    assert_eq!(
+        (together.status, &together.json()["allowed"]),
+        (200, &json!(true))
+    );
+    let alice = server
+        .post("/v1/peek", r#"{"limit":"per-user","key":"alice"}"#)
+        .json();
     assert_eq!(alice["remaining"], 2);
-    assert_eq!(server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#), 2);
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="trial",outcome="denied"}"#), 0);
+    assert_eq!(
+        server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#),
+        2
+    );
+    assert_eq!(
+        server.metric(r#"tidegate_decisions_total{limit="trial",outcome="denied"}"#),
+        0
+    );
 }
 
 #[test]
@@ -314,7 +514,10 @@ fn a_denial_says_why_and_is_counted_by_reason() {
     );
     let server = Running::with_rules("http-reasons", &rules);
     let denied = |limit: &str, key: &str, cost: u32| {
-        let response = acquire(&server, &format!(r#"{{"limit":"{limit}","key":"{key}","cost":{cost}}}"#));
+        let response = acquire(
+            &server,
+            &format!(r#"{{"limit":"{limit}","key":"{key}","cost":{cost}}}"#),
+        );
         if response.status == 429 {
             Some(response.json()["reason"].as_str().unwrap().to_owned())
         } else {
@@ -323,12 +526,17 @@ fn a_denial_says_why_and_is_counted_by_reason() {
     };
     let reason = |limit, key, cost| denied(limit, key, cost).expect("a denial");
     let count = |limit: &str, reason: &str| {
-        server.metric(&format!(r#"tidegate_denials_total{{limit="{limit}",reason="{reason}"}}"#))
+        server.metric(&format!(
+            r#"tidegate_denials_total{{limit="{limit}",reason="{reason}"}}"#
+        ))
     };
 
     assert_eq!(denied("per-user", "alice", 3), None);
     assert_eq!(
-        (reason("per-user", "alice", 1), reason("per-user", "alice", 4)),
+        (
+            reason("per-user", "alice", 1),
+            reason("per-user", "alice", 4)
+        ),
         ("quota".into(), "too-large".into())
     );
     assert_eq!(denied("seats", "alice", 2), None);
@@ -343,28 +551,50 @@ fn a_denial_says_why_and_is_counted_by_reason() {
         ("blocked".into(), "blocked".into())
     );
     assert_eq!(
-        (reason("logins", "mallory", 1), reason("logins", "mallory", 1)),
+        (
+            reason("logins", "mallory", 1),
+            reason("logins", "mallory", 1)
+        ),
         ("deny-listed".into(), "deny-listed".into())
     );
-    let full = (0..100).find_map(|key| denied("small", &format!("k{key}"), 1)).expect("the table fills");
+    let full = (0..100)
+        .find_map(|key| denied("small", &format!("k{key}"), 1))
+        .expect("the table fills");
     assert_eq!(full, "table-full");
 
     assert_eq!(
-        (count("per-user", "quota"), count("per-user", "too-large"), count("per-user", "blocked")),
+        (
+            count("per-user", "quota"),
+            count("per-user", "too-large"),
+            count("per-user", "blocked")
+        ),
         (1, 1, 1)
     );
     assert_eq!(
-        (count("logins", "deny-listed"), count("logins", "blocked"), count("small", "table-full")),
+        (
+            count("logins", "deny-listed"),
+            count("logins", "blocked"),
+            count("small", "table-full")
+        ),
         (2, 1, 1)
     );
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="per-user",outcome="denied"}"#), 3);
+    assert_eq!(
+        server.metric(r#"tidegate_decisions_total{limit="per-user",outcome="denied"}"#),
+        3
+    );
 
     // Of several limits, each has its own reason, and the answer that of the limit that bound.
     let all = r#"{"all":[{"limit":"per-user","key":"alice"},{"limit":"logins","key":"mallory"}]}"#;
     let joint = acquire(&server, all).json();
-    assert_eq!((&joint["reason"], &joint["limit_name"]), (&json!("deny-listed"), &json!("logins")));
     assert_eq!(
-        (&joint["decisions"][0]["reason"], &joint["decisions"][1]["reason"]),
+        (&joint["reason"], &joint["limit_name"]),
+        (&json!("deny-listed"), &json!("logins"))
+    );
+    assert_eq!(
+        (
+            &joint["decisions"][0]["reason"],
+            &joint["decisions"][1]["reason"]
+        ),
         (&json!("quota"), &json!("deny-listed"))
     );
 }
@@ -373,7 +603,11 @@ fn a_denial_says_why_and_is_counted_by_reason() {
 fn a_client_that_sends_nothing_more_gets_its_answer() {
     let server = Running::with_rules("http-half-close", RULES);
     for (address, path, body) in [
-        (server.http, "/v1/peek", r#"{"limit":"per-user","key":"alice"}"#),
+        (
+            server.http,
+            "/v1/peek",
+            r#"{"limit":"per-user","key":"alice"}"#,
+        ),
         // Another thread makes these answers.
         (server.admin, "/v1/rules/check", "limits: []"),
         (server.admin, "/v1/reset", r#"{"limit":"per-user"}"#),
@@ -381,7 +615,9 @@ fn a_client_that_sends_nothing_more_gets_its_answer() {
         for _ in 0..20 {
             let mut client = Http::connect(address);
             let length = body.len();
-            let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n");
+            let head = format!(
+                "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"
+            );
             client.write(format!("{head}{body}").as_bytes());
             client.stream().shutdown(std::net::Shutdown::Write).unwrap();
             assert_eq!(client.read().status, 200, "{path}");
@@ -394,13 +630,21 @@ fn a_client_that_sends_nothing_more_gets_its_answer() {
 fn a_leaky_bucket_returns_the_delay() {
     let server = Running::with_rules("http-leaky", RULES);
     let ask = r#"{"limit":"paced","key":"alice"}"#;
-    let delays: Vec<_> = (0..2).map(|_| acquire(&server, ask).json()["delay_ms"].clone()).collect();
+    let delays: Vec<_> = (0..2)
+        .map(|_| acquire(&server, ask).json()["delay_ms"].clone())
+        .collect();
     assert_eq!(delays, [json!(0), json!(500)]);
     assert_eq!(acquire(&server, ask).status, 429);
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="paced",outcome="delayed"}"#), 1);
+    assert_eq!(
+        server.metric(r#"tidegate_decisions_total{limit="paced",outcome="delayed"}"#),
+        1
+    );
     server.advance(Duration::from_millis(500));
     let peek = server.post("/v1/peek", ask).json();
-    assert_eq!((&peek["allowed"], &peek["delay_ms"]), (&json!(true), &json!(500)));
+    assert_eq!(
+        (&peek["allowed"], &peek["delay_ms"]),
+        (&json!(true), &json!(500))
+    );
 }
 
 #[test]
@@ -409,16 +653,39 @@ fn errors_name_their_position_and_what_to_do() {
     let long = format!(r#"{{"limit":"per-user","key":"{}"}}"#, "x".repeat(1025));
     let fits = format!(r#"{{"limit":"per-user","key":"{}"}}"#, "é".repeat(512));
     assert_eq!(acquire(&server, &fits).status, 200);
-    let many = format!("{{\"all\":[{}]}}", vec![r#"{"limit":"a"}"#; MAX_ALL + 1].join(","));
+    let many = format!(
+        "{{\"all\":[{}]}}",
+        vec![r#"{"limit":"a"}"#; MAX_ALL + 1].join(",")
+    );
     for (path, body, status, told) in [
-        ("/v1/acquire", r#"{"limit":"per-user""#, 400, "the body is not JSON: EOF"),
-        ("/v1/acquire", r#"{"limit":"a"} x"#, 400, "the body is not JSON: trailing"),
+        (
+            "/v1/acquire",
+            r#"{"limit":"per-user""#,
+            400,
+            "the body is not JSON: EOF",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"limit":"a"} x"#,
+            400,
+            "the body is not JSON: trailing",
+        ),
         ("/v1/acquire", "", 400, "the body is empty"),
         ("/v1/acquire", "[1]", 400, "expected"),
-        ("/v1/acquire", r#"{"key":"k"}"#, 400, "missing field `limit`"),
+        (
+            "/v1/acquire",
+            r#"{"key":"k"}"#,
+            400,
+            "missing field `limit`",
+        ),
         ("/v1/acquire", r#"{"limit":5}"#, 400, "#/limit"),
         ("/v1/acquire", r#"{"limit":"a","key":5}"#, 400, "#/key"),
-        ("/v1/acquire", r#"{"limit":"a","cost":1.5}"#, 400, "`1.5`, expected a whole number"),
+        (
+            "/v1/acquire",
+            r#"{"limit":"a","cost":1.5}"#,
+            400,
+            "`1.5`, expected a whole number",
+        ),
         (
             "/v1/acquire",
             r#"{"limit":"a","cost":9007199254740992}"#,
@@ -433,61 +700,195 @@ fn errors_name_their_position_and_what_to_do() {
             "unknown field `costs`, expected one of `limit`, `key`, `cost`",
         ),
         ("/v1/acquire", r#"{"all":[]}"#, 400, "at least one"),
-        ("/v1/acquire", r#"{"all":[{"limit":"a"},{"limit":"b","cost":-1}]}"#, 400, "#/all/1/cost"),
+        (
+            "/v1/acquire",
+            r#"{"all":[{"limit":"a"},{"limit":"b","cost":-1}]}"#,
+            400,
+            "#/all/1/cost",
+        ),
         ("/v1/acquire", r#"{"all":[3]}"#, 400, "#/all/0"),
         ("/v1/acquire", r#"{"all":[{"key":"a"}]}"#, 400, "#/all/0"),
-        ("/v1/acquire", r#"{"all":[{"limit":"a"}],"limit":"b"}"#, 400, "belong inside the objects of `all`"),
+        (
+            "/v1/acquire",
+            r#"{"all":[{"limit":"a"}],"limit":"b"}"#,
+            400,
+            "belong inside the objects of `all`",
+        ),
         ("/v1/acquire", &many, 400, "at most 32"),
         // No form takes a field twice.
-        ("/v1/acquire", r#"{"limit":"a","cost":1,"cost":2}"#, 400, "duplicate field"),
-        ("/v1/acquire", r#"{"limit":"a","limit":"b"}"#, 400, "duplicate field"),
-        ("/v1/acquire", r#"{"all":[{"limit":"a","key":"k","key":"l"}]}"#, 400, "duplicate field"),
-        ("/v1/acquire", r#"{"all":[{"limit":"a"}],"all":[{"limit":"b"}]}"#, 400, "duplicate field"),
-        ("/v1/block", r#"{"limit":"a","key":"k","for":"1s","for":"2s"}"#, 400, "duplicate field"),
-        ("/v1/unblock", r#"{"limit":"a","limit":"a"}"#, 400, "duplicate field"),
-        ("/v1/acquire", r#"{"limit":"per-usr","key":"a"}"#, 404, "the nearest names are: per-user"),
+        (
+            "/v1/acquire",
+            r#"{"limit":"a","cost":1,"cost":2}"#,
+            400,
+            "duplicate field",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"limit":"a","limit":"b"}"#,
+            400,
+            "duplicate field",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"all":[{"limit":"a","key":"k","key":"l"}]}"#,
+            400,
+            "duplicate field",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"all":[{"limit":"a"}],"all":[{"limit":"b"}]}"#,
+            400,
+            "duplicate field",
+        ),
+        (
+            "/v1/block",
+            r#"{"limit":"a","key":"k","for":"1s","for":"2s"}"#,
+            400,
+            "duplicate field",
+        ),
+        (
+            "/v1/unblock",
+            r#"{"limit":"a","limit":"a"}"#,
+            400,
+            "duplicate field",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"limit":"per-usr","key":"a"}"#,
+            404,
+            "the nearest names are: per-user",
+        ),
         ("/v1/acquire", r#"{"limit":"per-user"}"#, 400, "give a key"),
-        ("/v1/acquire", r#"{"limit":"per-user","key":null}"#, 400, "give a key"),
+        (
+            "/v1/acquire",
+            r#"{"limit":"per-user","key":null}"#,
+            400,
+            "give a key",
+        ),
         (
             "/v1/acquire",
             r#"{"limit":"per-user","key":"a","cost":-1}"#,
             400,
             "`-1`, expected a whole number from 0 to 9007199254740991",
         ),
-        ("/v1/acquire", &long, 400, "the key has 1025 bytes; at most 1024"),
-        ("/v1/acquire", r#"{"all":[{"limit":"everyone"},{"limit":"x"}]}"#, 404, "#/all/1/limit"),
-        ("/v1/peek", r#"{"all":[{"limit":"everyone"},{"limit":"seats"}]}"#, 400, "#/all/1/key"),
+        (
+            "/v1/acquire",
+            &long,
+            400,
+            "the key has 1025 bytes; at most 1024",
+        ),
+        (
+            "/v1/acquire",
+            r#"{"all":[{"limit":"everyone"},{"limit":"x"}]}"#,
+            404,
+            "#/all/1/limit",
+        ),
+        (
+            "/v1/peek",
+            r#"{"all":[{"limit":"everyone"},{"limit":"seats"}]}"#,
+            400,
+            "#/all/1/key",
+        ),
         ("/v1/refund", r#"{"all":[]}"#, 400, "unknown field `all`"),
-        ("/v1/block", r#"{"limit":"everyone","key":"a"}"#, 400, "is global"),
-        ("/v1/block", r#"{"limit":"per-user","key":"a","for":"soon"}"#, 400, "#/for"),
-        ("/v1/unblock", r#"{"limit":"per-user","key":"a","for":"1s"}"#, 400, "unknown field `for`"),
-        ("/v1/override", r#"{"limit":"per-user","key":"a"}"#, 400, "missing field `quota`"),
-        ("/v1/override", r#"{"limit":"per-user","key":"a","quota":"9/1m","end":true}"#, 400, "not both"),
-        ("/v1/override", r#"{"limit":"per-user","key":"a","end":true,"for":"1s"}"#, 400, "#/for"),
-        ("/v1/override", r#"{"limit":"per-user","key":"a","quota":"9"}"#, 400, "as in 10/500ms, 100/1m"),
-        ("/v1/override", r#"{"limit":"per-user","key":"a","quota":9}"#, 400, "#/quota"),
-        ("/v1/override", r#"{"limit":"seats","key":"a","quota":"9/1m"}"#, 400, "concurrency counts permits"),
-        ("/v1/override", r#"{"limit":"everyone","key":"a","quota":"9/1m"}"#, 400, "is global"),
-        ("/v1/override", r#"{"limit":"logins","key":"mallory","quota":"9/1m"}"#, 409, "deny list"),
+        (
+            "/v1/block",
+            r#"{"limit":"everyone","key":"a"}"#,
+            400,
+            "is global",
+        ),
+        (
+            "/v1/block",
+            r#"{"limit":"per-user","key":"a","for":"soon"}"#,
+            400,
+            "#/for",
+        ),
+        (
+            "/v1/unblock",
+            r#"{"limit":"per-user","key":"a","for":"1s"}"#,
+            400,
+            "unknown field `for`",
+        ),
+        (
+            "/v1/override",
+            r#"{"limit":"per-user","key":"a"}"#,
+            400,
+            "missing field `quota`",
+        ),
+        (
+            "/v1/override",
+            r#"{"limit":"per-user","key":"a","quota":"9/1m","end":true}"#,
+            400,
+            "not both",
+        ),
+        (
+            "/v1/override",
+            r#"{"limit":"per-user","key":"a","end":true,"for":"1s"}"#,
+            400,
+            "#/for",
+        ),
+        (
+            "/v1/override",
+            r#"{"limit":"per-user","key":"a","quota":"9"}"#,
+            400,
+            "as in 10/500ms, 100/1m",
+        ),
+        (
+            "/v1/override",
+            r#"{"limit":"per-user","key":"a","quota":9}"#,
+            400,
+            "#/quota",
+        ),
+        (
+            "/v1/override",
+            r#"{"limit":"seats","key":"a","quota":"9/1m"}"#,
+            400,
+            "concurrency counts permits",
+        ),
+        (
+            "/v1/override",
+            r#"{"limit":"everyone","key":"a","quota":"9/1m"}"#,
+            400,
+            "is global",
+        ),
+        (
+            "/v1/override",
+            r#"{"limit":"logins","key":"mallory","quota":"9/1m"}"#,
+            409,
+            "deny list",
+        ),
     ] {
         let response = server.post(path, body);
         assert_eq!(response.status, status, "{body}: {}", response.body);
-        assert_eq!(response.header("content-type"), Some("application/problem+json"));
+        assert_eq!(
+            response.header("content-type"),
+            Some("application/problem+json")
+        );
         let problem = response.json();
         assert!(response.body.contains(told), "{body}: {}", response.body);
         assert_eq!(problem["status"], status);
     }
     let unknown = acquire(&server, r#"{"limit":"nope"}"#).json();
-    assert!(unknown["nearest_limits"].as_array().is_some_and(|names| names.len() == 3), "{unknown}");
+    assert!(
+        unknown["nearest_limits"]
+            .as_array()
+            .is_some_and(|names| names.len() == 3),
+        "{unknown}"
+    );
     assert_eq!(server.get("/v1/acquire").header("allow"), Some("POST"));
     assert_eq!(server.get("/v1/acquire").status, 405);
     for route in ROUTES {
         let path = route.path.replace("{limit}", "logins");
         for (plane, address) in [(Plane::Data, server.http), (Plane::Admin, server.admin)] {
             let status = |path: &str| Http::connect(address).send("DELETE", path, "").status;
-            let there = ROUTES.iter().any(|other| other.path == route.path && other.is_on(plane));
+            let there = ROUTES
+                .iter()
+                .any(|other| other.path == route.path && other.is_on(plane));
             let expected = [if there { 405 } else { 404 }, 404];
-            assert_eq!([status(&path), status(&format!("{path}/"))], expected, "{path} {plane:?}");
+            assert_eq!(
+                [status(&path), status(&format!("{path}/"))],
+                expected,
+                "{path} {plane:?}"
+            );
         }
     }
     // A variable part is one segment, and not empty.
@@ -499,29 +900,46 @@ fn errors_name_their_position_and_what_to_do() {
     let mut told = String::new();
     std::io::Read::read_to_string(&mut head.stream(), &mut told).unwrap();
     assert_eq!(
-        (told.matches("HTTP/1.1 200").count(), told.matches("HTTP/1.1 405").count()),
+        (
+            told.matches("HTTP/1.1 200").count(),
+            told.matches("HTTP/1.1 405").count()
+        ),
         (1, 1),
         "{told}"
     );
     let nowhere = server.get("/v2/acquire");
-    assert!(nowhere.status == 404 && nowhere.body.contains("POST /v1/acquire"), "{}", nowhere.body);
+    assert!(
+        nowhere.status == 404 && nowhere.body.contains("POST /v1/acquire"),
+        "{}",
+        nowhere.body
+    );
 }
 
 #[test]
 fn a_body_above_the_bound_is_refused_with_and_without_a_declared_length() {
     let server = Running::with_rules("http-body", RULES);
-    let body = format!(r#"{{"limit":"per-user","key":"a"{}}}"#, " ".repeat(MAX_BODY));
+    let body = format!(
+        r#"{{"limit":"per-user","key":"a"{}}}"#,
+        " ".repeat(MAX_BODY)
+    );
     let declared = acquire(&server, &body);
-    assert_eq!((declared.status, &declared.json()["title"]), (413, &json!("Body too large")));
+    assert_eq!(
+        (declared.status, &declared.json()["title"]),
+        (413, &json!("Body too large"))
+    );
     let mut chunked = Http::connect(server.http);
     chunked.write(b"POST /v1/acquire HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n");
     for _ in 0..=MAX_BODY / 1024 {
         chunked.write(format!("400\r\n{}\r\n", " ".repeat(1024)).as_bytes());
     }
     assert_eq!(chunked.read().status, 413);
-    let largest: Vec<_> =
-        (0..MAX_ALL).map(|at| json!({"limit": "per-user", "key": format!("k{at}")})).collect();
-    assert_eq!(acquire(&server, &json!({"all": largest}).to_string()).status, 200);
+    let largest: Vec<_> = (0..MAX_ALL)
+        .map(|at| json!({"limit": "per-user", "key": format!("k{at}")}))
+        .collect();
+    assert_eq!(
+        acquire(&server, &json!({"all": largest}).to_string()).status,
+        200
+    );
 }
 
 #[test]
@@ -530,30 +948,52 @@ fn health_readiness_and_metrics_are_served() {
     assert_eq!(server.get("/healthz").json(), json!({"status": "ok"}));
     assert_eq!(server.get("/readyz").json(), json!({"status": "ready"}));
     let plain = server.get("/metrics");
-    assert_eq!(plain.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
-    assert!(plain.body.contains("\n# TYPE tidegate_http_requests_total counter\n"));
+    assert_eq!(
+        plain.header("content-type"),
+        Some("text/plain; version=0.0.4; charset=utf-8")
+    );
     assert!(
-        plain.body.contains("\n# TYPE tidegate_build_info gauge\ntidegate_build_info{"),
+        plain
+            .body
+            .contains("\n# TYPE tidegate_http_requests_total counter\n")
+    );
+    assert!(
+        plain
+            .body
+            .contains("\n# TYPE tidegate_build_info gauge\ntidegate_build_info{"),
         "{}",
         plain.body
     );
     assert!(!plain.body.contains("# EOF") && !plain.body.contains("# UNIT"));
     let mut http = Http::connect(server.admin);
     let accept = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
-    http.write(format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n").as_bytes());
+    http.write(
+        format!("GET /metrics HTTP/1.1\r\nhost: localhost\r\naccept: {accept}\r\n\r\n").as_bytes(),
+    );
     let metrics = http.read();
     assert_eq!(
         metrics.header("content-type"),
         Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
     );
     assert!(metrics.body.ends_with("# EOF\n"));
-    assert!(metrics.body.contains("\n# TYPE tidegate_http_requests counter\n"));
+    assert!(
+        metrics
+            .body
+            .contains("\n# TYPE tidegate_http_requests counter\n")
+    );
     let mut numbers: Vec<_> = ROUTES.iter().map(|route| route.endpoint as usize).collect();
     numbers.sort_unstable();
-    assert_eq!(numbers, (0..ROUTES.len()).collect::<Vec<_>>(), "each route has counters of its own");
+    assert_eq!(
+        numbers,
+        (0..ROUTES.len()).collect::<Vec<_>>(),
+        "each route has counters of its own"
+    );
     assert!(server.metric("process_resident_memory_bytes") > 1_000_000);
     assert!(server.metric("process_open_fds") > 5 && server.metric("process_threads") > 1);
-    assert_eq!(server.metric(r#"tidegate_http_requests_total{route="/healthz",status="200"}"#), 1);
+    assert_eq!(
+        server.metric(r#"tidegate_http_requests_total{route="/healthz",status="200"}"#),
+        1
+    );
     assert_eq!(server.metric("tidegate_rules_limits"), 7);
 }
 
@@ -563,7 +1003,11 @@ fn the_number_of_metrics_depends_on_the_rules_and_never_on_the_keys() {
     let mut http = Http::connect(server.http);
     let mut series = |from: u32| {
         for key in from..from + 200 {
-            http.send("POST", "/v1/acquire", &format!(r#"{{"limit":"per-user","key":"k{key}"}}"#));
+            http.send(
+                "POST",
+                "/v1/acquire",
+                &format!(r#"{{"limit":"per-user","key":"k{key}"}}"#),
+            );
             http.send("POST", &format!("/made/up/{key}"), "");
         }
         server.get("/metrics").body.lines().count()
@@ -580,26 +1024,51 @@ fn a_check_by_a_proxy_gets_200_or_429_with_the_header_fields() {
     let server = Running::with_rules("http-check", RULES);
     let admitted = server.get("/v1/check/per-user?key=alice&cost=2");
     assert_eq!(admitted.status, 200);
-    assert!(admitted.header("ratelimit").unwrap().starts_with("\"per-user\";r="), "{admitted:?}");
-    assert!(admitted.header("ratelimit-policy").is_some() && admitted.header("retry-after").is_none());
+    assert!(
+        admitted
+            .header("ratelimit")
+            .unwrap()
+            .starts_with("\"per-user\";r="),
+        "{admitted:?}"
+    );
+    assert!(
+        admitted.header("ratelimit-policy").is_some() && admitted.header("retry-after").is_none()
+    );
     let mut denied = server.get("/v1/check/per-user?key=alice");
     while denied.status == 200 {
         denied = server.get("/v1/check/per-user?key=alice");
     }
     assert_eq!(denied.status, 429);
-    assert!(denied.header("retry-after").is_some() && denied.body.is_empty(), "{denied:?}");
+    assert!(
+        denied.header("retry-after").is_some() && denied.body.is_empty(),
+        "{denied:?}"
+    );
     // It is the same limit for all paths.
     let (status, _) = harness::acquire(&server, "per-user", "alice");
     assert_eq!(status, 429);
-    assert_eq!(server.get("/v1/check/everyone").status, 200, "a global limit needs no key");
+    assert_eq!(
+        server.get("/v1/check/everyone").status,
+        200,
+        "a global limit needs no key"
+    );
     assert_eq!(server.get("/v1/check/per-user").status, 400);
     assert_eq!(server.get("/v1/check/unknown?key=a").status, 404);
     // For nginx a denial must be 403, and a mistake of the operator must not stop its requests.
     let denied = server.get("/v1/check/per-user?key=alice&denied=403&errors=admit");
-    assert!(denied.status == 403 && denied.header("retry-after").is_some(), "{denied:?}");
-    for path in ["per-user?errors=admit", "unknown?key=a&errors=admit", "per-user?key=a&errors=admit&cost=x"]
-    {
-        assert_eq!(server.get(&format!("/v1/check/{path}")).status, 204, "{path}");
+    assert!(
+        denied.status == 403 && denied.header("retry-after").is_some(),
+        "{denied:?}"
+    );
+    for path in [
+        "per-user?errors=admit",
+        "unknown?key=a&errors=admit",
+        "per-user?key=a&errors=admit&cost=x",
+    ] {
+        assert_eq!(
+            server.get(&format!("/v1/check/{path}")).status,
+            204,
+            "{path}"
+        );
     }
     assert_eq!(server.get("/v1/check/per-user?errors=deny").status, 400);
 }
@@ -612,7 +1081,12 @@ fn a_proxy_can_use_the_query_or_header_fields_and_each_once() {
         let mut proxy = server.connect_for(&path);
         // One byte for each character.
         let head = format!("GET {path} HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
-        proxy.write(&head.chars().map(|c| u8::try_from(c).unwrap()).collect::<Vec<_>>());
+        proxy.write(
+            &head
+                .chars()
+                .map(|c| u8::try_from(c).unwrap())
+                .collect::<Vec<_>>(),
+        );
         proxy.read()
     };
     // A key is any bytes, and an empty one is a key.
@@ -626,7 +1100,11 @@ fn a_proxy_can_use_the_query_or_header_fields_and_each_once() {
     ] {
         let told = ask(target, fields);
         let state = format!("\"per-user\";r={remaining};");
-        assert!(told.header("ratelimit").is_some_and(|told| told.starts_with(&state)), "{target}: {told:?}");
+        assert!(
+            told.header("ratelimit")
+                .is_some_and(|told| told.starts_with(&state)),
+            "{target}: {told:?}"
+        );
     }
     for (query, fields, why) in [
         ("key=b&key=c", "", "`key` twice"),
@@ -638,21 +1116,26 @@ fn a_proxy_can_use_the_query_or_header_fields_and_each_once() {
         ("errors=deny", "", "`admit`"),
     ] {
         let refused = ask(&format!("per-user?{query}"), fields);
-        assert!(refused.status == 400 && refused.body.contains(why), "{query}: {refused:?}");
+        assert!(
+            refused.status == 400 && refused.body.contains(why),
+            "{query}: {refused:?}"
+        );
     }
 }
 
 #[test]
 fn a_proxy_that_forwards_its_client_s_header_fields_is_answered_for_the_key_that_it_names() {
     let server = Running::with_rules("http-forward", RULES);
-    // What Caddy's forward_auth and Traefik's ForwardAuth send, after what docs/src/envoy.md tells them to remove.
+    // What Caddy's forward_auth and Traefik's ForwardAuth send, after what docs/src/envoy.md tells
+    // them to remove.
     let forwarded = "host: shop.example\r\nuser-agent: curl/8\r\naccept: */*\r\naccept-encoding: gzip\r\n\
         cookie: session=1\r\nauthorization: Bearer the-client-s-own\r\nx-forwarded-for: 192.0.2.7\r\n\
         x-forwarded-host: shop.example\r\nx-forwarded-method: POST\r\nx-forwarded-proto: https\r\n\
         x-forwarded-uri: /cart?key=another\r\n";
-    for (path, field) in
-        [("/v1/check/per-user?key=192.0.2.7", ""), ("/v1/check/per-user", "x-tidegate-key: 192.0.2.8\r\n")]
-    {
+    for (path, field) in [
+        ("/v1/check/per-user?key=192.0.2.7", ""),
+        ("/v1/check/per-user", "x-tidegate-key: 192.0.2.8\r\n"),
+    ] {
         let mut proxy = server.connect_for(path);
         let mut ask = || {
             proxy.write(format!("GET {path} HTTP/1.1\r\n{forwarded}{field}\r\n").as_bytes());
@@ -671,7 +1154,11 @@ fn a_proxy_that_forwards_its_client_s_header_fields_is_answered_for_the_key_that
         format!("GET /v1/check/per-user?key=a HTTP/1.1\r\n{forwarded}origin: https://shop.example\r\n\r\n")
             .as_bytes(),
     );
-    assert_eq!(proxy.read().status, 403, "the origin of the client's page has to be removed");
+    assert_eq!(
+        proxy.read().status,
+        403,
+        "the origin of the client's page has to be removed"
+    );
 }
 
 #[test]
@@ -684,16 +1171,25 @@ fn the_openapi_description_matches_every_path_and_response() {
         .unwrap()
         .iter()
         .flat_map(|(path, item)| {
-            item.as_object().unwrap().keys().map(move |method| format!("{} {path}", method.to_uppercase()))
+            item.as_object()
+                .unwrap()
+                .keys()
+                .map(move |method| format!("{} {path}", method.to_uppercase()))
         })
         .collect();
-    let real: BTreeSet<String> =
-        ROUTES.iter().map(|route| format!("{} {}", route.method, route.path)).collect();
+    let real: BTreeSet<String> = ROUTES
+        .iter()
+        .map(|route| format!("{} {}", route.method, route.path))
+        .collect();
     assert_eq!(described, real);
     let all = r#"{"all":[{"limit":"trial","key":"a"},{"limit":"everyone"}]}"#;
     for (method, path, body) in [
         ("POST", "/v1/acquire", r#"{"limit":"per-user","key":"a"}"#),
-        ("POST", "/v1/acquire", r#"{"limit":"per-user","key":"a","cost":9}"#),
+        (
+            "POST",
+            "/v1/acquire",
+            r#"{"limit":"per-user","key":"a","cost":9}"#,
+        ),
         ("POST", "/v1/acquire", all),
         ("POST", "/v1/acquire", "{"),
         ("POST", "/v1/acquire", r#"{"limit":"x"}"#),
@@ -702,10 +1198,26 @@ fn the_openapi_description_matches_every_path_and_response() {
         ("POST", "/v1/refund", r#"{"limit":"per-user","key":"a"}"#),
         ("POST", "/v1/block", r#"{"limit":"per-user","key":"b"}"#),
         ("POST", "/v1/unblock", r#"{"limit":"per-user","key":"b"}"#),
-        ("POST", "/v1/unblock", r#"{"limit":"logins","key":"mallory"}"#),
-        ("POST", "/v1/override", r#"{"limit":"per-user","key":"b","quota":"9/1m","for":"1h"}"#),
-        ("POST", "/v1/override", r#"{"limit":"per-user","key":"c","end":true}"#),
-        ("POST", "/v1/override", r#"{"limit":"logins","key":"mallory","quota":"9/1m"}"#),
+        (
+            "POST",
+            "/v1/unblock",
+            r#"{"limit":"logins","key":"mallory"}"#,
+        ),
+        (
+            "POST",
+            "/v1/override",
+            r#"{"limit":"per-user","key":"b","quota":"9/1m","for":"1h"}"#,
+        ),
+        (
+            "POST",
+            "/v1/override",
+            r#"{"limit":"per-user","key":"c","end":true}"#,
+        ),
+        (
+            "POST",
+            "/v1/override",
+            r#"{"limit":"logins","key":"mallory","quota":"9/1m"}"#,
+        ),
         ("GET", "/v1/overrides", ""),
         ("GET", "/v1/blocks?limit=per-user", ""),
         ("GET", "/v1/blocks?limit=x", ""),
@@ -731,15 +1243,37 @@ fn the_openapi_description_matches_every_path_and_response() {
         ("GET", "/readyz", ""),
     ] {
         let response = server.connect_for(path).send(method, path, body);
-        let operation = &description["paths"][path.split('?').next().unwrap()][method.to_lowercase()];
-        let documented = resolve(&description, &operation["responses"][response.status.to_string()]);
+        let operation =
+            &description["paths"][path.split('?').next().unwrap()][method.to_lowercase()];
+        let documented = resolve(
+            &description,
+            &operation["responses"][response.status.to_string()],
+        );
         let kind = response.header("content-type").unwrap();
         let schema = &documented["content"][kind]["schema"];
-        assert!(schema.is_object(), "{method} {path} {} {kind} is not described", response.status);
-        fits(&description, schema, &response.json(), &format!("{method} {path} {body}"));
-        for header in response.headers.iter().filter(|(name, _)| name.starts_with("ratelimit")) {
+        assert!(
+            schema.is_object(),
+            "{method} {path} {} {kind} is not described",
+            response.status
+        );
+        fits(
+            &description,
+            schema,
+            &response.json(),
+            &format!("{method} {path} {body}"),
+        );
+        for header in response
+            .headers
+            .iter()
+            .filter(|(name, _)| name.starts_with("ratelimit"))
+        {
             let names = documented["headers"].as_object().unwrap().keys();
-            assert!(names.map(|name| name.to_lowercase()).any(|name| name == header.0), "{path} {header:?}");
+            assert!(
+                names
+                    .map(|name| name.to_lowercase())
+                    .any(|name| name == header.0),
+                "{path} {header:?}"
+            );
         }
     }
 }
@@ -752,7 +1286,8 @@ fn resolve<'a>(description: &'a Value, value: &'a Value) -> &'a Value {
     }
 }
 
-/// Whether a value matches its schema: all required members, no undescribed member, the right types.
+/// Whether a value matches its schema: all required members, no undescribed member, the right
+/// types.
 fn fits(description: &Value, schema: &Value, value: &Value, what: &str) {
     let schema = resolve(description, schema);
     if let Some(members) = value.as_object() {
@@ -782,6 +1317,11 @@ fn fits(description: &Value, schema: &Value, value: &Value, what: &str) {
         Value::Object(_) => "object",
     };
     let allowed = &schema["type"];
-    let listed = allowed.as_array().is_some_and(|kinds| kinds.iter().any(|allowed| allowed == kind));
-    assert!(listed || allowed == kind || schema["const"] == *value, "{what}: {value} is not {allowed}");
+    let listed = allowed
+        .as_array()
+        .is_some_and(|kinds| kinds.iter().any(|allowed| allowed == kind));
+    assert!(
+        listed || allowed == kind || schema["const"] == *value,
+        "{what}: {value} is not {allowed}"
+    );
 }

@@ -1,4 +1,5 @@
-//! What a server logs, and how often. This is a separate test binary because its log is that of the whole process.
+//! What a server logs, and how often. This is a separate test binary because its log is that of the
+//! whole process.
 
 mod harness;
 
@@ -32,17 +33,26 @@ impl Write for Log {
 /// The lines with this text since the start of the process.
 fn logged(text: &str) -> Vec<String> {
     let log = String::from_utf8(LOG.lock().unwrap().clone()).unwrap();
-    log.lines().filter(|line| line.contains(text)).map(str::to_owned).collect()
+    log.lines()
+        .filter(|line| line.contains(text))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn begin() {
-    BEGINS.call_once(|| tracing_subscriber::fmt().with_ansi(false).with_writer(|| Log).init());
+    BEGINS.call_once(|| {
+        tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(|| Log)
+            .init()
+    });
 }
 
 #[test]
 fn a_full_table_is_reported_once_and_forgotten_keys_at_most_once_a_minute() {
     begin();
-    let limit = |name| format!("  - {{name: {name}, limit: 1/1h, algorithm: sliding-log, max_keys: 8}}\n");
+    let limit =
+        |name| format!("  - {{name: {name}, limit: 1/1h, algorithm: sliding-log, max_keys: 8}}\n");
     let rules: String = ["watched", "first", "second", "third"].map(limit).concat();
     let server = Running::with_rules("log-occupancy", &format!("limits:\n{rules}"));
     let mut client = Resp::connect(server.resp);
@@ -54,7 +64,9 @@ fn a_full_table_is_reported_once_and_forgotten_keys_at_most_once_a_minute() {
     let told = || logged("limit=\"watched\"");
     // A look at all limits, in their order, reports another one that is full now.
     let look = |limit: &str| {
-        eventually("the server looks", || !logged(&format!("limit=\"{limit}\"")).is_empty());
+        eventually("the server looks", || {
+            !logged(&format!("limit=\"{limit}\"")).is_empty()
+        });
     };
     use_keys("watched", 0..3);
     use_keys("first", 0..8);
@@ -71,24 +83,33 @@ fn a_full_table_is_reported_once_and_forgotten_keys_at_most_once_a_minute() {
     use_keys("watched", 8..1_000);
     eventually("forgotten keys are reported", || told().len() == 2);
     let forgotten = told();
-    assert!(forgotten[1].contains("exhausted=") && forgotten[1].contains("when_full: deny"), "{forgotten:?}");
+    assert!(
+        forgotten[1].contains("exhausted=") && forgotten[1].contains("when_full: deny"),
+        "{forgotten:?}"
+    );
     use_keys("watched", 1_000..2_000);
     server.advance(Duration::from_secs(59));
     use_keys("third", 0..8);
     look("third");
     assert_eq!(told(), forgotten, "a minute is not over");
     server.advance(Duration::from_secs(1));
-    eventually("what was forgotten meanwhile is reported", || told().len() == 3);
+    eventually("what was forgotten meanwhile is reported", || {
+        told().len() == 3
+    });
 }
 
 #[test]
 fn a_state_that_cannot_be_written_is_logged_at_most_once_a_minute() {
     begin();
     let directory = scratch("log-state");
-    let server = Running::with_rules_and("log-state-rules", "limits: [{name: a, limit: 1/1h}]", |options| {
-        options.state = Some(directory.join("state"));
-        options.state_interval = Duration::from_millis(1);
-    });
+    let server = Running::with_rules_and(
+        "log-state-rules",
+        "limits: [{name: a, limit: 1/1h}]",
+        |options| {
+            options.state = Some(directory.join("state"));
+            options.state_interval = Duration::from_millis(1);
+        },
+    );
     // Each write makes a new file there.
     let new = directory.join(".state.new");
     eventually("no write is under way", || fs::create_dir(&new).is_ok());

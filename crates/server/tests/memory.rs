@@ -1,4 +1,5 @@
-//! The memory of a server with many limits. This is a separate test binary because it measures the whole process.
+//! The memory of a server with many limits. This is a separate test binary because it measures the
+//! whole process.
 
 mod harness;
 
@@ -11,7 +12,10 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
 }
 
@@ -29,13 +33,20 @@ fn a_thousand_limits_reserve_and_touch_no_more_than_the_memory_they_share() {
     let mut client = Resp::connect(server.resp);
     // Tables of 2^20 keys each would touch a page for almost every one of these keys: 800 MB.
     for key in 0..200 {
-        let asking: Vec<u8> = (0..LIMITS).flat_map(|at| frame(&format!("ACQUIRE l{at} key-{key}"))).collect();
+        let asking: Vec<u8> = (0..LIMITS)
+            .flat_map(|at| frame(&format!("ACQUIRE l{at} key-{key}")))
+            .collect();
         client.send(&asking);
-        (0..LIMITS).for_each(|_| assert!(client.reply().starts_with("[0"), "a new key is admitted"));
+        (0..LIMITS)
+            .for_each(|_| assert!(client.reply().starts_with("[0"), "a new key is admitted"));
     }
     let text = server.get("/metrics").body;
-    let reserved = text.lines().filter(|line| line.starts_with("tidegate_store_bytes{"));
-    let reserved: u64 = reserved.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+    let reserved = text
+        .lines()
+        .filter(|line| line.starts_with("tidegate_store_bytes{"));
+    let reserved: u64 = reserved
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+        .sum();
     assert!(reserved <= MOST, "{reserved} bytes are reserved");
     let more = resident().saturating_sub(before);
     // The limits themselves and this test's buffers take a few megabytes.
@@ -45,14 +56,19 @@ fn a_thousand_limits_reserve_and_touch_no_more_than_the_memory_they_share() {
 #[test]
 fn writing_limits_without_keys_touches_none_of_the_memory_reserved_for_them() {
     let _alone = ALONE.lock();
-    let limits: Vec<_> = (0..11).map(|at| format!("  - {{name: l{at}, limit: 100/1m}}\n")).collect();
+    let limits: Vec<_> = (0..11)
+        .map(|at| format!("  - {{name: l{at}, limit: 100/1m}}\n"))
+        .collect();
     let before = resident();
-    let server =
-        Running::with_rules_and("memory-empty", &format!("limits:\n{}", limits.concat()), |options| {
+    let server = Running::with_rules_and(
+        "memory-empty",
+        &format!("limits:\n{}", limits.concat()),
+        |options| {
             options.max_keys = 1 << 20;
             options.state = Some(scratch("memory-state").join("state"));
             options.state_interval = Duration::from_millis(10);
-        });
+        },
+    );
     while server.metric(r#"tidegate_state_writes_total{result="ok"}"#) == 0 {}
     // The tables would take 1,600 MB.
     let more = resident().saturating_sub(before);
@@ -64,9 +80,13 @@ fn the_buffers_of_connections_at_rest_are_freed() {
     const CLIENTS: usize = 1_000;
     let _alone = ALONE.lock();
     let _ = tidegate_server::raise_open_files(3 * CLIENTS, 1);
-    let server = Running::with_rules_and("memory-buffers", "limits: [{name: a, limit: 1/1s}]", |options| {
-        options.max_connections = CLIENTS + 10;
-    });
+    let server = Running::with_rules_and(
+        "memory-buffers",
+        "limits: [{name: a, limit: 1/1s}]",
+        |options| {
+            options.max_connections = CLIENTS + 10;
+        },
+    );
     let argument = "x".repeat(4_000);
     let long = frame(&format!("ECHO {argument} {argument} {argument}"));
     let docs = frame("COMMAND DOCS").repeat(20);
@@ -89,5 +109,9 @@ fn the_buffers_of_connections_at_rest_are_freed() {
         .collect();
     // Each has had 40 KB of replies, and 9 KB of a frame.
     let more = resident().saturating_sub(before);
-    assert!(more < 8 << 20, "{more} bytes more for {} connections", clients.len());
+    assert!(
+        more < 8 << 20,
+        "{more} bytes more for {} connections",
+        clients.len()
+    );
 }

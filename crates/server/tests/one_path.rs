@@ -1,6 +1,9 @@
 //! Decisions are made and counted in the same way on every edge, with and without a store.
 
-#![cfg_attr(not(feature = "servers"), allow(dead_code, reason = "what needs a store is left out"))]
+#![cfg_attr(
+    not(feature = "servers"),
+    allow(dead_code, reason = "what needs a store is left out")
+)]
 
 mod harness;
 
@@ -24,9 +27,13 @@ const COUNTED: [(&str, &str); 6] = [
 ];
 
 fn counts(server: &Running) -> Vec<u64> {
-    let name =
-        |(limit, outcome)| format!("tidegate_decisions_total{{limit=\"{limit}\",outcome=\"{outcome}\"}}");
-    COUNTED.into_iter().map(|of| server.metric(&name(of))).collect()
+    let name = |(limit, outcome)| {
+        format!("tidegate_decisions_total{{limit=\"{limit}\",outcome=\"{outcome}\"}}")
+    };
+    COUNTED
+        .into_iter()
+        .map(|of| server.metric(&name(of)))
+        .collect()
 }
 
 /// Requests of every kind over both edges, with the replies that both kinds of server must give.
@@ -34,7 +41,11 @@ fn script(server: &Running) -> Vec<String> {
     let mut seen = Vec::new();
     let all = |key: &str, costs: [u32; 3]| {
         let part = |(limit, cost)| json!({"limit": limit, "key": key, "cost": cost});
-        let parts: Vec<_> = ["a", "b", "trial"].into_iter().zip(costs).map(part).collect();
+        let parts: Vec<_> = ["a", "b", "trial"]
+            .into_iter()
+            .zip(costs)
+            .map(part)
+            .collect();
         json!({"all": parts}).to_string()
     };
     let one = |cost: u32| json!({"limit": "a", "key": "k", "cost": cost}).to_string();
@@ -55,7 +66,10 @@ fn script(server: &Running) -> Vec<String> {
             Some(decisions) => decisions.iter().map(|one| one["allowed"].clone()).collect(),
             None => vec![answer["allowed"].clone()],
         };
-        seen.push(format!("{path} {body}: {} {allowed:?} {}", response.status, answer["remaining"]));
+        seen.push(format!(
+            "{path} {body}: {} {allowed:?} {}",
+            response.status, answer["remaining"]
+        ));
     }
     for command in [
         "ACQUIRE a k 0",
@@ -82,12 +96,18 @@ fn a_cost_of_zero_is_counted_only_if_it_is_denied() {
         "/v1/acquire",
         &json!({"all": [zero("a", "k"), zero("b", "k"), zero("trial", "k")]}).to_string(),
     );
-    server.post("/v1/acquire", &json!({"all": [zero("a", "mallory"), zero("b", "k")]}).to_string());
+    server.post(
+        "/v1/acquire",
+        &json!({"all": [zero("a", "mallory"), zero("b", "k")]}).to_string(),
+    );
     server.resp("ACQUIRE a k 0");
     server.resp("ACQUIRE a mallory 0");
     // The key `mallory` is on the deny list.
     assert_eq!(counts(&server), [0, 2, 0, 0, 0, 0]);
-    server.post("/v1/acquire", &json!({"all": [zero("a", "k"), {"limit": "b", "key": "k"}]}).to_string());
+    server.post(
+        "/v1/acquire",
+        &json!({"all": [zero("a", "k"), {"limit": "b", "key": "k"}]}).to_string(),
+    );
     assert_eq!(counts(&server), [0, 2, 1, 0, 0, 0]);
 }
 

@@ -31,7 +31,11 @@ fn denies(server: &Running, limit: &str, key: &str) -> bool {
 fn rules(server: &Running, limit: &str) -> Value {
     let told = server.get("/v1/rules").json();
     let limits = told["limits"].as_array().unwrap();
-    limits.iter().find(|its| its["name"] == limit).unwrap().clone()
+    limits
+        .iter()
+        .find(|its| its["name"] == limit)
+        .unwrap()
+        .clone()
 }
 
 #[test]
@@ -40,16 +44,28 @@ fn a_block_at_one_server_holds_at_all_in_every_mode_until_any_server_ends_it() {
     let [one, two] = ["block-one", "block-two"].map(|name| on(name, &store.address(), RULES));
     for limit in MODES {
         assert!(!denies(&two, limit, "eve"));
-        assert_eq!(one.post("/v1/block", &body(limit, "eve", &json!({}))).status, 200);
-        assert!(denies(&one, limit, "eve"), "{limit}: at once at this server");
+        assert_eq!(
+            one.post("/v1/block", &body(limit, "eve", &json!({})))
+                .status,
+            200
+        );
+        assert!(
+            denies(&one, limit, "eve"),
+            "{limit}: at once at this server"
+        );
         eventually("the other server follows", || denies(&two, limit, "eve"));
-        assert_eq!(rules(&two, limit)["blocked"], json!({"count": 1, "keys": {"eve": {"until": null}}}));
+        assert_eq!(
+            rules(&two, limit)["blocked"],
+            json!({"count": 1, "keys": {"eve": {"until": null}}})
+        );
     }
     let joint = r#"{"all":[{"limit":"exact","key":"ok"},{"limit":"leased","key":"eve"}]}"#;
     assert_eq!(two.post("/v1/acquire", joint).status, 429);
     // A server that starts later knows them, too.
     let three = on("block-three", &store.address(), RULES);
-    eventually("it follows", || MODES.iter().all(|limit| denies(&three, limit, "eve")));
+    eventually("it follows", || {
+        MODES.iter().all(|limit| denies(&three, limit, "eve"))
+    });
     for limit in MODES {
         assert_eq!(two.resp(&format!("UNBLOCK {limit} eve")), "1");
         assert_eq!(two.resp(&format!("UNBLOCK {limit} eve")), "0");
@@ -59,10 +75,18 @@ fn a_block_at_one_server_holds_at_all_in_every_mode_until_any_server_ends_it() {
     assert_eq!(one.resp("BLOCK exact eve 600000"), "OK");
     assert!(denies(&one, "exact", "eve"));
     eventually("the other server follows", || {
-        let told = two.post("/v1/peek", &body("exact", "eve", &json!({}))).json();
-        told["retry_after_ms"].as_u64().is_some_and(|wait| (500_000..=600_000).contains(&wait))
+        let told = two
+            .post("/v1/peek", &body("exact", "eve", &json!({})))
+            .json();
+        told["retry_after_ms"]
+            .as_u64()
+            .is_some_and(|wait| (500_000..=600_000).contains(&wait))
     });
-    assert_eq!(one.post("/v1/unblock", &body("exact", "mallory", &json!({}))).status, 409);
+    assert_eq!(
+        one.post("/v1/unblock", &body("exact", "mallory", &json!({})))
+            .status,
+        409
+    );
 }
 
 #[test]
@@ -70,26 +94,41 @@ fn a_quota_that_an_operator_gives_a_key_holds_at_all_servers_in_every_mode() {
     let store = Server::start(&[]);
     let [one, two] = ["plan-one", "plan-two"].map(|name| on(name, &store.address(), RULES));
     let limit_of = |server: &Running, limit: &str, key: &str| {
-        server.post("/v1/peek", &body(limit, key, &json!({}))).json()["limit"].as_u64().unwrap()
+        server
+            .post("/v1/peek", &body(limit, key, &json!({})))
+            .json()["limit"]
+            .as_u64()
+            .unwrap()
     };
     for limit in MODES {
         let order = body(limit, "vip", &json!({"quota": "500/1d", "for": "2h"}));
         assert_eq!(one.post("/v1/override", &order).status, 200);
         assert_eq!(limit_of(&one, limit, "vip"), 500, "{limit}");
-        eventually("the other server follows", || limit_of(&two, limit, "vip") == 500);
+        eventually("the other server follows", || {
+            limit_of(&two, limit, "vip") == 500
+        });
         assert_eq!(limit_of(&two, limit, "other"), 60);
-        let admitted = (0..100).filter(|_| acquire(&two, limit, "vip").0 == 200).count();
+        let admitted = (0..100)
+            .filter(|_| acquire(&two, limit, "vip").0 == 200)
+            .count();
         assert_eq!(admitted, 100, "{limit}");
         let told = rules(&two, limit);
         assert_eq!(told["runtime_overrides"]["vip"]["quota"], "500/1d");
         assert_eq!(told["runtime_overrides_count"], 1);
     }
     assert_eq!(two.resp("OVERRIDE leased vip end"), "1");
-    eventually("the rules apply again", || limit_of(&one, "leased", "vip") == 60);
+    eventually("the rules apply again", || {
+        limit_of(&one, "leased", "vip") == 60
+    });
     assert_eq!(two.resp("OVERRIDE exact vip end"), "1");
-    eventually("the rules' own override, too", || limit_of(&one, "exact", "vip") == 70);
+    eventually("the rules' own override, too", || {
+        limit_of(&one, "exact", "vip") == 70
+    });
     for (quota, status) in [("many", 400), ("5/1001ns", 400)] {
-        let refused = one.post("/v1/override", &body("exact", "vip", &json!({"quota": quota})));
+        let refused = one.post(
+            "/v1/override",
+            &body("exact", "vip", &json!({"quota": quota})),
+        );
         assert_eq!(refused.status, status, "{}", refused.json());
     }
 }
@@ -103,27 +142,51 @@ fn an_exhausted_customer_is_unlocked_from_any_server_in_every_mode() {
             let key = path.rsplit('/').next().unwrap();
             while !denies(&one, limit, key) {}
             assert!(denies(&one, limit, key));
-            let more = if key == "refund" { json!({"cost": 20}) } else { json!({}) };
+            let more = if key == "refund" {
+                json!({"cost": 20})
+            } else {
+                json!({})
+            };
             let done = two.post(path, &body(limit, key, &more));
             assert_eq!(done.status, 200, "{limit}: {}", done.json());
-            eventually("the key is admitted where it was denied", || !denies(&one, limit, key));
+            eventually("the key is admitted where it was denied", || {
+                !denies(&one, limit, key)
+            });
         }
     }
     let all = one.post("/v1/reset", r#"{"limit":"leased"}"#);
     assert_eq!(all.status, 409);
-    assert!(all.json()["detail"].as_str().unwrap().contains("give a key"), "{}", all.json());
+    assert!(
+        all.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("give a key"),
+        "{}",
+        all.json()
+    );
 }
 
 #[test]
 fn without_the_store_an_order_is_refused_and_those_in_force_stay() {
     let mut store = Server::start(&[]);
     let server = on("orders-down", &store.address(), RULES);
-    assert_eq!(server.post("/v1/block", &body("exact", "eve", &json!({}))).status, 200);
+    assert_eq!(
+        server
+            .post("/v1/block", &body("exact", "eve", &json!({})))
+            .status,
+        200
+    );
     store.kill();
-    eventually("the store is known to be down", || server.metric("tidegate_shared_store_up") == 0);
+    eventually("the store is known to be down", || {
+        server.metric("tidegate_shared_store_up") == 0
+    });
     assert!(denies(&server, "exact", "eve"));
     let refused = server.post("/v1/block", &body("exact", "bob", &json!({})));
     assert_eq!(refused.status, 503, "{}", refused.json());
-    assert!(server.resp("UNBLOCK exact eve").contains("may not have been made"));
+    assert!(
+        server
+            .resp("UNBLOCK exact eve")
+            .contains("may not have been made")
+    );
     assert!(denies(&server, "exact", "eve"));
 }

@@ -1,4 +1,5 @@
-//! The first decisions of an outage: a change to decisions in memory, or to another number of servers, delays no request.
+//! The first decisions of an outage: a change to decisions in memory, or to another number of
+//! servers, delays no request.
 #![cfg(feature = "servers")]
 
 mod harness;
@@ -14,14 +15,16 @@ use tokio::time::Instant;
 
 const LIMITS: usize = 40;
 const DEADLINE: Duration = Duration::from_millis(50);
-/// On a quiet machine the slowest answer arrives within the deadline and 10 ms (the test prints it); a busy machine needs
-/// more.
+/// On a quiet machine the slowest answer arrives within the deadline and 10 ms (the test prints
+/// it); a busy machine needs more.
 const SLACK: Duration = Duration::from_millis(400);
 
 fn rules() -> String {
     let log = |at| format!("  - {{name: l{at}, limit: 600/20s, algorithm: sliding-log}}\n");
     let logs: String = (0..LIMITS).map(log).collect();
-    format!("limits:\n{logs}  - {{name: closes, limit: 600/20s, algorithm: sliding-log, on_error: closed}}\n")
+    format!(
+        "limits:\n{logs}  - {{name: closes, limit: 600/20s, algorithm: sliding-log, on_error: closed}}\n"
+    )
 }
 
 /// The slowest answer to requests for each limit in turn, until stopped.
@@ -30,7 +33,11 @@ fn slowest(server: &Running, stop: &AtomicBool) -> Duration {
     let mut slowest = Duration::ZERO;
     let mut at = 0;
     while !stop.load(Ordering::Relaxed) {
-        let limit = if at % 5 == 4 { "closes".to_owned() } else { format!("l{}", at % LIMITS) };
+        let limit = if at % 5 == 4 {
+            "closes".to_owned()
+        } else {
+            format!("l{}", at % LIMITS)
+        };
         let begun = Instant::now();
         let told = client.ask(&format!("ACQUIRE {limit} k{}", at % 100));
         slowest = slowest.max(begun.elapsed());
@@ -54,14 +61,21 @@ fn slowest_health(server: &Running, stop: &AtomicBool) -> Duration {
 /// The resident memory of this process, in bytes.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").expect("this is Linux");
-    let pages: u64 = text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("statm has the form");
+    let pages: u64 = text
+        .split(' ')
+        .nth(1)
+        .and_then(|pages| pages.parse().ok())
+        .expect("statm has the form");
     pages * 4096
 }
 
 #[test]
 fn no_answer_is_late_when_the_store_dies_and_servers_leave_and_memory_follows_the_keys() {
     let mut store = Some(Server::start(&[]));
-    let address = store.as_ref().map(Server::address).expect("it was just started");
+    let address = store
+        .as_ref()
+        .map(Server::address)
+        .expect("it was just started");
     let mut servers: Vec<Running> = (0..3)
         .map(|at| {
             Running::with_rules_and(&format!("outage-{at}"), &rules(), |options| {
@@ -71,14 +85,18 @@ fn no_answer_is_late_when_the_store_dies_and_servers_leave_and_memory_follows_th
         })
         .collect();
     for server in &servers {
-        eventually("all three are counted", || server.metric("tidegate_shared_store_nodes") == 3);
+        eventually("all three are counted", || {
+            server.metric("tidegate_shared_store_nodes") == 3
+        });
     }
     let before = resident();
     while !servers.is_empty() {
         let stop = AtomicBool::new(false);
         let (answers, health) = std::thread::scope(|scope| {
-            let asking: Vec<_> =
-                servers.iter().map(|server| scope.spawn(|| slowest(server, &stop))).collect();
+            let asking: Vec<_> = servers
+                .iter()
+                .map(|server| scope.spawn(|| slowest(server, &stop)))
+                .collect();
             let healthy = scope.spawn(|| slowest_health(&servers[0], &stop));
             if let Some(store) = store.take() {
                 // A few hundred requests have reached it by then.
@@ -87,23 +105,40 @@ fn no_answer_is_late_when_the_store_dies_and_servers_leave_and_memory_follows_th
                 });
                 drop(store);
             }
-            eventually("it is known to be down, and each server decides alone", || {
-                servers.iter().all(|server| {
-                    server.metric("tidegate_shared_store_up") == 0
-                        && server.metric("tidegate_shared_store_decisions_total{by=\"local\"}") > 300
-                })
-            });
+            eventually(
+                "it is known to be down, and each server decides alone",
+                || {
+                    servers.iter().all(|server| {
+                        server.metric("tidegate_shared_store_up") == 0
+                            && server.metric("tidegate_shared_store_decisions_total{by=\"local\"}")
+                                > 300
+                    })
+                },
+            );
             stop.store(true, Ordering::Relaxed);
-            let answers = asking.into_iter().map(|asked| asked.join().expect("it does not panic")).max();
-            (answers.unwrap_or_default(), healthy.join().expect("it does not panic"))
+            let answers = asking
+                .into_iter()
+                .map(|asked| asked.join().expect("it does not panic"))
+                .max();
+            (
+                answers.unwrap_or_default(),
+                healthy.join().expect("it does not panic"),
+            )
         });
-        println!("{} servers: slowest answer {answers:?}, slowest /healthz {health:?}", servers.len());
-        assert!(answers < DEADLINE + SLACK, "{} servers: {answers:?}", servers.len());
+        println!(
+            "{} servers: slowest answer {answers:?}, slowest /healthz {health:?}",
+            servers.len()
+        );
+        assert!(
+            answers < DEADLINE + SLACK,
+            "{} servers: {answers:?}",
+            servers.len()
+        );
         assert!(health < SLACK, "{} servers: {health:?}", servers.len());
         servers.pop();
     }
-    // A log of 600 entries takes 4.8 kB. A hundred keys in each of 40 limits on three servers take 58 MB; full tables would
-    // take gigabytes.
+    // A log of 600 entries takes 4.8 kB. A hundred keys in each of 40 limits on three servers take
+    // 58 MB; full tables would take gigabytes.
     let grown = resident().saturating_sub(before);
     println!("memory grew by {} MiB", grown >> 20);
     assert!(grown < 256 << 20, "{grown} bytes");

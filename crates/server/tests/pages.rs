@@ -40,19 +40,31 @@ fn no_page_loads_anything_from_elsewhere_and_the_data_plane_has_no_pages() {
         let response = page(&server, path);
         assert_eq!(response.status, 200, "{path}");
         let policy = response.header("content-security-policy").unwrap();
-        assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
         assert!(
-            !response.body.replace("http://www.w3.org/2000/svg", "").contains("://"),
+            policy.contains("default-src 'none'") && !policy.contains("unsafe"),
+            "{policy}"
+        );
+        assert!(
+            !response
+                .body
+                .replace("http://www.w3.org/2000/svg", "")
+                .contains("://"),
             "{path}: {}",
             response.body
         );
         assert!(response.body.len() < 64 * 1024, "{path}");
         if path.starts_with("/assets/") {
             assets += response.body.len();
-            assert!(response.body.lines().all(|line| line.len() < 200), "{path} looks minified");
+            assert!(
+                response.body.lines().all(|line| line.len() < 200),
+                "{path} looks minified"
+            );
         }
     }
-    assert!(assets < 32 * 1024, "{assets} bytes; a page has less than 64 KiB beside them");
+    assert!(
+        assets < 32 * 1024,
+        "{assets} bytes; a page has less than 64 KiB beside them"
+    );
     assert_eq!(Http::connect(server.http).send("GET", "/", "").status, 404);
 }
 
@@ -61,25 +73,41 @@ fn the_overview_has_the_most_denied_limits_first_and_can_be_filtered() {
     let server = Running::with_rules("pages-overview", RULES);
     let begun = || server.get("/v1/history?limit=all").json()["end"] == 1_700_049_600;
     eventually("the history has begun", begun);
-    assert!(page(&server, "/").body.contains("data-head=\"Denied\">–<"), "nothing was asked");
+    assert!(
+        page(&server, "/").body.contains("data-head=\"Denied\">–<"),
+        "nothing was asked"
+    );
     for limit in ["per-user", "trial", "trial", "trial"] {
         server.resp(&format!("ACQUIRE {limit} alice"));
     }
     server.advance(Duration::from_secs(1));
     let body = || page(&server, "/").body;
-    eventually("the second is in the page", || body().contains("1 admitted and 2 would have been denied"));
+    eventually("the second is in the page", || {
+        body().contains("1 admitted and 2 would have been denied")
+    });
     let body = body();
     assert!(body.contains("67 %") && body.contains("0 %"), "{body}");
-    assert!(body.find("limit?name=trial").unwrap() < body.find("limit?name=per%2Duser").unwrap(), "{body}");
-    assert!(body.contains("3 of 3 limits") && body.contains("alice"), "{body}");
+    assert!(
+        body.find("limit?name=trial").unwrap() < body.find("limit?name=per%2Duser").unwrap(),
+        "{body}"
+    );
+    assert!(
+        body.contains("3 of 3 limits") && body.contains("alice"),
+        "{body}"
+    );
     let filtered = page(&server, "/?q=tri").body;
-    assert!(filtered.contains("1 of 3 limits") && !filtered.contains("per-user"), "{filtered}");
+    assert!(
+        filtered.contains("1 of 3 limits") && !filtered.contains("per-user"),
+        "{filtered}"
+    );
 }
 
 #[test]
 fn a_thousand_limits_are_shown_by_pages_in_the_order_that_is_asked_for() {
     let limit = |at| format!("  - {{name: limit-{at:04}, limit: 50000000/1h}}\n");
-    let rules: String = std::iter::once("limits:\n".to_owned()).chain((0..1_000).map(limit)).collect();
+    let rules: String = std::iter::once("limits:\n".to_owned())
+        .chain((0..1_000).map(limit))
+        .collect();
     let server = Running::with_rules("pages-many", &rules);
     for (limit, keys) in [("limit-0400", 2), ("limit-0900", 1_200)] {
         for key in 0..keys {
@@ -95,20 +123,36 @@ fn a_thousand_limits_are_shown_by_pages_in_the_order_that_is_asked_for() {
     assert_eq!(names("/?sort=file"), first);
     assert_eq!(names("/?sort=keys")[..3], ["0900", "0400", "0000"]);
     assert_eq!(names("/?sort=file&page=40").last().unwrap(), "0999");
-    assert_eq!(names("/?sort=file&page=9999").last().unwrap(), "0999", "the last page");
+    assert_eq!(
+        names("/?sort=file&page=9999").last().unwrap(),
+        "0999",
+        "the last page"
+    );
     let body = page(&server, "/?q=limit-0&sort=keys").body;
-    assert!(body.contains("1,000 of 1,000 limits") && body.contains("Page 1 of 40"), "{body}");
-    assert!(body.contains("href=\"/?q=limit%2D0&amp;sort=keys&amp;page=2\""), "{body}");
+    assert!(
+        body.contains("1,000 of 1,000 limits") && body.contains("Page 1 of 40"),
+        "{body}"
+    );
+    assert!(
+        body.contains("href=\"/?q=limit%2D0&amp;sort=keys&amp;page=2\""),
+        "{body}"
+    );
     assert!(body.contains("1,200"), "{body}");
     // What an open page gets each second.
     let mut live = Http::connect(server.admin);
-    live.write(b"GET /live?q=&sort=keys&page=1 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    live.write(
+        b"GET /live?q=&sort=keys&page=1 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
+    );
     let (mut seen, mut bytes) = (Vec::new(), [0; 4096]);
     while !seen.ends_with(b"\n\n\r\n") {
         let read = live.stream().read(&mut bytes).unwrap();
         seen.extend_from_slice(&bytes[..read]);
     }
-    assert!((5_000..30_000).contains(&seen.len()), "{} bytes", seen.len());
+    assert!(
+        (5_000..30_000).contains(&seen.len()),
+        "{} bytes",
+        seen.len()
+    );
 }
 
 #[test]
@@ -125,8 +169,14 @@ fn seconds_that_share_a_bar_of_a_chart_are_added_up() {
         reaches(second);
     }
     let body = page(&server, "/limit?name=all").body;
-    assert!(body.contains("2 admitted, 0 denied, at most 1.0 a second"), "{body}");
-    assert!(body.contains(r#"class="admitted" d="M716.0 120.0V0.0H720.0V120.0Z""#), "{body}");
+    assert!(
+        body.contains("2 admitted, 0 denied, at most 1.0 a second"),
+        "{body}"
+    );
+    assert!(
+        body.contains(r#"class="admitted" d="M716.0 120.0V0.0H720.0V120.0Z""#),
+        "{body}"
+    );
     assert!(body.contains(r#"class="denied" d="""#), "{body}");
 }
 
@@ -141,7 +191,11 @@ fn a_hostile_key_is_only_text() {
         "\u{202e}b\u{2066}".as_bytes(),
         b"\"'&",
     ] {
-        let mut frame = format!("*3\r\n$7\r\nACQUIRE\r\n$8\r\nper-user\r\n${}\r\n", key.len()).into_bytes();
+        let mut frame = format!(
+            "*3\r\n$7\r\nACQUIRE\r\n$8\r\nper-user\r\n${}\r\n",
+            key.len()
+        )
+        .into_bytes();
         frame.extend_from_slice(key);
         frame.extend_from_slice(b"\r\n");
         client.send(&frame);
@@ -152,9 +206,13 @@ fn a_hostile_key_is_only_text() {
         body.contains("&lt;script&gt;alert(1)&lt;/script&gt;") && !body.contains("<script>alert"),
         "{body}"
     );
-    assert!(!body.contains(['\u{1b}', '\u{202e}', '\u{2066}']) && !body.contains("\nevent: x"), "{body}");
     assert!(
-        body.contains("a\u{fffd}\u{fffd}\u{fffd}\u{fffd}event: x") && body.contains("\u{fffd}b\u{fffd}"),
+        !body.contains(['\u{1b}', '\u{202e}', '\u{2066}']) && !body.contains("\nevent: x"),
+        "{body}"
+    );
+    assert!(
+        body.contains("a\u{fffd}\u{fffd}\u{fffd}\u{fffd}event: x")
+            && body.contains("\u{fffd}b\u{fffd}"),
         "{body}"
     );
     // Buttons exist for the two keys that a request can name.
@@ -181,24 +239,38 @@ fn the_page_of_a_limit_has_its_keys_its_rule_and_the_state_of_a_key() {
     ] {
         assert!(body.contains(words), "{words} in {body}");
     }
-    assert!(!body.contains("own quota:") && !body.contains("End own quota"), "{body}");
+    assert!(
+        !body.contains("own quota:") && !body.contains("End own quota"),
+        "{body}"
+    );
     let own = r#"{"limit":"per-user","key":"alice+1","quota":"5/1h","for":"90s"}"#;
     assert_eq!(server.post("/v1/override", own).status, 200);
     let body = page(&server, "/limit?name=per-user&key=alice%2B1").body;
-    for words in ["remaining 3 of 5", "Its own quota: 5/1h, for another 90 s", "End own quota"] {
+    for words in [
+        "remaining 3 of 5",
+        "Its own quota: 5/1h, for another 90 s",
+        "End own quota",
+    ] {
         assert!(body.contains(words), "{words} in {body}");
     }
     let begun = || server.get("/v1/history?limit=all").status == 200;
     eventually("the history has begun", begun);
     let global = page(&server, "/limit?name=all").body;
-    assert!(global.contains("Last 15 minutes") && !global.contains("Look up"), "{global}");
+    assert!(
+        global.contains("Last 15 minutes") && !global.contains("Look up"),
+        "{global}"
+    );
     for (path, why) in [
         ("/limit?name=nobody", "no limit is named `nobody`"),
         ("/limit", "name=..."),
         ("/?x=1", "no field `x`"),
     ] {
         let missing = page(&server, path);
-        assert!(missing.status == 404 && missing.body.contains(why), "{path}: {}", missing.body);
+        assert!(
+            missing.status == 404 && missing.body.contains(why),
+            "{path}: {}",
+            missing.body
+        );
     }
 }
 
@@ -211,19 +283,37 @@ fn the_displayed_rules_are_those_in_force() {
         - {name: d, limit: 3/1s, sharing: leased, slack: 2s, on_error: closed}";
     let server = Running::with_rules("pages-in-force", text);
     let body = page(&server, "/rules").body;
-    let shown = body.split("The rules in force\"><code>").nth(1).unwrap().split("</code>").next().unwrap();
+    let shown = body
+        .split("The rules in force\"><code>")
+        .nth(1)
+        .unwrap()
+        .split("</code>")
+        .next()
+        .unwrap();
     let shown = shown.replace("&quot;", "\"").replace("&amp;", "&");
-    assert_eq!(rules::parse(&shown).unwrap().limits, rules::parse(text).unwrap().limits, "{shown}");
+    assert_eq!(
+        rules::parse(&shown).unwrap().limits,
+        rules::parse(text).unwrap().limits,
+        "{shown}"
+    );
 }
 
 #[test]
 fn rejected_rules_are_shown_with_their_problems_until_they_are_fixed() {
     let mut server = Running::with_rules("pages-rules", RULES);
-    let path =
-        std::env::temp_dir().join(format!("tidegate-server-{}-pages-rules/rules.yaml", std::process::id()));
-    assert!(page(&server, "/rules").body.contains("deny: [&quot;eve&quot;]"));
+    let path = std::env::temp_dir().join(format!(
+        "tidegate-server-{}-pages-rules/rules.yaml",
+        std::process::id()
+    ));
     assert!(
-        page(&server, "/rules").body.contains("max_keys: 100}\n  - {name: trial"),
+        page(&server, "/rules")
+            .body
+            .contains("deny: [&quot;eve&quot;]")
+    );
+    assert!(
+        page(&server, "/rules")
+            .body
+            .contains("max_keys: 100}\n  - {name: trial"),
         "the file as it is written"
     );
     server.reloading(|| replace(&path, "limits:\n  - {name: a, limit: 5}\n"));
@@ -234,12 +324,16 @@ fn rejected_rules_are_shown_with_their_problems_until_they_are_fixed() {
     );
     server.reloading(|| replace(&path, "limits:\n  - {name: a, limit: 5/1s}\n"));
     let body = page(&server, "/rules").body;
-    assert!(!body.contains("was rejected") && body.contains("name: a\n  limit: 5/1s"), "{body}");
+    assert!(
+        !body.contains("was rejected") && body.contains("name: a\n  limit: 5/1s"),
+        "{body}"
+    );
 }
 
 #[test]
 fn a_stream_that_runs_is_no_idle_connection() {
-    let server = Running::with_rules_and("pages-stream", RULES, |options| options.max_connections = 2);
+    let server =
+        Running::with_rules_and("pages-stream", RULES, |options| options.max_connections = 2);
     let mut page = Http::connect(server.admin);
     page.write(b"GET /live?name=per-user HTTP/1.1\r\nhost: localhost\r\n\r\n");
     let mut seen = String::new();
@@ -252,9 +346,15 @@ fn a_stream_that_runs_is_no_idle_connection() {
     while !seen.contains("data: ") {
         read_more(&mut seen);
     }
-    // The page has been silent for longest, but it is being written. So each new connection closes the other one.
+    // The page has been silent for longest, but it is being written. So each new connection closes
+    // the other one.
     for _ in 0..5 {
-        assert_eq!(Http::connect(server.admin).send("GET", "/v1/rules", "").status, 200);
+        assert_eq!(
+            Http::connect(server.admin)
+                .send("GET", "/v1/rules", "")
+                .status,
+            200
+        );
     }
     server.resp("ACQUIRE per-user somebody");
     while !seen.contains("somebody") {
@@ -305,7 +405,10 @@ fn only_the_servers_own_pages_may_block() {
         (own.as_str(), "http://evil.example"),
         // A domain name that an attacker makes resolve to this machine.
         ("evil.example:8082", "http://evil.example:8082"),
-        ("localhost.evil.example:8082", "http://localhost.evil.example:8082"),
+        (
+            "localhost.evil.example:8082",
+            "http://localhost.evil.example:8082",
+        ),
         (own.as_str(), "null"),
         ("127.0.0.1:8082", "http://127.0.0.1:9999"),
     ] {
@@ -320,17 +423,36 @@ fn without_credentials_nothing_is_told_or_done_under_a_name_that_nobody_gave() {
     });
     let ask = |host: &str, request: &str| {
         let mut client = Http::connect(server.admin);
-        client.write(format!("{request} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n").as_bytes());
+        client.write(
+            format!("{request} HTTP/1.1\r\nhost: {host}\r\ncontent-length: 0\r\n\r\n").as_bytes(),
+        );
         client.read()
     };
-    for request in ["GET /", "GET /rules", "GET /live", "GET /metrics", "GET /v1/rules", "POST /v1/reload"] {
+    for request in [
+        "GET /",
+        "GET /rules",
+        "GET /live",
+        "GET /metrics",
+        "GET /v1/rules",
+        "POST /v1/reload",
+    ] {
         let refused = ask("evil.example:8082", request);
         assert_eq!(refused.status, 421, "{request}");
-        assert!(refused.body.contains("the name `evil.example:8082` with --admin-host"), "{}", refused.body);
+        assert!(
+            refused
+                .body
+                .contains("the name `evil.example:8082` with --admin-host"),
+            "{}",
+            refused.body
+        );
     }
-    for host in
-        ["", "127.0.0.1.evil.example:8082", "localhost.evil.example", "x.limits.internal", "limits.internal."]
-    {
+    for host in [
+        "",
+        "127.0.0.1.evil.example:8082",
+        "localhost.evil.example",
+        "x.limits.internal",
+        "limits.internal.",
+    ] {
         assert_eq!(ask(host, "GET /metrics").status, 421, "{host}");
     }
     for host in [
@@ -360,7 +482,12 @@ fn a_client_that_may_only_observe_sees_no_buttons_and_can_neither_save_rules_nor
     let path = scratch("pages-roles-access").join("access.yaml");
     let sha256 = |token: &str| {
         let digest = digest::digest(&digest::SHA256, token.as_bytes());
-        digest.as_ref().iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+        digest
+            .as_ref()
+            .iter()
+            .fold("sha256:".to_owned(), |text, byte| {
+                format!("{text}{byte:02x}")
+            })
     };
     let (reads, operates) = (sha256("reads"), sha256("operates"));
     let clients = format!(
@@ -376,69 +503,123 @@ fn a_client_that_may_only_observe_sees_no_buttons_and_can_neither_save_rules_nor
     });
     let ask = |token: &str, method: &str, path: &str, body: &str| {
         let mut client = Http::connect(server.admin);
-        let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}");
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}");
         client.write(format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
         client.read()
     };
     let page = "/limit?name=per-user&key=alice";
-    let (seen, operated) = (ask("reads", "GET", page, "").body, ask("operates", "GET", page, "").body);
-    assert!(seen.contains("remaining 2 of 2") && operated.contains("remaining 2 of 2"), "{seen}");
-    for path in ["/v1/block", "/v1/unblock", "/v1/reset", "/v1/refund", "/v1/override"] {
+    let (seen, operated) = (
+        ask("reads", "GET", page, "").body,
+        ask("operates", "GET", page, "").body,
+    );
+    assert!(
+        seen.contains("remaining 2 of 2") && operated.contains("remaining 2 of 2"),
+        "{seen}"
+    );
+    for path in [
+        "/v1/block",
+        "/v1/unblock",
+        "/v1/reset",
+        "/v1/refund",
+        "/v1/override",
+    ] {
         let action = format!("action=\"{path}\"");
-        assert!(!seen.contains(&action) && operated.contains(&action), "{path}: {seen}");
+        assert!(
+            !seen.contains(&action) && operated.contains(&action),
+            "{path}: {seen}"
+        );
     }
     let own = r#"{"limit":"per-user","key":"alice","quota":"50/1h"}"#;
     assert_eq!(ask("reads", "POST", "/v1/override", own).status, 403);
     assert_eq!(ask("operates", "POST", "/v1/override", own).status, 200);
-    let (seen, operated) =
-        (ask("reads", "GET", "/rules", "").body, ask("operates", "GET", "/rules", "").body);
-    assert!(seen.contains("needs the role <code>operate</code>") && !seen.contains("id=\"save\""), "{seen}");
-    assert!(operated.contains("id=\"save\"") && operated.contains("action=\"/v1/reload\""), "{operated}");
+    let (seen, operated) = (
+        ask("reads", "GET", "/rules", "").body,
+        ask("operates", "GET", "/rules", "").body,
+    );
+    assert!(
+        seen.contains("needs the role <code>operate</code>") && !seen.contains("id=\"save\""),
+        "{seen}"
+    );
+    assert!(
+        operated.contains("id=\"save\"") && operated.contains("action=\"/v1/reload\""),
+        "{operated}"
+    );
     // Looking and checking is observing; saving is not.
     let file = ask("reads", "GET", "/v1/rules/file", "").json();
     let version = file["version"].as_str().unwrap();
     let changed = RULES.replace("2/1h", "5/1h");
-    assert_eq!(ask("reads", "POST", "/v1/rules/check", &changed).status, 200);
+    assert_eq!(
+        ask("reads", "POST", "/v1/rules/check", &changed).status,
+        200
+    );
     let save = format!("/v1/rules/save?version={version}");
     let refused = ask("reads", "POST", &save, &changed);
-    assert!(refused.status == 403 && refused.body.contains("needs the role `operate`"), "{}", refused.body);
+    assert!(
+        refused.status == 403 && refused.body.contains("needs the role `operate`"),
+        "{}",
+        refused.body
+    );
     assert_eq!(ask("reads", "GET", "/v1/rules/file", "").json(), file);
     let mut live = Http::connect(server.admin);
-    let head =
-        "GET /live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer reads\r\n\r\n";
+    let head = "GET /live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nauthorization: Bearer reads\r\n\r\n";
     live.write(head.as_bytes());
     let saved = ask("operates", "POST", &save, &changed);
     assert_eq!(saved.status, 200, "{saved:?}");
     let previous = saved.json()["previous"].as_str().unwrap().to_owned();
     assert_eq!(std::fs::read_to_string(previous).unwrap(), RULES);
-    assert!(ask("reads", "GET", "/rules", "").body.contains("Changed here by anna 0 s ago."));
+    assert!(
+        ask("reads", "GET", "/rules", "")
+            .body
+            .contains("Changed here by anna 0 s ago.")
+    );
     // A page that is open ends with the token that opened it.
-    let without = std::fs::read_to_string(&path).unwrap().replace(&reads, &sha256("other"));
+    let without = std::fs::read_to_string(&path)
+        .unwrap()
+        .replace(&reads, &sha256("other"));
     replace(&path, &without);
     let mut seen = String::new();
     live.stream().read_to_string(&mut seen).unwrap();
-    assert!(seen.contains("text/event-stream") && seen.ends_with("0\r\n\r\n"), "{seen}");
+    assert!(
+        seen.contains("text/event-stream") && seen.ends_with("0\r\n\r\n"),
+        "{seen}"
+    );
     assert_eq!(ask("reads", "GET", "/live", "").status, 401);
 }
 
 /// A server whose rules may be changed, and the path of the file.
 fn writable(name: &str) -> (Running, std::path::PathBuf) {
     let server = Running::with_rules_and(name, RULES, |options| options.rules_writable = true);
-    (server, std::env::temp_dir().join(format!("tidegate-server-{}-{name}/rules.yaml", std::process::id())))
+    (
+        server,
+        std::env::temp_dir().join(format!(
+            "tidegate-server-{}-{name}/rules.yaml",
+            std::process::id()
+        )),
+    )
 }
 
 fn version(server: &Running) -> String {
-    server.get("/v1/rules/file").json()["version"].as_str().unwrap().to_owned()
+    server.get("/v1/rules/file").json()["version"]
+        .as_str()
+        .unwrap()
+        .to_owned()
 }
 
 #[test]
 fn rules_are_checked_while_they_are_written() {
     let (server, _) = writable("pages-check");
     let file = server.get("/v1/rules/file").json();
-    assert_eq!((&file["text"], &file["writable"]), (&RULES.into(), &true.into()));
+    assert_eq!(
+        (&file["text"], &file["writable"]),
+        (&RULES.into(), &true.into())
+    );
     let check = |text: &str| server.post("/v1/rules/check", text).json();
     let same = check(RULES);
-    assert_eq!((&same["limits"], &same["diff"], &same["version"]), (&3.into(), &"".into(), &file["version"]));
+    assert_eq!(
+        (&same["limits"], &same["diff"], &same["version"]),
+        (&3.into(), &"".into(), &file["version"])
+    );
     let changed = check(&RULES.replace("2/1h", "5/1h"));
     let diff = changed["diff"].as_str().unwrap();
     assert!(
@@ -446,9 +627,15 @@ fn rules_are_checked_while_they_are_written() {
             && diff.contains("\n+  - {name: per-user, limit: 5/1h"),
         "{diff}"
     );
-    assert!(!diff.contains("- - {name: trial") && changed["limits"] == 3, "{changed}");
+    assert!(
+        !diff.contains("- - {name: trial") && changed["limits"] == 3,
+        "{changed}"
+    );
     let wrong = check(&RULES.replace("limit: 1/1h", "limit: 1"));
-    assert_eq!((&wrong["limits"], &wrong["mistakes"][0]["line"]), (&().into(), &4.into()));
+    assert_eq!(
+        (&wrong["limits"], &wrong["mistakes"][0]["line"]),
+        (&().into(), &4.into())
+    );
     assert!(wrong["mistakes"][0]["mend"].is_string(), "{wrong}");
     assert_eq!(check("")["mistakes"].as_array().unwrap().len(), 1);
 }
@@ -457,7 +644,10 @@ fn rules_are_checked_while_they_are_written() {
 fn a_change_is_saved_loaded_and_the_old_file_kept() {
     let (server, path) = writable("pages-save");
     let changed = RULES.replace("2/1h", "5/1h");
-    let saved = server.post(&format!("/v1/rules/save?version={}", version(&server)), &changed);
+    let saved = server.post(
+        &format!("/v1/rules/save?version={}", version(&server)),
+        &changed,
+    );
     assert_eq!(saved.status, 200, "{saved:?}");
     // It is in force when the answer comes.
     assert!(server.resp("PEEK per-user alice").starts_with("[0 5 5"));
@@ -466,19 +656,33 @@ fn a_change_is_saved_loaded_and_the_old_file_kept() {
     assert_eq!(std::fs::read_to_string(&previous).unwrap(), RULES);
     assert_eq!(saved.json()["version"], version(&server).as_str());
     assert!(page(&server, "/rules").body.contains("Changed here by"));
-    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 2, "nothing else is left there");
+    assert_eq!(
+        std::fs::read_dir(path.parent().unwrap()).unwrap().count(),
+        2,
+        "nothing else is left there"
+    );
     // The file keeps its owner.
     if std::fs::metadata(&path).unwrap().uid() == 0 {
         std::os::unix::fs::chown(&path, Some(12_345), Some(54_321)).unwrap();
-        let saved = server.post(&format!("/v1/rules/save?version={}", version(&server)), &changed);
+        let saved = server.post(
+            &format!("/v1/rules/save?version={}", version(&server)),
+            &changed,
+        );
         let there = std::fs::metadata(&path).unwrap();
-        assert_eq!((saved.status, there.uid(), there.gid()), (200, 12_345, 54_321), "{saved:?}");
+        assert_eq!(
+            (saved.status, there.uid(), there.gid()),
+            (200, 12_345, 54_321),
+            "{saved:?}"
+        );
     }
     // A link stays a link.
     let real = path.with_file_name("real.yaml");
     std::fs::rename(&path, &real).unwrap();
     std::os::unix::fs::symlink(&real, &path).unwrap();
-    let saved = server.post(&format!("/v1/rules/save?version={}", version(&server)), RULES);
+    let saved = server.post(
+        &format!("/v1/rules/save?version={}", version(&server)),
+        RULES,
+    );
     assert_eq!(saved.status, 200, "{saved:?}");
     assert!(path.is_symlink() && std::fs::read_to_string(&real).unwrap() == RULES);
 }
@@ -498,10 +702,16 @@ fn a_change_that_may_not_be_is_refused_and_leaves_the_file_alone() {
     let theirs = RULES.replace("2/1h", "7/1h");
     std::fs::write(&path, &theirs).unwrap();
     let (status, body) = save(&server, &old, RULES);
-    assert!(status == 409 && body.contains("has changed since you read it"), "{body}");
+    assert!(
+        status == 409 && body.contains("has changed since you read it"),
+        "{body}"
+    );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), theirs);
     assert_eq!(server.post("/v1/rules/save", RULES).status, 400);
-    assert_eq!(std::fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+    assert_eq!(
+        std::fs::read_dir(path.parent().unwrap()).unwrap().count(),
+        1
+    );
     let read_only = Running::with_rules("pages-read-only", RULES);
     let (status, body) = save(&read_only, &version(&read_only), RULES);
     assert!(status == 403 && body.contains("--rules-writable"), "{body}");
@@ -527,7 +737,9 @@ fn a_limit_shows_how_long_its_decisions_took() {
 #[test]
 fn a_saved_file_keeps_its_owner_and_its_mode() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
-    let server = Running::with_rules_and("pages-owner", RULES, |options| options.rules_writable = true);
+    let server = Running::with_rules_and("pages-owner", RULES, |options| {
+        options.rules_writable = true
+    });
     let file = server.get("/v1/rules/file").json();
     let path = std::path::PathBuf::from(file["path"].as_str().unwrap());
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
@@ -535,11 +747,17 @@ fn a_saved_file_keeps_its_owner_and_its_mode() {
         // Only root may give files away.
         return;
     }
-    let save = format!("/v1/rules/save?version={}", file["version"].as_str().unwrap());
+    let save = format!(
+        "/v1/rules/save?version={}",
+        file["version"].as_str().unwrap()
+    );
     let saved = server.post(&save, &RULES.replace("2/1h", "5/1h"));
     assert_eq!(saved.status, 200, "{}", saved.body);
     let there = std::fs::metadata(&path).unwrap();
-    assert_eq!((there.uid(), there.gid(), there.mode() & 0o777), (12_345, 23_456, 0o640));
+    assert_eq!(
+        (there.uid(), there.gid(), there.mode() & 0o777),
+        (12_345, 23_456, 0o640)
+    );
 }
 
 #[test]
@@ -563,7 +781,10 @@ fn the_overview_shows_who_is_denied_and_why() {
     }
     for second in 0..20 {
         server.advance(Duration::from_secs(1));
-        assert_eq!(server.resp(&format!("PEEK search partner-{second}")), "[0 1 1 -1 0]");
+        assert_eq!(
+            server.resp(&format!("PEEK search partner-{second}")),
+            "[0 1 1 -1 0]"
+        );
         server.resp("ACQUIRE search partner");
     }
     let denied = server.get("/v1/denied?n=4").json();
@@ -580,15 +801,39 @@ fn the_overview_shows_who_is_denied_and_why() {
     assert_eq!(
         keys,
         [
-            (json!("logins"), json!("mallory"), json!(9), json!(true), json!("deny-listed")),
-            (json!("logins"), json!("eve"), json!(6), json!(true), json!("quota")),
-            (json!("search"), json!("robot"), json!(4), json!(false), json!(null)),
-            (json!("search"), json!("<b>"), json!(2), json!(false), json!(null)),
+            (
+                json!("logins"),
+                json!("mallory"),
+                json!(9),
+                json!(true),
+                json!("deny-listed")
+            ),
+            (
+                json!("logins"),
+                json!("eve"),
+                json!(6),
+                json!(true),
+                json!("quota")
+            ),
+            (
+                json!("search"),
+                json!("robot"),
+                json!(4),
+                json!(false),
+                json!(null)
+            ),
+            (
+                json!("search"),
+                json!("<b>"),
+                json!(2),
+                json!(false),
+                json!(null)
+            ),
         ]
     );
     let body = page(&server, "/").body;
-    let section = &body
-        [body.find("Denied now").expect("the section")..body.find("class=\"limits\"").expect("the limits")];
+    let section = &body[body.find("Denied now").expect("the section")
+        ..body.find("class=\"limits\"").expect("the limits")];
     for words in [
         "mallory",
         "denied: deny-listed",
@@ -606,5 +851,8 @@ fn the_overview_shows_who_is_denied_and_why() {
     assert!(!section.contains("partner"), "{section}");
     // The filter of the page applies, and a client without the right to block has no buttons.
     let filtered = page(&server, "/?q=search").body;
-    assert!(filtered.contains("robot") && !filtered.contains("mallory"), "{filtered}");
+    assert!(
+        filtered.contains("robot") && !filtered.contains("mallory"),
+        "{filtered}"
+    );
 }

@@ -40,23 +40,43 @@ const A: &str = "name: a, limit: 3/1m, algorithm: sliding-log";
 fn an_unchanged_limit_keeps_its_state_and_a_changed_quota_keeps_the_use() {
     let (mut server, path) = following(
         "reload-state",
-        &limits(&[A, "name: b, limit: 3/1m, algorithm: sliding-log", "name: gone, limit: 1/1s"]),
+        &limits(&[
+            A,
+            "name: b, limit: 3/1m, algorithm: sliding-log",
+            "name: gone, limit: 1/1s",
+        ]),
     );
     let mut client = Resp::connect(server.resp);
     assert_eq!(client.ask("ACQUIRE a alice 2"), "[0 3 1 -1 60000]");
     assert_eq!(client.ask("ACQUIRE b alice 2"), "[0 3 1 -1 60000]");
-    let next = limits(&[A, "name: b, limit: 10/2m, algorithm: sliding-log", "name: new, limit: 1/1s"]);
+    let next = limits(&[
+        A,
+        "name: b, limit: 10/2m, algorithm: sliding-log",
+        "name: new, limit: 1/1s",
+    ]);
     server.reloading(|| replace(&path, next));
     assert_eq!(client.ask("PEEK a alice"), "[0 3 1 -1 60000]");
     // The use carries over to the new window.
     assert_eq!(client.ask("PEEK b alice"), "[0 10 8 -1 120000]");
-    assert!(client.ask("PEEK gone alice").starts_with("ERR no limit is named `gone`"));
+    assert!(
+        client
+            .ask("PEEK gone alice")
+            .starts_with("ERR no limit is named `gone`")
+    );
     assert!(client.ask("PEEK new alice").starts_with("[0 1 1"));
     // Counters continue, too, except those of the removed limit.
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="b",outcome="allowed"}"#), 1);
+    assert_eq!(
+        server.metric(r#"tidegate_decisions_total{limit="b",outcome="allowed"}"#),
+        1
+    );
     assert!(!server.get("/metrics").body.contains("gone"));
     // With another algorithm, the units in use count as taken now.
-    server.reloading(|| replace(&path, limits(&["name: b, limit: 10/1m, algorithm: token-bucket"])));
+    server.reloading(|| {
+        replace(
+            &path,
+            limits(&["name: b, limit: 10/1m, algorithm: token-bucket"]),
+        )
+    });
     assert_eq!(client.ask("PEEK b alice"), "[0 10 8 -1 12000]");
 }
 
@@ -65,15 +85,34 @@ fn a_bad_file_is_rejected_and_the_previous_rules_stay_active() {
     let (mut server, path) = following("reload-bad", &limits(&[A]));
     let mut client = Resp::connect(server.resp);
     client.ask("ACQUIRE a alice 2");
-    for bad in ["limits:\n  - {name: a, limit: 9/1m}\n  - {name: b, limit: 100}\n", "", "limits: [", "\u{0}"]
-    {
+    for bad in [
+        "limits:\n  - {name: a, limit: 9/1m}\n  - {name: b, limit: 100}\n",
+        "",
+        "limits: [",
+        "\u{0}",
+    ] {
         server.reloading(|| replace(&path, bad));
-        assert_eq!(client.ask("PEEK a alice"), "[0 3 1 -1 60000]", "after {bad:?}");
+        assert_eq!(
+            client.ask("PEEK a alice"),
+            "[0 3 1 -1 60000]",
+            "after {bad:?}"
+        );
     }
-    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 4);
-    server.reloading(|| replace(&path, limits(&["name: a, limit: 4/1m, algorithm: sliding-log"])));
+    assert_eq!(
+        server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#),
+        4
+    );
+    server.reloading(|| {
+        replace(
+            &path,
+            limits(&["name: a, limit: 4/1m, algorithm: sliding-log"]),
+        )
+    });
     assert_eq!(client.ask("PEEK a alice"), "[0 4 2 -1 60000]");
-    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="ok"}"#), 1);
+    assert_eq!(
+        server.metric(r#"tidegate_rules_reloads_total{result="ok"}"#),
+        1
+    );
 }
 
 #[test]
@@ -88,8 +127,11 @@ fn a_file_renamed_into_place_and_a_config_map_are_followed() {
     let volume = scratch("reload-configmap");
     for (version, name) in [("..v1", "first"), ("..v2", "second")] {
         fs::create_dir(volume.join(version)).unwrap();
-        fs::write(volume.join(version).join("rules.yaml"), limits(&[&format!("name: {name}, limit: 1/1s")]))
-            .unwrap();
+        fs::write(
+            volume.join(version).join("rules.yaml"),
+            limits(&[&format!("name: {name}, limit: 1/1s")]),
+        )
+        .unwrap();
     }
     symlink("..v1", volume.join("..data")).unwrap();
     symlink("..data/rules.yaml", volume.join("rules.yaml")).unwrap();
@@ -113,20 +155,31 @@ fn what_an_operator_gave_a_key_outlives_a_change_of_the_rules() {
     let own = "name: a, limit: 5/1m, algorithm: sliding-log, overrides: {vip: 4/1m}";
     server.reloading(|| replace(&path, limits(&[own])));
     // A file may be seen while it is being written, and then the rules before stay for a moment.
-    eventually("the rules are loaded", || client.ask("PEEK a bob") == "[0 5 5 -1 0]");
+    eventually("the rules are loaded", || {
+        client.ask("PEEK a bob") == "[0 5 5 -1 0]"
+    });
     assert_eq!(client.ask("PEEK a vip"), "[0 9 7 -1 60000]");
     // It follows the limit's algorithm.
     let bucket = "name: a, limit: 6/1m, algorithm: token-bucket, overrides: {vip: 4/1m}";
     server.reloading(|| replace(&path, limits(&[bucket])));
-    eventually("the rules are loaded", || client.ask("PEEK a bob") == "[0 6 6 -1 0]");
+    eventually("the rules are loaded", || {
+        client.ask("PEEK a bob") == "[0 6 6 -1 0]"
+    });
     assert_eq!(client.ask("PEEK a vip"), "[0 9 7 -1 13334]");
     // At its end the rules' own override holds.
     assert_eq!(client.ask("OVERRIDE a vip END"), "1");
     assert_eq!(client.ask("PEEK a vip"), "[0 4 2 -1 30000]");
     // An algorithm that cannot count by the quota ends it.
     assert_eq!(client.ask("OVERRIDE a vip 9/1m"), "OK");
-    server.reloading(|| replace(&path, limits(&["name: a, limit: 3, algorithm: concurrency"])));
-    eventually("the rules are loaded", || client.ask("PEEK a vip").starts_with("[0 3 "));
+    server.reloading(|| {
+        replace(
+            &path,
+            limits(&["name: a, limit: 3, algorithm: concurrency"]),
+        )
+    });
+    eventually("the rules are loaded", || {
+        client.ask("PEEK a vip").starts_with("[0 3 ")
+    });
     assert_eq!(client.ask("OVERRIDE a vip END"), "0");
 }
 
@@ -178,20 +231,30 @@ fn overrides_and_the_deny_list_follow_the_file() {
 #[test]
 fn a_changed_bound_keeps_the_states_and_a_shadow_limit_can_be_enforced() {
     let with = |rest: &str| limits(&[&format!("{A}{rest}")]);
-    let (mut server, path) =
-        following("reload-bound", &with(", max_keys: 100, shadow: true, overrides: {admin: 9/1m}"));
+    let (mut server, path) = following(
+        "reload-bound",
+        &with(", max_keys: 100, shadow: true, overrides: {admin: 9/1m}"),
+    );
     let mut client = Resp::connect(server.resp);
     client.ask("ACQUIRE a alice 3");
     client.ask("ACQUIRE a admin 4");
     client.ask("BLOCK a eve 5000");
     assert!(client.ask("ACQUIRE a alice").starts_with("[0"));
-    server.reloading(|| replace(&path, with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]")));
+    server.reloading(|| {
+        replace(
+            &path,
+            with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]"),
+        )
+    });
     assert_eq!(server.metric(r#"tidegate_keys_max{limit="a"}"#), 50);
     assert_eq!(client.ask("PEEK a alice"), "[1 3 0 60000 60000]");
     assert_eq!(client.ask("PEEK a admin"), "[0 9 5 -1 60000]");
     assert_eq!(client.ask("PEEK a eve"), "[1 3 0 5000 5000]");
     assert_eq!(client.ask("PEEK a bob"), "[1 3 0 -1 -1]");
-    assert_eq!(server.metric(r#"tidegate_decisions_total{limit="a",outcome="allowed"}"#), 2);
+    assert_eq!(
+        server.metric(r#"tidegate_decisions_total{limit="a",outcome="allowed"}"#),
+        2
+    );
 }
 
 #[test]
@@ -207,10 +270,17 @@ fn rules_that_do_not_fit_into_memory_are_rejected() {
     client.ask("ACQUIRE first alice");
     // The deny list may have as many keys as the limit.
     server.reloading(|| replace(&path, with("9/1m", "u, v, w")));
-    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 1);
+    assert_eq!(
+        server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#),
+        1
+    );
     assert_eq!(client.ask("PEEK first alice"), "[0 3 2 -1 60000]");
     for (key, denied) in [("u", false), ("v", false), ("w", false), ("x", true)] {
-        assert_eq!(client.ask(&format!("PEEK a {key}")).starts_with("[1"), denied, "{key}");
+        assert_eq!(
+            client.ask(&format!("PEEK a {key}")).starts_with("[1"),
+            denied,
+            "{key}"
+        );
     }
     server.reloading(|| replace(&path, with("9/1m", "u, v")));
     assert_eq!(client.ask("PEEK first alice"), "[0 9 8 -1 60000]");
@@ -223,13 +293,18 @@ fn reloads_beside_joint_decisions_never_deadlock_and_never_admit_too_much() {
     let rules = |round: usize| {
         let algorithm = ["sliding-log", "fixed-window"][round % 2];
         let max_keys = [100, 1_000, 50][round % 3];
-        let one = format!("name: one, limit: {LIMIT}/1h, algorithm: {algorithm}, max_keys: {max_keys}");
+        let one =
+            format!("name: one, limit: {LIMIT}/1h, algorithm: {algorithm}, max_keys: {max_keys}");
         let two = format!(
             "name: two, limit: 10000/1h, algorithm: {algorithm}, max_keys: 100, overrides: {{vip: {}/1h}}",
             round + 1
         );
         // The order of the limits, which is their lock order, changes too.
-        if round.is_multiple_of(2) { limits(&[&one, &two]) } else { limits(&[&two, &one]) }
+        if round.is_multiple_of(2) {
+            limits(&[&one, &two])
+        } else {
+            limits(&[&two, &one])
+        }
     };
     let path = scratch("reload-joint").join("rules.yaml");
     fs::write(&path, rules(0)).unwrap();
@@ -247,7 +322,8 @@ fn reloads_beside_joint_decisions_never_deadlock_and_never_admit_too_much() {
             scope.spawn(move || {
                 let mut names = ["one", "two"];
                 names.rotate_left(thread % 2);
-                let [first, second] = names.map(|name| serde_json::json!({"limit": name, "key": "k"}));
+                let [first, second] =
+                    names.map(|name| serde_json::json!({"limit": name, "key": "k"}));
                 let body = serde_json::json!({"all": [first, second]}).to_string();
                 let (mut http, mut client) = (Http::connect(address), Resp::connect(resp));
                 let mut rounds = 0;
@@ -266,5 +342,8 @@ fn reloads_beside_joint_decisions_never_deadlock_and_never_admit_too_much() {
         stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(admitted.into_inner(), LIMIT);
-    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="ok"}"#), 60);
+    assert_eq!(
+        server.metric(r#"tidegate_rules_reloads_total{result="ok"}"#),
+        60
+    );
 }

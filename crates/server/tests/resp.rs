@@ -62,18 +62,42 @@ fn long_numbers_are_read_and_written_in_full() {
 fn a_client_that_wants_it_gets_the_reason_of_a_denial() {
     let server = Running::with_rules("resp-reason", RULES);
     let mut client = Resp::connect(server.resp);
-    assert_eq!(client.ask("ACQUIRE bucket alice 2 REASON"), "[0 2 0 -1 2000 ]");
-    assert_eq!(client.ask("ACQUIRE bucket alice 1 reason"), "[1 2 0 1000 2000 quota]");
-    assert_eq!(client.ask("PEEK bucket alice 3 REASON"), "[1 2 0 -1 2000 too-large]");
-    assert_eq!(client.ask("ACQUIRE logins mallory 1 REASON"), "[1 1 0 -1 -1 deny-listed]");
+    assert_eq!(
+        client.ask("ACQUIRE bucket alice 2 REASON"),
+        "[0 2 0 -1 2000 ]"
+    );
+    assert_eq!(
+        client.ask("ACQUIRE bucket alice 1 reason"),
+        "[1 2 0 1000 2000 quota]"
+    );
+    assert_eq!(
+        client.ask("PEEK bucket alice 3 REASON"),
+        "[1 2 0 -1 2000 too-large]"
+    );
+    assert_eq!(
+        client.ask("ACQUIRE logins mallory 1 REASON"),
+        "[1 1 0 -1 -1 deny-listed]"
+    );
     assert_eq!(client.ask("ACQUIRE seats room 2"), "[0 2 0 -1 -1]");
-    assert_eq!(client.ask("ACQUIRE seats room 1 REASON"), "[1 2 0 -1 -1 in-flight]");
+    assert_eq!(
+        client.ask("ACQUIRE seats room 1 REASON"),
+        "[1 2 0 -1 -1 in-flight]"
+    );
     assert_eq!(client.ask("BLOCK per-user eve"), "OK");
-    assert_eq!(client.ask("ACQUIRE per-user eve 1 REASON"), "[1 3 0 -1 -1 blocked]");
-    assert_eq!(client.ask("ACQUIRE everyone '' 5 REASON"), "[1 4 4 -1 0 too-large]");
+    assert_eq!(
+        client.ask("ACQUIRE per-user eve 1 REASON"),
+        "[1 3 0 -1 -1 blocked]"
+    );
+    assert_eq!(
+        client.ask("ACQUIRE everyone '' 5 REASON"),
+        "[1 4 4 -1 0 too-large]"
+    );
     // A shadow limit denies nothing.
     assert_eq!(client.ask("ACQUIRE trial alice"), "[0 1 0 -1 60000]");
-    assert_eq!(client.ask("ACQUIRE trial alice 1 REASON"), "[0 1 0 -1 60000 ]");
+    assert_eq!(
+        client.ask("ACQUIRE trial alice 1 REASON"),
+        "[0 1 0 -1 60000 ]"
+    );
     assert_eq!(
         client.ask("ACQUIRE per-user alice 1 WHY"),
         "ERR syntax error: after the cost only REASON is known"
@@ -112,7 +136,10 @@ fn a_delay_is_returned_in_place_of_the_wait_and_a_shadow_limit_never_denies() {
     assert_eq!(client.ask("ACQUIRE paced alice"), "[1 2 0 500 1000]");
     assert_eq!(client.ask("ACQUIRE trial alice"), "[0 1 0 -1 60000]");
     assert_eq!(client.ask("ACQUIRE trial alice"), "[0 1 0 -1 60000]");
-    assert_eq!(server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#), 1);
+    assert_eq!(
+        server.metric(r#"tidegate_shadow_denials_total{limit="trial"}"#),
+        1
+    );
 }
 
 #[test]
@@ -128,7 +155,11 @@ fn a_key_is_blocked_for_milliseconds_or_until_it_is_unblocked() {
     assert_eq!(client.ask("UNBLOCK per-user eve"), "0");
     assert!(client.ask("UNBLOCK logins mallory").contains("deny list"));
     assert!(client.ask("BLOCK everyone x").contains("is global"));
-    assert!(client.ask("BLOCK per-user eve 0").contains("whole number above 0"));
+    assert!(
+        client
+            .ask("BLOCK per-user eve 0")
+            .contains("whole number above 0")
+    );
 }
 
 #[test]
@@ -142,9 +173,21 @@ fn an_operator_gives_a_key_a_quota_for_milliseconds_or_until_its_end() {
     assert_eq!(client.ask("PEEK per-user vip"), "[0 3 2 -1 60000]");
     assert_eq!(client.ask("OVERRIDE per-user vip 5/1m 1500"), "OK");
     assert_eq!(client.ask("PEEK per-user vip"), "[0 5 4 -1 60000]");
-    assert!(client.ask("OVERRIDE per-user vip many").contains("`many` is not a quota for limit `per-user`"));
-    assert!(client.ask("OVERRIDE per-user vip 5/1m 0").contains("whole number above 0"));
-    assert!(client.ask("OVERRIDE logins mallory 5/1m").contains("deny list"));
+    assert!(
+        client
+            .ask("OVERRIDE per-user vip many")
+            .contains("`many` is not a quota for limit `per-user`")
+    );
+    assert!(
+        client
+            .ask("OVERRIDE per-user vip 5/1m 0")
+            .contains("whole number above 0")
+    );
+    assert!(
+        client
+            .ask("OVERRIDE logins mallory 5/1m")
+            .contains("deny list")
+    );
 }
 
 #[test]
@@ -153,13 +196,22 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
     let mut client = Resp::connect(server.resp);
     let long = format!("ACQUIRE per-user {}", "x".repeat(1025));
     for (command, told) in [
-        ("ACQUIRE", "ERR wrong number of arguments for 'acquire' command"),
+        (
+            "ACQUIRE",
+            "ERR wrong number of arguments for 'acquire' command",
+        ),
         (
             "ACQUIRE per-user",
             "ERR wrong number of arguments for 'acquire' command: limit `per-user` counts per key: give a key (or make the limit `global: true`)",
         ),
-        ("ACQUIRE a b c d", "ERR syntax error: after the cost only REASON is known"),
-        ("ACQUIRE a b c d e", "ERR wrong number of arguments for 'acquire' command"),
+        (
+            "ACQUIRE a b c d",
+            "ERR syntax error: after the cost only REASON is known",
+        ),
+        (
+            "ACQUIRE a b c d e",
+            "ERR wrong number of arguments for 'acquire' command",
+        ),
         (
             "ACQUIRE per-usr alice",
             "ERR no limit is named `per-usr`; the nearest names are: per-user, seats, paced",
@@ -172,9 +224,18 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
             "ACQUIRE per-user alice many",
             "ERR cost is 'many'; it must be a whole number from 0 to 9007199254740991",
         ),
-        (&long, "ERR the key has 1025 bytes; at most 1024 are allowed: send a digest of longer keys"),
-        ("GET key", "ERR unknown command 'GET', with args beginning with: 'key' "),
-        ("SELECT 1", "ERR DB index is out of range; the only database is 0"),
+        (
+            &long,
+            "ERR the key has 1025 bytes; at most 1024 are allowed: send a digest of longer keys",
+        ),
+        (
+            "GET key",
+            "ERR unknown command 'GET', with args beginning with: 'key' ",
+        ),
+        (
+            "SELECT 1",
+            "ERR DB index is out of range; the only database is 0",
+        ),
         (
             "CONFIG SET save x",
             "ERR only CONFIG GET is supported; change settings with the options of `tidegate serve`",
@@ -183,7 +244,10 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
             "CLIENT KILL 1",
             "ERR unknown subcommand 'KILL'; CLIENT supports GETNAME, ID, INFO, LIST, SETINFO and SETNAME",
         ),
-        ("CLIENT SETNAME", "ERR wrong number of arguments for 'client|setname' command"),
+        (
+            "CLIENT SETNAME",
+            "ERR wrong number of arguments for 'client|setname' command",
+        ),
         (
             "AUTH secret",
             "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
@@ -215,15 +279,26 @@ fn the_commands_that_client_libraries_send_are_answered() {
         ("CONFIG GET append*", "[appendonly no]"),
         ("CONFIG GET nothing", "[]"),
         ("COMMAND COUNT", "25"),
-        ("COMMAND INFO acquire nothing", "[[acquire -2 [fast] 2 2 1 [] [] [] []] nil]"),
+        (
+            "COMMAND INFO acquire nothing",
+            "[[acquire -2 [fast] 2 2 1 [] [] [] []] nil]",
+        ),
         // The denied key needs no entry.
         ("DBSIZE", "0"),
         ("AUTH default anything", "OK"),
     ] {
         assert_eq!(client.ask(command), reply, "{command}");
     }
-    assert!(client.ask("CLIENT LIST").contains("name=worker-1 db=0 resp=2 user=default"));
-    assert!(client.ask("COMMAND DOCS acquire").starts_with("[acquire [summary Take a cost"));
+    assert!(
+        client
+            .ask("CLIENT LIST")
+            .contains("name=worker-1 db=0 resp=2 user=default")
+    );
+    assert!(
+        client
+            .ask("COMMAND DOCS acquire")
+            .starts_with("[acquire [summary Take a cost")
+    );
     assert!(client.ask("COMMAND LIST").contains("cl.throttle peek"));
     client.ask("ACQUIRE per-user alice");
     let info = client.ask("INFO");
@@ -247,7 +322,8 @@ fn version_3_has_maps_and_nulls_and_reset_returns_to_version_2() {
     let mut client = Resp::connect(server.resp);
     let hello = client.ask("HELLO 3 SETNAME me");
     assert!(
-        hello.starts_with("{server tidegate version") && hello.contains("proto 3 id 1 mode standalone"),
+        hello.starts_with("{server tidegate version")
+            && hello.contains("proto 3 id 1 mode standalone"),
         "{hello}"
     );
     assert_eq!(client.ask("CLIENT GETNAME"), "me");
@@ -283,10 +359,14 @@ fn many_commands_in_one_piece_are_answered_in_order() {
 fn commands_of_all_lengths_in_one_piece_are_answered_as_one_by_one() {
     let server = Running::with_rules("resp-lengths", RULES);
     // The most arguments that a command has, 64, are also the most that are parsed in advance.
-    let commands: Vec<String> =
-        (0..150_usize).map(|at| format!("COMMAND INFO{}", " nope".repeat(at * 37 % 63))).collect();
+    let commands: Vec<String> = (0..150_usize)
+        .map(|at| format!("COMMAND INFO{}", " nope".repeat(at * 37 % 63)))
+        .collect();
     let mut one_by_one = Resp::connect(server.resp);
-    let replies: Vec<String> = commands.iter().map(|command| one_by_one.ask(command)).collect();
+    let replies: Vec<String> = commands
+        .iter()
+        .map(|command| one_by_one.ask(command))
+        .collect();
     let mut client = Resp::connect(server.resp);
     let mut bytes: Vec<u8> = commands.iter().flat_map(|command| frame(command)).collect();
     bytes.extend(b"*65\r\n");
@@ -302,9 +382,15 @@ fn commands_of_all_lengths_in_one_piece_are_answered_as_one_by_one() {
 fn malformed_input_gets_an_error_and_closes_the_connection() {
     let server = Running::with_rules("resp-malformed", RULES);
     for (bytes, told) in [
-        (&b"*1\r\n:1\r\n"[..], "ERR Protocol error: expected '$', got ':'"),
+        (
+            &b"*1\r\n:1\r\n"[..],
+            "ERR Protocol error: expected '$', got ':'",
+        ),
         (b"*99999\r\n", "ERR Protocol error: more than 64 arguments"),
-        (b"*1\r\n$100000\r\n", "ERR Protocol error: an argument longer than 4096 bytes"),
+        (
+            b"*1\r\n$100000\r\n",
+            "ERR Protocol error: an argument longer than 4096 bytes",
+        ),
         (
             b"POST /v1/acquire HTTP/1.1\r\nHost: a\r\n\r\n{}",
             "ERR Protocol error: this port speaks the Redis protocol; HTTP has another port",
@@ -327,11 +413,22 @@ fn without_the_password_only_authentication_is_possible() {
         options.resp_password = Some("sesame".to_owned());
     });
     let mut client = Resp::connect(server.resp);
-    assert_eq!(client.ask("ACQUIRE per-user alice"), "NOAUTH Authentication required.");
+    assert_eq!(
+        client.ask("ACQUIRE per-user alice"),
+        "NOAUTH Authentication required."
+    );
     assert_eq!(client.ask("PING"), "NOAUTH Authentication required.");
-    assert!(client.ask("HELLO 3").starts_with("NOAUTH HELLO must be called"));
+    assert!(
+        client
+            .ask("HELLO 3")
+            .starts_with("NOAUTH HELLO must be called")
+    );
     let wrong = "WRONGPASS invalid username-password pair or user is disabled.";
-    for command in ["AUTH sesam", "AUTH root sesame", "HELLO 3 AUTH default wrong"] {
+    for command in [
+        "AUTH sesam",
+        "AUTH root sesame",
+        "HELLO 3 AUTH default wrong",
+    ] {
         let before = server.metric("tidegate_resp_auth_failures_total");
         client.send(&frame(command));
         while server.metric("tidegate_resp_auth_failures_total") == before {}
@@ -343,7 +440,11 @@ fn without_the_password_only_authentication_is_possible() {
     assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 2 -1 60000]");
     assert_eq!(client.ask("RESET"), "RESET");
     assert_eq!(client.ask("PING"), "NOAUTH Authentication required.");
-    assert!(client.ask("HELLO 3 AUTH default sesame").starts_with("{server"));
+    assert!(
+        client
+            .ask("HELLO 3 AUTH default sesame")
+            .starts_with("{server")
+    );
     assert_eq!(client.ask("PING"), "PONG");
 }
 
@@ -370,11 +471,16 @@ fn an_idle_connection_is_closed_if_configured_and_an_unfinished_frame_always() {
 fn the_server_stops_reading_from_a_client_that_does_not_read_and_serves_others() {
     let server = Running::with_rules("resp-slow", RULES);
     let slow = Resp::connect(server.resp);
-    slow.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    slow.stream()
+        .set_write_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
     let asking = frame("COMMAND DOCS").repeat(1_000);
     let mut stream = slow.stream().try_clone().unwrap();
-    // The replies are over a hundred times longer than the commands, so the server soon stops reading.
-    let taken = (0..10_000).take_while(|_| stream.write_all(&asking).is_ok()).count();
+    // The replies are over a hundred times longer than the commands, so the server soon stops
+    // reading.
+    let taken = (0..10_000)
+        .take_while(|_| stream.write_all(&asking).is_ok())
+        .count();
     assert!(taken < 10_000, "the server took everything");
     assert_eq!(server.resp("PING"), "PONG");
 }
@@ -385,7 +491,10 @@ fn an_unread_reply_is_overdue_and_a_client_that_reads_a_little_is_not() {
     let asking = frame("COMMAND DOCS").repeat(1_000);
     let [slow, _silent] = [(); 2].map(|()| {
         let client = Resp::connect(server.resp);
-        client.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+        client
+            .stream()
+            .set_write_timeout(Some(Duration::from_millis(300)))
+            .unwrap();
         let mut stream = client.stream().try_clone().unwrap();
         // Until the server reads no more, because the client does not either.
         assert!((0..10_000).any(|_| stream.write_all(&asking).is_err()));
@@ -403,7 +512,11 @@ fn an_unread_reply_is_overdue_and_a_client_that_reads_a_little_is_not() {
     for second in [15, 30, 45] {
         pass(14);
         let timeouts = server.metric("tidegate_resp_timeouts_total");
-        assert_eq!(timeouts, u64::from(second == 45), "the other one has read nothing for 30 seconds");
+        assert_eq!(
+            timeouts,
+            u64::from(second == 45),
+            "the other one has read nothing for 30 seconds"
+        );
         slow.stream().read_exact(&mut some).unwrap();
         pass(1);
     }
@@ -415,7 +528,10 @@ fn an_error_is_always_one_line() {
     let mut client = Resp::connect(server.resp);
     client.send(b"*3\r\n$7\r\nACQUIRE\r\n$5\r\na\r\n+b\r\n$1\r\nk\r\n");
     let told = client.reply();
-    assert!(told.starts_with("ERR ") && told.contains("`a  +b`"), "{told}");
+    assert!(
+        told.starts_with("ERR ") && told.contains("`a  +b`"),
+        "{told}"
+    );
     assert_eq!(client.ask("PING"), "PONG");
 }
 
@@ -447,7 +563,13 @@ fn a_client_that_closes_its_half_still_gets_its_replies_and_nothing_runs_after_q
 fn several_threads_share_the_connections_and_the_limits() {
     let server = Running::with_rules_and("resp-threads", RULES, |options| options.resp_threads = 3);
     let allowed: usize = (0..12)
-        .map(|_| usize::from(Resp::connect(server.resp).ask("ACQUIRE per-user alice").starts_with("[0")))
+        .map(|_| {
+            usize::from(
+                Resp::connect(server.resp)
+                    .ask("ACQUIRE per-user alice")
+                    .starts_with("[0"),
+            )
+        })
         .sum();
     assert_eq!(allowed, 3);
 }
@@ -459,7 +581,11 @@ fn a_redis_client_library_works() {
         let client = redis::Client::open(format!("redis://{}/{suffix}", server.resp)).unwrap();
         let mut connection = client.get_connection_with_timeout(PATIENCE).unwrap();
         let key = format!("key{suffix}");
-        let five: Vec<i64> = redis::cmd("ACQUIRE").arg("per-user").arg(&key).query(&mut connection).unwrap();
+        let five: Vec<i64> = redis::cmd("ACQUIRE")
+            .arg("per-user")
+            .arg(&key)
+            .query(&mut connection)
+            .unwrap();
         assert_eq!(five, [0, 3, 2, -1, 60_000]);
         let many: Vec<Vec<i64>> = redis::pipe()
             .cmd("ACQUIRE")
@@ -473,8 +599,11 @@ fn a_redis_client_library_works() {
             .query(&mut connection)
             .unwrap();
         assert_eq!(many, [vec![0, 3, 1, -1, 60_000], vec![0, 16, 15, -1, 2]]);
-        let error =
-            redis::cmd("ACQUIRE").arg("nope").arg("k").query::<Vec<i64>>(&mut connection).unwrap_err();
+        let error = redis::cmd("ACQUIRE")
+            .arg("nope")
+            .arg("k")
+            .query::<Vec<i64>>(&mut connection)
+            .unwrap_err();
         assert!(error.to_string().contains("no limit is named"), "{error}");
     }
 }

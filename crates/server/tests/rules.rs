@@ -18,13 +18,20 @@ fn complaints(text: &str) -> String {
 
 /// A file with one limit of these lines, indented.
 fn one(lines: &str) -> String {
-    format!("limits:\n  - name: a\n    {}\n", lines.trim().replace('\n', "\n    "))
+    format!(
+        "limits:\n  - name: a\n    {}\n",
+        lines.trim().replace('\n', "\n    ")
+    )
 }
 
 #[test]
 fn the_example_agrees_with_the_documentation() {
     let rules = rules::example();
-    let names: Vec<_> = rules.limits.iter().map(|limit| limit.name.as_str()).collect();
+    let names: Vec<_> = rules
+        .limits
+        .iter()
+        .map(|limit| limit.name.as_str())
+        .collect();
     assert_eq!(names, ["per-user", "logins", "everyone"]);
     let logins = &rules.limits[1];
     assert_eq!(logins.overrides["admin"].quota(), "100/10m");
@@ -42,15 +49,27 @@ fn a_limit_selects_requests_of_a_log() {
     .unwrap()
     .limits;
     let pair = |field: &str, pattern: &str| (field.to_owned(), pattern.to_owned());
-    assert_eq!(limits[0].traffic.conditions, [pair("path", "/login"), pair("method", "POST")]);
+    assert_eq!(
+        limits[0].traffic.conditions,
+        [pair("path", "/login"), pair("method", "POST")]
+    );
     assert_eq!(
         (&limits[0].traffic.by[..], &limits[1].traffic.by[..]),
-        (&["ip".to_owned(), "path".to_owned()][..], &["user-agent".to_owned()][..])
+        (
+            &["ip".to_owned(), "path".to_owned()][..],
+            &["user-agent".to_owned()][..]
+        )
     );
     assert_eq!(limits[2].traffic, rules::TrafficSpec::default());
     let told = complaints(&one("limit: 1/1s\nglobal: true\nby: ip\nmatch: [path]"));
-    assert!(told.contains("it has no keys, so `by` has no meaning"), "{told}");
-    assert!(told.contains("as in `match: {path: /login, method: POST}`"), "{told}");
+    assert!(
+        told.contains("it has no keys, so `by` has no meaning"),
+        "{told}"
+    );
+    assert!(
+        told.contains("as in `match: {path: /login, method: POST}`"),
+        "{told}"
+    );
     assert!(complaints(&one("limit: 1/1s\nby: {a: b}")).contains("as in `by: ip` or"));
 }
 
@@ -58,8 +77,9 @@ fn a_limit_selects_requests_of_a_log() {
 fn with_a_store_blocks_reserve_no_table_of_all_keys() {
     let most = Capacity::from(10_000_000);
     let keys = |limits: Limits| limits.limits()[0].limiter().stats().max_keys;
-    let of_a_store =
-        |text: &str| keys(Limits::for_a_store(rules::parse(text).unwrap(), most, Nanos::ZERO).unwrap());
+    let of_a_store = |text: &str| {
+        keys(Limits::for_a_store(rules::parse(text).unwrap(), most, Nanos::ZERO).unwrap())
+    };
     let plain = "limits: [{name: a, limit: 5/1s}]";
     assert_eq!(
         keys(Limits::new(rules::parse(plain).unwrap(), most, |_| None, Nanos::ZERO).unwrap()),
@@ -69,7 +89,10 @@ fn with_a_store_blocks_reserve_no_table_of_all_keys() {
     // If the rules deny more keys than that, all of them are denied.
     let deny: Vec<String> = (0..70_000).map(|key| format!("k{key}")).collect();
     assert_eq!(
-        of_a_store(&format!("limits: [{{name: a, limit: 5/1s, deny: [{}]}}]", deny.join(", "))),
+        of_a_store(&format!(
+            "limits: [{{name: a, limit: 5/1s, deny: [{}]}}]",
+            deny.join(", ")
+        )),
         140_000
     );
 }
@@ -105,20 +128,36 @@ limits:
     );
     assert_eq!(limits[8].overrides["admin"].quota(), "5000/month");
     assert_eq!(limits[9].policy.options(), "calendar: true");
-    assert_eq!(limits[0].policy.options(), "first_hit: true, count_denied: true");
+    assert_eq!(
+        limits[0].policy.options(),
+        "first_hit: true, count_denied: true"
+    );
     assert_eq!(limits[1].policy.options(), "closed: true");
     assert_eq!(limits[2].policy.options(), "slots: 60, mode: balanced");
     assert_eq!(limits[2].max_keys, Some(1000));
     assert_eq!(limits[3].policy.window, Some(Duration::from_hours(24)));
     assert_eq!(limits[4].policy.options(), "burst: 20");
     assert_eq!(limits[5].policy.options(), "max_wait: 250ms");
-    assert_eq!((limits[6].policy.limit, limits[6].policy.options().as_str()), (8, "hold: 30s"));
+    assert_eq!(
+        (limits[6].policy.limit, limits[6].policy.options().as_str()),
+        (8, "hold: 30s")
+    );
     assert_eq!(limits[7].policy.algorithm.name(), "sliding-window");
-    assert_eq!((limits[6].when_full, limits[7].when_full), (WhenFull::Forget, WhenFull::Deny));
+    assert_eq!(
+        (limits[6].when_full, limits[7].when_full),
+        (WhenFull::Forget, WhenFull::Deny)
+    );
     for limit in &limits {
         let written = limit.policy.to_string();
-        assert_eq!(rules::parse_policy(&written).unwrap(), limit.policy, "{written} reads back");
-        assert_eq!(limit.policy.policy().unwrap().name(), limit.policy.algorithm.name());
+        assert_eq!(
+            rules::parse_policy(&written).unwrap(),
+            limit.policy,
+            "{written} reads back"
+        );
+        assert_eq!(
+            limit.policy.policy().unwrap().name(),
+            limit.policy.algorithm.name()
+        );
     }
 }
 
@@ -128,9 +167,21 @@ fn an_override_changes_only_the_options_it_has() {
         "algorithm: token-bucket\nlimit: 10/1s\nburst: 20\noverrides:\n  big: 100/1s\n  wide: {burst: 50}",
     );
     let limit = &rules::parse(&text).unwrap().limits[0];
-    assert_eq!(limit.overrides["big"], PolicySpec { limit: 100, ..limit.policy.clone() });
+    assert_eq!(
+        limit.overrides["big"],
+        PolicySpec {
+            limit: 100,
+            ..limit.policy.clone()
+        }
+    );
     let algorithm = "token-bucket:burst=50".parse().unwrap();
-    assert_eq!(limit.overrides["wide"], PolicySpec { algorithm, ..limit.policy.clone() });
+    assert_eq!(
+        limit.overrides["wide"],
+        PolicySpec {
+            algorithm,
+            ..limit.policy.clone()
+        }
+    );
 }
 
 #[test]
@@ -160,27 +211,60 @@ line 9: `slots` is `many`; it must be a whole number from 1 to 9007199254740991"
 #[test]
 fn each_kind_of_mistake_has_specific_advice() {
     for (lines, expected) in [
-        ("limit: 5/1s\nalgorithm: token-buket", "did you mean `token-bucket`?"),
-        ("limit: 5/1s\nalgorithm: best", "choose one of: fixed-window, sliding-log"),
-        ("limit: 5/1s\nburst: 3", "`burst` is an option of token-bucket, not of sliding-window"),
-        ("limit: 5/1s\nalgorithm: concurrency", "write a whole number, as in `limit: 10`"),
+        (
+            "limit: 5/1s\nalgorithm: token-buket",
+            "did you mean `token-bucket`?",
+        ),
+        (
+            "limit: 5/1s\nalgorithm: best",
+            "choose one of: fixed-window, sliding-log",
+        ),
+        (
+            "limit: 5/1s\nburst: 3",
+            "`burst` is an option of token-bucket, not of sliding-window",
+        ),
+        (
+            "limit: 5/1s\nalgorithm: concurrency",
+            "write a whole number, as in `limit: 10`",
+        ),
         ("limit: 5/0s", "the window is zero"),
         ("limit: -1/1s", "whole number from 0"),
         ("limit: 5/400d", "longer than 366 days"),
-        ("limit: 2000000/1d\nalgorithm: sliding-log", "choose sliding-window"),
+        (
+            "limit: 2000000/1d\nalgorithm: sliding-log",
+            "choose sliding-window",
+        ),
         ("limit: 5/1s\nslots: 4000", "slots must be from 1 to 3600"),
         ("limit: 5/1s\nlimit: 6/1s", "given twice"),
         ("algorithm: token-bucket", "add one, as in `limit: 100/1m`"),
-        ("limit: 5/1s\nglobal: true\ndeny: [x]", "is global: it has no keys"),
+        (
+            "limit: 5/1s\nglobal: true\ndeny: [x]",
+            "is global: it has no keys",
+        ),
         ("limit: 5/1s\ndeny: mallory", "write a list of keys"),
         ("limit: 5/1s\ndeny: [[x]]", "write the key as text"),
-        ("limit: 5/1s\noverrides: {x: 1/1s}\ndeny: [x]", "both denied and overridden"),
+        (
+            "limit: 5/1s\noverrides: {x: 1/1s}\ndeny: [x]",
+            "both denied and overridden",
+        ),
         ("limit: 5/1s\noverrides: {x: many}", "`limit` is `many`"),
-        ("limit: 5/1s\noverrides: {x: {slot: 3}}", "did you mean `slots`?"),
-        ("limit: 5/1s\noverrides: {x: {algorithm: sliding-log}}", "has no option `algorithm`"),
-        ("limit: 5\nalgorithm: concurrency\ncount_denied: true", "remove `count_denied`"),
+        (
+            "limit: 5/1s\noverrides: {x: {slot: 3}}",
+            "did you mean `slots`?",
+        ),
+        (
+            "limit: 5/1s\noverrides: {x: {algorithm: sliding-log}}",
+            "has no option `algorithm`",
+        ),
+        (
+            "limit: 5\nalgorithm: concurrency\ncount_denied: true",
+            "remove `count_denied`",
+        ),
         ("limit: 5/1s\nmax_keys: 0", "whole number from 1"),
-        ("limit: 5/1s\nmode: loose", "choose one of: strict, balanced"),
+        (
+            "limit: 5/1s\nmode: loose",
+            "choose one of: strict, balanced",
+        ),
         ("limit: &x 5/1s", "anchors and aliases"),
     ] {
         let told = complaints(&one(lines));
@@ -194,21 +278,42 @@ fn each_kind_of_mistake_has_specific_advice() {
         ("limit: 5", "did you mean `limits`?"),
         ("limits: [5]", "limit number 1 must be a mapping, not `5`"),
         ("limits: [{name: a b, limit: 1/1s}]", "use 1 to 64 letters"),
-        ("limits: [{name: CL.THROTTLE, limit: 1/1s}]", "is reserved for the command"),
-        ("limits:\n  - name: a\n    limit: 1/1s\n  - name: a\n    limit: 1/1s", "already taken on line 2"),
+        (
+            "limits: [{name: CL.THROTTLE, limit: 1/1s}]",
+            "is reserved for the command",
+        ),
+        (
+            "limits:\n  - name: a\n    limit: 1/1s\n  - name: a\n    limit: 1/1s",
+            "already taken on line 2",
+        ),
         ("limits: {a: [", "not YAML"),
         ("- name: a", "the file must be a mapping, not a list"),
     ] {
-        assert!(complaints(text).contains(expected), "{text}\nsaid: {}", complaints(text));
+        assert!(
+            complaints(text).contains(expected),
+            "{text}\nsaid: {}",
+            complaints(text)
+        );
     }
 }
 
 #[test]
 fn flow_control_is_allowed_beside_limits_and_is_checked_with_them() {
-    let flow = "flow: [{resource: a, limit: 5/1s}]\nbreakers: [{resource: a, errors: 5, open: 5s}]\n";
+    let flow =
+        "flow: [{resource: a, limit: 5/1s}]\nbreakers: [{resource: a, errors: 5, open: 5s}]\n";
     let rules = rules::parse(&format!("{}{flow}", one("limit: 5/1s"))).unwrap();
-    assert_eq!((rules.limits.len(), rules.gate.flow.len(), rules.gate.breakers.len()), (1, 1, 1));
-    assert_eq!(rules.gate, tidegate_flow::sources::yaml::parse(flow).unwrap());
+    assert_eq!(
+        (
+            rules.limits.len(),
+            rules.gate.flow.len(),
+            rules.gate.breakers.len()
+        ),
+        (1, 1, 1)
+    );
+    assert_eq!(
+        rules.gate,
+        tidegate_flow::sources::yaml::parse(flow).unwrap()
+    );
     let alone = rules::parse(flow).unwrap();
     assert_eq!((alone.limits.len(), alone.gate), (0, rules.gate));
     assert_eq!(
@@ -225,8 +330,13 @@ line 5: the file has no option `braekers`; did you mean `breakers`?"
 #[test]
 fn an_unreadable_file_is_reported_with_its_path() {
     let missing = std::path::Path::new("/nonexistent/rules.yaml");
-    let error = rules::load(missing, rules::Keeping::Memory).unwrap_err().to_string();
-    assert!(error.contains("/nonexistent/rules.yaml") && error.contains("check the path"), "{error}");
+    let error = rules::load(missing, rules::Keeping::Memory)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("/nonexistent/rules.yaml") && error.contains("check the path"),
+        "{error}"
+    );
 }
 
 proptest::proptest! {
@@ -262,7 +372,8 @@ fn limits_that_cannot_be_shared_are_reported_with_their_line() {
   - name: e:f
     limit: 5/1s
 ";
-    // Sharing options are always checked; whether a limit can be shared is checked only for servers with a store.
+    // Sharing options are always checked; whether a limit can be shared is checked only for servers
+    // with a store.
     let told = |keeping| -> Vec<String> {
         let problems = rules::parse_for(text, keeping).unwrap_err();
         problems.iter().map(ToString::to_string).collect()
@@ -285,7 +396,10 @@ fn limits_that_cannot_be_shared_are_reported_with_their_line() {
         "line 13: limit `c` cannot be shared: shared permits need a longest hold",
         "line 18: limit `d` cannot be shared: for `x`: the slots of a shared limit must be a whole number",
     ];
-    begins(&told(rules::Keeping::Store), &[&everywhere[..4], &shared[..], &everywhere[4..]].concat());
+    begins(
+        &told(rules::Keeping::Store),
+        &[&everywhere[..4], &shared[..], &everywhere[4..]].concat(),
+    );
     assert!(told(rules::Keeping::Memory)[1].contains("did you mean `closed`?"));
 }
 
@@ -308,28 +422,59 @@ fn a_number_of_bytes_has_one_unit_at_most() {
 
 #[test]
 fn sharing_options_are_parsed_and_invalid_ones_reported() {
-    let read = |limit: &str| rules::parse(&format!("limits: [{{name: a, limit: 500/1m, {limit}}}]"));
+    let read =
+        |limit: &str| rules::parse(&format!("limits: [{{name: a, limit: 500/1m, {limit}}}]"));
     for text in [
         "sharing: leased, slack: 1s500ms",
         "sharing: reported, slack: 1h, unreported: 7, on_error: open",
         "sharing: reported, unreported: 4294967295",
     ] {
-        let limits = read(text).unwrap_or_else(|problems| panic!("{text}: {problems:?}")).limits;
+        let limits = read(text)
+            .unwrap_or_else(|problems| panic!("{text}: {problems:?}"))
+            .limits;
         assert_eq!(limits[0].sharing.options(), text);
     }
     for (text, told) in [
-        ("slack: 1s", "`slack` is for limits that are not exact; add `sharing: leased`"),
-        ("sharing: exact, slack: 1s", "`slack` is for limits that are not exact"),
-        ("sharing: leased, slack: 999us", "`slack` must be from 1ms to 1h"),
-        ("sharing: leased, slack: 2h", "`slack` must be from 1ms to 1h"),
-        ("sharing: leased, slack: 3", "`slack` is `3`; it must be a duration"),
-        ("sharing: leased, unreported: 3", "`unreported` is for reported limits"),
-        ("sharing: reported, unreported: 0", "`unreported` is `0`; it must be a whole number from 1"),
-        ("sharing: reportd, unreported: 3", "did you mean `reported`?"),
+        (
+            "slack: 1s",
+            "`slack` is for limits that are not exact; add `sharing: leased`",
+        ),
+        (
+            "sharing: exact, slack: 1s",
+            "`slack` is for limits that are not exact",
+        ),
+        (
+            "sharing: leased, slack: 999us",
+            "`slack` must be from 1ms to 1h",
+        ),
+        (
+            "sharing: leased, slack: 2h",
+            "`slack` must be from 1ms to 1h",
+        ),
+        (
+            "sharing: leased, slack: 3",
+            "`slack` is `3`; it must be a duration",
+        ),
+        (
+            "sharing: leased, unreported: 3",
+            "`unreported` is for reported limits",
+        ),
+        (
+            "sharing: reported, unreported: 0",
+            "`unreported` is `0`; it must be a whole number from 1",
+        ),
+        (
+            "sharing: reportd, unreported: 3",
+            "did you mean `reported`?",
+        ),
     ] {
         let problems = read(text).expect_err(text);
         assert_eq!(problems.len(), 1, "{text}: {problems:?}");
-        assert!(problems[0].to_string().contains(told), "{text}: {}", problems[0]);
+        assert!(
+            problems[0].to_string().contains(told),
+            "{text}: {}",
+            problems[0]
+        );
     }
 }
 
@@ -341,10 +486,19 @@ fn the_example_can_be_shared() {
 #[test]
 fn memory_that_is_too_small_for_the_limits_is_refused_with_advice() {
     let rules = |text: &str| rules::parse(text).unwrap();
-    let capacity = |bytes| Capacity { max_keys: 1 << 20, max_memory: Some(bytes), ..Capacity::from(0) };
+    let capacity = |bytes| Capacity {
+        max_keys: 1 << 20,
+        max_memory: Some(bytes),
+        ..Capacity::from(0)
+    };
     let text = "limits: [{name: a, limit: 1/1h, max_keys: 1000000}, {name: b, limit: 1/1h}]";
-    let refused = Limits::new(rules(text), capacity(1 << 20), |_| None, Nanos::ZERO).err().unwrap();
-    assert!(refused.to_string().contains("raise max_memory"), "{refused}");
+    let refused = Limits::new(rules(text), capacity(1 << 20), |_| None, Nanos::ZERO)
+        .err()
+        .unwrap();
+    assert!(
+        refused.to_string().contains("raise max_memory"),
+        "{refused}"
+    );
     // The rules can set it, too, but the option takes precedence.
     let text = "max_memory: 1MiB\nlimits: [{name: b, limit: 1/1h}]";
     let limits = Limits::new(rules(text), 1 << 20, |_| None, Nanos::ZERO).unwrap();
@@ -352,21 +506,32 @@ fn memory_that_is_too_small_for_the_limits_is_refused_with_advice() {
     let limits = Limits::new(rules(text), capacity(2 << 20), |_| None, Nanos::ZERO).unwrap();
     assert_eq!(limits.max_memory(), Some(2 << 20));
     // What the container has comes last.
-    let container = |max_memory| Capacity { max_memory, container: Some(3 << 20), ..Capacity::from(1 << 20) };
+    let container = |max_memory| Capacity {
+        max_memory,
+        container: Some(3 << 20),
+        ..Capacity::from(1 << 20)
+    };
     let alone = "limits: [{name: b, limit: 1/1h}]";
     for (text, option, expected) in [(alone, None, 3), (text, None, 1), (text, Some(2 << 20), 2)] {
         let limits = Limits::new(rules(text), container(option), |_| None, Nanos::ZERO).unwrap();
         assert_eq!(limits.max_memory(), Some(expected << 20));
     }
     for bad in ["0", "much", "1.5GiB", "5MB5", "99999999999TiB"] {
-        let problems =
-            rules::parse(&format!("max_memory: {bad}\nlimits: [{{name: b, limit: 1/1h}}]")).unwrap_err();
-        assert!(problems[0].to_string().contains("512MiB"), "{bad}: {}", problems[0]);
+        let problems = rules::parse(&format!(
+            "max_memory: {bad}\nlimits: [{{name: b, limit: 1/1h}}]"
+        ))
+        .unwrap_err();
+        assert!(
+            problems[0].to_string().contains("512MiB"),
+            "{bad}: {}",
+            problems[0]
+        );
     }
 }
 
 #[test]
-fn a_cluster_rule_becomes_a_limit_that_counts_as_sentinel_counts_and_a_files_name_is_its_namespace() {
+fn a_cluster_rule_becomes_a_limit_that_counts_as_sentinel_counts_and_a_files_name_is_its_namespace()
+{
     let directory = std::env::temp_dir().join(format!("tidegate-cluster-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     let load = |name: &str, text: &str| {
@@ -378,20 +543,39 @@ fn a_cluster_rule_becomes_a_limit_that_counts_as_sentinel_counts_and_a_files_nam
         "clusterConfig":{"flowId":7,"thresholdType":1,"windowIntervalMs":2000,"sampleCount":4}},
         {"resource":"b","paramIdx":0,"count":3,"clusterMode":true,"clusterConfig":{"flowId":7},
          "paramFlowItemList":[{"object":"vip","count":5},{"object":7,"count":6}]}]"#;
-    for name in ["shop.json", "shop-flow-rules.json", "shop-param-flow-rules", "shop-param-rules.json"] {
+    for name in [
+        "shop.json",
+        "shop-flow-rules.json",
+        "shop-param-flow-rules",
+        "shop-param-rules.json",
+    ] {
         let loaded = load(name, text).unwrap();
-        let names: Vec<_> =
-            loaded.tokens.iter().map(|rule| (&*rule.namespace, rule.limit.as_str())).collect();
-        assert_eq!(names, [("shop", "shop.flow.7"), ("shop", "shop.param.7")], "{name}");
-        let [all, each] = &loaded.limits[..] else { panic!("{loaded:?}") };
+        let names: Vec<_> = loaded
+            .tokens
+            .iter()
+            .map(|rule| (&*rule.namespace, rule.limit.as_str()))
+            .collect();
+        assert_eq!(
+            names,
+            [("shop", "shop.flow.7"), ("shop", "shop.param.7")],
+            "{name}"
+        );
+        let [all, each] = &loaded.limits[..] else {
+            panic!("{loaded:?}")
+        };
         assert_eq!(
             all.policy.to_string(),
             "{algorithm: sliding-window, limit: 5/2s, slots: 4, mode: balanced}"
         );
         assert_eq!((all.global, all.sharing.unshared), (true, false));
         assert_eq!(loaded.tokens[0].slot, Duration::from_millis(500));
-        assert_eq!((each.global, each.sharing.unshared, each.overrides.len()), (false, true, 0));
-        assert!(loaded.tokens[0].per_connection.is_none() && loaded.tokens[1].per_connection.is_some());
+        assert_eq!(
+            (each.global, each.sharing.unshared, each.overrides.len()),
+            (false, true, 0)
+        );
+        assert!(
+            loaded.tokens[0].per_connection.is_none() && loaded.tokens[1].per_connection.is_some()
+        );
     }
     for name in ["a b.json", "-flow-rules.json", &"x".repeat(33)] {
         assert!(load(name, text).is_err(), "{name}");

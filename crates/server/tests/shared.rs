@@ -10,7 +10,8 @@ use serde_json::json;
 use tidegate_redis_servers::{Cluster, PATIENCE, Server, eventually};
 use tidegate_server::Options;
 
-/// The windows do not end within a test. `local`, `open` and `closed` are named after their `on_error`.
+/// The windows do not end within a test. `local`, `open` and `closed` are named after their
+/// `on_error`.
 const RULES: &str = "
 limits:
   - {name: log, limit: 20/1h, algorithm: sliding-log, overrides: {vip: 30/1h}, deny: [mallory]}
@@ -25,22 +26,32 @@ const CLOSED: &str = "  - {name: closes, limit: 5/1h, algorithm: sliding-log, on
 fn two_servers_share_a_limit_and_are_never_over_together() {
     let store = Server::start(&[]);
     let servers = ["shared-one", "shared-two"].map(|name| on(name, &store.address(), RULES));
-    for (limit, key, most) in [("log", "alice", 20), ("log", "vip", 30), ("everyone", "-", 50)] {
+    for (limit, key, most) in [
+        ("log", "alice", 20),
+        ("log", "vip", 30),
+        ("everyone", "-", 50),
+    ] {
         let total: usize = std::thread::scope(|scope| {
             let asking = servers.iter().flat_map(|server| [server; 3]);
-            let asking: Vec<_> =
-                asking.map(|server| scope.spawn(|| admitted(server, limit, key, 20))).collect();
+            let asking: Vec<_> = asking
+                .map(|server| scope.spawn(|| admitted(server, limit, key, 20)))
+                .collect();
             asking.into_iter().map(|asked| asked.join().unwrap()).sum()
         });
         assert_eq!(total, most, "{limit} {key}");
     }
     let [one, two] = &servers;
     let (status, body) = acquire(one, "log", "alice");
-    assert_eq!((status, &body["remaining"], &body["limit"]), (429, &json!(0), &json!(20)));
+    assert_eq!(
+        (status, &body["remaining"], &body["limit"]),
+        (429, &json!(0), &json!(20))
+    );
     assert!(body["retry_after_ms"].as_u64() > Some(3_000_000), "{body}");
     // The limit's metrics count the decisions of each server separately.
     let count = |server: &Running, outcome: &str| {
-        server.metric(&format!("tidegate_decisions_total{{limit=\"log\",outcome=\"{outcome}\"}}"))
+        server.metric(&format!(
+            "tidegate_decisions_total{{limit=\"log\",outcome=\"{outcome}\"}}"
+        ))
     };
     assert_eq!(count(one, "allowed") + count(two, "allowed"), 50);
     assert!(one.metric("tidegate_shared_store_decisions_total{by=\"store\"}") > 0);
@@ -69,7 +80,11 @@ fn decisions_that_a_server_can_make_alone_do_not_ask_the_store() {
             server.resp("PEEK bucket bob 3")
         );
     }
-    assert!(server.resp("ACQUIRE bucket bob 3").starts_with("[0 4 1 -1 "));
+    assert!(
+        server
+            .resp("ACQUIRE bucket bob 3")
+            .starts_with("[0 4 1 -1 ")
+    );
     assert!(server.resp("PEEK bucket bob 2").starts_with("[1 4 1 "));
     let peek = server.post("/v1/peek", r#"{"limit":"bucket","key":"bob","cost":2}"#);
     assert_eq!((peek.status, &peek.json()["allowed"]), (200, &json!(false)));
@@ -81,21 +96,31 @@ fn decisions_that_a_server_can_make_alone_do_not_ask_the_store() {
 fn joint_decisions_are_one_step_across_servers() {
     let store = Server::start(&[]);
     let servers = ["joint-one", "joint-two"].map(|name| on(name, &store.address(), RULES));
-    let ask =
-        r#"{"all":[{"limit":"bucket","key":"alice"},{"limit":"everyone"},{"limit":"trial","key":"alice"}]}"#;
-    let statuses: Vec<u16> = (0..6).map(|at| servers[at % 2].post("/v1/acquire", ask).status).collect();
+    let ask = r#"{"all":[{"limit":"bucket","key":"alice"},{"limit":"everyone"},{"limit":"trial","key":"alice"}]}"#;
+    let statuses: Vec<u16> = (0..6)
+        .map(|at| servers[at % 2].post("/v1/acquire", ask).status)
+        .collect();
     assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
     // The denials took nothing from the limit that would have admitted.
     assert_eq!(acquire(&servers[0], "everyone", "-").1["remaining"], 45);
     let peek = servers[1].post("/v1/peek", ask).json();
-    assert_eq!((&peek["allowed"], &peek["limit_name"]), (&json!(false), &json!("bucket")));
+    assert_eq!(
+        (&peek["allowed"], &peek["limit_name"]),
+        (&json!(false), &json!("bucket"))
+    );
     // A key that is blocked on this server is denied before the store is asked.
     servers[0].resp("BLOCK log eve");
     let blocked = r#"{"all":[{"limit":"everyone"},{"limit":"log","key":"eve"}]}"#;
     assert_eq!(servers[0].post("/v1/acquire", blocked).status, 429);
     assert_eq!(acquire(&servers[1], "everyone", "-").1["remaining"], 44);
-    let unknown = servers[0].post("/v1/acquire", r#"{"all":[{"limit":"everyone"},{"limit":"x"}]}"#);
-    assert_eq!((unknown.status, &unknown.json()["pointer"]), (404, &json!("#/all/1/limit")));
+    let unknown = servers[0].post(
+        "/v1/acquire",
+        r#"{"all":[{"limit":"everyone"},{"limit":"x"}]}"#,
+    );
+    assert_eq!(
+        (unknown.status, &unknown.json()["pointer"]),
+        (404, &json!("#/all/1/limit"))
+    );
 }
 
 #[test]
@@ -108,7 +133,11 @@ fn a_pipeline_is_answered_in_order_whatever_it_contains() {
     // Far more than a connection may have in flight, for one key and for many.
     for at in 0..400 {
         sent.extend(frame("ACQUIRE log same"));
-        expected.push(format!("[{} 20 {} ", u8::from(at >= 20), 19_usize.saturating_sub(at)));
+        expected.push(format!(
+            "[{} 20 {} ",
+            u8::from(at >= 20),
+            19_usize.saturating_sub(at)
+        ));
         sent.extend(frame(&format!("ECHO {at}")));
         expected.push(at.to_string());
         sent.extend(frame(&format!("ACQUIRE bucket k{at} 3")));
@@ -123,7 +152,10 @@ fn a_pipeline_is_answered_in_order_whatever_it_contains() {
         scope.spawn(move || std::io::Write::write_all(&mut stream, &sent).unwrap());
         for (at, expected) in expected.iter().enumerate() {
             let reply = client.reply();
-            assert!(reply.starts_with(expected), "reply {at}: {reply}, not {expected}");
+            assert!(
+                reply.starts_with(expected),
+                "reply {at}: {reply}, not {expected}"
+            );
         }
     });
     assert!(client.ends());
@@ -136,9 +168,13 @@ fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
     let mut client = Resp::connect(server.resp);
     let calls = || server.metric("tidegate_shared_store_calls_total");
     let before = calls();
-    // In order: 2 of 20, then 3, then 1, ... A cost that no longer fits is denied, and a later one that fits is admitted.
+    // In order: 2 of 20, then 3, then 1, ... A cost that no longer fits is denied, and a later one
+    // that fits is admitted.
     let costs = (0..1_000).map(|at| [2_u64, 3, 1, 0][at % 4]);
-    let sent: Vec<u8> = costs.clone().flat_map(|cost| frame(&format!("ACQUIRE log hot {cost}"))).collect();
+    let sent: Vec<u8> = costs
+        .clone()
+        .flat_map(|cost| frame(&format!("ACQUIRE log hot {cost}")))
+        .collect();
     client.send(&sent);
     let mut left = 20;
     for (at, cost) in costs.enumerate() {
@@ -146,7 +182,10 @@ fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
         left -= if admitted { cost } else { 0 };
         let expected = format!("[{} 20 {left} ", u8::from(!admitted));
         let reply = client.reply();
-        assert!(reply.starts_with(&expected), "reply {at}: {reply}, not {expected}");
+        assert!(
+            reply.starts_with(&expected),
+            "reply {at}: {reply}, not {expected}"
+        );
     }
     let calls = calls() - before;
     assert!(calls < 100, "{calls} calls for a thousand commands");
@@ -160,10 +199,17 @@ fn a_pipeline_on_many_keys_shares_calls_and_keeps_the_order_of_each_key() {
     let calls = || server.metric("tidegate_shared_store_calls_total");
     let before = calls();
     // Every fifth of 100 commands has the same key, so its commands are not neighbours.
-    let asked = |at: usize| (if at.is_multiple_of(5) { 0 } else { at }, [3_u64, 2, 1][at % 3]);
+    let asked = |at: usize| {
+        (
+            if at.is_multiple_of(5) { 0 } else { at },
+            [3_u64, 2, 1][at % 3],
+        )
+    };
     let commands: Vec<(usize, u64)> = (0..1_000).map(|at| asked(at % 100)).collect();
-    let sent: Vec<u8> =
-        commands.iter().flat_map(|(key, cost)| frame(&format!("ACQUIRE log k{key} {cost}"))).collect();
+    let sent: Vec<u8> = commands
+        .iter()
+        .flat_map(|(key, cost)| frame(&format!("ACQUIRE log k{key} {cost}")))
+        .collect();
     client.send(&sent);
     let mut left = std::collections::HashMap::new();
     for (at, (key, cost)) in commands.iter().enumerate() {
@@ -172,7 +218,10 @@ fn a_pipeline_on_many_keys_shares_calls_and_keeps_the_order_of_each_key() {
         *left -= if admitted { cost } else { &0 };
         let expected = format!("[{} 20 {left} ", u8::from(!admitted));
         let reply = client.reply();
-        assert!(reply.starts_with(&expected), "reply {at}: {reply}, not {expected}");
+        assert!(
+            reply.starts_with(&expected),
+            "reply {at}: {reply}, not {expected}"
+        );
     }
     let calls = calls() - before;
     assert!(calls < 100, "{calls} calls for a thousand commands");
@@ -189,7 +238,11 @@ fn connections_that_ask_at_once_get_each_its_own_answer() {
         }
         let replies = clients.iter_mut().enumerate().map(|(at, client)| {
             let reply = client.reply();
-            assert_eq!(client.reply(), at.to_string(), "after its own answer: {reply}");
+            assert_eq!(
+                client.reply(),
+                at.to_string(),
+                "after its own answer: {reply}"
+            );
             reply
         });
         replies.collect()
@@ -216,7 +269,10 @@ fn connections_that_ask_at_once_get_each_its_own_answer() {
                 3 => "[0 50 ",
                 _ => "[",
             };
-            assert!(reply.starts_with(starts), "{at}, round {round}: {reply}, not {starts}");
+            assert!(
+                reply.starts_with(starts),
+                "{at}, round {round}: {reply}, not {starts}"
+            );
             let remaining = || reply.split(' ').nth(2).unwrap().parse::<u32>().unwrap();
             match at % 5 {
                 1 => left[0].push(remaining()),
@@ -227,9 +283,16 @@ fn connections_that_ask_at_once_get_each_its_own_answer() {
         }
     }
     // Each unit of a shared key was given once.
-    for (left, expected) in left.iter_mut().zip([(6..30).collect(), (26..50).collect(), vec![]]) {
+    for (left, expected) in left
+        .iter_mut()
+        .zip([(6..30).collect(), (26..50).collect(), vec![]])
+    {
         left.sort_unstable();
-        let expected = if expected.is_empty() { (0..20).step_by(2).collect::<Vec<u32>>() } else { expected };
+        let expected = if expected.is_empty() {
+            (0..20).step_by(2).collect::<Vec<u32>>()
+        } else {
+            expected
+        };
         assert_eq!(*left, expected);
     }
     store.kill();
@@ -237,7 +300,14 @@ fn connections_that_ask_at_once_get_each_its_own_answer() {
         assert!(reply.starts_with("[0 1 0 "), "{reply}");
     }
     let local = all(&mut clients, &|at| format!("ACQUIRE log local{}", at % 2));
-    assert_eq!(local.iter().filter(|reply| reply.starts_with("[0 20 ")).count(), 40, "{local:?}");
+    assert_eq!(
+        local
+            .iter()
+            .filter(|reply| reply.starts_with("[0 20 "))
+            .count(),
+        40,
+        "{local:?}"
+    );
 }
 
 #[test]
@@ -246,7 +316,9 @@ fn a_stopping_server_answers_the_requests_it_has_received() {
     let server = on("shared-stops", &store.address(), RULES);
     let mut client = Resp::connect(server.resp);
     assert_eq!(client.ask("PING"), "PONG");
-    let sent: Vec<u8> = (0..300).flat_map(|at| frame(&format!("ACQUIRE bucket k{at}"))).collect();
+    let sent: Vec<u8> = (0..300)
+        .flat_map(|at| frame(&format!("ACQUIRE bucket k{at}")))
+        .collect();
     client.send(&sent);
     // When the first reply arrives, all requests have arrived or will be read by then.
     assert!(client.reply().starts_with("[0 4 3 "));
@@ -263,13 +335,28 @@ fn throttle_buckets_are_shared_too() {
     let store = Server::start(&[]);
     let servers = ["cell-one", "cell-two"].map(|name| on(name, &store.address(), RULES));
     let ask = |at: usize| servers[at].resp("CL.THROTTLE bob 2 1 3600");
-    assert_eq!([ask(0), ask(1)].map(|reply| reply[..8].to_owned()), ["[0 3 2 -", "[0 3 1 -"]);
+    assert_eq!(
+        [ask(0), ask(1)].map(|reply| reply[..8].to_owned()),
+        ["[0 3 2 -", "[0 3 1 -"]
+    );
     assert!(ask(0).starts_with("[0 3 0 -1 "));
     assert!(ask(1).starts_with("[1 3 0 "));
-    assert!(servers[0].resp("CL.THROTTLE bob 2 1 3600 0").starts_with("[0 3 0 "));
-    assert!(servers[0].resp("CL.THROTTLE bob 2 0 3600").contains("Zero rates"));
+    assert!(
+        servers[0]
+            .resp("CL.THROTTLE bob 2 1 3600 0")
+            .starts_with("[0 3 0 ")
+    );
+    assert!(
+        servers[0]
+            .resp("CL.THROTTLE bob 2 0 3600")
+            .contains("Zero rates")
+    );
     // A repeated denial needs no store, and is counted like any other.
-    let by = |who: &str| servers[1].metric(&format!("tidegate_shared_store_decisions_total{{by=\"{who}\"}}"));
+    let by = |who: &str| {
+        servers[1].metric(&format!(
+            "tidegate_shared_store_decisions_total{{by=\"{who}\"}}"
+        ))
+    };
     let (decided, remembered) = (by("store"), by("remembered"));
     for _ in 0..20 {
         assert!(ask(1).starts_with("[1 3 0 "));
@@ -283,8 +370,10 @@ fn throttle_buckets_are_shared_too() {
 fn without_the_store_each_limit_follows_on_error_and_then_recovers() {
     let mut store = Server::start(&[]);
     let address = store.address();
-    let (server, strict) =
-        (on("outage", &address, RULES), on("outage-strict", &address, &format!("{RULES}{CLOSED}")));
+    let (server, strict) = (
+        on("outage", &address, RULES),
+        on("outage-strict", &address, &format!("{RULES}{CLOSED}")),
+    );
     assert_eq!(acquire(&server, "opens", "alice").0, 200);
     assert_eq!(acquire(&strict, "closes", "alice").0, 200);
     store.kill();
@@ -293,29 +382,51 @@ fn without_the_store_each_limit_follows_on_error_and_then_recovers() {
     });
     let refused = strict.get("/readyz").json();
     let detail = refused["detail"].as_str().unwrap();
-    assert!(detail.contains("`closes`") && detail.contains("cannot reach the store"), "{refused}");
+    assert!(
+        detail.contains("`closes`") && detail.contains("cannot reach the store"),
+        "{refused}"
+    );
     let degraded = server.get("/readyz");
-    assert_eq!((degraded.status, &degraded.json()["store"]), (200, &json!("down")));
-    assert!(degraded.json()["detail"].as_str().unwrap().contains("cannot reach the store"));
+    assert_eq!(
+        (degraded.status, &degraded.json()["store"]),
+        (200, &json!("down"))
+    );
+    assert!(
+        degraded.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("cannot reach the store")
+    );
     assert_eq!(server.metric("tidegate_shared_store_up"), 0);
     // `open` admits beyond the limit, `closed` denies, and `local` admits a share.
-    assert_eq!([(); 3].map(|()| acquire(&server, "opens", "alice").0), [200; 3]);
+    assert_eq!(
+        [(); 3].map(|()| acquire(&server, "opens", "alice").0),
+        [200; 3]
+    );
     let (status, body) = acquire(&strict, "closes", "bob");
     assert_eq!((status, &body["reason"]), (429, &json!("store-down")));
     assert_eq!(strict.resp("ACQUIRE closes bob"), "[1 5 0 -1 0]");
     let local = admitted(&server, "log", "carol", 40);
-    assert!((10..=20).contains(&local), "{local}: two servers at most, and a limit of 20");
+    assert!(
+        (10..=20).contains(&local),
+        "{local}: two servers at most, and a limit of 20"
+    );
     assert!(server.resp("CL.THROTTLE bob 5 1 3600").starts_with("[0 "));
     let joint = r#"{"all":[{"limit":"bucket","key":"x"},{"limit":"closes","key":"x"}]}"#;
     assert_eq!(strict.post("/v1/acquire", joint).status, 429);
     assert!(server.metric("tidegate_shared_store_decisions_total{by=\"local\"}") >= 40);
     store.start_again();
     for server in [&server, &strict] {
-        eventually("the store is back", || server.get("/readyz").json()["status"] == "ready");
+        eventually("the store is back", || {
+            server.get("/readyz").json()["status"] == "ready"
+        });
     }
     assert_eq!(acquire(&strict, "closes", "dora").1["remaining"], 4);
     assert_eq!(admitted(&server, "log", "dora", 40), 20);
-    assert_eq!(server.metric("tidegate_shared_store_outages_total{event=\"back\"}"), 1);
+    assert_eq!(
+        server.metric("tidegate_shared_store_outages_total{event=\"back\"}"),
+        1
+    );
 }
 
 #[test]
@@ -323,28 +434,43 @@ fn a_change_of_the_rules_keeps_the_use_in_the_store() {
     let store = Server::start(&[]);
     let rules = harness::scratch("shared-reload").join("rules.yaml");
     let write = |limit: &str| {
-        harness::replace(&rules, format!("limits: [{{name: log, limit: {limit}, algorithm: sliding-log}}]"));
+        harness::replace(
+            &rules,
+            format!("limits: [{{name: log, limit: {limit}, algorithm: sliding-log}}]"),
+        );
     };
     write("3/1h");
-    let mut options =
-        Options { rules: Some(rules.clone()), store: Some(store.address()), ..Options::default() };
+    let mut options = Options {
+        rules: Some(rules.clone()),
+        store: Some(store.address()),
+        ..Options::default()
+    };
     options.store_deadline = Duration::from_secs(5).into();
     options.reload_interval = Duration::from_millis(10);
     let mut server = Running::start(options);
-    eventually("the store has been reached", || server.get("/readyz").json()["status"] == "ready");
+    eventually("the store has been reached", || {
+        server.get("/readyz").json()["status"] == "ready"
+    });
     assert_eq!(admitted(&server, "log", "alice", 6), 3);
     server.reloading(|| write("5/1h"));
     assert_eq!(admitted(&server, "log", "alice", 6), 2);
     // A limit that cannot be shared rejects the whole file, and the previous rules stay active.
     server.reloading(|| write("5/1h, count_denied: true"));
-    assert_eq!(server.metric("tidegate_rules_reloads_total{result=\"failed\"}"), 1);
+    assert_eq!(
+        server.metric("tidegate_rules_reloads_total{result=\"failed\"}"),
+        1
+    );
     assert_eq!(acquire(&server, "log", "bob").1["limit"], 5);
 }
 
 #[test]
 fn a_cluster_makes_joint_decisions_on_keys_with_a_common_hash_tag() {
     let cluster = Cluster::start(3);
-    let server = on("shared-cluster", &format!("redis+cluster://{}", cluster.addresses().join(",")), RULES);
+    let server = on(
+        "shared-cluster",
+        &format!("redis+cluster://{}", cluster.addresses().join(",")),
+        RULES,
+    );
     let ask = |one: &str, other: &str| {
         let all = json!({"all": [{"limit": "bucket", "key": one}, {"limit": "log", "key": other}]});
         server.post("/v1/acquire", &all.to_string())
@@ -353,7 +479,12 @@ fn a_cluster_makes_joint_decisions_on_keys_with_a_common_hash_tag() {
     assert_eq!(statuses, [200, 200, 200, 200, 429]);
     let scattered = ask("alice", "bob");
     assert_eq!(scattered.status, 409);
-    assert!(scattered.json()["detail"].as_str().unwrap().contains("{hash tag}"));
+    assert!(
+        scattered.json()["detail"]
+            .as_str()
+            .unwrap()
+            .contains("{hash tag}")
+    );
     // Keys on all nodes.
     let mut client = Resp::connect(server.resp);
     for at in 0..100 {
@@ -392,36 +523,64 @@ fn a_cluster_without_one_of_its_masters_is_degraded() {
         told = readyz();
         told.1["store"] == "partly down"
     });
-    // Most keys are decided normally, whatever the limits' on_error, so the server should get requests.
-    assert_eq!((told.0, &told.1["status"]), (200, &json!("degraded")), "{told:?}");
+    // Most keys are decided normally, whatever the limits' on_error, so the server should get
+    // requests.
+    assert_eq!(
+        (told.0, &told.1["status"]),
+        (200, &json!("degraded")),
+        "{told:?}"
+    );
     let detail = |told: &serde_json::Value| told["detail"].as_str().unwrap_or_default().to_owned();
-    eventually("the refused connection is reported", || detail(&readyz().1).contains("Connection refused"));
+    eventually("the refused connection is reported", || {
+        detail(&readyz().1).contains("Connection refused")
+    });
     assert!(server.metric("tidegate_shared_store_errors_total{error=\"refused\"}") > 0);
     assert_eq!(server.metric("tidegate_shared_store_up"), 0);
     let (decided, denied) = (0..60)
         .map(|at| acquire(&server, "closes", &format!("new{at}")).0)
         .fold((0, 0), |(decided, denied), status| {
-            (decided + u32::from(status == 200), denied + u32::from(status == 429))
+            (
+                decided + u32::from(status == 200),
+                denied + u32::from(status == 429),
+            )
         });
-    assert!(decided > 0 && denied > 0, "{decided} of 60 keys are decided, {denied} denied");
+    assert!(
+        decided > 0 && denied > 0,
+        "{decided} of 60 keys are decided, {denied} denied"
+    );
     cluster.servers[dead].start_again();
-    eventually("the master is back", || readyz() == (200, json!({"status": "ready"})));
+    eventually("the master is back", || {
+        readyz() == (200, json!({"status": "ready"}))
+    });
 }
 
 #[test]
 fn an_invalid_store_is_refused_at_the_start() {
     let refused = |change: &dyn Fn(&mut Options)| {
-        let mut options = Options { store: Some("redis://127.0.0.1:1".to_owned()), ..Options::default() };
+        let mut options = Options {
+            store: Some("redis://127.0.0.1:1".to_owned()),
+            ..Options::default()
+        };
         change(&mut options);
         let started = Running::try_start_at(options, tidegate_core::Nanos::from_secs(1));
         started.err().expect("it should not start")
     };
     let address = refused(&|options| options.store = Some("http://localhost".to_owned()));
-    assert!(address.contains("--store") && address.contains("redis+cluster://"), "{address}");
+    assert!(
+        address.contains("--store") && address.contains("redis+cluster://"),
+        "{address}"
+    );
     assert!(refused(&|options| options.store_prefix = "{a}".to_owned()).contains("--store-prefix"));
     assert!(refused(&|options| options.store_deadline = PATIENCE.into()).contains("at most 5s"));
     let rules = harness::scratch("shared-refused").join("rules.yaml");
-    std::fs::write(&rules, "limits:\n  - name: seats\n    algorithm: concurrency\n    limit: 3\n").unwrap();
+    std::fs::write(
+        &rules,
+        "limits:\n  - name: seats\n    algorithm: concurrency\n    limit: 3\n",
+    )
+    .unwrap();
     let seats = refused(&|options| options.rules = Some(rules.clone()));
-    assert!(seats.contains("line 3: limit `seats` cannot be shared"), "{seats}");
+    assert!(
+        seats.contains("line 3: limit `seats` cannot be shared"),
+        "{seats}"
+    );
 }

@@ -18,7 +18,10 @@ const ACK: u8 = 103;
 
 /// A frame of this type.
 fn frame(kind: u8, id: u8, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = u32::try_from(7 + payload.len()).unwrap().to_be_bytes().to_vec();
+    let mut bytes = u32::try_from(7 + payload.len())
+        .unwrap()
+        .to_be_bytes()
+        .to_vec();
     bytes.extend([kind, 0, 0, 0, 1, id, id]);
     bytes.extend(payload);
     bytes
@@ -41,17 +44,32 @@ fn hello(version: &str, is_check: bool) -> Vec<u8> {
     frame(
         1,
         0,
-        &[pair("supported-versions", version), size, pair("capabilities", "pipelining,async"), check]
-            .concat(),
+        &[
+            pair("supported-versions", version),
+            size,
+            pair("capabilities", "pipelining,async"),
+            check,
+        ]
+        .concat(),
     )
 }
 
 /// A frame with one message for each limit and key.
 fn notify(id: u8, messages: &[(&str, &str)]) -> Vec<u8> {
     let message = |(limit, key): &(&str, &str)| {
-        [text("check"), vec![2], pair("limit", limit), pair("key", key)].concat()
+        [
+            text("check"),
+            vec![2],
+            pair("limit", limit),
+            pair("key", key),
+        ]
+        .concat()
     };
-    frame(3, id, &messages.iter().flat_map(message).collect::<Vec<_>>())
+    frame(
+        3,
+        id,
+        &messages.iter().flat_map(message).collect::<Vec<_>>(),
+    )
 }
 
 /// The server's frames: type, number and payload of each.
@@ -72,10 +90,13 @@ fn sets(payload: &[u8], name: &str, start: &[u8]) -> bool {
 }
 
 fn serving(name: &str, rules: &str) -> Running {
-    Running::with_rules_and(name, rules, |options| options.spoe = Some("127.0.0.1:0".to_owned()))
+    Running::with_rules_and(name, rules, |options| {
+        options.spoe = Some("127.0.0.1:0".to_owned())
+    })
 }
 
-/// Sends these bytes on a new connection and then the end. Returns what the server sent until it ended the connection.
+/// Sends these bytes on a new connection and then the end. Returns what the server sent until it
+/// ended the connection.
 fn hold(server: &Running, sent: &[u8]) -> Vec<u8> {
     let mut stream = TcpStream::connect(server.spoe).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -109,14 +130,25 @@ fn all_messages_of_a_frame_are_one_decision() {
     assert_eq!(frames.remove(0).0, AGENT_HELLO);
     frames.sort_by_key(|(_, id, _)| *id);
     assert!(frames.iter().all(|(kind, ..)| *kind == ACK) && frames.len() == 5);
-    let denied: Vec<bool> = frames.iter().map(|(.., payload)| sets(payload, "denied", &[0x11])).collect();
+    let denied: Vec<bool> = frames
+        .iter()
+        .map(|(.., payload)| sets(payload, "denied", &[0x11]))
+        .collect();
     assert_eq!(denied, [false, true, false, true, false]);
     assert!(sets(frames[0].2, "ratelimit", &[8]) && sets(frames[0].2, "ratelimit_policy", &[8]));
     // Sixty seconds.
     assert!(sets(frames[1].2, "retry_after", &[5, 60]) && !sets(frames[0].2, "retry_after", &[]));
     server.advance(Duration::from_secs(61));
-    let answered = hold(&server, &[hello("1.0, 2.0", false), notify(1, &[("b", "k")])].concat());
-    assert!(answered.windows(8).any(|window| window == b"\x06denied\x01"), "admitted again");
+    let answered = hold(
+        &server,
+        &[hello("1.0, 2.0", false), notify(1, &[("b", "k")])].concat(),
+    );
+    assert!(
+        answered
+            .windows(8)
+            .any(|window| window == b"\x06denied\x01"),
+        "admitted again"
+    );
 }
 
 #[test]
@@ -140,14 +172,36 @@ fn a_limit_in_shadow_mode_denies_nothing_and_is_charged_with_the_limits_beside_i
     for question in &questions[1..] {
         let answered = hold(&server, &[&questions[0][..], question].concat());
         let payload = frames(&answered)[1].2.to_vec();
-        told.push((sets(&payload, "denied", &[0x11]), sets(&payload, "retry_after", &[])));
+        told.push((
+            sets(&payload, "denied", &[0x11]),
+            sets(&payload, "retry_after", &[]),
+        ));
         let state = String::from_utf8_lossy(&payload).into_owned();
-        let left = if told.len() == 5 { "\"s\";r=0;t=60" } else { "\"s\";r=" };
+        let left = if told.len() == 5 {
+            "\"s\";r=0;t=60"
+        } else {
+            "\"s\";r="
+        };
         assert!(state.contains(left), "{}: {state}", told.len());
     }
-    assert_eq!(told, [(false, false), (false, false), (false, false), (true, true), (false, false)]);
-    let answered = hold(&server, &[hello("2.0", false), notify(1, &[("s", "other")])].concat());
-    assert!(sets(frames(&answered)[1].2, "denied", &[1]), "over in shadow mode");
+    assert_eq!(
+        told,
+        [
+            (false, false),
+            (false, false),
+            (false, false),
+            (true, true),
+            (false, false)
+        ]
+    );
+    let answered = hold(
+        &server,
+        &[hello("2.0", false), notify(1, &[("s", "other")])].concat(),
+    );
+    assert!(
+        sets(frames(&answered)[1].2, "denied", &[1]),
+        "over in shadow mode"
+    );
 }
 
 #[test]
@@ -159,14 +213,26 @@ fn a_question_without_a_decision_has_an_error_and_no_outcome() {
         (vec![], "no message"),
         (vec![("a", "k"); 33], "33 messages"),
     ] {
-        let answered = hold(&server, &[hello("2.0", false), notify(1, &messages)].concat());
+        let answered = hold(
+            &server,
+            &[hello("2.0", false), notify(1, &messages)].concat(),
+        );
         let frames = frames(&answered);
         let (kind, _, payload) = frames[1];
         assert!(kind == ACK && sets(payload, "error", &[8]) && !sets(payload, "denied", &[]));
-        assert!(String::from_utf8_lossy(payload).contains(told), "{payload:?}");
+        assert!(
+            String::from_utf8_lossy(payload).contains(told),
+            "{payload:?}"
+        );
     }
-    let answered = hold(&server, &[hello("2.0", false), notify(1, &[("a", "k")])].concat());
-    assert!(sets(frames(&answered)[1].2, "denied", &[1]), "nothing was charged");
+    let answered = hold(
+        &server,
+        &[hello("2.0", false), notify(1, &[("a", "k")])].concat(),
+    );
+    assert!(
+        sets(frames(&answered)[1].2, "denied", &[1]),
+        "nothing was charged"
+    );
     assert_eq!(failed(&server), 0);
 }
 
@@ -193,10 +259,21 @@ fn every_type_of_sample_is_a_key_and_a_message_that_is_no_question_is_told_what_
     let server = serving("spoe-types", "limits: [{name: a, limit: 9/1h}]");
     // The ACK to a message with these arguments.
     let told = |arguments: Arguments<'_>| {
-        let arguments_of = arguments.iter().flat_map(|(name, value)| [&text(name)[..], value].concat());
-        let message = text("check").into_iter().chain([arguments.len() as u8]).chain(arguments_of);
-        let answered =
-            hold(&server, &[hello("2.0", false), frame(3, 1, &message.collect::<Vec<_>>())].concat());
+        let arguments_of = arguments
+            .iter()
+            .flat_map(|(name, value)| [&text(name)[..], value].concat());
+        let message = text("check")
+            .into_iter()
+            .chain([arguments.len() as u8])
+            .chain(arguments_of);
+        let answered = hold(
+            &server,
+            &[
+                hello("2.0", false),
+                frame(3, 1, &message.collect::<Vec<_>>()),
+            ]
+            .concat(),
+        );
         frames(&answered)[1].2.to_vec()
     };
     let a = [&[8][..], &text("a")].concat();
@@ -213,13 +290,21 @@ fn every_type_of_sample_is_a_key_and_a_message_that_is_no_question_is_told_what_
         (&[0x11], b"1"),
     ] {
         assert!(
-            sets(&told(&[("limit", &a), ("key", key), ("cost", &number(5, 7))]), "denied", &[1]),
+            sets(
+                &told(&[("limit", &a), ("key", key), ("cost", &number(5, 7))]),
+                "denied",
+                &[1]
+            ),
             "{key:?}"
         );
         let mut client = harness::Resp::connect(server.resp);
         client.send(
-            &[format!("*3\r\n$4\r\nPEEK\r\n$1\r\na\r\n${}\r\n", text.len()).as_bytes(), text, b"\r\n"]
-                .concat(),
+            &[
+                format!("*3\r\n$4\r\nPEEK\r\n$1\r\na\r\n${}\r\n", text.len()).as_bytes(),
+                text,
+                b"\r\n",
+            ]
+            .concat(),
         );
         assert!(client.reply().starts_with("[0 9 2 "), "{key:?}");
     }
@@ -230,14 +315,21 @@ fn every_type_of_sample_is_a_key_and_a_message_that_is_no_question_is_told_what_
         (&[("limit", &a), ("limit", &a)], "each once"),
         (&[("limit", &a), ("keys", &a)], "argument `keys`"),
         (&[("limit", &a), ("cost", &number(4, -1))], "whole number"),
-        (&[("limit", &a), ("cost", &number(5, 1 << 53))], "whole number"),
+        (
+            &[("limit", &a), ("cost", &number(5, 1 << 53))],
+            "whole number",
+        ),
         (&[("limit", &a), ("cost", &cost("1.5"))], "whole number"),
         (&[("limit", &a), ("cost", &[0])], "whole number"),
         (&[("limit", &a), ("key", &[0])], "give a key"),
     ];
     for (arguments, why) in wrong {
         let payload = told(arguments);
-        assert!(String::from_utf8_lossy(&payload).contains(why), "{arguments:?}: {}", payload.escape_ascii());
+        assert!(
+            String::from_utf8_lossy(&payload).contains(why),
+            "{arguments:?}: {}",
+            payload.escape_ascii()
+        );
     }
     let bob = pair("key", "bob")[4..].to_vec();
     let told = told(&[("limit", &a), ("key", &bob), ("cost", &cost("7"))]);
@@ -252,9 +344,18 @@ fn what_is_no_conversation_ends_with_a_reason() {
     let invalid = [
         (hello("3.0", false), vec![AGENT_DISCONNECT]),
         (notify(1, &[("a", "k")]), vec![AGENT_DISCONNECT]),
-        ([&hello_of_today[..], &hello_of_today].concat(), vec![AGENT_HELLO, AGENT_DISCONNECT]),
-        ([&hello_of_today[..], &frame(77, 1, b"")].concat(), vec![AGENT_HELLO, AGENT_DISCONNECT]),
-        ([&hello_of_today[..], &too_long].concat(), vec![AGENT_HELLO, AGENT_DISCONNECT]),
+        (
+            [&hello_of_today[..], &hello_of_today].concat(),
+            vec![AGENT_HELLO, AGENT_DISCONNECT],
+        ),
+        (
+            [&hello_of_today[..], &frame(77, 1, b"")].concat(),
+            vec![AGENT_HELLO, AGENT_DISCONNECT],
+        ),
+        (
+            [&hello_of_today[..], &too_long].concat(),
+            vec![AGENT_HELLO, AGENT_DISCONNECT],
+        ),
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), vec![]),
     ];
     let count = invalid.len() as u64;
@@ -263,10 +364,23 @@ fn what_is_no_conversation_ends_with_a_reason() {
         let kinds: Vec<u8> = frames(&answered).iter().map(|(kind, ..)| *kind).collect();
         assert_eq!(kinds, answers, "{sent:?}");
     }
-    let goodbye = frame(2, 0, &[text("status-code"), vec![3, 0], pair("message", "bye")].concat());
+    let goodbye = frame(
+        2,
+        0,
+        &[text("status-code"), vec![3, 0], pair("message", "bye")].concat(),
+    );
     let answered = hold(&server, &[&hello_of_today[..], &goodbye].concat());
     assert_eq!(frames(&answered)[1].0, AGENT_DISCONNECT);
-    let answered = hold(&server, &[hello("2.0", true), notify(1, &[("a", "k")])].concat());
-    assert_eq!(frames(&answered).len(), 1, "a health check ends after the handshake");
-    tidegate_redis_servers::eventually("those are counted, and no others", || failed(&server) == count);
+    let answered = hold(
+        &server,
+        &[hello("2.0", true), notify(1, &[("a", "k")])].concat(),
+    );
+    assert_eq!(
+        frames(&answered).len(),
+        1,
+        "a health check ends after the handshake"
+    );
+    tidegate_redis_servers::eventually("those are counted, and no others", || {
+        failed(&server) == count
+    });
 }

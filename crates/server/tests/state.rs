@@ -7,7 +7,8 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duratio
 use harness::{PATIENCE, Resp, Running, scratch};
 use tidegate_core::{ManualClock, Nanos};
 use tidegate_server::{
-    Ended, Options, Order, check_and_restore, limits::Limits, rules, service::Service, throttle::Throttle,
+    Ended, Options, Order, check_and_restore, limits::Limits, rules, service::Service,
+    throttle::Throttle,
 };
 
 const RULES: &str = "
@@ -61,7 +62,10 @@ fn asks(server: &Running, expected: &[(&str, &str)]) {
 fn limits_survive_a_restart() {
     let directory = scratch("state-restart");
     used(&directory);
-    let server = Running::start_at(options(&directory, RULES), START.saturating_add(Nanos::from_secs(1)));
+    let server = Running::start_at(
+        options(&directory, RULES),
+        START.saturating_add(Nanos::from_secs(1)),
+    );
     asks(
         &server,
         &[
@@ -115,7 +119,11 @@ fn what_operators_gave_single_keys_survives_a_restart_until_its_time() {
     let server = Running::start_at(options(&directory, rules), second(2));
     let mut client = Resp::connect(server.resp);
     for key in ["vip", "admin"] {
-        assert_eq!(client.ask(&format!("PEEK log {key}")).split(' ').nth(1), Some("5"), "{key}");
+        assert_eq!(
+            client.ask(&format!("PEEK log {key}")).split(' ').nth(1),
+            Some("5"),
+            "{key}"
+        );
     }
 }
 
@@ -124,9 +132,14 @@ fn the_file_is_complete_only_its_owner_may_read_it_and_no_other_file_is_left() {
     let directory = scratch("state-file");
     used(&directory);
     let state = directory.join("state");
-    assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o600);
-    let mut names: Vec<_> =
-        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(
+        fs::metadata(&state).unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    let mut names: Vec<_> = fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     names.sort();
     assert_eq!(names, ["rules.yaml", "state"]);
     // No key can be read from it.
@@ -171,13 +184,24 @@ fn a_damaged_file_is_renamed_and_the_server_starts_fresh() {
     let mut flipped = good.clone();
     let middle = flipped.len() / 2;
     flipped[middle] ^= 1;
-    for (number, bad) in [(1, &flipped[..]), (2, &good[..good.len() - 1]), (3, b""), (4, b"TIDE")] {
+    for (number, bad) in [
+        (1, &flipped[..]),
+        (2, &good[..good.len() - 1]),
+        (3, b""),
+        (4, b"TIDE"),
+    ] {
         fs::write(&state, bad).unwrap();
         let server = Running::start_at(options(&directory, RULES), START);
         asks(&server, &[("PEEK log alice", "[0 3 3 -1 0]")]);
-        assert_eq!(fs::read(directory.join(format!("state.damaged-{number}"))).unwrap(), bad);
+        assert_eq!(
+            fs::read(directory.join(format!("state.damaged-{number}"))).unwrap(),
+            bad
+        );
         assert_eq!(server.stop(), Ended::Complete);
-        assert!(fs::read(&state).unwrap().starts_with(b"TIDEGATE"), "a good one is in its place");
+        assert!(
+            fs::read(&state).unwrap().starts_with(b"TIDEGATE"),
+            "a good one is in its place"
+        );
     }
 }
 
@@ -185,14 +209,20 @@ fn a_damaged_file_is_renamed_and_the_server_starts_fresh() {
 fn the_state_is_written_at_intervals_and_the_clock_continues_from_it() {
     let directory = scratch("state-interval");
     let state = directory.join("state");
-    let often = Options { state_interval: Duration::from_millis(10), ..options(&directory, RULES) };
+    let often = Options {
+        state_interval: Duration::from_millis(10),
+        ..options(&directory, RULES)
+    };
     let server = Running::start_at(often, START);
     asks(&server, &[("ACQUIRE log alice 2", "[0 3 1 -1 60000]")]);
     let written = r#"tidegate_state_writes_total{result="ok"}"#;
     let before = server.metric(written);
     // Each check is a separate request. One of the next writes started after Alice was counted.
     while server.metric(written) < before + 2 {}
-    assert_eq!(server.metric("tidegate_state_bytes"), fs::metadata(&state).unwrap().len());
+    assert_eq!(
+        server.metric("tidegate_state_bytes"),
+        fs::metadata(&state).unwrap().len()
+    );
     // As after a crash: the file is copied while the server runs.
     let copy = scratch("state-crashed");
     fs::copy(&state, copy.join("state")).unwrap();
@@ -206,7 +236,8 @@ fn an_unusable_state_path_is_reported_at_the_start() {
     options.state = Some("/nonexistent/directory/state".into());
     let error = Running::try_start_at(options, START).err().unwrap();
     assert!(
-        error.contains("cannot be kept in /nonexistent/directory/state") && error.contains("choose a file"),
+        error.contains("cannot be kept in /nonexistent/directory/state")
+            && error.contains("choose a file"),
         "{error}"
     );
 }
@@ -235,7 +266,10 @@ fn stopping_finishes_requests_in_progress_and_accepts_nothing_new() {
 
 #[test]
 fn a_request_that_never_ends_delays_the_stop_only_for_the_grace() {
-    let grace = Options { grace: Duration::from_millis(50), ..options(&scratch("state-grace"), RULES) };
+    let grace = Options {
+        grace: Duration::from_millis(50),
+        ..options(&scratch("state-grace"), RULES)
+    };
     let server = Running::start_at(grace, START);
     let mut http = harness::Http::connect(server.http);
     http.begin("/v1/acquire", 30);
@@ -246,8 +280,10 @@ fn a_request_that_never_ends_delays_the_stop_only_for_the_grace() {
 
 #[test]
 fn a_second_stop_does_not_wait() {
-    let patient =
-        Options { grace: Duration::from_secs(1_000_000), ..options(&scratch("state-twice"), RULES) };
+    let patient = Options {
+        grace: Duration::from_secs(1_000_000),
+        ..options(&scratch("state-twice"), RULES)
+    };
     let server = Running::start_at(patient, START);
     let mut http = harness::Http::connect(server.http);
     http.begin("/v1/acquire", 30);
@@ -292,11 +328,14 @@ const QUESTIONS: [&str; 16] = [
 
 fn answers(server: &Running) -> String {
     let mut client = Resp::connect(server.resp);
-    QUESTIONS.map(|question| format!("{question} => {}\n", client.ask(question))).concat()
+    QUESTIONS
+        .map(|question| format!("{question} => {}\n", client.ask(question)))
+        .concat()
 }
 
-/// `state-1.bin` was written by version 0.1 in format 1, and `state-1.txt` has what that server answered before. Later versions read
-/// such a file, or refuse it with a message that names the version of its format.
+/// `state-1.bin` was written by version 0.1 in format 1, and `state-1.txt` has what that server
+/// answered before. Later versions read such a file, or refuse it with a message that names the
+/// version of its format.
 #[test]
 fn a_state_file_of_format_1_is_read_as_it_was_meant() {
     let directory = scratch("state-format-1");
@@ -309,7 +348,9 @@ fn a_state_file_of_format_1_is_read_as_it_was_meant() {
         for key in 0..9 {
             client.ask(&format!("ACQUIRE log k{key} 3"));
         }
-        for limit in ["fixed", "first", "slots", "counter", "bucket", "paced", "seats", "plain", "everyone"] {
+        for limit in [
+            "fixed", "first", "slots", "counter", "bucket", "paced", "seats", "plain", "everyone",
+        ] {
             client.ask(&format!("ACQUIRE {limit} a 4"));
         }
         for command in [
@@ -328,8 +369,10 @@ fn a_state_file_of_format_1_is_read_as_it_was_meant() {
         return;
     }
     fs::copy(&file, directory.join("state")).unwrap();
-    let server =
-        Running::start_at(options(&directory, EVERYTHING), START.saturating_add(Nanos::from_secs(60)));
+    let server = Running::start_at(
+        options(&directory, EVERYTHING),
+        START.saturating_add(Nanos::from_secs(60)),
+    );
     assert_eq!(answers(&server), fs::read_to_string(&told).unwrap());
 }
 

@@ -12,8 +12,9 @@ use tidegate_server::{
     throttle::{Throttle, ThrottleError, ThrottleQuota, reply},
 };
 
-/// A transcription of redis-cell's arithmetic (`rate_limit` and the reply of its command), with a map instead of Redis. It
-/// omits redis-cell's truncations (times to milliseconds, the remainder to microseconds): see `tidegate_server::throttle`.
+/// A transcription of redis-cell's arithmetic (`rate_limit` and the reply of its command), with a
+/// map instead of Redis. It omits redis-cell's truncations (times to milliseconds, the remainder to
+/// microseconds): see `tidegate_server::throttle`.
 #[derive(Default)]
 struct RedisCell {
     arrival_times: HashMap<Vec<u8>, i128>,
@@ -26,11 +27,20 @@ impl RedisCell {
         let limit = i128::from(quota.max_burst) + 1;
         let tolerance = interval * limit;
         let increment = interval * i128::from(quantity);
-        let arrival = self.arrival_times.get(key).copied().filter(|arrival| *arrival > now).unwrap_or(now);
+        let arrival = self
+            .arrival_times
+            .get(key)
+            .copied()
+            .filter(|arrival| *arrival > now)
+            .unwrap_or(now);
         let next = arrival + increment;
         let early = next - tolerance - now;
         let (denied, retry_after, left) = if early > 0 {
-            let retry = if increment <= tolerance { early } else { -1_000_000_000 };
+            let retry = if increment <= tolerance {
+                early
+            } else {
+                -1_000_000_000
+            };
             (1, retry, arrival - now)
         } else {
             self.arrival_times.insert(key.to_vec(), next);
@@ -38,7 +48,8 @@ impl RedisCell {
         };
         let room = tolerance - left;
         let remaining = if room > -interval { room / interval } else { 0 };
-        let seconds = |nanos: i128| i64::try_from((nanos + 999_999_999).div_euclid(1_000_000_000)).unwrap();
+        let seconds =
+            |nanos: i128| i64::try_from((nanos + 999_999_999).div_euclid(1_000_000_000)).unwrap();
         [
             denied,
             i64::try_from(limit).unwrap(),
@@ -95,17 +106,30 @@ fn the_documented_example_and_a_bucket_that_runs_dry() {
     let server = Running::start(Options::default());
     let mut client = Resp::connect(server.resp);
     assert_eq!(client.ask("CL.THROTTLE user123 15 30 60"), "[0 16 15 -1 2]");
-    assert_eq!(client.ask("cl.throttle user123 15 30 60 15"), "[0 16 0 -1 32]");
+    assert_eq!(
+        client.ask("cl.throttle user123 15 30 60 15"),
+        "[0 16 0 -1 32]"
+    );
     assert_eq!(client.ask("CL.THROTTLE user123 15 30 60"), "[1 16 0 2 32]");
     server.advance(Duration::from_millis(500));
     // 1.5 s and 31.5 s, rounded up.
     assert_eq!(client.ask("CL.THROTTLE user123 15 30 60"), "[1 16 0 2 32]");
-    assert_eq!(client.ask("CL.THROTTLE user123 15 30 60 0"), "[0 16 0 -1 32]");
-    assert_eq!(client.ask("CL.THROTTLE user123 15 30 60 17"), "[1 16 0 -1 32]");
+    assert_eq!(
+        client.ask("CL.THROTTLE user123 15 30 60 0"),
+        "[0 16 0 -1 32]"
+    );
+    assert_eq!(
+        client.ask("CL.THROTTLE user123 15 30 60 17"),
+        "[1 16 0 -1 32]"
+    );
     server.advance(Duration::from_millis(1500));
     assert_eq!(client.ask("CL.THROTTLE user123 15 30 60"), "[0 16 0 -1 32]");
     // The same words for a key of a limit: the keys are not shared.
-    assert!(client.ask("ACQUIRE per-user user123").starts_with("[0 100 99 -1 "));
+    assert!(
+        client
+            .ask("ACQUIRE per-user user123")
+            .starts_with("[0 100 99 -1 ")
+    );
 }
 
 #[test]
@@ -113,16 +137,38 @@ fn errors_have_redis_cells_wording() {
     let server = Running::start(Options::default());
     let mut client = Resp::connect(server.resp);
     for (command, told) in [
-        ("CL.THROTTLE k 15 0 60", "Cell error: Zero rates are not supported"),
-        ("CL.THROTTLE k 15 30 0", "Cell error: Zero rates are not supported"),
-        ("CL.THROTTLE k 15 30 x", "Cell error: Couldn't parse as integer: x"),
-        ("CL.THROTTLE k 15 30", "ERR wrong number of arguments for 'cl.throttle' command"),
-        ("CL.THROTTLE k -1 30 60", "Cell error: max_burst, count, period and quantity must not be negative"),
+        (
+            "CL.THROTTLE k 15 0 60",
+            "Cell error: Zero rates are not supported",
+        ),
+        (
+            "CL.THROTTLE k 15 30 0",
+            "Cell error: Zero rates are not supported",
+        ),
+        (
+            "CL.THROTTLE k 15 30 x",
+            "Cell error: Couldn't parse as integer: x",
+        ),
+        (
+            "CL.THROTTLE k 15 30",
+            "ERR wrong number of arguments for 'cl.throttle' command",
+        ),
+        (
+            "CL.THROTTLE k -1 30 60",
+            "Cell error: max_burst, count, period and quantity must not be negative",
+        ),
     ] {
         assert_eq!(client.ask(command), told);
     }
     let throttle = Throttle::new(1, None).unwrap();
-    let quota = ThrottleQuota { max_burst: 1 << 53, count: 1, period: 1 };
+    let quota = ThrottleQuota {
+        max_burst: 1 << 53,
+        count: 1,
+        period: 1,
+    };
     let refused = throttle.acquire(b"k", quota, 1, Nanos::ZERO);
-    assert_eq!(refused.map(|decision| reply(&decision)), Err(ThrottleError::TooLarge));
+    assert_eq!(
+        refused.map(|decision| reply(&decision)),
+        Err(ThrottleError::TooLarge)
+    );
 }

@@ -20,9 +20,20 @@ fn specs(text: &str) -> Vec<LimitSpec> {
 }
 
 fn recording(share: &str, events: &[(u64, u64, Verdict)]) -> Recording {
-    let limit = RecordedLimit { name: "a".to_owned(), rule: None, requests: None, denied: None };
-    let event =
-        |&(time, key, verdict)| Event { time: time * SECOND, key, cost: 1, limit: 0, verdict, reason: None };
+    let limit = RecordedLimit {
+        name: "a".to_owned(),
+        rule: None,
+        requests: None,
+        denied: None,
+    };
+    let event = |&(time, key, verdict)| Event {
+        time: time * SECOND,
+        key,
+        cost: 1,
+        limit: 0,
+        verdict,
+        reason: None,
+    };
     let events: Vec<Event> = events.iter().map(event).collect();
     Recording {
         share: share.parse().unwrap(),
@@ -37,7 +48,13 @@ fn recording(share: &str, events: &[(u64, u64, Verdict)]) -> Recording {
 }
 
 fn one(recording: &Recording, rules: &str) -> WhatIf {
-    what_if(recording, &specs(rules), &|name| (name == "alice").then_some(1), 10).remove(0)
+    what_if(
+        recording,
+        &specs(rules),
+        &|name| (name == "alice").then_some(1),
+        10,
+    )
+    .remove(0)
 }
 
 #[test]
@@ -54,14 +71,27 @@ fn a_candidate_is_shown_beside_what_happened() {
             (5, 2, Admitted),
         ],
     );
-    let told = one(&trace, "limits: [{name: a, limit: 1/10s, algorithm: sliding-log}]");
+    let told = one(
+        &trace,
+        "limits: [{name: a, limit: 1/10s, algorithm: sliding-log}]",
+    );
     assert_eq!((told.requests, told.keys), (6, 3));
     assert_eq!((told.denied.requests, told.denied.keys), (2, 2));
     assert_eq!((told.would_deny.requests, told.would_deny.keys), (3, 2));
     assert_eq!((told.newly_denied, told.no_longer_denied), (1, 1));
-    assert_eq!(told.would_deny.all_requests, KeysEstimate { about: 3, margin: 0 }, "all keys are in it");
+    assert_eq!(
+        told.would_deny.all_requests,
+        KeysEstimate {
+            about: 3,
+            margin: 0
+        },
+        "all keys are in it"
+    );
     let first = &told.most_denied[0];
-    assert_eq!((first.name.as_deref(), first.was_denied, first.would_deny), (Some("alice"), 1, 2));
+    assert_eq!(
+        (first.name.as_deref(), first.was_denied, first.would_deny),
+        (Some("alice"), 1, 2)
+    );
     assert_eq!(told.most_denied.len(), 3);
     assert!(told.notes.is_empty(), "{:?}", told.notes);
     // A key with its own policy, and a key on the deny list.
@@ -70,36 +100,80 @@ fn a_candidate_is_shown_beside_what_happened() {
         "limits: [{name: a, limit: 1/10s, algorithm: sliding-log, overrides: {alice: {limit: 3/10s}}, deny: [mallory]}]",
     );
     assert_eq!(told.would_deny.requests, 1);
-    assert!(told.notes[0].starts_with("1 keys that the rules name are not known"), "{:?}", told.notes);
+    assert!(
+        told.notes[0].starts_with("1 keys that the rules name are not known"),
+        "{:?}",
+        told.notes
+    );
     let told = one(&trace, "limits: [{name: a, limit: 9/10s, deny: [alice]}]");
     assert_eq!((told.would_deny.requests, told.would_deny.keys), (3, 1));
 }
 
 #[test]
 fn a_trace_that_begins_in_the_middle_gives_one_window_to_the_states() {
-    let mut trace =
-        recording("100%", &[(0, 1, Verdict::Admitted), (9, 1, Verdict::Denied), (20, 1, Verdict::Admitted)]);
+    let mut trace = recording(
+        "100%",
+        &[
+            (0, 1, Verdict::Admitted),
+            (9, 1, Verdict::Denied),
+            (20, 1, Verdict::Admitted),
+        ],
+    );
     trace.fresh = false;
     let rules = "limits: [{name: a, limit: 1/10s, algorithm: sliding-log}]";
     let told = one(&trace, rules);
-    assert_eq!((told.requests, told.denied.requests, told.would_deny.requests), (1, 0, 0));
+    assert_eq!(
+        (
+            told.requests,
+            told.denied.requests,
+            told.would_deny.requests
+        ),
+        (1, 0, 0)
+    );
     assert!(told.notes[0].contains("first 10s"), "{:?}", told.notes);
     trace.until = 15 * SECOND;
     let told = one(&trace, rules);
     assert_eq!((told.requests, told.would_deny.requests), (3, 1));
-    assert!(told.notes[0].contains("less than two windows"), "{:?}", told.notes);
+    assert!(
+        told.notes[0].contains("less than two windows"),
+        "{:?}",
+        told.notes
+    );
 }
 
 #[test]
 fn what_is_charged_after_the_answer_is_debt_of_the_candidate() {
     use Verdict::{Charged, Denied, Refunded};
-    let mut trace = recording("100%", &[(1, 1, Charged), (2, 1, Charged), (3, 1, Charged), (4, 1, Denied)]);
+    let mut trace = recording(
+        "100%",
+        &[
+            (1, 1, Charged),
+            (2, 1, Charged),
+            (3, 1, Charged),
+            (4, 1, Denied),
+        ],
+    );
     let costs = [300, 300, 500, 0];
-    trace.events.iter_mut().zip(costs).for_each(|(event, cost)| event.cost = cost);
+    trace
+        .events
+        .iter_mut()
+        .zip(costs)
+        .for_each(|(event, cost)| event.cost = cost);
     let denied = |trace: &Recording, limit: u32| {
-        let told = one(trace, &format!("limits: [{{name: a, limit: {limit}/1m, algorithm: sliding-log}}]"));
-        assert!(told.notes[0].starts_with("a charge counts as a request"), "{:?}", told.notes);
-        (told.requests, told.denied.requests, told.would_deny.requests)
+        let told = one(
+            trace,
+            &format!("limits: [{{name: a, limit: {limit}/1m, algorithm: sliding-log}}]"),
+        );
+        assert!(
+            told.notes[0].starts_with("a charge counts as a request"),
+            "{:?}",
+            told.notes
+        );
+        (
+            told.requests,
+            told.denied.requests,
+            told.would_deny.requests,
+        )
     };
     // The third charge exceeds 1,000, so the question after it is denied. It does not exceed 1,100.
     assert_eq!(denied(&trace, 1_000), (4, 1, 1));
@@ -113,10 +187,13 @@ fn what_is_charged_after_the_answer_is_debt_of_the_candidate() {
 #[test]
 fn a_month_ends_where_the_calendar_ends_it() {
     use Verdict::Admitted;
-    // 2024-02-29T22:59:58Z is two seconds before March in Berlin, and an hour and two seconds before March in UTC.
+    // 2024-02-29T22:59:58Z is two seconds before March in Berlin, and an hour and two seconds
+    // before March in UTC.
     let leap_day = 1_709_247_598;
-    let trace =
-        recording("100%", &[0, 1, 2, 3, 3_601, 3_602, 3_603].map(|after| (leap_day + after, 1, Admitted)));
+    let trace = recording(
+        "100%",
+        &[0, 1, 2, 3, 3_601, 3_602, 3_603].map(|after| (leap_day + after, 1, Admitted)),
+    );
     let denied = |rest: &str| {
         let rules = format!("limits: [{{name: a, algorithm: fixed-window, {rest}}}]");
         one(&trace, &rules).would_deny.requests
@@ -128,9 +205,15 @@ fn a_month_ends_where_the_calendar_ends_it() {
     assert_eq!(denied("limit: 1/month"), 4 + 1);
     assert_eq!(denied("limit: 2/month, time_zone: Europe/Berlin"), 3);
     // A period that starts on another day does not end here: all 7 are in one.
-    assert_eq!(denied("limit: 2/month, time_zone: Europe/Berlin, starts: 15"), 5);
+    assert_eq!(
+        denied("limit: 2/month, time_zone: Europe/Berlin, starts: 15"),
+        5
+    );
     // An override of the only key, by the name that the trace has for it, keeps the limit's zone.
-    assert_eq!(denied("limit: 1/month, time_zone: Europe/Berlin, overrides: {alice: 3/month}"), 2);
+    assert_eq!(
+        denied("limit: 1/month, time_zone: Europe/Berlin, overrides: {alice: 3/month}"),
+        2
+    );
 }
 
 #[test]
@@ -148,16 +231,23 @@ fn a_limit_that_is_not_in_the_trace_says_so() {
         told[0].notes[0].contains("--trace-keys 100%") && told[0].notes[1].contains("shadow"),
         "{told:?}"
     );
-    assert!(told[1].notes[0].contains("in flight") && told[1].requests == 0, "{told:?}");
+    assert!(
+        told[1].notes[0].contains("in flight") && told[1].requests == 0,
+        "{told:?}"
+    );
     let none = one(&trace, "limits: [{name: a, limit: 9/1s}]");
     assert_eq!(
         none.would_deny.all_keys,
-        KeysEstimate { about: 0, margin: 30 },
+        KeysEstimate {
+            about: 0,
+            margin: 30
+        },
         "none seen is not none at all"
     );
 }
 
-/// A trace of a sample of the keys is an estimate for all: in about 95 of 100 cases the truth is within the margin.
+/// A trace of a sample of the keys is an estimate for all: in about 95 of 100 cases the truth is
+/// within the margin.
 #[test]
 fn the_margin_holds_as_often_as_it_says() {
     let keys = 2_000_u64;
@@ -169,15 +259,20 @@ fn the_margin_holds_as_often_as_it_says() {
     for _ in 0..100 {
         // As a trace chooses: by a hash with random keys.
         let hashes = RandomState::new();
-        let chosen: Vec<u64> = (0..keys).filter(|key| hashes.hash_one(key) % 10 == 0).collect();
+        let chosen: Vec<u64> = (0..keys)
+            .filter(|key| hashes.hash_one(key) % 10 == 0)
+            .collect();
         let mut events: Vec<(u64, u64, Verdict)> = Vec::new();
         for key in chosen {
             events.extend((0..asks(key)).map(|_| (1, key, Verdict::Admitted)));
         }
-        let told =
-            one(&recording("10%", &events), "limits: [{name: a, limit: 4/1h, algorithm: sliding-log}]");
-        let holds =
-            |estimate: KeysEstimate, truth: u64| u32::from(estimate.about.abs_diff(truth) <= estimate.margin);
+        let told = one(
+            &recording("10%", &events),
+            "limits: [{name: a, limit: 4/1h, algorithm: sliding-log}]",
+        );
+        let holds = |estimate: KeysEstimate, truth: u64| {
+            u32::from(estimate.about.abs_diff(truth) <= estimate.margin)
+        };
         within_requests += holds(told.would_deny.all_requests, truth);
         within_keys += holds(told.would_deny.all_keys, denied_keys);
     }

@@ -4,12 +4,13 @@ use std::{fmt::Write as _, str::FromStr};
 
 use tidegate_core::{ParsePolicyError, Policy, PolicyError, Quota};
 
-/// An algorithm that limits a rate, with its options but without a quota: a [`tidegate_core::AlgorithmSpec`] and its label.
-/// (Algorithms that limit work in flight are excluded, because a log does not say when a request ended.)
+/// An algorithm that limits a rate, with its options but without a quota: a
+/// [`tidegate_core::AlgorithmSpec`] and its label. (Algorithms that limit work in flight are
+/// excluded, because a log does not say when a request ended.)
 ///
-/// The text form is the name followed by the options, each after a colon: `fixed-window:first-hit`, `sliding-log:closed`,
-/// `sliding-window:slots=60:mode=balanced`, `token-bucket:burst=20`, `leaky-bucket:max-wait=500ms`, and `count-denied`
-/// for each.
+/// The text form is the name followed by the options, each after a colon: `fixed-window:first-hit`,
+/// `sliding-log:closed`, `sliding-window:slots=60:mode=balanced`, `token-bucket:burst=20`,
+/// `leaky-bucket:max-wait=500ms`, and `count-denied` for each.
 ///
 /// ```
 /// use tidegate_sim::AlgorithmSpec;
@@ -27,8 +28,14 @@ pub struct AlgorithmSpec {
 impl AlgorithmSpec {
     /// All algorithms with their default options.
     pub fn all() -> Vec<Self> {
-        let rates = tidegate_core::AlgorithmSpec::all().filter(tidegate_core::AlgorithmSpec::limits_rate);
-        rates.map(|spec| Self { label: spec.name().to_owned(), spec }).collect()
+        let rates =
+            tidegate_core::AlgorithmSpec::all().filter(tidegate_core::AlgorithmSpec::limits_rate);
+        rates
+            .map(|spec| Self {
+                label: spec.name().to_owned(),
+                spec,
+            })
+            .collect()
     }
 
     /// Parses several algorithms, separated by commas.
@@ -44,7 +51,8 @@ impl AlgorithmSpec {
         &self.label
     }
 
-    /// Whether this is a sliding counter, whose estimate of the rate is compared with the real rate.
+    /// Whether this is a sliding counter, whose estimate of the rate is compared with the real
+    /// rate.
     pub fn is_sliding_counter(&self) -> bool {
         self.spec.name() == "sliding-counter"
     }
@@ -63,7 +71,8 @@ impl AlgorithmSpec {
         }
     }
 
-    /// A limit with this algorithm as an item of a rules file's `limits`, with the keys `by` (`ip,path`; `global`).
+    /// A limit with this algorithm as an item of a rules file's `limits`, with the keys `by`
+    /// (`ip,path`; `global`).
     ///
     /// ```
     /// use tidegate_sim::AlgorithmSpec;
@@ -88,7 +97,11 @@ impl AlgorithmSpec {
         }
         let letter = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
         let name: String = format!("per-{by}").chars().map(letter).take(64).collect();
-        let by = if by.contains(',') { format!("[{}]", by.replace(',', ", ")) } else { by.to_owned() };
+        let by = if by.contains(',') {
+            format!("[{}]", by.replace(',', ", "))
+        } else {
+            by.to_owned()
+        };
         format!("- {{name: {name}, limit: {quota}, algorithm: {algorithm}{options}, by: {by}}}")
     }
 
@@ -109,7 +122,10 @@ impl FromStr for AlgorithmSpec {
         if !spec.limits_rate() {
             return Err(SpecError::InFlight(spec.name()));
         }
-        Ok(Self { label: text.to_owned(), spec })
+        Ok(Self {
+            label: text.to_owned(),
+            spec,
+        })
     }
 }
 

@@ -1,9 +1,12 @@
-//! One limit shared by nodes, with a network between the nodes and the authority that owns the shared state.
+//! One limit shared by nodes, with a network between the nodes and the authority that owns the
+//! shared state.
 //!
-//! Each request goes to a random node, the same in every run, as with a load balancer that does not know the keys ([`Load`] says how evenly). A node
-//! decides by its [`Lease`](tidegate_core::lease::Lease). A message to the authority takes half a round trip, and so does
-//! the answer. A request that waits for the authority is decided, and counts as admitted, when its message arrives there. A
-//! node dies without notice: what it held is lost, and requests that wait at it are denied.
+//! Each request goes to a random node, the same in every run, as with a load balancer that does not
+//! know the keys ([`Load`] says how evenly). A node decides by its
+//! [`Lease`](tidegate_core::lease::Lease). A message to the authority takes half a round trip, and
+//! so does the answer. A request that waits for the authority is decided, and counts as admitted,
+//! when its message arrives there. A node dies without notice: what it held is lost, and requests
+//! that wait at it are denied.
 
 use std::{num::NonZeroU16, time::Duration};
 
@@ -23,9 +26,11 @@ pub struct Fleet {
     pub round_trip: Duration,
     /// The maximum time for which a leased unit is kept and a report waits.
     pub slack: Duration,
-    /// How much a node may have used and not yet reported (`reported`); `None` means a twentieth of the limit.
+    /// How much a node may have used and not yet reported (`reported`); `None` means a twentieth of
+    /// the limit.
     pub unreported: Option<u32>,
-    /// The lifetime of a node, after which a new one replaces it; `None` means unlimited. Nodes do not die at the same time.
+    /// The lifetime of a node, after which a new one replaces it; `None` means unlimited. Nodes do
+    /// not die at the same time.
     pub node_life: Option<Duration>,
 }
 
@@ -35,7 +40,8 @@ pub enum Load {
     /// All nodes get as many.
     #[default]
     Even,
-    /// The first quarter of the nodes gets half of the requests, and the first node of 16 a quarter.
+    /// The first quarter of the nodes gets half of the requests, and the first node of 16 a
+    /// quarter.
     Skewed,
     /// The same, but each second the next node is the first.
     Moving,
@@ -74,8 +80,8 @@ impl Fleet {
     }
 }
 
-/// The results of sharing a limit, compared with one place that makes every decision on the same requests
-/// immediately.
+/// The results of sharing a limit, compared with one place that makes every decision on the same
+/// requests immediately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Sharing {
     /// The effective mode: exact if the algorithm supports no other.
@@ -85,8 +91,8 @@ pub struct Sharing {
     pub admitted_in_one_place: u64,
     /// The number of denied requests that the algorithm admits in one place.
     pub denied_by_sharing: u64,
-    /// The most admitted requests in any window that the algorithm, asked at the times of their admission, would have
-    /// denied.
+    /// The most admitted requests in any window that the algorithm, asked at the times of their
+    /// admission, would have denied.
     pub over: u64,
     /// Requests to the authority, including those that no caller waited for.
     pub round_trips: u64,
@@ -96,7 +102,14 @@ pub struct Sharing {
 
 impl Sharing {
     pub(crate) const fn new(mode: Mode) -> Self {
-        Self { mode, admitted_in_one_place: 0, denied_by_sharing: 0, over: 0, round_trips: 0, waited: 0 }
+        Self {
+            mode,
+            admitted_in_one_place: 0,
+            denied_by_sharing: 0,
+            over: 0,
+            round_trips: 0,
+            waited: 0,
+        }
     }
 
     pub(crate) fn absorb(&mut self, other: &Self) {

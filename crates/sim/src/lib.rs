@@ -1,8 +1,10 @@
-//! Replays traffic through Tidegate's limit algorithms, to show who would have been denied and how exact each algorithm is.
+//! Replays traffic through Tidegate's limit algorithms, to show who would have been denied and how
+//! exact each algorithm is.
 //!
-//! A [`Workload`] (a log that was [read](input::read), or [synthetic traffic](workload::Synthetic)) is [replayed](replay())
-//! through [trials](Trial). A trial is a quota with the algorithms to try on it. Time is that of the requests: no code here
-//! reads a clock, and the same input gives the same findings.
+//! A [`Workload`] (a log that was [read](input::read), or [synthetic traffic](workload::Synthetic))
+//! is [replayed](replay()) through [trials](Trial). A trial is a quota with the algorithms to try
+//! on it. Time is that of the requests: no code here reads a clock, and the same input gives the
+//! same findings.
 //!
 //! ```
 //! use std::num::NonZeroUsize;
@@ -18,7 +20,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#![allow(clippy::must_use_candidate, clippy::return_self_not_must_use, reason = "the command is the caller")]
+#![allow(
+    clippy::must_use_candidate,
+    clippy::return_self_not_must_use,
+    reason = "the command is the caller"
+)]
 
 pub mod input;
 pub mod report;
@@ -36,11 +42,12 @@ pub use fleet::{Fleet, Load, Sharing};
 pub use live::{Live, LiveCounts, LiveLimit};
 pub use progress::{Progress, Stage};
 pub use replay::{
-    Delays, DeniedKey, Estimate, Findings, HeatMap, Row, Timeline, Trial, TrialError, heat_map, replay,
+    Delays, DeniedKey, Estimate, Findings, HeatMap, Row, Timeline, Trial, TrialError, heat_map,
+    replay,
 };
 pub use suggest::{
-    CurvePoint, Goal, ParseShareError, Recommendation, Share, SuggestError, Suggestion, Survey, curve,
-    limits_around, recommend, suggest_all,
+    CurvePoint, Goal, ParseShareError, Recommendation, Share, SuggestError, Suggestion, Survey,
+    curve, limits_around, recommend, suggest_all,
 };
 pub use tidegate_core::lease::Mode;
 pub use workload::Workload;

@@ -1,4 +1,5 @@
-//! Limits on a log while it is written: what each limit would deny of the requests since the last call.
+//! Limits on a log while it is written: what each limit would deny of the requests since the last
+//! call.
 
 use std::{collections::HashMap, fmt};
 
@@ -16,8 +17,9 @@ const MAX_WORDS: usize = 1 << 26;
 
 /// Limits, with the states of the keys in the log.
 ///
-/// Memory is bounded: a million keys, or fewer if the states are large. A key whose states have recovered makes room for
-/// another. If there is none, requests of further keys are left out and counted.
+/// Memory is bounded: a million keys, or fewer if the states are large. A key whose states have
+/// recovered makes room for another. If there is none, requests of further keys are left out and
+/// counted.
 pub struct Live {
     limits: Vec<(Quota, String, Policy)>,
     /// The states of each key, and which of them have denied a request.
@@ -59,13 +61,19 @@ impl Live {
     pub fn new(trials: &[Trial]) -> Self {
         let each = |trial: &Trial| {
             let quota = trial.quota();
-            let limit = move |of: &crate::replay::Candidate| (quota, of.spec.label().to_owned(), of.policy);
+            let limit =
+                move |of: &crate::replay::Candidate| (quota, of.spec.label().to_owned(), of.policy);
             trial.candidates().iter().map(limit).collect::<Vec<_>>()
         };
         let limits: Vec<_> = trials.iter().flat_map(each).collect();
         let words: usize = limits.iter().map(|(_, _, policy)| policy.words()).sum();
         let max_keys = (MAX_WORDS / words.max(1)).clamp(1, MAX_KEYS);
-        Self { max_keys, total: LiveCounts::of(&limits), limits, keys: HashMap::new() }
+        Self {
+            max_keys,
+            total: LiveCounts::of(&limits),
+            limits,
+            keys: HashMap::new(),
+        }
     }
 
     /// The total counts. A key that was dropped because its states had recovered counts again.
@@ -73,9 +81,13 @@ impl Live {
         &self.total
     }
 
-    /// Decides on the requests of `trace`, which must be later than those of the last call. `unparsed` lines were not requests.
+    /// Decides on the requests of `trace`, which must be later than those of the last call.
+    /// `unparsed` lines were not requests.
     pub fn take(&mut self, trace: &Trace, unparsed: u64) -> LiveCounts {
-        let mut counts = LiveCounts { unparsed, ..LiveCounts::of(&self.limits) };
+        let mut counts = LiveCounts {
+            unparsed,
+            ..LiveCounts::of(&self.limits)
+        };
         let mut has_swept = false;
         for key in 0..trace.keys() {
             let (name, requests) = (trace.label(key), trace.times(key).count() as u64);
@@ -88,15 +100,22 @@ impl Live {
                 counts.left_out += requests;
                 continue;
             }
-            let fresh = || self.limits.iter().map(|(_, _, policy)| (KeyState::new(*policy), false)).collect();
+            let fresh = || {
+                self.limits
+                    .iter()
+                    .map(|(_, _, policy)| (KeyState::new(*policy), false))
+                    .collect()
+            };
             let states: &mut Vec<_> = self.keys.entry(name).or_insert_with(fresh);
             counts.keys += 1;
             counts.requests += requests;
             self.total.keys += u64::from(!is_known);
             let limits = counts.limits.iter_mut().zip(&mut self.total.limits);
             for ((state, was_denied), (limit, total)) in states.iter_mut().zip(limits) {
-                let denied =
-                    trace.times(key).filter(|time| state.decide(*time, 1).is_denied()).count() as u64;
+                let denied = trace
+                    .times(key)
+                    .filter(|time| state.decide(*time, 1).is_denied())
+                    .count() as u64;
                 limit.denied += denied;
                 limit.denied_keys += u64::from(denied > 0);
                 total.denied += denied;
@@ -112,7 +131,8 @@ impl Live {
 
     /// Drops the keys whose states have recovered.
     fn sweep(&mut self, now: Nanos) {
-        self.keys.retain(|_, states| !states.iter().all(|(state, _)| state.is_recovered(now)));
+        self.keys
+            .retain(|_, states| !states.iter().all(|(state, _)| state.is_recovered(now)));
     }
 }
 
@@ -124,19 +144,37 @@ impl LiveCounts {
             denied: 0,
             denied_keys: 0,
         };
-        Self { limits: limits.iter().map(limit).collect(), ..Self::default() }
+        Self {
+            limits: limits.iter().map(limit).collect(),
+            ..Self::default()
+        }
     }
 }
 
 /// One line: `512 requests of 40 keys; sliding-window 100/1m denies 12 (2.34%) of 3 keys`.
 impl fmt::Display for LiveCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} requests of {} keys", grouped(self.requests), grouped(self.keys))?;
+        write!(
+            f,
+            "{} requests of {} keys",
+            grouped(self.requests),
+            grouped(self.keys)
+        )?;
         for limit in &self.limits {
-            let LiveLimit { quota, algorithm, denied, denied_keys } = limit;
+            let LiveLimit {
+                quota,
+                algorithm,
+                denied,
+                denied_keys,
+            } = limit;
             write!(f, "; {algorithm} {quota} denies {}", grouped(*denied))?;
             if *denied > 0 {
-                write!(f, " ({}) of {} keys", percent(*denied, self.requests), grouped(*denied_keys))?;
+                write!(
+                    f,
+                    " ({}) of {} keys",
+                    percent(*denied, self.requests),
+                    grouped(*denied_keys)
+                )?;
             }
         }
         if self.left_out > 0 {
@@ -175,8 +213,15 @@ mod tests {
         let mut live = live("2/10s");
         live.max_keys = 2;
         let _ = live.take(&trace(&[("a", 0), ("b", 5 * SECOND)]), 0);
-        let counts = live.take(&trace(&[("c", 11 * SECOND), ("d", 12 * SECOND), ("d", 12 * SECOND)]), 0);
-        assert_eq!((counts.requests, counts.left_out), (1, 2), "only a had recovered");
+        let counts = live.take(
+            &trace(&[("c", 11 * SECOND), ("d", 12 * SECOND), ("d", 12 * SECOND)]),
+            0,
+        );
+        assert_eq!(
+            (counts.requests, counts.left_out),
+            (1, 2),
+            "only a had recovered"
+        );
         assert_eq!(live.keys.len(), 2);
     }
 }

@@ -25,7 +25,8 @@ pub struct Progress {
 impl Progress {
     /// Begins another stage of `total` steps; 0 if unknown.
     pub fn begin(&self, stage: Stage, total: u64) {
-        // Relaxed here and below: the counts carry no other data, and a line that mixes two stages is soon replaced.
+        // Relaxed here and below: the counts carry no other data, and a line that mixes two stages
+        // is soon replaced.
         self.stage.store(stage as u8, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
@@ -42,6 +43,10 @@ impl Progress {
             2 => Stage::Replaying,
             _ => Stage::Reading,
         };
-        (stage, self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
+        (
+            stage,
+            self.done.load(Ordering::Relaxed),
+            self.total.load(Ordering::Relaxed),
+        )
     }
 }

@@ -1,9 +1,10 @@
 //! Limits shared by nodes, on random traffic.
 //!
 //! Invariants:
-//! 1. one node without a way to go, asking for every decision, is one place: every number is that of a plain replay;
-//! 2. exact and leased limits are never over, whatever the network and the nodes' lives; reported ones by at most what
-//!    is unreported at each node;
+//! 1. one node without a way to go, asking for every decision, is one place: every number is that
+//!    of a plain replay;
+//! 2. exact and leased limits are never over, whatever the network and the nodes' lives; reported
+//!    ones by at most what is unreported at each node;
 //! 3. what comes in comes out, and the findings do not depend on the number of threads.
 
 use std::{
@@ -27,9 +28,16 @@ const SPECS: &str = "fixed-window,fixed-window:first-hit,sliding-log,sliding-log
 /// Requests of two keys within a tenth of a second, in microseconds.
 fn traffic() -> impl Strategy<Value = Vec<(u8, u64)>> {
     let base = prop_oneof![Just(0), Just(1_431_857_103_000_000)];
-    (base, prop::collection::vec((0..2_u8, 0..100_000_u64), 1..600)).prop_map(|(base, requests)| {
-        requests.into_iter().map(|(key, time)| (key, (base + time) * 1_000)).collect()
-    })
+    (
+        base,
+        prop::collection::vec((0..2_u8, 0..100_000_u64), 1..600),
+    )
+        .prop_map(|(base, requests)| {
+            requests
+                .into_iter()
+                .map(|(key, time)| (key, (base + time) * 1_000))
+                .collect()
+        })
 }
 
 fn quota() -> impl Strategy<Value = Quota> {
@@ -46,7 +54,9 @@ fn trace(requests: &[(u8, u64)]) -> Trace {
 }
 
 fn run(workload: &impl Workload, quota: Quota, fleet: Option<Fleet>, threads: usize) -> Findings {
-    let trial = Trial::new(quota, &AlgorithmSpec::parse_list(SPECS).unwrap()).unwrap().on(fleet);
+    let trial = Trial::new(quota, &AlgorithmSpec::parse_list(SPECS).unwrap())
+        .unwrap()
+        .on(fleet);
     let threads = NonZeroUsize::new(threads).unwrap();
     replay(workload, &[trial], threads, &Progress::default()).remove(0)
 }
@@ -89,7 +99,8 @@ proptest! {
         let findings = run(&trace, quota, Some(fleet), 1);
         for row in &findings.rows {
             if row.algorithm == "fixed-window:first-hit" && life.is_some() {
-                // A node may die with the unit that began a window: the windows then do not begin at admissions.
+                // A node may die with the unit that began a window: the windows then do not begin
+                // at admissions.
                 prop_assert!(row.worst_window <= 2 * quota.limit());
             } else {
                 prop_assert_eq!(row.shared.unwrap().over, 0, "{}", &row.algorithm);
@@ -121,33 +132,66 @@ proptest! {
 
 #[test]
 fn findings_do_not_depend_on_the_number_of_threads() {
-    let traffic = Traffic { sources: 50, requests: 40_000, arrival: Arrival::BURSTY, ..Traffic::default() };
-    let traffic = Traffic { duration: Duration::from_secs(10), ..traffic };
+    let traffic = Traffic {
+        sources: 50,
+        requests: 40_000,
+        arrival: Arrival::BURSTY,
+        ..Traffic::default()
+    };
+    let traffic = Traffic {
+        duration: Duration::from_secs(10),
+        ..traffic
+    };
     let made = Synthetic::new(traffic).unwrap();
-    let fleet = Fleet { node_life: Some(Duration::from_secs(1)), ..nodes(3, Mode::Leased) };
+    let fleet = Fleet {
+        node_life: Some(Duration::from_secs(1)),
+        ..nodes(3, Mode::Leased)
+    };
     let quota = "60/1s".parse().unwrap();
-    let (one, three) = (run(&made, quota, Some(fleet), 1), run(&made, quota, Some(fleet), 3));
+    let (one, three) = (
+        run(&made, quota, Some(fleet), 1),
+        run(&made, quota, Some(fleet), 3),
+    );
     assert_eq!(one.rows, three.rows);
     assert_eq!(one.most_denied, three.most_denied);
 }
 
 #[test]
 fn leased_limits_cost_few_round_trips_and_admit_nearly_all() {
-    let traffic = Traffic { sources: 1, requests: 200_000, zipf: 0.0, ..Traffic::default() };
-    let traffic = Traffic { duration: Duration::from_secs(10), ..traffic };
+    let traffic = Traffic {
+        sources: 1,
+        requests: 200_000,
+        zipf: 0.0,
+        ..Traffic::default()
+    };
+    let traffic = Traffic {
+        duration: Duration::from_secs(10),
+        ..traffic
+    };
     let made = Synthetic::new(traffic).unwrap();
     let rows = |mode| run(&made, "10000/1s".parse().unwrap(), Some(nodes(4, mode)), 1).rows;
     for (exact, leased) in rows(Mode::Exact).iter().zip(rows(Mode::Leased)) {
         let figures = leased.shared.unwrap();
         if leased.algorithm == "token-bucket:burst=40" {
-            // What may be kept back of so small a bucket refills within a round trip: there is nothing to lease.
-            // Each of the four nodes may return units once.
+            // What may be kept back of so small a bucket refills within a round trip: there is
+            // nothing to lease. Each of the four nodes may return units once.
             assert!(figures.round_trips <= exact.shared.unwrap().round_trips + 4);
         } else if figures.mode == Mode::Leased {
-            assert!(figures.round_trips * 2 < exact.shared.unwrap().round_trips, "{}", leased.algorithm);
-            assert!(leased.admitted * 10 > exact.admitted * 9, "{}", leased.algorithm);
+            assert!(
+                figures.round_trips * 2 < exact.shared.unwrap().round_trips,
+                "{}",
+                leased.algorithm
+            );
+            assert!(
+                leased.admitted * 10 > exact.admitted * 9,
+                "{}",
+                leased.algorithm
+            );
         } else {
-            assert_eq!((leased.admitted, leased.denied), (exact.admitted, exact.denied));
+            assert_eq!(
+                (leased.admitted, leased.denied),
+                (exact.admitted, exact.denied)
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! One log of each format that is common: it is read with the right clients, paths and times, or it is refused. None is accepted
-//! with a wrong key.
+//! One log of each format that is common: it is read with the right clients, paths and times, or it
+//! is refused. None is accepted with a wrong key.
 
 use std::{fs, path::PathBuf};
 
@@ -213,7 +213,11 @@ const REFUSED: [(&str, &str, &str); 14] = [
         "INFO:     192.0.2.7:53336 - \"GET /shop HTTP/1.1\" 200 OK\n",
         "in no form that can be replayed",
     ),
-    ("morgan", "GET /shop 200 4.123 ms - 512\n", "in no form that can be replayed"),
+    (
+        "morgan",
+        "GET /shop 200 4.123 ms - 512\n",
+        "in no form that can be replayed",
+    ),
     (
         "CSV without a header",
         "2015-05-17T10:05:03Z,192.0.2.7,GET,/shop\n2015-05-17T10:05:07Z,192.0.2.8,GET,/shop\n",
@@ -242,15 +246,20 @@ const REFUSED: [(&str, &str, &str); 14] = [
 ];
 
 fn load(name: &str, text: &str, by: Option<&str>) -> Result<Loaded, String> {
-    let path =
-        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("format-{}", name.replace(['/', ' '], "-")));
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("format-{}", name.replace(['/', ' '], "-")));
     fs::write(&path, text).unwrap();
-    let options = Options { by: by.map(|by| by.parse().unwrap()), ..Options::default() };
+    let options = Options {
+        by: by.map(|by| by.parse().unwrap()),
+        ..Options::default()
+    };
     read(&[Source::File(path)], &options, &Progress::default()).map_err(|error| error.to_string())
 }
 
 fn labels(loaded: &Loaded) -> Vec<String> {
-    (0..loaded.trace.keys()).map(|key| loaded.trace.label(key)).collect()
+    (0..loaded.trace.keys())
+        .map(|key| loaded.trace.label(key))
+        .collect()
 }
 
 #[test]
@@ -260,8 +269,13 @@ fn every_known_format_is_recognised_with_its_clients_paths_and_times() {
         assert_eq!(labels(&clients), CLIENTS, "{name}");
         assert_eq!((clients.lines, clients.unparsed.count), (2, 0), "{name}");
         let (first, last) = clients.trace.span();
-        assert_eq!((first, last - first), (1_431_857_103_000_000_000, 4_000_000_000), "{name}");
-        let paths = load(name, text, Some("path")).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(
+            (first, last - first),
+            (1_431_857_103_000_000_000, 4_000_000_000),
+            "{name}"
+        );
+        let paths =
+            load(name, text, Some("path")).unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(labels(&paths), PATHS, "{name}");
     }
 }
@@ -270,19 +284,31 @@ fn every_known_format_is_recognised_with_its_clients_paths_and_times() {
 fn the_bytes_of_an_answer_are_found_and_charged_when_it_ended() {
     let charged = |name: &str, cost: &str, took: Option<&str>| {
         let (_, text) = READ.iter().find(|(known, _)| *known == name).unwrap();
-        let path =
-            PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("charged-{}", name.replace(' ', "-")));
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("charged-{}", name.replace(' ', "-")));
         fs::write(&path, text).unwrap();
         let took = took.map(|took| took.parse().unwrap());
-        let charge = Some(Charge { cost: cost.parse::<By>().unwrap().fields()[0].clone(), took });
-        let options = Options { charge, ..Options::default() };
+        let charge = Some(Charge {
+            cost: cost.parse::<By>().unwrap().fields()[0].clone(),
+            took,
+        });
+        let options = Options {
+            charge,
+            ..Options::default()
+        };
         let trace = read(&[Source::File(path)], &options, &Progress::default())
             .map_err(|error| error.to_string())?
             .trace;
         let costs: Vec<_> = trace.costs(0).chain(trace.costs(1)).collect();
         let ends = trace.ends(0).chain(trace.ends(1));
-        let took: Vec<_> = ends.zip(&costs).map(|(end, (time, _))| (end - time) / 1_000_000).collect();
-        Ok::<_, String>((costs.iter().map(|(_, cost)| *cost).collect::<Vec<_>>(), took))
+        let took: Vec<_> = ends
+            .zip(&costs)
+            .map(|(end, (time, _))| (end - time) / 1_000_000)
+            .collect();
+        Ok::<_, String>((
+            costs.iter().map(|(_, cost)| *cost).collect::<Vec<_>>(),
+            took,
+        ))
     };
     for (name, bytes) in [
         ("common", [512, 12]),
@@ -295,39 +321,70 @@ fn the_bytes_of_an_answer_are_found_and_charged_when_it_ended() {
         ("haproxy in syslog", [2_750, 2_750]),
     ] {
         if name == "tomcat" {
-            assert!(charged(name, "bytes", None).unwrap_err().contains("no line has the field `bytes`"));
+            assert!(
+                charged(name, "bytes", None)
+                    .unwrap_err()
+                    .contains("no line has the field `bytes`")
+            );
         } else {
-            assert_eq!(charged(name, "bytes", None), Ok((bytes.to_vec(), vec![0, 0])), "{name}");
+            assert_eq!(
+                charged(name, "bytes", None),
+                Ok((bytes.to_vec(), vec![0, 0])),
+                "{name}"
+            );
         }
     }
-    assert_eq!(charged("envoy JSON", "bytes_sent", Some("duration:ms")), Ok((vec![512, 12], vec![3, 3])));
+    assert_eq!(
+        charged("envoy JSON", "bytes_sent", Some("duration:ms")),
+        Ok((vec![512, 12], vec![3, 3]))
+    );
     assert_eq!(charged("envoy JSON", "bytes", None).unwrap().0, [512, 12]);
     let wrong = charged("envoy JSON", "path", None).unwrap_err();
-    assert!(wrong.contains("the field `path` (--charge) holds no whole number"), "{wrong}");
+    assert!(
+        wrong.contains("the field `path` (--charge) holds no whole number"),
+        "{wrong}"
+    );
 }
 
 #[test]
 fn every_other_format_is_refused_with_what_to_do() {
     for (name, text, message) in REFUSED {
-        let error = load(name, text, None).map(|loaded| labels(&loaded)).unwrap_err();
+        let error = load(name, text, None)
+            .map(|loaded| labels(&loaded))
+            .unwrap_err();
         assert!(error.contains(message), "{name}: {error}");
     }
 }
 
 #[test]
 fn addresses_are_grouped_whatever_their_field_is_called() {
-    let (_, traefik) = READ.iter().find(|(name, _)| *name == "traefik JSON").unwrap();
-    assert_eq!(labels(&load("by-host", traefik, Some("ClientHost")).unwrap()), CLIENTS);
+    let (_, traefik) = READ
+        .iter()
+        .find(|(name, _)| *name == "traefik JSON")
+        .unwrap();
+    assert_eq!(
+        labels(&load("by-host", traefik, Some("ClientHost")).unwrap()),
+        CLIENTS
+    );
     let log = r#"{"time":1,"peer":"2001:db8::1","upstream":"10.0.0.1:80"}
 {"time":2,"peer":"2001:db8::2","upstream":"10.0.0.1:81"}"#;
-    assert_eq!(labels(&load("by-peer", log, Some("peer")).unwrap()), ["2001:db8::/64"]);
+    assert_eq!(
+        labels(&load("by-peer", log, Some("peer")).unwrap()),
+        ["2001:db8::/64"]
+    );
     // The port of an address that is not the client's may matter.
-    assert_eq!(labels(&load("by-upstream", log, Some("upstream")).unwrap()), ["10.0.0.1:80", "10.0.0.1:81"]);
+    assert_eq!(
+        labels(&load("by-upstream", log, Some("upstream")).unwrap()),
+        ["10.0.0.1:80", "10.0.0.1:81"]
+    );
 }
 
 #[test]
 fn a_table_may_have_other_names_if_they_are_given() {
-    let (_, text, _) = REFUSED.iter().find(|(name, ..)| *name == "CSV with other names").unwrap();
+    let (_, text, _) = REFUSED
+        .iter()
+        .find(|(name, ..)| *name == "CSV with other names")
+        .unwrap();
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("format-named");
     fs::write(&path, text).unwrap();
     let options = Options {

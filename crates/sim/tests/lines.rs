@@ -1,12 +1,12 @@
-//! Lines of logs, read as the follower of a log reads them: on lines as servers and log collectors write them, and compared with naive
-//! readers on random ones.
+//! Lines of logs, read as the follower of a log reads them: on lines as servers and log collectors
+//! write them, and compared with naive readers on random ones.
 
 use proptest::prelude::*;
 use tidegate_sim::{
     Workload,
     input::{
-        AccessLine, By, ByError, Condition, Field, Filter, Format, LineError, Lines, Options, TimeField,
-        parse_access_log_time, parse_rfc3339, read_lines,
+        AccessLine, By, ByError, Condition, Field, Filter, Format, LineError, Lines, Options,
+        TimeField, parse_access_log_time, parse_rfc3339, read_lines,
     },
 };
 
@@ -15,7 +15,10 @@ const LINE: &str = r#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 
 const MAY: u64 = 1_431_857_103_000_000_000;
 
 fn by(text: &str) -> Options {
-    Options { by: Some(text.parse().unwrap()), ..Options::default() }
+    Options {
+        by: Some(text.parse().unwrap()),
+        ..Options::default()
+    }
 }
 
 fn lines_of(format: Format, text: &[u8], options: &Options) -> Lines {
@@ -40,7 +43,10 @@ fn request(format: Format, line: &str, options: &Options) -> Result<(u64, String
 }
 
 fn json(line: &str, time: Option<&str>, key: &str) -> Result<(u64, String), LineError> {
-    let options = Options { time_field: TimeField::new(time.map(str::to_owned)), ..by(key) };
+    let options = Options {
+        time_field: TimeField::new(time.map(str::to_owned)),
+        ..by(key)
+    };
     request(Format::JsonLines, line, &options)
 }
 
@@ -49,7 +55,10 @@ fn a_combined_line_gives_every_part() {
     let line = AccessLine::parse(COMBINED).unwrap();
     assert_eq!(line.ip, b"83.149.9.216");
     assert_eq!(line.time, MAY);
-    assert_eq!((line.method, line.path, line.status), (&b"GET"[..], &b"/a/b.png"[..], &b"200"[..]));
+    assert_eq!(
+        (line.method, line.path, line.status),
+        (&b"GET"[..], &b"/a/b.png"[..], &b"200"[..])
+    );
     assert_eq!(line.user_agent(), Some(&br#"Mozilla \"5\" (X)"#[..]));
 }
 
@@ -57,14 +66,21 @@ fn a_combined_line_gives_every_part() {
 fn a_common_line_has_no_user_agent() {
     let text = r#"::1 - - [17/May/2015:10:05:03 +0000] "HEAD / HTTP/1.0" 304 -"#;
     let line = AccessLine::parse(text.as_bytes()).unwrap();
-    assert_eq!((line.ip, line.method, line.user_agent()), (&b"::1"[..], &b"HEAD"[..], None));
-    assert_eq!(request(Format::AccessLog, text, &by("user-agent")), Err(LineError::NoUserAgent));
+    assert_eq!(
+        (line.ip, line.method, line.user_agent()),
+        (&b"::1"[..], &b"HEAD"[..], None)
+    );
+    assert_eq!(
+        request(Format::AccessLog, text, &by("user-agent")),
+        Err(LineError::NoUserAgent)
+    );
 }
 
 #[test]
 fn a_time_may_be_as_rfc3339_writes_it() {
     let line =
-        AccessLine::parse(br#"1.2.3.4 - - [2015-05-17T10:05:03+00:00] "GET / HTTP/1.1" 200 5"#).unwrap();
+        AccessLine::parse(br#"1.2.3.4 - - [2015-05-17T10:05:03+00:00] "GET / HTTP/1.1" 200 5"#)
+            .unwrap();
     assert_eq!(line.time, MAY);
 }
 
@@ -92,7 +108,10 @@ fn each_format_gives_every_part() {
     ] {
         assert_eq!(detect(line.as_bytes()), Some(format));
         let options = by("ip,method,path,status,host,user-agent");
-        assert_eq!(request(format, line, &options), Ok((time, parts.to_owned())));
+        assert_eq!(
+            request(format, line, &options),
+            Ok((time, parts.to_owned()))
+        );
     }
 }
 
@@ -105,14 +124,21 @@ fn a_common_line_has_no_vhost_whoever_the_client_and_the_user_are() {
         br#"host.example.com - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#,
         br#"10.0.0.1 10.0.0.2 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#,
     ] {
-        assert_eq!(detect(line), Some(Format::AccessLog), "{}", String::from_utf8_lossy(line));
+        assert_eq!(
+            detect(line),
+            Some(Format::AccessLog),
+            "{}",
+            String::from_utf8_lossy(line)
+        );
     }
 }
 
 #[test]
 fn a_line_without_http_is_still_a_request() {
-    let line = AccessLine::parse(br#"1.2.3.4 - a [b] [17/May/2015:10:05:03 +0000] "\x16\x03" 400 0 "-" "-""#)
-        .unwrap();
+    let line = AccessLine::parse(
+        br#"1.2.3.4 - a [b] [17/May/2015:10:05:03 +0000] "\x16\x03" 400 0 "-" "-""#,
+    )
+    .unwrap();
     assert_eq!((line.method, line.path), (&b"-"[..], &br"\x16\x03"[..]));
     let line = AccessLine::parse(br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "" 408 0"#).unwrap();
     assert_eq!((line.method, line.path), (&b"-"[..], &b""[..]));
@@ -122,9 +148,18 @@ fn a_line_without_http_is_still_a_request() {
 fn a_broken_line_says_what_it_lacks() {
     let error = |line: &[u8]| AccessLine::parse(line).unwrap_err();
     assert_eq!(error(b"# comment"), LineError::NotAccessLog);
-    assert_eq!(error(br#"1.2.3.4 - - [32/May/2015:10:05:03 +0000] "GET /" 200"#), LineError::AccessTime);
-    assert_eq!(error(b"1.2.3.4 - - [17/May/2015:10:05:03 +0000] GET / 200"), LineError::NoRequest);
-    assert_eq!(error(br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HT"#), LineError::NoRequest);
+    assert_eq!(
+        error(br#"1.2.3.4 - - [32/May/2015:10:05:03 +0000] "GET /" 200"#),
+        LineError::AccessTime
+    );
+    assert_eq!(
+        error(b"1.2.3.4 - - [17/May/2015:10:05:03 +0000] GET / 200"),
+        LineError::NoRequest
+    );
+    assert_eq!(
+        error(br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HT"#),
+        LineError::NoRequest
+    );
     assert_eq!(
         error(br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 20"#),
         LineError::NoStatus
@@ -135,10 +170,20 @@ fn a_broken_line_says_what_it_lacks() {
 fn the_time_is_found_under_its_usual_names_or_the_one_given() {
     let second = 1_431_857_103_000_000_000;
     let found = Ok((second, "everything".to_owned()));
-    assert_eq!(json(r#"{"time":"2015-05-17T10:05:03Z"}"#, None, "global"), found);
+    assert_eq!(
+        json(r#"{"time":"2015-05-17T10:05:03Z"}"#, None, "global"),
+        found
+    );
     assert_eq!(json(r#"{"@timestamp":1431857103}"#, None, "global"), found);
     assert_eq!(json(r#"{"ts":"1431857103"}"#, None, "global"), found);
-    assert_eq!(json(r#"{"time":1,"at":{"unix":1431857103000}}"#, Some("at.unix"), "global"), found);
+    assert_eq!(
+        json(
+            r#"{"time":1,"at":{"unix":1431857103000}}"#,
+            Some("at.unix"),
+            "global"
+        ),
+        found
+    );
     assert_eq!(
         json(r#"{"time":1431857103.25}"#, None, "global"),
         Ok((second + 250_000_000, "everything".into()))
@@ -162,36 +207,66 @@ fn the_parts_of_a_request_are_found_by_the_names_of_nginx_caddy_and_envoy() {
         r#"{"level":"info","ts":1431857103.0,"logger":"http.log.access","request":{"remote_ip":"10.0.0.9","client_ip":"10.0.0.1","method":"GET","host":"h","uri":"/a?x=1","headers":{"User-Agent":["curl"]}},"status":200}"#,
         r#"{"start_time":"2015-05-17T10:05:03.000Z","downstream_remote_address":"10.0.0.1:4711","method":"GET","path":"/a","response_code":200,"user_agent":"curl","authority":"h"}"#,
     ] {
-        assert_eq!(json(line, None, by), Ok((may, "10.0.0.1 GET /a 200 curl h".into())), "{line}");
+        assert_eq!(
+            json(line, None, by),
+            Ok((may, "10.0.0.1 GET /a 200 curl h".into())),
+            "{line}"
+        );
     }
 }
 
 #[test]
 fn a_line_without_the_field_lists_its_fields() {
-    let no_field = |has: &str| Err(LineError::NoField { name: "ip".into(), has: has.into() });
+    let no_field = |has: &str| {
+        Err(LineError::NoField {
+            name: "ip".into(),
+            has: has.into(),
+        })
+    };
     assert_eq!(
         json(r#"{"time":1,"user":{"id":1,"name":"x"}}"#, None, "ip"),
         no_field("time, user.id, user.name")
     );
-    assert_eq!(json(r#"{"time":1,"ip":null}"#, None, "ip"), no_field("ip, time"));
-    let no_time = Err(LineError::NoTime { name: "time".into(), has: "when".into() });
+    assert_eq!(
+        json(r#"{"time":1,"ip":null}"#, None, "ip"),
+        no_field("ip, time")
+    );
+    let no_time = Err(LineError::NoTime {
+        name: "time".into(),
+        has: "when".into(),
+    });
     assert_eq!(json(r#"{"when":1}"#, None, "global"), no_time);
-    assert_eq!(json(r#"{"time":"noon"}"#, None, "global"), Err(LineError::Time("time".into())));
-    assert_eq!(json(r#"{"time":-5}"#, None, "global"), Err(LineError::Time("time".into())));
+    assert_eq!(
+        json(r#"{"time":"noon"}"#, None, "global"),
+        Err(LineError::Time("time".into()))
+    );
+    assert_eq!(
+        json(r#"{"time":-5}"#, None, "global"),
+        Err(LineError::Time("time".into()))
+    );
     assert_eq!(json("[1]", None, "global"), Err(LineError::NotJson));
     assert_eq!(json("{\"time\":1", None, "global"), Err(LineError::NotJson));
-    let many = (0..40).map(|at| format!("\"f{at:02}\":1")).collect::<Vec<_>>().join(",");
-    let error = json(&format!("{{\"time\":1,{many}}}"), None, "ip").unwrap_err().to_string();
+    let many = (0..40)
+        .map(|at| format!("\"f{at:02}\":1"))
+        .collect::<Vec<_>>()
+        .join(",");
+    let error = json(&format!("{{\"time\":1,{many}}}"), None, "ip")
+        .unwrap_err()
+        .to_string();
     assert!(error.ends_with("f29 and 11 more"), "{error}");
 }
 
 #[test]
 fn the_format_is_detected_from_most_of_the_first_lines() {
     let access = br#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
-    assert_eq!(detect(&[b"# a comment\n\n", &access[..]].concat()), Some(Format::AccessLog));
+    assert_eq!(
+        detect(&[b"# a comment\n\n", &access[..]].concat()),
+        Some(Format::AccessLog)
+    );
     let vhost = [b"www.example.com:80 ", &access[..]].concat();
     assert_eq!(detect(&vhost), Some(Format::VhostCombined));
-    let envoy = br#"[2015-05-17T10:05:03.250Z] "GET / HTTP/2" 200 - 0 5 1 1 "-" "curl" "id" "h" "tcp://h""#;
+    let envoy =
+        br#"[2015-05-17T10:05:03.250Z] "GET / HTTP/2" 200 - 0 5 1 1 "-" "curl" "id" "h" "tcp://h""#;
     assert_eq!(detect(envoy), Some(Format::Envoy));
     let alb = br#"h2 2015-05-17T10:05:03.1Z app/x 1.2.3.4:9 10.0.0.1:80 0 0 0 200 200 0 57 "GET https://h/ HTTP/2" "curl""#;
     assert_eq!(detect(alb), Some(Format::Alb));
@@ -200,7 +275,11 @@ fn the_format_is_detected_from_most_of_the_first_lines() {
     assert_eq!(detect(b"once upon\na time"), None);
     // Words in front of the client would otherwise be taken for the client.
     for front in ["app INFO access ", "web-1 : ", "x y z | "] {
-        assert_eq!(detect(&[front.as_bytes(), &access[..]].concat()), None, "{front}");
+        assert_eq!(
+            detect(&[front.as_bytes(), &access[..]].concat()),
+            None,
+            "{front}"
+        );
     }
     assert_eq!(detect(b"  \n\n"), None);
 }
@@ -223,26 +302,56 @@ fn the_line_of_a_program_is_found_behind_what_collectors_put_in_front() {
         let line = format!("{front}{LINE}");
         let log = format!("{line}\n{line}\nnot a request\n");
         let read = lines_of(Format::AccessLog, log.as_bytes(), &by("ip"));
-        assert_eq!((read.trace.label(0), read.trace.requests()), ("1.2.3.4".to_owned(), 2), "{line}");
+        assert_eq!(
+            (read.trace.label(0), read.trace.requests()),
+            ("1.2.3.4".to_owned(), 2),
+            "{line}"
+        );
         assert_eq!(read.unparsed.count, 1, "{line}");
     }
     let front = "2015-05-17T10:05:03Z stdout";
     let part = format!("{front} F {LINE}\n{front} F {LINE}\n{front} P {LINE}\n");
-    let failed = &lines_of(Format::AccessLog, part.as_bytes(), &by("ip")).unparsed.first[0];
-    assert_eq!((failed.line, &failed.error), (3, &LineError::Envelope), "a part of a line is none");
+    let failed = &lines_of(Format::AccessLog, part.as_bytes(), &by("ip"))
+        .unparsed
+        .first[0];
+    assert_eq!(
+        (failed.line, &failed.error),
+        (3, &LineError::Envelope),
+        "a part of a line is none"
+    );
 }
 
 #[test]
 fn a_client_is_an_ipv4_address_64_bits_of_an_ipv6_one_or_any_other_text() {
-    let client =
-        |text: &str| json(&serde_json::json!({"time": 1, "ip": text}).to_string(), None, "ip").unwrap().1;
+    let client = |text: &str| {
+        json(
+            &serde_json::json!({"time": 1, "ip": text}).to_string(),
+            None,
+            "ip",
+        )
+        .unwrap()
+        .1
+    };
     for (texts, expected) in [
         (
-            &["2001:db8:1:2::9", "2001:DB8:1:2:3:4:5:6", "[2001:db8:1:2::9]:443", "2001:0db8:0001:0002::1"][..],
+            &[
+                "2001:db8:1:2::9",
+                "2001:DB8:1:2:3:4:5:6",
+                "[2001:db8:1:2::9]:443",
+                "2001:0db8:0001:0002::1",
+            ][..],
             "2001:db8:1:2::/64",
         ),
         (&["::1"], "::/64"),
-        (&["10.0.0.1", "10.0.0.1:5678", "::ffff:10.0.0.1", "[::ffff:10.0.0.1]:80"], "10.0.0.1"),
+        (
+            &[
+                "10.0.0.1",
+                "10.0.0.1:5678",
+                "::ffff:10.0.0.1",
+                "[::ffff:10.0.0.1]:80",
+            ],
+            "10.0.0.1",
+        ),
     ] {
         for text in texts {
             assert_eq!(client(text), expected, "{text}");
@@ -258,7 +367,14 @@ fn a_key_reads_as_its_parts() {
     let parts: By = "ip, path,global,ip".parse().unwrap();
     assert_eq!(parts.to_string(), "ip,path");
     let line = b"10.0.0.1 - - [17/May/2015:10:05:03 +0000] \"GET /ab\xff HTTP/1.1\" 200 5";
-    let read = lines_of(Format::AccessLog, line, &Options { by: Some(parts), ..Options::default() });
+    let read = lines_of(
+        Format::AccessLog,
+        line,
+        &Options {
+            by: Some(parts),
+            ..Options::default()
+        },
+    );
     assert_eq!(read.trace.label(0), "10.0.0.1 /ab\u{fffd}");
 }
 
@@ -268,12 +384,17 @@ fn an_empty_part_is_refused() {
     assert_eq!("".parse::<By>(), Err(ByError::Empty));
 }
 
-/// Byte by byte, without a cache: what the fast reader must find. Client, time, method, path, status, user agent.
+/// Byte by byte, without a cache: what the fast reader must find. Client, time, method, path,
+/// status, user agent.
 type Parts = (Vec<u8>, u64, Vec<u8>, Vec<u8>, Vec<u8>, Option<Vec<u8>>);
 
 fn naive(line: &[u8]) -> Option<Parts> {
     let mut at = 0;
-    let ip: Vec<u8> = line.iter().copied().take_while(|&byte| byte != b' ').collect();
+    let ip: Vec<u8> = line
+        .iter()
+        .copied()
+        .take_while(|&byte| byte != b' ')
+        .collect();
     if ip.is_empty() || ip.len() == line.len() {
         return None;
     }
@@ -325,10 +446,18 @@ fn naive(line: &[u8]) -> Option<Parts> {
     }
     let _bytes = word(&mut at);
     let agent = quoted(&mut at).and_then(|_| quoted(&mut at));
-    let mut words = request.split(|&byte| byte == b' ').filter(|word| !word.trim_ascii().is_empty());
-    let method = words.next().map(<[u8]>::trim_ascii_start).unwrap_or_default();
+    let mut words = request
+        .split(|&byte| byte == b' ')
+        .filter(|word| !word.trim_ascii().is_empty());
+    let method = words
+        .next()
+        .map(<[u8]>::trim_ascii_start)
+        .unwrap_or_default();
     let (method, path) = match words.next().map(<[u8]>::trim_ascii_start) {
-        Some(target) => (method.to_vec(), target.split(|&byte| byte == b'?').next()?.to_vec()),
+        Some(target) => (
+            method.to_vec(),
+            target.split(|&byte| byte == b'?').next()?.to_vec(),
+        ),
         None => (b"-".to_vec(), request.clone()),
     };
     Some((ip, time, method, path, status, agent))
@@ -351,11 +480,18 @@ fn lines() -> impl Strategy<Value = Vec<u8>> {
     ];
     let status = prop_oneof![4 => "[2-5][0-9]{2}", 1 => Just("-".to_owned()), 1 => "[0-9a-z]{0,4}"];
     let agent = prop_oneof![3 => "( \"[a-z/]{0,6}\"){0,3}", 1 => " \"[a-z\\\\\"]{0,9}"];
-    ("[0-9a-f.:]{0,9}", "[a-z\\[\\] -]{0,6}", time, request, status, "[0-9-]{0,4}", agent).prop_map(
-        |(ip, user, time, request, status, bytes, agent)| {
-            format!("{ip} - {user} {time} {request} {status} {bytes}{agent}").into_bytes()
-        },
+    (
+        "[0-9a-f.:]{0,9}",
+        "[a-z\\[\\] -]{0,6}",
+        time,
+        request,
+        status,
+        "[0-9-]{0,4}",
+        agent,
     )
+        .prop_map(|(ip, user, time, request, status, bytes, agent)| {
+            format!("{ip} - {user} {time} {request} {status} {bytes}{agent}").into_bytes()
+        })
 }
 
 /// A star takes any number of bytes: every way is tried.

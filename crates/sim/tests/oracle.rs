@@ -1,9 +1,11 @@
-//! Replays against a naive oracle that walks all requests of all keys in one order of time and keeps every admission.
+//! Replays against a naive oracle that walks all requests of all keys in one order of time and
+//! keeps every admission.
 //!
 //! Invariants, on random traffic:
 //! 1. every number of every algorithm is the oracle's, in whatever order the requests were read;
 //! 2. the findings do not depend on the number of threads;
-//! 3. a suggested limit is the smallest of all limits that meet the goal, and a higher limit never denies more;
+//! 3. a suggested limit is the smallest of all limits that meet the goal, and a higher limit never
+//!    denies more;
 //! 4. the exact log and the core's sliding log, written apart, decide alike.
 
 use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
@@ -11,8 +13,8 @@ use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 use proptest::prelude::*;
 use tidegate_core::{Algorithm, Nanos, Policy, Quota};
 use tidegate_sim::{
-    AlgorithmSpec, Estimate, Findings, Goal, Live, Progress, Row, SuggestError, Survey, Timeline, Trial,
-    Workload, heat_map,
+    AlgorithmSpec, Estimate, Findings, Goal, Live, Progress, Row, SuggestError, Survey, Timeline,
+    Trial, Workload, heat_map,
     input::By,
     replay, suggest_all,
     workload::{Arrival, Synthetic, Trace, TraceBuilder, Traffic},
@@ -42,11 +44,16 @@ fn trace(requests: &[Request]) -> Trace {
     builder.build(true, 0)
 }
 
-/// Times around an epoch, so that windows aligned to it begin anywhere; few enough that many fall together.
+/// Times around an epoch, so that windows aligned to it begin anywhere; few enough that many fall
+/// together.
 fn traffic() -> impl Strategy<Value = Vec<Request>> {
     let base = prop_oneof![Just(0), Just(1_431_857_103_000_000_000)];
-    (base, prop::collection::vec((0..4_u8, 0..120_u64), 1..120))
-        .prop_map(|(base, requests)| requests.into_iter().map(|(key, time)| (key, base + time)).collect())
+    (base, prop::collection::vec((0..4_u8, 0..120_u64), 1..120)).prop_map(|(base, requests)| {
+        requests
+            .into_iter()
+            .map(|(key, time)| (key, base + time))
+            .collect()
+    })
 }
 
 fn quota() -> impl Strategy<Value = Quota> {
@@ -58,7 +65,9 @@ fn quota() -> impl Strategy<Value = Quota> {
 type Admitted = BTreeMap<u8, Vec<u64>>;
 
 fn in_window(admitted: &Admitted, key: u8, now: u64, window: u64) -> u64 {
-    admitted.get(&key).map_or(0, |times| times.iter().filter(|&&time| now - time < window).count()) as u64
+    admitted.get(&key).map_or(0, |times| {
+        times.iter().filter(|&&time| now - time < window).count()
+    }) as u64
 }
 
 /// What the oracle makes of one algorithm.
@@ -89,10 +98,15 @@ fn oracle(requests: &[Request], quota: Quota, spec: &AlgorithmSpec) -> Row {
     }
     row.denied_keys = denied_keys.len() as u64;
     // Every window that could be the worst begins at an admission.
-    let starts = admitted.values().flat_map(|times| times.iter().map(move |&start| (times, start)));
+    let starts = admitted
+        .values()
+        .flat_map(|times| times.iter().map(move |&start| (times, start)));
     row.worst_window = starts
         .map(|(times, start)| {
-            times.iter().filter(|&&time| time >= start && time - start < window).count() as u64
+            times
+                .iter()
+                .filter(|&&time| time >= start && time - start < window)
+                .count() as u64
         })
         .max()
         .unwrap_or(0);
@@ -102,7 +116,8 @@ fn oracle(requests: &[Request], quota: Quota, spec: &AlgorithmSpec) -> Row {
 /// A key, a time, how long the answer takes, and its cost.
 type Charged = (u8, u64, u64, u64);
 
-/// What the oracle makes of requests that ask with a cost of 0 and are charged when their answers end.
+/// What the oracle makes of requests that ask with a cost of 0 and are charged when their answers
+/// end.
 fn charging_oracle(requests: &[Charged], quota: Quota, spec: &AlgorithmSpec) -> Row {
     let policy = spec.policy(quota).unwrap();
     let window = quota.window_nanos();
@@ -111,7 +126,8 @@ fn charging_oracle(requests: &[Charged], quota: Quota, spec: &AlgorithmSpec) -> 
         let mut own: Vec<_> = requests.iter().filter(|(of, ..)| *of == key).collect();
         own.sort_by_key(|(_, time, ..)| *time);
         let mut state = vec![0; policy.words()];
-        // When each admitted request is charged, and its cost: by the exact rule, and by the algorithm, of which some are done.
+        // When each admitted request is charged, and its cost: by the exact rule, and by the
+        // algorithm, of which some are done.
         let [mut exactly, mut charges] = [const { Vec::<(u64, u64)>::new() }; 2];
         let mut done = 0;
         for &&(_, now, took, cost) in &own {
@@ -267,7 +283,8 @@ proptest! {
                     prop_assert!(meets(limit), "{}", spec.label());
                     prop_assert!((1..limit).all(|lower| !meets(lower)), "{}", spec.label());
                 }
-                // A fixed burst of two, and a wait of three nanoseconds, deny what comes at once with any limit.
+                // A fixed burst of two, and a wait of three nanoseconds, deny what comes at once
+                // with any limit.
                 Err(error) => {
                     prop_assert!(matches!(error, SuggestError::Unattainable { .. }), "{error}");
                     prop_assert!(!meets(1_000_000) && spec.label().contains('='), "{}", spec.label());
@@ -280,7 +297,12 @@ proptest! {
 #[test]
 fn findings_do_not_depend_on_the_number_of_threads() {
     for arrival in [Arrival::Poisson, Arrival::BURSTY] {
-        let traffic = Traffic { sources: 500, requests: 50_000, arrival, ..Traffic::default() };
+        let traffic = Traffic {
+            sources: 500,
+            requests: 50_000,
+            arrival,
+            ..Traffic::default()
+        };
         let made = Synthetic::new(traffic).unwrap();
         let quota = "7/10s".parse().unwrap();
         let one = run(&made, quota, 1);
@@ -288,37 +310,70 @@ fn findings_do_not_depend_on_the_number_of_threads() {
             let several = run(&made, quota, count);
             assert_eq!(several.rows, one.rows);
             assert_eq!(several.most_denied, one.most_denied);
-            assert_eq!((several.keys, &several.requests_over_time), (one.keys, &one.requests_over_time));
+            assert_eq!(
+                (several.keys, &several.requests_over_time),
+                (one.keys, &one.requests_over_time)
+            );
         }
     }
 }
 
 #[test]
 fn a_large_sliding_log_starts_empty_for_each_key() {
-    // Above 4,096 words a state is cleared only as far as it was used; a leftover would deny the next key.
+    // Above 4,096 words a state is cleared only as far as it was used; a leftover would deny the
+    // next key.
     let mut builder = TraceBuilder::new(By::ip());
     for key in 0..3_u8 {
         assert!(builder.push(&[key], 1_000, 6_000 - 1_000 * u32::from(key)));
     }
-    let trial =
-        Trial::new("5000/1s".parse().unwrap(), &AlgorithmSpec::parse_list("sliding-log").unwrap()).unwrap();
-    let findings = replay(&builder.build(true, 0), &[trial], threads(1), &Progress::default()).remove(0);
-    assert_eq!((findings.rows[0].denied, findings.rows[0].denied_keys), (1_000, 1));
-    assert_eq!((findings.rows[0].wrongly_admitted, findings.rows[0].wrongly_denied), (0, 0));
+    let trial = Trial::new(
+        "5000/1s".parse().unwrap(),
+        &AlgorithmSpec::parse_list("sliding-log").unwrap(),
+    )
+    .unwrap();
+    let findings = replay(
+        &builder.build(true, 0),
+        &[trial],
+        threads(1),
+        &Progress::default(),
+    )
+    .remove(0);
+    assert_eq!(
+        (findings.rows[0].denied, findings.rows[0].denied_keys),
+        (1_000, 1)
+    );
+    assert_eq!(
+        (
+            findings.rows[0].wrongly_admitted,
+            findings.rows[0].wrongly_denied
+        ),
+        (0, 0)
+    );
 }
 
 #[test]
 fn a_delay_is_told_and_the_request_counts_when_it_came() {
     let mut builder = TraceBuilder::new(By::GLOBAL);
     assert!(builder.push(b"", 0, 5));
-    let trial =
-        Trial::new("1/1s".parse().unwrap(), &AlgorithmSpec::parse_list("leaky-bucket:max-wait=2s").unwrap())
-            .unwrap();
-    let row = &replay(&builder.build(false, 0), &[trial], threads(1), &Progress::default())[0].rows[0];
+    let trial = Trial::new(
+        "1/1s".parse().unwrap(),
+        &AlgorithmSpec::parse_list("leaky-bucket:max-wait=2s").unwrap(),
+    )
+    .unwrap();
+    let row = &replay(
+        &builder.build(false, 0),
+        &[trial],
+        threads(1),
+        &Progress::default(),
+    )[0]
+    .rows[0];
     // At once, after one second and after two; the fourth and the fifth would wait longer.
     assert_eq!((row.admitted, row.denied, row.worst_window), (3, 2, 3));
     let delays = row.delays.unwrap();
-    assert_eq!((delays.delayed, delays.longest), (2, Duration::from_secs(2)));
+    assert_eq!(
+        (delays.delayed, delays.longest),
+        (2, Duration::from_secs(2))
+    );
     assert_eq!(delays.mean(), Duration::from_millis(1_500));
 }
 
@@ -331,10 +386,19 @@ fn the_only_key_is_shown_as_if_it_were_replayed() {
     let trace = builder.build(false, 0);
     let specs = AlgorithmSpec::parse_list("sliding-window,token-bucket").expect("known algorithms");
     let trial = Trial::new("5/10s".parse().expect("a quota"), &specs).expect("they suit it");
-    let mut findings =
-        replay(&trace, std::slice::from_ref(&trial), threads(1), &Progress::default()).remove(0);
+    let mut findings = replay(
+        &trace,
+        std::slice::from_ref(&trial),
+        threads(1),
+        &Progress::default(),
+    )
+    .remove(0);
     let told = heat_map(&trace, &trial, &findings);
-    assert!(told.keys[0].iter().any(|&(requests, denied)| denied > 0 && denied < requests));
+    assert!(
+        told.keys[0]
+            .iter()
+            .any(|&(requests, denied)| denied > 0 && denied < requests)
+    );
     // Of several keys, each is replayed.
     findings.keys = 2;
     assert_eq!(heat_map(&trace, &trial, &findings), told);
@@ -352,8 +416,13 @@ fn a_name_alone_is_the_algorithm_with_its_defaults() {
 #[test]
 fn a_mistake_is_named_with_a_hint() {
     let message = |text: &str| AlgorithmSpec::parse_list(text).unwrap_err().to_string();
-    assert!(message("sliding-log,windows").contains("`windows`; choose from fixed-window, sliding-log"));
-    assert!(message("token-bucket:slots=3").contains("token-bucket has no option `slots`; it has burst"));
+    assert!(
+        message("sliding-log,windows").contains("`windows`; choose from fixed-window, sliding-log")
+    );
+    assert!(
+        message("token-bucket:slots=3")
+            .contains("token-bucket has no option `slots`; it has burst")
+    );
     assert!(message("sliding-window:slots=x").contains("whole number"));
     assert!(message("leaky-bucket:max-wait=5").contains("`max-wait` wants a duration"));
     assert!(message("concurrency").contains("in flight"));
@@ -365,12 +434,16 @@ fn estimate(limit: u64, window: u64, times: &[u64]) -> Estimate {
     let requests: Vec<Request> = times.iter().map(|&time| (0, time)).collect();
     let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
     let rows = run(&trace(&requests), quota, 1).rows;
-    rows.into_iter().find(|row| row.algorithm == "sliding-counter").and_then(|row| row.estimate).unwrap()
+    rows.into_iter()
+        .find(|row| row.algorithm == "sliding-counter")
+        .and_then(|row| row.estimate)
+        .unwrap()
 }
 
 #[test]
 fn the_published_example_is_49_and_a_half() {
-    // 42 requests in one minute, 18 in the first 15 seconds of the next: 42 × 0.75 + 18 = 49.5 against a true 18.
+    // 42 requests in one minute, 18 in the first 15 seconds of the next: 42 × 0.75 + 18 = 49.5
+    // against a true 18.
     let times: Vec<u64> = [0; 42].into_iter().chain([75; 18]).collect();
     let sum = |requests: usize| {
         let mean = estimate(49, 60, &times[..requests]).mean_difference_billionths;
@@ -391,7 +464,14 @@ fn a_burst_at_the_end_of_a_window_may_be_missed() {
     // Six at 26: still 12 in the window, but the estimate is 6 × 0.7 + 6 = 10.2.
     let times: Vec<u64> = [19; 6].into_iter().chain([26; 6]).collect();
     let estimate = estimate(11, 20, &times);
-    assert_eq!((estimate.missed_keys, estimate.wrong_requests, estimate.falsely_limited_keys), (1, 1, 0));
+    assert_eq!(
+        (
+            estimate.missed_keys,
+            estimate.wrong_requests,
+            estimate.falsely_limited_keys
+        ),
+        (1, 1, 0)
+    );
 }
 
 proptest! {
@@ -429,7 +509,15 @@ proptest! {
 fn the_steps_of_a_timeline_are_round() {
     const SECOND: u64 = 1_000_000_000;
     let day = 86_400 * SECOND;
-    assert_eq!(Timeline::new((5, 5), false), Timeline { start: 5, step: 1, stretches: 1, has_dates: false });
+    assert_eq!(
+        Timeline::new((5, 5), false),
+        Timeline {
+            start: 5,
+            step: 1,
+            stretches: 1,
+            has_dates: false
+        }
+    );
     for (span, step) in [
         ((0, 3_600 * SECOND), 30 * SECOND),
         ((day / 2, 4 * day), 3_600 * SECOND),
@@ -449,9 +537,15 @@ fn the_twenty_most_denied_are_named_whichever_threads_saw_them() {
     }
     let trace = builder.build(true, 0);
     for count in [1, 2, 7] {
-        let findings = run(&trace, Quota::new(5, Duration::from_nanos(20)).unwrap(), count);
+        let findings = run(
+            &trace,
+            Quota::new(5, Duration::from_nanos(20)).unwrap(),
+            count,
+        );
         let kept: Vec<u32> = findings.most_denied.iter().map(|key| key.key).collect();
-        let most = (45..50).rev().flat_map(|denied| [0, 50, 100, 150].map(|from| from + denied));
+        let most = (45..50)
+            .rev()
+            .flat_map(|denied| [0, 50, 100, 150].map(|from| from + denied));
         assert!(kept.iter().copied().eq(most), "{kept:?}");
     }
 }
@@ -459,13 +553,25 @@ fn the_twenty_most_denied_are_named_whichever_threads_saw_them() {
 #[test]
 fn a_followed_limit_goes_on_from_one_look_to_the_next() {
     const SECOND: u64 = 1_000_000_000;
-    let trial =
-        Trial::new("2/10s".parse().unwrap(), &AlgorithmSpec::parse_list("sliding-log").unwrap()).unwrap();
+    let trial = Trial::new(
+        "2/10s".parse().unwrap(),
+        &AlgorithmSpec::parse_list("sliding-log").unwrap(),
+    )
+    .unwrap();
     let mut live = Live::new(&[trial]);
     let first = live.take(&trace(&[(0, SECOND), (0, 2 * SECOND), (1, 2 * SECOND)]), 0);
-    assert_eq!((first.requests, first.keys, first.limits[0].denied), (3, 2, 0));
-    let second = live.take(&trace(&[(0, 3 * SECOND), (1, 3 * SECOND), (0, 11 * SECOND)]), 1);
-    assert_eq!((second.limits[0].denied, second.limits[0].denied_keys), (1, 1));
+    assert_eq!(
+        (first.requests, first.keys, first.limits[0].denied),
+        (3, 2, 0)
+    );
+    let second = live.take(
+        &trace(&[(0, 3 * SECOND), (1, 3 * SECOND), (0, 11 * SECOND)]),
+        1,
+    );
+    assert_eq!(
+        (second.limits[0].denied, second.limits[0].denied_keys),
+        (1, 1)
+    );
     let mut counts = live.total().clone();
     assert_eq!(
         counts.to_string(),
@@ -473,7 +579,11 @@ fn a_followed_limit_goes_on_from_one_look_to_the_next() {
     );
     // Numbers are grouped; a small share is not nothing and a large one not all.
     for (denied, requests, shown) in [
-        (1_402, 10_000, "10,000 requests of 2 keys; sliding-log 2/10s denies 1,402 (14.0%) of"),
+        (
+            1_402,
+            10_000,
+            "10,000 requests of 2 keys; sliding-log 2/10s denies 1,402 (14.0%) of",
+        ),
         (
             12_000,
             400_000_000,
@@ -481,7 +591,11 @@ fn a_followed_limit_goes_on_from_one_look_to_the_next() {
         ),
         (1, 1_000_000_000_000, "denies 1 (<0.00001%) of"),
         (99_999, 100_000, "denies 99,999 (>99.9%) of"),
-        (999, 999, "999 requests of 2 keys; sliding-log 2/10s denies 999 (100%) of"),
+        (
+            999,
+            999,
+            "999 requests of 2 keys; sliding-log 2/10s denies 999 (100%) of",
+        ),
         (u64::MAX, u64::MAX, "18,446,744,073,709,551,615 requests"),
     ] {
         (counts.requests, counts.limits[0].denied) = (requests, denied);

@@ -1,4 +1,5 @@
-//! The pictures in `docs/src/pictures` are those that the simulator draws today, and they show what their captions say.
+//! The pictures in `docs/src/pictures` are those that the simulator draws today, and they show what
+//! their captions say.
 
 #[path = "../examples/algorithm_pictures/draw.rs"]
 mod draw;
@@ -27,9 +28,17 @@ fn the_traffic_shows_what_tells_the_algorithms_apart() {
     let panels = draw::panels();
     let of = |name: &str| panels.iter().find(|panel| panel.name == name).unwrap();
     let (log, window) = (of("sliding-log"), of("sliding-window"));
-    assert!(panels.iter().all(|panel| panel.asked.len() == log.asked.len()), "the same traffic");
+    assert!(
+        panels
+            .iter()
+            .all(|panel| panel.asked.len() == log.asked.len()),
+        "the same traffic"
+    );
     assert_eq!((log.most, log.denied_early), (LIMIT, 0), "exact");
-    assert!(window.most <= LIMIT && window.denied_early > 0, "{window:?}");
+    assert!(
+        window.most <= LIMIT && window.denied_early > 0,
+        "{window:?}"
+    );
     let over = |panel: &Panel| panel.most > LIMIT;
     for name in ["fixed-window", "sliding-counter", "token-bucket"] {
         assert!(over(of(name)), "{name}");

@@ -25,8 +25,15 @@ fn load(sources: &[Source], options: &Options) -> Result<Loaded, InputError> {
 /// Each key's name and its requests' times in whole seconds since the first request.
 fn requests(loaded: &Loaded) -> Vec<(String, Vec<u64>)> {
     let trace = &loaded.trace;
-    let seconds = |key| trace.times(key).map(|time| (time - trace.span().0) / 1_000_000_000).collect();
-    (0..trace.keys()).map(|key| (trace.label(key), seconds(key))).collect()
+    let seconds = |key| {
+        trace
+            .times(key)
+            .map(|time| (time - trace.span().0) / 1_000_000_000)
+            .collect()
+    };
+    (0..trace.keys())
+        .map(|key| (trace.label(key), seconds(key)))
+        .collect()
 }
 
 const ACCESS: &str = "\
@@ -38,12 +45,25 @@ what is this
 
 #[test]
 fn an_access_log_is_read_in_time_order_and_broken_lines_are_named() {
-    let loaded = load(&[file("access.log", ACCESS.as_bytes())], &Options::default()).unwrap();
+    let loaded = load(
+        &[file("access.log", ACCESS.as_bytes())],
+        &Options::default(),
+    )
+    .unwrap();
     assert_eq!(loaded.format, Format::AccessLog);
-    assert_eq!(requests(&loaded), [("10.0.0.1".to_owned(), vec![0, 3]), ("10.0.0.2".to_owned(), vec![9])]);
+    assert_eq!(
+        requests(&loaded),
+        [
+            ("10.0.0.1".to_owned(), vec![0, 3]),
+            ("10.0.0.2".to_owned(), vec![9])
+        ]
+    );
     assert_eq!((loaded.lines, loaded.unparsed.count), (4, 1));
     assert_eq!(
-        (loaded.unparsed.first[0].line, &loaded.unparsed.first[0].error),
+        (
+            loaded.unparsed.first[0].line,
+            &loaded.unparsed.first[0].error
+        ),
         (3, &LineError::NotAccessLog)
     );
 }
@@ -56,9 +76,19 @@ fn keys_are_built_from_the_chosen_parts() {
         ("user-agent", vec!["curl", "wget"]),
         ("global", vec!["everything"]),
     ] {
-        let options = Options { by: Some(by.parse().unwrap()), ..Options::default() };
-        let loaded = load(&[file(&format!("by-{by}.log"), ACCESS.as_bytes())], &options).unwrap();
-        let found: Vec<String> = requests(&loaded).into_iter().map(|(name, _)| name).collect();
+        let options = Options {
+            by: Some(by.parse().unwrap()),
+            ..Options::default()
+        };
+        let loaded = load(
+            &[file(&format!("by-{by}.log"), ACCESS.as_bytes())],
+            &options,
+        )
+        .unwrap();
+        let found: Vec<String> = requests(&loaded)
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
         assert_eq!(found, names);
     }
 }
@@ -67,9 +97,18 @@ fn keys_are_built_from_the_chosen_parts() {
 fn rotated_logs_are_one_log() {
     let lines: Vec<&str> = ACCESS.lines().collect();
     let newer = file("rotated.log", lines[1].as_bytes());
-    let older = file("rotated.log.1", format!("{}\n{}", lines[0], lines[3]).as_bytes());
+    let older = file(
+        "rotated.log.1",
+        format!("{}\n{}", lines[0], lines[3]).as_bytes(),
+    );
     let loaded = load(&[newer, older], &Options::default()).unwrap();
-    assert_eq!(requests(&loaded), [("10.0.0.2".to_owned(), vec![9]), ("10.0.0.1".to_owned(), vec![0, 3])]);
+    assert_eq!(
+        requests(&loaded),
+        [
+            ("10.0.0.2".to_owned(), vec![9]),
+            ("10.0.0.1".to_owned(), vec![0, 3])
+        ]
+    );
 }
 
 #[test]
@@ -91,20 +130,39 @@ fn requests_per_second_keep_their_seconds_across_files() {
     let sources = [file("one.txt", b"2 0 1\n"), file("two.txt", b"0 1")];
     let loaded = load(&sources, &Options::default()).unwrap();
     assert_eq!(loaded.format, Format::Rate);
-    assert_eq!(requests(&loaded), [("everything".to_owned(), vec![0, 0, 2, 4])]);
+    assert_eq!(
+        requests(&loaded),
+        [("everything".to_owned(), vec![0, 0, 2, 4])]
+    );
     assert!(!loaded.trace.has_dates());
-    let spread = load(&sources, &Options { spread: true, ..Options::default() }).unwrap();
-    assert_eq!(spread.trace.times(0).collect::<Vec<_>>(), [0, 500_000_000, 2_000_000_000, 4_000_000_000]);
+    let spread = load(
+        &sources,
+        &Options {
+            spread: true,
+            ..Options::default()
+        },
+    )
+    .unwrap();
+    assert_eq!(
+        spread.trace.times(0).collect::<Vec<_>>(),
+        [0, 500_000_000, 2_000_000_000, 4_000_000_000]
+    );
 }
 
 #[test]
 fn a_wrong_number_skips_its_second_and_is_named() {
     let loaded = load(
         &[file("bad-rate.txt", b"1 2\nx 3\n-1 1")],
-        &Options { format: Some(Format::Rate), ..Options::default() },
+        &Options {
+            format: Some(Format::Rate),
+            ..Options::default()
+        },
     )
     .unwrap();
-    assert_eq!(requests(&loaded), [("everything".to_owned(), vec![0, 1, 1, 3, 3, 3, 5])]);
+    assert_eq!(
+        requests(&loaded),
+        [("everything".to_owned(), vec![0, 1, 1, 3, 3, 3, 5])]
+    );
     let numbers: Vec<u64> = loaded.unparsed.first.iter().map(|line| line.line).collect();
     assert_eq!(numbers, [3, 5]);
 }
@@ -114,16 +172,34 @@ fn numbers_are_the_same_whatever_is_between_them() {
     let long = "9".repeat(200);
     // More than any buffer has, so that numbers lie across two.
     let text = format!("\n 1  0\t20\r\n\n{long} -3 x 4294967296 7").repeat(5_000);
-    let options = Options { format: Some(Format::Rate), ..Options::default() };
+    let options = Options {
+        format: Some(Format::Rate),
+        ..Options::default()
+    };
     let loaded = load(&[file("blanks.txt", text.as_bytes())], &options).unwrap();
-    assert_eq!((loaded.trace.requests(), loaded.unparsed.count), (5_000 * 28, 5_000 * 4));
-    assert_eq!(loaded.trace.times(0).nth(28).map(|time| time / 1_000_000_000), Some(8), "eight seconds each");
+    assert_eq!(
+        (loaded.trace.requests(), loaded.unparsed.count),
+        (5_000 * 28, 5_000 * 4)
+    );
+    assert_eq!(
+        loaded
+            .trace
+            .times(0)
+            .nth(28)
+            .map(|time| time / 1_000_000_000),
+        Some(8),
+        "eight seconds each"
+    );
 }
 
 #[test]
 fn lines_are_the_same_whatever_their_ends_and_an_endless_one_is_left_out() {
-    let line =
-        |key: usize| format!("10.0.0.{} - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5", key % 9);
+    let line = |key: usize| {
+        format!(
+            "10.0.0.{} - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5",
+            key % 9
+        )
+    };
     let ends = ["\n", "\r\n", "\n\n", "\r\n\r\n"];
     // More than any buffer has, so that lines and their ends lie across two.
     let mut text: String = (0..9_000).map(|at| line(at) + ends[at % 4]).collect();
@@ -131,36 +207,70 @@ fn lines_are_the_same_whatever_their_ends_and_an_endless_one_is_left_out() {
     text.push('\n');
     text.push_str(&line(0));
     let loaded = load(&[file("ends.log", text.as_bytes())], &Options::default()).unwrap();
-    assert_eq!((loaded.trace.keys(), loaded.trace.requests(), loaded.unparsed.count), (9, 9_001, 1));
+    assert_eq!(
+        (
+            loaded.trace.keys(),
+            loaded.trace.requests(),
+            loaded.unparsed.count
+        ),
+        (9, 9_001, 1)
+    );
     assert_eq!(loaded.unparsed.first[0].error, LineError::TooLong);
 }
 
 #[test]
 fn an_unreadable_log_is_refused_with_the_known_formats() {
     let message = |name: &str, contents: &str, options: &Options| {
-        load(&[file(name, contents.as_bytes())], options).unwrap_err().to_string()
+        load(&[file(name, contents.as_bytes())], options)
+            .unwrap_err()
+            .to_string()
     };
     let default = Options::default();
     let prose = message("prose.txt", "once upon a time\nthere was a log\n", &default);
-    assert!(prose.contains("prose.txt is in no form") && prose.contains("CSV with a header"), "{prose}");
+    assert!(
+        prose.contains("prose.txt is in no form") && prose.contains("CSV with a header"),
+        "{prose}"
+    );
     let forced = message(
         "forced.txt",
         "once upon\n",
-        &Options { format: Some(Format::AccessLog), ..Options::default() },
+        &Options {
+            format: Some(Format::AccessLog),
+            ..Options::default()
+        },
     );
-    assert!(forced.contains("none of 1 lines parses as an access log"), "{forced}");
-    assert!(forced.contains("forced.txt:1:") && forced.contains("requests per second"), "{forced}");
+    assert!(
+        forced.contains("none of 1 lines parses as an access log"),
+        "{forced}"
+    );
+    assert!(
+        forced.contains("forced.txt:1:") && forced.contains("requests per second"),
+        "{forced}"
+    );
     let no_ip = message("no-ip.jsonl", "{\"time\":1}\n{\"time\":2}\n", &default);
     assert!(no_ip.contains("no field `ip`"), "{no_ip}");
     assert!(message("empty.log", " \n", &default).contains("has no requests"));
     assert!(message("zeros.txt", "0 0 0", &default).contains("has no requests"));
-    let by = |by: &str| Options { by: Some(by.parse().unwrap()), ..Options::default() };
+    let by = |by: &str| Options {
+        by: Some(by.parse().unwrap()),
+        ..Options::default()
+    };
     assert!(message("by-ip.txt", "1 2 3", &by("ip")).contains("--by global"));
     assert!(message("by-user.log", ACCESS, &by("user")).contains("has no `user`: choose from ip"));
     let missing = load(&[Source::File("no/such/file.log".into())], &default).unwrap_err();
-    assert!(missing.to_string().starts_with("cannot open no/such/file.log"));
-    let mixed = [file("mixed-1.txt", b"1 2"), file("mixed-2.log", ACCESS.as_bytes())];
-    assert!(matches!(load(&mixed, &default), Err(InputError::Mixed { .. })));
+    assert!(
+        missing
+            .to_string()
+            .starts_with("cannot open no/such/file.log")
+    );
+    let mixed = [
+        file("mixed-1.txt", b"1 2"),
+        file("mixed-2.log", ACCESS.as_bytes()),
+    ];
+    assert!(matches!(
+        load(&mixed, &default),
+        Err(InputError::Mixed { .. })
+    ));
 }
 
 #[test]
@@ -170,9 +280,19 @@ fn a_cut_archive_is_an_error_that_says_where() {
         packed.write_all(ACCESS.as_bytes()).unwrap();
     }
     let packed = packed.finish().unwrap();
-    let error = load(&[file("cut.log.gz", &packed[..packed.len() / 2])], &Options::default()).unwrap_err();
-    assert!(matches!(error, InputError::Read { after: 1.., .. }), "{error}");
-    assert!(error.to_string().contains("cut.log.gz after line"), "{error}");
+    let error = load(
+        &[file("cut.log.gz", &packed[..packed.len() / 2])],
+        &Options::default(),
+    )
+    .unwrap_err();
+    assert!(
+        matches!(error, InputError::Read { after: 1.., .. }),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("cut.log.gz after line"),
+        "{error}"
+    );
 }
 
 fn texts(packed: &[u8]) -> io::Result<Vec<String>> {
@@ -238,7 +358,10 @@ fn the_same_text_comes_out_of_every_wrapping() {
 
 #[test]
 fn members_after_the_first_are_read_too() {
-    for packed in [[gzip(b"1 2 3\n"), gzip(b"two\n")], [bzip2(b"1 2 3\n"), bzip2(b"two\n")]] {
+    for packed in [
+        [gzip(b"1 2 3\n"), gzip(b"two\n")],
+        [bzip2(b"1 2 3\n"), bzip2(b"two\n")],
+    ] {
         assert_eq!(text(&packed.concat()).unwrap(), "1 2 3\ntwo\n");
     }
     for packed in [ZSTD, XZ] {
@@ -248,7 +371,11 @@ fn members_after_the_first_are_read_too() {
 
 #[test]
 fn every_file_of_an_archive_is_a_text_of_its_own() {
-    let tar = archive(&[("a.log", b"one"), ("b.log.gz", &gzip(b"two")), ("c/d.log", b"three")]);
+    let tar = archive(&[
+        ("a.log", b"one"),
+        ("b.log.gz", &gzip(b"two")),
+        ("c/d.log", b"three"),
+    ]);
     assert_eq!(texts(&tar).unwrap(), ["one", "two", "three"]);
 }
 
@@ -260,7 +387,12 @@ fn an_empty_file_is_empty_text() {
 #[test]
 fn a_cut_file_is_an_error_and_not_a_short_text() {
     let tar = archive(&[("a.log", &[b'x'; 2_000])]);
-    for packed in [&gzip(b"some lines of text\n")[..], &bzip2(b"some lines of text\n"), ZSTD, XZ] {
+    for packed in [
+        &gzip(b"some lines of text\n")[..],
+        &bzip2(b"some lines of text\n"),
+        ZSTD,
+        XZ,
+    ] {
         assert!(text(&packed[..packed.len() - 5]).is_err());
     }
     assert!(text(&tar[..1_000]).is_err());
@@ -276,5 +408,8 @@ fn a_format_that_is_not_read_says_how_to_pipe_it() {
 fn archives_nested_too_deep_are_refused() {
     let deep = |layers| (0..layers).fold(b"text".to_vec(), |inner, _| gzip(&inner));
     assert_eq!(text(&deep(4)).unwrap(), "text");
-    assert_eq!(text(&deep(5)).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert_eq!(
+        text(&deep(5)).unwrap_err().kind(),
+        io::ErrorKind::InvalidData
+    );
 }

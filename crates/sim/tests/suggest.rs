@@ -1,8 +1,9 @@
 //! The quick search for a limit beside a plain one: a full replay for each limit that is tried.
 //!
-//! Invariants, on random traffic of one and of several keys, bursts, quiet stretches and steady loads:
-//! 1. the suggested limit, its denials and its denied keys are those that the plain search finds, for every algorithm and
-//!    option, however many threads search;
+//! Invariants, on random traffic of one and of several keys, bursts, quiet stretches and steady
+//! loads:
+//! 1. the suggested limit, its denials and its denied keys are those that the plain search finds,
+//!    for every algorithm and option, however many threads search;
 //! 2. a curve's points are what replays of its limits deny.
 
 use std::{num::NonZeroUsize, time::Duration};
@@ -37,7 +38,10 @@ fn stretches() -> impl Strategy<Value = Trace> {
     let sparse = (0..3_u8, 0..60_u64, 1..60_u64, 0..900_u64);
     // So many at once that windows are first looked at in parts.
     let dense = (0..3_u8, 0..2_u64, 20..120_u64, 0..900_u64);
-    let stretches = prop_oneof![prop::collection::vec(sparse, 1..25), prop::collection::vec(dense, 1..25)];
+    let stretches = prop_oneof![
+        prop::collection::vec(sparse, 1..25),
+        prop::collection::vec(dense, 1..25)
+    ];
     (base, stretches, 1..=3_u8).prop_map(|(base, stretches, keys)| {
         let mut builder = TraceBuilder::new(By::ip());
         let mut now = base;
@@ -53,7 +57,8 @@ fn stretches() -> impl Strategy<Value = Trace> {
     })
 }
 
-/// Counts, like those of each second in a log, of one key or two, at once or spread: loads near a limit, and seldom above it.
+/// Counts, like those of each second in a log, of one key or two, at once or spread: loads near a
+/// limit, and seldom above it.
 fn steady() -> impl Strategy<Value = Trace> {
     let counts = prop::collection::vec((0..2_u8, 1..25_u64, 1..30_u32), 10..100);
     (counts, 1..=2_u8, prop_oneof![Just(0_u64), 1..25_u64]).prop_map(|(counts, keys, spread)| {
@@ -84,7 +89,9 @@ fn plain(
 ) -> Option<(u64, u64, u64)> {
     let meets = |limit| {
         let (denied, denied_keys) = denials(trace, spec, Quota::new(limit, window).unwrap());
-        let met = goal.requests.is_none_or(|share| denied <= share.of(trace.requests()))
+        let met = goal
+            .requests
+            .is_none_or(|share| denied <= share.of(trace.requests()))
             && goal.keys.is_none_or(|share| denied_keys <= share.of(keys));
         met.then_some((limit, denied, denied_keys))
     };
@@ -144,12 +151,34 @@ proptest! {
 #[test]
 fn a_survey_tells_the_busiest_window_of_the_median_and_of_the_busiest_key() {
     let mut builder = TraceBuilder::new(By::ip());
-    for (key, time, count) in [("a", 0, 3), ("a", 10, 2), ("b", 0, 1), ("c", 5, 1), ("c", 9, 7), ("c", 12, 1)]
-    {
+    for (key, time, count) in [
+        ("a", 0, 3),
+        ("a", 10, 2),
+        ("b", 0, 1),
+        ("c", 5, 1),
+        ("c", 9, 7),
+        ("c", 12, 1),
+    ] {
         assert!(builder.push(key.as_bytes(), time, count));
     }
     let trace = builder.build(true, 0);
-    let survey = Survey::new(&trace, Duration::from_nanos(10), threads(2), &Progress::default()).unwrap();
-    assert_eq!((survey.keys(), survey.busiest_window(500), survey.busiest_window(1_000)), (3, 3, 8));
-    assert_eq!((survey.busiest_window(0), survey.busiest_window(333)), (1, 1));
+    let survey = Survey::new(
+        &trace,
+        Duration::from_nanos(10),
+        threads(2),
+        &Progress::default(),
+    )
+    .unwrap();
+    assert_eq!(
+        (
+            survey.keys(),
+            survey.busiest_window(500),
+            survey.busiest_window(1_000)
+        ),
+        (3, 3, 8)
+    );
+    assert_eq!(
+        (survey.busiest_window(0), survey.busiest_window(333)),
+        (1, 1)
+    );
 }

@@ -12,11 +12,20 @@ use tidegate_sim::{
 #[test]
 fn requests_come_back_by_key_and_in_order_of_time() {
     let mut builder = TraceBuilder::new(By::ip());
-    for (key, time, count) in [("b", 30, 1), ("a", 20, 2), ("b", 10, 1), ("a", 5, 1), ("c", 1, 0)] {
+    for (key, time, count) in [
+        ("b", 30, 1),
+        ("a", 20, 2),
+        ("b", 10, 1),
+        ("a", 5, 1),
+        ("c", 1, 0),
+    ] {
         assert!(builder.push(key.as_bytes(), time, count));
     }
     let trace = builder.build(true, 0);
-    assert_eq!((trace.keys(), trace.requests(), trace.span()), (3, 5, (5, 30)));
+    assert_eq!(
+        (trace.keys(), trace.requests(), trace.span()),
+        (3, 5, (5, 30))
+    );
     let times = |key| trace.times(key).collect::<Vec<_>>();
     assert_eq!((trace.label(0).as_str(), times(0)), ("b", vec![10, 30]));
     assert_eq!((trace.label(1).as_str(), times(1)), ("a", vec![5, 20, 20]));
@@ -42,7 +51,12 @@ fn times_from_a_time_on_are_the_last_of_all_times() {
     for spread in [0, 1_000] {
         let trace = builder.clone().build(false, spread);
         for from in 0..7_000 {
-            assert!(trace.times_from(0, from).eq(trace.times(0).filter(|&time| time >= from)), "{from}");
+            assert!(
+                trace
+                    .times_from(0, from)
+                    .eq(trace.times(0).filter(|&time| time >= from)),
+                "{from}"
+            );
         }
     }
 }
@@ -55,8 +69,14 @@ fn requests_of_one_key_at_one_time_are_spread_together() {
     }
     assert_eq!(builder.resolution(), 1_000_000_000);
     let trace = builder.build(true, 1_200);
-    assert_eq!(trace.times(0).collect::<Vec<_>>(), [2_000_000_000, 2_000_000_400, 2_000_000_800]);
-    assert_eq!(trace.times(1).collect::<Vec<_>>(), [2_000_000_000, 2_000_000_600]);
+    assert_eq!(
+        trace.times(0).collect::<Vec<_>>(),
+        [2_000_000_000, 2_000_000_400, 2_000_000_800]
+    );
+    assert_eq!(
+        trace.times(1).collect::<Vec<_>>(),
+        [2_000_000_000, 2_000_000_600]
+    );
 }
 
 #[test]
@@ -68,7 +88,10 @@ fn the_resolution_is_the_coarsest_grain_of_all_times() {
     };
     let minute = 60_000_000_000;
     assert_eq!(resolution(&[60 * minute, 61 * minute]), minute);
-    assert_eq!(resolution(&[60 * minute, minute + 1_000_000_000]), 1_000_000_000);
+    assert_eq!(
+        resolution(&[60 * minute, minute + 1_000_000_000]),
+        1_000_000_000
+    );
     assert_eq!(resolution(&[minute, minute + 250_000_000]), 1_000_000);
     assert_eq!(resolution(&[minute, minute + 1]), 1);
 }
@@ -78,26 +101,45 @@ fn requests_may_be_spread_over_their_second() {
     let mut builder = TraceBuilder::new(By::GLOBAL);
     assert!(builder.push(b"", 1_000, 4));
     let trace = builder.build(false, 1_000);
-    assert_eq!(trace.times(0).collect::<Vec<_>>(), [1_000, 1_250, 1_500, 1_750]);
+    assert_eq!(
+        trace.times(0).collect::<Vec<_>>(),
+        [1_000, 1_250, 1_500, 1_750]
+    );
 }
 
 fn traffic(arrival: Arrival) -> Synthetic {
-    let traffic = Traffic { sources: 50, requests: 20_000, arrival, ..Traffic::default() };
+    let traffic = Traffic {
+        sources: 50,
+        requests: 20_000,
+        arrival,
+        ..Traffic::default()
+    };
     Synthetic::new(traffic).unwrap()
 }
 
 #[test]
 fn the_sources_make_exactly_the_requests_asked_for_by_zipfs_law() {
     for zipf in [0.0, 1.0, 2.5] {
-        let traffic = Traffic { sources: 1_000, requests: 1_000_000, zipf, ..Traffic::default() };
+        let traffic = Traffic {
+            sources: 1_000,
+            requests: 1_000_000,
+            zipf,
+            ..Traffic::default()
+        };
         let made = Synthetic::new(traffic).unwrap();
-        let counts: Vec<usize> = (0..1_000).map(|source| made.times(source).count()).collect();
+        let counts: Vec<usize> = (0..1_000)
+            .map(|source| made.times(source).count())
+            .collect();
         assert_eq!(counts.iter().sum::<usize>(), 1_000_000);
         let all: f64 = (1..=1_000).map(|rank| f64::from(rank).powf(-zipf)).sum();
         for (source, &count) in counts.iter().enumerate() {
             let expected = 1e6 * (source as f64 + 1.0).powf(-zipf) / all;
-            // Six standard deviations of the binomial, and a few for where the normal bound is too tight.
-            assert!((count as f64 - expected).abs() < 6.0 * expected.sqrt() + 5.0, "{source}: {count}");
+            // Six standard deviations of the binomial, and a few for where the normal bound is too
+            // tight.
+            assert!(
+                (count as f64 - expected).abs() < 6.0 * expected.sqrt() + 5.0,
+                "{source}: {count}"
+            );
         }
     }
 }
@@ -120,9 +162,18 @@ fn poisson_sources_as_one_key_are_as_many_requests_in_order() {
 
 #[test]
 fn fewer_requests_than_sources_leave_some_without() {
-    let traffic = Traffic { sources: 1_000, requests: 3, ..Traffic::default() };
+    let traffic = Traffic {
+        sources: 1_000,
+        requests: 3,
+        ..Traffic::default()
+    };
     let made = Synthetic::new(traffic).unwrap();
-    assert_eq!((0..1_000).map(|source| made.times(source).count()).sum::<usize>(), 3);
+    assert_eq!(
+        (0..1_000)
+            .map(|source| made.times(source).count())
+            .sum::<usize>(),
+        3
+    );
 }
 
 #[test]
@@ -132,10 +183,22 @@ fn bounds_are_kept() {
         change(&mut traffic);
         Synthetic::new(traffic).unwrap_err()
     };
-    assert_eq!(refused(|traffic| traffic.sources = 0), SyntheticError::Sources);
-    assert_eq!(refused(|traffic| traffic.requests = 0), SyntheticError::Requests);
-    assert_eq!(refused(|traffic| traffic.duration = Duration::ZERO), SyntheticError::Duration);
-    assert_eq!(refused(|traffic| traffic.zipf = f64::NAN), SyntheticError::Zipf);
+    assert_eq!(
+        refused(|traffic| traffic.sources = 0),
+        SyntheticError::Sources
+    );
+    assert_eq!(
+        refused(|traffic| traffic.requests = 0),
+        SyntheticError::Requests
+    );
+    assert_eq!(
+        refused(|traffic| traffic.duration = Duration::ZERO),
+        SyntheticError::Duration
+    );
+    assert_eq!(
+        refused(|traffic| traffic.zipf = f64::NAN),
+        SyntheticError::Zipf
+    );
     assert_eq!(refused(|traffic| traffic.zipf = -0.1), SyntheticError::Zipf);
 }
 
@@ -143,7 +206,14 @@ const HOUR: Duration = Duration::from_hours(1);
 
 /// The times of a source with so many requests.
 fn times(seed: u64, requests: u64, arrival: Arrival) -> Vec<u64> {
-    let traffic = Traffic { sources: 1, requests, duration: HOUR, arrival, seed, ..Traffic::default() };
+    let traffic = Traffic {
+        sources: 1,
+        requests,
+        duration: HOUR,
+        arrival,
+        seed,
+        ..Traffic::default()
+    };
     Synthetic::new(traffic).unwrap().times(0).collect()
 }
 
@@ -154,7 +224,12 @@ fn dispersion(times: &[u64]) -> f64 {
         counts[(time / 1_000_000_000) as usize] += 1.0;
     }
     let mean = times.len() as f64 / 3_600.0;
-    counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / 3_600.0 / mean
+    counts
+        .iter()
+        .map(|count| (count - mean).powi(2))
+        .sum::<f64>()
+        / 3_600.0
+        / mean
 }
 
 #[test]
@@ -163,7 +238,9 @@ fn exactly_as_many_requests_come_as_asked_for_and_in_order() {
         for count in [1, 2, 127, 128, 129, 5_000] {
             let times = times(7, count, arrival);
             assert_eq!(times.len() as u64, count);
-            assert!(times.is_sorted() && times.iter().all(|time| u128::from(*time) < HOUR.as_nanos()));
+            assert!(
+                times.is_sorted() && times.iter().all(|time| u128::from(*time) < HOUR.as_nanos())
+            );
         }
     }
 }
@@ -179,7 +256,8 @@ fn a_seed_makes_the_same_times_again_and_another_seed_others() {
 #[test]
 fn poisson_counts_vary_as_much_as_their_mean_and_bursty_ones_far_more() {
     for seed in 0..5 {
-        // The variance of the dispersion itself is 2 / 3600: 0.15 is more than six standard deviations.
+        // The variance of the dispersion itself is 2 / 3600: 0.15 is more than six standard
+        // deviations.
         let smooth = dispersion(&times(seed, 100_000, Arrival::Poisson));
         assert!((smooth - 1.0).abs() < 0.15, "{smooth}");
         let bursty = dispersion(&times(seed, 100_000, Arrival::BURSTY));
@@ -189,10 +267,17 @@ fn poisson_counts_vary_as_much_as_their_mean_and_bursty_ones_far_more() {
 
 #[test]
 fn arrivals_are_read_as_they_are_written() {
-    for arrival in [Arrival::Poisson, Arrival::BURSTY, Arrival::Bursty { bias: 0.9 }] {
+    for arrival in [
+        Arrival::Poisson,
+        Arrival::BURSTY,
+        Arrival::Bursty { bias: 0.9 },
+    ] {
         assert_eq!(arrival.to_string().parse(), Ok(arrival));
     }
     assert_eq!("bursty=1".parse::<Arrival>(), Err(ParseArrivalError::Bias));
-    assert_eq!("bursty=nan".parse::<Arrival>(), Err(ParseArrivalError::Bias));
+    assert_eq!(
+        "bursty=nan".parse::<Arrival>(),
+        Err(ParseArrivalError::Bias)
+    );
     assert_eq!("smooth".parse::<Arrival>(), Err(ParseArrivalError::Unknown));
 }

@@ -1,5 +1,5 @@
-//! Measures single calls in under two minutes: `cargo bench -p tidegate --all-features`. `bench/peers` measures them next to
-//! rivals, and with several threads.
+//! Measures single calls in under two minutes: `cargo bench -p tidegate --all-features`.
+//! `bench/peers` measures them next to rivals, and with several threads.
 
 use std::{collections::LinkedList, hint::black_box, time::Duration};
 
@@ -31,20 +31,29 @@ fn policies() -> [(&'static str, Policy); 6] {
         ("fixed-window", Policy::fixed_window(plenty())),
         ("sliding-counter", Policy::sliding_counter(plenty())),
         ("sliding-window", Policy::sliding_window(plenty())),
-        ("sliding-log", Policy::sliding_log(Quota::per_second(1_000)).expect("short")),
+        (
+            "sliding-log",
+            Policy::sliding_log(Quota::per_second(1_000)).expect("short"),
+        ),
     ]
 }
 
 #[divan::bench(min_time = 0.5, args = policies().map(|(name, _)| name))]
 fn limiter(bencher: Bencher<'_, '_>, name: &str) {
-    let policy = policies().into_iter().find(|(known, _)| *known == name).expect("one of them").1;
+    let policy = policies()
+        .into_iter()
+        .find(|(known, _)| *known == name)
+        .expect("one of them")
+        .1;
     let limiter = Limiter::new(policy);
     bencher.bench(|| limiter.acquire(black_box(1)));
 }
 
 fn keys() -> Vec<String> {
     // In an order that no processor guesses.
-    (0..KEYS).map(|at| format!("user:{:010}", at * 7_919 % KEYS)).collect()
+    (0..KEYS)
+        .map(|at| format!("user:{:010}", at * 7_919 % KEYS))
+        .collect()
 }
 
 /// A limiter that knows all its keys.
@@ -74,7 +83,8 @@ fn keyed_in_batches(bencher: Bencher<'_, '_>) {
     let (limiter, keys) = keyed();
     let mut at = 0;
     bencher.counter(ItemsCount::new(BATCH)).bench_local(|| {
-        let requests: [(&str, u64); BATCH] = std::array::from_fn(|nth| (keys[at + nth].as_str(), 1));
+        let requests: [(&str, u64); BATCH] =
+            std::array::from_fn(|nth| (keys[at + nth].as_str(), 1));
         at = (at + BATCH) % (KEYS - BATCH);
         limiter.acquire_many(&requests)
     });
@@ -89,9 +99,15 @@ fn gate(kinds: usize) -> Gate {
     }
     if kinds > 1 {
         rules.isolation = vec![IsolationRule::new(name, most)];
-        rules.breakers =
-            vec![BreakerRule::new(name, Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5))];
-        rules.system = vec![SystemRule { qps: Some(most.into()), ..SystemRule::default() }];
+        rules.breakers = vec![BreakerRule::new(
+            name,
+            Trip::ErrorRatio { ratio: 0.5 },
+            Duration::from_secs(5),
+        )];
+        rules.system = vec![SystemRule {
+            qps: Some(most.into()),
+            ..SystemRule::default()
+        }];
     }
     let gate = Gate::new();
     gate.load(rules).expect("possible rules");
@@ -107,18 +123,34 @@ fn entry_and_exit_by_kinds_of_rules(bencher: Bencher<'_, '_>, kinds: usize) {
 /// `count` flow rules with different thresholds.
 #[divan::bench(args = [1, 10, 100], sample_size = 1_000, min_time = 0.5)]
 fn entry_and_exit_by_number_of_flow_rules(bencher: Bencher<'_, '_>, count: u32) {
-    let flow = (0..count).map(|at| FlowRule::new("resource", 1_000_000_000 + at)).collect();
-    enter_with(bencher, Rules { flow, ..Rules::default() });
+    let flow = (0..count)
+        .map(|at| FlowRule::new("resource", 1_000_000_000 + at))
+        .collect();
+    enter_with(
+        bencher,
+        Rules {
+            flow,
+            ..Rules::default()
+        },
+    );
 }
 
 /// `count` breakers with different ratios.
 #[divan::bench(args = [1, 10, 100], sample_size = 1_000, min_time = 0.5)]
 fn entry_and_exit_by_number_of_breakers(bencher: Bencher<'_, '_>, count: u32) {
     let breaker = |at: u32| {
-        let trip = Trip::ErrorRatio { ratio: 0.5 + f64::from(at) / 1_000.0 };
+        let trip = Trip::ErrorRatio {
+            ratio: 0.5 + f64::from(at) / 1_000.0,
+        };
         BreakerRule::new("resource", trip, Duration::from_secs(5))
     };
-    enter_with(bencher, Rules { breakers: (0..count).map(breaker).collect(), ..Rules::default() });
+    enter_with(
+        bencher,
+        Rules {
+            breakers: (0..count).map(breaker).collect(),
+            ..Rules::default()
+        },
+    );
 }
 
 fn enter_with(bencher: Bencher<'_, '_>, rules: Rules) {
@@ -128,8 +160,9 @@ fn enter_with(bencher: Bencher<'_, '_>, rules: Rules) {
     bencher.bench(|| resource.enter().is_ok());
 }
 
-/// The slots of a window in two layouts, as an algorithm without Tidegate's growing counts would keep them: each slot has the
-/// number of the time it counts, and is emptied when its turn comes again. Single-threaded; a second slot each add.
+/// The slots of a window in two layouts, as an algorithm without Tidegate's growing counts would
+/// keep them: each slot has the number of the time it counts, and is emptied when its turn comes
+/// again. Single-threaded; a second slot each add.
 mod window_layout {
     use super::{Bencher, LinkedList, black_box};
 
@@ -156,7 +189,11 @@ mod window_layout {
 
         fn sum(&self, slot: u64) -> u64 {
             let oldest = slot.saturating_sub(self.0.len() as u64 - 1);
-            self.0.iter().filter(|(of, _)| *of >= oldest).map(|(_, count)| count).sum()
+            self.0
+                .iter()
+                .filter(|(of, _)| *of >= oldest)
+                .map(|(_, count)| count)
+                .sum()
         }
     }
 
@@ -179,11 +216,16 @@ mod window_layout {
         }
 
         fn sum(&self, slot: u64) -> u64 {
-            self.1.iter().filter(|(of, _)| of + self.0 > slot).map(|(_, count)| count).sum()
+            self.1
+                .iter()
+                .filter(|(of, _)| of + self.0 > slot)
+                .map(|(_, count)| count)
+                .sum()
         }
     }
 
-    /// A ring that has turned often, so that a list's nodes lie where an allocator has put them among others.
+    /// A ring that has turned often, so that a list's nodes lie where an allocator has put them
+    /// among others.
     fn full<S: Slots>(slots: u64) -> (S, u64) {
         let mut rings: Vec<S> = (0..16).map(|_| S::new(slots)).collect();
         let last = 4 * slots;

@@ -1,4 +1,5 @@
-//! Pacing: a worker waits for its turn. It works on any async runtime; this example uses a bare executor.
+//! Pacing: a worker waits for its turn. It works on any async runtime; this example uses a bare
+//! executor.
 //!
 //! `cargo run --example pace`
 

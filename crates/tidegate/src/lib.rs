@@ -17,9 +17,10 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Limiter`] is a single limit. A [`KeyedLimiter`] is one limit for each key, with bounded memory. A [`Policy`] selects the algorithm with its [`Quota`] and options; [`algorithm`]
-//! documents the bound of each algorithm. [`acquire_all`] decides over several limits in one atomic step: either all admit or none
-//! is charged.
+//! A [`Limiter`] is a single limit. A [`KeyedLimiter`] is one limit for each key, with bounded
+//! memory. A [`Policy`] selects the algorithm with its [`Quota`] and options; [`algorithm`]
+//! documents the bound of each algorithm. [`acquire_all`] decides over several limits in one atomic
+//! step: either all admit or none is charged.
 //!
 //! # Wait instead of being denied
 //!
@@ -36,8 +37,9 @@
 //! # });
 //! ```
 //!
-//! Waiting is first come, first served, and works with any async runtime. [`wait_all`] waits for several limits together, and
-//! [`Limiter::wait_blocking`] blocks a thread. A caller that does not wait is denied as long as others wait.
+//! Waiting is first come, first served, and works with any async runtime. [`wait_all`] waits for
+//! several limits together, and [`Limiter::wait_blocking`] blocks a thread. A caller that does not
+//! wait is denied as long as others wait.
 //!
 //! # Limit concurrency
 //!

@@ -17,7 +17,11 @@ impl Orders {
         Ok(format!("orders of {user}"))
     }
 
-    #[allow(clippy::unused_self, clippy::needless_pass_by_value, clippy::unnecessary_wraps)]
+    #[allow(
+        clippy::unused_self,
+        clippy::needless_pass_by_value,
+        clippy::unnecessary_wraps
+    )]
     fn cached(&self, user: &str, blocked: Blocked) -> Result<String, Blocked> {
         Ok(format!("what we knew of {user}: {}", blocked.kind()))
     }
@@ -33,14 +37,30 @@ fn a_guarded_method_asks_the_rules_by_the_facade_alone() {
     let orders = Orders { gate: Gate::new() };
     let hot_params = vec![HotParamRule::new("orders.find", ParamKey::Index(0), 1)];
     let flow = vec![FlowRule::new("orders.count", 1)];
-    orders.gate.load(Rules { hot_params, flow, ..Rules::default() }).unwrap();
+    orders
+        .gate
+        .load(Rules {
+            hot_params,
+            flow,
+            ..Rules::default()
+        })
+        .unwrap();
     assert_eq!(orders.find("ann").unwrap(), "orders of ann");
-    assert_eq!(orders.find("ann").unwrap(), "what we knew of ann: hot-param");
+    assert_eq!(
+        orders.find("ann").unwrap(),
+        "what we knew of ann: hot-param"
+    );
     assert_eq!(orders.find("bob").unwrap(), "orders of bob");
 
     futures::executor::block_on(async {
         assert_eq!(orders.count().await, Ok(7));
         assert_eq!(orders.count().await.unwrap_err().resource(), "orders.count");
     });
-    assert!(orders.gate.resource("orders.count").origin("shop").is_some());
+    assert!(
+        orders
+            .gate
+            .resource("orders.count")
+            .origin("shop")
+            .is_some()
+    );
 }

@@ -1,13 +1,15 @@
-//! The time that a layer adds to a request of axum: the same router with and without it, alternating on one thread.
+//! The time that a layer adds to a request of axum: the same router with and without it,
+//! alternating on one thread.
 //!
 //! ```console
 //! cargo bench -p tidegate-tower --features flow --bench axum
 //! ```
 //!
-//! Each row is the median over the turns. The added time is the median of the differences within a turn.
+//! Each row is the median over the turns. The added time is the median of the differences within a
+//! turn.
 //!
-//! With the number of a row, it only makes requests of that row (0 is the router without a layer), for callgrind's
-//! `--toggle-collect=*counted*`.
+//! With the number of a row, it only makes requests of that row (0 is the router without a layer),
+//! for callgrind's `--toggle-collect=*counted*`.
 
 use std::{convert::Infallible, env, hint::black_box, net::SocketAddr};
 
@@ -24,12 +26,13 @@ use tidegate_tower::{
 use tower::{Service, layer::util::Identity};
 
 const TURNS: usize = 31;
-/// Requests are made in batches small enough for the CPU cache: a request that a server has just read is in the cache too.
+/// Requests are made in batches small enough for the CPU cache: a request that a server has just
+/// read is in the cache too.
 const BATCHES: u32 = 200;
 const REQUESTS: u32 = 100;
 
-/// The router as `axum::serve` calls it. `with_state` makes the handlers routes once; without it, each request would wrap its route
-/// in the layers again.
+/// The router as `axum::serve` calls it. `with_state` makes the handlers routes once; without it,
+/// each request would wrap its route in the layers again.
 fn served(router: Router) -> Router {
     router.with_state(())
 }
@@ -39,9 +42,15 @@ fn router() -> Router {
 }
 
 fn request() -> Request<Body> {
-    let request = Request::builder().uri("/hello").header("x-api-key", "alice");
-    let mut request = request.body(Body::empty()).expect("the request is well formed");
-    request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 7], 80))));
+    let request = Request::builder()
+        .uri("/hello")
+        .header("x-api-key", "alice");
+    let mut request = request
+        .body(Body::empty())
+        .expect("the request is well formed");
+    request
+        .extensions_mut()
+        .insert(ConnectInfo(SocketAddr::from(([192, 0, 2, 7], 80))));
     request
 }
 
@@ -75,29 +84,52 @@ fn main() {
     let clock = SystemClock::new();
     // The limit is so high that nothing is denied.
     let keyed = || {
-        let policy = Policy::token_bucket("1000000000/1s".parse().expect("the quota is well formed"));
+        let policy =
+            Policy::token_bucket("1000000000/1s".parse().expect("the quota is well formed"));
         KeyedLimiter::new(policy).expect("there is memory for the keys")
     };
-    let one =
-        || Limiter::new(Policy::token_bucket("1000000000/1s".parse().expect("the quota is well formed")));
-    let quiet = RateLimitLayer::builder(keyed(), Header::named("x-api-key")).tell(Tell::Never).build();
+    let one = || {
+        Limiter::new(Policy::token_bucket(
+            "1000000000/1s".parse().expect("the quota is well formed"),
+        ))
+    };
+    let quiet = RateLimitLayer::builder(keyed(), Header::named("x-api-key"))
+        .tell(Tell::Never)
+        .build();
     let told = RateLimitLayer::new(keyed(), Header::named("x-api-key"));
     let [quiet_same, told_same] = [&quiet, &told].map(|layer| layer.clone().same_body());
     let peer = RateLimitLayer::new(keyed(), Peer::address());
-    let both = RateLimitLayer::builder(keyed(), Peer::address()).and(one(), Fixed::new("")).build();
+    let both = RateLimitLayer::builder(keyed(), Peer::address())
+        .and(one(), Fixed::new(""))
+        .build();
     let permit = RateLimitLayer::new(Limiter::new(Policy::concurrency(1_000)), Fixed::new(""));
     let gate = GateLayer::new(&Gate::new(), Fixed::new("hello"));
 
     let mut bare = served(router());
     let mut rows = [
-        ("a layer that does nothing: what axum takes for any", served(router().layer(Identity::new()))),
-        ("rate limit by header, no RateLimit headers", served(router().layer(quiet))),
-        ("the same with `same_body`", served(router().layer(quiet_same))),
+        (
+            "a layer that does nothing: what axum takes for any",
+            served(router().layer(Identity::new())),
+        ),
+        (
+            "rate limit by header, no RateLimit headers",
+            served(router().layer(quiet)),
+        ),
+        (
+            "the same with `same_body`",
+            served(router().layer(quiet_same)),
+        ),
         ("rate limit by header", served(router().layer(told))),
-        ("the same with `same_body`", served(router().layer(told_same))),
+        (
+            "the same with `same_body`",
+            served(router().layer(told_same)),
+        ),
         ("rate limit by peer address", served(router().layer(peer))),
         ("two limits in one decision", served(router().layer(both))),
-        ("a permit until the body ends", served(router().layer(permit))),
+        (
+            "a permit until the body ends",
+            served(router().layer(permit)),
+        ),
         ("an entry of a gate", served(router().layer(gate))),
     ];
     if let Some(row) = env::args().find_map(|argument| argument.parse::<usize>().ok()) {
@@ -119,7 +151,10 @@ fn main() {
             without.push(base);
         }
     }
-    println!("{:7.0} ns a request of axum without a layer", median(without));
+    println!(
+        "{:7.0} ns a request of axum without a layer",
+        median(without)
+    );
     for ((name, _), added) in rows.iter().zip(added) {
         println!("{:+7.0} ns {name}", median(added));
     }

@@ -1,5 +1,5 @@
-//! An axum service that allows each client 5 requests in 10 seconds and all clients together 20. One decision checks both
-//! limits.
+//! An axum service that allows each client 5 requests in 10 seconds and all clients together 20.
+//! One decision checks both limits.
 //!
 //! ```console
 //! cargo run -p tidegate-tower --example axum_limit
@@ -25,7 +25,9 @@ pub(crate) fn app() -> Result<Router, Box<dyn Error>> {
         .name("everybody")
         .build()
         .same_body();
-    Ok(Router::new().route("/", get(async || "hello\n")).layer(limits))
+    Ok(Router::new()
+        .route("/", get(async || "hello\n"))
+        .layer(limits))
 }
 
 #[tokio::main]
@@ -33,6 +35,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
     println!("http://{}", listener.local_addr()?);
     // Without connect info the layer finds no peer address and answers each request with 500.
-    axum::serve(listener, app()?.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    axum::serve(
+        listener,
+        app()?.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .await?;
     Ok(())
 }

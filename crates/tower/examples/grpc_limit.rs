@@ -1,5 +1,5 @@
-//! A tonic service where each client may call each method three times in ten seconds, and a client that limits itself to three
-//! calls in ten seconds.
+//! A tonic service where each client may call each method three times in ten seconds, and a client
+//! that limits itself to three calls in ten seconds.
 //!
 //! ```console
 //! cargo run -p tidegate-tower --features grpc --example grpc_limit
@@ -21,20 +21,28 @@ use tower::Layer;
 pub(crate) async fn serve(listener: TcpListener) -> Result<(), Box<dyn Error + Send + Sync>> {
     let (_reporter, health) = tonic_health::server::health_reporter();
     let per_client = KeyedLimiter::new(Policy::sliding_log("3/10s".parse()?)?)?;
-    let limits =
-        RateLimitLayer::builder(per_client, (Peer::address(), GrpcMethod)).name("client").build().same_body();
+    let limits = RateLimitLayer::builder(per_client, (Peer::address(), GrpcMethod))
+        .name("client")
+        .build()
+        .same_body();
     let service = Server::builder().layer(limits).add_service(health);
-    Ok(service.serve_with_incoming(TcpIncoming::from(listener)).await?)
+    Ok(service
+        .serve_with_incoming(TcpIncoming::from(listener))
+        .await?)
 }
 
 pub(crate) async fn connect(address: SocketAddr) -> Result<Channel, Box<dyn Error>> {
-    Ok(Channel::from_shared(format!("http://{address}"))?.connect().await?)
+    Ok(Channel::from_shared(format!("http://{address}"))?
+        .connect()
+        .await?)
 }
 
 /// On the client side, the same layer waits for admission, here for at most ten seconds.
 pub(crate) fn paced() -> Result<RateLimitLayer, Box<dyn Error>> {
     let pace = Limiter::new(Policy::sliding_log("3/10s".parse()?)?);
-    Ok(RateLimitLayer::builder(pace, Fixed::new("")).max_wait(Duration::from_secs(10)).build())
+    Ok(RateLimitLayer::builder(pace, Fixed::new(""))
+        .max_wait(Duration::from_secs(10))
+        .build())
 }
 
 #[tokio::main]
@@ -52,7 +60,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut patient = HealthClient::new(paced()?.layer(connect(address).await?));
     for _ in 0..3 {
-        let status = patient.check(HealthCheckRequest::default()).await.map(|answer| answer.get_ref().status);
+        let status = patient
+            .check(HealthCheckRequest::default())
+            .await
+            .map(|answer| answer.get_ref().status);
         println!("patient: {status:?}");
     }
     Ok(())

@@ -1,5 +1,5 @@
-//! A reqwest client that sends at most three requests per second to each host, has at most two calls to a service in flight,
-//! and stops calling a service that fails.
+//! A reqwest client that sends at most three requests per second to each host, has at most two
+//! calls to a service in flight, and stops calling a service that fails.
 //!
 //! ```console
 //! cargo run -p tidegate-tower --features axum,flow,reqwest --example reqwest_limit
@@ -21,7 +21,10 @@ use tokio::net::TcpListener;
 pub(crate) fn client(max_wait: Duration) -> Result<ClientWithMiddleware, Box<dyn Error>> {
     let host = |parts: &Parts| parts.uri.host().map(str::to_owned);
     let per_host = KeyedLimiter::new(Policy::sliding_log("3/1s".parse()?)?)?;
-    let pace = RateLimitLayer::builder(per_host, host).name("host").max_wait(max_wait).build();
+    let pace = RateLimitLayer::builder(per_host, host)
+        .name("host")
+        .max_wait(max_wait)
+        .build();
 
     let gate = Gate::new();
     let trip = Trip::ErrorCount { count: 1 };
@@ -32,13 +35,18 @@ pub(crate) fn client(max_wait: Duration) -> Result<ClientWithMiddleware, Box<dyn
     })?;
     let guard = GateLayer::builder(&gate, host).outbound().build();
     // Middleware runs in the order in which it was added.
-    Ok(ClientBuilder::new(reqwest::Client::new()).with(pace).with(guard).build())
+    Ok(ClientBuilder::new(reqwest::Client::new())
+        .with(pace)
+        .with(guard)
+        .build())
 }
 
 /// A service that the client can call.
 pub(crate) async fn serve() -> Result<SocketAddr, Box<dyn Error>> {
     let broken = get(async || StatusCode::INTERNAL_SERVER_ERROR);
-    let app = Router::new().route("/", get(async || "hello")).route("/broken", broken);
+    let app = Router::new()
+        .route("/", get(async || "hello"))
+        .route("/broken", broken);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(async move { axum::serve(listener, app).await });

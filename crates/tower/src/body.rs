@@ -1,5 +1,5 @@
-//! The response body: the inner service's body or the text of a refusal. When it ends, the layer gives back what the request
-//! holds.
+//! The response body: the inner service's body or the text of a refusal. When it ends, the layer
+//! gives back what the request holds.
 
 use std::{
     fmt,
@@ -18,15 +18,16 @@ pub trait AtEnd: Send + Sync {
     fn data(&mut self, _bytes: &[u8]) {}
     /// The body has yielded trailers.
     fn trailers(&mut self, _trailers: &HeaderMap) {}
-    /// The body has ended, `well` or with an error. Not called if the body is dropped before its end.
+    /// The body has ended, `well` or with an error. Not called if the body is dropped before its
+    /// end.
     fn ended(&mut self, _well: bool) {}
 }
 
 pin_project! {
     /// The body of a response from a layer of this crate.
     ///
-    /// When the body has been read to its end, has failed or is dropped, the layer gives back what the request holds (permits,
-    /// an entry).
+    /// When the body has been read to its end, has failed or is dropped, the layer gives back what
+    /// the request holds (permits, an entry).
     pub struct Body<B> {
         #[pin]
         content: Content<B>,
@@ -47,21 +48,36 @@ pin_project! {
 
 impl<B: http_body::Body> Body<B> {
     pub(crate) fn passed(body: B, mut end: Option<Box<dyn AtEnd>>, has_trailers: bool) -> Self {
-        // A server often drops an empty body, or one with a `Content-Length`, without polling it to its end.
+        // A server often drops an empty body, or one with a `Content-Length`, without polling it to
+        // its end.
         end_if_over(&body, &mut end, has_trailers);
-        Self { content: Content::Inner { body }, end, has_trailers }
+        Self {
+            content: Content::Inner { body },
+            end,
+            has_trailers,
+        }
     }
 }
 
 impl<B> Body<B> {
     /// A body with a refusal's text.
     pub(crate) const fn of_text(text: Bytes) -> Self {
-        Self { content: Content::Told { text }, end: None, has_trailers: false }
+        Self {
+            content: Content::Told { text },
+            end: None,
+            has_trailers: false,
+        }
     }
 }
 
-fn end_if_over<B: http_body::Body>(inner: &B, end: &mut Option<Box<dyn AtEnd>>, has_trailers: bool) {
-    if end.is_some() && (inner.is_end_stream() || (!has_trailers && inner.size_hint().exact() == Some(0))) {
+fn end_if_over<B: http_body::Body>(
+    inner: &B,
+    end: &mut Option<Box<dyn AtEnd>>,
+    has_trailers: bool,
+) {
+    if end.is_some()
+        && (inner.is_end_stream() || (!has_trailers && inner.size_hint().exact() == Some(0)))
+    {
         finish(end, true);
     }
 }

@@ -10,11 +10,12 @@ use crate::{
     key::{Fixed, KeySource},
 };
 
-/// Bounds how many requests a service has in flight. A request is in flight from the call of the service until the response's
-/// body has been read or dropped. Requests above the limit are answered with 429, or wait.
+/// Bounds how many requests a service has in flight. A request is in flight from the call of the
+/// service until the response's body has been read or dropped. Requests above the limit are
+/// answered with 429, or wait.
 ///
-/// To set other options, or to decide together with other limits, give a [`RateLimitLayer`] a limit of
-/// [`Policy::concurrency`].
+/// To set other options, or to decide together with other limits, give a [`RateLimitLayer`] a limit
+/// of [`Policy::concurrency`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,14 +34,22 @@ impl ConcurrencyLayer {
     /// Allows `limit` requests in flight in total.
     #[must_use]
     pub fn new(limit: u32) -> Self {
-        Self(RateLimitLayer::new(Limiter::new(Policy::concurrency(limit)), Fixed::new("")))
+        Self(RateLimitLayer::new(
+            Limiter::new(Policy::concurrency(limit)),
+            Fixed::new(""),
+        ))
     }
 
-    /// Allows `limit` requests in flight in total. Others wait up to `bound`, first come first served.
+    /// Allows `limit` requests in flight in total. Others wait up to `bound`, first come first
+    /// served.
     #[must_use]
     pub fn waiting(limit: u32, bound: Duration) -> Self {
         let limiter = Limiter::new(Policy::concurrency(limit));
-        Self(RateLimitLayer::builder(limiter, Fixed::new("")).max_wait(bound).build())
+        Self(
+            RateLimitLayer::builder(limiter, Fixed::new(""))
+                .max_wait(bound)
+                .build(),
+        )
     }
 
     /// Allows `limit` requests in flight for each key.
@@ -48,7 +57,10 @@ impl ConcurrencyLayer {
     /// # Errors
     /// The same as [`KeyedLimiter::new`].
     pub fn per_key(limit: u32, key: impl KeySource + 'static) -> Result<Self, BuildError> {
-        Ok(Self(RateLimitLayer::new(KeyedLimiter::new(Policy::concurrency(limit))?, key)))
+        Ok(Self(RateLimitLayer::new(
+            KeyedLimiter::new(Policy::concurrency(limit))?,
+            key,
+        )))
     }
 }
 

@@ -1,7 +1,10 @@
 //! One decision over all limits of a layer.
 #![cfg_attr(
     not(feature = "shared"),
-    allow(clippy::match_wildcard_for_single_variants, reason = "with shared limits there are more variants")
+    allow(
+        clippy::match_wildcard_for_single_variants,
+        reason = "with shared limits there are more variants"
+    )
 )]
 
 use std::{borrow::Cow, time::Duration};
@@ -31,12 +34,20 @@ pub(crate) struct LayerDecision<C: Timer + 'static> {
 
 impl<C: Timer + 'static> LayerDecision<C> {
     pub(crate) fn new() -> Self {
-        Self { decisions: SmallVec::new(), refused: None, holds: Holds::new() }
+        Self {
+            decisions: SmallVec::new(),
+            refused: None,
+            holds: Holds::new(),
+        }
     }
 
     /// How long the request must wait before the service is called.
     pub(crate) fn delay(&self) -> Duration {
-        self.decisions.iter().map(|decided| decided.decision.delay()).max().unwrap_or_default()
+        self.decisions
+            .iter()
+            .map(|decided| decided.decision.delay())
+            .max()
+            .unwrap_or_default()
     }
 
     /// Records the state of a limit for the response headers.
@@ -46,15 +57,27 @@ impl<C: Timer + 'static> LayerDecision<C> {
             Cow::Borrowed(_) => None,
             Cow::Owned(limit) => Some(limit.clone()),
         };
-        self.decisions.push(HeaderDecision { rule: question.rule, decision, chosen });
+        self.decisions.push(HeaderDecision {
+            rule: question.rule,
+            decision,
+            chosen,
+        });
     }
 
-    /// Refuses the request. If several limits deny in one step, the one with the longest wait is reported; among equals, the
-    /// first.
+    /// Refuses the request. If several limits deny in one step, the one with the longest wait is
+    /// reported; among equals, the first.
     #[cold]
     pub(crate) fn refuse(&mut self, rule: usize, reason: Reason, decision: Decision) {
-        if self.refused.as_ref().is_none_or(|refused| refused.decision.severity() < decision.severity()) {
-            self.refused = Some(Box::new(Refused { rule, reason, decision }));
+        if self
+            .refused
+            .as_ref()
+            .is_none_or(|refused| refused.decision.severity() < decision.severity())
+        {
+            self.refused = Some(Box::new(Refused {
+                rule,
+                reason,
+                decision,
+            }));
         }
     }
 
@@ -73,7 +96,10 @@ impl<C: Timer + 'static> LayerDecision<C> {
 
     /// Refuses a request whose delay exceeds the bound.
     fn within(&mut self, bound: Duration) {
-        let late = self.decisions.iter_mut().filter(|decided| decided.decision.delay() > bound);
+        let late = self
+            .decisions
+            .iter_mut()
+            .filter(|decided| decided.decision.delay() > bound);
         let mut refused = None;
         for decided in late {
             decided.decision = denied_within(&decided.decision, bound);
@@ -92,15 +118,20 @@ fn denied_within(decision: &Decision, bound: Duration) -> Decision {
         return *decision;
     }
     let late = decision.delay().saturating_sub(bound);
-    Decision::deny(decision.standing(), u64::try_from(late.as_nanos()).unwrap_or(u64::MAX - 1))
+    Decision::deny(
+        decision.standing(),
+        u64::try_from(late.as_nanos()).unwrap_or(u64::MAX - 1),
+    )
 }
 
 impl<C: Timer + 'static> LayerOptions<C> {
-    /// Decides, into a new verdict, if no waiting is needed. Otherwise returns false, and nothing is taken.
+    /// Decides, into a new verdict, if no waiting is needed. Otherwise returns false, and nothing
+    /// is taken.
     #[inline]
     pub(crate) fn decide_first(&self, verdict: &mut LayerDecision<C>, parts: &Parts) -> bool {
         let decided = match &self.rules[..] {
-            // Most layers have one limit, and a list of questions would cost as much as its decision.
+            // Most layers have one limit, and a list of questions would cost as much as its
+            // decision.
             [rule] if !rule.shadow && !self.is_exempt(parts) => self
                 .question(0, rule, parts)
                 .map(|question| self.decide_now(verdict, question.as_slice(), &[], parts)),
@@ -114,7 +145,8 @@ impl<C: Timer + 'static> LayerOptions<C> {
         })
     }
 
-    /// Decides immediately, into a new verdict. Returns false, with nothing taken, if the decision must ask a store or wait in line.
+    /// Decides immediately, into a new verdict. Returns false, with nothing taken, if the decision
+    /// must ask a store or wait in line.
     #[inline]
     fn decide_now(
         &self,
@@ -123,7 +155,11 @@ impl<C: Timer + 'static> LayerOptions<C> {
         shadows: &[LimitQuestion<'_, C>],
         parts: &Parts,
     ) -> bool {
-        if !questions.iter().chain(shadows).all(|question| question.limit.is_local()) {
+        if !questions
+            .iter()
+            .chain(shadows)
+            .all(|question| question.limit.is_local())
+        {
             return false;
         }
         self.decide_local(verdict, questions, false);
@@ -141,11 +177,15 @@ impl<C: Timer + 'static> LayerOptions<C> {
         true
     }
 
-    /// Decides asynchronously. It builds the questions again: closures return the same for the same request.
+    /// Decides asynchronously. It builds the questions again: closures return the same for the same
+    /// request.
     pub(crate) async fn decide_later(&self, parts: &Parts) -> LayerDecision<C> {
         match self.questions(parts) {
             Ok(asked) => self.decide(&asked, parts).await,
-            Err(refused) => LayerDecision { refused: Some(refused), ..LayerDecision::new() },
+            Err(refused) => LayerDecision {
+                refused: Some(refused),
+                ..LayerDecision::new()
+            },
         }
     }
 
@@ -156,7 +196,9 @@ impl<C: Timer + 'static> LayerOptions<C> {
             (Some(bound), [question]) if question.limit.is_local() => {
                 self.wait_in_line(question, bound).await
             }
-            (Some(bound), questions) if questions.iter().all(|question| question.limit.is_local()) => {
+            (Some(bound), questions)
+                if questions.iter().all(|question| question.limit.is_local()) =>
+            {
                 self.wait_in_lines(questions, bound).await
             }
             (Some(bound), questions) => self.ask_again(questions, bound).await,
@@ -171,8 +213,15 @@ impl<C: Timer + 'static> LayerOptions<C> {
     }
 
     /// Keeps what limits in a dry run hold, and reports the refusal that they would have caused.
-    fn add_shadow(&self, verdict: &mut LayerDecision<C>, shadowed: LayerDecision<C>, parts: &Parts) {
-        let Some(refused) = shadowed.refused else { return verdict.holds.append(shadowed.holds) };
+    fn add_shadow(
+        &self,
+        verdict: &mut LayerDecision<C>,
+        shadowed: LayerDecision<C>,
+        parts: &Parts,
+    ) {
+        let Some(refused) = shadowed.refused else {
+            return verdict.holds.append(shadowed.holds);
+        };
         let refusal = self.refusal(&refused, parts);
         signals::refused_in_a_dry_run(&refusal);
         match &self.on_shadow {
@@ -184,11 +233,24 @@ impl<C: Timer + 'static> LayerOptions<C> {
     }
 
     pub(crate) fn refusal<'a>(&'a self, refused: &'a Refused, request: &'a Parts) -> Refusal<'a> {
-        let Refused { rule, reason, decision } = refused;
-        Refusal { reason: *reason, name: self.rules[*rule].name.as_str(), decision, request }
+        let Refused {
+            rule,
+            reason,
+            decision,
+        } = refused;
+        Refusal {
+            reason: *reason,
+            name: self.rules[*rule].name.as_str(),
+            decision,
+            request,
+        }
     }
 
-    async fn wait_in_line(&self, question: &LimitQuestion<'_, C>, bound: Duration) -> LayerDecision<C> {
+    async fn wait_in_line(
+        &self,
+        question: &LimitQuestion<'_, C>,
+        bound: Duration,
+    ) -> LayerDecision<C> {
         let LimitQuestion { key, cost, .. } = question;
         let waited = match &question.limit.0 {
             LimitKind::Keyed(limiter) => limiter.wait_for(key, *cost, bound).await,
@@ -199,18 +261,31 @@ impl<C: Timer + 'static> LayerOptions<C> {
         match waited {
             Ok(decision) => {
                 // The delay has already been waited out.
-                let decision = if decision.delay().is_zero() { *decision } else { undelayed(&decision) };
+                let decision = if decision.delay().is_zero() {
+                    *decision
+                } else {
+                    undelayed(&decision)
+                };
                 self.take(&mut verdict, question, decision, false);
             }
             Err(error) => {
-                self.take(&mut verdict, question, denied_within(error.decision(), bound), false);
+                self.take(
+                    &mut verdict,
+                    question,
+                    denied_within(error.decision(), bound),
+                    false,
+                );
             }
         }
         verdict
     }
 
     /// Waits for several limits of this process.
-    async fn wait_in_lines(&self, questions: &[LimitQuestion<'_, C>], bound: Duration) -> LayerDecision<C> {
+    async fn wait_in_lines(
+        &self,
+        questions: &[LimitQuestion<'_, C>],
+        bound: Duration,
+    ) -> LayerDecision<C> {
         let requests = requests(questions);
         let deadline = self.time.now().saturating_add(bound.into());
         let waited = wait_all(&requests, Some(deadline)).await;
@@ -226,7 +301,12 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 Some(all) => {
                     for (question, decision) in questions.iter().zip(all.decisions()) {
                         if decision.is_denied() || decision.delay() > bound {
-                            self.take(&mut verdict, question, denied_within(decision, bound), false);
+                            self.take(
+                                &mut verdict,
+                                question,
+                                denied_within(decision, bound),
+                                false,
+                            );
                         } else {
                             verdict.add(question, standing(question).unwrap_or(*decision));
                         }
@@ -251,14 +331,23 @@ impl<C: Timer + 'static> LayerOptions<C> {
         verdict.refuse(rule, Reason::Misconfigured, no_decision(0));
     }
 
-    async fn ask_again(&self, questions: &[LimitQuestion<'_, C>], bound: Duration) -> LayerDecision<C> {
+    async fn ask_again(
+        &self,
+        questions: &[LimitQuestion<'_, C>],
+        bound: Duration,
+    ) -> LayerDecision<C> {
         let deadline = self.time.now().saturating_add(bound.into());
         loop {
             let left = Duration::from(deadline.saturating_since(self.time.now()));
             let mut verdict = self.decide_all(questions).await;
             verdict.within(left);
-            let wait = verdict.refused.as_ref().and_then(|refused| refused.decision.retry_after());
-            let Some(wait) = wait.filter(|wait| *wait <= left && !wait.is_zero()) else { return verdict };
+            let wait = verdict
+                .refused
+                .as_ref()
+                .and_then(|refused| refused.decision.retry_after());
+            let Some(wait) = wait.filter(|wait| *wait <= left && !wait.is_zero()) else {
+                return verdict;
+            };
             drop(verdict);
             let until = self.time.now().saturating_add(wait.into());
             if until > deadline {
@@ -271,14 +360,19 @@ impl<C: Timer + 'static> LayerOptions<C> {
     }
 
     async fn decide_all(&self, questions: &[LimitQuestion<'_, C>]) -> LayerDecision<C> {
-        let locals = questions.iter().take_while(|question| question.limit.is_local()).count();
+        let locals = questions
+            .iter()
+            .take_while(|question| question.limit.is_local())
+            .count();
         let (local, far) = questions.split_at(locals);
         let mut verdict = LayerDecision::new();
         self.decide_local(&mut verdict, local, !far.is_empty());
         #[cfg(feature = "shared")]
         let far = {
-            let own =
-                far.iter().take_while(|question| matches!(question.limit.0, LimitKind::Shared(_))).count();
+            let own = far
+                .iter()
+                .take_while(|question| matches!(question.limit.0, LimitKind::Shared(_)))
+                .count();
             let (shared, own) = far.split_at(own);
             if verdict.refused.is_none() && !shared.is_empty() {
                 let next = self.decide_shared(shared).await;
@@ -290,7 +384,9 @@ impl<C: Timer + 'static> LayerOptions<C> {
             if verdict.refused.is_some() {
                 break;
             }
-            let LimitKind::Own(limit) = &question.limit.0 else { continue };
+            let LimitKind::Own(limit) = &question.limit.0 else {
+                continue;
+            };
             let decision = limit.decide(&question.key, question.cost).await;
             let mut next = LayerDecision::new();
             self.take(&mut next, question, decision, true);
@@ -299,8 +395,8 @@ impl<C: Timer + 'static> LayerOptions<C> {
         verdict
     }
 
-    /// Decides over the local limits in one atomic step. The verdict is filled in place: it is large, and nearly every request
-    /// comes this way.
+    /// Decides over the local limits in one atomic step. The verdict is filled in place: it is
+    /// large, and nearly every request comes this way.
     fn decide_local(
         &self,
         verdict: &mut LayerDecision<C>,
@@ -315,7 +411,12 @@ impl<C: Timer + 'static> LayerOptions<C> {
                     LimitKind::Unkeyed(limiter) => limiter.acquire(question.cost),
                     _ => return,
                 };
-                self.take(verdict, question, decision, may_return || !decision.delay().is_zero());
+                self.take(
+                    verdict,
+                    question,
+                    decision,
+                    may_return || !decision.delay().is_zero(),
+                );
             }
             several => self.decide_together(verdict, several, may_return),
         }
@@ -330,8 +431,11 @@ impl<C: Timer + 'static> LayerOptions<C> {
         match acquire_all(&requests(questions)) {
             Ok(all) => {
                 let allowed = all.is_allowed();
-                let may_return =
-                    may_return || all.decisions().iter().any(|decision| !decision.delay().is_zero());
+                let may_return = may_return
+                    || all
+                        .decisions()
+                        .iter()
+                        .any(|decision| !decision.delay().is_zero());
                 for (question, decision) in questions.iter().zip(all.decisions()) {
                     if allowed || decision.is_denied() {
                         self.take(verdict, question, *decision, may_return);
@@ -345,7 +449,8 @@ impl<C: Timer + 'static> LayerOptions<C> {
         }
     }
 
-    /// Takes in a limit's decision. `may_return` says whether a cost may have to be refunded, for example because a store denies.
+    /// Takes in a limit's decision. `may_return` says whether a cost may have to be refunded, for
+    /// example because a store denies.
     #[inline]
     pub(crate) fn take(
         &self,
@@ -359,8 +464,11 @@ impl<C: Timer + 'static> LayerOptions<C> {
             return verdict.refuse(question.rule, Reason::Limited, decision);
         }
         let rule = &self.rules[question.rule];
-        let in_flight =
-            rule.in_flight.of(&question.limit, matches!(question.limit, Cow::Borrowed(_)), &question.key);
+        let in_flight = rule.in_flight.of(
+            &question.limit,
+            matches!(question.limit, Cow::Borrowed(_)),
+            &question.key,
+        );
         // If no refund is possible, the cost is not recorded.
         if may_return || in_flight || !matches!(rule.settle, Settle::Before) {
             let settle = match &rule.settle {
@@ -375,7 +483,9 @@ impl<C: Timer + 'static> LayerOptions<C> {
 
 /// The requests to limits of this process.
 fn requests<'q, C: Timer>(questions: &'q [LimitQuestion<'_, C>]) -> SmallVec<[Request<'q, C>; 4]> {
-    let of = |LimitQuestion { limit, key, cost, .. }: &'q LimitQuestion<'_, C>| match &limit.0 {
+    let of = |LimitQuestion {
+                  limit, key, cost, ..
+              }: &'q LimitQuestion<'_, C>| match &limit.0 {
         LimitKind::Keyed(limiter) => Some(Request::keyed(limiter, key, *cost)),
         LimitKind::Unkeyed(limiter) => Some(Request::unkeyed(limiter, *cost)),
         _ => None,

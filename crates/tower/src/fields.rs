@@ -42,7 +42,11 @@ impl<C: Timer + 'static> LayerOptions<C> {
         }
         let mut states = FieldText::new();
         for decided in decided {
-            push_state(&mut states, self.rules[decided.rule].name.as_str(), &decided.decision);
+            push_state(
+                &mut states,
+                self.rules[decided.rule].name.as_str(),
+                &decided.decision,
+            );
         }
         let policy = match decided {
             [decided] => self.policy_text(decided),
@@ -54,11 +58,16 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 value(&policies)
             }
         };
-        let old = if self.old_headers { OldFields::new(decided).map(Box::new) } else { None };
+        let old = if self.old_headers {
+            OldFields::new(decided).map(Box::new)
+        } else {
+            None
+        };
         #[cfg(feature = "vendors")]
         let vendor = self.vendor.map(|vendor| {
-            let limits =
-                decided.iter().map(|decided| (self.rules[decided.rule].name.as_str(), &decided.decision));
+            let limits = decided
+                .iter()
+                .map(|decided| (self.rules[decided.rule].name.as_str(), &decided.decision));
             vendor.fields(limits, self.time.now())
         });
         Some(Fields {
@@ -90,7 +99,11 @@ impl Fields {
         #[cfg(feature = "vendors")]
         headers.extend(self.vendor);
         if let Some(old) = self.old {
-            let OldFields { limit, remaining, reset } = *old;
+            let OldFields {
+                limit,
+                remaining,
+                reset,
+            } = *old;
             headers.insert(LIMIT, limit.into());
             headers.insert(REMAINING, remaining.into());
             if let Some(reset) = reset {
@@ -108,12 +121,19 @@ impl OldFields {
             (decision.severity(), std::cmp::Reverse(decision.remaining()))
         });
         let HeaderDecision { decision, .. } = bound?;
-        let reset = (decision.reset_after_nanos() != u64::MAX).then(|| ceil_secs(decision.reset_after()));
-        Some(Self { limit: decision.limit(), remaining: decision.remaining(), reset })
+        let reset =
+            (decision.reset_after_nanos() != u64::MAX).then(|| ceil_secs(decision.reset_after()));
+        Some(Self {
+            limit: decision.limit(),
+            remaining: decision.remaining(),
+            reset,
+        })
     }
 }
 
 /// Adds `Retry-After` unless it is already set.
 pub(crate) fn write_retry_after(headers: &mut HeaderMap, wait: Duration) {
-    headers.entry(RETRY_AFTER).or_insert_with(|| ceil_secs(wait).into());
+    headers
+        .entry(RETRY_AFTER)
+        .or_insert_with(|| ceil_secs(wait).into());
 }

@@ -9,7 +9,8 @@ use std::{
 use http::Response;
 use pin_project_lite::pin_project;
 
-/// A layer's step after the inner service has responded. If it is dropped before, the request was cancelled.
+/// A layer's step after the inner service has responded. If it is dropped before, the request was
+/// cancelled.
 pub trait After<R, O>: Sized {
     /// The inner service has responded.
     fn finish(self, response: Response<R>) -> Response<O>;
@@ -19,7 +20,8 @@ pub trait After<R, O>: Sized {
 }
 
 pin_project! {
-    /// The future of a response from a layer of this crate. Dropping it gives back what the request holds.
+    /// The future of a response from a layer of this crate. Dropping it gives back what the request
+    /// holds.
     pub struct ResponseFuture<F, O, E, A> {
         #[pin]
         state: State<F, O, E, A>,
@@ -41,17 +43,32 @@ impl<F, O, E, A> ResponseFuture<F, O, E, A> {
     /// The inner service has already been called.
     #[inline]
     pub(crate) fn running(call: F, after: A) -> Self {
-        Self { state: State::Running { call, after: Some(after) } }
+        Self {
+            state: State::Running {
+                call,
+                after: Some(after),
+            },
+        }
     }
 
     /// The inner service is not called.
     pub(crate) fn answered(response: Response<O>) -> Self {
-        Self { state: State::Answered { response: Some(response) } }
+        Self {
+            state: State::Answered {
+                response: Some(response),
+            },
+        }
     }
 
     /// The inner service is called after a wait.
-    pub(crate) fn waiting(future: impl Future<Output = Result<Response<O>, E>> + Send + 'static) -> Self {
-        Self { state: State::Waiting { future: Box::pin(future) } }
+    pub(crate) fn waiting(
+        future: impl Future<Output = Result<Response<O>, E>> + Send + 'static,
+    ) -> Self {
+        Self {
+            state: State::Waiting {
+                future: Box::pin(future),
+            },
+        }
     }
 }
 

@@ -25,7 +25,8 @@ pub enum Tell {
     Never,
 }
 
-/// The name of a limit in headers: printable ASCII. Quotes, backslashes and all other characters become `_`.
+/// The name of a limit in headers: printable ASCII. Quotes, backslashes and all other characters
+/// become `_`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name(String);
 
@@ -34,7 +35,11 @@ impl Name {
     #[must_use]
     pub fn new(name: &str) -> Self {
         let taken = |c: char| (' '..='~').contains(&c) && c != '"' && c != '\\';
-        Self(name.chars().map(|c| if taken(c) { c } else { '_' }).collect())
+        Self(
+            name.chars()
+                .map(|c| if taken(c) { c } else { '_' })
+                .collect(),
+        )
     }
 
     /// The name as text.
@@ -66,11 +71,17 @@ impl PolicyText {
         let (quota, per) = quota(&policy);
         let mut text = FieldText::new();
         push_policy(&mut text, name, quota, per);
-        Self { version, policy, quota, text: value(&text) }
+        Self {
+            version,
+            policy,
+            quota,
+            text: value(&text),
+        }
     }
 }
 
-/// The text of the first policy, and the one that was formatted last. Reading the first one writes nothing.
+/// The text of the first policy, and the one that was formatted last. Reading the first one writes
+/// nothing.
 #[derive(Default)]
 pub(crate) struct LastText {
     first: OnceLock<PolicyText>,
@@ -86,7 +97,11 @@ impl LastText {
         limit: &Limit<C>,
     ) -> HeaderValue {
         // The versions of a limit that was chosen for one request are not the rule's.
-        let version = if decided.chosen.is_none() { limit.policy_version() } else { None };
+        let version = if decided.chosen.is_none() {
+            limit.policy_version()
+        } else {
+            None
+        };
         // A key with an override has another quota than its limit.
         let quota = decided.decision.limit();
         let is_current = |text: &&PolicyText| match version {
@@ -105,7 +120,8 @@ impl LastText {
             Some(text) if text.quota == quota => return text.text.clone(),
             Some(_) => {}
             None => {
-                // The policy is read after its version: if it changes in between, the text is formatted once more.
+                // The policy is read after its version: if it changes in between, the text is
+                // formatted once more.
                 let new = PolicyText::new(name, version, limit.policy());
                 let text = (new.quota == quota).then(|| new.text.clone());
                 if let Err(new) = self.first.set(new) {

@@ -1,7 +1,8 @@
 //! The header fields of the IETF draft `draft-ietf-httpapi-ratelimit-headers`, version 10.
 //!
-//! `RateLimit-Policy: "name";q=100;w=60` describes a limit. `RateLimit: "name";r=99;t=66` says how much the client has left,
-//! and in how many seconds the limit is full again. Both are lists, so one response can report several limits.
+//! `RateLimit-Policy: "name";q=100;w=60` describes a limit. `RateLimit: "name";r=99;t=66` says how
+//! much the client has left, and in how many seconds the limit is full again. Both are lists, so
+//! one response can report several limits.
 
 use std::{ops::Deref, time::Duration};
 
@@ -23,8 +24,8 @@ pub fn write_policy(text: &mut String, name: &str, quota: u64, per: Per) {
     write(text, |line| push_policy(line, name, quota, per));
 }
 
-/// Appends `"name";r=…;t=…` to the list in `text`, without `t` if the time is unknown. The name must not contain quotes or
-/// backslashes.
+/// Appends `"name";r=…;t=…` to the list in `text`, without `t` if the time is unknown. The name
+/// must not contain quotes or backslashes.
 pub fn write_state(text: &mut String, name: &str, decision: &Decision) {
     write(text, |line| push_state(line, name, decision));
 }
@@ -52,7 +53,11 @@ const SHORT: usize = 96;
 
 impl FieldText {
     pub(crate) const fn new() -> Self {
-        Self { short: [0; SHORT], used: 0, long: Vec::new() }
+        Self {
+            short: [0; SHORT],
+            used: 0,
+            long: Vec::new(),
+        }
     }
 
     #[inline]
@@ -86,7 +91,11 @@ impl Deref for FieldText {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        if self.long.is_empty() { &self.short[..self.used] } else { &self.long }
+        if self.long.is_empty() {
+            &self.short[..self.used]
+        } else {
+            &self.long
+        }
     }
 }
 
@@ -127,11 +136,12 @@ fn push_number(line: &mut FieldText, number: u64) {
 /// Rounds up to whole seconds, so that a client that waits this long has waited long enough.
 #[must_use]
 pub fn ceil_secs(span: Duration) -> u64 {
-    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
+    span.as_secs()
+        .saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
-/// The quota of a policy and its unit. For a bucket this is the burst and the time that refills it: the same as its quota if
-/// the burst equals the quota.
+/// The quota of a policy and its unit. For a bucket this is the burst and the time that refills it:
+/// the same as its quota if the burst equals the quota.
 #[must_use]
 pub fn quota(policy: &Policy) -> (u64, Per) {
     let limit = policy.limit();
@@ -139,7 +149,10 @@ pub fn quota(policy: &Policy) -> (u64, Per) {
     let bucket = |step: u64, parts: u64| {
         let ticks = u128::from(limit) * u128::from(step);
         let exact = ticks.is_multiple_of(u128::from(parts.max(1))) && limit > 0;
-        u64::try_from(ticks / u128::from(parts.max(1))).ok().filter(|_| exact).map_or(Per::Time, window)
+        u64::try_from(ticks / u128::from(parts.max(1)))
+            .ok()
+            .filter(|_| exact)
+            .map_or(Per::Time, window)
     };
     let per = match policy.parameters() {
         Parameters::FixedWindow { window: nanos, .. }
@@ -148,9 +161,8 @@ pub fn quota(policy: &Policy) -> (u64, Per) {
         // The span of a closed window is one nanosecond longer.
         Parameters::SlidingLog { lifetime, .. } if lifetime % 1_000 == 1 => window(lifetime - 1),
         Parameters::SlidingLog { lifetime, .. } => window(lifetime),
-        Parameters::TokenBucket { step, parts, .. } | Parameters::LeakyBucket { step, parts, .. } => {
-            bucket(step, parts)
-        }
+        Parameters::TokenBucket { step, parts, .. }
+        | Parameters::LeakyBucket { step, parts, .. } => bucket(step, parts),
         Parameters::Concurrency { .. } => Per::InFlight,
         _ => Per::Time,
     };

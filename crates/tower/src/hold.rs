@@ -16,7 +16,8 @@ use crate::{
     settle::Settle,
 };
 
-/// The units that a request has taken from one limit. Dropping it gives them back, unless it was [settled](Self::settle).
+/// The units that a request has taken from one limit. Dropping it gives them back, unless it was
+/// [settled](Self::settle).
 pub(crate) struct Hold<C: Timer + 'static> {
     limit: Limit<C>,
     key: SmallVec<[u8; 24]>,
@@ -39,10 +40,16 @@ impl<C: Timer + 'static> Hold<C> {
 
     #[cfg(feature = "shared")]
     pub(crate) fn of_permit(limit: Limit<C>, permit: Permit) -> Self {
-        Self { limit, key: SmallVec::new(), cost: 0, _permit: Some(permit) }
+        Self {
+            limit,
+            key: SmallVec::new(),
+            cost: 0,
+            _permit: Some(permit),
+        }
     }
 
-    /// Adjusts the charge to the final `cost`: refunds the difference, or charges it, whether it fits or not. `None` leaves it as it is.
+    /// Adjusts the charge to the final `cost`: refunds the difference, or charges it, whether it
+    /// fits or not. `None` leaves it as it is.
     fn settle(&mut self, cost: Option<u64>) {
         let before = std::mem::replace(&mut self.cost, 0);
         let Some(cost) = cost else { return };
@@ -80,7 +87,8 @@ fn give_back<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], cost: u64) {
         LimitKind::Shared(limit) => {
             let (limit, key) = (limit.clone(), key.to_owned());
             in_background(async move {
-                // A refund that fails (because the store is down) leaves the cost charged. The store's statistics count it.
+                // A refund that fails (because the store is down) leaves the cost charged. The
+                // store's statistics count it.
                 let _ = limit.refund(key, cost).await;
             });
         }
@@ -96,10 +104,11 @@ fn in_background(work: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-/// The units that a request has taken from all its limits. Dropped before the service is called, it gives all of them back;
-/// afterwards, those that are still due.
+/// The units that a request has taken from all its limits. Dropped before the service is called, it
+/// gives all of them back; afterwards, those that are still due.
 ///
-/// It is boxed: most requests hold nothing once their service is called, and those that do hold it until their body ends.
+/// It is boxed: most requests hold nothing once their service is called, and those that do hold it
+/// until their body ends.
 pub(crate) struct Holds<C: Timer + 'static>(Option<Box<HeldUnits<C>>>);
 
 struct HeldUnits<C: Timer + 'static> {
@@ -143,7 +152,11 @@ impl<C: Timer + 'static> Holds<C> {
     }
 
     pub(crate) fn append(&mut self, others: Self) {
-        for (hold, settle) in others.0.into_iter().flat_map(|mut others| std::mem::take(&mut others.all)) {
+        for (hold, settle) in others
+            .0
+            .into_iter()
+            .flat_map(|mut others| std::mem::take(&mut others.all))
+        {
             self.push(hold, settle);
         }
     }
@@ -169,15 +182,25 @@ impl<C: Timer + 'static> Holds<C> {
         let mut held = self.0?;
         held.bytes = Some(0);
         held.all.retain(|(hold, settle)| {
-            let Settle::Head(cost) = settle else { return true };
+            let Settle::Head(cost) = settle else {
+                return true;
+            };
             hold.settle(cost(head));
             false
         });
         #[cfg(feature = "json")]
-        if held.all.iter().any(|(_, settle)| matches!(settle, Settle::Json(..))) {
+        if held
+            .all
+            .iter()
+            .any(|(_, settle)| matches!(settle, Settle::Json(..)))
+        {
             held.usage = Usage::of(head);
         }
-        if held.all.is_empty() { None } else { Some(held) }
+        if held.all.is_empty() {
+            None
+        } else {
+            Some(held)
+        }
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
@@ -187,7 +210,11 @@ impl<C: Timer + 'static> Holds<C> {
 
 impl<C: Timer + 'static> AtEnd for HeldUnits<C> {
     fn data(&mut self, bytes: &[u8]) {
-        self.bytes = Some(self.bytes.unwrap_or_default().saturating_add(bytes.len() as u64));
+        self.bytes = Some(
+            self.bytes
+                .unwrap_or_default()
+                .saturating_add(bytes.len() as u64),
+        );
         #[cfg(feature = "json")]
         if let Some(usage) = &mut self.usage {
             usage.read(bytes, |value| learn(&mut self.all, value));
@@ -216,7 +243,9 @@ impl<C: Timer + 'static> Drop for HeldUnits<C> {
                 // Its drop gives the units back.
                 _ if !self.has_run => continue,
                 Settle::Back => continue,
-                Settle::Bytes(unit) => self.bytes.map(|bytes| bytes.div_ceil(u32::from(unit).into())),
+                Settle::Bytes(unit) => self
+                    .bytes
+                    .map(|bytes| bytes.div_ceil(u32::from(unit).into())),
                 #[cfg(feature = "json")]
                 Settle::Json(_, cost) => cost,
                 Settle::Bill(bill) => bill.and_then(|bill| bill.get()),

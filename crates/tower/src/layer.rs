@@ -1,6 +1,8 @@
 //! The layer and its options.
 
-use std::{fmt, marker::PhantomData, num::NonZeroU32, sync::Arc, sync::atomic::AtomicU64, time::Duration};
+use std::{
+    fmt, marker::PhantomData, num::NonZeroU32, sync::Arc, sync::atomic::AtomicU64, time::Duration,
+};
 
 use bytes::Bytes;
 use http::{Response, request, response};
@@ -22,10 +24,12 @@ use crate::{
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoKey {
-    /// Answers with 500 and logs the reason, at most once a minute: the service is not set up for this limit.
+    /// Answers with 500 and logs the reason, at most once a minute: the service is not set up for
+    /// this limit.
     #[default]
     Refuse,
-    /// All such requests share the empty key, so a client cannot bypass the limit by omitting the key.
+    /// All such requests share the empty key, so a client cannot bypass the limit by omitting the
+    /// key.
     Shared,
     /// Admits the request and does not count it.
     Admit,
@@ -93,8 +97,8 @@ pub(crate) struct LayerOptions<C> {
     pub(crate) logged: AtomicU64,
 }
 
-/// Options of a [`RateLimitLayer`]. Methods that refer to "this limit", such as [`name`](Self::name) and [`cost`](Self::cost),
-/// apply to the limit that was added last.
+/// Options of a [`RateLimitLayer`]. Methods that refer to "this limit", such as
+/// [`name`](Self::name) and [`cost`](Self::cost), apply to the limit that was added last.
 #[must_use = "a builder does nothing until `build`"]
 pub struct Builder<C = SystemClock>(LayerOptions<C>);
 
@@ -124,23 +128,30 @@ impl<C: Timer + 'static> Builder<C> {
         self
     }
 
-    /// Adds another limit. One decision covers all limits of a layer: all admit, or none is charged.
+    /// Adds another limit. One decision covers all limits of a layer: all admit, or none is
+    /// charged.
     ///
-    /// Limits of this process are decided in one atomic step, and so are the shared limits of one store. If a layer has both,
-    /// or limits of several stores, the limits of this process are decided first. If a store then denies, they are refunded.
+    /// Limits of this process are decided in one atomic step, and so are the shared limits of one
+    /// store. If a layer has both, or limits of several stores, the limits of this process are
+    /// decided first. If a store then denies, they are refunded.
     pub fn and(mut self, limit: impl IntoLimit<Clock = C>, key: impl KeySource + 'static) -> Self {
-        self.0.rules.push(LayerRule::new(LimitSource::Fixed(limit.into_limit()), key));
+        self.0
+            .rules
+            .push(LayerRule::new(LimitSource::Fixed(limit.into_limit()), key));
         self
     }
 
-    /// Adds a limit that is chosen for each request, such as the limit of a tenant's plan. `None` means that this rule does
-    /// not limit the request. The closure may read a table that changes while the service runs.
+    /// Adds a limit that is chosen for each request, such as the limit of a tenant's plan. `None`
+    /// means that this rule does not limit the request. The closure may read a table that changes
+    /// while the service runs.
     pub fn and_by(
         mut self,
         limit: impl Fn(&request::Parts) -> Option<Limit<C>> + Send + Sync + 'static,
         key: impl KeySource + 'static,
     ) -> Self {
-        self.0.rules.push(LayerRule::new(LimitSource::ByRequest(Box::new(limit)), key));
+        self.0
+            .rules
+            .push(LayerRule::new(LimitSource::ByRequest(Box::new(limit)), key));
         self
     }
 
@@ -149,15 +160,16 @@ impl<C: Timer + 'static> Builder<C> {
         self.this(|rule| rule.name = Name::new(name))
     }
 
-    /// The cost of a request for this limit (default: 1). A cost of 0 takes nothing; it is denied while more is in use than the
-    /// limit, after late charges.
+    /// The cost of a request for this limit (default: 1). A cost of 0 takes nothing; it is denied
+    /// while more is in use than the limit, after late charges.
     pub fn cost(self, cost: impl Fn(&request::Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.this(|rule| rule.cost = Some(Box::new(cost)))
     }
 
-    /// The head of the response, such as a header field, has the actual cost for this limit. The layer takes [`cost`](Self::cost)
-    /// before the call and then refunds the difference, or charges it even if it does not fit. If the closure returns `None`, or
-    /// the service fails without a response, the charge stays as it is.
+    /// The head of the response, such as a header field, has the actual cost for this limit. The
+    /// layer takes [`cost`](Self::cost) before the call and then refunds the difference, or charges
+    /// it even if it does not fit. If the closure returns `None`, or the service fails without a
+    /// response, the charge stays as it is.
     pub fn cost_from_response(
         self,
         cost: impl Fn(&response::Parts) -> Option<u64> + Send + Sync + 'static,
@@ -165,16 +177,19 @@ impl<C: Timer + 'static> Builder<C> {
         self.this(|rule| rule.settle = Settle::Head(Arc::new(cost)))
     }
 
-    /// The actual cost for this limit is one unit per `bytes` of the response's body, rounded up, counted until the body ends
-    /// or is dropped. Otherwise the same as [`cost_from_response`](Self::cost_from_response).
+    /// The actual cost for this limit is one unit per `bytes` of the response's body, rounded up,
+    /// counted until the body ends or is dropped. Otherwise the same as
+    /// [`cost_from_response`](Self::cost_from_response).
     pub fn cost_per_bytes(self, bytes: NonZeroU32) -> Self {
         self.this(|rule| rule.settle = Settle::Bytes(bytes))
     }
 
-    /// The text of the response has the actual cost for this limit, such as the tokens of a language model's answer: a JSON document, or
-    /// the data of a server-sent event. In a stream of events the last one for which the closure returns a cost counts. The
-    /// charge is settled when the body ends or is dropped, for example because the client has gone away. If no value had a cost until
-    /// then, or the body is compressed, of another type or has more than 1 MiB (a stream: in one event), the charge stays as it is.
+    /// The text of the response has the actual cost for this limit, such as the tokens of a
+    /// language model's answer: a JSON document, or the data of a server-sent event. In a stream of
+    /// events the last one for which the closure returns a cost counts. The charge is settled when
+    /// the body ends or is dropped, for example because the client has gone away. If no value had a
+    /// cost until then, or the body is compressed, of another type or has more than 1 MiB (a
+    /// stream: in one event), the charge stays as it is.
     ///
     /// ```
     /// # use tidegate_limiter::{KeyedLimiter, Policy};
@@ -194,8 +209,9 @@ impl<C: Timer + 'static> Builder<C> {
         self.this(|rule| rule.settle = Settle::Json(Arc::new(cost), None))
     }
 
-    /// The service says the actual cost for this limit: it writes it into the [`Bill`](crate::Bill) in the request's
-    /// extensions before the response's body ends. Otherwise the same as [`cost_from_response`](Self::cost_from_response).
+    /// The service says the actual cost for this limit: it writes it into the [`Bill`](crate::Bill)
+    /// in the request's extensions before the response's body ends. Otherwise the same as
+    /// [`cost_from_response`](Self::cost_from_response).
     pub fn billed(mut self) -> Self {
         self.0.is_billed = true;
         self.this(|rule| rule.settle = Settle::Bill(None))
@@ -206,27 +222,31 @@ impl<C: Timer + 'static> Builder<C> {
         self.this(|rule| rule.exempt = Some(keys))
     }
 
-    /// Runs this limit dry: requests are decided and charged, but never refused, and responses do not report it. It is decided
-    /// after the other limits, and only if they admit. [`on_shadow`](Self::on_shadow) receives the refusals that it would have
-    /// caused.
+    /// Runs this limit dry: requests are decided and charged, but never refused, and responses do
+    /// not report it. It is decided after the other limits, and only if they admit.
+    /// [`on_shadow`](Self::on_shadow) receives the refusals that it would have caused.
     pub fn shadow(self) -> Self {
         self.this(|rule| rule.shadow = true)
     }
 
     /// Exempts these requests from all limits of this layer. Their responses report no limits.
-    pub fn exempt(mut self, is_exempt: impl Fn(&request::Parts) -> bool + Send + Sync + 'static) -> Self {
+    pub fn exempt(
+        mut self,
+        is_exempt: impl Fn(&request::Parts) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.0.exempt = Some(Box::new(is_exempt));
         self
     }
 
-    /// Called for each request that a limit in a dry run would have refused (default: log at level debug).
+    /// Called for each request that a limit in a dry run would have refused (default: log at level
+    /// debug).
     pub fn on_shadow(mut self, hears: impl Fn(&Refusal<'_>) + Send + Sync + 'static) -> Self {
         self.0.on_shadow = Some(Box::new(hears));
         self
     }
 
-    /// Builds the response to a refused request (default: [`Refusal::usual`]). The layer adds the limits' headers, and
-    /// `Retry-After` unless the closure sets it.
+    /// Builds the response to a refused request (default: [`Refusal::usual`]). The layer adds the
+    /// limits' headers, and `Retry-After` unless the closure sets it.
     pub fn on_denial<B: Into<Bytes>>(
         mut self,
         answer: impl Fn(&Refusal<'_>) -> Response<B> + Send + Sync + 'static,
@@ -247,27 +267,28 @@ impl<C: Timer + 'static> Builder<C> {
         self
     }
 
-    /// Also sends the header fields of a provider of language models, for limits with such [names](Self::name): see
-    /// [`Vendor::fields`](crate::Vendor::fields).
+    /// Also sends the header fields of a provider of language models, for limits with such
+    /// [names](Self::name): see [`Vendor::fields`](crate::Vendor::fields).
     #[cfg(feature = "vendors")]
     pub fn vendor_headers(mut self, vendor: crate::Vendor) -> Self {
         self.0.vendor = Some(vendor);
         self
     }
 
-    /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds from now) for the limit
-    /// with the least left.
+    /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (in seconds
+    /// from now) for the limit with the least left.
     pub fn old_headers(mut self) -> Self {
         self.0.old_headers = true;
         self
     }
 
-    /// Waits up to `bound` for admission, without blocking a thread. A request that would have to wait longer is refused
-    /// immediately.
+    /// Waits up to `bound` for admission, without blocking a thread. A request that would have to
+    /// wait longer is refused immediately.
     ///
-    /// Without this option, a request waits only for the delay of a leaky bucket, and a denied request is refused immediately.
-    /// Requests wait for limits of this process in order, first come first served ([`wait_all`](tidegate_limiter::wait_all)). Shared
-    /// limits are asked again at the time when they expect to admit, and the first request to ask then gets the units.
+    /// Without this option, a request waits only for the delay of a leaky bucket, and a denied
+    /// request is refused immediately. Requests wait for limits of this process in order, first
+    /// come first served ([`wait_all`](tidegate_limiter::wait_all)). Shared limits are asked again
+    /// at the time when they expect to admit, and the first request to ask then gets the units.
     pub fn max_wait(mut self, bound: Duration) -> Self {
         self.0.max_wait = Some(bound);
         self
@@ -275,7 +296,10 @@ impl<C: Timer + 'static> Builder<C> {
 
     /// Builds the layer.
     pub fn build(self) -> RateLimitLayer<C> {
-        RateLimitLayer { options: Arc::new(self.0), bodies: PhantomData }
+        RateLimitLayer {
+            options: Arc::new(self.0),
+            bodies: PhantomData,
+        }
     }
 }
 
@@ -299,12 +323,14 @@ impl<C> fmt::Debug for Builder<C> {
 
 /// Limits a service. All services of a layer and its clones share the limits.
 ///
-/// A unit of a [`concurrency`](tidegate_limiter::Policy::concurrency) limit is given back when the response's body has been
-/// read or dropped, when the service fails, or when the request is dropped. Units of other limits are spent once the service
-/// is called. A request that is dropped before that, for example while it waits for its delay, refunds them. A request that is
-/// dropped while the store decides may stay charged, except for permits of a single shared limit.
+/// A unit of a [`concurrency`](tidegate_limiter::Policy::concurrency) limit is given back when the
+/// response's body has been read or dropped, when the service fails, or when the request is
+/// dropped. Units of other limits are spent once the service is called. A request that is dropped
+/// before that, for example while it waits for its delay, refunds them. A request that is dropped
+/// while the store decides may stay charged, except for permits of a single shared limit.
 ///
-/// The response's body is a [`Body`](crate::Body), unless the layer is for services of the [same body](Self::same_body).
+/// The response's body is a [`Body`](crate::Body), unless the layer is for services of the [same
+/// body](Self::same_body).
 pub struct RateLimitLayer<C = SystemClock, K = Wrapped> {
     options: Arc<LayerOptions<C>>,
     bodies: PhantomData<fn() -> K>,
@@ -322,9 +348,10 @@ impl<C: Timer + 'static> RateLimitLayer<C> {
         Builder::new(limit.into_limit(), key)
     }
 
-    /// The same layer for services whose body type can hold any body: axum's `Body` (feature `axum`) and tonic's (feature `grpc`).
-    /// Its responses keep that type. Axum and tonic put a body of another type into a box of theirs, which costs each
-    /// request an allocation; this layer needs a box only for requests that hold something until their body ends.
+    /// The same layer for services whose body type can hold any body: axum's `Body` (feature
+    /// `axum`) and tonic's (feature `grpc`). Its responses keep that type. Axum and tonic put a
+    /// body of another type into a box of theirs, which costs each request an allocation; this
+    /// layer needs a box only for requests that hold something until their body ends.
     ///
     /// ```
     /// # #[cfg(feature = "axum")]
@@ -342,7 +369,10 @@ impl<C: Timer + 'static> RateLimitLayer<C> {
     /// ```
     #[must_use]
     pub fn same_body(self) -> RateLimitLayer<C, Same> {
-        RateLimitLayer { options: self.options, bodies: PhantomData }
+        RateLimitLayer {
+            options: self.options,
+            bodies: PhantomData,
+        }
     }
 }
 
@@ -355,13 +385,18 @@ impl<C> RateLimitLayer<C> {
 
 impl<C, K> Clone for RateLimitLayer<C, K> {
     fn clone(&self) -> Self {
-        Self { options: Arc::clone(&self.options), bodies: PhantomData }
+        Self {
+            options: Arc::clone(&self.options),
+            bodies: PhantomData,
+        }
     }
 }
 
 impl<C, K> fmt::Debug for RateLimitLayer<C, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RateLimitLayer").field(&self.options).finish()
+        f.debug_tuple("RateLimitLayer")
+            .field(&self.options)
+            .finish()
     }
 }
 
@@ -373,7 +408,13 @@ impl<S, C, K> Layer<S> for RateLimitLayer<C, K> {
     }
 }
 
-/// The decision to report where a request is refused without one: `limit` is 0 if the limit is unknown.
+/// The decision to report where a request is refused without one: `limit` is 0 if the limit is
+/// unknown.
 pub(crate) fn no_decision(limit: u64) -> Decision {
-    Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: u64::MAX })
+    Decision::deny_for_good(Standing {
+        limit,
+        room: 0,
+        unit: 1,
+        reset_after: u64::MAX,
+    })
 }

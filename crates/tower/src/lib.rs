@@ -1,4 +1,5 @@
-//! Tidegate's limits as [tower](https://docs.rs/tower) middleware, for axum, tonic, hyper and their clients.
+//! Tidegate's limits as [tower](https://docs.rs/tower) middleware, for axum, tonic, hyper and their
+//! clients.
 //!
 //! ```
 //! use http::{Request, Response};
@@ -55,32 +56,40 @@
 //!
 //! # Costs that are known later
 //!
-//! [`Builder::cost`] is taken before the call. [`Builder::cost_from_response`], [`Builder::cost_per_bytes`],
-//! `Builder::cost_from_json` (feature `json`: a document or a stream has the cost, such as the tokens of a language model's answer) and
-//! [`Builder::billed`] (for costs that only the service knows) refund or charge the difference afterwards, even if it does not fit. Units above the limit are debt: requests are denied until time has
-//! repaid it, also those with a cost of 0. So a cost of 0 before the call admits while no more is in use than the limit.
+//! [`Builder::cost`] is taken before the call. [`Builder::cost_from_response`],
+//! [`Builder::cost_per_bytes`], `Builder::cost_from_json` (feature `json`: a document or a stream
+//! has the cost, such as the tokens of a language model's answer) and [`Builder::billed`] (for
+//! costs that only the service knows) refund or charge the difference afterwards, even if it does
+//! not fit. Units above the limit are debt: requests are denied until time has repaid it, also
+//! those with a cost of 0. So a cost of 0 before the call admits while no more is in use than the
+//! limit.
 //!
 //! # Responses
 //!
-//! * A denied request gets 429 with a problem document, or `RESOURCE_EXHAUSTED` with `RetryInfo`. `Retry-After`, in whole
-//!   seconds rounded up, is set if the wait is known. [`Builder::on_denial`] replaces the response.
-//! * `RateLimit-Policy` and `RateLimit` report the state of each limit (see [`headers`]); [`Builder::old_headers`] adds
-//!   `X-RateLimit-Limit` and its siblings, and `Builder::vendor_headers` (feature `vendors`) those of a provider of language models. [`Builder::tell`] selects which responses have these headers.
+//! * A denied request gets 429 with a problem document, or `RESOURCE_EXHAUSTED` with `RetryInfo`.
+//!   `Retry-After`, in whole seconds rounded up, is set if the wait is known.
+//!   [`Builder::on_denial`] replaces the response.
+//! * `RateLimit-Policy` and `RateLimit` report the state of each limit (see [`headers`]);
+//!   [`Builder::old_headers`] adds `X-RateLimit-Limit` and its siblings, and
+//!   `Builder::vendor_headers` (feature `vendors`) those of a provider of language models.
+//!   [`Builder::tell`] selects which responses have these headers.
 //! * A request without a key gets 500, and the log says why and what to do; see [`NoKey`].
-//! * If the store is down, a shared limit acts as its `on_error` says. If it fails closed, the response is 503.
+//! * If the store is down, a shared limit acts as its `on_error` says. If it fails closed, the
+//!   response is 503.
 //!
 //! # Events and counters
 //!
-//! The feature `events` makes each refused request a `tracing` event (level `debug`, target `tidegate_tower`). The feature `metrics`
-//! counts them through the `metrics` facade as `tidegate_tower_refused_total{limit,reason}`, and those of a dry run as
-//! `tidegate_tower_dry_run_refused_total`; a refusal then allocates for its labels. Neither costs anything when it is off, or for a
-//! request that is admitted.
+//! The feature `events` makes each refused request a `tracing` event (level `debug`, target
+//! `tidegate_tower`). The feature `metrics` counts them through the `metrics` facade as
+//! `tidegate_tower_refused_total{limit,reason}`, and those of a dry run as
+//! `tidegate_tower_dry_run_refused_total`; a refusal then allocates for its labels. Neither costs
+//! anything when it is off, or for a request that is admitted.
 //!
 //! # Changes at run time
 //!
-//! You can change a limiter's policy and its overrides for single keys, the limit that [`Builder::and_by`] chooses for each
-//! request, a [`key::KeyList`] of exempt keys, and a gate's rules. Use [`Builder::shadow`] to try a limit before you enforce
-//! it.
+//! You can change a limiter's policy and its overrides for single keys, the limit that
+//! [`Builder::and_by`] chooses for each request, a [`key::KeyList`] of exempt keys, and a gate's
+//! rules. Use [`Builder::shadow`] to try a limit before you enforce it.
 
 mod answer;
 mod bill;

@@ -9,8 +9,8 @@ use tidegate_redis::SharedLimit;
 
 use crate::time::Time;
 
-/// A limit of a layer: a [`KeyedLimiter`], a [`Limiter`] for all requests together, a `SharedLimit` (feature `shared`), or a
-/// [custom limit](Self::own). Cheap to clone; clones share the limit.
+/// A limit of a layer: a [`KeyedLimiter`], a [`Limiter`] for all requests together, a `SharedLimit`
+/// (feature `shared`), or a [custom limit](Self::own). Cheap to clone; clones share the limit.
 pub struct Limit<C = SystemClock>(pub(crate) LimitKind<C>);
 
 pub(crate) enum LimitKind<C> {
@@ -23,12 +23,20 @@ pub(crate) enum LimitKind<C> {
 
 /// A [`KeyedLimit`] as a trait object.
 pub(crate) trait CustomLimit: Send + Sync {
-    fn decide<'a>(&'a self, key: &'a [u8], cost: u64) -> Pin<Box<dyn Future<Output = Decision> + Send + 'a>>;
+    fn decide<'a>(
+        &'a self,
+        key: &'a [u8],
+        cost: u64,
+    ) -> Pin<Box<dyn Future<Output = Decision> + Send + 'a>>;
     fn policy(&self) -> Policy;
 }
 
 impl<L: KeyedLimit> CustomLimit for L {
-    fn decide<'a>(&'a self, key: &'a [u8], cost: u64) -> Pin<Box<dyn Future<Output = Decision> + Send + 'a>> {
+    fn decide<'a>(
+        &'a self,
+        key: &'a [u8],
+        cost: u64,
+    ) -> Pin<Box<dyn Future<Output = Decision> + Send + 'a>> {
         Box::pin(KeyedLimit::decide(self, key, cost))
     }
 
@@ -38,8 +46,8 @@ impl<L: KeyedLimit> CustomLimit for L {
 }
 
 impl Limit {
-    /// A custom limit. It cannot refund: its units stay taken even if another limit of the same layer denies. It is therefore
-    /// decided last.
+    /// A custom limit. It cannot refund: its units stay taken even if another limit of the same
+    /// layer denies. It is therefore decided last.
     pub fn own(limit: impl KeyedLimit + 'static) -> Self {
         Self(LimitKind::Own(Arc::new(limit)))
     }

@@ -62,12 +62,26 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 None => return Ok(None),
             },
         };
-        if rule.exempt.as_ref().is_some_and(|exempt| exempt.contains(&key)) {
+        if rule
+            .exempt
+            .as_ref()
+            .is_some_and(|exempt| exempt.contains(&key))
+        {
             return Ok(None);
         }
         let cost = rule.cost.as_ref().map_or(1, |cost| cost(parts));
-        let bill = if matches!(rule.settle, Settle::Bill(_)) { parts.extensions.get() } else { None };
-        Ok(Some(LimitQuestion { rule: at, limit, key, cost, bill }))
+        let bill = if matches!(rule.settle, Settle::Bill(_)) {
+            parts.extensions.get()
+        } else {
+            None
+        };
+        Ok(Some(LimitQuestion {
+            rule: at,
+            limit,
+            key,
+            cost,
+            bill,
+        }))
     }
 
     /// The key that a request without a key counts for, or `None` if it is not counted.
@@ -95,21 +109,35 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 (Reason::NoKey, no_decision(0))
             }
         };
-        Err(Box::new(Refused { rule: at, reason, decision }))
+        Err(Box::new(Refused {
+            rule: at,
+            reason,
+            decision,
+        }))
     }
 
     pub(crate) fn is_exempt(&self, parts: &Parts) -> bool {
-        self.exempt.as_ref().is_some_and(|is_exempt| is_exempt(parts))
+        self.exempt
+            .as_ref()
+            .is_some_and(|is_exempt| is_exempt(parts))
     }
 
     /// The questions of a request: none if no limit applies to it.
-    pub(crate) fn questions<'r>(&'r self, parts: &'r Parts) -> Result<LayerQuestions<'r, C>, Box<Refused>> {
-        let mut asked = LayerQuestions { questions: SmallVec::new(), shadows: SmallVec::new() };
+    pub(crate) fn questions<'r>(
+        &'r self,
+        parts: &'r Parts,
+    ) -> Result<LayerQuestions<'r, C>, Box<Refused>> {
+        let mut asked = LayerQuestions {
+            questions: SmallVec::new(),
+            shadows: SmallVec::new(),
+        };
         if self.is_exempt(parts) {
             return Ok(asked);
         }
         for (at, rule) in self.rules.iter().enumerate() {
-            let Some(question) = self.question(at, rule, parts)? else { continue };
+            let Some(question) = self.question(at, rule, parts)? else {
+                continue;
+            };
             if rule.shadow {
                 asked.shadows.push(question);
             } else {
@@ -117,12 +145,14 @@ impl<C: Timer + 'static> LayerOptions<C> {
             }
         }
         if asked.questions.len() > 1 {
-            asked.questions.sort_by_key(|question| match question.limit.0 {
-                LimitKind::Keyed(_) | LimitKind::Unkeyed(_) => 0,
-                #[cfg(feature = "shared")]
-                LimitKind::Shared(_) => 1,
-                LimitKind::Own(_) => 2,
-            });
+            asked
+                .questions
+                .sort_by_key(|question| match question.limit.0 {
+                    LimitKind::Keyed(_) | LimitKind::Unkeyed(_) => 0,
+                    #[cfg(feature = "shared")]
+                    LimitKind::Shared(_) => 1,
+                    LimitKind::Own(_) => 2,
+                });
         }
         Ok(asked)
     }

@@ -34,7 +34,11 @@ pub struct RateLimit<S, C = SystemClock, K = Wrapped> {
 
 impl<S, C, K> RateLimit<S, C, K> {
     pub(crate) fn new(inner: S, options: Arc<LayerOptions<C>>) -> Self {
-        Self { inner, options, bodies: PhantomData }
+        Self {
+            inner,
+            options,
+            bodies: PhantomData,
+        }
     }
 }
 
@@ -46,7 +50,10 @@ impl<S: Clone, C, K> Clone for RateLimit<S, C, K> {
 
 impl<S: fmt::Debug, C, K> fmt::Debug for RateLimit<S, C, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimit").field("inner", &self.inner).field("options", &self.options).finish()
+        f.debug_struct("RateLimit")
+            .field("inner", &self.inner)
+            .field("options", &self.options)
+            .finish()
     }
 }
 
@@ -81,7 +88,10 @@ where
         }
         if is_decided && verdict.delay().is_zero() {
             let admitted = Admitted::new(options, &mut verdict);
-            return ResponseFuture::running(self.inner.call(Request::from_parts(parts, body)), admitted);
+            return ResponseFuture::running(
+                self.inner.call(Request::from_parts(parts, body)),
+                admitted,
+            );
         }
         // The instance that was polled ready must be called, so its clone takes its place.
         let clone = self.inner.clone();
@@ -116,9 +126,11 @@ where
     finish(admitted, inner.call(Request::from_parts(parts, body)).await)
 }
 
-/// An admitted request. If it is dropped before the inner service has responded, it gives back what it holds.
+/// An admitted request. If it is dropped before the inner service has responded, it gives back what
+/// it holds.
 ///
-/// It is part of the response's future, so it is small: the header fields are written before the call.
+/// It is part of the response's future, so it is small: the header fields are written before the
+/// call.
 pub struct Admitted<C: Timer + 'static> {
     fields: Option<Fields>,
     holds: Holds<C>,
@@ -127,8 +139,15 @@ pub struct Admitted<C: Timer + 'static> {
 impl<C: Timer + 'static> Admitted<C> {
     #[inline]
     fn new(options: &LayerOptions<C>, verdict: &mut LayerDecision<C>) -> Self {
-        let fields = if options.tell == Tell::Always { options.fields(&verdict.decisions) } else { None };
-        Self { fields, ..Self::quiet(verdict) }
+        let fields = if options.tell == Tell::Always {
+            options.fields(&verdict.decisions)
+        } else {
+            None
+        };
+        Self {
+            fields,
+            ..Self::quiet(verdict)
+        }
     }
 
     /// An admitted request whose response reports no limits. Its service is called next.
@@ -136,7 +155,10 @@ impl<C: Timer + 'static> Admitted<C> {
     pub(crate) fn quiet(verdict: &mut LayerDecision<C>) -> Self {
         let mut holds = verdict.holds.take();
         holds.run();
-        Self { fields: None, holds }
+        Self {
+            fields: None,
+            holds,
+        }
     }
 }
 
@@ -161,13 +183,17 @@ impl<C: Timer + 'static> LayerOptions<C> {
     pub(crate) async fn wait_out(&self, verdict: &LayerDecision<C>) {
         let delay = verdict.delay();
         if !delay.is_zero() {
-            self.time.sleep_until(self.time.now().saturating_add(delay.into())).await;
+            self.time
+                .sleep_until(self.time.now().saturating_add(delay.into()))
+                .await;
         }
     }
 
     #[cold]
     fn refuse<R, O: OutOf<R>>(&self, parts: &Parts, verdict: &LayerDecision<C>) -> Response<O> {
-        let Some(refused) = &verdict.refused else { return Response::new(O::of_text(Bytes::new())) };
+        let Some(refused) = &verdict.refused else {
+            return Response::new(O::of_text(Bytes::new()));
+        };
         let refusal = self.refusal(refused, parts);
         signals::refused(&refusal);
         let response = match &self.answers {

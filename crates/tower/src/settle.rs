@@ -12,7 +12,8 @@ type ToldCost = Arc<dyn Fn(&Parts) -> Option<u64> + Send + Sync>;
 #[cfg(feature = "json")]
 type UsedCost = Arc<dyn Fn(&serde_json::Value) -> Option<u64> + Send + Sync>;
 
-/// When the final cost of a request is known, and what is then given back: of a rule, and of each request that holds its units.
+/// When the final cost of a request is known, and what is then given back: of a rule, and of each
+/// request that holds its units.
 #[derive(Clone)]
 pub(crate) enum Settle {
     /// Known before the call. Nothing is given back, unless the service was never called.

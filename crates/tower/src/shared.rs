@@ -15,19 +15,26 @@ use crate::{
 };
 
 impl<C: Timer + 'static> LayerOptions<C> {
-    /// Decides over shared limits: the limits of one store in one step, and the stores one after another.
-    pub(crate) async fn decide_shared(&self, questions: &[LimitQuestion<'_, C>]) -> LayerDecision<C> {
+    /// Decides over shared limits: the limits of one store in one step, and the stores one after
+    /// another.
+    pub(crate) async fn decide_shared(
+        &self,
+        questions: &[LimitQuestion<'_, C>],
+    ) -> LayerDecision<C> {
         let shared = |question: &LimitQuestion<'_, C>| match &question.limit.0 {
             LimitKind::Shared(limit) => Some(limit.clone()),
             _ => None,
         };
         let mut verdict = LayerDecision::new();
-        let mut left: Vec<(SharedLimit, &LimitQuestion<'_, C>)> =
-            questions.iter().filter_map(|question| Some((shared(question)?, question))).collect();
+        let mut left: Vec<(SharedLimit, &LimitQuestion<'_, C>)> = questions
+            .iter()
+            .filter_map(|question| Some((shared(question)?, question)))
+            .collect();
         while let Some((first, _)) = left.first() {
             let store = first.store().clone();
-            let (together, others): (Vec<_>, Vec<_>) =
-                left.into_iter().partition(|(limit, _)| limit.store().is_same(&store));
+            let (together, others): (Vec<_>, Vec<_>) = left
+                .into_iter()
+                .partition(|(limit, _)| limit.store().is_same(&store));
             left = others;
             let next = match &together[..] {
                 [(limit, question)] => self.decide_one(limit, question).await,
@@ -41,15 +48,24 @@ impl<C: Timer + 'static> LayerOptions<C> {
         verdict
     }
 
-    async fn decide_one(&self, limit: &SharedLimit, question: &LimitQuestion<'_, C>) -> LayerDecision<C> {
+    async fn decide_one(
+        &self,
+        limit: &SharedLimit,
+        question: &LimitQuestion<'_, C>,
+    ) -> LayerDecision<C> {
         let mut verdict = LayerDecision::new();
         if !is_in_flight(limit.policy()) {
             let answer = limit.acquire(&question.key, question.cost).await;
             self.take_shared(&mut verdict, question, &answer);
             return verdict;
         }
-        // A separate task asks the store: if this request is dropped before the answer, the task drops the permit when it arrives.
-        let (asked, key, cost) = (limit.clone(), question.key.clone().into_owned(), question.cost);
+        // A separate task asks the store: if this request is dropped before the answer, the task
+        // drops the permit when it arrives.
+        let (asked, key, cost) = (
+            limit.clone(),
+            question.key.clone().into_owned(),
+            question.cost,
+        );
         match tokio::spawn(async move { asked.permit(&key, cost).await }).await {
             Ok(Ok(permit)) => {
                 let answer = permit.decision();
@@ -72,17 +88,28 @@ impl<C: Timer + 'static> LayerOptions<C> {
         together: &[(SharedLimit, &LimitQuestion<'_, C>)],
     ) -> LayerDecision<C> {
         let part = |(limit, question): &'_ (SharedLimit, &'_ LimitQuestion<'_, C>)| {
-            (limit.clone(), question.key.clone().into_owned(), question.cost)
+            (
+                limit.clone(),
+                question.key.clone().into_owned(),
+                question.cost,
+            )
         };
         let owned: Vec<_> = together.iter().map(part).collect();
-        let parts: Vec<Part<'_>> =
-            owned.iter().map(|(limit, key, cost)| Part { limit, key, cost: *cost }).collect();
+        let parts: Vec<Part<'_>> = owned
+            .iter()
+            .map(|(limit, key, cost)| Part {
+                limit,
+                key,
+                cost: *cost,
+            })
+            .collect();
         let mut verdict = LayerDecision::new();
         match store.acquire_all(&parts).await {
             Ok(answers) => {
                 let allowed = answers.iter().all(SharedDecision::is_allowed);
                 for ((_, question), answer) in together.iter().zip(&answers) {
-                    // If another limit denied, the state of the limits that would have admitted is unknown.
+                    // If another limit denied, the state of the limits that would have admitted is
+                    // unknown.
                     if allowed || answer.is_denied() {
                         self.take_shared(&mut verdict, question, answer);
                     }
@@ -104,7 +131,9 @@ impl<C: Timer + 'static> LayerOptions<C> {
         answer: &SharedDecision,
     ) {
         match (&answer.source, answer.is_denied()) {
-            (Source::Failed(_), true) => verdict.refuse(question.rule, Reason::StoreFailed, answer.decision),
+            (Source::Failed(_), true) => {
+                verdict.refuse(question.rule, Reason::StoreFailed, answer.decision)
+            }
             // Nothing was taken, and the state of the limit is unknown.
             (Source::Failed(_), false) => {}
             _ => self.take(verdict, question, answer.decision, true),

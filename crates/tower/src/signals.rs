@@ -1,6 +1,7 @@
-//! A layer's refusals as `tracing` events (feature `events`) and counters of the `metrics` facade (feature `metrics`). Without the
-//! features these functions are empty. They are here and not in the limiter: a layer's limits have names, and a program that asks a
-//! limiter itself holds the decision in its hands.
+//! A layer's refusals as `tracing` events (feature `events`) and counters of the `metrics` facade
+//! (feature `metrics`). Without the features these functions are empty. They are here and not in
+//! the limiter: a layer's limits have names, and a program that asks a limiter itself holds the
+//! decision in its hands.
 
 use crate::Refusal;
 
@@ -24,7 +25,10 @@ pub(crate) fn refused(refusal: &Refusal<'_>) {
 }
 
 /// A request was admitted that a limit in a dry run would have refused.
-#[cfg_attr(not(feature = "metrics"), allow(unused_variables, reason = "used with a feature only"))]
+#[cfg_attr(
+    not(feature = "metrics"),
+    allow(unused_variables, reason = "used with a feature only")
+)]
 #[inline]
 pub(crate) fn refused_in_a_dry_run(refusal: &Refusal<'_>) {
     #[cfg(feature = "metrics")]

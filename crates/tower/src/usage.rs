@@ -30,8 +30,14 @@ impl Usage {
         let kind = kind.split(';').next().unwrap_or_default().trim();
         let is_stream = kind.eq_ignore_ascii_case("text/event-stream");
         let is_json = kind.eq_ignore_ascii_case("application/json") || kind.ends_with("+json");
-        let is_plain = head.headers.get(CONTENT_ENCODING).is_none_or(|coding| coding == "identity");
-        (is_plain && (is_stream || is_json)).then(|| Self { is_stream, ..Self::default() })
+        let is_plain = head
+            .headers
+            .get(CONTENT_ENCODING)
+            .is_none_or(|coding| coding == "identity");
+        (is_plain && (is_stream || is_json)).then(|| Self {
+            is_stream,
+            ..Self::default()
+        })
     }
 
     /// Reads a part of the body, and passes on each event of a stream that is complete.

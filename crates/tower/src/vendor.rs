@@ -11,11 +11,12 @@ use crate::headers::ceil_secs;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Vendor {
-    /// `x-ratelimit-limit-requests`, `x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests` (a time such as `6m0s` until the limit
-    /// is full again), and the same for `tokens`.
+    /// `x-ratelimit-limit-requests`, `x-ratelimit-remaining-requests`, `x-ratelimit-reset-requests`
+    /// (a time such as `6m0s` until the limit is full again), and the same for `tokens`.
     OpenAi,
-    /// `anthropic-ratelimit-requests-limit`, `-remaining` and `-reset` (the time of day, as in RFC 3339, when the limit is full again),
-    /// and the same for `tokens`, `input-tokens` and `output-tokens`.
+    /// `anthropic-ratelimit-requests-limit`, `-remaining` and `-reset` (the time of day, as in RFC
+    /// 3339, when the limit is full again), and the same for `tokens`, `input-tokens` and
+    /// `output-tokens`.
     Anthropic,
 }
 
@@ -45,9 +46,10 @@ impl Vendor {
         }
     }
 
-    /// The fields for these limits at a time since 1970. A limit is reported under the kind that its name is, or with which its name
-    /// ends after `-`, `_` or `.`: `tokens` and `per-user.tokens` are tokens. If several limits have one kind, the one with the
-    /// least left is reported. Limits with other names are not.
+    /// The fields for these limits at a time since 1970. A limit is reported under the kind that
+    /// its name is, or with which its name ends after `-`, `_` or `.`: `tokens` and
+    /// `per-user.tokens` are tokens. If several limits have one kind, the one with the least left
+    /// is reported. Limits with other names are not.
     #[must_use]
     pub fn fields<'a>(
         self,
@@ -57,7 +59,8 @@ impl Vendor {
         let mut bound: [Option<&Decision>; 4] = [None; 4];
         for (name, decision) in limits {
             let is_of = |kind: &&str| {
-                name.strip_suffix(kind).is_some_and(|rest| rest.is_empty() || rest.ends_with(['-', '_', '.']))
+                name.strip_suffix(kind)
+                    .is_some_and(|rest| rest.is_empty() || rest.ends_with(['-', '_', '.']))
             };
             if let Some(at) = self.kinds().iter().position(is_of)
                 && bound[at].is_none_or(|before| decision.remaining() < before.remaining())

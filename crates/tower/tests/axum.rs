@@ -34,7 +34,9 @@ async fn serve(app: Router) -> SocketAddr {
 /// The full response to a GET.
 async fn get_from(address: SocketAddr, from: &str, path: &str) -> String {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
-    socket.bind(SocketAddr::new(from.parse().unwrap(), 0)).unwrap();
+    socket
+        .bind(SocketAddr::new(from.parse().unwrap(), 0))
+        .unwrap();
     let mut stream: TcpStream = socket.connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -70,7 +72,10 @@ async fn without_connect_info_a_request_has_no_peer_key() {
     assert_eq!(refused.status(), 500);
     let text = refused.into_body().collect().await.unwrap().to_bytes();
     let text = String::from_utf8(text.to_vec()).unwrap();
-    assert!(text.contains("could not determine the key of this request"), "{text}");
+    assert!(
+        text.contains("could not determine the key of this request"),
+        "{text}"
+    );
     // Axum's tests set the peer address in this way.
     let peer: SocketAddr = "192.0.2.7:80".parse().unwrap();
     assert_eq!(ask(app.layer(MockConnectInfo(peer))).await.status(), 200);
@@ -79,17 +84,25 @@ async fn without_connect_info_a_request_has_no_peer_key() {
 #[tokio::test]
 async fn permits_of_a_server_end_with_its_responses() {
     let seats = Limiter::new(Policy::concurrency(2));
-    let app = Router::new().route("/", get(async || "hello")).route("/none", get(async || ()));
+    let app = Router::new()
+        .route("/", get(async || "hello"))
+        .route("/none", get(async || ()));
     let address = serve(app.layer(RateLimitLayer::new(seats, Fixed::new("")))).await;
     for path in ["/", "/none", "/", "/lost", "/none", "/"] {
         let answer = get_from(address, "127.0.0.1", path).await;
-        assert_eq!(status(&answer), if path == "/lost" { "404" } else { "200" }, "{path}");
+        assert_eq!(
+            status(&answer),
+            if path == "/lost" { "404" } else { "200" },
+            "{path}"
+        );
     }
 }
 
 /// The body in frames of one byte, so that it has no length.
 fn streamed(text: &'static str) -> Body {
-    let frames = text.chars().map(|letter| Ok::<_, Infallible>(Bytes::from(letter.to_string())));
+    let frames = text
+        .chars()
+        .map(|letter| Ok::<_, Infallible>(Bytes::from(letter.to_string())));
     Body::from_stream(futures::stream::iter(frames))
 }
 
@@ -97,15 +110,26 @@ fn streamed(text: &'static str) -> Body {
 async fn a_layer_of_the_same_body_passes_bodies_on_refuses_and_gives_permits_back() {
     let seats = Arc::new(Limiter::new(Policy::concurrency(1)));
     let layer = RateLimitLayer::new(Arc::clone(&seats), Fixed::new("")).same_body();
-    let hello = service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(streamed("abc"))));
+    let hello =
+        service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(streamed("abc"))));
     let service = layer.layer(hello);
-    let ask = async || -> Response<Body> { service.clone().oneshot(Request::new(())).await.unwrap() };
-    assert_eq!(ask().await.into_body().collect().await.unwrap().to_bytes(), "abc");
+    let ask =
+        async || -> Response<Body> { service.clone().oneshot(Request::new(())).await.unwrap() };
+    assert_eq!(
+        ask().await.into_body().collect().await.unwrap().to_bytes(),
+        "abc"
+    );
     // A body that is dropped in its middle gives the permit back, and not before.
     let mut body = ask().await.into_body();
-    assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "a");
+    assert_eq!(
+        body.frame().await.unwrap().unwrap().into_data().unwrap(),
+        "a"
+    );
     let denied = ask().await;
-    assert_eq!((denied.status().as_u16(), seats.peek(0).remaining()), (429, 0));
+    assert_eq!(
+        (denied.status().as_u16(), seats.peek(0).remaining()),
+        (429, 0)
+    );
     assert!(denied.headers().contains_key("ratelimit"));
     let text = denied.into_body().collect().await.unwrap().to_bytes();
     assert!(text.starts_with(b"{\"type\":"), "{text:?}");
@@ -113,22 +137,41 @@ async fn a_layer_of_the_same_body_passes_bodies_on_refuses_and_gives_permits_bac
     assert_eq!(seats.peek(0).remaining(), 1);
     // A rate holds nothing.
     let rate = Limiter::new(Policy::sliding_log("1/1h".parse().unwrap()).unwrap());
-    let service = RateLimitLayer::new(rate, Fixed::new("")).same_body().layer(hello);
+    let service = RateLimitLayer::new(rate, Fixed::new(""))
+        .same_body()
+        .layer(hello);
     let passed = service.clone().oneshot(Request::new(())).await.unwrap();
     assert_eq!(passed.headers()["ratelimit"], "\"default\";r=0;t=3600");
-    assert_eq!(passed.into_body().collect().await.unwrap().to_bytes(), "abc");
-    assert_eq!(service.oneshot(Request::new(())).await.unwrap().status(), 429);
+    assert_eq!(
+        passed.into_body().collect().await.unwrap().to_bytes(),
+        "abc"
+    );
+    assert_eq!(
+        service.oneshot(Request::new(())).await.unwrap().status(),
+        429
+    );
 }
 
 #[tokio::test]
 async fn requests_of_one_route_template_share_a_key() {
     let limiter = KeyedLimiter::new(Policy::sliding_log("2/1h".parse().unwrap()).unwrap()).unwrap();
-    let app = Router::new().route("/users/{id}", get(async || "hello")).route("/all", get(async || "all"));
+    let app = Router::new()
+        .route("/users/{id}", get(async || "hello"))
+        .route("/all", get(async || "all"));
     let app = app.layer(RateLimitLayer::new(limiter, Route));
     let mut statuses = Vec::new();
-    for path in ["/users/1", "/users/2", "/users/3", "/all", "/lost", "/lost/1", "/lost/2"] {
+    for path in [
+        "/users/1", "/users/2", "/users/3", "/all", "/lost", "/lost/1", "/lost/2",
+    ] {
         let request = Request::get(path).body(Body::empty()).unwrap();
-        statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
+        statuses.push(
+            app.clone()
+                .oneshot(request)
+                .await
+                .unwrap()
+                .status()
+                .as_u16(),
+        );
     }
     assert_eq!(statuses, [200, 200, 429, 200, 404, 404, 429]);
 }
@@ -137,9 +180,13 @@ async fn requests_of_one_route_template_share_a_key() {
 async fn the_key_is_the_client_behind_a_trusted_proxy_and_the_peer_otherwise() {
     let limiter = KeyedLimiter::new(Policy::sliding_log("1/1h".parse().unwrap()).unwrap()).unwrap();
     let client = Client::trusting("10.0.0.0/8".parse().unwrap());
-    let app = Router::new().route("/", get(async || "hello")).layer(RateLimitLayer::new(limiter, client));
+    let app = Router::new()
+        .route("/", get(async || "hello"))
+        .layer(RateLimitLayer::new(limiter, client));
     let ask = |peer: [u8; 4], forwarded: &'static str| {
-        let app = app.clone().layer(MockConnectInfo(SocketAddr::from((peer, 80))));
+        let app = app
+            .clone()
+            .layer(MockConnectInfo(SocketAddr::from((peer, 80))));
         let request = Request::get("/").header("x-forwarded-for", forwarded);
         let request = request.body(Body::empty()).unwrap();
         async { app.oneshot(request).await.unwrap().status().as_u16() }
@@ -159,5 +206,8 @@ async fn the_example_limits_each_client() {
     }
     assert_eq!(statuses, ["200", "200", "200", "200", "200", "429"]);
     let other = get_from(address, "127.0.0.2", "/").await;
-    assert!(other.contains("ratelimit-policy: \"client\";q=5;w=10, \"everybody\";q=20;w=10"), "{other}");
+    assert!(
+        other.contains("ratelimit-policy: \"client\";q=5;w=10, \"everybody\";q=20;w=10"),
+        "{other}"
+    );
 }

@@ -12,19 +12,28 @@ async fn hello(_: Request<()>) -> Result<Response<String>, Infallible> {
 }
 
 fn from(key: &str) -> Request<()> {
-    Request::builder().header("x-api-key", key).body(()).unwrap()
+    Request::builder()
+        .header("x-api-key", key)
+        .body(())
+        .unwrap()
 }
 
 #[test]
 fn requests_in_flight_are_bounded_in_total_or_per_key() {
     for (layer, bob) in [
         (ConcurrencyLayer::new(2), 429),
-        (ConcurrencyLayer::per_key(2, Header::named("x-api-key")).unwrap(), 200),
+        (
+            ConcurrencyLayer::per_key(2, Header::named("x-api-key")).unwrap(),
+            200,
+        ),
     ] {
         let service = layer.layer(service_fn(hello));
         let ask = |key| block_on(service.clone().oneshot(from(key))).unwrap();
         let held = [ask("alice"), ask("alice")];
-        assert_eq!((ask("alice").status().as_u16(), ask("bob").status().as_u16()), (429, bob));
+        assert_eq!(
+            (ask("alice").status().as_u16(), ask("bob").status().as_u16()),
+            (429, bob)
+        );
         drop(held);
         assert_eq!(ask("alice").status(), 200);
     }
@@ -37,7 +46,10 @@ fn requests_above_the_limit_wait_and_a_dropped_one_leaves_the_line() {
     block_on(async {
         let first = ask().await.unwrap();
         let (mut second, mut third) = (ask(), ask());
-        assert!(poll_immediate(&mut second).await.is_none() && poll_immediate(&mut third).await.is_none());
+        assert!(
+            poll_immediate(&mut second).await.is_none()
+                && poll_immediate(&mut third).await.is_none()
+        );
         drop(second);
         drop(first);
         assert_eq!(third.await.unwrap().status(), 200);

@@ -12,8 +12,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BreakerState, Gate, ManualTimer, Resource,
     rules::{
-        AdaptiveRule, Algorithm, Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule, ParamKey,
-        Rules, Trip, Vegas,
+        AdaptiveRule, Algorithm, Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule,
+        ParamKey, Rules, Trip, Vegas,
     },
 };
 use tidegate_tower::{
@@ -70,15 +70,27 @@ fn state(r: &Resource) -> BreakerState {
 
 #[test]
 fn an_entry_ends_with_the_response_body_and_its_time_counts_until_then() {
-    let (gate, timer) = gate(Rules { isolation: vec![IsolationRule::new("r", 1)], ..Rules::default() });
-    let (service, r) = (builder(&gate).build().layer(service_fn(as_asked)), gate.resource("r"));
+    let (gate, timer) = gate(Rules {
+        isolation: vec![IsolationRule::new("r", 1)],
+        ..Rules::default()
+    });
+    let (service, r) = (
+        builder(&gate).build().layer(service_fn(as_asked)),
+        gate.resource("r"),
+    );
     let held = ask(&service, "/").unwrap();
     let blocked = ask(&service, "/").unwrap();
     assert_eq!(blocked.status(), 503);
-    assert_eq!(blocked.headers()["content-type"], "application/problem+json");
+    assert_eq!(
+        blocked.headers()["content-type"],
+        "application/problem+json"
+    );
     assert_eq!((r.node().in_flight(), gate.inbound().in_flight()), (1, 1));
     timer.advance(Duration::from_millis(30));
-    assert_eq!(block_on(held.into_body().collect()).unwrap().to_bytes(), "hello");
+    assert_eq!(
+        block_on(held.into_body().collect()).unwrap().to_bytes(),
+        "hello"
+    );
     assert_eq!(r.node().in_flight(), 0);
     let totals = r.node().counts(gate.now());
     assert_eq!((totals.success, totals.rt), (1, Duration::from_millis(30)));
@@ -87,14 +99,23 @@ fn an_entry_ends_with_the_response_body_and_its_time_counts_until_then() {
 #[test]
 fn failures_are_those_of_the_service_and_statuses_from_500_on() {
     let (gate, _) = gate(errors_trip(1));
-    let (service, r) = (builder(&gate).build().layer(service_fn(as_asked)), gate.resource("r"));
+    let (service, r) = (
+        builder(&gate).build().layer(service_fn(as_asked)),
+        gate.resource("r"),
+    );
     drop(ask(&service, "/404").unwrap());
     drop(ask(&service, "/500").unwrap());
     assert_eq!(state(&r), BreakerState::Closed);
     assert_eq!(ask(&service, "/error").unwrap_err(), "no");
     assert_eq!(state(&r), BreakerState::Open);
     let refused = ask(&service, "/").unwrap();
-    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (503, "5"));
+    assert_eq!(
+        (
+            refused.status().as_u16(),
+            refused.headers()["retry-after"].to_str().unwrap()
+        ),
+        (503, "5")
+    );
 }
 
 #[test]
@@ -104,7 +125,11 @@ fn the_caller_says_what_a_failure_is_and_how_a_block_is_answered() {
         .failed_when(|status: StatusCode, _: &HeaderMap| status == StatusCode::NOT_FOUND)
         .on_block(|blocked, request| {
             let text = format!("{} at {}", blocked.kind(), request.uri.path());
-            Response::builder().status(418).header("retry-after", "7").body(text).unwrap()
+            Response::builder()
+                .status(418)
+                .header("retry-after", "7")
+                .body(text)
+                .unwrap()
         })
         .build();
     let (service, r) = (layer.layer(service_fn(as_asked)), gate.resource("r"));
@@ -112,8 +137,17 @@ fn the_caller_says_what_a_failure_is_and_how_a_block_is_answered() {
     assert_eq!(state(&r), BreakerState::Closed);
     drop(ask(&service, "/404").unwrap());
     let refused = ask(&service, "/here").unwrap();
-    assert_eq!((refused.status().as_u16(), refused.headers()["retry-after"].to_str().unwrap()), (418, "7"));
-    assert_eq!(block_on(refused.into_body().collect()).unwrap().to_bytes(), "breaker at /here");
+    assert_eq!(
+        (
+            refused.status().as_u16(),
+            refused.headers()["retry-after"].to_str().unwrap()
+        ),
+        (418, "7")
+    );
+    assert_eq!(
+        block_on(refused.into_body().collect()).unwrap().to_bytes(),
+        "breaker at /here"
+    );
 }
 
 type Frames = Vec<Result<Frame<Bytes>, &'static str>>;
@@ -122,11 +156,14 @@ type Streamed = StreamBody<futures::stream::Iter<<Frames as IntoIterator>::IntoI
 /// A service whose body consists of these frames.
 fn streams(
     frames: impl Fn() -> Frames + Clone + Send + 'static,
-) -> impl Service<Request<()>, Response = Response<Streamed>, Error = Infallible, Future: Send> + Clone + Send
-{
+) -> impl Service<Request<()>, Response = Response<Streamed>, Error = Infallible, Future: Send>
++ Clone
++ Send {
     service_fn(move |_: Request<()>| {
         let mut response = Response::new(StreamBody::new(futures::stream::iter(frames())));
-        response.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+        response
+            .headers_mut()
+            .insert("content-type", "application/grpc".parse().unwrap());
         std::future::ready(Ok::<_, Infallible>(response))
     })
 }
@@ -142,7 +179,9 @@ fn a_failing_body_or_grpc_status_is_a_failure_and_a_dropped_body_is_not() {
     let failed = |frames: Frames, read: usize| {
         let (gate, _) = gate(errors_trip(0));
         let frames = std::sync::Arc::new(std::sync::Mutex::new(Some(frames)));
-        let service = builder(&gate).build().layer(streams(move || frames.lock().unwrap().take().unwrap()));
+        let service = builder(&gate)
+            .build()
+            .layer(streams(move || frames.lock().unwrap().take().unwrap()));
         let mut body = block_on(service.oneshot(asked("/"))).unwrap().into_body();
         for _ in 0..read {
             let _ = block_on(body.frame());
@@ -150,7 +189,10 @@ fn a_failing_body_or_grpc_status_is_a_failure_and_a_dropped_body_is_not() {
         drop(body);
         let r = gate.resource("r");
         assert_eq!(r.node().in_flight(), 0);
-        (state(&r) == BreakerState::Open, r.node().counts(gate.now()).success)
+        (
+            state(&r) == BreakerState::Open,
+            r.node().counts(gate.now()).success,
+        )
     };
     assert_eq!(failed(vec![data(), status("0")], 3), (false, 1));
     assert!(failed(vec![data(), status("14")], 3).0);
@@ -165,7 +207,8 @@ fn a_failing_body_or_grpc_status_is_a_failure_and_a_dropped_body_is_not() {
 #[test]
 fn a_cancelled_request_leaves_flight_and_is_not_judged() {
     let (gate, _) = gate(errors_trip(0));
-    let hangs = service_fn(|_: Request<()>| std::future::pending::<Result<Response<String>, Infallible>>());
+    let hangs =
+        service_fn(|_: Request<()>| std::future::pending::<Result<Response<String>, Infallible>>());
     let service = builder(&gate).build().layer(hangs);
     let mut call = Box::pin(service.oneshot(asked("/")));
     assert!(block_on(poll_immediate(&mut call)).is_none());
@@ -177,8 +220,13 @@ fn a_cancelled_request_leaves_flight_and_is_not_judged() {
 
 #[test]
 fn a_throttled_request_waits_for_its_turn_without_holding_a_thread() {
-    let paced = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: Duration::from_secs(1) });
-    let (gate, timer) = gate(Rules { flow: vec![paced], ..Rules::default() });
+    let paced = FlowRule::new("r", 10).behaviour(Behaviour::Throttle {
+        max_wait: Duration::from_secs(1),
+    });
+    let (gate, timer) = gate(Rules {
+        flow: vec![paced],
+        ..Rules::default()
+    });
     let service = builder(&gate).build().layer(service_fn(as_asked));
     drop(ask(&service, "/").unwrap());
     let mut second = Box::pin(service.clone().oneshot(asked("/")));
@@ -192,14 +240,32 @@ fn a_throttled_request_waits_for_its_turn_without_holding_a_thread() {
 #[test]
 fn origins_arguments_and_paths_reach_the_rules() {
     let hot = HotParamRule::new("/hot", ParamKey::Index(0), 1).duration(Duration::from_mins(1));
-    let (gate, _) = gate(Rules { hot_params: vec![hot], ..Rules::default() });
-    let layer = GateLayer::builder(&gate, Path).origin(Header::named("x-from")).arg(Header::named("x-user"));
+    let (gate, _) = gate(Rules {
+        hot_params: vec![hot],
+        ..Rules::default()
+    });
+    let layer = GateLayer::builder(&gate, Path)
+        .origin(Header::named("x-from"))
+        .arg(Header::named("x-user"));
     let service = layer.build().layer(service_fn(as_asked));
     let status = |path: &str, user: &str| {
-        let request = Request::builder().uri(path).header("x-from", "mobile").header("x-user", user);
-        block_on(service.clone().oneshot(request.body(()).unwrap())).unwrap().status().as_u16()
+        let request = Request::builder()
+            .uri(path)
+            .header("x-from", "mobile")
+            .header("x-user", user);
+        block_on(service.clone().oneshot(request.body(()).unwrap()))
+            .unwrap()
+            .status()
+            .as_u16()
     };
-    assert_eq!([status("/hot", "a"), status("/hot", "a"), status("/hot", "b")], [200, 429, 200]);
+    assert_eq!(
+        [
+            status("/hot", "a"),
+            status("/hot", "a"),
+            status("/hot", "b")
+        ],
+        [200, 429, 200]
+    );
     assert_eq!([status("/cold", "a"), status("/cold", "a")], [200, 200]);
     assert!(gate.resource("/hot").origin("mobile").is_some());
 }
@@ -211,7 +277,11 @@ fn rules_loaded_later_apply_and_adaptive_rules_bound_requests_in_flight() {
     let held: Vec<_> = (0..3).map(|_| ask(&service, "/").unwrap()).collect();
     assert!(held.iter().all(|response| response.status() == 200));
     let few = AdaptiveRule::new("r", Algorithm::Vegas(Vegas::default().initial(2)));
-    gate.load(Rules { adaptive: vec![few], ..Rules::default() }).unwrap();
+    gate.load(Rules {
+        adaptive: vec![few],
+        ..Rules::default()
+    })
+    .unwrap();
     assert_eq!(ask(&service, "/").unwrap().status(), 503);
     drop(held);
     let two = [ask(&service, "/").unwrap(), ask(&service, "/").unwrap()];

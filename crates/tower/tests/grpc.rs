@@ -29,11 +29,25 @@ async fn a_denied_call_is_resource_exhausted_with_retry_info() {
         let answer = client.check(HealthCheckRequest::default()).await.unwrap();
         assert!(answer.metadata().contains_key("ratelimit"), "{answer:?}");
     }
-    let denied = client.check(HealthCheckRequest::default()).await.unwrap_err();
+    let denied = client
+        .check(HealthCheckRequest::default())
+        .await
+        .unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    assert!(denied.message().starts_with("limit client: denied, 0 of 3 left, try again in "), "{denied}");
-    let wait = denied.get_details_retry_info().and_then(|info| info.retry_delay).unwrap();
-    assert!(wait > Duration::ZERO && wait <= Duration::from_secs(10), "{wait:?}");
+    assert!(
+        denied
+            .message()
+            .starts_with("limit client: denied, 0 of 3 left, try again in "),
+        "{denied}"
+    );
+    let wait = denied
+        .get_details_retry_info()
+        .and_then(|info| info.retry_delay)
+        .unwrap();
+    assert!(
+        wait > Duration::ZERO && wait <= Duration::from_secs(10),
+        "{wait:?}"
+    );
     assert!(denied.metadata().contains_key("retry-after"));
     // Another method of the same client has a separate limit.
     let other = client.watch(HealthCheckRequest::default()).await;
@@ -43,13 +57,21 @@ async fn a_denied_call_is_resource_exhausted_with_retry_info() {
 #[tokio::test]
 async fn a_client_that_limits_itself_reads_its_own_refusal_as_a_status() {
     let seats = Limiter::new(Policy::sliding_log("1/1h".parse().unwrap()).unwrap());
-    let limited = RateLimitLayer::builder(seats, Fixed::new("")).name("mine").build();
+    let limited = RateLimitLayer::builder(seats, Fixed::new(""))
+        .name("mine")
+        .build();
     let channel = example::connect(start().await).await.unwrap();
     let mut client = HealthClient::new(limited.layer(channel));
     assert!(client.check(HealthCheckRequest::default()).await.is_ok());
-    let denied = client.check(HealthCheckRequest::default()).await.unwrap_err();
+    let denied = client
+        .check(HealthCheckRequest::default())
+        .await
+        .unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
-    assert!(denied.message().starts_with("limit mine: denied"), "{denied}");
+    assert!(
+        denied.message().starts_with("limit mine: denied"),
+        "{denied}"
+    );
 }
 
 #[tokio::test]

@@ -29,11 +29,18 @@ fn every_policy_tells_the_quota_that_it_was_made_from() {
         assert_eq!(told(policy), "\"x\";q=100;w=60", "{policy:?}");
     }
     assert_eq!(told(Policy::fixed_window(quota("3/500ms"))), "\"x\";q=3");
-    let bucket = TokenBucket::new(whole).burst(10).expect("the burst is small");
+    let bucket = TokenBucket::new(whole)
+        .burst(10)
+        .expect("the burst is small");
     assert_eq!(told(bucket.into()), "\"x\";q=10;w=6");
-    let third = TokenBucket::new(quota("3/1s")).burst(1).expect("it is small");
+    let third = TokenBucket::new(quota("3/1s"))
+        .burst(1)
+        .expect("it is small");
     assert_eq!(told(third.into()), "\"x\";q=1");
-    assert_eq!(told(Concurrency::new(5).into()), "\"x\";q=5;qu=\"concurrent-requests\"");
+    assert_eq!(
+        told(Concurrency::new(5).into()),
+        "\"x\";q=5;qu=\"concurrent-requests\""
+    );
 }
 
 #[test]
@@ -42,12 +49,22 @@ fn a_list_has_commas_and_times_are_rounded_up() {
     write_state(
         &mut text,
         "a",
-        &Decision::allow(Standing { limit: 5, room: 4, unit: 1, reset_after: 1_000_000_001 }),
+        &Decision::allow(Standing {
+            limit: 5,
+            room: 4,
+            unit: 1,
+            reset_after: 1_000_000_001,
+        }),
     );
     write_state(
         &mut text,
         "b",
-        &Decision::deny_for_good(Standing { limit: 5, room: 0, unit: 1, reset_after: u64::MAX }),
+        &Decision::deny_for_good(Standing {
+            limit: 5,
+            room: 0,
+            unit: 1,
+            reset_after: u64::MAX,
+        }),
     );
     assert_eq!(text, "\"a\";r=4;t=2, \"b\";r=0");
 }
@@ -58,14 +75,22 @@ mod vendors {
     use tidegate_tower::Vendor;
 
     const fn left(room: u64, reset_after: u64) -> Decision {
-        Decision::allow(Standing { limit: 100, room, unit: 1, reset_after })
+        Decision::allow(Standing {
+            limit: 100,
+            room,
+            unit: 1,
+            reset_after,
+        })
     }
 
     fn told(vendor: Vendor, limits: &[(&str, Decision)]) -> Vec<String> {
         // 2027-01-15T08:00:00Z.
         let now = Nanos::from_secs(1_800_000_000);
         let fields = vendor.fields(limits.iter().map(|(name, decision)| (*name, decision)), now);
-        fields.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect()
+        fields
+            .iter()
+            .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+            .collect()
     }
 
     #[test]
@@ -88,7 +113,10 @@ mod vendors {
                 "x-ratelimit-reset-tokens: 6m0s",
             ]
         );
-        let limits = [("input-tokens", left(7, 1_500_000_000)), ("user_output-tokens", left(8, u64::MAX))];
+        let limits = [
+            ("input-tokens", left(7, 1_500_000_000)),
+            ("user_output-tokens", left(8, u64::MAX)),
+        ];
         assert_eq!(
             told(Vendor::Anthropic, &limits),
             [
@@ -100,6 +128,9 @@ mod vendors {
             ]
         );
         let hours = [("tokens", left(7, 3_661_000_000_001))];
-        assert_eq!(told(Vendor::OpenAi, &hours)[2], "x-ratelimit-reset-tokens: 1h1m2s");
+        assert_eq!(
+            told(Vendor::OpenAi, &hours)[2],
+            "x-ratelimit-reset-tokens: 1h1m2s"
+        );
     }
 }

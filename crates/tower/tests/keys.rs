@@ -10,7 +10,11 @@ fn parts(peer: &str, lines: &[(&str, &str)]) -> Parts {
     for (name, value) in lines {
         request = request.header(*name, *value);
     }
-    let mut parts = request.body(()).expect("the request is well formed").into_parts().0;
+    let mut parts = request
+        .body(())
+        .expect("the request is well formed")
+        .into_parts()
+        .0;
     if !peer.is_empty() {
         let peer: IpAddr = peer.parse().expect("the address is well formed");
         parts.extensions.insert(peer);
@@ -19,7 +23,9 @@ fn parts(peer: &str, lines: &[(&str, &str)]) -> Parts {
 }
 
 fn found(client: &Client, parts: &Parts) -> Option<String> {
-    client.key(parts).map(|key| String::from_utf8_lossy(&key).into_owned())
+    client
+        .key(parts)
+        .map(|key| String::from_utf8_lossy(&key).into_owned())
 }
 
 fn xff(value: &str) -> Parts {
@@ -29,7 +35,13 @@ fn xff(value: &str) -> Parts {
 #[test]
 fn what_a_client_writes_into_x_forwarded_for_does_not_change_its_key() {
     let one = Client::behind(1);
-    for forged in ["", "1.1.1.1, ", "\"1.1.1.1, ", "unknown, ,", "[::1]:9, 1.1.1.1,"] {
+    for forged in [
+        "",
+        "1.1.1.1, ",
+        "\"1.1.1.1, ",
+        "unknown, ,",
+        "[::1]:9, 1.1.1.1,",
+    ] {
         assert_eq!(
             found(&one, &xff(&format!("{forged}192.0.2.7"))).as_deref(),
             Some("192.0.2.7"),
@@ -37,37 +49,80 @@ fn what_a_client_writes_into_x_forwarded_for_does_not_change_its_key() {
         );
     }
     let two = Client::behind(2);
-    assert_eq!(found(&two, &xff("1.1.1.1, 192.0.2.7, 10.0.0.2")).as_deref(), Some("192.0.2.7"));
+    assert_eq!(
+        found(&two, &xff("1.1.1.1, 192.0.2.7, 10.0.0.2")).as_deref(),
+        Some("192.0.2.7")
+    );
     // The proxy may add a separate line.
-    let lines = [("x-forwarded-for", "1.1.1.1, 192.0.2.7"), ("x-forwarded-for", "10.0.0.2")];
-    assert_eq!(found(&two, &parts("", &lines)).as_deref(), Some("192.0.2.7"));
+    let lines = [
+        ("x-forwarded-for", "1.1.1.1, 192.0.2.7"),
+        ("x-forwarded-for", "10.0.0.2"),
+    ];
+    assert_eq!(
+        found(&two, &parts("", &lines)).as_deref(),
+        Some("192.0.2.7")
+    );
     assert_eq!(found(&two, &xff("192.0.2.7")), None);
-    assert_eq!(found(&Client::behind(0), &xff("1.1.1.1")).as_deref(), Some("10.0.0.1"));
+    assert_eq!(
+        found(&Client::behind(0), &xff("1.1.1.1")).as_deref(),
+        Some("10.0.0.1")
+    );
 }
 
 #[test]
 fn only_trusted_proxies_are_believed() {
-    let trusting = Client::trusting("10.0.0.0/8 2001:db8::/32".parse().expect("these are networks"));
+    let trusting = Client::trusting(
+        "10.0.0.0/8 2001:db8::/32"
+            .parse()
+            .expect("these are networks"),
+    );
     let ask = |peer, value| found(&trusting, &parts(peer, &[("x-forwarded-for", value)]));
     // A client that bypasses the proxies cannot forge its address.
     assert_eq!(ask("192.0.2.9", "1.1.1.1").as_deref(), Some("192.0.2.9"));
-    assert_eq!(ask("10.0.0.1", "1.1.1.1, 192.0.2.7, 10.9.9.9").as_deref(), Some("192.0.2.7"));
-    assert_eq!(ask("::ffff:10.0.0.1", "192.0.2.7").as_deref(), Some("192.0.2.7"));
-    assert_eq!(ask("10.0.0.1", "10.0.0.3, [2001:db8::1]:443").as_deref(), Some("10.0.0.3"));
+    assert_eq!(
+        ask("10.0.0.1", "1.1.1.1, 192.0.2.7, 10.9.9.9").as_deref(),
+        Some("192.0.2.7")
+    );
+    assert_eq!(
+        ask("::ffff:10.0.0.1", "192.0.2.7").as_deref(),
+        Some("192.0.2.7")
+    );
+    assert_eq!(
+        ask("10.0.0.1", "10.0.0.3, [2001:db8::1]:443").as_deref(),
+        Some("10.0.0.3")
+    );
     assert_eq!(ask("10.0.0.1", "192.0.2.7, unknown"), None);
-    assert_eq!(found(&trusting, &parts("10.0.0.1", &[])).as_deref(), Some("10.0.0.1"));
-    assert_eq!(found(&trusting, &parts("", &[("x-forwarded-for", "192.0.2.7")])), None);
+    assert_eq!(
+        found(&trusting, &parts("10.0.0.1", &[])).as_deref(),
+        Some("10.0.0.1")
+    );
+    assert_eq!(
+        found(&trusting, &parts("", &[("x-forwarded-for", "192.0.2.7")])),
+        None
+    );
 }
 
 #[test]
 fn quotes_further_left_do_not_change_how_forwarded_is_read() {
     let one = Client::behind(1).forwarded();
     let ask = |value| found(&one, &parts("", &[("forwarded", value)]));
-    assert_eq!(ask("for=1.1.1.1, For=192.0.2.60;proto=http;by=203.0.113.43").as_deref(), Some("192.0.2.60"));
-    assert_eq!(ask("for=\"[2001:db8:cafe::17]:4711\"").as_deref(), Some("2001:db8:cafe::/64"));
+    assert_eq!(
+        ask("for=1.1.1.1, For=192.0.2.60;proto=http;by=203.0.113.43").as_deref(),
+        Some("192.0.2.60")
+    );
+    assert_eq!(
+        ask("for=\"[2001:db8:cafe::17]:4711\"").as_deref(),
+        Some("2001:db8:cafe::/64")
+    );
     // An unclosed quote hides no entry, and a comma within quotes separates none.
-    assert_eq!(ask("for=\"evil, for=192.0.2.60").as_deref(), Some("192.0.2.60"));
-    assert_eq!(ask("for=192.0.2.60;ext=\"a, for=1.1.1.1\"").as_deref(), Some("192.0.2.60"));
+    assert_eq!(
+        ask("for=\"evil, for=192.0.2.60").as_deref(),
+        Some("192.0.2.60")
+    );
+    assert_eq!(
+        ask("for=192.0.2.60;ext=\"a, for=1.1.1.1\"").as_deref(),
+        Some("192.0.2.60")
+    );
     assert_eq!(ask("for=192.0.2.60, for=_hidden"), None);
     assert_eq!(ask("proto=http"), None);
     // `X-Forwarded-For` is ignored.
@@ -76,8 +131,15 @@ fn quotes_further_left_do_not_change_how_forwarded_is_read() {
 
 #[test]
 fn a_list_of_networks_reports_an_invalid_entry() {
-    let error = "10.0.0.0/8, 10.0.0.0/33".parse::<Networks>().expect_err("no network has 33 bits");
-    assert!(error.to_string().starts_with("\"10.0.0.0/33\" is not a network"), "{error}");
+    let error = "10.0.0.0/8, 10.0.0.0/33"
+        .parse::<Networks>()
+        .expect_err("no network has 33 bits");
+    assert!(
+        error
+            .to_string()
+            .starts_with("\"10.0.0.0/33\" is not a network"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -32,12 +32,20 @@ type Keyed = Arc<KeyedLimiter<ManualTimer>>;
 
 fn limiter(policy: Policy) -> (Keyed, ManualTimer) {
     let timer = ManualTimer::new(Nanos::from_secs(1_000));
-    let limiter = KeyedLimiter::builder(policy).max_keys(1_000).clock(timer.clone());
+    let limiter = KeyedLimiter::builder(policy)
+        .max_keys(1_000)
+        .clock(timer.clone());
     (Arc::new(limiter.build().unwrap()), timer)
 }
 
 fn beside(policy: Policy, timer: &ManualTimer) -> Keyed {
-    Arc::new(KeyedLimiter::builder(policy).max_keys(1_000).clock(timer.clone()).build().unwrap())
+    Arc::new(
+        KeyedLimiter::builder(policy)
+            .max_keys(1_000)
+            .clock(timer.clone())
+            .build()
+            .unwrap(),
+    )
 }
 
 fn log(quota: &str) -> Policy {
@@ -47,8 +55,10 @@ fn log(quota: &str) -> Policy {
 /// Responds with its name and counts the calls.
 fn hello(
     calls: &Arc<AtomicU32>,
-) -> impl Service<Request<()>, Response = Response<String>, Error = Infallible, Future: Send> + Clone + Send + use<>
-{
+) -> impl Service<Request<()>, Response = Response<String>, Error = Infallible, Future: Send>
++ Clone
++ Send
++ use<> {
     let calls = Arc::clone(calls);
     service_fn(move |_: Request<()>| {
         calls.fetch_add(1, Ordering::Relaxed);
@@ -57,13 +67,25 @@ fn hello(
 }
 
 fn from(key: &str) -> Request<()> {
-    Request::builder().uri("/a/b?c=d").header("x-api-key", key).body(()).unwrap()
+    Request::builder()
+        .uri("/a/b?c=d")
+        .header("x-api-key", key)
+        .body(())
+        .unwrap()
 }
 
 /// The status, and the header fields that report the limits.
 fn told<R>(response: &Response<R>) -> (u16, [Option<&str>; 3]) {
-    let header = |name| response.headers().get(name).map(|value| value.to_str().unwrap());
-    (response.status().as_u16(), ["retry-after", "ratelimit-policy", "ratelimit"].map(header))
+    let header = |name| {
+        response
+            .headers()
+            .get(name)
+            .map(|value| value.to_str().unwrap())
+    };
+    (
+        response.status().as_u16(),
+        ["retry-after", "ratelimit-policy", "ratelimit"].map(header),
+    )
 }
 
 fn text(response: Response<Body<String>>) -> String {
@@ -74,24 +96,40 @@ fn text(response: Response<Body<String>>) -> String {
 /// Sends requests with a given key and returns their status. Each response is dropped immediately.
 fn asks(builder: Builder<ManualTimer>) -> impl Fn(&str) -> u16 {
     let service = builder.build().layer(hello(&Arc::default()));
-    move |key| block_on(service.clone().oneshot(from(key))).unwrap().status().as_u16()
+    move |key| {
+        block_on(service.clone().oneshot(from(key)))
+            .unwrap()
+            .status()
+            .as_u16()
+    }
 }
 
 #[test]
 fn a_denial_is_429_with_the_exact_wait_and_does_not_reach_the_inner_service() {
     let (limiter, timer) = limiter(log("2/10s"));
     let calls = Arc::default();
-    let layer = RateLimitLayer::builder(limiter, ALICE).name("per \"key\"").build();
+    let layer = RateLimitLayer::builder(limiter, ALICE)
+        .name("per \"key\"")
+        .build();
     let service = layer.layer(hello(&calls));
     let policy = Some("\"per _key_\";q=2;w=10");
     let ask = |key| block_on(service.clone().oneshot(from(key))).unwrap();
     let first = ask("alice");
-    assert_eq!(told(&first), (200, [None, policy, Some("\"per _key_\";r=1;t=10")]));
+    assert_eq!(
+        told(&first),
+        (200, [None, policy, Some("\"per _key_\";r=1;t=10")])
+    );
     assert_eq!(text(first), "hello");
     timer.advance(Duration::from_millis(500));
-    assert_eq!(told(&ask("alice")), (200, [None, policy, Some("\"per _key_\";r=0;t=10")]));
+    assert_eq!(
+        told(&ask("alice")),
+        (200, [None, policy, Some("\"per _key_\";r=0;t=10")])
+    );
     let denied = ask("alice");
-    assert_eq!(told(&denied), (429, [Some("10"), policy, Some("\"per _key_\";r=0;t=10")]));
+    assert_eq!(
+        told(&denied),
+        (429, [Some("10"), policy, Some("\"per _key_\";r=0;t=10")])
+    );
     assert_eq!(denied.headers()["content-type"], "application/problem+json");
     assert_eq!(
         text(denied),
@@ -113,12 +151,20 @@ fn the_caller_sets_the_cost_of_a_request_and_the_response_to_a_denial() {
     let calls = Arc::default();
     let layer = RateLimitLayer::builder(limiter, ALICE)
         .cost(|parts: &Parts| {
-            parts.headers.get("x-cost").and_then(|cost| cost.to_str().ok()?.parse().ok()).unwrap_or(1)
+            parts
+                .headers
+                .get("x-cost")
+                .and_then(|cost| cost.to_str().ok()?.parse().ok())
+                .unwrap_or(1)
         })
         .on_denial(|refusal: &Refusal<'_>| {
-            assert_eq!((refusal.reason(), refusal.name()), (Reason::Limited, "default"));
-            let response =
-                Response::builder().status(StatusCode::SERVICE_UNAVAILABLE).header("retry-after", "7");
+            assert_eq!(
+                (refusal.reason(), refusal.name()),
+                (Reason::Limited, "default")
+            );
+            let response = Response::builder()
+                .status(StatusCode::SERVICE_UNAVAILABLE)
+                .header("retry-after", "7");
             let (left, path) = (refusal.decision().remaining(), refusal.request().uri.path());
             response.body(format!("{left} left of {path}")).unwrap()
         })
@@ -128,7 +174,9 @@ fn the_caller_sets_the_cost_of_a_request_and_the_response_to_a_denial() {
     let service = layer.layer(hello(&calls));
     let ask = |cost: &str| {
         let mut request = from("alice");
-        request.headers_mut().insert("x-cost", cost.parse().unwrap());
+        request
+            .headers_mut()
+            .insert("x-cost", cost.parse().unwrap());
         block_on(service.clone().oneshot(request)).unwrap()
     };
     let admitted = ask("8");
@@ -137,10 +185,17 @@ fn the_caller_sets_the_cost_of_a_request_and_the_response_to_a_denial() {
     let denied = ask("3");
     assert_eq!(
         told(&denied),
-        (503, [Some("7"), Some("\"default\";q=10;w=60"), Some("\"default\";r=2;t=60")])
+        (
+            503,
+            [
+                Some("7"),
+                Some("\"default\";q=10;w=60"),
+                Some("\"default\";r=2;t=60")
+            ]
+        )
     );
-    let old =
-        ["limit", "remaining", "reset"].map(|name| denied.headers()[format!("x-ratelimit-{name}")].clone());
+    let old = ["limit", "remaining", "reset"]
+        .map(|name| denied.headers()[format!("x-ratelimit-{name}")].clone());
     assert_eq!(old, ["10", "2", "60"]);
     assert_eq!(text(denied), "2 left of /a/b");
     assert_eq!(ask("0").status(), 200);
@@ -164,7 +219,14 @@ fn a_permit_ends_when_the_response_body_ends_or_is_dropped() {
     assert_eq!(ask().status(), 200);
     // A body that was read to its end holds nothing, although it still exists.
     let mut body = second.into_body();
-    assert_eq!(block_on(body.frame()).unwrap().unwrap().into_data().unwrap(), "hello");
+    assert_eq!(
+        block_on(body.frame())
+            .unwrap()
+            .unwrap()
+            .into_data()
+            .unwrap(),
+        "hello"
+    );
     let all = [ask(), ask()];
     assert!(all.iter().all(|response| response.status() == 200));
     drop(all);
@@ -175,18 +237,26 @@ fn a_permit_ends_when_the_response_body_ends_or_is_dropped() {
 fn a_permit_is_held_in_the_middle_of_a_body_and_ends_when_the_rest_is_dropped() {
     let (seats, _) = limiter(Concurrency::new(1).into());
     let streams = service_fn(async |_: Request<()>| {
-        let frames = futures::stream::iter(["a", "b", "c"])
-            .map(|text| Ok::<_, Infallible>(http_body::Frame::data(Bytes::from_static(text.as_bytes()))));
+        let frames = futures::stream::iter(["a", "b", "c"]).map(|text| {
+            Ok::<_, Infallible>(http_body::Frame::data(Bytes::from_static(text.as_bytes())))
+        });
         Ok::<_, Infallible>(Response::new(StreamBody::new(frames)))
     });
     let service = RateLimitLayer::new(Arc::clone(&seats), ALICE).layer(streams);
     for frames in 0..=3 {
-        let mut body = block_on(service.clone().oneshot(from("alice"))).unwrap().into_body();
+        let mut body = block_on(service.clone().oneshot(from("alice")))
+            .unwrap()
+            .into_body();
         for _ in 0..frames {
             block_on(body.frame()).unwrap().unwrap();
             assert_eq!(seats.peek("alice", 0).remaining(), 0, "{frames} frames");
         }
-        assert_eq!(block_on(service.clone().oneshot(from("alice"))).unwrap().status(), 429);
+        assert_eq!(
+            block_on(service.clone().oneshot(from("alice")))
+                .unwrap()
+                .status(),
+            429
+        );
         drop(body);
         assert_eq!(seats.peek("alice", 0).remaining(), 1, "{frames} frames");
     }
@@ -199,7 +269,8 @@ fn a_permit_ends_when_the_service_fails_and_when_the_request_is_dropped() {
     let failing = RateLimitLayer::new(Arc::clone(&seats), ALICE).layer(fails);
     assert_eq!(block_on(failing.oneshot(from("alice"))).unwrap_err(), "no");
     assert_eq!(seats.peek("alice", 0).remaining(), 1);
-    let hangs = service_fn(|_: Request<()>| std::future::pending::<Result<Response<String>, Infallible>>());
+    let hangs =
+        service_fn(|_: Request<()>| std::future::pending::<Result<Response<String>, Infallible>>());
     let hanging = RateLimitLayer::new(Arc::clone(&seats), ALICE).layer(hangs);
     let mut call = Box::pin(hanging.oneshot(from("alice")));
     assert!(block_on(poll_immediate(&mut call)).is_none());
@@ -248,7 +319,12 @@ fn requests_without_a_key_are_logged_at_most_once_a_minute() {
     let service = RateLimitLayer::new(limiter, Peer::address()).layer(hello(&Arc::default()));
     let events = Arc::new(AtomicU32::new(0));
     let ask = || {
-        assert_eq!(block_on(service.clone().oneshot(from("alice"))).unwrap().status(), 500);
+        assert_eq!(
+            block_on(service.clone().oneshot(from("alice")))
+                .unwrap()
+                .status(),
+            500
+        );
         events.load(Ordering::Relaxed)
     };
     tracing::subscriber::with_default(Events(Arc::clone(&events)), || {
@@ -267,10 +343,15 @@ fn keys_come_from_headers_paths_peers_extensions_and_closures() {
     let mut request = from("alice");
     let socket: SocketAddr = "192.0.2.7:80".parse().unwrap();
     request.extensions_mut().insert(socket);
-    request.extensions_mut().insert(Connection("[2001:db8::1]:80".parse().unwrap()));
+    request
+        .extensions_mut()
+        .insert(Connection("[2001:db8::1]:80".parse().unwrap()));
     let (parts, ()) = request.into_parts();
-    let key =
-        |source: &dyn KeySource| source.key(&parts).map(|key| String::from_utf8(key.into_owned()).unwrap());
+    let key = |source: &dyn KeySource| {
+        source
+            .key(&parts)
+            .map(|key| String::from_utf8(key.into_owned()).unwrap())
+    };
     assert_eq!(key(&ALICE).as_deref(), Some("alice"));
     assert_eq!(key(&Header::named("x-other")), None);
     assert_eq!(key(&Path).as_deref(), Some("/a/b"));
@@ -281,7 +362,10 @@ fn keys_come_from_headers_paths_peers_extensions_and_closures() {
     assert_eq!(key(&found.ipv6_prefix(128)).as_deref(), Some("2001:db8::1"));
     let port = Extension::new(|connection: &Connection| connection.0.port().to_string());
     assert_eq!(key(&port).as_deref(), Some("80"));
-    assert_eq!(key(&|parts: &Parts| parts.uri.query().map(str::to_owned)).as_deref(), Some("c=d"));
+    assert_eq!(
+        key(&|parts: &Parts| parts.uri.query().map(str::to_owned)).as_deref(),
+        Some("c=d")
+    );
     assert_eq!(key(&GrpcMethod), None, "it is no gRPC call");
     let (call, ()) = Request::builder()
         .uri("http://api/shop.Orders/Create")
@@ -289,21 +373,35 @@ fn keys_come_from_headers_paths_peers_extensions_and_closures() {
         .body(())
         .unwrap()
         .into_parts();
-    assert_eq!(GrpcMethod.key(&call).as_deref(), Some(&b"/shop.Orders/Create"[..]));
+    assert_eq!(
+        GrpcMethod.key(&call).as_deref(),
+        Some(&b"/shop.Orders/Create"[..])
+    );
     assert_eq!(key(&(ALICE, Path)).as_deref(), Some("5:alice4:/a/b"));
     assert_eq!(key(&(ALICE, Path, Header::named("x-other"))), None);
     let (mut bare, ()) = Request::new(()).into_parts();
     assert_eq!(Peer::address().key(&bare), None);
     bare.extensions.insert(IpAddr::from([192, 0, 2, 9]));
-    assert_eq!(Peer::address().key(&bare).as_deref(), Some(&b"192.0.2.9"[..]));
+    assert_eq!(
+        Peer::address().key(&bare).as_deref(),
+        Some(&b"192.0.2.9"[..])
+    );
 }
 
-/// The subject of a bearer token, as a closure reads it. Whether its signature holds, an authentication layer has checked before.
+/// The subject of a bearer token, as a closure reads it. Whether its signature holds, an
+/// authentication layer has checked before.
 #[cfg(feature = "grpc")]
 fn subject(parts: &Parts) -> Option<String> {
     use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-    let token = parts.headers.get("authorization")?.to_str().ok()?.strip_prefix("Bearer ")?;
-    let claims = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let token = parts
+        .headers
+        .get("authorization")?
+        .to_str()
+        .ok()?
+        .strip_prefix("Bearer ")?;
+    let claims = BASE64_URL_SAFE_NO_PAD
+        .decode(token.split('.').nth(1)?)
+        .ok()?;
     let claims = String::from_utf8(claims).ok()?;
     let (_, from) = claims.split_once(r#""sub":""#)?;
     Some(from.split('"').next()?.to_owned())
@@ -321,16 +419,34 @@ fn a_claim_of_a_token_is_a_key_by_a_closure() {
             Some(token) => request.header("authorization", format!("Bearer {token}")),
             None => request,
         };
-        block_on(service.clone().oneshot(request.body(()).unwrap())).unwrap().status().as_u16()
+        block_on(service.clone().oneshot(request.body(()).unwrap()))
+            .unwrap()
+            .status()
+            .as_u16()
     };
     // The same user with a token that was issued later is the same key.
     let token = |user: &str, issued: u64| {
         let part = |text: String| BASE64_URL_SAFE_NO_PAD.encode(text);
         let claims = part(format!(r#"{{"sub":"{user}","iat":{issued}}}"#));
-        Some(format!("{}.{claims}.{}", part(r#"{"alg":"none"}"#.to_owned()), part("signed".to_owned())))
+        Some(format!(
+            "{}.{claims}.{}",
+            part(r#"{"alg":"none"}"#.to_owned()),
+            part("signed".to_owned())
+        ))
     };
-    assert_eq!([ask(token("ada", 1)), ask(token("ada", 2)), ask(token("bob", 1))], [200, 429, 200]);
-    assert_eq!([ask(None), ask(Some("no.token".to_owned()))], [500, 500], "a request without a key");
+    assert_eq!(
+        [
+            ask(token("ada", 1)),
+            ask(token("ada", 2)),
+            ask(token("bob", 1))
+        ],
+        [200, 429, 200]
+    );
+    assert_eq!(
+        [ask(None), ask(Some("no.token".to_owned()))],
+        [500, 500],
+        "a request without a key"
+    );
 }
 
 #[test]
@@ -338,18 +454,40 @@ fn several_limits_of_one_layer_are_one_decision_and_a_denial_spends_none() {
     let (user, timer) = limiter(log("5/1m"));
     let all = Arc::new(Limiter::with_clock(log("2/10s"), timer.clone()));
     let builder = RateLimitLayer::builder(Arc::clone(&user), ALICE).name("user");
-    let layer = builder.and(Arc::clone(&all), Fixed::new("")).name("all").build();
+    let layer = builder
+        .and(Arc::clone(&all), Fixed::new(""))
+        .name("all")
+        .build();
     let service = layer.layer(hello(&Arc::default()));
     let ask = || block_on(service.clone().oneshot(from("alice"))).unwrap();
     let policies = Some("\"user\";q=5;w=60, \"all\";q=2;w=10");
-    assert_eq!(told(&ask()), (200, [None, policies, Some("\"user\";r=4;t=60, \"all\";r=1;t=10")]));
+    assert_eq!(
+        told(&ask()),
+        (
+            200,
+            [None, policies, Some("\"user\";r=4;t=60, \"all\";r=1;t=10")]
+        )
+    );
     assert_eq!(ask().status(), 200);
     for _ in 0..3 {
         let denied = ask();
-        assert_eq!(told(&denied), (429, [Some("10"), policies, Some("\"user\";r=3;t=60, \"all\";r=0;t=10")]));
+        assert_eq!(
+            told(&denied),
+            (
+                429,
+                [
+                    Some("10"),
+                    policies,
+                    Some("\"user\";r=3;t=60, \"all\";r=0;t=10")
+                ]
+            )
+        );
         assert!(text(denied).contains("\"violated-policies\":[\"all\"]"));
     }
-    assert_eq!((user.peek("alice", 0).remaining(), all.peek(0).remaining()), (3, 0));
+    assert_eq!(
+        (user.peek("alice", 0).remaining(), all.peek(0).remaining()),
+        (3, 0)
+    );
 }
 
 #[test]
@@ -363,19 +501,38 @@ fn permits_and_rates_of_one_layer_are_decided_together_and_each_is_given_back_in
     assert_eq!([ask().status(), ask().status()], [429, 429]);
     assert_eq!(rate.peek("alice", 0).remaining(), 2);
     drop(held);
-    assert_eq!([ask(), ask(), ask()].map(|response| response.status().as_u16()), [200, 429, 429]);
-    assert_eq!((rate.peek("alice", 0).remaining(), seats.peek("alice", 0).remaining()), (1, 1));
+    assert_eq!(
+        [ask(), ask(), ask()].map(|response| response.status().as_u16()),
+        [200, 429, 429]
+    );
+    assert_eq!(
+        (
+            rate.peek("alice", 0).remaining(),
+            seats.peek("alice", 0).remaining()
+        ),
+        (1, 1)
+    );
 }
 
 #[test]
 fn a_delayed_request_runs_after_its_delay_and_is_refunded_when_dropped() {
     let timer = ManualTimer::new(Nanos::from_secs(1_000));
-    let pace = LeakyBucket::new("1/1s".parse().unwrap()).max_wait(Duration::from_secs(5)).unwrap();
+    let pace = LeakyBucket::new("1/1s".parse().unwrap())
+        .max_wait(Duration::from_secs(5))
+        .unwrap();
     let limiter = Arc::new(Limiter::with_clock(pace, timer.clone()));
     let calls = Arc::default();
     let service = RateLimitLayer::new(Arc::clone(&limiter), Fixed::new("")).layer(hello(&calls));
     block_on(async {
-        assert_eq!(service.clone().oneshot(from("alice")).await.unwrap().status(), 200);
+        assert_eq!(
+            service
+                .clone()
+                .oneshot(from("alice"))
+                .await
+                .unwrap()
+                .status(),
+            200
+        );
         let mut second = pin!(service.clone().oneshot(from("alice")));
         assert!(poll_immediate(second.as_mut()).await.is_none());
         let mut third = Box::pin(service.clone().oneshot(from("alice")));
@@ -384,7 +541,9 @@ fn a_delayed_request_runs_after_its_delay_and_is_refunded_when_dropped() {
         drop(third);
         assert_eq!(limiter.peek(1).delay(), Duration::from_secs(2));
         timer.advance(Duration::from_nanos(999_999_999));
-        assert!(poll_immediate(second.as_mut()).await.is_none() && calls.load(Ordering::Relaxed) == 1);
+        assert!(
+            poll_immediate(second.as_mut()).await.is_none() && calls.load(Ordering::Relaxed) == 1
+        );
         timer.advance(Duration::from_nanos(1));
         assert_eq!(second.await.unwrap().status(), 200);
         // A place that was used stays taken.
@@ -395,14 +554,18 @@ fn a_delayed_request_runs_after_its_delay_and_is_refunded_when_dropped() {
 #[test]
 fn a_bounded_wait_is_first_come_first_served_and_longer_ones_are_refused_at_once() {
     let (limiter, timer) = limiter(log("1/1s"));
-    let layer =
-        RateLimitLayer::builder(Arc::clone(&limiter), ALICE).max_wait(Duration::from_millis(2_500)).build();
+    let layer = RateLimitLayer::builder(Arc::clone(&limiter), ALICE)
+        .max_wait(Duration::from_millis(2_500))
+        .build();
     let service = layer.layer(hello(&Arc::default()));
     let ask = || Box::pin(service.clone().oneshot(from("alice")));
     block_on(async {
         assert_eq!(ask().await.unwrap().status(), 200);
         let (mut second, mut third) = (ask(), ask());
-        assert!(poll_immediate(&mut second).await.is_none() && poll_immediate(&mut third).await.is_none());
+        assert!(
+            poll_immediate(&mut second).await.is_none()
+                && poll_immediate(&mut third).await.is_none()
+        );
         // It would be the fourth request, after a wait of three seconds.
         assert_eq!(told(&ask().await.unwrap()).0, 429);
         // When a request leaves the line, the next one moves up.
@@ -416,7 +579,9 @@ fn a_bounded_wait_is_first_come_first_served_and_longer_ones_are_refused_at_once
 #[test]
 fn a_bounded_wait_for_a_permit_ends_when_another_request_ends() {
     let (seats, _) = limiter(Concurrency::new(1).into());
-    let layer = RateLimitLayer::builder(seats, ALICE).max_wait(Duration::from_secs(1)).build();
+    let layer = RateLimitLayer::builder(seats, ALICE)
+        .max_wait(Duration::from_secs(1))
+        .build();
     let service = layer.layer(hello(&Arc::default()));
     block_on(async {
         let first = service.clone().oneshot(from("alice")).await.unwrap();
@@ -446,12 +611,22 @@ fn a_bounded_wait_for_several_limits_asks_again_after_the_wait_they_named() {
         timer.advance(Duration::from_millis(600));
         assert_eq!(second.await.unwrap().status(), 200);
         // A leaky bucket's delay counts as a wait.
-        let pace = LeakyBucket::new("1/1s".parse().unwrap()).max_wait(Duration::from_secs(5)).unwrap();
+        let pace = LeakyBucket::new("1/1s".parse().unwrap())
+            .max_wait(Duration::from_secs(5))
+            .unwrap();
         let pace = Arc::new(Limiter::with_clock(pace, timer.clone()));
-        let layer =
-            RateLimitLayer::builder(Arc::clone(&pace), Fixed::new("")).max_wait(Duration::from_millis(500));
+        let layer = RateLimitLayer::builder(Arc::clone(&pace), Fixed::new(""))
+            .max_wait(Duration::from_millis(500));
         let service = layer.build().layer(hello(&Arc::default()));
-        assert_eq!(service.clone().oneshot(from("alice")).await.unwrap().status(), 200);
+        assert_eq!(
+            service
+                .clone()
+                .oneshot(from("alice"))
+                .await
+                .unwrap()
+                .status(),
+            200
+        );
         let late = service.clone().oneshot(from("alice")).await.unwrap();
         assert_eq!(told(&late).0, 429);
         assert_eq!(pace.peek(1).delay(), Duration::from_secs(1));
@@ -464,7 +639,10 @@ fn exempt_requests_and_keys_are_not_counted_and_the_list_changes_meanwhile() {
     let friends = KeyList::from_iter(["alice"]);
     let builder = RateLimitLayer::builder(limiter, ALICE).exempt_keys(friends.clone());
     let ask = asks(builder.exempt(|parts| parts.headers["x-api-key"] == "probe"));
-    assert_eq!(["alice", "alice", "probe", "probe", "bob", "bob"].map(&ask), [200, 200, 200, 200, 200, 429]);
+    assert_eq!(
+        ["alice", "alice", "probe", "probe", "bob", "bob"].map(&ask),
+        [200, 200, 200, 200, 200, 429]
+    );
     friends.set(["bob"]);
     assert_eq!(["alice", "alice", "bob"].map(&ask), [200, 429, 200]);
 }
@@ -475,7 +653,11 @@ fn a_limit_in_a_dry_run_refuses_nobody_and_reports_whom_it_would_have_refused() 
     let tried = beside(log("1/1m"), &timer);
     let heard = Arc::new(AtomicU32::new(0));
     let hears = Arc::clone(&heard);
-    let builder = RateLimitLayer::builder(real, ALICE).name("real").and(tried, ALICE).name("tried").shadow();
+    let builder = RateLimitLayer::builder(real, ALICE)
+        .name("real")
+        .and(tried, ALICE)
+        .name("tried")
+        .shadow();
     let layer = builder.on_shadow(move |refusal| {
         assert_eq!(refusal.name(), "tried");
         hears.fetch_add(1, Ordering::Relaxed);
@@ -492,7 +674,10 @@ fn a_limit_in_a_dry_run_refuses_nobody_and_reports_whom_it_would_have_refused() 
 fn a_tenants_limit_comes_from_a_table_that_changes_meanwhile() {
     let timer = ManualTimer::new(Nanos::from_secs(1_000));
     let plan = |quota| beside(log(quota), &timer);
-    let table = Arc::new(std::sync::Mutex::new(std::collections::HashMap::from([("alice", plan("1/1m"))])));
+    let table = Arc::new(std::sync::Mutex::new(std::collections::HashMap::from([(
+        "alice",
+        plan("1/1m"),
+    )])));
     let seen = Arc::clone(&table);
     let everybody = beside(log("100/1m"), &timer);
     let ask = asks(RateLimitLayer::builder(everybody, Fixed::new("")).and_by(
@@ -503,7 +688,10 @@ fn a_tenants_limit_comes_from_a_table_that_changes_meanwhile() {
         },
         ALICE,
     ));
-    assert_eq!(["alice", "alice", "bob", "bob"].map(&ask), [200, 429, 200, 200]);
+    assert_eq!(
+        ["alice", "alice", "bob", "bob"].map(&ask),
+        [200, 429, 200, 200]
+    );
     table.lock().unwrap().insert("alice", plan("2/1m"));
     assert_eq!(["alice", "alice", "alice"].map(&ask), [200, 200, 429]);
 }
@@ -523,11 +711,17 @@ fn an_override_of_another_kind_is_given_back_as_its_own_kind_says() {
     let ask = asks(RateLimitLayer::builder(Arc::clone(&seats), ALICE));
     seats.set_override("alice", log("2/1m")).unwrap();
     // Each response is dropped immediately, but the key's own limit is a rate.
-    assert_eq!(["alice", "alice", "alice", "bob", "bob", "bob"].map(&ask), [200, 200, 429, 200, 200, 200]);
+    assert_eq!(
+        ["alice", "alice", "alice", "bob", "bob", "bob"].map(&ask),
+        [200, 200, 429, 200, 200, 200]
+    );
     let rate = beside(log("1/1m"), &timer);
     let ask = asks(RateLimitLayer::builder(Arc::clone(&rate), ALICE));
     rate.set_override("alice", Concurrency::new(1)).unwrap();
-    assert_eq!(["alice", "alice", "alice", "bob", "bob"].map(&ask), [200, 200, 200, 200, 429]);
+    assert_eq!(
+        ["alice", "alice", "alice", "bob", "bob"].map(&ask),
+        [200, 200, 200, 200, 429]
+    );
 }
 
 #[test]
@@ -535,7 +729,8 @@ fn responses_and_permits_follow_a_change_of_policy() {
     let (keyed, timer) = limiter(log("9/1m"));
     let one = Arc::new(Limiter::with_clock(log("9/1m"), timer));
     let by_key = RateLimitLayer::new(Arc::clone(&keyed), ALICE).layer(hello(&Arc::default()));
-    let together = RateLimitLayer::new(Arc::clone(&one), Fixed::new("")).layer(hello(&Arc::default()));
+    let together =
+        RateLimitLayer::new(Arc::clone(&one), Fixed::new("")).layer(hello(&Arc::default()));
     let permits: Policy = Concurrency::new(9).into();
     // Both limiters take up again what they have for a policy that returns.
     for (policy, text, is_back) in [
@@ -551,7 +746,10 @@ fn responses_and_permits_follow_a_change_of_policy() {
         keyed.reset("alice");
         for _ in 0..2 {
             for (service, left) in [
-                (&by_key, &(|| keyed.peek("alice", 0).remaining()) as &dyn Fn() -> u64),
+                (
+                    &by_key,
+                    &(|| keyed.peek("alice", 0).remaining()) as &dyn Fn() -> u64,
+                ),
                 (&together, &|| one.peek(0).remaining()),
             ] {
                 let before = left();
@@ -581,9 +779,14 @@ fn the_cost_in_a_response_head_is_refunded_or_charged() {
     let left = |tokens: &str| {
         let mut request = from("alice");
         if !tokens.is_empty() {
-            request.headers_mut().insert("x-tokens", tokens.parse().unwrap());
+            request
+                .headers_mut()
+                .insert("x-tokens", tokens.parse().unwrap());
         }
-        assert_eq!(block_on(service.clone().oneshot(request)).unwrap().status(), 200);
+        assert_eq!(
+            block_on(service.clone().oneshot(request)).unwrap().status(),
+            200
+        );
         limiter.peek("alice", 0).remaining()
     };
     assert_eq!(left("1"), 9);
@@ -600,13 +803,23 @@ fn the_cost_in_a_response_head_is_refunded_or_charged() {
 fn a_cost_of_zero_is_settled_too_and_its_debt_ends_the_next_requests() {
     for (tokens, most) in [(100, 11), (300, 4), (1_200, 1)] {
         let (limiter, timer) = limiter(log("1000/1m"));
-        let layer = RateLimitLayer::builder(Arc::clone(&limiter), ALICE).cost(|_| 0).billed();
+        let layer = RateLimitLayer::builder(Arc::clone(&limiter), ALICE)
+            .cost(|_| 0)
+            .billed();
         let service = layer.build().layer(service_fn(move |request: Request<()>| {
             request.extensions().get::<Bill>().unwrap().set(tokens);
             std::future::ready(Ok::<_, Infallible>(Response::new(String::new())))
         }));
-        let status = || block_on(service.clone().oneshot(from("alice"))).unwrap().status();
-        assert_eq!((0..200).filter(|_| status() == 200).count(), most, "{tokens} tokens an answer");
+        let status = || {
+            block_on(service.clone().oneshot(from("alice")))
+                .unwrap()
+                .status()
+        };
+        assert_eq!(
+            (0..200).filter(|_| status() == 200).count(),
+            most,
+            "{tokens} tokens an answer"
+        );
         timer.advance(std::time::Duration::from_mins(2));
         assert_eq!(status(), 200, "time repays it");
     }
@@ -630,13 +843,17 @@ fn bytes_and_bills_are_charged_when_the_body_is_over() {
     });
     let service = layer.build().layer(streams);
     let left = || [&limiter, &tokens].map(|limiter| 100 - limiter.peek("alice", 0).remaining());
-    let mut body = block_on(service.clone().oneshot(from("alice"))).unwrap().into_body();
+    let mut body = block_on(service.clone().oneshot(from("alice")))
+        .unwrap()
+        .into_body();
     assert_eq!(left(), [1, 1]);
     block_on(body.frame()).unwrap().unwrap();
     // A body that is dropped costs what was read.
     drop(body);
     assert_eq!(left(), [1, 3]);
-    let body = block_on(service.clone().oneshot(from("alice"))).unwrap().into_body();
+    let body = block_on(service.clone().oneshot(from("alice")))
+        .unwrap()
+        .into_body();
     block_on(body.collect()).unwrap();
     assert_eq!(left(), [1 + 3, 3 + 11]);
 }
@@ -645,11 +862,20 @@ fn bytes_and_bills_are_charged_when_the_body_is_over() {
 fn stacked_layers_each_report_their_own_limit() {
     let (user, _) = limiter(log("5/1m"));
     let (path, _) = limiter(log("1/1s"));
-    let inner = RateLimitLayer::builder(path, Path).name("path").build().layer(hello(&Arc::default()));
-    let service = RateLimitLayer::builder(user, ALICE).name("user").build().layer(inner);
+    let inner = RateLimitLayer::builder(path, Path)
+        .name("path")
+        .build()
+        .layer(hello(&Arc::default()));
+    let service = RateLimitLayer::builder(user, ALICE)
+        .name("user")
+        .build()
+        .layer(inner);
     let response = block_on(service.clone().oneshot(from("alice"))).unwrap();
     let lines = response.headers().get_all("ratelimit-policy").iter();
-    assert_eq!(lines.collect::<Vec<_>>(), ["\"path\";q=1;w=1", "\"user\";q=5;w=60"]);
+    assert_eq!(
+        lines.collect::<Vec<_>>(),
+        ["\"path\";q=1;w=1", "\"user\";q=5;w=60"]
+    );
 }
 
 #[test]
@@ -658,11 +884,15 @@ fn a_long_field_is_whole() {
     let (first, timer) = limiter(log("5/1m"));
     let mut builder = RateLimitLayer::builder(first, ALICE).name(&name(0));
     for at in 1..5 {
-        builder = builder.and(beside(log("5/1m"), &timer), ALICE).name(&name(at));
+        builder = builder
+            .and(beside(log("5/1m"), &timer), ALICE)
+            .name(&name(at));
     }
     let service = builder.build().layer(hello(&Arc::default()));
     let response = block_on(service.oneshot(from("alice"))).unwrap();
-    let all: Vec<String> = (0..5).map(|at| format!("\"{}\";r=4;t=60", name(at))).collect();
+    let all: Vec<String> = (0..5)
+        .map(|at| format!("\"{}\";r=4;t=60", name(at)))
+        .collect();
     assert_eq!(told(&response).1[2], Some(&*all.join(", ")));
 }
 
@@ -674,10 +904,19 @@ impl KeyedLimit for Elsewhere {
         let mut again = true;
         std::future::poll_fn(|context| {
             context.waker().wake_by_ref();
-            if std::mem::take(&mut again) { std::task::Poll::Pending } else { std::task::Poll::Ready(()) }
+            if std::mem::take(&mut again) {
+                std::task::Poll::Pending
+            } else {
+                std::task::Poll::Ready(())
+            }
         })
         .await;
-        Decision::allow(Standing { limit: 9, room: 8, unit: 1, reset_after: 1_000_000_000 })
+        Decision::allow(Standing {
+            limit: 9,
+            room: 8,
+            unit: 1,
+            reset_after: 1_000_000_000,
+        })
     }
 
     fn policy(&self) -> Policy {
@@ -689,5 +928,11 @@ impl KeyedLimit for Elsewhere {
 fn a_custom_limit_works_and_headers_omit_what_is_unknown() {
     let service = RateLimitLayer::new(Limit::own(Elsewhere), Path).layer(hello(&Arc::default()));
     let response = block_on(service.oneshot(from("alice"))).unwrap();
-    assert_eq!(told(&response), (200, [None, Some("\"default\";q=9"), Some("\"default\";r=8;t=1")]));
+    assert_eq!(
+        told(&response),
+        (
+            200,
+            [None, Some("\"default\";q=9"), Some("\"default\";r=8;t=1")]
+        )
+    );
 }

@@ -24,7 +24,10 @@ fn behind(layer: &RateLimitLayer) -> RateLimit<Hello> {
 }
 
 async fn ask(service: &RateLimit<Hello>, key: &str) -> Response<tidegate_tower::Body<String>> {
-    let request = Request::builder().header("x-api-key", key).body(()).unwrap();
+    let request = Request::builder()
+        .header("x-api-key", key)
+        .body(())
+        .unwrap();
     service.clone().oneshot(request).await.unwrap()
 }
 
@@ -45,11 +48,20 @@ fn store(server: &Server) -> Store {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_services_share_a_limit_and_report_the_same_state() {
     let server = Server::start(&[]);
-    let limit = |store: Store| store.limit("user", log("2/1h")).deadline(PATIENCE).build().unwrap();
-    let services =
-        [store(&server), store(&server)].map(|store| behind(&RateLimitLayer::new(limit(store), ALICE)));
+    let limit = |store: Store| {
+        store
+            .limit("user", log("2/1h"))
+            .deadline(PATIENCE)
+            .build()
+            .unwrap()
+    };
+    let services = [store(&server), store(&server)]
+        .map(|store| behind(&RateLimitLayer::new(limit(store), ALICE)));
     let first = ask(&services[0], "alice").await;
-    assert_eq!(first.headers()["ratelimit-policy"], "\"default\";q=2;w=3600");
+    assert_eq!(
+        first.headers()["ratelimit-policy"],
+        "\"default\";q=2;w=3600"
+    );
     assert_eq!(first.headers()["ratelimit"], "\"default\";r=1;t=3600");
     assert_eq!(status(&services[1], "alice").await, 200);
     let denied = ask(&services[0], "alice").await;
@@ -62,7 +74,13 @@ async fn two_services_share_a_limit_and_report_the_same_state() {
 async fn shared_and_local_limits_are_decided_together_and_a_denial_charges_neither() {
     let server = Server::start(&[]);
     let store = store(&server);
-    let limit = |name, quota| store.limit(name, log(quota)).deadline(PATIENCE).build().unwrap();
+    let limit = |name, quota| {
+        store
+            .limit(name, log(quota))
+            .deadline(PATIENCE)
+            .build()
+            .unwrap()
+    };
     let (user, all) = (limit("user", "5/1h"), limit("all", "3/1h"));
     let local = Arc::new(Limiter::new(log("4/1h")));
     let layer = RateLimitLayer::builder(user.clone(), ALICE)
@@ -78,7 +96,11 @@ async fn shared_and_local_limits_are_decided_together_and_a_denial_charges_neith
     assert_eq!(user.peek("alice", 0).await.decision.remaining(), 2);
     assert!(local.acquire(1).is_allowed());
     // Now the local limit denies, and the store is not asked.
-    let another = behind(&RateLimitLayer::builder(user.clone(), ALICE).and(local, Fixed::new("")).build());
+    let another = behind(
+        &RateLimitLayer::builder(user.clone(), ALICE)
+            .and(local, Fixed::new(""))
+            .build(),
+    );
     assert_eq!(status(&another, "alice").await, 429);
     assert_eq!(user.peek("alice", 0).await.decision.remaining(), 2);
 }
@@ -87,7 +109,11 @@ async fn shared_and_local_limits_are_decided_together_and_a_denial_charges_neith
 async fn a_shared_permit_ends_with_the_response_body() {
     let server = Server::start(&[]);
     let hold = Concurrency::new(1).hold(Duration::from_hours(1)).unwrap();
-    let seats = store(&server).limit("seats", Policy::from(hold)).deadline(PATIENCE).build().unwrap();
+    let seats = store(&server)
+        .limit("seats", Policy::from(hold))
+        .deadline(PATIENCE)
+        .build()
+        .unwrap();
     let service = behind(&RateLimitLayer::new(seats.clone(), ALICE));
     let free = async || {
         for _ in 0..1_000 {
@@ -100,8 +126,14 @@ async fn a_shared_permit_ends_with_the_response_body() {
     };
     for _ in 0..3 {
         let held = ask(&service, "alice").await;
-        assert_eq!((held.status().as_u16(), status(&service, "alice").await), (200, 429));
-        assert_eq!(held.into_body().collect().await.unwrap().to_bytes(), "hello");
+        assert_eq!(
+            (held.status().as_u16(), status(&service, "alice").await),
+            (200, 429)
+        );
+        assert_eq!(
+            held.into_body().collect().await.unwrap().to_bytes(),
+            "hello"
+        );
         free().await;
     }
     let held = ask(&service, "alice").await;
@@ -114,7 +146,10 @@ async fn without_its_store_a_shared_limit_follows_on_error() {
     let mut server = Server::start(&[]);
     let store = store(&server);
     let limit = |on_error| {
-        let limit = store.limit("user", log("1/1h")).on_error(on_error).deadline(PATIENCE);
+        let limit = store
+            .limit("user", log("1/1h"))
+            .on_error(on_error)
+            .deadline(PATIENCE);
         behind(&RateLimitLayer::new(limit.build().unwrap(), ALICE))
     };
     let [open, closed, local] = [OnError::Open, OnError::Closed, OnError::Local].map(limit);
@@ -126,16 +161,29 @@ async fn without_its_store_a_shared_limit_follows_on_error() {
     assert!(!passed.headers().contains_key("ratelimit"));
     assert_eq!(status(&open, "alice").await, 200);
     assert_eq!(status(&closed, "alice").await, 503);
-    assert_eq!([status(&local, "alice").await, status(&local, "alice").await], [200, 429]);
+    assert_eq!(
+        [status(&local, "alice").await, status(&local, "alice").await],
+        [200, 429]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn leased_and_reported_limits_admit_over_two_services_no_more_than_they_promise() {
     let server = Server::start(&[]);
-    for (name, mode, most) in [("leased", Mode::Leased, 40), ("reported", Mode::Reported, 40 + 2 * 4)] {
+    for (name, mode, most) in [
+        ("leased", Mode::Leased, 40),
+        ("reported", Mode::Reported, 40 + 2 * 4),
+    ] {
         let services = [store(&server), store(&server)].map(|store| {
-            let limit = store.limit(name, log("40/1h")).mode(mode).deadline(PATIENCE);
-            let limit = if mode == Mode::Reported { limit.unreported(4) } else { limit };
+            let limit = store
+                .limit(name, log("40/1h"))
+                .mode(mode)
+                .deadline(PATIENCE);
+            let limit = if mode == Mode::Reported {
+                limit.unreported(4)
+            } else {
+                limit
+            };
             behind(&RateLimitLayer::new(limit.build().unwrap(), ALICE))
         });
         let mut admitted = 0;
@@ -146,7 +194,10 @@ async fn leased_and_reported_limits_admit_over_two_services_no_more_than_they_pr
         assert!((20..=most).contains(&admitted), "{name}: {admitted}");
         let told = ask(&services[0], "alice").await;
         assert_eq!(
-            (told.status().as_u16(), told.headers().contains_key("retry-after")),
+            (
+                told.status().as_u16(),
+                told.headers().contains_key("retry-after")
+            ),
             (429, true),
             "{name}"
         );
@@ -158,8 +209,17 @@ async fn a_request_that_is_dropped_gives_back_what_it_took_from_every_limit() {
     let server = Server::start(&[]);
     let store = store(&server);
     let paced: Policy = "leaky-bucket:max_wait=1h 1/10m".parse().unwrap();
-    let shared = store.limit("paced", paced).deadline(PATIENCE).build().unwrap();
-    let leased = store.limit("leased", log("10/1h")).mode(Mode::Leased).deadline(PATIENCE).build().unwrap();
+    let shared = store
+        .limit("paced", paced)
+        .deadline(PATIENCE)
+        .build()
+        .unwrap();
+    let leased = store
+        .limit("leased", log("10/1h"))
+        .mode(Mode::Leased)
+        .deadline(PATIENCE)
+        .build()
+        .unwrap();
     let local = Arc::new(Limiter::new(paced));
     let layer = RateLimitLayer::builder(leased.clone(), ALICE)
         .and(shared.clone(), ALICE)
@@ -200,12 +260,23 @@ async fn a_store_that_fails_neither_keeps_permits_nor_forgets_delays() {
     let mut server = Server::start(&[]);
     let store = store(&server);
     let seats = Arc::new(Limiter::new(Policy::concurrency(1)));
-    let limit = |policy, on_error| store.limit("user", policy).on_error(on_error).deadline(PATIENCE);
+    let limit = |policy, on_error| {
+        store
+            .limit("user", policy)
+            .on_error(on_error)
+            .deadline(PATIENCE)
+    };
     let user = |on_error| limit(log("5/1h"), on_error).build().unwrap();
-    let beside =
-        |on_error| RateLimitLayer::builder(user(on_error), ALICE).and(Arc::clone(&seats), Fixed::new(""));
-    let [closed, open] = [OnError::Closed, OnError::Open].map(|on_error| behind(&beside(on_error).build()));
-    let patient = behind(&beside(OnError::Closed).max_wait(Duration::from_millis(50)).build());
+    let beside = |on_error| {
+        RateLimitLayer::builder(user(on_error), ALICE).and(Arc::clone(&seats), Fixed::new(""))
+    };
+    let [closed, open] =
+        [OnError::Closed, OnError::Open].map(|on_error| behind(&beside(on_error).build()));
+    let patient = behind(
+        &beside(OnError::Closed)
+            .max_wait(Duration::from_millis(50))
+            .build(),
+    );
     // One place each ten minutes, and room for one that waits.
     let paced: Policy = "leaky-bucket:max_wait=10m 1/10m".parse().unwrap();
     let paced = |on_error| limit(paced, on_error).build().unwrap();
@@ -220,8 +291,15 @@ async fn a_store_that_fails_neither_keeps_permits_nor_forgets_delays() {
         assert_eq!(seats.peek(0).remaining(), 1, "the permit came back");
     }
     let held = ask(&open, "alice").await;
-    assert_eq!((held.status().as_u16(), seats.peek(0).remaining()), (200, 0));
-    assert_eq!(status(&open, "alice").await, 429, "permits of the process hold without the store");
+    assert_eq!(
+        (held.status().as_u16(), seats.peek(0).remaining()),
+        (200, 0)
+    );
+    assert_eq!(
+        status(&open, "alice").await,
+        429,
+        "permits of the process hold without the store"
+    );
     drop(held);
     assert_eq!(seats.peek(0).remaining(), 1);
     // A limit that paces does so in the process as well, or denies, or lets through.
@@ -231,7 +309,15 @@ async fn a_store_that_fails_neither_keeps_permits_nor_forgets_delays() {
     }
     assert_eq!(status(&paced_local, "alice").await, 200);
     // One may wait, for ten minutes, and nobody beside it until it is dropped.
-    let taken = async || local.peek("alice", 0).await.decision.reset_after().as_secs().div_ceil(600);
+    let taken = async || {
+        local
+            .peek("alice", 0)
+            .await
+            .decision
+            .reset_after()
+            .as_secs()
+            .div_ceil(600)
+    };
     assert_eq!(taken().await, 1);
     let its = paced_local.clone();
     let waits = tokio::spawn(async move { status(&its, "alice").await });

@@ -1,4 +1,5 @@
-//! Costs that are read from the answers of a stand-in for a provider of language models, which streams.
+//! Costs that are read from the answers of a stand-in for a provider of language models, which
+//! streams.
 #![cfg(all(feature = "axum", feature = "json", feature = "reqwest"))]
 
 use std::{
@@ -37,9 +38,16 @@ fn stream_of(events: &'static str, hangs: bool) -> Response<Body> {
         .chunks(7)
         .map(|piece| Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(piece))));
     let pieces = stream::iter(pieces.collect::<Vec<_>>());
-    let end = if hangs { stream::pending().boxed() } else { stream::empty().boxed() };
+    let end = if hangs {
+        stream::pending().boxed()
+    } else {
+        stream::empty().boxed()
+    };
     let body = Body::new(StreamBody::new(pieces.chain(end)));
-    Response::builder().header(CONTENT_TYPE, "text/event-stream").body(body).unwrap()
+    Response::builder()
+        .header(CONTENT_TYPE, "text/event-stream")
+        .body(body)
+        .unwrap()
 }
 
 fn document(text: &'static str) -> Response<Body> {
@@ -54,9 +62,15 @@ fn provider() -> Router {
         .route("/openai", post(async || stream_of(OPENAI, false)))
         .route("/anthropic", post(async || stream_of(ANTHROPIC, false)))
         .route("/hangs", post(async || stream_of(ANTHROPIC, true)))
-        .route("/document", post(async || document("{\"usage\":{\"total_tokens\":120}}")))
+        .route(
+            "/document",
+            post(async || document("{\"usage\":{\"total_tokens\":120}}")),
+        )
         .route("/unknown", post(async || document("{\"usage\":{}}")))
-        .route("/broken", post(async || document("{\"usage\":{\"total_tokens\":120")))
+        .route(
+            "/broken",
+            post(async || document("{\"usage\":{\"total_tokens\":120")),
+        )
 }
 
 fn total(answer: &Value) -> Option<u64> {
@@ -80,7 +94,10 @@ fn used(limiter: &KeyedLimiter) -> u64 {
 }
 
 async fn ask(app: &Router, path: &str) -> Response<Body> {
-    let request = Request::post(path).header("x-api-key", "alice").body(Body::empty()).unwrap();
+    let request = Request::post(path)
+        .header("x-api-key", "alice")
+        .body(Body::empty())
+        .unwrap();
     app.clone().oneshot(request).await.unwrap()
 }
 
@@ -92,9 +109,18 @@ async fn an_estimate_is_settled_by_what_the_answer_says_when_it_ends() {
     let app = provider().layer(layer.cost(|_| 200).cost_from_json(total).build());
     let mut all = 0;
     // Unknown use keeps the estimate.
-    for (path, cost) in [("/openai", 350), ("/document", 120), ("/unknown", 200), ("/broken", 200)] {
+    for (path, cost) in [
+        ("/openai", 350),
+        ("/document", 120),
+        ("/unknown", 200),
+        ("/broken", 200),
+    ] {
         let answer = ask(&app, path).await;
-        assert_eq!((answer.status().as_u16(), used(&tokens)), (200, all + 200), "{path}: the estimate");
+        assert_eq!(
+            (answer.status().as_u16(), used(&tokens)),
+            (200, all + 200),
+            "{path}: the estimate"
+        );
         answer.into_body().collect().await.unwrap();
         all += cost;
         assert_eq!(used(&tokens), all, "{path}");
@@ -106,20 +132,36 @@ async fn an_estimate_is_settled_by_what_the_answer_says_when_it_ends() {
 async fn several_limits_read_one_stream_and_a_client_that_goes_away_pays_for_what_was_told() {
     let (inputs, outputs) = (limiter(), limiter());
     let key = || Header::named("x-api-key");
-    let layer = RateLimitLayer::builder(Arc::clone(&inputs), key()).cost(|_| 10).cost_from_json(input);
-    let layer = layer.and(Arc::clone(&outputs), key()).cost(|_| 400).cost_from_json(output);
+    let layer = RateLimitLayer::builder(Arc::clone(&inputs), key())
+        .cost(|_| 10)
+        .cost_from_json(input);
+    let layer = layer
+        .and(Arc::clone(&outputs), key())
+        .cost(|_| 400)
+        .cost_from_json(output);
     let app = provider().layer(layer.build());
-    ask(&app, "/anthropic").await.into_body().collect().await.unwrap();
+    ask(&app, "/anthropic")
+        .await
+        .into_body()
+        .collect()
+        .await
+        .unwrap();
     assert_eq!((used(&inputs), used(&outputs)), (25, 250));
 
     let mut body = ask(&app, "/hangs").await.into_body();
     assert_eq!((used(&inputs), used(&outputs)), (35, 650), "the estimates");
     let mut read = String::new();
     while !read.contains("\"output_tokens\":100}}\n\n") {
-        read.push_str(str::from_utf8(&body.frame().await.unwrap().unwrap().into_data().unwrap()).unwrap());
+        read.push_str(
+            str::from_utf8(&body.frame().await.unwrap().unwrap().into_data().unwrap()).unwrap(),
+        );
     }
     drop(body);
-    assert_eq!((used(&inputs), used(&outputs)), (50, 350), "the last cost so far");
+    assert_eq!(
+        (used(&inputs), used(&outputs)),
+        (50, 350),
+        "the last cost so far"
+    );
 }
 
 /// A program that calls a provider.
@@ -133,10 +175,16 @@ async fn a_client_of_reqwest_counts_what_a_provider_says() {
         .cost(|_| 200)
         .cost_from_json(total)
         .build();
-    let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new()).with(layer).build();
+    let client = reqwest_middleware::ClientBuilder::new(reqwest::Client::new())
+        .with(layer)
+        .build();
     let post = async |path: &str| client.post(format!("http://{address}{path}")).send().await;
     let text = post("/openai").await.unwrap().text().await.unwrap();
-    assert_eq!((text.as_str(), used(&tokens)), (OPENAI, 350), "the text is passed on");
+    assert_eq!(
+        (text.as_str(), used(&tokens)),
+        (OPENAI, 350),
+        "the text is passed on"
+    );
     post("/document").await.unwrap().bytes().await.unwrap();
     assert_eq!(used(&tokens), 470);
     drop(post("/hangs").await.unwrap());
@@ -151,18 +199,26 @@ async fn read(kind: &str, pieces: &[&[u8]]) -> Vec<String> {
         noted.lock().unwrap().push(value.to_string());
         None
     };
-    let layer: RateLimitLayer =
-        RateLimitLayer::builder(limiter(), Fixed::new("alice")).cost_from_json(note).build();
-    let pieces: Vec<_> =
-        pieces.iter().map(|piece| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(piece)))).collect();
+    let layer: RateLimitLayer = RateLimitLayer::builder(limiter(), Fixed::new("alice"))
+        .cost_from_json(note)
+        .build();
+    let pieces: Vec<_> = pieces
+        .iter()
+        .map(|piece| Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(piece))))
+        .collect();
     let answer = Response::builder().header(CONTENT_TYPE, kind);
-    let answer = Arc::new(Mutex::new(Some(answer.body(StreamBody::new(stream::iter(pieces))).unwrap())));
+    let answer = Arc::new(Mutex::new(Some(
+        answer.body(StreamBody::new(stream::iter(pieces))).unwrap(),
+    )));
     let inner = service_fn(move |_: Request<()>| {
         std::future::ready(Ok::<_, Infallible>(answer.lock().unwrap().take().unwrap()))
     });
     let answer = layer.layer(inner).oneshot(Request::new(())).await.unwrap();
     answer.into_body().collect().await.unwrap();
-    Arc::try_unwrap(told).map_or_else(|told| told.lock().unwrap().clone(), |told| told.into_inner().unwrap())
+    Arc::try_unwrap(told).map_or_else(
+        |told| told.lock().unwrap().clone(),
+        |told| told.into_inner().unwrap(),
+    )
 }
 
 #[tokio::test]
@@ -171,18 +227,35 @@ async fn each_event_of_a_stream_is_read_however_it_is_cut() {
     for size in 1..stream.len() {
         let pieces: Vec<&[u8]> = stream.chunks(size).collect();
         let told = read("text/event-stream; charset=utf-8", &pieces).await;
-        assert_eq!(told, ["{\"n\":1}", "{\"n\":2}", "{\"n\":3}"], "pieces of {size}");
+        assert_eq!(
+            told,
+            ["{\"n\":1}", "{\"n\":2}", "{\"n\":3}"],
+            "pieces of {size}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_document_is_read_at_its_end_and_other_or_too_large_ones_are_not() {
-    assert_eq!(read("application/json", &[b"{\"a\"", b":[1]}"]).await, ["{\"a\":[1]}"]);
+    assert_eq!(
+        read("application/json", &[b"{\"a\"", b":[1]}"]).await,
+        ["{\"a\":[1]}"]
+    );
     assert_eq!(read("application/vnd.api+json", &[b"7"]).await, ["7"]);
     for kind in ["text/html", "", "application/octet-stream"] {
         assert_eq!(read(kind, &[b"7"]).await, Vec::<String>::new(), "{kind}");
     }
     let large = vec![b'1'; (1 << 20) + 1];
-    assert_eq!(read("application/json", &[&large]).await, Vec::<String>::new());
-    assert_eq!(read("text/event-stream", &[b"data: ", &large, b"\n\ndata: 5\n\n"]).await, ["5"]);
+    assert_eq!(
+        read("application/json", &[&large]).await,
+        Vec::<String>::new()
+    );
+    assert_eq!(
+        read(
+            "text/event-stream",
+            &[b"data: ", &large, b"\n\ndata: 5\n\n"]
+        )
+        .await,
+        ["5"]
+    );
 }

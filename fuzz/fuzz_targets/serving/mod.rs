@@ -80,19 +80,35 @@ impl Serving {
             max_keys: 1_000,
             ..Options::default()
         };
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
         let runtime = runtime.expect("a runtime");
         let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_700_049_600)));
         let its = Arc::<ManualClock>::clone(&clock);
-        let server = runtime.block_on(Server::start_on(options, its)).expect("a server");
+        let server = runtime
+            .block_on(Server::start_on(options, its))
+            .expect("a server");
         let address = |address: Option<SocketAddr>| address.expect("it listens");
         let [http, admin] = [server.address("http"), server.address("admin")].map(address);
-        let [grpc, sentinel] = [server.address("grpc"), server.address("sentinel-token")].map(address);
+        let [grpc, sentinel] =
+            [server.address("grpc"), server.address("sentinel-token")].map(address);
         let spoe = address(server.address("spoe"));
         let (orders, receiver) = mpsc::channel(1);
         runtime.spawn(server.run(receiver));
         let grpc_client = Mutex::default();
-        Self { http, admin, grpc, sentinel, spoe, clock, grpc_client, runtime, _orders: orders }
+        Self {
+            http,
+            admin,
+            grpc,
+            sentinel,
+            spoe,
+            clock,
+            grpc_client,
+            runtime,
+            _orders: orders,
+        }
     }
 
     /// Moves the server's clock on.
@@ -100,8 +116,13 @@ impl Serving {
         self.clock.advance(span);
     }
 
-    /// Calls this path of the gRPC listener with these messages. Returns the gRPC status and the bytes of the answer.
-    pub fn call<'m>(&self, path: &str, messages: impl IntoIterator<Item = &'m [u8]>) -> (i32, Vec<u8>) {
+    /// Calls this path of the gRPC listener with these messages. Returns the gRPC status and the
+    /// bytes of the answer.
+    pub fn call<'m>(
+        &self,
+        path: &str,
+        messages: impl IntoIterator<Item = &'m [u8]>,
+    ) -> (i32, Vec<u8>) {
         let mut body = Vec::new();
         for message in messages {
             body.push(0);
@@ -118,7 +139,9 @@ impl Serving {
                 *client = Some(again);
                 return answer;
             }
-            let stream = net::TcpStream::connect(self.grpc).await.expect("the server accepts");
+            let stream = net::TcpStream::connect(self.grpc)
+                .await
+                .expect("the server accepts");
             let (open, connection) = h2::client::handshake(stream).await.expect("HTTP/2");
             tokio::spawn(connection);
             let (answer, again) = call(open, path, body).await.expect("an answer");
@@ -136,7 +159,9 @@ async fn call(
 ) -> Result<((i32, Vec<u8>), SendRequest<Bytes>), h2::Error> {
     let mut client = client.ready().await?;
     let request = http::Request::post(format!("http://localhost{path}"));
-    let request = request.header("content-type", "application/grpc").header("te", "trailers");
+    let request = request
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
     let (answer, mut sends) = client.send_request(request.body(()).expect("a path"), false)?;
     // The server may answer before it has read everything.
     let _ = sends.send_data(body, true);
@@ -149,25 +174,35 @@ async fn call(
             bytes.extend_from_slice(&piece);
         }
         let trailers = body.trailers().await?;
-        let status = trailers.as_ref().unwrap_or(&head.headers).get("grpc-status");
+        let status = trailers
+            .as_ref()
+            .unwrap_or(&head.headers)
+            .get("grpc-status");
         let status = status.and_then(|status| status.to_str().ok()?.parse().ok());
         Ok::<_, h2::Error>((status.expect("every answer has a status"), bytes))
     };
-    let answer = tokio::time::timeout(PATIENCE, read).await.expect("the call ends")?;
+    let answer = tokio::time::timeout(PATIENCE, read)
+        .await
+        .expect("the call ends")?;
     Ok((answer, client))
 }
 
-/// Sends these bytes on a new connection and then the end. Returns what the server sent until it ended the connection.
+/// Sends these bytes on a new connection and then the end. Returns what the server sent until it
+/// ended the connection.
 ///
 /// # Panics
 /// When it does not end it.
 pub fn send(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
-    // From one of many addresses of this machine: each has 28,000 ports, and the system keeps each for a minute.
+    // From one of many addresses of this machine: each has 28,000 ports, and the system keeps each
+    // for a minute.
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let from =
-        Ipv4Addr::from_bits(0x7f00_0001 + (NEXT.fetch_add(1, Ordering::Relaxed) & 0xff_ffff) % 0xf_ffff);
+    let from = Ipv4Addr::from_bits(
+        0x7f00_0001 + (NEXT.fetch_add(1, Ordering::Relaxed) & 0xff_ffff) % 0xf_ffff,
+    );
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-    socket.bind(&SocketAddr::from((from, 0)).into()).expect("a port");
+    socket
+        .bind(&SocketAddr::from((from, 0)).into())
+        .expect("a port");
     socket.connect(&address.into()).expect("the server accepts");
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -176,7 +211,10 @@ pub fn send(address: SocketAddr, bytes: &[u8]) -> Vec<u8> {
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let mut answer = Vec::new();
     if let Err(error) = stream.read_to_end(&mut answer) {
-        assert!(error.kind() != std::io::ErrorKind::WouldBlock, "the server keeps the connection");
+        assert!(
+            error.kind() != std::io::ErrorKind::WouldBlock,
+            "the server keeps the connection"
+        );
     }
     answer
 }
@@ -188,6 +226,8 @@ pub fn post(address: SocketAddr, path: &str, body: &[u8]) -> u16 {
         "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
     );
     let answer = send(address, &[head.as_bytes(), body].concat());
-    let status = answer.get(9..12).and_then(|status| std::str::from_utf8(status).ok()?.parse().ok());
+    let status = answer
+        .get(9..12)
+        .and_then(|status| std::str::from_utf8(status).ok()?.parse().ok());
     status.expect("an answer")
 }

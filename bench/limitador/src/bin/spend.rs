@@ -1,8 +1,11 @@
-//! Measures what it costs to limit by what was used. Each line of output is a JSON object, a figure of one round.
+//! Measures what it costs to limit by what was used. Each line of output is a JSON object, a figure
+//! of one round.
 //!
-//! * Over gRPC: `reserve` (Reserve and Commit) and `charge` (CheckRateLimit and Report) of two limits, by Tidegate and by a small server
-//!   around the crate `limitador`, whose own server no registry has. The servers take turns; the client is the same.
-//! * Over RESP, 32 commands in flight: `one` (ACQUIRE of one limit), `five` (RESERVE of five limits) and its `settle`.
+//! * Over gRPC: `reserve` (Reserve and Commit) and `charge` (CheckRateLimit and Report) of two
+//!   limits, by Tidegate and by a small server around the crate `limitador`, whose own server no
+//!   registry has. The servers take turns; the client is the same.
+//! * Over RESP, 32 commands in flight: `one` (ACQUIRE of one limit), `five` (RESERVE of five
+//!   limits) and its `settle`.
 //!
 //! `cargo run --release --manifest-path bench/limitador/Cargo.toml --bin spend -- [ROUNDS] [SECONDS]`
 
@@ -78,7 +81,10 @@ where
 
 type Answered = BoxFuture<http::Response<tonic::body::Body>, Infallible>;
 
-fn unary<B, Q, A>(request: http::Request<B>, answer: impl Fn(Q) -> A + Send + Sync + 'static) -> Answered
+fn unary<B, Q, A>(
+    request: http::Request<B>,
+    answer: impl Fn(Q) -> A + Send + Sync + 'static,
+) -> Answered
 where
     B: Body + Send + 'static,
     B::Error: Into<StdError> + Send + 'static,
@@ -94,11 +100,18 @@ where
 /// The values of the descriptors.
 fn context(descriptors: &[RateLimitDescriptor]) -> Context<'static> {
     let entries = descriptors.iter().flat_map(|one| &one.entries);
-    entries.map(|entry| (entry.key.clone(), entry.value.clone())).collect::<HashMap<_, _>>().into()
+    entries
+        .map(|entry| (entry.key.clone(), entry.value.clone()))
+        .collect::<HashMap<_, _>>()
+        .into()
 }
 
 fn code(limited: bool) -> i32 {
-    if limited { Code::OverLimit.into() } else { Code::Ok.into() }
+    if limited {
+        Code::OverLimit.into()
+    } else {
+        Code::Ok.into()
+    }
 }
 
 impl<B> Service<http::Request<B>> for Theirs
@@ -116,41 +129,72 @@ where
 
     fn call(&mut self, request: http::Request<B>) -> Answered {
         let limiter = Arc::clone(&self.0);
-        let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+        let method = request
+            .uri()
+            .path()
+            .rsplit('/')
+            .next()
+            .unwrap_or_default()
+            .to_owned();
         let namespace: Namespace = "d".into();
         match method.as_str() {
             "Reserve" => unary(request, move |asked: Reserve| {
-                let ttl = asked.ttl.map(|ttl| Duration::from_secs(ttl.seconds.cast_unsigned()));
-                let told = limiter.reserve(&namespace, &context(&asked.descriptors), asked.amount, ttl);
+                let ttl = asked
+                    .ttl
+                    .map(|ttl| Duration::from_secs(ttl.seconds.cast_unsigned()));
+                let told =
+                    limiter.reserve(&namespace, &context(&asked.descriptors), asked.amount, ttl);
                 let told = told.expect("memory");
-                let reservation_id = told.reservation_id.map(|id| id.to_string()).unwrap_or_default();
-                Reserved { code: code(told.limited), reservation_id }
+                let reservation_id = told
+                    .reservation_id
+                    .map(|id| id.to_string())
+                    .unwrap_or_default();
+                Reserved {
+                    code: code(told.limited),
+                    reservation_id,
+                }
             }),
             "Commit" => unary(request, move |asked: Commit| {
                 let id = ReservationId::from(asked.reservation_id);
                 let of = context(&asked.descriptors);
-                let told = limiter.commit_reservation(&namespace, &of, Some(&id), asked.actual_amount);
-                Committed { reservation_released: told.expect("memory").reservation_released }
+                let told =
+                    limiter.commit_reservation(&namespace, &of, Some(&id), asked.actual_amount);
+                Committed {
+                    reservation_released: told.expect("memory").reservation_released,
+                }
             }),
             "CheckRateLimit" => unary(request, move |asked: RateLimitRequest| {
                 let of = context(&asked.descriptors);
                 let told = limiter.is_rate_limited(&namespace, &of, asked.hits_addend.into());
                 let overall_code = code(told.expect("memory").limited);
-                RateLimitResponse { overall_code, ..RateLimitResponse::default() }
+                RateLimitResponse {
+                    overall_code,
+                    ..RateLimitResponse::default()
+                }
             }),
             _ => unary(request, move |asked: RateLimitRequest| {
                 let of = context(&asked.descriptors);
-                limiter.update_counters(&namespace, &of, asked.hits_addend.into()).expect("memory");
-                RateLimitResponse { overall_code: code(false), ..RateLimitResponse::default() }
+                limiter
+                    .update_counters(&namespace, &of, asked.hits_addend.into())
+                    .expect("memory");
+                RateLimitResponse {
+                    overall_code: code(false),
+                    ..RateLimitResponse::default()
+                }
             }),
         }
     }
 }
 
 async fn serve_theirs() -> SocketAddr {
-    let limits = ReservationLimits { max_fraction: 1.0, max_ttl: Duration::from_secs(DAY) };
+    let limits = ReservationLimits {
+        max_fraction: 1.0,
+        max_ttl: Duration::from_secs(DAY),
+    };
     let storage = Storage::with_counter_storage(Box::new(InMemoryStorage::new(10_000)));
-    let limiter = RateLimiterBuilder::with_storage(storage).reservation_limits(limits).build();
+    let limiter = RateLimiterBuilder::with_storage(storage)
+        .reservation_limits(limits)
+        .build();
     let none: [limitador::limit::Predicate; 0] = [];
     for name in ["user", "team"] {
         let variable = name.try_into().expect("an expression");
@@ -181,9 +225,11 @@ fn serve_ours(runtime: &Runtime) -> (SocketAddr, SocketAddr, mpsc::Sender<Order>
     std::fs::write(&config, descriptors).expect("a file");
     let limit = |name: &str, how: &str| format!("  - {{name: {name}, limit: {MOST}{how}}}\n");
     let window = "/1h, algorithm: fixed-window";
-    let limits: String = ["requests", "input", "output"].map(|name| limit(name, window)).concat();
-    let month =
-        limit("month", "/month, algorithm: fixed-window") + &limit("in-flight", ", algorithm: concurrency");
+    let limits: String = ["requests", "input", "output"]
+        .map(|name| limit(name, window))
+        .concat();
+    let month = limit("month", "/month, algorithm: fixed-window")
+        + &limit("in-flight", ", algorithm: concurrency");
     std::fs::write(&rules, format!("limits:\n{limits}{month}")).expect("a file");
     let options = Options {
         envoy_config: Some(config),
@@ -213,17 +259,44 @@ impl Client {
     {
         let path: PathAndQuery = format!("{SERVICE}{method}").parse().expect("a path");
         self.0.ready().await.expect("the server is there");
-        let told = self.0.unary(Request::new(message), path, ProstCodec::<Q, A>::default()).await;
-        told.unwrap_or_else(|status| panic!("{method} fails: {status}")).into_inner()
+        let told = self
+            .0
+            .unary(Request::new(message), path, ProstCodec::<Q, A>::default())
+            .await;
+        told.unwrap_or_else(|status| panic!("{method} fails: {status}"))
+            .into_inner()
     }
 
     async fn reserve(&mut self, descriptors: Vec<RateLimitDescriptor>) {
-        let (domain, ttl) = ("d".to_owned(), Some(protobuf::Duration { seconds: 60, nanos: 0 }));
-        let asked = Reserve { domain: domain.clone(), descriptors: descriptors.clone(), amount: 8, ttl };
-        let Reserved { code, reservation_id } = self.call("Reserve", asked).await;
+        let (domain, ttl) = (
+            "d".to_owned(),
+            Some(protobuf::Duration {
+                seconds: 60,
+                nanos: 0,
+            }),
+        );
+        let asked = Reserve {
+            domain: domain.clone(),
+            descriptors: descriptors.clone(),
+            amount: 8,
+            ttl,
+        };
+        let Reserved {
+            code,
+            reservation_id,
+        } = self.call("Reserve", asked).await;
         assert_eq!(code, i32::from(Code::Ok));
-        let told: Committed =
-            self.call("Commit", Commit { domain, descriptors, reservation_id, actual_amount: 3 }).await;
+        let told: Committed = self
+            .call(
+                "Commit",
+                Commit {
+                    domain,
+                    descriptors,
+                    reservation_id,
+                    actual_amount: 3,
+                },
+            )
+            .await;
         assert!(told.reservation_released);
     }
 
@@ -242,7 +315,10 @@ impl Client {
 
 fn descriptors(user: u64) -> Vec<RateLimitDescriptor> {
     let one = |key: &str, value: u64| RateLimitDescriptor {
-        entries: vec![Entry { key: key.to_owned(), value: value.to_string() }],
+        entries: vec![Entry {
+            key: key.to_owned(),
+            value: value.to_string(),
+        }],
         ..RateLimitDescriptor::default()
     };
     vec![one("user", user), one("team", user % 10)]
@@ -251,7 +327,9 @@ fn descriptors(user: u64) -> Vec<RateLimitDescriptor> {
 /// Pairs of calls a second.
 async fn over_grpc(address: SocketAddr, reserves: bool, length: Duration) -> f64 {
     let channel = Channel::from_shared(format!("http://{address}")).expect("an address");
-    let client = Client(Grpc::new(channel.connect().await.expect("the server accepts")));
+    let client = Client(Grpc::new(
+        channel.connect().await.expect("the server accepts"),
+    ));
     let begun = Instant::now();
     let task = |number: u64| {
         let mut client = client.clone();
@@ -307,15 +385,21 @@ impl Resp {
         }
     }
 
-    /// Nanoseconds for each command, of which `PIPELINE` are in flight. Passes the replies on. The commands are in the protocol's form
-    /// before the time begins.
+    /// Nanoseconds for each command, of which `PIPELINE` are in flight. Passes the replies on. The
+    /// commands are in the protocol's form before the time begins.
     fn batch(&mut self, commands: &[String]) -> (f64, Vec<String>) {
         let bytes = encode(commands);
         let mut replies = Vec::with_capacity(commands.len());
         let begun = Instant::now();
-        self.0.get_mut().write_all(&bytes).expect("the server reads");
+        self.0
+            .get_mut()
+            .write_all(&bytes)
+            .expect("the server reads");
         replies.extend((0..commands.len()).map(|_| self.reply()));
-        (begun.elapsed().as_nanos() as f64 / commands.len() as f64, replies)
+        (
+            begun.elapsed().as_nanos() as f64 / commands.len() as f64,
+            replies,
+        )
     }
 }
 
@@ -324,7 +408,9 @@ fn encode(commands: &[String]) -> Vec<u8> {
     for command in commands {
         let words: Vec<&str> = command.split(' ').collect();
         write!(bytes, "*{}\r\n", words.len()).expect("memory");
-        words.iter().for_each(|word| write!(bytes, "${}\r\n{word}\r\n", word.len()).expect("memory"));
+        words
+            .iter()
+            .for_each(|word| write!(bytes, "${}\r\n{word}\r\n", word.len()).expect("memory"));
     }
     bytes
 }
@@ -335,8 +421,16 @@ fn over_resp(address: SocketAddr, length: Duration) -> [f64; 3] {
     let (begun, mut times, mut number) = (Instant::now(), [vec![], vec![], vec![]], 0);
     while begun.elapsed() < length {
         let user = |at: usize| format!("user-{}", (number + at) % 1_000);
-        let one: Vec<_> = (0..PIPELINE).map(|at| format!("ACQUIRE requests {} 1", user(at))).collect();
-        let limits = [("requests", 1), ("input", 20), ("output", 400), ("month", 420), ("in-flight", 1)];
+        let one: Vec<_> = (0..PIPELINE)
+            .map(|at| format!("ACQUIRE requests {} 1", user(at)))
+            .collect();
+        let limits = [
+            ("requests", 1),
+            ("input", 20),
+            ("output", 400),
+            ("month", 420),
+            ("in-flight", 1),
+        ];
         let five = |at: usize| {
             let parts = limits.map(|(limit, cost)| format!(" {limit} {} {cost}", user(at)));
             format!("RESERVE 60000{}", parts.concat())
@@ -345,7 +439,10 @@ fn over_resp(address: SocketAddr, length: Duration) -> [f64; 3] {
         times[0].push(client.batch(&one).0);
         let (time, ids) = client.batch(&five);
         times[1].push(time);
-        let settle: Vec<_> = ids.iter().map(|id| format!("SETTLE {id} 1 20 100 120 0")).collect();
+        let settle: Vec<_> = ids
+            .iter()
+            .map(|id| format!("SETTLE {id} 1 20 100 120 0"))
+            .collect();
         times[2].push(client.batch(&settle).0);
         number += PIPELINE;
     }
@@ -356,10 +453,15 @@ fn over_resp(address: SocketAddr, length: Duration) -> [f64; 3] {
 }
 
 fn main() {
-    let mut numbers = std::env::args().skip(1).map(|word| word.parse::<u32>().expect("a number"));
+    let mut numbers = std::env::args()
+        .skip(1)
+        .map(|word| word.parse::<u32>().expect("a number"));
     let (rounds, seconds) = (numbers.next().unwrap_or(5), numbers.next().unwrap_or(3));
     let length = Duration::from_secs(seconds.into());
-    let (ours, theirs) = (Runtime::new().expect("a runtime"), Runtime::new().expect("a runtime"));
+    let (ours, theirs) = (
+        Runtime::new().expect("a runtime"),
+        Runtime::new().expect("a runtime"),
+    );
     let client = Runtime::new().expect("a runtime");
     let (grpc, resp, _orders) = serve_ours(&ours);
     let limitador = theirs.block_on(serve_theirs());

@@ -1,5 +1,5 @@
-//! The server of `echo.rs` with a Tokio task for each connection, on one thread: the cost of the usual way of writing a server, to
-//! compare with a reactor, before anything is parsed or decided.
+//! The server of `echo.rs` with a Tokio task for each connection, on one thread: the cost of the
+//! usual way of writing a server, to compare with a reactor, before anything is parsed or decided.
 //!
 //! `echo-tokio ADDRESS`; used by `bench/resp.sh`.
 
@@ -15,7 +15,9 @@ const ANSWER: &[u8] = b"*5\r\n:0\r\n:100\r\n:99\r\n:-1\r\n:600\r\n";
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> io::Result<()> {
-    let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:16382".to_owned());
+    let address = std::env::args()
+        .nth(1)
+        .unwrap_or_else(|| "127.0.0.1:16382".to_owned());
     let listener = TcpListener::bind(address).await?;
     loop {
         let (stream, _) = listener.accept().await?;
@@ -31,7 +33,10 @@ async fn answer(mut stream: TcpStream) -> io::Result<()> {
         if received == 0 {
             return Ok(());
         }
-        let commands = buffer[..received].iter().filter(|&&byte| byte == b'*').count();
+        let commands = buffer[..received]
+            .iter()
+            .filter(|&&byte| byte == b'*')
+            .count();
         stream.write_all(&ANSWER.repeat(commands)).await?;
     }
 }

@@ -10,8 +10,8 @@ const BUSY: usize = 500;
 const SLEEPING: usize = 250;
 const MODEST: usize = 250;
 
-/// How often the sleeping and the modest ask during the flood. One less than the quota, as the modest have asked once
-/// before it.
+/// How often the sleeping and the modest ask during the flood. One less than the quota, as the
+/// modest have asked once before it.
 const RETURNS: u64 = 8;
 
 /// The slowest decision that is distinguished, in nanoseconds.
@@ -36,12 +36,23 @@ impl Ledger {
     pub const LIMITED: usize = BUSY + SLEEPING;
 
     pub fn new(quota: Quota) -> Self {
-        let keys: Vec<String> =
-            (0..BUSY + SLEEPING + MODEST).map(|number| format!("real:{number:010}")).collect();
+        let keys: Vec<String> = (0..BUSY + SLEEPING + MODEST)
+            .map(|number| format!("real:{number:010}"))
+            .collect();
         let admitted = vec![0; keys.len()];
         let latency = Histogram::new_with_bounds(1, SLOWEST, 3).expect("bounds in order");
         let (random, clock) = (Random::new(2), quanta::Clock::new());
-        Self { quota, keys, admitted, random, clock, returns: 0, latency, modest_asked: 0, modest_denied: 0 }
+        Self {
+            quota,
+            keys,
+            admitted,
+            random,
+            clock,
+            returns: 0,
+            latency,
+            modest_asked: 0,
+            modest_denied: 0,
+        }
     }
 
     fn ask<S: Store>(&mut self, store: &S, hand: &mut S::Hand, number: usize) -> bool {
@@ -54,8 +65,8 @@ impl Ledger {
         admitted
     }
 
-    /// Before the flood: the busy and the sleeping use up what they have, the modest ask once. Not part of the
-    /// latencies: here every key is new.
+    /// Before the flood: the busy and the sleeping use up what they have, the modest ask once. Not
+    /// part of the latencies: here every key is new.
     pub fn begin(&mut self, store: &impl Store) {
         let mut hand = Default::default();
         for number in 0..Self::LIMITED {
@@ -72,7 +83,8 @@ impl Ledger {
         self.ask(store, &mut Default::default(), number);
     }
 
-    /// Brings back the sleeping and the modest, each time another part of the flood has gone through.
+    /// Brings back the sleeping and the modest, each time another part of the flood has gone
+    /// through.
     pub fn ask_the_others_in_time(&mut self, store: &impl Store, done: u64, of: u64) {
         while self.returns < RETURNS && done >= of / (RETURNS + 1) * (self.returns + 1) {
             self.returns += 1;
@@ -95,7 +107,10 @@ impl Ledger {
     /// How many of them got more than their quota and its refill in that time.
     pub fn resets(&self, elapsed: Duration) -> u64 {
         let most = u64::from(self.quota.limit) + self.quota.refilled(elapsed);
-        self.admitted[..Self::LIMITED].iter().filter(|&&admitted| admitted > most).count() as u64
+        self.admitted[..Self::LIMITED]
+            .iter()
+            .filter(|&&admitted| admitted > most)
+            .count() as u64
     }
 }
 
@@ -151,6 +166,9 @@ mod tests {
         let (store, mut ledger) = (Forgetful::default(), Ledger::new(Quota::FLOOD));
         ledger.begin(&store);
         ledger.ask_the_others_in_time(&store, 900, 900);
-        assert_eq!((ledger.modest_asked, ledger.modest_denied), (9 * MODEST as u64, 0));
+        assert_eq!(
+            (ledger.modest_asked, ledger.modest_denied),
+            (9 * MODEST as u64, 0)
+        );
     }
 }

@@ -6,7 +6,8 @@ use std::{
     thread,
 };
 
-/// Holds threads until all are there. It spins: waking a thread that sleeps takes longer than a stretch may be uneven.
+/// Holds threads until all are there. It spins: waking a thread that sleeps takes longer than a
+/// stretch may be uneven.
 pub struct Barrier {
     threads: usize,
     arrived: AtomicUsize,
@@ -18,7 +19,11 @@ const PATIENCE: u32 = 10_000;
 
 impl Barrier {
     pub const fn new(threads: usize) -> Self {
-        Self { threads, arrived: AtomicUsize::new(0), generation: AtomicUsize::new(0) }
+        Self {
+            threads,
+            arrived: AtomicUsize::new(0),
+            generation: AtomicUsize::new(0),
+        }
     }
 
     pub fn wait(&self) {

@@ -13,7 +13,8 @@ use crate::system;
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_millis(3);
 
-/// The number of stretches that should count. On a busy machine a turn goes on for them, up to `PATIENCE` times its length.
+/// The number of stretches that should count. On a busy machine a turn goes on for them, up to
+/// `PATIENCE` times its length.
 const ENOUGH: usize = 10;
 const PATIENCE: u32 = 5;
 
@@ -26,7 +27,10 @@ pub struct Start {
 
 impl Default for Start {
     fn default() -> Self {
-        Self { at: 0, stretch: 1_024 }
+        Self {
+            at: 0,
+            stretch: 1_024,
+        }
     }
 }
 
@@ -75,12 +79,19 @@ pub fn run(pass: &Pass<'_>, rules: &Rules, start: &mut Start) -> Turn {
     };
     let first = start.at;
     let results: Vec<(usize, Vec<Part>)> = thread::scope(|scope| {
-        let threads: Vec<_> =
-            (0..rules.threads).map(|number| scope.spawn(move || shared.run(pass, number, first))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a racer does not panic")).collect()
+        let threads: Vec<_> = (0..rules.threads)
+            .map(|number| scope.spawn(move || shared.run(pass, number, first)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("a racer does not panic"))
+            .collect()
     });
     let at = results.first().map_or(0, |(at, _)| *at);
-    *start = Start { at, stretch: shared.stretch.load(Ordering::Relaxed) };
+    *start = Start {
+        at,
+        stretch: shared.stretch.load(Ordering::Relaxed),
+    };
     let parts: Vec<Vec<Part>> = results.into_iter().map(|(_, parts)| parts).collect();
     sum_up(&parts)
 }
@@ -97,7 +108,8 @@ impl Shared<'_> {
             if number == 0 {
                 self.decide(begun.elapsed(), last);
             }
-            // Two lines: no thread reads the phase before it is decided, and it is not decided before all have read the last one.
+            // Two lines: no thread reads the phase before it is decided, and it is not decided
+            // before all have read the last one.
             self.barrier.wait();
             let phase = self.phase.load(Ordering::Relaxed);
             let decisions = self.stretch.load(Ordering::Relaxed);
@@ -115,23 +127,37 @@ impl Shared<'_> {
             at += decisions;
             if phase == MEASURE {
                 let preempted = system::preemptions().ok() != before;
-                self.clean.fetch_add(usize::from(!preempted), Ordering::Relaxed);
-                parts.push(Part { time: last, decisions, admitted, preempted });
+                self.clean
+                    .fetch_add(usize::from(!preempted), Ordering::Relaxed);
+                parts.push(Part {
+                    time: last,
+                    decisions,
+                    admitted,
+                    preempted,
+                });
             }
         }
     }
 
-    /// Warm up until the time is over, measure until the time is over and enough of it counts, stop. `last` is how long
-    /// the last stretch took; nothing at the very beginning.
+    /// Warm up until the time is over, measure until the time is over and enough of it counts,
+    /// stop. `last` is how long the last stretch took; nothing at the very beginning.
     fn decide(&self, elapsed: Duration, last: Duration) {
-        let Rules { warm_up, turn, threads, course, .. } = *self.rules;
+        let Rules {
+            warm_up,
+            turn,
+            threads,
+            course,
+            ..
+        } = *self.rules;
         let stretch = self.stretch.load(Ordering::Relaxed);
         match self.phase.load(Ordering::Relaxed) {
             WARM_UP if elapsed >= warm_up => self.phase.store(MEASURE, Ordering::Relaxed),
             WARM_UP if !last.is_zero() && last < SHORTEST && stretch <= course / threads / 8 => {
                 self.stretch.store(stretch * 2, Ordering::Relaxed);
             }
-            WARM_UP if last > LONGEST => self.stretch.store((stretch / 2).max(1), Ordering::Relaxed),
+            WARM_UP if last > LONGEST => {
+                self.stretch.store((stretch / 2).max(1), Ordering::Relaxed)
+            }
             MEASURE if elapsed >= warm_up + turn => {
                 let enough = self.clean.load(Ordering::Relaxed) >= ENOUGH * threads;
                 if enough || elapsed >= warm_up + turn * PATIENCE {
@@ -146,8 +172,9 @@ impl Shared<'_> {
 /// Of the stretches without preemption; of all, if every stretch had one.
 fn sum_up(threads: &[Vec<Part>]) -> Turn {
     let stretches = threads.first().map_or(0, Vec::len);
-    let preempted: Vec<bool> =
-        (0..stretches).map(|at| threads.iter().any(|parts| parts[at].preempted)).collect();
+    let preempted: Vec<bool> = (0..stretches)
+        .map(|at| threads.iter().any(|parts| parts[at].preempted))
+        .collect();
     let none_left = preempted.iter().all(|&preempted| preempted);
     let (mut time, mut timed) = (Duration::ZERO, 0);
     for parts in threads {
@@ -173,7 +200,12 @@ mod tests {
     use super::*;
 
     fn part(micros: u64, preempted: bool) -> Part {
-        Part { time: Duration::from_micros(micros), decisions: 1_000, admitted: 900, preempted }
+        Part {
+            time: Duration::from_micros(micros),
+            decisions: 1_000,
+            admitted: 900,
+            preempted,
+        }
     }
 
     #[test]

@@ -13,11 +13,13 @@ pub const OWNED: &str = "governor-string";
 pub fn quota(quota: Quota) -> GovernorQuota {
     let limit = NonZeroU32::new(quota.limit).expect("a limit above 0");
     let interval = quota.per / quota.limit;
-    GovernorQuota::with_period(interval).expect("an interval above 0").allow_burst(limit)
+    GovernorQuota::with_period(interval)
+        .expect("an interval above 0")
+        .allow_burst(limit)
 }
 
-/// governor wants the key in the form that it stores, and clones it for each decision: for `&'static str` a copy of
-/// two words, for which all keys must live as long as the limiter.
+/// governor wants the key in the form that it stores, and clones it for each decision: for
+/// `&'static str` a copy of two words, for which all keys must live as long as the limiter.
 pub struct Borrowed(DefaultKeyedRateLimiter<&'static str>);
 
 impl Borrowed {

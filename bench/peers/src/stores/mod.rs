@@ -16,7 +16,8 @@ use self::rate_net::{RateNet, TscClock};
 
 use crate::{quota::Quota, work::Algorithm};
 
-/// A keyed limiter. A thread that asks often keeps a `Hand`, a buffer for the limiter's form of keys.
+/// A keyed limiter. A thread that asks often keeps a `Hand`, a buffer for the limiter's form of
+/// keys.
 pub trait Store: Send + Sync + 'static {
     /// A caller's buffer, if the limiter needs keys in another form.
     type Hand: Default;
@@ -42,7 +43,10 @@ pub const fn contestants(algorithm: Algorithm) -> &'static [(&'static str, &'sta
             (tidegate::NAME, "token bucket"),
             (OWNED, "String keys, DashMap"),
             (rate_net::NAME, "token bucket, check_bytes"),
-            (rate_net::ON_TSC, "token bucket, check_bytes, Tidegate's clock"),
+            (
+                rate_net::ON_TSC,
+                "token bucket, check_bytes, Tidegate's clock",
+            ),
             (pingora::NAME, "count-min sketch: approximate"),
             (throttlecrab::NAME, "periodic store behind a mutex"),
         ],
@@ -54,12 +58,16 @@ pub const fn contestants(algorithm: Algorithm) -> &'static [(&'static str, &'sta
         Algorithm::SlidingCounter => &[
             (tidegate::NAME, "sliding counter"),
             (rate_net::NAME, "sliding counter, check_bytes"),
-            (rate_net::ON_TSC, "sliding counter, check_bytes, Tidegate's clock"),
+            (
+                rate_net::ON_TSC,
+                "sliding counter, check_bytes, Tidegate's clock",
+            ),
         ],
     }
 }
 
-/// Makes a store for up to `bound` keys, if it has a bound. `None` if it does not have the algorithm.
+/// Makes a store for up to `bound` keys, if it has a bound. `None` if it does not have the
+/// algorithm.
 pub fn open<V: Visit>(
     who: &str,
     algorithm: Algorithm,
@@ -96,8 +104,15 @@ mod tests {
 
     #[test]
     fn everybody_means_the_same_by_a_quota() {
-        let two_an_hour = Quota { limit: 2, per: std::time::Duration::from_hours(1) };
-        for algorithm in [Algorithm::TokenBucket, Algorithm::SlidingWindow, Algorithm::SlidingCounter] {
+        let two_an_hour = Quota {
+            limit: 2,
+            per: std::time::Duration::from_hours(1),
+        };
+        for algorithm in [
+            Algorithm::TokenBucket,
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingCounter,
+        ] {
             for &(who, _) in contestants(algorithm) {
                 let answers = open(who, algorithm, two_an_hour, 1_000, AskThrice);
                 assert_eq!(answers, Some([true, true, false]), "{who}, {algorithm:?}");

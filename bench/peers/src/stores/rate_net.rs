@@ -7,14 +7,17 @@ use super::Store;
 use crate::{quota::Quota, work::Algorithm};
 
 pub const NAME: &str = "rate-net";
-/// The same, given the clock that Tidegate and governor come with: what of a difference is the clock's.
+/// The same, given the clock that Tidegate and governor come with: what of a difference is the
+/// clock's.
 pub const ON_TSC: &str = "rate-net-tsc";
 
 /// rate-net's algorithm of this name; its sliding counter where it has none.
 pub fn algorithm(algorithm: Algorithm) -> RateNetAlgorithm {
     match algorithm {
         Algorithm::TokenBucket => RateNetAlgorithm::TokenBucket,
-        Algorithm::SlidingWindow | Algorithm::SlidingCounter => RateNetAlgorithm::SlidingWindowCounter,
+        Algorithm::SlidingWindow | Algorithm::SlidingCounter => {
+            RateNetAlgorithm::SlidingWindowCounter
+        }
     }
 }
 
@@ -33,7 +36,11 @@ impl<C: Clock + Clone> RateNet<C> {
             .quota(quota.limit, quota.per)
             .eviction(Eviction::capacity(bound))
             .clock(clock);
-        Self(builder.try_build().expect("a quota within rate-net's bounds"))
+        Self(
+            builder
+                .try_build()
+                .expect("a quota within rate-net's bounds"),
+        )
     }
 }
 
@@ -61,7 +68,11 @@ pub struct TscClock {
 impl TscClock {
     pub fn new() -> Self {
         let source = quanta::Clock::new();
-        Self { start: source.now(), source, origin: Instant::now() }
+        Self {
+            start: source.now(),
+            source,
+            origin: Instant::now(),
+        }
     }
 }
 

@@ -15,7 +15,10 @@ pub fn open(algorithm: Algorithm, of: Quota, bound: usize) -> KeyedLimiter {
         Algorithm::SlidingWindow => Policy::sliding_window(quota(of)),
         Algorithm::SlidingCounter => Policy::sliding_counter(quota(of)),
     };
-    KeyedLimiter::builder(policy).max_keys(bound).build().expect("memory for the states")
+    KeyedLimiter::builder(policy)
+        .max_keys(bound)
+        .build()
+        .expect("memory for the states")
 }
 
 impl Store for KeyedLimiter {

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use trypema::{
-    BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize, local::LocalRateLimiterProvider,
+    BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize,
+    local::LocalRateLimiterProvider,
 };
 
 use super::Store;
@@ -9,15 +10,16 @@ use crate::quota::Quota;
 
 pub const NAME: &str = "trypema";
 
-/// Ten slots in the window, as Tidegate's sliding window has. Without the thread that clears away keys not seen for
-/// ten minutes, which would find nothing.
+/// Ten slots in the window, as Tidegate's sliding window has. Without the thread that clears away
+/// keys not seen for ten minutes, which would find nothing.
 pub struct Trypema {
     provider: Arc<LocalRateLimiterProvider>,
     rate: RateLimit,
 }
 
 pub fn open(quota: Quota) -> Trypema {
-    let slot = u64::try_from(quota.per.as_millis() / 10).expect("a window of less than 584 million years");
+    let slot =
+        u64::try_from(quota.per.as_millis() / 10).expect("a window of less than 584 million years");
     let provider = LocalRateLimiterProvider::builder()
         .window_size(WindowSize::seconds_or_panic(quota.per.as_secs()))
         .bucket_size(BucketSize::milliseconds_or_panic(slot))
@@ -33,7 +35,10 @@ impl Store for Trypema {
 
     #[inline]
     fn admit(&self, (): &mut (), key: &str) -> bool {
-        matches!(self.provider.absolute().inc(key, &self.rate, 1), RateLimitDecision::Allowed)
+        matches!(
+            self.provider.absolute().inc(key, &self.rate, 1),
+            RateLimitDecision::Allowed
+        )
     }
 
     fn held(&self) -> Option<u64> {

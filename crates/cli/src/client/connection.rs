@@ -1,5 +1,8 @@
 //! One exchange with a server: HTTP/1.0 on a new connection, with TLS or without.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+#![allow(
+    clippy::doc_markdown,
+    reason = "the options' comments are their help text"
+)]
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -27,16 +30,32 @@ pub struct How {
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = positive)]
     timeout: Duration,
     /// The token for this client (better as a variable: other users can see a command line)
-    #[arg(long, value_name = "TOKEN", env = "TIDEGATE_TOKEN", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "TOKEN",
+        env = "TIDEGATE_TOKEN",
+        hide_env_values = true
+    )]
     token: Option<String>,
-    /// With https: the authority of the server's certificate, in PEM [default: those that the system trusts]
+    /// With https: the authority of the server's certificate, in PEM [default: those that the
+    /// system trusts]
     #[arg(long, value_name = "FILE", env = "TIDEGATE_CA")]
     ca: Option<PathBuf>,
     /// With https: this client's certificate, in PEM
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_CLIENT_CERT", requires = "client_key")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "TIDEGATE_CLIENT_CERT",
+        requires = "client_key"
+    )]
     client_cert: Option<PathBuf>,
     /// With https: the private key of this client's certificate, in PEM
-    #[arg(long, value_name = "FILE", env = "TIDEGATE_CLIENT_KEY", requires = "client_cert")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "TIDEGATE_CLIENT_KEY",
+        requires = "client_cert"
+    )]
     client_key: Option<PathBuf>,
 }
 
@@ -56,7 +75,10 @@ pub enum ClientError {
     #[error(
         "{server} does not reply like a Tidegate server; give --server the address of the server's {option}"
     )]
-    NoHttp { server: String, option: &'static str },
+    NoHttp {
+        server: String,
+        option: &'static str,
+    },
     #[error("{detail}")]
     Refused { detail: String },
 }
@@ -77,15 +99,22 @@ impl HttpTarget<'_> {
         self.exchange(method, path, body, |status, stream| {
             let mut text = String::new();
             match stream.take(MOST_BYTES).read_to_string(&mut text) {
-                // A server may close the connection without a TLS closing message; after a complete response this is fine.
+                // A server may close the connection without a TLS closing message; after a complete
+                // response this is fine.
                 Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
-                _ => Ok(serde_json::from_str(&text).ok().map(|body| HttpReply { status, body })),
+                _ => Ok(serde_json::from_str(&text)
+                    .ok()
+                    .map(|body| HttpReply { status, body })),
             }
         })
     }
 
     /// Reads an answer of any length, from the first byte of its body.
-    pub fn read<T>(&self, path: &str, read: impl FnOnce(&mut dyn BufRead) -> T) -> Result<T, ClientError> {
+    pub fn read<T>(
+        &self,
+        path: &str,
+        read: impl FnOnce(&mut dyn BufRead) -> T,
+    ) -> Result<T, ClientError> {
         let answered = self.exchange("GET", path, "", |status, stream| {
             if status == 200 {
                 return Ok(Some(Ok(read(stream))));
@@ -93,13 +122,16 @@ impl HttpTarget<'_> {
             let mut text = String::new();
             // An error while reading only shortens the text of the error message.
             let _ = stream.take(64 * 1024).read_to_string(&mut text);
-            Ok(serde_json::from_str(&text).ok().map(|body| Err(HttpReply { status, body })))
+            Ok(serde_json::from_str(&text)
+                .ok()
+                .map(|body| Err(HttpReply { status, body })))
         });
         answered?.or_else(|refused| Self::accepted(refused).and(Err(self.no_tidegate())))
     }
 
-    /// Sends a request, and passes the status and the body of the answer to `read`, which returns `None` if a Tidegate server would
-    /// not answer so. HTTP/1.0, so that the body comes as it is, up to the end of the connection.
+    /// Sends a request, and passes the status and the body of the answer to `read`, which returns
+    /// `None` if a Tidegate server would not answer so. HTTP/1.0, so that the body comes as it is,
+    /// up to the end of the connection.
     fn exchange<T>(
         &self,
         method: &str,
@@ -116,7 +148,9 @@ impl HttpTarget<'_> {
                 }
                 match status {
                     None => {
-                        status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.get(2..5)?.parse().ok());
+                        status = line
+                            .strip_prefix("HTTP/1.")
+                            .and_then(|rest| rest.get(2..5)?.parse().ok());
                         if status.is_none() {
                             return Ok(None);
                         }
@@ -128,7 +162,10 @@ impl HttpTarget<'_> {
         });
         match answered {
             Ok(answer) => answer.ok_or_else(|| self.no_tidegate()),
-            Err(source) => Err(ClientError::Unreachable { server: self.server.to_string(), source }),
+            Err(source) => Err(ClientError::Unreachable {
+                server: self.server.to_string(),
+                source,
+            }),
         }
     }
 
@@ -137,7 +174,10 @@ impl HttpTarget<'_> {
         let server = &self.server.authority;
         let token = match self.how.token.as_deref().filter(|token| !token.is_empty()) {
             Some(token) if token.chars().any(char::is_control) => {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "the token has a line break"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "the token has a line break",
+                ));
             }
             Some(token) => format!("authorization: Bearer {token}\r\n"),
             None => String::new(),
@@ -156,8 +196,11 @@ impl HttpTarget<'_> {
         let stream = connected?;
         stream.set_read_timeout(Some(self.how.timeout))?;
         stream.set_write_timeout(Some(self.how.timeout))?;
-        let mut stream: Box<dyn Stream> =
-            if self.server.tls { Box::new(self.how.secure(stream, server)?) } else { Box::new(stream) };
+        let mut stream: Box<dyn Stream> = if self.server.tls {
+            Box::new(self.how.secure(stream, server)?)
+        } else {
+            Box::new(stream)
+        };
         stream.write_all(request.as_bytes())?;
         stream.flush()?;
         Ok(stream)
@@ -170,7 +213,10 @@ impl HttpTarget<'_> {
 
     /// The error for a response that is not from a Tidegate server of this version.
     pub fn no_tidegate(&self) -> ClientError {
-        ClientError::NoHttp { server: self.server.to_string(), option: self.option }
+        ClientError::NoHttp {
+            server: self.server.to_string(),
+            option: self.option,
+        }
     }
 
     /// Posts a request about a limit. A refusal becomes an error with the server's message.
@@ -183,7 +229,9 @@ impl HttpTarget<'_> {
             200 | 429 => Ok(answer.body),
             status => {
                 let detail = answer.body["detail"].as_str().unwrap_or("no reason given");
-                Err(ClientError::Refused { detail: format!("the server replied {status}: {detail}") })
+                Err(ClientError::Refused {
+                    detail: format!("the server replied {status}: {detail}"),
+                })
             }
         }
     }
@@ -196,7 +244,10 @@ impl How {
         stream: TcpStream,
         server: &str,
     ) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
-        let host = server.rsplit_once(':').map_or(server, |(host, _)| host).trim_matches(['[', ']']);
+        let host = server
+            .rsplit_once(':')
+            .map_or(server, |(host, _)| host)
+            .trim_matches(['[', ']']);
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         let mut roots = RootCertStore::empty();
         if let Some(path) = &self.ca {
@@ -206,14 +257,17 @@ impl How {
         } else {
             roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         }
-        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
-            .with_root_certificates(roots);
+        let builder =
+            ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+                .with_safe_default_protocol_versions()
+                .map_err(io::Error::other)?
+                .with_root_certificates(roots);
         let config = match (&self.client_cert, &self.client_key) {
             (Some(cert), Some(key)) => {
                 let key = PrivateKeyDer::from_pem_file(key).map_err(io::Error::other)?;
-                builder.with_client_auth_cert(certificates(cert)?, key).map_err(io::Error::other)?
+                builder
+                    .with_client_auth_cert(certificates(cert)?, key)
+                    .map_err(io::Error::other)?
             }
             _ => builder.with_no_client_auth(),
         };
@@ -224,5 +278,8 @@ impl How {
 
 fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let read = |error| io::Error::other(format!("{}: {error}", path.display()));
-    CertificateDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)
+    CertificateDer::pem_file_iter(path)
+        .map_err(read)?
+        .collect::<Result<_, _>>()
+        .map_err(read)
 }

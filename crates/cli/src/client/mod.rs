@@ -1,9 +1,13 @@
-//! `tidegate health`, `acquire`, `peek`, `charge` and `refund` use a server's data plane from a shell, and `block`, `unblock`, `override`,
-//! `reset`, `reload` and `rules` its control plane. Both are HTTP.
+//! `tidegate health`, `acquire`, `peek`, `charge` and `refund` use a server's data plane from a
+//! shell, and `block`, `unblock`, `override`, `reset`, `reload` and `rules` its control plane. Both
+//! are HTTP.
 //!
-//! Exit codes: 0 for yes, 1 for no, 2 for an invalid command line, 3 if the server could not be reached or refused the
-//! request.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+//! Exit codes: 0 for yes, 1 for no, 2 for an invalid command line, 3 if the server could not be
+//! reached or refused the request.
+#![allow(
+    clippy::doc_markdown,
+    reason = "the options' comments are their help text"
+)]
 
 mod connection;
 mod shown;
@@ -38,7 +42,8 @@ struct DataTarget {
 // The server's control plane, and how to reach it.
 #[derive(Debug, clap::Args)]
 pub struct AdminTarget {
-    /// The server's control plane: host:port, http://host:port or https://host:port, as in its --admin
+    /// The server's control plane: host:port, http://host:port or https://host:port, as in its
+    /// --admin
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_ADMIN_SERVER", default_value = "127.0.0.1:8082", value_parser = server)]
     pub server: Address,
     #[command(flatten)]
@@ -47,13 +52,21 @@ pub struct AdminTarget {
 
 impl DataTarget {
     fn target(&self) -> HttpTarget<'_> {
-        HttpTarget { server: &self.server, how: &self.how, option: "--http" }
+        HttpTarget {
+            server: &self.server,
+            how: &self.how,
+            option: "--http",
+        }
     }
 }
 
 impl AdminTarget {
     pub fn target(&self) -> HttpTarget<'_> {
-        HttpTarget { server: &self.server, how: &self.how, option: "--admin" }
+        HttpTarget {
+            server: &self.server,
+            how: &self.how,
+            option: "--admin",
+        }
     }
 }
 
@@ -71,12 +84,14 @@ pub struct Health {
 
 /// Take from a limit: tidegate acquire cron nightly --wait 30s && job
 ///
-/// Exits with 0 if the limit admits, 1 if it does not, 3 if the server cannot be reached or refuses the request.
+/// Exits with 0 if the limit admits, 1 if it does not, 3 if the server cannot be reached or refuses
+/// the request.
 #[derive(Debug, clap::Args)]
 pub struct Acquire {
     #[command(flatten)]
     of: Of<DataTarget>,
-    /// The number of units to take; 0 asks whether no more is in use than the limit, for a later `tidegate charge`
+    /// The number of units to take; 0 asks whether no more is in use than the limit, for a later
+    /// `tidegate charge`
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u64,
     /// Wait up to this long for the limit to admit
@@ -130,9 +145,11 @@ pub struct List {
     format: Printed,
 }
 
-/// Say why a key is admitted or denied: the decision now, the rule behind it, blocks and overrides, and the last requests
+/// Say why a key is admitted or denied: the decision now, the rule behind it, blocks and overrides,
+/// and the last requests
 ///
-/// Takes nothing. The last requests need a server with --trace-keys. Exits with 0 if the key is admitted, 1 if it is denied.
+/// Takes nothing. The last requests need a server with --trace-keys. Exits with 0 if the key is
+/// admitted, 1 if it is denied.
 #[derive(Debug, clap::Args)]
 pub struct Explain {
     #[command(flatten)]
@@ -162,11 +179,12 @@ enum Format {
     Json,
 }
 
-/// Give a key another quota while the server runs: tidegate override per-user alice 1000/1m --for 1h
+/// Give a key another quota while the server runs: tidegate override per-user alice 1000/1m --for
+/// 1h
 ///
-/// The override replaces the key's quota in the rules until it expires, or until --end. The key's use still counts. The override
-/// outlives a reload of the rules, and a restart of a server with --state. With --end this exits with 0 if the key had an override,
-/// 1 if it had none.
+/// The override replaces the key's quota in the rules until it expires, or until --end. The key's
+/// use still counts. The override outlives a reload of the rules, and a restart of a server with
+/// --state. With --end this exits with 0 if the key had an override, 1 if it had none.
 #[derive(Debug, clap::Args)]
 pub struct Override {
     /// The limit's name
@@ -235,8 +253,8 @@ pub fn exit(result: Result<bool, impl Display>) -> ExitCode {
 pub fn health(args: &Health) -> ExitCode {
     let path = if args.live { "/healthz" } else { "/readyz" };
     exit(args.target.target().ask("GET", path, "").map(|answer| {
-        let said =
-            [&answer.body["status"], &answer.body["detail"]].map(|value| value.as_str().unwrap_or_default());
+        let said = [&answer.body["status"], &answer.body["detail"]]
+            .map(|value| value.as_str().unwrap_or_default());
         print(said.join(" ").trim());
         answer.status == 200
     }))
@@ -248,10 +266,19 @@ pub fn acquire(args: &Acquire) -> ExitCode {
 
 fn acquired(args: &Acquire) -> Result<bool, ClientError> {
     let clock = SystemClock::new();
-    let until = args.wait.map(|wait| clock.now().saturating_add(wait.into()));
+    let until = args
+        .wait
+        .map(|wait| clock.now().saturating_add(wait.into()));
     loop {
-        let answer = args.of.target.target().post("/v1/acquire", &args.of.question(args.cost))?;
-        let delay = answer["delay_ms"].as_u64().map(Duration::from_millis).filter(|delay| !delay.is_zero());
+        let answer = args
+            .of
+            .target
+            .target()
+            .post("/v1/acquire", &args.of.question(args.cost))?;
+        let delay = answer["delay_ms"]
+            .as_u64()
+            .map(Duration::from_millis)
+            .filter(|delay| !delay.is_zero());
         if let (Some(delay), true) = (delay, answer["allowed"] == true) {
             // A leaky bucket admits immediately, with a delay before the start.
             pause(delay);
@@ -267,34 +294,59 @@ fn acquired(args: &Acquire) -> Result<bool, ClientError> {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "a command that was told to wait has nothing else to do")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a command that was told to wait has nothing else to do"
+)]
 pub fn pause(span: Duration) {
     std::thread::sleep(span);
 }
 
 pub fn peek(args: &Peek) -> ExitCode {
-    let answer = args.of.target.target().post("/v1/peek", &args.of.question(args.cost));
+    let answer = args
+        .of
+        .target
+        .target()
+        .post("/v1/peek", &args.of.question(args.cost));
     exit(answer.map(|answer| decided(&answer)))
 }
 
 pub fn charge(args: &Units) -> ExitCode {
-    exit(args.of.target.target().post("/v1/charge", &args.of.question(args.cost)).map(|answer| {
-        print(&format!("remaining {}", answer["remaining"]));
-        answer["allowed"] == true
-    }))
+    exit(
+        args.of
+            .target
+            .target()
+            .post("/v1/charge", &args.of.question(args.cost))
+            .map(|answer| {
+                print(&format!("remaining {}", answer["remaining"]));
+                answer["allowed"] == true
+            }),
+    )
 }
 
 pub fn refund(args: &Units) -> ExitCode {
-    exit(args.of.target.target().post("/v1/refund", &args.of.question(args.cost)).map(|answer| {
-        print(&format!("remaining {}", answer["remaining"]));
-        true
-    }))
+    exit(
+        args.of
+            .target
+            .target()
+            .post("/v1/refund", &args.of.question(args.cost))
+            .map(|answer| {
+                print(&format!("remaining {}", answer["remaining"]));
+                true
+            }),
+    )
 }
 
 pub fn block(args: &Block) -> ExitCode {
     let mut body = args.of.named();
     put_terms(&mut body, args.r#for, args.note.as_ref());
-    exit(args.of.target.target().post("/v1/block", &body).map(|_| true))
+    exit(
+        args.of
+            .target
+            .target()
+            .post("/v1/block", &body)
+            .map(|_| true),
+    )
 }
 
 /// Adds how long a change lasts, and why it is made.
@@ -309,9 +361,14 @@ fn put_terms(body: &mut Value, span: Option<Duration>, note: Option<&String>) {
 
 /// A path with the given fields as its query.
 pub fn path<const N: usize>(path: &str, fields: [(&str, Option<&String>); N]) -> String {
-    let given = fields.into_iter().filter_map(|(name, value)| Some((name, value?)));
-    let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
-    let pairs: Vec<String> = given.map(|(name, value)| format!("{name}={}", encode(value))).collect();
+    let given = fields
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)));
+    let encode =
+        |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
+    let pairs: Vec<String> = given
+        .map(|(name, value)| format!("{name}={}", encode(value)))
+        .collect();
     format!("{path}?{}", pairs.join("&"))
 }
 
@@ -331,26 +388,58 @@ fn printed(
 }
 
 pub fn blocks(args: &List) -> ExitCode {
-    let answer = args.target.target().get(&path("/v1/blocks", [("limit", args.limit.as_ref())]));
-    let names = ["limit_name", "key", "since_ms", "until_ms", "client", "note"];
-    printed(answer, &args.format, |answer| columns(&answer["blocks"], names))
+    let answer = args
+        .target
+        .target()
+        .get(&path("/v1/blocks", [("limit", args.limit.as_ref())]));
+    let names = [
+        "limit_name",
+        "key",
+        "since_ms",
+        "until_ms",
+        "client",
+        "note",
+    ];
+    printed(answer, &args.format, |answer| {
+        columns(&answer["blocks"], names)
+    })
 }
 
 pub fn overrides(args: &List) -> ExitCode {
-    let answer = args.target.target().get(&path("/v1/overrides", [("limit", args.limit.as_ref())]));
-    let names = ["limit_name", "key", "quota", "since_ms", "until_ms", "client", "note"];
-    printed(answer, &args.format, |answer| columns(&answer["overrides"], names))
+    let answer = args
+        .target
+        .target()
+        .get(&path("/v1/overrides", [("limit", args.limit.as_ref())]));
+    let names = [
+        "limit_name",
+        "key",
+        "quota",
+        "since_ms",
+        "until_ms",
+        "client",
+        "note",
+    ];
+    printed(answer, &args.format, |answer| {
+        columns(&answer["overrides"], names)
+    })
 }
 
 pub fn audit(args: &All) -> ExitCode {
-    let names = ["time_ms", "client", "action", "limit", "key", "value", "for_ms", "note"];
+    let names = [
+        "time_ms", "client", "action", "limit", "key", "value", "for_ms", "note",
+    ];
     let answer = args.target.target().get("/v1/audit");
-    printed(answer, &args.format, |answer| columns(&answer["actions"], names))
+    printed(answer, &args.format, |answer| {
+        columns(&answer["actions"], names)
+    })
 }
 
 pub fn explain(args: &Explain) -> ExitCode {
     let Of { limit, key, target } = &args.of;
-    let answer = target.target().get(&path("/v1/explain", [("limit", Some(limit)), ("key", key.as_ref())]));
+    let answer = target.target().get(&path(
+        "/v1/explain",
+        [("limit", Some(limit)), ("key", key.as_ref())],
+    ));
     printed(answer, &args.format, shown::explained)
 }
 
@@ -366,17 +455,24 @@ pub fn override_key(args: &Override) -> ExitCode {
 }
 
 pub fn rules(args: &All) -> ExitCode {
-    printed(args.target.target().get("/v1/rules"), &args.format, |rules| {
-        print("limits:");
-        for limit in rules["limits"].as_array().into_iter().flatten() {
-            print(&written(limit));
-            for (key, own) in limit["runtime_overrides"].as_object().into_iter().flatten() {
-                let quota = own["quota"].as_str().unwrap_or_default();
-                print(&format!("    # by an operator, while the server runs: {}: {quota}", json!(key)));
+    printed(
+        args.target.target().get("/v1/rules"),
+        &args.format,
+        |rules| {
+            print("limits:");
+            for limit in rules["limits"].as_array().into_iter().flatten() {
+                print(&written(limit));
+                for (key, own) in limit["runtime_overrides"].as_object().into_iter().flatten() {
+                    let quota = own["quota"].as_str().unwrap_or_default();
+                    print(&format!(
+                        "    # by an operator, while the server runs: {}: {quota}",
+                        json!(key)
+                    ));
+                }
             }
-        }
-        true
-    })
+            true
+        },
+    )
 }
 
 pub fn unblock(args: &Of<AdminTarget>) -> ExitCode {
@@ -385,12 +481,21 @@ pub fn unblock(args: &Of<AdminTarget>) -> ExitCode {
 }
 
 pub fn reset(args: &Of<AdminTarget>) -> ExitCode {
-    exit(args.target.target().post("/v1/reset", &args.named()).map(|_| true))
+    exit(
+        args.target
+            .target()
+            .post("/v1/reset", &args.named())
+            .map(|_| true),
+    )
 }
 
 pub fn reload(args: &AdminTarget) -> ExitCode {
-    exit(args.target().post("/v1/reload", &Value::Null).map(|answer| {
-        print(&format!("{} limits are in force", answer["limits"]));
-        true
-    }))
+    exit(
+        args.target()
+            .post("/v1/reload", &Value::Null)
+            .map(|answer| {
+                print(&format!("{} limits are in force", answer["limits"]));
+                true
+            }),
+    )
 }

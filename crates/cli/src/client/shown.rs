@@ -14,10 +14,16 @@ pub fn print(line: &str) {
 pub fn decided(answer: &Value) -> bool {
     let number = |name: &str| answer[name].as_u64();
     let allowed = answer["allowed"].as_bool().unwrap_or(false);
-    let mut parts = vec![if allowed { "allowed".to_owned() } else { "denied".to_owned() }];
-    for (name, what) in
-        [("remaining", "remaining"), ("retry_after_ms", "retry after ms"), ("delay_ms", "delay ms")]
-    {
+    let mut parts = vec![if allowed {
+        "allowed".to_owned()
+    } else {
+        "denied".to_owned()
+    }];
+    for (name, what) in [
+        ("remaining", "remaining"),
+        ("retry_after_ms", "retry after ms"),
+        ("delay_ms", "delay ms"),
+    ] {
         if let Some(number) = number(name).filter(|number| name == "remaining" || *number > 0) {
             parts.push(format!("{what} {number}"));
         }
@@ -26,17 +32,29 @@ pub fn decided(answer: &Value) -> bool {
     allowed
 }
 
-/// Prints a list of objects as columns of these members; those that end in `_ms` are times, except for `for_ms`.
+/// Prints a list of objects as columns of these members; those that end in `_ms` are times, except
+/// for `for_ms`.
 pub fn columns<const N: usize>(list: &Value, names: [&str; N]) -> bool {
     let cell = |row: &Value, name: &str| match &row[name] {
         Value::Null => "-".to_owned(),
         Value::Number(ms) if name != "for_ms" => time(ms.as_u64().unwrap_or_default()),
         Value::Number(ms) => span(ms.as_u64().unwrap_or_default()),
-        Value::String(text) => text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect(),
+        Value::String(text) => text
+            .chars()
+            .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+            .collect(),
         other => other.to_string(),
     };
-    let head = names.map(|name| name.trim_end_matches("_ms").trim_end_matches("_name").to_uppercase());
-    let rows = list.as_array().into_iter().flatten().map(|row| names.map(|name| cell(row, name)));
+    let head = names.map(|name| {
+        name.trim_end_matches("_ms")
+            .trim_end_matches("_name")
+            .to_uppercase()
+    });
+    let rows = list
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|row| names.map(|name| cell(row, name)));
     let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
     print(crate::check::aligned(&rows).trim_end());
     true
@@ -50,7 +68,11 @@ fn span(ms: u64) -> String {
 fn time(ms: u64) -> String {
     let now = SystemClock::new().now().get() / 1_000_000;
     let text = span(ms.abs_diff(now) / 1_000 * 1_000);
-    if ms > now { format!("in {text}") } else { format!("{text} ago") }
+    if ms > now {
+        format!("in {text}")
+    } else {
+        format!("{text} ago")
+    }
 }
 
 /// Prints why a key is admitted or denied. Returns whether it is admitted.
@@ -59,7 +81,11 @@ pub fn explained(answer: &Value) -> bool {
     let ms = |name: &str| answer[name].as_u64().map(span);
     let order = |order: &Value| {
         let quota = text(&order["quota"]).map(|quota| format!("{quota}, "));
-        let when = |name: &str, word: &str| order[name].as_u64().map(|ms| format!("{word} {}", time(ms)));
+        let when = |name: &str, word: &str| {
+            order[name]
+                .as_u64()
+                .map(|ms| format!("{word} {}", time(ms)))
+        };
         let since = when("since_ms", "given")
             .unwrap_or_else(|| "given before the server's start or at another one".to_owned());
         let until = when("until_ms", "ends").unwrap_or_else(|| "without end".to_owned());
@@ -78,7 +104,11 @@ pub fn explained(answer: &Value) -> bool {
     let is_denied = answer["allowed"] == false;
     let reason = text(&answer["reason"]).map_or_else(String::new, |reason| format!(" ({reason})"));
     let verdict = if is_denied { "denied" } else { "admitted" };
-    let shadow = if answer["shadow"] == true { ", by a limit that only counts" } else { "" };
+    let shadow = if answer["shadow"] == true {
+        ", by a limit that only counts"
+    } else {
+        ""
+    };
     for (name, value) in [
         (
             "verdict",
@@ -91,8 +121,12 @@ pub fn explained(answer: &Value) -> bool {
         ("unused in", ms("reset_after_ms")),
         (
             "rule",
-            text(&answer["rule"])
-                .map(|rule| format!("{rule}, from {}", answer["rule_from"].as_str().unwrap_or_default())),
+            text(&answer["rule"]).map(|rule| {
+                format!(
+                    "{rule}, from {}",
+                    answer["rule_from"].as_str().unwrap_or_default()
+                )
+            }),
         ),
         ("block", order(&answer["block"])),
         ("override", order(&answer["override"])),
@@ -102,7 +136,10 @@ pub fn explained(answer: &Value) -> bool {
             print(&format!("{name:<12} {value}"));
         }
     }
-    if answer["recent"].as_array().is_some_and(|recent| !recent.is_empty()) {
+    if answer["recent"]
+        .as_array()
+        .is_some_and(|recent| !recent.is_empty())
+    {
         columns(&answer["recent"], ["time_ms", "verdict", "reason"]);
     }
     !is_denied
@@ -117,7 +154,11 @@ pub fn written(limit: &Value) -> String {
         format!("algorithm: {}", text("algorithm")),
     ];
     fields.extend(
-        ["options", "sharing"].map(text).into_iter().filter(|more| !more.is_empty()).map(str::to_owned),
+        ["options", "sharing"]
+            .map(text)
+            .into_iter()
+            .filter(|more| !more.is_empty())
+            .map(str::to_owned),
     );
     fields.extend(
         ["global", "shadow"]
@@ -128,9 +169,16 @@ pub fn written(limit: &Value) -> String {
     let overrides = limit["overrides"].as_object().into_iter().flatten();
     // An override has the algorithm of its limit, which a rules file does not repeat.
     let algorithm = format!("algorithm: {}, ", text("algorithm"));
-    let policy = |policy: &Value| policy.as_str().unwrap_or_default().replacen(&algorithm, "", 1);
+    let policy = |policy: &Value| {
+        policy
+            .as_str()
+            .unwrap_or_default()
+            .replacen(&algorithm, "", 1)
+    };
     // A JSON string is also a YAML string, so a key may have any characters.
-    let overrides: Vec<_> = overrides.map(|(key, own)| format!("{}: {}", json!(key), policy(own))).collect();
+    let overrides: Vec<_> = overrides
+        .map(|(key, own)| format!("{}: {}", json!(key), policy(own)))
+        .collect();
     if !overrides.is_empty() {
         fields.push(format!("overrides: {{{}}}", overrides.join(", ")));
     }

@@ -22,18 +22,28 @@ pub use self::args::{Args, MAX_KEYS};
 
 /// Serves until a signal ends it; `started` sees the server when it is ready.
 pub fn run_with(args: Args, started: impl FnOnce(&Server)) -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build();
     let begun = runtime
         .map_err(|error| format!("cannot start threads: {error}"))
         .and_then(|runtime| Ok((start_telemetry(&args, &runtime)?, runtime)));
-    // Until this is dropped, a separate thread writes the log, so that a reader of standard error that stops reading cannot
-    // stop the server. Lines are dropped when the buffer is full.
-    let _log = start_log(&args, begun.as_ref().ok().and_then(|(telemetry, _)| telemetry.as_deref()));
+    // Until this is dropped, a separate thread writes the log, so that a reader of standard error
+    // that stops reading cannot stop the server. Lines are dropped when the buffer is full.
+    let _log = start_log(
+        &args,
+        begun
+            .as_ref()
+            .ok()
+            .and_then(|(telemetry, _)| telemetry.as_deref()),
+    );
     let (telemetry, runtime) = match begun {
         Ok(begun) => begun,
         Err(why) => return fail(&why),
     };
-    let code = runtime.block_on(serve(args, telemetry.clone(), started)).unwrap_or_else(|why| fail(&why));
+    let code = runtime
+        .block_on(serve(args, telemetry.clone(), started))
+        .unwrap_or_else(|why| fail(&why));
     #[cfg(feature = "otlp")]
     if let Some(telemetry) = telemetry {
         crate::otlp::stop(&telemetry);
@@ -50,7 +60,10 @@ fn start_telemetry(args: &Args, runtime: &Runtime) -> Result<Option<Arc<Telemetr
 }
 
 #[cfg(not(feature = "otlp"))]
-#[allow(clippy::unnecessary_wraps, reason = "the same form as with OpenTelemetry")]
+#[allow(
+    clippy::unnecessary_wraps,
+    reason = "the same form as with OpenTelemetry"
+)]
 fn start_telemetry(_: &Args, _: &Runtime) -> Result<Option<Arc<Telemetry>>, String> {
     Ok(None)
 }
@@ -68,9 +81,13 @@ async fn serve(
     let has_telemetry = telemetry.is_some();
     let mut options = args.options();
     let protocols = [&options.http, &options.resp, &options.grpc, &options.spoe];
-    let listeners =
-        protocols.into_iter().chain([&options.sentinel, &options.sentinel_dashboard]).flatten().count();
-    if let OpenFiles::TooFew { allowed, needed } = raise_open_files(args.max_connections as usize, listeners)
+    let listeners = protocols
+        .into_iter()
+        .chain([&options.sentinel, &options.sentinel_dashboard])
+        .flatten()
+        .count();
+    if let OpenFiles::TooFew { allowed, needed } =
+        raise_open_files(args.max_connections as usize, listeners)
     {
         tracing::warn!(
             allowed,
@@ -85,11 +102,14 @@ async fn serve(
         let refused = |error| format!("--store-password-file {}: {error}", path.display());
         std::fs::read_to_string(path).map_err(refused)?;
     }
-    let server = Server::start(options).await.map_err(|error| error.to_string())?;
+    let server = Server::start(options)
+        .await
+        .map_err(|error| error.to_string())?;
     ready::print(&args, has_telemetry, &server);
     started(&server);
     Ok(match server.run(systemd::supervised(orders)).await {
-        // Everything was answered or the grace is over; connections that were closed early were logged.
+        // Everything was answered or the grace is over; connections that were closed early were
+        // logged.
         Ended::Complete | Ended::Cut => ExitCode::SUCCESS,
         // The use since the last write is lost.
         Ended::Unsaved => ExitCode::FAILURE,
@@ -101,10 +121,14 @@ const LOG_LINES: usize = 10_000;
 
 fn start_log(args: &Args, telemetry: Option<&Telemetry>) -> WorkerGuard {
     let (format, level) = (args.log_format, args.log_level);
-    let (stderr, guard) =
-        NonBlockingBuilder::default().buffered_lines_limit(LOG_LINES).lossy(true).finish(io::stderr());
+    let (stderr, guard) = NonBlockingBuilder::default()
+        .buffered_lines_limit(LOG_LINES)
+        .lossy(true)
+        .finish(io::stderr());
     let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
-    let lines = tracing_subscriber::fmt::layer().with_writer(stderr).with_target(false);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_writer(stderr)
+        .with_target(false);
     let lines = match format {
         LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
@@ -121,12 +145,18 @@ fn start_log(args: &Args, telemetry: Option<&Telemetry>) -> WorkerGuard {
     guard
 }
 
-/// Events up to this level. The libraries below the listeners log what single clients do, which would let a client fill the disk: of
-/// these only errors, unless the operator asks for details.
+/// Events up to this level. The libraries below the listeners log what single clients do, which
+/// would let a client fill the disk: of these only errors, unless the operator asks for details.
 fn wanted(level: LevelFilter) -> Targets {
     const LIBRARIES: [&str; 6] = ["h2", "hyper", "hyper_util", "rustls", "tonic", "tower"];
-    let theirs = if level >= LevelFilter::DEBUG { level } else { level.min(LevelFilter::ERROR) };
-    Targets::new().with_default(level).with_targets(LIBRARIES.map(|library| (library, theirs)))
+    let theirs = if level >= LevelFilter::DEBUG {
+        level
+    } else {
+        level.min(LevelFilter::ERROR)
+    };
+    Targets::new()
+        .with_default(level)
+        .with_targets(LIBRARIES.map(|library| (library, theirs)))
 }
 
 fn fail(why: &str) -> ExitCode {

@@ -9,15 +9,22 @@ use super::args::{Args, LogFormat};
 
 /// Prints the text, or logs the same facts if the log is JSON.
 pub(super) fn print(args: &Args, has_telemetry: bool, server: &Server) {
-    let files = [&args.rules, &args.envoy_config, &args.sentinel_rules].into_iter().flatten();
+    let files = [&args.rules, &args.envoy_config, &args.sentinel_rules]
+        .into_iter()
+        .flatten();
     let files = files.map(|path| path.display().to_string());
-    let files: Vec<String> = files.chain(args.envoy_xds.iter().map(XdsSource::shown)).collect();
+    let files: Vec<String> = files
+        .chain(args.envoy_xds.iter().map(XdsSource::shown))
+        .collect();
     let rules = match files.as_slice() {
         [] => "built-in examples (use your own with --rules FILE)".to_owned(),
         files => files.join(", "),
     };
     let every = Nanos::from(args.state_interval);
-    let state = args.state.as_ref().map(|path| format!("{}, written every {every}", path.display()));
+    let state = args
+        .state
+        .as_ref()
+        .map(|path| format!("{}, written every {every}", path.display()));
     #[cfg(feature = "otlp")]
     let collector = has_telemetry.then(|| args.otlp.destination());
     #[cfg(not(feature = "otlp"))]
@@ -34,7 +41,10 @@ pub(super) fn print(args: &Args, has_telemetry: bool, server: &Server) {
             rules,
             state,
             otlp = collector,
-            store = server.service().store().map(|shared| shared.store().address().to_string()),
+            store = server
+                .service()
+                .store()
+                .map(|shared| shared.store().address().to_string()),
             "listening"
         );
         return;
@@ -46,7 +56,10 @@ pub(super) fn print(args: &Args, has_telemetry: bool, server: &Server) {
     };
     let shown = |option: &str, plain: &str| match server.place(option) {
         Some(socket) if socket.starts_with("unix:") => socket.to_owned(),
-        Some(address) => format!("{plain}{}://{address}", if args.has_tls(option) { "s" } else { "" }),
+        Some(address) => format!(
+            "{plain}{}://{address}",
+            if args.has_tls(option) { "s" } else { "" }
+        ),
         None => "off".to_owned(),
     };
     line("HTTP", &shown("http", "http"));
@@ -80,13 +93,25 @@ pub(super) fn print(args: &Args, has_telemetry: bool, server: &Server) {
     let _ = io::Write::write_all(&mut io::stdout(), text.as_bytes());
 }
 
-/// Three commands that work as printed, for a client on this machine. The user sets `$TOKEN`, `$CA` and the password.
+/// Three commands that work as printed, for a client on this machine. The user sets `$TOKEN`, `$CA`
+/// and the password.
 fn commands(args: &Args, server: &Server, limit: &str) -> Vec<String> {
-    let [http, resp, admin] = ["http", "resp", "admin"].map(|option| server.address(option).map(reachable));
-    let scheme = |option: &str| if args.has_tls(option) { "--cacert $CA https" } else { "http" };
+    let [http, resp, admin] =
+        ["http", "resp", "admin"].map(|option| server.address(option).map(reachable));
+    let scheme = |option: &str| {
+        if args.has_tls(option) {
+            "--cacert $CA https"
+        } else {
+            "http"
+        }
+    };
     let (web, control) = (scheme("http"), scheme("admin"));
     let has_access = args.access.is_some() || args.tls_client_ca.is_some();
-    let token = if has_access { "-H \"Authorization: Bearer $TOKEN\" " } else { "" };
+    let token = if has_access {
+        "-H \"Authorization: Bearer $TOKEN\" "
+    } else {
+        ""
+    };
     let mut commands = Vec::new();
     if let Some(http) = http {
         commands.push(format!(
@@ -103,13 +128,20 @@ fn commands(args: &Args, server: &Server, limit: &str) -> Vec<String> {
         }
     }
     if let Some(resp) = resp {
-        let has_password = args.resp_password.as_ref().is_some_and(|password| !password.is_empty());
+        let has_password = args
+            .resp_password
+            .as_ref()
+            .is_some_and(|password| !password.is_empty());
         let auth = match (has_password, has_access) {
             (true, _) => "REDISCLI_AUTH=$TIDEGATE_RESP_PASSWORD ",
             (false, true) => "REDISCLI_AUTH=$TOKEN ",
             (false, false) => "",
         };
-        let tls = if args.has_tls("resp") { " --tls --cacert $CA" } else { "" };
+        let tls = if args.has_tls("resp") {
+            " --tls --cacert $CA"
+        } else {
+            ""
+        };
         let cli = format!("{auth}redis-cli{tls} -h {} -p {}", resp.ip(), resp.port());
         commands.push(format!("{cli} ACQUIRE {limit} alice"));
         if http.is_none() {

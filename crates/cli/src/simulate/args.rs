@@ -1,5 +1,8 @@
 //! The options of `tidegate simulate`.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+#![allow(
+    clippy::doc_markdown,
+    reason = "the options' comments are their help text"
+)]
 
 use std::{num::NonZeroU16, path::PathBuf, time::Duration};
 
@@ -18,23 +21,26 @@ use crate::{
 
 /// Replay a log through candidate limits and see who would have been denied.
 ///
-/// The real algorithms decide on every request of the log at the time when it arrived. Each decision is compared with that
-/// of an exact sliding log.
+/// The real algorithms decide on every request of the log at the time when it arrived. Each
+/// decision is compared with that of an exact sliding log.
 #[derive(Debug, Parser)]
 #[command(after_long_help = AFTER)]
 pub struct Args {
-    /// Logs: access logs (common, combined, vhost_combined; Envoy's, HAProxy's, an AWS load balancer's), lines with named fields (JSON
-    /// of nginx, Caddy, Traefik, a cloud or your own, logfmt, CSV with a header, W3C logs), or requests per second (whole numbers
-    /// separated by blanks); plain, .gz, .bz2, .xz, .zst or .tar; - is standard input. Or the trace of a server, as tidegate record writes it.
+    /// Logs: access logs (common, combined, vhost_combined; Envoy's, HAProxy's, an AWS load
+    /// balancer's), lines with named fields (JSON of nginx, Caddy, Traefik, a cloud or your own,
+    /// logfmt, CSV with a header, W3C logs), or requests per second (whole numbers separated by
+    /// blanks); plain, .gz, .bz2, .xz, .zst or .tar; - is standard input. Or the trace of a server,
+    /// as tidegate record writes it.
     #[arg(
         value_name = "FILE", required_unless_present_any = ["synthetic", "server"],
         conflicts_with_all = ["synthetic", "server"]
     )]
     pub files: Vec<PathBuf>,
 
-    /// Replay the trace of a running server (serve --trace-keys) instead of a log: the address of its control plane, as in
-    /// http://127.0.0.1:8082. With --rules, each limit is compared with the decisions of the server's limit of the same name. The
-    /// numbers for all keys are estimates, shown with their margins.
+    /// Replay the trace of a running server (serve --trace-keys) instead of a log: the address of
+    /// its control plane, as in http://127.0.0.1:8082. With --rules, each limit is compared with
+    /// the decisions of the server's limit of the same name. The numbers for all keys are
+    /// estimates, shown with their margins.
     #[arg(long, value_name = "ADDR", value_parser = server, conflicts_with_all = ["synthetic", "follow", "nodes"])]
     pub server: Option<Address>,
 
@@ -42,74 +48,90 @@ pub struct Args {
     #[arg(long = "limit", short, value_name = "N/DURATION", required_unless_present_any = ["suggest", "rules"])]
     pub limits: Vec<Quota>,
 
-    /// Replay the limits of a rules file, as tidegate serve reads it. A limit's match: {path: /login, method: POST} selects
-    /// its requests (default: all; * matches anything), and its by: ip or by: [ip, path] selects its keys (default: ip).
+    /// Replay the limits of a rules file, as tidegate serve reads it. A limit's match: {path:
+    /// /login, method: POST} selects its requests (default: all; * matches anything), and its by:
+    /// ip or by: [ip, path] selects its keys (default: ip).
     #[arg(
         long, value_name = "FILE",
         conflicts_with_all = ["limits", "suggest", "by", "algorithms", "synthetic", "nodes"]
     )]
     pub rules: Option<PathBuf>,
 
-    /// Follow the log while it is written, until it ends or Ctrl-C. A line per second shows how many of the requests that were
-    /// logged in that second the limits deny. - is read from its beginning, and a file from its end, also after a rotation.
-    /// The algorithm is sliding-window unless --algorithm names others.
+    /// Follow the log while it is written, until it ends or Ctrl-C. A line per second shows how
+    /// many of the requests that were logged in that second the limits deny. - is read from its
+    /// beginning, and a file from its end, also after a rotation. The algorithm is sliding-window
+    /// unless --algorithm names others.
     #[arg(
         long, requires = "limits",
         conflicts_with_all = ["rules", "suggest", "synthetic", "nodes", "report"]
     )]
     pub follow: bool,
 
-    /// The key of each limit: ip (of an IPv6 address the first 64 bits), path, method, status, user-agent, host, a field of
-    /// lines with named fields, global (one limit for all), or several joined by commas, such as ip,path. [default: ip; for requests per
-    /// second: global]
+    /// The key of each limit: ip (of an IPv6 address the first 64 bits), path, method, status,
+    /// user-agent, host, a field of lines with named fields, global (one limit for all), or several
+    /// joined by commas, such as ip,path. [default: ip; for requests per second: global]
     #[arg(long)]
     pub by: Option<By>,
 
     /// Algorithms to compare, joined by commas, each option after a colon. [default: all six]
     ///
-    /// fixed-window[:first-hit], sliding-log[:closed], sliding-window[:slots=10][:mode=strict|balanced],
-    /// sliding-counter, token-bucket[:burst=N], leaky-bucket[:max-wait=DURATION]; each also [:count-denied].
+    /// fixed-window[:first-hit], sliding-log[:closed],
+    /// sliding-window[:slots=10][:mode=strict|balanced], sliding-counter, token-bucket[:burst=N],
+    /// leaky-bucket[:max-wait=DURATION]; each also [:count-denied].
     #[arg(long = "algorithm", short, value_name = "LIST", value_parser = AlgorithmSpec::parse_list)]
     pub algorithms: Option<Vec<Vec<AlgorithmSpec>>>,
 
-    /// Leave out requests whose field has this value; * matches anything: path=/health*, status=5*. May be given several
-    /// times.
+    /// Leave out requests whose field has this value; * matches anything: path=/health*, status=5*.
+    /// May be given several times.
     #[arg(long, value_name = "FIELD=PATTERN", conflicts_with = "synthetic")]
     pub exclude: Vec<Condition>,
 
-    /// Leave out requests before this time: 2015-05-17, 2015-05-17T10:05:03Z or in the log's own form.
-    #[arg(long = "from", alias = "since", value_name = "TIME", conflicts_with = "synthetic")]
+    /// Leave out requests before this time: 2015-05-17, 2015-05-17T10:05:03Z or in the log's own
+    /// form.
+    #[arg(
+        long = "from",
+        alias = "since",
+        value_name = "TIME",
+        conflicts_with = "synthetic"
+    )]
     pub since: Option<Moment>,
 
     /// Leave out requests at and after this time.
-    #[arg(long = "to", alias = "until", value_name = "TIME", conflicts_with = "synthetic")]
+    #[arg(
+        long = "to",
+        alias = "until",
+        value_name = "TIME",
+        conflicts_with = "synthetic"
+    )]
     pub until: Option<Moment>,
 
-    /// The log's format: auto, common, combined, vhost_combined, envoy, alb, haproxy, jsonl, logfmt, w3c, csv, rate (requests per
-    /// second).
+    /// The log's format: auto, common, combined, vhost_combined, envoy, alb, haproxy, jsonl,
+    /// logfmt, w3c, csv, rate (requests per second).
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = parse_format)]
     pub format_in: MayBeNone<Format>,
 
-    /// The field that contains the time: RFC 3339, or a number since 1970. [default: the first one present of StartUTC, time,
-    /// timestamp, @timestamp, ts, msec, time_iso8601, time_local, start_time, EdgeStartTimestamp, requestTime, t, date]
+    /// The field that contains the time: RFC 3339, or a number since 1970. [default: the first one
+    /// present of StartUTC, time, timestamp, @timestamp, ts, msec, time_iso8601, time_local,
+    /// start_time, EdgeStartTimestamp, requestTime, t, date]
     #[arg(long, value_name = "FIELD")]
     pub time_field: Option<String>,
 
-    /// Spread the requests of one key with the same time evenly over the log's time unit: over one second if the log has
-    /// whole seconds. Without this option, all of them arrive at its start.
+    /// Spread the requests of one key with the same time evenly over the log's time unit: over one
+    /// second if the log has whole seconds. Without this option, all of them arrive at its start.
     #[arg(long)]
     pub spread: bool,
 
-    /// Charge a field of each line after the answer, whether it fits or not: bytes (those of the answer), or a field of lines with named
-    /// fields, such as usage.total_tokens. The request itself asks with a cost of 0. With --rules, for all limits of the file.
+    /// Charge a field of each line after the answer, whether it fits or not: bytes (those of the
+    /// answer), or a field of lines with named fields, such as usage.total_tokens. The request
+    /// itself asks with a cost of 0. With --rules, for all limits of the file.
     #[arg(
         long, value_name = "FIELD", value_parser = parse_field,
         conflicts_with_all = ["suggest", "synthetic", "nodes", "follow", "server", "spread"]
     )]
     pub charge: Option<Field>,
 
-    /// The field with the time that a request took, in seconds, or with :ms or :us behind its name. The cost is charged so long after
-    /// the time of the line. [default: at the time of the line]
+    /// The field with the time that a request took, in seconds, or with :ms or :us behind its name.
+    /// The cost is charged so long after the time of the line. [default: at the time of the line]
     #[arg(long, value_name = "FIELD[:UNIT]", requires = "charge")]
     pub took: Option<Took>,
 
@@ -145,12 +167,19 @@ pub struct Args {
 impl Args {
     /// The cost that is charged after the answer.
     pub fn charged(&self) -> Option<Charge> {
-        Some(Charge { cost: self.charge.clone()?, took: self.took.clone() })
+        Some(Charge {
+            cost: self.charge.clone()?,
+            took: self.took.clone(),
+        })
     }
 
     /// The requests to leave out.
     pub fn filter(&self) -> Filter {
-        Filter { exclude: self.exclude.clone(), since: self.since, until: self.until }
+        Filter {
+            exclude: self.exclude.clone(),
+            since: self.since,
+            until: self.until,
+        }
     }
 }
 
@@ -158,8 +187,9 @@ impl Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Limits shared by nodes")]
 pub struct FleetArgs {
-    /// Distribute the requests over N nodes that share each limit, at most 1000. Each request goes to a random node (the same in
-    /// every run), as with a load balancer that does not know the keys.
+    /// Distribute the requests over N nodes that share each limit, at most 1000. Each request goes
+    /// to a random node (the same in every run), as with a load balancer that does not know the
+    /// keys.
     #[arg(long, value_name = "N", value_parser = parse_nodes)]
     pub nodes: Option<NonZeroU16>,
 
@@ -183,21 +213,37 @@ pub struct FleetArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), requires = "nodes")]
     pub unreported: Option<u32>,
 
-    /// The lifetime of a node. It then dies without notice, and another replaces it; the nodes do not die at the same time.
-    /// [default: unlimited]
+    /// The lifetime of a node. It then dies without notice, and another replaces it; the nodes do
+    /// not die at the same time. [default: unlimited]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "nodes")]
     pub node_life: Option<Duration>,
 }
 
 impl FleetArgs {
     pub fn fleet(&self) -> Option<Fleet> {
-        let &Self { nodes, load, mode, rtt, slack, unreported, node_life } = self;
+        let &Self {
+            nodes,
+            load,
+            mode,
+            rtt,
+            slack,
+            unreported,
+            node_life,
+        } = self;
         let load = match load {
             NodeLoad::Even => Load::Even,
             NodeLoad::Skewed => Load::Skewed,
             NodeLoad::Moving => Load::Moving,
         };
-        Some(Fleet { nodes: nodes?, load, mode: mode.into(), round_trip: rtt, slack, unreported, node_life })
+        Some(Fleet {
+            nodes: nodes?,
+            load,
+            mode: mode.into(),
+            round_trip: rtt,
+            slack,
+            unreported,
+            node_life,
+        })
     }
 }
 
@@ -221,7 +267,8 @@ pub enum SharingMode {
     /// Each node takes parts of the quota and decides from them: never over.
     #[default]
     Leased,
-    /// Each node decides from what it last saw, and reports what it uses: over by at most what each has not reported.
+    /// Each node decides from what it last saw, and reports what it uses: over by at most what each
+    /// has not reported.
     Reported,
 }
 
@@ -240,13 +287,21 @@ fn parse_field(name: &str) -> Result<Field, &'static str> {
 }
 
 fn parse_nodes(text: &str) -> Result<NonZeroU16, &'static str> {
-    let nodes = text.parse().ok().and_then(NonZeroU16::new).filter(|nodes| nodes.get() <= 1_000);
+    let nodes = text
+        .parse()
+        .ok()
+        .and_then(NonZeroU16::new)
+        .filter(|nodes| nodes.get() <= 1_000);
     nodes.ok_or("the number of nodes is from 1 to 1000")
 }
 
 fn parse_round_trip(text: &str) -> Result<Duration, String> {
     let span = parse_duration(text).map_err(|error| error.to_string())?;
-    if span > Duration::from_hours(1) { Err("a round trip is at most 1h".to_owned()) } else { Ok(span) }
+    if span > Duration::from_hours(1) {
+        Err("a round trip is at most 1h".to_owned())
+    } else {
+        Ok(span)
+    }
 }
 
 /// Traffic without a log.
@@ -270,12 +325,13 @@ pub struct SyntheticArgs {
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = parse_duration)]
     pub duration: Duration,
 
-    /// How unequal the sources are: the source of rank r makes requests in proportion to 1/r^S; with 0 all are equal.
+    /// How unequal the sources are: the source of rank r makes requests in proportion to 1/r^S;
+    /// with 0 all are equal.
     #[arg(long, value_name = "S", default_value_t = Traffic::default().zipf)]
     pub zipf: f64,
 
-    /// How each source's requests are spread over time: poisson, bursty, or bursty=BIAS with a bias between 0.5 (even)
-    /// and 1 (all at once); bursty is 0.75.
+    /// How each source's requests are spread over time: poisson, bursty, or bursty=BIAS with a bias
+    /// between 0.5 (even) and 1 (all at once); bursty is 0.75.
     #[arg(long, default_value = "poisson")]
     pub arrival: Arrival,
 
@@ -286,8 +342,23 @@ pub struct SyntheticArgs {
 
 impl SyntheticArgs {
     pub fn traffic(&self) -> Traffic {
-        let &Self { sources, requests, duration, zipf, arrival, seed, .. } = self;
-        Traffic { sources, requests, duration, zipf, arrival, seed }
+        let &Self {
+            sources,
+            requests,
+            duration,
+            zipf,
+            arrival,
+            seed,
+            ..
+        } = self;
+        Traffic {
+            sources,
+            requests,
+            duration,
+            zipf,
+            arrival,
+            seed,
+        }
     }
 }
 
@@ -295,7 +366,8 @@ impl SyntheticArgs {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Suggesting a limit")]
 pub struct SuggestArgs {
-    /// Find, for each algorithm, the smallest limit that denies at most a share of the keys or of the requests.
+    /// Find, for each algorithm, the smallest limit that denies at most a share of the keys or of
+    /// the requests.
     #[arg(long)]
     pub suggest: bool,
 
@@ -303,7 +375,8 @@ pub struct SuggestArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, requires = "suggest")]
     pub window: Option<Duration>,
 
-    /// The share of keys that may be denied at least once, such as 1%. [default: 1% unless --deny-requests is given]
+    /// The share of keys that may be denied at least once, such as 1%. [default: 1% unless
+    /// --deny-requests is given]
     #[arg(long, value_name = "PERCENT", requires = "suggest")]
     pub deny_keys: Option<Share>,
 
@@ -314,8 +387,13 @@ pub struct SuggestArgs {
 
 impl SuggestArgs {
     pub fn goal(&self) -> Goal {
-        let keys = self.deny_keys.or(self.deny_requests.is_none().then_some(Share::ONE_PERCENT));
-        Goal { keys, requests: self.deny_requests }
+        let keys = self
+            .deny_keys
+            .or(self.deny_requests.is_none().then_some(Share::ONE_PERCENT));
+        Goal {
+            keys,
+            requests: self.deny_requests,
+        }
     }
 }
 
@@ -330,7 +408,11 @@ pub enum Output {
 }
 
 fn parse_format(text: &str) -> Result<MayBeNone<Format>, UnknownFormat> {
-    if text == "auto" { Ok(None) } else { text.parse().map(Some) }
+    if text == "auto" {
+        Ok(None)
+    } else {
+        text.parse().map(Some)
+    }
 }
 
 const AFTER: &str = include_str!("examples.txt").trim_ascii_end();

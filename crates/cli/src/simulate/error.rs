@@ -58,7 +58,9 @@ pub enum SimulateError {
     )]
     SuggestCosts,
     /// The sum of the costs exceeds 64 bits.
-    #[error("the costs of the trace add up to more than 18446744073709551615: simulate a part of it")]
+    #[error(
+        "the costs of the trace add up to more than 18446744073709551615: simulate a part of it"
+    )]
     CostsTooHigh,
     /// The report would replace what is read.
     #[error("--report would overwrite {}, which the simulation reads: give it another name", _0.display())]

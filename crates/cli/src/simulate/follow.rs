@@ -26,18 +26,28 @@ const CHUNK: usize = 64 * 1024;
 /// How many bytes wait for the end of the second; more are decided on earlier.
 const PENDING: usize = 8 << 20;
 
-/// Runs every request through the limits as it is logged, and prints a line per second until the input ends.
+/// Runs every request through the limits as it is logged, and prints a line per second until the
+/// input ends.
 ///
-/// Standard input is read from its beginning, and a file from its end. After a rotation, the new file is read from its
-/// beginning.
+/// Standard input is read from its beginning, and a file from its end. After a rotation, the new
+/// file is read from its beginning.
 pub fn follow(args: &Args) -> Result<(), SimulateError> {
-    let [source] = args.files.as_slice() else { return Err(SimulateError::FollowOne) };
+    let [source] = args.files.as_slice() else {
+        return Err(SimulateError::FollowOne);
+    };
     let specs = match &args.algorithms {
         Some(lists) => lists.concat(),
         // All algorithms would make a long line.
-        None => AlgorithmSpec::all().into_iter().filter(|spec| spec.label() == "sliding-window").collect(),
+        None => AlgorithmSpec::all()
+            .into_iter()
+            .filter(|spec| spec.label() == "sliding-window")
+            .collect(),
     };
-    let trials = args.limits.iter().map(|quota| Trial::new(*quota, &specs)).collect::<Result<Vec<_>, _>>()?;
+    let trials = args
+        .limits
+        .iter()
+        .map(|quota| Trial::new(*quota, &specs))
+        .collect::<Result<Vec<_>, _>>()?;
     let (mut live, options) = (Live::new(&trials), options(args));
     let (sender, chunks) = sync_channel(64);
     let open = Tail::open(source);
@@ -53,7 +63,10 @@ pub fn follow(args: &Args) -> Result<(), SimulateError> {
         let complete = if ended {
             pending.len()
         } else {
-            pending.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1)
+            pending
+                .iter()
+                .rposition(|&byte| byte == b'\n')
+                .map_or(0, |at| at + 1)
         };
         let read = read_lines(&pending[..complete], &mut format, &options)?;
         let second = live.take(&read.trace, read.unparsed.count);
@@ -73,7 +86,11 @@ pub fn follow(args: &Args) -> Result<(), SimulateError> {
 }
 
 fn input_error(source: &Path, error: io::Error) -> SimulateError {
-    input::InputError::Open { source_name: source.display().to_string(), error }.into()
+    input::InputError::Open {
+        source_name: source.display().to_string(),
+        error,
+    }
+    .into()
 }
 
 /// Collects input until the second is over; returns true if the input has ended.
@@ -140,7 +157,11 @@ impl Tail {
         }
         let mut file = File::open(path)?;
         file.seek(SeekFrom::End(0))?;
-        Ok(Self::File { path: path.to_owned(), file, next: None })
+        Ok(Self::File {
+            path: path.to_owned(),
+            file,
+            next: None,
+        })
     }
 
     /// Sends each line until the input ends or the receiver is dropped. A followed file never ends.
@@ -160,7 +181,8 @@ impl Tail {
                 }
                 (Ok(0), Self::Stdin) => return,
                 (Ok(0), Self::File { path, file, next }) => {
-                    // Read to the end once more: a last line may have come before the new file existed.
+                    // Read to the end once more: a last line may have come before the new file
+                    // existed.
                     match next.take() {
                         Some(new) => *file = new,
                         None => *next = replaced(path, file),
@@ -182,8 +204,8 @@ impl Tail {
     }
 }
 
-/// The file that has replaced one that was read to its end, from its beginning: another file of the same name, or the same
-/// file if it was truncated. `None` if there is none (yet).
+/// The file that has replaced one that was read to its end, from its beginning: another file of the
+/// same name, or the same file if it was truncated. `None` if there is none (yet).
 fn replaced(path: &Path, file: &mut File) -> Option<File> {
     let (old, position) = (file.metadata().ok()?, file.stream_position().ok()?);
     let new = File::open(path).ok()?;

@@ -1,4 +1,5 @@
-//! `tidegate simulate`: runs the simulator with the options of the command line, and prints the findings.
+//! `tidegate simulate`: runs the simulator with the options of the command line, and prints the
+//! findings.
 
 mod args;
 mod error;
@@ -46,18 +47,25 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Fails if the input cannot be read, an argument is invalid, or the findings cannot be written. A reader that closes standard
-/// output is not a failure.
+/// Fails if the input cannot be read, an argument is invalid, or the findings cannot be written. A
+/// reader that closes standard output is not a failure.
 fn simulate(args: &Args) -> Result<(), SimulateError> {
     if args.follow {
         return follow::follow(args);
     }
-    let recorded = if args.synthetic.synthetic { None } else { recorded::load(args)? };
+    let recorded = if args.synthetic.synthetic {
+        None
+    } else {
+        recorded::load(args)?
+    };
     if let (Some(recorded), Some(path)) = (&recorded, &args.rules) {
         return recorded::try_rules(path, recorded, args);
     }
     let page = args.report.as_deref();
-    let (page_on_stdout, page) = (page == Some(Path::new("-")), page.filter(|path| *path != Path::new("-")));
+    let (page_on_stdout, page) = (
+        page == Some(Path::new("-")),
+        page.filter(|path| *path != Path::new("-")),
+    );
     if let Some(path) = page {
         check_not_read(path, args)?;
         check_writable(path)?;
@@ -71,7 +79,11 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
         (None, None) => logged(args, &progress),
     }?;
     drop(line);
-    let report = Report { command: command_line(), date: now(), ..report };
+    let report = Report {
+        command: command_line(),
+        date: now(),
+        ..report
+    };
     if page_on_stdout {
         return written(print_with(|out| write_html(out, &report)));
     }
@@ -81,7 +93,9 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
             write_html(&mut out, &report)?;
             out.flush()
         };
-        File::create(path).and_then(write).map_err(|error| SimulateError::Report(path.to_owned(), error))?;
+        File::create(path)
+            .and_then(write)
+            .map_err(|error| SimulateError::Report(path.to_owned(), error))?;
     }
     written(print_with(|out| match args.format {
         Output::Table => write_table(out, &report, args.top.into()),
@@ -89,7 +103,9 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
     }))
 }
 
-fn print_with(write: impl Fn(&mut BufWriter<io::StdoutLock<'static>>) -> io::Result<()>) -> io::Result<()> {
+fn print_with(
+    write: impl Fn(&mut BufWriter<io::StdoutLock<'static>>) -> io::Result<()>,
+) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     write(&mut out)?;
     out.flush()
@@ -113,8 +129,13 @@ fn command_line() -> String {
             format!("'{}'", word.replace('\'', "'\\''"))
         }
     };
-    let words = std::env::args_os().skip(1).map(|word| quoted(word.to_string_lossy().into_owned()));
-    std::iter::once("tidegate".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+    let words = std::env::args_os()
+        .skip(1)
+        .map(|word| quoted(word.to_string_lossy().into_owned()));
+    std::iter::once("tidegate".to_owned())
+        .chain(words)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn now() -> String {
@@ -123,9 +144,12 @@ fn now() -> String {
 
 /// Checks that the report does not replace a file that the simulation reads, under whichever name.
 fn check_not_read(path: &Path, args: &Args) -> Result<(), SimulateError> {
-    let Ok(report) = fs::metadata(path) else { return Ok(()) };
+    let Ok(report) = fs::metadata(path) else {
+        return Ok(());
+    };
     let is_same = |read: &&PathBuf| {
-        fs::metadata(read).is_ok_and(|read| (read.dev(), read.ino()) == (report.dev(), report.ino()))
+        fs::metadata(read)
+            .is_ok_and(|read| (read.dev(), read.ino()) == (report.dev(), report.ino()))
     };
     let read = args.files.iter().chain(&args.rules).find(is_same);
     read.map_or(Ok(()), |read| Err(SimulateError::Overwrites(read.clone())))
@@ -138,7 +162,13 @@ fn check_writable(path: &Path) -> Result<(), SimulateError> {
         .append(true)
         .create(true)
         .open(path)
-        .and_then(|_| if existed { Ok(()) } else { fs::remove_file(path) })
+        .and_then(|_| {
+            if existed {
+                Ok(())
+            } else {
+                fs::remove_file(path)
+            }
+        })
         .map_err(|error| SimulateError::Report(path.to_owned(), error))
 }
 
@@ -151,13 +181,23 @@ fn made_up(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
         [Field::Ip] => examine(&made, "ip", args, progress),
         _ => return Err(SimulateError::SyntheticBy),
     }?;
-    let Traffic { sources, requests, duration, zipf, arrival, seed } = traffic;
+    let Traffic {
+        sources,
+        requests,
+        duration,
+        zipf,
+        arrival,
+        seed,
+    } = traffic;
     let length = Nanos::from(duration);
     report.source = format!(
         "synthetic traffic: {requests} requests of {sources} sources in {length}, zipf {zipf}, {arrival}, seed {seed}"
     );
     let by = if by == By::GLOBAL { "global" } else { "source" };
-    Ok(Report { by: by.to_owned(), ..report })
+    Ok(Report {
+        by: by.to_owned(),
+        ..report
+    })
 }
 
 fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
@@ -165,28 +205,50 @@ fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     let loaded = input::read(&sources, &options, progress)?;
     warn_of_unparsed(&loaded.unparsed, loaded.lines, loaded.format.parts());
     let mut report = examine(&loaded.trace, &loaded.by.to_string(), args, progress)?;
-    let windows = report.findings.iter().map(|findings| findings.quota.window()).min();
-    report.warnings.extend(windows.and_then(|window| warn_of_grain(&loaded.trace, window, args.spread)));
-    report.warnings.extend(warn_of_keys(&loaded.trace, &loaded.by));
+    let windows = report
+        .findings
+        .iter()
+        .map(|findings| findings.quota.window())
+        .min();
+    report
+        .warnings
+        .extend(windows.and_then(|window| warn_of_grain(&loaded.trace, window, args.spread)));
+    report
+        .warnings
+        .extend(warn_of_keys(&loaded.trace, &loaded.by));
     report.source = source_names(args, &sources, loaded.format);
     report.by = loaded.by.to_string();
     report.lines = loaded.lines;
     report.unparsed = loaded.unparsed.count;
     report.excluded = loaded.excluded;
-    report.warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
+    report
+        .warnings
+        .iter()
+        .for_each(|warning| note(&format!("warning: {warning}")));
     Ok(report)
 }
 
 fn sources(args: &Args) -> Vec<Source> {
     let source = |path: &PathBuf| {
-        if path.as_os_str() == "-" { Source::Stdin } else { Source::File(path.clone()) }
+        if path.as_os_str() == "-" {
+            Source::Stdin
+        } else {
+            Source::File(path.clone())
+        }
     };
     args.files.iter().map(source).collect()
 }
 
 fn source_names(args: &Args, sources: &[Source], format: Format) -> String {
-    let names = sources.iter().map(Source::name).collect::<Vec<_>>().join(", ");
-    let charged = args.charge.as_ref().map(|cost| format!(", {} charged after the answer", cost.name()));
+    let names = sources
+        .iter()
+        .map(Source::name)
+        .collect::<Vec<_>>()
+        .join(", ");
+    let charged = args
+        .charge
+        .as_ref()
+        .map(|cost| format!(", {} charged after the answer", cost.name()));
     format!("{names} ({format}){}", charged.unwrap_or_default())
 }
 
@@ -201,8 +263,8 @@ fn options(args: &Args) -> input::Options {
     }
 }
 
-/// If nearly every key occurs once, no limit denies anything; if one key has nearly all requests, a limit treats all clients as one. Either
-/// way the key is probably not the client.
+/// If nearly every key occurs once, no limit denies anything; if one key has nearly all requests, a
+/// limit treats all clients as one. Either way the key is probably not the client.
 pub(super) fn warn_of_keys(trace: &Trace, by: &By) -> Option<String> {
     let (keys, requests) = (u64::from(trace.keys()), trace.requests());
     if requests < 100 || *by == By::GLOBAL {
@@ -213,11 +275,17 @@ pub(super) fn warn_of_keys(trace: &Trace, by: &By) -> Option<String> {
             "{keys} keys in {requests} requests: nearly every one occurs once, so no limit for each key denies anything"
         )
     } else {
-        let (key, most) = trace.busiest().filter(|(_, most)| most * 10 >= requests * 9)?;
+        let (key, most) = trace
+            .busiest()
+            .filter(|(_, most)| most * 10 >= requests * 9)?;
         let key = printable(&key, 60);
-        format!("the key {key} has {most} of {requests} requests, as a proxy or a constant field would")
+        format!(
+            "the key {key} has {most} of {requests} requests, as a proxy or a constant field would"
+        )
     };
-    Some(format!("{found}. Is `{by}` what identifies a client in this log? Name another field with --by"))
+    Some(format!(
+        "{found}. Is `{by}` what identifies a client in this log? Name another field with --by"
+    ))
 }
 
 /// If times are not finer than a window, all algorithms get all requests of a window at once.
@@ -248,29 +316,56 @@ fn examine<W: Workload>(
     for &quota in &args.limits {
         candidates.push((quota, algorithms(args, quota)));
     }
-    let suggested =
-        if args.suggest.suggest { Some(propose(workload, by, args, threads, progress)?) } else { None };
+    let suggested = if args.suggest.suggest {
+        Some(propose(workload, by, args, threads, progress)?)
+    } else {
+        None
+    };
     for (algorithm, suggestion) in suggested.iter().flat_map(|suggested| &suggested.found) {
-        match candidates.iter_mut().find(|(quota, _)| *quota == suggestion.quota) {
+        match candidates
+            .iter_mut()
+            .find(|(quota, _)| *quota == suggestion.quota)
+        {
             Some((_, specs)) if specs.contains(algorithm) => {}
             Some((_, specs)) => specs.push(algorithm.clone()),
             None => candidates.push((suggestion.quota, vec![algorithm.clone()])),
         }
     }
     let fleet = args.fleet.fleet();
-    let trial =
-        |(quota, specs): &(Quota, Vec<AlgorithmSpec>)| Trial::new(*quota, specs).map(|trial| trial.on(fleet));
-    let trials = candidates.iter().map(trial).collect::<Result<Vec<_>, _>>()?;
+    let trial = |(quota, specs): &(Quota, Vec<AlgorithmSpec>)| {
+        Trial::new(*quota, specs).map(|trial| trial.on(fleet))
+    };
+    let trials = candidates
+        .iter()
+        .map(trial)
+        .collect::<Result<Vec<_>, _>>()?;
     let findings = replay(workload, &trials, threads, progress);
-    let names =
-        findings.iter().map(|each| each.most_denied.iter().map(|key| workload.label(key.key)).collect());
-    let heat = findings.iter().zip(&trials).map(|(each, trial)| heat_map(workload, trial, each));
-    Ok(Report { names: names.collect(), heat: heat.collect(), findings, suggested, ..Report::default() })
+    let names = findings.iter().map(|each| {
+        each.most_denied
+            .iter()
+            .map(|key| workload.label(key.key))
+            .collect()
+    });
+    let heat = findings
+        .iter()
+        .zip(&trials)
+        .map(|(each, trial)| heat_map(workload, trial, each));
+    Ok(Report {
+        names: names.collect(),
+        heat: heat.collect(),
+        findings,
+        suggested,
+        ..Report::default()
+    })
 }
 
 fn threads(args: &Args) -> NonZeroUsize {
-    let asked = args.threads.and_then(|count| NonZeroUsize::new(count.into()));
-    asked.or_else(|| thread::available_parallelism().ok()).unwrap_or(NonZeroUsize::MIN)
+    let asked = args
+        .threads
+        .and_then(|count| NonZeroUsize::new(count.into()));
+    asked
+        .or_else(|| thread::available_parallelism().ok())
+        .unwrap_or(NonZeroUsize::MIN)
 }
 
 /// The requested algorithms; by default all, except for those that the quota does not suit.
@@ -278,8 +373,9 @@ fn algorithms(args: &Args, quota: Quota) -> Vec<AlgorithmSpec> {
     if let Some(lists) = &args.algorithms {
         return lists.concat();
     }
-    let (suited, others): (Vec<_>, Vec<_>) =
-        AlgorithmSpec::all().into_iter().partition(|spec| spec.policy(quota).is_ok());
+    let (suited, others): (Vec<_>, Vec<_>) = AlgorithmSpec::all()
+        .into_iter()
+        .partition(|spec| spec.policy(quota).is_ok());
     for spec in others {
         if let Err(error) = spec.policy(quota) {
             note(&format!("{} is left out of {quota}: {error}", spec.label()));
@@ -303,19 +399,24 @@ fn propose<W: Workload>(
     windows.sort_unstable();
     windows.dedup();
     let goal = args.suggest.goal();
-    let specs = args.algorithms.as_ref().map_or_else(AlgorithmSpec::all, |lists| lists.concat());
+    let specs = args
+        .algorithms
+        .as_ref()
+        .map_or_else(AlgorithmSpec::all, |lists| lists.concat());
     let mut found = Vec::new();
     let mut surveys = Vec::new();
     let mut failed = None;
     progress.begin(Stage::Suggesting, 0);
     for window in windows {
-        let survey = Survey::new(workload, window, threads, progress).map_err(SuggestError::Window)?;
+        let survey =
+            Survey::new(workload, window, threads, progress).map_err(SuggestError::Window)?;
         let suggested = suggest_all(workload, &survey, &specs, goal, threads, progress);
         for (spec, suggestion) in specs.iter().zip(suggested) {
             match suggestion {
                 Ok(suggestion) => found.push((spec.clone(), suggestion)),
                 Err(error) => {
-                    // Each replaces the one before, so that the last of several failures becomes the error of the run.
+                    // Each replaces the one before, so that the last of several failures becomes
+                    // the error of the run.
                     if let Some(before) = failed.replace(error) {
                         note(&format!("no limit is suggested: {before}"));
                     }
@@ -331,13 +432,22 @@ fn propose<W: Workload>(
     }
     let mut recommended = recommend(&found, by);
     if let Some(recommended) = &mut recommended
-        && let Some(survey) = surveys.iter().find(|survey| survey.window() == recommended.quota.window())
-        && let Some((spec, _)) = found.iter().find(|(spec, _)| spec.label() == recommended.algorithm)
+        && let Some(survey) = surveys
+            .iter()
+            .find(|survey| survey.window() == recommended.quota.window())
+        && let Some((spec, _)) = found
+            .iter()
+            .find(|(spec, _)| spec.label() == recommended.algorithm)
     {
         let limits = limits_around(recommended.quota.limit());
         recommended.curve = curve(workload, survey, spec, limits, threads, progress);
     }
-    Ok(Suggested { goal, found, busiest: surveys.iter().map(BusiestWindow::new).collect(), recommended })
+    Ok(Suggested {
+        goal,
+        found,
+        busiest: surveys.iter().map(BusiestWindow::new).collect(),
+        recommended,
+    })
 }
 
 /// Prints the first of the lines that are not requests.
@@ -345,7 +455,10 @@ fn warn_of_unparsed(unparsed: &Unparsed, lines: u64, parts: &str) {
     if unparsed.count == 0 {
         return;
     }
-    note(&format!("{} of {lines} {parts} are not requests and are left out:", unparsed.count));
+    note(&format!(
+        "{} of {lines} {parts} are not requests and are left out:",
+        unparsed.count
+    ));
     for line in &unparsed.first {
         note(&format!("  {}", printable(&line.to_string(), 200)));
     }

@@ -1,5 +1,5 @@
-//! Shows the progress of a long run on standard error: one line that is redrawn on a terminal, or a new line every ten
-//! seconds elsewhere (in a job's log).
+//! Shows the progress of a long run on standard error: one line that is redrawn on a terminal, or a
+//! new line every ten seconds elsewhere (in a job's log).
 
 use std::{
     io::{self, IsTerminal, Write},
@@ -28,7 +28,8 @@ pub struct ProgressLine {
 impl ProgressLine {
     pub fn show(progress: Arc<Progress>) -> Self {
         let (stop, stopped) = mpsc::channel::<()>();
-        let over = move |wait| !matches!(stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout));
+        let over =
+            move |wait| !matches!(stopped.recv_timeout(wait), Err(RecvTimeoutError::Timeout));
         let on_terminal = io::stderr().is_terminal();
         // If a line cannot be written, the run continues.
         let thread = thread::spawn(move || {
@@ -39,14 +40,21 @@ impl ProgressLine {
             while !over(REDRAW) {
                 ticks = ticks.saturating_add(1);
                 if ticks >= PATIENCE {
-                    let _ = write!(io::stderr(), "\r{} (Ctrl-C stops)\x1b[K", line(progress.get()));
+                    let _ = write!(
+                        io::stderr(),
+                        "\r{} (Ctrl-C stops)\x1b[K",
+                        line(progress.get())
+                    );
                 }
             }
             if ticks >= PATIENCE {
                 let _ = write!(io::stderr(), "\r\x1b[K");
             }
         });
-        Self { stop: Some(stop), thread: Some(thread) }
+        Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 }
 
@@ -73,7 +81,10 @@ fn line((stage, done, total): (Stage, u64, u64)) -> String {
         (Stage::Reading, _) => format!("reading: {millions:.1} million lines"),
         (Stage::Suggesting, _) => format!("looking for limits: {millions:.1} million decisions"),
         (Stage::Replaying, Some(percent)) => {
-            format!("replaying: {percent}% of {:.1} million requests", total as f64 / 1e6)
+            format!(
+                "replaying: {percent}% of {:.1} million requests",
+                total as f64 / 1e6
+            )
         }
         (Stage::Replaying, None) => format!("replaying: {millions:.1} million requests"),
     }
@@ -99,9 +110,21 @@ mod tests {
 
     #[test]
     fn a_line_has_the_stage_and_the_progress() {
-        assert_eq!(line((Stage::Reading, 1_500_000, 0)), "reading: 1.5 million lines");
-        assert_eq!(line((Stage::Suggesting, 120_800_000, 0)), "looking for limits: 120.8 million decisions");
-        assert_eq!(line((Stage::Replaying, 1, 2_000_000)), "replaying: 0% of 2.0 million requests");
-        assert_eq!(line((Stage::Replaying, 3_000_000, 0)), "replaying: 3.0 million requests");
+        assert_eq!(
+            line((Stage::Reading, 1_500_000, 0)),
+            "reading: 1.5 million lines"
+        );
+        assert_eq!(
+            line((Stage::Suggesting, 120_800_000, 0)),
+            "looking for limits: 120.8 million decisions"
+        );
+        assert_eq!(
+            line((Stage::Replaying, 1, 2_000_000)),
+            "replaying: 0% of 2.0 million requests"
+        );
+        assert_eq!(
+            line((Stage::Replaying, 3_000_000, 0)),
+            "replaying: 3.0 million requests"
+        );
     }
 }

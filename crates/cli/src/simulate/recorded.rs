@@ -1,4 +1,5 @@
-//! Traces of a server (`--server`, or a file of `tidegate record`): what other limits would have decided on them.
+//! Traces of a server (`--server`, or a file of `tidegate record`): what other limits would have
+//! decided on them.
 
 use std::{
     fs::File,
@@ -36,7 +37,11 @@ pub struct Recorded {
 pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
     let (read, source) = match (&args.server, &args.files[..]) {
         (Some(server), _) => {
-            let target = HttpTarget { server, how: &args.how, option: "--admin" };
+            let target = HttpTarget {
+                server,
+                how: &args.how,
+                option: "--admin",
+            };
             let read = target.read("/v1/trace", |body| Recording::read(body))?;
             (Some(read), format!("the trace of {server}"))
         }
@@ -44,12 +49,21 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
         (None, _) => (None, String::new()),
     };
     let Some(read) = read else { return Ok(None) };
-    let recording = read.map_err(|error| SimulateError::Trace { source_name: source.clone(), error })?;
-    if args.charge.is_some() || !args.exclude.is_empty() || args.since.is_some() || args.until.is_some() {
+    let recording = read.map_err(|error| SimulateError::Trace {
+        source_name: source.clone(),
+        error,
+    })?;
+    if args.charge.is_some()
+        || !args.exclude.is_empty()
+        || args.since.is_some()
+        || args.until.is_some()
+    {
         return Err(SimulateError::TraceFilter);
     }
     if recording.is_cut {
-        note(&format!("warning: {source} was cut off, and is used up to its last whole line"));
+        note(&format!(
+            "warning: {source} was cut off, and is used up to its last whole line"
+        ));
     }
     if recording.events.is_empty() {
         return Err(SimulateError::EmptyTrace(source));
@@ -57,7 +71,8 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
     Ok(Some(Recorded { recording, source }))
 }
 
-/// Stops unpacking: enough was read, or the file cannot be read. The log reader then reports the error.
+/// Stops unpacking: enough was read, or the file cannot be read. The log reader then reports the
+/// error.
 struct Stop;
 
 impl From<io::Error> for Stop {
@@ -66,7 +81,8 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Reads a file that begins like a trace. It consumes nothing of any other file, so the log reader starts at the beginning.
+/// Reads a file that begins like a trace. It consumes nothing of any other file, so the log reader
+/// starts at the beginning.
 fn read(path: &Path) -> Option<Result<Recording, RecordingError>> {
     if path == Path::new("-") {
         let mut stdin = io::stdin().lock();
@@ -97,7 +113,13 @@ pub fn try_rules(path: &Path, recorded: &Recorded, args: &Args) -> Result<(), Si
     }
     let rules = server_rules::load(path, Keeping::Memory)?;
     let Recorded { recording, source } = recorded;
-    let hash = |name: &str| recording.names.iter().find(|(_, known)| *known == name).map(|(hash, _)| *hash);
+    let hash = |name: &str| {
+        recording
+            .names
+            .iter()
+            .find(|(_, known)| *known == name)
+            .map(|(hash, _)| *hash)
+    };
     let replayed = what_if(recording, &rules.limits, &hash, usize::from(args.top));
     super::written(super::print_with(|out| match args.format {
         Output::Table => write_table(out, source, recording, &replayed),
@@ -116,7 +138,11 @@ pub fn try_rules(path: &Path, recorded: &Recorded, args: &Args) -> Result<(), Si
 }
 
 /// The trace as a log: a key of each limit is a key.
-pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
+pub fn replay(
+    recorded: &Recorded,
+    args: &Args,
+    progress: &Progress,
+) -> Result<Report, SimulateError> {
     let Recorded { recording, source } = recorded;
     let mut builder = TraceBuilder::with_costs(By::ip());
     let mut costs = recording.events.iter().map(|event| event.cost);
@@ -146,16 +172,23 @@ pub fn replay(recorded: &Recorded, args: &Args, progress: &Progress) -> Result<R
     }
     let mut report = examine(&trace, "key", args, progress)?;
     let share = recording.share;
-    report.warnings.push(format!("the trace has {share} of all keys"));
+    report
+        .warnings
+        .push(format!("the trace has {share} of all keys"));
     if refunds > 0 {
-        report.warnings.push(format!("{refunds} refunds are left out"));
-    }
-    if charges > 0 {
         report
             .warnings
-            .push(format!("{charges} charges are requests here, which may be denied; --rules charges them"));
+            .push(format!("{refunds} refunds are left out"));
     }
-    report.warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
+    if charges > 0 {
+        report.warnings.push(format!(
+            "{charges} charges are requests here, which may be denied; --rules charges them"
+        ));
+    }
+    report
+        .warnings
+        .iter()
+        .for_each(|warning| note(&format!("warning: {warning}")));
     report.source = format!("{source} (trace)");
     "limit and key".clone_into(&mut report.by);
     report.lines = recording.events.len() as u64;
@@ -176,11 +209,22 @@ fn write_table(
         write_utc(recording.from),
         write_utc(recording.until),
     )?;
-    replayed.iter().try_for_each(|replayed| write_limit(out, replayed))
+    replayed
+        .iter()
+        .try_for_each(|replayed| write_limit(out, replayed))
 }
 
 fn write_limit(out: &mut impl Write, replayed: &WhatIf) -> io::Result<()> {
-    let WhatIf { limit, was, candidate, requests, keys, denied, would_deny, .. } = replayed;
+    let WhatIf {
+        limit,
+        was,
+        candidate,
+        requests,
+        keys,
+        denied,
+        would_deny,
+        ..
+    } = replayed;
     writeln!(out, "\n{limit}: {candidate}")?;
     if let Some(was) = was.as_ref().filter(|was| *was != candidate) {
         writeln!(out, "  in place of {was}")?;
@@ -195,11 +239,18 @@ fn write_limit(out: &mut impl Write, replayed: &WhatIf) -> io::Result<()> {
     let mut row = |what: &str, of: &dyn Fn(&Denials) -> String| {
         writeln!(out, "  {what:<26}{:>20}{:>20}", of(denied), of(would_deny))
     };
-    let part = |part: u64, all: u64| format!("{part} ({:.3}%)", part as f64 / all.max(1) as f64 * 100.0);
-    row(&format!("denied of {requests} requests"), &|of| part(of.requests, *requests))?;
-    row(&format!("denied of {keys} keys"), &|of| part(of.keys, *keys))?;
+    let part =
+        |part: u64, all: u64| format!("{part} ({:.3}%)", part as f64 / all.max(1) as f64 * 100.0);
+    row(&format!("denied of {requests} requests"), &|of| {
+        part(of.requests, *requests)
+    })?;
+    row(&format!("denied of {keys} keys"), &|of| {
+        part(of.keys, *keys)
+    })?;
     if replayed.share < 1.0 {
-        row("all keys: requests, about", &|of| with_margin(of.all_requests))?;
+        row("all keys: requests, about", &|of| {
+            with_margin(of.all_requests)
+        })?;
         row("all keys: keys, about", &|of| with_margin(of.all_keys))?;
     }
     writeln!(
@@ -208,12 +259,20 @@ fn write_limit(out: &mut impl Write, replayed: &WhatIf) -> io::Result<()> {
         replayed.newly_denied, replayed.no_longer_denied
     )?;
     if !replayed.most_denied.is_empty() {
-        writeln!(out, "  {:<36}{:>10}{:>10}{:>10}", "denied most", "requests", "really", "candidate")?;
+        writeln!(
+            out,
+            "  {:<36}{:>10}{:>10}{:>10}",
+            "denied most", "requests", "really", "candidate"
+        )?;
     }
     for key in &replayed.most_denied {
         let name = key.name.as_ref().unwrap_or(&key.hash);
         let shown = printable(name, 34);
-        writeln!(out, "  {shown:<36}{:>10}{:>10}{:>10}", key.requests, key.was_denied, key.would_deny)?;
+        writeln!(
+            out,
+            "  {shown:<36}{:>10}{:>10}{:>10}",
+            key.requests, key.was_denied, key.would_deny
+        )?;
     }
     if replayed.share < 1.0 {
         writeln!(

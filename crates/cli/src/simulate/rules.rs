@@ -23,14 +23,26 @@ struct ReplayedPolicy<'a> {
     trace: Trace,
 }
 
-/// Replays the limits of a rules file over the log. Each decides separately, as for a caller who asks for one at a time.
-pub fn replay_rules(path: &Path, args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
+/// Replays the limits of a rules file over the log. Each decides separately, as for a caller who
+/// asks for one at a time.
+pub fn replay_rules(
+    path: &Path,
+    args: &Args,
+    progress: &Progress,
+) -> Result<Report, SimulateError> {
     let rules = server_rules::load(path, Keeping::Memory)?;
-    let limits: Vec<&LimitSpec> = rules.limits.iter().filter(|limit| is_replayed(limit)).collect();
+    let limits: Vec<&LimitSpec> = rules
+        .limits
+        .iter()
+        .filter(|limit| is_replayed(limit))
+        .collect();
     if limits.is_empty() {
         return Err(SimulateError::NothingToReplay(path.to_owned()));
     }
-    let selectors = limits.iter().map(|limit| selector(limit)).collect::<Result<Vec<_>, _>>()?;
+    let selectors = limits
+        .iter()
+        .map(|limit| selector(limit))
+        .collect::<Result<Vec<_>, _>>()?;
     let sources = sources(args);
     let loaded = input::read_limits(&sources, &options(args), &selectors, progress)?;
     warn_of_unparsed(&loaded.unparsed, loaded.lines, loaded.format.parts());
@@ -45,16 +57,30 @@ pub fn replay_rules(path: &Path, args: &Args, progress: &Progress) -> Result<Rep
         warn(&mut report, limit, selector, &selected, loaded.requests);
         for part in parts(limit, &selected.trace) {
             let trial = Trial::new(quota(part.policy), &[spec(part.policy)])?;
-            let findings = replay(&part.trace, std::slice::from_ref(&trial), threads(args), progress);
+            let findings = replay(
+                &part.trace,
+                std::slice::from_ref(&trial),
+                threads(args),
+                progress,
+            );
             for findings in findings {
-                report.names.push(findings.most_denied.iter().map(|key| part.trace.label(key.key)).collect());
+                report.names.push(
+                    findings
+                        .most_denied
+                        .iter()
+                        .map(|key| part.trace.label(key.key))
+                        .collect(),
+                );
                 report.heat.push(heat_map(&part.trace, &trial, &findings));
                 report.limits.push(part.name.clone());
                 report.findings.push(findings);
             }
         }
     }
-    report.warnings.iter().for_each(|warning| note(&format!("warning: {warning}")));
+    report
+        .warnings
+        .iter()
+        .for_each(|warning| note(&format!("warning: {warning}")));
     Ok(report)
 }
 
@@ -78,22 +104,51 @@ fn selector(limit: &LimitSpec) -> Result<Selector, SimulateError> {
         [] => By::ip(),
         fields => {
             let parsed = fields.join(",").parse();
-            parsed.map_err(|error| SimulateError::RuleField { limit: limit.name.clone(), error })?
+            parsed.map_err(|error| SimulateError::RuleField {
+                limit: limit.name.clone(),
+                error,
+            })?
         }
     };
-    Ok(Selector { conditions: limit.traffic.conditions.iter().filter_map(condition).collect(), by })
+    Ok(Selector {
+        conditions: limit
+            .traffic
+            .conditions
+            .iter()
+            .filter_map(condition)
+            .collect(),
+        by,
+    })
 }
 
 /// Warnings about a limit that its numbers do not show.
-fn warn(report: &mut Report, limit: &LimitSpec, selector: &Selector, selected: &Selected, requests: u64) {
+fn warn(
+    report: &mut Report,
+    limit: &LimitSpec,
+    selector: &Selector,
+    selected: &Selected,
+    requests: u64,
+) {
     let name = &limit.name;
     if selected.trace.requests() == 0 {
-        let wanted: Vec<String> = selector.conditions.iter().map(ToString::to_string).collect();
-        let wanted = if wanted.is_empty() { String::new() } else { format!(" ({})", wanted.join(", ")) };
-        report.warnings.push(format!("{name} concerns none of the {requests} requests{wanted}"));
+        let wanted: Vec<String> = selector
+            .conditions
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let wanted = if wanted.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", wanted.join(", "))
+        };
+        report.warnings.push(format!(
+            "{name} concerns none of the {requests} requests{wanted}"
+        ));
     }
     let keys = warn_of_keys(&selected.trace, &selector.by);
-    report.warnings.extend(keys.map(|warning| format!("{name}: {warning}")));
+    report
+        .warnings
+        .extend(keys.map(|warning| format!("{name}: {warning}")));
     if selected.keyless > 0 {
         let by = &selector.by;
         report.warnings.push(format!(
@@ -104,13 +159,20 @@ fn warn(report: &mut Report, limit: &LimitSpec, selector: &Selector, selected: &
     let denied: u64 = if limit.deny.is_empty() {
         0
     } else {
-        selected.trace.of_keys(|key| limit.deny.contains(key)).requests()
+        selected
+            .trace
+            .of_keys(|key| limit.deny.contains(key))
+            .requests()
     };
     if denied > 0 {
-        report.warnings.push(format!("{denied} more requests are denied by the `deny` list of {name}"));
+        report.warnings.push(format!(
+            "{denied} more requests are denied by the `deny` list of {name}"
+        ));
     }
     if limit.shadow {
-        report.warnings.push(format!("{name} is a shadow limit: what is denied here would only be counted"));
+        report.warnings.push(format!(
+            "{name} is a shadow limit: what is denied here would only be counted"
+        ));
     }
 }
 
@@ -123,11 +185,19 @@ fn parts<'a>(limit: &'a LimitSpec, trace: &Trace) -> Vec<ReplayedPolicy<'a>> {
     } else {
         trace.of_keys(|key| !is_apart(key))
     };
-    parts.push(ReplayedPolicy { name: limit.name.clone(), policy: &limit.policy, trace: rest });
+    parts.push(ReplayedPolicy {
+        name: limit.name.clone(),
+        policy: &limit.policy,
+        trace: rest,
+    });
     for (key, policy) in &limit.overrides {
         let own = trace.of_keys(|label| label == key);
         if own.requests() > 0 && policy.algorithm.limits_rate() {
-            parts.push(ReplayedPolicy { name: format!("{}, {key}", limit.name), policy, trace: own });
+            parts.push(ReplayedPolicy {
+                name: format!("{}, {key}", limit.name),
+                policy,
+                trace: own,
+            });
         }
     }
     parts
@@ -140,5 +210,9 @@ fn quota(policy: &PolicySpec) -> tidegate_core::Quota {
 }
 
 fn spec(policy: &PolicySpec) -> AlgorithmSpec {
-    policy.algorithm.to_string().parse().expect("an algorithm reads its own text: a test reads each")
+    policy
+        .algorithm
+        .to_string()
+        .parse()
+        .expect("an algorithm reads its own text: a test reads each")
 }

@@ -68,7 +68,12 @@ pub struct App {
 
 impl App {
     pub fn new(server: &str, sort: Sort, filter: &str) -> Self {
-        Self { server: server.to_owned(), sort, filter: filter.to_owned(), ..Self::default() }
+        Self {
+            server: server.to_owned(),
+            sort,
+            filter: filter.to_owned(),
+            ..Self::default()
+        }
     }
 
     /// Takes in new data and sorts it.
@@ -94,7 +99,10 @@ impl App {
 
     /// The limits that match the filter.
     pub fn limits(&self) -> impl Iterator<Item = &TopLimit> {
-        self.overview.limits.iter().filter(|limit| limit.name.contains(&self.filter))
+        self.overview
+            .limits
+            .iter()
+            .filter(|limit| limit.name.contains(&self.filter))
     }
 
     /// The limit on the screen.
@@ -102,7 +110,10 @@ impl App {
         let (Screen::Limit { limit: name } | Screen::Key { limit: name, .. }) = &self.screen else {
             return None;
         };
-        self.overview.limits.iter().find(|limit| limit.name == *name)
+        self.overview
+            .limits
+            .iter()
+            .find(|limit| limit.name == *name)
     }
 
     /// The keys of the limit on the screen.
@@ -154,7 +165,11 @@ impl App {
             }
             KeyCode::Char('/') if self.screen == Screen::Overview => self.typing = true,
             KeyCode::Tab => {
-                self.list = if self.list == List::Denied { List::Asked } else { List::Denied };
+                self.list = if self.list == List::Denied {
+                    List::Asked
+                } else {
+                    List::Denied
+                };
                 self.selected = 0;
             }
             KeyCode::Char(letter @ ('b' | 'u')) => self.ask_about_key(letter == 'b'),
@@ -181,14 +196,19 @@ impl App {
 
     fn open(&mut self) -> Option<Effect> {
         self.screen = match &self.screen {
-            Screen::Overview => Screen::Limit { limit: self.limits().nth(self.selected)?.name.clone() },
+            Screen::Overview => Screen::Limit {
+                limit: self.limits().nth(self.selected)?.name.clone(),
+            },
             Screen::Limit { limit } => {
                 let key = self.keys().get(self.selected)?;
                 if key.not_utf8 {
                     "this key is not text: use redis-cli for it".clone_into(&mut self.message);
                     return None;
                 }
-                Screen::Key { limit: limit.clone(), key: key.key.clone() }
+                Screen::Key {
+                    limit: limit.clone(),
+                    key: key.key.clone(),
+                }
             }
             Screen::Key { .. } => return None,
         };
@@ -203,7 +223,9 @@ impl App {
         self.screen = match &self.screen {
             Screen::Overview => return None,
             Screen::Limit { .. } => Screen::Overview,
-            Screen::Key { limit, .. } => Screen::Limit { limit: limit.clone() },
+            Screen::Key { limit, .. } => Screen::Limit {
+                limit: limit.clone(),
+            },
         };
         self.selected = 0;
         Some(Effect::Refresh)
@@ -224,6 +246,10 @@ impl App {
             },
             Screen::Key { limit, key } => (limit.clone(), key.clone()),
         };
-        self.asking = Some(if block { Action::Block { limit, key } } else { Action::Unblock { limit, key } });
+        self.asking = Some(if block {
+            Action::Block { limit, key }
+        } else {
+            Action::Unblock { limit, key }
+        });
     }
 }

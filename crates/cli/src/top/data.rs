@@ -105,21 +105,29 @@ impl TopServer<'_> {
     }
 
     pub fn top(&self, limit: &str) -> Result<Top, ClientError> {
-        let limit = percent_encoding::utf8_percent_encode(limit, percent_encoding::NON_ALPHANUMERIC);
+        let limit =
+            percent_encoding::utf8_percent_encode(limit, percent_encoding::NON_ALPHANUMERIC);
         self.read(self.0.get(&format!("/v1/top?limit={limit}&n={KEYS}"))?)
     }
 
     pub fn standing(&self, limit: &str, key: &str) -> Result<Standing, ClientError> {
-        self.read(self.0.post("/v1/peek", &json!({"limit": limit, "key": key}))?)
+        self.read(
+            self.0
+                .post("/v1/peek", &json!({"limit": limit, "key": key}))?,
+        )
     }
 
     pub fn block(&self, limit: &str, key: &str) -> Result<(), ClientError> {
-        self.0.post("/v1/block", &json!({"limit": limit, "key": key})).map(|_| ())
+        self.0
+            .post("/v1/block", &json!({"limit": limit, "key": key}))
+            .map(|_| ())
     }
 
     /// Returns whether it was blocked.
     pub fn unblock(&self, limit: &str, key: &str) -> Result<bool, ClientError> {
-        let answer = self.0.post("/v1/unblock", &json!({"limit": limit, "key": key}))?;
+        let answer = self
+            .0
+            .post("/v1/unblock", &json!({"limit": limit, "key": key}))?;
         Ok(answer["unblocked"] == true)
     }
 
@@ -128,9 +136,17 @@ impl TopServer<'_> {
     }
 }
 
-/// Text from elsewhere, for a terminal: control characters, and those that change the writing direction, are replaced.
+/// Text from elsewhere, for a terminal: control characters, and those that change the writing
+/// direction, are replaced.
 pub fn shown(text: &str) -> String {
-    let turns =
-        |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
+    let turns = |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars()
+        .map(|c| {
+            if c.is_control() || turns(c) {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect()
 }

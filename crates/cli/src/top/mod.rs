@@ -1,8 +1,11 @@
 //! `tidegate top`: the limits of a server, live in a terminal.
 //!
-//! `data` gets the server's data, `app` has the state and handles key strokes (without a terminal), `view` draws, and
-//! `terminal` runs everything on a real terminal.
-#![allow(clippy::doc_markdown, reason = "the options' comments are their help text")]
+//! `data` gets the server's data, `app` has the state and handles key strokes (without a terminal),
+//! `view` draws, and `terminal` runs everything on a real terminal.
+#![allow(
+    clippy::doc_markdown,
+    reason = "the options' comments are their help text"
+)]
 
 mod app;
 mod data;
@@ -25,9 +28,9 @@ use crate::{
 
 /// Show a server's limits live, with their denials and heavy keys
 ///
-/// Keys: arrows or j and k move, Enter opens a limit and then a key, Esc goes back, s sorts, / filters, b blocks a key and u
-/// unblocks it (after a confirmation), q quits. It works with 80 columns and without colours. Control characters in keys are
-/// not shown.
+/// Keys: arrows or j and k move, Enter opens a limit and then a key, Esc goes back, s sorts, /
+/// filters, b blocks a key and u unblocks it (after a confirmation), q quits. It works with 80
+/// columns and without colours. Control characters in keys are not shown.
 ///
 /// The data comes from the control plane (serve --admin).
 ///

@@ -12,7 +12,8 @@ use super::{
 };
 use crate::client::ClientError;
 
-/// Shows the server's limits until the user quits. The terminal is restored afterwards, even after a panic.
+/// Shows the server's limits until the user quits. The terminal is restored afterwards, even after
+/// a panic.
 ///
 /// # Errors
 /// When the terminal cannot be used.
@@ -39,7 +40,9 @@ fn serve(
             if left.is_zero() || !event::poll(left)? {
                 break;
             }
-            let Event::Key(key) = event::read()? else { continue };
+            let Event::Key(key) = event::read()? else {
+                continue;
+            };
             if key.kind == KeyEventKind::Release {
                 continue;
             }
@@ -65,14 +68,19 @@ fn serve(
 fn act(server: &TopServer<'_>, action: &Action) -> String {
     let done = match action {
         Action::Block { limit, key } => server.block(limit, key).map(|()| "blocked"),
-        Action::Unblock { limit, key } => {
-            server.unblock(limit, key).map(|was| if was { "unblocked" } else { "it was not blocked" })
-        }
+        Action::Unblock { limit, key } => server.unblock(limit, key).map(|was| {
+            if was {
+                "unblocked"
+            } else {
+                "it was not blocked"
+            }
+        }),
     };
     done.map_or_else(|error| error.to_string(), str::to_owned)
 }
 
-/// Refreshes the data of the current screen. On an error, the old data stays and the error is shown.
+/// Refreshes the data of the current screen. On an error, the old data stays and the error is
+/// shown.
 fn refresh(app: &mut App, server: &TopServer<'_>) {
     if let Err(error) = ask(app, server) {
         app.message = error.to_string();

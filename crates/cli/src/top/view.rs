@@ -20,12 +20,23 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
 /// The width of the trend of denials.
 const TREND: usize = 12;
-const HEADS: [&str; 7] = ["LIMIT", "QUOTA", "ADMIT/s", "DENY/s", "DENIED", "DENIED, 1 min", "HEAVIEST KEY"];
+const HEADS: [&str; 7] = [
+    "LIMIT",
+    "QUOTA",
+    "ADMIT/s",
+    "DENY/s",
+    "DENIED",
+    "DENIED, 1 min",
+    "HEAVIEST KEY",
+];
 
 pub fn draw(frame: &mut Frame<'_>, app: &App) {
-    let [head, body, foot] =
-        Layout::vertical([Constraint::Length(2), Constraint::Fill(1), Constraint::Length(1)])
-            .areas(frame.area());
+    let [head, body, foot] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Fill(1),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
     frame.render_widget(Paragraph::new(heading(app)), head);
     match &app.screen {
         Screen::Overview => overview(frame, app, body),
@@ -55,8 +66,16 @@ fn heading(app: &App) -> Vec<Line<'static>> {
     } else if app.typing {
         format!("filter: {}_", app.filter)
     } else if app.screen == Screen::Overview {
-        let filter = if app.filter.is_empty() { String::new() } else { format!(", with `{}`", app.filter) };
-        format!("{} of {} limits by {sort}{filter}", app.limits().count(), app.overview.limits.len())
+        let filter = if app.filter.is_empty() {
+            String::new()
+        } else {
+            format!(", with `{}`", app.filter)
+        };
+        format!(
+            "{} of {} limits by {sort}{filter}",
+            app.limits().count(),
+            app.overview.limits.len()
+        )
     } else {
         String::new()
     };
@@ -76,17 +95,29 @@ fn footing(app: &App) -> &'static str {
 
 /// The cells of a limit's row.
 fn cells(limit: &TopLimit) -> [String; 7] {
-    let trend = limit.recent.as_ref().map(|recent| trend(&recent.denied)).unwrap_or_default();
+    let trend = limit
+        .recent
+        .as_ref()
+        .map(|recent| trend(&recent.denied))
+        .unwrap_or_default();
     let heaviest = limit.heaviest.as_ref();
-    let name = if limit.shadow { format!("{} (shadow)", limit.name) } else { limit.name.clone() };
+    let name = if limit.shadow {
+        format!("{} (shadow)", limit.name)
+    } else {
+        limit.name.clone()
+    };
     [
         shown(&name),
         limit.quota.clone(),
         per_second(limit.admitted_per_second),
         per_second(limit.denied_per_second),
-        limit.share_denied().map_or("-".to_owned(), |share| format!("{:.0}%", share * 100.0)),
+        limit
+            .share_denied()
+            .map_or("-".to_owned(), |share| format!("{:.0}%", share * 100.0)),
         trend,
-        heaviest.map_or_else(String::new, |key| format!("{:.0}% {}", key.share * 100.0, shown(&key.key))),
+        heaviest.map_or_else(String::new, |key| {
+            format!("{:.0}% {}", key.share * 100.0, shown(&key.key))
+        }),
     ]
 }
 
@@ -101,18 +132,30 @@ fn overview(frame: &mut Frame<'_>, app: &App, area: Rect) {
         Constraint::Fill(3),
     ];
     let rows = app.limits().map(|limit| Row::new(cells(limit)));
-    let table = Table::new(rows, widths).header(Row::new(HEADS).style(BOLD)).row_highlight_style(CHOSEN);
+    let table = Table::new(rows, widths)
+        .header(Row::new(HEADS).style(BOLD))
+        .row_highlight_style(CHOSEN);
     let mut state = TableState::new().with_selected(app.selected);
     frame.render_stateful_widget(table, area, &mut state);
 }
 
 fn one_limit(frame: &mut Frame<'_>, app: &App, name: &str, area: Rect) {
-    let heights = [Constraint::Length(5), Constraint::Length(5), Constraint::Length(1), Constraint::Fill(1)];
+    let heights = [
+        Constraint::Length(5),
+        Constraint::Length(5),
+        Constraint::Length(1),
+        Constraint::Fill(1),
+    ];
     let [facts, denied, heading, keys] = Layout::vertical(heights).areas(area);
     frame.render_widget(Paragraph::new(about(app, name)), facts);
     let recent = app.limit().and_then(|limit| limit.recent.as_ref());
-    let data = recent.map(|recent| recent.denied.clone()).unwrap_or_default();
-    let title = format!("denied, each second of the last minute (most {})", data.iter().max().unwrap_or(&0));
+    let data = recent
+        .map(|recent| recent.denied.clone())
+        .unwrap_or_default();
+    let title = format!(
+        "denied, each second of the last minute (most {})",
+        data.iter().max().unwrap_or(&0)
+    );
     let block = Block::new().borders(Borders::TOP).title(title);
     frame.render_widget(Sparkline::default().block(block).data(data), denied);
     let (title, other) = match app.list {
@@ -120,7 +163,11 @@ fn one_limit(frame: &mut Frame<'_>, app: &App, name: &str, area: Rect) {
         List::Asked => ("most requests", "most denials"),
     };
     let sampled = app.top.as_ref().map_or_else(String::new, |top| {
-        let of = if top.one_in > 1 { format!(", one in {} counted", top.one_in) } else { String::new() };
+        let of = if top.one_in > 1 {
+            format!(", one in {} counted", top.one_in)
+        } else {
+            String::new()
+        };
         format!(" in the last {:.0} s{of}", top.seconds)
     });
     let rows = app.keys().iter().map(|key| {
@@ -131,25 +178,45 @@ fn one_limit(frame: &mut Frame<'_>, app: &App, name: &str, area: Rect) {
         };
         Row::new([shown(&key.key), key.count.to_string(), bounds])
     });
-    frame.render_widget(Paragraph::new(format!("Keys with {title}{sampled} (Tab: {other})")), heading);
+    frame.render_widget(
+        Paragraph::new(format!("Keys with {title}{sampled} (Tab: {other})")),
+        heading,
+    );
     let head = ["KEY", "COUNT", "BOUNDS"];
-    let widths = [Constraint::Fill(1), Constraint::Length(10), Constraint::Length(20)];
-    let table = Table::new(rows, widths).header(Row::new(head).style(BOLD)).row_highlight_style(CHOSEN);
-    frame.render_stateful_widget(table, keys, &mut TableState::new().with_selected(app.selected));
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(10),
+        Constraint::Length(20),
+    ];
+    let table = Table::new(rows, widths)
+        .header(Row::new(head).style(BOLD))
+        .row_highlight_style(CHOSEN);
+    frame.render_stateful_widget(
+        table,
+        keys,
+        &mut TableState::new().with_selected(app.selected),
+    );
 }
 
 fn about(app: &App, name: &str) -> Vec<Line<'static>> {
     let Some(limit) = app.limit() else {
         return vec![Line::raw(format!("limit {name} is no longer in the rules"))];
     };
-    let options = if limit.options.is_empty() { String::new() } else { format!(", {}", limit.options) };
+    let options = if limit.options.is_empty() {
+        String::new()
+    } else {
+        format!(", {}", limit.options)
+    };
     let kind = match (limit.global, limit.shadow) {
         (true, true) => ", global, shadow",
         (true, false) => ", global",
         (false, true) => ", shadow",
         (false, false) => "",
     };
-    let mut counts = format!("allowed {}, delayed {}, denied {}", limit.allowed, limit.delayed, limit.denied);
+    let mut counts = format!(
+        "allowed {}, delayed {}, denied {}",
+        limit.allowed, limit.delayed, limit.denied
+    );
     if limit.shadow {
         counts = format!("{counts}, would have denied {}", limit.shadow_denied);
     }
@@ -158,7 +225,10 @@ fn about(app: &App, name: &str) -> Vec<Line<'static>> {
     }
     vec![
         Line::styled(shown(&limit.name), BOLD),
-        Line::raw(format!("{} {}{options}{kind}; sharing: {}", limit.algorithm, limit.quota, limit.sharing)),
+        Line::raw(format!(
+            "{} {}{options}{kind}; sharing: {}",
+            limit.algorithm, limit.quota, limit.sharing
+        )),
         Line::raw(format!(
             "{} admitted and {} denied per second; {} keys of {}",
             per_second(limit.admitted_per_second),
@@ -171,20 +241,36 @@ fn about(app: &App, name: &str) -> Vec<Line<'static>> {
 }
 
 fn one_key(frame: &mut Frame<'_>, app: &App, limit: &str, key: &str, area: Rect) {
-    let mut lines = vec![Line::styled(format!("{} of {}", shown(key), shown(limit)), BOLD)];
+    let mut lines = vec![Line::styled(
+        format!("{} of {}", shown(key), shown(limit)),
+        BOLD,
+    )];
     match &app.standing {
         None => lines.push(Line::raw("...")),
         Some(standing) => {
-            let state =
-                if standing.allowed { "the next request is admitted" } else { "the next request is denied" };
+            let state = if standing.allowed {
+                "the next request is admitted"
+            } else {
+                "the next request is denied"
+            };
             lines.push(Line::raw(state));
-            lines.push(Line::raw(format!("remaining {} of {}", standing.remaining, standing.limit)));
-            let ms =
-                |ms: u64| if ms < 10_000 { format!("{ms} ms") } else { format!("{} s", ms.div_ceil(1_000)) };
+            lines.push(Line::raw(format!(
+                "remaining {} of {}",
+                standing.remaining, standing.limit
+            )));
+            let ms = |ms: u64| {
+                if ms < 10_000 {
+                    format!("{ms} ms")
+                } else {
+                    format!("{} s", ms.div_ceil(1_000))
+                }
+            };
             if let Some(wait) = standing.retry_after_ms {
                 lines.push(Line::raw(format!("admitted again in {}", ms(wait))));
             } else if !standing.allowed {
-                lines.push(Line::raw("the wait is unknown: the key is blocked, or waits for a permit"));
+                lines.push(Line::raw(
+                    "the wait is unknown: the key is blocked, or waits for a permit",
+                ));
             }
             if let Some(reset) = standing.reset_after_ms {
                 lines.push(Line::raw(format!("full again in {}", ms(reset))));
@@ -192,7 +278,10 @@ fn one_key(frame: &mut Frame<'_>, app: &App, limit: &str, key: &str, area: Rect)
         }
     }
     let top = app.top.as_ref();
-    let lists = [("asked", top.map(|top| &top.asked_most)), ("was denied", top.map(|top| &top.denied_most))];
+    let lists = [
+        ("asked", top.map(|top| &top.asked_most)),
+        ("was denied", top.map(|top| &top.denied_most)),
+    ];
     for (what, keys) in lists {
         if let Some(of) = keys.and_then(|keys| keys.iter().find(|of| of.key == key)) {
             let seconds = top.map_or(0.0, |top| top.seconds);
@@ -208,15 +297,27 @@ fn one_key(frame: &mut Frame<'_>, app: &App, limit: &str, key: &str, area: Rect)
 fn ask(frame: &mut Frame<'_>, action: &Action) {
     let question = match action {
         Action::Block { limit, key } => {
-            format!("Block {} in {} until it is unblocked?", shown(key), shown(limit))
+            format!(
+                "Block {} in {} until it is unblocked?",
+                shown(key),
+                shown(limit)
+            )
         }
         Action::Unblock { limit, key } => format!("Unblock {} in {}?", shown(key), shown(limit)),
     };
     let area = frame.area();
     let width = area.width.min(64);
-    let area = Rect { x: (area.width - width) / 2, y: area.height / 3, width, height: area.height.min(4) };
+    let area = Rect {
+        x: (area.width - width) / 2,
+        y: area.height / 3,
+        width,
+        height: area.height.min(4),
+    };
     frame.render_widget(Clear, area);
-    let lines = vec![Line::raw(question), Line::styled("y yes  any other key no", BOLD)];
+    let lines = vec![
+        Line::raw(question),
+        Line::styled("y yes  any other key no", BOLD),
+    ];
     let paragraph = Paragraph::new(lines).wrap(ratatui::widgets::Wrap { trim: true });
     frame.render_widget(paragraph.block(Block::new().borders(Borders::ALL)), area);
 }
@@ -228,7 +329,9 @@ pub fn plain(app: &App) -> String {
 }
 
 fn per_second(rate: Option<f64>) -> String {
-    let Some(rate) = rate else { return "-".to_owned() };
+    let Some(rate) = rate else {
+        return "-".to_owned();
+    };
     match rate {
         _ if rate >= 99_950.0 => format!("{:.0}k", rate / 1_000.0),
         _ if rate >= 9_999.5 => format!("{:.1}k", rate / 1_000.0),
@@ -241,7 +344,11 @@ fn per_second(rate: Option<f64>) -> String {
 fn trend(numbers: &[u64]) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let each = numbers.len().div_ceil(TREND).max(1);
-    let sums: Vec<u64> = numbers.rchunks(each).rev().map(|chunk| chunk.iter().sum()).collect();
+    let sums: Vec<u64> = numbers
+        .rchunks(each)
+        .rev()
+        .map(|chunk| chunk.iter().sum())
+        .collect();
     let most = sums.iter().copied().max().unwrap_or(0);
     let bar = |sum: &u64| match *sum {
         0 => ' ',

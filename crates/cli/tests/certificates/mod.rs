@@ -21,10 +21,16 @@ impl Authority {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         // OpenSSL treats a certificate as self-signed if its authority has the same name.
-        params.distinguished_name.push(DnType::CommonName, format!("the authority {name}"));
+        params
+            .distinguished_name
+            .push(DnType::CommonName, format!("the authority {name}"));
         let certificate = params.self_signed(&key).unwrap();
         fs::write(directory.join(format!("{name}.pem")), certificate.pem()).unwrap();
-        Self { issuer: Issuer::new(params, key), directory: directory.to_owned(), name }
+        Self {
+            issuer: Issuer::new(params, key),
+            directory: directory.to_owned(),
+            name,
+        }
     }
 
     pub fn file(&self) -> String {
@@ -35,12 +41,15 @@ impl Authority {
         self.directory.join(file).to_str().unwrap().to_owned()
     }
 
-    /// Issues a certificate for these names, with its key, in files of this name. They appear by renaming, as with tools that
-    /// renew certificates.
+    /// Issues a certificate for these names, with its key, in files of this name. They appear by
+    /// renaming, as with tools that renew certificates.
     pub fn issue(&self, file: &str, names: &[&str]) -> [String; 2] {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        let certificate = CertificateParams::new(names).unwrap().signed_by(&key, &self.issuer).unwrap();
+        let certificate = CertificateParams::new(names)
+            .unwrap()
+            .signed_by(&key, &self.issuer)
+            .unwrap();
         [("pem", certificate.pem()), ("key", key.serialize_pem())].map(|(kind, text)| {
             let path = self.path(&format!("{file}.{kind}"));
             fs::write(format!("{path}.new"), text).unwrap();

@@ -1,4 +1,5 @@
-//! A stand-in for a collector of OpenTelemetry: OTLP over HTTP and gRPC on one port. It keeps what it is sent.
+//! A stand-in for a collector of OpenTelemetry: OTLP over HTTP and gRPC on one port. It keeps what
+//! it is sent.
 
 use std::{
     fmt::Debug,
@@ -54,18 +55,28 @@ impl Received {
     }
 
     pub fn log(&self, words: &str) -> Option<&LogRecord> {
-        self.logs.iter().find(|log| matches!(body(log), Some(text) if text.contains(words)))
+        self.logs
+            .iter()
+            .find(|log| matches!(body(log), Some(text) if text.contains(words)))
     }
 
     /// The last value of a counter or a gauge, at these attributes.
     pub fn value(&self, name: &str, attributes: &[(&str, &str)]) -> Option<i64> {
-        let metrics = self.metrics.iter().rev().filter(|metric| metric.name == name);
+        let metrics = self
+            .metrics
+            .iter()
+            .rev()
+            .filter(|metric| metric.name == name);
         let points = metrics.flat_map(|metric| match &metric.data {
             Some(Data::Sum(sum)) => sum.data_points.clone(),
             Some(Data::Gauge(gauge)) => gauge.data_points.clone(),
             _ => Vec::new(),
         });
-        let has = |point: &[KeyValue]| attributes.iter().all(|(name, value)| text(point, name) == *value);
+        let has = |point: &[KeyValue]| {
+            attributes
+                .iter()
+                .all(|(name, value)| text(point, name) == *value)
+        };
         let mut points = points.filter(|point| has(&point.attributes));
         points.next().and_then(|point| match point.value {
             Some(number_data_point::Value::AsInt(value)) => Some(value),
@@ -75,13 +86,23 @@ impl Received {
 
     /// How often a histogram has counted at these attributes.
     pub fn count(&self, name: &str, attributes: &[(&str, &str)]) -> Option<u64> {
-        let has = |point: &[KeyValue]| attributes.iter().all(|(name, value)| text(point, name) == *value);
-        self.metrics.iter().rev().filter(|metric| metric.name == name).find_map(|metric| match &metric.data {
-            Some(Data::Histogram(histogram)) => {
-                histogram.data_points.iter().find(|point| has(&point.attributes)).map(|point| point.count)
-            }
-            _ => None,
-        })
+        let has = |point: &[KeyValue]| {
+            attributes
+                .iter()
+                .all(|(name, value)| text(point, name) == *value)
+        };
+        self.metrics
+            .iter()
+            .rev()
+            .filter(|metric| metric.name == name)
+            .find_map(|metric| match &metric.data {
+                Some(Data::Histogram(histogram)) => histogram
+                    .data_points
+                    .iter()
+                    .find(|point| has(&point.attributes))
+                    .map(|point| point.count),
+                _ => None,
+            })
     }
 }
 
@@ -122,19 +143,29 @@ impl Kept {
         self.add(|kept| {
             for of in request.resource_spans {
                 let resource = of.resource.unwrap_or_default().attributes;
-                kept.resources.push((text(&resource, "service.name"), text(&resource, "service.version")));
-                kept.spans.extend(of.scope_spans.into_iter().flat_map(|scope| scope.spans));
+                kept.resources.push((
+                    text(&resource, "service.name"),
+                    text(&resource, "service.version"),
+                ));
+                kept.spans
+                    .extend(of.scope_spans.into_iter().flat_map(|scope| scope.spans));
             }
         });
     }
 
     fn metrics(&self, request: ExportMetricsServiceRequest) {
-        let scopes = request.resource_metrics.into_iter().flat_map(|of| of.scope_metrics);
+        let scopes = request
+            .resource_metrics
+            .into_iter()
+            .flat_map(|of| of.scope_metrics);
         self.add(|kept| kept.metrics.extend(scopes.flat_map(|scope| scope.metrics)));
     }
 
     fn logs(&self, request: ExportLogsServiceRequest) {
-        let scopes = request.resource_logs.into_iter().flat_map(|of| of.scope_logs);
+        let scopes = request
+            .resource_logs
+            .into_iter()
+            .flat_map(|of| of.scope_logs);
         self.add(|kept| kept.logs.extend(scopes.flat_map(|scope| scope.log_records)));
     }
 }
@@ -142,13 +173,19 @@ impl Kept {
 impl Collector {
     pub fn start() -> Self {
         let kept = Kept::default();
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let router = Router::new()
             .route("/v1/traces", over_http(&kept, "/v1/traces", Kept::traces))
-            .route("/v1/metrics", over_http(&kept, "/v1/metrics", Kept::metrics))
+            .route(
+                "/v1/metrics",
+                over_http(&kept, "/v1/metrics", Kept::metrics),
+            )
             .route("/v1/logs", over_http(&kept, "/v1/logs", Kept::logs))
             .route_service(
                 "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
@@ -163,7 +200,11 @@ impl Collector {
                 LogsServiceServer::new(kept.clone()),
             );
         runtime.spawn(async move { axum::serve(listener, router).await });
-        Self { kept, address, _runtime: runtime }
+        Self {
+            kept,
+            address,
+            _runtime: runtime,
+        }
     }
 
     /// Waits until this finds something in what was received.
@@ -176,7 +217,10 @@ impl Collector {
             }
             let (still, wait) = changed.wait_timeout(received, PATIENCE).unwrap();
             received = still;
-            assert!(!wait.timed_out(), "the collector never got {what}: {received:?}");
+            assert!(
+                !wait.timed_out(),
+                "the collector never got {what}: {received:?}"
+            );
         }
     }
 }
@@ -191,7 +235,9 @@ fn over_http<M: Message + Default + 'static>(
         if headers["content-type"] != "application/x-protobuf" {
             return (StatusCode::UNSUPPORTED_MEDIA_TYPE, Vec::new());
         }
-        let token = headers.get("x-token").map_or(String::new(), |token| token.to_str().unwrap().to_owned());
+        let token = headers
+            .get("x-token")
+            .map_or(String::new(), |token| token.to_str().unwrap().to_owned());
         kept.add(|kept| kept.asked.push((path.to_owned(), token)));
         keep(&kept, M::decode(body).unwrap());
         // An empty message is the answer that all was taken.

@@ -14,8 +14,8 @@ use tidegate_redis_servers::eventually;
 
 use crate::program::{PATIENCE, scratch};
 
-/// The program: the one that `TIDEGATE_ENVOY` names, or the one that `scripts/servers.sh` fetches. `None`, with a message, if
-/// nothing may be fetched.
+/// The program: the one that `TIDEGATE_ENVOY` names, or the one that `scripts/servers.sh` fetches.
+/// `None`, with a message, if nothing may be fetched.
 pub fn program() -> Option<&'static Path> {
     static PROGRAM: OnceLock<Option<PathBuf>> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {
@@ -26,8 +26,11 @@ pub fn program() -> Option<&'static Path> {
             return None;
         }
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/servers.sh");
-        let told =
-            Command::new(script).arg("envoy").stderr(Stdio::inherit()).output().expect("bash is there");
+        let told = Command::new(script)
+            .arg("envoy")
+            .stderr(Stdio::inherit())
+            .output()
+            .expect("bash is there");
         assert!(
             told.status.success(),
             "no Envoy to test with: name one in TIDEGATE_ENVOY, or set TIDEGATE_OFFLINE=1"
@@ -36,7 +39,10 @@ pub fn program() -> Option<&'static Path> {
     });
     if program.is_none() {
         // Written directly, so that the capture of test output does not hide it.
-        let _ = writeln!(std::io::stderr(), "TIDEGATE_OFFLINE is set: NOT tested with Envoy");
+        let _ = writeln!(
+            std::io::stderr(),
+            "TIDEGATE_OFFLINE is set: NOT tested with Envoy"
+        );
     }
     program.as_deref()
 }
@@ -54,17 +60,41 @@ impl Envoy {
     pub fn start(name: &str, filter: &Value, routes: &Value, tidegate: &str, backend: u16) -> Self {
         let directory = scratch(name);
         let [file, admin] = ["envoy.json", "admin"].map(|name| directory.join(name));
-        fs::write(&file, bootstrap(filter, routes, tidegate, backend).to_string()).unwrap();
+        fs::write(
+            &file,
+            bootstrap(filter, routes, tidegate, backend).to_string(),
+        )
+        .unwrap();
         let log = fs::File::create(directory.join("log")).unwrap();
         let mut command = Command::new(program().expect("the tests return early without Envoy"));
-        command.arg("--config-path").arg(&file).arg("--admin-address-path").arg(&admin);
-        command.args(["--disable-hot-restart", "--concurrency", "1", "--log-level", "warn"]);
+        command
+            .arg("--config-path")
+            .arg(&file)
+            .arg("--admin-address-path")
+            .arg(&admin);
+        command.args([
+            "--disable-hot-restart",
+            "--concurrency",
+            "1",
+            "--log-level",
+            "warn",
+        ]);
         let child = command.stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        let mut envoy = Self { child, port: 0, admin: 0 };
+        let mut envoy = Self {
+            child,
+            port: 0,
+            admin: 0,
+        };
         eventually("Envoy listens", || {
             let ended = envoy.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{}", fs::read_to_string(directory.join("log")).unwrap());
-            let Some((port, admin)) = ports_of(&admin) else { return false };
+            assert!(
+                ended.is_none(),
+                "{}",
+                fs::read_to_string(directory.join("log")).unwrap()
+            );
+            let Some((port, admin)) = ports_of(&admin) else {
+                return false;
+            };
             (envoy.port, envoy.admin) = (port, admin);
             true
         });
@@ -73,9 +103,13 @@ impl Envoy {
 
     /// A counter of Envoy.
     pub fn stat(&self, name: &str) -> u64 {
-        let all = ask(self.admin, &format!("/stats?filter={name}$")).expect("Envoy's own page answers");
-        let line = all.lines().find(|line| line.starts_with(name) || line.contains(&format!(".{name}: ")));
-        line.and_then(|line| line.rsplit(' ').next()).map_or(0, |number| number.parse().unwrap())
+        let all =
+            ask(self.admin, &format!("/stats?filter={name}$")).expect("Envoy's own page answers");
+        let line = all
+            .lines()
+            .find(|line| line.starts_with(name) || line.contains(&format!(".{name}: ")));
+        line.and_then(|line| line.rsplit(' ').next())
+            .map_or(0, |number| number.parse().unwrap())
     }
 }
 
@@ -91,7 +125,8 @@ fn ports_of(admin: &Path) -> Option<(u16, u16)> {
     let address = fs::read_to_string(admin).ok()?;
     let admin = address.trim().rsplit(':').next()?.parse().ok()?;
     let listeners: Value = serde_json::from_str(&ask(admin, "/listeners?format=json")?).ok()?;
-    let port = listeners["listener_statuses"][0]["local_address"]["socket_address"]["port_value"].as_u64()?;
+    let port = listeners["listener_statuses"][0]["local_address"]["socket_address"]["port_value"]
+        .as_u64()?;
     Some((u16::try_from(port).ok()?, admin)).filter(|(port, _)| *port > 0)
 }
 
@@ -99,7 +134,11 @@ fn ports_of(admin: &Path) -> Option<(u16, u16)> {
 fn ask(admin: u16, path: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", admin)).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).ok()?;
-    write!(stream, "GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").ok()?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n"
+    )
+    .ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
     let (head, mut rest) = answer.split_once("\r\n\r\n")?;
@@ -157,7 +196,10 @@ fn bootstrap(filter: &Value, routes: &Value, tidegate: &str, backend: u16) -> Va
             json!({ "explicit_http_config": { "http2_protocol_options": {} } }),
         );
     let router = json!({ "name": "envoy.filters.http.router", "typed_config": typed("filters.http.router.v3.Router", json!({})) });
-    let mut filters = filter.as_array().cloned().unwrap_or_else(|| vec![filter.clone()]);
+    let mut filters = filter
+        .as_array()
+        .cloned()
+        .unwrap_or_else(|| vec![filter.clone()]);
     filters.push(router);
     let manager = typed(
         "filters.network.http_connection_manager.v3.HttpConnectionManager",

@@ -1,7 +1,9 @@
-//! Envoy Gateway with its own Envoy, and `tidegate` as the program of the Deployment that it would make in Kubernetes.
+//! Envoy Gateway with its own Envoy, and `tidegate` as the program of the Deployment that it would
+//! make in Kubernetes.
 //!
-//! The test starts itself again in namespaces of its own, where the names, the ports and the files are those of the Deployment. The
-//! program runs in another network, without privileges, and its root holds `/bin/ratelimit`, libraries and certificates, all read-only.
+//! The test starts itself again in namespaces of its own, where the names, the ports and the files
+//! are those of the Deployment. The program runs in another network, without privileges, and its
+//! root holds `/bin/ratelimit`, libraries and certificates, all read-only.
 
 use std::{
     env, fs,
@@ -25,7 +27,8 @@ const INSIDE: &str = "TIDEGATE_INSIDE";
 const HOSTS: &str = "127.0.0.1 localhost\n10.0.0.1 envoy-gateway redis.redis.svc\n\
     10.0.0.2 envoy-ratelimit.envoy-gateway-system.svc.cluster.local\n";
 
-/// `$1` gets the root: this machine's, but with `/certs` and names from `$2`, and `$3` and so on runs there.
+/// `$1` gets the root: this machine's, but with `/certs` and names from `$2`, and `$3` and so on
+/// runs there.
 const WORLD: &str = r#"set -e
 root=$1 hosts=$2
 shift 2
@@ -40,7 +43,8 @@ mount --bind "$hosts" "$root/etc/hosts"
 mkdir "$root/certs"
 exec chroot "$root" "$@""#;
 
-/// The root `$1` gets the program `$2`, names from `$3` and certificates from `$4`. The rest is the environment.
+/// The root `$1` gets the program `$2`, names from `$3` and certificates from `$4`. The rest is the
+/// environment.
 const POD: &str = r#"set -e
 root=$1 program=$2 hosts=$3 certs=$4
 shift 4
@@ -71,7 +75,13 @@ impl Drop for Killed {
 /// Runs a program with its output in a file.
 fn run(command: &mut Command, log: &Path) -> Killed {
     let log = fs::File::create(log).unwrap();
-    Killed(command.stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
+    Killed(
+        command
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap(),
+    )
 }
 
 #[test]
@@ -85,31 +95,53 @@ fn interop_a_changed_policy_is_in_force_within_a_second() {
     fs::create_dir(&root).unwrap();
     fs::write(&hosts, HOSTS).unwrap();
     let status = Command::new("unshare")
-        .args(["--mount", "--net", "--pid", "--fork", "--kill-child", "--propagation=private"])
+        .args([
+            "--mount",
+            "--net",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--propagation=private",
+        ])
         .args(["sh", "-c", WORLD, "sh"])
         .args([&root, &hosts, &env::current_exe().unwrap()])
         .args(["--exact", NAME, "--ignored", "--nocapture"])
         .env(INSIDE, &directory)
-        .env("TIDEGATE_ENVOY", program().expect("TIDEGATE_OFFLINE is not set"))
+        .env(
+            "TIDEGATE_ENVOY",
+            program().expect("TIDEGATE_OFFLINE is not set"),
+        )
         .status()
         .expect("util-linux is there");
-    assert!(status.success(), "see above, and the logs in {}", directory.display());
+    assert!(
+        status.success(),
+        "see above, and the logs in {}",
+        directory.display()
+    );
     fs::remove_dir_all(directory).unwrap();
 }
 
 fn inside(directory: &Path) {
     let at = |name: &str| directory.join(name);
     let text = |name: &str| at(name).to_str().unwrap().to_owned();
-    let gateway = env::var_os("TIDEGATE_ENVOY_GATEWAY").expect("scripts/servers.sh envoy-gateway names it");
+    let gateway =
+        env::var_os("TIDEGATE_ENVOY_GATEWAY").expect("scripts/servers.sh envoy-gateway names it");
     let gateway = || {
         let mut command = Command::new(&gateway);
         command.env("HOME", directory).current_dir(directory);
         command
     };
-    let made = gateway().args(["certgen", "--local", "--config-home", &text("config")]).output().unwrap();
+    let made = gateway()
+        .args(["certgen", "--local", "--config-home", &text("config")])
+        .output()
+        .unwrap();
     assert!(made.status.success(), "{made:?}");
     for file in ["ca.crt", "tls.crt", "tls.key"] {
-        fs::copy(at("config/certs/envoy").join(file), Path::new("/certs").join(file)).unwrap();
+        fs::copy(
+            at("config/certs/envoy").join(file),
+            Path::new("/certs").join(file),
+        )
+        .unwrap();
         // A volume of a secret has these modes.
         Command::new("chmod")
             .arg("644")
@@ -117,54 +149,107 @@ fn inside(directory: &Path) {
             .status()
             .unwrap();
     }
-    Command::new("chmod").arg("755").arg(at("config/certs/envoy-rate-limit")).status().unwrap();
+    Command::new("chmod")
+        .arg("755")
+        .arg(at("config/certs/envoy-rate-limit"))
+        .status()
+        .unwrap();
     let envoy = at("data/envoy-versions/1.40.0/bin");
     fs::create_dir_all(&envoy).unwrap();
-    std::os::unix::fs::symlink(env::var_os("TIDEGATE_ENVOY").unwrap(), envoy.join("envoy")).unwrap();
+    std::os::unix::fs::symlink(env::var_os("TIDEGATE_ENVOY").unwrap(), envoy.join("envoy"))
+        .unwrap();
 
     let mut redis = Command::new("redis-server");
-    redis.args(["--port", "6379", "--bind", "0.0.0.0", "--protected-mode", "no", "--save", ""]);
+    redis.args([
+        "--port",
+        "6379",
+        "--bind",
+        "0.0.0.0",
+        "--protected-mode",
+        "no",
+        "--save",
+        "",
+    ]);
     let _redis = run(redis.current_dir(directory), &at("redis.log"));
     let pod = at("pod");
     fs::create_dir(&pod).unwrap();
     let deployment = Deployment::read();
     let mut command = Command::new("unshare");
-    command.args(["--net", "--mount", "--propagation=private", "sh", "-c", POD, "sh"]);
+    command.args([
+        "--net",
+        "--mount",
+        "--propagation=private",
+        "sh",
+        "-c",
+        POD,
+        "sh",
+    ]);
     command
         .arg(pod)
         .arg(env!("CARGO_BIN_EXE_tidegate"))
         .arg("/etc/hosts")
         .arg(at("config/certs/envoy-rate-limit"));
     let _pod = run(command.args(&deployment.environment), &at("pod.log"));
-    let probed = || request(&format!("10.0.0.2:{}", deployment.probe), "GET", "/healthcheck", "");
+    let probed = || {
+        request(
+            &format!("10.0.0.2:{}", deployment.probe),
+            "GET",
+            "/healthcheck",
+            "",
+        )
+    };
     let probe = format!("10.0.0.2:{}", deployment.probe);
-    eventually("the probe's port is open", || TcpStream::connect(&probe).is_ok());
+    eventually("the probe's port is open", || {
+        TcpStream::connect(&probe).is_ok()
+    });
     // Without a configuration, and before the control plane runs.
-    eventually("the probe succeeds", || probed().starts_with("HTTP/1.1 200"));
+    eventually("the probe succeeds", || {
+        probed().starts_with("HTTP/1.1 200")
+    });
 
     let resources = at("resources");
     fs::create_dir(&resources).unwrap();
-    fs::write(resources.join("gateway.yaml"), RESOURCES.replace("PORT", &backend().to_string())).unwrap();
+    fs::write(
+        resources.join("gateway.yaml"),
+        RESOURCES.replace("PORT", &backend().to_string()),
+    )
+    .unwrap();
     let policy = |requests: u32| {
         let new = at("policy.yaml");
         fs::write(&new, POLICY.replace("REQUESTS", &requests.to_string())).unwrap();
         fs::rename(new, resources.join("policy.yaml")).unwrap();
     };
     policy(2);
-    fs::write(at("gateway.yaml"), GATEWAY.replace("DIRECTORY", directory.to_str().unwrap())).unwrap();
-    let _gateway =
-        run(gateway().args(["server", "--config-path", &text("gateway.yaml")]), &at("gateway.log"));
+    fs::write(
+        at("gateway.yaml"),
+        GATEWAY.replace("DIRECTORY", directory.to_str().unwrap()),
+    )
+    .unwrap();
+    let _gateway = run(
+        gateway().args(["server", "--config-path", &text("gateway.yaml")]),
+        &at("gateway.log"),
+    );
 
-    eventually("Envoy listens", || TcpStream::connect("127.0.0.1:8888").is_ok());
+    eventually("Envoy listens", || {
+        TcpStream::connect("127.0.0.1:8888").is_ok()
+    });
     let mut client = Client::of(8888);
     let mut users = 0..;
     let mut limit = || {
         let user = format!("x-user: {}", users.next().unwrap());
-        client.get("/", &[&user]).field("x-ratelimit-limit").to_owned()
+        client
+            .get("/", &[&user])
+            .field("x-ratelimit-limit")
+            .to_owned()
     };
     eventually("the policy is in force", || limit() == "2, 2;w=3600");
     // The file provider itself takes a second and more to read its files.
-    let log = || fs::read_to_string(at("gateway.log")).unwrap().matches("reconcile finished").count();
+    let log = || {
+        fs::read_to_string(at("gateway.log"))
+            .unwrap()
+            .matches("reconcile finished")
+            .count()
+    };
     let mut slowest = Duration::ZERO;
     let mut timed = |act: &dyn Fn(), yes: &mut dyn FnMut() -> bool| {
         let before = log();
@@ -176,18 +261,36 @@ fn inside(directory: &Path) {
         let expected = format!("{requests}, {requests};w=3600");
         timed(&|| policy(requests), &mut || limit() == expected);
     }
-    timed(&|| fs::remove_file(resources.join("policy.yaml")).unwrap(), &mut || limit().is_empty());
+    timed(
+        &|| fs::remove_file(resources.join("policy.yaml")).unwrap(),
+        &mut || limit().is_empty(),
+    );
     println!("what Envoy Gateway has read is in force after {slowest:?} at most");
     assert!(slowest < Duration::from_secs(1));
 
     policy(3);
     eventually("the policy is in force again", || limit() == "3, 3;w=3600");
-    assert_eq!(client.statuses(5, "/", &["x-user: ada"]), [200, 200, 200, 429, 429]);
+    assert_eq!(
+        client.statuses(5, "/", &["x-user: ada"]),
+        [200, 200, 200, 429, 429]
+    );
     assert_eq!(client.statuses(1, "/", &["x-user: bob"]), [200]);
-    assert_eq!(client.statuses(5, "/", &[]), [200; 5], "the rule asks for a user");
+    assert_eq!(
+        client.statuses(5, "/", &[]),
+        [200; 5],
+        "the rule asks for a user"
+    );
     assert!(probed().starts_with("HTTP/1.1 200"));
-    let metrics = request(&format!("10.0.0.2:{}", deployment.metrics), "GET", "/metrics", "");
-    assert!(metrics.contains("\ntidegate_xds_up{url=\"https://envoy-gateway:18001\"} 1\n"), "{metrics}");
+    let metrics = request(
+        &format!("10.0.0.2:{}", deployment.metrics),
+        "GET",
+        "/metrics",
+        "",
+    );
+    assert!(
+        metrics.contains("\ntidegate_xds_up{url=\"https://envoy-gateway:18001\"} 1\n"),
+        "{metrics}"
+    );
     assert!(
         metrics.contains("\ntidegate_xds_refused_total{url=\"https://envoy-gateway:18001\"} 0\n"),
         "{metrics}"
@@ -195,11 +298,17 @@ fn inside(directory: &Path) {
 }
 
 /// How long something takes to be true.
-#[allow(clippy::disallowed_methods, reason = "processes of others have the real time")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "processes of others have the real time"
+)]
 fn until(yes: &mut dyn FnMut() -> bool) -> Duration {
     let start = Instant::now();
     while !yes() {
-        assert!(start.elapsed() < Duration::from_secs(30), "it is never in force");
+        assert!(
+            start.elapsed() < Duration::from_secs(30),
+            "it is never in force"
+        );
     }
     start.elapsed()
 }
@@ -217,25 +326,36 @@ impl Deployment {
         let module = env::var("TIDEGATE_GATEWAY").expect("scripts/servers.sh gateway names it");
         let file = "internal/infrastructure/kubernetes/ratelimit/testdata/deployments/default.yaml";
         let text = fs::read_to_string(Path::new(&module).join(file)).unwrap();
-        let words = |from: &str, to: &str| text.split_once(from).unwrap().1.split_once(to).unwrap().0;
+        let words =
+            |from: &str, to: &str| text.split_once(from).unwrap().1.split_once(to).unwrap().0;
         let environment: Vec<String> = words(" env:\n", " image:")
             .split("- name: ")
             .skip(1)
             .map(|pair| {
                 let (name, value) = pair.split_once('\n').unwrap();
-                let value = value.trim().strip_prefix("value: ").unwrap().trim_matches('"');
+                let value = value
+                    .trim()
+                    .strip_prefix("value: ")
+                    .unwrap()
+                    .trim_matches('"');
                 format!("{name}={value}")
             })
             .collect();
         assert_eq!(environment.len(), 23, "{environment:?}");
         assert_eq!(
-            text.matches("path: /healthcheck\n            port: 8080\n            scheme: HTTP\n").count(),
+            text.matches("path: /healthcheck\n            port: 8080\n            scheme: HTTP\n")
+                .count(),
             3
         );
         assert!(
-            words(" command:\n", " env:").trim() == "- /bin/ratelimit" && text.contains("runAsUser: 65534")
+            words(" command:\n", " env:").trim() == "- /bin/ratelimit"
+                && text.contains("runAsUser: 65534")
         );
-        Self { environment, probe: 8080, metrics: words("prometheus.io/port: \"", "\"").parse().unwrap() }
+        Self {
+            environment,
+            probe: 8080,
+            metrics: words("prometheus.io/port: \"", "\"").parse().unwrap(),
+        }
     }
 }
 

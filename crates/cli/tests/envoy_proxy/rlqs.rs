@@ -75,10 +75,17 @@ fn filter() -> Value {
 }
 
 fn envoy(name: &str, tidegate: &str, backend: u16) -> Envoy {
-    Envoy::start(name, &filter(), &json!([route("/", json!({}))]), tidegate, backend)
+    Envoy::start(
+        name,
+        &filter(),
+        &json!([route("/", json!({}))]),
+        tidegate,
+        backend,
+    )
 }
 
-/// Sends requests for about a second, far more than the limit allows. Returns how many were admitted.
+/// Sends requests for about a second, far more than the limit allows. Returns how many were
+/// admitted.
 #[allow(clippy::disallowed_methods, reason = "clients ask at a real pace")]
 fn a_second_of(client: &mut Client, plan: &str) -> usize {
     let start = Instant::now();
@@ -101,23 +108,36 @@ fn three_envoys_never_admit_more_than_the_limit_of_a_long_window() {
     }
     let server = serving("quota-year", "127.0.0.1:0");
     let (address, backend) = (grpc(&server), backend());
-    let envoys = ["quota-year-a", "quota-year-b", "quota-year-c"].map(|name| envoy(name, &address, backend));
+    let envoys =
+        ["quota-year-a", "quota-year-b", "quota-year-c"].map(|name| envoy(name, &address, backend));
     let mut clients = envoys.each_ref().map(|envoy| Client::of(envoy.port));
     let mut admitted = 0;
     eventually("most of the limit is admitted", || {
         thread::scope(|scope| {
-            let asked = clients.each_mut().map(|client| scope.spawn(|| a_second_of(client, "year")));
-            admitted += asked.into_iter().map(|asked| asked.join().unwrap()).sum::<usize>();
+            let asked = clients
+                .each_mut()
+                .map(|client| scope.spawn(|| a_second_of(client, "year")));
+            admitted += asked
+                .into_iter()
+                .map(|asked| asked.join().unwrap())
+                .sum::<usize>();
         });
         assert!(admitted <= A_YEAR, "{admitted}");
         admitted >= A_YEAR * 9 / 10
     });
     // Little is left, and no more than that is admitted.
     for _ in 0..3 {
-        admitted += clients.iter_mut().map(|client| a_second_of(client, "year")).sum::<usize>();
+        admitted += clients
+            .iter_mut()
+            .map(|client| a_second_of(client, "year"))
+            .sum::<usize>();
     }
     assert!(admitted <= A_YEAR, "{admitted}");
-    assert!(server.get("/metrics").contains("\ntidegate_grpc_quota_streams 3\n"));
+    assert!(
+        server
+            .get("/metrics")
+            .contains("\ntidegate_grpc_quota_streams 3\n")
+    );
 }
 
 #[test]
@@ -128,7 +148,8 @@ fn a_limit_per_second_follows_the_load_between_two_envoys() {
     }
     let server = serving("quota-second", "127.0.0.1:0");
     let (address, backend) = (grpc(&server), backend());
-    let [one, other] = ["quota-second-a", "quota-second-b"].map(|name| envoy(name, &address, backend));
+    let [one, other] =
+        ["quota-second-a", "quota-second-b"].map(|name| envoy(name, &address, backend));
     let (mut first, mut second) = (Client::of(one.port), Client::of(other.port));
     let (start, mut admitted) = (Instant::now(), 0);
     let mut all_of_it = |what: &str, client: &mut Client| {
@@ -139,7 +160,10 @@ fn a_limit_per_second_follows_the_load_between_two_envoys() {
         });
         // The limit in each second, plus what is left in both buckets: at most one second's shares.
         let seconds = usize::try_from(start.elapsed().as_secs()).unwrap() + 2;
-        assert!(admitted <= A_SECOND * (seconds + 1), "{admitted} in {seconds} s");
+        assert!(
+            admitted <= A_SECOND * (seconds + 1),
+            "{admitted} in {seconds} s"
+        );
     };
     all_of_it("the first has nearly all of the limit", &mut first);
     all_of_it("the load moves to the second", &mut second);
@@ -183,11 +207,20 @@ fn envoys_without_tidegate_use_their_assignment_until_it_ends_and_then_the_fallb
     let server = serving("quota-restart", &address);
     let envoy = envoy("quota-restart", &address, backend());
     let mut client = Client::of(envoy.port);
-    eventually("it has an assignment", || a_second_of(&mut client, "second") > 0);
+    eventually("it has an assignment", || {
+        a_second_of(&mut client, "second") > 0
+    });
     server.signal("KILL");
     assert_eq!(server.ended(), None, "killed");
-    assert!(a_second_of(&mut client, "second") > 0, "the assignment goes on");
-    eventually("the assignment has ended", || a_second_of(&mut client, "second") == 0);
+    assert!(
+        a_second_of(&mut client, "second") > 0,
+        "the assignment goes on"
+    );
+    eventually("the assignment has ended", || {
+        a_second_of(&mut client, "second") == 0
+    });
     let _again = serving("quota-restart", &address);
-    eventually("it has an assignment again", || a_second_of(&mut client, "second") >= A_SECOND * 3 / 4);
+    eventually("it has an assignment again", || {
+        a_second_of(&mut client, "second") >= A_SECOND * 3 / 4
+    });
 }

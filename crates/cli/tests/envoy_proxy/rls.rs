@@ -44,7 +44,11 @@ fn serving(name: &str, arguments: &[&str]) -> Serving {
 
 /// The address of the server's gRPC listener.
 pub fn grpc(server: &Serving) -> String {
-    let line = server.told.lines().find_map(|line| line.trim().strip_prefix("gRPC")).expect("it serves gRPC");
+    let line = server
+        .told
+        .lines()
+        .find_map(|line| line.trim().strip_prefix("gRPC"))
+        .expect("it serves gRPC");
     line.trim().split(',').next().unwrap().to_owned()
 }
 
@@ -74,12 +78,18 @@ fn header(field: &str, key: &str) -> Value {
 
 /// The rate limits of a route in the form that can set the hits, which the route itself cannot.
 fn own(limits: &Value) -> Value {
-    let message = typed("filters.http.ratelimit.v3.RateLimitPerRoute", json!({ "rate_limits": limits }));
+    let message = typed(
+        "filters.http.ratelimit.v3.RateLimitPerRoute",
+        json!({ "rate_limits": limits }),
+    );
     json!({ "typed_per_filter_config": { "envoy.filters.http.ratelimit": message } })
 }
 
 fn busy() -> Value {
-    json!([route("/", json!({ "route": { "rate_limits": [header("x-user", "busy")] } }))])
+    json!([route(
+        "/",
+        json!({ "route": { "rate_limits": [header("x-user", "busy")] } })
+    )])
 }
 
 #[test]
@@ -90,40 +100,80 @@ fn header_address_and_constant_descriptors_have_limits_that_responses_report() {
     let server = serving("envoy-kinds", &["--grpc", "127.0.0.1:0", "--envoy-headers"]);
     let limits = |action: Value| json!({ "route": { "rate_limits": [{ "actions": [action] }] } });
     let routes = json!([
-        route("/user", json!({ "route": { "rate_limits": [header("x-user", "user")] } })),
+        route(
+            "/user",
+            json!({ "route": { "rate_limits": [header("x-user", "user")] } })
+        ),
         route("/address", limits(json!({ "remote_address": {} }))),
         route(
             "/plan",
-            limits(json!({ "generic_key": { "descriptor_key": "plan", "descriptor_value": "free" } }))
+            limits(
+                json!({ "generic_key": { "descriptor_key": "plan", "descriptor_value": "free" } })
+            )
         ),
     ]);
     let told = json!({ "enable_x_ratelimit_headers": "DRAFT_VERSION_03", "enable_retry_after_header": true });
-    let envoy = Envoy::start("envoy-kinds", &filter(&told), &routes, &grpc(&server), backend());
+    let envoy = Envoy::start(
+        "envoy-kinds",
+        &filter(&told),
+        &routes,
+        &grpc(&server),
+        backend(),
+    );
     let mut client = Client::of(envoy.port);
 
     let first = client.get("/user", &["x-user: ada"]);
     assert_eq!((first.status, first.body.as_str()), (200, "backend"));
-    assert_eq!(first.field("x-ratelimit-limit"), "2, 2;w=31536000;name=\"users\"");
+    assert_eq!(
+        first.field("x-ratelimit-limit"),
+        "2, 2;w=31536000;name=\"users\""
+    );
     assert_eq!(first.number("x-ratelimit-remaining"), 1);
     assert!((1..=31_536_000).contains(&first.number("x-ratelimit-reset")));
     assert!(!first.fields.contains_key("retry-after"));
     assert!(first.field("ratelimit").contains(";r=1;t="), "{first:?}");
-    assert!(first.field("ratelimit-policy").contains(";q=2;w=31536000"), "{first:?}");
-    assert_eq!(client.get("/user", &["x-user: ada"]).number("x-ratelimit-remaining"), 0);
+    assert!(
+        first.field("ratelimit-policy").contains(";q=2;w=31536000"),
+        "{first:?}"
+    );
+    assert_eq!(
+        client
+            .get("/user", &["x-user: ada"])
+            .number("x-ratelimit-remaining"),
+        0
+    );
     let denied = client.get("/user", &["x-user: ada"]);
     assert_eq!((denied.status, denied.body.as_str()), (429, ""));
     assert_eq!(denied.field("x-envoy-ratelimited"), "true");
     assert_eq!(denied.number("x-ratelimit-remaining"), 0);
-    assert!(denied.number("retry-after").abs_diff(denied.number("x-ratelimit-reset")) <= 1, "{denied:?}");
+    assert!(
+        denied
+            .number("retry-after")
+            .abs_diff(denied.number("x-ratelimit-reset"))
+            <= 1,
+        "{denied:?}"
+    );
     assert_eq!(client.get("/user", &["x-user: bob"]).status, 200);
     let nobody = client.get("/user", &[]);
-    assert_eq!(nobody.status, 200, "without the header there is no descriptor, and Envoy does not ask");
+    assert_eq!(
+        nobody.status, 200,
+        "without the header there is no descriptor, and Envoy does not ask"
+    );
     assert!(!nobody.fields.contains_key("x-ratelimit-limit"));
 
     let from = |address: &str| format!("x-forwarded-for: {address}");
-    assert_eq!(client.statuses(4, "/address", &[&from("192.0.2.1")]), [200, 200, 200, 429]);
-    assert_eq!(client.statuses(4, "/address", &[&from("2001:db8::1")]), [200, 200, 200, 429]);
-    assert_eq!(client.statuses(5, "/plan", &["x-user: ada"]), [200, 200, 200, 200, 429]);
+    assert_eq!(
+        client.statuses(4, "/address", &[&from("192.0.2.1")]),
+        [200, 200, 200, 429]
+    );
+    assert_eq!(
+        client.statuses(4, "/address", &[&from("2001:db8::1")]),
+        [200, 200, 200, 429]
+    );
+    assert_eq!(
+        client.statuses(5, "/plan", &["x-user: ada"]),
+        [200, 200, 200, 200, 429]
+    );
     assert_eq!(envoy.stat("ratelimit.error"), 0);
     assert_eq!(envoy.stat("ratelimit.over_limit"), 4);
 }
@@ -145,12 +195,27 @@ fn a_header_sets_the_cost_of_a_request_and_the_backend_its_refund() {
     let mut report = limit(json!({ "format": "%RESP(x-unused)%" }));
     report["apply_on_stream_done"] = true.into();
     let routes = json!([
-        route("/cost", own(&json!([limit(json!({ "format": "%REQ(x-cost)%" }))]))),
-        route("/unused", own(&json!([limit(json!({ "number": 6 })), at_end]))),
-        route("/report", own(&json!([limit(json!({ "number": 0 })), report]))),
+        route(
+            "/cost",
+            own(&json!([limit(json!({ "format": "%REQ(x-cost)%" }))]))
+        ),
+        route(
+            "/unused",
+            own(&json!([limit(json!({ "number": 6 })), at_end]))
+        ),
+        route(
+            "/report",
+            own(&json!([limit(json!({ "number": 0 })), report]))
+        ),
     ]);
     let told = json!({ "enable_x_ratelimit_headers": "DRAFT_VERSION_03" });
-    let envoy = Envoy::start("envoy-cost", &filter(&told), &routes, &grpc(&server), backend());
+    let envoy = Envoy::start(
+        "envoy-cost",
+        &filter(&told),
+        &routes,
+        &grpc(&server),
+        backend(),
+    );
     let mut client = Client::of(envoy.port);
 
     let mut spend = |cost: u32| {
@@ -164,14 +229,27 @@ fn a_header_sets_the_cost_of_a_request_and_the_backend_its_refund() {
 
     // Takes 6 of 10, of which the backend did not use 5.
     let answer = client.get("/unused/5", &["x-user: bob"]);
-    assert_eq!((answer.status, answer.number("x-ratelimit-remaining")), (200, 4));
-    let mut left = |user: &str| client.get("/cost", &[user, "x-cost: 0"]).number("x-ratelimit-remaining");
-    eventually("what was not used is given back", || left("x-user: bob") == 9);
+    assert_eq!(
+        (answer.status, answer.number("x-ratelimit-remaining")),
+        (200, 4)
+    );
+    let mut left = |user: &str| {
+        client
+            .get("/cost", &[user, "x-cost: 0"])
+            .number("x-ratelimit-remaining")
+    };
+    eventually("what was not used is given back", || {
+        left("x-user: bob") == 9
+    });
     assert_eq!(left("x-user: ada"), 0, "and to nobody else");
 
     // Asked with a cost of 0, and reported at the end of the response: 5, 10 and 15 of 10.
     let mut report = |used: u32| {
-        assert_eq!(client.get("/report/5", &["x-user: eve"]).status, 200, "after {used}");
+        assert_eq!(
+            client.get("/report/5", &["x-user: eve"]).status,
+            200,
+            "after {used}"
+        );
         eventually("the report has arrived", || {
             let answer = client.get("/cost", &["x-user: eve", "x-cost: 0"]);
             if used > 10 {
@@ -182,12 +260,16 @@ fn a_header_sets_the_cost_of_a_request_and_the_backend_its_refund() {
         });
     };
     [5, 10, 15].into_iter().for_each(&mut report);
-    assert_eq!(client.get("/report/5", &["x-user: eve"]).status, 429, "the reports used more than the limit");
+    assert_eq!(
+        client.get("/report/5", &["x-user: eve"]).status,
+        429,
+        "the reports used more than the limit"
+    );
     assert_eq!(envoy.stat("ratelimit.error"), 0);
 }
 
-/// Stands in for the filter of Envoy AI Gateway, which writes the tokens of the provider's answer as dynamic metadata. `envoy_on_response`
-/// gets a stream event by event.
+/// Stands in for the filter of Envoy AI Gateway, which writes the tokens of the provider's answer
+/// as dynamic metadata. `envoy_on_response` gets a stream event by event.
 const TOKENS: &str = r#"
 function envoy_on_response(response)
   for chunk in response:bodyChunks() do
@@ -200,16 +282,18 @@ function envoy_on_response(response)
 end
 "#;
 
-/// The configuration that Envoy AI Gateway makes: a request asks with 0 hits, and its tokens follow from dynamic metadata when the
-/// provider's stream has ended.
+/// The configuration that Envoy AI Gateway makes: a request asks with 0 hits, and its tokens follow
+/// from dynamic metadata when the provider's stream has ended.
 #[test]
 fn tokens_in_dynamic_metadata_are_charged_when_the_response_ends() {
     if program().is_none() {
         return;
     }
     let server = serving("envoy-tokens", &["--grpc", "127.0.0.1:0"]);
-    let metadata =
-        typed("filters.http.lua.v3.Lua", json!({ "default_source_code": { "inline_string": TOKENS } }));
+    let metadata = typed(
+        "filters.http.lua.v3.Lua",
+        json!({ "default_source_code": { "inline_string": TOKENS } }),
+    );
     let metadata = json!({ "name": "envoy.filters.http.lua", "typed_config": metadata });
     let limit = |hits: Value, at_end: bool| {
         let mut limit = header("x-user", "spender");
@@ -219,10 +303,18 @@ fn tokens_in_dynamic_metadata_are_charged_when_the_response_ends() {
     };
     let tokens = json!({ "format": "%DYNAMIC_METADATA(io.envoy.ai_gateway:llm_total_token)%" });
     let ask = || limit(json!({ "number": 0 }), false);
-    let routes =
-        json!([route("/chat", own(&json!([ask(), limit(tokens, true)]))), route("/", own(&json!([ask()]))),]);
+    let routes = json!([
+        route("/chat", own(&json!([ask(), limit(tokens, true)]))),
+        route("/", own(&json!([ask()]))),
+    ]);
     let told = filter(&json!({ "enable_x_ratelimit_headers": "DRAFT_VERSION_03" }));
-    let envoy = Envoy::start("envoy-tokens", &json!([told, metadata]), &routes, &grpc(&server), backend());
+    let envoy = Envoy::start(
+        "envoy-tokens",
+        &json!([told, metadata]),
+        &routes,
+        &grpc(&server),
+        backend(),
+    );
     let mut client = Client::of(envoy.port);
     // Of 10 tokens: the 11th answer of 1, the 4th of 3 and the 1st of 12 exceed them.
     for (tokens, admitted) in [(1, 11), (3, 4), (12, 1)] {
@@ -239,7 +331,11 @@ fn tokens_in_dynamic_metadata_are_charged_when_the_response_ends() {
                 }
             });
         }
-        assert_eq!(client.get(&format!("/chat/{tokens}"), &[&user]).status, 429, "{tokens} tokens");
+        assert_eq!(
+            client.get(&format!("/chat/{tokens}"), &[&user]).status,
+            429,
+            "{tokens} tokens"
+        );
     }
     assert_eq!(envoy.stat("ratelimit.error"), 0);
 }
@@ -251,15 +347,28 @@ fn without_tidegate_envoy_admits_or_denies_as_configured_and_limits_again_later(
     }
     let address = format!("127.0.0.1:{}", free_port());
     let server = serving("envoy-killed", &["--grpc", &address]);
-    let routes = json!([route("/", json!({ "route": { "rate_limits": [header("x-user", "user")] } }))]);
+    let routes = json!([route(
+        "/",
+        json!({ "route": { "rate_limits": [header("x-user", "user")] } })
+    )]);
     let backend = backend();
     let start = |name: &str, deny: bool| {
-        Envoy::start(name, &filter(&json!({ "failure_mode_deny": deny })), &routes, &address, backend)
+        Envoy::start(
+            name,
+            &filter(&json!({ "failure_mode_deny": deny })),
+            &routes,
+            &address,
+            backend,
+        )
     };
     let (allowing, denying) = (start("envoy-allow", false), start("envoy-deny", true));
     let (mut allowed, mut denied) = (Client::of(allowing.port), Client::of(denying.port));
     assert_eq!(allowed.statuses(2, "/", &["x-user: ada"]), [200, 200]);
-    assert_eq!(denied.statuses(1, "/", &["x-user: ada"]), [429], "both ask one server");
+    assert_eq!(
+        denied.statuses(1, "/", &["x-user: ada"]),
+        [429],
+        "both ask one server"
+    );
 
     server.signal("KILL");
     assert_eq!(server.ended(), None, "killed");
@@ -269,9 +378,15 @@ fn without_tidegate_envoy_admits_or_denies_as_configured_and_limits_again_later(
 
     let _again = serving("envoy-killed", &["--grpc", &address]);
     // Envoy reconnects automatically.
-    eventually("Envoy asks again", || denied.get("/", &["x-user: bob"]).status != 500);
-    eventually("Envoy limits again", || allowed.get("/", &["x-user: ada"]).status == 429);
-    eventually("the other does, too", || denied.get("/", &["x-user: bob"]).status == 429);
+    eventually("Envoy asks again", || {
+        denied.get("/", &["x-user: bob"]).status != 500
+    });
+    eventually("Envoy limits again", || {
+        allowed.get("/", &["x-user: ada"]).status == 429
+    });
+    eventually("the other does, too", || {
+        denied.get("/", &["x-user: bob"]).status == 429
+    });
 }
 
 /// Ends the load when it is dropped.
@@ -290,7 +405,12 @@ fn a_reload_under_load_fails_no_request() {
         return;
     }
     let file = configured("envoy-reload");
-    let server = Serving::with(&["--envoy-config", file.to_str().unwrap(), "--grpc", "127.0.0.1:0"]);
+    let server = Serving::with(&[
+        "--envoy-config",
+        file.to_str().unwrap(),
+        "--grpc",
+        "127.0.0.1:0",
+    ]);
     // A failed call becomes a 500.
     let filter = filter(&json!({ "failure_mode_deny": true }));
     let envoy = Envoy::start("envoy-reload", &filter, &busy(), &grpc(&server), backend());
@@ -306,13 +426,24 @@ fn a_reload_under_load_fails_no_request() {
                 answered.fetch_add(1, Ordering::Relaxed);
             }
         };
-        let clients = [scope.spawn(load), scope.spawn(load), scope.spawn(load), scope.spawn(load)];
+        let clients = [
+            scope.spawn(load),
+            scope.spawn(load),
+            scope.spawn(load),
+            scope.spawn(load),
+        ];
         for round in 1..=RELOADS {
             let before = answered.load(Ordering::Relaxed);
-            fs::write(&file, CONFIG.replace("1000000", &(1_000_000 + round).to_string())).unwrap();
+            fs::write(
+                &file,
+                CONFIG.replace("1000000", &(1_000_000 + round).to_string()),
+            )
+            .unwrap();
             server.signal("HUP");
             server.logs("rules loaded");
-            eventually("requests go on", || answered.load(Ordering::Relaxed) > before + 20);
+            eventually("requests go on", || {
+                answered.load(Ordering::Relaxed) > before + 20
+            });
         }
         drop(end);
         for client in clients {
@@ -332,19 +463,29 @@ fn a_reload_under_load_fails_no_request() {
     assert_eq!(within, counted as u64, "{metrics}");
 }
 
-/// Asks Envoy with these clients 2,000 times a second. Returns how long each request took from when it was due, and how many of the
-/// calls to Tidegate failed; the default timeout, 20 ms, is one reason to fail.
+/// Asks Envoy with these clients 2,000 times a second. Returns how long each request took from when
+/// it was due, and how many of the calls to Tidegate failed; the default timeout, 20 ms, is one
+/// reason to fail.
 #[allow(clippy::disallowed_methods, reason = "clients ask at a real pace")]
-fn two_thousand_a_second(envoy: &Envoy, clients: &mut [Client], requests: usize) -> (Vec<Duration>, u64) {
+fn two_thousand_a_second(
+    envoy: &Envoy,
+    clients: &mut [Client],
+    requests: usize,
+) -> (Vec<Duration>, u64) {
     const EVERY: Duration = Duration::from_micros(500);
     let (errors, count) = (envoy.stat("ratelimit.error"), clients.len());
     let start = Instant::now();
     let mut took: Vec<Duration> = thread::scope(|scope| {
         let asking = clients.iter_mut().enumerate().map(|(number, client)| {
             scope.spawn(move || {
-                let turns = (number..requests).step_by(count).map(|at| EVERY * u32::try_from(at).unwrap());
+                let turns = (number..requests)
+                    .step_by(count)
+                    .map(|at| EVERY * u32::try_from(at).unwrap());
                 let ask = |due: Duration| {
-                    while let Some(rest) = due.checked_sub(start.elapsed()).filter(|rest| !rest.is_zero()) {
+                    while let Some(rest) = due
+                        .checked_sub(start.elapsed())
+                        .filter(|rest| !rest.is_zero())
+                    {
                         thread::park_timeout(rest);
                     }
                     client.get("/", &[&format!("x-user: {number}")]);
@@ -354,7 +495,10 @@ fn two_thousand_a_second(envoy: &Envoy, clients: &mut [Client], requests: usize)
             })
         });
         let asking: Vec<_> = asking.collect();
-        asking.into_iter().flat_map(|asked| asked.join().unwrap()).collect()
+        asking
+            .into_iter()
+            .flat_map(|asked| asked.join().unwrap())
+            .collect()
     });
     took.sort_unstable();
     (took, envoy.stat("ratelimit.error") - errors)
@@ -375,8 +519,8 @@ fn calls_at_two_thousand_a_second_are_answered_within_envoys_usual_timeout() {
         return;
     }
     let (_server, envoy, mut clients) = with_usual_timeout("envoy-rate");
-    // Other work on the machine may suspend any process for 20 ms, which ruins a round. One undisturbed round is enough here;
-    // the long form needs a machine without other work.
+    // Other work on the machine may suspend any process for 20 ms, which ruins a round. One
+    // undisturbed round is enough here; the long form needs a machine without other work.
     eventually("a round in which every call was answered in time", || {
         two_thousand_a_second(&envoy, &mut clients, 100).1 == 0
     });
@@ -423,8 +567,17 @@ fn envoy_reaches_the_server_through_the_unix_socket_of_its_environment() {
     };
     let server = serving();
     assert_eq!(grpc(&server), format!("unix:{}", socket.display()));
-    let routes = json!([route("/", json!({ "route": { "rate_limits": [header("x-user", "user")] } }))]);
-    let envoy = Envoy::start("envoy-pipe", &filter(&json!({})), &routes, &grpc(&server), backend());
+    let routes = json!([route(
+        "/",
+        json!({ "route": { "rate_limits": [header("x-user", "user")] } })
+    )]);
+    let envoy = Envoy::start(
+        "envoy-pipe",
+        &filter(&json!({})),
+        &routes,
+        &grpc(&server),
+        backend(),
+    );
     let mut client = Client::of(envoy.port);
     assert_eq!(client.statuses(3, "/", &["x-user: ada"]), [200, 200, 429]);
     assert_eq!(envoy.stat("ratelimit.error"), 0);
@@ -432,7 +585,9 @@ fn envoy_reaches_the_server_through_the_unix_socket_of_its_environment() {
     drop(server);
     assert!(socket.exists());
     let server = serving();
-    eventually("Envoy has connected again", || client.get("/", &["x-user: bob"]).status == 429);
+    eventually("Envoy has connected again", || {
+        client.get("/", &["x-user: bob"]).status == 429
+    });
     server.signal("TERM");
     assert_eq!(server.ended(), Some(0));
     assert!(!socket.exists());

@@ -9,9 +9,9 @@ use std::{
 
 use crate::program::PATIENCE;
 
-/// Starts a backend that answers every request, and returns its port. The part after `/unused/` or `/report/` in a path is returned in
-/// `x-unused`. The part after `/chat/` is the number of tokens of a streamed answer, whose last event names it as providers of language
-/// models do.
+/// Starts a backend that answers every request, and returns its port. The part after `/unused/` or
+/// `/report/` in a path is returned in `x-unused`. The part after `/chat/` is the number of tokens
+/// of a streamed answer, whose last event names it as providers of language models do.
 pub fn backend() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -31,18 +31,23 @@ fn serve(stream: TcpStream) -> Option<()> {
         let (line, _) = head(&mut requests)?;
         let path = line.split(' ').nth(1).unwrap_or_default();
         if let Some(tokens) = path.strip_prefix("/chat/") {
-            let head =
-                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
             answers.write_all(head.as_bytes()).ok()?;
             let usage = format!("{{\"choices\":[],\"usage\":{{\"total_tokens\":{tokens}}}}}");
-            for event in ["{\"choices\":[{\"delta\":{\"content\":\"Hello\"}}]}", &usage, "[DONE]"] {
+            for event in [
+                "{\"choices\":[{\"delta\":{\"content\":\"Hello\"}}]}",
+                &usage,
+                "[DONE]",
+            ] {
                 let event = format!("data: {event}\n\n");
                 write!(answers, "{:x}\r\n{event}\r\n", event.len()).ok()?;
             }
             answers.write_all(b"0\r\n\r\n").ok()?;
             continue;
         }
-        let unused = path.strip_prefix("/unused/").or_else(|| path.strip_prefix("/report/"));
+        let unused = path
+            .strip_prefix("/unused/")
+            .or_else(|| path.strip_prefix("/report/"));
         let unused = unused.map_or(String::new(), |unused| format!("x-unused: {unused}\r\n"));
         let answer = format!("HTTP/1.1 200 OK\r\n{unused}content-length: 7\r\n\r\nbackend");
         answers.write_all(answer.as_bytes()).ok()?;
@@ -60,7 +65,9 @@ fn head(from: &mut impl BufRead) -> Option<(String, HashMap<String, String>)> {
     let mut fields = HashMap::new();
     loop {
         let field = line()?;
-        let Some((name, value)) = field.split_once(':') else { return Some((first, fields)) };
+        let Some((name, value)) = field.split_once(':') else {
+            return Some((first, fields));
+        };
         fields.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
 }
@@ -84,7 +91,9 @@ impl Answer {
     }
 
     pub fn number(&self, name: &str) -> u64 {
-        self.field(name).parse().unwrap_or_else(|_| panic!("{name} is no number: {self:?}"))
+        self.field(name)
+            .parse()
+            .unwrap_or_else(|_| panic!("{name} is no number: {self:?}"))
     }
 }
 
@@ -93,31 +102,52 @@ impl Client {
         let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { answers: BufReader::new(stream) }
+        Self {
+            answers: BufReader::new(stream),
+        }
     }
 
     /// Sends a GET with additional header fields, as in `["x-user: ada"]`.
     pub fn get(&mut self, path: &str, fields: &[&str]) -> Answer {
         let fields = [&["host: shop"], fields, &["\r\n"]].concat().join("\r\n");
         let request = format!("GET {path} HTTP/1.1\r\n{fields}");
-        self.answers.get_mut().write_all(request.as_bytes()).unwrap();
+        self.answers
+            .get_mut()
+            .write_all(request.as_bytes())
+            .unwrap();
         let (line, fields) = head(&mut self.answers).expect("Envoy answers");
-        let status = line.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status line");
+        let status = line
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok())
+            .expect("a status line");
         let mut body = Vec::new();
         if fields.contains_key("transfer-encoding") {
             while self.read_chunk(&mut body) > 0 {}
         } else {
-            body.resize(fields.get("content-length").map_or(0, |length| length.parse().unwrap()), 0);
+            body.resize(
+                fields
+                    .get("content-length")
+                    .map_or(0, |length| length.parse().unwrap()),
+                0,
+            );
             self.answers.read_exact(&mut body).unwrap();
         }
-        Answer { status, fields, body: String::from_utf8_lossy(&body).into_owned() }
+        Answer {
+            status,
+            fields,
+            body: String::from_utf8_lossy(&body).into_owned(),
+        }
     }
 
     /// Appends a chunk of a body, and returns its length.
     fn read_chunk(&mut self, body: &mut Vec<u8>) -> usize {
         let mut line = String::new();
         self.answers.read_line(&mut line).unwrap();
-        let (start, length) = (body.len(), usize::from_str_radix(line.trim_end(), 16).expect("a length"));
+        let (start, length) = (
+            body.len(),
+            usize::from_str_radix(line.trim_end(), 16).expect("a length"),
+        );
         body.resize(start + length + 2, 0);
         self.answers.read_exact(&mut body[start..]).unwrap();
         body.truncate(start + length);

@@ -17,7 +17,9 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 pub fn tidegate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tidegate"));
     // The environment of the tests must not affect the program.
-    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TIDEGATE_")) {
+    for (name, _) in
+        std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TIDEGATE_"))
+    {
         command.env_remove(name);
     }
     // Tests run in parallel, and on machines with a running server.
@@ -48,32 +50,69 @@ impl Serving {
     /// Runs `serve` on free ports with additional arguments, and waits until it is ready.
     pub fn with(arguments: &[&str]) -> Self {
         Self::run(
-            tidegate().args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]).args(arguments),
+            tidegate()
+                .args(["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"])
+                .args(arguments),
         )
     }
 
     pub fn run(command: &mut Command) -> Self {
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
         let (line, log) = mpsc::channel();
         let stderr = BufReader::new(child.stderr.take().unwrap());
-        std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|text| line.send(text)));
+        std::thread::spawn(move || {
+            stderr
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|text| line.send(text))
+        });
         let mut told = String::new();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         // The last line is the last of the commands to try.
-        while told.split_once("Try:").is_none_or(|(_, commands)| commands.trim().lines().count() < 3) {
-            assert_ne!(stdout.read_line(&mut told).unwrap(), 0, "it ended early, having said:\n{told}");
+        while told
+            .split_once("Try:")
+            .is_none_or(|(_, commands)| commands.trim().lines().count() < 3)
+        {
+            assert_ne!(
+                stdout.read_line(&mut told).unwrap(),
+                0,
+                "it ended early, having said:\n{told}"
+            );
         }
         let address = |what: &str| {
-            let line = told.lines().find_map(|line| line.trim().strip_prefix(what)).unwrap().trim();
-            line.split_once("://").map_or(line, |(_, address)| address).to_owned()
+            let line = told
+                .lines()
+                .find_map(|line| line.trim().strip_prefix(what))
+                .unwrap()
+                .trim();
+            line.split_once("://")
+                .map_or(line, |(_, address)| address)
+                .to_owned()
         };
         let (http, admin, resp) = (address("HTTP"), address("admin"), address("RESP"));
-        Self { child, http, admin, resp, told, log }
+        Self {
+            child,
+            http,
+            admin,
+            resp,
+            told,
+            log,
+        }
     }
 
     pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+        assert!(
+            Command::new("kill")
+                .args(["-s", name, &id])
+                .status()
+                .unwrap()
+                .success()
+        );
     }
 
     /// Waits for a line of the log.
@@ -94,15 +133,31 @@ impl Serving {
     pub fn ask(&self, command: &str) -> String {
         let mut stream = TcpStream::connect(&self.resp).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).unwrap();
+        stream
+            .write_all(format!("{command}\r\nQUIT\r\n").as_bytes())
+            .unwrap();
         let mut reply = String::new();
         stream.read_to_string(&mut reply).unwrap();
-        reply.replace("\r\n", " ").trim_end().trim_end_matches("+OK").trim_end().to_owned()
+        reply
+            .replace("\r\n", " ")
+            .trim_end()
+            .trim_end_matches("+OK")
+            .trim_end()
+            .to_owned()
     }
 
     pub fn get(&self, path: &str) -> String {
         let of_operators = ["/metrics", "/v1/rules"].contains(&path);
-        request(if of_operators { &self.admin } else { &self.http }, "GET", path, "")
+        request(
+            if of_operators {
+                &self.admin
+            } else {
+                &self.http
+            },
+            "GET",
+            path,
+            "",
+        )
     }
 
     pub fn post(&self, body: &str) -> String {
@@ -118,7 +173,9 @@ pub fn request(address: &str, method: &str, path: &str, body: &str) -> String {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}"
     );
-    stream.write_all(format!("{head}\r\n\r\n{body}").as_bytes()).unwrap();
+    stream
+        .write_all(format!("{head}\r\n\r\n{body}").as_bytes())
+        .unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).unwrap();
     response

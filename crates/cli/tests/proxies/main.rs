@@ -1,4 +1,5 @@
-//! The configurations of nginx and HAProxy in `packaging`, with the real programs in front of a backend.
+//! The configurations of nginx and HAProxy in `packaging`, with the real programs in front of a
+//! backend.
 #![cfg(feature = "servers")]
 
 #[path = "../certificates/mod.rs"]
@@ -28,13 +29,23 @@ impl Client {
 
     /// The head of the response to a request, in lower case. Its body must have a length.
     fn get(&mut self, path: &str) -> String {
-        self.0.get_mut().write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).unwrap();
+        self.0
+            .get_mut()
+            .write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes())
+            .unwrap();
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
-            assert_ne!(self.0.read_line(&mut head).unwrap(), 0, "the connection was closed after {head:?}");
+            assert_ne!(
+                self.0.read_line(&mut head).unwrap(),
+                0,
+                "the connection was closed after {head:?}"
+            );
         }
         let head = head.to_lowercase();
-        let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next());
+        let length = head
+            .split("content-length: ")
+            .nth(1)
+            .and_then(|rest| rest.lines().next());
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
         self.0.read_exact(&mut body).unwrap();
         head

@@ -22,20 +22,34 @@ struct Nginx {
 }
 
 impl Nginx {
-    /// The packaged configuration with other addresses, in front of a backend that answers every request with its connection.
+    /// The packaged configuration with other addresses, in front of a backend that answers every
+    /// request with its connection.
     fn before(tidegate: &str, name: &str) -> Self {
         let directory = scratch(name);
         let [port, backend, instead] = [free_port(), free_port(), free_port()];
-        let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/nginx/tidegate.conf");
+        let packaged =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/nginx/tidegate.conf");
         let mut site = fs::read_to_string(packaged).unwrap();
         for (from, to) in [
             ("server 127.0.0.1:8080 ", format!("server {tidegate} ")),
-            ("server 127.0.0.1:8079 ", format!("server 127.0.0.1:{instead} ")),
-            ("listen 127.0.0.1:8079;", format!("listen 127.0.0.1:{instead};")),
-            ("server 127.0.0.1:9000;", format!("server 127.0.0.1:{backend};")),
+            (
+                "server 127.0.0.1:8079 ",
+                format!("server 127.0.0.1:{instead} "),
+            ),
+            (
+                "listen 127.0.0.1:8079;",
+                format!("listen 127.0.0.1:{instead};"),
+            ),
+            (
+                "server 127.0.0.1:9000;",
+                format!("server 127.0.0.1:{backend};"),
+            ),
             ("listen 80;", format!("listen 127.0.0.1:{port};")),
         ] {
-            assert!(site.contains(from), "{from} is no longer in the packaged configuration");
+            assert!(
+                site.contains(from),
+                "{from} is no longer in the packaged configuration"
+            );
             site = site.replace(from, &to);
         }
         let site = format!(
@@ -53,7 +67,9 @@ impl Nginx {
         let here = directory.display();
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .iter()
-            .fold(String::new(), |text, what| text + &format!("{what}_temp_path {here}/{what};\n"));
+            .fold(String::new(), |text, what| {
+                text + &format!("{what}_temp_path {here}/{what};\n")
+            });
         let main = format!(
             "daemon off; master_process off; worker_processes 1; pid {here}/pid; error_log {here}/error.log;
              events {{ worker_connections 256; }}
@@ -62,16 +78,33 @@ impl Nginx {
         let file = directory.join("nginx.conf");
         fs::write(&file, main).unwrap();
         let mut command = Command::new("nginx");
-        command.arg("-c").arg(&file).arg("-p").arg(directory).stderr(Stdio::null());
-        let child = command.spawn().expect("nginx is installed by scripts/test.sh");
-        let nginx = Self { child, port, error_log: directory.join("error.log") };
-        eventually("nginx listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        command
+            .arg("-c")
+            .arg(&file)
+            .arg("-p")
+            .arg(directory)
+            .stderr(Stdio::null());
+        let child = command
+            .spawn()
+            .expect("nginx is installed by scripts/test.sh");
+        let nginx = Self {
+            child,
+            port,
+            error_log: directory.join("error.log"),
+        };
+        eventually("nginx listens", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
         nginx
     }
 
     /// The whole response to a request of a client that tries to choose its key, and of a web page.
     fn get(&self, path: &str) -> String {
-        get(self.port, path, "x-tidegate-key: another\r\norigin: https://page.example\r\n")
+        get(
+            self.port,
+            path,
+            "x-tidegate-key: another\r\norigin: https://page.example\r\n",
+        )
     }
 }
 
@@ -96,14 +129,23 @@ fn nginx_as_packaged_denies_with_429_over_connections_that_stay_open_and_logs_no
     for left in (0..100).rev() {
         let answer = client.get("/");
         assert!(answer.starts_with("http/1.1 200 "), "{answer}");
-        assert!(answer.contains(&format!("\r\nratelimit: \"per-address\";r={left};t=")), "{answer}");
-        assert!(answer.contains("\r\nratelimit-policy: \"per-address\";q=100;w=60"), "{answer}");
+        assert!(
+            answer.contains(&format!("\r\nratelimit: \"per-address\";r={left};t=")),
+            "{answer}"
+        );
+        assert!(
+            answer.contains("\r\nratelimit-policy: \"per-address\";q=100;w=60"),
+            "{answer}"
+        );
         assert!(!answer.contains("\r\nretry-after"), "{answer}");
     }
     for _ in 0..50 {
         let answer = client.get("/");
         assert!(answer.starts_with("http/1.1 429 "), "{answer}");
-        assert!(answer.contains("\r\nretry-after: ") && answer.contains("\r\nratelimit: "), "{answer}");
+        assert!(
+            answer.contains("\r\nretry-after: ") && answer.contains("\r\nratelimit: "),
+            "{answer}"
+        );
         assert!(answer.contains("\r\nconnection: keep-alive"), "{answer}");
     }
     assert_eq!(fs::read_to_string(&nginx.error_log).unwrap(), "");
@@ -112,16 +154,26 @@ fn nginx_as_packaged_denies_with_429_over_connections_that_stay_open_and_logs_no
         .lines()
         .find(|line| line.starts_with("tidegate_connections_accepted_total{protocol=\"http\"}"));
     // nginx's connection only; the metrics are on the control plane.
-    assert_eq!(accepted.and_then(|line| line.rsplit(' ').next()), Some("1"), "{accepted:?}");
+    assert_eq!(
+        accepted.and_then(|line| line.rsplit(' ').next()),
+        Some("1"),
+        "{accepted:?}"
+    );
 }
 
 #[test]
 fn nginx_passes_on_the_backend_s_errors() {
     let server = packaged();
     let nginx = Nginx::before(&server.http, "nginx-passes");
-    for (path, status, body) in [("/broken", 500, "backend is broken"), ("/secret", 403, "not for you")] {
+    for (path, status, body) in [
+        ("/broken", 500, "backend is broken"),
+        ("/secret", 403, "not for you"),
+    ] {
         let answer = nginx.get(path);
-        assert!(answer.starts_with(&format!("http/1.1 {status} ")) && answer.ends_with(body), "{answer}");
+        assert!(
+            answer.starts_with(&format!("http/1.1 {status} ")) && answer.ends_with(body),
+            "{answer}"
+        );
     }
 }
 
@@ -133,12 +185,19 @@ fn requests_go_on_if_tidegate_has_no_such_limit_and_the_server_says_so() {
     let nginx = Nginx::before(&server.http, "nginx-unknown");
     for _ in 0..5 {
         let answer = nginx.get("/");
-        assert!(answer.starts_with("http/1.1 200 ") && answer.ends_with("backend"), "{answer}");
+        assert!(
+            answer.starts_with("http/1.1 200 ") && answer.ends_with("backend"),
+            "{answer}"
+        );
     }
     let line = server.logs("without a decision");
     assert!(line.contains("per-address"), "{line}");
     let counted = "tidegate_http_requests_total{route=\"/v1/check/{limit}\",status=\"204\"} 5";
-    assert!(server.get("/metrics").contains(counted), "{}", server.get("/metrics"));
+    assert!(
+        server.get("/metrics").contains(counted),
+        "{}",
+        server.get("/metrics")
+    );
 }
 
 #[test]
@@ -158,7 +217,10 @@ fn nginx_hardly_asks_a_tidegate_that_does_not_answer() {
     silent.set_nonblocking(true).unwrap();
     let asked = silent.incoming().map_while(Result::ok).count();
     // One at first, and one for every ten seconds that the test takes on a slow machine.
-    assert!((1..=3).contains(&asked), "{asked} of 300 requests waited for it");
+    assert!(
+        (1..=3).contains(&asked),
+        "{asked} of 300 requests waited for it"
+    );
 }
 
 /// docs/src/migrate.md has the rules.
@@ -183,8 +245,11 @@ fn nginx_limit_req_and_the_rules_that_replace_it_admit_as_many_at_once() {
     fs::write(&rules, limits).unwrap();
     let server = Serving::with(&["--rules", rules.to_str().unwrap()]);
     for (name, admitted) in [("plain", 1), ("burst", 21)] {
-        let there =
-            (0..30).filter(|_| nginx.get(&format!("/{name}?key={name}")).starts_with("http/1.1 200 "));
+        let there = (0..30).filter(|_| {
+            nginx
+                .get(&format!("/{name}?key={name}"))
+                .starts_with("http/1.1 200 ")
+        });
         let body = format!(r#"{{"limit":"{name}","key":"a"}}"#);
         let here = (0..30).filter(|_| server.post(&body).starts_with("HTTP/1.1 200 "));
         assert_eq!([there.count(), here.count()], [admitted; 2], "{name}");

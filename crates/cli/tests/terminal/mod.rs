@@ -1,4 +1,5 @@
-//! `tidegate top` on a terminal that `script` provides, with a control plane that always says the same.
+//! `tidegate top` on a terminal that `script` provides, with a control plane that always says the
+//! same.
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -23,7 +24,10 @@ impl Control {
     pub fn new(limits: Vec<Value>, top: Value, standing: Value) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
-        let (limits, changes) = (Arc::new(Mutex::new(limits)), Arc::new(Mutex::new(Vec::new())));
+        let (limits, changes) = (
+            Arc::new(Mutex::new(limits)),
+            Arc::new(Mutex::new(Vec::new())),
+        );
         let (shown, noted) = (limits.clone(), changes.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -33,8 +37,9 @@ impl Control {
                     let from = head.len();
                     assert_ne!(stream.read_line(&mut head).unwrap(), 0);
                     let line = head[from..].to_ascii_lowercase();
-                    length =
-                        line.strip_prefix("content-length:").map_or(length, |n| n.trim().parse().unwrap());
+                    length = line
+                        .strip_prefix("content-length:")
+                        .map_or(length, |n| n.trim().parse().unwrap());
                 }
                 let mut body = vec![0; length];
                 stream.read_exact(&mut body).unwrap();
@@ -52,11 +57,16 @@ impl Control {
                         json!({"unblocked": true})
                     }
                 };
-                let answer = format!("HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{answer}");
+                let answer =
+                    format!("HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n{answer}");
                 stream.get_mut().write_all(answer.as_bytes()).unwrap();
             }
         });
-        Self { address, limits, changes }
+        Self {
+            address,
+            limits,
+            changes,
+        }
     }
 }
 
@@ -77,13 +87,26 @@ impl Terminal {
             control.address
         );
         let mut command = Command::new("script");
-        command.args(["--quiet", "--return", "--flush", "--command", &run, "/dev/null"]).env("TERM", "xterm");
+        command
+            .args([
+                "--quiet",
+                "--return",
+                "--flush",
+                "--command",
+                &run,
+                "/dev/null",
+            ])
+            .env("TERM", "xterm");
         for (name, _) in
             std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("TIDEGATE_"))
         {
             command.env_remove(name);
         }
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let (keys, mut stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let (sender, output) = mpsc::channel();
         std::thread::spawn(move || {
@@ -95,7 +118,12 @@ impl Terminal {
             }
         });
         let [rows, columns] = [rows, columns].map(|size| NonZeroU16::new(size).unwrap());
-        let mut terminal = Self { child, keys, output, screen: vt100::Parser::new(rows, columns, 0) };
+        let mut terminal = Self {
+            child,
+            keys,
+            output,
+            screen: vt100::Parser::new(rows, columns, 0),
+        };
         // Key strokes before that are for the shell.
         terminal.until("it runs", vt100::Screen::alternate_screen);
         terminal
@@ -104,7 +132,10 @@ impl Terminal {
     fn until(&mut self, what: &str, is_so: impl Fn(&vt100::Screen) -> bool) {
         while !is_so(self.screen.screen()) {
             let Ok(bytes) = self.output.recv_timeout(PATIENCE) else {
-                panic!("{what}: not on the screen:\n{}", self.screen.screen().contents());
+                panic!(
+                    "{what}: not on the screen:\n{}",
+                    self.screen.screen().contents()
+                );
             };
             self.screen.process(&bytes);
         }
@@ -121,11 +152,19 @@ impl Terminal {
         let (rows, columns) = screen.size();
         let (rows, columns) = (rows.get(), columns.get());
         // No cell sets a colour: bold and reversed text work on any terminal.
-        for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column))) {
+        for (row, column) in (0..rows).flat_map(|row| (0..columns).map(move |column| (row, column)))
+        {
             let cell = screen.cell(row, column).unwrap();
-            assert_eq!((cell.fgcolor(), cell.bgcolor()), Default::default(), "{row}, {column}");
+            assert_eq!(
+                (cell.fgcolor(), cell.bgcolor()),
+                Default::default(),
+                "{row}, {column}"
+            );
         }
-        screen.rows(0, columns).map(|line| line.trim_end().to_owned()).collect()
+        screen
+            .rows(0, columns)
+            .map(|line| line.trim_end().to_owned())
+            .collect()
     }
 
     pub fn types(&mut self, keys: &str) {

@@ -4,7 +4,9 @@ use core::time::Duration;
 
 use super::{Algorithm, SlidingLog, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Debt, Decision, DenialReason, Lasts, Nanos, Parameters, PolicyError, Quota, Share, Standing};
+use crate::{
+    Debt, Decision, DenialReason, Lasts, Nanos, Parameters, PolicyError, Quota, Share, Standing,
+};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -13,16 +15,22 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     options: &[Known::new("hold", Wants::Span)],
     limits_rate: false,
     build: |spec, amount| {
-        let Amount::Permits(limit) = amount else { return Err(PolicyError::Window) };
+        let Amount::Permits(limit) = amount else {
+            return Err(PolicyError::Window);
+        };
         let permits = Concurrency::new(limit);
-        Ok(spec.span("hold").map_or(Ok(permits), |hold| permits.hold(hold))?.into())
+        Ok(spec
+            .span("hold")
+            .map_or(Ok(permits), |hold| permits.hold(hold))?
+            .into())
     },
 };
 
 /// At most `limit` permits in use at any instant; a refund releases a permit.
 ///
-/// With a maximum hold time, a permit that is never released (its holder died) becomes free that long after it was
-/// taken; the state is then a log of when each permit was taken. Without one the state is a count.
+/// With a maximum hold time, a permit that is never released (its holder died) becomes free that
+/// long after it was taken; the state is then a log of when each permit was taken. Without one the
+/// state is a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Concurrency {
     limit: u32,
@@ -39,14 +47,18 @@ impl Concurrency {
     /// Permits that also become free `hold` after they were taken.
     ///
     /// # Errors
-    /// If the hold is zero or above [`MAX_WINDOW`](crate::MAX_WINDOW), or if the limit is above 1,000,000.
+    /// If the hold is zero or above [`MAX_WINDOW`](crate::MAX_WINDOW), or if the limit is above
+    /// 1,000,000.
     pub fn hold(self, hold: Duration) -> Result<Self, PolicyError> {
         let quota = Quota::new(self.limit.into(), hold).map_err(PolicyError::Quota)?;
-        Ok(Self { held: Some(SlidingLog::new(quota)?), ..self })
+        Ok(Self {
+            held: Some(SlidingLog::new(quota)?),
+            ..self
+        })
     }
 
-    /// Carries the permits in use over from `old`, a state of `from`, to `new`, a fresh state: all of them, including those
-    /// above the limit.
+    /// Carries the permits in use over from `old`, a state of `from`, to `new`, a fresh state: all
+    /// of them, including those above the limit.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         match (self.held, from.held) {
             (Some(log), Some(other)) => log.carry(new, &other, old),
@@ -63,8 +75,13 @@ impl Concurrency {
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
-        let hold = self.held.map(|log| Value::Span(Duration::from_nanos(log.lifetime())));
-        (AlgorithmSpec::of(&ENTRY).with("hold", hold), Amount::Permits(self.limit))
+        let hold = self
+            .held
+            .map(|log| Value::Span(Duration::from_nanos(log.lifetime())));
+        (
+            AlgorithmSpec::of(&ENTRY).with("hold", hold),
+            Amount::Permits(self.limit),
+        )
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {
@@ -72,7 +89,10 @@ impl Concurrency {
             Some(log) => Some(log.lifetime()),
             None => None,
         };
-        Parameters::Concurrency { limit: self.limit as u64, hold }
+        Parameters::Concurrency {
+            limit: self.limit as u64,
+            hold,
+        }
     }
 }
 
@@ -93,7 +113,12 @@ impl Algorithm for Concurrency {
         let limit = self.limit();
         let room = limit.saturating_sub(state[0]);
         let reset = |out: u64| if out == 0 { 0 } else { u64::MAX };
-        let standing = |room, reset_after| Standing { limit, room, unit: 1, reset_after };
+        let standing = |room, reset_after| Standing {
+            limit,
+            room,
+            unit: 1,
+            reset_after,
+        };
         if state[0].saturating_add(cost) <= limit {
             Decision::allow(standing(room - cost, reset(state[0] + cost)))
         } else if cost > limit {
@@ -107,7 +132,11 @@ impl Algorithm for Concurrency {
     fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         match self.held {
             Some(log) => log.record(state, now, cost),
-            None => state[0] = state[0].saturating_add(cost).min(self.limit().max(state[0])),
+            None => {
+                state[0] = state[0]
+                    .saturating_add(cost)
+                    .min(self.limit().max(state[0]))
+            }
         }
     }
 
@@ -153,7 +182,10 @@ impl Algorithm for Concurrency {
             return log.debt(state, now);
         }
         let share = Share::of(state[0], self.limit())?;
-        Some(Debt { share, lasts: Lasts::UntilReturned(u32::try_from(state[0]).unwrap_or(u32::MAX)) })
+        Some(Debt {
+            share,
+            lasts: Lasts::UntilReturned(u32::try_from(state[0]).unwrap_or(u32::MAX)),
+        })
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
@@ -161,11 +193,17 @@ impl Algorithm for Concurrency {
             (Some(log), _) => log.owe(state, debt),
             (None, Lasts::UntilReturned(out)) => state[0] = out.into(),
             // This algorithm makes no such debt.
-            (None, Lasts::Until(_)) => state[0] = debt.share.units(self.limit()).min(u32::MAX.into()),
+            (None, Lasts::Until(_)) => {
+                state[0] = debt.share.units(self.limit()).min(u32::MAX.into())
+            }
         }
     }
 }
 /// Other work in flight, and not a quota, is why permits are denied.
 fn in_flight(decision: Decision) -> Decision {
-    if decision.exceeds_limit() { decision } else { decision.because(DenialReason::InFlight) }
+    if decision.exceeds_limit() {
+        decision
+    } else {
+        decision.because(DenialReason::InFlight)
+    }
 }

@@ -2,7 +2,9 @@
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
-use crate::{Calendar, Debt, Decision, MOST_USED, Nanos, Parameters, Period, PolicyError, Quota, Standing};
+use crate::{
+    Calendar, Debt, Decision, MOST_USED, Nanos, Parameters, Period, PolicyError, Quota, Standing,
+};
 
 /// The registry entry.
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
@@ -24,19 +26,30 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
         if let Some(calendar) = calendar(spec, quota.window_nanos())? {
             return Ok(windows.on_calendar(calendar).into());
         }
-        Ok(if spec.flag("first_hit") { windows.first_hit() } else { windows }.into())
+        Ok(if spec.flag("first_hit") {
+            windows.first_hit()
+        } else {
+            windows
+        }
+        .into())
     },
 };
 
 /// Whether windows of this length mean the calendar if nothing else is said.
 fn is_uneven(window: u64) -> bool {
-    Period::ALL.iter().any(|period| period.is_uneven() && period.mean() == window)
+    Period::ALL
+        .iter()
+        .any(|period| period.is_uneven() && period.mean() == window)
 }
 
 /// The calendar that the windows follow: if the options say so, and for months and years.
 #[cfg(feature = "calendar")]
 fn calendar(spec: &AlgorithmSpec, window: u64) -> Result<Option<&'static Calendar>, PolicyError> {
-    let zone = if let Some(Value::Word(zone)) = spec.get("time_zone") { Some(zone) } else { None };
+    let zone = if let Some(Value::Word(zone)) = spec.get("time_zone") {
+        Some(zone)
+    } else {
+        None
+    };
     let starts = spec.count("starts");
     let (has_options, first_hit) = (zone.is_some() || starts.is_some(), spec.flag("first_hit"));
     let follows = match spec.get("calendar") {
@@ -44,7 +57,9 @@ fn calendar(spec: &AlgorithmSpec, window: u64) -> Result<Option<&'static Calenda
         None => has_options || !first_hit && is_uneven(window),
     };
     match (follows, Period::of(window)) {
-        (false, _) if has_options => Err(PolicyError::Calendar("time_zone and starts need `calendar: true`")),
+        (false, _) if has_options => Err(PolicyError::Calendar(
+            "time_zone and starts need `calendar: true`",
+        )),
         (false, _) => Ok(None),
         (true, _) if first_hit => Err(PolicyError::Calendar(
             "a window begins with the calendar or with the first request, not both",
@@ -62,13 +77,15 @@ fn calendar(spec: &AlgorithmSpec, window: u64) -> Result<Option<&'static Calenda
 #[cfg(not(feature = "calendar"))]
 fn calendar(spec: &AlgorithmSpec, window: u64) -> Result<Option<&'static Calendar>, PolicyError> {
     if is_uneven(window) && !spec.flag("first_hit") {
-        return Err(PolicyError::Calendar("fixed windows of months and years need the feature `calendar`"));
+        return Err(PolicyError::Calendar(
+            "fixed windows of months and years need the feature `calendar`",
+        ));
     }
     Ok(None)
 }
 
-/// `limit` units in each window. Windows are aligned to the clock's origin, or each begins at its first admitted request, or they are
-/// the periods of a [`Calendar`].
+/// `limit` units in each window. Windows are aligned to the clock's origin, or each begins at its
+/// first admitted request, or they are the periods of a [`Calendar`].
 ///
 /// Bound: `2 × limit` in any window's length (the end of one window and the start of the next).
 /// State: the window's start, the count.
@@ -89,22 +106,35 @@ enum Begins {
 }
 
 impl FixedWindow {
-    /// Aligned windows. A month or a year has its mean length; see [`on_calendar`](Self::on_calendar).
+    /// Aligned windows. A month or a year has its mean length; see
+    /// [`on_calendar`](Self::on_calendar).
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { limit: quota.limit(), window: quota.window_nanos(), begins: Begins::Aligned }
+        Self {
+            limit: quota.limit(),
+            window: quota.window_nanos(),
+            begins: Begins::Aligned,
+        }
     }
 
-    /// Windows that are the periods of a calendar, whatever the quota's window is. With the feature `calendar`, `Calendar::new` makes one.
+    /// Windows that are the periods of a calendar, whatever the quota's window is. With the feature
+    /// `calendar`, `Calendar::new` makes one.
     #[must_use]
     pub const fn on_calendar(self, calendar: &'static Calendar) -> Self {
-        Self { limit: self.limit, window: calendar.period().mean(), begins: Begins::Calendar(calendar) }
+        Self {
+            limit: self.limit,
+            window: calendar.period().mean(),
+            begins: Begins::Calendar(calendar),
+        }
     }
 
     /// A window starts at the first admitted request and ends a window's length later.
     #[must_use]
     pub const fn first_hit(self) -> Self {
-        Self { begins: Begins::FirstHit, ..self }
+        Self {
+            begins: Begins::FirstHit,
+            ..self
+        }
     }
 
     pub(crate) fn same_windows(&self, other: &Self) -> bool {
@@ -135,11 +165,16 @@ impl FixedWindow {
         }
     }
 
-    /// How much of the window that contains `now` is left: units taken now count in that window alone. Zero if windows begin
-    /// with the first hit and none has begun, because a window must begin with a unit that is used at once.
+    /// How much of the window that contains `now` is left: units taken now count in that window
+    /// alone. Zero if windows begin with the first hit and none has begun, because a window must
+    /// begin with a unit that is used at once.
     pub(crate) fn window_left(&self, state: &[u64], now: Nanos) -> u64 {
         let (count, left) = self.current(state, now);
-        if self.is_first_hit() && count == 0 { 0 } else { left }
+        if self.is_first_hit() && count == 0 {
+            0
+        } else {
+            left
+        }
     }
 
     /// Returns units that were taken at `taken`, unless that window has ended.
@@ -179,23 +214,40 @@ impl FixedWindow {
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
         let spec = AlgorithmSpec::of(&ENTRY);
         let spec = match self.begins {
-            Begins::Aligned => spec.with("calendar", is_uneven(self.window).then_some(Value::Flag(false))),
+            Begins::Aligned => spec.with(
+                "calendar",
+                is_uneven(self.window).then_some(Value::Flag(false)),
+            ),
             Begins::FirstHit => spec.with("first_hit", Some(Value::Flag(true))),
             Begins::Calendar(calendar) => {
                 let (zone, starts) = (calendar.zone(), calendar.starts());
-                spec.with("calendar", (!calendar.period().is_uneven()).then_some(Value::Flag(true)))
-                    .with("time_zone", (zone != "UTC").then_some(Value::Word(zone)))
-                    .with("starts", (starts > 1).then_some(Value::Count(starts.into())))
+                spec.with(
+                    "calendar",
+                    (!calendar.period().is_uneven()).then_some(Value::Flag(true)),
+                )
+                .with("time_zone", (zone != "UTC").then_some(Value::Word(zone)))
+                .with(
+                    "starts",
+                    (starts > 1).then_some(Value::Count(starts.into())),
+                )
             }
         };
         (spec, Amount::Quota(Quota::of(self.limit, self.window)))
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {
-        let Self { limit, window, begins } = *self;
+        let Self {
+            limit,
+            window,
+            begins,
+        } = *self;
         match begins {
             Begins::Calendar(calendar) => Parameters::CalendarWindow { limit, calendar },
-            _ => Parameters::FixedWindow { limit, window, first_hit: self.is_first_hit() },
+            _ => Parameters::FixedWindow {
+                limit,
+                window,
+                first_hit: self.is_first_hit(),
+            },
         }
     }
 }
@@ -216,7 +268,12 @@ impl Algorithm for FixedWindow {
         let limit = self.limit;
         let room = limit.saturating_sub(count);
         let reset = |count: u64| if count == 0 { 0 } else { left };
-        let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
+        let standing = |room, reset_after| Standing {
+            limit: self.limit,
+            room,
+            unit: 1,
+            reset_after,
+        };
         if cost > self.limit {
             never_fits(self.limit, room, reset(count))
         } else if count + cost <= limit {
@@ -258,7 +315,11 @@ impl Algorithm for FixedWindow {
             return;
         }
         // The later end and the higher count deny everything that either state would.
-        state[0] = if mine == 0 || their_left > my_left { other[0] } else { state[0] };
+        state[0] = if mine == 0 || their_left > my_left {
+            other[0]
+        } else {
+            state[0]
+        };
         state[1] = mine.max(theirs);
     }
 
@@ -276,7 +337,8 @@ impl Algorithm for FixedWindow {
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
-        // An aligned window ends at a multiple of its length, even if the debt's end was rounded up.
+        // An aligned window ends at a multiple of its length, even if the debt's end was rounded
+        // up.
         let end = self.start(Nanos::new(debt.end()));
         state[0] = match self.begins {
             Begins::Calendar(calendar) => calendar.start(end.saturating_sub(1)),

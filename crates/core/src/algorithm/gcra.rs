@@ -1,22 +1,26 @@
-//! The arithmetic that token and leaky bucket share: a theoretical arrival time (TAT) that moves on by one emission
-//! interval for each unit (the generic cell rate algorithm of ITU-T I.371, in its virtual scheduling form).
+//! The arithmetic that token and leaky bucket share: a theoretical arrival time (TAT) that moves on
+//! by one emission interval for each unit (the generic cell rate algorithm of ITU-T I.371, in its
+//! virtual scheduling form).
 //!
 //! ```text
 //!            now                 TAT
 //!  ───────────┼──────── debt ─────┼──────────────►  time
 //! ```
 //!
-//! The interval `window / limit` is kept as an exact fraction `step / parts` in lowest terms. If it is a whole number
-//! (`parts` = 1, as for 100/1m) the state is one word, the TAT. Otherwise a second word holds the TAT's fraction of a
-//! nanosecond, in units of `1/parts`: no rate is ever rounded.
+//! The interval `window / limit` is kept as an exact fraction `step / parts` in lowest terms. If it
+//! is a whole number (`parts` = 1, as for 100/1m) the state is one word, the TAT. Otherwise a
+//! second word holds the TAT's fraction of a nanosecond, in units of `1/parts`: no rate is ever
+//! rounded.
 
 use crate::{Debt, MOST_USED, Nanos, Quota, cell::LOCKED};
 
-/// The longest burst or wait, in nanoseconds: keeps a TAT below 2⁶³ at any time up to [`Nanos::MAX`].
+/// The longest burst or wait, in nanoseconds: keeps a TAT below 2⁶³ at any time up to
+/// [`Nanos::MAX`].
 pub(super) const MAX_SPAN: u64 = 1 << 61;
 /// The lowest byte of a shut token bucket.
 pub(super) const SHUT: u64 = 0xFF;
-/// The longest debt, in nanoseconds (109 years): keeps a TAT below 2⁶³ at any time, with its lowest byte free for a mark.
+/// The longest debt, in nanoseconds (109 years): keeps a TAT below 2⁶³ at any time, with its lowest
+/// byte free for a mark.
 pub(super) const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - SHUT;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -28,11 +32,15 @@ pub(super) struct Gcra {
 }
 
 impl Gcra {
-    /// The emission interval of a quota. A limit of 0 is denied before any arithmetic; it gets a whole window here.
+    /// The emission interval of a quota. A limit of 0 is denied before any arithmetic; it gets a
+    /// whole window here.
     pub const fn new(quota: Quota) -> Self {
         let limit = if quota.limit() == 0 { 1 } else { quota.limit() };
         let common = gcd(quota.window_nanos(), limit);
-        Self { step: quota.window_nanos() / common, parts: limit / common }
+        Self {
+            step: quota.window_nanos() / common,
+            parts: limit / common,
+        }
     }
 
     pub const fn words(self) -> usize {
@@ -62,8 +70,14 @@ impl Gcra {
 
     /// How far the TAT lies ahead of `now`, in ticks.
     pub const fn debt(self, state: &[u64], now: Nanos) -> u128 {
-        let Some(ahead) = state[0].checked_sub(now.get()) else { return 0 };
-        if self.parts == 1 { ahead as u128 } else { ahead as u128 * self.parts as u128 + state[1] as u128 }
+        let Some(ahead) = state[0].checked_sub(now.get()) else {
+            return 0;
+        };
+        if self.parts == 1 {
+            ahead as u128
+        } else {
+            ahead as u128 * self.parts as u128 + state[1] as u128
+        }
     }
 
     /// Puts the TAT `debt` ticks ahead of `now`.
@@ -85,11 +99,17 @@ impl Gcra {
     /// Owes `cost` more, without a bound but the longest debt.
     pub fn charge(self, state: &mut [u64], now: Nanos, cost: u64) {
         let debt = self.debt(state, now);
-        self.set_debt(state, now, (debt + self.ticks(cost)).min(self.longest_debt().max(debt)));
+        self.set_debt(
+            state,
+            now,
+            (debt + self.ticks(cost)).min(self.longest_debt().max(debt)),
+        );
     }
 
     pub fn accepts(self, state: &[u64]) -> bool {
-        state.len() == self.words() && state[0] < LOCKED && (self.parts == 1 || state[1] < self.parts)
+        state.len() == self.words()
+            && state[0] < LOCKED
+            && (self.parts == 1 || state[1] < self.parts)
     }
 
     /// How many whole units a debt is, rounded up.

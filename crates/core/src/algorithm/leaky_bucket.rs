@@ -1,4 +1,5 @@
-//! Leaky bucket: admitted work starts at an even pace. Early work is delayed, or denied if it would wait too long.
+//! Leaky bucket: admitted work starts at an even pace. Early work is delayed, or denied if it would
+//! wait too long.
 
 use core::time::Duration;
 
@@ -18,16 +19,20 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     limits_rate: true,
     build: |spec, amount| {
         let bucket = LeakyBucket::new(amount.quota()?);
-        Ok(spec.span("max_wait").map_or(Ok(bucket), |wait| bucket.max_wait(wait))?.into())
+        Ok(spec
+            .span("max_wait")
+            .map_or(Ok(bucket), |wait| bucket.max_wait(wait))?
+            .into())
     },
 };
 
-/// One unit per `window / limit`: early work is delayed by at most the maximum wait (default: the window), and denied if
-/// it would have to wait longer.
+/// One unit per `window / limit`: early work is delayed by at most the maximum wait (default: the
+/// window), and denied if it would have to wait longer.
 ///
-/// Bound: admitted units *start* at least `window / limit` apart if each waits for its delay. Refunds are an exception:
-/// units that are given back after a change of the rate free the time that they take at the new rate, which may be longer.
-/// The state is the same as [`TokenBucket`](super::TokenBucket)'s.
+/// Bound: admitted units *start* at least `window / limit` apart if each waits for its delay.
+/// Refunds are an exception: units that are given back after a change of the rate free the time
+/// that they take at the new rate, which may be longer. The state is the same as
+/// [`TokenBucket`](super::TokenBucket)'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     gcra: Gcra,
@@ -42,7 +47,11 @@ impl LeakyBucket {
     pub fn new(quota: Quota) -> Self {
         let gcra = Gcra::new(quota);
         let max_wait = u128::from(quota.window_nanos()) * u128::from(gcra.parts);
-        Self { gcra, limit: quota.limit(), max_wait }
+        Self {
+            gcra,
+            limit: quota.limit(),
+            max_wait,
+        }
     }
 
     /// Delays up to `wait` instead; zero denies all early work.
@@ -54,17 +63,22 @@ impl LeakyBucket {
         if nanos > MAX_SPAN / 2 {
             return Err(PolicyError::WaitTooLong);
         }
-        Ok(Self { max_wait: u128::from(nanos) * u128::from(self.gcra.parts), ..self })
+        Ok(Self {
+            max_wait: u128::from(nanos) * u128::from(self.gcra.parts),
+            ..self
+        })
     }
 
-    /// The highest cost that is admitted at `debt`: any cost up to the limit, while the debt is within the maximum wait.
+    /// The highest cost that is admitted at `debt`: any cost up to the limit, while the debt is
+    /// within the maximum wait.
     fn room(&self, debt: u128) -> u64 {
         if debt <= self.max_wait { self.limit } else { 0 }
     }
 
-    /// Carries the queue over from `old`, a state of `from`, to `new`, a fresh state: the start times that were handed out
-    /// stay, and the next one comes after them, even if the queue is longer than this policy's maximum wait. New work is
-    /// then denied until it would wait no longer than that.
+    /// Carries the queue over from `old`, a state of `from`, to `new`, a fresh state: the start
+    /// times that were handed out stay, and the next one comes after them, even if the queue is
+    /// longer than this policy's maximum wait. New work is then denied until it would wait no
+    /// longer than that.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         let debt = from.gcra.debt(old, now);
         let same = if from.gcra.parts == self.gcra.parts {
@@ -75,10 +89,12 @@ impl LeakyBucket {
         self.gcra.set_debt(new, now, same);
     }
 
-    /// Records in `new`, a fresh state, that `used` units were taken at `now`; at most a window's beyond the maximum wait.
+    /// Records in `new`, a fresh state, that `used` units were taken at `now`; at most a window's
+    /// beyond the maximum wait.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u64) {
         let most = self.max_wait + self.gcra.ticks(self.limit);
-        self.gcra.set_debt(new, now, self.gcra.ticks(used).min(most));
+        self.gcra
+            .set_debt(new, now, self.gcra.ticks(used).min(most));
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
@@ -93,7 +109,12 @@ impl LeakyBucket {
     pub(crate) const fn parameters(&self) -> Parameters {
         let Gcra { step, parts } = self.gcra;
         let max_wait = (self.max_wait / parts as u128) as u64;
-        Parameters::LeakyBucket { limit: self.limit, step, parts, max_wait }
+        Parameters::LeakyBucket {
+            limit: self.limit,
+            step,
+            parts,
+            max_wait,
+        }
     }
 }
 
@@ -113,7 +134,12 @@ impl Algorithm for LeakyBucket {
         if cost > self.limit {
             return never_fits(self.limit, self.room(debt), reset);
         }
-        let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
+        let standing = |room, reset_after| Standing {
+            limit: self.limit,
+            room,
+            unit: 1,
+            reset_after,
+        };
         if debt > self.max_wait {
             return Decision::deny(standing(0, reset), self.gcra.to_nanos(debt - self.max_wait));
         }
@@ -132,7 +158,8 @@ impl Algorithm for LeakyBucket {
         self.gcra.set_debt(state, now, after);
     }
 
-    /// The limit of a leaky bucket is its maximum wait, so a state is over its limit while new work would wait longer.
+    /// The limit of a leaky bucket is its maximum wait, so a state is over its limit while new work
+    /// would wait longer.
     fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
         if cost > 0 {
             self.gcra.charge(state, now, cost);

@@ -1,4 +1,5 @@
-//! Sliding counter: two counts. The previous window's count is weighted by how much of it the sliding window still covers.
+//! Sliding counter: two counts. The previous window's count is weighted by how much of it the
+//! sliding window still covers.
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount};
@@ -13,11 +14,13 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     build: |_, amount| Ok(SlidingCounter::new(amount.quota()?).into()),
 };
 
-/// An approximation of the sliding log with two counts: `previous × (window − elapsed) / window + current`. Windows
-/// are aligned to the clock's origin, and the comparison is exact (no rounding).
+/// An approximation of the sliding log with two counts:
+/// `previous × (window − elapsed) / window + current`. Windows are aligned to the clock's origin,
+/// and the comparison is exact (no rounding).
 ///
-/// Bound: about `2 × limit` in any window in the worst case, when all requests of the previous window came at its end.
-/// State: the current window's start, and both counts in one word, or in two for a limit above 4,294,967,295.
+/// Bound: about `2 × limit` in any window in the worst case, when all requests of the previous
+/// window came at its end. State: the current window's start, and both counts in one word, or in
+/// two for a limit above 4,294,967,295.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingCounter {
     limit: u64,
@@ -36,7 +39,10 @@ impl SlidingCounter {
     /// A counter for this quota.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self { limit: quota.limit(), window: quota.window_nanos() }
+        Self {
+            limit: quota.limit(),
+            window: quota.window_nanos(),
+        }
     }
 
     /// Whether each count has a word, instead of half of one.
@@ -46,17 +52,25 @@ impl SlidingCounter {
 
     /// The highest count.
     const fn most(&self) -> u64 {
-        if self.is_wide() { MOST_USED } else { u32::MAX as u64 }
+        if self.is_wide() {
+            MOST_USED
+        } else {
+            u32::MAX as u64
+        }
     }
 
     pub(crate) const fn same_windows(&self, other: &Self) -> bool {
         self.window == other.window
     }
 
-    /// The rest of the window that contains `now`: units taken now count in that window alone. Zero if `now` is before the state's
-    /// newest window, because the units count in the newest.
+    /// The rest of the window that contains `now`: units taken now count in that window alone. Zero
+    /// if `now` is before the state's newest window, because the units count in the newest.
     pub(crate) fn window_left(&self, state: &[u64], now: Nanos) -> u64 {
-        if now.get() < state[0] { 0 } else { self.window - now.get() % self.window }
+        if now.get() < state[0] {
+            0
+        } else {
+            self.window - now.get() % self.window
+        }
     }
 
     /// Returns units that were taken at `taken` to the window in which they were counted.
@@ -77,7 +91,11 @@ impl SlidingCounter {
     /// The previous count and the current one, as written.
     #[inline]
     const fn counts(&self, state: &[u64]) -> (u64, u64) {
-        if self.is_wide() { (state[1], state[2]) } else { (state[1] >> 32, state[1] & 0xFFFF_FFFF) }
+        if self.is_wide() {
+            (state[1], state[2])
+        } else {
+            (state[1] >> 32, state[1] & 0xFFFF_FFFF)
+        }
     }
 
     /// Writes counts that are at most the highest one.
@@ -90,13 +108,20 @@ impl SlidingCounter {
         }
     }
 
-    /// Carries both counts over from `old`, a state of `from` with the same windows, to `new`, a fresh state.
+    /// Carries both counts over from `old`, a state of `from` with the same windows, to `new`, a
+    /// fresh state.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64]) {
         new[0] = old[0];
         let (previous, current) = from.counts(old);
         // A full count stands for any number, unless it is the limit.
         let is_full = |count| count == from.most() && from.limit < count;
-        let kept = |count: u64| if is_full(count) { self.most() } else { count.min(self.most()) };
+        let kept = |count: u64| {
+            if is_full(count) {
+                self.most()
+            } else {
+                count.min(self.most())
+            }
+        };
         self.set_counts(new, kept(previous), kept(current));
     }
 
@@ -106,11 +131,23 @@ impl SlidingCounter {
         // If the clock went back, the time is the start of the newest window.
         let since = now.get().saturating_sub(state[0]);
         if since < self.window {
-            View { previous, current, elapsed: since }
+            View {
+                previous,
+                current,
+                elapsed: since,
+            }
         } else if since - self.window < self.window {
-            View { previous: current, current: 0, elapsed: since - self.window }
+            View {
+                previous: current,
+                current: 0,
+                elapsed: since - self.window,
+            }
         } else {
-            View { previous: 0, current: 0, elapsed: since % self.window }
+            View {
+                previous: 0,
+                current: 0,
+                elapsed: since % self.window,
+            }
         }
     }
 
@@ -145,7 +182,8 @@ impl SlidingCounter {
         }
     }
 
-    /// How far `now` lies before the state's newest window; such a time counts as the start of that window.
+    /// How far `now` lies before the state's newest window; such a time counts as the start of that
+    /// window.
     #[inline]
     const fn behind(state: &[u64], now: Nanos) -> u64 {
         state[0].saturating_sub(now.get())
@@ -153,7 +191,11 @@ impl SlidingCounter {
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u64) {
-        let view = View { previous: 0, current: used.min(self.most()), elapsed: now.get() % self.window };
+        let view = View {
+            previous: 0,
+            current: used.min(self.most()),
+            elapsed: now.get() % self.window,
+        };
         self.write(new, now, view);
     }
 
@@ -202,9 +244,17 @@ impl SlidingCounter {
             0 => 0,
             reset => reset + Self::behind(state, now),
         };
-        let standing = |room, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
+        let standing = |room, reset_after| Standing {
+            limit: self.limit,
+            room,
+            unit: 1,
+            reset_after,
+        };
         if cost <= room && (cost > 0 || !self.is_over(view)) {
-            let after = View { current: view.current + cost, ..view };
+            let after = View {
+                current: view.current + cost,
+                ..view
+            };
             Decision::allow(standing(room - cost, reset(after)))
         } else if cost > self.limit {
             never_fits(self.limit, room, reset(view))
@@ -215,11 +265,17 @@ impl SlidingCounter {
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
-        (AlgorithmSpec::of(&ENTRY), Amount::Quota(Quota::of(self.limit, self.window)))
+        (
+            AlgorithmSpec::of(&ENTRY),
+            Amount::Quota(Quota::of(self.limit, self.window)),
+        )
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {
-        Parameters::SlidingCounter { limit: self.limit, window: self.window }
+        Parameters::SlidingCounter {
+            limit: self.limit,
+            window: self.window,
+        }
     }
 }
 
@@ -247,8 +303,20 @@ impl Algorithm for SlidingCounter {
         }
         // The current count is above zero, so it counts for two windows.
         let reset_after = 2 * self.window - view.elapsed + Self::behind(state, now);
-        self.write(state, now, View { current: view.current + cost, ..view });
-        Decision::allow(Standing { limit: self.limit, room: room - cost, unit: 1, reset_after })
+        self.write(
+            state,
+            now,
+            View {
+                current: view.current + cost,
+                ..view
+            },
+        );
+        Decision::allow(Standing {
+            limit: self.limit,
+            room: room - cost,
+            unit: 1,
+            reset_after,
+        })
     }
 
     #[inline]
@@ -287,8 +355,11 @@ impl Algorithm for SlidingCounter {
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
-        let (previous, current) =
-            if state.len() == self.words() { self.counts(state) } else { return false };
+        let (previous, current) = if state.len() == self.words() {
+            self.counts(state)
+        } else {
+            return false;
+        };
         state[0] <= Nanos::MAX.get() && previous.max(current) <= self.most()
     }
 
@@ -297,13 +368,16 @@ impl Algorithm for SlidingCounter {
         view.current + self.ceil_weight(view)
     }
 
-    /// If all units that count are in the previous window, the debt is that window's whole count: its end determines how much
-    /// of the count still weighs.
+    /// If all units that count are in the previous window, the debt is that window's whole count:
+    /// its end determines how much of the count still weighs.
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
         let view = self.view(state, now);
         let start = now.get().max(state[0]) - view.elapsed;
-        let (used, windows) =
-            if view.current > 0 { (view.current + self.ceil_weight(view), 2) } else { (view.previous, 1) };
+        let (used, windows) = if view.current > 0 {
+            (view.current + self.ceil_weight(view), 2)
+        } else {
+            (view.previous, 1)
+        };
         Debt::until(used, self.limit, start + windows * self.window, now)
     }
 

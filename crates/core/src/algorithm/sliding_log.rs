@@ -4,11 +4,12 @@
 //! word 0: │ beyond, high 12 bits │ next slot, 20 │ beyond, low 12 │ length, 20 │     words 1..=limit: times, a ring
 //! ```
 //!
-//! A cost of `c` fits exactly when the admission that would become the `limit + 1`-th newest has left the window. That
-//! is one lookup, for any length of the log.
+//! A cost of `c` fits exactly when the admission that would become the `limit + 1`-th newest has
+//! left the window. That is one lookup, for any length of the log.
 //!
-//! *Beyond* counts the entries that a lowered limit left no room for. Their times are lost; each counts as taken at the
-//! time of the oldest kept entry, which is not before its real time. The count is 0 unless the ring is full.
+//! *Beyond* counts the entries that a lowered limit left no room for. Their times are lost; each
+//! counts as taken at the time of the oldest kept entry, which is not before its real time. The
+//! count is 0 unless the ring is full.
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
@@ -23,7 +24,11 @@ const LOW_20: u64 = 0xF_FFFF;
 /// A number of units, which no log has more of than 32 bits hold.
 #[inline]
 const fn few(units: u64) -> u32 {
-    if units > u32::MAX as u64 { u32::MAX } else { units as u32 }
+    if units > u32::MAX as u64 {
+        u32::MAX
+    } else {
+        units as u32
+    }
 }
 
 /// The registry entry.
@@ -34,15 +39,20 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     limits_rate: true,
     build: |spec, amount| {
         let log = SlidingLog::new(amount.quota()?)?;
-        Ok(if spec.flag("closed") { log.closed() } else { log }.into())
+        Ok(if spec.flag("closed") {
+            log.closed()
+        } else {
+            log
+        }
+        .into())
     },
 };
 
 /// At most `limit` units in *any* window: exact.
 ///
-/// A request admitted at `t` counts at `now` while `now − t < window`; with [`closed`](Self::closed), while
-/// `now − t ≤ window`. State: `limit + 1` words. A decision looks at one entry, plus a binary search for `remaining`;
-/// recording writes one entry per unit of cost.
+/// A request admitted at `t` counts at `now` while `now − t < window`; with
+/// [`closed`](Self::closed), while `now − t ≤ window`. State: `limit + 1` words. A decision looks
+/// at one entry, plus a binary search for `remaining`; recording writes one entry per unit of cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingLog {
     limit: u32,
@@ -59,24 +69,35 @@ impl SlidingLog {
         if quota.limit() > MAX_ENTRIES as u64 {
             return Err(PolicyError::LogTooLong);
         }
-        Ok(Self { limit: quota.limit() as u32, lifetime: quota.window_nanos() })
+        Ok(Self {
+            limit: quota.limit() as u32,
+            lifetime: quota.window_nanos(),
+        })
     }
 
     /// Closed windows: an admission still counts when it is exactly a window old.
     #[must_use]
     pub const fn closed(self) -> Self {
-        Self { lifetime: self.lifetime + 1, ..self }
+        Self {
+            lifetime: self.lifetime + 1,
+            ..self
+        }
     }
 
     /// The same log whose entries count for `span` longer.
     pub(crate) const fn stretched(self, span: u64) -> Self {
-        Self { lifetime: self.lifetime + span, ..self }
+        Self {
+            lifetime: self.lifetime + span,
+            ..self
+        }
     }
 
     /// Removes up to `cost` entries with exactly this time; newer entries stay.
     pub(crate) fn take_out(&self, state: &mut [u64], taken: Nanos, cost: u64) {
         let log = Log::read(state, self.limit);
-        let newer = (1..=log.len).take_while(|&rank| log.newest(rank) > taken.get()).count() as u32;
+        let newer = (1..=log.len)
+            .take_while(|&rank| log.newest(rank) > taken.get())
+            .count() as u32;
         let same = (newer + 1..=log.len).take_while(|&rank| log.newest(rank) == taken.get());
         let gone = same.take(few(cost) as usize).count() as u32;
         let (head, oldest) = (log.head, log.oldest());
@@ -88,11 +109,19 @@ impl SlidingLog {
             state[1 + self.slot(head.next, rank + gone)] = state[1 + self.slot(head.next, rank)];
         }
         let next = self.slot(head.next, gone) as u32;
-        self.write_refilled(state, Head { next, len: head.len - gone, ..head }, oldest);
+        self.write_refilled(
+            state,
+            Head {
+                next,
+                len: head.len - gone,
+                ..head
+            },
+            oldest,
+        );
     }
 
-    /// Carries the entries over from `old`, a state of `from`, to `new`, a fresh state: the newest with their times, and the
-    /// number of the rest.
+    /// Carries the entries over from `old`, a state of `from`, to `new`, a fresh state: the newest
+    /// with their times, and the number of the rest.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64]) {
         let log = Log::read(old, from.limit);
         let total = u64::from(log.len) + u64::from(log.beyond);
@@ -100,13 +129,25 @@ impl SlidingLog {
             return;
         }
         if self.limit == 0 {
-            new[1] = if log.len > 0 { log.newest(1) } else { log.oldest() };
+            new[1] = if log.len > 0 {
+                log.newest(1)
+            } else {
+                log.oldest()
+            };
         }
         let kept = total.min(self.limit.into()) as u32;
         for rank in 1..=kept {
-            new[1 + (kept - rank) as usize] = if rank <= log.len { log.newest(rank) } else { log.oldest() };
+            new[1 + (kept - rank) as usize] = if rank <= log.len {
+                log.newest(rank)
+            } else {
+                log.oldest()
+            };
         }
-        let beyond = if log.beyond == MANY { MANY.into() } else { total - u64::from(kept) };
+        let beyond = if log.beyond == MANY {
+            MANY.into()
+        } else {
+            total - u64::from(kept)
+        };
         self.write_full(new, kept, beyond);
     }
 
@@ -122,10 +163,16 @@ impl SlidingLog {
         let next = if kept == self.limit { 0 } else { kept };
         let beyond = u32::try_from(beyond).unwrap_or(MANY).min(MANY);
         let beyond = if kept == self.limit { beyond } else { 0 };
-        state[0] = Head { next, len: kept, beyond }.word();
+        state[0] = Head {
+            next,
+            len: kept,
+            beyond,
+        }
+        .word();
     }
 
-    /// Writes the head after entries were removed: entries beyond fill the gaps, with the time of the oldest entry.
+    /// Writes the head after entries were removed: entries beyond fill the gaps, with the time of
+    /// the oldest entry.
     fn write_refilled(&self, state: &mut [u64], mut head: Head, oldest: u64) {
         while head.beyond > 0 && head.len < self.limit {
             head.len += 1;
@@ -137,13 +184,19 @@ impl SlidingLog {
 
     /// The slot of the entry of this rank.
     const fn slot(&self, next: u32, rank: u32) -> usize {
-        (if next >= rank { next - rank } else { next + (self.limit - rank) }) as usize
+        (if next >= rank {
+            next - rank
+        } else {
+            next + (self.limit - rank)
+        }) as usize
     }
 
-    /// How many entries beyond still count at `now`, if `counting` entries do: they expire with the oldest entry.
+    /// How many entries beyond still count at `now`, if `counting` entries do: they expire with the
+    /// oldest entry.
     fn counting_beyond(&self, log: Log<'_>, counting: u32, now: u64) -> u32 {
-        let counts =
-            log.beyond > 0 && counting == log.len && now.saturating_sub(log.oldest()) < self.lifetime;
+        let counts = log.beyond > 0
+            && counting == log.len
+            && now.saturating_sub(log.oldest()) < self.lifetime;
         if counts { log.beyond } else { 0 }
     }
 
@@ -179,20 +232,38 @@ impl SlidingLog {
         let now = log.no_earlier_than_newest(now);
         let counting = self.counting(log, now);
         let beyond = self.counting_beyond(log, counting, now);
-        let left = if beyond == MANY { MANY } else { beyond.saturating_sub(count) };
+        let left = if beyond == MANY {
+            MANY
+        } else {
+            beyond.saturating_sub(count)
+        };
         let len = counting - count.saturating_sub(beyond).min(counting);
-        state[0] = Head { next: log.head.next, len, beyond: left }.word();
+        state[0] = Head {
+            next: log.head.next,
+            len,
+            beyond: left,
+        }
+        .word();
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
         // In practice, no other window ends one nanosecond after a microsecond.
         let closed = self.lifetime > 1 && self.lifetime % 1_000 == 1;
         let spec = AlgorithmSpec::of(&ENTRY).with("closed", closed.then_some(Value::Flag(true)));
-        (spec, Amount::Quota(Quota::of(self.limit.into(), self.lifetime - u64::from(closed))))
+        (
+            spec,
+            Amount::Quota(Quota::of(
+                self.limit.into(),
+                self.lifetime - u64::from(closed),
+            )),
+        )
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {
-        Parameters::SlidingLog { limit: self.limit as u64, lifetime: self.lifetime }
+        Parameters::SlidingLog {
+            limit: self.limit as u64,
+            lifetime: self.lifetime,
+        }
     }
 
     /// How long an entry counts.
@@ -213,7 +284,11 @@ impl Head {
     #[inline]
     const fn read(word: u64) -> Self {
         let beyond = (word >> 20 & 0xFFF | word >> 52 << 12) as u32;
-        Self { next: (word >> 32 & LOW_20) as u32, len: (word & LOW_20) as u32, beyond }
+        Self {
+            next: (word >> 32 & LOW_20) as u32,
+            len: (word & LOW_20) as u32,
+            beyond,
+        }
     }
 
     #[inline]
@@ -244,26 +319,42 @@ impl core::ops::Deref for Log<'_> {
 impl<'a> Log<'a> {
     #[inline]
     fn read(state: &'a [u64], limit: u32) -> Self {
-        Self { times: &state[1..=limit as usize], head: Head::read(state[0]), spare: state[1] }
+        Self {
+            times: &state[1..=limit as usize],
+            head: Head::read(state[0]),
+            spare: state[1],
+        }
     }
 
     /// The time of the entry of this rank; 1 is the newest. The rank is at most `len`.
     #[inline]
     fn newest(&self, rank: u32) -> u64 {
         let slots = self.times.len() as u32;
-        let at = if self.next >= rank { self.next - rank } else { self.next + (slots - rank) };
+        let at = if self.next >= rank {
+            self.next - rank
+        } else {
+            self.next + (slots - rank)
+        };
         self.times[at as usize]
     }
 
     /// The time of the oldest entry, which is also the time of the entries beyond.
     fn oldest(&self) -> u64 {
-        if self.len == 0 { self.spare } else { self.newest(self.len) }
+        if self.len == 0 {
+            self.spare
+        } else {
+            self.newest(self.len)
+        }
     }
 
     /// Time never runs backwards: a time before the newest entry counts as that entry's time.
     #[inline]
     fn no_earlier_than_newest(&self, now: Nanos) -> u64 {
-        if self.len == 0 { now.get() } else { now.get().max(self.newest(1)) }
+        if self.len == 0 {
+            now.get()
+        } else {
+            now.get().max(self.newest(1))
+        }
     }
 }
 
@@ -314,7 +405,11 @@ impl Algorithm for SlidingLog {
             }
         }
         let room = self.limit - self.counting(log, now) - cost;
-        let reset = if cost == 0 { self.reset(log, asked) } else { self.lifetime + (now - asked.get()) };
+        let reset = if cost == 0 {
+            self.reset(log, asked)
+        } else {
+            self.lifetime + (now - asked.get())
+        };
         Decision::allow(standing(room, reset))
     }
 
@@ -325,7 +420,11 @@ impl Algorithm for SlidingLog {
         }
         let (log, cost) = (Log::read(state, self.limit), few(cost));
         let now = log.no_earlier_than_newest(now);
-        let Head { mut next, len, mut beyond } = log.head;
+        let Head {
+            mut next,
+            len,
+            mut beyond,
+        } = log.head;
         if beyond > 0 {
             beyond = self.counting_beyond(log, self.counting(log, now), now);
         }
@@ -333,11 +432,17 @@ impl Algorithm for SlidingLog {
             state[1 + next as usize] = now;
             next = if next + 1 == self.limit { 0 } else { next + 1 };
         }
-        state[0] = Head { next, len: len.saturating_add(cost).min(self.limit), beyond }.word();
+        state[0] = Head {
+            next,
+            len: len.saturating_add(cost).min(self.limit),
+            beyond,
+        }
+        .word();
     }
 
-    /// The units that the ring has no room for count as taken at the oldest time that is kept, so a cost of 0 waits up to the
-    /// time between two admissions longer than it must. Every other cost is decided exactly.
+    /// The units that the ring has no room for count as taken at the oldest time that is kept, so a
+    /// cost of 0 waits up to the time between two admissions longer than it must. Every other cost
+    /// is decided exactly.
     fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
         if cost > 0 {
             let log = Log::read(state, self.limit);
@@ -345,13 +450,21 @@ impl Algorithm for SlidingLog {
             let counting = self.counting(log, time);
             let before = self.counting_beyond(log, counting, time);
             let total = (u64::from(counting) + u64::from(before)).saturating_add(cost);
-            let beyond = if before == MANY { MANY.into() } else { total.saturating_sub(self.limit.into()) };
+            let beyond = if before == MANY {
+                MANY.into()
+            } else {
+                total.saturating_sub(self.limit.into())
+            };
             self.record(state, now, cost);
             if self.limit == 0 {
                 state[1] = time;
             }
             let head = Head::read(state[0]);
-            state[0] = Head { beyond: u32::try_from(beyond).unwrap_or(MANY).min(MANY), ..head }.word();
+            state[0] = Head {
+                beyond: u32::try_from(beyond).unwrap_or(MANY).min(MANY),
+                ..head
+            }
+            .word();
         }
     }
 
@@ -364,16 +477,33 @@ impl Algorithm for SlidingLog {
         let taken = cost.min(counting);
         let (head, oldest) = (log.head, log.oldest());
         // Entries beyond were taken before all others, so they are returned last.
-        let left = if beyond == MANY { MANY } else { beyond - (cost - taken).min(beyond) };
+        let left = if beyond == MANY {
+            MANY
+        } else {
+            beyond - (cost - taken).min(beyond)
+        };
         if taken > 0 || left != head.beyond {
-            let next = if taken > 0 { self.slot(head.next, taken) as u32 } else { head.next };
-            self.write_refilled(state, Head { next, len: head.len - taken, beyond: left }, oldest);
+            let next = if taken > 0 {
+                self.slot(head.next, taken) as u32
+            } else {
+                head.next
+            };
+            self.write_refilled(
+                state,
+                Head {
+                    next,
+                    len: head.len - taken,
+                    beyond: left,
+                },
+                oldest,
+            );
         }
     }
 
     fn join(&self, state: &mut [u64], other: &[u64], _now: Nanos) {
-        // Rank by rank the newer of the two: then every window holds at least as many as in either. Both rings are
-        // walked from their newest entry back, so each rank is read before its slot is written.
+        // Rank by rank the newer of the two: then every window holds at least as many as in either.
+        // Both rings are walked from their newest entry back, so each rank is read before its slot
+        // is written.
         let theirs = Log::read(other, self.limit);
         let mine = Log::read(state, self.limit);
         let (next, my_len) = (mine.next, mine.len);
@@ -387,13 +517,30 @@ impl Algorithm for SlidingLog {
             state[1] = mine.spare.max(theirs.spare);
         }
         for rank in 1..=len {
-            let mine = if rank <= my_len { Log::read(state, self.limit).newest(rank) } else { 0 };
-            let their = if rank <= theirs.len { theirs.newest(rank) } else { 0 };
-            let at = if next >= rank { next - rank } else { next + (self.limit - rank) };
+            let mine = if rank <= my_len {
+                Log::read(state, self.limit).newest(rank)
+            } else {
+                0
+            };
+            let their = if rank <= theirs.len {
+                theirs.newest(rank)
+            } else {
+                0
+            };
+            let at = if next >= rank {
+                next - rank
+            } else {
+                next + (self.limit - rank)
+            };
             state[1 + at as usize] = mine.max(their);
         }
         // Where nothing is kept beyond a ring that is not full, as with none of the two before.
-        state[0] = Head { next, len, beyond: if len == self.limit { beyond } else { 0 } }.word();
+        state[0] = Head {
+            next,
+            len,
+            beyond: if len == self.limit { beyond } else { 0 },
+        }
+        .word();
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
@@ -407,7 +554,9 @@ impl Algorithm for SlidingLog {
         }
         let log = Log::read(state, self.limit);
         let times = (1..=log.len.min(self.limit)).map(|rank| log.newest(rank));
-        log.len <= self.limit && times.clone().all(|t| t <= Nanos::MAX.get()) && times.rev().is_sorted()
+        log.len <= self.limit
+            && times.clone().all(|t| t <= Nanos::MAX.get())
+            && times.rev().is_sorted()
     }
 
     fn used(&self, state: &[u64], now: Nanos) -> u64 {
@@ -423,7 +572,11 @@ impl Algorithm for SlidingLog {
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
         let used = self.used(state, now);
         let log = Log::read(state, self.limit);
-        let end = if used > 0 { log.newest(1) + self.lifetime } else { 0 };
+        let end = if used > 0 {
+            log.newest(1) + self.lifetime
+        } else {
+            0
+        };
         Debt::until(used, self.limit(), end, now)
     }
 

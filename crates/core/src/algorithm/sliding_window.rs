@@ -10,8 +10,8 @@
 //!   balanced      │   │ 3 │ 2 │ 1 │ now…│     k − 1 behind: between 1 − 1/k and 1 window
 //! ```
 //!
-//! Weighting or dropping the oldest slot would break the bound: a client that knows the slots could use the whole limit at
-//! the end of one slot and again right after that slot was dropped.
+//! Weighting or dropping the oldest slot would break the bound: a client that knows the slots could
+//! use the whole limit at the end of one slot and again right after that slot was dropped.
 
 use super::{Algorithm, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
@@ -36,16 +36,23 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
         if let Some(slots) = spec.count("slots") {
             window = window.slots(u32::try_from(slots).unwrap_or(u32::MAX))?;
         }
-        Ok(if spec.has_word("mode", "balanced") { window.balanced() } else { window }.into())
+        Ok(if spec.has_word("mode", "balanced") {
+            window.balanced()
+        } else {
+            window
+        }
+        .into())
     },
 };
 
 /// At most `limit` over the slots of a window.
 ///
-/// Bound, strict (the default): `limit` in any window. It denies some requests that an exact log would admit, because a
-/// request counts for up to a slot longer than the window. If demand always exceeds the limit, as with a queue of waiters,
-/// it therefore admits `limit × k / (k + 1)` in a window: 909 of 1,000 with ten slots, 990 with a hundred. Balanced: `limit`
-/// in any `window × (1 − 1/k)`, up to `2 × limit` in a window. A slot is `window / k`, rounded up to a nanosecond.
+/// Bound, strict (the default): `limit` in any window. It denies some requests that an exact log
+/// would admit, because a request counts for up to a slot longer than the window. If demand always
+/// exceeds the limit, as with a queue of waiters, it therefore admits `limit × k / (k + 1)` in a
+/// window: 909 of 1,000 with ten slots, 990 with a hundred. Balanced: `limit` in any
+/// `window × (1 − 1/k)`, up to `2 × limit` in a window. A slot is `window / k`, rounded up to a
+/// nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingWindow {
     limit: u64,
@@ -67,10 +74,12 @@ impl SlidingWindow {
         Self::with(quota.limit(), quota.window_nanos(), DEFAULT_SLOTS, true)
     }
 
-    /// Divides the window into `slots` instead. More slots are closer to an exact log and take up to 4 bytes each (8 for a limit above 4,294,967,295).
+    /// Divides the window into `slots` instead. More slots are closer to an exact log and take up
+    /// to 4 bytes each (8 for a limit above 4,294,967,295).
     ///
     /// # Errors
-    /// [`PolicyError::Slots`] if the number is 0, above 3,600, or above the number of nanoseconds in the window.
+    /// [`PolicyError::Slots`] if the number is 0, above 3,600, or above the number of nanoseconds
+    /// in the window.
     pub const fn slots(self, slots: u32) -> Result<Self, PolicyError> {
         if slots == 0 || slots > MAX_SLOTS || slots as u64 > self.window {
             return Err(PolicyError::Slots);
@@ -93,7 +102,15 @@ impl SlidingWindow {
             _ => 6,
         };
         let limit_in_word = if lane_bits < 6 { limit } else { 0 };
-        Self { limit, window, slots, slot: window.div_ceil(slots as u64), span, lane_bits, limit_in_word }
+        Self {
+            limit,
+            window,
+            slots,
+            slot: window.div_ceil(slots as u64),
+            span,
+            lane_bits,
+            limit_in_word,
+        }
     }
 
     pub(crate) const fn same_slots(&self, other: &Self) -> bool {
@@ -104,17 +121,23 @@ impl SlidingWindow {
         self.span > self.slots as usize
     }
 
-    /// The rest of the slot that contains `now`: units taken now count in that slot alone. Zero if `now` is before the state's
-    /// newest slot, because the units count in the newest.
+    /// The rest of the slot that contains `now`: units taken now count in that slot alone. Zero if
+    /// `now` is before the state's newest slot, because the units count in the newest.
     pub(crate) fn slot_left(&self, state: &[u64], now: Nanos) -> u64 {
-        if now.get() < state[0] { 0 } else { self.slot - now.get() % self.slot }
+        if now.get() < state[0] {
+            0
+        } else {
+            self.slot - now.get() % self.slot
+        }
     }
 
     /// Returns units that were taken at `taken` to the slot in which they were counted.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
         self.turn(state, now);
         let behind = state[0].saturating_sub(taken.get()).div_ceil(self.slot);
-        let Some(at) = usize::try_from(behind).ok().filter(|&at| at < self.span) else { return };
+        let Some(at) = usize::try_from(behind).ok().filter(|&at| at < self.span) else {
+            return;
+        };
         let gone = self.take_back(state, at, cost);
         self.set_sum(state, self.stored_sum(state).saturating_sub(gone));
     }
@@ -123,7 +146,10 @@ impl SlidingWindow {
     #[inline]
     const fn lane(&self, at: usize) -> (usize, usize) {
         let lanes_of_word = 6 - self.lane_bits;
-        (1 + (at >> lanes_of_word), (at & ((1 << lanes_of_word) - 1)) << self.lane_bits)
+        (
+            1 + (at >> lanes_of_word),
+            (at & ((1 << lanes_of_word) - 1)) << self.lane_bits,
+        )
     }
 
     #[inline]
@@ -175,11 +201,16 @@ impl SlidingWindow {
     /// Writes the sum. It is counted again if the stored one may stand for more.
     fn set_sum(&self, state: &mut [u64], sum: u64) {
         let full = self.is_full(self.stored_sum(state));
-        let sum = if full { self.total(state, self.span) } else { sum };
+        let sum = if full {
+            self.total(state, self.span)
+        } else {
+            sum
+        };
         self.set(state, 0, sum.min(self.most()));
     }
 
-    /// Removes up to `cost` from a slot's count and returns how much. A full count stays, because its true value is unknown.
+    /// Removes up to `cost` from a slot's count and returns how much. A full count stays, because
+    /// its true value is unknown.
     fn take_back(&self, state: &mut [u64], at: usize, cost: u64) -> u64 {
         let here = self.count(state, at);
         let gone = here.min(cost);
@@ -195,16 +226,25 @@ impl SlidingWindow {
         (0..slots).fold(0, |sum: u64, at| sum.saturating_add(self.count(state, at)))
     }
 
-    /// Carries the slots over from `old`, a state of `from` with the same slots, to `new`, a fresh state: all units used,
-    /// including those above the limit, as far as a count has bits. A count with too few bits is full and stands for any number.
+    /// Carries the slots over from `old`, a state of `from` with the same slots, to `new`, a fresh
+    /// state: all units used, including those above the limit, as far as a count has bits. A count
+    /// with too few bits is full and stands for any number.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64]) {
         new[0] = old[0];
         for at in 0..self.span {
             let count = from.count(old, at);
-            // The true number is unknown, so the count stays full until its slot leaves, whichever limits come next.
-            let most = if from.is_full(count) { self.most() } else { count };
-            let room =
-                if self.limit == self.most() { self.most() - self.total(new, at) } else { self.most() };
+            // The true number is unknown, so the count stays full until its slot leaves, whichever
+            // limits come next.
+            let most = if from.is_full(count) {
+                self.most()
+            } else {
+                count
+            };
+            let room = if self.limit == self.most() {
+                self.most() - self.total(new, at)
+            } else {
+                self.most()
+            };
             self.set_count(new, at, most.min(room));
         }
         self.set(new, 0, self.total(new, self.span).min(self.most()));
@@ -222,10 +262,15 @@ impl SlidingWindow {
     pub(crate) fn at_most(&self, state: &[u64], now: Nanos) -> u64 {
         let counting = self.span - self.turned(state, now);
         let full = (0..counting).any(|at| self.is_full(self.count(state, at)));
-        if full { u64::MAX } else { self.used(state, now) }
+        if full {
+            u64::MAX
+        } else {
+            self.used(state, now)
+        }
     }
 
-    /// How many slots have begun since the state was written; the full span means that nothing counts.
+    /// How many slots have begun since the state was written; the full span means that nothing
+    /// counts.
     #[inline]
     fn turned(&self, state: &[u64], now: Nanos) -> usize {
         let since = now.get().saturating_sub(state[0]);
@@ -243,11 +288,14 @@ impl SlidingWindow {
         if self.is_full(stored) {
             return self.total(state, self.span - turned).min(self.most());
         }
-        let gone: u64 = (self.span - turned..self.span).map(|at| self.count(state, at)).sum();
+        let gone: u64 = (self.span - turned..self.span)
+            .map(|at| self.count(state, at))
+            .sum();
         stored - gone
     }
 
-    /// The time from `now` until the slot that is `at` slots older than the newest (as written) no longer counts.
+    /// The time from `now` until the slot that is `at` slots older than the newest (as written) no
+    /// longer counts.
     #[inline]
     fn leaves_in(&self, state: &[u64], now: Nanos, at: usize) -> u64 {
         (state[0] + (self.span - at) as u64 * self.slot).saturating_sub(now.get())
@@ -256,7 +304,11 @@ impl SlidingWindow {
     /// The time until the sum is at most `goal`: the slots leave one by one, oldest first.
     fn wait_for(&self, state: &[u64], now: Nanos, goal: u64) -> u64 {
         let stored = self.stored_sum(state);
-        let mut sum = if self.is_full(stored) { self.total(state, self.span) } else { stored };
+        let mut sum = if self.is_full(stored) {
+            self.total(state, self.span)
+        } else {
+            stored
+        };
         for at in (0..self.span).rev() {
             if sum <= goal {
                 // Slot `at + 1` was the last that had to leave.
@@ -296,8 +348,8 @@ impl SlidingWindow {
         state[0] += turned as u64 * self.slot;
     }
 
-    /// Adds to the newest slot and drops the oldest units beyond the limit: only the newest `limit` units determine when a
-    /// cost fits.
+    /// Adds to the newest slot and drops the oldest units beyond the limit: only the newest `limit`
+    /// units determine when a cost fits.
     #[inline]
     fn add(&self, state: &mut [u64], cost: u64) {
         let sum = self.stored_sum(state);
@@ -314,16 +366,25 @@ impl SlidingWindow {
         self.set_count(state, 0, newest.min(self.most()));
     }
 
-    /// Takes a cost that fits while the newest slot lasts: what [`decide`](Algorithm::decide) mostly does, in a few
-    /// instructions. Only two counts change, the sum and that of the newest slot, and both are in one word. `None` says
-    /// nothing, and leaves the state as it was.
+    /// Takes a cost that fits while the newest slot lasts: what [`decide`](Algorithm::decide)
+    /// mostly does, in a few instructions. Only two counts change, the sum and that of the newest
+    /// slot, and both are in one word. `None` says nothing, and leaves the state as it was.
     #[inline]
-    pub(crate) fn take_in_slot(&self, state: &mut [u64], now: Nanos, cost: u64) -> Option<Decision> {
-        let [start, counts, ..] = state else { return None };
+    pub(crate) fn take_in_slot(
+        &self,
+        state: &mut [u64],
+        now: Nanos,
+        cost: u64,
+    ) -> Option<Decision> {
+        let [start, counts, ..] = state else {
+            return None;
+        };
         let limit = self.limit_in_word;
-        // Signed: a cost beyond 63 bits is below zero, and so is the room of a sum that is above the limit.
+        // Signed: a cost beyond 63 bits is below zero, and so is the room of a sum that is above
+        // the limit.
         let room = limit.cast_signed() - (*counts & self.mask()).cast_signed();
-        // A full sum is above the limit. Below it the sum is that of the slots, so no count outgrows its bits.
+        // A full sum is above the limit. Below it the sum is that of the slots, so no count
+        // outgrows its bits.
         if cost.cast_signed() <= 0
             || cost.cast_signed() > room
             || now.get().saturating_sub(*start) >= self.slot
@@ -342,14 +403,32 @@ impl SlidingWindow {
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
         let spec = AlgorithmSpec::of(&ENTRY)
-            .with("slots", (self.slots != DEFAULT_SLOTS).then_some(Value::Count(self.slots.into())))
-            .with("mode", (!self.is_strict()).then_some(Value::Word("balanced")));
+            .with(
+                "slots",
+                (self.slots != DEFAULT_SLOTS).then_some(Value::Count(self.slots.into())),
+            )
+            .with(
+                "mode",
+                (!self.is_strict()).then_some(Value::Word("balanced")),
+            );
         (spec, Amount::Quota(Quota::of(self.limit, self.window)))
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {
-        let Self { limit, window, slots, slot, .. } = *self;
-        Parameters::SlidingWindow { limit, window, slots, slot, span: self.span as u32 }
+        let Self {
+            limit,
+            window,
+            slots,
+            slot,
+            ..
+        } = *self;
+        Parameters::SlidingWindow {
+            limit,
+            window,
+            slots,
+            slot,
+            span: self.span as u32,
+        }
     }
 }
 
@@ -367,9 +446,18 @@ impl Algorithm for SlidingWindow {
     #[inline]
     fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let turned = self.turned(state, now);
-        let sum = if turned == 0 { self.stored_sum(state) } else { self.sum(state, turned) };
+        let sum = if turned == 0 {
+            self.stored_sum(state)
+        } else {
+            self.sum(state, turned)
+        };
         let room = self.limit.saturating_sub(sum);
-        let standing = |room: u64, reset_after| Standing { limit: self.limit, room, unit: 1, reset_after };
+        let standing = |room: u64, reset_after| Standing {
+            limit: self.limit,
+            room,
+            unit: 1,
+            reset_after,
+        };
         if cost > self.limit {
             return never_fits(self.limit, room, self.reset(state, now));
         }
@@ -403,7 +491,8 @@ impl Algorithm for SlidingWindow {
         if let Some(admitted) = self.take_in_slot(state, now, cost) {
             return admitted;
         }
-        // A denial changes nothing: if the clock goes back, the units that had left by then count again.
+        // A denial changes nothing: if the clock goes back, the units that had left by then count
+        // again.
         let decision = self.peek(state, now, cost);
         if cost > 0 && decision.is_allowed() {
             self.record(state, now, cost);
@@ -417,7 +506,11 @@ impl Algorithm for SlidingWindow {
         }
         self.turn(state, now);
         // The highest limit cannot be exceeded.
-        let most = if self.limit == self.most() { self.most() - self.stored_sum(state) } else { self.most() };
+        let most = if self.limit == self.most() {
+            self.most() - self.stored_sum(state)
+        } else {
+            self.most()
+        };
         let newest = self.count(state, 0) + cost.min(most);
         self.set_count(state, 0, newest.min(self.most()));
         self.set(state, 0, self.total(state, self.span).min(self.most()));
@@ -439,12 +532,23 @@ impl Algorithm for SlidingWindow {
         let behind = usize::try_from(state[0].saturating_sub(other[0]).div_ceil(self.slot))
             .map_or(self.span, |behind| behind.min(self.span));
         // Newest first: only the newest `limit` units determine when a cost fits.
-        let bound = self.limit.max(self.stored_sum(state)).max(self.stored_sum(other));
+        let bound = self
+            .limit
+            .max(self.stored_sum(state))
+            .max(self.stored_sum(other));
         let mut sum = 0_u64;
         for at in 0..self.span {
-            let theirs = if at >= behind { self.count(other, at - behind) } else { 0 };
+            let theirs = if at >= behind {
+                self.count(other, at - behind)
+            } else {
+                0
+            };
             let most = self.count(state, at).max(theirs);
-            let most = if self.is_full(bound) { most } else { most.min(bound - sum) };
+            let most = if self.is_full(bound) {
+                most
+            } else {
+                most.min(bound - sum)
+            };
             self.set_count(state, at, most);
             sum = sum.saturating_add(most);
         }

@@ -9,7 +9,8 @@ use super::{
 };
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{
-    Debt, Decision, MAX_LIMIT, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota, QuotaError, Share, Standing,
+    Debt, Decision, MAX_LIMIT, MAX_WINDOW, Nanos, Parameters, PolicyError, Quota, QuotaError,
+    Share, Standing,
 };
 
 /// The registry entry.
@@ -20,19 +21,24 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     limits_rate: true,
     build: |spec, amount| {
         let bucket = TokenBucket::new(amount.quota()?);
-        Ok(spec.count("burst").map_or(Ok(bucket), |burst| bucket.burst(burst))?.into())
+        Ok(spec
+            .count("burst")
+            .map_or(Ok(bucket), |burst| bucket.burst(burst))?
+            .into())
     },
 };
 
-/// A bucket of `burst` tokens (default: the limit) that refills evenly, one token per `window / limit`.
+/// A bucket of `burst` tokens (default: the limit) that refills evenly, one token per
+/// `window / limit`.
 ///
-/// Bound: `burst + limit` in any window. State: one word, or two if `window / limit` is not a whole number of
-/// nanoseconds; both are exact.
+/// Bound: `burst + limit` in any window. State: one word, or two if `window / limit` is not a whole
+/// number of nanoseconds; both are exact.
 ///
-/// After the limit is lowered, a bucket may owe more than its capacity. Up to twice the capacity is recorded exactly, so
-/// that raising the limit again changes nothing. A bucket that would owe more is *shut* instead: it admits nothing for the time
-/// that it takes to fill once, also if the limit changes in that time, and then counts as just used up. The
-/// lowest byte of the state distinguishes the two cases, so a time is up to 256 ns later than it would be. The byte has no
+/// After the limit is lowered, a bucket may owe more than its capacity. Up to twice the capacity is
+/// recorded exactly, so that raising the limit again changes nothing. A bucket that would owe more
+/// is *shut* instead: it admits nothing for the time that it takes to fill once, also if the limit
+/// changes in that time, and then counts as just used up. The lowest byte of the state
+/// distinguishes the two cases, so a time is up to 256 ns later than it would be. The byte has no
 /// meaning while the bucket owes no more than its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
@@ -51,13 +57,15 @@ impl TokenBucket {
     /// Never: a quota's window is at most 366 days, and a bucket may take 73 years to fill.
     #[must_use]
     pub fn new(quota: Quota) -> Self {
-        Self::with(Gcra::new(quota), quota.limit()).expect("a window of at most 366 days fills in 366 days")
+        Self::with(Gcra::new(quota), quota.limit())
+            .expect("a window of at most 366 days fills in 366 days")
     }
 
     /// The same rate with a bucket of `burst` tokens. A burst of 0 denies everything.
     ///
     /// # Errors
-    /// [`PolicyError::BurstTooLong`] if an empty bucket would take more than 73 years to fill, or if the burst is above [`MAX_LIMIT`].
+    /// [`PolicyError::BurstTooLong`] if an empty bucket would take more than 73 years to fill, or
+    /// if the burst is above [`MAX_LIMIT`].
     pub fn burst(self, burst: u64) -> Result<Self, PolicyError> {
         let denies_all = self.burst == 0;
         Self::with(self.gcra, if denies_all { 0 } else { burst })
@@ -68,7 +76,13 @@ impl TokenBucket {
     /// # Errors
     /// The same as [`burst`](Self::burst).
     pub fn from_interval(interval: Nanos, burst: u64) -> Result<Self, PolicyError> {
-        Self::with(Gcra { step: interval.get().max(1), parts: 1 }, burst)
+        Self::with(
+            Gcra {
+                step: interval.get().max(1),
+                parts: 1,
+            },
+            burst,
+        )
     }
 
     fn with(gcra: Gcra, burst: u64) -> Result<Self, PolicyError> {
@@ -76,11 +90,17 @@ impl TokenBucket {
             return Err(PolicyError::Quota(QuotaError::LimitTooHigh));
         }
         let capacity_nanos = gcra.span(burst).ok_or(PolicyError::BurstTooLong)?;
-        Ok(Self { gcra, burst, capacity: gcra.ticks(burst), capacity_nanos })
+        Ok(Self {
+            gcra,
+            burst,
+            capacity: gcra.ticks(burst),
+            capacity_nanos,
+        })
     }
 
-    /// The same rate with a smaller capacity: what refills in `slack` is kept back. Units may then be used up to the
-    /// returned span after they were taken. `None` if the bucket is too small to keep anything back.
+    /// The same rate with a smaller capacity: what refills in `slack` is kept back. Units may then
+    /// be used up to the returned span after they were taken. `None` if the bucket is too small to
+    /// keep anything back.
     ///
     /// At most a sixteenth of the bucket is kept back.
     pub(crate) fn kept_back(&self, slack: u64) -> Option<(Self, u64)> {
@@ -91,10 +111,14 @@ impl TokenBucket {
         (units > 0).then_some((less, span as u64))
     }
 
-    /// How long a shut bucket stays shut, in nanoseconds: as long as an empty bucket takes to fill, or the window if the limit
-    /// is 0.
+    /// How long a shut bucket stays shut, in nanoseconds: as long as an empty bucket takes to fill,
+    /// or the window if the limit is 0.
     const fn filling(&self) -> u64 {
-        if self.burst == 0 { self.gcra.step } else { self.capacity_nanos }
+        if self.burst == 0 {
+            self.gcra.step
+        } else {
+            self.capacity_nanos
+        }
     }
 
     /// Whether the state owes more than can be recorded.
@@ -114,14 +138,17 @@ impl TokenBucket {
         }
     }
 
-    /// Shuts the bucket: it admits nothing for `span` nanoseconds from now, and then counts as just used up.
+    /// Shuts the bucket: it admits nothing for `span` nanoseconds from now, and then counts as just
+    /// used up.
     fn shut(&self, state: &mut [u64], now: Nanos, span: u64) {
         let debt = (self.capacity_nanos + span.min(self.filling())).min(MAX_OWED);
-        self.gcra.set_debt(state, now, u128::from(debt) * u128::from(self.gcra.parts));
+        self.gcra
+            .set_debt(state, now, u128::from(debt) * u128::from(self.gcra.parts));
         self.mark(state, now, true);
     }
 
-    /// Carries the debt over from `old`, a state of `from`, to `new`, a fresh state: the same number of units, at the new rate.
+    /// Carries the debt over from `old`, a state of `from`, to `new`, a fresh state: the same
+    /// number of units, at the new rate.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         let debt = from.gcra.debt(old, now);
         if from.is_shut(old, now) {
@@ -129,7 +156,8 @@ impl TokenBucket {
         }
         let step = u128::from(from.gcra.step);
         let part = ((debt % step) * u128::from(self.gcra.step)).div_ceil(step);
-        // Only charges make a bucket owe more than twice its capacity. They are carried over in full.
+        // Only charges make a bucket owe more than twice its capacity. They are carried over in
+        // full.
         let is_charged = debt > 2 * from.capacity;
         self.owe(new, now, debt / step, part, is_charged);
     }
@@ -140,7 +168,9 @@ impl TokenBucket {
     }
 
     fn owe(&self, new: &mut [u64], now: Nanos, units: u128, part: u128, in_full: bool) {
-        let debt = units.saturating_mul(u128::from(self.gcra.step)).saturating_add(part);
+        let debt = units
+            .saturating_mul(u128::from(self.gcra.step))
+            .saturating_add(part);
         let longest = self.gcra.longest_debt();
         if in_full || debt <= longest.min(2 * self.capacity) {
             self.gcra.set_debt(new, now, debt.min(longest));
@@ -152,11 +182,15 @@ impl TokenBucket {
 
     /// An upper bound on the units in use: unbounded if the bucket is shut.
     pub(crate) fn at_most(&self, state: &[u64], now: Nanos) -> u64 {
-        if self.is_shut(state, now) { u64::MAX } else { self.used(state, now) }
+        if self.is_shut(state, now) {
+            u64::MAX
+        } else {
+            self.used(state, now)
+        }
     }
 
-    /// Returns units that were taken at `taken`, less what has been refilled since: a full bucket may have overflowed since, and
-    /// the overflow is lost.
+    /// Returns units that were taken at `taken`, less what has been refilled since: a full bucket
+    /// may have overflowed since, and the overflow is lost.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
         let refilled = u128::from(now.saturating_since(taken).get()) * u128::from(self.gcra.parts);
         let debt = self.gcra.debt(state, now);
@@ -167,10 +201,11 @@ impl TokenBucket {
         }
     }
 
-    /// The decision if the interval is a whole number and `cost` is at most the burst, and the TAT after it.
+    /// The decision if the interval is a whole number and `cost` is at most the burst, and the TAT
+    /// after it.
     ///
-    /// It does not branch on the outcome, which is often unpredictable and depends on a state that may still be on its
-    /// way from memory (see the table's search for a tag).
+    /// It does not branch on the outcome, which is often unpredictable and depends on a state that
+    /// may still be on its way from memory (see the table's search for a tag).
     #[inline]
     fn decide_whole(&self, tat: u64, now: u64, cost: u64) -> (u64, Decision) {
         // No overflow: at most 2⁶² + 2⁶¹ + 2⁶¹.
@@ -182,14 +217,22 @@ impl TokenBucket {
         let wait = after.saturating_sub(self.capacity_nanos);
         let decision = Decision::allow_if(
             allowed,
-            Standing { limit: self.burst, room, unit: self.gcra.step, reset_after: reset },
+            Standing {
+                limit: self.burst,
+                room,
+                unit: self.gcra.step,
+                reset_after: reset,
+            },
             wait,
         );
-        (select_unpredictable(allowed && cost > 0, now + after, tat), decision)
+        (
+            select_unpredictable(allowed && cost > 0, now + after, tat),
+            decision,
+        )
     }
 
-    /// The decision if the interval is a fraction, or `cost` above the burst. A separate function, because its registers would
-    /// slow the common case down.
+    /// The decision if the interval is a fraction, or `cost` above the burst. A separate function,
+    /// because its registers would slow the common case down.
     #[inline(never)]
     fn decide_parts(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
         let decision = self.peek(state, now, cost);
@@ -215,26 +258,43 @@ impl TokenBucket {
         let room = units(self.capacity.saturating_sub(debt));
         let wait = self.gcra.to_nanos(after - self.capacity);
         Decision::deny(
-            Standing { limit: self.burst, room, unit: 1, reset_after: self.gcra.to_nanos(debt) },
+            Standing {
+                limit: self.burst,
+                room,
+                unit: 1,
+                reset_after: self.gcra.to_nanos(debt),
+            },
             wait,
         )
     }
 
-    /// Only the rate is kept, not the original quota. The written window is the time in which the bucket fills, if that is
-    /// a whole number of nanoseconds, and otherwise the shortest window that gives the rate.
+    /// Only the rate is kept, not the original quota. The written window is the time in which the
+    /// bucket fills, if that is a whole number of nanoseconds, and otherwise the shortest window
+    /// that gives the rate.
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
         let spec = AlgorithmSpec::of(&ENTRY);
         let parts = u128::from(self.gcra.parts);
         let longest = MAX_WINDOW.as_nanos();
-        if self.burst > 0 && self.capacity.is_multiple_of(parts) && self.capacity / parts <= longest {
-            return (spec, Amount::Quota(Quota::of(self.burst, (self.capacity / parts) as u64)));
+        if self.burst > 0 && self.capacity.is_multiple_of(parts) && self.capacity / parts <= longest
+        {
+            return (
+                spec,
+                Amount::Quota(Quota::of(self.burst, (self.capacity / parts) as u64)),
+            );
         }
         let quota = Quota::of(self.gcra.parts, self.gcra.step);
-        (spec.with("burst", Some(Value::Count(self.burst))), Amount::Quota(quota))
+        (
+            spec.with("burst", Some(Value::Count(self.burst))),
+            Amount::Quota(quota),
+        )
     }
 
     pub(crate) const fn parameters(&self) -> Parameters {
-        Parameters::TokenBucket { burst: self.burst, step: self.gcra.step, parts: self.gcra.parts }
+        Parameters::TokenBucket {
+            burst: self.burst,
+            step: self.gcra.step,
+            parts: self.gcra.parts,
+        }
     }
 }
 
@@ -253,14 +313,23 @@ impl TokenBucket {
         if self.gcra.parts != 1 {
             return PlainBucket::NONE;
         }
-        PlainBucket { burst: self.burst, step: self.gcra.step, capacity: self.capacity_nanos }
+        PlainBucket {
+            burst: self.burst,
+            step: self.gcra.step,
+            capacity: self.capacity_nanos,
+        }
     }
 }
 
 impl PlainBucket {
-    pub const NONE: Self = Self { burst: 0, step: 0, capacity: 0 };
+    pub const NONE: Self = Self {
+        burst: 0,
+        step: 0,
+        capacity: 0,
+    };
 
-    /// Whether [`step`](Self::step) can decide on this cost: the bucket can hold it, and it is not a peek.
+    /// Whether [`step`](Self::step) can decide on this cost: the bucket can hold it, and it is not
+    /// a peek.
     #[inline]
     pub const fn takes(self, cost: u64) -> bool {
         cost > 0 && cost <= self.burst
@@ -268,8 +337,8 @@ impl PlainBucket {
 
     /// The TAT after the cost and its distance from now, or the denial.
     ///
-    /// Unlike `decide_whole` it branches: one limiter usually answers as it did the last time, and the next thread need not
-    /// wait for what is predicted correctly.
+    /// Unlike `decide_whole` it branches: one limiter usually answers as it did the last time, and
+    /// the next thread need not wait for what is predicted correctly.
     #[inline]
     pub fn step(self, tat: u64, now: Nanos, cost: u64) -> Result<(u64, u64), Decision> {
         let next = tat.max(now.get()) + cost * self.step;
@@ -280,7 +349,12 @@ impl PlainBucket {
         let debt = tat.saturating_sub(now.get());
         let room = self.capacity.saturating_sub(debt);
         Err(Decision::deny(
-            Standing { limit: self.burst, room, unit: self.step, reset_after: debt },
+            Standing {
+                limit: self.burst,
+                room,
+                unit: self.step,
+                reset_after: debt,
+            },
             after - self.capacity,
         ))
     }
@@ -375,8 +449,11 @@ impl Algorithm for TokenBucket {
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
         let mut debt = Debt::until(self.used(state, now), self.burst, self.gcra.end(state), now)?;
         // A record has the end only roughly, so the share says whether the bucket is shut.
-        debt.share =
-            if self.is_shut(state, now) { Share::UNBOUNDED } else { debt.share.min(Share::MOST_KNOWN) };
+        debt.share = if self.is_shut(state, now) {
+            Share::UNBOUNDED
+        } else {
+            debt.share.min(Share::MOST_KNOWN)
+        };
         Some(debt)
     }
 
@@ -385,7 +462,8 @@ impl Algorithm for TokenBucket {
         if debt.share == Share::UNBOUNDED {
             state[0] |= SHUT;
         } else if state[0] & SHUT == SHUT && debt.share > Share::EXHAUSTED {
-            // Not shut. The largest fraction of a nanosecond below the end is at least what the bucket owed.
+            // Not shut. The largest fraction of a nanosecond below the end is at least what the
+            // bucket owed.
             state[0] -= 1;
             if self.gcra.parts > 1 {
                 state[1] = self.gcra.parts - 1;

@@ -2,10 +2,11 @@
 
 use crate::sync::{spin_loop, yield_now};
 
-/// Spins for exponentially longer, then yields the thread: the holder of the cell may have lost its core.
+/// Spins for exponentially longer, then yields the thread: the holder of the cell may have lost its
+/// core.
 ///
-/// A longer pause also makes a contended cell faster: the other core makes many decisions in the meantime, with the line in its own
-/// cache.
+/// A longer pause also makes a contended cell faster: the other core makes many decisions in the
+/// meantime, with the line in its own cache.
 #[derive(Debug, Default)]
 pub struct Backoff {
     round: u32,

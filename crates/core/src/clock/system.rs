@@ -15,10 +15,11 @@ use crate::{Clock, Nanos};
 
 /// Nanoseconds since the Unix epoch: set once from the system's time and monotonic from then on.
 ///
-/// Later steps of the system's time do not affect it. Starting from the epoch makes states comparable across a
-/// restart, and aligns fixed windows to wall-clock minutes and hours. The clock reads the processor's time stamp
-/// counter if that is steady (through `quanta`), and the system's monotonic clock otherwise. It is cheap to clone; the
-/// first one in a process may take up to a fifth of a second to calibrate.
+/// Later steps of the system's time do not affect it. Starting from the epoch makes states
+/// comparable across a restart, and aligns fixed windows to wall-clock minutes and hours. The clock
+/// reads the processor's time stamp counter if that is steady (through `quanta`), and the system's
+/// monotonic clock otherwise. It is cheap to clone; the first one in a process may take up to a
+/// fifth of a second to calibrate.
 #[derive(Clone, Debug)]
 pub struct SystemClock {
     source: quanta::Clock,
@@ -26,7 +27,8 @@ pub struct SystemClock {
     anchor: u64,
     /// The epoch time of the anchor.
     epoch: u64,
-    /// The length of a tick of the source in nanoseconds, in units of 2⁻⁶⁴; 0 if a tick is a whole nanosecond or more.
+    /// The length of a tick of the source in nanoseconds, in units of 2⁻⁶⁴; 0 if a tick is a whole
+    /// nanosecond or more.
     per_tick: u64,
 }
 
@@ -37,17 +39,26 @@ impl SystemClock {
         Self::not_before(Nanos::ZERO)
     }
 
-    /// A clock set to the system's time, or to `floor` if that is later, so that time does not run backwards across a restart.
+    /// A clock set to the system's time, or to `floor` if that is later, so that time does not run
+    /// backwards across a restart.
     #[must_use]
     pub fn not_before(floor: Nanos) -> Self {
         let source = quanta::Clock::new();
-        let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let epoch = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
         let anchor = source.raw();
-        // The source's own conversion checks again which kind of source it is, and shifts by a variable: a multiplication
-        // takes a third of its instructions. The error is below a nanosecond in a century.
+        // The source's own conversion checks again which kind of source it is, and shifts by a
+        // variable: a multiplication takes a third of its instructions. The error is below a
+        // nanosecond in a century.
         let probe = source.delta_as_nanos(0, 1 << 62);
         let per_tick = if probe < 1 << 62 { probe << 2 } else { 0 };
-        Self { source, anchor, epoch: Nanos::from(epoch).max(floor).get(), per_tick }
+        Self {
+            source,
+            anchor,
+            epoch: Nanos::from(epoch).max(floor).get(),
+            per_tick,
+        }
     }
 }
 
@@ -71,10 +82,12 @@ impl Clock for SystemClock {
     }
 }
 
-/// The time of another clock, read at an interval by a dedicated thread. Reading this clock is one atomic load.
+/// The time of another clock, read at an interval by a dedicated thread. Reading this clock is one
+/// atomic load.
 ///
-/// The time is up to one interval old (older if the machine is too busy to run the thread). A decision made with an old
-/// time admits no more than the bound, but may deny for up to an interval longer. The thread ends when the clock is dropped.
+/// The time is up to one interval old (older if the machine is too busy to run the thread). A
+/// decision made with an old time admits no more than the bound, but may deny for up to an interval
+/// longer. The thread ends when the clock is dropped.
 #[derive(Debug)]
 pub struct CoarseClock {
     now: Arc<AtomicU64>,
@@ -100,14 +113,20 @@ impl CoarseClock {
         let interval = interval.max(Duration::from_micros(10));
         let (stop, stopped) = mpsc::channel::<()>();
         let written = Arc::clone(&now);
-        let thread = std::thread::Builder::new().name("tidegate-clock".into()).spawn(move || {
-            // The timeout is the tick; the channel closes when the clock is dropped.
-            while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
-                // Relaxed: the time carries no other data.
-                written.store(source.now().get(), Ordering::Relaxed);
-            }
-        })?;
-        Ok(Self { now, stop: Some(stop), thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name("tidegate-clock".into())
+            .spawn(move || {
+                // The timeout is the tick; the channel closes when the clock is dropped.
+                while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                    // Relaxed: the time carries no other data.
+                    written.store(source.now().get(), Ordering::Relaxed);
+                }
+            })?;
+        Ok(Self {
+            now,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 }
 

@@ -15,21 +15,24 @@ use std::{
 use super::SystemClock;
 use crate::{Clock, ManualClock, Nanos};
 
-/// A clock whose time an async task can await, on any runtime. A clone is a handle to the same clock.
+/// A clock whose time an async task can await, on any runtime. A clone is a handle to the same
+/// clock.
 ///
-/// [`ManualClock`] does not implement it, because nothing wakes its sleepers: use [`ManualTimer`] instead.
+/// [`ManualClock`] does not implement it, because nothing wakes its sleepers: use [`ManualTimer`]
+/// instead.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be waited for",
     label = "this clock is not a `Timer`",
     note = "in tests, wait with a `ManualTimer` instead of a `ManualClock`"
 )]
 pub trait Timer: Clock + Clone + 'static {
-    /// Completes when the clock has reached `at`. A limiter calls this, and polls the future, on any thread that uses it.
+    /// Completes when the clock has reached `at`. A limiter calls this, and polls the future, on
+    /// any thread that uses it.
     fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<Self>;
 }
 
-/// Polls a future to its end, and blocks the thread while it waits: for threads without an async runtime. It must not be called
-/// from an async task, whose thread it would stop.
+/// Polls a future to its end, and blocks the thread while it waits: for threads without an async
+/// runtime. It must not be called from an async task, whose thread it would stop.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -70,7 +73,8 @@ impl Timer for SystemClock {
     }
 }
 
-/// A manual clock that wakes its sleepers when it is moved, for tests and simulations of waiting without real sleeps.
+/// A manual clock that wakes its sleepers when it is moved, for tests and simulations of waiting
+/// without real sleeps.
 ///
 /// ```
 /// use std::time::Duration;
@@ -101,8 +105,13 @@ impl ManualTimer {
     /// A timer that starts at `start`.
     #[must_use]
     pub fn new(start: Nanos) -> Self {
-        let shared = ManualState { clock: ManualClock::new(start), sleepers: Mutex::default() };
-        Self { shared: Arc::new(shared) }
+        let shared = ManualState {
+            clock: ManualClock::new(start),
+            sleepers: Mutex::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 
     /// Advances the clock and wakes every task whose time has come.
@@ -111,8 +120,8 @@ impl ManualTimer {
         self.shared.wake();
     }
 
-    /// Sets the clock to `to`, which may be earlier than before (to test a clock that goes back), and wakes every task whose
-    /// time has come.
+    /// Sets the clock to `to`, which may be earlier than before (to test a clock that goes back),
+    /// and wakes every task whose time has come.
     pub fn set(&self, to: Nanos) {
         self.shared.clock.set(to);
         self.shared.wake();
@@ -140,7 +149,9 @@ impl ManualState {
 
 impl fmt::Debug for ManualTimer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManualTimer").field("now", &self.now()).finish_non_exhaustive()
+        f.debug_struct("ManualTimer")
+            .field("now", &self.now())
+            .finish_non_exhaustive()
     }
 }
 
@@ -152,7 +163,11 @@ impl Clock for ManualTimer {
 
 impl Timer for ManualTimer {
     fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<> {
-        ManualSleep { timer: self.clone(), at, number: None }
+        ManualSleep {
+            timer: self.clone(),
+            at,
+            number: None,
+        }
     }
 }
 
@@ -177,7 +192,9 @@ impl Future for ManualSleep {
             sleepers.next += 1;
             sleepers.next
         });
-        let before = sleepers.wakers.insert((self.at, number), cx.waker().clone());
+        let before = sleepers
+            .wakers
+            .insert((self.at, number), cx.waker().clone());
         // Dropping a waker may also run arbitrary code.
         drop(sleepers);
         drop(before);
@@ -188,7 +205,12 @@ impl Future for ManualSleep {
 impl Drop for ManualSleep {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            let waker = self.timer.shared.sleepers().wakers.remove(&(self.at, number));
+            let waker = self
+                .timer
+                .shared
+                .sleepers()
+                .wakers
+                .remove(&(self.at, number));
             drop(waker); // Outside the lock.
         }
     }

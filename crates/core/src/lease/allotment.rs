@@ -1,12 +1,14 @@
-//! The allotment that a node decides from: one word from which all threads spend, and its attributes.
+//! The allotment that a node decides from: one word from which all threads spend, and its
+//! attributes.
 //!
 //! ```text
 //! word: │ generation (32 bits) │ units left (32 bits) │      until, low, beyond, …: plain words of this generation
 //! ```
 //!
-//! A thread reads the word, then the attributes, and then takes its cost by compare-and-swap. The attributes of an allotment
-//! change only between two generations, while the word shows no units, so the exchange fails for a thread that read
-//! attributes of two generations. A decision thus takes one atomic operation and three loads from one cache line.
+//! A thread reads the word, then the attributes, and then takes its cost by compare-and-swap. The
+//! attributes of an allotment change only between two generations, while the word shows no units,
+//! so the exchange fails for a thread that read attributes of two generations. A decision thus
+//! takes one atomic operation and three loads from one cache line.
 
 use crate::{Decision, Nanos, Standing};
 
@@ -40,7 +42,12 @@ pub(crate) struct RefusedCost {
 impl RefusedCost {
     pub fn decision(&self, limit: u64, left: u32, now: Nanos) -> Decision {
         let reset_after = self.reset_at.saturating_since(now).get();
-        let standing = Standing { limit, room: left.into(), unit: 1, reset_after };
+        let standing = Standing {
+            limit,
+            room: left.into(),
+            unit: 1,
+            reset_after,
+        };
         Decision::deny(standing, self.until.saturating_since(now).get())
     }
 }
@@ -102,30 +109,48 @@ impl Allotment {
             let low = self.low.load(Ordering::Relaxed);
             let room = after + self.beyond.load(Ordering::Relaxed);
             let reset_at = self.reset_at.load(Ordering::Relaxed);
-            // Release: the loads above come before the exchange. The swap that ends this generation acquires, so they also come
-            // before any store of the next one. Acquire: as the first load, if it failed.
+            // Release: the loads above come before the exchange. The swap that ends this generation
+            // acquires, so they also come before any store of the next one. Acquire: as the first
+            // load, if it failed.
             let next = word - cost;
-            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
+            match self
+                .word
+                .compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => {
                     let reset = reset_at.saturating_sub(now.get());
-                    let decision = Decision::allow(Standing { limit, room, unit: 1, reset_after: reset });
+                    let decision = Decision::allow(Standing {
+                        limit,
+                        room,
+                        unit: 1,
+                        reset_after: reset,
+                    });
                     let low = after <= low && u64::from(left) > low;
-                    return Spend::Spent { decision, low, of: Generation(generation(word)) };
+                    return Spend::Spent {
+                        decision,
+                        low,
+                        of: Generation(generation(word)),
+                    };
                 }
                 Err(newer) => word = newer,
             }
         }
     }
 
-    /// Puts back units that were just spent from a generation. If that generation has ended, they stay spent.
+    /// Puts back units that were just spent from a generation. If that generation has ended, they
+    /// stay spent.
     pub fn put_back(&self, of: Generation, cost: u64) {
         // Relaxed: no other data is read through this value.
         let mut word = self.word.load(Ordering::Relaxed);
         while generation(word) == of.0 {
-            // No carry into the generation: these units were in the word before. Release, as any exchange on the word: the swap
-            // that ends the generation acquires what the spending threads have read, also through exchanges in between.
+            // No carry into the generation: these units were in the word before. Release, as any
+            // exchange on the word: the swap that ends the generation acquires what the spending
+            // threads have read, also through exchanges in between.
             let more = word + cost;
-            match self.word.compare_exchange_weak(word, more, Ordering::AcqRel, Ordering::Relaxed) {
+            match self
+                .word
+                .compare_exchange_weak(word, more, Ordering::AcqRel, Ordering::Relaxed)
+            {
                 Ok(_) => return,
                 Err(newer) => word = newer,
             }
@@ -142,7 +167,8 @@ impl Allotment {
             until: Nanos::new(self.refused_until.load(Ordering::Relaxed)),
             reset_at: Nanos::new(self.refused_reset.load(Ordering::Relaxed)),
         };
-        // The loads above come before the next: if one of them saw a later generation, the next one does.
+        // The loads above come before the next: if one of them saw a later generation, the next one
+        // does.
         fence(Ordering::Acquire);
         let same = generation(self.word.load(Ordering::Relaxed)) == generation(word);
         // An odd generation is still being written.
@@ -153,12 +179,13 @@ impl Allotment {
 
     /// The units left in the current allotment.
     pub fn left(&self) -> u32 {
-        // Relaxed: only the holder of the lease's lock calls this, opens allotments and closes them.
+        // Relaxed: only the holder of the lease's lock calls this, opens allotments and closes
+        // them.
         units(self.word.load(Ordering::Relaxed))
     }
 
-    /// Ends the generation and begins the next, which `next` creates from the number of units left. The caller must hold the
-    /// lease's lock.
+    /// Ends the generation and begins the next, which `next` creates from the number of units left.
+    /// The caller must hold the lease's lock.
     pub fn replace(&self, next: impl FnOnce(u32) -> OpenAllotment) {
         let step = 1 << 32;
         // Relaxed: no other thread begins generations. After the swap no thread can spend.
@@ -171,12 +198,19 @@ impl Allotment {
         self.until.store(open.until.get(), Ordering::Relaxed);
         self.low.store(open.low.into(), Ordering::Relaxed);
         // Bounded, so that `spend` can add the units left: a store may answer with any number.
-        self.beyond.store(open.beyond.min(u64::MAX >> 1), Ordering::Relaxed);
+        self.beyond
+            .store(open.beyond.min(u64::MAX >> 1), Ordering::Relaxed);
         self.reset_at.store(open.reset_at.get(), Ordering::Relaxed);
-        self.refused_cost.store(open.refused.cost, Ordering::Relaxed);
-        self.refused_until.store(open.refused.until.get(), Ordering::Relaxed);
-        self.refused_reset.store(open.refused.reset_at.get(), Ordering::Relaxed);
+        self.refused_cost
+            .store(open.refused.cost, Ordering::Relaxed);
+        self.refused_until
+            .store(open.refused.until.get(), Ordering::Relaxed);
+        self.refused_reset
+            .store(open.refused.reset_at.get(), Ordering::Relaxed);
         // Release: a thread that reads the new generation sees its attributes.
-        self.word.store(begun.wrapping_add(step) | u64::from(open.units), Ordering::Release);
+        self.word.store(
+            begun.wrapping_add(step) | u64::from(open.units),
+            Ordering::Release,
+        );
     }
 }

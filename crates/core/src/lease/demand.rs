@@ -26,7 +26,8 @@ struct Usual {
 }
 
 const MEMORY: u128 = 4;
-/// The most units that are taken for a whole slack: a key with more requests needs few round trips in any case.
+/// The most units that are taken for a whole slack: a key with more requests needs few round trips
+/// in any case.
 const SMALL: u64 = 64;
 
 impl Usual {
@@ -39,24 +40,35 @@ impl Usual {
         let (mean, units) = (u128::from(self.mean), 1_000 * u128::from(self.units));
         let seen = units * all / MEMORY / elapsed.max(all);
         let mean = seen + mean * (all - elapsed.min(all)) / all;
-        let idle = if self.units > 0 { 0 } else { elapsed + u128::from(self.idle.get()) };
+        let idle = if self.units > 0 {
+            0
+        } else {
+            elapsed + u128::from(self.idle.get())
+        };
         self.idle = Nanos::new(u64::try_from(idle).unwrap_or(u64::MAX));
         self.paused = self.idle.get() >= slack.get().saturating_mul(2);
-        (self.mean, self.units, self.looked) = (u64::try_from(mean).unwrap_or(u64::MAX), 0, Some(now));
+        (self.mean, self.units, self.looked) =
+            (u64::try_from(mean).unwrap_or(u64::MAX), 0, Some(now));
     }
 
-    /// The units that suffice for a slack nearly always, if requests come independently; 0 if fewer than one comes in a slack, or
-    /// none came in the last two.
+    /// The units that suffice for a slack nearly always, if requests come independently; 0 if fewer
+    /// than one comes in a slack, or none came in the last two.
     fn for_a_slack(&self) -> u32 {
         let mean = self.mean.min(1_000 * SMALL);
         let deviation = (1_000 * mean).isqrt();
-        if mean < 1_000 || self.paused { 0 } else { (mean + 2 * deviation).div_ceil(1_000) as u32 }
+        if mean < 1_000 || self.paused {
+            0
+        } else {
+            (mean + 2 * deviation).div_ceil(1_000) as u32
+        }
     }
 }
 
-/// The maximum ratio of the first allotment to the demand during its measurement: a few requests say little about a rate.
+/// The maximum ratio of the first allotment to the demand during its measurement: a few requests
+/// say little about a rate.
 const GROWTH: u128 = 8;
-/// The length of a span in durations of an allotment: a few requests at the same moment are not a rate.
+/// The length of a span in durations of an allotment: a few requests at the same moment are not a
+/// rate.
 const SPAN: u128 = 4;
 
 impl Demand {
@@ -71,7 +83,8 @@ impl Demand {
         self.usual.look(now, slack);
     }
 
-    /// The number of units that a key with few but steady requests needs for a whole slack; 0 for a rarely used key.
+    /// The number of units that a key with few but steady requests needs for a whole slack; 0 for a
+    /// rarely used key.
     pub fn for_a_slack(&self) -> u32 {
         self.usual.for_a_slack()
     }
@@ -98,7 +111,11 @@ impl Demand {
         if elapsed >= span {
             self.begin(now, Some(u64::try_from(in_a_span).unwrap_or(u64::MAX)));
         }
-        let counted_on = if steady { in_a_span.min(before) } else { in_a_span };
+        let counted_on = if steady {
+            in_a_span.min(before)
+        } else {
+            in_a_span
+        };
         u32::try_from(counted_on / SPAN).unwrap_or(u32::MAX)
     }
 
@@ -127,13 +144,29 @@ mod tests {
         let mut demand = Demand::default();
         assert_eq!(demand.allotment(Nanos::ZERO, TARGET, false), 0);
         demand.add(400);
-        assert_eq!(demand.allotment(Nanos::from_millis(10), TARGET, false), 1_000);
+        assert_eq!(
+            demand.allotment(Nanos::from_millis(10), TARGET, false),
+            1_000
+        );
         demand.add(3_600);
-        assert_eq!(demand.allotment(Nanos::from_millis(100), TARGET, false), 1_000);
+        assert_eq!(
+            demand.allotment(Nanos::from_millis(100), TARGET, false),
+            1_000
+        );
         demand.add(2_000);
-        assert_eq!(demand.allotment(Nanos::from_millis(150), TARGET, false), 1_000);
-        assert_eq!(demand.allotment(Nanos::from_millis(175), TARGET, false), 750, "and shrinks with it");
-        assert_eq!(demand.allotment(Nanos::from_millis(400), TARGET, false), 166);
+        assert_eq!(
+            demand.allotment(Nanos::from_millis(150), TARGET, false),
+            1_000
+        );
+        assert_eq!(
+            demand.allotment(Nanos::from_millis(175), TARGET, false),
+            750,
+            "and shrinks with it"
+        );
+        assert_eq!(
+            demand.allotment(Nanos::from_millis(400), TARGET, false),
+            166
+        );
         assert_eq!(demand.allotment(Nanos::from_millis(500), TARGET, false), 0);
     }
 
@@ -151,10 +184,18 @@ mod tests {
         let mut demand = Demand::default();
         demand.allotment(Nanos::ZERO, TARGET, false);
         demand.add(3);
-        assert_eq!(demand.allotment(Nanos::ZERO, TARGET, false), 24, "of a rate nothing is known yet");
+        assert_eq!(
+            demand.allotment(Nanos::ZERO, TARGET, false),
+            24,
+            "of a rate nothing is known yet"
+        );
         let mut demand = after_a_span_of(0);
         demand.add(3);
-        assert_eq!(demand.allotment(Nanos::from_millis(101), TARGET, false), 0, "nobody asked before");
+        assert_eq!(
+            demand.allotment(Nanos::from_millis(101), TARGET, false),
+            0,
+            "nobody asked before"
+        );
         demand.add(u32::MAX.into());
         demand.add(u32::MAX.into());
         assert_eq!(demand.allotment(Nanos::ZERO, Nanos::MAX, false), 1 << 31);

@@ -4,12 +4,14 @@ use crate::{Decision, Nanos};
 
 /// A message from a node to the authority.
 ///
-/// Each request must end in exactly one [`granted`](super::Lease::granted) or [`failed`](super::Lease::failed) of the
-/// lease that made it, even if its caller has gone away: until then the lease requests no other units ahead.
+/// Each request must end in exactly one [`granted`](super::Lease::granted) or
+/// [`failed`](super::Lease::failed) of the lease that made it, even if its caller has gone away:
+/// until then the lease requests no other units ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "send it, then call `granted` or `failed`"]
 pub struct Request {
-    /// The cost that the caller waits for: decide on it, and it is used at once. 0 if no caller waits.
+    /// The cost that the caller waits for: decide on it, and it is used at once. 0 if no caller
+    /// waits.
     pub cost: u64,
     /// How many more units are wanted for later.
     pub ahead: u32,
@@ -35,7 +37,8 @@ pub struct GiveBack {
 pub struct Grant {
     /// The answer to the caller's cost.
     pub decision: Decision,
-    /// More units: taken from the shared state (`leased`), or only seen to be free there (`reported`).
+    /// More units: taken from the shared state (`leased`), or only seen to be free there
+    /// (`reported`).
     pub units: u32,
     /// How long after `now` the units may be used.
     pub usable_for: Nanos,
@@ -51,7 +54,8 @@ pub enum Answer {
     Decided(Decision),
     /// Decided in memory. Send the request in the background.
     Renew(Decision, Request),
-    /// Only the authority can decide: send the request, and [`granted`](super::Lease::granted) returns the decision.
+    /// Only the authority can decide: send the request, and [`granted`](super::Lease::granted)
+    /// returns the decision.
     Refill(Request),
 }
 

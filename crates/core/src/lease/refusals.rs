@@ -14,11 +14,16 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// Remembers a denial that was asked for at `sent`, and is not older. A denial without a retry time is not remembered.
+    /// Remembers a denial that was asked for at `sent`, and is not older. A denial without a retry
+    /// time is not remembered.
     pub fn remember(&mut self, cost: u64, denied: &Decision, sent: Nanos) -> Option<RefusedCost> {
         let wait = denied.retry_after()?;
         let until = sent.saturating_add(wait.into());
-        let refusal = RefusedCost { cost, until, reset_at: sent.saturating_add(denied.reset_after().into()) };
+        let refusal = RefusedCost {
+            cost,
+            until,
+            reset_at: sent.saturating_add(denied.reset_after().into()),
+        };
         self.kept.retain(|kept| kept.cost != cost);
         self.kept.truncate(KEPT - 1);
         self.kept.insert(0, refusal);
@@ -27,7 +32,10 @@ impl Refusals {
 
     /// The denial of exactly this cost, if it still holds.
     pub fn find(&self, cost: u64, now: Nanos) -> Option<RefusedCost> {
-        self.kept.iter().copied().find(|kept| kept.cost == cost && now < kept.until)
+        self.kept
+            .iter()
+            .copied()
+            .find(|kept| kept.cost == cost && now < kept.until)
     }
 
     /// Whether the authority gave this denial.

@@ -1,4 +1,5 @@
-//! The part of a lease under the lock: what it does when the allotment does not suffice for a decision.
+//! The part of a lease under the lock: what it does when the allotment does not suffice for a
+//! decision.
 
 use crate::{Decision, Nanos};
 
@@ -9,13 +10,15 @@ use super::{
     refusals::Refusals,
 };
 
-/// The maximum number of allotments that wait to be returned: older ones stay charged until the algorithm forgets them.
+/// The maximum number of allotments that wait to be returned: older ones stay charged until the
+/// algorithm forgets them.
 const BACK: usize = 8;
 
 /// Near the limit, an allotment smaller than this is not renewed ahead.
 const FEW: u32 = 16;
 
-/// There is plenty while the room is at least this many times the units of an allotment (of a bucket, twice as many times).
+/// There is plenty while the room is at least this many times the units of an allotment (of a
+/// bucket, twice as many times).
 const PLENTY: u32 = 32;
 
 /// An allotment, and when the authority's state counted it, on the authority's clock.
@@ -54,7 +57,8 @@ pub(crate) struct LeaseState {
     round_trip: Nanos,
     /// When units of the allotment were last found spent.
     busy: Nanos,
-    /// Whether the limit is near: something was denied, and since then no answer granted all that was wanted.
+    /// Whether the limit is near: something was denied, and since then no answer granted all that
+    /// was wanted.
     scarce: bool,
     /// The number of callers' requests that wait for an answer.
     out: u32,
@@ -65,7 +69,8 @@ pub(crate) struct LeaseState {
     /// Units that were used and are in requests that wait for an answer.
     in_flight: u32,
     reported_at: Nanos,
-    /// A request for an allotment was granted nothing: unless a caller waits for the answer, no other is sent before this time.
+    /// A request for an allotment was granted nothing: unless a caller waits for the answer, no
+    /// other is sent before this time.
     barren_until: Nanos,
     /// The room that the latest answer showed, if units can be held without a loss.
     room: u64,
@@ -111,7 +116,9 @@ impl LeaseState {
 
     /// Opens the spare allotment, if there is one that has not expired.
     pub fn open_spare(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) -> bool {
-        let Some(mut spare) = self.spare.take() else { return false };
+        let Some(mut spare) = self.spare.take() else {
+            return false;
+        };
         if now >= spare.open.until {
             self.give_back(spare.open.units, spare.taken);
             return false;
@@ -129,8 +136,19 @@ impl LeaseState {
     }
 
     fn end(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) {
-        let open = OpenAllotment { refused: self.current.open.refused, ..OpenAllotment::default() };
-        self.open(allotment, terms, HeldAllotment { open, ..HeldAllotment::default() }, now);
+        let open = OpenAllotment {
+            refused: self.current.open.refused,
+            ..OpenAllotment::default()
+        };
+        self.open(
+            allotment,
+            terms,
+            HeldAllotment {
+                open,
+                ..HeldAllotment::default()
+            },
+            now,
+        );
     }
 
     fn give_back(&mut self, units: u32, taken: Nanos) {
@@ -162,19 +180,29 @@ impl LeaseState {
         Some(refused.decision(terms.limit(), allotment.left(), now))
     }
 
-    /// Near the limit, one caller at a time asks the authority; the others are denied until its answer arrives. Otherwise each
-    /// caller of a hot key would wait a round trip for the same answer. If nothing can be taken ahead, the authority makes every
-    /// decision anyway.
-    pub fn probe(&mut self, allotment: &Allotment, terms: &Terms, cost: u64, now: Nanos) -> Option<Decision> {
+    /// Near the limit, one caller at a time asks the authority; the others are denied until its
+    /// answer arrives. Otherwise each caller of a hot key would wait a round trip for the same
+    /// answer. If nothing can be taken ahead, the authority makes every decision anyway.
+    pub fn probe(
+        &mut self,
+        allotment: &Allotment,
+        terms: &Terms,
+        cost: u64,
+        now: Nanos,
+    ) -> Option<Decision> {
         if !self.scarce || cost == 0 || terms.mode() == Mode::Exact || self.is_far(terms) {
             return None;
         }
         let others = self.out > 0 && now < self.probing_until;
-        // The first caller waits a whole round trip for its answer. If it takes longer, the others check again soon; if it
-        // takes many times as long, it may never come.
+        // The first caller waits a whole round trip for its answer. If it takes longer, the others
+        // check again soon; if it takes many times as long, it may never come.
         let trip = self.round_trip.get().max(1_000);
         let until = now.saturating_add(Nanos::new(if others { trip / 4 } else { trip }));
-        let refused = RefusedCost { cost, until, reset_at: self.current.open.reset_at.max(until) };
+        let refused = RefusedCost {
+            cost,
+            until,
+            reset_at: self.current.open.reset_at.max(until),
+        };
         self.show(allotment, |open| open.refused = refused);
         if others {
             return Some(refused.decision(terms.limit(), allotment.left(), now));
@@ -183,7 +211,8 @@ impl LeaseState {
         None
     }
 
-    /// It is unknown whether the limit is near: callers no longer get a denial that is based on a probe alone.
+    /// It is unknown whether the limit is near: callers no longer get a denial that is based on a
+    /// probe alone.
     fn end_probe(&mut self, allotment: &Allotment) {
         (self.scarce, self.probing_until) = (false, Nanos::ZERO);
         let shown = self.current.open.refused;
@@ -192,7 +221,8 @@ impl LeaseState {
         }
     }
 
-    /// Whether the limit is still near after an answer: less was granted than is wanted for the next while.
+    /// Whether the limit is still near after an answer: less was granted than is wanted for the
+    /// next while.
     fn is_scarce(&self, request: &Request, grant: &Grant) -> bool {
         match request.ahead {
             // The answer to the request for an allotment will show it.
@@ -211,7 +241,11 @@ impl LeaseState {
 
     /// A request for a caller's cost, together with the other requests that are due.
     pub fn request(&mut self, terms: &Terms, cost: u64, now: Nanos) -> Request {
-        let ahead = if self.next == Next::Asked || self.closed { 0 } else { self.wanted(terms, now) };
+        let ahead = if self.next == Next::Asked || self.closed {
+            0
+        } else {
+            self.wanted(terms, now)
+        };
         self.say(cost, ahead, now)
     }
 
@@ -225,15 +259,26 @@ impl LeaseState {
         if spent > 0 {
             self.reported_at = now;
         }
-        let back = if self.back.is_empty() { None } else { Some(self.back.remove(0)) };
-        Request { cost, ahead, back, spent, sent: now }
+        let back = if self.back.is_empty() {
+            None
+        } else {
+            Some(self.back.remove(0))
+        };
+        Request {
+            cost,
+            ahead,
+            back,
+            spent,
+            sent: now,
+        }
     }
 
     /// A request for another allotment, unless one was sent or none is wanted.
     pub fn renewal(&mut self, terms: &Terms, now: Nanos) -> Option<Request> {
         // Near the limit, a few units do not show that more can be had; the next caller will ask.
         let few = self.scarce && self.current.open.units < FEW;
-        // A small allotment of a key with plenty of room is renewed with those of other keys (see `idle`).
+        // A small allotment of a key with plenty of room is renewed with those of other keys (see
+        // `idle`).
         let later = (1..=self.in_plenty(terms)).contains(&self.current.open.units);
         if self.next == Next::Asked || self.closed || self.spare.is_some() || few || later {
             return None;
@@ -243,7 +288,8 @@ impl LeaseState {
         says_something.then_some(request)
     }
 
-    /// A request for an allotment, after a cost that was too large for the current allotment and is decided elsewhere.
+    /// A request for an allotment, after a cost that was too large for the current allotment and is
+    /// decided elsewhere.
     pub fn ahead_for(
         &mut self,
         allotment: &Allotment,
@@ -261,39 +307,53 @@ impl LeaseState {
     fn wanted(&mut self, terms: &Terms, now: Nanos) -> u32 {
         match terms.mode() {
             Mode::Exact => 0,
-            // Each late answer loses an allotment, so the next one is requested only after an answer came in time.
+            // Each late answer loses an allotment, so the next one is requested only after an
+            // answer came in time.
             Mode::Leased if self.next == Next::Unanswered => 0,
             Mode::Leased if self.is_far(terms) => 0,
             Mode::Leased => {
-                let wanted = self.demand.allotment(now, self.target(terms), terms.refills());
-                wanted.max(self.in_plenty(terms)).min(u32::try_from(terms.limit()).unwrap_or(u32::MAX))
+                let wanted = self
+                    .demand
+                    .allotment(now, self.target(terms), terms.refills());
+                wanted
+                    .max(self.in_plenty(terms))
+                    .min(u32::try_from(terms.limit()).unwrap_or(u32::MAX))
             }
             Mode::Reported => terms.unreported(),
         }
     }
 
-    /// The units for a whole slack of a key with few but steady requests, if nobody else needs them; 0 for any other key.
+    /// The units for a whole slack of a key with few but steady requests, if nobody else needs
+    /// them; 0 for any other key.
     fn in_plenty(&self, terms: &Terms) -> u32 {
         let units = self.demand.for_a_slack();
         let room = self.room / u64::from(PLENTY << u32::from(terms.refills()));
         let plenty = terms.mode() == Mode::Leased && !self.scarce && room >= units.into();
-        if plenty && !self.is_far(terms) { units } else { 0 }
+        if plenty && !self.is_far(terms) {
+            units
+        } else {
+            0
+        }
     }
 
-    /// Whether the allotment of a key with plenty of room is used up, or ends, before `idle` is called for the next time.
+    /// Whether the allotment of a key with plenty of room is used up, or ends, before `idle` is
+    /// called for the next time.
     fn ends_soon(&self, terms: &Terms, now: Nanos) -> bool {
-        let next = now.saturating_add(Nanos::new(terms.slack().get() / 4)).saturating_add(self.round_trip);
+        let next = now
+            .saturating_add(Nanos::new(terms.slack().get() / 4))
+            .saturating_add(self.round_trip);
         let over = if self.current.whole { next } else { now };
         self.seen <= self.in_plenty(terms) / 3 || self.current.open.until <= over
     }
 
     /// Whether an allotment would have expired, or nearly, when it arrives.
     fn is_far(&self, terms: &Terms) -> bool {
-        terms.mode() == Mode::Leased && self.round_trip.get().saturating_mul(2) >= terms.slack().get()
+        terms.mode() == Mode::Leased
+            && self.round_trip.get().saturating_mul(2) >= terms.slack().get()
     }
 
-    /// How long an allotment should last: a quarter of the slack, so that it is used up before it must be returned; or four round
-    /// trips, up to half the slack.
+    /// How long an allotment should last: a quarter of the slack, so that it is used up before it
+    /// must be returned; or four round trips, up to half the slack.
     fn target(&self, terms: &Terms) -> Nanos {
         let slack = terms.slack().get();
         Nanos::new((slack / 4).max(self.round_trip.get().saturating_mul(4).min(slack / 2)))
@@ -306,7 +366,13 @@ impl LeaseState {
         for &cost in more {
             self.asked_for(cost);
             self.out = self.out.saturating_add(u32::from(cost > 0));
-            requests.push(Request { cost, ahead: 0, back: None, spent: 0, sent });
+            requests.push(Request {
+                cost,
+                ahead: 0,
+                back: None,
+                spent: 0,
+                sent,
+            });
         }
         if let Some(last) = requests.last_mut() {
             last.ahead = ahead;
@@ -333,24 +399,31 @@ impl LeaseState {
         }
         self.in_flight = self.in_flight.saturating_sub(request.spent);
         self.answered(request);
-        // What a bucket that is not full would have refilled is lost with units that are not used. And however many nodes there are, half of
-        // the limit is left to those that need it.
-        let loses =
-            terms.refills() && grant.decision.reset_after_nanos() > terms.slack().get().saturating_mul(2);
+        // What a bucket that is not full would have refilled is lost with units that are not used.
+        // And however many nodes there are, half of the limit is left to those that need it.
+        let loses = terms.refills()
+            && grant.decision.reset_after_nanos() > terms.slack().get().saturating_mul(2);
         let room = grant.decision.remaining();
-        self.room = if loses || room < terms.limit() / 2 { 0 } else { room };
+        self.room = if loses || room < terms.limit() / 2 {
+            0
+        } else {
+            room
+        };
         self.scarce = grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
         if grant.decision.is_denied() {
             // A denial that consumes units must be asked for each time.
             if terms.policy().counts_denied() {
                 return;
             }
-            if let Some(refused) = self.refusals.remember(request.cost, &grant.decision, request.sent) {
+            if let Some(refused) =
+                self.refusals
+                    .remember(request.cost, &grant.decision, request.sent)
+            {
                 self.show(allotment, |open| open.refused = refused);
             }
         } else {
-            // A granted allotment shows as much as a decision: what was denied before fits now. Without this the denial would be
-            // found before the spare allotment is opened.
+            // A granted allotment shows as much as a decision: what was denied before fits now.
+            // Without this the denial would be found before the spare allotment is opened.
             let fits = request.cost.max(grant.units.into());
             self.refusals.admitted(fits);
             if (1..=fits).contains(&self.current.open.refused.cost) {
@@ -367,8 +440,8 @@ impl LeaseState {
         let units = match terms.mode() {
             Mode::Exact => 0,
             Mode::Leased => grant.units,
-            // Unreported units may not be charged yet. The allotment is ended first, so that no thread adds to them before the
-            // count.
+            // Unreported units may not be charged yet. The allotment is ended first, so that no
+            // thread adds to them before the count.
             Mode::Reported => {
                 self.end(allotment, terms, now);
                 let out = self.unsent.saturating_add(self.in_flight);
@@ -383,7 +456,9 @@ impl LeaseState {
         // The use of two round trips, but at least a quarter and at most half.
         let trips = u64::from(units).saturating_mul(self.round_trip.get().saturating_mul(2))
             / self.target(terms).get().max(1);
-        let low = (units / 2).min(u32::try_from(trips).unwrap_or(u32::MAX)).max(units / 4);
+        let low = (units / 2)
+            .min(u32::try_from(trips).unwrap_or(u32::MAX))
+            .max(units / 4);
         let remaining = grant.decision.remaining();
         let (low, beyond) = match terms.mode() {
             Mode::Reported => (units / 2, remaining.saturating_sub(units.into())),
@@ -395,11 +470,17 @@ impl LeaseState {
             until: request.sent.saturating_add(grant.usable_for),
             low,
             beyond,
-            reset_at: request.sent.saturating_add(Nanos::new(grant.decision.reset_after_nanos())),
+            reset_at: request
+                .sent
+                .saturating_add(Nanos::new(grant.decision.reset_after_nanos())),
             refused: self.current.open.refused,
         };
         let whole = grant.usable_for == terms.usable_for(Nanos::MAX);
-        HeldAllotment { open, taken: grant.now, whole }
+        HeldAllotment {
+            open,
+            taken: grant.now,
+            whole,
+        }
     }
 
     fn take_in(&mut self, allotment: &Allotment, terms: &Terms, held: HeldAllotment, now: Nanos) {
@@ -442,7 +523,8 @@ impl LeaseState {
         self.look(allotment, terms, now);
         self.demand.look(now, terms.slack());
         let plenty = self.in_plenty(terms) > 0 && !self.closed;
-        let quiet = !terms.refills() && !plenty && now.saturating_since(self.busy) >= self.target(terms);
+        let quiet =
+            !terms.refills() && !plenty && now.saturating_since(self.busy) >= self.target(terms);
         if terms.mode() == Mode::Leased {
             if let Some(spare) = self.spare.take_if(|spare| quiet || now >= spare.open.until) {
                 self.give_back(spare.open.units, spare.taken);
@@ -451,13 +533,22 @@ impl LeaseState {
                 self.end(allotment, terms, now);
             }
         }
-        if plenty && self.next == Next::NotAsked && self.spare.is_none() && self.ends_soon(terms, now) {
+        if plenty
+            && self.next == Next::NotAsked
+            && self.spare.is_none()
+            && self.ends_soon(terms, now)
+        {
             return Some(self.request(terms, 0, now));
         }
         let due = self.closed || now.saturating_since(self.reported_at) >= terms.slack();
         if !self.back.is_empty() || (self.unsent > 0 && due) {
-            // A report also fetches the newest view of what is free; a node that returns units wants nothing.
-            let ahead = if self.next == Next::Asked || self.closed { 0 } else { terms.unreported() };
+            // A report also fetches the newest view of what is free; a node that returns units
+            // wants nothing.
+            let ahead = if self.next == Next::Asked || self.closed {
+                0
+            } else {
+                terms.unreported()
+            };
             return Some(self.say(0, ahead, now));
         }
         None
@@ -466,7 +557,11 @@ impl LeaseState {
     pub fn is_idle(&self, terms: &Terms) -> bool {
         // Units that were only seen to be free (`reported`) are not missing elsewhere.
         let holds = terms.mode() == Mode::Leased && (self.seen > 0 || self.spare.is_some());
-        !holds && self.next != Next::Asked && self.back.is_empty() && self.unsent == 0 && self.in_flight == 0
+        !holds
+            && self.next != Next::Asked
+            && self.back.is_empty()
+            && self.unsent == 0
+            && self.in_flight == 0
     }
 
     pub fn close(&mut self, allotment: &Allotment, terms: &Terms, now: Nanos) {

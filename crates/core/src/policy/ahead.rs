@@ -1,27 +1,32 @@
-//! Units that are taken before they are used: what each algorithm needs so that its bound holds at the times of use.
+//! Units that are taken before they are used: what each algorithm needs so that its bound holds at
+//! the times of use.
 //!
-//! A client takes units from a shared state at time `t` and uses them a little later, at `u`. The state counts them at
-//! `t`; an observer of the uses counts them at `u`. The bound holds for both. Each algorithm has its own reason:
+//! A client takes units from a shared state at time `t` and uses them a little later, at `u`. The
+//! state counts them at `t`; an observer of the uses counts them at `u`. The bound holds for both.
+//! Each algorithm has its own reason:
 //!
-//! * Fixed window, sliding window, sliding counter: the state does not distinguish times within a window (a slot). Units
-//!   that are used before the end of the window (the slot) in which they were taken change nothing.
+//! * Fixed window, sliding window, sliding counter: the state does not distinguish times within a
+//!   window (a slot). Units that are used before the end of the window (the slot) in which they
+//!   were taken change nothing.
 //! * Sliding log: each entry counts for `slack` longer. Uses in a window `[x, x + W)` were taken in
 //!   `[x − slack, x + W)`, which is no longer than the stretched log covers.
-//! * Token bucket: the bucket is smaller by what refills during the slack. Uses in `[x, y]` were taken in
-//!   `[x − slack, y]`: at most `burst − refill(slack) + refill(y − x + slack)`, which is what the full bucket admits in
-//!   `[x, y]`.
+//! * Token bucket: the bucket is smaller by what refills during the slack. Uses in `[x, y]` were
+//!   taken in `[x − slack, y]`: at most `burst − refill(slack) + refill(y − x + slack)`, which is
+//!   what the full bucket admits in `[x, y]`.
 //!
-//! The rest cannot be taken ahead. A leaky bucket hands out start times, and a start time cannot be kept for later.
-//! Permits in flight are held until they are returned, not used up. A policy that counts denials must see each denial.
+//! The rest cannot be taken ahead. A leaky bucket hands out start times, and a start time cannot be
+//! kept for later. Permits in flight are held until they are returned, not used up. A policy that
+//! counts denials must see each denial.
 
 use crate::{Nanos, policy::AnyAlgorithm};
 
 use super::{Algorithm, Policy};
 
 impl Policy {
-    /// The policy by which a shared state must decide so that units may be used up to a slack after they were taken, and
-    /// that slack. The slack is at most the requested one, and at most a sixteenth of a log's window or of a bucket's fill
-    /// time. Returns `None` if the algorithm cannot take units ahead (see the module).
+    /// The policy by which a shared state must decide so that units may be used up to a slack after
+    /// they were taken, and that slack. The slack is at most the requested one, and at most a
+    /// sixteenth of a log's window or of a bucket's fill time. Returns `None` if the algorithm
+    /// cannot take units ahead (see the module).
     ///
     /// This policy admits, at the time of use, all units that are used within the slack and within
     /// [`counted_alike_for`](Self::counted_alike_for).
@@ -47,9 +52,10 @@ impl Policy {
         (slack > 0).then_some((Self::new(rule), Nanos::new(slack)))
     }
 
-    /// How long after `now` units taken at `now` still count the same as if they were taken when they are used: the rest of
-    /// the window or slot. Zero if `now` is before the state's newest time, or if no `first-hit` window has begun.
-    /// [`Nanos::MAX`] if the algorithm has neither windows nor slots.
+    /// How long after `now` units taken at `now` still count the same as if they were taken when
+    /// they are used: the rest of the window or slot. Zero if `now` is before the state's newest
+    /// time, or if no `first-hit` window has begun. [`Nanos::MAX`] if the algorithm has neither
+    /// windows nor slots.
     #[must_use]
     pub fn counted_alike_for(&self, state: &[u64], now: Nanos) -> Nanos {
         match &self.rule {
@@ -60,9 +66,10 @@ impl Policy {
         }
     }
 
-    /// Returns units that were taken at `taken` (the time that was passed to the state then) and never used. The state
-    /// is then as if they had not been taken, or stricter. [`refund`](Algorithm::refund) returns what was taken last;
-    /// `give_back` may be called late, after others have taken units.
+    /// Returns units that were taken at `taken` (the time that was passed to the state then) and
+    /// never used. The state is then as if they had not been taken, or stricter.
+    /// [`refund`](Algorithm::refund) returns what was taken last; `give_back` may be called late,
+    /// after others have taken units.
     ///
     /// Callers must not return more than was taken at that time.
     pub fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {

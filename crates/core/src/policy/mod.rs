@@ -9,12 +9,13 @@ use crate::spec::{AlgorithmSpec, Amount};
 use crate::{
     Algorithm, Debt, Decision, Nanos, Parameters, Quota, QuotaError,
     algorithm::{
-        Concurrency, FixedWindow, LeakyBucket, PlainBucket, SlidingCounter, SlidingLog, SlidingWindow,
-        TokenBucket,
+        Concurrency, FixedWindow, LeakyBucket, PlainBucket, SlidingCounter, SlidingLog,
+        SlidingWindow, TokenBucket,
     },
 };
 
-/// An algorithm with its quota and options. Build it from an algorithm, or with one of the constructors here:
+/// An algorithm with its quota and options. Build it from an algorithm, or with one of the
+/// constructors here:
 ///
 /// ```
 /// use tidegate_core::{Policy, Quota, algorithm::SlidingWindow};
@@ -79,9 +80,16 @@ from_algorithm!(
 
 impl Policy {
     const fn new(rule: AnyAlgorithm) -> Self {
-        let plain =
-            if let AnyAlgorithm::TokenBucket(bucket) = &rule { bucket.plain() } else { PlainBucket::NONE };
-        Self { rule, count_denied: false, plain }
+        let plain = if let AnyAlgorithm::TokenBucket(bucket) = &rule {
+            bucket.plain()
+        } else {
+            PlainBucket::NONE
+        };
+        Self {
+            rule,
+            count_denied: false,
+            plain,
+        }
     }
 
     /// [`FixedWindow`] with aligned windows.
@@ -128,10 +136,15 @@ impl Policy {
         Concurrency::new(limit).into()
     }
 
-    /// Denied requests also consume units, as far as the state has room for them: a client that keeps retrying keeps waiting.
+    /// Denied requests also consume units, as far as the state has room for them: a client that
+    /// keeps retrying keeps waiting.
     #[must_use]
     pub const fn count_denied(self) -> Self {
-        Self { count_denied: true, plain: PlainBucket::NONE, ..self }
+        Self {
+            count_denied: true,
+            plain: PlainBucket::NONE,
+            ..self
+        }
     }
 
     /// The algorithm's name, as in its [`AlgorithmSpec`](crate::AlgorithmSpec).
@@ -169,7 +182,8 @@ impl Policy {
         self.count_denied
     }
 
-    /// A single call to the algorithm's own function. If all were inlined side by side, each would pay for the registers of all.
+    /// A single call to the algorithm's own function. If all were inlined side by side, each would
+    /// pay for the registers of all.
     #[inline(never)]
     fn decide_apart(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
         if self.count_denied {
@@ -203,32 +217,40 @@ impl Policy {
         }
     }
 
-    /// Carries what `old`, a state of `from`, has in use at `now` over into `new`, a fresh state of this policy. Usage above
-    /// this policy's limit is carried over too, so lowering a limit and raising it again admits nothing that the higher
-    /// limit would not have admitted.
+    /// Carries what `old`, a state of `from`, has in use at `now` over into `new`, a fresh state of
+    /// this policy. Usage above this policy's limit is carried over too, so lowering a limit and
+    /// raising it again admits nothing that the higher limit would not have admitted.
     ///
-    /// If both policies keep the same kind of record (a log's times, the counts of equal windows or slots, a bucket's debt, a
-    /// queue), the record itself is carried over. Otherwise the units in use count as taken at `now`. If a state has no room
-    /// for all of them, it rounds towards the stricter side:
+    /// If both policies keep the same kind of record (a log's times, the counts of equal windows or
+    /// slots, a bucket's debt, a queue), the record itself is carried over. Otherwise the units in
+    /// use count as taken at `now`. If a state has no room for all of them, it rounds towards the
+    /// stricter side:
     ///
-    /// * a [`SlidingLog`], and [`Concurrency`] with a hold, keep the newest times and the number of older ones; the older ones
-    ///   count as taken at the oldest time that is kept;
-    /// * a [`SlidingWindow`] keeps counts up to 254 for limits up to 254 (65,534 for limits up to that); a higher
-    ///   count stands for the whole limit, whichever limit comes next;
-    /// * a [`TokenBucket`] owes up to twice its capacity. If it would owe more, it denies everything for the time that it
-    ///   takes to fill once, also if the limit changes in that time, and then counts as just used up;
+    /// * a [`SlidingLog`], and [`Concurrency`] with a hold, keep the newest times and the number of
+    ///   older ones; the older ones count as taken at the oldest time that is kept;
+    /// * a [`SlidingWindow`] keeps counts up to 254 for limits up to 254 (65,534 for limits up to
+    ///   that); a higher count stands for the whole limit, whichever limit comes next;
+    /// * a [`TokenBucket`] owes up to twice its capacity. If it would owe more, it denies
+    ///   everything for the time that it takes to fill once, also if the limit changes in that
+    ///   time, and then counts as just used up;
     /// * a [`LeakyBucket`] keeps the start times that it has handed out.
     ///
-    /// The new state admits something again after one window at the latest. For a sliding counter it is two windows, and for
-    /// a token bucket one window and the time of one token.
+    /// The new state admits something again after one window at the latest. For a sliding counter
+    /// it is two windows, and for a token bucket one window and the time of one token.
     pub fn transfer(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         match (&self.rule, &from.rule) {
             (to, from) if to == from => new.copy_from_slice(old),
-            (AnyAlgorithm::SlidingLog(to), AnyAlgorithm::SlidingLog(from)) => to.carry(new, from, old),
-            (AnyAlgorithm::SlidingWindow(to), AnyAlgorithm::SlidingWindow(from)) if to.same_slots(from) => {
+            (AnyAlgorithm::SlidingLog(to), AnyAlgorithm::SlidingLog(from)) => {
+                to.carry(new, from, old)
+            }
+            (AnyAlgorithm::SlidingWindow(to), AnyAlgorithm::SlidingWindow(from))
+                if to.same_slots(from) =>
+            {
                 to.carry(new, from, old);
             }
-            (AnyAlgorithm::FixedWindow(to), AnyAlgorithm::FixedWindow(from)) if to.same_windows(from) => {
+            (AnyAlgorithm::FixedWindow(to), AnyAlgorithm::FixedWindow(from))
+                if to.same_windows(from) =>
+            {
                 new.copy_from_slice(old);
             }
             (AnyAlgorithm::SlidingCounter(to), AnyAlgorithm::SlidingCounter(from))
@@ -236,9 +258,15 @@ impl Policy {
             {
                 to.carry(new, from, old);
             }
-            (AnyAlgorithm::TokenBucket(to), AnyAlgorithm::TokenBucket(from)) => to.carry(new, from, old, now),
-            (AnyAlgorithm::LeakyBucket(to), AnyAlgorithm::LeakyBucket(from)) => to.carry(new, from, old, now),
-            (AnyAlgorithm::Concurrency(to), AnyAlgorithm::Concurrency(from)) => to.carry(new, from, old, now),
+            (AnyAlgorithm::TokenBucket(to), AnyAlgorithm::TokenBucket(from)) => {
+                to.carry(new, from, old, now)
+            }
+            (AnyAlgorithm::LeakyBucket(to), AnyAlgorithm::LeakyBucket(from)) => {
+                to.carry(new, from, old, now)
+            }
+            (AnyAlgorithm::Concurrency(to), AnyAlgorithm::Concurrency(from)) => {
+                to.carry(new, from, old, now)
+            }
             (_, from) => {
                 let used = from.at_most(old, now);
                 if used > 0 {
@@ -340,7 +368,9 @@ pub enum PolicyError {
     #[error("{0}")]
     Quota(QuotaError),
     /// A sliding log, or permits with a hold, with a limit above 1,000,000.
-    #[error("a log keeps every admission: its limit is at most 1000000; choose sliding-window above that")]
+    #[error(
+        "a log keeps every admission: its limit is at most 1000000; choose sliding-window above that"
+    )]
     LogTooLong,
     /// More than 4,294,967,295 permits.
     #[error("concurrency has at most 4294967295 permits; lower the number")]
@@ -358,7 +388,9 @@ pub enum PolicyError {
     #[error("the limit has no window; write how much in how long, as in 100/1m")]
     NoWindow,
     /// The algorithm limits permits, but a window was given.
-    #[error("concurrency counts permits, not requests in a window; write their number alone, as in 10")]
+    #[error(
+        "concurrency counts permits, not requests in a window; write their number alone, as in 10"
+    )]
     Window,
     /// The window cannot follow the calendar like this.
     #[error("{0}")]

@@ -11,24 +11,30 @@ pub struct Estimate {
     pub cost: u64,
     /// The time that was passed to the state then.
     pub taken: Nanos,
-    /// Identifies the windows in which the units count, or the rate of a bucket. The holder of the state compares it: units return only
-    /// where it is the same as when they were taken.
+    /// Identifies the windows in which the units count, or the rate of a bucket. The holder of the
+    /// state compares it: units return only where it is the same as when they were taken.
     pub place: u64,
 }
 
 impl Policy {
-    /// Identifies the windows, slots or entries in which units of this policy count. Policies that differ in their limits alone have the same
-    /// ones. `None` for a bucket or permits: a state that remembers no times cannot tell which units a change of the policy kept.
+    /// Identifies the windows, slots or entries in which units of this policy count. Policies that
+    /// differ in their limits alone have the same ones. `None` for a bucket or permits: a state
+    /// that remembers no times cannot tell which units a change of the policy kept.
     #[must_use]
     pub fn place(&self) -> Option<u64> {
         let (kind, one, two) = match self.parameters() {
-            Parameters::FixedWindow { window, first_hit, .. } => (1, window, u64::from(first_hit)),
+            Parameters::FixedWindow {
+                window, first_hit, ..
+            } => (1, window, u64::from(first_hit)),
             Parameters::CalendarWindow { calendar, .. } => {
-                let zone = calendar
-                    .zone()
-                    .bytes()
-                    .fold(0, |hash: u64, byte| hash.wrapping_mul(131).wrapping_add(byte.into()));
-                (5, calendar.period().mean(), zone.wrapping_mul(32).wrapping_add(calendar.starts().into()))
+                let zone = calendar.zone().bytes().fold(0, |hash: u64, byte| {
+                    hash.wrapping_mul(131).wrapping_add(byte.into())
+                });
+                (
+                    5,
+                    calendar.period().mean(),
+                    zone.wrapping_mul(32).wrapping_add(calendar.starts().into()),
+                )
             }
             Parameters::SlidingLog { lifetime, .. } => (2, lifetime, 0),
             Parameters::SlidingWindow { slot, span, .. } => (3, slot, u64::from(span)),
@@ -37,7 +43,9 @@ impl Policy {
         };
         // The finalizer of SplitMix64, once for each number.
         Some([kind, one, two].into_iter().fold(0, |hash: u64, number| {
-            let mixed = hash.wrapping_add(number).wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mixed = hash
+                .wrapping_add(number)
+                .wrapping_add(0x9E37_79B9_7F4A_7C15);
             let mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
             let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
             mixed ^ mixed >> 31
@@ -46,13 +54,16 @@ impl Policy {
 
     /// Corrects an estimate at `now` to the `actual` cost.
     ///
-    /// If less was used, the rest goes back to where the estimate counts (see [`give_back`](Self::give_back)): to its window, its slot or its
-    /// log entries, if they still count; to a token bucket less what has been refilled since. A leaky bucket keeps the start times
-    /// that it gave out, so nothing goes back. If more was used, the difference is [charged](Algorithm::charge) at `now`.
+    /// If less was used, the rest goes back to where the estimate counts (see
+    /// [`give_back`](Self::give_back)): to its window, its slot or its log entries, if they still
+    /// count; to a token bucket less what has been refilled since. A leaky bucket keeps the start
+    /// times that it gave out, so nothing goes back. If more was used, the difference is
+    /// [charged](Algorithm::charge) at `now`.
     ///
     /// Permits in flight are returned, all of the estimate: the work is over.
     ///
-    /// Callers settle an estimate once, and pass an `actual` of at least its cost if its [place](Estimate::place) is another one now.
+    /// Callers settle an estimate once, and pass an `actual` of at least its cost if its
+    /// [place](Estimate::place) is another one now.
     pub fn settle(&self, state: &mut [u64], now: Nanos, estimate: Estimate, actual: u64) {
         let Estimate { cost, taken, .. } = estimate;
         if matches!(self.rule, AnyAlgorithm::Concurrency(_)) {

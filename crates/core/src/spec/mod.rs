@@ -1,7 +1,7 @@
 //! An algorithm named together with its options, as configuration files write it.
 //!
-//! Each algorithm's own file holds its [`AlgorithmEntry`]: its name, aliases and options, how to build it, and how to write it. The
-//! `registry` finds entries by name.
+//! Each algorithm's own file holds its [`AlgorithmEntry`]: its name, aliases and options, how to
+//! build it, and how to write it. The `registry` finds entries by name.
 
 mod registry;
 #[cfg(feature = "serde")]
@@ -70,7 +70,8 @@ pub enum Wants {
         /// The smallest number allowed.
         least: u64,
     },
-    /// `true` or `false`, of which neither is the default: without the option, the algorithm chooses.
+    /// `true` or `false`, of which neither is the default: without the option, the algorithm
+    /// chooses.
     Switch,
     /// A duration, as in `500ms`.
     Span,
@@ -120,7 +121,8 @@ impl fmt::Display for Value {
 /// An algorithm with its options, but without a quota.
 ///
 /// The text form is the name followed by the options, each after a colon: `fixed-window:first-hit`,
-/// `sliding-window:slots=60:mode=balanced`, `token-bucket:burst=20`, `leaky-bucket:max-wait=500ms`, `concurrency:hold=30s`.
+/// `sliding-window:slots=60:mode=balanced`, `token-bucket:burst=20`, `leaky-bucket:max-wait=500ms`,
+/// `concurrency:hold=30s`.
 ///
 /// ```
 /// use tidegate_core::AlgorithmSpec;
@@ -140,7 +142,11 @@ pub struct AlgorithmSpec {
 
 impl AlgorithmSpec {
     pub(crate) const fn of(entry: &'static AlgorithmEntry) -> Self {
-        Self { entry, values: [None; MOST_OPTIONS], count_denied: false }
+        Self {
+            entry,
+            values: [None; MOST_OPTIONS],
+            count_denied: false,
+        }
     }
 
     /// The algorithm's name.
@@ -155,13 +161,15 @@ impl AlgorithmSpec {
         self.entry.aliases
     }
 
-    /// Whether the algorithm limits a rate and so needs a window. Otherwise it limits work in flight.
+    /// Whether the algorithm limits a rate and so needs a window. Otherwise it limits work in
+    /// flight.
     #[must_use]
     pub const fn limits_rate(&self) -> bool {
         self.entry.limits_rate
     }
 
-    /// The algorithm's options, without `count_denied`, which every rate-limiting algorithm accepts.
+    /// The algorithm's options, without `count_denied`, which every rate-limiting algorithm
+    /// accepts.
     #[must_use]
     pub const fn known(&self) -> &'static [Known] {
         self.entry.options
@@ -180,7 +188,10 @@ impl AlgorithmSpec {
     }
 
     fn position(&self, option: &str) -> Option<usize> {
-        self.entry.options.iter().position(|known| same(known.name, option))
+        self.entry
+            .options
+            .iter()
+            .position(|known| same(known.name, option))
     }
 
     pub(crate) fn with(mut self, option: &str, value: Option<Value>) -> Self {
@@ -195,11 +206,19 @@ impl AlgorithmSpec {
     }
 
     pub(crate) fn count(&self, option: &str) -> Option<u64> {
-        if let Some(Value::Count(count)) = self.get(option) { Some(count) } else { None }
+        if let Some(Value::Count(count)) = self.get(option) {
+            Some(count)
+        } else {
+            None
+        }
     }
 
     pub(crate) fn span(&self, option: &str) -> Option<Duration> {
-        if let Some(Value::Span(span)) = self.get(option) { Some(span) } else { None }
+        if let Some(Value::Span(span)) = self.get(option) {
+            Some(span)
+        } else {
+            None
+        }
     }
 
     pub(crate) fn has_word(&self, option: &str, word: &str) -> bool {
@@ -210,7 +229,10 @@ impl AlgorithmSpec {
     pub fn options(&self) -> impl Iterator<Item = (&'static str, Value)> {
         let own = self.entry.options.iter().zip(self.values);
         let own = own.filter_map(|(known, value)| Some((known.name, value?)));
-        own.chain(self.count_denied.then_some((COUNT_DENIED, Value::Flag(true))))
+        own.chain(
+            self.count_denied
+                .then_some((COUNT_DENIED, Value::Flag(true))),
+        )
     }
 
     /// The policy of this algorithm with the quota.
@@ -224,20 +246,28 @@ impl AlgorithmSpec {
     /// The policy of this algorithm with `permits`, if the algorithm limits work in flight.
     ///
     /// # Errors
-    /// If the algorithm limits a rate, or the number is above 4,294,967,295 or does not suit its options.
+    /// If the algorithm limits a rate, or the number is above 4,294,967,295 or does not suit its
+    /// options.
     pub fn permits(&self, permits: u64) -> Result<Policy, PolicyError> {
-        self.build(Amount::Permits(u32::try_from(permits).map_err(|_| PolicyError::TooManyPermits)?))
+        self.build(Amount::Permits(
+            u32::try_from(permits).map_err(|_| PolicyError::TooManyPermits)?,
+        ))
     }
 
     fn build(&self, amount: Amount) -> Result<Policy, PolicyError> {
         let policy = (self.entry.build)(self, amount)?;
-        Ok(if self.count_denied { policy.count_denied() } else { policy })
+        Ok(if self.count_denied {
+            policy.count_denied()
+        } else {
+            policy
+        })
     }
 }
 
 impl PartialEq for AlgorithmSpec {
     fn eq(&self, other: &Self) -> bool {
-        (self.name(), self.values, self.count_denied) == (other.name(), other.values, other.count_denied)
+        (self.name(), self.values, self.count_denied)
+            == (other.name(), other.values, other.count_denied)
     }
 }
 
@@ -265,5 +295,7 @@ impl fmt::Display for AlgorithmSpec {
 
 /// Whether `name` names this option.
 fn same(name: &str, option: &str) -> bool {
-    name.bytes().eq(option.bytes().map(|byte| if byte == b'-' { b'_' } else { byte }))
+    name.bytes().eq(option
+        .bytes()
+        .map(|byte| if byte == b'-' { b'_' } else { byte }))
 }

@@ -1,5 +1,5 @@
-//! The registry: every algorithm by its name. Rule files, command lines and `"sliding-log 100/1m".parse::<Policy>()` all parse
-//! and print through it.
+//! The registry: every algorithm by its name. Rule files, command lines and
+//! `"sliding-log 100/1m".parse::<Policy>()` all parse and print through it.
 
 use alloc::{string::String, vec::Vec};
 use core::{fmt, str::FromStr};
@@ -24,23 +24,31 @@ impl AlgorithmSpec {
     /// [`ParsePolicyError::Algorithm`] if there is none.
     pub fn named(name: &str) -> Result<Self, ParsePolicyError> {
         let is_it = |entry: &&&AlgorithmEntry| entry.name == name || entry.aliases.contains(&name);
-        let entry = ENTRIES.iter().find(is_it).ok_or_else(|| ParsePolicyError::Algorithm(name.into()))?;
+        let entry = ENTRIES
+            .iter()
+            .find(is_it)
+            .ok_or_else(|| ParsePolicyError::Algorithm(name.into()))?;
         Ok(Self::of(entry))
     }
 
-    /// Sets an option from its text; `None` means that the option was written without a value. Setting the default value is
-    /// the same as not setting the option.
+    /// Sets an option from its text; `None` means that the option was written without a value.
+    /// Setting the default value is the same as not setting the option.
     ///
     /// # Errors
     /// If the algorithm has no such option, or the option does not accept the value.
     pub fn set(&mut self, option: &str, value: Option<&str>) -> Result<(), ParsePolicyError> {
         if same(COUNT_DENIED, option) && self.entry.limits_rate {
-            let Value::Flag(on) = read(option, Wants::Flag, value)? else { return Ok(()) };
+            let Value::Flag(on) = read(option, Wants::Flag, value)? else {
+                return Ok(());
+            };
             self.count_denied = on;
             return Ok(());
         }
         let Some(at) = self.position(option) else {
-            return Err(ParsePolicyError::Option { option: option.into(), algorithm: self.entry.name });
+            return Err(ParsePolicyError::Option {
+                option: option.into(),
+                algorithm: self.entry.name,
+            });
         };
         let wants = self.entry.options[at].wants;
         let value = read(option, wants, value)?;
@@ -54,7 +62,8 @@ impl AlgorithmSpec {
     }
 }
 
-/// The algorithm used if none is named: the sliding window, which is accurate enough to avoid surprises at any limit.
+/// The algorithm used if none is named: the sliding window, which is accurate enough to avoid
+/// surprises at any limit.
 impl Default for AlgorithmSpec {
     fn default() -> Self {
         Self::of(DEFAULT)
@@ -68,8 +77,9 @@ impl FromStr for AlgorithmSpec {
         let mut parts = text.split(':');
         let mut spec = Self::named(parts.next().unwrap_or_default())?;
         for option in parts {
-            let (name, value) =
-                option.split_once('=').map_or((option, None), |(name, value)| (name, Some(value)));
+            let (name, value) = option
+                .split_once('=')
+                .map_or((option, None), |(name, value)| (name, Some(value)));
             spec.set(name, value)?;
         }
         Ok(spec)
@@ -80,22 +90,27 @@ fn read(option: &str, wants: Wants, text: Option<&str>) -> Result<Value, ParsePo
     let value = match (wants, text) {
         (Wants::Flag | Wants::Switch, None | Some("true")) => Some(Value::Flag(true)),
         (Wants::Flag | Wants::Switch, Some("false")) => Some(Value::Flag(false)),
-        (Wants::Count { least }, Some(text)) => {
-            parse_units(text).filter(|count| *count >= least).map(Value::Count)
-        }
+        (Wants::Count { least }, Some(text)) => parse_units(text)
+            .filter(|count| *count >= least)
+            .map(Value::Count),
         (Wants::Span, Some(text)) => parse_duration(text).ok().map(Value::Span),
         #[cfg(feature = "calendar")]
         (Wants::Zone, Some(text)) => crate::calendar::zone(text).map(Value::Word),
-        (Wants::OneOf(words), Some(text)) => {
-            words.iter().copied().find(|word| *word == text).map(Value::Word)
-        }
+        (Wants::OneOf(words), Some(text)) => words
+            .iter()
+            .copied()
+            .find(|word| *word == text)
+            .map(Value::Word),
         _ => None,
     };
-    value.ok_or_else(|| ParsePolicyError::Value { option: option.into(), wants })
+    value.ok_or_else(|| ParsePolicyError::Value {
+        option: option.into(),
+        wants,
+    })
 }
 
-/// Parses a policy: a quota such as `100/1m`, which means a sliding window, or an algorithm followed by its amount, such as
-/// `token-bucket:burst=20 100/1m` or `concurrency:hold=30s 10`.
+/// Parses a policy: a quota such as `100/1m`, which means a sliding window, or an algorithm
+/// followed by its amount, such as `token-bucket:burst=20 100/1m` or `concurrency:hold=30s 10`.
 ///
 /// ```
 /// use tidegate_core::{Policy, Quota};
@@ -140,8 +155,8 @@ impl From<Quota> for Policy {
 
 /// Writes the form that is parsed: `token-bucket:burst=20 10/1s`.
 ///
-/// Parsing the text gives an equal policy. The text is the shortest one: a burst equal to the units of a whole window is
-/// written as that window's quota.
+/// Parsing the text gives an equal policy. The text is the shortest one: a burst equal to the units
+/// of a whole window is written as that window's quota.
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (mut spec, amount) = self.written();
@@ -183,7 +198,9 @@ pub enum ParsePolicyError {
     #[error("{0}")]
     Quota(#[source] ParseQuotaError),
     /// The number of permits cannot be parsed.
-    #[error("the number of permits must be a whole number from 0 to 4294967295, as in `concurrency 10`")]
+    #[error(
+        "the number of permits must be a whole number from 0 to 4294967295, as in `concurrency 10`"
+    )]
     Permits,
     /// The parts are well formed but do not fit together.
     #[error("{0}")]

@@ -33,7 +33,8 @@ macro_rules! text {
 
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                deserializer.deserialize_str(Text(PhantomData, concat!("a text such as ", $example)))
+                deserializer
+                    .deserialize_str(Text(PhantomData, concat!("a text such as ", $example)))
             }
         }
     };

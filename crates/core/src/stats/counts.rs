@@ -49,16 +49,28 @@ impl Counts {
     /// The mean response time; zero if no call ended.
     #[must_use]
     pub fn mean_rt(&self) -> Duration {
-        self.rt.checked_div(u32::try_from(self.success).unwrap_or(u32::MAX)).unwrap_or_default()
+        self.rt
+            .checked_div(u32::try_from(self.success).unwrap_or(u32::MAX))
+            .unwrap_or_default()
     }
 
     pub(super) fn of(events: [u64; 6], min_rt: Option<u64>, max_in_flight: u64) -> Self {
         let [pass, success, rt, exception, block, occupied] = events;
         let (rt, min_rt) = (Duration::from_micros(rt), min_rt.map(Duration::from_micros));
-        Self { pass, block, success, exception, occupied, rt, min_rt, max_in_flight }
+        Self {
+            pass,
+            block,
+            success,
+            exception,
+            occupied,
+            rt,
+            min_rt,
+            max_in_flight,
+        }
     }
 
-    /// The sums of both, with the shorter of the shortest response times, and the higher maximum in flight.
+    /// The sums of both, with the shorter of the shortest response times, and the higher maximum in
+    /// flight.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {

@@ -12,8 +12,8 @@ pub const MIN_SLOT: Duration = Duration::from_nanos(1 << 15);
 
 /// A number of slots that together are as long as an interval.
 ///
-/// A slot starts at a whole multiple of its length on the clock, so every layout with the same slot length agrees
-/// about where slots begin.
+/// A slot starts at a whole multiple of its length on the clock, so every layout with the same slot
+/// length agrees about where slots begin.
 ///
 /// ```
 /// use core::time::Duration;
@@ -33,8 +33,8 @@ impl Layout {
     /// Divides `interval` into `slots` equal slots.
     ///
     /// # Errors
-    /// If `slots` is 0 or above [`MAX_SLOTS`], if the interval is not a whole multiple of a slot, if it is
-    /// longer than [`MAX_WINDOW`], or if a slot is shorter than [`MIN_SLOT`].
+    /// If `slots` is 0 or above [`MAX_SLOTS`], if the interval is not a whole multiple of a slot,
+    /// if it is longer than [`MAX_WINDOW`], or if a slot is shorter than [`MIN_SLOT`].
     pub const fn new(slots: u32, interval: Duration) -> Result<Self, LayoutError> {
         if slots == 0 || slots > MAX_SLOTS {
             return Err(LayoutError::Slots);
@@ -56,7 +56,10 @@ impl Layout {
     /// One second in ten slots of 100 ms: the layout that a resource uses.
     #[must_use]
     pub const fn second() -> Self {
-        Self { slots: 10, slot: 100_000_000 }
+        Self {
+            slots: 10,
+            slot: 100_000_000,
+        }
     }
 
     /// The number of slots.
@@ -101,7 +104,8 @@ impl Layout {
         Nanos::new(at.get() - at.get() % self.slot)
     }
 
-    /// A view of the last `interval` of a ring with this layout, in `samples` samples of whole slots.
+    /// A view of the last `interval` of a ring with this layout, in `samples` samples of whole
+    /// slots.
     ///
     /// ```
     /// use core::time::Duration;
@@ -113,8 +117,8 @@ impl Layout {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`new`](Self::new); [`LayoutError::NotOfThisRing`] if a sample is not a whole number of the ring's slots,
-    /// or if the view is longer than the ring.
+    /// The errors of [`new`](Self::new); [`LayoutError::NotOfThisRing`] if a sample is not a whole
+    /// number of the ring's slots, or if the view is longer than the ring.
     pub const fn view(self, samples: u32, interval: Duration) -> Result<View, LayoutError> {
         let view = match Self::new(samples, interval) {
             Ok(view) => view,
@@ -123,7 +127,9 @@ impl Layout {
         if !view.slot.is_multiple_of(self.slot) || view.interval_nanos() > self.interval_nanos() {
             return Err(LayoutError::NotOfThisRing);
         }
-        Ok(View { slots: (view.interval_nanos() / self.slot) as u32 })
+        Ok(View {
+            slots: (view.interval_nanos() / self.slot) as u32,
+        })
     }
 
     /// The view of the whole ring.
@@ -146,11 +152,13 @@ impl View {
         self.slots
     }
 
-    /// Adds one full slot behind the view. It then never covers less than the whole interval, so a limit on this view
-    /// bounds every interval of that length.
+    /// Adds one full slot behind the view. It then never covers less than the whole interval, so a
+    /// limit on this view bounds every interval of that length.
     #[must_use]
     pub const fn strict(self) -> Self {
-        Self { slots: self.slots + 1 }
+        Self {
+            slots: self.slots + 1,
+        }
     }
 }
 
@@ -170,7 +178,8 @@ pub enum LayoutError {
     /// A slot would be shorter than [`MIN_SLOT`].
     #[error("a slot is shorter than 32.768us; take fewer slots or a longer interval")]
     SlotTooShort,
-    /// A sample of the view is not a whole number of the ring's slots, or the view is longer than the ring.
+    /// A sample of the view is not a whole number of the ring's slots, or the view is longer than
+    /// the ring.
     #[error(
         "each sample of a view must be a whole number of its ring's slots, and the view no longer than the ring"
     )]

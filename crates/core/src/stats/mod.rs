@@ -1,8 +1,8 @@
 //! Window statistics: counts of events in the newest slots of time.
 //!
-//! A [`Layout`] divides time into slots. A [`Ring`] counts in them without locks (its documentation explains how it turns
-//! and what it promises). A [`Window`] is the ring of one resource, with the events that flow control counts and the
-//! last 60 seconds one by one.
+//! A [`Layout`] divides time into slots. A [`Ring`] counts in them without locks (its documentation
+//! explains how it turns and what it promises). A [`Window`] is the ring of one resource, with the
+//! events that flow control counts and the last 60 seconds one by one.
 //!
 //! ```
 //! use tidegate_core::{Nanos, stats::{Event, Layout, Window}};

@@ -1,20 +1,22 @@
-//! The growth of one count in a view, with the start of the view cached for as long as the newest slot lasts.
+//! The growth of one count in a view, with the start of the view cached for as long as the newest
+//! slot lasts.
 
 use super::{Head, Ring, Tally, View, ring::NO_TURN};
 use crate::sync::{AtomicU64, Ordering};
 
 /// A view of one count of a ring with its start cached, for a rule that reads it on every call.
 ///
-/// The start of the view is fixed while the newest slot is, so it is looked up once per slot. Use each `Trailing` for one
-/// count of one ring.
+/// The start of the view is fixed while the newest slot is, so it is looked up once per slot. Use
+/// each `Trailing` for one count of one ring.
 pub struct Trailing {
     view: View,
     /// The tally at the start of the view; its low 16 bits hold the turn for which that is valid.
     base: AtomicU64,
-    /// The head for which `base` was looked up last; written after it. Turn numbers wrap, so without this a view that
-    /// was not read for 65,532 turns might take an old base for a new one.
+    /// The head for which `base` was looked up last; written after it. Turn numbers wrap, so
+    /// without this a view that was not read for 65,532 turns might take an old base for a new one.
     head: AtomicU64,
-    /// The tally at the last [`forget`](Self::forget), or the base of a later slot; `NO_TURN` before the first.
+    /// The tally at the last [`forget`](Self::forget), or the base of a later slot; `NO_TURN`
+    /// before the first.
     floor: AtomicU64,
 }
 
@@ -36,8 +38,8 @@ impl Trailing {
         self.view
     }
 
-    /// How much count `at` grew in view, up to `tally`, in the slot of `head`. `None` if another thread has turned the ring: try
-    /// again.
+    /// How much count `at` grew in view, up to `tally`, in the slot of `head`. `None` if another
+    /// thread has turned the ring: try again.
     #[inline]
     pub fn used<const C: usize, const G: usize>(
         &self,
@@ -46,7 +48,8 @@ impl Trailing {
         tally: Tally,
         head: Head,
     ) -> Option<u64> {
-        // Acquire: a thread that sees the head sees the base that was looked up for it, or a later one.
+        // Acquire: a thread that sees the head sees the base that was looked up for it, or a later
+        // one.
         let is_known = self.head.load(Ordering::Acquire) == head.word();
         // Acquire: a thread that sees the mark of a `forget` sees its floor.
         let known = self.base.load(Ordering::Acquire);
@@ -65,14 +68,22 @@ impl Trailing {
         } else if tally.since(base) < tally.since(began) {
             base
         } else {
-            // The floor has left the view. Moving it along keeps it comparable however far the count grows.
+            // The floor has left the view. Moving it along keeps it comparable however far the
+            // count grows.
             let moved = began.kept_for(head);
-            let _ = self.floor.compare_exchange(floor, moved, Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self
+                .floor
+                .compare_exchange(floor, moved, Ordering::AcqRel, Ordering::Relaxed);
             began
         };
-        // The exchange starts from the known value: if a `forget` came in between, the word differs and this base is dropped.
-        let kept =
-            self.base.compare_exchange(known, base.kept_for(head), Ordering::AcqRel, Ordering::Relaxed);
+        // The exchange starts from the known value: if a `forget` came in between, the word differs
+        // and this base is dropped.
+        let kept = self.base.compare_exchange(
+            known,
+            base.kept_for(head),
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
         if kept.is_ok() {
             self.head.store(head.word(), Ordering::Release);
         }
@@ -82,8 +93,8 @@ impl Trailing {
     /// Counts only what comes after `tally` from now on.
     pub fn forget(&self, tally: Tally) {
         self.floor.store(tally.word(), Ordering::Release);
-        // Release: see `used`. The mark distinguishes one `forget` from another, so that no older base replaces it. The
-        // swap and the exchange of a read have one order for all threads.
+        // Release: see `used`. The mark distinguishes one `forget` from another, so that no older
+        // base replaces it. The swap and the exchange of a read have one order for all threads.
         self.base.swap(tally.word() | NO_TURN, Ordering::AcqRel);
     }
 }

@@ -1,6 +1,8 @@
-//! Nodes, an authority, and a network between them that delays, reorders and loses; in made-up time.
+//! Nodes, an authority, and a network between them that delays, reorders and loses; in made-up
+//! time.
 //!
-//! The oracle's view: every admission of every node, at the moment at which it was given, on the authority's clock.
+//! The oracle's view: every admission of every node, at the moment at which it was given, on the
+//! authority's clock.
 
 use std::collections::BTreeMap;
 
@@ -43,9 +45,23 @@ pub struct Travel {
 
 enum Event {
     Step(Step),
-    Arrives { node: usize, life: u64, request: Request, back: Option<u64> },
-    Returns { node: usize, life: u64, request: Request, grant: Grant },
-    GivenUp { node: usize, life: u64, request: Request },
+    Arrives {
+        node: usize,
+        life: u64,
+        request: Request,
+        back: Option<u64>,
+    },
+    Returns {
+        node: usize,
+        life: u64,
+        request: Request,
+        grant: Grant,
+    },
+    GivenUp {
+        node: usize,
+        life: u64,
+        request: Request,
+    },
 }
 
 struct Node {
@@ -75,8 +91,17 @@ pub struct Fleet {
 const PATIENCE: u64 = 20_000_000;
 
 impl Fleet {
-    pub fn new(terms: Terms, clock: Skew, nodes: &[Skew], travels: impl FnMut() -> Travel + 'static) -> Self {
-        let node = |&clock: &Skew| Node { lease: Lease::new(terms), clock, life: 0 };
+    pub fn new(
+        terms: Terms,
+        clock: Skew,
+        nodes: &[Skew],
+        travels: impl FnMut() -> Travel + 'static,
+    ) -> Self {
+        let node = |&clock: &Skew| Node {
+            lease: Lease::new(terms),
+            clock,
+            life: 0,
+        };
         Self {
             terms,
             clock,
@@ -111,7 +136,12 @@ impl Fleet {
         while let Some(((time, _), event)) = self.events.pop_first() {
             match event {
                 Event::Step(step) => self.step(time, step),
-                Event::Arrives { node, life, request, back } => {
+                Event::Arrives {
+                    node,
+                    life,
+                    request,
+                    back,
+                } => {
                     let now = self.authority(time);
                     let grant = self.terms.serve(&mut self.shared, now, &request);
                     if request.cost > 0 && grant.decision.is_allowed() {
@@ -119,19 +149,43 @@ impl Fleet {
                     }
                     match back {
                         Some(delay) => {
-                            self.schedule(time + delay, Event::Returns { node, life, request, grant });
+                            self.schedule(
+                                time + delay,
+                                Event::Returns {
+                                    node,
+                                    life,
+                                    request,
+                                    grant,
+                                },
+                            );
                         }
-                        None => self.schedule(time + PATIENCE, Event::GivenUp { node, life, request }),
+                        None => self.schedule(
+                            time + PATIENCE,
+                            Event::GivenUp {
+                                node,
+                                life,
+                                request,
+                            },
+                        ),
                     }
                 }
-                Event::Returns { node, life, request, grant } => {
+                Event::Returns {
+                    node,
+                    life,
+                    request,
+                    grant,
+                } => {
                     let node = &self.nodes[node];
                     if node.life == life {
                         let decision = node.lease.granted(request, &grant, node.clock.at(time));
                         self.denied += u64::from(decision.is_denied());
                     }
                 }
-                Event::GivenUp { node, life, request } => {
+                Event::GivenUp {
+                    node,
+                    life,
+                    request,
+                } => {
                     let node = &self.nodes[node];
                     if node.life == life {
                         node.lease.failed(request);
@@ -185,8 +239,23 @@ impl Fleet {
         let Travel { there, back } = (self.travels)();
         let life = self.nodes[node].life;
         match there {
-            Some(delay) => self.schedule(time + delay, Event::Arrives { node, life, request, back }),
-            None => self.schedule(time + PATIENCE, Event::GivenUp { node, life, request }),
+            Some(delay) => self.schedule(
+                time + delay,
+                Event::Arrives {
+                    node,
+                    life,
+                    request,
+                    back,
+                },
+            ),
+            None => self.schedule(
+                time + PATIENCE,
+                Event::GivenUp {
+                    node,
+                    life,
+                    request,
+                },
+            ),
         }
     }
 

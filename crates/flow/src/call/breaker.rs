@@ -7,8 +7,8 @@ use crate::{
     rules::{BreakerRule, LoadError, Rules, Target},
 };
 
-/// A circuit breaker for programs that need nothing else of a gate: one resource with one rule, which give it its name. A clone is a
-/// handle to the same breaker.
+/// A circuit breaker for programs that need nothing else of a gate: one resource with one rule,
+/// which give it its name. A clone is a handle to the same breaker.
 ///
 /// ```
 /// use std::time::Duration;
@@ -33,7 +33,8 @@ pub struct Breaker {
 /// Why [`Breaker::call`] has no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError<E> {
-    /// The breaker is open, so the call did not run. [`Blocked::retry_after`] is the time until a probe may run.
+    /// The breaker is open, so the call did not run. [`Blocked::retry_after`] is the time until a
+    /// probe may run.
     #[error(transparent)]
     Open(Blocked),
     /// The error of the call.
@@ -50,7 +51,8 @@ impl Breaker {
         Self::of(&Gate::new(), rule)
     }
 
-    /// Creates a breaker with another clock, such as a [`ManualTimer`](crate::ManualTimer) in tests.
+    /// Creates a breaker with another clock, such as a [`ManualTimer`](crate::ManualTimer) in
+    /// tests.
     ///
     /// # Errors
     /// If the rule is invalid.
@@ -60,12 +62,21 @@ impl Breaker {
 
     fn of(gate: &Gate, rule: BreakerRule) -> Result<Self, LoadError> {
         let name = rule.resource.as_str().to_owned();
-        let rule = BreakerRule { resource: Target::Name(name.clone()), ..rule };
-        gate.load(Rules { breakers: vec![rule], ..Rules::default() })?;
-        Ok(Self { resource: gate.resource(&name) })
+        let rule = BreakerRule {
+            resource: Target::Name(name.clone()),
+            ..rule
+        };
+        gate.load(Rules {
+            breakers: vec![rule],
+            ..Rules::default()
+        })?;
+        Ok(Self {
+            resource: gate.resource(&name),
+        })
     }
 
-    /// Runs `call` unless the breaker is open, and records whether it fails and how long it takes. A call that panics fails.
+    /// Runs `call` unless the breaker is open, and records whether it fails and how long it takes.
+    /// A call that panics fails.
     ///
     /// # Errors
     /// [`CallError::Open`] if the breaker does not admit the call, otherwise the call's own error.
@@ -78,7 +89,8 @@ impl Breaker {
         result.map_err(CallError::Failed)
     }
 
-    /// The same for a future. Dropping it before its end cancels the call, which the breaker then ignores.
+    /// The same for a future. Dropping it before its end cancels the call, which the breaker then
+    /// ignores.
     ///
     /// # Errors
     /// The same as [`call`](Self::call).
@@ -87,11 +99,14 @@ impl Breaker {
         call: impl Future<Output = Result<T, E>>,
     ) -> Result<T, CallError<E>> {
         let guard = self.enter().map_err(CallError::Open)?;
-        guard.run(call, Result::is_err).await.map_err(CallError::Failed)
+        guard
+            .run(call, Result::is_err)
+            .await
+            .map_err(CallError::Failed)
     }
 
-    /// Admits a call that ends when the guard is dropped, for a failure that only the caller can see: mark it with
-    /// [`Guard::mark_failed`].
+    /// Admits a call that ends when the guard is dropped, for a failure that only the caller can
+    /// see: mark it with [`Guard::mark_failed`].
     ///
     /// # Errors
     /// If the breaker is open, or all of its probes are in flight.
@@ -99,15 +114,22 @@ impl Breaker {
         self.resource.enter()
     }
 
-    /// Returns the state. An open breaker whose open time has passed stays open until a call probes it.
+    /// Returns the state. An open breaker whose open time has passed stays open until a call probes
+    /// it.
     #[must_use]
     pub fn state(&self) -> BreakerState {
-        self.resource.breakers().first().map_or(BreakerState::Closed, |(_, state)| *state)
+        self.resource
+            .breakers()
+            .first()
+            .map_or(BreakerState::Closed, |(_, state)| *state)
     }
 }
 
 impl fmt::Debug for Breaker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Breaker").field("name", &self.resource.name()).field("state", &self.state()).finish()
+        f.debug_struct("Breaker")
+            .field("name", &self.resource.name())
+            .field("state", &self.state())
+            .finish()
     }
 }

@@ -24,15 +24,25 @@ impl ResourceState {
     }
 }
 
-/// Compiles the rules of `set` that apply to a resource; `None` if there are none. A rule that is identical in `old`
-/// keeps its state. If only the numbers of a rule differ, it keeps its units in flight.
+/// Compiles the rules of `set` that apply to a resource; `None` if there are none. A rule that is
+/// identical in `old` keeps its state. If only the numbers of a rule differ, it keeps its units in
+/// flight.
 fn compile(set: &RuleSet, state: &ResourceState, old: Option<&Compiled>) -> Option<Compiled> {
     let (layout, name, rules) = (state.shared.layout, &*state.name, &set.rules);
     let related = set.related(name).into_iter();
-    let system = rules.system.iter().map(|rule| System::new(rule.clone(), layout));
+    let system = rules
+        .system
+        .iter()
+        .map(|rule| System::new(rule.clone(), layout));
     let none = (&[][..], &[][..], &[][..], &[][..]);
-    let (params, flow, adaptive, breakers) =
-        old.map_or(none, |old| (&old.params[..], &old.flow[..], &old.adaptive[..], &old.breakers[..]));
+    let (params, flow, adaptive, breakers) = old.map_or(none, |old| {
+        (
+            &old.params[..],
+            &old.flow[..],
+            &old.adaptive[..],
+            &old.breakers[..],
+        )
+    });
     let mut compiled = Compiled {
         authority: labelled(set.authority.of(&rules.authority, name)),
         system: system.collect(),
@@ -59,17 +69,22 @@ fn compile(set: &RuleSet, state: &ResourceState, old: Option<&Compiled>) -> Opti
             |old| &old.rule,
             |rule, _| Breaker::new(rule.clone()).since(set.loaded_at),
         ),
-        watched: related.filter_map(|rule| Some(state.node.watched(rule.ring_layout(layout)?))).collect(),
+        watched: related
+            .filter_map(|rule| Some(state.node.watched(rule.ring_layout(layout)?)))
+            .collect(),
         is_simple: false,
         far: None,
     };
-    compiled.watched.sort_unstable_by_key(|ring| Arc::as_ptr(ring).addr());
+    compiled
+        .watched
+        .sort_unstable_by_key(|ring| Arc::as_ptr(ring).addr());
     compiled.watched.dedup_by(|a, b| Arc::ptr_eq(a, b));
     let own = |flow: &Arc<Flow>| {
         !flow.takes() && flow.rule.relation == Relation::Direct && flow.rule.origins == Origins::Any
     };
-    compiled.is_simple =
-        compiled.authority.is_empty() && compiled.params.is_empty() && compiled.flow.iter().all(own);
+    compiled.is_simple = compiled.authority.is_empty()
+        && compiled.params.is_empty()
+        && compiled.flow.iter().all(own);
     compiled.far = compiled.far(second(layout));
     let is_empty = compiled.is_simple
         && compiled.system.is_empty()
@@ -83,11 +98,14 @@ fn compile(set: &RuleSet, state: &ResourceState, old: Option<&Compiled>) -> Opti
 
 /// The rules with what to call them.
 fn labelled<R: Clone + Display>(rules: Vec<&R>) -> Vec<(R, Arc<str>)> {
-    rules.into_iter().map(|rule| (rule.clone(), rule.to_string().into())).collect()
+    rules
+        .into_iter()
+        .map(|rule| (rule.clone(), rule.to_string().into()))
+        .collect()
 }
 
-/// Returns the states of `rules`. An equal rule keeps its state from `old`, each at most once. `new` makes the others
-/// and may reuse one of the remaining old states.
+/// Returns the states of `rules`. An equal rule keeps its state from `old`, each at most once.
+/// `new` makes the others and may reuse one of the remaining old states.
 fn keep<R: PartialEq, S>(
     rules: &[&R],
     old: &[Arc<S>],
@@ -100,7 +118,8 @@ fn keep<R: PartialEq, S>(
         Some(left.remove(at).clone())
     };
     let kept: Vec<Option<Arc<S>>> = rules.iter().map(|rule| equal(rule)).collect();
-    let state = |(rule, kept): (&&R, Option<_>)| kept.unwrap_or_else(|| Arc::new(new(rule, &mut left)));
+    let state =
+        |(rule, kept): (&&R, Option<_>)| kept.unwrap_or_else(|| Arc::new(new(rule, &mut left)));
     rules.iter().zip(kept).map(state).collect()
 }
 
@@ -125,6 +144,13 @@ fn keep_flow(set: &RuleSet, name: &str, old: &[Arc<Flow>], layout: Layout) -> Ve
         flow
     };
     // The named origins are not part of the rule itself.
-    let same = old.iter().filter(|old| old.rule.origins != Origins::Others || old.named == named);
-    keep(&rules, &same.cloned().collect::<Vec<_>>(), |old| &old.rule, |rule, _| made(rule))
+    let same = old
+        .iter()
+        .filter(|old| old.rule.origins != Origins::Others || old.named == named);
+    keep(
+        &rules,
+        &same.cloned().collect::<Vec<_>>(),
+        |old| &old.rule,
+        |rule, _| made(rule),
+    )
 }

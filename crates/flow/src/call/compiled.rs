@@ -9,13 +9,14 @@ use tidegate_core::{
 
 use crate::{
     rules::{
-        AuthorityRule, IsolationRule, adaptive::Adaptive, breaker::Breaker, flow::Flow, hot_param::HotParam,
-        system::System,
+        AuthorityRule, IsolationRule, adaptive::Adaptive, breaker::Breaker, flow::Flow,
+        hot_param::HotParam, system::System,
     },
     stats::bounds::Bounds,
 };
 
-/// The rules that an entry of one resource is checked against. The first entry after a rule change compiles them.
+/// The rules that an entry of one resource is checked against. The first entry after a rule change
+/// compiles them.
 pub(crate) struct Compiled {
     pub(crate) authority: Vec<(AuthorityRule, Arc<str>)>,
     pub(crate) system: Vec<System>,
@@ -28,7 +29,8 @@ pub(crate) struct Compiled {
     pub(crate) watched: Vec<Arc<Ring<1, 0>>>,
     /// Only rules that the resource's window and the inbound window decide, and breakers.
     pub(crate) is_simple: bool,
-    /// If rules of the windows are all that an entry has to check besides closed breakers, and all are fixed numbers.
+    /// If rules of the windows are all that an entry has to check besides closed breakers, and all
+    /// are fixed numbers.
     pub(crate) far: Option<Far>,
 }
 
@@ -41,7 +43,8 @@ pub(crate) struct Far {
 }
 
 impl Compiled {
-    /// Returns the threshold of the resource's window if that is all an outbound entry has to check.
+    /// Returns the threshold of the resource's window if that is all an outbound entry has to
+    /// check.
     pub(crate) fn plain(&self) -> Option<u64> {
         let others = self.isolation.len() + self.watched.len();
         if others > 0 || self.learns() || self.flow.is_empty() {
@@ -62,8 +65,10 @@ impl Compiled {
         for (rule, _) in &self.isolation {
             own.in_flight = own.in_flight.min(rule.threshold.fixed()?);
         }
-        let inbound =
-            self.system.iter().try_fold(Bounds::NONE, |all, system| Some(all.and(system.bounds()?)));
+        let inbound = self
+            .system
+            .iter()
+            .try_fold(Bounds::NONE, |all, system| Some(all.and(system.bounds()?)));
         Some(Far { own, inbound })
     }
 

@@ -51,14 +51,15 @@ impl<'a> Entry<'a> {
     /// # Errors
     /// [`Blocked`] if a rule blocks the entry.
     pub fn enter_owned(self) -> Result<OwnedGuard, Blocked> {
-        self.admit().map(|pass| OwnedGuard::new(self.resource.clone(), pass))
+        self.admit()
+            .map(|pass| OwnedGuard::new(self.resource.clone(), pass))
     }
 
-    /// Enters, and completes when the call may proceed. It sleeps for the delay on the gate's timer without blocking
-    /// the thread, and works with every async runtime.
+    /// Enters, and completes when the call may proceed. It sleeps for the delay on the gate's timer
+    /// without blocking the thread, and works with every async runtime.
     ///
-    /// Dropping the future while it sleeps cancels the call: it is no longer in flight, and a breaker's probe returns
-    /// its permit. The reserved place in a throttle stays unused.
+    /// Dropping the future while it sleeps cancels the call: it is no longer in flight, and a
+    /// breaker's probe returns its permit. The reserved place in a throttle stays unused.
     ///
     /// # Errors
     /// [`Blocked`] if a rule blocks the entry; the future returns it without waiting.
@@ -68,7 +69,15 @@ impl<'a> Entry<'a> {
 
     #[inline]
     fn admit(&self) -> Result<Pass, Blocked> {
-        let Self { origin: None, context: None, prioritized: false, .. } = self else { return admit(self) };
+        let Self {
+            origin: None,
+            context: None,
+            prioritized: false,
+            ..
+        } = self
+        else {
+            return admit(self);
+        };
         if self.args.is_empty() && self.named.is_empty() {
             admit_plain(self.resource, self.units, self.inbound)
         } else {
@@ -78,10 +87,12 @@ impl<'a> Entry<'a> {
 }
 
 impl OwnedGuard {
-    /// Waits until the call may proceed (see [`delay`](Self::delay)), as [`Entry::enter_async`] does. Dropping the
-    /// future cancels the call.
+    /// Waits until the call may proceed (see [`delay`](Self::delay)), as [`Entry::enter_async`]
+    /// does. Dropping the future cancels the call.
     pub async fn ready(self) -> Self {
-        let Some(sleep) = self.sleep() else { return self };
+        let Some(sleep) = self.sleep() else {
+            return self;
+        };
         let waiting = Waiting(Some(self));
         sleep.await;
         waiting.done()
@@ -93,7 +104,9 @@ struct Waiting(Option<OwnedGuard>);
 
 impl Waiting {
     fn done(mut self) -> OwnedGuard {
-        self.0.take().unwrap_or_else(|| unreachable!("taken once, here"))
+        self.0
+            .take()
+            .unwrap_or_else(|| unreachable!("taken once, here"))
     }
 }
 

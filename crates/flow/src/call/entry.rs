@@ -52,29 +52,33 @@ impl<'a> Entry<'a> {
         entry
     }
 
-    /// Requests `units`, all or none. Statistics count units, and a response time counts once per unit. An entry of 0 units is a
-    /// query: the gate checks the rules but counts and consumes nothing. A breaker that would admit a probe neither changes its
-    /// state nor uses up a probe permit.
+    /// Requests `units`, all or none. Statistics count units, and a response time counts once per
+    /// unit. An entry of 0 units is a query: the gate checks the rules but counts and consumes
+    /// nothing. A breaker that would admit a probe neither changes its state nor uses up a probe
+    /// permit.
     #[inline]
     pub const fn count(mut self, units: u32) -> Self {
         self.units = units;
         self
     }
 
-    /// Marks the call as inbound: system rules apply to it, and it counts in [`Gate::inbound`](crate::Gate::inbound).
+    /// Marks the call as inbound: system rules apply to it, and it counts in
+    /// [`Gate::inbound`](crate::Gate::inbound).
     #[inline]
     pub const fn inbound(mut self) -> Self {
         self.inbound = true;
         self
     }
 
-    /// Gives the call priority. If a rejecting flow rule has no room for it in the current window, the call borrows
-    /// units from one of the next slots and waits until that slot begins (see [`Guard::delay`](crate::Guard::delay)).
-    /// Other calls then find less room in that slot. The call is blocked if it would have to wait for
-    /// [`GateBuilder::max_priority_wait`](crate::GateBuilder::max_priority_wait) or longer. No threshold is exceeded.
+    /// Gives the call priority. If a rejecting flow rule has no room for it in the current window,
+    /// the call borrows units from one of the next slots and waits until that slot begins (see
+    /// [`Guard::delay`](crate::Guard::delay)). Other calls then find less room in that slot. The
+    /// call is blocked if it would have to wait for
+    /// [`GateBuilder::max_priority_wait`](crate::GateBuilder::max_priority_wait) or longer. No
+    /// threshold is exceeded.
     ///
-    /// A call cannot borrow from rules whose interval does not fit the gate's own window (one second by default), nor
-    /// from rules that warm up, throttle, or measure another resource.
+    /// A call cannot borrow from rules whose interval does not fit the gate's own window (one
+    /// second by default), nor from rules that warm up, throttle, or measure another resource.
     #[inline]
     pub const fn prioritized(mut self) -> Self {
         self.prioritized = true;
@@ -84,7 +88,11 @@ impl<'a> Entry<'a> {
     /// Sets the caller's name. An empty name means no origin.
     #[inline]
     pub const fn origin(mut self, origin: &'a str) -> Self {
-        self.origin = if origin.is_empty() { None } else { Some(origin) };
+        self.origin = if origin.is_empty() {
+            None
+        } else {
+            Some(origin)
+        };
         self
     }
 
@@ -101,7 +109,8 @@ impl<'a> Entry<'a> {
         self
     }
 
-    /// Same as [`arg`](Self::arg), but by reference and for every argument type. `#[guard(args(…))]` calls it.
+    /// Same as [`arg`](Self::arg), but by reference and for every argument type.
+    /// `#[guard(args(…))]` calls it.
     pub fn arg_of(self, arg: &'a (impl ToArg + ?Sized)) -> Self {
         self.arg(arg.to_arg())
     }

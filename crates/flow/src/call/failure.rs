@@ -1,8 +1,10 @@
-//! Decides whether the return value of a guarded function is a failure, for `#[guard]` without the option `failed`.
+//! Decides whether the return value of a guarded function is a failure, for `#[guard]` without the
+//! option `failed`.
 //!
-//! A [`Blocked`] error is the answer of a nested resource and not a failure of this one. A macro sees no types, but
-//! method resolution does: [`CheckedError::is_failure`] exists for errors that may be a `Blocked`. For all other
-//! errors, method resolution continues to the method of [`OpaqueError`].
+//! A [`Blocked`] error is the answer of a nested resource and not a failure of this one. A macro
+//! sees no types, but method resolution does: [`CheckedError::is_failure`] exists for errors that
+//! may be a `Blocked`. For all other errors, method resolution continues to the method of
+//! [`OpaqueError`].
 
 use std::{error::Error, ops::Deref, sync::Arc};
 
@@ -29,8 +31,16 @@ macro_rules! dynamic {
         }
     )* };
 }
-dynamic!(Box<dyn Error>, Box<dyn Error + Send>, Box<dyn Error + Send + Sync>);
-dynamic!(Arc<dyn Error>, Arc<dyn Error + Send>, Arc<dyn Error + Send + Sync>);
+dynamic!(
+    Box<dyn Error>,
+    Box<dyn Error + Send>,
+    Box<dyn Error + Send + Sync>
+);
+dynamic!(
+    Arc<dyn Error>,
+    Arc<dyn Error + Send>,
+    Arc<dyn Error + Send + Sync>
+);
 
 /// Decides whether results are failures.
 #[derive(Clone, Copy, Debug)]

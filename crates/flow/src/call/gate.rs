@@ -21,8 +21,8 @@ use crate::{
     stats::{named_nodes::NodeBudget, node::Node},
 };
 
-/// A set of resources with their statistics and rules. Gates are independent and share no state. A clone is another
-/// handle to the same gate.
+/// A set of resources with their statistics and rules. Gates are independent and share no state. A
+/// clone is another handle to the same gate.
 ///
 /// ```
 /// use tidegate_flow::{Gate, rules::{FlowRule, Rules}};
@@ -66,15 +66,19 @@ impl Gate {
         }
     }
 
-    /// Returns a builder for a gate that counts as Sentinel does: over two slots of 500 ms, so that a call counts for 500 ms to a
-    /// second. Rules that are read from Sentinel's JSON need it to decide as they do there. Their breakers count in one slot already.
+    /// Returns a builder for a gate that counts as Sentinel does: over two slots of 500 ms, so that
+    /// a call counts for 500 ms to a second. Rules that are read from Sentinel's JSON need it to
+    /// decide as they do there. Their breakers count in one slot already.
     ///
     /// # Panics
     /// Never: a test builds it.
     #[must_use]
     pub fn sentinel() -> GateBuilder {
         let layout = Layout::new(2, Duration::from_secs(1)).expect("two slots divide a second");
-        GateBuilder { layout, ..Self::builder() }
+        GateBuilder {
+            layout,
+            ..Self::builder()
+        }
     }
 
     pub(crate) fn shared(&self) -> &GateState {
@@ -87,10 +91,12 @@ impl Gate {
         self.shared().timer.now()
     }
 
-    /// Returns the resource with this name and creates it on first use. Keep the handle to avoid repeated lookups.
+    /// Returns the resource with this name and creates it on first use. Keep the handle to avoid
+    /// repeated lookups.
     #[must_use]
     pub fn resource(&self, name: &str) -> Resource {
-        // Read the version before the lookup: the resource then rechecks rules that are loaded in between.
+        // Read the version before the lookup: the resource then rechecks rules that are loaded in
+        // between.
         let version = self.shared().loaded.version();
         let state = self.table.state(name);
         if *state.name == *name {
@@ -100,8 +106,8 @@ impl Gate {
         }
     }
 
-    /// Enters a resource with one outbound unit. The guard exits when it is dropped. Enter a resource through the gate
-    /// that created it.
+    /// Enters a resource with one outbound unit. The guard exits when it is dropped. Enter a
+    /// resource through the gate that created it.
     ///
     /// The call may proceed after [`Guard::delay`], which is zero unless a rule throttles.
     ///
@@ -109,8 +115,8 @@ impl Gate {
     /// [`Blocked`] if a rule blocks the entry. This is an expected answer, not a failure.
     ///
     /// # Panics
-    /// With debug assertions enabled, if another gate created the resource. Without them, the call enters the resource
-    /// in that other gate.
+    /// With debug assertions enabled, if another gate created the resource. Without them, the call
+    /// enters the resource in that other gate.
     #[inline]
     pub fn enter<'a>(&self, resource: &'a Resource) -> Result<Guard<'a>, Blocked> {
         debug_assert!(
@@ -121,11 +127,11 @@ impl Gate {
         resource.enter()
     }
 
-    /// Replaces all rules atomically: an entry is checked against either the old rules or the new ones, never a mix. A
-    /// rule that is identical to one loaded before keeps its state.
+    /// Replaces all rules atomically: an entry is checked against either the old rules or the new
+    /// ones, never a mix. A rule that is identical to one loaded before keeps its state.
     ///
-    /// The gate logs one warning (through `tracing`) if a rule depends on load, CPU or memory and the gate has no
-    /// sample of the machine: see [`GateBuilder::watch_machine`].
+    /// The gate logs one warning (through `tracing`) if a rule depends on load, CPU or memory and
+    /// the gate has no sample of the machine: see [`GateBuilder::watch_machine`].
     ///
     /// # Errors
     /// If any rule is invalid. No new rule is loaded then, and the previous rules stay active.
@@ -133,8 +139,9 @@ impl Gate {
         self.update(|old| *old = rules)
     }
 
-    /// Changes the loaded rules: `change` edits a copy, which is then loaded as in [`load`](Self::load). Loads are
-    /// serialized, so `change` must not load rules into this gate: that would deadlock.
+    /// Changes the loaded rules: `change` edits a copy, which is then loaded as in
+    /// [`load`](Self::load). Loads are serialized, so `change` must not load rules into this gate:
+    /// that would deadlock.
     ///
     /// # Errors
     /// Same as [`load`](Self::load).
@@ -163,23 +170,24 @@ impl Gate {
         &self.shared().inbound
     }
 
-    /// Returns the resources that have separate statistics, sorted by name. The shared overflow resource comes last, if it is in
-    /// use.
+    /// Returns the resources that have separate statistics, sorted by name. The shared overflow
+    /// resource comes last, if it is in use.
     #[must_use]
     pub fn resources(&self) -> Vec<Resource> {
         self.table.states().into_iter().map(Resource::new).collect()
     }
 
-    /// Returns how many lookups went to the shared overflow resource because the table was full (see
-    /// [`GateBuilder::max_resources`]).
+    /// Returns how many lookups went to the shared overflow resource because the table was full
+    /// (see [`GateBuilder::max_resources`]).
     #[must_use]
     pub fn overflowed(&self) -> u64 {
         self.table.overflowed()
     }
 
-    /// Samples the machine now and after each `period`, and passes each sample to the gate, for system rules and memory
-    /// thresholds. If a later sample fails, the previous one stays in effect. To have the gate sample the machine for
-    /// as long as it lives, build it with [`GateBuilder::watch_machine`](crate::GateBuilder::watch_machine).
+    /// Samples the machine now and after each `period`, and passes each sample to the gate, for
+    /// system rules and memory thresholds. If a later sample fails, the previous one stays in
+    /// effect. To have the gate sample the machine for as long as it lives, build it with
+    /// [`GateBuilder::watch_machine`](crate::GateBuilder::watch_machine).
     ///
     /// # Errors
     /// If the first sample fails, or if the thread cannot be started.
@@ -192,9 +200,9 @@ impl Gate {
         self.shared().sample.set(sample);
     }
 
-    /// Calls `listener` whenever a breaker changes its state. It runs on the thread whose call caused the change, so it
-    /// should return quickly. If it panics, the panic hook runs and the gate catches the panic; the next change calls
-    /// the listener again.
+    /// Calls `listener` whenever a breaker changes its state. It runs on the thread whose call
+    /// caused the change, so it should return quickly. If it panics, the panic hook runs and the
+    /// gate catches the panic; the next change calls the listener again.
     pub fn on_breaker_change(&self, listener: impl Fn(&StateChange<'_>) + Send + Sync + 'static) {
         self.shared().listen(listener);
     }
@@ -208,7 +216,9 @@ impl Default for Gate {
 
 impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("resources", &self.table.count()).finish_non_exhaustive()
+        f.debug_struct("Gate")
+            .field("resources", &self.table.count())
+            .finish_non_exhaustive()
     }
 }
 
@@ -224,7 +234,8 @@ pub struct GateBuilder {
 }
 
 impl GateBuilder {
-    /// Uses this clock and its timers instead of the system's. Tests use a [`ManualTimer`](crate::ManualTimer).
+    /// Uses this clock and its timers instead of the system's. Tests use a
+    /// [`ManualTimer`](crate::ManualTimer).
     ///
     /// ```
     /// use std::time::Duration;
@@ -237,10 +248,14 @@ impl GateBuilder {
     /// ```
     #[must_use]
     pub fn timer(self, timer: impl Timer + 'static) -> Self {
-        Self { timer: Some(GateTimer::Other(Arc::new(timer))), ..self }
+        Self {
+            timer: Some(GateTimer::Other(Arc::new(timer))),
+            ..self
+        }
     }
 
-    /// Sets the slots of the statistics window. Default: ten slots of 100 ms. [`Gate::sentinel`] has two of 500 ms.
+    /// Sets the slots of the statistics window. Default: ten slots of 100 ms. [`Gate::sentinel`]
+    /// has two of 500 ms.
     ///
     /// # Errors
     /// If one second is not a whole number of the layout's slots, or is longer than the layout.
@@ -251,41 +266,57 @@ impl GateBuilder {
 
     /// Limits how many resources have separate statistics, about 4 KiB each. Default: 100,000.
     ///
-    /// Beyond that limit, a resource that a loaded rule names still gets its own statistics, even through handles
-    /// created before the rule was loaded. All others share the statistics of one resource named
-    /// [`OVERFLOW`](crate::OVERFLOW). [`Gate::overflowed`] counts how often this happens.
+    /// Beyond that limit, a resource that a loaded rule names still gets its own statistics, even
+    /// through handles created before the rule was loaded. All others share the statistics of one
+    /// resource named [`OVERFLOW`](crate::OVERFLOW). [`Gate::overflowed`] counts how often this
+    /// happens.
     #[must_use]
     pub fn max_resources(self, max_resources: usize) -> Self {
-        Self { max_resources, ..self }
+        Self {
+            max_resources,
+            ..self
+        }
     }
 
-    /// Limits how many origins, and how many contexts, have their own statistics in each resource. Default: 1,000.
+    /// Limits how many origins, and how many contexts, have their own statistics in each resource.
+    /// Default: 1,000.
     ///
-    /// Beyond that limit, origins and contexts that a loaded rule names still get their own statistics. All others are
-    /// counted only in the resource. A rule for every other origin ([`Origins::Others`](crate::rules::Origins::Others))
-    /// treats them as a single origin. [`Resource::crowded`] counts how often this happens.
+    /// Beyond that limit, origins and contexts that a loaded rule names still get their own
+    /// statistics. All others are counted only in the resource. A rule for every other origin
+    /// ([`Origins::Others`](crate::rules::Origins::Others)) treats them as a single origin.
+    /// [`Resource::crowded`] counts how often this happens.
     #[must_use]
     pub fn max_origins(self, max_origins: usize) -> Self {
-        Self { max_origins, ..self }
+        Self {
+            max_origins,
+            ..self
+        }
     }
 
-    /// Limits how many origins and contexts have their own statistics across all resources, about 4 KiB each, because
-    /// callers can often invent these names. Default: 100,000. Beyond that limit, [`max_origins`](Self::max_origins)
-    /// describes what happens.
+    /// Limits how many origins and contexts have their own statistics across all resources, about 4
+    /// KiB each, because callers can often invent these names. Default: 100,000. Beyond that limit,
+    /// [`max_origins`](Self::max_origins) describes what happens.
     #[must_use]
     pub fn max_origins_in_all(self, max_origins_in_all: usize) -> Self {
-        Self { max_origins_in_all, ..self }
+        Self {
+            max_origins_in_all,
+            ..self
+        }
     }
 
-    /// Blocks a [prioritized](crate::Entry::prioritized) call that would have to wait at least this long.
-    /// Default: 500 ms.
+    /// Blocks a [prioritized](crate::Entry::prioritized) call that would have to wait at least this
+    /// long. Default: 500 ms.
     #[must_use]
     pub fn max_priority_wait(self, max_priority_wait: Duration) -> Self {
-        Self { max_priority_wait, ..self }
+        Self {
+            max_priority_wait,
+            ..self
+        }
     }
 
-    /// Samples the machine now and after each `period`, for rules on load, CPU or memory. A background thread does this
-    /// for as long as the gate lives. If a later sample fails, the previous one stays in effect.
+    /// Samples the machine now and after each `period`, for rules on load, CPU or memory. A
+    /// background thread does this for as long as the gate lives. If a later sample fails, the
+    /// previous one stays in effect.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -295,7 +326,8 @@ impl GateBuilder {
     /// ```
     ///
     /// # Errors
-    /// If the first sample fails (as it does on systems other than Linux), or if the thread cannot be started.
+    /// If the first sample fails (as it does on systems other than Linux), or if the thread cannot
+    /// be started.
     pub fn watch_machine(mut self, machine: Machine, period: Duration) -> io::Result<Self> {
         let watch = MachineWatch::start(machine, period, self.sampled.sample.clone())?;
         self.sampled.watch = Some(watch);
@@ -307,7 +339,15 @@ impl GateBuilder {
     pub fn build(self) -> Gate {
         let room = NodeBudget::new(self.layout, self.max_origins, self.max_origins_in_all);
         let timer = self.timer.unwrap_or_default();
-        let shared = GateState::new(timer, self.layout, self.max_priority_wait, room, self.sampled);
-        Gate { table: Arc::new(Table::new(shared, self.max_resources)) }
+        let shared = GateState::new(
+            timer,
+            self.layout,
+            self.max_priority_wait,
+            room,
+            self.sampled,
+        );
+        Gate {
+            table: Arc::new(Table::new(shared, self.max_resources)),
+        }
     }
 }

@@ -72,7 +72,9 @@ impl GateState {
     /// Warns once if the loaded rules depend on samples of the machine and none has been set.
     pub(crate) fn warn_of_missing_samples(&self) {
         let needs = self.loaded.set().rules.first_that_needs_samples();
-        let Some(rule) = needs.filter(|_| !self.sample.is_fed()) else { return };
+        let Some(rule) = needs.filter(|_| !self.sample.is_fed()) else {
+            return;
+        };
         // Relaxed: it only matters that a single thread warns.
         if !self.has_warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -85,15 +87,23 @@ impl GateState {
 
     /// Calls `listener` whenever a breaker changes its state.
     pub(crate) fn listen(&self, listener: impl Fn(&StateChange<'_>) + Send + Sync + 'static) {
-        self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(Arc::new(listener));
+        self.listeners
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Arc::new(listener));
     }
 
     pub(crate) fn publish(&self, change: &StateChange<'_>) {
         crate::call::signals::breaker_changed(change);
-        let listeners = self.listeners.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let listeners = self
+            .listeners
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         for listener in listeners {
-            // A panicking listener must not interrupt the entry that changed the breaker, because that entry may still
-            // have to give back what it took. The panic hook has already reported the panic.
+            // A panicking listener must not interrupt the entry that changed the breaker, because
+            // that entry may still have to give back what it took. The panic hook has already
+            // reported the panic.
             let _ = catch_unwind(AssertUnwindSafe(|| listener(change)));
         }
     }

@@ -33,8 +33,8 @@ macro_rules! guard {
                 &self.resource
             }
 
-            /// Returns how long the call must wait before it proceeds. It is zero unless a rule throttles or a
-            /// prioritized call borrowed units. The caller has to wait;
+            /// Returns how long the call must wait before it proceeds. It is zero unless a rule
+            /// throttles or a prioritized call borrowed units. The caller has to wait;
             /// [`Entry::enter_async`](crate::Entry::enter_async) waits automatically.
             #[must_use]
             pub const fn delay(&self) -> Duration {
@@ -55,8 +55,8 @@ macro_rules! guard {
             }
 
             /// Marks the call as failed: it counts as an exception, and breakers record it. A
-            /// [`Blocked`](crate::Blocked) error, which comes from a nested resource, does not count as a failure of
-            /// this one.
+            /// [`Blocked`](crate::Blocked) error, which comes from a nested resource, does not
+            /// count as a failure of this one.
             pub fn fail(&mut self, error: &(dyn Error + 'static)) {
                 self.pass.fail(error);
             }
@@ -77,8 +77,9 @@ macro_rules! guard {
                 result
             }
 
-            /// Cancels the call, which then says nothing about the resource: breakers ignore it, and a probe returns
-            /// its permit. In the statistics the call has ended, with the time it took.
+            /// Cancels the call, which then says nothing about the resource: breakers ignore it,
+            /// and a probe returns its permit. In the statistics the call has ended, with the time
+            /// it took.
             pub fn cancel(mut self) {
                 self.pass.outcome = Outcome::Cancelled;
             }
@@ -90,8 +91,8 @@ macro_rules! guard {
                 FailureCheck
             }
 
-            /// Runs a future as this call. `failed` decides from the output whether the call failed. If the future is
-            /// dropped before it completes, the call is cancelled.
+            /// Runs a future as this call. `failed` decides from the output whether the call
+            /// failed. If the future is dropped before it completes, the call is cancelled.
             pub async fn run<F: Future>(mut self, call: F, failed: impl FnOnce(&F::Output) -> bool) -> F::Output {
                 self.pass.outcome = Outcome::Cancelled;
                 let output = call.await;
@@ -116,8 +117,8 @@ macro_rules! guard {
 }
 
 guard!(
-    /// A call in flight. It ends when the guard is dropped. It counts as successful unless it was marked as failed or
-    /// the thread is panicking.
+    /// A call in flight. It ends when the guard is dropped. It counts as successful unless it was
+    /// marked as failed or the thread is panicking.
     Guard<'a>, &'a Resource
 );
 guard!(

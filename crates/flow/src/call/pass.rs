@@ -33,9 +33,10 @@ pub(crate) struct Pass {
     /// Whether the call also counts in the statistics of all inbound traffic.
     pub(crate) inbound: bool,
     pub(crate) outcome: Outcome,
-    /// Whether rules need the outcome of the call. At its end the call looks up the resource's current rules, and each
-    /// rule checks whether it was already active when the call began. Holding a reference to the rules instead would
-    /// cost two writes to a word that all threads share.
+    /// Whether rules need the outcome of the call. At its end the call looks up the resource's
+    /// current rules, and each rule checks whether it was already active when the call began.
+    /// Holding a reference to the rules instead would cost two writes to a word that all threads
+    /// share.
     pub(crate) learns: bool,
     /// State that only a few calls hold.
     pub(crate) extra: Option<Box<Extra>>,
@@ -78,7 +79,15 @@ impl Extra {
 impl Pass {
     #[inline]
     pub(crate) const fn new(started: Nanos, units: u32, inbound: bool) -> Self {
-        Self { started, delay: 0, units, inbound, outcome: Outcome::Well, learns: false, extra: None }
+        Self {
+            started,
+            delay: 0,
+            units,
+            inbound,
+            outcome: Outcome::Well,
+            learns: false,
+            extra: None,
+        }
     }
 
     pub(crate) fn fail(&mut self, error: &(dyn Error + 'static)) {

@@ -19,13 +19,13 @@ use crate::{
 
 /// A resource of a gate: something that the gate guards, identified by name.
 ///
-/// This is a handle. It is cheap to clone, and entering through it needs no lookup. It belongs to the gate that created
-/// it.
+/// This is a handle. It is cheap to clone, and entering through it needs no lookup. It belongs to
+/// the gate that created it.
 #[derive(Clone)]
 pub struct Resource {
     pub(crate) state: Arc<ResourceState>,
-    /// Set if the resource shares the overflow state. All other methods use the resource that [`placed`](Self::placed)
-    /// returns.
+    /// Set if the resource shares the overflow state. All other methods use the resource that
+    /// [`placed`](Self::placed) returns.
     alias: Option<Arc<Alias>>,
 }
 
@@ -45,10 +45,22 @@ impl Resource {
     }
 
     /// Creates a resource with this name that has no place under the rules of `version`.
-    pub(crate) fn overflow(state: Arc<ResourceState>, table: Arc<Table>, name: &str, version: u64) -> Self {
-        let alias =
-            Alias { name: name.into(), table, version: AtomicU64::new(version), own: OnceLock::new() };
-        Self { state, alias: Some(Arc::new(alias)) }
+    pub(crate) fn overflow(
+        state: Arc<ResourceState>,
+        table: Arc<Table>,
+        name: &str,
+        version: u64,
+    ) -> Self {
+        let alias = Alias {
+            name: name.into(),
+            table,
+            version: AtomicU64::new(version),
+            own: OnceLock::new(),
+        };
+        Self {
+            state,
+            alias: Some(Arc::new(alias)),
+        }
     }
 
     /// Returns the resource with its own state, if it has one by now.
@@ -65,8 +77,8 @@ impl Resource {
         if let Some(own) = alias.own.get() {
             return own;
         }
-        // A thread that reads a version finds the rules of that version or newer ones. At worst it looks once more in
-        // vain.
+        // A thread that reads a version finds the rules of that version or newer ones. At worst it
+        // looks once more in vain.
         let version = self.state.shared.loaded.version();
         if alias.version.load(Ordering::Acquire) != version {
             if let Some(state) = alias.table.own_state(&alias.name) {
@@ -80,14 +92,20 @@ impl Resource {
     /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.alias.as_ref().map_or(&self.state.name, |alias| &alias.name)
+        self.alias
+            .as_ref()
+            .map_or(&self.state.name, |alias| &alias.name)
     }
 
     pub(crate) fn shared_name(&self) -> Arc<str> {
-        self.alias.as_ref().map_or(&self.state.name, |alias| &alias.name).clone()
+        self.alias
+            .as_ref()
+            .map_or(&self.state.name, |alias| &alias.name)
+            .clone()
     }
 
-    /// Returns a function that notifies the gate's listeners when one of the resource's breakers changes its state.
+    /// Returns a function that notifies the gate's listeners when one of the resource's breakers
+    /// changes its state.
     #[inline]
     pub(crate) fn tells(&self, at: Nanos) -> impl Fn(&Breaker, BreakerState, BreakerState) {
         move |breaker, from, to| {
@@ -101,9 +119,10 @@ impl Resource {
         }
     }
 
-    /// Returns true if the table was full, so that this resource shares statistics and pattern rules with all other
-    /// overflow resources: see [`GateBuilder::max_resources`](crate::GateBuilder::max_resources). Once a rule that
-    /// names the resource is loaded, the resource gets its own place and this returns false.
+    /// Returns true if the table was full, so that this resource shares statistics and pattern
+    /// rules with all other overflow resources: see
+    /// [`GateBuilder::max_resources`](crate::GateBuilder::max_resources). Once a rule that names
+    /// the resource is loaded, the resource gets its own place and this returns false.
     #[must_use]
     pub fn is_overflow(&self) -> bool {
         self.placed().alias.is_some()
@@ -139,10 +158,13 @@ impl Resource {
         self.placed().state.contexts.names()
     }
 
-    /// Returns the units that were blocked since the start, by [`BlockReason`](crate::BlockReason), each reason with at least one.
+    /// Returns the units that were blocked since the start, by [`BlockReason`](crate::BlockReason),
+    /// each reason with at least one.
     #[must_use]
     pub fn blocked(&self) -> Vec<(BlockReason, u64)> {
-        let counts = BlockReason::ALL.into_iter().zip(self.placed().state.blocked.get());
+        let counts = BlockReason::ALL
+            .into_iter()
+            .zip(self.placed().state.blocked.get());
         counts.filter(|(_, count)| *count > 0).collect()
     }
 
@@ -153,32 +175,44 @@ impl Resource {
         state.kind();
         let rules = state.rules();
         let breakers = rules.iter().flat_map(|rules| &rules.breakers);
-        breakers.map(|breaker| (breaker.label.to_string(), breaker.state())).collect()
+        breakers
+            .map(|breaker| (breaker.label.to_string(), breaker.state()))
+            .collect()
     }
 
-    /// Returns the current in-flight limit of each of the resource's adaptive rules, with the rule's id or its summary.
+    /// Returns the current in-flight limit of each of the resource's adaptive rules, with the
+    /// rule's id or its summary.
     #[must_use]
     pub fn adaptive_limits(&self) -> Vec<(String, u64)> {
         let state = &self.placed().state;
         state.kind();
         let rules = state.rules();
         let adaptive = rules.iter().flat_map(|rules| &rules.adaptive);
-        adaptive.map(|adaptive| (adaptive.label.to_string(), adaptive.units())).collect()
+        adaptive
+            .map(|adaptive| (adaptive.label.to_string(), adaptive.units()))
+            .collect()
     }
 
-    /// Returns the total of two counts since the start: entries whose origin or context had no room for its own
-    /// statistics, and argument values that were forgotten although they had used part of their share.
+    /// Returns the total of two counts since the start: entries whose origin or context had no room
+    /// for its own statistics, and argument values that were forgotten although they had used part
+    /// of their share.
     #[must_use]
     pub fn crowded(&self) -> u64 {
         let state = &self.placed().state;
         let rules = state.rules();
-        let values: u64 = rules.iter().flat_map(|rules| &rules.params).map(|param| param.forgotten()).sum();
+        let values: u64 = rules
+            .iter()
+            .flat_map(|rules| &rules.params)
+            .map(|param| param.forgotten())
+            .sum();
         values + state.origins.left_out() + state.contexts.left_out()
     }
 }
 
 impl fmt::Debug for Resource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Resource").field("name", &self.name()).finish_non_exhaustive()
+        f.debug_struct("Resource")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
     }
 }

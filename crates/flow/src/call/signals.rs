@@ -1,5 +1,5 @@
-//! A gate's refusals and its breakers' changes, as `tracing` events (feature `events`) and counters of the `metrics` facade
-//! (feature `metrics`). Without the features these functions are empty.
+//! A gate's refusals and its breakers' changes, as `tracing` events (feature `events`) and counters
+//! of the `metrics` facade (feature `metrics`). Without the features these functions are empty.
 
 use crate::{BlockKind, BlockReason, rules::StateChange};
 
@@ -9,7 +9,12 @@ use crate::{BlockKind, BlockReason, rules::StateChange};
     allow(unused_variables, reason = "the counter has no label for the rule")
 )]
 #[inline]
-pub(crate) fn blocked(resource: &str, (kind, reason): (BlockKind, BlockReason), rule: &str, units: u64) {
+pub(crate) fn blocked(
+    resource: &str,
+    (kind, reason): (BlockKind, BlockReason),
+    rule: &str,
+    units: u64,
+) {
     #[cfg(feature = "events")]
     tracing::debug!(target: "tidegate_flow", resource, kind = kind.name(), reason = reason.name(), rule, units, "blocked");
     #[cfg(feature = "metrics")]

@@ -10,18 +10,21 @@ use std::{
 
 use crate::call::{gate_state::GateState, state::ResourceState};
 
-/// The name of the resource that collects the statistics of all resources without a place in the table.
+/// The name of the resource that collects the statistics of all resources without a place in the
+/// table.
 pub const OVERFLOW: &str = "*overflow*";
 
-/// The fan-out of the tree at its root, and at each state below. Both are powers of two. With a fan-out of four, a
-/// resource's place takes a hundred bytes, and a hundred thousand resources are about five steps deep.
+/// The fan-out of the tree at its root, and at each state below. Both are powers of two. With a
+/// fan-out of four, a resource's place takes a hundred bytes, and a hundred thousand resources are
+/// about five steps deep.
 const ROOTS: usize = 256;
 const FAN: usize = 4;
 
 /// The states of a bounded number of resources, and one state that all others share.
 ///
-/// This is a tree in which the bits of a name's hash are the path to its state. Nothing is ever removed, so a lookup
-/// needs no lock and writes nothing that another thread reads. An insertion waits for other insertions.
+/// This is a tree in which the bits of a name's hash are the path to its state. Nothing is ever
+/// removed, so a lookup needs no lock and writes nothing that another thread reads. An insertion
+/// waits for other insertions.
 pub(crate) struct Table {
     pub(crate) shared: Arc<GateState>,
     most: usize,
@@ -68,10 +71,15 @@ impl Table {
 
     /// Returns the resource's own state and creates it even if the table is full.
     pub(crate) fn needed_state(&self, name: &str) -> Arc<ResourceState> {
-        self.find_or_place(name, || true).unwrap_or_else(|| self.overflow())
+        self.find_or_place(name, || true)
+            .unwrap_or_else(|| self.overflow())
     }
 
-    fn find_or_place(&self, name: &str, needed: impl FnOnce() -> bool) -> Option<Arc<ResourceState>> {
+    fn find_or_place(
+        &self,
+        name: &str,
+        needed: impl FnOnce() -> bool,
+    ) -> Option<Arc<ResourceState>> {
         let hash = self.hasher.hash_one(name);
         if let Ok(state) = self.find(hash, name) {
             return Some(state.clone());
@@ -91,7 +99,11 @@ impl Table {
             return None;
         }
         let state = Arc::new(ResourceState::new(name.into(), self.shared.clone()));
-        let branch = || Branch { hash, state: state.clone(), below: Default::default() };
+        let branch = || Branch {
+            hash,
+            state: state.clone(),
+            below: Default::default(),
+        };
         place.get_or_init(|| Box::new(branch()));
         self.count.store(count + 1, Ordering::Release);
         Some(state)

@@ -22,14 +22,18 @@ use crate::background::Background;
 pub(crate) fn hostname() -> String {
     let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = name.trim();
-    if name.is_empty() { "host".to_owned() } else { name.to_owned() }
+    if name.is_empty() {
+        "host".to_owned()
+    } else {
+        name.to_owned()
+    }
 }
 
-/// Samples the machine: the load average, the CPU usage since the last sample, and the memory in use (without memory
-/// that the system could free immediately).
+/// Samples the machine: the load average, the CPU usage since the last sample, and the memory in
+/// use (without memory that the system could free immediately).
 ///
-/// In a container whose control group (version 1 or 2) has limits, the memory is that of the group, and the CPU usage
-/// is the greater of the machine's usage and the group's usage of its quota.
+/// In a container whose control group (version 1 or 2) has limits, the memory is that of the group,
+/// and the CPU usage is the greater of the machine's usage and the group's usage of its quota.
 #[derive(Clone, Debug)]
 pub struct Machine {
     proc: PathBuf,
@@ -39,20 +43,25 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Returns the machine that the process runs on, with the limits of the process's control group.
+    /// Returns the machine that the process runs on, with the limits of the process's control
+    /// group.
     #[must_use]
     pub fn new() -> Self {
         Self::at("/proc").control_group("/sys/fs/cgroup")
     }
 
-    /// Returns a machine whose `/proc` is at another path, such as the host's `/proc` inside a container. Control
-    /// groups are ignored.
+    /// Returns a machine whose `/proc` is at another path, such as the host's `/proc` inside a
+    /// container. Control groups are ignored.
     pub fn at(proc: impl Into<PathBuf>) -> Self {
-        Self { proc: proc.into(), ticks: (0, 0), group: None }
+        Self {
+            proc: proc.into(),
+            ticks: (0, 0),
+            group: None,
+        }
     }
 
-    /// Adds the limits of this process's control group below `root`, usually `/sys/fs/cgroup`. The group is looked up
-    /// once, by this call.
+    /// Adds the limits of this process's control group below `root`, usually `/sys/fs/cgroup`. The
+    /// group is looked up once, by this call.
     #[must_use]
     pub fn control_group(mut self, root: impl AsRef<Path>) -> Self {
         self.group = Some(ControlGroup::find(&self.proc, root.as_ref()));
@@ -65,19 +74,33 @@ impl Machine {
     /// If a file is missing (on systems other than Linux, all are) or has unexpected content.
     pub fn look(&mut self) -> io::Result<Sample> {
         let read = |name: &str| fs::read_to_string(self.proc.join(name));
-        let unexpected = |name: &str| io::Error::other(format!("/proc/{name} has unexpected content"));
+        let unexpected =
+            |name: &str| io::Error::other(format!("/proc/{name} has unexpected content"));
         let load = first_number(&read("loadavg")?).ok_or_else(|| unexpected("loadavg"))?;
         let ticks = parse_ticks(&read("stat")?).ok_or_else(|| unexpected("stat"))?;
         let memory = parse_memory(&read("meminfo")?).ok_or_else(|| unexpected("meminfo"))?;
-        let (all, idle) = (ticks.0.saturating_sub(self.ticks.0), ticks.1.saturating_sub(self.ticks.1));
+        let (all, idle) = (
+            ticks.0.saturating_sub(self.ticks.0),
+            ticks.1.saturating_sub(self.ticks.1),
+        );
         self.ticks = ticks;
-        let cpu = if all == 0 { 0.0 } else { all.saturating_sub(idle) as f64 / all as f64 };
+        let cpu = if all == 0 {
+            0.0
+        } else {
+            all.saturating_sub(idle) as f64 / all as f64
+        };
         let machine = Sample { load, cpu, memory };
-        let Some(group) = &mut self.group else { return Ok(machine) };
+        let Some(group) = &mut self.group else {
+            return Ok(machine);
+        };
         let uptime = fs::read_to_string(self.proc.join("uptime"))?;
         let uptime = first_number(&uptime).ok_or_else(|| unexpected("uptime"))?;
         let cpu = group.cpu(uptime)?.map_or(cpu, |of_quota| of_quota.max(cpu));
-        Ok(Sample { cpu, memory: group.memory()?.unwrap_or(memory), ..machine })
+        Ok(Sample {
+            cpu,
+            memory: group.memory()?.unwrap_or(memory),
+            ..machine
+        })
     }
 }
 
@@ -92,20 +115,31 @@ fn first_number(text: &str) -> Option<f64> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// Returns the ticks of all processors in `/proc/stat`, and how many of them were idle (including those spent waiting
-/// for a disk).
+/// Returns the ticks of all processors in `/proc/stat`, and how many of them were idle (including
+/// those spent waiting for a disk).
 fn parse_ticks(text: &str) -> Option<(u64, u64)> {
     let numbers = text.lines().find_map(|line| line.strip_prefix("cpu "))?;
     // The last two fields, for guests, are included in the first two.
-    let ticks: Vec<u64> = numbers.split_whitespace().take(8).map_while(|ticks| ticks.parse().ok()).collect();
-    Some((ticks.iter().sum(), ticks.get(3)? + ticks.get(4).unwrap_or(&0)))
+    let ticks: Vec<u64> = numbers
+        .split_whitespace()
+        .take(8)
+        .map_while(|ticks| ticks.parse().ok())
+        .collect();
+    Some((
+        ticks.iter().sum(),
+        ticks.get(3)? + ticks.get(4).unwrap_or(&0),
+    ))
 }
 
 /// Returns the memory in use according to `/proc/meminfo`, in bytes.
 fn parse_memory(text: &str) -> Option<u64> {
     let kib = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim().trim_end_matches("kB").trim().parse::<u64>().ok()
+        line.trim()
+            .trim_end_matches("kB")
+            .trim()
+            .parse::<u64>()
+            .ok()
     };
     Some(kib("MemTotal:")?.saturating_sub(kib("MemAvailable:")?) * 1_024)
 }
@@ -116,7 +150,8 @@ pub struct MachineWatch {
 }
 
 impl MachineWatch {
-    /// Samples now and after each `period`. If a later sample fails, the previous one stays in effect.
+    /// Samples now and after each `period`. If a later sample fails, the previous one stays in
+    /// effect.
     pub(crate) fn start(
         mut machine: Machine,
         period: Duration,

@@ -9,12 +9,13 @@ pub struct Sample {
     pub load: f64,
     /// The CPU usage, from 0 to 1.
     pub cpu: f64,
-    /// The memory in use, in bytes: of the machine, the container or the process, whichever the thresholds refer to.
+    /// The memory in use, in bytes: of the machine, the container or the process, whichever the
+    /// thresholds refer to.
     pub memory: u64,
 }
 
-/// The last sample, shared by all threads. Each number is stored separately, so a reader may see numbers of two
-/// samples.
+/// The last sample, shared by all threads. Each number is stored separately, so a reader may see
+/// numbers of two samples.
 #[derive(Debug, Default)]
 pub(crate) struct SystemSample {
     load: AtomicU64,

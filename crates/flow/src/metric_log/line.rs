@@ -22,8 +22,8 @@ pub struct MetricLine {
     pub exception: u64,
     /// The mean response time in milliseconds, rounded down.
     pub rt_ms: u64,
-    /// Units of [prioritized](crate::Entry::prioritized) calls that borrowed from a later slot. 0 in lines of fewer than
-    /// nine fields.
+    /// Units of [prioritized](crate::Entry::prioritized) calls that borrowed from a later slot. 0
+    /// in lines of fewer than nine fields.
     pub occupied: u64,
     /// The most units in flight at once. 0 in lines of fewer than ten fields.
     pub concurrency: u64,
@@ -52,7 +52,8 @@ impl MetricLine {
     #[cfg(feature = "sentinel")]
     pub(crate) fn ended(name: &str, node: &crate::Node, now: tidegate_core::Nanos) -> Vec<Self> {
         node.turn(now);
-        let is_over = |second: &Slot| second.start.get() / 1_000_000_000 < now.get() / 1_000_000_000;
+        let is_over =
+            |second: &Slot| second.start.get() / 1_000_000_000 < now.get() / 1_000_000_000;
         node.seconds(now)
             .iter()
             .filter(|second| is_over(second))
@@ -71,12 +72,25 @@ impl MetricLine {
 
 impl fmt::Display for MetricLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { at_ms, resource, pass, block, success, exception, rt_ms, occupied, concurrency, class } =
-            self;
+        let Self {
+            at_ms,
+            resource,
+            pass,
+            block,
+            success,
+            exception,
+            rt_ms,
+            occupied,
+            concurrency,
+            class,
+        } = self;
         let second = at_ms / 1_000;
         let (h, m, s) = (second / 3_600 % 24, second / 60 % 60, second % 60);
         let date = Date::of(second);
-        write!(f, "{at_ms}|{date} {h:02}:{m:02}:{s:02}|{resource}|{pass}|{block}|{success}|{exception}|")?;
+        write!(
+            f,
+            "{at_ms}|{date} {h:02}:{m:02}:{s:02}|{resource}|{pass}|{block}|{success}|{exception}|"
+        )?;
         write!(f, "{rt_ms}|{occupied}|{concurrency}|{class}")
     }
 }
@@ -98,7 +112,18 @@ impl FromStr for MetricLine {
 
     fn from_str(line: &str) -> Result<Self, ParseLineError> {
         let fields: Vec<&str> = line.trim_end().split('|').collect();
-        let [at, _date, resource, pass, block, success, exception, rt, ref newer @ ..] = fields[..] else {
+        let [
+            at,
+            _date,
+            resource,
+            pass,
+            block,
+            success,
+            exception,
+            rt,
+            ref newer @ ..,
+        ] = fields[..]
+        else {
             return Err(ParseLineError::Fields(fields.len()));
         };
         if newer.len() > 3 {
@@ -117,7 +142,9 @@ impl FromStr for MetricLine {
             rt_ms: number(rt)?,
             occupied: newer(0)?,
             concurrency: newer(1)?,
-            class: fields.get(10).map_or(Ok(0), |class| class.parse().map_err(ParseLineError::Number))?,
+            class: fields
+                .get(10)
+                .map_or(Ok(0), |class| class.parse().map_err(ParseLineError::Number))?,
         })
     }
 }
@@ -133,16 +160,25 @@ pub(super) struct Date {
 impl Date {
     /// Returns the day of a second since 1970.
     pub(super) fn of(second: u64) -> Self {
-        // Count years from March, so that the leap day is the last day of a year. All eras of 400 years are the same.
+        // Count years from March, so that the leap day is the last day of a year. All eras of 400
+        // years are the same.
         let days = second / 86_400 + 719_468;
         let (era, day_of_era) = (days / 146_097, days % 146_097);
         let year_of_era =
             (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
         let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let from_march = (5 * day_of_year + 2) / 153;
-        let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+        let month = if from_march < 10 {
+            from_march + 3
+        } else {
+            from_march - 9
+        };
         let year = era * 400 + year_of_era + u64::from(month <= 2);
-        Self { year, month, day: day_of_year - (153 * from_march + 2) / 5 + 1 }
+        Self {
+            year,
+            month,
+            day: day_of_year - (153 * from_march + 2) / 5 + 1,
+        }
     }
 }
 

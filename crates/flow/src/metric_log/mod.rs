@@ -6,10 +6,10 @@
 //! ms|yyyy-MM-dd HH:mm:ss|resource|pass|block|success|exception|rt|occupied|concurrency|class
 //! ```
 //!
-//! Files are named `APP-metrics.log.DATE`; further files of a day are named `APP-metrics.log.DATE.1` and so on. Each
-//! file has an index, `….idx`, which contains pairs of big-endian 64-bit numbers: a second (since 1970) and the offset
-//! of its first line. Dates are in UTC. The gate's clock must count from 1970, as [`SystemClock`](crate::SystemClock)
-//! does.
+//! Files are named `APP-metrics.log.DATE`; further files of a day are named
+//! `APP-metrics.log.DATE.1` and so on. Each file has an index, `….idx`, which contains pairs of
+//! big-endian 64-bit numbers: a second (since 1970) and the offset of its first line. Dates are in
+//! UTC. The gate's clock must count from 1970, as [`SystemClock`](crate::SystemClock) does.
 
 mod line;
 mod reader;
@@ -27,8 +27,8 @@ use std::{
 /// The resource name under which the log contains all inbound traffic.
 pub const INBOUND: &str = "__total_inbound_traffic__";
 
-/// Returns an application's name for file names. A dot becomes `-`, as in Sentinel. Any other character except letters,
-/// digits, `-` and `_` becomes `_`.
+/// Returns an application's name for file names. A dot becomes `-`, as in Sentinel. Any other
+/// character except letters, digits, `-` and `_` becomes `_`.
 fn file_name(app: &str) -> String {
     let plain = |c: char| match c {
         '.' => '-',
@@ -48,9 +48,17 @@ struct LogFile {
 
 impl LogFile {
     fn new(dir: &Path, app: &str, date: &str, number: u32) -> Self {
-        let suffix = if number == 0 { String::new() } else { format!(".{number}") };
+        let suffix = if number == 0 {
+            String::new()
+        } else {
+            format!(".{number}")
+        };
         let path = dir.join(format!("{app}-metrics.log.{date}{suffix}"));
-        Self { date: date.into(), number, path }
+        Self {
+            date: date.into(),
+            number,
+            path,
+        }
     }
 
     fn index(&self) -> PathBuf {
@@ -72,14 +80,18 @@ fn files(dir: &Path, app: &str) -> io::Result<Vec<LogFile>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(dir)? {
         let name = entry?.file_name();
-        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else { continue };
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(&prefix)) else {
+            continue;
+        };
         let (date, number) = match rest.split_once('.') {
             None => (rest, Some(0)),
             Some((date, number)) => (date, number.parse().ok()),
         };
         if let Some(number) = number
             && date.len() == 10
-            && date.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-')
+            && date
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || byte == b'-')
         {
             files.push(LogFile::new(dir, app, date, number));
         }

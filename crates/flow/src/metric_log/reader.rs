@@ -15,7 +15,8 @@ pub struct Query {
     pub from: Option<u64>,
     /// Only lines of this second or earlier.
     pub to: Option<u64>,
-    /// Only lines of this resource, by its name as written in the log (see [`MetricLine::resource`]).
+    /// Only lines of this resource, by its name as written in the log (see
+    /// [`MetricLine::resource`]).
     pub resource: Option<String>,
     /// The maximum number of lines, beginning with the oldest.
     pub limit: Option<usize>,
@@ -26,7 +27,10 @@ impl Query {
         let second = line.at_ms / 1_000;
         self.from.is_none_or(|from| second >= from)
             && self.to.is_none_or(|to| second <= to)
-            && self.resource.as_ref().is_none_or(|name| *name == line.resource)
+            && self
+                .resource
+                .as_ref()
+                .is_none_or(|name| *name == line.resource)
     }
 }
 
@@ -37,8 +41,8 @@ pub struct Found {
     pub lines: Vec<MetricLine>,
     /// The number of log files that were found; 0 if no file has that name.
     pub files: usize,
-    /// The number of lines that were skipped because they could not be parsed, such as the last line of a file whose
-    /// writer was killed.
+    /// The number of lines that were skipped because they could not be parsed, such as the last
+    /// line of a file whose writer was killed.
     pub unreadable: u64,
 }
 
@@ -52,15 +56,22 @@ pub struct ReadError {
     pub source: io::Error,
 }
 
-/// Returns the lines of an application's log that match a query. `app` is the name that the log was opened with.
+/// Returns the lines of an application's log that match a query. `app` is the name that the log was
+/// opened with.
 ///
 /// # Errors
 /// If the directory or a file cannot be read.
 pub fn read(dir: impl AsRef<Path>, app: &str, query: &Query) -> Result<Found, ReadError> {
     let dir = dir.as_ref();
     let mut found = Found::default();
-    for file in files(dir, app).map_err(|source| ReadError { path: dir.into(), source })? {
-        scan(&file.path, query, &mut found).map_err(|source| ReadError { path: file.path, source })?;
+    for file in files(dir, app).map_err(|source| ReadError {
+        path: dir.into(),
+        source,
+    })? {
+        scan(&file.path, query, &mut found).map_err(|source| ReadError {
+            path: file.path,
+            source,
+        })?;
     }
     Ok(found)
 }
@@ -74,10 +85,16 @@ pub fn read_files<P: AsRef<Path>>(
     query: &Query,
 ) -> Result<Found, ReadError> {
     let mut found = Found::default();
-    let whole = Query { limit: None, ..query.clone() };
+    let whole = Query {
+        limit: None,
+        ..query.clone()
+    };
     for path in paths {
         let path = path.as_ref();
-        scan(path, &whole, &mut found).map_err(|source| ReadError { path: path.into(), source })?;
+        scan(path, &whole, &mut found).map_err(|source| ReadError {
+            path: path.into(),
+            source,
+        })?;
     }
     // The sort is stable: lines of the same second stay in the order of the files.
     found.lines.sort_by_key(|line| line.at_ms);
@@ -89,7 +106,9 @@ pub fn read_files<P: AsRef<Path>>(
 fn scan(path: &Path, query: &Query, found: &mut Found) -> io::Result<()> {
     let mut file = File::open(path)?;
     found.files += 1;
-    let Some(offset) = offset_of(&mut file, path, query)? else { return Ok(()) };
+    let Some(offset) = offset_of(&mut file, path, query)? else {
+        return Ok(());
+    };
     file.seek(SeekFrom::Start(offset))?;
     for text in BufReader::new(file).split(b'\n') {
         if found.lines.len() >= query.limit.unwrap_or(usize::MAX) {
@@ -105,31 +124,45 @@ fn scan(path: &Path, query: &Query, found: &mut Found) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the offset from which to read the file; `None` if it contains nothing that matches. Without a usable index
-/// this is the beginning of the file.
+/// Returns the offset from which to read the file; `None` if it contains nothing that matches.
+/// Without a usable index this is the beginning of the file.
 fn offset_of(file: &mut File, path: &Path, query: &Query) -> io::Result<Option<u64>> {
     let index = match fs::read(index_of(path)) {
         Ok(index) => index,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Some(0)),
         Err(e) => return Err(e),
     };
-    let number = |bytes: &[u8]| bytes.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte));
-    let entries: Vec<(u64, u64)> =
-        index.chunks_exact(16).map(|pair| (number(&pair[..8]), number(&pair[8..]))).collect();
+    let number = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    };
+    let entries: Vec<(u64, u64)> = index
+        .chunks_exact(16)
+        .map(|pair| (number(&pair[..8]), number(&pair[8..])))
+        .collect();
     let from = query.from.unwrap_or(0);
     let first = entries.partition_point(|&(second, _)| second < from);
     let offset = match entries.get(first) {
         Some(&(second, _)) if query.to.is_some_and(|to| second > to) => return Ok(None),
         Some(&(_, offset)) => offset,
-        // All indexed lines are too old. Lines that were written without an index entry come after the last entry.
+        // All indexed lines are too old. Lines that were written without an index entry come after
+        // the last entry.
         None => entries.last().map_or(0, |&(_, offset)| offset),
     };
-    Ok(Some(if begins_a_line(file, offset)? { offset } else { 0 }))
+    Ok(Some(if begins_a_line(file, offset)? {
+        offset
+    } else {
+        0
+    }))
 }
 
-/// Whether a line begins at `offset`. An index that is torn, or belongs to another file, may point anywhere.
+/// Whether a line begins at `offset`. An index that is torn, or belongs to another file, may point
+/// anywhere.
 fn begins_a_line(file: &mut File, offset: u64) -> io::Result<bool> {
-    let Some(before) = offset.checked_sub(1) else { return Ok(true) };
+    let Some(before) = offset.checked_sub(1) else {
+        return Ok(true);
+    };
     let mut byte = [0];
     file.seek(SeekFrom::Start(before))?;
     Ok(file.read(&mut byte)? == 1 && byte == *b"\n")

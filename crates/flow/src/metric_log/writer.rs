@@ -37,15 +37,23 @@ struct OpenLog {
 }
 
 impl MetricLog {
-    /// Opens a log in this directory, and creates the directory if necessary. `app` becomes part of the file names: a
-    /// dot becomes `-`, and any other character except letters, digits, `-` and `_` becomes `_`.
+    /// Opens a log in this directory, and creates the directory if necessary. `app` becomes part of
+    /// the file names: a dot becomes `-`, and any other character except letters, digits, `-` and
+    /// `_` becomes `_`.
     ///
     /// # Errors
     /// If the directory cannot be created.
     pub fn open(dir: impl Into<PathBuf>, app: &str) -> io::Result<Self> {
         let dir = dir.into();
         fs::create_dir_all(&dir)?;
-        Ok(Self { dir, app: file_name(app), max_bytes: 50 << 20, max_files: 6, written: None, open: None })
+        Ok(Self {
+            dir,
+            app: file_name(app),
+            max_bytes: 50 << 20,
+            max_files: 6,
+            written: None,
+            open: None,
+        })
     }
 
     /// Starts a new file once a file has `bytes` bytes. Default: 50 MiB.
@@ -57,7 +65,10 @@ impl MetricLog {
     /// Keeps `files` files (at least 1) and removes older ones. Default: 6.
     #[must_use]
     pub fn max_files(self, max_files: usize) -> Self {
-        Self { max_files: max_files.max(1), ..self }
+        Self {
+            max_files: max_files.max(1),
+            ..self
+        }
     }
 
     /// Returns the application's name as used in the file names.
@@ -66,21 +77,22 @@ impl MetricLog {
         &self.app
     }
 
-    /// Writes the seconds that have ended since the last call, up to one minute back. The first call begins with the
-    /// second before the current one. Returns the number of lines written. Seconds without traffic have no lines.
+    /// Writes the seconds that have ended since the last call, up to one minute back. The first
+    /// call begins with the second before the current one. Returns the number of lines written.
+    /// Seconds without traffic have no lines.
     ///
     /// # Errors
-    /// If a file cannot be created or written. The seconds of this call are then lost, so that a full disk does not
-    /// make each following write longer.
+    /// If a file cannot be created or written. The seconds of this call are then lost, so that a
+    /// full disk does not make each following write longer.
     pub fn record(&mut self, gate: &Gate) -> io::Result<usize> {
         let now = gate.now();
         let ended = (now.get() / SECOND).checked_sub(1);
         ended.map_or(Ok(0), |last| self.write_until(gate, now, last))
     }
 
-    /// Same as [`record`](Self::record), but also writes the current second so far. Call it before the program exits.
-    /// The highest number of calls in flight in that second is not known yet and is written as 0. Later events of that
-    /// second are not written.
+    /// Same as [`record`](Self::record), but also writes the current second so far. Call it before
+    /// the program exits. The highest number of calls in flight in that second is not known yet and
+    /// is written as 0. Later events of that second are not written.
     ///
     /// # Errors
     /// Same as [`record`](Self::record).
@@ -96,8 +108,9 @@ impl MetricLog {
         self.written = Some(self.written.map_or(last, |written| written.max(last)));
         let mut lines = Vec::new();
         let mut collect = |name: &str, node: &crate::Node| {
-            // Turn the window to the current second. A call that read the clock before its second ended but counts only
-            // now then counts in the current second, so the written seconds are complete.
+            // Turn the window to the current second. A call that read the clock before its second
+            // ended but counts only now then counts in the current second, so the written seconds
+            // are complete.
             node.turn(now);
             let ended = node.seconds(now).into_iter().filter(|second| {
                 (first..=last).contains(&(second.start.get() / SECOND))
@@ -119,7 +132,9 @@ impl MetricLog {
 
     /// Writes the lines of one second and their index entry.
     fn write(&mut self, lines: &[MetricLine]) -> io::Result<()> {
-        let Some(second) = lines.first().map(|line| line.at_ms / 1_000) else { return Ok(()) };
+        let Some(second) = lines.first().map(|line| line.at_ms / 1_000) else {
+            return Ok(());
+        };
         let date = Date::of(second).to_string();
         let fits = |open: &OpenLog| open.file.date == date && open.bytes < self.max_bytes;
         let mut open = match self.open.take() {
@@ -142,8 +157,17 @@ impl MetricLog {
     /// Starts the next file of a day and removes the oldest files.
     fn roll(&self, date: &str) -> io::Result<OpenLog> {
         let mut kept = files(&self.dir, &self.app)?;
-        let newest = kept.iter().filter(|file| file.date == date).map(|file| file.number).max();
-        let file = LogFile::new(&self.dir, &self.app, date, newest.map_or(0, |number| number + 1));
+        let newest = kept
+            .iter()
+            .filter(|file| file.date == date)
+            .map(|file| file.number)
+            .max();
+        let file = LogFile::new(
+            &self.dir,
+            &self.app,
+            date,
+            newest.map_or(0, |number| number + 1),
+        );
         while kept.len() >= self.max_files {
             let oldest = kept.remove(0);
             fs::remove_file(&oldest.path)?;
@@ -153,12 +177,17 @@ impl MetricLog {
         let make = |path: &PathBuf| OpenOptions::new().append(true).create_new(true).open(path);
         let lines = BufWriter::new(make(&file.path)?);
         let index = make(&file.index())?;
-        Ok(OpenLog { file, lines, index, bytes: 0 })
+        Ok(OpenLog {
+            file,
+            lines,
+            index,
+            bytes: 0,
+        })
     }
 }
 
-/// Writes a metric log every second on a background thread. Dropping it writes the remaining seconds, including the
-/// current one.
+/// Writes a metric log every second on a background thread. Dropping it writes the remaining
+/// seconds, including the current one.
 pub struct MetricLogger {
     thread: Option<Background>,
     write: Arc<Write>,
@@ -173,7 +202,10 @@ struct Write {
 
 impl Write {
     fn run(&self, write: impl FnOnce(&mut MetricLog, &Gate) -> io::Result<usize>) {
-        let result = write(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner), &self.gate);
+        let result = write(
+            &mut self.log.lock().unwrap_or_else(PoisonError::into_inner),
+            &self.gate,
+        );
         // The lock is released here, because `failed` may end the program and so drop the logger.
         if let Err(error) = result {
             (self.failed)(error);
@@ -191,13 +223,20 @@ impl Gate {
         log: MetricLog,
         failed: impl Fn(io::Error) + Send + Sync + 'static,
     ) -> io::Result<MetricLogger> {
-        let write = Arc::new(Write { gate: self.clone(), log: Mutex::new(log), failed: Box::new(failed) });
+        let write = Arc::new(Write {
+            gate: self.clone(),
+            log: Mutex::new(log),
+            failed: Box::new(failed),
+        });
         let thread = {
             let write = write.clone();
             let work = move || write.run(MetricLog::record);
             Background::spawn("tidegate-metrics", Duration::from_secs(1), work)?
         };
-        Ok(MetricLogger { thread: Some(thread), write })
+        Ok(MetricLogger {
+            thread: Some(thread),
+            write,
+        })
     }
 }
 

@@ -51,8 +51,14 @@ impl OwnRules {
         if text.len() + left_out.iter().map(String::len).sum::<usize>() <= MAX_OWN {
             return Self { text, left_out };
         }
-        let why = format!("the rules have {} bytes in YAML; at most {MAX_OWN} are reported", text.len());
-        Self { text: String::new(), left_out: vec![why] }
+        let why = format!(
+            "the rules have {} bytes in YAML; at most {MAX_OWN} are reported",
+            text.len()
+        );
+        Self {
+            text: String::new(),
+            left_out: vec![why],
+        }
     }
 }
 
@@ -60,7 +66,8 @@ impl OwnRules {
 struct ResourceReport<'a> {
     name: &'a str,
     in_flight: u64,
-    /// Each as second since 1970, pass, block, exception, completed, response time in all in microseconds, most in flight.
+    /// Each as second since 1970, pass, block, exception, completed, response time in all in
+    /// microseconds, most in flight.
     seconds: Vec<[u64; 7]>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     breakers: Vec<(String, &'static str)>,
@@ -75,12 +82,16 @@ struct ResourceReport<'a> {
     contexts: Vec<StreamPart>,
 }
 
-/// The part of a resource's traffic from one origin or within one context: its name, and what passed and was blocked within the last
-/// interval and is in flight.
+/// The part of a resource's traffic from one origin or within one context: its name, and what
+/// passed and was blocked within the last interval and is in flight.
 type StreamPart = (String, [u64; 3]);
 
 /// The busiest parts, for which the report has room.
-fn busiest(names: Vec<String>, node: impl Fn(&str) -> Option<Arc<Node>>, now: Nanos) -> Vec<StreamPart> {
+fn busiest(
+    names: Vec<String>,
+    node: impl Fn(&str) -> Option<Arc<Node>>,
+    now: Nanos,
+) -> Vec<StreamPart> {
     let part = |name: String| {
         let node = node(&name)?;
         let counts = node.counts(now);
@@ -125,7 +136,13 @@ pub(super) struct Collect {
 
 impl Collect {
     /// The report of the seconds that have ended and were not sent yet.
-    pub fn body(&mut self, gate: &Gate, report: &Report, rules: &Rules, own: Option<&OwnRules>) -> String {
+    pub fn body(
+        &mut self,
+        gate: &Gate,
+        report: &Report,
+        rules: &Rules,
+        own: Option<&OwnRules>,
+    ) -> String {
         let now = gate.now();
         let current = now.get() / SECOND;
         // The first report begins with the second before the current one.
@@ -137,34 +154,51 @@ impl Collect {
             .into_iter()
             .map(|resource| {
                 let node = resource.node();
-                // Turn the window to the current second, so that the seconds before it are complete.
+                // Turn the window to the current second, so that the seconds before it are
+                // complete.
                 node.turn(now);
                 let ended = node.seconds(now).into_iter();
-                let ended = ended.filter(|slot| (first..current).contains(&(slot.start.get() / SECOND)));
+                let ended =
+                    ended.filter(|slot| (first..current).contains(&(slot.start.get() / SECOND)));
                 let seconds: Vec<_> = ended.map(|slot| second(&slot)).collect();
-                let calls =
-                    seconds.iter().map(|second| second[1].saturating_add(second[2])).max().unwrap_or(0);
+                let calls = seconds
+                    .iter()
+                    .map(|second| second[1].saturating_add(second[2]))
+                    .max()
+                    .unwrap_or(0);
                 (calls, resource, seconds)
             })
             .collect();
-        // The busiest come first, in case the report has no room for all. The sort is stable: otherwise in the order of their
-        // names.
+        // The busiest come first, in case the report has no room for all. The sort is stable:
+        // otherwise in the order of their names.
         all.sort_by_key(|(calls, ..)| std::cmp::Reverse(*calls));
-        let own_bytes = own.and_then(|own| serde_json::to_string(own).ok()).map_or(0, |text| text.len());
+        let own_bytes = own
+            .and_then(|own| serde_json::to_string(own).ok())
+            .map_or(0, |text| text.len());
         let (mut bytes, mut resources) = (own_bytes, Vec::new());
         for (_, resource, seconds) in &all {
             let report = ResourceReport {
                 name: resource.name(),
                 in_flight: resource.node().in_flight(),
                 seconds: seconds.clone(),
-                breakers: resource.breakers().into_iter().map(|(rule, state)| (rule, state.name())).collect(),
+                breakers: resource
+                    .breakers()
+                    .into_iter()
+                    .map(|(rule, state)| (rule, state.name()))
+                    .collect(),
                 adaptive: resource.adaptive_limits(),
-                blocked: resource.blocked().into_iter().map(|(why, count)| (why.name(), count)).collect(),
+                blocked: resource
+                    .blocked()
+                    .into_iter()
+                    .map(|(why, count)| (why.name(), count))
+                    .collect(),
                 origins: busiest(resource.origins(), |name| resource.origin(name), now),
                 contexts: busiest(resource.contexts(), |name| resource.context(name), now),
             };
             // Names and numbers can always be written.
-            let Ok(value) = serde_json::to_value(report) else { continue };
+            let Ok(value) = serde_json::to_value(report) else {
+                continue;
+            };
             bytes += value.to_string().len() + 1;
             if bytes > MAX_BYTES {
                 break;
@@ -173,8 +207,16 @@ impl Collect {
         }
         let (Report { app, instance, .. }, Rules { version, rejected }) = (report, rules);
         let left_out = all.len() - resources.len();
-        let head =
-            Head { app, instance, now: current, version, rejected, left_out, own, resources: &resources };
+        let head = Head {
+            app,
+            instance,
+            now: current,
+            version,
+            rejected,
+            left_out,
+            own,
+            resources: &resources,
+        };
         serde_json::to_string(&head).unwrap_or_default()
     }
 

@@ -1,5 +1,5 @@
-//! Reports to `tidegate serve`: the statistics of each resource, for the server's page, and the rules that operators push from
-//! there (feature `report`).
+//! Reports to `tidegate serve`: the statistics of each resource, for the server's page, and the
+//! rules that operators push from there (feature `report`).
 //!
 //! ```no_run
 //! use tidegate_flow::{Gate, report::Report};
@@ -11,13 +11,15 @@
 //! # Ok::<(), tidegate_flow::report::ReportError>(())
 //! ```
 //!
-//! A background thread sends a report each second over HTTP, to the address of the server's `--admin`. Calls never wait for it: a
-//! server that is slow or gone costs the program nothing but that thread's attempts. The seconds that could not be sent are sent with
-//! the next report, up to a minute back.
+//! A background thread sends a report each second over HTTP, to the address of the server's
+//! `--admin`. Calls never wait for it: a server that is slow or gone costs the program nothing but
+//! that thread's attempts. The seconds that could not be sent are sent with the next report, up to
+//! a minute back.
 //!
-//! The answer to a report holds the rules that operators pushed for this application, if the program does not have them yet. The gate
-//! loads them as [`Gate::load`] does: they replace the rules of all kinds, and invalid ones are rejected as a whole. They stay when the
-//! server goes away. A program that starts has its own rules until the first answer.
+//! The answer to a report holds the rules that operators pushed for this application, if the
+//! program does not have them yet. The gate loads them as [`Gate::load`] does: they replace the
+//! rules of all kinds, and invalid ones are rejected as a whole. They stay when the server goes
+//! away. A program that starts has its own rules until the first answer.
 
 mod client;
 mod message;
@@ -52,36 +54,54 @@ pub struct Report {
 }
 
 impl Report {
-    /// Reports to the server whose control plane has this URL, as an instance of this application. The instance is called by the
-    /// machine's name and the process's number.
+    /// Reports to the server whose control plane has this URL, as an instance of this application.
+    /// The instance is called by the machine's name and the process's number.
     #[must_use]
     pub fn to(url: impl Into<String>, app: impl Into<String>) -> Self {
         let instance = format!("{}-{}", crate::machine::hostname(), std::process::id());
-        Self { url: url.into(), app: app.into(), instance, token: None, authority: None }
+        Self {
+            url: url.into(),
+            app: app.into(),
+            instance,
+            token: None,
+            authority: None,
+        }
     }
 
-    /// Sets the name of this instance, which must differ from those of the application's other instances.
+    /// Sets the name of this instance, which must differ from those of the application's other
+    /// instances.
     #[must_use]
     pub fn instance(self, instance: impl Into<String>) -> Self {
-        Self { instance: instance.into(), ..self }
+        Self {
+            instance: instance.into(),
+            ..self
+        }
     }
 
     /// Shows this token. The server's access file gives it the role `report`.
     #[must_use]
     pub fn token(self, token: impl Into<String>) -> Self {
-        Self { token: Some(token.into()), ..self }
+        Self {
+            token: Some(token.into()),
+            ..self
+        }
     }
 
     /// Trusts the certificates in this file (PEM) instead of the machine's authorities.
     #[must_use]
     pub fn authority(self, file: impl Into<PathBuf>) -> Self {
-        Self { authority: Some(file.into()), ..self }
+        Self {
+            authority: Some(file.into()),
+            ..self
+        }
     }
 }
 
 impl fmt::Debug for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { url, app, instance, .. } = self;
+        let Self {
+            url, app, instance, ..
+        } = self;
         f.debug_struct("Report")
             .field("url", url)
             .field("app", app)
@@ -126,34 +146,41 @@ pub enum ReportError {
     Rules(#[source] LoadError),
 }
 
-/// Reports until it is dropped. Dropping it waits for a report that is under way, at most two seconds.
+/// Reports until it is dropped. Dropping it waits for a report that is under way, at most two
+/// seconds.
 pub struct Reporter {
     failure: Arc<Mutex<Option<String>>>,
     _thread: Background,
 }
 
 impl Reporter {
-    /// Returns why the last report failed, or why the rules that it brought were rejected. `None` before the first report and after
-    /// one that succeeded.
+    /// Returns why the last report failed, or why the rules that it brought were rejected. `None`
+    /// before the first report and after one that succeeded.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
 impl fmt::Debug for Reporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reporter").field("failure", &self.failure()).finish_non_exhaustive()
+        f.debug_struct("Reporter")
+            .field("failure", &self.failure())
+            .finish_non_exhaustive()
     }
 }
 
 impl Gate {
-    /// Reports this gate's resources each second from a background thread, and loads the rules that operators push: see the
-    /// [module](self). `on_outcome` is called with `Ok` when rules from the server were loaded, and with the error when reporting
-    /// begins to fail or fails in a new way.
+    /// Reports this gate's resources each second from a background thread, and loads the rules that
+    /// operators push: see the [module](self). `on_outcome` is called with `Ok` when rules from the
+    /// server were loaded, and with the error when reporting begins to fail or fails in a new way.
     ///
     /// # Errors
-    /// If the options are unusable, or the thread cannot be started. A server that does not answer is not an error here.
+    /// If the options are unusable, or the thread cannot be started. A server that does not answer
+    /// is not an error here.
     pub fn report(
         &self,
         report: Report,
@@ -183,8 +210,12 @@ impl Gate {
                 Ok(false) | Err(_) => {}
             }
         };
-        let thread = Background::spawn("tidegate-report", EVERY, work).map_err(ReportError::Thread)?;
-        Ok(Reporter { failure, _thread: thread })
+        let thread =
+            Background::spawn("tidegate-report", EVERY, work).map_err(ReportError::Thread)?;
+        Ok(Reporter {
+            failure,
+            _thread: thread,
+        })
     }
 }
 
@@ -212,17 +243,27 @@ impl Reporting {
     fn once(&mut self) -> Result<bool, ReportError> {
         let loaded = self.gate.rules_version();
         let own = (self.sent_version != Some(loaded)).then(|| OwnRules::of(&self.gate));
-        let body = self.collect.body(&self.gate, &self.report, &self.rules, own.as_ref());
+        let body = self
+            .collect
+            .body(&self.gate, &self.report, &self.rules, own.as_ref());
         let ReportReply { rules, wants_own } = self.client.send(&body)?;
         self.collect.sent();
         self.sent_version = (!wants_own).then_some(loaded);
-        let Some(pushed) = rules else { return Ok(false) };
+        let Some(pushed) = rules else {
+            return Ok(false);
+        };
         let loaded = yaml::parse(&pushed.text)
             .map_err(ReportError::Format)
-            .and_then(|rules| self.gate.apply(RuleUpdate::from(rules)).map_err(ReportError::Rules));
+            .and_then(|rules| {
+                self.gate
+                    .apply(RuleUpdate::from(rules))
+                    .map_err(ReportError::Rules)
+            });
         // Rejected rules are not asked for again: the server learns that they were rejected.
-        self.rules =
-            Rules { version: Some(pushed.version), rejected: loaded.as_ref().err().map(ToString::to_string) };
+        self.rules = Rules {
+            version: Some(pushed.version),
+            rejected: loaded.as_ref().err().map(ToString::to_string),
+        };
         loaded.map(|()| true)
     }
 }

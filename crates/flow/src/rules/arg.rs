@@ -56,7 +56,11 @@ impl Float {
 impl From<f64> for Float {
     fn from(value: f64) -> Self {
         // Adding 0 turns −0 into 0.
-        Self(if value.is_nan() { f64::NAN.to_bits() } else { (value + 0.0).to_bits() })
+        Self(if value.is_nan() {
+            f64::NAN.to_bits()
+        } else {
+            (value + 0.0).to_bits()
+        })
     }
 }
 

@@ -18,15 +18,30 @@ pub struct AuthorityRule {
 }
 
 impl AuthorityRule {
-    /// Admits these origins and no others. An entry without an origin is also admitted, because its caller is unknown.
-    pub fn allow<O: Into<String>>(resource: impl Into<Target>, origins: impl IntoIterator<Item = O>) -> Self {
+    /// Admits these origins and no others. An entry without an origin is also admitted, because its
+    /// caller is unknown.
+    pub fn allow<O: Into<String>>(
+        resource: impl Into<Target>,
+        origins: impl IntoIterator<Item = O>,
+    ) -> Self {
         let origins = origins.into_iter().map(Into::into).collect();
-        Self { id: None, resource: resource.into(), origins, allow: true }
+        Self {
+            id: None,
+            resource: resource.into(),
+            origins,
+            allow: true,
+        }
     }
 
     /// Blocks these origins and no others.
-    pub fn deny<O: Into<String>>(resource: impl Into<Target>, origins: impl IntoIterator<Item = O>) -> Self {
-        Self { allow: false, ..Self::allow(resource, origins) }
+    pub fn deny<O: Into<String>>(
+        resource: impl Into<Target>,
+        origins: impl IntoIterator<Item = O>,
+    ) -> Self {
+        Self {
+            allow: false,
+            ..Self::allow(resource, origins)
+        }
     }
 
     /// Whether an entry of `origin` may pass.
@@ -48,6 +63,11 @@ impl fmt::Display for AuthorityRule {
         if let Some(id) = &self.id {
             return f.write_str(id);
         }
-        write!(f, "{} {}", if self.allow { "allow" } else { "deny" }, self.origins.join(","))
+        write!(
+            f,
+            "{} {}",
+            if self.allow { "allow" } else { "deny" },
+            self.origins.join(",")
+        )
     }
 }

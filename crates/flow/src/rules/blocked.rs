@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-/// The kind of rule that blocked an entry. Checks run in this order and stop at the first rule that blocks.
+/// The kind of rule that blocked an entry. Checks run in this order and stop at the first rule that
+/// blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum BlockKind {
@@ -124,7 +125,8 @@ impl BlockCounts {
     }
 }
 
-/// An entry that was blocked: an expected answer, not a failure. It is counted as blocked and has consumed nothing.
+/// An entry that was blocked: an expected answer, not a failure. It is counted as blocked and has
+/// consumed nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{resource} is blocked by the {kind} rule {rule}{}", .retry_after.map_or(String::new(), |wait| format!("; retry after {wait:?}")))]
 pub struct Blocked {
@@ -147,13 +149,22 @@ impl Blocked {
     #[must_use]
     pub fn new(kind: BlockKind, rule: impl Into<Arc<str>>, resource: impl Into<Arc<str>>) -> Self {
         let reason = BlockReason::of(kind);
-        Self { kind, reason, rule: rule.into(), resource: resource.into(), retry_after: None }
+        Self {
+            kind,
+            reason,
+            rule: rule.into(),
+            resource: resource.into(),
+            retry_after: None,
+        }
     }
 
     /// Sets the time after which to retry.
     #[must_use]
     pub fn with_retry_after(self, retry_after: Duration) -> Self {
-        Self { retry_after: Some(retry_after), ..self }
+        Self {
+            retry_after: Some(retry_after),
+            ..self
+        }
     }
 
     /// Returns the kind of rule that blocked.
@@ -162,7 +173,8 @@ impl Blocked {
         self.kind
     }
 
-    /// Returns the reason, which tells apart the blocks of one kind: a flow rule counts units, or calls in flight.
+    /// Returns the reason, which tells apart the blocks of one kind: a flow rule counts units, or
+    /// calls in flight.
     #[must_use]
     pub const fn reason(&self) -> BlockReason {
         self.reason
@@ -180,9 +192,9 @@ impl Blocked {
         &self.resource
     }
 
-    /// Returns the time after which this rule would admit the same entry if there were no other traffic. `None` if no
-    /// time can be given: the count can never fit, another call has to end first, or the answer depends on more than
-    /// time.
+    /// Returns the time after which this rule would admit the same entry if there were no other
+    /// traffic. `None` if no time can be given: the count can never fit, another call has to end
+    /// first, or the answer depends on more than time.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after

@@ -18,7 +18,11 @@ pub struct IsolationRule {
 impl IsolationRule {
     /// Creates a rule that admits at most `threshold` units in flight.
     pub fn new(resource: impl Into<Target>, threshold: impl Into<Threshold>) -> Self {
-        Self { id: None, resource: resource.into(), threshold: threshold.into() }
+        Self {
+            id: None,
+            resource: resource.into(),
+            threshold: threshold.into(),
+        }
     }
 
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {

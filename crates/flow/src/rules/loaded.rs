@@ -13,7 +13,8 @@ use crate::stats::node::Node;
 
 /// The rules of a gate, in versions.
 pub(crate) struct LoadedRules {
-    /// The version of `set`. It changes after `set`, so a thread that reads a version finds its rules or newer ones.
+    /// The version of `set`. It changes after `set`, so a thread that reads a version finds its
+    /// rules or newer ones.
     version: AtomicU64,
     set: ArcSwap<RuleSet>,
     loading: Mutex<()>,
@@ -24,7 +25,11 @@ impl Default for LoadedRules {
         let set = ArcSwap::from_pointee(RuleSet::new(0, Nanos::ZERO, Rules::default(), |_| {
             unreachable!("no rule names a resource")
         }));
-        Self { version: AtomicU64::new(0), set, loading: Mutex::new(()) }
+        Self {
+            version: AtomicU64::new(0),
+            set,
+            loading: Mutex::new(()),
+        }
     }
 }
 
@@ -38,8 +43,8 @@ impl LoadedRules {
         self.set.load()
     }
 
-    /// Applies `change` to the rules at `now`. Changes are serialized. `node` returns the statistics of a resource that
-    /// a rule for another resource measures.
+    /// Applies `change` to the rules at `now`. Changes are serialized. `node` returns the
+    /// statistics of a resource that a rule for another resource measures.
     ///
     /// # Errors
     /// If a rule is invalid. Nothing has changed then.
@@ -55,7 +60,8 @@ impl LoadedRules {
         change(&mut rules);
         rules.validate()?;
         let version = old.version + 1;
-        self.set.store(Arc::new(RuleSet::new(version, now, rules, node)));
+        self.set
+            .store(Arc::new(RuleSet::new(version, now, rules, node)));
         self.version.store(version, Ordering::Release);
         Ok(())
     }

@@ -17,7 +17,9 @@ mod threshold;
 pub(crate) mod throttle;
 pub(crate) mod warm_up;
 
-pub use adaptive::{AdaptiveRule, Aimd, Algorithm, CallWindow, ConcurrencyLimit, Gradient2, Pace, Vegas};
+pub use adaptive::{
+    AdaptiveRule, Aimd, Algorithm, CallWindow, ConcurrencyLimit, Gradient2, Pace, Vegas,
+};
 pub use authority::AuthorityRule;
 pub use breaker::{BreakerRule, BreakerState, StateChange, Trip};
 pub use flow::{Behaviour, FlowRule, Measure, Origins, Relation};

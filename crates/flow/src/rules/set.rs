@@ -6,17 +6,18 @@ use regex::Regex;
 use tidegate_core::Nanos;
 
 use super::{
-    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, InvalidRule, IsolationRule, Relation,
-    SystemRule, Target, Threshold,
+    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, InvalidRule, IsolationRule,
+    Relation, SystemRule, Target, Threshold,
 };
 use crate::{rules::blocked::BlockKind, stats::node::Node};
 
 /// The rules of a gate, by kind.
 ///
-/// Loading rules replaces all previous rules atomically. A rule that is identical in both sets keeps its state. Units
-/// in flight stay counted when the numbers of a rule change. For a resource this always holds; for the values of an
-/// argument it holds if both sets have a hot-parameter rule that limits units in flight by that argument. Within a
-/// kind, rules are checked in the order of the list.
+/// Loading rules replaces all previous rules atomically. A rule that is identical in both sets
+/// keeps its state. Units in flight stay counted when the numbers of a rule change. For a resource
+/// this always holds; for the values of an argument it holds if both sets have a hot-parameter rule
+/// that limits units in flight by that argument. Within a kind, rules are checked in the order of
+/// the list.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
     /// Which origins may enter a resource.
@@ -36,7 +37,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Returns the number of rules of each kind, under the names that the kinds have in [documents](crate::sources).
+    /// Returns the number of rules of each kind, under the names that the kinds have in
+    /// [documents](crate::sources).
     #[must_use]
     pub fn counts(&self) -> [(&'static str, usize); 7] {
         [
@@ -53,7 +55,10 @@ impl Rules {
     /// Returns the first rule that depends on load, CPU or memory.
     pub(crate) fn first_that_needs_samples(&self) -> Option<String> {
         let by_memory = |threshold: Threshold| matches!(threshold, Threshold::Memory(_));
-        let system = self.system.iter().find(|rule| rule.load.is_some() || rule.cpu.is_some());
+        let system = self
+            .system
+            .iter()
+            .find(|rule| rule.load.is_some() || rule.cpu.is_some());
         let flow = self.flow.iter().find(|rule| by_memory(rule.threshold));
         let isolation = self.isolation.iter().find(|rule| by_memory(rule.threshold));
         let name = |kind: BlockKind, rule: &dyn fmt::Display| format!("{kind} rule {rule}");
@@ -77,14 +82,53 @@ impl Rules {
     /// The removed rules, each with the reason.
     pub fn remove_invalid(&mut self) -> Result<(), LoadError> {
         let mut bad = Vec::new();
-        check(BlockKind::Authority, &mut self.authority, AuthorityRule::validate, &mut bad);
-        check(BlockKind::System, &mut self.system, SystemRule::validate, &mut bad);
-        check(BlockKind::HotParam, &mut self.hot_params, HotParamRule::validate, &mut bad);
-        check(BlockKind::Flow, &mut self.flow, FlowRule::validate, &mut bad);
-        check(BlockKind::Isolation, &mut self.isolation, IsolationRule::validate, &mut bad);
-        check(BlockKind::Adaptive, &mut self.adaptive, AdaptiveRule::validate, &mut bad);
-        check(BlockKind::Breaker, &mut self.breakers, BreakerRule::validate, &mut bad);
-        if bad.is_empty() { Ok(()) } else { Err(LoadError { rules: bad }) }
+        check(
+            BlockKind::Authority,
+            &mut self.authority,
+            AuthorityRule::validate,
+            &mut bad,
+        );
+        check(
+            BlockKind::System,
+            &mut self.system,
+            SystemRule::validate,
+            &mut bad,
+        );
+        check(
+            BlockKind::HotParam,
+            &mut self.hot_params,
+            HotParamRule::validate,
+            &mut bad,
+        );
+        check(
+            BlockKind::Flow,
+            &mut self.flow,
+            FlowRule::validate,
+            &mut bad,
+        );
+        check(
+            BlockKind::Isolation,
+            &mut self.isolation,
+            IsolationRule::validate,
+            &mut bad,
+        );
+        check(
+            BlockKind::Adaptive,
+            &mut self.adaptive,
+            AdaptiveRule::validate,
+            &mut bad,
+        );
+        check(
+            BlockKind::Breaker,
+            &mut self.breakers,
+            BreakerRule::validate,
+            &mut bad,
+        );
+        if bad.is_empty() {
+            Ok(())
+        } else {
+            Err(LoadError { rules: bad })
+        }
     }
 }
 
@@ -99,7 +143,12 @@ fn check<R: fmt::Display>(
         let index = indices.next().unwrap_or_default();
         let checked = validate(rule);
         let rule = || rule.to_string();
-        bad.extend(checked.clone().err().map(|reason| RuleError { kind, index, rule: rule(), reason }));
+        bad.extend(checked.clone().err().map(|reason| RuleError {
+            kind,
+            index,
+            rule: rule(),
+            reason,
+        }));
         checked.is_ok()
     });
 }
@@ -119,7 +168,8 @@ pub struct RuleError {
     pub reason: InvalidRule,
 }
 
-/// A set of rules that was rejected as a whole because some rules are invalid. The previous rules stay active.
+/// A set of rules that was rejected as a whole because some rules are invalid. The previous rules
+/// stay active.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadError {
     /// The invalid rules.
@@ -129,7 +179,11 @@ pub struct LoadError {
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rules: Vec<String> = self.rules.iter().map(ToString::to_string).collect();
-        write!(f, "rules rejected; the previous rules stay active: {}", rules.join("; "))
+        write!(
+            f,
+            "rules rejected; the previous rules stay active: {}",
+            rules.join("; ")
+        )
     }
 }
 
@@ -152,7 +206,8 @@ pub(crate) struct RuleSet {
     pub(crate) isolation: Index,
     pub(crate) adaptive: Index,
     pub(crate) breakers: Index,
-    /// The related resources that flow rules name, each with its statistics and the indices of these rules.
+    /// The related resources that flow rules name, each with its statistics and the indices of
+    /// these rules.
     related: HashMap<String, (Arc<Node>, Vec<usize>)>,
 }
 
@@ -170,7 +225,11 @@ impl Index {
             match target.compile() {
                 Ok(Some(pattern)) => index.patterns.push((pattern, at)),
                 // Patterns were validated before; one that does not compile matches nothing.
-                Ok(None) | Err(_) => index.by_name.entry(target.as_str().into()).or_default().push(at),
+                Ok(None) | Err(_) => index
+                    .by_name
+                    .entry(target.as_str().into())
+                    .or_default()
+                    .push(at),
             }
         }
         index
@@ -180,7 +239,10 @@ impl Index {
     pub(crate) fn of<'r, R>(&self, rules: &'r [R], resource: &str) -> Vec<&'r R> {
         let mut places: Vec<usize> = self.by_name.get(resource).cloned().unwrap_or_default();
         places.extend(
-            self.patterns.iter().filter(|(pattern, _)| pattern.is_match(resource)).map(|&(_, at)| at),
+            self.patterns
+                .iter()
+                .filter(|(pattern, _)| pattern.is_match(resource))
+                .map(|&(_, at)| at),
         );
         places.sort_unstable();
         places.into_iter().map(|at| &rules[at]).collect()
@@ -197,7 +259,11 @@ impl RuleSet {
         let mut related: HashMap<String, (Arc<Node>, Vec<usize>)> = HashMap::new();
         for (at, rule) in rules.flow.iter().enumerate() {
             if let Relation::Related(other) = &rule.relation {
-                related.entry(other.clone()).or_insert_with(|| (node(other), Vec::new())).1.push(at);
+                related
+                    .entry(other.clone())
+                    .or_insert_with(|| (node(other), Vec::new()))
+                    .1
+                    .push(at);
             }
         }
         Self {
@@ -214,18 +280,31 @@ impl RuleSet {
         }
     }
 
-    /// Whether a rule names the resource, as its target or as its related resource. A pattern names none.
+    /// Whether a rule names the resource, as its target or as its related resource. A pattern names
+    /// none.
     pub(crate) fn names(&self, resource: &str) -> bool {
-        let indices =
-            [&self.authority, &self.hot_params, &self.flow, &self.isolation, &self.adaptive, &self.breakers];
-        indices.iter().any(|index| index.by_name.contains_key(resource))
+        let indices = [
+            &self.authority,
+            &self.hot_params,
+            &self.flow,
+            &self.isolation,
+            &self.adaptive,
+            &self.breakers,
+        ];
+        indices
+            .iter()
+            .any(|index| index.by_name.contains_key(resource))
             || self.related.contains_key(resource)
     }
 
     /// Returns the flow rules that measure this resource as related to their own.
     pub(crate) fn related(&self, resource: &str) -> Vec<&FlowRule> {
         let places = self.related.get(resource).map(|(_, places)| places);
-        places.into_iter().flatten().map(|&at| &self.rules.flow[at]).collect()
+        places
+            .into_iter()
+            .flatten()
+            .map(|&at| &self.rules.flow[at])
+            .collect()
     }
 
     /// Returns the statistics of a resource that a rule names as related.

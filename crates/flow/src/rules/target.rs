@@ -5,9 +5,11 @@ use std::fmt;
 
 use regex::Regex;
 
-/// The resources of a rule: one by name, or all resources whose whole name matches a regular expression.
+/// The resources of a rule: one by name, or all resources whose whole name matches a regular
+/// expression.
 ///
-/// A rule with a pattern keeps separate counts and states for each resource, as if it were written once for each.
+/// A rule with a pattern keeps separate counts and states for each resource, as if it were written
+/// once for each.
 ///
 /// ```
 /// use tidegate_flow::rules::{FlowRule, Target};
@@ -17,7 +19,8 @@ use regex::Regex;
 pub enum Target {
     /// The resource with this name.
     Name(String),
-    /// Every resource whose whole name matches this pattern (syntax of the `regex` crate, matched in linear time).
+    /// Every resource whose whole name matches this pattern (syntax of the `regex` crate, matched
+    /// in linear time).
     Pattern(String),
 }
 
@@ -30,23 +33,29 @@ impl Target {
         }
     }
 
-    /// Returns true if the resource of this name is one of them. A pattern is compiled at each call.
+    /// Returns true if the resource of this name is one of them. A pattern is compiled at each
+    /// call.
     #[must_use]
     pub fn covers(&self, resource: &str) -> bool {
         match self {
             Self::Name(name) => name == resource,
-            Self::Pattern(_) => {
-                self.compile().ok().flatten().is_some_and(|pattern| pattern.is_match(resource))
-            }
+            Self::Pattern(_) => self
+                .compile()
+                .ok()
+                .flatten()
+                .is_some_and(|pattern| pattern.is_match(resource)),
         }
     }
 
     /// Returns the compiled pattern; `None` for a name.
     pub(crate) fn compile(&self) -> Result<Option<Regex>, InvalidRule> {
         match self {
-            Self::Name(name) if name.is_empty() => Err("the resource has no name; give it one".into()),
+            Self::Name(name) if name.is_empty() => {
+                Err("the resource has no name; give it one".into())
+            }
             Self::Name(_) => Ok(None),
-            // Compile the bare pattern first, so that its unbalanced brackets cannot pair with the group around it.
+            // Compile the bare pattern first, so that its unbalanced brackets cannot pair with the
+            // group around it.
             Self::Pattern(pattern) => Regex::new(pattern)
                 .and_then(|_| Regex::new(&format!("^(?:{pattern})$")))
                 .map(Some)

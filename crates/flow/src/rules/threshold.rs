@@ -6,19 +6,20 @@ use crate::{machine::sample::SystemSample, stats::bounds::whole};
 /// The threshold of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// A fixed threshold. A fraction matters only for throttling and warming up, which divide time by it. All other
-    /// rules admit the whole units that fit under it.
+    /// A fixed threshold. A fraction matters only for throttling and warming up, which divide time
+    /// by it. All other rules admit the whole units that fit under it.
     Fixed(f64),
     /// A threshold that is higher while memory is free and lower when it is scarce.
     Memory(MemoryThreshold),
 }
 
-/// A threshold that falls linearly from one value to another while the memory in use rises from the low mark to the
-/// high mark. Outside the marks it is constant.
+/// A threshold that falls linearly from one value to another while the memory in use rises from the
+/// low mark to the high mark. Outside the marks it is constant.
 ///
 /// The memory in use is that of the last [`Sample`](crate::Sample): build the gate with
-/// [`watch_machine`](crate::GateBuilder::watch_machine), or call [`Gate::set_sample`](crate::Gate::set_sample). Until the
-/// first sample it is 0, and loading the rule logs a warning.
+/// [`watch_machine`](crate::GateBuilder::watch_machine), or call
+/// [`Gate::set_sample`](crate::Gate::set_sample). Until the first sample it is 0, and loading the
+/// rule logs a warning.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryThreshold {
     /// The threshold at and below the low mark; not less than `when_scarce`.

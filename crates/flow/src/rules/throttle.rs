@@ -9,8 +9,8 @@ use crate::{
     sync::{AtomicU64, Ordering},
 };
 
-/// The start of the last call, plus one; 0 before the first call. It is one word, so that no two calls get the same
-/// place.
+/// The start of the last call, plus one; 0 before the first call. It is one word, so that no two
+/// calls get the same place.
 #[derive(Debug)]
 pub(crate) struct Throttle(AtomicU64);
 
@@ -24,13 +24,17 @@ pub(crate) struct ThrottledCall {
 }
 
 impl ThrottledCall {
-    /// Returns when the call may start: after the place in `last` (the word of a [`Throttle`]) and not before
-    /// `earliest`.
+    /// Returns when the call may start: after the place in `last` (the word of a [`Throttle`]) and
+    /// not before `earliest`.
     ///
     /// # Errors
     /// The time until the wait would be short enough.
     pub(crate) fn start(self, last: u64, earliest: Nanos) -> Result<Nanos, Duration> {
-        let free = if last == 0 { Nanos::ZERO } else { Nanos::new(last - 1).saturating_add(self.cost) };
+        let free = if last == 0 {
+            Nanos::ZERO
+        } else {
+            Nanos::new(last - 1).saturating_add(self.cost)
+        };
         let wait = free.saturating_since(self.now);
         if wait > self.longest {
             return Err(wait.saturating_since(self.longest).into());
@@ -63,13 +67,26 @@ impl Throttle {
     ///
     /// # Errors
     /// Same as [`ThrottledCall::start`].
-    pub(crate) fn take(&self, asked: ThrottledCall, earliest: Nanos) -> Result<Reservation, Duration> {
+    pub(crate) fn take(
+        &self,
+        asked: ThrottledCall,
+        earliest: Nanos,
+    ) -> Result<Reservation, Duration> {
         let mut before = self.0.load(Ordering::Relaxed);
         loop {
             let taken = asked.start(before, earliest)?.get() + 1;
             // Relaxed: the word publishes no other data.
-            match self.0.compare_exchange_weak(before, taken, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(Reservation { asked, before, taken }),
+            match self
+                .0
+                .compare_exchange_weak(before, taken, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => {
+                    return Ok(Reservation {
+                        asked,
+                        before,
+                        taken,
+                    });
+                }
                 Err(seen) => before = seen,
             }
         }
@@ -77,28 +94,40 @@ impl Throttle {
 
     /// Returns what [`take`](Self::take) would return, without reserving a place.
     pub(crate) fn peek(&self, asked: ThrottledCall) -> Result<(), Duration> {
-        asked.start(self.0.load(Ordering::Relaxed), asked.now).map(drop)
+        asked
+            .start(self.0.load(Ordering::Relaxed), asked.now)
+            .map(drop)
     }
 
-    /// Postpones a place to `start`. If others have queued up behind it, the call takes a new place behind them, and
-    /// the old place stays unused because the others already have their start times.
+    /// Postpones a place to `start`. If others have queued up behind it, the call takes a new place
+    /// behind them, and the old place stays unused because the others already have their start
+    /// times.
     ///
     /// # Errors
     /// Same as [`ThrottledCall::start`].
-    pub(crate) fn put_off(&self, reservation: &mut Reservation, start: Nanos) -> Result<(), Duration> {
+    pub(crate) fn put_off(
+        &self,
+        reservation: &mut Reservation,
+        start: Nanos,
+    ) -> Result<(), Duration> {
         if start <= reservation.start() {
             return Ok(());
         }
         let later = start.get() + 1;
-        match self.0.compare_exchange(reservation.taken, later, Ordering::Relaxed, Ordering::Relaxed) {
+        match self.0.compare_exchange(
+            reservation.taken,
+            later,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        ) {
             Ok(_) => reservation.taken = later,
             Err(_) => *reservation = self.take(reservation.asked, start)?,
         }
         Ok(())
     }
 
-    /// Gives back a place if no call has queued up behind it. Otherwise the place stays unused: the calls behind it
-    /// already have their start times and must keep their distance.
+    /// Gives back a place if no call has queued up behind it. Otherwise the place stays unused: the
+    /// calls behind it already have their start times and must keep their distance.
     pub(crate) fn give_back(&self, reservation: Reservation) {
         let _ = self.0.compare_exchange(
             reservation.taken,
@@ -109,13 +138,15 @@ impl Throttle {
     }
 }
 
-/// Returns the time that a call of `n` units occupies at `per_interval` units per `interval`, rounded up to a
-/// nanosecond so that calls are never closer. `None` if nothing is allowed at all.
+/// Returns the time that a call of `n` units occupies at `per_interval` units per `interval`,
+/// rounded up to a nanosecond so that calls are never closer. `None` if nothing is allowed at all.
 pub(crate) fn cost(n: u32, per_interval: f64, interval: Nanos) -> Option<Nanos> {
     if per_interval <= 0.0 {
         return None;
     }
-    Some(Nanos::new(whole((interval.get() as f64 * f64::from(n) / per_interval).ceil())))
+    Some(Nanos::new(whole(
+        (interval.get() as f64 * f64::from(n) / per_interval).ceil(),
+    )))
 }
 
 #[cfg(all(test, loom))]
@@ -124,12 +155,20 @@ mod loom_tests {
 
     use super::*;
 
-    const ASKED: ThrottledCall =
-        ThrottledCall { now: Nanos::ZERO, cost: Nanos::from_millis(100), longest: Nanos::from_secs(9) };
+    const ASKED: ThrottledCall = ThrottledCall {
+        now: Nanos::ZERO,
+        cost: Nanos::from_millis(100),
+        longest: Nanos::from_secs(9),
+    };
 
     fn assert_spaced(mut starts: Vec<Nanos>) {
         starts.sort_unstable();
-        assert!(starts.windows(2).all(|two| two[1].saturating_since(two[0]) >= ASKED.cost), "{starts:?}");
+        assert!(
+            starts
+                .windows(2)
+                .all(|two| two[1].saturating_since(two[0]) >= ASKED.cost),
+            "{starts:?}"
+        );
     }
 
     #[test]
@@ -165,7 +204,9 @@ mod loom_tests {
             let throttle = Arc::new(Throttle::new());
             let put_off = |throttle: &Throttle, later| {
                 let mut reservation = throttle.take(ASKED, Nanos::ZERO).unwrap();
-                throttle.put_off(&mut reservation, Nanos::from_millis(later)).unwrap();
+                throttle
+                    .put_off(&mut reservation, Nanos::from_millis(later))
+                    .unwrap();
                 reservation.start()
             };
             let others: Vec<_> = [0, 150]

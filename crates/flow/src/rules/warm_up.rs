@@ -1,9 +1,10 @@
 //! Warming up: the rate of a resource that was idle rises gradually to its full value.
 //!
-//! A bucket of tokens fills while there is little traffic and empties as traffic passes. The fuller the bucket, the
-//! colder the resource and the lower the rate. The rate rises from `count / factor` with a full bucket to `count` at
-//! the warning line; the slope is such that this takes the warm-up period. Tokens are whole and integer divisions drop
-//! the remainder, as in Sentinel: a cold resource that receives all the traffic it is allowed must not count as idle.
+//! A bucket of tokens fills while there is little traffic and empties as traffic passes. The fuller
+//! the bucket, the colder the resource and the lower the rate. The rate rises from `count / factor`
+//! with a full bucket to `count` at the warning line; the slope is such that this takes the warm-up
+//! period. Tokens are whole and integer divisions drop the remainder, as in Sentinel: a cold
+//! resource that receives all the traffic it is allowed must not count as idle.
 
 use super::InvalidRule;
 use std::time::Duration;
@@ -33,9 +34,10 @@ impl WarmUp {
     /// Creates a warm-up from `count / factor` to `count` a second within `period`.
     pub(crate) fn new(count: f64, period: Duration, factor: f64) -> Result<Self, InvalidRule> {
         if factor <= 1.0 || !factor.is_finite() {
-            return Err(
-                format!("the cold factor is {factor}; it must be greater than 1 (typically 3)").into()
-            );
+            return Err(format!(
+                "the cold factor is {factor}; it must be greater than 1 (typically 3)"
+            )
+            .into());
         }
         if count <= 0.0 {
             return Err("a warm-up needs a threshold above 0".into());
@@ -45,31 +47,47 @@ impl WarmUp {
         let span = (2.0 * volume / (1.0 + factor)).floor();
         let max = warning + span;
         if span < 1.0 {
-            return Err("the warm-up period is too short for the threshold; increase one of them".into());
+            return Err(
+                "the warm-up period is too short for the threshold; increase one of them".into(),
+            );
         }
         if max > TOKENS as f64 {
-            return Err("more than 1073741823 units would pass during the warm-up; shorten the period".into());
+            return Err(
+                "more than 1073741823 units would pass during the warm-up; shorten the period"
+                    .into(),
+            );
         }
         let slope = (factor - 1.0) / count / (max - warning);
         // Checked above to be below 2³⁰. The bucket starts full, so the resource starts cold.
         let max = bounds::whole(max);
-        Ok(Self { count, factor, warning, max, slope, state: AtomicU64::new(max) })
+        Ok(Self {
+            count,
+            factor,
+            warning,
+            max,
+            slope,
+            state: AtomicU64::new(max),
+        })
     }
 
-    /// Returns the rate that is allowed at `now`. `last_second` returns how many units passed in the previous whole
-    /// second.
+    /// Returns the rate that is allowed at `now`. `last_second` returns how many units passed in
+    /// the previous whole second.
     pub(crate) fn rate(&self, now: Nanos, last_second: impl FnOnce() -> u64) -> f64 {
         let second = now.get() / 1_000_000_000;
         let mut state = self.state.load(Ordering::Relaxed);
         if state >> TOKEN_BITS < second {
             let tokens = self.tokens_at(state, second, last_second());
             let next = second << TOKEN_BITS | tokens;
-            // Relaxed: the word publishes no other data. A thread that loses the race uses the winner's value for the
-            // same second.
-            state = match self.state.compare_exchange(state, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => next,
-                Err(seen) => seen,
-            };
+            // Relaxed: the word publishes no other data. A thread that loses the race uses the
+            // winner's value for the same second.
+            state =
+                match self
+                    .state
+                    .compare_exchange(state, next, Ordering::Relaxed, Ordering::Relaxed)
+                {
+                    Ok(_) => next,
+                    Err(seen) => seen,
+                };
         }
         let tokens = (state & TOKENS) as f64;
         if tokens < self.warning {
@@ -93,7 +111,8 @@ impl WarmUp {
     }
 }
 
-/// Returns the whole units of a rate. A rate that differs from a whole number only by rounding counts as that number.
+/// Returns the whole units of a rate. A rate that differs from a whole number only by rounding
+/// counts as that number.
 pub(crate) fn whole(rate: f64) -> u64 {
     bounds::whole(rate * (1.0 + 1e-12))
 }

@@ -26,74 +26,137 @@ type CommandHandler = fn(&Program, &Parameters) -> Result<String, String>;
 /// The commands and what they do, as `api` lists them.
 const COMMANDS: [(&str, &str, CommandHandler); 15] = [
     ("api", "list the commands", |_, _| Ok(all())),
-    ("version", "the version of the protocol", |_, _| Ok(VERSION.to_owned())),
+    ("version", "the version of the protocol", |_, _| {
+        Ok(VERSION.to_owned())
+    }),
     ("basicInfo", "the machine", |program, _| {
         Ok(json!({"machine": hostname(), "ip": program.address.ip().to_string()}).to_string())
     }),
-    ("getRules", "the rules of a type: type={flow|degrade|system|authority}", |program, parameters| {
-        let kind = named(parameters).ok_or("invalid type")?;
-        Ok(sentinel::write(kind, &program.rules()).0)
-    }),
-    ("setRules", "replace the rules of a type: type={type}&data={JSON}", |program, parameters| {
-        let kind = named(parameters).ok_or("invalid type")?;
-        program.set(kind, parameters)
-    }),
-    ("getParamFlowRules", "the rules on hot parameters", |program, _| {
-        Ok(sentinel::write(Kind::ParamFlow, &program.rules()).0)
-    }),
-    ("setParamFlowRules", "replace the rules on hot parameters: data={JSON}", |program, parameters| {
-        program.set(Kind::ParamFlow, parameters)
-    }),
-    ("metric", "seconds of the last minute: startTime={ms}&endTime={ms}&identity={resource}", metric),
+    (
+        "getRules",
+        "the rules of a type: type={flow|degrade|system|authority}",
+        |program, parameters| {
+            let kind = named(parameters).ok_or("invalid type")?;
+            Ok(sentinel::write(kind, &program.rules()).0)
+        },
+    ),
+    (
+        "setRules",
+        "replace the rules of a type: type={type}&data={JSON}",
+        |program, parameters| {
+            let kind = named(parameters).ok_or("invalid type")?;
+            program.set(kind, parameters)
+        },
+    ),
+    (
+        "getParamFlowRules",
+        "the rules on hot parameters",
+        |program, _| Ok(sentinel::write(Kind::ParamFlow, &program.rules()).0),
+    ),
+    (
+        "setParamFlowRules",
+        "replace the rules on hot parameters: data={JSON}",
+        |program, parameters| program.set(Kind::ParamFlow, parameters),
+    ),
+    (
+        "metric",
+        "seconds of the last minute: startTime={ms}&endTime={ms}&identity={resource}",
+        metric,
+    ),
     (
         "clusterNode",
         "the statistics of each resource: type=notZero leaves out idle ones",
         |program, parameters| {
             let now = program.gate.now();
-            let mut all: Vec<Value> =
-                program.gate.resources().iter().map(|r| shown(r.name(), r.node(), now)).collect();
+            let mut all: Vec<Value> = program
+                .gate
+                .resources()
+                .iter()
+                .map(|r| shown(r.name(), r.node(), now))
+                .collect();
             if parameters.get("type").is_some_and(|kind| kind == "notZero") {
                 all.retain(|node| node["totalQps"] != 0 || node["oneMinuteTotal"] != 0);
             }
             Ok(Value::Array(all).to_string())
         },
     ),
-    ("cnode", "the statistics of resources whose name has a part: id={part}", |program, parameters| {
-        let part = parameters.get("id").ok_or("invalid parameter: empty id")?;
-        let resources = program.gate.resources();
-        let named = resources.iter().filter(|resource| resource.name().contains(&**part));
-        Ok(table(
-            "id",
-            named.map(|resource| (resource.name().to_owned(), resource.node())),
-            program.gate.now(),
-        ))
+    (
+        "cnode",
+        "the statistics of resources whose name has a part: id={part}",
+        |program, parameters| {
+            let part = parameters.get("id").ok_or("invalid parameter: empty id")?;
+            let resources = program.gate.resources();
+            let named = resources
+                .iter()
+                .filter(|resource| resource.name().contains(&**part));
+            Ok(table(
+                "id",
+                named.map(|resource| (resource.name().to_owned(), resource.node())),
+                program.gate.now(),
+            ))
+        },
+    ),
+    (
+        "origin",
+        "the statistics of a resource by origin: id={resource}",
+        |program, parameters| {
+            let id = parameters.get("id").map(String::as_str).unwrap_or_default();
+            let Some(resource) = program
+                .gate
+                .resources()
+                .into_iter()
+                .find(|resource| resource.name() == id)
+            else {
+                return Ok(format!("Not find cNode with id {id}"));
+            };
+            let origins = resource.origins();
+            let nodes: Vec<_> = origins
+                .into_iter()
+                .filter_map(|name| Some((name.clone(), resource.origin(&name)?)))
+                .collect();
+            let rows = nodes.iter().map(|(name, node)| (name.clone(), &**node));
+            Ok(format!(
+                "id: {id}\n\n{}",
+                table("origin", rows, program.gate.now())
+            ))
+        },
+    ),
+    ("jsonTree", "resources by context", |program, _| {
+        Ok(tree(program).to_string())
     }),
-    ("origin", "the statistics of a resource by origin: id={resource}", |program, parameters| {
-        let id = parameters.get("id").map(String::as_str).unwrap_or_default();
-        let Some(resource) = program.gate.resources().into_iter().find(|resource| resource.name() == id)
-        else {
-            return Ok(format!("Not find cNode with id {id}"));
-        };
-        let origins = resource.origins();
-        let nodes: Vec<_> =
-            origins.into_iter().filter_map(|name| Some((name.clone(), resource.origin(&name)?))).collect();
-        let rows = nodes.iter().map(|(name, node)| (name.clone(), &**node));
-        Ok(format!("id: {id}\n\n{}", table("origin", rows, program.gate.now())))
-    }),
-    ("jsonTree", "resources by context", |program, _| Ok(tree(program).to_string())),
-    ("systemStatus", "the statistics of all inbound traffic", |program, _| {
-        let sums = Sums::of(program.gate.inbound(), program.gate.now());
-        let Sums { success, pass, block, rt, threads, .. } = sums;
-        Ok(json!({"rqps": success, "qps": pass, "b": block, "r": rt, "t": threads}).to_string())
-    }),
+    (
+        "systemStatus",
+        "the statistics of all inbound traffic",
+        |program, _| {
+            let sums = Sums::of(program.gate.inbound(), program.gate.now());
+            let Sums {
+                success,
+                pass,
+                block,
+                rt,
+                threads,
+                ..
+            } = sums;
+            Ok(
+                json!({"rqps": success, "qps": pass, "b": block, "r": rt, "t": threads})
+                    .to_string(),
+            )
+        },
+    ),
     ("getSwitch", "whether rules apply", |program, _| {
         Ok(format!("Sentinel switch value: {}", program.is_on()))
     }),
-    ("setSwitch", "whether rules apply: value={true|false}", |program, parameters| {
-        let is_on = parameters.get("value").is_some_and(|value| value.eq_ignore_ascii_case("true"));
-        program.switch(is_on);
-        Ok(format!("Sentinel set switch value: {is_on}"))
-    }),
+    (
+        "setSwitch",
+        "whether rules apply: value={true|false}",
+        |program, parameters| {
+            let is_on = parameters
+                .get("value")
+                .is_some_and(|value| value.eq_ignore_ascii_case("true"));
+            program.switch(is_on);
+            Ok(format!("Sentinel set switch value: {is_on}"))
+        },
+    ),
 ];
 
 pub(super) type Parameters = HashMap<String, String>;
@@ -102,7 +165,11 @@ pub(super) type Parameters = HashMap<String, String>;
 ///
 /// # Errors
 /// Why it cannot be run.
-pub(super) fn run(program: &Program, name: &str, parameters: &Parameters) -> Result<String, String> {
+pub(super) fn run(
+    program: &Program,
+    name: &str,
+    parameters: &Parameters,
+) -> Result<String, String> {
     match COMMANDS.iter().find(|(known, ..)| *known == name) {
         Some((.., command)) => command(program, parameters),
         None => Err(format!("Unknown command `{name}`")),
@@ -110,7 +177,9 @@ pub(super) fn run(program: &Program, name: &str, parameters: &Parameters) -> Res
 }
 
 fn all() -> String {
-    let listed = COMMANDS.iter().map(|(name, what, _)| json!({"url": format!("/{name}"), "desc": what}));
+    let listed = COMMANDS
+        .iter()
+        .map(|(name, what, _)| json!({"url": format!("/{name}"), "desc": what}));
     Value::Array(listed.collect()).to_string()
 }
 
@@ -130,7 +199,10 @@ impl Program {
 
     /// Replaces the rules of one kind by the valid ones of the text.
     fn set(&self, kind: Kind, parameters: &Parameters) -> Result<String, String> {
-        let text = parameters.get("data").map(String::as_str).unwrap_or_default();
+        let text = parameters
+            .get("data")
+            .map(String::as_str)
+            .unwrap_or_default();
         let (update, why) = match sentinel::parse(kind, text) {
             Ok(update) => (update, None),
             Err(SourceError::Partial { good, why }) => (*good, Some(why)),
@@ -141,8 +213,14 @@ impl Program {
             tracing::warn!(kind = kind.name(), %error, "pushed rules cannot be kept");
             return Ok("partial success (write data source failed)".to_owned());
         }
-        tracing::info!(kind = kind.name(), left_out = why.as_deref(), "rules pushed");
-        Ok(why.map_or("success".to_owned(), |why| format!("partial success ({why})")))
+        tracing::info!(
+            kind = kind.name(),
+            left_out = why.as_deref(),
+            "rules pushed"
+        );
+        Ok(why.map_or("success".to_owned(), |why| {
+            format!("partial success ({why})")
+        }))
     }
 
     fn apply(&self, update: RuleUpdate) {
@@ -155,7 +233,10 @@ impl Program {
     }
 
     fn is_on(&self) -> bool {
-        self.paused.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.paused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_none()
     }
 
     /// Without rules the gate still counts.
@@ -190,10 +271,13 @@ struct Sums {
 impl Sums {
     fn of(node: &Node, now: Nanos) -> Self {
         let counts = node.counts(now);
-        let minute = node.seconds(now).into_iter().fold([0; 3], |[pass, block, exception], second| {
-            let of = second.counts;
-            [pass + of.pass, block + of.block, exception + of.exception]
-        });
+        let minute =
+            node.seconds(now)
+                .into_iter()
+                .fold([0; 3], |[pass, block, exception], second| {
+                    let of = second.counts;
+                    [pass + of.pass, block + of.block, exception + of.exception]
+                });
         Self {
             threads: node.in_flight(),
             pass: counts.pass,
@@ -208,7 +292,15 @@ impl Sums {
 
 /// A node as the dashboard reads it.
 fn shown(name: &str, node: &Node, now: Nanos) -> Value {
-    let Sums { threads, pass, block, success, exception, rt, minute } = Sums::of(node, now);
+    let Sums {
+        threads,
+        pass,
+        block,
+        success,
+        exception,
+        rt,
+        minute,
+    } = Sums::of(node, now);
     json!({
         "resource": name, "threadNum": threads, "passQps": pass, "blockQps": block, "totalQps": pass + block,
         "averageRt": rt, "successQps": success, "exceptionQps": exception,
@@ -219,23 +311,42 @@ fn shown(name: &str, node: &Node, now: Nanos) -> Value {
 
 /// Nodes as a table for people: at most 30.
 fn table<'n>(what: &str, nodes: impl Iterator<Item = (String, &'n Node)>, now: Nanos) -> String {
-    let head = ["thread", "pass", "blocked", "total", "rt", "1m-pass", "1m-block", "1m-total"];
+    let head = [
+        "thread", "pass", "blocked", "total", "rt", "1m-pass", "1m-block", "1m-total",
+    ];
     let mut text = format!("{:<4}{what:<40}", "idx");
     // Writing to a `String` does not fail.
     for head in head {
         let _ = write!(text, "{head:<10}");
     }
     for (at, (name, node)) in nodes.take(30).enumerate() {
-        let Sums { threads, pass, block, rt, minute, .. } = Sums::of(node, now);
+        let Sums {
+            threads,
+            pass,
+            block,
+            rt,
+            minute,
+            ..
+        } = Sums::of(node, now);
         let _ = write!(text, "\n{:<4}{name:<40}", at + 1);
-        for number in [threads, pass, block, pass + block, rt, minute[0], minute[1], minute[0] + minute[1]] {
+        for number in [
+            threads,
+            pass,
+            block,
+            pass + block,
+            rt,
+            minute[0],
+            minute[1],
+            minute[0] + minute[1],
+        ] {
             let _ = write!(text, "{number:<10}");
         }
     }
     text + "\n"
 }
 
-/// The root, the contexts, and the resources in each. Entries without a context are in Sentinel's default context.
+/// The root, the contexts, and the resources in each. Entries without a context are in Sentinel's
+/// default context.
 fn tree(program: &Program) -> Value {
     const ROOT: &str = "machine-root";
     let now = program.gate.now();
@@ -251,11 +362,19 @@ fn tree(program: &Program) -> Value {
         let within = resource.contexts();
         if within.is_empty() {
             let node = shown(resource.name(), resource.node(), now);
-            contexts.entry("sentinel_default_context".to_owned()).or_default().push(node);
+            contexts
+                .entry("sentinel_default_context".to_owned())
+                .or_default()
+                .push(node);
         }
         for context in within {
-            let Some(node) = resource.context(&context) else { continue };
-            contexts.entry(context).or_default().push(shown(resource.name(), &node, now));
+            let Some(node) = resource.context(&context) else {
+                continue;
+            };
+            contexts
+                .entry(context)
+                .or_default()
+                .push(shown(resource.name(), &node, now));
         }
     }
     for (context, resources) in contexts {
@@ -274,7 +393,10 @@ fn tree(program: &Program) -> Value {
         sum["resource"] = json!(context);
         push(&context, Some(ROOT), sum);
         for node in resources {
-            let id = format!("{context}/{}", node["resource"].as_str().unwrap_or_default());
+            let id = format!(
+                "{context}/{}",
+                node["resource"].as_str().unwrap_or_default()
+            );
             push(&id, Some(&context), node);
         }
     }
@@ -286,15 +408,22 @@ fn metric(program: &Program, parameters: &Parameters) -> Result<String, String> 
     const MAX_LINES: usize = 12_000;
     let number = |name: &str| match parameters.get(name) {
         None => Ok(None),
-        Some(text) => text.parse::<u64>().map(Some).map_err(|_| format!("{name} is not a number")),
+        Some(text) => text
+            .parse::<u64>()
+            .map(Some)
+            .map_err(|_| format!("{name} is not a number")),
     };
-    let Some(start) = number("startTime")? else { return Ok(String::new()) };
+    let Some(start) = number("startTime")? else {
+        return Ok(String::new());
+    };
     let end = number("endTime")?.unwrap_or(u64::MAX);
     let most = number("maxLines")?.map_or(MAX_LINES, |most| MAX_LINES.min(most as usize));
     let wanted = parameters.get("identity").filter(|name| !name.is_empty());
     let now = program.gate.now();
     let resources = program.gate.resources();
-    let nodes = resources.iter().map(|resource| (resource.name(), resource.node()));
+    let nodes = resources
+        .iter()
+        .map(|resource| (resource.name(), resource.node()));
     let mut lines: Vec<MetricLine> = nodes
         .chain([(INBOUND, program.gate.inbound())])
         .filter(|(name, _)| wanted.is_none_or(|wanted| wanted == name))

@@ -34,7 +34,11 @@ const MAX_CONNECTIONS: usize = 32;
 const EVERY: Duration = Duration::from_secs(10);
 
 /// Answers commands and sends heartbeats until `stopped`.
-pub(super) async fn run(program: Arc<Program>, listener: TcpListener, stopped: oneshot::Receiver<()>) {
+pub(super) async fn run(
+    program: Arc<Program>,
+    listener: TcpListener,
+    stopped: oneshot::Receiver<()>,
+) {
     for dashboard in program.api.dashboards.clone() {
         tokio::spawn(beat(Arc::clone(&program), dashboard));
     }
@@ -42,7 +46,9 @@ pub(super) async fn run(program: Arc<Program>, listener: TcpListener, stopped: o
         let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         loop {
             // The semaphore is never closed.
-            let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
+            let Ok(place) = Arc::clone(&room).acquire_owned().await else {
+                return;
+            };
             let Ok((stream, _)) = listener.accept().await else {
                 // No free descriptor, for instance.
                 sleep(Duration::from_millis(100)).await;
@@ -52,9 +58,15 @@ pub(super) async fn run(program: Arc<Program>, listener: TcpListener, stopped: o
             tokio::spawn(async move {
                 let service = service_fn(move |request| answer(Arc::clone(&program), request));
                 let mut http = hyper::server::conn::http1::Builder::new();
-                http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false);
+                http.timer(TokioTimer::new())
+                    .header_read_timeout(PATIENCE)
+                    .keep_alive(false);
                 // The client learns of an error by the end of the connection.
-                let _ = timeout(2 * PATIENCE, http.serve_connection(TokioIo::new(stream), service)).await;
+                let _ = timeout(
+                    2 * PATIENCE,
+                    http.serve_connection(TokioIo::new(stream), service),
+                )
+                .await;
                 drop(place);
             });
         }
@@ -66,14 +78,19 @@ pub(super) async fn run(program: Arc<Program>, listener: TcpListener, stopped: o
     }
 }
 
-async fn answer(program: Arc<Program>, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
+async fn answer(
+    program: Arc<Program>,
+    request: Request<Incoming>,
+) -> io::Result<Response<Full<Bytes>>> {
     let done = async {
         if is_from_a_page(&request) {
             return Err((StatusCode::FORBIDDEN, "not from a web page".to_owned()));
         }
         let (head, body) = request.into_parts();
         let body = Limited::new(body, MAX_BODY).collect().await;
-        let body = body.map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?.to_bytes();
+        let body = body
+            .map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?
+            .to_bytes();
         let mut parameters: Parameters = pairs(head.uri.query().unwrap_or_default().as_bytes());
         parameters.extend(pairs(&body));
         let name = head.uri.path().trim_matches('/');
@@ -83,19 +100,31 @@ async fn answer(program: Arc<Program>, request: Request<Incoming>) -> io::Result
         Ok(text) => (StatusCode::OK, text),
         Err(refused) => refused,
     };
-    let answer = Response::builder().status(status).header(header::CONTENT_TYPE, "text/plain; charset=utf-8");
-    answer.body(Full::new(text.into())).map_err(io::Error::other)
+    let answer = Response::builder()
+        .status(status)
+        .header(header::CONTENT_TYPE, "text/plain; charset=utf-8");
+    answer
+        .body(Full::new(text.into()))
+        .map_err(io::Error::other)
 }
 
 fn pairs(text: &[u8]) -> Parameters {
     form_urlencoded::parse(text).into_owned().collect()
 }
 
-/// Whether a browser sent the request for a page: a page may name any address of this machine, or have its own name lead to it.
+/// Whether a browser sent the request for a page: a page may name any address of this machine, or
+/// have its own name lead to it.
 fn is_from_a_page(request: &Request<Incoming>) -> bool {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
     let host: Option<Uri> = host.and_then(|host| host.parse().ok());
-    let host = host.as_ref().and_then(Uri::host).unwrap_or_default().trim_matches(['[', ']']);
+    let host = host
+        .as_ref()
+        .and_then(Uri::host)
+        .unwrap_or_default()
+        .trim_matches(['[', ']']);
     request.headers().contains_key(header::ORIGIN)
         || host != "localhost" && host.parse::<std::net::IpAddr>().is_err()
 }
@@ -107,7 +136,9 @@ async fn beat(program: Arc<Program>, dashboard: String) {
         let sent = timeout(PATIENCE, heartbeat(&program, &dashboard)).await;
         let sent = sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         match &sent {
-            Err(error) if !has_failed => tracing::warn!(dashboard, %error, "a heartbeat was not accepted"),
+            Err(error) if !has_failed => {
+                tracing::warn!(dashboard, %error, "a heartbeat was not accepted")
+            }
             Ok(()) if has_failed => tracing::info!(dashboard, "heartbeats are accepted again"),
             _ => {}
         }
@@ -120,8 +151,9 @@ async fn heartbeat(program: &Program, dashboard: &str) -> io::Result<()> {
     let stream = TcpStream::connect(dashboard).await?;
     let own = stream.local_addr()?;
     let body = message(program, own);
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(io::Error::other)?;
     let request = Request::post("/registry/machine")
         .header(header::HOST, dashboard)
         .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded")
@@ -130,13 +162,29 @@ async fn heartbeat(program: &Program, dashboard: &str) -> io::Result<()> {
     // It ends with this heartbeat, also with one that is late.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
-    let status = sender.send_request(request).await.map_err(io::Error::other)?.status();
-    if status.is_success() { Ok(()) } else { Err(io::Error::other(format!("the answer is {status}"))) }
+    let status = sender
+        .send_request(request)
+        .await
+        .map_err(io::Error::other)?
+        .status();
+    if status.is_success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(format!("the answer is {status}")))
+    }
 }
 
 fn message(program: &Program, own: SocketAddr) -> String {
-    let ip = if program.address.ip().is_unspecified() { own.ip() } else { program.address.ip() };
-    let ip = program.api.advertised.clone().unwrap_or_else(|| ip.to_string());
+    let ip = if program.address.ip().is_unspecified() {
+        own.ip()
+    } else {
+        program.address.ip()
+    };
+    let ip = program
+        .api
+        .advertised
+        .clone()
+        .unwrap_or_else(|| ip.to_string());
     Serializer::new(String::new())
         .append_pair("hostname", &hostname())
         .append_pair("ip", &ip)
@@ -144,7 +192,10 @@ fn message(program: &Program, own: SocketAddr) -> String {
         .append_pair("app_type", "0")
         .append_pair("port", &program.address.port().to_string())
         .append_pair("v", VERSION)
-        .append_pair("version", &(program.gate.now().get() / 1_000_000).to_string())
+        .append_pair(
+            "version",
+            &(program.gate.now().get() / 1_000_000).to_string(),
+        )
         .append_pair("pid", &std::process::id().to_string())
         .finish()
 }

@@ -1,4 +1,5 @@
-//! This program as Sentinel's dashboard sees it: heartbeats, and the command API that the dashboard calls (feature `sentinel`).
+//! This program as Sentinel's dashboard sees it: heartbeats, and the command API that the dashboard
+//! calls (feature `sentinel`).
 //!
 //! ```no_run
 //! use tidegate_flow::{Gate, sentinel::CommandApi};
@@ -10,14 +11,15 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! A background thread answers `version`, `basicInfo`, `api`, `getRules`, `setRules`, `getParamFlowRules`, `setParamFlowRules`,
-//! `metric` (of the last minute), `clusterNode`, `cnode`, `jsonTree`, `origin`, `systemStatus`, `getSwitch` and `setSwitch`, and
-//! sends a heartbeat to each dashboard every ten seconds. Rules that the dashboard pushes apply at once: valid ones, as in
+//! A background thread answers `version`, `basicInfo`, `api`, `getRules`, `setRules`,
+//! `getParamFlowRules`, `setParamFlowRules`, `metric` (of the last minute), `clusterNode`, `cnode`,
+//! `jsonTree`, `origin`, `systemStatus`, `getSwitch` and `setSwitch`, and sends a heartbeat to each
+//! dashboard every ten seconds. Rules that the dashboard pushes apply at once: valid ones, as in
 //! Sentinel, or none if the text cannot be read.
 //!
-//! The protocol has no passwords: whoever reaches the port may read and change the rules. It listens on loopback unless
-//! [`CommandApi::bind`] names another address, and then logs a warning. A request from a web page (one with an `Origin`, or for a
-//! host by name) is refused.
+//! The protocol has no passwords: whoever reaches the port may read and change the rules. It
+//! listens on loopback unless [`CommandApi::bind`] names another address, and then logs a warning.
+//! A request from a web page (one with an `Origin`, or for a host by name) is refused.
 
 mod command;
 mod http;
@@ -60,7 +62,8 @@ pub struct CommandApi {
 }
 
 impl CommandApi {
-    /// The command API of an instance of this application, on 127.0.0.1 and port 8719 or the next free one.
+    /// The command API of an instance of this application, on 127.0.0.1 and port 8719 or the next
+    /// free one.
     #[must_use]
     pub fn new(app: impl Into<String>) -> Self {
         Self {
@@ -92,21 +95,33 @@ impl CommandApi {
         Self { port, ..self }
     }
 
-    /// Names this address to dashboards. Default: the one that it listens on, or for 0.0.0.0 the one from which the heartbeat comes.
+    /// Names this address to dashboards. Default: the one that it listens on, or for 0.0.0.0 the
+    /// one from which the heartbeat comes.
     #[must_use]
     pub fn advertise(self, ip: impl Into<String>) -> Self {
-        Self { advertised: Some(ip.into()), ..self }
+        Self {
+            advertised: Some(ip.into()),
+            ..self
+        }
     }
 
-    /// Keeps pushed rules in this directory, as `flow.json`, `degrade.json` and so on, and loads them at the start.
+    /// Keeps pushed rules in this directory, as `flow.json`, `degrade.json` and so on, and loads
+    /// them at the start.
     #[must_use]
     pub fn keep_rules(self, directory: impl Into<PathBuf>) -> Self {
-        Self { directory: Some(directory.into()), ..self }
+        Self {
+            directory: Some(directory.into()),
+            ..self
+        }
     }
 
     /// The first free port.
     fn listen(&self) -> io::Result<TcpListener> {
-        let last = if self.port == 0 { 0 } else { self.port.saturating_add(PORTS) };
+        let last = if self.port == 0 {
+            0
+        } else {
+            self.port.saturating_add(PORTS)
+        };
         let mut failed = None;
         for port in self.port..=last {
             match TcpListener::bind((self.bind, port)) {
@@ -135,7 +150,9 @@ impl Commands {
 
 impl fmt::Debug for Commands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Commands").field("address", &self.address).finish_non_exhaustive()
+        f.debug_struct("Commands")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }
 
@@ -148,11 +165,13 @@ impl Drop for Commands {
 }
 
 impl Gate {
-    /// Answers Sentinel's commands for this gate, and sends heartbeats: see the [module](crate::sentinel). Rules that were kept are
-    /// loaded first, the good ones if some are bad.
+    /// Answers Sentinel's commands for this gate, and sends heartbeats: see the
+    /// [module](crate::sentinel). Rules that were kept are loaded first, the good ones if some are
+    /// bad.
     ///
     /// # Errors
-    /// If no port is free, the directory for the rules cannot be used, or the thread cannot be started.
+    /// If no port is free, the directory for the rules cannot be used, or the thread cannot be
+    /// started.
     pub fn serve_commands(&self, api: CommandApi) -> io::Result<Commands> {
         let listener = api.listen()?;
         listener.set_nonblocking(true)?;
@@ -160,17 +179,30 @@ impl Gate {
         if !address.ip().is_loopback() {
             tracing::warn!(%address, "the command API has no passwords: anybody who reaches it may change the rules");
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let listener = {
             let _runtime = runtime.enter();
             tokio::net::TcpListener::from_std(listener)?
         };
-        let program = Program { gate: self.clone(), api, address, paused: Mutex::default() };
+        let program = Program {
+            gate: self.clone(),
+            api,
+            address,
+            paused: Mutex::default(),
+        };
         program.load()?;
         let (stop, stopped) = oneshot::channel();
         let run = move || runtime.block_on(http::run(program.into(), listener, stopped));
-        let thread = std::thread::Builder::new().name("tidegate-commands".into()).spawn(run)?;
-        Ok(Commands { address, stop: Some(stop), thread: Some(thread) })
+        let thread = std::thread::Builder::new()
+            .name("tidegate-commands".into())
+            .spawn(run)?;
+        Ok(Commands {
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
     }
 }
 
@@ -186,7 +218,9 @@ struct Program {
 impl Program {
     /// Loads the rules that were kept.
     fn load(&self) -> io::Result<()> {
-        let Some(directory) = &self.api.directory else { return Ok(()) };
+        let Some(directory) = &self.api.directory else {
+            return Ok(());
+        };
         fs::create_dir_all(directory)?;
         for kind in Kind::OF_COMMANDS {
             let path = directory.join(kind.name()).with_extension("json");
@@ -199,7 +233,9 @@ impl Program {
                 Ok(update) => update,
                 Err(error) => {
                     tracing::warn!(file = %path.display(), %error, "kept rules cannot be used");
-                    let SourceError::Partial { good, .. } = error else { continue };
+                    let SourceError::Partial { good, .. } = error else {
+                        continue;
+                    };
                     *good
                 }
             };
@@ -211,7 +247,12 @@ impl Program {
 
     /// Keeps the rules of one kind, if there is a directory.
     fn keep(&self, kind: Kind, text: &str) -> io::Result<()> {
-        let Some(directory) = &self.api.directory else { return Ok(()) };
-        tidegate_config::file::replace(&directory.join(kind.name()).with_extension("json"), text.as_bytes())
+        let Some(directory) = &self.api.directory else {
+            return Ok(());
+        };
+        tidegate_config::file::replace(
+            &directory.join(kind.name()).with_extension("json"),
+            text.as_bytes(),
+        )
     }
 }

@@ -8,7 +8,8 @@ use ureq::{
     tls::{Certificate, RootCerts, TlsConfig},
 };
 
-/// A client that trusts the authorities in this file of PEM, or else those of the system. A request may take `patience`.
+/// A client that trusts the authorities in this file of PEM, or else those of the system. A request
+/// may take `patience`.
 pub fn agent(authority: Option<&Path>, patience: Duration) -> Result<Agent, String> {
     let trusted = match authority {
         None => rustls_native_certs::load_native_certs().certs,
@@ -22,7 +23,10 @@ pub fn agent(authority: Option<&Path>, patience: Duration) -> Result<Agent, Stri
     if let Some(path) = authority.filter(|_| trusted.is_empty()) {
         return Err(format!("{} has no certificate in PEM", path.display()));
     }
-    let trusted = trusted.iter().map(|der| Certificate::from_der(der).to_owned()).collect::<Vec<_>>();
+    let trusted = trusted
+        .iter()
+        .map(|der| Certificate::from_der(der).to_owned())
+        .collect::<Vec<_>>();
     let tls = TlsConfig::builder()
         .root_certs(RootCerts::Specific(Arc::new(trusted)))
         .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))

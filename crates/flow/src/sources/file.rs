@@ -9,8 +9,8 @@ use super::{Parse, RuleSource, RuleUpdate, SourceError};
 /// The largest rules file that can be read.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// Rules in a file. Changes are detected by content, not by modification time: see [`Watch`]. A missing or empty file
-/// is an error, and the previous rules stay active.
+/// Rules in a file. Changes are detected by content, not by modification time: see [`Watch`]. A
+/// missing or empty file is an error, and the previous rules stay active.
 pub struct FileSource {
     path: PathBuf,
     parse: Parse,
@@ -36,13 +36,15 @@ impl FileSource {
         }
     }
 
-    /// A JSON file with one kind of rules, with Sentinel's field names: see [`sentinel`](super::sentinel).
+    /// A JSON file with one kind of rules, with Sentinel's field names: see
+    /// [`sentinel`](super::sentinel).
     #[cfg(feature = "json")]
     pub fn sentinel(path: impl Into<PathBuf>, kind: super::sentinel::Kind) -> Self {
         Self::new(path, move |text| super::sentinel::parse(kind, text))
     }
 
-    /// A YAML file with rules of all kinds, which may also be the file of `tidegate serve`: see [`yaml`](super::yaml).
+    /// A YAML file with rules of all kinds, which may also be the file of `tidegate serve`: see
+    /// [`yaml`](super::yaml).
     #[cfg(feature = "yaml")]
     pub fn yaml(path: impl Into<PathBuf>) -> Self {
         Self::new(path, |text| super::yaml::parse(text).map(RuleUpdate::from))
@@ -58,7 +60,9 @@ impl FileSource {
         let text = String::from_utf8(read(&self.path, MAX_BYTES)?)
             .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "the file is not UTF-8"))?;
         if text.trim().is_empty() {
-            return Err(io::Error::other("the file is empty; to have no rules, write [] or {}"));
+            return Err(io::Error::other(
+                "the file is empty; to have no rules, write [] or {}",
+            ));
         }
         Ok(text)
     }

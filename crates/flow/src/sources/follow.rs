@@ -18,26 +18,28 @@ pub trait RuleSource: Send + 'static {
     /// Returns the source's name for messages, such as a file's path.
     fn name(&self) -> String;
 
-    /// Returns the rules if they have changed since the last call that returned rules. The first call returns the
-    /// current rules.
+    /// Returns the rules if they have changed since the last call that returned rules. The first
+    /// call returns the current rules.
     ///
     /// # Errors
     /// If the source cannot be read or parsed. It will be called again.
     fn changed(&mut self) -> Result<Option<RuleUpdate>, SourceError>;
 
-    /// Returns the pause before the next call. A source that blocks until a change, with a timeout, returns zero. Default: one
-    /// second.
+    /// Returns the pause before the next call. A source that blocks until a change, with a timeout,
+    /// returns zero. Default: one second.
     fn pause(&self) -> Duration {
         Duration::from_secs(1)
     }
 
-    /// Whether good rules are loaded although others are bad, also after the start. Default: no, the previous rules stay active.
+    /// Whether good rules are loaded although others are bad, also after the start. Default: no,
+    /// the previous rules stay active.
     fn loads_good_rules(&self) -> bool {
         false
     }
 }
 
-/// A source whose good rules are loaded whenever it changes, although others are bad, instead of all or none.
+/// A source whose good rules are loaded whenever it changes, although others are bad, instead of
+/// all or none.
 ///
 /// ```no_run
 /// # use tidegate_flow::{Gate, sources::{FileSource, GoodRules}};
@@ -76,17 +78,22 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Returns why the active rules differ from those of the source: the last read failed, or the last rules were
-    /// rejected in part or as a whole. `None` if they are the same.
+    /// Returns why the active rules differ from those of the source: the last read failed, or the
+    /// last rules were rejected in part or as a whole. `None` if they are the same.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.failure
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
 impl fmt::Debug for Follower {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Follower").field("failure", &self.failure()).finish_non_exhaustive()
+        f.debug_struct("Follower")
+            .field("failure", &self.failure())
+            .finish_non_exhaustive()
     }
 }
 
@@ -105,18 +112,24 @@ impl Gate {
         let mut bad = Vec::new();
         let loaded = self.update(|rules| {
             update.apply(rules);
-            bad = rules.remove_invalid().err().map(|error| error.rules).unwrap_or_default();
+            bad = rules
+                .remove_invalid()
+                .err()
+                .map(|error| error.rules)
+                .unwrap_or_default();
         });
         debug_assert!(loaded.is_ok(), "what is left is valid");
         bad
     }
 
-    /// Loads the rules of a source, and reloads them on a background thread whenever they change. `report` is called
-    /// with `Ok` after each load, and with the error when the source fails in a new way.
+    /// Loads the rules of a source, and reloads them on a background thread whenever they change.
+    /// `report` is called with `Ok` after each load, and with the error when the source fails in a
+    /// new way.
     ///
-    /// At the start, good rules are loaded although others are bad, because the program would otherwise run without any;
-    /// `report` and [`Follower::failure`] say what is wrong with the others. Later, rules are loaded as a whole or not at all
-    /// (unless the source is in [`GoodRules`]): after a failure the previous rules stay active. A panic in the source counts
+    /// At the start, good rules are loaded although others are bad, because the program would
+    /// otherwise run without any; `report` and [`Follower::failure`] say what is wrong with the
+    /// others. Later, rules are loaded as a whole or not at all (unless the source is in
+    /// [`GoodRules`]): after a failure the previous rules stay active. A panic in the source counts
     /// as a failure, and the source is called again.
     ///
     /// # Errors
@@ -126,7 +139,11 @@ impl Gate {
         mut source: impl RuleSource,
         report: impl Fn(Result<(), &SourceError>) + Send + 'static,
     ) -> Result<Follower, SourceError> {
-        let mut asking = Asking { gate: self.clone(), takes_good: true, taken: None };
+        let mut asking = Asking {
+            gate: self.clone(),
+            takes_good: true,
+            taken: None,
+        };
         // The error of the last rules, if they were rejected: the source may not return them again.
         let mut refused = None;
         match asking.ask(&mut source) {
@@ -149,7 +166,9 @@ impl Gate {
             }
             let said = match &asked {
                 Pulled::Failed(error) => Some(error.to_string()),
-                Pulled::Nothing | Pulled::Loaded | Pulled::Refused(_) | Pulled::Partly(_) => refused.clone(),
+                Pulled::Nothing | Pulled::Loaded | Pulled::Refused(_) | Pulled::Partly(_) => {
+                    refused.clone()
+                }
             };
             let is_new = {
                 let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,14 +176,19 @@ impl Gate {
             };
             match asked {
                 Pulled::Loaded => report(Ok(())),
-                Pulled::Refused(error) | Pulled::Partly(error) | Pulled::Failed(error) if is_new => {
+                Pulled::Refused(error) | Pulled::Partly(error) | Pulled::Failed(error)
+                    if is_new =>
+                {
                     report(Err(&error));
                 }
                 _ => {}
             }
         })
         .map_err(SourceError::Read)?;
-        Ok(Follower { failure, _thread: thread })
+        Ok(Follower {
+            failure,
+            _thread: thread,
+        })
     }
 }
 
@@ -194,8 +218,12 @@ impl Asking {
     /// Calls the source, and loads its rules if they have changed.
     fn ask(&mut self, source: &mut impl RuleSource) -> Pulled {
         let changed = catch_unwind(AssertUnwindSafe(|| source.changed()));
-        let name = |error| SourceError::In { source_name: source.name(), error: Box::new(error) };
-        let changed = changed.unwrap_or_else(|panic| Err(SourceError::Other(said_in(&*panic).into())));
+        let name = |error| SourceError::In {
+            source_name: source.name(),
+            error: Box::new(error),
+        };
+        let changed =
+            changed.unwrap_or_else(|panic| Err(SourceError::Other(said_in(&*panic).into())));
         let (update, error) = match changed {
             Ok(None) => return Pulled::Nothing,
             Ok(Some(update)) => match self.gate.apply(update.clone()) {
@@ -226,5 +254,8 @@ impl Asking {
 fn said_in(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("reading the rules panicked: {}", text.unwrap_or("no message"))
+    format!(
+        "reading the rules panicked: {}",
+        text.unwrap_or("no message")
+    )
 }

@@ -17,8 +17,9 @@ const MAX_BYTES: u64 = 16 << 20;
 
 /// Rules in a configuration service, read over HTTP or HTTPS (feature `http-source`).
 ///
-/// Consul answers as soon as the key changes. The other services are asked each second ([`every`](Self::every)). A missing or empty key
-/// is an error, and the previous rules stay active; to remove all rules, set it to `[]` or `{}`.
+/// Consul answers as soon as the key changes. The other services are asked each second
+/// ([`every`](Self::every)). A missing or empty key is an error, and the previous rules stay
+/// active; to remove all rules, set it to `[]` or `{}`.
 ///
 /// ```no_run
 /// use tidegate_flow::{Gate, sources::{HttpSource, sentinel::Kind}};
@@ -55,7 +56,9 @@ enum Service {
 
 fn encoded(text: &str) -> String {
     // A blank is `%20` in a path, and everywhere else, too.
-    byte_serialize(text.as_bytes()).collect::<String>().replace('+', "%20")
+    byte_serialize(text.as_bytes())
+        .collect::<String>()
+        .replace('+', "%20")
 }
 
 impl HttpSource {
@@ -69,7 +72,10 @@ impl HttpSource {
             header: None,
             every: Duration::from_secs(1),
             parse: Box::new(|text| {
-                Err(SourceError::Format(format!("no format was chosen for {} bytes", text.len())))
+                Err(SourceError::Format(format!(
+                    "no format was chosen for {} bytes",
+                    text.len()
+                )))
             }),
             loaded: None,
             index: None,
@@ -80,19 +86,33 @@ impl HttpSource {
     #[must_use]
     pub fn consul(url: &str, key: &str) -> Self {
         let path: Vec<String> = key.split('/').map(encoded).collect();
-        Self::new(Service::Consul, url, &format!("/v1/kv/{}?raw", path.join("/")), key)
+        Self::new(
+            Service::Consul,
+            url,
+            &format!("/v1/kv/{}?raw", path.join("/")),
+            key,
+        )
     }
 
     /// A key of etcd 3.4 or later, by its JSON gateway, as at `http://127.0.0.1:2379`.
     #[must_use]
     pub fn etcd(url: &str, key: &str) -> Self {
-        Self::new(Service::Etcd(BASE64_STANDARD.encode(key)), url, "/v3/kv/range", key)
+        Self::new(
+            Service::Etcd(BASE64_STANDARD.encode(key)),
+            url,
+            "/v3/kv/range",
+            key,
+        )
     }
 
     /// A configuration of Nacos, as at `http://127.0.0.1:8848`, in the public namespace.
     #[must_use]
     pub fn nacos(url: &str, data_id: &str, group: &str) -> Self {
-        let path = format!("/nacos/v1/cs/configs?dataId={}&group={}", encoded(data_id), encoded(group));
+        let path = format!(
+            "/nacos/v1/cs/configs?dataId={}&group={}",
+            encoded(data_id),
+            encoded(group)
+        );
         Self::new(Service::Nacos, url, &path, data_id)
     }
 
@@ -108,20 +128,33 @@ impl HttpSource {
     /// A key in a namespace of Apollo, at its config service such as `http://127.0.0.1:8080`.
     #[must_use]
     pub fn apollo(url: &str, app: &str, cluster: &str, namespace: &str, key: &str) -> Self {
-        let path = format!("/configs/{}/{}/{}", encoded(app), encoded(cluster), encoded(namespace));
+        let path = format!(
+            "/configs/{}/{}/{}",
+            encoded(app),
+            encoded(cluster),
+            encoded(namespace)
+        );
         Self::new(Service::Apollo(key.to_owned()), url, &path, key)
     }
 
-    /// Sends this header field with each request, such as `X-Consul-Token`, or `Authorization` with etcd's token.
+    /// Sends this header field with each request, such as `X-Consul-Token`, or `Authorization` with
+    /// etcd's token.
     #[must_use]
     pub fn header(self, name: &'static str, value: impl Into<String>) -> Self {
-        Self { header: Some((name, value.into())), ..self }
+        Self {
+            header: Some((name, value.into())),
+            ..self
+        }
     }
 
-    /// Trusts the certificate authorities in this file (PEM) instead of those of the system, for an address with `https://`.
+    /// Trusts the certificate authorities in this file (PEM) instead of those of the system, for an
+    /// address with `https://`.
     #[must_use]
     pub fn authority(self, file: impl Into<PathBuf>) -> Self {
-        Self { authority: Some(file.into()), ..self }
+        Self {
+            authority: Some(file.into()),
+            ..self
+        }
     }
 
     /// Sets the interval between requests, except for Consul's. Default: one second.
@@ -132,11 +165,18 @@ impl HttpSource {
 
     /// The value is in a custom format.
     #[must_use]
-    pub fn format(self, parse: impl Fn(&str) -> Result<RuleUpdate, SourceError> + Send + 'static) -> Self {
-        Self { parse: Box::new(parse), ..self }
+    pub fn format(
+        self,
+        parse: impl Fn(&str) -> Result<RuleUpdate, SourceError> + Send + 'static,
+    ) -> Self {
+        Self {
+            parse: Box::new(parse),
+            ..self
+        }
     }
 
-    /// The value is one kind of rules as JSON, with Sentinel's field names: see [`sentinel`](super::sentinel).
+    /// The value is one kind of rules as JSON, with Sentinel's field names: see
+    /// [`sentinel`](super::sentinel).
     #[must_use]
     pub fn sentinel(self, kind: super::sentinel::Kind) -> Self {
         self.format(move |text| super::sentinel::parse(kind, text))
@@ -153,7 +193,10 @@ impl HttpSource {
     fn value(&mut self) -> Result<String, SourceError> {
         let failed = |error: String| SourceError::Read(io::Error::other(error));
         if !self.url.starts_with("http://") && !self.url.starts_with("https://") {
-            return Err(failed(format!("{} is not a URL that begins with http:// or https://", self.url)));
+            return Err(failed(format!(
+                "{} is not a URL that begins with http:// or https://",
+                self.url
+            )));
         }
         let agent = match self.agent.take() {
             None => agent(self.authority.as_deref(), PATIENCE).map_err(failed)?,
@@ -177,9 +220,16 @@ impl HttpSource {
             (_, None) => agent.get(&url).call(),
         };
         let mut answer = answer.map_err(|error| failed(error.to_string()))?;
-        let index = answer.headers().get("x-consul-index").and_then(|index| index.to_str().ok());
+        let index = answer
+            .headers()
+            .get("x-consul-index")
+            .and_then(|index| index.to_str().ok());
         let (status, index) = (answer.status(), index.map(str::to_owned));
-        let text = answer.body_mut().with_config().limit(MAX_BYTES).read_to_string();
+        let text = answer
+            .body_mut()
+            .with_config()
+            .limit(MAX_BYTES)
+            .read_to_string();
         let text = text.map_err(|error| failed(error.to_string()))?;
         let missing = || {
             failed(format!(
@@ -197,18 +247,24 @@ impl HttpSource {
         let value = match &self.service {
             Service::Consul | Service::Nacos => Some(text),
             Service::Etcd(_) => {
-                let answer: Value = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+                let answer: Value =
+                    serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
                 answer["kvs"][0]["value"]
                     .as_str()
                     .and_then(|value| BASE64_STANDARD.decode(value).ok())
                     .and_then(|value| String::from_utf8(value).ok())
             }
             Service::Apollo(key) => {
-                let answer: Value = serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
-                answer["configurations"][key.as_str()].as_str().map(str::to_owned)
+                let answer: Value =
+                    serde_json::from_str(&text).map_err(|error| failed(error.to_string()))?;
+                answer["configurations"][key.as_str()]
+                    .as_str()
+                    .map(str::to_owned)
             }
         };
-        let value = value.filter(|value| !value.trim().is_empty()).ok_or_else(missing)?;
+        let value = value
+            .filter(|value| !value.trim().is_empty())
+            .ok_or_else(missing)?;
         self.index = index;
         Ok(value)
     }
@@ -239,6 +295,10 @@ impl RuleSource for HttpSource {
 
     /// Consul itself waits.
     fn pause(&self) -> Duration {
-        if matches!(self.service, Service::Consul) { Duration::from_millis(100) } else { self.every }
+        if matches!(self.service, Service::Consul) {
+            Duration::from_millis(100)
+        } else {
+            self.every
+        }
     }
 }

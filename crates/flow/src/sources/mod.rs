@@ -1,4 +1,5 @@
-//! Sources of rules outside code: texts, files, a key in Redis, Consul, etcd, Nacos or Apollo, and any implementation of [`RuleSource`].
+//! Sources of rules outside code: texts, files, a key in Redis, Consul, etcd, Nacos or Apollo, and
+//! any implementation of [`RuleSource`].
 //!
 //! ```
 //! use tidegate_flow::{Gate, sources::sentinel::{self, Kind}};
@@ -34,8 +35,8 @@ pub use redis::RedisSource;
 use std::io;
 
 use crate::rules::{
-    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, LoadError, Rules,
-    SystemRule,
+    AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, LoadError,
+    Rules, SystemRule,
 };
 
 /// What reads the text of a source.
@@ -93,7 +94,10 @@ impl SourceError {
     #[cfg(any(feature = "json", feature = "yaml"))]
     fn beside(self, good: RuleUpdate) -> Self {
         if good.has_good_rules() {
-            return Self::Partial { good: Box::new(good), why: self.to_string() };
+            return Self::Partial {
+                good: Box::new(good),
+                why: self.to_string(),
+            };
         }
         self
     }
@@ -102,7 +106,15 @@ impl SourceError {
 /// Replaces the rules of all kinds.
 impl From<Rules> for RuleUpdate {
     fn from(rules: Rules) -> Self {
-        let Rules { authority, system, hot_params, flow, isolation, adaptive, breakers } = rules;
+        let Rules {
+            authority,
+            system,
+            hot_params,
+            flow,
+            isolation,
+            adaptive,
+            breakers,
+        } = rules;
         Self {
             authority: Some(authority),
             system: Some(system),
@@ -128,8 +140,8 @@ pub enum SourceError {
     /// Some rules are invalid.
     #[error("{0}")]
     Rules(#[from] LoadError),
-    /// Some rules cannot be used, and others can. What loads rules as a whole treats this as any other error;
-    /// [`Gate::follow`](crate::Gate::follow) loads the good ones at the start.
+    /// Some rules cannot be used, and others can. What loads rules as a whole treats this as any
+    /// other error; [`Gate::follow`](crate::Gate::follow) loads the good ones at the start.
     #[error("{why}")]
     Partial {
         /// The good rules; at least one.

@@ -13,10 +13,10 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// Rules in a key of Redis or Valkey (feature `redis-source`).
 ///
-/// A client that changes the key publishes any message to the channel, and the source then reads the key immediately.
-/// It also reads the key once a second, because a message may get lost. The rules therefore come from the key alone.
-/// After a failure the source reconnects. A missing key is an error, and the previous rules stay active. To remove all
-/// rules, set the key to `[]` or `{}`.
+/// A client that changes the key publishes any message to the channel, and the source then reads
+/// the key immediately. It also reads the key once a second, because a message may get lost. The
+/// rules therefore come from the key alone. After a failure the source reconnects. A missing key is
+/// an error, and the previous rules stay active. To remove all rules, set the key to `[]` or `{}`.
 ///
 /// ```no_run
 /// use tidegate_flow::{Gate, sources::{RedisSource, sentinel::Kind}};
@@ -55,10 +55,18 @@ impl RedisSource {
     ) -> Result<Self, SourceError> {
         let client = Client::open(url).map_err(other)?;
         let (key, channel) = (key.into(), channel.into());
-        Ok(Self { client, key, channel, parse: Box::new(parse), open: None, loaded: None })
+        Ok(Self {
+            client,
+            key,
+            channel,
+            parse: Box::new(parse),
+            open: None,
+            loaded: None,
+        })
     }
 
-    /// A key with one kind of rules as JSON, with Sentinel's field names: see [`sentinel`](super::sentinel).
+    /// A key with one kind of rules as JSON, with Sentinel's field names: see
+    /// [`sentinel`](super::sentinel).
     ///
     /// # Errors
     /// Same as [`new`](Self::new).
@@ -69,7 +77,9 @@ impl RedisSource {
         channel: impl Into<String>,
         kind: super::sentinel::Kind,
     ) -> Result<Self, SourceError> {
-        Self::new(url, key, channel, move |text| super::sentinel::parse(kind, text))
+        Self::new(url, key, channel, move |text| {
+            super::sentinel::parse(kind, text)
+        })
     }
 
     /// A key with rules of all kinds as YAML: see [`yaml`](super::yaml).
@@ -77,8 +87,14 @@ impl RedisSource {
     /// # Errors
     /// Same as [`new`](Self::new).
     #[cfg(feature = "yaml")]
-    pub fn yaml(url: &str, key: impl Into<String>, channel: impl Into<String>) -> Result<Self, SourceError> {
-        Self::new(url, key, channel, |text| super::yaml::parse(text).map(RuleUpdate::from))
+    pub fn yaml(
+        url: &str,
+        key: impl Into<String>,
+        channel: impl Into<String>,
+    ) -> Result<Self, SourceError> {
+        Self::new(url, key, channel, |text| {
+            super::yaml::parse(text).map(RuleUpdate::from)
+        })
     }
 
     fn connect(&self) -> Result<OpenConnections, RedisError> {
@@ -88,7 +104,10 @@ impl RedisSource {
             connection.set_write_timeout(Some(PATIENCE))?;
             Ok::<_, RedisError>(connection)
         };
-        Ok(OpenConnections { read: connect(PATIENCE)?, listen: connect(WAIT)? })
+        Ok(OpenConnections {
+            read: connect(PATIENCE)?,
+            listen: connect(WAIT)?,
+        })
     }
 
     /// Returns the key's value if it differs from the loaded one. Waits for a message once.
@@ -142,8 +161,8 @@ impl RuleSource for RedisSource {
         Ok(Some(update))
     }
 
-    /// The pause is short because the source itself waits for messages, and not zero because a stopped server fails at
-    /// once.
+    /// The pause is short because the source itself waits for messages, and not zero because a
+    /// stopped server fails at once.
     fn pause(&self) -> Duration {
         Duration::from_millis(100)
     }

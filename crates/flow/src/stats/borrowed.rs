@@ -1,13 +1,14 @@
 //! Units that prioritized calls have borrowed from future slots.
 //!
-//! The window of a node counts the units that have passed. Borrowed units are kept separately, by slot, until that slot
-//! begins. Every admission reads both:
+//! The window of a node counts the units that have passed. Borrowed units are kept separately, by
+//! slot, until that slot begins. Every admission reads both:
 //!
-//! - An admission reads the count of passed units, then `total`, and adds its units by compare-and-swap on the count.
-//! - A reservation raises `total` and then marks the count. An admission that read the count before the mark fails its
-//!   compare-and-swap and reads `total` again.
-//! - When a slot begins, its units are added to the count before `total` falls. A concurrent reader may see them twice
-//!   but never misses them.
+//! - An admission reads the count of passed units, then `total`, and adds its units by
+//!   compare-and-swap on the count.
+//! - A reservation raises `total` and then marks the count. An admission that read the count before
+//!   the mark fails its compare-and-swap and reads `total` again.
+//! - When a slot begins, its units are added to the count before `total` falls. A concurrent reader
+//!   may see them twice but never misses them.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +46,8 @@ impl Borrowed {
     /// Returns the borrowed units that have not passed yet.
     #[inline]
     pub(crate) fn total(&self) -> u64 {
-        // Acquire: a thread that has read a marked count, or one that includes borrowed units, sees the matching total.
+        // Acquire: a thread that has read a marked count, or one that includes borrowed units, sees
+        // the matching total.
         self.total.load(Ordering::Acquire)
     }
 
@@ -55,7 +57,8 @@ impl Borrowed {
     }
 
     fn lock(&self) -> MutexGuard<'_, Slots> {
-        // Ignore poisoning: each change is a single step, so a panic elsewhere leaves a consistent state.
+        // Ignore poisoning: each change is a single step, so a panic elsewhere leaves a consistent
+        // state.
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -66,11 +69,14 @@ impl Borrowed {
             return then(usage);
         }
         let lent = self.lock();
-        then(Usage { lent: Some(&lent), ..usage })
+        then(Usage {
+            lent: Some(&lent),
+            ..usage
+        })
     }
 
-    /// Reserves `n` units in one atomic step if `check` agrees: in `slot`, or in the window's newest slot if that is
-    /// later. Returns the slot.
+    /// Reserves `n` units in one atomic step if `check` agrees: in `slot`, or in the window's
+    /// newest slot if that is later. Returns the slot.
     ///
     /// # Errors
     /// The error of `check`.
@@ -86,7 +92,11 @@ impl Borrowed {
         loop {
             let look = window.look_now(now);
             let slot = slot.max(look.slot());
-            let usage = Usage { lent: Some(&slots), slot, ..Usage::new(look) };
+            let usage = Usage {
+                lent: Some(&slots),
+                slot,
+                ..Usage::new(look)
+            };
             check(usage)?;
             slots.add(slot, n.into());
             // Relaxed: the mark publishes it.
@@ -103,7 +113,8 @@ impl Borrowed {
     pub(crate) fn give_back(&self, slot: u64, n: u32) -> bool {
         let is_there = self.lock().take(slot, n.into());
         if is_there {
-            // Relaxed: the total falls; a thread that still sees the old total is only too strict for a moment.
+            // Relaxed: the total falls; a thread that still sees the old total is only too strict
+            // for a moment.
             self.total.fetch_sub(n.into(), Ordering::Relaxed);
         }
         is_there
@@ -138,8 +149,12 @@ impl Slots {
     }
 
     fn take(&mut self, slot: u64, n: u64) -> bool {
-        let Some(units) = self.0.get_mut(&slot) else { return false };
-        let Some(left) = units.checked_sub(n) else { return false };
+        let Some(units) = self.0.get_mut(&slot) else {
+            return false;
+        };
+        let Some(left) = units.checked_sub(n) else {
+            return false;
+        };
         *units = left;
         if left == 0 {
             self.0.remove(&slot);
@@ -151,11 +166,14 @@ impl Slots {
         self.0.values().sum()
     }
 
-    /// Whether `n` more units that pass in slot `at` stay within `limit` in every view that contains that slot. `None` if another
-    /// thread has moved the window to a newer slot.
+    /// Whether `n` more units that pass in slot `at` stay within `limit` in every view that
+    /// contains that slot. `None` if another thread has moved the window to a newer slot.
     fn fits(&self, usage: &Usage<'_>, view: View, limit: u64, n: u64, at: u64) -> Option<bool> {
         let span = u64::from(view.slots());
-        let later = self.0.range(at + 1..at.saturating_add(span)).map(|(&slot, _)| slot);
+        let later = self
+            .0
+            .range(at + 1..at.saturating_add(span))
+            .map(|(&slot, _)| slot);
         for newest in std::iter::once(at).chain(later) {
             let oldest = (newest + 1).saturating_sub(span);
             let borrowed: u64 = self.0.range(oldest..=newest).map(|(_, units)| units).sum();
@@ -171,12 +189,20 @@ impl<'a> Usage<'a> {
     /// The usage of a window without borrowed units.
     #[inline]
     pub(crate) const fn new(look: Look<'a>) -> Self {
-        Self { look, lent: None, slot: look.slot(), may_borrow: false }
+        Self {
+            look,
+            lent: None,
+            slot: look.slot(),
+            may_borrow: false,
+        }
     }
 
     #[inline]
     pub(crate) const fn with_borrowing(self) -> Self {
-        Self { may_borrow: true, ..self }
+        Self {
+            may_borrow: true,
+            ..self
+        }
     }
 
     /// Whether the call may borrow from later slots if the current one is full.
@@ -185,20 +211,21 @@ impl<'a> Usage<'a> {
         self.may_borrow
     }
 
-    /// Returns the units that passed in the slots from number `oldest` on. `None` if the window has turned.
+    /// Returns the units that passed in the slots from number `oldest` on. `None` if the window has
+    /// turned.
     fn passed_from(&self, oldest: u64) -> Option<u64> {
         self.look.passed_from(oldest)
     }
 
-    /// Whether `n` more units in flight stay within `limit`, together with the borrowed units, which will be in flight when
-    /// their slot begins.
+    /// Whether `n` more units in flight stay within `limit`, together with the borrowed units,
+    /// which will be in flight when their slot begins.
     #[inline]
     pub(crate) fn in_flight_fits(&self, n: u32, limit: u64) -> bool {
         self.look.in_flight() + self.lent.map_or(0, Slots::total) + u64::from(n) <= limit
     }
 
-    /// Checks that `n` more units stay within `limit`. `each` means that the position cached in `trailing` may belong
-    /// to another node.
+    /// Checks that `n` more units stay within `limit`. `each` means that the position cached in
+    /// `trailing` may belong to another node.
     ///
     /// # Errors
     /// The time from `now` until they fit, if it can be given.
@@ -214,7 +241,8 @@ impl<'a> Usage<'a> {
         let (n, view) = (u64::from(n), trailing.view());
         let until = |slot: u64| Nanos::new(slot * slot_nanos).saturating_since(now).into();
         if let Some(lent) = self.lent {
-            // The window has moved to a newer slot: this attempt fails its compare-and-swap, and the retry decides.
+            // The window has moved to a newer slot: this attempt fails its compare-and-swap, and
+            // the retry decides.
             if lent.fits(self, view, limit, n, self.slot).unwrap_or(true) {
                 return Ok(());
             }
@@ -223,12 +251,18 @@ impl<'a> Usage<'a> {
             let first = (self.slot + 1..=last).find(fits);
             return Err(first.map(until));
         }
-        let used = if each { self.look.passed_in(view) } else { self.look.passed(trailing) };
+        let used = if each {
+            self.look.passed_in(view)
+        } else {
+            self.look.passed(trailing)
+        };
         let Some(used) = used else { return Ok(()) };
         if used + n <= limit {
             return Ok(());
         }
-        Err(limit.checked_sub(n).map(|goal| self.look.fits_after(now, view, goal)))
+        Err(limit
+            .checked_sub(n)
+            .map(|goal| self.look.fits_after(now, view, goal)))
     }
 }
 
@@ -250,28 +284,39 @@ mod loom_tests {
     }
 
     impl Node {
-        /// A window of two slots with a limit of two units a second, of which `passed` units have passed in the first
-        /// slot.
+        /// A window of two slots with a limit of two units a second, of which `passed` units have
+        /// passed in the first slot.
         fn new(passed: u32) -> Arc<Self> {
             let layout = Layout::new(2, Duration::from_secs(1)).unwrap();
             let trailing = Trailing::new(layout.whole());
-            let node = Self { window: Window::new(layout), borrowed: Borrowed::default(), trailing };
+            let node = Self {
+                window: Window::new(layout),
+                borrowed: Borrowed::default(),
+                trailing,
+            };
             node.window.pass(Nanos::new(LENGTH), passed);
             Arc::new(node)
         }
 
         fn fits(&self, usage: Usage<'_>, now: Nanos) -> Result<(), ()> {
-            usage.fits(&self.trailing, 2, 1, false, (now, LENGTH)).map_err(drop)
+            usage
+                .fits(&self.trailing, 2, 1, false, (now, LENGTH))
+                .map_err(drop)
         }
 
         fn pass(&self, now: Nanos) -> bool {
             self.borrowed.settle(&self.window, now);
-            let check = |look: Look<'_>| self.borrowed.with(Usage::new(look), |usage| self.fits(usage, now));
+            let check = |look: Look<'_>| {
+                self.borrowed
+                    .with(Usage::new(look), |usage| self.fits(usage, now))
+            };
             self.window.pass_if(now, 1, check).is_ok()
         }
 
         fn reserve(&self, now: Nanos, slot: u64) -> bool {
-            self.borrowed.reserve(&self.window, now, slot, 1, |usage| self.fits(usage, now)).is_ok()
+            self.borrowed
+                .reserve(&self.window, now, slot, 1, |usage| self.fits(usage, now))
+                .is_ok()
         }
     }
 
@@ -284,8 +329,8 @@ mod loom_tests {
     #[test]
     fn a_reservation_and_an_admission_never_pass_the_threshold_together() {
         model(|| {
-            // One unit is in the second slot. One more may pass there, or in the third slot, because the first unit still counts
-            // then.
+            // One unit is in the second slot. One more may pass there, or in the third slot,
+            // because the first unit still counts then.
             let node = Node::new(1);
             let now = Nanos::new(LENGTH);
             let other = {
@@ -308,7 +353,10 @@ mod loom_tests {
                 let node = node.clone();
                 thread::spawn(move || node.borrowed.settle(&node.window, later))
             };
-            assert!(!node.pass(later), "one unit passed in the previous slot, and one was borrowed");
+            assert!(
+                !node.pass(later),
+                "one unit passed in the previous slot, and one was borrowed"
+            );
             other.join().unwrap();
         });
     }

@@ -25,19 +25,26 @@ pub(crate) struct NodeBudget {
 
 impl NodeBudget {
     pub(crate) const fn new(layout: Layout, each: usize, in_all: usize) -> Self {
-        Self { layout, each, in_all, taken: AtomicUsize::new(0) }
+        Self {
+            layout,
+            each,
+            in_all,
+            taken: AtomicUsize::new(0),
+        }
     }
 
     /// Takes one more place if there is one, or if the node is `needed`.
     fn take(&self, needed: bool) -> bool {
         // Relaxed: the places are only counted; a lock protects each map.
         let place = |taken| (taken < self.in_all || needed).then_some(taken + 1);
-        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place).is_ok()
+        self.taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, place)
+            .is_ok()
     }
 }
 
-/// A bounded number of nodes by name: the origins or the contexts of a resource. Most resources have none and keep only
-/// an empty pointer.
+/// A bounded number of nodes by name: the origins or the contexts of a resource. Most resources
+/// have none and keep only an empty pointer.
 #[derive(Default)]
 pub(crate) struct NamedNodes(OnceLock<Box<Members>>);
 
@@ -51,11 +58,18 @@ struct Members {
 
 impl NamedNodes {
     pub(crate) fn get(&self, name: &str) -> Option<Arc<Node>> {
-        self.0.get()?.nodes.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.0
+            .get()?
+            .nodes
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(name)
+            .cloned()
     }
 
-    /// Returns the node of `name`. It is created if the resource and the gate have a place for it, and always if a rule
-    /// names it (`named`). Names beyond that are counted, and share one node if a rule `measures` them.
+    /// Returns the node of `name`. It is created if the resource and the gate have a place for it,
+    /// and always if a rule names it (`named`). Names beyond that are counted, and share one node
+    /// if a rule `measures` them.
     pub(crate) fn node(
         &self,
         name: &str,
@@ -68,7 +82,10 @@ impl NamedNodes {
         }
         let (named, new) = (named(), || Arc::new(Node::new(room.layout)));
         let members = self.0.get_or_init(Box::default);
-        let mut nodes = members.nodes.write().unwrap_or_else(PoisonError::into_inner);
+        let mut nodes = members
+            .nodes
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(node) = nodes.get(name) {
             return Some(node.clone());
         }
@@ -85,11 +102,17 @@ impl NamedNodes {
     /// Returns the node of the entries without a name.
     pub(crate) fn unnamed(&self, room: &NodeBudget) -> Arc<Node> {
         let new = || Arc::new(Node::new(room.layout));
-        self.0.get_or_init(Box::default).unnamed.get_or_init(new).clone()
+        self.0
+            .get_or_init(Box::default)
+            .unnamed
+            .get_or_init(new)
+            .clone()
     }
 
     pub(crate) fn names(&self) -> Vec<String> {
-        let Some(members) = self.0.get() else { return Vec::new() };
+        let Some(members) = self.0.get() else {
+            return Vec::new();
+        };
         let nodes = members.nodes.read().unwrap_or_else(PoisonError::into_inner);
         let mut names: Vec<String> = nodes.keys().map(ToString::to_string).collect();
         names.sort_unstable();
@@ -97,6 +120,8 @@ impl NamedNodes {
     }
 
     pub(crate) fn left_out(&self) -> u64 {
-        self.0.get().map_or(0, |members| members.left_out.load(Ordering::Relaxed))
+        self.0
+            .get()
+            .map_or(0, |members| members.left_out.load(Ordering::Relaxed))
     }
 }

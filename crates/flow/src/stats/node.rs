@@ -1,5 +1,5 @@
-//! Statistics of one stream of traffic: a resource, its part from one origin or within one context, or all inbound
-//! traffic.
+//! Statistics of one stream of traffic: a resource, its part from one origin or within one context,
+//! or all inbound traffic.
 
 use std::{
     sync::{Arc, Mutex, PoisonError, Weak},
@@ -30,14 +30,22 @@ impl Node {
     pub(crate) fn new(layout: Layout) -> Self {
         // The layout was checked when the gate was built.
         let window = Window::with_minute(layout).unwrap_or_else(|_| Window::new(layout));
-        Self { window, borrowed: Borrowed::default(), watched: Mutex::default() }
+        Self {
+            window,
+            borrowed: Borrowed::default(),
+            watched: Mutex::default(),
+        }
     }
 
-    /// Returns a ring that counts passed units in slots of `layout` for as long as a rule of another resource holds it.
+    /// Returns a ring that counts passed units in slots of `layout` for as long as a rule of
+    /// another resource holds it.
     pub(crate) fn watched(&self, layout: Layout) -> Arc<Ring<1, 0>> {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         watched.retain(|ring| ring.strong_count() > 0);
-        let known = watched.iter().filter_map(Weak::upgrade).find(|ring| ring.layout() == layout);
+        let known = watched
+            .iter()
+            .filter_map(Weak::upgrade)
+            .find(|ring| ring.layout() == layout);
         known.unwrap_or_else(|| {
             let ring = Arc::new(Ring::new(layout));
             watched.push(Arc::downgrade(&ring));
@@ -61,7 +69,8 @@ impl Node {
         self.borrowed.settle(&self.window, now);
     }
 
-    /// Ensures that the seconds before `now` are complete: a call that counts later counts in the second of `now`.
+    /// Ensures that the seconds before `now` are complete: a call that counts later counts in the
+    /// second of `now`.
     pub(crate) fn turn(&self, now: Nanos) {
         self.settle(now);
         self.window.turn(now);
@@ -76,7 +85,9 @@ impl Node {
         mut check: impl FnMut(Usage<'_>) -> Result<(), E>,
     ) -> Result<Passed, E> {
         self.settle(now);
-        self.window.pass_if(now, n, |look| self.borrowed.with(Usage::new(look), &mut check))
+        self.window.pass_if(now, n, |look| {
+            self.borrowed.with(Usage::new(look), &mut check)
+        })
     }
 
     /// Admits `n` units without a check.
@@ -85,16 +96,25 @@ impl Node {
         self.window.pass(now, n);
     }
 
-    /// Admits `n` units with one addition while the bounds are far away, and nothing is borrowed. `None` says nothing about the
-    /// bounds: call [`pass_if`](Self::pass_if) instead. `headroom` must be this node's own.
+    /// Admits `n` units with one addition while the bounds are far away, and nothing is borrowed.
+    /// `None` says nothing about the bounds: call [`pass_if`](Self::pass_if) instead. `headroom`
+    /// must be this node's own.
     #[inline]
-    pub(crate) fn pass_far(&self, now: Nanos, n: u32, bounds: Bounds, headroom: &Headroom) -> Option<Passed> {
+    pub(crate) fn pass_far(
+        &self,
+        now: Nanos,
+        n: u32,
+        bounds: Bounds,
+        headroom: &Headroom,
+    ) -> Option<Passed> {
         if !bounds.are_far(n) {
             return None;
         }
-        let passed = self.window.pass_far(now, n, bounds.passed, bounds.in_flight, headroom)?;
-        // Acquire: read after the addition. A reservation marks the count that the addition changes. Reservations before
-        // a mark are visible here. A later mark sees the addition.
+        let passed = self
+            .window
+            .pass_far(now, n, bounds.passed, bounds.in_flight, headroom)?;
+        // Acquire: read after the addition. A reservation marks the count that the addition
+        // changes. Reservations before a mark are visible here. A later mark sees the addition.
         fence(Ordering::Acquire);
         if self.borrowed.is_any() {
             // An addition alone does not see borrowed units.
@@ -104,7 +124,8 @@ impl Node {
         Some(passed)
     }
 
-    /// Takes back what was admitted, because another limit refused the same call: see [`Window::take_back`].
+    /// Takes back what was admitted, because another limit refused the same call: see
+    /// [`Window::take_back`].
     #[cold]
     pub(crate) fn take_back(&self, n: u32, passed: Passed) {
         self.window.take_back(n, passed);
@@ -127,14 +148,21 @@ impl Node {
         self.window.add(now, event, n);
     }
 
-    /// Runs `look` on the usage that the check of [`pass_if`](Self::pass_if) would see. `may_borrow` skips rules from
-    /// whose later slots a call may borrow.
+    /// Runs `look` on the usage that the check of [`pass_if`](Self::pass_if) would see.
+    /// `may_borrow` skips rules from whose later slots a call may borrow.
     #[inline]
     pub(crate) fn look<T>(&self, now: Nanos, may_borrow: bool, look: impl Fn(Usage<'_>) -> T) -> T {
         self.settle(now);
         self.window.look(now, |seen| {
             let usage = Usage::new(seen);
-            self.borrowed.with(if may_borrow { usage.with_borrowing() } else { usage }, &look)
+            self.borrowed.with(
+                if may_borrow {
+                    usage.with_borrowing()
+                } else {
+                    usage
+                },
+                &look,
+            )
         })
     }
 
@@ -150,10 +178,13 @@ impl Node {
         self.borrowed.reserve(&self.window, now, slot, n, check)
     }
 
-    /// Returns the sums over the last interval of the gate's layout (one second by default) at `now`.
+    /// Returns the sums over the last interval of the gate's layout (one second by default) at
+    /// `now`.
     #[must_use]
     pub fn counts(&self, now: Nanos) -> Counts {
-        self.slots(now).into_iter().fold(Counts::default(), |sum, slot| sum.and(slot.counts))
+        self.slots(now)
+            .into_iter()
+            .fold(Counts::default(), |sum, slot| sum.and(slot.counts))
     }
 
     /// Returns the sum of one event over the last interval at `now`.
@@ -168,8 +199,8 @@ impl Node {
         self.window.sum(now, event, view)
     }
 
-    /// Returns the slots of the last interval at `now`, oldest first. Slots without traffic are left out, except for
-    /// the current one.
+    /// Returns the slots of the last interval at `now`, oldest first. Slots without traffic are
+    /// left out, except for the current one.
     #[must_use]
     pub fn slots(&self, now: Nanos) -> Vec<Slot> {
         self.settle(now);
@@ -181,14 +212,16 @@ impl Node {
         self.window.slots(now, view)
     }
 
-    /// Returns the seconds with traffic in the last minute at `now`, oldest first, including the current one.
+    /// Returns the seconds with traffic in the last minute at `now`, oldest first, including the
+    /// current one.
     #[must_use]
     pub fn seconds(&self, now: Nanos) -> Vec<Slot> {
         self.settle(now);
         self.window.seconds(now)
     }
 
-    /// Returns how many units passed in the last whole second before the one that contains `now`, if the node keeps a minute.
+    /// Returns how many units passed in the last whole second before the one that contains `now`,
+    /// if the node keeps a minute.
     pub(crate) fn passed_last_second(&self, now: Nanos) -> Option<u64> {
         self.window.passed_last_second(now)
     }
@@ -196,7 +229,8 @@ impl Node {
     /// Returns the units in flight, including those that wait for their start.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
-        // Read the borrowed units first: units that pass in between are counted twice but never missed.
+        // Read the borrowed units first: units that pass in between are counted twice but never
+        // missed.
         let borrowed = self.borrowed.total();
         self.window.in_flight() + borrowed
     }

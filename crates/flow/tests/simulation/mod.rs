@@ -1,6 +1,6 @@
-//! A discrete-event simulation of a service behind a gate. Calls arrive at random, queue for a worker, and take a
-//! random time from a distribution. The simulation uses the gate's manual clock and a seeded random generator, so a run
-//! gives the same figures everywhere.
+//! A discrete-event simulation of a service behind a gate. Calls arrive at random, queue for a
+//! worker, and take a random time from a distribution. The simulation uses the gate's manual clock
+//! and a seeded random generator, so a run gives the same figures everywhere.
 #![allow(dead_code, reason = "the test and the example each use a part")]
 #![allow(clippy::cast_sign_loss, reason = "times are positive")]
 
@@ -26,18 +26,28 @@ pub enum Service {
     Even,
     /// As `Even`, but one call in a hundred takes ten times as long.
     OneInAHundred,
-    /// Pareto with the exponent 1.5, cut off at 1,000 times the shortest call: its variance is practically infinite.
+    /// Pareto with the exponent 1.5, cut off at 1,000 times the shortest call: its variance is
+    /// practically infinite.
     Pareto,
 }
 
 impl Service {
-    pub const ALL: [Self; 4] = [Self::Exponential, Self::LogNormal, Self::Even, Self::OneInAHundred];
+    pub const ALL: [Self; 4] = [
+        Self::Exponential,
+        Self::LogNormal,
+        Self::Even,
+        Self::OneInAHundred,
+    ];
 
-    /// Returns the percentiles to compare, in tenths. With one slow call in a hundred, the 99th percentile lies on the
-    /// edge between the slow calls and the others and jumps between them at random. The comparison then uses a
-    /// percentile on each side of the edge.
+    /// Returns the percentiles to compare, in tenths. With one slow call in a hundred, the 99th
+    /// percentile lies on the edge between the slow calls and the others and jumps between them at
+    /// random. The comparison then uses a percentile on each side of the edge.
     pub const fn permilles(self) -> &'static [usize] {
-        if matches!(self, Self::OneInAHundred) { &[980, 995] } else { &[990] }
+        if matches!(self, Self::OneInAHundred) {
+            &[980, 995]
+        } else {
+            &[990]
+        }
     }
 
     fn mean(self) -> f64 {
@@ -53,8 +63,8 @@ impl Service {
         match self {
             Self::Exponential => -chance.unit().ln(),
             Self::LogNormal => {
-                let normal =
-                    (-2.0 * chance.unit().ln()).sqrt() * (std::f64::consts::TAU * chance.unit()).cos();
+                let normal = (-2.0 * chance.unit().ln()).sqrt()
+                    * (std::f64::consts::TAU * chance.unit()).cos();
                 (normal - 0.5).exp()
             }
             Self::Even => 0.8 + 0.4 * chance.unit(),
@@ -163,7 +173,10 @@ impl Run {
 
     fn between(&self, from: u32, to: u32) -> impl Iterator<Item = (u64, u64)> + '_ {
         let range = u64::from(from) * SECOND..u64::from(to) * SECOND;
-        self.calls.iter().copied().filter(move |(at, _)| range.contains(at))
+        self.calls
+            .iter()
+            .copied()
+            .filter(move |(at, _)| range.contains(at))
     }
 }
 
@@ -219,26 +232,37 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
     let timer = Arc::new(ManualTimer::new(Nanos::new(ORIGIN)));
     let gate = Gate::builder().timer(timer.clone()).build();
     let rules = match bound {
-        Bound::Fixed(limit) => Rules { isolation: vec![IsolationRule::new("r", *limit)], ..Rules::default() },
-        Bound::Adaptive(algorithm) => {
-            Rules { adaptive: vec![AdaptiveRule::new("r", algorithm.clone())], ..Rules::default() }
-        }
+        Bound::Fixed(limit) => Rules {
+            isolation: vec![IsolationRule::new("r", *limit)],
+            ..Rules::default()
+        },
+        Bound::Adaptive(algorithm) => Rules {
+            adaptive: vec![AdaptiveRule::new("r", algorithm.clone())],
+            ..Rules::default()
+        },
         Bound::IgnoringErrors(algorithm) => {
             let rule = AdaptiveRule::new("r", algorithm.clone()).ignore_errors();
-            Rules { adaptive: vec![rule], ..Rules::default() }
+            Rules {
+                adaptive: vec![rule],
+                ..Rules::default()
+            }
         }
     };
     gate.load(rules).expect("valid rules");
     let r = gate.resource("r");
     let mut chance = Chance(u64::from(scenario.workers) << 32 | scenario.load.to_bits() >> 32);
-    chance.0 = chance.0.wrapping_add(scenario.seed.wrapping_mul(0xD1B5_4A32_D192_ED03));
+    chance.0 = chance
+        .0
+        .wrapping_add(scenario.seed.wrapping_mul(0xD1B5_4A32_D192_ED03));
     let mut served: BinaryHeap<Reverse<Served>> = BinaryHeap::new();
     let mut line: VecDeque<(u64, OwnedGuard)> = VecDeque::new();
     let (mut run, mut number) = (Run::default(), 0);
     let gap = SECOND as f64 / (scenario.capacity() * scenario.load);
     let end = u64::from(scenario.seconds) * SECOND;
     let within = |at: u64, span: Option<(u32, u32)>| {
-        span.is_some_and(|(from, to)| (u64::from(from) * SECOND..u64::from(to) * SECOND).contains(&at))
+        span.is_some_and(|(from, to)| {
+            (u64::from(from) * SECOND..u64::from(to) * SECOND).contains(&at)
+        })
     };
     let mut arrival = 0.0_f64;
     loop {
@@ -248,11 +272,14 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
             break;
         }
         while run.limits.len() as u64 <= now / SECOND {
-            run.limits.push(r.adaptive_limits().first().map_or(0, |(_, limit)| *limit));
+            run.limits
+                .push(r.adaptive_limits().first().map_or(0, |(_, limit)| *limit));
         }
         timer.set(Nanos::new(ORIGIN + now));
         if next_end <= arrival as u64 {
-            let Some(Reverse(call)) = served.pop() else { continue };
+            let Some(Reverse(call)) = served.pop() else {
+                continue;
+            };
             run.calls.push((now, now - call.came));
             let mut guard = call.guard;
             if within(now, scenario.failing) && chance.unit() < 0.5 {
@@ -261,7 +288,9 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
         } else {
             arrival += -chance.unit().ln() * gap;
             if within(arrival as u64, scenario.idle) {
-                arrival = scenario.idle.map_or(arrival, |(_, to)| f64::from(to) * SECOND as f64);
+                arrival = scenario
+                    .idle
+                    .map_or(arrival, |(_, to)| f64::from(to) * SECOND as f64);
             }
             if let Ok(guard) = r.enter_owned() {
                 line.push_back((now, guard));
@@ -270,11 +299,20 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
         while served.len() < scenario.workers as usize
             && let Some((came, guard)) = line.pop_front()
         {
-            let slower = if within(now, scenario.slow) { scenario.slower } else { 1.0 };
+            let slower = if within(now, scenario.slow) {
+                scenario.slower
+            } else {
+                1.0
+            };
             let takes = scenario.service.draw(&mut chance) * scenario.mean * slower;
             let ends = now + (takes * SECOND as f64) as u64;
             number += 1;
-            served.push(Reverse(Served { ends, number, came, guard }));
+            served.push(Reverse(Served {
+                ends,
+                number,
+                came,
+                guard,
+            }));
         }
     }
     run
@@ -283,16 +321,21 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
 /// Figures are taken after this time: one minute.
 pub const SETTLED: u32 = 60;
 
-/// Compares the settled part of a run with that of another. Returns the ratio of the goodputs and the ratio of the
-/// slowest calls' times, or the worse ratio if two percentiles are compared.
+/// Compares the settled part of a run with that of another. Returns the ratio of the goodputs and
+/// the ratio of the slowest calls' times, or the worse ratio if two percentiles are compared.
 pub fn beside(scenario: &Scenario, best: &Run, run: &Run) -> (f64, f64) {
     let goodput = |run: &Run| run.goodput(SETTLED, scenario.seconds);
     let slowest = |run: &Run, permille| run.percentile(permille, SETTLED, scenario.seconds);
-    let ratios = scenario.service.permilles().iter().map(|&at| slowest(run, at) / slowest(best, at));
+    let ratios = scenario
+        .service
+        .permilles()
+        .iter()
+        .map(|&at| slowest(run, at) / slowest(best, at));
     (goodput(run) / goodput(best), ratios.fold(0.0, f64::max))
 }
 
-/// Returns the best fixed limit and its run: the smallest limit that reaches 0.98 of the highest goodput of any limit.
+/// Returns the best fixed limit and its run: the smallest limit that reaches 0.98 of the highest
+/// goodput of any limit.
 pub fn best_fixed(scenario: &Scenario) -> (u32, Run) {
     let of = |limit| run(scenario, &Bound::Fixed(limit));
     let goodput = |run: &Run| run.goodput(SETTLED, scenario.seconds);

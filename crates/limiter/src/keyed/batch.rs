@@ -5,19 +5,24 @@ use tidegate_core::{Clock, Decision, Key, Nanos};
 use super::KeyedLimiter;
 use crate::table::Tag;
 
-/// How many buckets are fetched at a time: more than a processor can fetch in parallel, and few enough to stay in its
-/// nearest cache until they are decided on.
+/// How many buckets are fetched at a time: more than a processor can fetch in parallel, and few
+/// enough to stay in its nearest cache until they are decided on.
 const AT_ONCE: usize = 32;
 
 impl<C> KeyedLimiter<C> {
-    /// Asks for the cost of each key at the given time, and passes the decisions on in the order of the requests.
-    /// Each decision is separate, as [`acquire_at`](Self::acquire_at) makes it: some requests may be admitted and others
-    /// denied, and a key that occurs twice is charged twice.
+    /// Asks for the cost of each key at the given time, and passes the decisions on in the order of
+    /// the requests. Each decision is separate, as [`acquire_at`](Self::acquire_at) makes it: some
+    /// requests may be admitted and others denied, and a key that occurs twice is charged twice.
     ///
-    /// With many keys, most of a decision's time is spent waiting for memory. This method starts fetching the buckets of up to
-    /// 32 keys before the first decision.
+    /// With many keys, most of a decision's time is spent waiting for memory. This method starts
+    /// fetching the buckets of up to 32 keys before the first decision.
     #[inline]
-    pub fn acquire_each_at<K: Key>(&self, requests: &[(K, u64)], now: Nanos, mut show: impl FnMut(Decision)) {
+    pub fn acquire_each_at<K: Key>(
+        &self,
+        requests: &[(K, u64)],
+        now: Nanos,
+        mut show: impl FnMut(Decision),
+    ) {
         let mut tags = [Tag::new(0); AT_ONCE];
         for some in requests.chunks(AT_ONCE) {
             let table = self.generations.newest().table();
@@ -40,7 +45,8 @@ impl<C> KeyedLimiter<C> {
 }
 
 impl<C: Clock> KeyedLimiter<C> {
-    /// Asks for the cost of each key now (see [`acquire_each_at`](Self::acquire_each_at)). The clock is read once.
+    /// Asks for the cost of each key now (see [`acquire_each_at`](Self::acquire_each_at)). The
+    /// clock is read once.
     ///
     /// ```
     /// # use tidegate_limiter as tidegate;

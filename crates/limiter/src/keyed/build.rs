@@ -48,21 +48,25 @@ impl KeyedBuilder {
 }
 
 impl<C> KeyedBuilder<C> {
-    /// The maximum number of keys (default 1,048,576). The limiter reserves memory for them at once; it becomes resident
-    /// as keys arrive.
+    /// The maximum number of keys (default 1,048,576). The limiter reserves memory for them at
+    /// once; it becomes resident as keys arrive.
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self { max_keys, ..self }
     }
 
-    /// The treatment of a new key if the limiter would have to forget an exhausted key for it (default:
-    /// [`WhenFull::Forget`]). That takes at least four times as many exhausted keys as the maximum number of keys.
+    /// The treatment of a new key if the limiter would have to forget an exhausted key for it
+    /// (default: [`WhenFull::Forget`]). That takes at least four times as many exhausted keys as
+    /// the maximum number of keys.
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
     }
 
     /// Uses the hash keys of another limiter, so that its snapshot can be restored.
     pub fn hash_keys(self, hash: HashKeys) -> Self {
-        Self { hash: Some(hash), ..self }
+        Self {
+            hash: Some(hash),
+            ..self
+        }
     }
 
     /// Uses another clock.
@@ -81,8 +85,17 @@ impl<C> KeyedBuilder<C> {
     /// # Errors
     /// If the maximum number of keys is 0, or the memory for that many states cannot be reserved.
     pub fn build(self) -> Result<KeyedLimiter<C>, BuildError> {
-        let Self { policy, max_keys, when_full, hash, clock } = self;
-        let room = Room { max_keys, when_full };
+        let Self {
+            policy,
+            max_keys,
+            when_full,
+            hash,
+            clock,
+        } = self;
+        let room = Room {
+            max_keys,
+            when_full,
+        };
         Ok(KeyedLimiter {
             generations: Generations::new(Generation::new(policy, room, None)?),
             exceptions: Exceptions::new(max_keys),

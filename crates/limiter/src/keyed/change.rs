@@ -16,38 +16,55 @@ use super::{
 use crate::table::{BuildError, WhenFull};
 
 impl<C: ?Sized> KeyedLimiter<C> {
-    /// Changes the policy of keys without an override, and keeps the current usage (see [`Policy::transfer`]).
+    /// Changes the policy of keys without an override, and keeps the current usage (see
+    /// [`Policy::transfer`]).
     ///
-    /// The call returns at once, however many keys there are. A key's state moves on its next request. The rest moves when
-    /// the returned [`Change`], or that of a later change, is finished or awaited, and at the latest with the next snapshot.
-    /// The tables of both policies are in memory until then. Up to four changes may be unfinished. A fifth change first moves
-    /// the states of the oldest, which takes about a second for a million keys.
+    /// The call returns at once, however many keys there are. A key's state moves on its next
+    /// request. The rest moves when the returned [`Change`], or that of a later change, is finished
+    /// or awaited, and at the latest with the next snapshot. The tables of both policies are in
+    /// memory until then. Up to four changes may be unfinished. A fifth change first moves the
+    /// states of the oldest, which takes about a second for a million keys.
     ///
     /// # Errors
     /// If the memory for the new states cannot be reserved; then nothing has changed.
-    pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) -> Result<Change<'_, C>, BuildError> {
+    pub fn set_policy_at(
+        &self,
+        policy: impl Into<Policy>,
+        now: Nanos,
+    ) -> Result<Change<'_, C>, BuildError> {
         let policy = policy.into();
         self.change_at(now, |_, room| (policy, room))
     }
 
-    /// Changes the maximum number of keys, and keeps the usage of each key. As with a change of policy, a state moves on its
-    /// key's next request or when the returned [`Change`] is finished, and both tables are in memory until then.
+    /// Changes the maximum number of keys, and keeps the usage of each key. As with a change of
+    /// policy, a state moves on its key's next request or when the returned [`Change`] is finished,
+    /// and both tables are in memory until then.
     ///
-    /// If there are more keys than the new maximum, those that would lose least are evicted and leave a record each. Keys that
-    /// are blocked or have their own policy keep that, even if they are more than the maximum.
+    /// If there are more keys than the new maximum, those that would lose least are evicted and
+    /// leave a record each. Keys that are blocked or have their own policy keep that, even if they
+    /// are more than the maximum.
     ///
     /// # Errors
-    /// If the maximum is 0, or the memory for that many states cannot be reserved; then nothing has changed.
-    pub fn set_max_keys_at(&self, max_keys: usize, now: Nanos) -> Result<Change<'_, C>, BuildError> {
+    /// If the maximum is 0, or the memory for that many states cannot be reserved; then nothing has
+    /// changed.
+    pub fn set_max_keys_at(
+        &self,
+        max_keys: usize,
+        now: Nanos,
+    ) -> Result<Change<'_, C>, BuildError> {
         self.change_at(now, |policy, room| (policy, Room { max_keys, ..room }))
     }
 
-    /// Changes what happens to a new key if the limiter would have to forget an exhausted key for it. The states move as with
-    /// [`set_max_keys_at`](Self::set_max_keys_at).
+    /// Changes what happens to a new key if the limiter would have to forget an exhausted key for
+    /// it. The states move as with [`set_max_keys_at`](Self::set_max_keys_at).
     ///
     /// # Errors
     /// If the memory for the states cannot be reserved a second time; then nothing has changed.
-    pub fn set_when_full_at(&self, when_full: WhenFull, now: Nanos) -> Result<Change<'_, C>, BuildError> {
+    pub fn set_when_full_at(
+        &self,
+        when_full: WhenFull,
+        now: Nanos,
+    ) -> Result<Change<'_, C>, BuildError> {
         self.change_at(now, |policy, room| (policy, Room { when_full, ..room }))
     }
 
@@ -74,7 +91,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// Gives one key its own policy, and keeps the key's usage.
     ///
     /// # Errors
-    /// If the number of keys with exceptions has reached the maximum number of keys, or the system has no memory.
+    /// If the number of keys with exceptions has reached the maximum number of keys, or the system
+    /// has no memory.
     pub fn set_override_at(
         &self,
         key: impl Key,
@@ -85,13 +103,16 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let tag = self.tag_of(&key);
         let (policy, old) = (policy.into(), self.generation_of(tag));
         let own = Arc::new(Generation::own(policy)?);
-        // In one step under the key's lock in its old place: the state moves, and later requests follow it.
+        // In one step under the key's lock in its old place: the state moves, and later requests
+        // follow it.
         let moved = self.eras.change(|| {
             old.apply(old.policy(), tag, now, |state| {
-                let _ = own.apply(&policy, tag, now, |mine| own.receive(mine, old.policy(), state, now));
-                let replaced = self
-                    .exceptions
-                    .change(&self.marks, tag, now, |exception| exception.own.replace(Arc::clone(&own)))?;
+                let _ = own.apply(&policy, tag, now, |mine| {
+                    own.receive(mine, old.policy(), state, now)
+                });
+                let replaced = self.exceptions.change(&self.marks, tag, now, |exception| {
+                    exception.own.replace(Arc::clone(&own))
+                })?;
                 state.fill(0);
                 if let Some(replaced) = replaced {
                     replaced.retire();
@@ -101,8 +122,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
         });
         match moved {
             Ok(done) => done?,
-            // Not retired: that takes the lock that is held. The key has no place, so there is nothing to move.
-            Err(_) => self.exceptions.change(&self.marks, tag, now, |exception| exception.own = Some(own))?,
+            // Not retired: that takes the lock that is held. The key has no place, so there is
+            // nothing to move.
+            Err(_) => self
+                .exceptions
+                .change(&self.marks, tag, now, |exception| exception.own = Some(own))?,
         }
         self.serve(tag, now);
         Ok(())
@@ -112,16 +136,21 @@ impl<C: ?Sized> KeyedLimiter<C> {
     pub fn remove_override_at(&self, key: impl Key, now: Nanos) -> bool {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let tag = self.tag_of(&key);
-        let Some(own) = self.exceptions.get(tag).and_then(|exception| exception.own) else { return false };
+        let Some(own) = self.exceptions.get(tag).and_then(|exception| exception.own) else {
+            return false;
+        };
         let general = self.generations.current();
         // As above. The general table's lock is taken before the key's own one, in both places.
         let _ = self.eras.change(|| {
             general.apply(general.policy(), tag, now, |state| {
                 own.retire();
-                own.table
-                    .take_out(own.policy(), tag, now, |old| general.receive(state, own.policy(), old, now));
+                own.table.take_out(own.policy(), tag, now, |old| {
+                    general.receive(state, own.policy(), old, now)
+                });
                 // The only possible error concerns a new key beyond the bound; this one is not new.
-                let _ = self.exceptions.change(&self.marks, tag, now, |exception| exception.own = None);
+                let _ = self
+                    .exceptions
+                    .change(&self.marks, tag, now, |exception| exception.own = None);
             })
         });
         self.serve(tag, now);
@@ -129,10 +158,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
     }
 }
 
-/// A change of policy that is in force while its states still move (see [`KeyedLimiter::set_policy_at`]).
+/// A change of policy that is in force while its states still move (see
+/// [`KeyedLimiter::set_policy_at`]).
 ///
-/// If it is dropped, the remaining states stay where they are until the next request for them: nothing is lost, and both
-/// tables stay in memory.
+/// If it is dropped, the remaining states stay where they are until the next request for them:
+/// nothing is lost, and both tables stay in memory.
 ///
 /// ```
 /// # use tidegate_limiter as tidegate;
@@ -156,8 +186,9 @@ pub struct Sweeping<'a, C: ?Sized>(&'a KeyedLimiter<C>);
 const A_POLL: usize = 16;
 
 impl<C: ?Sized> Change<'_, C> {
-    /// Moves the states of about one page. Returns whether there are more. `now` must be the current time: if the new policy
-    /// keeps another kind of state, what a state has in use counts as taken then.
+    /// Moves the states of about one page. Returns whether there are more. `now` must be the
+    /// current time: if the new policy keeps another kind of state, what a state has in use counts
+    /// as taken then.
     #[must_use = "it says whether there is more to move"]
     pub fn step_at(&self, now: Nanos) -> bool {
         self.limiter.generations.current().sweep(now)
@@ -200,13 +231,17 @@ impl<C: Clock> Future for Sweeping<'_, C> {
 
 impl<C: ?Sized> fmt::Debug for Change<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Change").field("to", &self.limiter.policy()).finish_non_exhaustive()
+        f.debug_struct("Change")
+            .field("to", &self.limiter.policy())
+            .finish_non_exhaustive()
     }
 }
 
 impl<C: ?Sized> fmt::Debug for Sweeping<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sweeping").field("to", &self.0.policy()).finish_non_exhaustive()
+        f.debug_struct("Sweeping")
+            .field("to", &self.0.policy())
+            .finish_non_exhaustive()
     }
 }
 
@@ -222,7 +257,8 @@ impl<C: Clock> KeyedLimiter<C> {
     /// [`set_max_keys_at`](Self::set_max_keys_at) at the current time.
     ///
     /// # Errors
-    /// If the maximum is 0, or the memory for that many states cannot be reserved; then nothing has changed.
+    /// If the maximum is 0, or the memory for that many states cannot be reserved; then nothing has
+    /// changed.
     pub fn set_max_keys(&self, max_keys: usize) -> Result<Change<'_, C>, BuildError> {
         self.set_max_keys_at(max_keys, self.clock().now())
     }
@@ -230,12 +266,18 @@ impl<C: Clock> KeyedLimiter<C> {
     /// Gives one key its own policy at the current time, and keeps the key's usage.
     ///
     /// # Errors
-    /// If the number of keys with exceptions has reached the maximum number of keys, or the system has no memory.
-    pub fn set_override(&self, key: impl Key, policy: impl Into<Policy>) -> Result<(), OverrideError> {
+    /// If the number of keys with exceptions has reached the maximum number of keys, or the system
+    /// has no memory.
+    pub fn set_override(
+        &self,
+        key: impl Key,
+        policy: impl Into<Policy>,
+    ) -> Result<(), OverrideError> {
         self.set_override_at(key, policy, self.clock().now())
     }
 
-    /// Removes a key's own policy at the current time; the key's usage still counts. Returns whether it had one.
+    /// Removes a key's own policy at the current time; the key's usage still counts. Returns
+    /// whether it had one.
     pub fn remove_override(&self, key: impl Key) -> bool {
         self.remove_override_at(key, self.clock().now())
     }

@@ -2,7 +2,8 @@
 
 use crate::table::BuildError;
 
-/// The number of keys that are blocked or have their own policy has reached the maximum number of keys.
+/// The number of keys that are blocked or have their own policy has reached the maximum number of
+/// keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the number of keys that are blocked or have their own policy has reached max_keys; remove some, or raise max_keys"

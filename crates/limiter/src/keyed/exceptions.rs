@@ -44,7 +44,10 @@ struct Inner {
 
 impl Exceptions {
     pub fn new(most: usize) -> Self {
-        Self { inner: RwLock::default(), most: AtomicUsize::new(most) }
+        Self {
+            inner: RwLock::default(),
+            most: AtomicUsize::new(most),
+        }
     }
 
     /// Changes the maximum. Keys that already have an exception keep it.
@@ -60,7 +63,10 @@ impl Exceptions {
 
     /// The time until which a key is blocked.
     pub fn blocked(&self, tag: Tag) -> Nanos {
-        self.read().map.get(&tag).map_or(Nanos::ZERO, |exception| exception.blocked)
+        self.read()
+            .map
+            .get(&tag)
+            .map_or(Nanos::ZERO, |exception| exception.blocked)
     }
 
     /// Drops a block that has passed, together with the key's mark.
@@ -68,7 +74,8 @@ impl Exceptions {
         self.write().drop_passed(marks, tag, now);
     }
 
-    /// Changes a key's exception; an empty one is dropped. The mark is set before other threads can see the exception.
+    /// Changes a key's exception; an empty one is dropped. The mark is set before other threads can
+    /// see the exception.
     pub fn change<R>(
         &self,
         marks: &Marks,
@@ -99,7 +106,11 @@ impl Exceptions {
     }
 
     pub fn all(&self) -> Vec<(Tag, Exception)> {
-        self.read().map.iter().map(|(tag, exception)| (*tag, exception.clone())).collect()
+        self.read()
+            .map
+            .iter()
+            .map(|(tag, exception)| (*tag, exception.clone()))
+            .collect()
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Inner> {
@@ -115,7 +126,10 @@ impl Exceptions {
 impl Inner {
     /// Drops a key's exception if it has passed. Returns whether it had.
     fn drop_passed(&mut self, marks: &Marks, tag: Tag, now: Nanos) -> bool {
-        let has_passed = self.map.get(&tag).is_some_and(|exception| !exception.says_something(now));
+        let has_passed = self
+            .map
+            .get(&tag)
+            .is_some_and(|exception| !exception.says_something(now));
         if has_passed {
             self.map.remove(&tag);
             marks.remove(tag);
@@ -123,12 +137,16 @@ impl Inner {
         has_passed
     }
 
-    /// Drops two blocks that have passed, and more if the map has no room for another one. So each block that was set is looked at
-    /// once, and no call walks all of them.
+    /// Drops two blocks that have passed, and more if the map has no room for another one. So each
+    /// block that was set is looked at once, and no call walks all of them.
     fn drop_some_passed(&mut self, marks: &Marks, most: usize, now: Nanos) {
         let mut dropped = 0;
         while dropped < 2 || self.map.len() >= most {
-            let Some(Reverse((_, tag))) = self.ends.peek().copied().filter(|Reverse((end, _))| *end <= now)
+            let Some(Reverse((_, tag))) = self
+                .ends
+                .peek()
+                .copied()
+                .filter(|Reverse((end, _))| *end <= now)
             else {
                 return;
             };
@@ -142,7 +160,8 @@ impl Inner {
         if self.ends.len() > 2 * self.map.len() + 64 {
             let map = &self.map;
             self.ends.retain(|Reverse((end, tag))| {
-                map.get(tag).is_some_and(|exception| exception.blocked == *end)
+                map.get(tag)
+                    .is_some_and(|exception| exception.blocked == *end)
             });
         }
     }

@@ -1,19 +1,22 @@
 //! A policy with its states.
 //!
-//! A change of policy creates a new generation. A key's state stays in the old one until the next request for the key, or
-//! until a sweep reaches it. Then it moves once:
+//! A change of policy creates a new generation. A key's state stays in the old one until the next
+//! request for the key, or until a sweep reaches it. Then it moves once:
 //!
 //! * The old generation is retired *before* the new one becomes visible.
-//! * A thread that decides in the old one checks the retirement under the bucket's lock. Either its effect is there
-//!   when the state is taken out under that lock, or it sees the retirement and starts again in the new one.
+//! * A thread that decides in the old one checks the retirement under the bucket's lock. Either its
+//!   effect is there when the state is taken out under that lock, or it sees the retirement and
+//!   starts again in the new one.
 //!
-//! A change need not wait for the one before. A key's state may then be in any of a few older generations. A thread that
-//! looks for it starts with the oldest, because a late thread may still move it, and states move towards the newest.
+//! A change need not wait for the one before. A key's state may then be in any of a few older
+//! generations. A thread that looks for it starts with the oldest, because a late thread may still
+//! move it, and states move towards the newest.
 //!
-//! A decision on a known key finds its generation by one plain load, and it is unknown when the decision is done with it.
-//! So the memory of a replaced generation is not freed. It is emptied, returned to the system, and used again by the next
-//! change with the same bound and about the same width of states. Such a late thread only locks a bucket, which stays a
-//! bucket in any case, and looks there for its key and then at the retirement. All other threads hold a reference, and are
+//! A decision on a known key finds its generation by one plain load, and it is unknown when the
+//! decision is done with it. So the memory of a replaced generation is not freed. It is emptied,
+//! returned to the system, and used again by the next change with the same bound and about the same
+//! width of states. Such a late thread only locks a bucket, which stays a bucket in any case, and
+//! looks there for its key and then at the retirement. All other threads hold a reference, and are
 //! waited for.
 #![allow(unsafe_code)] // The policy of a generation changes when the generation is used again.
 
@@ -30,8 +33,9 @@ use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Debt, Nanos, Policy};
 
 pub(crate) struct Generation {
-    /// Written while the generation is retired and no thread holds a reference to it. Read by holders of a reference, and
-    /// under a bucket's lock by threads that have seen there that it is not retired.
+    /// Written while the generation is retired and no thread holds a reference to it. Read by
+    /// holders of a reference, and under a bucket's lock by threads that have seen there that it is
+    /// not retired.
     policy: UnsafeCell<Policy>,
     pub table: Table,
     /// The width of a state in the table: as many words as the policy needs, or a few more.
@@ -43,7 +47,8 @@ pub(crate) struct Generation {
     number: AtomicU64,
     /// Set when no decision may be made here.
     retired: AtomicBool,
-    /// The generation that holds states from before the change until they have moved; it may have a previous one too.
+    /// The generation that holds states from before the change until they have moved; it may have a
+    /// previous one too.
     previous: Mutex<Option<Arc<Generation>>>,
     /// All states have moved, or there never were any.
     complete: AtomicBool,
@@ -57,13 +62,15 @@ pub(crate) struct Room {
     pub when_full: WhenFull,
 }
 
-// SAFETY: everything but the policy is `Sync` by itself; the policy is written and read as its field says.
+// SAFETY: everything but the policy is `Sync` by itself; the policy is written and read as its
+// field says.
 unsafe impl Sync for Generation {}
 
 /// The next part of a sweep, which moves states without a request.
 #[derive(Clone, Copy)]
 enum Sweep {
-    /// Closes this one of the older tables (the newest of them is 0), so that no thread adds a key or is still doing so.
+    /// Closes this one of the older tables (the newest of them is 0), so that no thread adds a key
+    /// or is still doing so.
     Close(usize, Cursor),
     /// Moves keys from the oldest table.
     Keys(Cursor),
@@ -78,7 +85,8 @@ impl Sweep {
 /// Older generations, the newest first.
 type Older = SmallVec<[Arc<Generation>; 2]>;
 
-/// The maximum number of older generations that may still have states. The oldest is swept before there are more.
+/// The maximum number of older generations that may still have states. The oldest is swept before
+/// there are more.
 pub(super) const MOST_OLDER: usize = 4;
 
 /// Why a step was not made.
@@ -100,9 +108,17 @@ impl From<Refused> for NoStep {
 }
 
 impl Generation {
-    pub fn new(policy: Policy, room: Room, previous: Option<Arc<Self>>) -> Result<Self, BuildError> {
-        let width = previous.as_ref().map_or(policy.words(), |_| width(policy.words()));
-        let number = previous.as_ref().map_or(0, |previous| previous.number.load(Ordering::Relaxed) + 1);
+    pub fn new(
+        policy: Policy,
+        room: Room,
+        previous: Option<Arc<Self>>,
+    ) -> Result<Self, BuildError> {
+        let width = previous
+            .as_ref()
+            .map_or(policy.words(), |_| width(policy.words()));
+        let number = previous
+            .as_ref()
+            .map_or(0, |previous| previous.number.load(Ordering::Relaxed) + 1);
         Ok(Self {
             policy: UnsafeCell::new(policy),
             table: Table::new(width, room.max_keys)?.when_full(room.when_full),
@@ -117,15 +133,20 @@ impl Generation {
         })
     }
 
-    /// Reuses this generation after another one. The caller has seen that no thread holds a reference.
+    /// Reuses this generation after another one. The caller has seen that no thread holds a
+    /// reference.
     fn renew(&self, policy: Policy, previous: Arc<Self>) {
         // Acquire: the last holder's actions come before.
         fence(std::sync::atomic::Ordering::Acquire);
-        // SAFETY: the generation is retired, so no late thread reads the policy. Threads that had checked before were waited for,
-        // bucket by bucket, when the table was emptied. No thread holds a reference.
+        // SAFETY: the generation is retired, so no late thread reads the policy. Threads that had
+        // checked before were waited for, bucket by bucket, when the table was emptied. No thread
+        // holds a reference.
         unsafe { *self.policy.get() = policy };
         // All relaxed: the release below, or the publication, comes after.
-        self.number.store(previous.number.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.number.store(
+            previous.number.load(Ordering::Relaxed) + 1,
+            Ordering::Relaxed,
+        );
         *lock(&self.sweep) = Sweep::BEGIN;
         *lock(&self.previous) = Some(previous);
         self.complete.store(false, Ordering::Relaxed);
@@ -137,24 +158,36 @@ impl Generation {
     /// The policy.
     #[inline]
     pub fn policy(&self) -> &Policy {
-        // SAFETY: all threads that can call this hold a reference to the generation; the others have a `Newest`.
+        // SAFETY: all threads that can call this hold a reference to the generation; the others
+        // have a `Newest`.
         unsafe { &*self.policy.get() }
     }
 
     /// A generation for one key with its own policy.
     pub fn own(policy: Policy) -> Result<Self, BuildError> {
-        let room = Room { max_keys: 1, when_full: WhenFull::Forget };
-        Ok(Self { is_own: true, ..Self::new(policy, room, None)? })
+        let room = Room {
+            max_keys: 1,
+            when_full: WhenFull::Forget,
+        };
+        Ok(Self {
+            is_own: true,
+            ..Self::new(policy, room, None)?
+        })
     }
 
-    /// The rank of the table in the order of locks within one limiter: a newer generation comes before the one from which it
-    /// takes states, and a key's own after the general ones.
+    /// The rank of the table in the order of locks within one limiter: a newer generation comes
+    /// before the one from which it takes states, and a key's own after the general ones.
     pub fn rank(&self) -> u64 {
         // Relaxed: it changes only while no thread holds a reference.
-        if self.is_own { u64::MAX } else { u64::MAX - 1 - self.number.load(Ordering::Relaxed) }
+        if self.is_own {
+            u64::MAX
+        } else {
+            u64::MAX - 1 - self.number.load(Ordering::Relaxed)
+        }
     }
 
-    /// Ensures that a key has nothing left in an older generation. Only one key's locks are held for it.
+    /// Ensures that a key has nothing left in an older generation. Only one key's locks are held
+    /// for it.
     pub fn bring(&self, tag: Tag, now: Nanos) -> Result<(), NoStep> {
         if self.incomplete().is_none() {
             return Ok(());
@@ -176,7 +209,8 @@ impl Generation {
         step: impl FnOnce(&mut [u64]) -> R,
     ) -> Result<R, NoStep> {
         if self.table.denies_when_full() {
-            // A key of an older generation is not new: it has a record here before it needs a place.
+            // A key of an older generation is not new: it has a record here before it needs a
+            // place.
             for older in self.older().iter().rev() {
                 let keep = |old: &[u64]| self.keep(tag, older.policy(), old, now);
                 older.table.take_out(older.policy(), tag, now, keep);
@@ -188,8 +222,9 @@ impl Generation {
             }
             if found == KeyFound::New {
                 self.take_over(tag, state, now);
-                // Again: a thread in a newer generation may have taken the key's state out of an older one before this thread
-                // looked there. The lock that both had there orders the retirement before this check.
+                // Again: a thread in a newer generation may have taken the key's state out of an
+                // older one before this thread looked there. The lock that both had there orders
+                // the retirement before this check.
                 if self.is_retired() {
                     return Err(NoStep::Retired);
                 }
@@ -199,8 +234,14 @@ impl Generation {
     }
 
     /// A look at a key's state, without adding the key.
-    pub fn look<R>(&self, tag: Tag, now: Nanos, step: impl FnOnce(&mut [u64]) -> R) -> Result<R, NoStep> {
-        // The oldest generation first: a state that moves during the look is seen in one of the two.
+    pub fn look<R>(
+        &self,
+        tag: Tag,
+        now: Nanos,
+        step: impl FnOnce(&mut [u64]) -> R,
+    ) -> Result<R, NoStep> {
+        // The oldest generation first: a state that moves during the look is seen in one of the
+        // two.
         let mut before: Option<Vec<u64>> = None;
         for older in self.older().iter().rev() {
             let owed = older.table.look(older.policy(), tag, now, |old, _| {
@@ -230,15 +271,16 @@ impl Generation {
         })
     }
 
-    /// The time until which a decision on this key would be refused because it is new and the table has no room.
+    /// The time until which a decision on this key would be refused because it is new and the table
+    /// has no room.
     pub fn refuses(&self, tag: Tag, now: Nanos) -> Option<Nanos> {
         let until = self.table.refuses(self.policy(), tag, now)?;
         // A key of an older generation is not new.
         self.incomplete().is_none().then_some(until)
     }
 
-    /// Whether no decision may be made here, as seen under a key's lock, which orders it after the retirement. Acquire: a
-    /// thread that sees that a generation is reused sees its policy.
+    /// Whether no decision may be made here, as seen under a key's lock, which orders it after the
+    /// retirement. Acquire: a thread that sees that a generation is reused sees its policy.
     #[inline]
     pub fn is_retired(&self) -> bool {
         self.retired.load(Ordering::Acquire)
@@ -251,7 +293,11 @@ impl Generation {
     /// The previous generation, if it, or an older one, may still have states.
     fn incomplete(&self) -> Option<Arc<Self>> {
         // Acquire: a thread that sees that all states have moved also sees where to.
-        if self.complete.load(Ordering::Acquire) { None } else { lock(&self.previous).clone() }
+        if self.complete.load(Ordering::Acquire) {
+            None
+        } else {
+            lock(&self.previous).clone()
+        }
     }
 
     /// The older generations that may still have states.
@@ -264,8 +310,8 @@ impl Generation {
         self.older().len()
     }
 
-    /// Moves the next stretch of states without a request since the change. Returns whether there are more, here or in a
-    /// newer generation.
+    /// Moves the next stretch of states without a request since the change. Returns whether there
+    /// are more, here or in a newer generation.
     pub fn sweep(&self, now: Nanos) -> bool {
         let mut sweep = lock(&self.sweep);
         if self.is_retired() {
@@ -273,11 +319,13 @@ impl Generation {
             return true;
         }
         let older = self.older();
-        let Some(oldest) = older.last() else { return false };
+        let Some(oldest) = older.last() else {
+            return false;
+        };
         let next = match *sweep {
             Sweep::Close(at, from) => {
-                // A thread that began in a table before it was retired may still add a key there, move it there from an
-                // older one, or move another.
+                // A thread that began in a table before it was retired may still add a key there,
+                // move it there from an older one, or move another.
                 let table = &older[at].table;
                 Some(match table.close_next(from) {
                     Some(next) => Sweep::Close(at, next),
@@ -289,15 +337,18 @@ impl Generation {
                 let mut tags = Vec::new();
                 let next = oldest.table.walk(from, |tag, _| tags.push(tag));
                 for tag in tags {
-                    // The key is here already, or moves now; in both cases it is here afterwards. This generation cannot be retired
-                    // before: that takes the lock that is held.
+                    // The key is here already, or moves now; in both cases it is here afterwards.
+                    // This generation cannot be retired before: that takes the lock that is held.
                     let _ = self.apply(self.policy(), tag, now, |_| ());
                 }
                 Some(next.map_or(Sweep::Records(Cursor::BEGIN), Sweep::Keys))
             }
             Sweep::Records(from) => {
                 let convert = |debt| self.receive_debt(oldest.policy(), debt, now);
-                oldest.table.move_records(from, &self.table, now, convert).map(Sweep::Records)
+                oldest
+                    .table
+                    .move_records(from, &self.table, now, convert)
+                    .map(Sweep::Records)
             }
         };
         if let Some(next) = next {
@@ -305,9 +356,14 @@ impl Generation {
             return true;
         }
         // Everything of the oldest generation is here; its memory is returned to the system.
-        let newer = if older.len() > 1 { &*older[older.len() - 2] } else { self };
+        let newer = if older.len() > 1 {
+            &*older[older.len() - 2]
+        } else {
+            self
+        };
         newer.complete.store(true, Ordering::Release);
-        // SAFETY: this generation is retired and all of its states and records have moved, so no thread adds any to its table.
+        // SAFETY: this generation is retired and all of its states and records have moved, so no
+        // thread adds any to its table.
         unsafe { oldest.table.release() };
         lock(&newer.previous).take();
         *sweep = Sweep::Keys(Cursor::BEGIN);
@@ -321,7 +377,8 @@ impl Generation {
         publish();
     }
 
-    /// Moves what a key that is new here has in older generations. The caller holds the key's lock here.
+    /// Moves what a key that is new here has in older generations. The caller holds the key's lock
+    /// here.
     fn take_over(&self, tag: Tag, state: &mut [u64], now: Nanos) {
         // Relaxed: the first generation never has a previous one, and a complete one has none left.
         if self.number.load(Ordering::Relaxed) == 0 {
@@ -342,7 +399,9 @@ impl Generation {
         let mut had = false;
         for one in older.iter().rev().map(|one| &**one).chain([self]) {
             let policy = one.policy();
-            let was_used = one.table.take_out(policy, tag, now, |old| !policy.is_recovered(old, now));
+            let was_used = one
+                .table
+                .take_out(policy, tag, now, |old| !policy.is_recovered(old, now));
             had |= was_used == Some(true);
         }
         had
@@ -367,13 +426,15 @@ impl Generation {
 
     /// Merges the usage in `old`, a state of another policy, into `state`.
     pub fn receive(&self, state: &mut [u64], from: &Policy, old: &[u64], now: Nanos) {
-        self.policy().join(state, &self.converted(from, old, now), now);
+        self.policy()
+            .join(state, &self.converted(from, old, now), now);
     }
 
     fn converted(&self, from: &Policy, old: &[u64], now: Nanos) -> Vec<u64> {
         let mut converted = vec![0; self.width];
         let words = self.policy().words();
-        self.policy().transfer(&mut converted[..words], from, &old[..from.words()], now);
+        self.policy()
+            .transfer(&mut converted[..words], from, &old[..from.words()], now);
         converted
     }
 }
@@ -396,7 +457,8 @@ impl<'a> Newest<'a> {
     /// The policy.
     ///
     /// # Safety
-    /// The caller holds the lock of a bucket of the table, and has seen under it that the generation is not retired.
+    /// The caller holds the lock of a bucket of the table, and has seen under it that the
+    /// generation is not retired.
     #[inline]
     pub unsafe fn policy(self) -> &'a Policy {
         self.0.policy()
@@ -409,8 +471,8 @@ pub(crate) struct Generations {
     newest: AtomicPtr<Generation>,
     /// The same, for all other operations.
     current: ArcCell<Generation>,
-    /// All generations: a late thread may still look at any of them. Of each width and room there are at most two more than
-    /// may have states.
+    /// All generations: a late thread may still look at any of them. Of each width and room there
+    /// are at most two more than may have states.
     all: Mutex<Vec<Arc<Generation>>>,
     /// How often `current` was replaced.
     changes: AtomicU64,
@@ -462,7 +524,10 @@ impl Generations {
         let mut all = lock(&self.all);
         // Only the list holds it: no thread can get a reference any more.
         let is_spare = |one: &&Arc<Generation>| {
-            one.width == width && one.room == room && one.is_retired() && Arc::strong_count(one) == 1
+            one.width == width
+                && one.room == room
+                && one.is_retired()
+                && Arc::strong_count(one) == 1
         };
         if let Some(spare) = all.iter().find(is_spare) {
             spare.renew(policy, previous);
@@ -476,7 +541,8 @@ impl Generations {
     /// Makes a new generation decide, after the one before is retired.
     pub fn publish(&self, old: &Generation, new: Arc<Generation>) {
         old.leave_for(|| {
-            self.newest.store(Arc::as_ptr(&new).cast_mut(), Ordering::Release);
+            self.newest
+                .store(Arc::as_ptr(&new).cast_mut(), Ordering::Release);
             self.current.store(new);
             // Release: see `changes`.
             self.changes.fetch_add(1, Ordering::Release);
@@ -494,8 +560,8 @@ impl Generations {
     }
 }
 
-/// The width of the states of a changed policy: in steps of an eighth above three words, so that a later policy of about
-/// the same width can reuse the table.
+/// The width of the states of a changed policy: in steps of an eighth above three words, so that a
+/// later policy of about the same width can reuse the table.
 const fn width(words: usize) -> usize {
     if words <= 3 {
         return words;

@@ -19,8 +19,8 @@ use crate::{
     wait::{Ground, Lines, WaitLine, Wakes},
 };
 
-/// A limit for each key, up to a maximum number of keys. A [`Key`] is text or bytes of any length, a number, or an
-/// address.
+/// A limit for each key, up to a maximum number of keys. A [`Key`] is text or bytes of any length,
+/// a number, or an address.
 ///
 /// ```
 /// # use tidegate_limiter as tidegate;
@@ -36,10 +36,11 @@ use crate::{
 ///
 /// # When the table is full
 ///
-/// The limiter evicts recovered keys first. After them it evicts the key that would lose least. That key leaves a record: the
-/// share of its limit that it used, and the time when that ends. The key gets the record back when it returns. A flood of
-/// made-up keys evicts keys from the table, and in the end records too: those with the smallest share first. The table lists
-/// the bounds; `tests/flood.rs` shows them.
+/// The limiter evicts recovered keys first. After them it evicts the key that would lose least.
+/// That key leaves a record: the share of its limit that it used, and the time when that ends. The
+/// key gets the record back when it returns. A flood of made-up keys evicts keys from the table,
+/// and in the end records too: those with the smallest share first. The table lists the bounds;
+/// `tests/flood.rs` shows them.
 ///
 /// | what | bound |
 /// |---|---|
@@ -50,9 +51,9 @@ use crate::{
 /// | any other key that is forgotten | gets at most the share of its limit a second time that it had used |
 /// | memory beyond the full table | 40 bytes × `max_keys`, and 1 KiB |
 ///
-/// A key is "exhausted" if it would be denied a cost of 1 when it is evicted. If limits come with requests, the table does
-/// not know them, and evicts what ends earliest first. [`Stats`] counts keys that were evicted, returned, refused and
-/// forgotten, the last by the share used.
+/// A key is "exhausted" if it would be denied a cost of 1 when it is evicted. If limits come with
+/// requests, the table does not know them, and evicts what ends earliest first. [`Stats`] counts
+/// keys that were evicted, returned, refused and forgotten, the last by the share used.
 pub struct KeyedLimiter<C: ?Sized = SystemClock> {
     pub(super) generations: Generations,
     pub(super) exceptions: Exceptions,
@@ -89,22 +90,27 @@ impl<C: ?Sized> KeyedLimiter<C> {
         *self.generations.current().policy()
     }
 
-    /// A number that is another one after each change of the policy. It is cheaper than [`policy`](Self::policy): compare it to know
-    /// whether something that you derived from the policy still holds. Read it before the policy, so that a change in between
-    /// is noticed next time.
+    /// A number that is another one after each change of the policy. It is cheaper than
+    /// [`policy`](Self::policy): compare it to know whether something that you derived from the
+    /// policy still holds. Read it before the policy, so that a change in between is noticed next
+    /// time.
     #[must_use]
     pub fn policy_version(&self) -> u64 {
         self.generations.changes()
     }
 
-    /// The override of a key (see [`set_override_at`](Self::set_override_at)), if it has one. If no key is an exception, the key is
-    /// not even hashed.
+    /// The override of a key (see [`set_override_at`](Self::set_override_at)), if it has one. If no
+    /// key is an exception, the key is not even hashed.
     pub fn override_of(&self, key: impl Key) -> Option<Policy> {
         if !self.marks.any() {
             return None;
         }
         let tag = self.tag_of(&key);
-        let exception = if self.marks.has(tag) { self.exceptions.get(tag) } else { None };
+        let exception = if self.marks.has(tag) {
+            self.exceptions.get(tag)
+        } else {
+            None
+        };
         exception?.own.map(|own| *own.policy())
     }
 
@@ -129,19 +135,23 @@ impl<C: ?Sized> KeyedLimiter<C> {
         key.with_bytes(|bytes| self.tag(bytes))
     }
 
-    /// Starts fetching a key's state into the cache, for a decision that follows soon. With many keys, most of a decision's time
-    /// is spent waiting for memory; a caller that knows its next keys (a batch of requests) can have all of them fetched in
-    /// parallel. Changes nothing.
+    /// Starts fetching a key's state into the cache, for a decision that follows soon. With many
+    /// keys, most of a decision's time is spent waiting for memory; a caller that knows its next
+    /// keys (a batch of requests) can have all of them fetched in parallel. Changes nothing.
     #[inline]
     pub fn prefetch(&self, key: impl Key) {
-        self.generations.newest().table().prefetch(self.tag_of(&key));
+        self.generations
+            .newest()
+            .table()
+            .prefetch(self.tag_of(&key));
     }
 
     /// Asks for `cost` at the given time. A cost of 0 is a peek that does not add the key.
     ///
-    /// While callers [wait](Self::wait) for this key, the answer is a denial until all of them have been served. Its
-    /// `retry_after` is exact behind up to 64 waiters. Behind `n` more, it may describe the queue as it was up to `n / 64`
-    /// requests ago, before a waiter left or the policy changed.
+    /// While callers [wait](Self::wait) for this key, the answer is a denial until all of them have
+    /// been served. Its `retry_after` is exact behind up to 64 waiters. Behind `n` more, it may
+    /// describe the queue as it was up to `n / 64` requests ago, before a waiter left or the policy
+    /// changed.
     #[inline]
     pub fn acquire_at(&self, key: impl Key, cost: u64, now: Nanos) -> Decision {
         self.decide(self.tag_of(&key), cost, now)
@@ -151,7 +161,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.decide(tag, cost, now)
     }
 
-    /// Decides by the general policy in the common case that no exception and no waiter concerns the key.
+    /// Decides by the general policy in the common case that no exception and no waiter concerns
+    /// the key.
     #[inline(always)]
     #[allow(clippy::inline_always)] // In the caller most of a decision is never looked at, and falls away.
     #[allow(unsafe_code)] // The policy is read without a reference to its generation.
@@ -161,7 +172,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let near = generation.table().apply_near(tag, move |state| {
             // Checked under the key's lock: the key, or all keys, may just have got a new policy.
             let plain = !(cost == 0 || self.marks.has(tag) || generation.is_retired());
-            // SAFETY: this thread holds the lock of the key's bucket, and the generation is not retired.
+            // SAFETY: this thread holds the lock of the key's bucket, and the generation is not
+            // retired.
             plain.then(|| unsafe { generation.policy() }.decide(state, now, cost))
         });
         match near {
@@ -190,7 +202,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// One atomic step on a key's state, with the policy that applies to the key.
     ///
     /// # Errors
-    /// If the key is new and the table has no room for it: the time until which it is refused ([`WhenFull::Deny`](crate::WhenFull::Deny)).
+    /// If the key is new and the table has no room for it: the time until which it is refused
+    /// ([`WhenFull::Deny`](crate::WhenFull::Deny)).
     pub(super) fn with_state<R>(
         &self,
         tag: Tag,
@@ -202,7 +215,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
             let generation = self.generation_of(tag);
             let policy = generation.policy();
             let result = generation.apply(policy, tag, now, |state| {
-                let step = if self.is_home(tag, &generation) { step.take() } else { None };
+                let step = if self.is_home(tag, &generation) {
+                    step.take()
+                } else {
+                    None
+                };
                 step.map(|step| step(policy, state))
             });
             match result {
@@ -214,17 +231,31 @@ impl<C: ?Sized> KeyedLimiter<C> {
         }
     }
 
-    /// Whether a key's state is in this generation, as seen under the key's lock there, under which it changes.
+    /// Whether a key's state is in this generation, as seen under the key's lock there, under which
+    /// it changes.
     pub(crate) fn is_home(&self, tag: Tag, generation: &Generation) -> bool {
-        let own = if self.marks.has(tag) { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
-        own.map_or_else(|| !generation.is_own, |own| std::ptr::eq(&raw const *own, generation))
+        let own = if self.marks.has(tag) {
+            self.exceptions.get(tag).and_then(|e| e.own)
+        } else {
+            None
+        };
+        own.map_or_else(
+            || !generation.is_own,
+            |own| std::ptr::eq(&raw const *own, generation),
+        )
     }
 
     /// A look at a key's state, with the policy that applies to the key.
-    pub(super) fn look<R>(&self, tag: Tag, now: Nanos, step: impl Fn(&Policy, &mut [u64]) -> R) -> R {
+    pub(super) fn look<R>(
+        &self,
+        tag: Tag,
+        now: Nanos,
+        step: impl Fn(&Policy, &mut [u64]) -> R,
+    ) -> R {
         loop {
             let generation = self.generation_of(tag);
-            if let Ok(result) = generation.look(tag, now, |state| step(generation.policy(), state)) {
+            if let Ok(result) = generation.look(tag, now, |state| step(generation.policy(), state))
+            {
                 return result;
             }
             yield_now();
@@ -233,7 +264,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
 
     /// The generation that holds a key's state.
     pub(crate) fn generation_of(&self, tag: Tag) -> Home {
-        let own = if self.marks.has(tag) { self.exceptions.get(tag).and_then(|e| e.own) } else { None };
+        let own = if self.marks.has(tag) {
+            self.exceptions.get(tag).and_then(|e| e.own)
+        } else {
+            None
+        };
         own.map_or_else(|| Home::General(self.generations.current()), Home::Own)
     }
 
@@ -248,13 +283,19 @@ impl<C: ?Sized> KeyedLimiter<C> {
         denied_until(self.generation_of(tag).policy(), blocked, now)
     }
 
-    /// Decides by another policy on the key's state, for a limit that comes with each request. The policy must read the
-    /// same words in the same way: the same algorithm and options, with other numbers that keep
-    /// [`words`](Algorithm::words).
+    /// Decides by another policy on the key's state, for a limit that comes with each request. The
+    /// policy must read the same words in the same way: the same algorithm and options, with other
+    /// numbers that keep [`words`](Algorithm::words).
     ///
     /// # Panics
     /// If the policy has another algorithm, or states of another width.
-    pub fn acquire_with_at(&self, policy: &Policy, key: impl Key, cost: u64, now: Nanos) -> Decision {
+    pub fn acquire_with_at(
+        &self,
+        policy: &Policy,
+        key: impl Key,
+        cost: u64,
+        now: Nanos,
+    ) -> Decision {
         let tag = self.tag_of(&key);
         if let Some(denied) = self.blocked_tag(tag, now) {
             return denied;
@@ -269,7 +310,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let behind = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
             fits(ground.policy);
             line.settle(ground, wakes);
-            if line.is_waiting() { line.answer(ground, cost) } else { policy.decide(ground.state, now, cost) }
+            if line.is_waiting() {
+                line.answer(ground, cost)
+            } else {
+                policy.decide(ground.state, now, cost)
+            }
         };
         let decided = self.on_line(tag, now, behind, |mine, state| {
             fits(mine);
@@ -278,8 +323,9 @@ impl<C: ?Sized> KeyedLimiter<C> {
         decided.unwrap_or_else(|refused| refused)
     }
 
-    /// The denial of a key that is blocked at `now`, or `None`. Faster than [`peek_at`](Self::peek_at): it does not look at the key's
-    /// state, and where nothing is blocked it does not even hash the key.
+    /// The denial of a key that is blocked at `now`, or `None`. Faster than
+    /// [`peek_at`](Self::peek_at): it does not look at the key's state, and where nothing is
+    /// blocked it does not even hash the key.
     pub fn blocked_at(&self, key: impl Key, now: Nanos) -> Option<Decision> {
         if !self.marks.any() {
             return None;
@@ -314,7 +360,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.look(tag, now, |policy, state| policy.peek(state, now, cost))
     }
 
-    /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on it.
+    /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on
+    /// it.
     pub fn acquire_up_to_at(&self, key: impl Key, cost: u64, now: Nanos) -> (u64, Decision) {
         let tag = self.tag_of(&key);
         match self.blocked_tag(tag, now) {
@@ -330,22 +377,31 @@ impl<C: ?Sized> KeyedLimiter<C> {
         }
     }
 
-    /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Units above the limit are debt, which
-    /// time repays (see [`Algorithm::charge`]); it also counts against waiters, and during a block. Returns the decision on a cost
-    /// of 0 afterwards: a denial if more is in use than the limit.
+    /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Units
+    /// above the limit are debt, which time repays (see [`Algorithm::charge`]); it also counts
+    /// against waiters, and during a block. Returns the decision on a cost of 0 afterwards: a
+    /// denial if more is in use than the limit.
     ///
-    /// A new key for which a full table has no room ([`WhenFull::Deny`]) is not charged: it is denied until the table has room.
+    /// A new key for which a full table has no room ([`WhenFull::Deny`]) is not charged: it is
+    /// denied until the table has room.
     ///
     /// [`WhenFull::Deny`]: crate::WhenFull::Deny
     pub fn charge_at(&self, key: impl Key, cost: u64, now: Nanos) -> Decision {
         self.charge_by(None, self.tag_of(&key), cost, now)
     }
 
-    /// [`charge_at`](Self::charge_at) by another policy on the key's state, as [`acquire_with_at`](Self::acquire_with_at) decides.
+    /// [`charge_at`](Self::charge_at) by another policy on the key's state, as
+    /// [`acquire_with_at`](Self::acquire_with_at) decides.
     ///
     /// # Panics
     /// If the policy has another algorithm, or states of another width.
-    pub fn charge_with_at(&self, policy: &Policy, key: impl Key, cost: u64, now: Nanos) -> Decision {
+    pub fn charge_with_at(
+        &self,
+        policy: &Policy,
+        key: impl Key,
+        cost: u64,
+        now: Nanos,
+    ) -> Decision {
         self.charge_by(Some(policy), self.tag_of(&key), cost, now)
     }
 
@@ -369,7 +425,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
                 by.peek(state, now, 0)
             })
         };
-        self.blocked_tag(tag, now).unwrap_or_else(|| standing.unwrap_or_else(|refused| refused))
+        self.blocked_tag(tag, now)
+            .unwrap_or_else(|| standing.unwrap_or_else(|refused| refused))
     }
 
     /// Returns up to `cost` of the units that the key took last; never more than are in use.
@@ -387,7 +444,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
         );
     }
 
-    /// Where the key's units count now, for [`Estimate::place`]. Read it before the units are taken.
+    /// Where the key's units count now, for [`Estimate::place`]. Read it before the units are
+    /// taken.
     #[must_use]
     pub fn place(&self, key: impl Key) -> u64 {
         self.place_of(self.tag_of(&key))
@@ -397,13 +455,15 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.eras.place(self.generation_of(tag).policy())
     }
 
-    /// Corrects an estimate of the key at `now` to the `actual` cost (see [`Policy::settle`]). A caller settles each estimate once.
+    /// Corrects an estimate of the key at `now` to the `actual` cost (see [`Policy::settle`]). A
+    /// caller settles each estimate once.
     pub fn settle_at(&self, key: impl Key, estimate: Estimate, actual: u64, now: Nanos) {
         self.settle_tag(self.tag_of(&key), estimate, actual, now);
     }
 
     pub(crate) fn settle_tag(&self, tag: Tag, estimate: Estimate, actual: u64, now: Nanos) {
-        // A key without a place has taken nothing, and a full table that denies newcomers has no room for a charge.
+        // A key without a place has taken nothing, and a full table that denies newcomers has no
+        // room for a charge.
         let _ = self.on_line(
             tag,
             now,
@@ -411,12 +471,20 @@ impl<C: ?Sized> KeyedLimiter<C> {
                 let actual = self.eras.actual(ground.policy, estimate, actual);
                 line.correct(ground, estimate, actual, wakes);
             },
-            |policy, state| policy.settle(state, now, estimate, self.eras.actual(policy, estimate, actual)),
+            |policy, state| {
+                policy.settle(
+                    state,
+                    now,
+                    estimate,
+                    self.eras.actual(policy, estimate, actual),
+                )
+            },
         );
     }
 
-    /// Forgets what a key has used, as if it had never sent a request. A block stays, and so does the key's own policy.
-    /// Permits in use are forgotten too: releasing one later has no effect. Returns whether there was anything to forget.
+    /// Forgets what a key has used, as if it had never sent a request. A block stays, and so does
+    /// the key's own policy. Permits in use are forgotten too: releasing one later has no effect.
+    /// Returns whether there was anything to forget.
     pub fn reset_at(&self, key: impl Key, now: Nanos) -> bool {
         self.eras.reset();
         let tag = self.tag_of(&key);
@@ -425,12 +493,13 @@ impl<C: ?Sized> KeyedLimiter<C> {
         reset
     }
 
-    /// Forgets the usage of all keys (see [`reset_at`](Self::reset_at)), key by key, while decisions continue. Units that a key
-    /// takes during the call may or may not be forgotten.
+    /// Forgets the usage of all keys (see [`reset_at`](Self::reset_at)), key by key, while
+    /// decisions continue. Units that a key takes during the call may or may not be forgotten.
     pub fn reset_all_at(&self, now: Nanos) {
         self.eras.reset();
         {
-            // A change of policy would move keys that are not reset yet to places that were already reset.
+            // A change of policy would move keys that are not reset yet to places that were already
+            // reset.
             let _no_change = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
             self.generations.sweep_all(now).table.clear();
             for (_, exception) in self.exceptions.all() {
@@ -442,25 +511,37 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.serve_all(now);
     }
 
-    /// Denies a key until a time, or until it is [unblocked](Self::unblock_at). A block that has passed costs nothing and is
-    /// dropped.
+    /// Denies a key until a time, or until it is [unblocked](Self::unblock_at). A block that has
+    /// passed costs nothing and is dropped.
     ///
     /// # Errors
-    /// [`TooManyExceptions`] if the number of keys with exceptions has reached the maximum number of keys.
-    pub fn block_at(&self, key: impl Key, until: Until, now: Nanos) -> Result<(), TooManyExceptions> {
+    /// [`TooManyExceptions`] if the number of keys with exceptions has reached the maximum number
+    /// of keys.
+    pub fn block_at(
+        &self,
+        key: impl Key,
+        until: Until,
+        now: Nanos,
+    ) -> Result<(), TooManyExceptions> {
         let tag = self.tag_of(&key);
-        self.exceptions.change(&self.marks, tag, now, |exception| exception.blocked = until.0)?;
+        self.exceptions.change(&self.marks, tag, now, |exception| {
+            exception.blocked = until.0
+        })?;
         self.serve(tag, now);
         Ok(())
     }
 
     /// Ends a block. Returns whether it was still in force.
     pub fn unblock_at(&self, key: impl Key, now: Nanos) -> bool {
-        let lift =
-            |exception: &mut super::exceptions::Exception| std::mem::take(&mut exception.blocked) > now;
+        let lift = |exception: &mut super::exceptions::Exception| {
+            std::mem::take(&mut exception.blocked) > now
+        };
         // The only possible error concerns a new key beyond the bound, which is not blocked.
         let tag = self.tag_of(&key);
-        let lifted = self.exceptions.change(&self.marks, tag, now, lift).unwrap_or(false);
+        let lifted = self
+            .exceptions
+            .change(&self.marks, tag, now, lift)
+            .unwrap_or(false);
         self.serve(tag, now);
         lifted
     }

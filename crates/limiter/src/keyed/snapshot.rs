@@ -40,21 +40,27 @@ pub enum SnapshotEntry {
 }
 
 impl<C> KeyedLimiter<C> {
-    /// The hash keys behind the tags of a snapshot. They are secret: with them, a client can choose keys that collide.
+    /// The hash keys behind the tags of a snapshot. They are secret: with them, a client can choose
+    /// keys that collide.
     #[must_use]
     pub const fn hash_keys(&self) -> HashKeys {
         self.hash
     }
 
-    /// Passes every state that has not recovered completely to `show`. Decisions continue, so the states are from
-    /// different moments; a key that moves within the table at that time may be shown twice or be missed.
+    /// Passes every state that has not recovered completely to `show`. Decisions continue, so the
+    /// states are from different moments; a key that moves within the table at that time may be
+    /// shown twice or be missed.
     pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(SnapshotEntry)) {
-        // States that a change of policy has not moved yet are moved first, so that all are in one place.
+        // States that a change of policy has not moved yet are moved first, so that all are in one
+        // place.
         let generation = self.generations.sweep_all(now);
         let policy = generation.policy();
         generation.table.for_each(|tag, state| {
             if !policy.is_recovered(state, now) {
-                show(SnapshotEntry::Key { tag: tag.get(), state: state[..policy.words()].to_vec() });
+                show(SnapshotEntry::Key {
+                    tag: tag.get(),
+                    state: state[..policy.words()].to_vec(),
+                });
             }
         });
         generation.table.for_each_record(|place, debt| {
@@ -65,18 +71,27 @@ impl<C> KeyedLimiter<C> {
         // A copy, because no key's lock may be taken while the exceptions are locked.
         for (tag, exception) in self.exceptions.all() {
             if exception.blocked > now {
-                show(SnapshotEntry::Blocked { tag: tag.get(), until: exception.blocked.get() });
+                show(SnapshotEntry::Blocked {
+                    tag: tag.get(),
+                    until: exception.blocked.get(),
+                });
             }
             if let Some(own) = &exception.own {
-                own.table
-                    .for_each(|_, state| show(SnapshotEntry::Own { tag: tag.get(), state: state.to_vec() }));
+                own.table.for_each(|_, state| {
+                    show(SnapshotEntry::Own {
+                        tag: tag.get(),
+                        state: state.to_vec(),
+                    })
+                });
             }
         }
     }
 
-    /// Merges in one entry of a snapshot that was made under the policy `from` (for [`SnapshotEntry::Own`], the key's own policy), by a
-    /// limiter with the same hash keys. Usage in this limiter still counts, and of two blocks the later end. Returns whether the entry was valid for that
-    /// policy and had a place: an [`SnapshotEntry::Own`] has one only if the key has its own policy here.
+    /// Merges in one entry of a snapshot that was made under the policy `from` (for
+    /// [`SnapshotEntry::Own`], the key's own policy), by a limiter with the same hash keys. Usage
+    /// in this limiter still counts, and of two blocks the later end. Returns whether the entry was
+    /// valid for that policy and had a place: an [`SnapshotEntry::Own`] has one only if the key has
+    /// its own policy here.
     pub fn restore_at(&self, from: &Policy, entry: &SnapshotEntry, now: Nanos) -> bool {
         match entry {
             SnapshotEntry::Key { tag, state } | SnapshotEntry::Own { tag, state } => {

@@ -13,8 +13,8 @@ use crate::{
 };
 
 impl<C: ?Sized> KeyedLimiter<C> {
-    /// One atomic step on a key's state and its line, or on the state alone if it has no line. The error is the denial of a new key
-    /// for which the table has no room.
+    /// One atomic step on a key's state and its line, or on the state alone if it has no line. The
+    /// error is the denial of a new key for which the table has no room.
     pub(super) fn on_line<R>(
         &self,
         tag: Tag,
@@ -28,7 +28,16 @@ impl<C: ?Sized> KeyedLimiter<C> {
             if self.marks.has(tag) {
                 let blocked = self.exceptions.blocked(tag);
                 let behind = |line: &mut WaitLine| {
-                    on_line(line, &mut Ground { policy, state: &mut *state, blocked, now }, &mut wakes)
+                    on_line(
+                        line,
+                        &mut Ground {
+                            policy,
+                            state: &mut *state,
+                            blocked,
+                            now,
+                        },
+                        &mut wakes,
+                    )
                 };
                 if let Some(found) = self.lines.find(&self.marks, tag, behind) {
                     return found;
@@ -41,9 +50,10 @@ impl<C: ?Sized> KeyedLimiter<C> {
 
     /// Serves the waiters of a key, after a change that may have made room.
     pub(super) fn serve(&self, tag: Tag, now: Nanos) {
-        // Checked under the key's lock: a waiter that joins later has seen the room. A key without a line is not added
-        // for it.
-        let has_line = |_: &Policy, _: &mut [u64]| self.lines.find(&self.marks, tag, |_| ()).is_some();
+        // Checked under the key's lock: a waiter that joins later has seen the room. A key without
+        // a line is not added for it.
+        let has_line =
+            |_: &Policy, _: &mut [u64]| self.lines.find(&self.marks, tag, |_| ()).is_some();
         if self.marks.has(tag) && self.look(tag, now, has_line) {
             // A waiter of a key without a place asks again when there may be one.
             let _ = self.on_line(tag, now, WaitLine::changed, |_, _| ());
@@ -57,12 +67,14 @@ impl<C: ?Sized> KeyedLimiter<C> {
         }
     }
 
-    /// Announces a line of a key, before the key's lock is taken: a thread that decides afterwards sees that there is one.
+    /// Announces a line of a key, before the key's lock is taken: a thread that decides afterwards
+    /// sees that there is one.
     pub(crate) fn announce_line(&self, tag: Tag) {
         self.marks.add(tag);
     }
 
-    /// A step on the line of a key, which was [announced](Self::announce_line), for a joint decision, which holds the key's lock.
+    /// A step on the line of a key, which was [announced](Self::announce_line), for a joint
+    /// decision, which holds the key's lock.
     pub(crate) fn with_line<R>(
         &self,
         tag: Tag,
@@ -71,10 +83,12 @@ impl<C: ?Sized> KeyedLimiter<C> {
     ) -> R {
         ground.blocked = self.exceptions.blocked(tag);
         let now = ground.now;
-        self.lines.with(&self.marks, tag, now, |line| step(line, ground))
+        self.lines
+            .with(&self.marks, tag, now, |line| step(line, ground))
     }
 
-    /// A step on the line of a key, if it has one, for a joint decision, which holds the key's lock.
+    /// A step on the line of a key, if it has one, for a joint decision, which holds the key's
+    /// lock.
     pub(crate) fn find_line<R>(
         &self,
         tag: Tag,
@@ -96,23 +110,34 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// Gives up a place in the line of a key.
     pub(crate) fn leave_line(&self, tag: Tag, ticket: &Ticket, now: Nanos) {
         let home = OneKey { limiter: self, tag };
-        crate::wait::Home::step(&home, now, |line, ground, wakes| line.leave(ground, ticket, wakes));
+        crate::wait::Home::step(&home, now, |line, ground, wakes| {
+            line.leave(ground, ticket, wakes)
+        });
     }
 }
 
 impl<T: Timer> KeyedLimiter<T> {
-    /// Waits until `cost` is admitted for this key, after all callers that already wait for it. Dropping the future gives up
-    /// the place in the queue.
+    /// Waits until `cost` is admitted for this key, after all callers that already wait for it.
+    /// Dropping the future gives up the place in the queue.
     ///
     /// # Errors
-    /// If waiting cannot help, or the cost would not be admitted by `deadline`. Both errors are returned at once.
+    /// If waiting cannot help, or the cost would not be admitted by `deadline`. Both errors are
+    /// returned at once.
     pub fn wait(
         &self,
         key: impl Key,
         cost: u64,
         deadline: Option<Nanos>,
     ) -> impl Future<Output = Result<Admission, WaitError>> {
-        wait(OneKey { limiter: self, tag: self.tag_of(&key) }, cost, deadline, &self.clock)
+        wait(
+            OneKey {
+                limiter: self,
+                tag: self.tag_of(&key),
+            },
+            cost,
+            deadline,
+            &self.clock,
+        )
     }
 
     /// [`wait`](Self::wait) for a thread without an async runtime: it blocks the thread.
@@ -132,8 +157,18 @@ impl<T: Timer> KeyedLimiter<T> {
     ///
     /// # Errors
     /// The same as [`wait`](Self::wait).
-    pub async fn wait_for(&self, key: impl Key, cost: u64, span: Duration) -> Result<Admission, WaitError> {
-        self.wait(key, cost, Some(self.clock.now().saturating_add(span.into()))).await
+    pub async fn wait_for(
+        &self,
+        key: impl Key,
+        cost: u64,
+        span: Duration,
+    ) -> Result<Admission, WaitError> {
+        self.wait(
+            key,
+            cost,
+            Some(self.clock.now().saturating_add(span.into())),
+        )
+        .await
     }
 }
 
@@ -144,23 +179,40 @@ struct OneKey<'a, C: ?Sized> {
 }
 
 impl<C: ?Sized> crate::wait::Home for OneKey<'_, C> {
-    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut WaitLine, &mut Ground<'_>, &mut Wakes) -> R) -> R {
+    fn step<R>(
+        &self,
+        now: Nanos,
+        step: impl FnOnce(&mut WaitLine, &mut Ground<'_>, &mut Wakes) -> R,
+    ) -> R {
         let Self { limiter, tag } = *self;
         let mut wakes = Wakes::default();
-        // Set before the key's lock is taken: a thread that decides after this step sees that there is a line.
+        // Set before the key's lock is taken: a thread that decides after this step sees that there
+        // is a line.
         limiter.marks.add(tag);
         let mut step = Some(step);
         let mut on_line = |policy: &Policy, state: &mut [u64], blocked: Nanos| {
             let step = step.take()?;
-            let mut ground = Ground { policy, state, blocked, now };
-            Some(limiter.lines.with(&limiter.marks, tag, now, |line| step(line, &mut ground, &mut wakes)))
+            let mut ground = Ground {
+                policy,
+                state,
+                blocked,
+                now,
+            };
+            Some(limiter.lines.with(&limiter.marks, tag, now, |line| {
+                step(line, &mut ground, &mut wakes)
+            }))
         };
-        let stepped = limiter
-            .with_state(tag, now, |policy, state| on_line(policy, state, limiter.exceptions.blocked(tag)));
+        let stepped = limiter.with_state(tag, now, |policy, state| {
+            on_line(policy, state, limiter.exceptions.blocked(tag))
+        });
         let stepped = stepped.unwrap_or_else(|until| {
             // A new key without a place counts as blocked until then, and has used nothing.
             let policy = limiter.policy();
-            on_line(&policy, &mut vec![0; policy.words()], until.max(limiter.exceptions.blocked(tag)))
+            on_line(
+                &policy,
+                &mut vec![0; policy.words()],
+                until.max(limiter.exceptions.blocked(tag)),
+            )
         });
         stepped.expect("the step is made once")
     }

@@ -24,26 +24,29 @@ pub enum BuildError {
     },
 }
 
-/// The treatment of a new key if the limiter would have to forget the record of an exhausted key for it.
+/// The treatment of a new key if the limiter would have to forget the record of an exhausted key
+/// for it.
 ///
-/// That takes more exhausted keys than the table and its records hold: at least four times the maximum number of keys,
-/// within the time that their limits take to end.
+/// That takes more exhausted keys than the table and its records hold: at least four times the
+/// maximum number of keys, within the time that their limits take to end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// The new key is added. The exhausted key whose debt ends first is forgotten and gets a fresh allowance.
+    /// The new key is added. The exhausted key whose debt ends first is forgotten and gets a fresh
+    /// allowance.
     #[default]
     Forget,
-    /// The new key is refused until one of the debts ends. No exhausted key ever gets a fresh allowance early, but new keys
-    /// are locked out while the flood lasts. Known keys, including those with a record, are decided on as usual; a joint
-    /// decision refuses those that have no cell.
+    /// The new key is refused until one of the debts ends. No exhausted key ever gets a fresh
+    /// allowance early, but new keys are locked out while the flood lasts. Known keys, including
+    /// those with a record, are decided on as usual; a joint decision refuses those that have no
+    /// cell.
     Deny,
 }
 
 /// Why a new key was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refused {
-    /// An exhausted key's record would have been forgotten for it. Without other traffic the key is added at this time at
-    /// the latest; [`Nanos::MAX`] if the time is unknown.
+    /// An exhausted key's record would have been forgotten for it. Without other traffic the key is
+    /// added at this time at the latest; [`Nanos::MAX`] if the time is unknown.
     Full {
         /// The time.
         until: Nanos,
@@ -57,7 +60,8 @@ pub enum Refused {
 pub(crate) enum NoRoom {
     /// See [`Refused::Full`].
     Refused(Nanos),
-    /// All cells are used by keys of the same joint decision, or no key could be moved at the moment.
+    /// All cells are used by keys of the same joint decision, or no key could be moved at the
+    /// moment.
     Pinned,
 }
 

@@ -8,9 +8,10 @@ use super::Tag;
 
 /// The secret keys of a table's hash.
 ///
-/// The hash (rapidhash v3, its protected form) is keyed, not cryptographic: clients cannot choose keys that collide
-/// because of these 128 random bits, which no answer reveals. It has a third of the instructions of SipHash-1-3. That
-/// matters more than its own nanoseconds, because the processor hashes the next key while it fetches this key's bucket.
+/// The hash (rapidhash v3, its protected form) is keyed, not cryptographic: clients cannot choose
+/// keys that collide because of these 128 random bits, which no answer reveals. It has a third of
+/// the instructions of SipHash-1-3. That matters more than its own nanoseconds, because the
+/// processor hashes the next key while it fetches this key's bucket.
 #[derive(Clone, Copy)]
 pub struct HashKeys {
     seeds: (u64, u64),
@@ -25,17 +26,20 @@ impl HashKeys {
         Self::from_seeds(draw(), draw())
     }
 
-    /// The same keys as another table's, which give the same tags: a snapshot contains tags. Stable across versions and
-    /// platforms.
+    /// The same keys as another table's, which give the same tags: a snapshot contains tags. Stable
+    /// across versions and platforms.
     #[must_use]
     pub const fn from_seeds(one: u64, two: u64) -> Self {
         let mut secrets = RapidSecrets::seed(one);
         secrets.seed ^= two;
-        Self { seeds: (one, two), secrets }
+        Self {
+            seeds: (one, two),
+            secrets,
+        }
     }
 
-    /// The seeds from which [`from_seeds`](Self::from_seeds) makes the same keys. With them, a client can choose keys that
-    /// collide.
+    /// The seeds from which [`from_seeds`](Self::from_seeds) makes the same keys. With them, a
+    /// client can choose keys that collide.
     #[must_use]
     pub const fn seeds(&self) -> (u64, u64) {
         self.seeds

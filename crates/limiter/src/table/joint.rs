@@ -33,19 +33,21 @@ type Cell = (usize, usize, KeyFound);
 /// The states, locked until this is dropped.
 pub struct Joint<'a> {
     buckets: SmallVec<[Bucket<'a>; 2 * INLINE]>,
-    /// For each requested state: its bucket, its cell, and whether the key is new; or the time until which it is refused.
+    /// For each requested state: its bucket, its cell, and whether the key is new; or the time
+    /// until which it is refused.
     cells: SmallVec<[Result<Cell, Nanos>; INLINE]>,
 }
 
 impl<'a> Joint<'a> {
-    /// Locks every requested state, and adds new keys. The same key of one table may be requested twice; it
-    /// is one state. A new key may be refused instead ([`WhenFull::Deny`](super::WhenFull::Deny), or a closed table): see
-    /// [`state`](Self::state).
+    /// Locks every requested state, and adds new keys. The same key of one table may be requested
+    /// twice; it is one state. A new key may be refused instead
+    /// ([`WhenFull::Deny`](super::WhenFull::Deny), or a closed table): see [`state`](Self::state).
     ///
     /// # Errors
     /// [`Full`] if a table is too small to hold all requested keys at the same time.
     pub fn lock<A: Algorithm>(wanted: &[Wanted<'a, A>], now: Nanos) -> Result<Self, Full> {
-        // One order for all threads, so that none wait in a circle: by the table's rank, then by the address of the lock.
+        // One order for all threads, so that none wait in a circle: by the table's rank, then by
+        // the address of the lock.
         let mut places: SmallVec<[(Position, &Table, usize, usize); 2 * INLINE]> = SmallVec::new();
         for want in wanted {
             let buckets = want.table.memory.layout.buckets;
@@ -55,7 +57,10 @@ impl<'a> Joint<'a> {
             }
         }
         places.sort_unstable_by_key(|&(position, ..)| position);
-        let mut joint = Self { buckets: SmallVec::new(), cells: SmallVec::new() };
+        let mut joint = Self {
+            buckets: SmallVec::new(),
+            cells: SmallVec::new(),
+        };
         // Of each place in the order of the requests: its locked bucket, which it may share.
         let mut locked: SmallVec<[usize; 2 * INLINE]> = smallvec![0; places.len()];
         let mut last = None;
@@ -90,19 +95,27 @@ impl<'a> Joint<'a> {
         pinned: &[Tag],
         now: Nanos,
     ) -> Result<(usize, usize, KeyFound), NoRoom> {
-        let &Wanted { table, algorithm, tag, .. } = want;
+        let &Wanted {
+            table,
+            algorithm,
+            tag,
+            ..
+        } = want;
         let mut pair = if first == second {
             Pair::new(&mut self.buckets[first], None)
         } else {
             let both = self.buckets.get_disjoint_mut([first, second]);
-            let Ok([one, two]) = both else { return Err(NoRoom::Pinned) };
+            let Ok([one, two]) = both else {
+                return Err(NoRoom::Pinned);
+            };
             Pair::new(one, Some(two))
         };
         let (place, found) = match pair.find(tag) {
             Some(place) => (place, KeyFound::Known),
-            None if table.is_open() => {
-                (table.make_room(algorithm, &mut pair, tag, now, pinned)?, KeyFound::New)
-            }
+            None if table.is_open() => (
+                table.make_room(algorithm, &mut pair, tag, now, pinned)?,
+                KeyFound::New,
+            ),
             // On the next attempt the caller finds the table that replaced this one.
             None => return Err(NoRoom::Refused(now)),
         };
@@ -123,5 +136,8 @@ impl<'a> Joint<'a> {
 }
 
 fn position<A>(want: &Wanted<'_, A>, index: usize) -> Position {
-    (want.rank, std::ptr::from_ref(want.table.memory.line(index).lock()) as usize)
+    (
+        want.rank,
+        std::ptr::from_ref(want.table.memory.line(index).lock()) as usize,
+    )
 }

@@ -17,11 +17,12 @@ pub(crate) const MOST_CELLS: usize = 8;
 /// The share of cells that may be in use: two choices with a few displacements still find a place.
 const FULLEST: (usize, usize) = (4, 5);
 
-/// The same for states of one word, the smallest: at four fifths, a tenth of the keys are in their second bucket, which
-/// costs them a second cache miss; at a half, one key in 27 is.
+/// The same for states of one word, the smallest: at four fifths, a tenth of the keys are in their
+/// second bucket, which costs them a second cache miss; at a half, one key in 27 is.
 const FULLEST_SMALL: (usize, usize) = (1, 2);
 
-/// Cells beyond that share in a small table, where chance would fill a key's two buckets once in a hundred tables.
+/// Cells beyond that share in a small table, where chance would fill a key's two buckets once in a
+/// hundred tables.
 const SLACK: usize = 16;
 
 /// The maximum memory that one table may reserve: 2⁴⁰ bytes.
@@ -48,13 +49,23 @@ impl TableLayout {
         }
         let (cells, stride) = bucket(words);
         let fullest = if words <= 1 { FULLEST_SMALL } else { FULLEST };
-        let wanted = max_keys.checked_mul(fullest.1).ok_or(BuildError::TooLarge)?.div_ceil(fullest.0);
+        let wanted = max_keys
+            .checked_mul(fullest.1)
+            .ok_or(BuildError::TooLarge)?
+            .div_ceil(fullest.0);
         let buckets = (wanted + SLACK.min(max_keys - 1)).div_ceil(cells);
-        let bytes = buckets.checked_mul(stride * 8).ok_or(BuildError::TooLarge)?;
+        let bytes = buckets
+            .checked_mul(stride * 8)
+            .ok_or(BuildError::TooLarge)?;
         if bytes > MOST_BYTES {
             return Err(BuildError::TooLarge);
         }
-        Ok(Self { words, cells, stride, buckets })
+        Ok(Self {
+            words,
+            cells,
+            stride,
+            buckets,
+        })
     }
 
     /// The number of bytes that the table reserves.

@@ -1,8 +1,8 @@
 //! The table: finding a key's cell.
 //!
-//! The order of locks: one bucket, or a key's two buckets in the order of their index, or (for joint decisions) all that
-//! are needed in the order of their address; then a key's two buckets of records. Further buckets, as targets for a cell or a
-//! record, are only tried.
+//! The order of locks: one bucket, or a key's two buckets in the order of their index, or (for
+//! joint decisions) all that are needed in the order of their address; then a key's two buckets of
+//! records. Further buckets, as targets for a cell or a record, are only tried.
 
 use std::{
     cmp,
@@ -33,8 +33,8 @@ pub enum KeyFound {
 
 /// A bounded concurrent table from tags to states of a fixed number of words.
 ///
-/// The table stores words and knows no algorithm. Each call passes the algorithm of the states (or one that reads the same
-/// words in the same way).
+/// The table stores words and knows no algorithm. Each call passes the algorithm of the states (or
+/// one that reads the same words in the same way).
 pub struct Table {
     pub(crate) memory: Memory,
     pub(crate) records: Records,
@@ -66,7 +66,8 @@ impl Table {
         })
     }
 
-    /// Sets the treatment of a new key for which an exhausted key's record would have to be forgotten.
+    /// Sets the treatment of a new key for which an exhausted key's record would have to be
+    /// forgotten.
     #[must_use]
     pub fn when_full(self, when_full: WhenFull) -> Self {
         Self { when_full, ..self }
@@ -79,8 +80,9 @@ impl Table {
         self.when_full == WhenFull::Deny
     }
 
-    /// Stops adding and moving keys. When this returns, every thread that began earlier has finished: a walk then misses
-    /// nothing, and sees each key once. Known keys are found as before.
+    /// Stops adding and moving keys. When this returns, every thread that began earlier has
+    /// finished: a walk then misses nothing, and sees each key once. Known keys are found as
+    /// before.
     pub fn close(&self) {
         let mut cursor = Some(Cursor::BEGIN);
         while let Some(from) = cursor {
@@ -90,9 +92,10 @@ impl Table {
 
     /// The first part of [`close`](Self::close).
     pub(crate) fn refuse_keys(&self) {
-        // A thread that adds a key marks the stretches of its two buckets, passes a fence, and then checks whether the table is
-        // closed, all under the locks of these buckets. One of the two fences comes first: either the other thread sees this
-        // store, or this thread sees the marks, and waits for the locks.
+        // A thread that adds a key marks the stretches of its two buckets, passes a fence, and then
+        // checks whether the table is closed, all under the locks of these buckets. One of the two
+        // fences comes first: either the other thread sees this store, or this thread sees the
+        // marks, and waits for the locks.
         self.closed.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
@@ -104,17 +107,20 @@ impl Table {
         self.closed.store(false, Ordering::Relaxed);
     }
 
-    /// Whether a key may be added. The caller holds the locks of its two buckets, whose stretches are marked.
+    /// Whether a key may be added. The caller holds the locks of its two buckets, whose stretches
+    /// are marked.
     pub(crate) fn is_open(&self) -> bool {
         // See `close`; the lock orders nothing between two different buckets.
         fence(Ordering::SeqCst);
         !self.closed.load(Ordering::Relaxed)
     }
 
-    /// [Closes](Self::close) the table, returns its memory to the system if possible (Linux), and forgets every state and record.
+    /// [Closes](Self::close) the table, returns its memory to the system if possible (Linux), and
+    /// forgets every state and record.
     ///
     /// # Safety
-    /// No thread may store a state or a record in the table any more, until it is [reopened](Self::reopen).
+    /// No thread may store a state or a record in the table any more, until it is
+    /// [reopened](Self::reopen).
     #[allow(unsafe_code)]
     pub unsafe fn release(&self) {
         self.close();
@@ -144,9 +150,9 @@ impl Table {
         }
     }
 
-    /// One atomic step on the state of a key that is in one of its two buckets, as known keys are. `None` if it is in
-    /// neither (or was being moved between them), or if `step` returns `None`, which must then have changed nothing:
-    /// [`apply`](Self::apply) continues from there.
+    /// One atomic step on the state of a key that is in one of its two buckets, as known keys are.
+    /// `None` if it is in neither (or was being moved between them), or if `step` returns `None`,
+    /// which must then have changed nothing: [`apply`](Self::apply) continues from there.
     ///
     /// This is the short path of a decision: each bucket is locked separately.
     #[inline(always)]
@@ -162,7 +168,8 @@ impl Table {
         step(bucket.state(cell))
     }
 
-    /// Starts fetching a key's first bucket into the cache for a later step, while the caller does something else. Changes nothing.
+    /// Starts fetching a key's first bucket into the cache for a later step, while the caller does
+    /// something else. Changes nothing.
     #[inline]
     pub fn prefetch(&self, tag: Tag) {
         self.memory.prefetch(tag.first(self.memory.layout.buckets));
@@ -175,11 +182,12 @@ impl Table {
         Some((second, cell))
     }
 
-    /// One atomic step on a key's state. A new key is added with a fresh state, or with the state of its record.
+    /// One atomic step on a key's state. A new key is added with a fresh state, or with the state
+    /// of its record.
     ///
     /// # Errors
-    /// If the key is new and has no record, and the table keeps an exhausted key's record rather than forget it
-    /// ([`WhenFull::Deny`]). In a [closed](Self::close) table, for every new key.
+    /// If the key is new and has no record, and the table keeps an exhausted key's record rather
+    /// than forget it ([`WhenFull::Deny`]). In a [closed](Self::close) table, for every new key.
     #[inline]
     pub fn apply<R>(
         &self,
@@ -233,7 +241,8 @@ impl Table {
         step: impl FnOnce(&mut [u64], KeyFound) -> R,
     ) -> Result<R, Refused> {
         let mut state = self.fresh();
-        // In place, so that no other key gets the record's place first. The key is known: the step takes no other lock.
+        // In place, so that no other key gets the record's place first. The key is known: the step
+        // takes no other lock.
         let mut step = Some(step);
         let on_record = self.records.update(self.records.spot(tag), now, |debt| {
             algorithm.owe(&mut state, debt);
@@ -267,8 +276,8 @@ impl Table {
         smallvec![0; self.memory.layout.words]
     }
 
-    /// A look at a key's state, which must not be changed. A missing key is not added; the words are then a copy
-    /// of its initial state.
+    /// A look at a key's state, which must not be changed. A missing key is not added; the words
+    /// are then a copy of its initial state.
     pub fn look<R>(
         &self,
         algorithm: &impl Algorithm,
@@ -276,7 +285,8 @@ impl Table {
         now: Nanos,
         step: impl FnOnce(&mut [u64], KeyFound) -> R,
     ) -> R {
-        // Under the buckets' locks to the end: a key that is being evicted is seen here or in its record.
+        // Under the buckets' locks to the end: a key that is being evicted is seen here or in its
+        // record.
         let (mut first, mut second) = self.both_of(tag);
         let mut pair = Pair::new(&mut first, second.as_mut());
         if let Some(place) = pair.find(tag) {
@@ -312,10 +322,18 @@ impl Table {
         Some(take(&state))
     }
 
-    /// Takes this key's record out of the table and restores its debt. For a key without a cell, as seen under its lock: in a
-    /// step of [`apply`](Self::apply) that found it new.
-    pub fn take_record(&self, algorithm: &impl Algorithm, tag: Tag, now: Nanos, state: &mut [u64]) -> bool {
-        let Some(debt) = self.records.take(self.records.spot(tag), now) else { return false };
+    /// Takes this key's record out of the table and restores its debt. For a key without a cell, as
+    /// seen under its lock: in a step of [`apply`](Self::apply) that found it new.
+    pub fn take_record(
+        &self,
+        algorithm: &impl Algorithm,
+        tag: Tag,
+        now: Nanos,
+        state: &mut [u64],
+    ) -> bool {
+        let Some(debt) = self.records.take(self.records.spot(tag), now) else {
+            return false;
+        };
         let mut owed = self.fresh();
         algorithm.owe(&mut owed, debt);
         algorithm.join(state, &owed, now);
@@ -324,7 +342,10 @@ impl Table {
 
     /// Stores a key's debt in its record, joined with what the record contains already.
     pub(crate) fn keep(&self, tag: Tag, debt: tidegate_core::Debt, now: Nanos) {
-        if let Put::Forgot(debt) = self.records.put(self.records.spot(tag), debt, now, None, false) {
+        if let Put::Forgot(debt) = self
+            .records
+            .put(self.records.spot(tag), debt, now, None, false)
+        {
             self.counters.forget(debt.share);
         }
     }

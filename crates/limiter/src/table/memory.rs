@@ -1,7 +1,8 @@
 //! The buckets' memory: one zeroed allocation, each bucket behind its own lock.
 //!
-//! A bucket's first word contains the tag of its first cell, and in its top bit the lock. A decision on a known key accesses
-//! only its own bucket, and a bucket of small states is exactly one cache line.
+//! A bucket's first word contains the tag of its first cell, and in its top bit the lock. A
+//! decision on a known key accesses only its own bucket, and a bucket of small states is exactly
+//! one cache line.
 #![allow(unsafe_code)] // Buckets are reached by index into one allocation; their locks guard them.
 
 use super::{BuildError, layout::TableLayout};
@@ -29,14 +30,18 @@ mod imp {
         pub layout: TableLayout,
     }
 
-    // SAFETY: the memory is plain words; a bucket's words are touched only by the holder of its lock.
+    // SAFETY: the memory is plain words; a bucket's words are touched only by the holder of its
+    // lock.
     unsafe impl Send for Memory {}
     // SAFETY: as above.
     unsafe impl Sync for Memory {}
 
     impl Memory {
         pub fn new(layout: TableLayout) -> Result<Self, BuildError> {
-            Ok(Self { pages: Pages::zeroed(layout.bytes())?, layout })
+            Ok(Self {
+                pages: Pages::zeroed(layout.bytes())?,
+                layout,
+            })
         }
 
         /// See [`Pages::may_enlarge`].
@@ -49,9 +54,10 @@ mod imp {
             self.pages.enlarge_next();
         }
 
-        /// Empties the buckets that were ever `touched`, and returns the memory to the system if possible.
-        /// Waits for threads in these buckets: none may be there while its words become zero. All others are zero before
-        /// and after; a thread that looks into one finds and leaves zeros.
+        /// Empties the buckets that were ever `touched`, and returns the memory to the system if
+        /// possible. Waits for threads in these buckets: none may be there while its words become
+        /// zero. All others are zero before and after; a thread that looks into one finds and
+        /// leaves zeros.
         ///
         /// # Safety
         /// No thread may write to a bucket that is not `touched`.
@@ -64,7 +70,8 @@ mod imp {
                 return;
             }
             for index in touched {
-                // SAFETY: locked above, and no other reference exists; the range is the rest of the stride.
+                // SAFETY: locked above, and no other reference exists; the range is the rest of the
+                // stride.
                 unsafe { self.line(index).words(1, self.layout.stride - 1) }.fill(0);
                 self.line(index).lock().unlock(0);
             }
@@ -75,7 +82,8 @@ mod imp {
         pub fn prefetch(&self, index: usize) {
             let line = self.line(index).start.cast::<i8>();
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a prefetch reads and writes nothing that a program can see, and the address is the table's.
+            // SAFETY: a prefetch reads and writes nothing that a program can see, and the address
+            // is the table's.
             unsafe {
                 std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line);
             }
@@ -88,7 +96,10 @@ mod imp {
             assert!(index < self.layout.buckets);
             // SAFETY: in bounds by the line above.
             let start = unsafe { self.pages.start().add(index * self.layout.stride) };
-            BucketLine { start, memory: PhantomData }
+            BucketLine {
+                start,
+                memory: PhantomData,
+            }
         }
     }
 
@@ -102,16 +113,16 @@ mod imp {
     impl<'a> BucketLine<'a> {
         #[inline]
         pub fn lock(self) -> &'a Lock {
-            // SAFETY: within the memory, which outlives 'a, aligned to 8, and an all-zero `Lock` is valid; the first word of
-            // a bucket is only ever reached as a `Lock`.
+            // SAFETY: within the memory, which outlives 'a, aligned to 8, and an all-zero `Lock` is
+            // valid; the first word of a bucket is only ever reached as a `Lock`.
             unsafe { &*self.start.cast::<Lock>() }
         }
 
         /// The words from `at` on, counted from the start of the bucket.
         ///
         /// # Safety
-        /// The caller holds the bucket's lock and lets no two references live at once; the range lies in the bucket's
-        /// stride, without its first word.
+        /// The caller holds the bucket's lock and lets no two references live at once; the range
+        /// lies in the bucket's stride, without its first word.
         #[inline]
         pub unsafe fn words<'b>(self, at: usize, len: usize) -> &'b mut [u64] {
             debug_assert!(at > 0);
@@ -134,13 +145,17 @@ mod imp {
         pub layout: TableLayout,
     }
 
-    // SAFETY: a bucket's words are touched only by the holder of its lock, which is what loom checks.
+    // SAFETY: a bucket's words are touched only by the holder of its lock, which is what loom
+    // checks.
     unsafe impl Sync for Memory {}
 
     impl Memory {
         pub fn new(layout: TableLayout) -> Result<Self, BuildError> {
             let bucket = || (Lock::new(0), UnsafeCell::new(vec![0; layout.stride - 1]));
-            Ok(Self { buckets: (0..layout.buckets).map(|_| bucket()).collect(), layout })
+            Ok(Self {
+                buckets: (0..layout.buckets).map(|_| bucket()).collect(),
+                layout,
+            })
         }
 
         pub fn may_enlarge_pages(&self) -> bool {
@@ -169,7 +184,8 @@ mod imp {
         /// # Safety
         /// The caller holds the bucket's lock, and lets no two references live at once.
         pub unsafe fn words<'b>(self, at: usize, len: usize) -> &'b mut [u64] {
-            // SAFETY: exclusive by this function's contract; the vector lives as long as the memory, and never grows.
+            // SAFETY: exclusive by this function's contract; the vector lives as long as the
+            // memory, and never grows.
             self.0.1.with_mut(|words| unsafe {
                 let words: *mut Vec<u64> = words;
                 &mut (&mut *words)[at - 1..at - 1 + len]
@@ -186,7 +202,12 @@ impl Memory {
     pub fn lock(&self, index: usize) -> Bucket<'_> {
         let line = self.line(index);
         let first_tag = line.lock().lock();
-        Bucket { line, layout: &self.layout, index, first_tag }
+        Bucket {
+            line,
+            layout: &self.layout,
+            index,
+            first_tag,
+        }
     }
 
     /// Locks a bucket if it is free.
@@ -194,7 +215,12 @@ impl Memory {
     pub fn try_lock(&self, index: usize) -> Option<Bucket<'_>> {
         let line = self.line(index);
         let first_tag = line.lock().try_lock()?;
-        Some(Bucket { line, layout: &self.layout, index, first_tag })
+        Some(Bucket {
+            line,
+            layout: &self.layout,
+            index,
+            first_tag,
+        })
     }
 }
 
@@ -211,15 +237,19 @@ impl Bucket<'_> {
     #[inline]
     fn further(&mut self, cell: usize) -> &mut u64 {
         assert!(cell < self.layout.cells);
-        // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a layout's tags lie in its stride, and
-        // the first cell has been dealt with.
+        // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a
+        // layout's tags lie in its stride, and the first cell has been dealt with.
         unsafe { &mut self.line.words(cell, 1)[0] }
     }
 
     /// The tag of a cell; 0 for an empty one.
     #[inline]
     pub fn tag(&mut self, cell: usize) -> u64 {
-        if cell == 0 { self.first_tag } else { *self.further(cell) }
+        if cell == 0 {
+            self.first_tag
+        } else {
+            *self.further(cell)
+        }
     }
 
     pub fn set_tag(&mut self, cell: usize, tag: u64) {
@@ -243,8 +273,8 @@ impl Bucket<'_> {
     pub fn state(&mut self, cell: usize) -> &mut [u64] {
         let TableLayout { words, cells, .. } = *self.layout;
         assert!(cell < cells);
-        // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a layout's states lie in its stride,
-        // behind the tags.
+        // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a
+        // layout's states lie in its stride, behind the tags.
         unsafe { self.line.words(cells + cell * words, words) }
     }
 }

@@ -5,16 +5,18 @@
 //!                                               └─► second bucket │ lock, tag │ tag │ … │ state │ state │ … │
 //! ```
 //!
-//! * A key is its tag: a key may have any length, and nothing is allocated for it. The hash is keyed with secret random
-//!   numbers, so a client cannot choose keys that collide. Two of `n` keys share a tag (and then one state: stricter, never
-//!   over) with a probability of about n² / 2⁶⁴: 6 × 10⁻⁸ for a million keys.
-//! * A key has two candidate buckets, each one cache line for the small states. A decision locks the bucket for a few
-//!   nanoseconds, so decisions on different keys run in parallel, and a known key allocates nothing.
-//! * Memory is reserved once for the bound and becomes resident as keys arrive (in huge pages once the table is filling).
-//!   Recovered states are reclaimed if a new key needs room, and one more bucket is swept for each new key; no request ever
-//!   scans the table.
-//! * If all the places of a new key are taken by keys that still have a debt, the one that would lose least is evicted
-//!   and leaves a record, which it takes back when it returns.
+//! * A key is its tag: a key may have any length, and nothing is allocated for it. The hash is
+//!   keyed with secret random numbers, so a client cannot choose keys that collide. Two of `n` keys
+//!   share a tag (and then one state: stricter, never over) with a probability of about n² / 2⁶⁴: 6
+//!   × 10⁻⁸ for a million keys.
+//! * A key has two candidate buckets, each one cache line for the small states. A decision locks
+//!   the bucket for a few nanoseconds, so decisions on different keys run in parallel, and a known
+//!   key allocates nothing.
+//! * Memory is reserved once for the bound and becomes resident as keys arrive (in huge pages once
+//!   the table is filling). Recovered states are reclaimed if a new key needs room, and one more
+//!   bucket is swept for each new key; no request ever scans the table.
+//! * If all the places of a new key are taken by keys that still have a debt, the one that would
+//!   lose least is evicted and leaves a record, which it takes back when it returns.
 //!
 //! [`KeyedLimiter`](crate::KeyedLimiter) documents what a flood can do, and the bounds.
 

@@ -7,11 +7,12 @@ use memmap2::MmapRaw;
 
 use super::BuildError;
 
-/// Memory below this size comes from the heap: a mapping would be wasteful for a table of a few keys.
+/// Memory below this size comes from the heap: a mapping would be wasteful for a table of a few
+/// keys.
 const SMALL: usize = 64 << 10;
 
-/// The size of a huge page. In a table of more than a few of them, with small pages nearly every key misses in the
-/// processor's page tables.
+/// The size of a huge page. In a table of more than a few of them, with small pages nearly every
+/// key misses in the processor's page tables.
 const HUGE: usize = 2 << 20;
 
 /// A cache line, for its alignment.
@@ -39,12 +40,18 @@ impl Pages {
             (Backing::Heap(lines), start)
         } else {
             let options = memmap2::MmapOptions::new().len(bytes).to_owned();
-            let map = options.map_anon().map_err(|_| BuildError::OutOfMemory { bytes })?;
+            let map = options
+                .map_anon()
+                .map_err(|_| BuildError::OutOfMemory { bytes })?;
             let map = MmapRaw::from(map);
             let start = map.as_mut_ptr().cast();
             (Backing::Mapped(map), start)
         };
-        Ok(Self { start, enlarged: AtomicUsize::new(0), backing })
+        Ok(Self {
+            start,
+            enlarged: AtomicUsize::new(0),
+            backing,
+        })
     }
 
     #[inline]
@@ -52,11 +59,14 @@ impl Pages {
         self.start
     }
 
-    /// Turns one more huge page's worth of small pages into a huge page if the system can (Linux): a little work at a time,
-    /// for a table that is filling. Earlier, huge pages would only make the memory resident.
+    /// Turns one more huge page's worth of small pages into a huge page if the system can (Linux):
+    /// a little work at a time, for a table that is filling. Earlier, huge pages would only make
+    /// the memory resident.
     #[cold]
     pub fn enlarge_next(&self) {
-        let Backing::Mapped(map) = &self.backing else { return };
+        let Backing::Mapped(map) = &self.backing else {
+            return;
+        };
         let begin = (map.as_mut_ptr() as usize).next_multiple_of(HUGE);
         let end = map.as_mut_ptr() as usize + map.len();
         // Relaxed: each caller gets another page, and no other data depends on it.
@@ -74,10 +84,12 @@ impl Pages {
         }
     }
 
-    /// Returns the pages to the system; they read as zero from then on. Returns whether that was possible.
+    /// Returns the pages to the system; they read as zero from then on. Returns whether that was
+    /// possible.
     ///
     /// # Safety
-    /// No other thread may read or write the words of these pages during the call, except for atomic locks.
+    /// No other thread may read or write the words of these pages during the call, except for
+    /// atomic locks.
     pub unsafe fn release(&self) -> bool {
         match &self.backing {
             Backing::Heap(_) => false,
@@ -92,8 +104,8 @@ const MADV_COLLAPSE: libc::c_int = 25;
 
 #[cfg(target_os = "linux")]
 fn advise_huge(at: usize) {
-    // SAFETY: the range is in a mapping that the caller owns; neither advice changes its content. If the system refuses (an
-    // older kernel, huge pages switched off), nothing changes.
+    // SAFETY: the range is in a mapping that the caller owns; neither advice changes its content.
+    // If the system refuses (an older kernel, huge pages switched off), nothing changes.
     unsafe {
         libc::madvise(at as *mut _, HUGE, libc::MADV_HUGEPAGE);
         libc::madvise(at as *mut _, HUGE, MADV_COLLAPSE);
@@ -102,8 +114,9 @@ fn advise_huge(at: usize) {
 
 #[cfg(target_os = "linux")]
 fn drop_pages(at: usize, len: usize) -> bool {
-    // SAFETY: the range is a private anonymous mapping that the caller owns, and no other thread reads or writes it during the
-    // call; its pages read as zero afterwards, which is an empty table with open locks.
+    // SAFETY: the range is a private anonymous mapping that the caller owns, and no other thread
+    // reads or writes it during the call; its pages read as zero afterwards, which is an empty
+    // table with open locks.
     unsafe { libc::madvise(at as *mut _, len, libc::MADV_DONTNEED) == 0 }
 }
 

@@ -6,10 +6,12 @@
 //! end = (⌊base / 2^exponent⌋ + mantissa) · 2^exponent      base: the bucket's, a time
 //! ```
 //!
-//! *Above* is 0 unless more than the limit is used: then it is the step of the [`Share`] above an exhausted one.
+//! *Above* is 0 unless more than the limit is used: then it is the step of the [`Share`] above an
+//! exhausted one.
 //!
-//! The end is rounded up, by less than a 250,000th of the time that was left when the record was written. For permits that
-//! only their holders release, the mantissa holds their number instead: exact up to 2²⁰, beyond that in 8,192s, rounded up.
+//! The end is rounded up, by less than a 250,000th of the time that was left when the record was
+//! written. For permits that only their holders release, the mantissa holds their number instead:
+//! exact up to 2²⁰, beyond that in 8,192s, rounded up.
 
 use tidegate_core::{Debt, Lasts, Nanos, Share};
 
@@ -31,9 +33,9 @@ const PRINT_SHIFT: u32 = 64 - PRINT_BITS;
 
 /// The place of a key's record: a bucket of the first half, or one of the second half.
 ///
-/// The fingerprint and either bucket determine the other one, so a record can move without its key. A new key is mistaken
-/// for the record's key if it has one of the two buckets and the same 28 bits: with 14 records in two buckets, in at most
-/// one of 19,000,000 cases.
+/// The fingerprint and either bucket determine the other one, so a record can move without its key.
+/// A new key is mistaken for the record's key if it has one of the two buckets and the same 28
+/// bits: with 14 records in two buckets, in at most one of 19,000,000 cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     /// The bucket in the first half.
@@ -45,14 +47,24 @@ impl Spot {
     /// The spot of a key if each half has `half` buckets.
     #[inline]
     pub const fn of(tag: Tag, half: usize) -> Self {
-        let hash = tag.get().rotate_left(17).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        let hash = tag
+            .get()
+            .rotate_left(17)
+            .wrapping_mul(0xD6E8_FEB8_6659_FD93);
         let mixed = (hash ^ hash >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        Self { first: scale(hash, half), print: (mixed >> PRINT_SHIFT) as u32 }
+        Self {
+            first: scale(hash, half),
+            print: (mixed >> PRINT_SHIFT) as u32,
+        }
     }
 
     /// The spot of a record that was found in this bucket.
     pub const fn found(index: usize, print: u32, half: usize) -> Self {
-        let first = if index < half { index } else { (index - further(print, half)) % half };
+        let first = if index < half {
+            index
+        } else {
+            (index - further(print, half)) % half
+        };
         Self { first, print }
     }
 
@@ -65,7 +77,11 @@ impl Spot {
 
     /// The other bucket of a record in this bucket.
     pub const fn other(self, index: usize, half: usize) -> usize {
-        if index < half { self.second(half) } else { self.first }
+        if index < half {
+            self.second(half)
+        } else {
+            self.first
+        }
     }
 }
 
@@ -86,13 +102,18 @@ pub(crate) const fn print_of(word: u64) -> u32 {
     (word >> PRINT_SHIFT) as u32
 }
 
-/// The word of a record in a bucket with this base; never 0. An end before the base becomes the base.
+/// The word of a record in a bucket with this base; never 0. An end before the base becomes the
+/// base.
 pub(crate) fn encode(print: u32, debt: Debt, base: u64) -> u64 {
     let (exponent, mantissa) = match debt.lasts {
         Lasts::Until(end) => encode_end(end.get().max(base), base),
         Lasts::UntilReturned(permits) => {
             let permits = u64::from(permits);
-            if permits <= MANTISSA { (PERMITS, permits) } else { (MANY_PERMITS, permits.div_ceil(MANY)) }
+            if permits <= MANTISSA {
+                (PERMITS, permits)
+            } else {
+                (MANY_PERMITS, permits.div_ceil(MANY))
+            }
         }
     };
     let share = debt.share.get();
@@ -121,7 +142,11 @@ fn encode_end(end: u64, base: u64) -> (u64, u64) {
 #[inline]
 pub(crate) fn decode(word: u64, base: u64) -> Option<Debt> {
     let share = (word >> SHARE_SHIFT & 0x7F) as u8;
-    let share = if share == 0 { None } else { Share::new(share + (word >> ABOVE_SHIFT & 7) as u8) }?;
+    let share = if share == 0 {
+        None
+    } else {
+        Share::new(share + (word >> ABOVE_SHIFT & 7) as u8)
+    }?;
     let (exponent, mantissa) = (word >> MANTISSA_BITS & EXPONENT, word & MANTISSA);
     let lasts = match exponent {
         PERMITS => Lasts::UntilReturned(mantissa as u32),

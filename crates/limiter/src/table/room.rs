@@ -1,17 +1,22 @@
-//! Making room for a new key, in this order: an empty cell of its two buckets; a cell whose state has recovered; a cell whose
-//! key can move to its other bucket (where up to four further keys may move in turn); and last the cell of the key that
-//! would lose least, which leaves a record: the smallest share of its limit used, then the earliest end.
+//! Making room for a new key, in this order: an empty cell of its two buckets; a cell whose state
+//! has recovered; a cell whose key can move to its other bucket (where up to four further keys may
+//! move in turn); and last the cell of the key that would lose least, which leaves a record: the
+//! smallest share of its limit used, then the earliest end.
 //!
-//! Why a limited key is never reset: a cell that has not recovered leaves a bucket only for another bucket or for its
-//! record, in both cases while this bucket is locked; and a key that is in neither of its buckets takes its record.
-//! Only [`Records::put`](super::records::Records::put) forgets anything; it defines what is forgotten first.
+//! Why a limited key is never reset: a cell that has not recovered leaves a bucket only for another
+//! bucket or for its record, in both cases while this bucket is locked; and a key that is in
+//! neither of its buckets takes its record. Only [`Records::put`](super::records::Records::put)
+//! forgets anything; it defines what is forgotten first.
 
 use smallvec::SmallVec;
 use tidegate_core::{Algorithm, Debt, Nanos};
 
-use super::{NoRoom, Table, Tag, WhenFull, layout::MOST_CELLS, memory::Bucket, record::Spot, records::Put};
+use super::{
+    NoRoom, Table, Tag, WhenFull, layout::MOST_CELLS, memory::Bucket, record::Spot, records::Put,
+};
 
-/// How many further buckets are tried for a victim if a key's own are empty but the bound is reached.
+/// How many further buckets are tried for a victim if a key's own are empty but the bound is
+/// reached.
 const FURTHER: usize = 64;
 
 /// How many keys may move in a row to make room for one.
@@ -44,8 +49,16 @@ impl<'p, 'a> Pair<'p, 'a> {
 
     /// The cell with this tag (0: an empty one).
     fn find_tag(&mut self, tag: u64) -> Option<PairCell> {
-        let first = self.first.find(tag).map(|cell| PairCell { second: false, cell });
-        first.or_else(|| self.second.as_mut()?.find(tag).map(|cell| PairCell { second: true, cell }))
+        let first = self.first.find(tag).map(|cell| PairCell {
+            second: false,
+            cell,
+        });
+        first.or_else(|| {
+            self.second
+                .as_mut()?
+                .find(tag)
+                .map(|cell| PairCell { second: true, cell })
+        })
     }
 
     pub fn find(&mut self, tag: Tag) -> Option<PairCell> {
@@ -97,7 +110,8 @@ impl<'p, 'a> Pair<'p, 'a> {
 type PairCells = std::iter::Flatten<std::array::IntoIter<Option<PairCell>, { 2 * MOST_CELLS }>>;
 
 impl Table {
-    /// Gives `tag`, which is in neither bucket, a cell with its initial state: a fresh one, or the one of its record.
+    /// Gives `tag`, which is in neither bucket, a cell with its initial state: a fresh one, or the
+    /// one of its record.
     pub(crate) fn make_room(
         &self,
         algorithm: &impl Algorithm,
@@ -124,7 +138,8 @@ impl Table {
         Ok(place)
     }
 
-    /// A cell without a key, or whose key was evicted for the new one; the new key is already counted.
+    /// A cell without a key, or whose key was evicted for the new one; the new key is already
+    /// counted.
     fn free_place(
         &self,
         algorithm: &impl Algorithm,
@@ -173,11 +188,18 @@ impl Table {
         Ok(place)
     }
 
-    /// Leaves a record of an evicted key. If an exhausted key's record would have to be forgotten, which is not allowed, the
-    /// key stays: the error contains the time when the first of those ends.
+    /// Leaves a record of an evicted key. If an exhausted key's record would have to be forgotten,
+    /// which is not allowed, the key stays: the error contains the time when the first of those
+    /// ends.
     fn evict(&self, gone: Tag, debt: Debt, comes: Spot, now: Nanos) -> Result<(), Nanos> {
         let keep_exhausted = self.when_full == WhenFull::Deny;
-        match self.records.put(self.records.spot(gone), debt, now, Some(comes), keep_exhausted) {
+        match self.records.put(
+            self.records.spot(gone),
+            debt,
+            now,
+            Some(comes),
+            keep_exhausted,
+        ) {
             Put::Kept => {}
             Put::Forgot(debt) => self.counters.forget(debt.share),
             Put::Refused(until) => return Err(until),
@@ -186,9 +208,15 @@ impl Table {
         Ok(())
     }
 
-    /// Until when a step on this key would be [refused](super::Refused::Full), if it is new here and the table keeps exhausted keys:
-    /// for a look, which adds no key. It may miss a refusal where a key or a record could move, which only a step tries.
-    pub(crate) fn refuses(&self, algorithm: &impl Algorithm, tag: Tag, now: Nanos) -> Option<Nanos> {
+    /// Until when a step on this key would be [refused](super::Refused::Full), if it is new here
+    /// and the table keeps exhausted keys: for a look, which adds no key. It may miss a refusal
+    /// where a key or a record could move, which only a step tries.
+    pub(crate) fn refuses(
+        &self,
+        algorithm: &impl Algorithm,
+        tag: Tag,
+        now: Nanos,
+    ) -> Option<Nanos> {
         if !self.denies_when_full() {
             return None;
         }
@@ -208,20 +236,32 @@ impl Table {
         }
         let (debt, victim) = least?;
         let gone = Tag::new(pair.tag(victim));
-        let until = self.records.would_refuse(self.records.spot(gone), debt, now, comes)?;
+        let until = self
+            .records
+            .would_refuse(self.records.spot(gone), debt, now, comes)?;
         Some(Self::soonest(algorithm, &mut pair, until, now))
     }
 
     /// When a cell of a pair can be evicted at the latest, or a record ends.
-    fn soonest(algorithm: &impl Algorithm, pair: &mut Pair<'_, '_>, until: Nanos, now: Nanos) -> Nanos {
+    fn soonest(
+        algorithm: &impl Algorithm,
+        pair: &mut Pair<'_, '_>,
+        until: Nanos,
+        now: Nanos,
+    ) -> Nanos {
         let mut soonest = until;
         for at in pair.occupied(&[]) {
             let state = pair.state(at);
             let answer = algorithm.peek(state, now, 1);
-            let Some(wait) = answer.retry_after() else { continue };
+            let Some(wait) = answer.retry_after() else {
+                continue;
+            };
             // A key that has anything left replaces no exhausted record.
             let mut gives_way = now.saturating_add(Nanos::from(wait));
-            if algorithm.debt(state, gives_way).is_some_and(|debt| debt.share.is_exhausted()) {
+            if algorithm
+                .debt(state, gives_way)
+                .is_some_and(|debt| debt.share.is_exhausted())
+            {
                 gives_way = now.saturating_add(Nanos::new(answer.reset_after_nanos()));
             }
             soonest = soonest.min(gives_way);
@@ -233,20 +273,30 @@ impl Table {
     fn displace(&self, pair: &mut Pair<'_, '_>, pinned: &[Tag]) -> Option<PairCell> {
         // The shortest chain first, because it touches the fewest buckets.
         (0..=LONGEST_CHAIN).find_map(|chain| {
-            pair.occupied(pinned).find(|place| self.vacate(pair.bucket(place.second), place.cell, chain))
+            pair.occupied(pinned)
+                .find(|place| self.vacate(pair.bucket(place.second), place.cell, chain))
         })
     }
 
-    /// Moves the key of a cell to its other bucket, where up to `chain` further keys may move for it. Buckets on the way
-    /// are only tried, so that no threads wait in a circle; a bucket of the chain itself is locked and fails the attempt.
+    /// Moves the key of a cell to its other bucket, where up to `chain` further keys may move for
+    /// it. Buckets on the way are only tried, so that no threads wait in a circle; a bucket of the
+    /// chain itself is locked and fails the attempt.
     fn vacate(&self, bucket: &mut Bucket<'_>, cell: usize, chain: usize) -> bool {
         let buckets = self.memory.layout.buckets;
         let tag = Tag::new(bucket.tag(cell));
         let (first, second) = (tag.first(buckets), tag.second(buckets));
-        let other = if first == bucket.index() { second } else { first };
-        let Some(mut other) = self.memory.try_lock(other) else { return false };
+        let other = if first == bucket.index() {
+            second
+        } else {
+            first
+        };
+        let Some(mut other) = self.memory.try_lock(other) else {
+            return false;
+        };
         let free = match other.find(0) {
-            None if chain > 0 => (0..other.cells()).find(|&at| self.vacate(&mut other, at, chain - 1)),
+            None if chain > 0 => {
+                (0..other.cells()).find(|&at| self.vacate(&mut other, at, chain - 1))
+            }
             free => free,
         };
         let Some(free) = free else { return false };
@@ -258,18 +308,30 @@ impl Table {
         true
     }
 
-    /// Evicts another key, because the bound is reached and this key's own buckets hold no key that could be evicted.
-    fn evict_elsewhere(&self, algorithm: &impl Algorithm, comes: Spot, now: Nanos) -> Result<(), NoRoom> {
+    /// Evicts another key, because the bound is reached and this key's own buckets hold no key that
+    /// could be evicted.
+    fn evict_elsewhere(
+        &self,
+        algorithm: &impl Algorithm,
+        comes: Spot,
+        now: Nanos,
+    ) -> Result<(), NoRoom> {
         let mut refused = None;
         for _ in 0..FURTHER {
-            let Some(mut bucket) = self.next_to_sweep() else { continue };
+            let Some(mut bucket) = self.next_to_sweep() else {
+                continue;
+            };
             let used = (0..bucket.cells())
                 .filter(|&cell| bucket.tag(cell) != 0)
                 .collect::<SmallVec<[usize; MOST_CELLS]>>();
             let debt = |cell: &usize| algorithm.debt(bucket.state(*cell), now);
             // No debt comes before any debt.
-            let Some((debt, cell)) = used.iter().map(debt).zip(&used).min() else { continue };
-            match debt.map_or(Ok(()), |debt| self.evict(Tag::new(bucket.tag(*cell)), debt, comes, now)) {
+            let Some((debt, cell)) = used.iter().map(debt).zip(&used).min() else {
+                continue;
+            };
+            match debt.map_or(Ok(()), |debt| {
+                self.evict(Tag::new(bucket.tag(*cell)), debt, comes, now)
+            }) {
                 Ok(()) => {}
                 Err(until) => {
                     refused = Some(refused.map_or(until, |first: Nanos| first.min(until)));
@@ -292,14 +354,18 @@ impl Table {
         self.memory.try_lock(turn as usize)
     }
 
-    /// Reclaims recovered states in one bucket, in turn: the table's share of work for each new key.
+    /// Reclaims recovered states in one bucket, in turn: the table's share of work for each new
+    /// key.
     ///
-    /// Only if room is scarce: otherwise, keys that return find their state instead of creating a new one.
+    /// Only if room is scarce: otherwise, keys that return find their state instead of creating a
+    /// new one.
     pub(crate) fn sweep_one(&self, algorithm: &impl Algorithm, now: Nanos) {
         if self.counters.keys.get() <= self.max_keys / 8 * 7 {
             return;
         }
-        let Some(mut bucket) = self.next_to_sweep() else { return };
+        let Some(mut bucket) = self.next_to_sweep() else {
+            return;
+        };
         for cell in 0..self.memory.layout.cells {
             if bucket.tag(cell) != 0 && algorithm.is_recovered(bucket.state(cell), now) {
                 bucket.set_tag(cell, 0);

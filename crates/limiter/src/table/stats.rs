@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidegate_core::Share;
 
-/// A table's statistics, read without stopping it: each number is exact, and all are of about the same moment.
+/// A table's statistics, read without stopping it: each number is exact, and all are of about the
+/// same moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -24,11 +25,11 @@ pub struct Stats {
     pub records: u64,
     /// Keys that returned and got their record back.
     pub returned: u64,
-    /// Records that were forgotten, by the share of the limit that the key had used. Such a key gets at most that share a
-    /// second time.
+    /// Records that were forgotten, by the share of the limit that the key had used. Such a key
+    /// gets at most that share a second time.
     pub forgotten: Forgotten,
-    /// Requests of new keys that were refused, because an exhausted key's record would have been forgotten for them
-    /// ([`WhenFull::Deny`](super::WhenFull::Deny)).
+    /// Requests of new keys that were refused, because an exhausted key's record would have been
+    /// forgotten for them ([`WhenFull::Deny`](super::WhenFull::Deny)).
     pub refused: u64,
     /// Decisions on a record in place, because the key got no cell.
     pub untracked: u64,
@@ -90,7 +91,8 @@ impl Counter {
     }
 }
 
-/// The live counters behind [`Stats`]. They change when keys are added or removed, never on a known key.
+/// The live counters behind [`Stats`]. They change when keys are added or removed, never on a known
+/// key.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub keys: Counter,

@@ -1,5 +1,5 @@
-//! Which parts of a table were ever used, and how many keys are in each. So a walk costs only what is in the table,
-//! and memory that was never used stays unused.
+//! Which parts of a table were ever used, and how many keys are in each. So a walk costs only what
+//! is in the table, and memory that was never used stays unused.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -11,10 +11,12 @@ const PAGE: usize = 4_096 / 8;
 /// A key was looked up here, or is here.
 const TOUCHED: u16 = 1 << 15;
 
-/// For each page's worth of buckets (a stretch), how many keys it holds (at most 256), and whether it was ever used.
+/// For each page's worth of buckets (a stretch), how many keys it holds (at most 256), and whether
+/// it was ever used.
 ///
-/// All accesses are relaxed. A count changes under the lock of a bucket of its stretch, so a thread that has had that lock
-/// since sees it. [`Table::close`](super::Table::close) explains how it sees the marks of threads that add a key.
+/// All accesses are relaxed. A count changes under the lock of a bucket of its stretch, so a thread
+/// that has had that lock since sees it. [`Table::close`](super::Table::close) explains how it sees
+/// the marks of threads that add a key.
 pub(crate) struct Stretches {
     counts: Box<[AtomicU16]>,
     buckets_each: usize,
@@ -26,7 +28,11 @@ impl Stretches {
         let buckets_each = (PAGE / layout.stride).max(1);
         let count = layout.buckets.div_ceil(buckets_each);
         let counts = (0..count).map(|_| AtomicU16::new(0)).collect();
-        Self { counts, buckets_each, buckets: layout.buckets }
+        Self {
+            counts,
+            buckets_each,
+            buckets: layout.buckets,
+        }
     }
 
     #[inline]
@@ -59,7 +65,8 @@ impl Stretches {
         self.of(bucket).fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The buckets of the next stretch with keys from this one on, and the number of the stretch after it.
+    /// The buckets of the next stretch with keys from this one on, and the number of the stretch
+    /// after it.
     pub fn next_occupied(&self, from: usize) -> Option<(std::ops::Range<usize>, usize)> {
         self.next(from, |count| count & !TOUCHED != 0)
     }
@@ -69,9 +76,16 @@ impl Stretches {
         self.next(from, |count| count & TOUCHED != 0)
     }
 
-    fn next(&self, from: usize, is_it: impl Fn(u16) -> bool) -> Option<(std::ops::Range<usize>, usize)> {
+    fn next(
+        &self,
+        from: usize,
+        is_it: impl Fn(u16) -> bool,
+    ) -> Option<(std::ops::Range<usize>, usize)> {
         let rest = self.counts.get(from..)?;
-        let at = from + rest.iter().position(|count| is_it(count.load(Ordering::Relaxed)))?;
+        let at = from
+            + rest
+                .iter()
+                .position(|count| is_it(count.load(Ordering::Relaxed)))?;
         let begin = at * self.buckets_each;
         Some((begin..(begin + self.buckets_each).min(self.buckets), at + 1))
     }
@@ -80,6 +94,8 @@ impl Stretches {
     pub fn touched(&self) -> impl Iterator<Item = usize> + Clone {
         let next = |from: &usize| self.next_touched(*from).map(|(_, next)| next);
         let starts = std::iter::successors(Some(0), next);
-        starts.filter_map(|from| self.next_touched(from)).flat_map(|(buckets, _)| buckets)
+        starts
+            .filter_map(|from| self.next_touched(from))
+            .flat_map(|(buckets, _)| buckets)
     }
 }

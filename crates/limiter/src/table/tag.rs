@@ -7,8 +7,8 @@ use tidegate_core::cell::LOCKED;
 pub struct Tag(u64);
 
 impl Tag {
-    /// A tag from the low 63 bits of any 64 (the top bit of a bucket's first tag is its lock). 0 marks an empty cell, so it
-    /// becomes 1.
+    /// A tag from the low 63 bits of any 64 (the top bit of a bucket's first tag is its lock). 0
+    /// marks an empty cell, so it becomes 1.
     #[must_use]
     #[inline]
     pub const fn new(hash: u64) -> Self {
@@ -28,11 +28,15 @@ impl Tag {
         scale(self.0 << 1, buckets)
     }
 
-    /// The second bucket, which differs from the first unless there is only one: its distance is the tag multiplied by an odd
-    /// constant (2⁶⁴ over the golden ratio). Otherwise three keys with one bucket of two cells each could not all stay.
+    /// The second bucket, which differs from the first unless there is only one: its distance is
+    /// the tag multiplied by an odd constant (2⁶⁴ over the golden ratio). Otherwise three keys with
+    /// one bucket of two cells each could not all stay.
     #[inline]
     pub(crate) const fn second(self, buckets: usize) -> usize {
-        let further = scale(self.0.rotate_left(32).wrapping_mul(0x9E37_79B9_7F4A_7C15), buckets - 1);
+        let further = scale(
+            self.0.rotate_left(32).wrapping_mul(0x9E37_79B9_7F4A_7C15),
+            buckets - 1,
+        );
         let at = self.first(buckets) + 1 + further;
         if at < buckets { at } else { at - buckets }
     }

@@ -1,7 +1,8 @@
-//! Walking through a table, one page's worth of buckets (a stretch) at a time: keys, and records of evicted keys.
+//! Walking through a table, one page's worth of buckets (a stretch) at a time: keys, and records of
+//! evicted keys.
 //!
-//! A walk visits the stretches that hold keys, and those in which records were ever stored. It costs what is in the table,
-//! and touches no memory that was not used before.
+//! A walk visits the stretches that hold keys, and those in which records were ever stored. It
+//! costs what is in the table, and touches no memory that was not used before.
 
 use tidegate_core::{Debt, Nanos};
 
@@ -20,8 +21,9 @@ impl Cursor {
     pub const BEGIN: Self = Self(0);
 }
 
-/// The place of an evicted key's record. It contains the key's fingerprint, not its tag. In a table with the same maximum
-/// number of keys it is exact; in another table it stands for every place that the key could have.
+/// The place of an evicted key's record. It contains the key's fingerprint, not its tag. In a table
+/// with the same maximum number of keys it is exact; in another table it stands for every place
+/// that the key could have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSpot {
     /// The fingerprint in 28 bits, and above them the bucket's number.
@@ -32,11 +34,17 @@ pub struct RecordSpot {
 
 impl RecordSpot {
     fn new(spot: Spot, records: &Records) -> Self {
-        Self { bits: (spot.first as u64) << 28 | u64::from(spot.print), of: records.half() as u64 }
+        Self {
+            bits: (spot.first as u64) << 28 | u64::from(spot.print),
+            of: records.half() as u64,
+        }
     }
 
     fn spot(self) -> Spot {
-        Spot { first: (self.bits >> 28) as usize, print: (self.bits & ((1 << 28) - 1)) as u32 }
+        Spot {
+            first: (self.bits >> 28) as usize,
+            print: (self.bits & ((1 << 28) - 1)) as u32,
+        }
     }
 
     /// As two words, for a snapshot.
@@ -48,7 +56,11 @@ impl RecordSpot {
     /// Parses the two words of [`to_words`](Self::to_words); `None` if they are not such a place.
     #[must_use]
     pub const fn from_words([bits, of]: [u64; 2]) -> Option<Self> {
-        if bits >> 28 < of && of < 1 << 36 { Some(Self { bits, of }) } else { None }
+        if bits >> 28 < of && of < 1 << 36 {
+            Some(Self { bits, of })
+        } else {
+            None
+        }
     }
 }
 
@@ -65,9 +77,9 @@ impl Table {
         Some(Cursor(next))
     }
 
-    /// Passes the keys of the next stretch to `visit`, locking one bucket at a time. Returns the next position, or `None` at
-    /// the end. A key that is added, removed or moved during a walk may be seen twice or not at all; in a
-    /// [closed](Self::close) table no key is.
+    /// Passes the keys of the next stretch to `visit`, locking one bucket at a time. Returns the
+    /// next position, or `None` at the end. A key that is added, removed or moved during a walk may
+    /// be seen twice or not at all; in a [closed](Self::close) table no key is.
     pub fn walk(&self, from: Cursor, mut visit: impl FnMut(Tag, &mut [u64])) -> Option<Cursor> {
         let (buckets, next) = self.stretches.next_occupied(from.0)?;
         for index in buckets {
@@ -90,8 +102,13 @@ impl Table {
         }
     }
 
-    /// Visits the debts of the next stretch's evicted keys. Returns the next position, or `None` at the end.
-    pub fn walk_records(&self, from: Cursor, mut visit: impl FnMut(RecordSpot, Debt)) -> Option<Cursor> {
+    /// Visits the debts of the next stretch's evicted keys. Returns the next position, or `None` at
+    /// the end.
+    pub fn walk_records(
+        &self,
+        from: Cursor,
+        mut visit: impl FnMut(RecordSpot, Debt),
+    ) -> Option<Cursor> {
         let show = |spot, debt| {
             visit(RecordSpot::new(spot, &self.records), debt);
             true
@@ -107,10 +124,11 @@ impl Table {
         }
     }
 
-    /// Moves the records of the next stretch to another table of the same keys, each as `convert` returns it (`None` drops
-    /// it). Returns the next position, or `None` at the end.
+    /// Moves the records of the next stretch to another table of the same keys, each as `convert`
+    /// returns it (`None` drops it). Returns the next position, or `None` at the end.
     ///
-    /// A record is removed here only after it is there. A thread that looks for a key in both, here first, finds every record.
+    /// A record is removed here only after it is there. A thread that looks for a key in both, here
+    /// first, finds every record.
     pub fn move_records(
         &self,
         from: Cursor,
@@ -129,8 +147,9 @@ impl Table {
         next.map(Cursor)
     }
 
-    /// Stores the debt of an evicted key from a table with the same hash keys. If that table had another maximum number of
-    /// keys, the debt is stored in every place that the key could have here; all but one are never used, and end with the debt.
+    /// Stores the debt of an evicted key from a table with the same hash keys. If that table had
+    /// another maximum number of keys, the debt is stored in every place that the key could have
+    /// here; all but one are never used, and end with the debt.
     pub fn put_record(&self, place: RecordSpot, debt: Debt, now: Nanos) {
         for spot in self.records.spots_of(place.spot(), place.of as usize) {
             if let Put::Forgot(debt) = self.records.put(spot, debt, now, None, false) {
@@ -142,7 +161,8 @@ impl Table {
     /// Forgets every key and record, each in a separate step.
     pub fn clear(&self) {
         let mut cursor = Some(0);
-        while let Some((buckets, next)) = cursor.and_then(|from| self.stretches.next_occupied(from)) {
+        while let Some((buckets, next)) = cursor.and_then(|from| self.stretches.next_occupied(from))
+        {
             for index in buckets {
                 let mut bucket = self.memory.lock(index);
                 for cell in 0..self.memory.layout.cells {

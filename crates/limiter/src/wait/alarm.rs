@@ -1,9 +1,10 @@
 //! The alarm wakes the waiters of a line when its front is due.
 //!
-//! The alarm belongs to the line, not to a waiter: a waiter whose future is held but not polled stops no timer. When the
-//! front's time has come the alarm wakes the first few waiters. If none of them attends to the line it wakes more, and
-//! last all: a waiter that is polled attends within 10 ms, however many others are not. A waiter that was woken and not polled
-//! since is not woken again, so it costs nothing.
+//! The alarm belongs to the line, not to a waiter: a waiter whose future is held but not polled
+//! stops no timer. When the front's time has come the alarm wakes the first few waiters. If none of
+//! them attends to the line it wakes more, and last all: a waiter that is polled attends within 10
+//! ms, however many others are not. A waiter that was woken and not polled since is not woken
+//! again, so it costs nothing.
 
 use std::{
     collections::BTreeMap,
@@ -52,7 +53,10 @@ struct Status {
 impl Alarm {
     pub fn new(timer: impl Timer) -> Arc<Self> {
         let sleep_until = move |at| Box::pin(timer.sleep_until(at)) as Sleep;
-        Arc::new(Self { sleep_until: Box::new(sleep_until), status: Mutex::default() })
+        Arc::new(Self {
+            sleep_until: Box::new(sleep_until),
+            status: Mutex::default(),
+        })
     }
 
     fn status(&self) -> MutexGuard<'_, Status> {
@@ -60,8 +64,8 @@ impl Alarm {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets the alarm to the time when the front is due, if that is known. Steps of a line are numbered: an older step than the
-    /// last one changes nothing.
+    /// Sets the alarm to the time when the front is due, if that is known. Steps of a line are
+    /// numbered: an older step than the last one changes nothing.
     pub fn set(self: &Arc<Self>, step: u64, due: Option<Nanos>) {
         let sleep = due.map(|due| (self.sleep_until)(due));
         let mut status = self.status();
@@ -85,16 +89,25 @@ impl Alarm {
         status.is_polled = true;
         let waker = Waker::from(Arc::clone(self));
         while mem::take(&mut status.is_woken) {
-            let Some(mut sleep) = status.sleep.take() else { continue };
+            let Some(mut sleep) = status.sleep.take() else {
+                continue;
+            };
             let set_by = status.set_by;
             drop(status);
-            let has_ended = sleep.as_mut().poll(&mut Context::from_waker(&waker)).is_ready();
+            let has_ended = sleep
+                .as_mut()
+                .poll(&mut Context::from_waker(&waker))
+                .is_ready();
             status = self.status();
             if status.set_by == set_by && !has_ended {
                 status.sleep = Some(sleep);
                 continue;
             }
-            let woken = if status.set_by == set_by { self.ring(&mut status) } else { Vec::new() };
+            let woken = if status.set_by == set_by {
+                self.ring(&mut status)
+            } else {
+                Vec::new()
+            };
             drop((status, sleep));
             woken.into_iter().for_each(Waker::wake);
             status = self.status();
@@ -115,8 +128,9 @@ impl Alarm {
         woken
     }
 
-    /// Whether the waiter of this ticket must look at its line again: it was woken, its wait has ended, or the alarm has rung
-    /// and no waiter has attended to the line since. Otherwise the waiter sleeps.
+    /// Whether the waiter of this ticket must look at its line again: it was woken, its wait has
+    /// ended, or the alarm has rung and no waiter has attended to the line since. Otherwise the
+    /// waiter sleeps.
     pub fn poll_woken(&self, ticket: &Ticket, was_asleep: bool, waker: &Waker) -> Poll<()> {
         let mut status = self.status();
         let sleeps = status.sleepers.contains_key(&ticket.number);
@@ -124,8 +138,15 @@ impl Alarm {
             status.sleepers.remove(&ticket.number);
             return Poll::Ready(());
         }
-        let known = status.sleepers.get(&ticket.number).is_some_and(|known| known.will_wake(waker));
-        let before = if known { None } else { status.sleepers.insert(ticket.number, waker.clone()) };
+        let known = status
+            .sleepers
+            .get(&ticket.number)
+            .is_some_and(|known| known.will_wake(waker));
+        let before = if known {
+            None
+        } else {
+            status.sleepers.insert(ticket.number, waker.clone())
+        };
         drop(status);
         drop(before);
         Poll::Pending

@@ -12,19 +12,21 @@ use super::{
 };
 use crate::{Timer, block::denied_until};
 
-/// The maximum number of tickets that one step adds to a new plan. Behind at most as many waiters an answer is exact.
+/// The maximum number of tickets that one step adds to a new plan. Behind at most as many waiters
+/// an answer is exact.
 const PLAN_STEP: usize = 64;
 
-/// How long the line waits for a caller that takes its units itself, was called and is not polled. After twice this time all that
-/// are not polled are passed over: less than the 10 ms for which they may delay others.
+/// How long the line waits for a caller that takes its units itself, was called and is not polled.
+/// After twice this time all that are not polled are passed over: less than the 10 ms for which
+/// they may delay others.
 pub(crate) const CALL: Nanos = Nanos::from_millis(4);
 
 /// The waiters of one key, and their leaky bucket reservations. Changes only under the key's lock.
 #[derive(Debug, Default)]
 pub(crate) struct WaitLine {
     waiting: BTreeMap<u64, Waiter>,
-    /// Callers that take their units themselves and let others pass, because another of their limits has no room yet. They keep
-    /// their numbers.
+    /// Callers that take their units themselves and let others pass, because another of their
+    /// limits has no room yet. They keep their numbers.
     aside: BTreeMap<u64, Waiter>,
     next: u64,
     reservations: Reservations,
@@ -78,13 +80,17 @@ impl WaitLine {
 
     /// Admits waiters from the front as long as they fit, and records the admissions.
     pub fn settle(&mut self, ground: &mut Ground<'_>, wakes: &mut Wakes) {
-        self.reservations.refresh(ground.policy, ground.state, ground.now);
+        self.reservations
+            .refresh(ground.policy, ground.state, ground.now);
         while let Some(first) = self.waiting.first_entry() {
             let (cost, planned) = (first.get().ticket.cost, first.get().planned);
             if cost > ground.policy.limit() {
                 // The limit was lowered below the cost.
                 let denied = ground.policy.peek(ground.state, ground.now, cost);
-                first.remove().ticket.end(Err(WaitError::Never(denied)), wakes);
+                first
+                    .remove()
+                    .ticket
+                    .end(Err(WaitError::Never(denied)), wakes);
                 self.version += 1;
                 continue;
             }
@@ -93,8 +99,14 @@ impl WaitLine {
             }
             if first.get().ticket.takes_itself {
                 match first.get().ticket.called_until() {
-                    None if ground.policy.peek(ground.state, ground.now, cost).is_denied() => {}
-                    None => first.get().ticket.call(ground.now.saturating_add(CALL), wakes),
+                    None if ground
+                        .policy
+                        .peek(ground.state, ground.now, cost)
+                        .is_denied() => {}
+                    None => first
+                        .get()
+                        .ticket
+                        .call(ground.now.saturating_add(CALL), wakes),
                     Some(until) if ground.now < until => {}
                     Some(_) => {
                         self.pass_over_unpolled(wakes);
@@ -124,13 +136,14 @@ impl WaitLine {
         }
     }
 
-    /// Puts the front aside, which was not polled or has no room in its other limits after all, and with it all that were woken before
-    /// and not polled since. The others of the kind are woken, so that the next time shows which of them are polled.
+    /// Puts the front aside, which was not polled or has no room in its other limits after all, and
+    /// with it all that were woken before and not polled since. The others of the kind are woken,
+    /// so that the next time shows which of them are polled.
     fn pass_over_unpolled(&mut self, wakes: &mut Wakes) {
         let front = self.waiting.pop_first();
-        let idle = self
-            .waiting
-            .extract_if(.., |_, waiter| waiter.ticket.takes_itself && !waiter.ticket.rouse(wakes));
+        let idle = self.waiting.extract_if(.., |_, waiter| {
+            waiter.ticket.takes_itself && !waiter.ticket.rouse(wakes)
+        });
         self.aside.extend(front.into_iter().chain(idle));
         self.version += 1;
     }
@@ -161,8 +174,13 @@ impl WaitLine {
         if self.is_waiting() {
             return self.answer(ground, cost);
         }
-        let free = self.reservations.take_free(ground.policy, ground.state, ground.now, cost);
-        free.map_or_else(|| ground.policy.decide(ground.state, ground.now, cost), |(decision, _)| decision)
+        let free = self
+            .reservations
+            .take_free(ground.policy, ground.state, ground.now, cost);
+        free.map_or_else(
+            || ground.policy.decide(ground.state, ground.now, cost),
+            |(decision, _)| decision,
+        )
     }
 
     /// The result that [`decide`](Self::decide) would have.
@@ -171,12 +189,19 @@ impl WaitLine {
         if self.is_waiting() && cost > 0 {
             return self.answer(ground, cost);
         }
-        let free = self.reservations.check_free(ground.policy, ground.state, ground.now, cost);
+        let free = self
+            .reservations
+            .check_free(ground.policy, ground.state, ground.now, cost);
         free.unwrap_or_else(|| ground.policy.peek(ground.state, ground.now, cost))
     }
 
     /// Takes as much of `cost` as is available: nothing, while there are waiters.
-    pub fn decide_up_to(&mut self, ground: &mut Ground<'_>, cost: u64, wakes: &mut Wakes) -> (u64, Decision) {
+    pub fn decide_up_to(
+        &mut self,
+        ground: &mut Ground<'_>,
+        cost: u64,
+        wakes: &mut Wakes,
+    ) -> (u64, Decision) {
         self.settle(ground, wakes);
         if self.is_waiting() && cost > 0 {
             return (0, self.answer(ground, cost.min(1)));
@@ -219,7 +244,9 @@ impl WaitLine {
         let in_time = |start: Nanos| deadline.is_none_or(|deadline| start <= deadline);
         if !self.is_waiting() && blocked <= now {
             match take(&mut self.reservations, ground, cost) {
-                Ok(admitted) if admitted.start <= now => return Ok(Joined::Admitted(admitted.decision)),
+                Ok(admitted) if admitted.start <= now => {
+                    return Ok(Joined::Admitted(admitted.decision));
+                }
                 Ok(admitted) if in_time(admitted.start) => {
                     let ticket = self.ticket(cost, alarm);
                     ticket.end(Ok(admitted), wakes);
@@ -248,11 +275,17 @@ impl WaitLine {
         };
         let refused = |ground: &Ground<'_>| {
             let denied = Self::denial(ground, cost, turn);
-            if turn == WaitTurn::Never { WaitError::Never(denied) } else { WaitError::Deadline(denied) }
+            if turn == WaitTurn::Never {
+                WaitError::Never(denied)
+            } else {
+                WaitError::Deadline(denied)
+            }
         };
         let planned = match turn {
             WaitTurn::Never => return Err(refused(ground)),
-            WaitTurn::At(at, delay) if !in_time(at.saturating_add(delay)) => return Err(refused(ground)),
+            WaitTurn::At(at, delay) if !in_time(at.saturating_add(delay)) => {
+                return Err(refused(ground));
+            }
             WaitTurn::Unknown if !in_time(now) => return Err(refused(ground)),
             WaitTurn::At(at, _) => at,
             WaitTurn::Unknown => Nanos::MAX,
@@ -261,7 +294,13 @@ impl WaitLine {
         if let Some(plan) = &mut self.plan {
             plan.put(cost, turn);
         }
-        self.waiting.insert(ticket.number, Waiter { ticket: Arc::clone(&ticket), planned });
+        self.waiting.insert(
+            ticket.number,
+            Waiter {
+                ticket: Arc::clone(&ticket),
+                planned,
+            },
+        );
         if self.waiting.len() == 1 {
             let due = self.front_due(ground);
             self.set_alarm(due, wakes);
@@ -269,28 +308,38 @@ impl WaitLine {
         Ok(Joined::Waiting(ticket))
     }
 
-    /// Gives a caller that takes its units itself the last number. It lets others pass until it is [placed](Self::place).
+    /// Gives a caller that takes its units itself the last number. It lets others pass until it is
+    /// [placed](Self::place).
     pub fn enter(&mut self, cost: u64, timer: &impl Timer) -> Arc<Ticket> {
         let alarm = Arc::clone(self.alarm.get_or_insert_with(|| Alarm::new(timer.clone())));
         self.next += 1;
         let ticket = Arc::new(Ticket::new(self.next, cost, true, alarm));
-        self.aside.insert(ticket.number, Waiter { ticket: Arc::clone(&ticket), planned: Nanos::MAX });
+        self.aside.insert(
+            ticket.number,
+            Waiter {
+                ticket: Arc::clone(&ticket),
+                planned: Nanos::MAX,
+            },
+        );
         ticket
     }
 
-    /// Puts a caller that takes its units itself to its place, and returns when its units will be there if it stays; the end of time
-    /// if unknown. [`place`](Self::place) must follow.
+    /// Puts a caller that takes its units itself to its place, and returns when its units will be
+    /// there if it stays; the end of time if unknown. [`place`](Self::place) must follow.
     pub fn due_of(&mut self, ground: &Ground<'_>, ticket: &Ticket) -> Nanos {
         if let Some((number, waiter)) = self.aside.remove_entry(&ticket.number) {
             self.waiting.insert(number, waiter);
             self.version += 1;
         }
         self.planned(ground);
-        self.waiting.get(&ticket.number).map_or(ground.now, |waiter| waiter.planned)
+        self.waiting
+            .get(&ticket.number)
+            .map_or(ground.now, |waiter| waiter.planned)
     }
 
-    /// Lets a caller that takes its units itself stay at its place and hold up the callers behind it, or puts it aside.
-    /// `until` is the time until which it keeps the front, if it is there and was called.
+    /// Lets a caller that takes its units itself stay at its place and hold up the callers behind
+    /// it, or puts it aside. `until` is the time until which it keeps the front, if it is there and
+    /// was called.
     pub fn place(
         &mut self,
         ground: &mut Ground<'_>,
@@ -321,7 +370,11 @@ impl WaitLine {
         self.settle(ground, wakes);
         let (first, _) = self.waiting.first_key_value()?;
         let is_first = ticket.is_some_and(|ticket| ticket.number <= *first);
-        if is_first { None } else { Some(self.answer(ground, cost)) }
+        if is_first {
+            None
+        } else {
+            Some(self.answer(ground, cost))
+        }
     }
 
     /// Serves the line for one of its waiters, and sets the alarm again.
@@ -335,17 +388,21 @@ impl WaitLine {
 
     /// Removes a ticket, or takes back what was admitted to it.
     pub fn leave(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) {
-        self.reservations.refresh(ground.policy, ground.state, ground.now);
+        self.reservations
+            .refresh(ground.policy, ground.state, ground.now);
         match ticket.outcome() {
-            // A ticket without an outcome is in this line. One with an outcome may belong to an earlier line, and its number
-            // may be another ticket's by now.
+            // A ticket without an outcome is in this line. One with an outcome may belong to an
+            // earlier line, and its number may be another ticket's by now.
             None => {
                 self.waiting.remove(&ticket.number);
                 self.aside.remove(&ticket.number);
                 ticket.forget_waker();
             }
             Some(Ok(admitted)) => match admitted.reservation {
-                Some(reservation) => self.reservations.give_up(ground.state, ground.now, reservation),
+                Some(reservation) => {
+                    self.reservations
+                        .give_up(ground.state, ground.now, reservation)
+                }
                 None => ground.policy.refund(ground.state, ground.now, ticket.cost),
             },
             Some(Err(_)) => {}
@@ -356,21 +413,35 @@ impl WaitLine {
 
     /// Records that the work of a ticket with a leaky bucket's reservation starts.
     pub fn started(&mut self, ticket: &Ticket) {
-        if let Some(Ok(Admitted { reservation: Some(reservation), .. })) = ticket.outcome() {
+        if let Some(Ok(Admitted {
+            reservation: Some(reservation),
+            ..
+        })) = ticket.outcome()
+        {
             self.reservations.started(reservation);
         }
     }
 
     /// Returns the units that were taken last, and serves waiters for whom that makes room.
     pub fn refund(&mut self, ground: &mut Ground<'_>, cost: u64, wakes: &mut Wakes) {
-        self.reservations.refresh(ground.policy, ground.state, ground.now);
-        self.reservations.refund(ground.policy, ground.state, ground.now, cost);
+        self.reservations
+            .refresh(ground.policy, ground.state, ground.now);
+        self.reservations
+            .refund(ground.policy, ground.state, ground.now, cost);
         self.changed(ground, wakes);
     }
 
-    /// Charges units, whether they fit or not. All waiters wait longer. Returns the decision on a cost of 0 afterwards.
-    pub fn charge(&mut self, ground: &mut Ground<'_>, by: &Policy, cost: u64, wakes: &mut Wakes) -> Decision {
-        self.reservations.refresh(ground.policy, ground.state, ground.now);
+    /// Charges units, whether they fit or not. All waiters wait longer. Returns the decision on a
+    /// cost of 0 afterwards.
+    pub fn charge(
+        &mut self,
+        ground: &mut Ground<'_>,
+        by: &Policy,
+        cost: u64,
+        wakes: &mut Wakes,
+    ) -> Decision {
+        self.reservations
+            .refresh(ground.policy, ground.state, ground.now);
         by.charge(ground.state, ground.now, cost);
         let standing = by.peek(ground.state, ground.now, 0);
         self.changed(ground, wakes);
@@ -378,13 +449,23 @@ impl WaitLine {
     }
 
     /// Corrects an estimate, and serves waiters if that makes room.
-    pub fn correct(&mut self, ground: &mut Ground<'_>, estimate: Estimate, actual: u64, wakes: &mut Wakes) {
-        self.reservations.refresh(ground.policy, ground.state, ground.now);
-        ground.policy.settle(ground.state, ground.now, estimate, actual);
+    pub fn correct(
+        &mut self,
+        ground: &mut Ground<'_>,
+        estimate: Estimate,
+        actual: u64,
+        wakes: &mut Wakes,
+    ) {
+        self.reservations
+            .refresh(ground.policy, ground.state, ground.now);
+        ground
+            .policy
+            .settle(ground.state, ground.now, estimate, actual);
         self.changed(ground, wakes);
     }
 
-    /// Handles a change that no plan foresaw: of the policy, or a block. Serves waiters for whom it makes room.
+    /// Handles a change that no plan foresaw: of the policy, or a block. Serves waiters for whom it
+    /// makes room.
     pub fn changed(&mut self, ground: &mut Ground<'_>, wakes: &mut Wakes) {
         self.version += 1;
         self.settle(ground, wakes);
@@ -403,21 +484,46 @@ impl WaitLine {
         match turn {
             WaitTurn::At(at, _) => {
                 let wait = at.saturating_since(ground.now).get();
-                let reset = ground.policy.peek(ground.state, ground.now, 0).reset_after_nanos();
-                Decision::deny(Standing { limit, room: 0, unit: 1, reset_after: reset.max(wait) }, wait)
+                let reset = ground
+                    .policy
+                    .peek(ground.state, ground.now, 0)
+                    .reset_after_nanos();
+                Decision::deny(
+                    Standing {
+                        limit,
+                        room: 0,
+                        unit: 1,
+                        reset_after: reset.max(wait),
+                    },
+                    wait,
+                )
             }
-            WaitTurn::Unknown | WaitTurn::Never => {
-                Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: u64::MAX })
-            }
+            WaitTurn::Unknown | WaitTurn::Never => Decision::deny_for_good(Standing {
+                limit,
+                room: 0,
+                unit: 1,
+                reset_after: u64::MAX,
+            }),
         }
     }
 
-    /// The state as it will be when every waiter has been admitted. Exact behind up to [`PLAN_STEP`] waiters. Behind more, an
-    /// outdated plan is renewed that many tickets at a time, and is used until the new one is complete.
+    /// The state as it will be when every waiter has been admitted. Exact behind up to
+    /// [`PLAN_STEP`] waiters. Behind more, an outdated plan is renewed that many tickets at a time,
+    /// and is used until the new one is complete.
     fn planned(&mut self, ground: &Ground<'_>) -> &mut WaitPlan {
         let version = self.version;
-        let begin = || WaitPlan::new(ground.policy, ground.state, ground.now.max(ground.blocked), version);
-        let overtaken = self.plan.as_ref().is_none_or(|plan| plan.version != version);
+        let begin = || {
+            WaitPlan::new(
+                ground.policy,
+                ground.state,
+                ground.now.max(ground.blocked),
+                version,
+            )
+        };
+        let overtaken = self
+            .plan
+            .as_ref()
+            .is_none_or(|plan| plan.version != version);
         if overtaken {
             // Without an older plan, or if there is little work, the plan is made in one step.
             let at_once = self.plan.is_none() || self.waiting.len() <= PLAN_STEP;
@@ -433,7 +539,10 @@ impl WaitLine {
                 };
                 building.next = number + 1;
             }
-            let complete = self.waiting.last_key_value().is_none_or(|(last, _)| *last < building.next);
+            let complete = self
+                .waiting
+                .last_key_value()
+                .is_none_or(|(last, _)| *last < building.next);
             if complete {
                 self.plan = self.building.take();
             }
@@ -443,7 +552,11 @@ impl WaitLine {
 }
 
 /// Takes `cost` if it is admitted now.
-fn take(reservations: &mut Reservations, ground: &mut Ground<'_>, cost: u64) -> Result<Admitted, Decision> {
+fn take(
+    reservations: &mut Reservations,
+    ground: &mut Ground<'_>,
+    cost: u64,
+) -> Result<Admitted, Decision> {
     let Ground { policy, now, .. } = *ground;
     let (decision, start_ticks) =
         if let Some((decision, from)) = reservations.take_free(policy, ground.state, now, cost) {
@@ -458,7 +571,12 @@ fn take(reservations: &mut Reservations, ground: &mut Ground<'_>, cost: u64) -> 
             (decision, from)
         };
     let start = now.saturating_add(decision.delay().into());
-    let reservation =
-        start_ticks.filter(|_| start > now).and_then(|from| reservations.hold(policy, from, cost));
-    Ok(Admitted { decision, start, reservation })
+    let reservation = start_ticks
+        .filter(|_| start > now)
+        .and_then(|from| reservations.hold(policy, from, cost));
+    Ok(Admitted {
+        decision,
+        start,
+        reservation,
+    })
 }

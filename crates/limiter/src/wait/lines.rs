@@ -33,7 +33,9 @@ struct LineShard {
 
 impl Lines {
     pub fn new() -> Self {
-        let lines = Self { shards: OnceLock::new() };
+        let lines = Self {
+            shards: OnceLock::new(),
+        };
         if cfg!(loom) {
             lines.made(); // Loom does not see that a `OnceLock` orders anything.
         }
@@ -41,18 +43,30 @@ impl Lines {
     }
 
     fn made(&self) -> &[Mutex<LineShard>] {
-        self.shards.get_or_init(|| (0..SHARDS).map(|_| Mutex::new(LineShard::default())).collect())
+        self.shards.get_or_init(|| {
+            (0..SHARDS)
+                .map(|_| Mutex::new(LineShard::default()))
+                .collect()
+        })
     }
 
     fn shard(&self, tag: Tag) -> MutexGuard<'_, LineShard> {
         let shards = self.made();
         // Nothing here panics while a line is half changed.
-        shards[tag.get() as usize % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        shards[tag.get() as usize % SHARDS]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A step on a key's line, which is created if there is none. The caller holds the key's lock, and has marked the key
-    /// before: the line takes over that mark, or it is removed.
-    pub fn with<R>(&self, marks: &Marks, tag: Tag, now: Nanos, step: impl FnOnce(&mut WaitLine) -> R) -> R {
+    /// A step on a key's line, which is created if there is none. The caller holds the key's lock,
+    /// and has marked the key before: the line takes over that mark, or it is removed.
+    pub fn with<R>(
+        &self,
+        marks: &Marks,
+        tag: Tag,
+        now: Nanos,
+        step: impl FnOnce(&mut WaitLine) -> R,
+    ) -> R {
         let mut shard = self.shard(tag);
         let mut keep = None;
         let (known, mut line) = match shard.lines.entry(tag) {
@@ -79,7 +93,12 @@ impl Lines {
     }
 
     /// A step on a key's line, if it has one. The caller holds the key's lock.
-    pub fn find<R>(&self, marks: &Marks, tag: Tag, step: impl FnOnce(&mut WaitLine) -> R) -> Option<R> {
+    pub fn find<R>(
+        &self,
+        marks: &Marks,
+        tag: Tag,
+        step: impl FnOnce(&mut WaitLine) -> R,
+    ) -> Option<R> {
         self.shards.get()?;
         let mut shard = self.shard(tag);
         let line = shard.lines.get_mut(&tag)?;
@@ -93,9 +112,17 @@ impl Lines {
 
     /// The keys with waiters.
     pub fn keys(&self) -> Vec<Tag> {
-        let Some(shards) = self.shards.get() else { return Vec::new() };
+        let Some(shards) = self.shards.get() else {
+            return Vec::new();
+        };
         let locked = |shard: &Mutex<LineShard>| -> Vec<Tag> {
-            shard.lock().unwrap_or_else(PoisonError::into_inner).lines.keys().copied().collect()
+            shard
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .lines
+                .keys()
+                .copied()
+                .collect()
         };
         shards.iter().flat_map(locked).collect()
     }
@@ -105,11 +132,18 @@ impl LineShard {
     /// Drops up to two lines whose free reservations are over.
     fn sweep(&mut self, marks: &Marks, now: Nanos) {
         for _ in 0..2 {
-            let Some((_, tag)) = self.kept.front().copied().filter(|(until, _)| *until <= now) else {
+            let Some((_, tag)) = self
+                .kept
+                .front()
+                .copied()
+                .filter(|(until, _)| *until <= now)
+            else {
                 return;
             };
             self.kept.pop_front();
-            let Some(line) = self.lines.get_mut(&tag) else { continue };
+            let Some(line) = self.lines.get_mut(&tag) else {
+                continue;
+            };
             line.expire(now);
             line.is_listed = false;
             if line.is_idle() {
@@ -129,11 +163,15 @@ pub(crate) struct OneLine {
 
 impl OneLine {
     pub fn new() -> Self {
-        Self { busy: AtomicBool::new(false), line: Mutex::new(WaitLine::default()) }
+        Self {
+            busy: AtomicBool::new(false),
+            line: Mutex::new(WaitLine::default()),
+        }
     }
 
-    /// Whether a decision must consider the line. Relaxed: it is set while the state is locked, so a thread that sees what
-    /// that step has left sees this too. A decision that began before a waiter joined may still overtake it.
+    /// Whether a decision must consider the line. Relaxed: it is set while the state is locked, so
+    /// a thread that sees what that step has left sees this too. A decision that began before a
+    /// waiter joined may still overtake it.
     #[inline]
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed)

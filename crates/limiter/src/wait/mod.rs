@@ -1,11 +1,12 @@
 //! Waiting for admission: a queue of tickets (a line) for each key, first come first served.
 //!
-//! A line is kept next to its key's state and changes only under the key's lock, so an admission and its record are one
-//! atomic step. Every operation on the key serves the line first ([`WaitLine::settle`]): a request, a refund, a change of
-//! policy, the end of a block, a waiter whose time has come. No request is admitted past the line.
+//! A line is kept next to its key's state and changes only under the key's lock, so an admission
+//! and its record are one atomic step. Every operation on the key serves the line first
+//! ([`WaitLine::settle`]): a request, a refund, a change of policy, the end of a block, a waiter
+//! whose time has come. No request is admitted past the line.
 //!
-//! Time alone makes room without an operation. So a line has an [alarm](alarm): waiters whose futures are held but not polled
-//! delay the others by less than 10 ms.
+//! Time alone makes room without an operation. So a line has an [alarm](alarm): waiters whose
+//! futures are held but not polled delay the others by less than 10 ms.
 
 mod alarm;
 mod line;
@@ -32,13 +33,15 @@ pub enum WaitError {
     /// The cost can never fit, or it is unknown when it fits.
     #[error("waiting cannot make room for this cost: {} of {} are free", _0.remaining(), _0.limit())]
     Never(Decision),
-    /// The cost would fit only after the deadline. Returned as soon as that is known, not when the deadline has passed.
+    /// The cost would fit only after the deadline. Returned as soon as that is known, not when the
+    /// deadline has passed.
     #[error("{}", after_the_deadline(_0))]
     Deadline(Decision),
 }
 
 impl WaitError {
-    /// The decision that ended the wait: a denial, or a leaky bucket's delay that ends after the deadline.
+    /// The decision that ended the wait: a denial, or a leaky bucket's delay that ends after the
+    /// deadline.
     pub const fn decision(&self) -> &Decision {
         match self {
             Self::Never(decision) | Self::Deadline(decision) => decision,
@@ -49,7 +52,10 @@ impl WaitError {
 fn after_the_deadline(decision: &Decision) -> String {
     match decision.retry_after() {
         None if decision.is_denied() => "no room before the deadline".to_owned(),
-        wait => format!("room only after the deadline, in {:?}", wait.unwrap_or(decision.delay())),
+        wait => format!(
+            "room only after the deadline, in {:?}",
+            wait.unwrap_or(decision.delay())
+        ),
     }
 }
 
@@ -65,11 +71,16 @@ pub(crate) struct Ground<'a> {
 /// The owner of a line and its state.
 pub(crate) trait Home {
     /// One atomic step on a state and its line. Tasks are woken after it.
-    fn step<R>(&self, now: Nanos, step: impl FnOnce(&mut WaitLine, &mut Ground<'_>, &mut Wakes) -> R) -> R;
+    fn step<R>(
+        &self,
+        now: Nanos,
+        step: impl FnOnce(&mut WaitLine, &mut Ground<'_>, &mut Wakes) -> R,
+    ) -> R;
 }
 
 /// Waits in line for `cost`.
-// The future of an async function would hold the arguments twice, and there may be a hundred thousand waiters.
+// The future of an async function would hold the arguments twice, and there may be a hundred
+// thousand waiters.
 #[allow(clippy::manual_async_fn)]
 pub(crate) fn wait(
     home: impl Home,
@@ -78,17 +89,28 @@ pub(crate) fn wait(
     timer: &impl Timer,
 ) -> impl Future<Output = Result<Admission, WaitError>> {
     async move {
-        let joined =
-            home.step(timer.now(), |line, ground, wakes| line.join(ground, cost, deadline, timer, wakes))?;
+        let joined = home.step(timer.now(), |line, ground, wakes| {
+            line.join(ground, cost, deadline, timer, wakes)
+        })?;
         let seat = match joined {
             Joined::Admitted(decision) => return Ok(admitted(decision)),
-            Joined::Waiting(ticket) => Seat { home: &home, timer, ticket },
+            Joined::Waiting(ticket) => Seat {
+                home: &home,
+                timer,
+                ticket,
+            },
         };
         // The decision stays in the ticket: what is held during the sleep makes the future larger.
         let start = loop {
             match deadline {
                 Some(at) => sleep(&seat.ticket, Some(pin!(timer.sleep_until(at)))).await,
-                None => sleep(&seat.ticket, None::<std::pin::Pin<&mut std::future::Ready<()>>>).await,
+                None => {
+                    sleep(
+                        &seat.ticket,
+                        None::<std::pin::Pin<&mut std::future::Ready<()>>>,
+                    )
+                    .await
+                }
             }
             if let Some(outcome) = seat.look(deadline) {
                 break outcome?.start;
@@ -107,7 +129,9 @@ pub(crate) fn wait(
 }
 
 fn admitted(decision: Decision) -> Admission {
-    decision.into_result().unwrap_or_else(|denied| unreachable!("a wait ends with {denied}"))
+    decision
+        .into_result()
+        .unwrap_or_else(|denied| unreachable!("a wait ends with {denied}"))
 }
 
 /// The ticket of a future. When dropped, it leaves the line, or returns what was admitted to it.
@@ -125,10 +149,16 @@ impl<H: Home, T: Timer> Seat<'_, H, T> {
             return outcome;
         }
         let now = self.timer.now();
-        self.home.step(now, |line, ground, wakes| line.attend(ground, &self.ticket, wakes));
+        self.home.step(now, |line, ground, wakes| {
+            line.attend(ground, &self.ticket, wakes)
+        });
         let outcome = self.ticket.outcome();
         let late = outcome.is_none() && deadline.is_some_and(|deadline| now >= deadline);
-        if late { Some(Err(WaitError::Deadline(self.refused(now)))) } else { outcome }
+        if late {
+            Some(Err(WaitError::Deadline(self.refused(now))))
+        } else {
+            outcome
+        }
     }
 
     /// The decision that shows why room comes too late.
@@ -141,7 +171,8 @@ impl<H: Home, T: Timer> Seat<'_, H, T> {
 
     fn taken(self) {
         if self.ticket.finish() {
-            self.home.step(self.timer.now(), |line, _, _| line.started(&self.ticket));
+            self.home
+                .step(self.timer.now(), |line, _, _| line.started(&self.ticket));
         }
     }
 }
@@ -149,7 +180,9 @@ impl<H: Home, T: Timer> Seat<'_, H, T> {
 impl<H: Home, T: Timer> Drop for Seat<'_, H, T> {
     fn drop(&mut self) {
         if !self.ticket.is_finished() {
-            self.home.step(self.timer.now(), |line, ground, wakes| line.leave(ground, &self.ticket, wakes));
+            self.home.step(self.timer.now(), |line, ground, wakes| {
+                line.leave(ground, &self.ticket, wakes)
+            });
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The state after every waiter of a line has been admitted: the basis for the answer to the next request.
+//! The state after every waiter of a line has been admitted: the basis for the answer to the next
+//! request.
 
 use tidegate_core::{Algorithm, Decision, Nanos, Policy, Standing};
 
@@ -7,7 +8,8 @@ use tidegate_core::{Algorithm, Decision, Nanos, Policy, Standing};
 pub(super) struct WaitPlan {
     policy: Policy,
     state: Box<[u64]>,
-    /// When the last waiter is admitted; `None` if unknown (only the release of a permit makes room).
+    /// When the last waiter is admitted; `None` if unknown (only the release of a permit makes
+    /// room).
     at: Option<Nanos>,
     /// The first ticket that the plan does not include.
     pub next: u64,
@@ -29,7 +31,13 @@ pub(super) enum WaitTurn {
 impl WaitPlan {
     /// A plan that starts with `state` at time `at`.
     pub fn new(policy: &Policy, state: &[u64], at: Nanos, version: u64) -> Self {
-        Self { policy: *policy, state: state.into(), at: Some(at), next: 0, version }
+        Self {
+            policy: *policy,
+            state: state.into(),
+            at: Some(at),
+            next: 0,
+            version,
+        }
     }
 
     /// When `cost` would be admitted behind all waiters in the plan.
@@ -65,11 +73,22 @@ impl WaitPlan {
                 let wait = at.saturating_since(now).get().max(1);
                 let reset = self.policy.peek(&self.state, at, 0).reset_after_nanos();
                 let reset_after = reset.saturating_add(wait);
-                Decision::deny(Standing { limit, room: 0, unit: 1, reset_after }, wait)
+                Decision::deny(
+                    Standing {
+                        limit,
+                        room: 0,
+                        unit: 1,
+                        reset_after,
+                    },
+                    wait,
+                )
             }
-            WaitTurn::Unknown | WaitTurn::Never => {
-                Decision::deny_for_good(Standing { limit, room: 0, unit: 1, reset_after: u64::MAX })
-            }
+            WaitTurn::Unknown | WaitTurn::Never => Decision::deny_for_good(Standing {
+                limit,
+                room: 0,
+                unit: 1,
+                reset_after: u64::MAX,
+            }),
         }
     }
 }
@@ -79,9 +98,11 @@ pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u64)
     if cost > policy.limit() {
         return WaitTurn::Never;
     }
-    let Some(mut at) = at else { return WaitTurn::Unknown };
-    // A denial gives the exact time, so the second attempt admits. The first may be too early if `at` is older than the
-    // state; then the search continues from the time that was found.
+    let Some(mut at) = at else {
+        return WaitTurn::Unknown;
+    };
+    // A denial gives the exact time, so the second attempt admits. The first may be too early if
+    // `at` is older than the state; then the search continues from the time that was found.
     for _ in 0..8 {
         let decision = policy.peek(state, at, cost);
         if decision.is_allowed() {
@@ -92,7 +113,9 @@ pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u64)
                 WaitTurn::Never
             };
         }
-        let Some(wait) = decision.retry_after() else { return WaitTurn::Unknown };
+        let Some(wait) = decision.retry_after() else {
+            return WaitTurn::Unknown;
+        };
         let wait = Nanos::from(wait);
         if wait >= Nanos::MAX.saturating_since(at) {
             return WaitTurn::Never;

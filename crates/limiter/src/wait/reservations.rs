@@ -6,8 +6,9 @@
 //!                                          TAT: the end of the queue, which the state holds
 //! ```
 //!
-//! The state contains only the end of the queue. So a reservation that is given up in the middle is kept here, and goes to the
-//! next request that it fits. Times are in ticks, fractions of a nanosecond, so that no rate is rounded.
+//! The state contains only the end of the queue. So a reservation that is given up in the middle is
+//! kept here, and goes to the next request that it fits. Times are in ticks, fractions of a
+//! nanosecond, so that no rate is rounded.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +55,12 @@ pub(super) struct Reservations {
 impl Rate {
     fn of(policy: &Policy) -> Option<Self> {
         match policy.parameters() {
-            Parameters::LeakyBucket { step, parts, max_wait, .. } => Some(Self {
+            Parameters::LeakyBucket {
+                step,
+                parts,
+                max_wait,
+                ..
+            } => Some(Self {
                 step: step.into(),
                 parts: parts.into(),
                 max_wait: u128::from(max_wait) * u128::from(parts),
@@ -67,10 +73,14 @@ impl Rate {
         u128::from(time.get()) * self.parts
     }
 
-    /// The end of the queue. A state is the time in nanoseconds, and if the interval is not a whole number of them, the
-    /// remaining ticks.
+    /// The end of the queue. A state is the time in nanoseconds, and if the interval is not a whole
+    /// number of them, the remaining ticks.
     fn end(self, state: &[u64]) -> u128 {
-        let beyond = if self.parts == 1 { 0 } else { u128::from(state[1]) };
+        let beyond = if self.parts == 1 {
+            0
+        } else {
+            u128::from(state[1])
+        };
         u128::from(state[0]) * self.parts + beyond
     }
 
@@ -92,17 +102,21 @@ impl Reservations {
         let last = reservations
             .last_key_value()
             .zip(self.rate)
-            .map(|((_, end), rate)| Nanos::new(u64::try_from(end.div_ceil(rate.parts)).unwrap_or(u64::MAX)));
+            .map(|((_, end), rate)| {
+                Nanos::new(u64::try_from(end.div_ceil(rate.parts)).unwrap_or(u64::MAX))
+            });
         last.max((self.kept_until > Nanos::ZERO).then_some(self.kept_until))
     }
 
-    /// The time until which the free reservations, and those from before a change of policy, must be remembered.
+    /// The time until which the free reservations, and those from before a change of policy, must
+    /// be remembered.
     pub fn last_free(&self) -> Option<Nanos> {
         self.last_of(&self.free)
     }
 
-    /// Drops reservations that are over. After a change of policy, free reservations are lost, and held ones end
-    /// when they did before: under a leaky bucket, the same or another, later requests start after them.
+    /// Drops reservations that are over. After a change of policy, free reservations are lost, and
+    /// held ones end when they did before: under a leaky bucket, the same or another, later
+    /// requests start after them.
     pub fn refresh(&mut self, policy: &Policy, state: &mut [u64], now: Nanos) {
         if self.rate.is_none() && self.is_empty() {
             return;
@@ -110,7 +124,12 @@ impl Reservations {
         let rate = Rate::of(policy);
         if self.rate != rate {
             let kept_until = self.last_of(&self.held).unwrap_or_default();
-            *self = Self { rate, era: self.era + 1, kept_until, ..Self::default() };
+            *self = Self {
+                rate,
+                era: self.era + 1,
+                kept_until,
+                ..Self::default()
+            };
         }
         self.expire(now);
         if let (Some(rate), Some(last)) = (rate, self.held.values().next_back()) {
@@ -122,14 +141,28 @@ impl Reservations {
         }
     }
 
-    /// The decision on `cost` if a free reservation is wide enough for it, and the part of the reservation that it uses.
-    fn find_free(&self, policy: &Policy, state: &[u64], now: Nanos, cost: u64) -> Option<(Decision, Span)> {
-        let rate = self.rate.filter(|_| !self.free.is_empty() && cost > 0 && cost <= policy.limit())?;
+    /// The decision on `cost` if a free reservation is wide enough for it, and the part of the
+    /// reservation that it uses.
+    fn find_free(
+        &self,
+        policy: &Policy,
+        state: &[u64],
+        now: Nanos,
+        cost: u64,
+    ) -> Option<(Decision, Span)> {
+        let rate = self
+            .rate
+            .filter(|_| !self.free.is_empty() && cost > 0 && cost <= policy.limit())?;
         let (now_ticks, width) = (rate.ticks(now), u128::from(cost) * rate.step);
         let span = self.free.iter().find_map(|(&start, &end)| {
             let from = start.max(now_ticks);
             let fits = from + width <= end && from - now_ticks <= rate.max_wait;
-            fits.then_some(Span { start, from, to: from + width, end })
+            fits.then_some(Span {
+                start,
+                from,
+                to: from + width,
+                end,
+            })
         })?;
         let look = policy.peek(state, now, 0);
         let delay = (span.from - now_ticks).div_ceil(rate.parts) as u64;
@@ -138,11 +171,18 @@ impl Reservations {
     }
 
     /// The decision on `cost` if there is a free reservation for it.
-    pub fn check_free(&self, policy: &Policy, state: &[u64], now: Nanos, cost: u64) -> Option<Decision> {
+    pub fn check_free(
+        &self,
+        policy: &Policy,
+        state: &[u64],
+        now: Nanos,
+        cost: u64,
+    ) -> Option<Decision> {
         Some(self.find_free(policy, state, now, cost)?.0)
     }
 
-    /// Takes the first free reservation that is wide enough for `cost`; returns the decision and the start in ticks.
+    /// Takes the first free reservation that is wide enough for `cost`; returns the decision and
+    /// the start in ticks.
     pub fn take_free(
         &mut self,
         policy: &Policy,
@@ -150,7 +190,15 @@ impl Reservations {
         now: Nanos,
         cost: u64,
     ) -> Option<(Decision, u128)> {
-        let (decision, Span { start, from, to, end }) = self.find_free(policy, state, now, cost)?;
+        let (
+            decision,
+            Span {
+                start,
+                from,
+                to,
+                end,
+            },
+        ) = self.find_free(policy, state, now, cost)?;
         self.free.remove(&start);
         if start < from {
             self.free.insert(start, from);
@@ -165,7 +213,11 @@ impl Reservations {
     pub fn hold(&mut self, policy: &Policy, start: u128, cost: u64) -> Option<Reservation> {
         let rate = Rate::of(policy)?;
         self.rate = Some(rate);
-        let reservation = Reservation { start, end: start + u128::from(cost) * rate.step, era: self.era };
+        let reservation = Reservation {
+            start,
+            end: start + u128::from(cost) * rate.step,
+            era: self.era,
+        };
         self.held.insert(reservation.start, reservation.end);
         Some(reservation)
     }
@@ -182,7 +234,11 @@ impl Reservations {
             self.kept_until = Nanos::ZERO;
         }
         let Some(rate) = self.rate else { return };
-        while let Some(first) = self.free.first_entry().filter(|first| *first.get() <= rate.ticks(now)) {
+        while let Some(first) = self
+            .free
+            .first_entry()
+            .filter(|first| *first.get() <= rate.ticks(now))
+        {
             first.remove();
         }
     }
@@ -196,14 +252,19 @@ impl Reservations {
 
     /// Gives up a reservation. One from before a change of policy is lost.
     pub fn give_up(&mut self, state: &mut [u64], now: Nanos, reservation: Reservation) {
-        let Some(rate) = self.rate.filter(|_| reservation.era == self.era) else { return };
+        let Some(rate) = self.rate.filter(|_| reservation.era == self.era) else {
+            return;
+        };
         self.held.remove(&reservation.start);
         let (mut start, mut end) = (reservation.start.max(rate.ticks(now)), reservation.end);
         if start >= end {
             return;
         }
-        if let Some((&before, _)) =
-            self.free.range(..start).next_back().filter(|(_, gap_end)| **gap_end == start)
+        if let Some((&before, _)) = self
+            .free
+            .range(..start)
+            .next_back()
+            .filter(|(_, gap_end)| **gap_end == start)
         {
             self.free.remove(&before);
             start = before;
@@ -222,8 +283,16 @@ impl Reservations {
     pub fn refund(&mut self, policy: &Policy, state: &mut [u64], now: Nanos, cost: u64) {
         let before = self.rate.map(|rate| rate.end(state));
         policy.refund(state, now, cost);
-        let (Some(rate), Some(before)) = (self.rate, before) else { return };
-        let kept = self.held.values().next_back().copied().unwrap_or(0).max(rate.ticks(self.kept_until));
+        let (Some(rate), Some(before)) = (self.rate, before) else {
+            return;
+        };
+        let kept = self
+            .held
+            .values()
+            .next_back()
+            .copied()
+            .unwrap_or(0)
+            .max(rate.ticks(self.kept_until));
         if rate.end(state) < kept {
             rate.set_end(state, kept.min(before));
         }

@@ -25,11 +25,13 @@ pub(crate) struct Ticket {
 
 #[derive(Debug, Default)]
 struct Status {
-    /// For a caller that takes its units itself: its turn has come, and it keeps the front of the line until this time.
+    /// For a caller that takes its units itself: its turn has come, and it keeps the front of the
+    /// line until this time.
     called_until: Option<Nanos>,
     /// Whether it was woken to look at its lines, and has not looked since.
     is_called: bool,
-    /// Boxed, because there may be a hundred thousand waiters and only the first few have an outcome.
+    /// Boxed, because there may be a hundred thousand waiters and only the first few have an
+    /// outcome.
     outcome: Option<Box<WaitOutcome>>,
     /// Nothing remains to be returned.
     finished: bool,
@@ -48,7 +50,8 @@ pub(crate) struct Admitted {
     pub reservation: Option<Reservation>,
 }
 
-/// Wakers to call and an alarm to set when the locks are released, because a waker or a timer may run any code.
+/// Wakers to call and an alarm to set when the locks are released, because a waker or a timer may
+/// run any code.
 #[derive(Default)]
 pub(crate) struct Wakes {
     wakers: Vec<Waker>,
@@ -57,7 +60,8 @@ pub(crate) struct Wakes {
 }
 
 impl Wakes {
-    /// Sets the alarm of a line that has changed. Of several settings of one line, the last one counts.
+    /// Sets the alarm of a line that has changed. Of several settings of one line, the last one
+    /// counts.
     pub fn set(&mut self, alarm: &Arc<Alarm>, step: u64, due: Option<Nanos>) {
         self.alarms.push((Arc::clone(alarm), step, due));
     }
@@ -76,7 +80,13 @@ impl Drop for Wakes {
 
 impl Ticket {
     pub fn new(number: u64, cost: u64, takes_itself: bool, alarm: Arc<Alarm>) -> Self {
-        Self { number, cost, takes_itself, alarm, status: Mutex::default() }
+        Self {
+            number,
+            cost,
+            takes_itself,
+            alarm,
+            status: Mutex::default(),
+        }
     }
 
     fn status(&self) -> MutexGuard<'_, Status> {
@@ -84,7 +94,8 @@ impl Ticket {
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Until when a caller that takes its units itself keeps the front of the line, if its turn has come.
+    /// Until when a caller that takes its units itself keeps the front of the line, if its turn has
+    /// come.
     pub fn called_until(&self) -> Option<Nanos> {
         self.status().called_until
     }
@@ -98,7 +109,8 @@ impl Ticket {
         wakes.wakers.extend(self.alarm.take(self.number));
     }
 
-    /// Wakes a caller that takes its units itself, so that it looks at its lines. False if it was woken before and has not looked since.
+    /// Wakes a caller that takes its units itself, so that it looks at its lines. False if it was
+    /// woken before and has not looked since.
     pub fn rouse(&self, wakes: &mut Wakes) -> bool {
         if std::mem::replace(&mut self.status().is_called, true) {
             return false;
@@ -107,7 +119,8 @@ impl Ticket {
         true
     }
 
-    /// The caller has looked at all its lines; it keeps the front until this time if its turn has come there.
+    /// The caller has looked at all its lines; it keeps the front until this time if its turn has
+    /// come there.
     pub fn looked(&self, until: Option<Nanos>) {
         let mut status = self.status();
         (status.called_until, status.is_called) = (until, false);
@@ -122,7 +135,8 @@ impl Ticket {
         self.status().finished
     }
 
-    /// Marks that nothing remains to be returned; returns whether there is a leaky bucket's reservation to update.
+    /// Marks that nothing remains to be returned; returns whether there is a leaky bucket's
+    /// reservation to update.
     pub fn finish(&self) -> bool {
         let mut status = self.status();
         status.finished = true;
@@ -161,7 +175,11 @@ pub(crate) fn sleep<F: Future<Output = ()>>(
 ) -> impl Future<Output = ()> {
     let mut was_asleep = false;
     poll_fn(move |cx| {
-        if ticket.alarm.poll_woken(ticket, was_asleep, cx.waker()).is_ready() {
+        if ticket
+            .alarm
+            .poll_woken(ticket, was_asleep, cx.waker())
+            .is_ready()
+        {
             return Poll::Ready(());
         }
         was_asleep = true;

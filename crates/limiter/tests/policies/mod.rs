@@ -1,4 +1,5 @@
-//! A policy of every algorithm that limits a rate, from the registry: a new algorithm is tested with the others.
+//! A policy of every algorithm that limits a rate, from the registry: a new algorithm is tested
+//! with the others.
 
 use tidegate_limiter::{AlgorithmSpec, Policy, Quota};
 
@@ -9,7 +10,13 @@ pub fn of(quota: Quota) -> Vec<Policy> {
 }
 
 /// Those that deny what does not fit now, instead of delaying it.
-#[allow(dead_code, reason = "not every test that has this module asks for them")]
+#[allow(
+    dead_code,
+    reason = "not every test that has this module asks for them"
+)]
 pub fn denying(quota: Quota) -> Vec<Policy> {
-    of(quota).into_iter().filter(|policy| policy.name() != "leaky-bucket").collect()
+    of(quota)
+        .into_iter()
+        .filter(|policy| policy.name() != "leaky-bucket")
+        .collect()
 }

@@ -39,14 +39,21 @@ impl Collector {
         let (sender, complete) = oneshot::channel();
         let given = (0..count).map(|_| None).collect();
         let complete_when_gone = (count > 0).then_some(sender);
-        let answers = Arc::new(Mutex::new(Answers { given, missing: count, complete: complete_when_gone }));
+        let answers = Arc::new(Mutex::new(Answers {
+            given,
+            missing: count,
+            complete: complete_when_gone,
+        }));
         let places = Arc::clone(&answers);
-        let places = (0..count).map(move |at| Place { answers: Arc::clone(&places), at });
+        let places = (0..count).map(move |at| Place {
+            answers: Arc::clone(&places),
+            at,
+        });
         (Self { answers, complete }, places)
     }
 
-    /// Waits until each place has its answer or is gone, or until the deadline. Returns the answers there are, and whether the
-    /// deadline has not passed.
+    /// Waits until each place has its answer or is gone, or until the deadline. Returns the answers
+    /// there are, and whether the deadline has not passed.
     pub async fn wait(self, deadline: Deadline) -> (Vec<Option<BatchAnswer>>, bool) {
         let in_time = deadline.bound(self.complete).await.is_ok();
         (mem::take(&mut lock(&self.answers).given), in_time)
@@ -63,7 +70,10 @@ impl Place {
 
     /// Whether the caller still waits.
     pub fn is_wanted(&self) -> bool {
-        lock(&self.answers).complete.as_ref().is_some_and(|complete| !complete.is_closed())
+        lock(&self.answers)
+            .complete
+            .as_ref()
+            .is_some_and(|complete| !complete.is_closed())
     }
 }
 
@@ -94,7 +104,15 @@ mod tests {
     }
 
     fn decided(remaining: u64) -> (Decision, Nanos) {
-        (Decision::allow(Standing { limit: 9, room: remaining, unit: 1, reset_after: 0 }), Nanos::ZERO)
+        (
+            Decision::allow(Standing {
+                limit: 9,
+                room: remaining,
+                unit: 1,
+                reset_after: 0,
+            }),
+            Nanos::ZERO,
+        )
     }
 
     #[tokio::test(start_paused = true)]
@@ -106,8 +124,12 @@ mod tests {
         places.swap_remove(0).give(Ok(decided(0)));
         drop(places);
         let (answers, in_time) = collector.wait(far()).await;
-        let remaining = |answer: &Option<BatchAnswer>| Some(answer.as_ref()?.as_ref().ok()?.0.remaining());
-        assert_eq!(answers.iter().map(remaining).collect::<Vec<_>>(), [Some(0), None, Some(2)]);
+        let remaining =
+            |answer: &Option<BatchAnswer>| Some(answer.as_ref()?.as_ref().ok()?.0.remaining());
+        assert_eq!(
+            answers.iter().map(remaining).collect::<Vec<_>>(),
+            [Some(0), None, Some(2)]
+        );
         assert!(in_time, "nothing more can come");
         let without_places = Collector::new(0).0.wait(far()).await;
         assert!(without_places.0.is_empty() && without_places.1);
@@ -118,7 +140,9 @@ mod tests {
         let (collector, places) = Collector::new(2);
         let mut places: Vec<Place> = places.collect();
         places.remove(0).give(Ok(decided(0)));
-        let (answers, in_time) = collector.wait(Deadline::after(Duration::from_millis(50))).await;
+        let (answers, in_time) = collector
+            .wait(Deadline::after(Duration::from_millis(50)))
+            .await;
         assert!(answers[0].is_some() && answers[1].is_none() && !in_time);
         assert!(!places[0].is_wanted());
         places.remove(0).give(Ok(decided(1)));

@@ -41,9 +41,19 @@ impl Batched for Question {
     }
 
     async fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) {
-        let Call { limit: plan, keys, requests, counts, deadline } = call;
+        let Call {
+            limit: plan,
+            keys,
+            requests,
+            counts,
+            deadline,
+        } = call;
         let costs = requests.iter().map(|question| question.cost).collect();
-        let batch = Batch { keys, costs, counts };
+        let batch = Batch {
+            keys,
+            costs,
+            counts,
+        };
         match batcher.decide_batch(shard, &plan, &batch, deadline).await {
             Ok((now, found)) => {
                 let (mut questions, mut costs) = (requests.into_iter(), &batch.costs[..]);
@@ -57,7 +67,9 @@ impl Batched for Question {
                     });
                 }
             }
-            Err(error) => requests.into_iter().for_each(|question| question.place.give(Err(error.clone()))),
+            Err(error) => requests
+                .into_iter()
+                .for_each(|question| question.place.give(Err(error.clone()))),
         }
     }
 }
@@ -76,12 +88,21 @@ impl Batcher {
     ) -> BatchAnswer {
         let shard = self.monitor.shard_of(&key);
         let Some(_alone) = Question::queue(&self.shards[shard]).alone() else {
-            return self.decide_many(plan, [(key, cost)], deadline).await.pop().unwrap_or(GONE);
+            return self
+                .decide_many(plan, [(key, cost)], deadline)
+                .await
+                .pop()
+                .unwrap_or(GONE);
         };
         self.monitor.admit(shard)?;
-        // Boxed, so that the future of a request that shares a call is small: it is moved several times.
+        // Boxed, so that the future of a request that shares a call is small: it is moved several
+        // times.
         let answer: BatchAnswer = Box::pin(async {
-            let batch = Batch { keys: vec![key], costs: vec![cost], counts: vec![1] };
+            let batch = Batch {
+                keys: vec![key],
+                costs: vec![cost],
+                counts: vec![1],
+            };
             let (now, mut found) = self.decide_batch(shard, plan, &batch, deadline).await?;
             let mut answer = Err(StoreError::BadReply);
             if let Some(before) = found.pop() {
@@ -94,8 +115,8 @@ impl Batcher {
         answer
     }
 
-    /// Decides on several requests: each separately, and neighbours with the same key in this order. Keep the number to a few
-    /// hundred, because other callers wait for the call.
+    /// Decides on several requests: each separately, and neighbours with the same key in this
+    /// order. Keep the number to a few hundred, because other callers wait for the call.
     pub async fn decide_many(
         self: &Arc<Self>,
         plan: &Arc<Plan>,
@@ -103,7 +124,8 @@ impl Batcher {
         deadline: Deadline,
     ) -> Vec<BatchAnswer> {
         let question = |(key, cost)| (key, move |place| Question { cost, place });
-        self.ask(plan, requests.into_iter().map(question), deadline, deadline).await
+        self.ask(plan, requests.into_iter().map(question), deadline, deadline)
+            .await
     }
 
     /// Makes one call.
@@ -116,15 +138,25 @@ impl Batcher {
     ) -> Result<(Nanos, Vec<Before>), StoreError> {
         let script = self.scripts.batch(plan.kind());
         let arguments = batch.arguments(plan);
-        let reply = self.monitor.call(shard, script, &batch.keys, &arguments, deadline, true).await?;
+        let reply = self
+            .monitor
+            .call(shard, script, &batch.keys, &arguments, deadline, true)
+            .await?;
         call::parse(reply, batch.keys.len())
     }
 }
 
-fn each_answer(plan: &Plan, before: Before, now: Nanos, costs: &[u64], mut give: impl FnMut(BatchAnswer)) {
+fn each_answer(
+    plan: &Plan,
+    before: Before,
+    now: Nanos,
+    costs: &[u64],
+    mut give: impl FnMut(BatchAnswer),
+) {
     let recomputed = before.and_then(|value| {
-        let recomputed =
-            plan.decisions(value.as_deref(), now, costs, |_, decision, seen| give(Ok((decision, seen))));
+        let recomputed = plan.decisions(value.as_deref(), now, costs, |_, decision, seen| {
+            give(Ok((decision, seen)))
+        });
         recomputed.ok_or(StoreError::NotOurs)
     });
     if let Err(error) = recomputed {

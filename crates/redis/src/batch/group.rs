@@ -69,18 +69,26 @@ impl<R: Batched> Joining<R> {
         Call {
             limit: self.limit,
             keys: self.keys.into_iter().collect(),
-            requests: self.requests.into_iter().map(|(_, request)| request).collect(),
+            requests: self
+                .requests
+                .into_iter()
+                .map(|(_, request)| request)
+                .collect(),
             counts: self.counts,
             deadline: self.deadline,
         }
     }
 }
 
-/// Groups requests into calls. Requests that no caller waits for any more are dropped, so they are not charged.
+/// Groups requests into calls. Requests that no caller waits for any more are dropped, so they are
+/// not charged.
 pub fn group<R: Batched>(requests: Vec<Waiting<R>>) -> Vec<Call<R>> {
     let mut calls: Vec<Joining<R>> = Vec::new();
     let (mut last, most) = (0, requests.len());
-    for request in requests.into_iter().filter(|waiting| waiting.request.is_wanted()) {
+    for request in requests
+        .into_iter()
+        .filter(|waiting| waiting.request.is_wanted())
+    {
         let with_the_last = (request.follows && last < calls.len()).then_some(last);
         // Search from the end for a call that still has room.
         let found = || calls.iter().rposition(|call| call.has_room_for(&request));

@@ -1,4 +1,5 @@
-//! Lease requests to the store. Each request ends exactly once, with or without an answer, and the lease learns of it.
+//! Lease requests to the store. Each request ends exactly once, with or without an answer, and the
+//! lease learns of it.
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ use crate::{
 use tidegate_core::lease::{GiveBack, Grant, Request as Asked};
 use tidegate_core::{Clock, Decision, Nanos};
 
-/// A lease request in flight. If it is dropped without an answer (a call fails, a runtime ends), the request counts as failed,
-/// so the lease does not wait for it.
+/// A lease request in flight. If it is dropped without an answer (a call fails, a runtime ends),
+/// the request counts as failed, so the lease does not wait for it.
 pub struct Errand {
     leases: Arc<Leases>,
     held: Arc<Held>,
@@ -25,7 +26,8 @@ pub struct Errand {
 
 impl Batched for Errand {
     type Limit = Leases;
-    /// As for decisions, but a step takes about twice as long. More calls would be no faster: those of a sweep follow each other.
+    /// As for decisions, but a step takes about twice as long. More calls would be no faster: those
+    /// of a sweep follow each other.
     const KEYS: usize = 128;
     const REQUESTS: usize = 256;
 
@@ -39,12 +41,22 @@ impl Batched for Errand {
     }
 
     fn gives_back(&self) -> bool {
-        self.request.is_some_and(|request| matches!(request.back, Some(GiveBack { units: 1.., .. })))
+        self.request
+            .is_some_and(|request| matches!(request.back, Some(GiveBack { units: 1.., .. })))
     }
 
     async fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) {
-        let Call { limit: leases, keys, requests, counts, deadline } = call;
-        match batcher.grant_batch(shard, &leases, &keys, (&requests, &counts), deadline).await {
+        let Call {
+            limit: leases,
+            keys,
+            requests,
+            counts,
+            deadline,
+        } = call;
+        match batcher
+            .grant_batch(shard, &leases, &keys, (&requests, &counts), deadline)
+            .await
+        {
             Ok((now, found)) => {
                 let mut requests = requests.into_iter();
                 for (before, &count) in found.into_iter().zip(&counts) {
@@ -55,11 +67,15 @@ impl Batched for Errand {
                                 errand.granted(&batcher, grant);
                             }
                         }
-                        Err(error) => errands.into_iter().for_each(|errand| errand.failed(&batcher, &error)),
+                        Err(error) => errands
+                            .into_iter()
+                            .for_each(|errand| errand.failed(&batcher, &error)),
                     }
                 }
             }
-            Err(error) => requests.into_iter().for_each(|errand| errand.failed(&batcher, &error)),
+            Err(error) => requests
+                .into_iter()
+                .for_each(|errand| errand.failed(&batcher, &error)),
         }
     }
 }
@@ -67,15 +83,23 @@ impl Batched for Errand {
 impl Errand {
     fn new(leases: &Arc<Leases>, held: Arc<Held>, request: Asked, caller: Option<Place>) -> Self {
         leases.request_goes_out();
-        Self { leases: Arc::clone(leases), held, request: Some(request), caller }
+        Self {
+            leases: Arc::clone(leases),
+            held,
+            request: Some(request),
+            caller,
+        }
     }
 
     fn granted(mut self, batcher: &Arc<Batcher>, grant: &Grant) {
-        let Some(request) = self.request.take() else { return };
+        let Some(request) = self.request.take() else {
+            return;
+        };
         let now = batcher.monitor.clock.now();
         let decision = self.held.lease.granted(request, grant, now);
         if let Some(caller) = self.caller.take() {
-            // The caller may have given up. The lease keeps everything else that the answer brought.
+            // The caller may have given up. The lease keeps everything else that the answer
+            // brought.
             caller.give(Ok((decision, grant.now)));
         }
         // If the lease was closed in the meantime, its units are given back immediately.
@@ -109,13 +133,24 @@ impl Drop for Errand {
 
 impl Batcher {
     /// In a cluster, units are given back in a separate request.
-    fn send_back_apart(self: &Arc<Self>, leases: &Arc<Leases>, held: &Arc<Held>, request: &mut Asked) {
+    fn send_back_apart(
+        self: &Arc<Self>,
+        leases: &Arc<Leases>,
+        held: &Arc<Held>,
+        request: &mut Asked,
+    ) {
         let says_more = request.cost > 0 || request.ahead > 0 || request.spent > 0;
         if says_more
             && self.monitor.is_cluster()
             && let Some(back) = request.back.take()
         {
-            let alone = Asked { cost: 0, ahead: 0, back: Some(back), spent: 0, sent: request.sent };
+            let alone = Asked {
+                cost: 0,
+                ahead: 0,
+                back: Some(back),
+                spent: 0,
+                sent: request.sent,
+            };
             self.send_errand(leases, held, alone);
         }
     }
@@ -142,8 +177,9 @@ impl Batcher {
         self.post(requests.into_iter().filter_map(errand).collect());
     }
 
-    /// Sends requests, and waits for the answers until the deadline. Neighbours about the same key are decided in this order. If the
-    /// deadline passes or the caller gives up, the requests continue, because their grants also serve other callers.
+    /// Sends requests, and waits for the answers until the deadline. Neighbours about the same key
+    /// are decided in this order. If the deadline passes or the caller gives up, the requests
+    /// continue, because their grants also serve other callers.
     pub async fn ask_for_leases(
         self: &Arc<Self>,
         leases: &Arc<Leases>,
@@ -153,9 +189,13 @@ impl Batcher {
         let latest = deadline.max(leases.deadline(&self.monitor));
         let errand = |(held, mut request): (Arc<Held>, Asked)| {
             self.send_back_apart(leases, &held, &mut request);
-            (held.key.clone(), move |place| Errand::new(leases, held, request, Some(place)))
+            (held.key.clone(), move |place| {
+                Errand::new(leases, held, request, Some(place))
+            })
         };
-        let answers = self.ask(leases, requests.into_iter().map(errand), latest, deadline).await;
+        let answers = self
+            .ask(leases, requests.into_iter().map(errand), latest, deadline)
+            .await;
         answers.into_iter().map(|answer| Ok(answer?.0)).collect()
     }
 
@@ -169,24 +209,52 @@ impl Batcher {
         deadline: Deadline,
     ) -> Result<(Nanos, Vec<Before>), StoreError> {
         let requests = errands.iter().filter_map(|errand| errand.request.as_ref());
-        let arguments =
-            call::lease_arguments(&leases.plan, leases.terms.mode(), requests, counts.iter().copied());
+        let arguments = call::lease_arguments(
+            &leases.plan,
+            leases.terms.mode(),
+            requests,
+            counts.iter().copied(),
+        );
         let gives_back = errands.iter().any(Errand::gives_back);
         let mut all: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        // Giving back twice would free units of other callers (charging twice is safe). The cluster client repeats calls on
-        // its own. An extra key lets the script recognize a repeated call.
+        // Giving back twice would free units of other callers (charging twice is safe). The cluster
+        // client repeats calls on its own. An extra key lets the script recognize a repeated call.
         let once = (gives_back && self.monitor.is_cluster()).then(|| {
             let text = format!("{}:returned:", self.monitor.runner.connector.prefix());
-            beside(&keys[0], &text, &format!("{:016x}{:016x}", random(), random()))
+            beside(
+                &keys[0],
+                &text,
+                &format!("{:016x}{:016x}", random(), random()),
+            )
         });
         all.extend(once.as_deref());
-        let reply = self.monitor.call(shard, &leases.script, &all, &arguments, deadline, !gives_back).await?;
+        let reply = self
+            .monitor
+            .call(
+                shard,
+                &leases.script,
+                &all,
+                &arguments,
+                deadline,
+                !gives_back,
+            )
+            .await?;
         call::parse(reply, keys.len())
     }
 }
 
-fn grants(leases: &Leases, before: Before, now: Nanos, errands: &[Errand]) -> Result<Vec<Grant>, StoreError> {
-    let requests: Vec<&Asked> = errands.iter().filter_map(|errand| errand.request.as_ref()).collect();
-    let grants = leases.plan.grants(&leases.terms, before?.as_deref(), now, requests.into_iter());
+fn grants(
+    leases: &Leases,
+    before: Before,
+    now: Nanos,
+    errands: &[Errand],
+) -> Result<Vec<Grant>, StoreError> {
+    let requests: Vec<&Asked> = errands
+        .iter()
+        .filter_map(|errand| errand.request.as_ref())
+        .collect();
+    let grants = leases
+        .plan
+        .grants(&leases.terms, before?.as_deref(), now, requests.into_iter());
     grants.ok_or(StoreError::NotOurs)
 }

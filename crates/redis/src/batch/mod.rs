@@ -5,11 +5,12 @@
 //!         └─ queue of the shard ─► a call for each limit, by a task ─► each request's answer
 //! ```
 //!
-//! If no call is in flight, a caller sends its own request, without a queue or a task. The next caller starts a task. Requests
-//! that arrive while the task's call is in flight wait in the queue. If the store is near, they wait until a reply arrives or
-//! enough requests have gathered. If the store is far away, calls follow each other without waiting for replies (see
-//! [`Pace`](crate::health::Pace)). No request waits for the first caller's own call, because its program may have stopped
-//! polling it.
+//! If no call is in flight, a caller sends its own request, without a queue or a task. The next
+//! caller starts a task. Requests that arrive while the task's call is in flight wait in the queue.
+//! If the store is near, they wait until a reply arrives or enough requests have gathered. If the
+//! store is far away, calls follow each other without waiting for replies (see
+//! [`Pace`](crate::health::Pace)). No request waits for the first caller's own call, because its
+//! program may have stopped polling it.
 
 mod collect;
 mod decision;
@@ -48,7 +49,8 @@ struct Shard {
 trait Batched: Sized + Send + 'static {
     /// Requests with the same value share a call.
     type Limit: Send + Sync + 'static;
-    /// The maximum number of keys, and of requests, in one call. Other calls wait while Redis executes it.
+    /// The maximum number of keys, and of requests, in one call. Other calls wait while Redis
+    /// executes it.
     const KEYS: usize;
     const REQUESTS: usize;
 
@@ -58,7 +60,11 @@ trait Batched: Sized + Send + 'static {
     /// Whether it gives units back.
     fn gives_back(&self) -> bool;
     /// Makes a call and answers every request in it.
-    fn answer(batcher: Arc<Batcher>, shard: usize, call: Call<Self>) -> impl Future<Output = ()> + Send;
+    fn answer(
+        batcher: Arc<Batcher>,
+        shard: usize,
+        call: Call<Self>,
+    ) -> impl Future<Output = ()> + Send;
 }
 
 /// A request that waits for a call.
@@ -66,10 +72,12 @@ struct Waiting<R: Batched> {
     limit: Arc<R::Limit>,
     key: Vec<u8>,
     slot: u16,
-    /// Whether it must go in the same call as the request before it, and after it: the same caller asks about the same key.
+    /// Whether it must go in the same call as the request before it, and after it: the same caller
+    /// asks about the same key.
     follows: bool,
-    /// Requests for which this differs never share a call. In a cluster, a call that gives back has one more key. While a slot
-    /// moves, such a call may have to wait, and other requests should not wait with it.
+    /// Requests for which this differs never share a call. In a cluster, a call that gives back has
+    /// one more key. While a slot moves, such a call may have to wait, and other requests should
+    /// not wait with it.
     apart: bool,
     deadline: Deadline,
     request: R,
@@ -78,7 +86,12 @@ struct Waiting<R: Batched> {
 impl Batcher {
     pub fn new(monitor: Arc<Monitor>) -> Arc<Self> {
         let shards = (0..monitor.shards()).map(|_| Shard::default()).collect();
-        Arc::new(Self { monitor, scripts: Scripts::new(), sweeper: Sweeper::default(), shards })
+        Arc::new(Self {
+            monitor,
+            scripts: Scripts::new(),
+            sweeper: Sweeper::default(),
+            shards,
+        })
     }
 
     fn waiting<R: Batched>(
@@ -90,22 +103,37 @@ impl Batcher {
     ) -> Waiting<R> {
         let (limit, slot) = (Arc::clone(limit), self.monitor.slot(&key));
         let apart = self.monitor.is_cluster() && request.gives_back();
-        Waiting { limit, key, slot, follows: false, apart, deadline, request }
+        Waiting {
+            limit,
+            key,
+            slot,
+            follows: false,
+            apart,
+            deadline,
+            request,
+        }
     }
 
     /// Puts requests into the queues of their shards. Neighbours of one shard leave together.
     fn post<R: Batched>(self: &Arc<Self>, mut requests: Vec<(usize, Waiting<R>)>) {
         while let Some((shard, _)) = requests.first() {
             let shard = *shard;
-            let end = requests.iter().position(|(other, _)| *other != shard).unwrap_or(requests.len());
+            let end = requests
+                .iter()
+                .position(|(other, _)| *other != shard)
+                .unwrap_or(requests.len());
             let together = requests.drain(..end).map(|(_, request)| request);
             let queue = R::queue(&self.shards[shard]);
-            self.take_turn(shard, queue.put(together, self.monitor.distance.pace(), self.now()));
+            self.take_turn(
+                shard,
+                queue.put(together, self.monitor.distance.pace(), self.now()),
+            );
         }
     }
 
-    /// Sends one caller's requests, each with its key, and waits for the answers until the deadline. Neighbours with the same key
-    /// are decided in this order. Their calls may take until `latest`.
+    /// Sends one caller's requests, each with its key, and waits for the answers until the
+    /// deadline. Neighbours with the same key are decided in this order. Their calls may take until
+    /// `latest`.
     async fn ask<R: Batched, F: FnOnce(Place) -> R>(
         self: &Arc<Self>,
         limit: &Arc<R::Limit>,
@@ -121,32 +149,45 @@ impl Batcher {
             let admitted = self.monitor.admit(shard);
             if admitted.is_ok() {
                 let mut waiting = self.waiting(limit, key, request, latest);
-                waiting.follows = together.last().is_some_and(|(_, last)| last.key == waiting.key);
+                waiting.follows = together
+                    .last()
+                    .is_some_and(|(_, last)| last.key == waiting.key);
                 together.push((shard, waiting));
             }
             sent.push(admitted.map(|()| shard));
         }
         self.post(together);
         let (answers, in_time) = collector.wait(deadline).await;
-        let answer = |(answer, sent): (Option<BatchAnswer>, Result<usize, StoreError>)| match (answer, sent?)
-        {
+        let answer = |(answer, sent): (Option<BatchAnswer>, Result<usize, StoreError>)| match (
+            answer, sent?,
+        ) {
             (Some(answer), _) => answer,
             (None, _) if in_time => GONE,
             // The call started later than this deadline counts, so its own result comes later.
             (None, shard) => Err(self.timed_out(shard)),
         };
         let answers = answers.into_iter().zip(sent).map(answer);
-        answers.inspect(|answer| self.monitor.decided(answer)).collect()
+        answers
+            .inspect(|answer| self.monitor.decided(answer))
+            .collect()
     }
 
-    /// Holds requests back until the result is dropped. A cluster's queues are too many to hold and release.
+    /// Holds requests back until the result is dropped. A cluster's queues are too many to hold and
+    /// release.
     pub fn gather(self: &Arc<Self>) -> Gathering<'_> {
-        let shard = if let [only] = &self.shards[..] { Some(only) } else { None };
+        let shard = if let [only] = &self.shards[..] {
+            Some(only)
+        } else {
+            None
+        };
         if let Some(shard) = shard {
             shard.decisions.hold();
             shard.leases.hold();
         }
-        Gathering { batcher: self, shard }
+        Gathering {
+            batcher: self,
+            shard,
+        }
     }
 
     fn now(&self) -> tidegate_core::Nanos {
@@ -177,9 +218,14 @@ impl Batcher {
     async fn send<R: Batched>(self: Arc<Self>, shard: usize, mut requests: Vec<Waiting<R>>) {
         loop {
             // If the call is dropped (the runtime ends), the next task takes over.
-            let under_way = UnderWay::<R> { batcher: &self, shard, queue: R::queue(&self.shards[shard]) };
+            let under_way = UnderWay::<R> {
+                batcher: &self,
+                shard,
+                queue: R::queue(&self.shards[shard]),
+            };
             self.call_each(shard, requests).await;
-            // Callers that were just answered may ask again immediately. Yielding puts their requests into one call.
+            // Callers that were just answered may ask again immediately. Yielding puts their
+            // requests into one call.
             tokio::task::yield_now().await;
             let turn = under_way.end();
             match turn {
@@ -189,7 +235,8 @@ impl Batcher {
         }
     }
 
-    /// Makes one call per limit, the last one in this task and the others in separate tasks. Returns when all have ended.
+    /// Makes one call per limit, the last one in this task and the others in separate tasks.
+    /// Returns when all have ended.
     async fn call_each<R: Batched>(self: &Arc<Self>, shard: usize, requests: Vec<Waiting<R>>) {
         let mut calls = group(requests);
         let Some(last) = calls.pop() else { return };
@@ -203,7 +250,8 @@ impl Batcher {
         }
     }
 
-    /// Handles a caller whose deadline has passed. Its call may have a longer deadline and report the failure only later.
+    /// Handles a caller whose deadline has passed. Its call may have a longer deadline and report
+    /// the failure only later.
     fn timed_out(&self, shard: usize) -> StoreError {
         self.monitor.failed(shard, &StoreError::TimedOut);
         StoreError::TimedOut
@@ -220,7 +268,8 @@ impl Drop for Gathering<'_> {
     fn drop(&mut self) {
         let Some(shard) = self.shard else { return };
         let (pace, now) = (self.batcher.monitor.distance.pace(), self.batcher.now());
-        self.batcher.take_turn(0, shard.decisions.release(pace, now));
+        self.batcher
+            .take_turn(0, shard.decisions.release(pace, now));
         self.batcher.take_turn(0, shard.leases.release(pace, now));
     }
 }
@@ -240,7 +289,8 @@ impl<R: Batched> UnderWay<'_, R> {
     }
 
     fn turn(&self) -> Turn<Waiting<R>> {
-        self.queue.ended(self.batcher.monitor.distance.pace(), self.batcher.now())
+        self.queue
+            .ended(self.batcher.monitor.distance.pace(), self.batcher.now())
     }
 }
 

@@ -6,7 +6,8 @@ use tidegate_core::Nanos;
 
 use crate::{health::Pace, sync::lock};
 
-/// The number of waiting requests from which another call is sent before the current one has returned.
+/// The number of waiting requests from which another call is sent before the current one has
+/// returned.
 const EARLY: usize = 32;
 
 /// The waiting requests of one kind for a shard.
@@ -55,16 +56,27 @@ impl<R> QueueState<R> {
         if self.waiting.is_empty() || self.holders > 0 {
             return Turn::Wait;
         }
-        // For a far store, half of the calls are reserved for those that are sent after each gap. They take all waiting
-        // requests along. Otherwise callers that arrive together could wait a whole round trip for a free call.
-        let most = if pace.gap.is_some() { pace.calls / 2 } else { pace.calls };
+        // For a far store, half of the calls are reserved for those that are sent after each gap.
+        // They take all waiting requests along. Otherwise callers that arrive together could wait a
+        // whole round trip for a free call.
+        let most = if pace.gap.is_some() {
+            pace.calls / 2
+        } else {
+            pace.calls
+        };
         let early = self.waiting.len() >= EARLY && self.calls < most;
         if self.calls > 0 && !early {
-            let Some(gap) = pace.gap.filter(|_| self.calls < pace.calls) else { return Turn::Wait };
+            let Some(gap) = pace.gap.filter(|_| self.calls < pace.calls) else {
+                return Turn::Wait;
+            };
             let next = self.left.saturating_add(gap);
             if now < next {
                 let set = mem::replace(&mut self.alarm, true);
-                return if set { Turn::Wait } else { Turn::Later(next.saturating_since(now)) };
+                return if set {
+                    Turn::Wait
+                } else {
+                    Turn::Later(next.saturating_since(now))
+                };
             }
         }
         self.calls += 1;
@@ -74,7 +86,8 @@ impl<R> QueueState<R> {
 }
 
 impl<R> Queue<R> {
-    /// If no call is in flight, the caller may send its own request while it keeps the returned guard.
+    /// If no call is in flight, the caller may send its own request while it keeps the returned
+    /// guard.
     pub fn alone(&self) -> Option<Alone<'_, R>> {
         let mut state = lock(&self.0);
         let alone = state.calls == 0 && !state.own && state.holders == 0;
@@ -134,8 +147,14 @@ mod tests {
     use super::*;
     use crate::health::Distance;
 
-    const NEAR: Pace = Pace { calls: 4, gap: None };
-    const FAR: Pace = Pace { calls: 100, gap: Some(Nanos::from_millis(1)) };
+    const NEAR: Pace = Pace {
+        calls: 4,
+        gap: None,
+    };
+    const FAR: Pace = Pace {
+        calls: 100,
+        gap: Some(Nanos::from_millis(1)),
+    };
     const NOW: Nanos = Nanos::from_secs(1_000);
 
     fn after(micros: u64) -> Nanos {
@@ -149,10 +168,22 @@ mod tests {
         for at in 1..EARLY {
             assert_eq!(queue.put([at], NEAR, after(1_000_000)), Turn::Wait);
         }
-        assert_eq!(queue.put([EARLY], NEAR, NOW), Turn::Send((1..=EARLY).collect()), "enough have gathered");
+        assert_eq!(
+            queue.put([EARLY], NEAR, NOW),
+            Turn::Send((1..=EARLY).collect()),
+            "enough have gathered"
+        );
         assert_eq!(queue.put([1], NEAR, NOW), Turn::Wait);
-        assert_eq!(queue.ended(NEAR, NOW), Turn::Wait, "another call is under way");
-        assert_eq!(queue.ended(NEAR, NOW), Turn::Send(vec![1]), "it was the last");
+        assert_eq!(
+            queue.ended(NEAR, NOW),
+            Turn::Wait,
+            "another call is under way"
+        );
+        assert_eq!(
+            queue.ended(NEAR, NOW),
+            Turn::Send(vec![1]),
+            "it was the last"
+        );
         // At most four calls are in flight, however many requests wait.
         for _ in 0..3 {
             assert!(matches!(queue.put(0..EARLY, NEAR, NOW), Turn::Send(_)));
@@ -164,23 +195,45 @@ mod tests {
     fn with_a_far_store_no_request_waits_for_another_calls_reply() {
         let queue = Queue::default();
         assert_eq!(queue.put([0], FAR, NOW), Turn::Send(vec![0]));
-        assert_eq!(queue.put([1], FAR, after(400)), Turn::Later(Nanos::from_micros(600)));
-        assert_eq!(queue.put([2], FAR, after(500)), Turn::Wait, "a task will send them");
+        assert_eq!(
+            queue.put([1], FAR, after(400)),
+            Turn::Later(Nanos::from_micros(600))
+        );
+        assert_eq!(
+            queue.put([2], FAR, after(500)),
+            Turn::Wait,
+            "a task will send them"
+        );
         assert_eq!(queue.woken(FAR, after(1_000)), Turn::Send(vec![1, 2]));
-        assert_eq!(queue.put([3], FAR, after(5_000)), Turn::Send(vec![3]), "no call was sent recently");
-        assert_eq!(queue.put(0..EARLY, FAR, after(5_001)), Turn::Send((0..EARLY).collect()), "enough");
+        assert_eq!(
+            queue.put([3], FAR, after(5_000)),
+            Turn::Send(vec![3]),
+            "no call was sent recently"
+        );
+        assert_eq!(
+            queue.put(0..EARLY, FAR, after(5_001)),
+            Turn::Send((0..EARLY).collect()),
+            "enough"
+        );
     }
 
-    /// Simulates callers that start at the same time and ask again when they are answered. Each call returns after `trip`.
-    /// Returns the longest time that a request waits to be sent, over four round trips.
+    /// Simulates callers that start at the same time and ask again when they are answered. Each
+    /// call returns after `trip`. Returns the longest time that a request waits to be sent, over
+    /// four round trips.
     fn longest_wait(callers: usize, pace: Pace, trip: Nanos) -> Nanos {
-        let (queue, end) = (Queue::default(), NOW.saturating_add(Nanos::new(4 * trip.get())));
+        let (queue, end) = (
+            Queue::default(),
+            NOW.saturating_add(Nanos::new(4 * trip.get())),
+        );
         // How many callers a call answers at that time; 0 when a task is woken.
         let mut events: BTreeMap<(Nanos, usize), usize> = BTreeMap::new();
         let (mut now, mut asking, mut turn) = (NOW, callers, Turn::Wait);
         let (mut nth, mut longest) = (0, Nanos::ZERO);
         loop {
-            for turn in [turn].into_iter().chain((0..asking).map(|_| queue.put([now], pace, now))) {
+            for turn in [turn]
+                .into_iter()
+                .chain((0..asking).map(|_| queue.put([now], pace, now)))
+            {
                 nth += 1;
                 match turn {
                     Turn::Wait => {}
@@ -193,9 +246,15 @@ mod tests {
                 }
             }
             let next = events.pop_first().filter(|((at, _), _)| *at <= end);
-            let Some(((at, _), answered)) = next else { return longest };
+            let Some(((at, _), answered)) = next else {
+                return longest;
+            };
             (now, asking) = (at, answered);
-            turn = if answered > 0 { queue.ended(pace, now) } else { queue.woken(pace, now) };
+            turn = if answered > 0 {
+                queue.ended(pace, now)
+            } else {
+                queue.woken(pace, now)
+            };
         }
     }
 
@@ -207,7 +266,10 @@ mod tests {
             let pace = distance.pace();
             for callers in [1, 2, 5, 256, 10_000, 20_000] {
                 let longest = longest_wait(callers, pace, trip);
-                assert!(longest <= Nanos::from_millis(1), "{callers} callers, {trip:?}: {longest:?}");
+                assert!(
+                    longest <= Nanos::from_millis(1),
+                    "{callers} callers, {trip:?}: {longest:?}"
+                );
             }
         }
     }
@@ -216,16 +278,27 @@ mod tests {
     fn held_requests_leave_together() {
         let queue = Queue::default();
         queue.hold();
-        assert!(queue.alone().is_none(), "nobody sends a request of its own meanwhile");
+        assert!(
+            queue.alone().is_none(),
+            "nobody sends a request of its own meanwhile"
+        );
         for at in 0..2 * EARLY {
             assert_eq!(queue.put([at], NEAR, NOW), Turn::Wait);
         }
         queue.hold();
         assert_eq!(queue.release(NEAR, NOW), Turn::Wait, "another still holds");
-        assert_eq!(queue.release(NEAR, NOW), Turn::Send((0..2 * EARLY).collect()), "no other holds");
+        assert_eq!(
+            queue.release(NEAR, NOW),
+            Turn::Send((0..2 * EARLY).collect()),
+            "no other holds"
+        );
         queue.hold();
         assert_eq!(queue.put([0], NEAR, NOW), Turn::Wait);
-        assert_eq!(queue.ended(NEAR, NOW), Turn::Wait, "also when a call ends meanwhile");
+        assert_eq!(
+            queue.ended(NEAR, NOW),
+            Turn::Wait,
+            "also when a call ends meanwhile"
+        );
         assert_eq!(queue.release(NEAR, NOW), Turn::Send(vec![0]));
     }
 

@@ -53,8 +53,9 @@ impl Batcher {
             period = period.min(Duration::from(leases.terms.slack()) / 4);
             let may_send = |key: &[u8]| !monitor.is_down(monitor.shard_of(key));
             let mut due = Vec::new();
-            leases
-                .sweep(monitor.clock.now(), may_send, |held, request| due.push((Arc::clone(held), request)));
+            leases.sweep(monitor.clock.now(), may_send, |held, request| {
+                due.push((Arc::clone(held), request))
+            });
             // In few calls, however many keys they are about.
             due.sort_by_cached_key(|(held, _)| monitor.shard_of(&held.key));
             self.send_errands(&leases, due);
@@ -75,7 +76,9 @@ impl Batcher {
 
     /// Gives back all units that these leases hold. The requests are in flight when this returns.
     pub fn close(self: &Arc<Self>, leases: &Arc<Leases>) {
-        leases.close(self.monitor.clock.now(), |held, request| self.send_errand(leases, held, request));
+        leases.close(self.monitor.clock.now(), |held, request| {
+            self.send_errand(leases, held, request)
+        });
     }
 
     /// Gives back all held units, and waits until that is done or has failed.
@@ -100,6 +103,8 @@ impl Sweeper {
 
     /// The sum of their counts.
     pub fn counts(&self) -> HotCounts {
-        self.living().iter().fold(HotCounts::default(), |sum, leases| sum.and(leases.counts()))
+        self.living()
+            .iter()
+            .fold(HotCounts::default(), |sum, leases| sum.and(leases.counts()))
     }
 }

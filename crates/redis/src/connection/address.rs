@@ -18,14 +18,15 @@ use crate::StoreError;
 /// | `redis+cluster://[user:password@]host:port[,host:port…]` | a cluster; list one or more of its nodes |
 /// | `redis+sentinel://[user:password@]host:port[,host:port…]/name[/db]` | the master that sentinels know by a name. User and password are the master's; those of the sentinels, if they want any, follow as `?sentinel_username=…&sentinel_password=…` |
 ///
-/// In names and passwords write `: / ? # & @ %` as `%3A %2F %3F %23 %26 %40 %25`, or pass the password separately with
-/// [`with_password`](Self::with_password). The default port is 6379 (26379 for sentinels). Append `?protocol=resp3` to use
-/// RESP3.
+/// In names and passwords write `: / ? # & @ %` as `%3A %2F %3F %23 %26 %40 %25`, or pass the
+/// password separately with [`with_password`](Self::with_password). The default port is 6379 (26379
+/// for sentinels). Append `?protocol=resp3` to use RESP3.
 ///
-/// `rediss` instead of `redis` selects TLS (also `rediss+cluster` and `rediss+sentinel`), verified with the system's
-/// certificates. `?ca=FILE` verifies with the authority in that file instead. `?cert=FILE&key=FILE` send a client certificate.
-/// The files are PEM. They are read when the address is parsed, and again for each connection. In their names `%2F` stands for `/`,
-/// as in any other part.
+/// `rediss` instead of `redis` selects TLS (also `rediss+cluster` and `rediss+sentinel`), verified
+/// with the system's certificates. `?ca=FILE` verifies with the authority in that file instead.
+/// `?cert=FILE&key=FILE` send a client certificate. The files are PEM. They are read when the
+/// address is parsed, and again for each connection. In their names `%2F` stands for `/`, as in any
+/// other part.
 ///
 /// ```
 /// use tidegate_redis::Address;
@@ -54,7 +55,11 @@ struct Files {
 pub enum Target {
     Single(ConnectionInfo),
     Cluster(Vec<ConnectionInfo>),
-    Sentinel { sentinels: Vec<ConnectionInfo>, name: String, login: RedisConnectionInfo },
+    Sentinel {
+        sentinels: Vec<ConnectionInfo>,
+        name: String,
+        login: RedisConnectionInfo,
+    },
 }
 
 impl Address {
@@ -64,7 +69,8 @@ impl Address {
         matches!(self.target, Target::Cluster(_))
     }
 
-    /// The same store with a password that is not in the address text. With sentinels, it is the master's password.
+    /// The same store with a password that is not in the address text. With sentinels, it is the
+    /// master's password.
     #[must_use]
     pub fn with_password(mut self, password: &str) -> Self {
         let with = |info: &ConnectionInfo| {
@@ -74,14 +80,21 @@ impl Address {
         self.target = match self.target {
             Target::Single(info) => Target::Single(with(&info)),
             Target::Cluster(nodes) => Target::Cluster(nodes.iter().map(with).collect()),
-            Target::Sentinel { sentinels, name, login } => {
-                Target::Sentinel { sentinels, name, login: login.set_password(password) }
-            }
+            Target::Sentinel {
+                sentinels,
+                name,
+                login,
+            } => Target::Sentinel {
+                sentinels,
+                name,
+                login: login.set_password(password),
+            },
         };
         self
     }
 
-    /// The same with the password in a file, without the line's end. The file is read again for each connection.
+    /// The same with the password in a file, without the line's end. The file is read again for
+    /// each connection.
     ///
     /// # Errors
     /// When the file cannot be read as text.
@@ -89,12 +102,16 @@ impl Address {
         let path = path.into();
         self.files.password = Some(path.clone());
         let password = self.files.password().map_err(|error| {
-            wrong(format!("cannot read the file with the password, {}: {error}", path.display()))
+            wrong(format!(
+                "cannot read the file with the password, {}: {error}",
+                path.display()
+            ))
         })?;
         Ok(self.with_password(&password.unwrap_or_default()))
     }
 
-    /// This address with its files read again, and a digest of their contents. A file that cannot be read keeps its last contents.
+    /// This address with its files read again, and a digest of their contents. A file that cannot
+    /// be read keeps its last contents.
     pub(super) fn read_again(&self) -> (Self, String) {
         let (digest, mut fresh) = (self.files.digest(), self.clone());
         if let Ok(certificates) = self.files.certificates() {
@@ -119,12 +136,14 @@ impl Address {
         }
     }
 
-    /// Which part of the address is wrong, if the server replies but refuses how the client uses it.
+    /// Which part of the address is wrong, if the server replies but refuses how the client uses
+    /// it.
     pub(super) fn advice(&self) -> Option<String> {
         match self.database() {
-            _ if self.is_cluster() => {
-                Some("it is not a node of a cluster: write redis:// or rediss:// in the address".to_owned())
-            }
+            _ if self.is_cluster() => Some(
+                "it is not a node of a cluster: write redis:// or rediss:// in the address"
+                    .to_owned(),
+            ),
             0 => None,
             number => Some(format!(
                 "the address asks for database {number}: give another number, or raise `databases` in the store's configuration"
@@ -137,13 +156,14 @@ const FORMS: &str = "an address begins with redis://, rediss://, redis+unix://, 
 
 const FORM: &str = "after :// write user:password@host:port; write : / ? # & @ % in names and passwords as %3A %2F %3F %23 %26 %40 %25";
 
-/// Disables Nagle's algorithm. Calls follow each other without waiting for replies, so the system must not delay the second
-/// call until the first is acknowledged.
+/// Disables Nagle's algorithm. Calls follow each other without waiting for replies, so the system
+/// must not delay the second call until the first is acknowledged.
 pub(super) fn tcp() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }
 
-/// An error about the address. Its text contains no part of the address, because any part may be a password.
+/// An error about the address. Its text contains no part of the address, because any part may be a
+/// password.
 fn wrong(why: impl fmt::Display) -> StoreError {
     StoreError::Address(Arc::from(why.to_string().as_str()))
 }
@@ -165,18 +185,27 @@ impl FromStr for Address {
                 "certificates are always verified and #insecure is not supported; use ?ca=FILE for a private authority",
             ));
         }
-        let (main, query) = rest.split_once('?').map_or((rest, ""), |(main, query)| (main, query));
+        let (main, query) = rest
+            .split_once('?')
+            .map_or((rest, ""), |(main, query)| (main, query));
         if rest.contains('#') || query.contains(['@', '?']) {
             return Err(wrong(FORM));
         }
         let options = AddressOptions::read(query, kind, tls)?;
-        let files = Files { tls: options.files()?, password: None };
+        let files = Files {
+            tls: options.files()?,
+            password: None,
+        };
         let certificates = files.certificates()?;
-        let own_query = options.protocol.map_or(String::new(), |protocol| format!("?protocol={protocol}"));
-        let (login, hosts) = main.rsplit_once('@').map_or(("", main), |(login, hosts)| (login, hosts));
+        let own_query = options
+            .protocol
+            .map_or(String::new(), |protocol| format!("?protocol={protocol}"));
+        let (login, hosts) = main
+            .rsplit_once('@')
+            .map_or(("", main), |(login, hosts)| (login, hosts));
         let at = if login.is_empty() { "" } else { "@" };
-        // The client validates the parts itself. They are checked here so that the error appears early. The client's own
-        // message may contain a part of the password.
+        // The client validates the parts itself. They are checked here so that the error appears
+        // early. The client's own message may contain a part of the password.
         let info = |url: String| match url.into_connection_info() {
             Ok(info) => Ok(info.set_tcp_settings(tcp())),
             Err(_) => Err(wrong(FORM)),
@@ -194,7 +223,9 @@ impl FromStr for Address {
                 let (hosts, path) = hosts
                     .split_once('/')
                     .filter(|(_, path)| !path.is_empty())
-                    .ok_or_else(|| wrong("name the master, as in redis+sentinel://host:26379/mymaster"))?;
+                    .ok_or_else(|| {
+                        wrong("name the master, as in redis+sentinel://host:26379/mymaster")
+                    })?;
                 let (name, db) = path.split_once('/').unwrap_or((path, "0"));
                 let own = options.sentinel_login();
                 let sentinel = |host: &str| {
@@ -203,12 +234,22 @@ impl FromStr for Address {
                 };
                 let sentinels = hosts.split(',').map(sentinel).collect::<Result<_, _>>()?;
                 let login = info(format!("{base}://{login}{at}localhost/{db}{own_query}"))?;
-                Target::Sentinel { sentinels, name: name.into(), login: login.redis_settings().clone() }
+                Target::Sentinel {
+                    sentinels,
+                    name: name.into(),
+                    login: login.redis_settings().clone(),
+                }
             }
             _ => return Err(wrong(FORMS)),
         };
         let shown = format!("{scheme}://{hosts}");
-        Ok(Self { target, certificates, files, tls, shown })
+        Ok(Self {
+            target,
+            certificates,
+            files,
+            tls,
+            shown,
+        })
     }
 }
 
@@ -253,7 +294,9 @@ impl<'a> AddressOptions<'a> {
             let is_file = matches!(name, "ca" | "cert" | "key");
             if value.is_empty() || (!is_file && value.contains(['/', ':'])) {
                 let what = format!("the option `{name}` is empty or contains / or :");
-                return Err(wrong(format!("{what}; write these characters as %2F and %3A")));
+                return Err(wrong(format!(
+                    "{what}; write these characters as %2F and %3A"
+                )));
             }
             *place = Some(value);
         }
@@ -261,19 +304,30 @@ impl<'a> AddressOptions<'a> {
             return Err(wrong("sentinel_username needs a sentinel_password"));
         }
         if options.cert.is_some() != options.key.is_some() {
-            return Err(wrong("a client certificate needs both cert=FILE and key=FILE"));
+            return Err(wrong(
+                "a client certificate needs both cert=FILE and key=FILE",
+            ));
         }
         Ok(options)
     }
 
     /// The login as it is written before a sentinel's host.
     fn sentinel_login(&self) -> String {
-        let password = self.sentinel_password.map(|password| format!(":{password}@"));
-        format!("{}{}", self.sentinel_username.unwrap_or_default(), password.unwrap_or_default())
+        let password = self
+            .sentinel_password
+            .map(|password| format!(":{password}@"));
+        format!(
+            "{}{}",
+            self.sentinel_username.unwrap_or_default(),
+            password.unwrap_or_default()
+        )
     }
 
     fn files(&self) -> Result<[Option<PathBuf>; 3], StoreError> {
-        let path = |text: Option<&str>| text.map(|text| decoded(text).map(PathBuf::from)).transpose();
+        let path = |text: Option<&str>| {
+            text.map(|text| decoded(text).map(PathBuf::from))
+                .transpose()
+        };
         Ok([path(self.ca)?, path(self.cert)?, path(self.key)?])
     }
 }
@@ -282,16 +336,30 @@ impl Files {
     fn certificates(&self) -> Result<Option<TlsCertificates>, StoreError> {
         let read = |at: usize| {
             let option = ["ca", "cert", "key"][at];
-            let failed = |error| wrong(format!("cannot read the file of the option `{option}`: {error}"));
-            self.tls[at].as_ref().map(fs::read).transpose().map_err(failed)
+            let failed = |error| {
+                wrong(format!(
+                    "cannot read the file of the option `{option}`: {error}"
+                ))
+            };
+            self.tls[at]
+                .as_ref()
+                .map(fs::read)
+                .transpose()
+                .map_err(failed)
         };
         let root_cert = read(0)?;
         let client_tls = match (read(1)?, read(2)?) {
-            (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig { client_cert, client_key }),
+            (Some(client_cert), Some(client_key)) => Some(ClientTlsConfig {
+                client_cert,
+                client_key,
+            }),
             _ => None,
         };
         let any = root_cert.is_some() || client_tls.is_some();
-        Ok(any.then_some(TlsCertificates { client_tls, root_cert }))
+        Ok(any.then_some(TlsCertificates {
+            client_tls,
+            root_cert,
+        }))
     }
 
     fn password(&self) -> io::Result<Option<String>> {
@@ -317,7 +385,8 @@ fn decoded(text: &str) -> Result<String, StoreError> {
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
         let digits = if byte == b'%' { after.get(..2) } else { None };
-        let code = digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
+        let code =
+            digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
         bytes.push(code.unwrap_or(byte));
         rest = if code.is_some() { &after[2..] } else { after };
     }

@@ -24,11 +24,12 @@ use crate::{StoreError, sync::lock};
 
 /// The time limit for connecting to a server, including the handshake.
 const CONNECT: Duration = Duration::from_secs(2);
-/// The time limit for connecting to a store. A cluster client waits for a silent node twice, before and after it knows all
-/// nodes, and then continues with the others.
+/// The time limit for connecting to a store. A cluster client waits for a silent node twice, before
+/// and after it knows all nodes, and then continues with the others.
 const ATTEMPT: Duration = Duration::from_secs(6);
-/// The time limit for a cluster node's reply. Callers have given up by then, and while the client asks a silent node for the
-/// cluster's topology, it asks no other node. (On a single server, only the callers' deadlines apply.)
+/// The time limit for a cluster node's reply. Callers have given up by then, and while the client
+/// asks a silent node for the cluster's topology, it asks no other node. (On a single server, only
+/// the callers' deadlines apply.)
 const ANSWER: Duration = Duration::from_secs(3);
 
 /// A connection. Cheap to clone.
@@ -81,7 +82,12 @@ impl Connector {
             // If the program has already installed another provider, that one is used.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        Self { address, prefix: prefix.into(), runtime: Handle::current(), state: Arc::default() }
+        Self {
+            address,
+            prefix: prefix.into(),
+            runtime: Handle::current(),
+            state: Arc::default(),
+        }
     }
 
     pub const fn address(&self) -> &Address {
@@ -102,7 +108,8 @@ impl Connector {
         fault::of(error, &self.prefix)
     }
 
-    /// Returns the connection or connects. Concurrent callers share one attempt, which continues if they give up.
+    /// Returns the connection or connects. Concurrent callers share one attempt, which continues if
+    /// they give up.
     pub async fn get(&self) -> Result<(u64, Connection), StoreError> {
         let mut attempt = {
             let mut state = lock(&self.state);
@@ -110,7 +117,10 @@ impl Connector {
                 return Ok(connection.clone());
             }
             let reached = state.made > 0;
-            state.attempt.get_or_insert_with(|| self.attempt(reached)).clone()
+            state
+                .attempt
+                .get_or_insert_with(|| self.attempt(reached))
+                .clone()
         };
         let lost = |_| StoreError::Refused("the runtime is shutting down".into());
         let result = attempt.wait_for(Option::is_some).await.map_err(lost)?;
@@ -119,7 +129,11 @@ impl Connector {
 
     fn attempt(&self, reached: bool) -> Attempt {
         let (tell, receiver) = watch::channel(None);
-        let (address, prefix, state) = (self.address.clone(), self.prefix.clone(), Arc::clone(&self.state));
+        let (address, prefix, state) = (
+            self.address.clone(),
+            self.prefix.clone(),
+            Arc::clone(&self.state),
+        );
         self.runtime.spawn(async move {
             // Passwords and certificates change while the process runs.
             let (read, usual) = (address.clone(), (address, String::new()));
@@ -148,14 +162,21 @@ impl Connector {
 
     /// The number of the current connection, if any.
     pub fn number(&self) -> Option<u64> {
-        lock(&self.state).connection.as_ref().map(|(number, _)| *number)
+        lock(&self.state)
+            .connection
+            .as_ref()
+            .map(|(number, _)| *number)
     }
 
-    /// Discards a connection that failed. A cluster's connection stays in use until there is a new one, because some of its
-    /// shards may still work.
+    /// Discards a connection that failed. A cluster's connection stays in use until there is a new
+    /// one, because some of its shards may still work.
     pub fn give_up(&self, number: u64) {
         let mut state = lock(&self.state);
-        if state.connection.as_ref().is_none_or(|(mine, _)| *mine != number) {
+        if state
+            .connection
+            .as_ref()
+            .is_none_or(|(mine, _)| *mine != number)
+        {
             return;
         }
         if !self.address.is_cluster() {
@@ -165,8 +186,8 @@ impl Connector {
         }
     }
 
-    /// Connects again if the files of the address have changed since the latest attempt. The connection stays in use until there is a
-    /// new one.
+    /// Connects again if the files of the address have changed since the latest attempt. The
+    /// connection stays in use until there is a new one.
     pub fn refresh(self: &Arc<Self>) {
         let connector = Arc::clone(self);
         self.runtime.spawn_blocking(move || {
@@ -183,14 +204,17 @@ impl Connector {
         lock(&self.state).made
     }
 
-    /// Replaces a timeout by the error of the latest connection attempt, if there is one. Callers may give up before an
-    /// attempt fails, and a timeout alone does not help the user.
+    /// Replaces a timeout by the error of the latest connection attempt, if there is one. Callers
+    /// may give up before an attempt fails, and a timeout alone does not help the user.
     pub fn explain(&self, error: &StoreError) -> StoreError {
         let state = lock(&self.state);
         if *error != StoreError::TimedOut || state.connection.is_some() {
             return error.clone();
         }
-        state.failure.clone().unwrap_or_else(|| silent(&self.address))
+        state
+            .failure
+            .clone()
+            .unwrap_or_else(|| silent(&self.address))
     }
 }
 
@@ -208,17 +232,23 @@ fn silent(address: &Address) -> StoreError {
     }
 }
 
-/// The error of an attempt to connect. If it failed before the first reply, perhaps only one side speaks TLS; this hint is
-/// omitted if the store was `reached` before.
+/// The error of an attempt to connect. If it failed before the first reply, perhaps only one side
+/// speaks TLS; this hint is omitted if the store was `reached` before.
 fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool) -> StoreError {
     let cause = fault::of(error, prefix);
     let io = fault::io(error);
     let ended = !reached
         && matches!(
             io.map(io::Error::kind),
-            Some(io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+            Some(
+                io::ErrorKind::UnexpectedEof
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::BrokenPipe
+            )
         );
-    let tls = io.and_then(io::Error::get_ref).and_then(|inner| inner.downcast_ref::<rustls::Error>());
+    let tls = io
+        .and_then(io::Error::get_ref)
+        .and_then(|inner| inner.downcast_ref::<rustls::Error>());
     let hint = match (tls, address.is_tls()) {
         (Some(rustls::Error::InvalidCertificate(_)), _) => CERTIFICATE,
         (Some(_), _) => NO_TLS,
@@ -234,7 +264,9 @@ fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool)
             return match cause {
                 StoreError::Lost(why) => StoreError::Refused(why),
                 // No script has run yet, so the login itself lacks permission.
-                StoreError::Forbidden(why) | StoreError::Script(why) => StoreError::NotPermitted(why),
+                StoreError::Forbidden(why) | StoreError::Script(why) => {
+                    StoreError::NotPermitted(why)
+                }
                 cause => cause,
             };
         }
@@ -248,13 +280,18 @@ fn unreached(address: &Address, prefix: &str, error: &RedisError, reached: bool)
 }
 
 async fn connect(address: &Address) -> RedisResult<Connection> {
-    let config =
-        AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT)).set_response_timeout(None);
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(CONNECT))
+        .set_response_timeout(None);
     let certificates = address.certificates.as_ref();
     Ok(match &address.target {
         Target::Single(info) => {
             let client = client(info, certificates)?;
-            Connection::Single(client.get_multiplexed_async_connection_with_config(&config).await?)
+            Connection::Single(
+                client
+                    .get_multiplexed_async_connection_with_config(&config)
+                    .await?,
+            )
         }
         Target::Cluster(nodes) => {
             let mut builder = ClusterClient::builder(nodes.iter().cloned())
@@ -269,24 +306,35 @@ async fn connect(address: &Address) -> RedisResult<Connection> {
             }
             match builder.build()?.get_async_connection().await {
                 Ok(connection) => Connection::Cluster(connection),
-                // The cluster client reports only in words why it reached no node. A direct connection to one node returns the
-                // error's kind.
+                // The cluster client reports only in words why it reached no node. A direct
+                // connection to one node returns the error's kind.
                 Err(error) => {
                     let alone = client(&nodes[0], certificates)?;
-                    let mut alone = alone.get_multiplexed_async_connection_with_config(&config).await?;
-                    let slots = alone.req_packed_command(redis::cmd("CLUSTER").arg("SLOTS")).await;
+                    let mut alone = alone
+                        .get_multiplexed_async_connection_with_config(&config)
+                        .await?;
+                    let slots = alone
+                        .req_packed_command(redis::cmd("CLUSTER").arg("SLOTS"))
+                        .await;
                     return Err(slots.and_then(Value::extract_error).err().unwrap_or(error));
                 }
             }
         }
-        Target::Sentinel { sentinels, name, login } => {
+        Target::Sentinel {
+            sentinels,
+            name,
+            login,
+        } => {
             let mut client = sentinel(sentinels, name, login, address)?;
             Connection::Single(client.get_async_connection_with_config(&config).await?)
         }
     })
 }
 
-fn client(info: &ConnectionInfo, certificates: Option<&TlsCertificates>) -> RedisResult<redis::Client> {
+fn client(
+    info: &ConnectionInfo,
+    certificates: Option<&TlsCertificates>,
+) -> RedisResult<redis::Client> {
     match certificates {
         Some(certificates) => redis::Client::build_with_tls(info.clone(), certificates.clone()),
         None => redis::Client::open(info.clone()),

@@ -1,4 +1,5 @@
-//! Maps the client's errors to store errors, by kind and by Redis error code, never by message text.
+//! Maps the client's errors to store errors, by kind and by Redis error code, never by message
+//! text.
 
 use std::{error::Error, io, sync::Arc};
 
@@ -7,9 +8,18 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 use crate::StoreError;
 
 /// The error codes that determine the store error.
-const CODES: [&str; 7] = ["OOM", "READONLY", "WRONGTYPE", "LOADING", "NOAUTH", "WRONGPASS", "NOPERM"];
+const CODES: [&str; 7] = [
+    "OOM",
+    "READONLY",
+    "WRONGTYPE",
+    "LOADING",
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPERM",
+];
 
-/// Converts a client error. `prefix` is the prefix of the store's keys, which the user's permissions must cover.
+/// Converts a client error. `prefix` is the prefix of the store's keys, which the user's
+/// permissions must cover.
 pub fn of(error: &RedisError, prefix: &str) -> StoreError {
     let why = || Arc::from(words(error).as_str());
     match error.kind() {
@@ -44,24 +54,29 @@ pub fn of(error: &RedisError, prefix: &str) -> StoreError {
             Some("LOADING") => StoreError::Loading,
             Some("NOAUTH" | "WRONGPASS") => StoreError::NotPermitted(login(error)),
             Some("NOPERM") => StoreError::Forbidden(needs(error, prefix)),
-            // The general code: this script failed. The heartbeat finds out whether other scripts fail, too.
+            // The general code: this script failed. The heartbeat finds out whether other scripts
+            // fail, too.
             Some("ERR") => StoreError::Script(needs(error, prefix)),
             _ => StoreError::Server(why()),
         },
     }
 }
 
-/// The code of the server's reply; `ERR` is the general one. For a command that fails inside a script, Redis 6.2 replies `ERR`
-/// or no code at all (`@user_script: 29: …`), and gives the command's own code within the text: after a minus sign if the
-/// server refused to run the command (`-MISCONF`), otherwise as it is.
+/// The code of the server's reply; `ERR` is the general one. For a command that fails inside a
+/// script, Redis 6.2 replies `ERR` or no code at all (`@user_script: 29: …`), and gives the
+/// command's own code within the text: after a minus sign if the server refused to run the command
+/// (`-MISCONF`), otherwise as it is.
 fn code(error: &RedisError) -> Option<&str> {
     let is_code = |word: &str| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_uppercase());
     let named = |word: &str| CODES.contains(&word);
     let within = || {
-        error.detail()?.split([' ', ':']).find_map(|word| match word.strip_prefix('-') {
-            Some(code) => is_code(code).then_some(code),
-            None => named(word).then_some(word),
-        })
+        error
+            .detail()?
+            .split([' ', ':'])
+            .find_map(|word| match word.strip_prefix('-') {
+                Some(code) => is_code(code).then_some(code),
+                None => named(word).then_some(word),
+            })
     };
     match error.code() {
         Some(code) if code == "ERR" || !is_code(code) => within().or(Some("ERR")),
@@ -71,7 +86,9 @@ fn code(error: &RedisError) -> Option<&str> {
 
 /// The error's text without the client's name for its kind, which means nothing to users.
 pub fn words(error: &RedisError) -> String {
-    error.to_string().replace(&format!(" - {:?}", error.kind()), "")
+    error
+        .to_string()
+        .replace(&format!(" - {:?}", error.kind()), "")
 }
 
 /// An error of the login. No ACL has been checked yet.
@@ -104,7 +121,11 @@ mod tests {
     #[test]
     fn an_error_is_classified_by_kind_and_code_and_not_by_its_text() {
         let initial = RedisError::from((ErrorKind::Io, "Failed", "Connection refused".to_owned()));
-        assert_eq!(of(&initial, "p").name(), "lost", "the text alone does not decide");
+        assert_eq!(
+            of(&initial, "p").name(),
+            "lost",
+            "the text alone does not decide"
+        );
         for (kind, name) in [
             (io::ErrorKind::ConnectionRefused, "refused"),
             (io::ErrorKind::TimedOut, "timed-out"),

@@ -1,4 +1,5 @@
-//! The breaker: while a store is down, callers fail immediately. Only the heartbeat probes the store.
+//! The breaker: while a store is down, callers fail immediately. Only the heartbeat probes the
+//! store.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -14,7 +15,8 @@ const OPEN: u8 = 4;
 pub struct Breaker(AtomicU8);
 
 impl Breaker {
-    // Relaxed throughout: it guards no other memory, and a caller that sees a change late is like one that came earlier.
+    // Relaxed throughout: it guards no other memory, and a caller that sees a change late is like
+    // one that came earlier.
 
     /// Whether the caller may ask the store.
     pub fn admits(&self) -> bool {

@@ -10,8 +10,8 @@ const FAR: Nanos = Nanos::from_millis(1);
 const GAP: Nanos = Nanos::from_millis(1);
 /// The maximum number of calls in flight to a near store.
 const NEAR_CALLS: usize = 4;
-/// A full call keeps Redis busy for about this long in nanoseconds. One call for each such span of the round trip keeps Redis
-/// from idling.
+/// A full call keeps Redis busy for about this long in nanoseconds. One call for each such span of
+/// the round trip keeps Redis from idling.
 const CALL: u64 = 250_000;
 
 /// The shortest recent round trip, in two spans. The heartbeat starts a new span each time.
@@ -19,7 +19,8 @@ const CALL: u64 = 250_000;
 pub struct Distance {
     now: AtomicU64,
     before: AtomicU64,
-    /// The round trip that deadlines allow for: rises at once with a heartbeat's, and falls by at most a quarter with each.
+    /// The round trip that deadlines allow for: rises at once with a heartbeat's, and falls by at
+    /// most a quarter with each.
     allowed: AtomicU64,
 }
 
@@ -28,14 +29,18 @@ pub struct Distance {
 pub struct Pace {
     /// The maximum number of calls in flight.
     pub calls: usize,
-    /// If set, a call is sent this long after the previous one, returned or not. If `None`, it waits for the previous one to
-    /// return.
+    /// If set, a call is sent this long after the previous one, returned or not. If `None`, it
+    /// waits for the previous one to return.
     pub gap: Option<Nanos>,
 }
 
 impl Default for Distance {
     fn default() -> Self {
-        Self { now: AtomicU64::new(u64::MAX), before: AtomicU64::new(u64::MAX), allowed: AtomicU64::new(0) }
+        Self {
+            now: AtomicU64::new(u64::MAX),
+            before: AtomicU64::new(u64::MAX),
+            allowed: AtomicU64::new(0),
+        }
     }
 }
 
@@ -49,12 +54,15 @@ impl Distance {
         }
     }
 
-    /// Records the round trip of a heartbeat. Callers measure only replies that are in time, so they cannot see that the distance
-    /// grows beyond their deadline.
+    /// Records the round trip of a heartbeat. Callers measure only replies that are in time, so
+    /// they cannot see that the distance grows beyond their deadline.
     pub fn beat(&self, round_trip: Nanos) {
         self.measured(round_trip);
         let allowed = self.allowed.load(Ordering::Relaxed);
-        self.allowed.store(round_trip.get().max(allowed - allowed / 4), Ordering::Relaxed);
+        self.allowed.store(
+            round_trip.get().max(allowed - allowed / 4),
+            Ordering::Relaxed,
+        );
     }
 
     /// The round trip that deadlines allow for, or `None` before the first reply.
@@ -73,7 +81,10 @@ impl Distance {
 
     /// The round trip, or `None` before the first reply.
     pub fn get(&self) -> Option<Nanos> {
-        let least = self.now.load(Ordering::Relaxed).min(self.before.load(Ordering::Relaxed));
+        let least = self
+            .now
+            .load(Ordering::Relaxed)
+            .min(self.before.load(Ordering::Relaxed));
         (least != u64::MAX).then(|| Nanos::new(least))
     }
 
@@ -82,9 +93,15 @@ impl Distance {
         match self.get() {
             Some(far) if far >= FAR => {
                 let calls = usize::try_from(far.get() / CALL).unwrap_or(usize::MAX);
-                Pace { calls: NEAR_CALLS.saturating_add(calls), gap: Some(GAP) }
+                Pace {
+                    calls: NEAR_CALLS.saturating_add(calls),
+                    gap: Some(GAP),
+                }
             }
-            _ => Pace { calls: NEAR_CALLS, gap: None },
+            _ => Pace {
+                calls: NEAR_CALLS,
+                gap: None,
+            },
         }
     }
 }
@@ -99,7 +116,10 @@ mod tests {
         assert_eq!(distance.allowed(), None);
         distance.beat(millis(1));
         distance.beat(millis(80));
-        assert_eq!((distance.get(), distance.allowed()), (Some(millis(1)), Some(millis(80))));
+        assert_eq!(
+            (distance.get(), distance.allowed()),
+            (Some(millis(1)), Some(millis(80)))
+        );
         distance.beat(millis(1));
         assert_eq!(distance.allowed(), Some(millis(60)));
         for _ in 0..20 {

@@ -1,9 +1,10 @@
 //! The heartbeat: one task per store, whose small writes open and close the breakers.
 //!
-//! A caller's failure that is conclusive (connection refused, loading, a replica, memory full) opens the breaker at once. Any
-//! other failure only triggers a heartbeat, which finds out whether the store failed or just one request. Only a heartbeat
-//! closes a breaker: a replica or a full server can still deny, because denials write nothing, so a denial proves nothing. And
-//! no caller ever waits to see whether a store is up again.
+//! A caller's failure that is conclusive (connection refused, loading, a replica, memory full)
+//! opens the breaker at once. Any other failure only triggers a heartbeat, which finds out whether
+//! the store failed or just one request. Only a heartbeat closes a breaker: a replica or a full
+//! server can still deny, because denials write nothing, so a denial proves nothing. And no caller
+//! ever waits to see whether a store is up again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,14 +23,16 @@ use crate::{Deadline, StoreError};
 const EVERY: Duration = Duration::from_secs(2);
 /// The minimum time between two heartbeats.
 const SELDOM: Duration = Duration::from_millis(100);
-/// The number of consecutive heartbeats without a reply (as opposed to a refusal) after which the store is down.
+/// The number of consecutive heartbeats without a reply (as opposed to a refusal) after which the
+/// store is down.
 const MISSES: u8 = 3;
 /// While a breaker is open: the first pause between two heartbeats, and the longest.
 const PAUSE: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_millis(400);
 /// After this long without failure, pauses start from the first one again.
 const WELL: Duration = Duration::from_secs(10);
-/// The number of failed rounds after which a cluster client is replaced: it replaces dead nodes on its own, but not silent ones.
+/// The number of failed rounds after which a cluster client is replaced: it replaces dead nodes on
+/// its own, but not silent ones.
 const RENEW: u32 = 5;
 
 /// Runs heartbeats for as long as the monitor exists.
@@ -40,13 +43,18 @@ pub fn keep(monitor: &Arc<Monitor>) {
         while let Some(monitor) = weak.upgrade() {
             heartbeat.round(&monitor).await;
             heartbeat.lines.log(&monitor);
-            let (open, doubt, now) = (monitor.any_open(), monitor.is_in_doubt(), monitor.clock.now());
+            let (open, doubt, now) = (
+                monitor.any_open(),
+                monitor.is_in_doubt(),
+                monitor.clock.now(),
+            );
             drop(monitor);
             if !open && !doubt {
                 heartbeat.pauses.well(now);
                 sleep(SELDOM).await;
                 let every = EVERY.mul_f64(0.75 + chance() / 2.0);
-                // It does not matter whether a caller triggered the heartbeat or the interval is over.
+                // It does not matter whether a caller triggered the heartbeat or the interval is
+                // over.
                 let _ = timeout(every.saturating_sub(SELDOM), wake.notified()).await;
             }
             if weak.upgrade().is_some_and(|monitor| monitor.any_open()) {
@@ -103,7 +111,9 @@ impl Heartbeat {
                     let sent = monitor.clock.now();
                     let given = beat.give(&monitor, shard, deadline).await;
                     if given.is_ok() {
-                        monitor.distance.beat(monitor.clock.now().saturating_since(sent));
+                        monitor
+                            .distance
+                            .beat(monitor.clock.now().saturating_since(sent));
                     }
                     given
                 };
@@ -116,7 +126,8 @@ impl Heartbeat {
             let error = match given.await.unwrap_or(Err(StoreError::Down)) {
                 Ok(counted) => {
                     if shard == self.beat.home {
-                        self.census.count(&monitor.nodes, counted, monitor.clock.now());
+                        self.census
+                            .count(&monitor.nodes, counted, monitor.clock.now());
                     }
                     self.misses[shard] = 0;
                     monitor.close(shard);
@@ -140,9 +151,13 @@ impl Heartbeat {
             }
         }
         self.sum_up(monitor);
-        self.failures = if failed { self.failures.saturating_add(1) } else { 0 };
-        // Perhaps only this connection is dead, or it leads to a server that is no longer the master. A newer connection has not
-        // been tried yet.
+        self.failures = if failed {
+            self.failures.saturating_add(1)
+        } else {
+            0
+        };
+        // Perhaps only this connection is dead, or it leads to a server that is no longer the
+        // master. A newer connection has not been tried yet.
         let give_up = failed && (!monitor.is_cluster() || self.failures.is_multiple_of(RENEW));
         if let Some(had) = had.filter(|_| give_up) {
             monitor.runner.connector.give_up(had);
@@ -160,7 +175,8 @@ impl Heartbeat {
     }
 }
 
-/// Pauses double until the store has been up for a while, so a store that keeps failing is probed less and less often.
+/// Pauses double until the store has been up for a while, so a store that keeps failing is probed
+/// less and less often.
 #[derive(Debug, Default)]
 struct Pauses {
     in_a_row: u32,
@@ -171,7 +187,9 @@ impl Pauses {
     /// The next pause. `chance` in 0..1 spreads the heartbeats of many nodes.
     fn next(&mut self, chance: f64) -> Duration {
         self.well_since = None;
-        let pause = PAUSE.saturating_mul(1 << self.in_a_row.min(10)).min(LONGEST);
+        let pause = PAUSE
+            .saturating_mul(1 << self.in_a_row.min(10))
+            .min(LONGEST);
         self.in_a_row = self.in_a_row.saturating_add(1);
         pause.mul_f64(0.5 + chance / 2.0)
     }

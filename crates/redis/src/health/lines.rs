@@ -20,14 +20,16 @@ enum Line {
     WasDown,
 }
 
-/// Logs one line per change until there are too many. Then it logs the latest state as soon as a line is allowed again.
+/// Logs one line per change until there are too many. Then it logs the latest state as soon as a
+/// line is allowed again.
 pub struct HealthLog {
     limiter: Limiter<SystemClock>,
     /// Whether a line has said that the store is too far away for the limits' deadlines.
     far: bool,
     logged: Health,
     opened: u64,
-    /// For the lines about the store's clock: that it differs from this node's, and that it went back.
+    /// For the lines about the store's clock: that it differs from this node's, and that it went
+    /// back.
     clock: [Limiter<SystemClock>; 2],
 }
 
@@ -35,7 +37,13 @@ impl HealthLog {
     pub fn new() -> Self {
         let a_minute = |lines| Limiter::new(Policy::token_bucket(Quota::per_minute(lines)));
         let clock = [a_minute(1), a_minute(1)];
-        Self { limiter: a_minute(LINES), logged: Health::Up, opened: 0, far: false, clock }
+        Self {
+            limiter: a_minute(LINES),
+            logged: Health::Up,
+            opened: 0,
+            far: false,
+            clock,
+        }
     }
 
     fn next(&mut self, health: Health, any_open: bool, opened: u64, now: Nanos) -> Option<Line> {
@@ -60,13 +68,19 @@ impl HealthLog {
         self.log_distance(monitor);
         self.log_clock(monitor);
         let (opened, now) = (monitor.counters().opened.get(), monitor.clock.now());
-        let Some(line) = self.next(monitor.health(), monitor.any_open(), opened, now) else { return };
+        let Some(line) = self.next(monitor.health(), monitor.any_open(), opened, now) else {
+            return;
+        };
         let (store, why) = (monitor.runner.connector.address(), monitor.why());
         let error = why.as_ref().map(tracing::field::display);
         match line {
             Line::Back => tracing::info!(%store, "the shared store is up again"),
-            Line::WasDown => tracing::warn!(%store, error, "the shared store was down for a moment"),
-            Line::Partly => tracing::warn!(%store, error, "a part of the shared store's cluster is down"),
+            Line::WasDown => {
+                tracing::warn!(%store, error, "the shared store was down for a moment")
+            }
+            Line::Partly => {
+                tracing::warn!(%store, error, "a part of the shared store's cluster is down")
+            }
             Line::Slow => {
                 tracing::warn!(%store, "the shared store replies to most decisions after their deadline");
             }
@@ -96,13 +110,16 @@ impl HealthLog {
             && is_apart(ahead_ms)
             && apart.acquire_at(1, now).is_allowed()
         {
-            let advice = "synchronize both clocks, because the store's clock decides when limits recover";
+            let advice =
+                "synchronize both clocks, because the store's clock decides when limits recover";
             tracing::warn!(%store, ahead_ms, "the shared store's clock differs from this machine's; {advice}");
         }
     }
 
     fn log_distance(&mut self, monitor: &Monitor) {
-        let (Some(round_trip), Some(deadline)) = (monitor.distance.get(), monitor.patience.shortest()) else {
+        let (Some(round_trip), Some(deadline)) =
+            (monitor.distance.get(), monitor.patience.shortest())
+        else {
             return;
         };
         let round_trip = Duration::from(round_trip);
@@ -126,7 +143,8 @@ fn is_apart(ahead_ms: i64) -> bool {
     Nanos::from_millis(ahead_ms.unsigned_abs()) > APART
 }
 
-/// Whether a round trip takes more than a third of the deadline. To return to near, it must take less than a quarter.
+/// Whether a round trip takes more than a third of the deadline. To return to near, it must take
+/// less than a quarter.
 fn is_far(round_trip: Duration, deadline: Duration, was_far: bool) -> bool {
     round_trip.saturating_mul(if was_far { 4 } else { 3 }) > deadline
 }
@@ -142,20 +160,36 @@ mod tests {
         let mut logged = Vec::new();
         // Ten minutes with ten changes per second.
         for tick in 0..6_000 {
-            let (health, down) = if tick % 2 == 0 { (Health::Down, true) } else { (Health::Up, false) };
+            let (health, down) = if tick % 2 == 0 {
+                (Health::Down, true)
+            } else {
+                (Health::Up, false)
+            };
             logged.extend(lines.next(health, down, tick / 2 + 1, at(tick * 100)));
         }
-        assert_eq!(logged[..4], [Line::Down, Line::Back, Line::Down, Line::Back]);
+        assert_eq!(
+            logged[..4],
+            [Line::Down, Line::Back, Line::Down, Line::Back]
+        );
         assert!((60..=66).contains(&logged.len()), "{} lines", logged.len());
-        logged.extend((0..10).filter_map(|s| lines.next(Health::Down, true, 3_001, at(600_000 + 2_000 * s))));
+        logged.extend(
+            (0..10).filter_map(|s| lines.next(Health::Down, true, 3_001, at(600_000 + 2_000 * s))),
+        );
         assert_eq!(logged.last(), Some(&Line::Down));
-        assert_eq!(lines.next(Health::Up, false, 3_001, at(660_000)), Some(Line::Back));
+        assert_eq!(
+            lines.next(Health::Up, false, 3_001, at(660_000)),
+            Some(Line::Back)
+        );
     }
 
     #[test]
     fn brief_outages_and_partial_outages_have_their_own_lines() {
         let (mut lines, now) = (HealthLog::new(), Nanos::from_secs(1_000));
-        assert_eq!(lines.next(Health::Down, false, 0, now), None, "it has not been reached yet");
+        assert_eq!(
+            lines.next(Health::Down, false, 0, now),
+            None,
+            "it has not been reached yet"
+        );
         assert_eq!(lines.next(Health::Up, false, 0, now), None);
         assert_eq!(lines.next(Health::Up, false, 1, now), Some(Line::WasDown));
         assert_eq!(lines.next(Health::Up, false, 1, now), None);
@@ -167,7 +201,13 @@ mod tests {
 
     #[test]
     fn a_round_trip_above_a_third_of_the_deadline_is_far() {
-        let far = |round_trip, was| is_far(Duration::from_millis(round_trip), Duration::from_millis(60), was);
+        let far = |round_trip, was| {
+            is_far(
+                Duration::from_millis(round_trip),
+                Duration::from_millis(60),
+                was,
+            )
+        };
         assert!(!far(20, false) && far(21, false), "a third");
         assert!(far(16, true) && !far(15, true), "it does not flap");
     }

@@ -1,5 +1,5 @@
-//! The store's health. Heartbeats and calls report it, breakers keep callers away from a store that is down, and decisions
-//! read the number of nodes and the distance to the store.
+//! The store's health. Heartbeats and calls report it, breakers keep callers away from a store that
+//! is down, and decisions read the number of nodes and the distance to the store.
 
 mod breaker;
 mod distance;
@@ -70,7 +70,11 @@ pub struct Monitor {
 impl Monitor {
     /// Starts the heartbeat of a node with this name, which runs for as long as the monitor exists.
     pub fn start(runner: Runner, name: &str) -> Arc<Self> {
-        let shards = if runner.connector.address().is_cluster() { SLOTS / SLOTS_A_SHARD } else { 1 };
+        let shards = if runner.connector.address().is_cluster() {
+            SLOTS / SLOTS_A_SHARD
+        } else {
+            1
+        };
         let monitor = Arc::new(Self {
             runner,
             clock: SystemClock::new(),
@@ -133,9 +137,13 @@ impl Monitor {
 
     /// The store's health. In a cluster, only shards that were asked or are down count.
     pub fn health(&self) -> Health {
-        let asked = self.breakers.iter().filter(|breaker| breaker.is_asked() || breaker.is_open());
-        let (open, all) =
-            asked.fold((0, 0), |(open, all), breaker| (open + usize::from(breaker.is_open()), all + 1));
+        let asked = self
+            .breakers
+            .iter()
+            .filter(|breaker| breaker.is_asked() || breaker.is_open());
+        let (open, all) = asked.fold((0, 0), |(open, all), breaker| {
+            (open + usize::from(breaker.is_open()), all + 1)
+        });
         match open {
             _ if self.runner.connector.made() == 0 => Health::Down,
             0 if self.punctual.is_slow() => Health::Slow,
@@ -154,7 +162,8 @@ impl Monitor {
         }
     }
 
-    /// The current timeout of a decision. A fixed timeout counts as a limit's deadline while the result is kept.
+    /// The current timeout of a decision. A fixed timeout counts as a limit's deadline while the
+    /// result is kept.
     pub fn wait(&self, timeout: Timeout) -> Wait {
         match timeout {
             Timeout::After(wait) => Wait::Set(self.patience.claim(wait)),
@@ -162,10 +171,14 @@ impl Monitor {
         }
     }
 
-    /// How far the store's clock is ahead of this node's, in milliseconds, and whether it has shown a later time than now. In a
-    /// cluster, the server with the largest difference counts.
+    /// How far the store's clock is ahead of this node's, in milliseconds, and whether it has shown
+    /// a later time than now. In a cluster, the server with the largest difference counts.
     pub fn store_clock(&self) -> (Option<i64>, bool) {
-        let ahead = self.clocks.iter().filter_map(StoreClock::ahead).max_by_key(|ahead| ahead.unsigned_abs());
+        let ahead = self
+            .clocks
+            .iter()
+            .filter_map(StoreClock::ahead)
+            .max_by_key(|ahead| ahead.unsigned_abs());
         (ahead, self.clocks.iter().any(StoreClock::went_back))
     }
 
@@ -178,8 +191,8 @@ impl Monitor {
         Err(StoreError::Down)
     }
 
-    /// Runs a script until a deadline and learns from the outcome. `may_repeat` says whether to try again if a connection
-    /// broke, which may be after the script ran.
+    /// Runs a script until a deadline and learns from the outcome. `may_repeat` says whether to try
+    /// again if a connection broke, which may be after the script ran.
     pub async fn call<K: AsRef<[u8]>, A: AsRef<[u8]>>(
         &self,
         shard: usize,
@@ -191,11 +204,19 @@ impl Monitor {
     ) -> Result<Value, StoreError> {
         let sent = self.clock.now();
         let clock = &self.clocks[shard];
-        let script = if clock.went_back() { script.after_step() } else { script };
-        let outcome = deadline.bound(self.runner.run(script, keys, arguments, may_repeat)).await.flatten();
+        let script = if clock.went_back() {
+            script.after_step()
+        } else {
+            script
+        };
+        let outcome = deadline
+            .bound(self.runner.run(script, keys, arguments, may_repeat))
+            .await
+            .flatten();
         match &outcome {
             Ok(reply) => {
-                self.distance.measured(self.clock.now().saturating_since(sent));
+                self.distance
+                    .measured(self.clock.now().saturating_since(sent));
                 let doubtful = call::time(reply).is_some_and(|now| clock.saw(now));
                 if doubtful && self.breakers[shard].suspect() {
                     self.wake.notify_one();
@@ -208,8 +229,8 @@ impl Monitor {
 
     /// Records a failure: a conclusive one opens the breaker, any other triggers a heartbeat.
     pub fn failed(&self, shard: usize, error: &StoreError) {
-        // A store that was never reached already counts as down. The caller should see the reason without waiting for a
-        // heartbeat.
+        // A store that was never reached already counts as down. The caller should see the reason
+        // without waiting for a heartbeat.
         if *error == StoreError::TimedOut && self.runner.connector.made() == 0 {
             self.blame(error);
         }
@@ -220,8 +241,8 @@ impl Monitor {
         }
     }
 
-    /// Records the outcome of a decision: whether it was in time, and its error. A request that was not
-    /// [admitted](Self::admit) was counted there.
+    /// Records the outcome of a decision: whether it was in time, and its error. A request that was
+    /// not [admitted](Self::admit) was counted there.
     pub fn decided<T>(&self, answer: &Result<T, StoreError>) {
         match answer {
             Ok(_) => {
@@ -281,10 +302,13 @@ impl Punctual {
         self.slow.load(Ordering::Relaxed) > 0
     }
 
-    /// Evaluates the counts since the last call. With too few decisions the last result stays. Without any, the store counts
-    /// as quick, like its heartbeats.
+    /// Evaluates the counts since the last call. With too few decisions the last result stays.
+    /// Without any, the store counts as quick, like its heartbeats.
     fn update(&self) {
-        let (in_time, late) = (self.in_time.swap(0, Ordering::Relaxed), self.late.swap(0, Ordering::Relaxed));
+        let (in_time, late) = (
+            self.in_time.swap(0, Ordering::Relaxed),
+            self.late.swap(0, Ordering::Relaxed),
+        );
         if in_time + late == 0 || in_time >= late {
             self.slow.store(0, Ordering::Relaxed);
         } else if late >= Self::FEW {

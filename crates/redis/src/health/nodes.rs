@@ -1,5 +1,6 @@
-//! The number of nodes that share the store. With every heartbeat, each node writes its name into a sorted set. A cluster has
-//! one set in each shard, so that a heartbeat shows that the shard accepts writes. Nodes are counted in the first shard.
+//! The number of nodes that share the store. With every heartbeat, each node writes its name into a
+//! sorted set. A cluster has one set in each shard, so that a heartbeat shows that the shard
+//! accepts writes. Nodes are counted in the first shard.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -16,15 +17,17 @@ use crate::{Deadline, StoreError, script::Script};
 
 /// A node no longer counts after this long without a heartbeat.
 const GONE_MS: &str = "10000";
-/// A smaller number of nodes is accepted only after this long without a larger one, because an emptied store starts to count
-/// from one.
+/// A smaller number of nodes is accepted only after this long without a larger one, because an
+/// emptied store starts to count from one.
 const PROOF: Nanos = Nanos::from_secs(15);
 
-/// While the clock is behind a time that it has shown, the member `clock` keeps that time as its score (see
-/// [`store_clock`](super::store_clock)). A user who may not list the nodes does not share it.
+/// While the clock is behind a time that it has shown, the member `clock` keeps that time as its
+/// score (see [`store_clock`](super::store_clock)). A user who may not list the nodes does not
+/// share it.
 const SCRIPT: &str = include_str!("beat.lua");
 
-/// Lists the nodes with the milliseconds since their last heartbeats, at most as many as this, the latest of them.
+/// Lists the nodes with the milliseconds since their last heartbeats, at most as many as this, the
+/// latest of them.
 const LIST: &str = include_str!("nodes.lua");
 /// How long a list may take: it is for people, so it may take longer than a decision.
 const LIST_TIME: Duration = Duration::from_secs(2);
@@ -55,13 +58,19 @@ impl Nodes {
 
     /// The number of nodes, at least 1.
     pub fn get(&self) -> u32 {
-        let known = self.count.load(Ordering::Relaxed).max(self.least.load(Ordering::Relaxed));
+        let known = self
+            .count
+            .load(Ordering::Relaxed)
+            .max(self.least.load(Ordering::Relaxed));
         known.max(self.assumed().unwrap_or(1))
     }
 
-    /// Sets the number that applies until one is counted or restored. It changes nothing if that has happened already.
+    /// Sets the number that applies until one is counted or restored. It changes nothing if that
+    /// has happened already.
     pub fn assume(&self, nodes: u32) {
-        let _ = self.assumed.compare_exchange(0, nodes, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self
+            .assumed
+            .compare_exchange(0, nodes, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// The number that is assumed because none is known.
@@ -74,7 +83,8 @@ impl Nodes {
         self.least.store(nodes, Ordering::Relaxed);
     }
 
-    /// Restores a count from before a start. It applies until heartbeats have shown fewer nodes for a while.
+    /// Restores a count from before a start. It applies until heartbeats have shown fewer nodes for
+    /// a while.
     pub fn recall(&self, nodes: u32) {
         self.count.fetch_max(nodes, Ordering::Relaxed);
         self.assumed.store(KNOWN, Ordering::Relaxed);
@@ -129,10 +139,17 @@ pub struct Identity(String);
 impl Identity {
     /// A node with this name. Control characters are replaced, and a long name is cut.
     pub fn new(name: &str) -> Self {
-        let name: String =
-            name.chars().take(LONGEST_NAME).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+        let name: String = name
+            .chars()
+            .take(LONGEST_NAME)
+            .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+            .collect();
         let id = format!("{:016x}{:016x}", random(), random());
-        Self(if name.is_empty() { id } else { format!("{id} {name}") })
+        Self(if name.is_empty() {
+            id
+        } else {
+            format!("{id} {name}")
+        })
     }
 
     /// The name alone; empty for none.
@@ -145,23 +162,41 @@ impl Identity {
         let members: Vec<(Vec<u8>, i64)> = redis::from_redis_value(reply).ok()?;
         let node = |(member, ago): (Vec<u8>, i64)| {
             let member = String::from_utf8_lossy(&member);
-            let name = member.split_once(' ').map_or("", |(_, name)| name).to_owned();
+            let name = member
+                .split_once(' ')
+                .map_or("", |(_, name)| name)
+                .to_owned();
             // A master whose clock is behind the former one's makes it negative.
             let ago = Duration::from_millis(u64::try_from(ago).unwrap_or(0));
-            SeenNode { name, ago, is_self: member == *self.0 }
+            SeenNode {
+                name,
+                ago,
+                is_self: member == *self.0,
+            }
         };
-        Some(members.into_iter().filter(|(member, _)| member != b"clock").map(node).collect())
+        Some(
+            members
+                .into_iter()
+                .filter(|(member, _)| member != b"clock")
+                .map(node)
+                .collect(),
+        )
     }
 }
 
-/// The nodes whose heartbeat reached the store in the last ten seconds, sorted by time; at most a thousand.
+/// The nodes whose heartbeat reached the store in the last ten seconds, sorted by time; at most a
+/// thousand.
 pub async fn seen(monitor: &Monitor) -> Result<Vec<SeenNode>, StoreError> {
     let key = first_key(monitor);
     monitor.admit(monitor.shard_of(&key))?;
     let script = Script::new(LIST.into());
-    let reply =
-        Deadline::after(LIST_TIME).bound(monitor.runner.run(&script, &[key], &[] as &[&[u8]], true)).await;
-    monitor.identity.seen(reply.flatten()?).ok_or(StoreError::BadReply)
+    let reply = Deadline::after(LIST_TIME)
+        .bound(monitor.runner.run(&script, &[key], &[] as &[&[u8]], true))
+        .await;
+    monitor
+        .identity
+        .seen(reply.flatten()?)
+        .ok_or(StoreError::BadReply)
 }
 
 /// The key in which nodes are counted.
@@ -198,26 +233,45 @@ impl Beat {
                 missing -= 1;
             }
         }
-        Self { script: Script::new(SCRIPT.into()), keys, home }
+        Self {
+            script: Script::new(SCRIPT.into()),
+            keys,
+            home,
+        }
     }
 
-    /// Sends one heartbeat to a shard: a small write that a replica or a full server would refuse. Returns how many nodes the
-    /// shard has seen recently.
-    pub async fn give(&self, monitor: &Monitor, shard: usize, deadline: Deadline) -> Result<u32, StoreError> {
+    /// Sends one heartbeat to a shard: a small write that a replica or a full server would refuse.
+    /// Returns how many nodes the shard has seen recently.
+    pub async fn give(
+        &self,
+        monitor: &Monitor,
+        shard: usize,
+        deadline: Deadline,
+    ) -> Result<u32, StoreError> {
         let (clock, sent) = (&monitor.clocks[shard], SystemClock::new().now());
         let before = clock.latest();
         let millis = |time: Nanos| (time.get() / 1_000_000).to_string();
         let (latest, step) = (millis(before), millis(STEP));
-        let arguments =
-            [monitor.identity.0.as_bytes(), GONE_MS.as_bytes(), latest.as_bytes(), step.as_bytes()];
-        let reply =
-            deadline.bound(monitor.runner.run(&self.script, &[&self.keys[shard]], &arguments, true)).await;
+        let arguments = [
+            monitor.identity.0.as_bytes(),
+            GONE_MS.as_bytes(),
+            latest.as_bytes(),
+            step.as_bytes(),
+        ];
+        let reply = deadline
+            .bound(
+                monitor
+                    .runner
+                    .run(&self.script, &[&self.keys[shard]], &arguments, true),
+            )
+            .await;
         let reply = reply.flatten().map_err(|error| match error {
             // A user that may not write a heartbeat cannot use the store at all.
             StoreError::Forbidden(why) | StoreError::Script(why) => StoreError::NotPermitted(why),
             error => error,
         })?;
-        let (nodes, now, latest) = redis::from_redis_value(reply).map_err(|_| StoreError::BadReply)?;
+        let (nodes, now, latest) =
+            redis::from_redis_value(reply).map_err(|_| StoreError::BadReply)?;
         let (now, latest) = (Nanos::from_millis(now), Nanos::from_millis(latest));
         clock.beat(now, before, latest);
         // The node's clock of decisions is monotonic, so it does not follow the system's time.

@@ -1,16 +1,18 @@
 //! The clock of the store's server, which decides, and may be wrong.
 //!
-//! If the clock steps forward and back again, values that were written in between would deny until the clock gets there. Every
-//! reply has the server's time, so this node knows the latest time that the clock has shown. Heartbeats compare that with the
-//! time, share it with the other nodes through the store, and keep it there for nodes that start later. Until the clock has caught up,
-//! the scripts move values from its future to now (see [`Script::after_step`](crate::script::Script::after_step)).
+//! If the clock steps forward and back again, values that were written in between would deny until
+//! the clock gets there. Every reply has the server's time, so this node knows the latest time that
+//! the clock has shown. Heartbeats compare that with the time, share it with the other nodes
+//! through the store, and keep it there for nodes that start later. Until the clock has caught up,
+//! the scripts move values from its future to now (see
+//! [`Script::after_step`](crate::script::Script::after_step)).
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use tidegate_core::Nanos;
 
-/// Only a larger step back counts: replies arrive in another order than they were sent, and a master's clock may differ a little
-/// from the former master's.
+/// Only a larger step back counts: replies arrive in another order than they were sent, and a
+/// master's clock may differ a little from the former master's.
 pub const STEP: Nanos = Nanos::from_secs(1);
 /// The largest difference between the store's clock and this node's that is not reported.
 pub const APART: Nanos = Nanos::from_secs(1);
@@ -18,23 +20,30 @@ pub const APART: Nanos = Nanos::from_secs(1);
 /// The latest time of one server's clock, and its steps back.
 #[derive(Debug)]
 pub struct StoreClock {
-    // Relaxed throughout: they guard no other memory, and a caller that sees a change late is like one that came earlier.
+    // Relaxed throughout: they guard no other memory, and a caller that sees a change late is like
+    // one that came earlier.
     /// The latest time that it has shown, in nanoseconds.
     latest: AtomicU64,
     went_back: AtomicBool,
-    /// How far it is ahead of this node's clock, in milliseconds; `i64::MIN` before the first heartbeat.
+    /// How far it is ahead of this node's clock, in milliseconds; `i64::MIN` before the first
+    /// heartbeat.
     ahead: AtomicI64,
 }
 
 impl Default for StoreClock {
     fn default() -> Self {
         let (latest, went_back) = (AtomicU64::new(0), AtomicBool::new(false));
-        Self { latest, went_back, ahead: AtomicI64::new(i64::MIN) }
+        Self {
+            latest,
+            went_back,
+            ahead: AtomicI64::new(i64::MIN),
+        }
     }
 }
 
 impl StoreClock {
-    /// Takes in the time of a reply. Returns whether only a heartbeat can find out if the clock went back: replies may arrive late.
+    /// Takes in the time of a reply. Returns whether only a heartbeat can find out if the clock
+    /// went back: replies may arrive late.
     pub fn saw(&self, now: Nanos) -> bool {
         let latest = self.latest();
         if now >= latest {
@@ -52,14 +61,16 @@ impl StoreClock {
         Nanos::new(self.latest.load(Ordering::Relaxed))
     }
 
-    /// Takes in a heartbeat: the server's time, and the latest time that any node has seen. `before` is the
-    /// [latest](Self::latest) time when the heartbeat was sent.
+    /// Takes in a heartbeat: the server's time, and the latest time that any node has seen.
+    /// `before` is the [latest](Self::latest) time when the heartbeat was sent.
     pub fn beat(&self, now: Nanos, before: Nanos, seen_by_others: Nanos) {
         let latest = before.max(seen_by_others);
-        self.latest.fetch_max(latest.max(now).get(), Ordering::Relaxed);
+        self.latest
+            .fetch_max(latest.max(now).get(), Ordering::Relaxed);
         // Once the clock is known to have gone back, it must catch up completely.
         let least = if self.went_back() { Nanos::ZERO } else { STEP };
-        self.went_back.store(latest.saturating_since(now) > least, Ordering::Relaxed);
+        self.went_back
+            .store(latest.saturating_since(now) > least, Ordering::Relaxed);
     }
 
     /// Whether the clock has shown a later time than now.
@@ -67,15 +78,16 @@ impl StoreClock {
         self.went_back.load(Ordering::Relaxed)
     }
 
-    /// Compares the server's time with this node's when the request was sent and when the reply came.
+    /// Compares the server's time with this node's when the request was sent and when the reply
+    /// came.
     pub fn compare(&self, server: Nanos, sent: Nanos, received: Nanos) {
         let ahead = i128::from(server.get()) - i128::from(sent.get().midpoint(received.get()));
         let ahead = i64::try_from(ahead / 1_000_000).unwrap_or(i64::MAX);
         self.ahead.store(ahead, Ordering::Relaxed);
     }
 
-    /// How far the server's clock is ahead of this node's, in milliseconds, and negative if it is behind; `None` before the first
-    /// heartbeat.
+    /// How far the server's clock is ahead of this node's, in milliseconds, and negative if it is
+    /// behind; `None` before the first heartbeat.
     pub fn ahead(&self) -> Option<i64> {
         Some(self.ahead.load(Ordering::Relaxed)).filter(|&ahead| ahead > i64::MIN)
     }
@@ -92,8 +104,14 @@ mod tests {
     #[test]
     fn a_step_back_counts_until_the_clock_has_caught_up() {
         let clock = StoreClock::default();
-        assert!(!clock.saw(at(0)) && !clock.saw(at(3_600_000)), "a step forward");
-        assert!(clock.saw(at(700)) && !clock.went_back(), "a reply may be late");
+        assert!(
+            !clock.saw(at(0)) && !clock.saw(at(3_600_000)),
+            "a step forward"
+        );
+        assert!(
+            clock.saw(at(700)) && !clock.went_back(),
+            "a reply may be late"
+        );
         clock.beat(at(710), clock.latest(), Nanos::ZERO);
         assert!(clock.went_back() && !clock.saw(at(720)));
         clock.beat(at(3_599_999), clock.latest(), Nanos::ZERO);

@@ -1,5 +1,6 @@
-//! A small cache of the most used leases, with a few slots per thread. Two threads that use the same hot key share only its
-//! allotment, and not the map's lock and counters, whose cache lines would move between their CPUs.
+//! A small cache of the most used leases, with a few slots per thread. Two threads that use the
+//! same hot key share only its allotment, and not the map's lock and counters, whose cache lines
+//! would move between their CPUs.
 
 use std::{
     ptr,
@@ -44,7 +45,10 @@ pub struct HotCounts {
 impl HotCounts {
     /// The sum.
     pub const fn and(self, other: Self) -> Self {
-        Self { decided: self.decided + other.decided, remembered: self.remembered + other.remembered }
+        Self {
+            decided: self.decided + other.decided,
+            remembered: self.remembered + other.remembered,
+        }
     }
 }
 
@@ -71,9 +75,14 @@ impl Hot {
     #[inline]
     pub fn slot(&self, hash: u64) -> Option<MutexGuard<'_, Recent>> {
         // Fibonacci hashing, because the addresses of threads differ in few bits.
-        let thread = HERE.with(|here| ptr::from_ref(here).addr() as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let thread = HERE
+            .with(|here| ptr::from_ref(here).addr() as u64)
+            .wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let stripe = (thread >> 32) as usize % STRIPES;
-        self.0[stripe * PLACES + (hash >> 32) as usize % PLACES].0.try_lock().ok()
+        self.0[stripe * PLACES + (hash >> 32) as usize % PLACES]
+            .0
+            .try_lock()
+            .ok()
     }
 
     /// Applies `take` to all counts and sums the results.

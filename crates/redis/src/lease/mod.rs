@@ -1,5 +1,5 @@
-//! This node's part of leased and reported limits: a bounded map with a lease for each key, and the requests that keep them
-//! filled.
+//! This node's part of leased and reported limits: a bounded map with a lease for each key, and the
+//! requests that keep them filled.
 
 mod hot;
 
@@ -28,12 +28,13 @@ use crate::{
     sync::{lock, read, write},
 };
 
-/// The number of sections of a map with many keys. Threads with different keys then rarely contend, and an insertion blocks only a
-/// part of the keys.
+/// The number of sections of a map with many keys. Threads with different keys then rarely contend,
+/// and an insertion blocks only a part of the keys.
 const SECTIONS: usize = 64;
 /// With fewer keys than this there is one section.
 const FEW: usize = 1 << 10;
-/// To insert a key into a full section, `LOOKS` keys are checked for one that was not used recently.
+/// To insert a key into a full section, `LOOKS` keys are checked for one that was not used
+/// recently.
 const LOOKS: usize = 8;
 
 /// The lease of one key.
@@ -94,7 +95,9 @@ impl Section {
             LeaseAnswer::Decided(denied) if denied.is_denied() => {
                 self.remembered.fetch_add(1, Ordering::Relaxed)
             }
-            LeaseAnswer::Decided(_) | LeaseAnswer::Renew(..) => self.decided.fetch_add(1, Ordering::Relaxed),
+            LeaseAnswer::Decided(_) | LeaseAnswer::Renew(..) => {
+                self.decided.fetch_add(1, Ordering::Relaxed)
+            }
             LeaseAnswer::Refill(..) => 0,
         };
         asked
@@ -113,8 +116,8 @@ pub struct Leases {
     hot: Hot,
     sections: Vec<Section>,
     keys_a_section: usize,
-    /// The leases that may hold units or have something to report: at most twice the maximum number of keys (and as many again
-    /// during a sweep).
+    /// The leases that may hold units or have something to report: at most twice the maximum number
+    /// of keys (and as many again during a sweep).
     active: Mutex<Vec<Arc<Held>>>,
     closed: AtomicBool,
     /// The number of requests in flight.
@@ -154,8 +157,8 @@ impl Leases {
         Deadline::after(self.wait.get(monitor))
     }
 
-    /// Decides on `cost` for a key, or returns the request to send. `evicted` receives the requests of an evicted key that
-    /// give its units back.
+    /// Decides on `cost` for a key, or returns the request to send. `evicted` receives the requests
+    /// of an evicted key that give its units back.
     #[inline]
     pub fn ask(
         &self,
@@ -200,8 +203,8 @@ impl Leases {
         asked
     }
 
-    /// Decides on `cost` if the key's allotment, or a denial remembered with it, suffices. `send` receives the request to send
-    /// in the background. `None` means that nothing was decided.
+    /// Decides on `cost` if the key's allotment, or a denial remembered with it, suffices. `send`
+    /// receives the request to send in the background. `None` means that nothing was decided.
     #[inline]
     pub fn ask_quickly(
         &self,
@@ -215,7 +218,11 @@ impl Leases {
         let held = map.by_key.get(key)?;
         let (decision, request) = held.lease.ask_quickly(cost, now)?;
         self.note_use(held);
-        let count = if decision.is_denied() { &section.remembered } else { &section.decided };
+        let count = if decision.is_denied() {
+            &section.remembered
+        } else {
+            &section.decided
+        };
         count.fetch_add(1, Ordering::Relaxed);
         if let Some(request) = request {
             send(held, request);
@@ -223,8 +230,8 @@ impl Leases {
         Some(decision)
     }
 
-    /// Takes `cost` from a key's allotment, or nothing if it does not suffice. `send` receives the request to send in the
-    /// background.
+    /// Takes `cost` from a key's allotment, or nothing if it does not suffice. `send` receives the
+    /// request to send in the background.
     pub fn take(
         &self,
         key: &[u8],
@@ -237,7 +244,9 @@ impl Leases {
         let held = known.unwrap_or_else(|| self.insert(section, key, now, &mut send));
         let taken = held.lease.take(cost, now);
         self.note_use(&held);
-        let request = taken.as_ref().map_or_else(|request| *request, |taken| taken.renew);
+        let request = taken
+            .as_ref()
+            .map_or_else(|request| *request, |taken| taken.renew);
         if let Some(request) = request {
             send(&held, request);
         }
@@ -246,7 +255,9 @@ impl Leases {
 
     /// Counts a decision made with units that were taken.
     pub fn count_taken(&self, key: &[u8]) {
-        self.section(self.hash.hash_one(key)).decided.fetch_add(1, Ordering::Relaxed);
+        self.section(self.hash.hash_one(key))
+            .decided
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     fn section(&self, hash: u64) -> &Section {
@@ -259,15 +270,18 @@ impl Leases {
         self.note_use(held);
         match answer {
             Answer::Decided(decision) => LeaseAnswer::Decided(decision),
-            Answer::Renew(decision, request) => LeaseAnswer::Renew(decision, Arc::clone(held), request),
+            Answer::Renew(decision, request) => {
+                LeaseAnswer::Renew(decision, Arc::clone(held), request)
+            }
             Answer::Refill(request) => LeaseAnswer::Refill(Arc::clone(held), request),
         }
     }
 
     #[inline]
     fn note_use(&self, held: &Arc<Held>) {
-        // Relaxed, here and below. A sweep may have just found the lease idle and miss this use. Then the next use lists it
-        // again, and until then it is like a lease without contact to the store.
+        // Relaxed, here and below. A sweep may have just found the lease idle and miss this use.
+        // Then the next use lists it again, and until then it is like a lease without contact to
+        // the store.
         if !held.used.load(Ordering::Relaxed) {
             held.used.store(true, Ordering::Relaxed);
         }
@@ -280,9 +294,9 @@ impl Leases {
     fn list(&self, held: &Arc<Held>) {
         if !held.listed.swap(true, Ordering::AcqRel) {
             let mut active = lock(&self.active);
-            // Keys come and go faster than sweeps run. At least half of these leases are evicted. Their units are on the way
-            // back; units that do not arrive stay charged until the algorithm forgets them, and a report that fails is not
-            // repeated.
+            // Keys come and go faster than sweeps run. At least half of these leases are evicted.
+            // Their units are on the way back; units that do not arrive stay charged until the
+            // algorithm forgets them, and a report that fails is not repeated.
             if active.len() >= 2 * self.keys_a_section * self.sections.len() {
                 active.retain(|held| {
                     let stays = !held.is_closed();
@@ -308,7 +322,11 @@ impl Leases {
         if let Some(held) = map.by_key.get(key) {
             return Arc::clone(held);
         }
-        let gone = if map.by_key.len() >= self.keys_a_section { map.make_room() } else { None };
+        let gone = if map.by_key.len() >= self.keys_a_section {
+            map.make_room()
+        } else {
+            None
+        };
         let whole = [self.prefix.as_slice(), key].concat();
         let held = Arc::new(Held {
             lease: Lease::new(self.terms),
@@ -332,7 +350,8 @@ impl Leases {
         held
     }
 
-    /// Collects the requests to send in the background. `may_send` says whether the store can be asked about a key.
+    /// Collects the requests to send in the background. `may_send` says whether the store can be
+    /// asked about a key.
     pub fn sweep(
         &self,
         now: Nanos,
@@ -362,13 +381,21 @@ impl Leases {
         &self.prefix
     }
 
-    /// Ends the lease of a key, because its state in the store was changed. `send` receives the requests that give its units back
-    /// and report its use, or else they are dropped.
-    pub fn forget(&self, key: &[u8], give_back: bool, now: Nanos, mut send: impl FnMut(&Arc<Held>, Request)) {
+    /// Ends the lease of a key, because its state in the store was changed. `send` receives the
+    /// requests that give its units back and report its use, or else they are dropped.
+    pub fn forget(
+        &self,
+        key: &[u8],
+        give_back: bool,
+        now: Nanos,
+        mut send: impl FnMut(&Arc<Held>, Request),
+    ) {
         let held = {
             let section = self.section(self.hash.hash_one(key));
             let mut map = write(&section.map);
-            let Some(held) = map.by_key.remove(key) else { return };
+            let Some(held) = map.by_key.remove(key) else {
+                return;
+            };
             map.order.retain(|other| **other != *key);
             held
         };
@@ -442,7 +469,10 @@ impl Map {
     fn make_room(&mut self) -> Option<Arc<Held>> {
         for look in 0..=LOOKS {
             let key = self.order.pop_front()?;
-            let used = self.by_key.get(&key).is_some_and(|held| held.used.swap(false, Ordering::Relaxed));
+            let used = self
+                .by_key
+                .get(&key)
+                .is_some_and(|held| held.used.swap(false, Ordering::Relaxed));
             if used && look < LOOKS {
                 self.order.push_back(key);
             } else {
@@ -463,12 +493,25 @@ mod tests {
     #[test]
     fn a_flood_of_keys_without_sweeps_uses_bounded_memory() {
         for keys in [8, FEW] {
-            let (policy, slack) = (Policy::sliding_window(Quota::per_hour(1_000)), Nanos::from_millis(100));
-            for terms in [Terms::leased(policy, slack), Terms::reported(policy, 50, slack)] {
+            let (policy, slack) = (
+                Policy::sliding_window(Quota::per_hour(1_000)),
+                Nanos::from_millis(100),
+            );
+            for terms in [
+                Terms::leased(policy, slack),
+                Terms::reported(policy, 50, slack),
+            ] {
                 let plan = Arc::new(Plan::new(*terms.policy()).expect("it can be shared"));
                 let scripts = Scripts::new();
                 let script = Arc::clone(scripts.lease(plan.kind()).expect("it can be leased"));
-                let leases = Leases::new(terms, plan, script, b"x:".to_vec(), keys, Arc::new(Wait::Auto));
+                let leases = Leases::new(
+                    terms,
+                    plan,
+                    script,
+                    b"x:".to_vec(),
+                    keys,
+                    Arc::new(Wait::Auto),
+                );
                 let now = Nanos::from_secs(1_700_000_000);
                 for at in 0..20 * keys {
                     // Each asks for an allotment, and never gets a reply.
@@ -476,8 +519,15 @@ mod tests {
                     assert!(matches!(asked, LeaseAnswer::Refill(..)));
                     assert!(lock(&leases.active).len() <= 2 * keys);
                 }
-                let listed = lock(&leases.active).iter().filter(|held| !held.is_closed()).count();
-                let held: usize = leases.sections.iter().map(|section| read(&section.map).by_key.len()).sum();
+                let listed = lock(&leases.active)
+                    .iter()
+                    .filter(|held| !held.is_closed())
+                    .count();
+                let held: usize = leases
+                    .sections
+                    .iter()
+                    .map(|section| read(&section.map).by_key.len())
+                    .sum();
                 assert_eq!(listed, held, "every held lease is listed");
             }
         }

@@ -14,7 +14,8 @@ pub enum Source {
     Remembered,
     /// This node, from its allotment.
     Lease,
-    /// No one: the store made no decision, and the limit fails open or closed. See [`OnError`](crate::OnError).
+    /// No one: the store made no decision, and the limit fails open or closed. See
+    /// [`OnError`](crate::OnError).
     Failed(StoreError),
     /// This process alone, because the store made no decision.
     Local(StoreError),
@@ -44,6 +45,9 @@ impl SharedDecision {
     }
 
     pub(crate) const fn by_store(decision: Decision) -> Self {
-        Self { decision, source: Source::Store }
+        Self {
+            decision,
+            source: Source::Store,
+        }
     }
 }

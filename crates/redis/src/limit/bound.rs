@@ -26,7 +26,8 @@ impl SharedLimit {
         self.acquire_after(formers, key, cost, deadline).await
     }
 
-    /// [`acquire_bound`](Self::acquire_bound) once this node knows the other rules, or why it does not.
+    /// [`acquire_bound`](Self::acquire_bound) once this node knows the other rules, or why it does
+    /// not.
     pub(super) async fn acquire_after(
         &self,
         formers: Result<Vec<Former>, StoreError>,
@@ -35,15 +36,18 @@ impl SharedLimit {
         deadline: Deadline,
     ) -> SharedDecision {
         let decided = match formers {
-            Ok(formers) if formers.is_empty() => return self.acquire_alone(key, cost, deadline).await,
+            Ok(formers) if formers.is_empty() => {
+                return self.acquire_alone(key, cost, deadline).await;
+            }
             Ok(formers) => self.take_by_all(key, cost, formers, deadline).await,
             Err(error) => Err(error),
         };
         self.answer(key, cost, decided)
     }
 
-    /// Takes `cost` by this limit's rule and by all others, in one step where a cluster can. Otherwise the others come first, and get
-    /// back what this limit's rule denies: so there is never too little charged.
+    /// Takes `cost` by this limit's rule and by all others, in one step where a cluster can.
+    /// Otherwise the others come first, and get back what this limit's rule denies: so there is
+    /// never too little charged.
     async fn take_by_all(
         &self,
         key: &impl Key,
@@ -53,7 +57,12 @@ impl SharedLimit {
     ) -> Result<Decision, StoreError> {
         let (near, far) = self.by_slot(key, formers);
         let mut steps: Vec<_> = of_formers(&far, key, cost).map(|far| vec![far]).collect();
-        steps.push([self.request(key, cost)].into_iter().chain(of_formers(&near, key, cost)).collect());
+        steps.push(
+            [self.request(key, cost)]
+                .into_iter()
+                .chain(of_formers(&near, key, cost))
+                .collect(),
+        );
         for (at, requests) in steps.into_iter().enumerate() {
             let decided = decide_joint(&self.0.store, &requests, true, deadline).await;
             let decided = decided.map(|decisions| strictest(&decisions));
@@ -66,22 +75,34 @@ impl SharedLimit {
                 let arguments = call::refund_arguments(&former.plan, cost);
                 let whole = key_of(former, key);
                 // What fails stays charged.
-                let _ = self.change_in_store(&former.plan, whole, script, &arguments).await;
+                let _ = self
+                    .change_in_store(&former.plan, whole, script, &arguments)
+                    .await;
             }
             return decided;
         }
         Err(StoreError::BadReply)
     }
 
-    /// The rules whose keys are in the slot of this limit's key, and the others. A cluster decides only on keys of one slot in one step.
-    pub(super) fn by_slot(&self, key: &impl Key, formers: Vec<Former>) -> (Vec<Former>, Vec<Former>) {
+    /// The rules whose keys are in the slot of this limit's key, and the others. A cluster decides
+    /// only on keys of one slot in one step.
+    pub(super) fn by_slot(
+        &self,
+        key: &impl Key,
+        formers: Vec<Former>,
+    ) -> (Vec<Former>, Vec<Former>) {
         let (monitor, own) = (self.monitor(), self.redis_key(key));
-        formers.into_iter().partition(|former| monitor.slot(&key_of(former, key)) == monitor.slot(&own))
+        formers
+            .into_iter()
+            .partition(|former| monitor.slot(&key_of(former, key)) == monitor.slot(&own))
     }
 
     /// Whether another rule may bind this node, or this node does not know that yet.
     pub(super) fn may_be_bound(&self) -> bool {
-        self.0.announcement.as_ref().is_some_and(|announcement| !announcement.is_alone())
+        self.0
+            .announcement
+            .as_ref()
+            .is_some_and(|announcement| !announcement.is_alone())
     }
 
     /// The other rules that bind decisions about a key, once this node knows them.
@@ -90,12 +111,20 @@ impl SharedLimit {
         key: &impl Key,
         deadline: Deadline,
     ) -> Result<Vec<Former>, StoreError> {
-        let Some(announcement) = self.0.announcement.as_ref().filter(|rules| !rules.is_alone()) else {
+        let Some(announcement) = self
+            .0
+            .announcement
+            .as_ref()
+            .filter(|rules| !rules.is_alone())
+        else {
             return Ok(Vec::new());
         };
         let (whole, monitor) = (self.redis_key(key), self.monitor());
         monitor.admit(monitor.shard_of(&whole))?;
-        announcement.formers(deadline).await.inspect_err(|error| monitor.counters().error(error))
+        announcement
+            .formers(deadline)
+            .await
+            .inspect_err(|error| monitor.counters().error(error))
     }
 
     /// The decisions on no units, on `cost`, and on `cost` by each other rule that binds this node.
@@ -108,7 +137,10 @@ impl SharedLimit {
         self.0.store.in_time(deadline)?;
         let (near, far) = self.by_slot(key, Box::pin(self.formers(key, deadline)).await?);
         let own = [self.request(key, 0), self.request(key, cost)];
-        let all: Vec<_> = own.into_iter().chain(of_formers(&near, key, cost)).collect();
+        let all: Vec<_> = own
+            .into_iter()
+            .chain(of_formers(&near, key, cost))
+            .collect();
         let mut decisions = decide_joint(&self.0.store, &all, false, deadline).await?;
         for request in of_formers(&far, key, cost) {
             decisions.extend(decide_joint(&self.0.store, &[request], false, deadline).await?);
@@ -129,11 +161,13 @@ impl SharedLimit {
                 && *former.prefix != *self.0.prefix
             {
                 let arguments = call::charge_arguments(&former.plan, cost);
-                let _standing =
-                    self.change_in_store(&former.plan, key_of(&former, key), script, &arguments).await?;
+                let _standing = self
+                    .change_in_store(&former.plan, key_of(&former, key), script, &arguments)
+                    .await?;
             }
         }
         let arguments = call::charge_arguments(self.plan(), cost);
-        self.change_in_store(self.plan(), self.redis_key(key), script, &arguments).await
+        self.change_in_store(self.plan(), self.redis_key(key), script, &arguments)
+            .await
     }
 }

@@ -45,63 +45,83 @@ impl LimitBuilder {
         }
     }
 
-    /// Where decisions are made (default: [`Mode::Exact`]). Policies that cannot be leased or reported stay exact: leaky
-    /// buckets, permits, and leased buckets below 16; [`SharedLimit::mode`] returns the result. All nodes should use the same
-    /// mode and slack.
+    /// Where decisions are made (default: [`Mode::Exact`]). Policies that cannot be leased or
+    /// reported stay exact: leaky buckets, permits, and leased buckets below 16;
+    /// [`SharedLimit::mode`] returns the result. All nodes should use the same mode and slack.
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// Sets the substitute for the store's decision while the store makes none (default: [`OnError::Local`]).
+    /// Sets the substitute for the store's decision while the store makes none (default:
+    /// [`OnError::Local`]).
     pub fn on_error(self, on_error: OnError) -> Self {
         Self { on_error, ..self }
     }
 
-    /// The time limit of a decision (default: 50 ms), after which [`OnError`] decides. If the store is slower than the
-    /// shortest deadline of its limits, it counts as down; deadlines under 50 ms count as 50 ms, and automatic deadlines do
-    /// not count.
+    /// The time limit of a decision (default: 50 ms), after which [`OnError`] decides. If the store
+    /// is slower than the shortest deadline of its limits, it counts as down; deadlines under 50 ms
+    /// count as 50 ms, and automatic deadlines do not count.
     pub fn deadline(self, deadline: impl Into<Timeout>) -> Self {
-        Self { deadline: deadline.into(), ..self }
+        Self {
+            deadline: deadline.into(),
+            ..self
+        }
     }
 
-    /// Whether to remember a denial until its wait is over, so that a retry costs no round trip (default: yes). Units that are
-    /// refunded or deleted in the store before then are not seen until then.
+    /// Whether to remember a denial until its wait is over, so that a retry costs no round trip
+    /// (default: yes). Units that are refunded or deleted in the store before then are not seen
+    /// until then.
     pub fn remember_denials(self, remember: bool) -> Self {
-        Self { remember_denials: remember, ..self }
+        Self {
+            remember_denials: remember,
+            ..self
+        }
     }
 
-    /// How long a leased limit keeps units before it must use them or give them back, and how long a reported limit waits
-    /// before it reports (default: 100 ms). A leased sliding log looks back longer by the slack, and a token bucket is smaller
-    /// by the refill in the slack, each by at most a sixteenth. If a round trip takes half of the slack, no units are taken
-    /// ahead.
+    /// How long a leased limit keeps units before it must use them or give them back, and how long
+    /// a reported limit waits before it reports (default: 100 ms). A leased sliding log looks back
+    /// longer by the slack, and a token bucket is smaller by the refill in the slack, each by at
+    /// most a sixteenth. If a round trip takes half of the slack, no units are taken ahead.
     pub fn slack(self, slack: Duration) -> Self {
         Self { slack, ..self }
     }
 
-    /// How much this node may use of a reported limit before it must report it (default: a twentieth of the limit, at least
-    /// 1). With 0 the limit is exact.
+    /// How much this node may use of a reported limit before it must report it (default: a
+    /// twentieth of the limit, at least 1). With 0 the limit is exact.
     pub fn unreported(self, units: u32) -> Self {
-        Self { unreported: Some(units), ..self }
+        Self {
+            unreported: Some(units),
+            ..self
+        }
     }
 
-    /// The maximum number of keys of a leased or reported limit in memory (default: 65,536, each with a little over half a
-    /// kilobyte plus twice the key). An evicted key gives back its units, and its next request asks the store.
+    /// The maximum number of keys of a leased or reported limit in memory (default: 65,536, each
+    /// with a little over half a kilobyte plus twice the key). An evicted key gives back its units,
+    /// and its next request asks the store.
     pub fn leases(self, keys: usize) -> Self {
-        Self { leases: keys, ..self }
+        Self {
+            leases: keys,
+            ..self
+        }
     }
 
-    /// The maximum number of keys for [`OnError::Local`] (default: 65,536, or as many as fit into half a gigabyte, which is
-    /// fewer for logs of more than about 1,000 entries).
+    /// The maximum number of keys for [`OnError::Local`] (default: 65,536, or as many as fit into
+    /// half a gigabyte, which is fewer for logs of more than about 1,000 entries).
     pub fn local_keys(self, keys: usize) -> Self {
-        Self { local_keys: Some(keys), ..self }
+        Self {
+            local_keys: Some(keys),
+            ..self
+        }
     }
 
-    /// Whether the nodes that share the store announce the limit's rule to each other (default: no). While nodes have different
-    /// rules for a name, [`Store::differing_rules`] returns them, and a decision at a node whose rule was announced later must satisfy
-    /// the earlier rule, too, until its own has counted everything for a whole window. So a change of the limit, the
-    /// window, the algorithm or the mode is never over. Such a decision is a script call, also in the other
-    /// [modes](Mode). A limit makes no decision before the store has answered its announcement. In a cluster, only keys with a hash
-    /// tag can satisfy both rules; others satisfy their own.
+    /// Whether the nodes that share the store announce the limit's rule to each other (default:
+    /// no). While nodes have different rules for a name, [`Store::differing_rules`] returns them,
+    /// and a decision at a node whose rule was announced later must satisfy the earlier rule, too,
+    /// until its own has counted everything for a whole window. So a change of the limit, the
+    /// window, the algorithm or the mode is never over. Such a decision is a script call, also in
+    /// the other [modes](Mode). A limit makes no decision before the store has answered its
+    /// announcement. In a cluster, only keys with a hash tag can satisfy both rules; others satisfy
+    /// their own.
     pub fn announced(self, announced: bool) -> Self {
         Self { announced, ..self }
     }
@@ -109,8 +129,8 @@ impl LimitBuilder {
     /// Builds the limit.
     ///
     /// # Errors
-    /// When the name is empty or contains `:`, `{` or `}`, when the policy cannot be shared, or when the system has no memory for
-    /// local decisions.
+    /// When the name is empty or contains `:`, `{` or `}`, when the policy cannot be shared, or
+    /// when the system has no memory for local decisions.
     pub fn build(self) -> Result<SharedLimit, LimitError> {
         if !is_word(&self.name) {
             return Err(LimitError::Name);
@@ -119,7 +139,9 @@ impl LimitBuilder {
         let plan = Arc::new(Plan::new(*terms.policy()).map_err(LimitError::Plan)?);
         let local = match self.on_error {
             OnError::Local => {
-                let keys = self.local_keys.unwrap_or_else(|| Local::usual_keys(&self.policy));
+                let keys = self
+                    .local_keys
+                    .unwrap_or_else(|| Local::usual_keys(&self.policy));
                 Some(Local::new(self.policy, keys).map_err(LimitError::Local)?)
             }
             OnError::Open | OnError::Closed => None,
@@ -132,17 +154,31 @@ impl LimitBuilder {
         let remembers = self.remember_denials && plan.hold().is_none();
         // The salt separates denials of one key by limits with different numbers.
         let salt = self.store.denials().tag(plan.numbers());
-        let script = batcher.scripts.lease(plan.kind()).filter(|_| terms.mode() != Mode::Exact);
+        let script = batcher
+            .scripts
+            .lease(plan.kind())
+            .filter(|_| terms.mode() != Mode::Exact);
         let leases = script.map(|script| {
             let (plan, script) = (Arc::clone(&plan), Arc::clone(script));
-            Arc::new(Leases::new(terms, plan, script, prefix.clone(), self.leases, Arc::clone(&wait)))
+            Arc::new(Leases::new(
+                terms,
+                plan,
+                script,
+                prefix.clone(),
+                self.leases,
+                Arc::clone(&wait),
+            ))
         });
         if let Some(leases) = &leases {
             batcher.take_on(leases);
             // Resets and refunds concern the leases.
             self.store.orders_followed();
         }
-        let announce = || self.store.rules().announce(batcher, (&self.name, &prefix), (&plan, &terms));
+        let announce = || {
+            self.store
+                .rules()
+                .announce(batcher, (&self.name, &prefix), (&plan, &terms))
+        };
         let announcement = self.announced.then(announce);
         Ok(SharedLimit::new(Shared {
             store: self.store,
@@ -171,7 +207,8 @@ pub enum LimitError {
     /// The policy cannot be shared.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The system has no memory for local decisions. The limiter in memory calls `local_keys` `max_keys`.
+    /// The system has no memory for local decisions. The limiter in memory calls `local_keys`
+    /// `max_keys`.
     #[error("for on_error = local: {}", _0.to_string().replace("max_keys", "local_keys"))]
     Local(#[source] LocalError),
 }

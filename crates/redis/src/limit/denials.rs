@@ -1,5 +1,6 @@
-//! Remembered denials: until the wait is over, the store would deny the same request again, unless something changed there: a
-//! refund at another node, a reset, a clock that was wrong. So a denial is remembered for a second at most.
+//! Remembered denials: until the wait is over, the store would deny the same request again, unless
+//! something changed there: a refund at another node, a reset, a clock that was wrong. So a denial
+//! is remembered for a second at most.
 
 use std::sync::{
     Arc, Mutex, MutexGuard,
@@ -58,16 +59,29 @@ impl RememberedDenials {
         lock(&self.slots[tag as usize % SLOTS])
     }
 
-    /// The denial in force for this cost, with the room as it was at the denial; for other costs the store must be asked.
+    /// The denial in force for this cost, with the room as it was at the denial; for other costs
+    /// the store must be asked.
     pub fn get(&self, tag: u64, cost: u64, now: Nanos) -> Option<Decision> {
         if !self.may_hold_any(now) {
             return None;
         }
         let denial = (*self.slot(tag)).filter(|denial| denial.tag == tag && denial.cost == cost)?;
         (denial.ends > now).then(|| {
-            let Denial { limit, remaining: room, reason, until, reset, .. } = denial;
+            let Denial {
+                limit,
+                remaining: room,
+                reason,
+                until,
+                reset,
+                ..
+            } = denial;
             let left = |time: Nanos| time.saturating_since(now).get();
-            let standing = Standing { limit, room, unit: 1, reset_after: left(reset) };
+            let standing = Standing {
+                limit,
+                room,
+                unit: 1,
+                reset_after: left(reset),
+            };
             Decision::deny(standing, left(until)).because(reason)
         })
     }
@@ -86,10 +100,12 @@ impl RememberedDenials {
         }
     }
 
-    /// Remembers a denial. `asked` is when the request was sent: the denial may be older than its arrival, but never older
-    /// than that.
+    /// Remembers a denial. `asked` is when the request was sent: the denial may be older than its
+    /// arrival, but never older than that.
     pub fn put(&self, tag: u64, cost: u64, decision: &Decision, asked: Nanos) {
-        let (Some(wait), Some(reason)) = (decision.retry_after(), decision.reason()) else { return };
+        let (Some(wait), Some(reason)) = (decision.retry_after(), decision.reason()) else {
+            return;
+        };
         let until = asked.saturating_add(wait.into());
         let reset = asked.saturating_add(decision.reset_after().into());
         let ends = until.min(asked.saturating_add(self.longest));
@@ -130,7 +146,15 @@ mod tests {
     }
 
     fn denied(room: u64, reset_after: u64, wait: u64) -> Decision {
-        Decision::deny(Standing { limit: 5, room, unit: 1, reset_after }, wait)
+        Decision::deny(
+            Standing {
+                limit: 5,
+                room,
+                unit: 1,
+                reset_after,
+            },
+            wait,
+        )
     }
 
     #[test]
@@ -153,7 +177,10 @@ mod tests {
         let denials = RememberedDenials::new(7);
         denials.put(1, 1, &denied(0, HOUR, HOUR), NOW);
         let left = HOUR - 999_999_999;
-        assert_eq!(denials.get(1, 1, after(999_999_999)), Some(denied(0, left, left)));
+        assert_eq!(
+            denials.get(1, 1, after(999_999_999)),
+            Some(denied(0, left, left))
+        );
         let end = after(1_000_000_000);
         assert!(denials.get(1, 1, end).is_none() && !denials.may_hold_any(end));
     }
@@ -161,7 +188,12 @@ mod tests {
     #[test]
     fn a_cost_that_can_never_fit_is_not_remembered() {
         let denials = RememberedDenials::new(7);
-        denials.put(1, 9, &Decision::deny_for_good(denied(1, 0, 0).standing()), NOW);
+        denials.put(
+            1,
+            9,
+            &Decision::deny_for_good(denied(1, 0, 0).standing()),
+            NOW,
+        );
         assert!(denials.get(1, 9, NOW).is_none());
     }
 
@@ -170,14 +202,16 @@ mod tests {
     enum Guard {
         /// A denial is remembered for a second at most.
         Longest,
-        /// The second counts from when the request was sent: what came to the store after that is not in the denial.
+        /// The second counts from when the request was sent: what came to the store after that is
+        /// not in the denial.
         Sent,
         /// A refund by this node forgets the denial.
         Forgets,
     }
 
-    /// A model of a key that is used up until refunds: this node asks, another node and this one refund, replies take their time, in every
-    /// sequence of `depth` steps. Whether this node asks the store a second after the latest refund, or at once after its own.
+    /// A model of a key that is used up until refunds: this node asks, another node and this one
+    /// refund, replies take their time, in every sequence of `depth` steps. Whether this node asks
+    /// the store a second after the latest refund, or at once after its own.
     fn asks_in_time(depth: u32, without: Option<Guard>) -> bool {
         const STEP: Nanos = Nanos::from_millis(400);
         let mut denials = RememberedDenials::new(7);
@@ -197,7 +231,11 @@ mod tests {
                     1 => {
                         if let Some((sent, true)) = asked.take() {
                             // The reply may be older than a refund by this node.
-                            let sent = if without == Some(Guard::Sent) { now } else { sent };
+                            let sent = if without == Some(Guard::Sent) {
+                                now
+                            } else {
+                                sent
+                            };
                             denials.put(1, 1, &denied(0, HOUR, HOUR), sent);
                         }
                     }

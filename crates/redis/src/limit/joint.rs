@@ -33,13 +33,23 @@ pub struct JointRequest<'a> {
 }
 
 /// See [`Store::acquire_all`].
-pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
-    // One limit needs no joint decision, and questions about one limit share a call to the store with others.
+pub async fn acquire_all(
+    store: &Store,
+    parts: &[Part<'_>],
+) -> Result<Vec<SharedDecision>, StoreError> {
+    // One limit needs no joint decision, and questions about one limit share a call to the store
+    // with others.
     if let [part] = parts {
-        return Ok(vec![Box::pin(part.limit.acquire(part.key, part.cost)).await]);
+        return Ok(vec![
+            Box::pin(part.limit.acquire(part.key, part.cost)).await,
+        ]);
     }
-    let requests: Vec<_> = parts.iter().map(|part| part.limit.request(part.key, part.cost)).collect();
-    // Check this first, so that keys which cannot be decided in one step fail every time, not only when the store is asked.
+    let requests: Vec<_> = parts
+        .iter()
+        .map(|part| part.limit.request(part.key, part.cost))
+        .collect();
+    // Check this first, so that keys which cannot be decided in one step fail every time, not only
+    // when the store is asked.
     let may_be_bound = parts.iter().any(|part| part.limit.may_be_bound());
     if !may_be_bound
         && are_together(store, &requests)
@@ -56,7 +66,12 @@ pub async fn acquire_all(store: &Store, parts: &[Part<'_>]) -> Result<Vec<Shared
         decide_joint(store, &requests, true, deadline).await
     };
     let error = match result {
-        Ok(decisions) => return Ok(decisions.into_iter().map(SharedDecision::by_store).collect()),
+        Ok(decisions) => {
+            return Ok(decisions
+                .into_iter()
+                .map(SharedDecision::by_store)
+                .collect());
+        }
         Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
         Err(error) => error,
     };
@@ -119,21 +134,28 @@ pub(super) fn by_all(decisions: &[Decision], formers: &[Vec<Former>]) -> Option<
 fn are_together(store: &Store, requests: &[JointRequest<'_>]) -> bool {
     let slot = |request: &JointRequest<'_>| store.batcher().monitor.slot(&request.key);
     let fit = |one: &JointRequest<'_>, other: &JointRequest<'_>| {
-        slot(one) == slot(other) && (one.key != other.key || one.plan.numbers() == other.plan.numbers())
+        slot(one) == slot(other)
+            && (one.key != other.key || one.plan.numbers() == other.plan.numbers())
     };
-    requests.iter().enumerate().all(|(at, one)| requests[..at].iter().all(|other| fit(one, other)))
+    requests
+        .iter()
+        .enumerate()
+        .all(|(at, one)| requests[..at].iter().all(|other| fit(one, other)))
 }
 
 /// Decides from this node's allotments, if all of them suffice.
 fn take_all(store: &Store, parts: &[Part<'_>]) -> Option<Vec<SharedDecision>> {
     let batcher = store.batcher();
-    let leases: Vec<&Arc<Leases>> =
-        parts.iter().map(|part| part.limit.0.leases.as_ref()).collect::<Option<_>>()?;
+    let leases: Vec<&Arc<Leases>> = parts
+        .iter()
+        .map(|part| part.limit.0.leases.as_ref())
+        .collect::<Option<_>>()?;
     let now = batcher.monitor.clock.now();
     let mut taken: Vec<(Arc<Held>, Taken)> = Vec::with_capacity(parts.len());
     for (part, leases) in parts.iter().zip(&leases) {
         let send = |held: &_, request| batcher.send_errand(leases, held, request);
-        // Limits behind one that has too little are asked as well, so that they measure their demand.
+        // Limits behind one that has too little are asked as well, so that they measure their
+        // demand.
         taken.extend(leases.take(part.key, part.cost, now, send));
     }
     if taken.len() < parts.len() {
@@ -145,13 +167,16 @@ fn take_all(store: &Store, parts: &[Part<'_>]) -> Option<Vec<SharedDecision>> {
     for (part, leases) in parts.iter().zip(&leases) {
         leases.count_taken(part.key);
     }
-    let answer =
-        |(_, taken): (Arc<Held>, Taken)| SharedDecision { decision: taken.decision, source: Source::Lease };
+    let answer = |(_, taken): (Arc<Held>, Taken)| SharedDecision {
+        decision: taken.decision,
+        source: Source::Lease,
+    };
     Some(taken.into_iter().map(answer).collect())
 }
 
-/// Decides on several requests in one step in the store: all admit and are charged, or none is. If `takes` is false, it only
-/// returns what the decisions would be. Two requests for one key of one plan add up.
+/// Decides on several requests in one step in the store: all admit and are charged, or none is. If
+/// `takes` is false, it only returns what the decisions would be. Two requests for one key of one
+/// plan add up.
 pub async fn decide_joint(
     store: &Store,
     requests: &[JointRequest<'_>],
@@ -164,7 +189,10 @@ pub async fn decide_joint(
     if let Err(error) = &answer
         && error.is_about_the_key()
     {
-        let limits: Vec<_> = requests.iter().map(|request| limit_of(&request.key)).collect();
+        let limits: Vec<_> = requests
+            .iter()
+            .map(|request| limit_of(&request.key))
+            .collect();
         monitor.counters().tell_of(error, &limits.join(&b' '));
     }
     answer
@@ -189,10 +217,15 @@ async fn decide(
     takes: bool,
     deadline: Deadline,
 ) -> Result<Vec<Decision>, StoreError> {
-    let Some(first) = requests.first() else { return Ok(Vec::new()) };
+    let Some(first) = requests.first() else {
+        return Ok(Vec::new());
+    };
     let (monitor, scripts) = (&store.batcher().monitor, &store.batcher().scripts);
     let slot = monitor.slot(&first.key);
-    if requests.iter().any(|request| monitor.slot(&request.key) != slot) {
+    if requests
+        .iter()
+        .any(|request| monitor.slot(&request.key) != slot)
+    {
         return Err(StoreError::CrossSlot);
     }
     let shard = monitor.shard_of(&first.key);
@@ -200,11 +233,17 @@ async fn decide(
     let mut sums: Vec<Sum<'_>> = Vec::new();
     // For each request, its sum and its cost on top of the requests before it.
     let mut costs = Vec::with_capacity(requests.len());
-    for JointRequest { plan, key, cost, is_former } in requests {
+    for JointRequest {
+        plan,
+        key,
+        cost,
+        is_former,
+    } in requests
+    {
         let same = |sum: &Sum<'_>| sum.key == key && sum.plan.numbers() == plan.numbers();
         let known = sums.iter().position(same);
-        // This is the same state with other numbers, but the script takes each key only once, except for buckets, of whose
-        // values it writes the later one.
+        // This is the same state with other numbers, but the script takes each key only once,
+        // except for buckets, of whose values it writes the later one.
         if known.is_none() && !is_former && sums.iter().any(|sum| sum.key == key) {
             return Err(StoreError::OneKey);
         }
@@ -217,10 +256,15 @@ async fn decide(
     }
     let keys: Vec<&[u8]> = sums.iter().map(|sum| sum.key).collect();
     let arguments = call::joint_arguments(sums.iter().map(|sum| (sum.plan, sum.cost)), takes);
-    let reply = monitor.call(shard, &scripts.joint, &keys, &arguments, deadline, true).await?;
+    let reply = monitor
+        .call(shard, &scripts.joint, &keys, &arguments, deadline, true)
+        .await?;
     let (now, found) = call::parse(reply, sums.len())?;
     let values = found.into_iter().collect::<Result<Vec<_>, _>>()?;
-    costs.into_iter().map(|(at, cost)| sums[at].plan.decision(values[at].as_deref(), now, cost)).collect()
+    costs
+        .into_iter()
+        .map(|(at, cost)| sums[at].plan.decision(values[at].as_deref(), now, cost))
+        .collect()
 }
 
 /// The whole key in Redis by another rule.
@@ -245,6 +289,9 @@ pub(super) fn of_formers<'a>(
 /// The first decision, or the denial with the longest wait.
 pub(super) fn strictest(decisions: &[Decision]) -> Decision {
     let wait = |denied: &&Decision| denied.retry_after().unwrap_or(Duration::MAX);
-    let denied = decisions.iter().filter(|decision| decision.is_denied()).max_by_key(wait);
+    let denied = decisions
+        .iter()
+        .filter(|decision| decision.is_denied())
+        .max_by_key(wait);
     *denied.unwrap_or(&decisions[0])
 }

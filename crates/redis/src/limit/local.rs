@@ -9,9 +9,10 @@ const KEYS: usize = 1 << 16;
 
 /// A limiter that admits this node's share of the limit.
 ///
-/// Each decision reads the number of nodes. With `n` nodes, a unit is charged as `n` units. That admits the limit divided by
-/// `n`, and buckets refill `n` times as slowly, but at least one unit is admitted. Units stay charged when the number changes,
-/// so a node admits no more than its largest share within the window.
+/// Each decision reads the number of nodes. With `n` nodes, a unit is charged as `n` units. That
+/// admits the limit divided by `n`, and buckets refill `n` times as slowly, but at least one unit
+/// is admitted. Units stay charged when the number changes, so a node admits no more than its
+/// largest share within the window.
 pub struct Local {
     limiter: KeyedLimiter,
     limit: u64,
@@ -25,7 +26,10 @@ impl Local {
 
     pub fn new(policy: Policy, keys: usize) -> Result<Self, BuildError> {
         let limiter = KeyedLimiter::builder(policy).max_keys(keys).build()?;
-        Ok(Self { limiter, limit: policy.limit() })
+        Ok(Self {
+            limiter,
+            limit: policy.limit(),
+        })
     }
 
     /// The charge for one unit if `nodes` share the limit.
@@ -43,8 +47,8 @@ impl Local {
         share(&self.limiter.charge(key, cost.saturating_mul(unit)), unit)
     }
 
-    /// Refunds up to `cost` of a key's use and returns how much. Two concurrent callers may both get the same units as refunded;
-    /// then less is refunded than reported.
+    /// Refunds up to `cost` of a key's use and returns how much. Two concurrent callers may both
+    /// get the same units as refunded; then less is refunded than reported.
     pub fn refund(&self, key: &[u8], cost: u64, unit: u64) -> u64 {
         let standing = self.standing(key, unit);
         let used = standing.limit().saturating_sub(standing.remaining());
@@ -72,7 +76,9 @@ fn share(whole: &Decision, unit: u64) -> Decision {
     match whole.outcome() {
         Outcome::Allow => Decision::allow(standing),
         Outcome::Delay(delay) => Decision::delayed(standing, nanos(delay)),
-        Outcome::Deny { retry_after: Some(wait) } => Decision::deny(standing, nanos(wait)),
+        Outcome::Deny {
+            retry_after: Some(wait),
+        } => Decision::deny(standing, nanos(wait)),
         _ => Decision::deny_for_good(standing),
     }
     .because(whole.reason().unwrap_or(DenialReason::Quota))

@@ -12,12 +12,15 @@ use crate::{
 };
 
 impl SharedLimit {
-    /// Asks for several keys, each separately and with its cost: like concurrent calls of [`acquire`](Self::acquire), but with
-    /// less work for each. Neighbours with the same key are decided in this order, and in one round trip. Keep the number to a
-    /// few hundred, because other callers wait for the call. While another [announced](crate::LimitBuilder::announced) rule binds this
-    /// node, each request is a call, which does not wait for the reply to the one before.
+    /// Asks for several keys, each separately and with its cost: like concurrent calls of
+    /// [`acquire`](Self::acquire), but with less work for each. Neighbours with the same key are
+    /// decided in this order, and in one round trip. Keep the number to a few hundred, because
+    /// other callers wait for the call. While another [announced](crate::LimitBuilder::announced)
+    /// rule binds this node, each request is a call, which does not wait for the reply to the one
+    /// before.
     ///
-    /// All have one deadline, and [`OnError`](crate::OnError) decides what the store has not decided by then.
+    /// All have one deadline, and [`OnError`](crate::OnError) decides what the store has not
+    /// decided by then.
     ///
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
@@ -25,7 +28,8 @@ impl SharedLimit {
         self.acquire_many_by(requests, self.deadline()).await
     }
 
-    /// Like [`acquire_many`](Self::acquire_many), with a given deadline (see [`acquire_by`](Self::acquire_by)).
+    /// Like [`acquire_many`](Self::acquire_many), with a given deadline (see
+    /// [`acquire_by`](Self::acquire_by)).
     pub async fn acquire_many_by<K: Key>(
         &self,
         requests: &[(K, u64)],
@@ -61,15 +65,23 @@ impl SharedLimit {
         for (key, _) in requests {
             formers.push(self.formers(key, deadline).await);
         }
-        if formers.iter().all(|formers| formers.as_ref().is_ok_and(Vec::is_empty)) {
+        if formers
+            .iter()
+            .all(|formers| formers.as_ref().is_ok_and(Vec::is_empty))
+        {
             return self.acquire_many_alone(requests, deadline).await;
         }
-        // Not in separate tasks, which could overtake each other: the calls leave in the order of their first polls.
+        // Not in separate tasks, which could overtake each other: the calls leave in the order of
+        // their first polls.
         let asked = requests.iter().zip(formers);
-        join_all(asked.map(|((key, cost), formers)| self.acquire_after(formers, key, *cost, deadline))).await
+        join_all(
+            asked.map(|((key, cost), formers)| self.acquire_after(formers, key, *cost, deadline)),
+        )
+        .await
     }
 
-    /// Costs that the node holds too little for, and all behind them with the same key, go to the store in one call.
+    /// Costs that the node holds too little for, and all behind them with the same key, go to the
+    /// store in one call.
     async fn acquire_many_leased<K: Key>(
         &self,
         leases: &Arc<Leases>,
@@ -109,13 +121,24 @@ impl SharedLimit {
             }
             if let Some((held, first, more)) = rest {
                 let requests = held.lease.in_turn(first, &more);
-                asked.extend(requests.into_iter().map(|request| (Arc::clone(&held), request)));
+                asked.extend(
+                    requests
+                        .into_iter()
+                        .map(|request| (Arc::clone(&held), request)),
+                );
             }
         }
-        let mut results = self.ask_for_leases(leases, asked, deadline).await.into_iter();
+        let mut results = self
+            .ask_for_leases(leases, asked, deadline)
+            .await
+            .into_iter();
         let answer = |(known, (key, cost)): (Option<SharedDecision>, &(K, u64))| {
             known.unwrap_or_else(|| {
-                self.answer(key, *cost, results.next().unwrap_or(Err(StoreError::BadReply)))
+                self.answer(
+                    key,
+                    *cost,
+                    results.next().unwrap_or(Err(StoreError::BadReply)),
+                )
             })
         };
         known.into_iter().zip(requests).map(answer).collect()
@@ -140,12 +163,20 @@ impl SharedLimit {
             tags.push(tag);
             known.push(remembered);
         }
-        let mut results = self.0.store.batcher().decide_many(self.plan(), asked, deadline).await.into_iter();
+        let mut results = self
+            .0
+            .store
+            .batcher()
+            .decide_many(self.plan(), asked, deadline)
+            .await
+            .into_iter();
         let mut answers = Vec::with_capacity(requests.len());
         for (((key, cost), tag), known) in requests.iter().zip(tags).zip(known) {
             answers.push(known.unwrap_or_else(|| {
-                let result =
-                    results.next().unwrap_or(Err(StoreError::BadReply)).map(|(decision, _)| decision);
+                let result = results
+                    .next()
+                    .unwrap_or(Err(StoreError::BadReply))
+                    .map(|(decision, _)| decision);
                 if let Ok(decision) = &result {
                     self.0.store.remember(tag, *cost, decision, now);
                 }

@@ -7,8 +7,8 @@ pub enum OnError {
     Open,
     /// Deny everything.
     Closed,
-    /// Decide in memory, starting from zero, with the limit divided by the last known number of nodes (at least 1 for each).
-    /// The limit holds approximately.
+    /// Decide in memory, starting from zero, with the limit divided by the last known number of
+    /// nodes (at least 1 for each). The limit holds approximately.
     #[default]
     Local,
 }

@@ -10,11 +10,12 @@ use crate::{StoreError, script::call};
 /// How long giving back is retried.
 const TRIES: Nanos = Nanos::from_secs(60);
 
-/// Permits of a shared limit. Dropping this value gives them back. If the process dies, they expire after the limit's longest
-/// hold. Work that may take longer must [renew](Self::renew) them.
+/// Permits of a shared limit. Dropping this value gives them back. If the process dies, they expire
+/// after the limit's longest hold. Work that may take longer must [renew](Self::renew) them.
 ///
-/// Dropping gives the permits back in the background, so another holder may get them a round trip later. While the store is
-/// down, this is retried for a minute. After that the permits expire with the hold.
+/// Dropping gives the permits back in the background, so another holder may get them a round trip
+/// later. While the store is down, this is retried for a minute. After that the permits expire with
+/// the hold.
 #[derive(Debug)]
 #[must_use = "permits that are dropped are given back"]
 pub struct Permit {
@@ -22,8 +23,8 @@ pub struct Permit {
     pub(super) key: Vec<u8>,
     pub(super) cost: u64,
     pub(super) answer: SharedDecision,
-    /// When they were taken, in the store's time. This time is unique among the holders of a key, and the store identifies the
-    /// holder by it.
+    /// When they were taken, in the store's time. This time is unique among the holders of a key,
+    /// and the store identifies the holder by it.
     pub(super) holder: Nanos,
     /// The charge per unit, if the permits were granted in memory.
     pub(super) unit: u64,
@@ -40,12 +41,12 @@ impl Permit {
         self.cost > 0 && self.limit.plan().hold().is_some()
     }
 
-    /// Holds the permits for another longest hold from now. Returns whether they were still held; if not, they have expired
-    /// and may belong to another holder.
+    /// Holds the permits for another longest hold from now. Returns whether they were still held;
+    /// if not, they have expired and may belong to another holder.
     ///
     /// # Errors
-    /// When the store does not reply. The permits are then held as long as before, or renewed (perhaps only the reply was
-    /// lost). It is safe to try again.
+    /// When the store does not reply. The permits are then held as long as before, or renewed
+    /// (perhaps only the reply was lost). It is safe to try again.
     pub async fn renew(&mut self) -> Result<bool, StoreError> {
         if self.answer.source != Source::Store || !self.is_held() {
             return Ok(true);
@@ -61,12 +62,25 @@ impl Drop for Permit {
         }
         match self.answer.source {
             Source::Store => {
-                let (limit, key, holder) = (self.limit.clone(), std::mem::take(&mut self.key), self.holder);
-                let runtime = self.limit.store().batcher().monitor.runner.connector.runtime().clone();
+                let (limit, key, holder) = (
+                    self.limit.clone(),
+                    std::mem::take(&mut self.key),
+                    self.holder,
+                );
+                let runtime = self
+                    .limit
+                    .store()
+                    .batcher()
+                    .monitor
+                    .runner
+                    .connector
+                    .runtime()
+                    .clone();
                 runtime.spawn(async move {
                     let clock = &limit.store().batcher().monitor.clock;
-                    let until =
-                        clock.now().saturating_add(limit.plan().hold().unwrap_or_default().min(TRIES));
+                    let until = clock
+                        .now()
+                        .saturating_add(limit.plan().hold().unwrap_or_default().min(TRIES));
                     let mut pause = Duration::from_millis(50);
                     // Permits that are not given back expire with the hold.
                     while let Err(error) = settle(&limit, &key, holder, false).await
@@ -88,20 +102,36 @@ impl Drop for Permit {
     }
 }
 
-/// Gives back or renews a holder's permits. Returns whether there were any. Repeating it changes nothing. Errors are counted.
-async fn settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {
+/// Gives back or renews a holder's permits. Returns whether there were any. Repeating it changes
+/// nothing. Errors are counted.
+async fn settle(
+    limit: &SharedLimit,
+    key: &[u8],
+    holder: Nanos,
+    renew: bool,
+) -> Result<bool, StoreError> {
     let counters = limit.store().batcher().monitor.counters();
-    try_settle(limit, key, holder, renew).await.inspect_err(|error| counters.outcome(error))
+    try_settle(limit, key, holder, renew)
+        .await
+        .inspect_err(|error| counters.outcome(error))
 }
 
-async fn try_settle(limit: &SharedLimit, key: &[u8], holder: Nanos, renew: bool) -> Result<bool, StoreError> {
+async fn try_settle(
+    limit: &SharedLimit,
+    key: &[u8],
+    holder: Nanos,
+    renew: bool,
+) -> Result<bool, StoreError> {
     let batcher = limit.store().batcher();
     let whole = limit.redis_key(key);
     let shard = batcher.monitor.shard_of(&whole);
     batcher.monitor.admit(shard)?;
     let arguments = call::settle_arguments(limit.plan().hold().unwrap_or_default(), renew, holder);
     let script = &batcher.scripts.settle;
-    let reply = batcher.monitor.call(shard, script, &[&whole], &arguments, limit.deadline(), true).await?;
+    let reply = batcher
+        .monitor
+        .call(shard, script, &[&whole], &arguments, limit.deadline(), true)
+        .await?;
     match call::parse_one(reply)?.1.as_deref() {
         Some(b"yes") => Ok(true),
         Some(b"no") => Ok(false),

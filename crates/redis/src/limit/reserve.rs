@@ -1,4 +1,5 @@
-//! Reservations: units of several limits that are taken together, recorded next to their keys, and corrected after the work.
+//! Reservations: units of several limits that are taken together, recorded next to their keys, and
+//! corrected after the work.
 
 use std::{
     collections::BTreeSet,
@@ -29,7 +30,8 @@ const USUAL: Duration = Duration::from_secs(1);
 /// The answer to a reservation or its extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reserved {
-    /// The decision of each limit. If all admit, shadow limits aside, the units are taken and recorded under the id.
+    /// The decision of each limit. If all admit, shadow limits aside, the units are taken and
+    /// recorded under the id.
     Decided(u128, Vec<Decision>),
     /// As many reservations are open as may be.
     Full,
@@ -67,15 +69,16 @@ pub struct Correction<'a> {
 pub type ReservedSlots = Mutex<BTreeSet<u16>>;
 
 impl Store {
-    /// Takes the costs from all limits if all admit, and records them for `ttl` with a `text` that [`reserved`](Self::reserved)
-    /// returns. A part that is marked as a shadow limit takes if it admits, and does not deny the others. At most `most` reservations
-    /// are open at a time, in a cluster for each slot.
+    /// Takes the costs from all limits if all admit, and records them for `ttl` with a `text` that
+    /// [`reserved`](Self::reserved) returns. A part that is marked as a shadow limit takes if it
+    /// admits, and does not deny the others. At most `most` reservations are open at a time, in a
+    /// cluster for each slot.
     ///
     /// `random` becomes the id. In a cluster its low 14 bits are replaced by the slot.
     ///
     /// # Errors
-    /// When the store does not reply: then nothing was taken, or the reservation was made and expires. Also
-    /// [`StoreError::CrossSlot`], and [`StoreError::OneKey`] if a key occurs twice.
+    /// When the store does not reply: then nothing was taken, or the reservation was made and
+    /// expires. Also [`StoreError::CrossSlot`], and [`StoreError::OneKey`] if a key occurs twice.
     ///
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
@@ -88,7 +91,9 @@ impl Store {
         most: usize,
     ) -> Result<Reserved, StoreError> {
         let (monitor, slots) = (&self.batcher().monitor, SLOTS as u128);
-        let Some((first, _)) = parts.first() else { return Ok(Reserved::Decided(random, Vec::new())) };
+        let Some((first, _)) = parts.first() else {
+            return Ok(Reserved::Decided(random, Vec::new()));
+        };
         let id = match monitor.slot(&first.limit.redis_key(first.key)) {
             slot if monitor.is_cluster() => random - random % slots + u128::from(slot),
             _ => random,
@@ -96,14 +101,19 @@ impl Store {
         self.take_for(id, parts, (text, ttl.into(), most)).await
     }
 
-    /// Takes more for a reservation, and lets it live for its time from now. `parts` are those of the reservation.
+    /// Takes more for a reservation, and lets it live for its time from now. `parts` are those of
+    /// the reservation.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
     ///
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
-    pub async fn extend(&self, id: u128, parts: &[(Part<'_>, bool)]) -> Result<Reserved, StoreError> {
+    pub async fn extend(
+        &self,
+        id: u128,
+        parts: &[(Part<'_>, bool)],
+    ) -> Result<Reserved, StoreError> {
         self.take_for(id, parts, (b"", Nanos::ZERO, 0)).await
     }
 
@@ -113,15 +123,25 @@ impl Store {
         parts: &[(Part<'_>, bool)],
         how: (&[u8], Nanos, usize),
     ) -> Result<Reserved, StoreError> {
-        let mut requests: Vec<JointRequest<'_>> =
-            parts.iter().map(|(part, _)| part.limit.request(part.key, part.cost)).collect();
-        let repeats = |at: usize| requests[..at].iter().any(|other| other.key == requests[at].key);
+        let mut requests: Vec<JointRequest<'_>> = parts
+            .iter()
+            .map(|(part, _)| part.limit.request(part.key, part.cost))
+            .collect();
+        let repeats = |at: usize| {
+            requests[..at]
+                .iter()
+                .any(|other| other.key == requests[at].key)
+        };
         if (0..requests.len()).any(repeats) {
             return Err(StoreError::OneKey);
         }
         let deadline = deadline_of(parts.iter().map(|(part, _)| part.limit));
         // Other rules that bind a part have it recorded behind all parts, and keep their estimate.
-        let formers = formers_of(&parts.iter().map(|(part, _)| *part).collect::<Vec<_>>(), deadline).await?;
+        let formers = formers_of(
+            &parts.iter().map(|(part, _)| *part).collect::<Vec<_>>(),
+            deadline,
+        )
+        .await?;
         let mut shadows: Vec<bool> = parts.iter().map(|(_, is_shadow)| *is_shadow).collect();
         for ((part, is_shadow), formers) in parts.iter().zip(&formers) {
             requests.extend(of_formers(formers, &part.key, part.cost));
@@ -129,16 +149,21 @@ impl Store {
         }
         let mut keys: Vec<Vec<u8>> = requests.iter().map(|request| request.key.clone()).collect();
         keys.extend(self.keys_of(id));
-        let reserved =
-            requests.iter().zip(shadows).map(|(request, shadow)| (request.plan, request.cost, shadow));
+        let reserved = requests
+            .iter()
+            .zip(shadows)
+            .map(|(request, shadow)| (request.plan, request.cost, shadow));
         let arguments = call::reserve_arguments(reserved, how, &format!("{id:032x}"));
         let script = &self.batcher().scripts.reserve;
-        let reply = self.ask_about(id, script, &keys, &arguments, deadline).await?;
+        let reply = self
+            .ask_about(id, script, &keys, &arguments, deadline)
+            .await?;
         match call::word(&reply) {
             Some("full") => return Ok(Reserved::Full),
             Some("unknown") => return Ok(Reserved::Unknown),
             Some("ended") => return Ok(Reserved::Ended),
-            // A cluster's client has sent it twice, and the first reply was lost. The reservation expires.
+            // A cluster's client has sent it twice, and the first reply was lost. The reservation
+            // expires.
             Some("repeated") => return Err(StoreError::TimedOut),
             _ => {}
         }
@@ -146,11 +171,19 @@ impl Store {
         let decision = |(request, before): (&JointRequest<'_>, Before)| {
             request.plan.decision(before?.as_deref(), now, request.cost)
         };
-        let decisions: Vec<_> = requests.iter().zip(found).map(decision).collect::<Result<_, _>>()?;
-        Ok(Reserved::Decided(id, by_all(&decisions, &formers).ok_or(StoreError::BadReply)?))
+        let decisions: Vec<_> = requests
+            .iter()
+            .zip(found)
+            .map(decision)
+            .collect::<Result<_, _>>()?;
+        Ok(Reserved::Decided(
+            id,
+            by_all(&decisions, &formers).ok_or(StoreError::BadReply)?,
+        ))
     }
 
-    /// The text of a reservation, while the store remembers it: until its end, and as long again (at least a minute) after it.
+    /// The text of a reservation, while the store remembers it: until its end, and as long again
+    /// (at least a minute) after it.
     ///
     /// # Errors
     /// When the store does not reply.
@@ -160,34 +193,46 @@ impl Store {
     pub async fn reserved(&self, id: u128) -> Result<Option<Vec<u8>>, StoreError> {
         let script = Script::new("return redis.call('HGET', KEYS[1], 'p')".to_owned());
         let [record, _] = self.keys_of(id);
-        match self.ask_about(id, &script, &[record], &[], Deadline::after(USUAL)).await? {
+        match self
+            .ask_about(id, &script, &[record], &[], Deadline::after(USUAL))
+            .await?
+        {
             Value::BulkString(text) => Ok(Some(text)),
             Value::Nil | Value::Boolean(false) => Ok(None),
             _ => Err(StoreError::BadReply),
         }
     }
 
-    /// Corrects the limits of a reservation to what was used, whichever node made it: unused units go back to where they count, and
-    /// units beyond the estimate are charged. Only the first settlement counts. Limits that are not among the `parts` keep their
-    /// estimate.
+    /// Corrects the limits of a reservation to what was used, whichever node made it: unused units
+    /// go back to where they count, and units beyond the estimate are charged. Only the first
+    /// settlement counts. Limits that are not among the `parts` keep their estimate.
     ///
     /// # Errors
     /// When the store does not reply. A settlement can be repeated.
     ///
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
-    pub async fn settle(&self, id: u128, parts: &[Correction<'_>]) -> Result<Corrected, StoreError> {
+    pub async fn settle(
+        &self,
+        id: u128,
+        parts: &[Correction<'_>],
+    ) -> Result<Corrected, StoreError> {
         self.correct(id, parts, false).await
     }
 
-    /// Ends a reservation whose time is over, and returns all units of these parts. A later [`settle`](Self::settle) still counts.
+    /// Ends a reservation whose time is over, and returns all units of these parts. A later
+    /// [`settle`](Self::settle) still counts.
     ///
     /// # Errors
     /// When the store does not reply.
     ///
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
-    pub async fn expire(&self, id: u128, released: &[Correction<'_>]) -> Result<Corrected, StoreError> {
+    pub async fn expire(
+        &self,
+        id: u128,
+        released: &[Correction<'_>],
+    ) -> Result<Corrected, StoreError> {
         self.correct(id, released, true).await
     }
 
@@ -200,11 +245,19 @@ impl Store {
         let own = parts.iter().map(|part| part.limit.redis_key(part.key));
         let resets = parts.iter().map(|part| part.limit.reset_key(part.key));
         let keys: Vec<Vec<u8>> = own.chain(resets).chain(self.keys_of(id)).collect();
-        let corrected = parts.iter().map(|part| (part.at, &**part.limit.plan(), part.actual));
+        let corrected = parts
+            .iter()
+            .map(|part| (part.at, &**part.limit.plan(), part.actual));
         let arguments = call::correct_arguments(corrected, expires, &format!("{id:032x}"));
         let script = &self.batcher().scripts.correct;
         let reply = self
-            .ask_about(id, script, &keys, &arguments, deadline_of(parts.iter().map(|part| part.limit)))
+            .ask_about(
+                id,
+                script,
+                &keys,
+                &arguments,
+                deadline_of(parts.iter().map(|part| part.limit)),
+            )
             .await?;
         for part in parts {
             part.limit.forget_denial(part.key);
@@ -218,8 +271,9 @@ impl Store {
         totals.map(Corrected::Now).map_err(|_| StoreError::BadReply)
     }
 
-    /// The reservations whose time is over and that no node has [expired](Self::expire): at most 100 in each slot in which this node
-    /// has seen reservations since they were last all settled, and if `everywhere`, on a single server.
+    /// The reservations whose time is over and that no node has [expired](Self::expire): at most
+    /// 100 in each slot in which this node has seen reservations since they were last all settled,
+    /// and if `everywhere`, on a single server.
     ///
     /// # Errors
     /// When the store does not reply.
@@ -236,7 +290,9 @@ impl Store {
         for slot in known {
             let [_, open] = self.keys_of(slot.into());
             let script = &self.batcher().scripts.due;
-            let reply = self.ask_about(slot.into(), script, &[open], &[], Deadline::after(USUAL)).await?;
+            let reply = self
+                .ask_about(slot.into(), script, &[open], &[], Deadline::after(USUAL))
+                .await?;
             let mut list = call::list(reply)?.into_iter();
             if list.next() == Some(Value::Int(0)) {
                 lock(slots).remove(&slot);
@@ -260,20 +316,29 @@ impl Store {
         deadline: Deadline,
     ) -> Result<Value, StoreError> {
         let monitor = &self.batcher().monitor;
-        if keys.iter().any(|key| monitor.slot(key) != monitor.slot(&keys[0])) {
+        if keys
+            .iter()
+            .any(|key| monitor.slot(key) != monitor.slot(&keys[0]))
+        {
             return Err(StoreError::CrossSlot);
         }
         self.in_time(deadline)?;
         let shard = monitor.shard_of(&keys[0]);
         monitor.admit(shard)?;
         lock(self.reserved_slots()).insert(self.slot_of(id));
-        let answer = monitor.call(shard, script, keys, arguments, deadline, false).await;
+        let answer = monitor
+            .call(shard, script, keys, arguments, deadline, false)
+            .await;
         monitor.decided(&answer);
         answer
     }
 
     fn slot_of(&self, id: u128) -> u16 {
-        if self.batcher().monitor.is_cluster() { (id % SLOTS as u128) as u16 } else { 0 }
+        if self.batcher().monitor.is_cluster() {
+            (id % SLOTS as u128) as u16
+        } else {
+            0
+        }
     }
 
     /// The key of a reservation's record, and that of the open reservations in its slot.
@@ -309,5 +374,8 @@ static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
 
 /// The shortest deadline of these limits.
 fn deadline_of<'a>(limits: impl Iterator<Item = &'a SharedLimit>) -> Deadline {
-    limits.map(SharedLimit::deadline).min().unwrap_or_else(|| Deadline::after(USUAL))
+    limits
+        .map(SharedLimit::deadline)
+        .min()
+        .unwrap_or_else(|| Deadline::after(USUAL))
 }

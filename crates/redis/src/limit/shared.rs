@@ -22,8 +22,8 @@ use crate::{
     script::{Script, call},
 };
 
-/// A limit for each key, shared by all processes that use the same name and policy in the same store. Cheap to clone. Keys can
-/// be text, bytes, integers and IP addresses: see [`Key`].
+/// A limit for each key, shared by all processes that use the same name and policy in the same
+/// store. Cheap to clone. Keys can be text, bytes, integers and IP addresses: see [`Key`].
 #[derive(Clone)]
 pub struct SharedLimit(pub(super) Arc<Shared>);
 
@@ -58,11 +58,14 @@ impl SharedLimit {
     /// The mode in force: [`Mode::Exact`] if the policy allows no other mode.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.0.leases.as_ref().map_or(Mode::Exact, |leases| leases.terms.mode())
+        self.0
+            .leases
+            .as_ref()
+            .map_or(Mode::Exact, |leases| leases.terms.mode())
     }
 
-    /// The policy as the scripts use it. For a leased sliding log or token bucket it differs slightly from the limit's own
-    /// (see [`LimitBuilder::slack`](crate::LimitBuilder::slack)).
+    /// The policy as the scripts use it. For a leased sliding log or token bucket it differs
+    /// slightly from the limit's own (see [`LimitBuilder::slack`](crate::LimitBuilder::slack)).
     #[must_use]
     pub fn plan(&self) -> &Arc<Plan> {
         &self.0.plan
@@ -86,8 +89,8 @@ impl SharedLimit {
         key.with_bytes(|key| [&self.0.prefix[..], key].concat())
     }
 
-    /// Asks for `cost`. A cost of 0 is a peek. This never fails: if the store makes no decision within the deadline,
-    /// [`OnError`] decides.
+    /// Asks for `cost`. A cost of 0 is a peek. This never fails: if the store makes no decision
+    /// within the deadline, [`OnError`] decides.
     ///
     /// If the future is dropped early, the request may still be charged.
     ///
@@ -97,8 +100,9 @@ impl SharedLimit {
         self.acquire_by(key, cost, self.deadline()).await
     }
 
-    /// Like [`acquire`](Self::acquire), but with a given deadline, for a decision that follows another one and must be done by
-    /// the same time. If the deadline has passed, the store is not asked.
+    /// Like [`acquire`](Self::acquire), but with a given deadline, for a decision that follows
+    /// another one and must be done by the same time. If the deadline has passed, the store is not
+    /// asked.
     pub async fn acquire_by(&self, key: impl Key, cost: u64, deadline: Deadline) -> SharedDecision {
         if self.may_be_bound() {
             // Boxed, here and below: a roll-out is rare.
@@ -120,9 +124,10 @@ impl SharedLimit {
         }
     }
 
-    /// Decides like [`acquire`](Self::acquire) if this node can do so without the store: from an allotment that it holds, or by
-    /// a remembered denial. `None` means that nothing was decided or changed, and that the store must be asked. This never
-    /// waits, so a thread that serves many connections can call it before it awaits `acquire`.
+    /// Decides like [`acquire`](Self::acquire) if this node can do so without the store: from an
+    /// allotment that it holds, or by a remembered denial. `None` means that nothing was decided or
+    /// changed, and that the store must be asked. This never waits, so a thread that serves many
+    /// connections can call it before it awaits `acquire`.
     #[must_use = "`None` means that nothing was decided"]
     pub fn acquire_here(&self, key: impl Key, cost: u64) -> Option<SharedDecision> {
         if self.may_be_bound() {
@@ -133,10 +138,14 @@ impl SharedLimit {
             if !self.0.store.denials().may_hold_any(now) {
                 return None;
             }
-            return self.0.store.remembered(self.denial_tag(&self.redis_key(key))?, cost, now);
+            return self
+                .0
+                .store
+                .remembered(self.denial_tag(&self.redis_key(key))?, cost, now);
         };
         let send = |held: &_, request| self.0.store.batcher().send_errand(leases, held, request);
-        key.with_bytes(|key| leases.ask_quickly(key, cost, now, send)).map(from_lease)
+        key.with_bytes(|key| leases.ask_quickly(key, cost, now, send))
+            .map(from_lease)
     }
 
     #[inline]
@@ -147,11 +156,13 @@ impl SharedLimit {
         cost: u64,
         deadline: Deadline,
     ) -> SharedDecision {
-        // A caller that never has to wait must still yield now and then, so that the tasks that renew its lease can run.
+        // A caller that never has to wait must still yield now and then, so that the tasks that
+        // renew its lease can run.
         tokio::task::consume_budget().await;
         let batcher = self.0.store.batcher();
         let evicted = |held: &_, request| batcher.send_errand(leases, held, request);
-        let asked = key.with_bytes(|key| leases.ask(key, cost, batcher.monitor.clock.now(), evicted));
+        let asked =
+            key.with_bytes(|key| leases.ask(key, cost, batcher.monitor.clock.now(), evicted));
         let decision = match asked {
             LeaseAnswer::Decided(decision) => decision,
             LeaseAnswer::Renew(decision, held, request) => {
@@ -160,8 +171,12 @@ impl SharedLimit {
             }
             LeaseAnswer::Refill(held, request) => {
                 // Boxed: decisions from an allotment at hand are the common ones.
-                let results = Box::pin(self.ask_for_leases(leases, vec![(held, request)], deadline)).await;
-                let result = results.into_iter().next().unwrap_or(Err(StoreError::BadReply));
+                let results =
+                    Box::pin(self.ask_for_leases(leases, vec![(held, request)], deadline)).await;
+                let result = results
+                    .into_iter()
+                    .next()
+                    .unwrap_or(Err(StoreError::BadReply));
                 return self.answer(key, cost, result);
             }
         };
@@ -176,7 +191,13 @@ impl SharedLimit {
         deadline: Deadline,
     ) -> Vec<Result<Decision, StoreError>> {
         match self.0.store.in_time(deadline) {
-            Ok(()) => self.0.store.batcher().ask_for_leases(leases, requests, deadline).await,
+            Ok(()) => {
+                self.0
+                    .store
+                    .batcher()
+                    .ask_for_leases(leases, requests, deadline)
+                    .await
+            }
             Err(error) => {
                 let failed = |(held, request): (Arc<Held>, _)| {
                     held.lease.failed(request);
@@ -196,17 +217,28 @@ impl SharedLimit {
     ) -> (SharedDecision, Nanos) {
         let whole = self.redis_key(key);
         let tag = self.denial_tag(&whole);
-        let ask = Ask { plan: &self.0.plan, key: whole, cost, tag, deadline };
+        let ask = Ask {
+            plan: &self.0.plan,
+            key: whole,
+            cost,
+            tag,
+            deadline,
+        };
         match self.0.store.decide(ask).await {
             Ok(result) => result,
-            Err(error) => (key.with_bytes(|key| self.without_store(key, cost, error)), Nanos::ZERO),
+            Err(error) => (
+                key.with_bytes(|key| self.without_store(key, cost, error)),
+                Nanos::ZERO,
+            ),
         }
     }
 
-    /// Whether `cost` would be admitted. Nothing is taken, and `remaining` is the current value before the cost. The store is
-    /// asked: units that nodes have leased count as used there, and unreported use does not.
+    /// Whether `cost` would be admitted. Nothing is taken, and `remaining` is the current value
+    /// before the cost. The store is asked: units that nodes have leased count as used there, and
+    /// unreported use does not.
     ///
-    /// If the store makes no decision and [`OnError`](crate::OnError) decides in memory, a denial has no wait.
+    /// If the store makes no decision and [`OnError`](crate::OnError) decides in memory, a denial
+    /// has no wait.
     pub async fn peek(&self, key: impl Key, cost: u64) -> SharedDecision {
         self.peek_by(key, cost, self.deadline()).await
     }
@@ -217,7 +249,11 @@ impl SharedLimit {
             Ok(result) => match &result[..] {
                 [standing, asked @ ..] if !asked.is_empty() => {
                     let asked = strictest(asked);
-                    let seen = if asked.is_denied() { asked } else { standing_at(standing, asked.delay()) };
+                    let seen = if asked.is_denied() {
+                        asked
+                    } else {
+                        standing_at(standing, asked.delay())
+                    };
                     return SharedDecision::by_store(seen);
                 }
                 _ => StoreError::BadReply,
@@ -233,48 +269,67 @@ impl SharedLimit {
         answer
     }
 
-    /// Asks for permits (of [`tidegate_core::algorithm::Concurrency`] with a longest hold) that are given back when dropped.
-    /// Otherwise it decides like [`acquire`](Self::acquire). For any other algorithm nothing is given back.
+    /// Asks for permits (of [`tidegate_core::algorithm::Concurrency`] with a longest hold) that are
+    /// given back when dropped. Otherwise it decides like [`acquire`](Self::acquire). For any other
+    /// algorithm nothing is given back.
     ///
     /// # Errors
     /// The denial.
     pub async fn permit(&self, key: impl Key, cost: u64) -> Result<Permit, SharedDecision> {
-        // Read before the decision, so that permits granted in memory are refunded with the charge that they had.
+        // Read before the decision, so that permits granted in memory are refunded with the charge
+        // that they had.
         let unit = self.local_unit();
         let (answer, seen) = if self.may_be_bound() {
-            (Box::pin(self.acquire_bound(&key, cost, self.deadline())).await, Nanos::ZERO)
+            (
+                Box::pin(self.acquire_bound(&key, cost, self.deadline())).await,
+                Nanos::ZERO,
+            )
         } else {
             self.acquire_exact(&key, cost, self.deadline()).await
         };
         if answer.is_allowed() {
             let (limit, key) = (self.clone(), key.with_bytes(<[u8]>::to_vec));
-            Ok(Permit { limit, key, cost, answer, holder: seen, unit })
+            Ok(Permit {
+                limit,
+                key,
+                cost,
+                answer,
+                holder: seen,
+                unit,
+            })
         } else {
             Err(answer)
         }
     }
 
-    /// Refunds up to `cost` of a key's use and returns the key's state afterwards. The newest units are refunded first,
-    /// whichever node took them. For permits, the oldest are refunded first, even if a [`Permit`] still holds them. The refund
-    /// never exceeds the use. A cost of 0 only returns the state.
+    /// Refunds up to `cost` of a key's use and returns the key's state afterwards. The newest units
+    /// are refunded first, whichever node took them. For permits, the oldest are refunded first,
+    /// even if a [`Permit`] still holds them. The refund never exceeds the use. A cost of 0 only
+    /// returns the state.
     ///
-    /// Other nodes remember a denial for a second at most (see [`remember_denials`](crate::LimitBuilder::remember_denials)), and never
-    /// one of permits. What nodes hold of a [leased or reported](Self::mode) limit is given back within a second.
+    /// Other nodes remember a denial for a second at most (see
+    /// [`remember_denials`](crate::LimitBuilder::remember_denials)), and never one of permits. What
+    /// nodes hold of a [leased or reported](Self::mode) limit is given back within a second.
     ///
-    /// Permits that were granted in memory while the store was down ([`OnError::Local`]) are refunded first, in memory. While
-    /// the store is down, everything is refunded in memory.
+    /// Permits that were granted in memory while the store was down ([`OnError::Local`]) are
+    /// refunded first, in memory. While the store is down, everything is refunded in memory.
     ///
     /// # Errors
-    /// When the store does not reply. The refund then was either made, or the units stay charged until the algorithm forgets them.
-    /// Nothing is refunded twice.
+    /// When the store does not reply. The refund then was either made, or the units stay charged
+    /// until the algorithm forgets them. Nothing is refunded twice.
     pub async fn refund(&self, key: impl Key, cost: u64) -> Result<SharedDecision, StoreError> {
         let (local, unit) = (self.local(), self.local_unit());
         let permits = self.plan().hold().is_some();
         let refund = |local: &Local, cost| key.with_bytes(|key| local.refund(key, cost, unit));
-        let here = local.filter(|_| permits).map_or(0, |local| refund(local, cost));
+        let here = local
+            .filter(|_| permits)
+            .map_or(0, |local| refund(local, cost));
         let script = self.0.store.batcher().scripts.refund(self.plan().kind());
         let arguments = call::refund_arguments(self.plan(), cost - here);
-        let error = match self.change_in_store(self.plan(), self.redis_key(&key), script, &arguments).await {
+        let error = match self
+            .change_in_store(self.plan(), self.redis_key(&key), script, &arguments)
+            .await
+        {
             Ok(decision) => {
                 if cost > 0 {
                     self.announce(StoredOrder::Refund, &key).await?;
@@ -284,38 +339,49 @@ impl SharedLimit {
             Err(error) => error,
         };
         self.monitor().counters().outcome(&error);
-        // Refund in memory only if the store has certainly not done it. In a cluster this is never certain, because its client
-        // may try again after a connection broke, and the last error says nothing about the first try.
+        // Refund in memory only if the store has certainly not done it. In a cluster this is never
+        // certain, because its client may try again after a connection broke, and the last error
+        // says nothing about the first try.
         let certain = error.is_certain() && !self.monitor().is_cluster();
         let untouched = error == StoreError::Down || certain;
         match local.filter(|_| untouched) {
             Some(local) => {
                 refund(local, cost - here);
                 let decision = key.with_bytes(|key| local.standing(key, unit));
-                Ok(SharedDecision { decision, source: Source::Local(error) })
+                Ok(SharedDecision {
+                    decision,
+                    source: Source::Local(error),
+                })
             }
             None => Err(error),
         }
     }
 
-    /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Returns the decision on a cost of 0
-    /// afterwards: a denial if more is in use than the limit. Units above the limit are debt, which time repays (see
-    /// [`Algorithm::charge`]). Of a [leased or reported](Self::mode) limit, units that this node holds are used if they suffice.
+    /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Returns
+    /// the decision on a cost of 0 afterwards: a denial if more is in use than the limit. Units
+    /// above the limit are debt, which time repays (see [`Algorithm::charge`]). Of a [leased or
+    /// reported](Self::mode) limit, units that this node holds are used if they suffice.
     ///
-    /// This never fails: if the store does not reply, [`OnError`] decides. With [`Source::Local`] the charge was made in memory. With
-    /// [`Source::Failed`] it is unknown whether it was made; permits cannot be charged ([`StoreError::Held`]).
+    /// This never fails: if the store does not reply, [`OnError`] decides. With [`Source::Local`]
+    /// the charge was made in memory. With [`Source::Failed`] it is unknown whether it was made;
+    /// permits cannot be charged ([`StoreError::Held`]).
     pub async fn charge(&self, key: impl Key, cost: u64) -> SharedDecision {
         if cost == 0 {
             return self.acquire(key, 0).await;
         }
         if self.0.leases.is_some()
-            && let Some(held) = self.acquire_here(&key, cost).filter(SharedDecision::is_allowed)
+            && let Some(held) = self
+                .acquire_here(&key, cost)
+                .filter(SharedDecision::is_allowed)
         {
             return held;
         }
         let Some(script) = self.0.store.batcher().scripts.charge(self.plan().kind()) else {
             let decision = Decision::deny_for_good(self.unknown());
-            return SharedDecision { decision, source: Source::Failed(StoreError::Held) };
+            return SharedDecision {
+                decision,
+                source: Source::Failed(StoreError::Held),
+            };
         };
         let error = match Box::pin(self.charge_all(&key, cost, script)).await {
             Ok(decision) => return SharedDecision::by_store(decision),
@@ -325,14 +391,18 @@ impl SharedLimit {
         key.with_bytes(|key| match self.local() {
             Some(local) => {
                 let decision = local.charge(key, cost, self.local_unit());
-                SharedDecision { decision, source: Source::Local(error) }
+                SharedDecision {
+                    decision,
+                    source: Source::Local(error),
+                }
             }
             None => self.without_store(key, cost, error),
         })
     }
 
-    /// Forgets what a key has used. What nodes hold of a [leased or reported](Self::mode) limit is dropped within a second; what they
-    /// admit from it until then comes on top. [Orders](crate::Store::order) about the key stay.
+    /// Forgets what a key has used. What nodes hold of a [leased or reported](Self::mode) limit is
+    /// dropped within a second; what they admit from it until then comes on top.
+    /// [Orders](crate::Store::order) about the key stay.
     ///
     /// # Errors
     /// When the store does not reply. The reset then was either made or not.
@@ -342,7 +412,9 @@ impl SharedLimit {
         monitor.admit(shard)?;
         let script = &store.batcher().scripts.reset;
         let keys = [whole, self.reset_key(&key)];
-        monitor.call(shard, script, &keys, &[] as &[&[u8]], self.deadline(), true).await?;
+        monitor
+            .call(shard, script, &keys, &[] as &[&[u8]], self.deadline(), true)
+            .await?;
         self.forget_denial(&key);
         self.announce(StoredOrder::Reset, &key).await
     }
@@ -370,7 +442,11 @@ impl SharedLimit {
         let store = &self.0.store;
         let key = key.with_bytes(<[u8]>::to_vec);
         let change = (kind, &self.0.name[..], &key[..]);
-        store.orders_followed().give(store.batcher(), change, "1", Some(MOMENT)).await.map(drop)
+        store
+            .orders_followed()
+            .give(store.batcher(), change, "1", Some(MOMENT))
+            .await
+            .map(drop)
     }
 
     /// Runs a script that refunds or charges the key `whole` in Redis.
@@ -387,12 +463,15 @@ impl SharedLimit {
         let denials = self.denial_tag(&whole);
         let mut keys = vec![whole];
         if monitor.is_cluster() {
-            // The cluster client repeats calls on its own. This key lets the script recognize a repeated call.
+            // The cluster client repeats calls on its own. This key lets the script recognize a
+            // repeated call.
             let text = format!("{}:refund:", monitor.runner.connector.prefix());
             let name = format!("{:016x}{:016x}", random(), random());
             keys.push(beside(&keys[0], &text, &name));
         }
-        let reply = monitor.call(shard, script, &keys, arguments, self.deadline(), false).await?;
+        let reply = monitor
+            .call(shard, script, &keys, arguments, self.deadline(), false)
+            .await?;
         if let Some(tag) = denials {
             store.denials().forget(tag);
         }
@@ -402,12 +481,19 @@ impl SharedLimit {
 
     /// A part of a joint decision.
     pub(super) fn request(&self, key: impl Key, cost: u64) -> JointRequest<'_> {
-        JointRequest { plan: &self.0.plan, key: self.redis_key(key), cost, is_former: false }
+        JointRequest {
+            plan: &self.0.plan,
+            key: self.redis_key(key),
+            cost,
+            is_former: false,
+        }
     }
 
     /// The hash under which denials of a key are remembered, if they are.
     pub(super) fn denial_tag(&self, whole: &[u8]) -> Option<u64> {
-        self.0.remembers.then(|| self.0.store.denials().tag(whole) ^ self.0.salt)
+        self.0
+            .remembers
+            .then(|| self.0.store.denials().tag(whole) ^ self.0.salt)
     }
 
     pub(super) fn monitor(&self) -> &Monitor {
@@ -420,7 +506,8 @@ impl SharedLimit {
 
     /// The charge for one unit in memory, with the current number of nodes.
     pub(super) fn local_unit(&self) -> u64 {
-        self.local().map_or(1, |local| local.unit(self.monitor().nodes.get()))
+        self.local()
+            .map_or(1, |local| local.unit(self.monitor().nodes.get()))
     }
 
     /// The store's decision, or the one when it made none.
@@ -444,27 +531,43 @@ impl SharedLimit {
             (OnError::Local, Some(local)) => {
                 counters.local.add(1);
                 let decision = local.decide(key, cost, self.local_unit());
-                return SharedDecision { decision, source: Source::Local(error) };
+                return SharedDecision {
+                    decision,
+                    source: Source::Local(error),
+                };
             }
             (OnError::Open, _) => (&counters.failed_open, Decision::allow(self.unknown())),
             _ => {
-                let denied = Decision::deny_for_good(self.unknown()).because(DenialReason::StoreDown);
+                let denied =
+                    Decision::deny_for_good(self.unknown()).because(DenialReason::StoreDown);
                 (&counters.failed_closed, denied)
             }
         };
         count.add(1);
-        SharedDecision { decision, source: Source::Failed(error) }
+        SharedDecision {
+            decision,
+            source: Source::Failed(error),
+        }
     }
 
     /// The standing of a key whose state is unknown.
     fn unknown(&self) -> Standing {
-        Standing { limit: self.policy().limit(), room: 0, unit: 1, reset_after: 0 }
+        Standing {
+            limit: self.policy().limit(),
+            room: 0,
+            unit: 1,
+            reset_after: 0,
+        }
     }
 }
 
 /// A decision from an allotment, or a denial remembered with it.
 pub(super) fn from_lease(decision: Decision) -> SharedDecision {
-    let source = if decision.is_allowed() { Source::Lease } else { Source::Remembered };
+    let source = if decision.is_allowed() {
+        Source::Lease
+    } else {
+        Source::Remembered
+    };
     SharedDecision { decision, source }
 }
 

@@ -42,16 +42,27 @@ pub enum PageTaken {
     Part,
     /// The node knows all orders.
     All,
-    /// The node knows all orders, and those that it did not see in this round are no longer in the store.
+    /// The node knows all orders, and those that it did not see in this round are no longer in the
+    /// store.
     AllOfARound,
 }
 
 impl Cursor {
     /// Takes in a page, and passes the changes to `apply` with the round.
-    pub fn take(&mut self, page: &Page, is_last: bool, mut apply: impl FnMut(&Change, u64)) -> PageTaken {
+    pub fn take(
+        &mut self,
+        page: &Page,
+        is_last: bool,
+        mut apply: impl FnMut(&Change, u64),
+    ) -> PageTaken {
         if self.must_start_again(page) {
             let round = self.round + 1;
-            *self = Self { made: page.made, forgotten: page.forgotten, round, ..Self::default() };
+            *self = Self {
+                made: page.made,
+                forgotten: page.forgotten,
+                round,
+                ..Self::default()
+            };
             return PageTaken::Part;
         }
         for change in &page.changes {
@@ -62,10 +73,15 @@ impl Cursor {
             return PageTaken::Part;
         }
         self.version = page.newest;
-        if std::mem::replace(&mut self.is_complete, true) { PageTaken::All } else { PageTaken::AllOfARound }
+        if std::mem::replace(&mut self.is_complete, true) {
+            PageTaken::All
+        } else {
+            PageTaken::AllOfARound
+        }
     }
 
-    /// Whether the store has other orders than those that this node knows, or has forgotten an end that it has not seen.
+    /// Whether the store has other orders than those that this node knows, or has forgotten an end
+    /// that it has not seen.
     fn must_start_again(&self, page: &Page) -> bool {
         let is_another = page.made != self.made || page.newest < self.version;
         is_another || page.forgotten > self.version.max(self.forgotten)
@@ -85,7 +101,8 @@ mod tests {
         made: u64,
         newest: u64,
         forgotten: u64,
-        /// The key of each order, its version, by which they are sorted, and whether it is in force.
+        /// The key of each order, its version, by which they are sorted, and whether it is in
+        /// force.
         orders: Vec<(u8, u64, bool)>,
     }
 
@@ -102,12 +119,20 @@ mod tests {
 
         fn forget_ended(&mut self) {
             let ended = self.orders.iter().filter(|(.., in_force)| !in_force);
-            self.forgotten = ended.map(|(_, version, _)| *version).max().unwrap_or(0).max(self.forgotten);
+            self.forgotten = ended
+                .map(|(_, version, _)| *version)
+                .max()
+                .unwrap_or(0)
+                .max(self.forgotten);
             self.orders.retain(|(.., in_force)| *in_force);
         }
 
         fn in_force(&self) -> BTreeSet<u8> {
-            self.orders.iter().filter(|(.., in_force)| *in_force).map(|(key, ..)| *key).collect()
+            self.orders
+                .iter()
+                .filter(|(.., in_force)| *in_force)
+                .map(|(key, ..)| *key)
+                .collect()
         }
 
         /// The next order.
@@ -115,10 +140,27 @@ mod tests {
             let next = self.orders.iter().find(|(_, version, _)| *version > since);
             let change = |&(key, version, in_force): &(u8, u64, bool)| {
                 let text = if in_force { "1" } else { "" };
-                Change { field: vec![key], version, ends: 0, text: text.into() }
+                Change {
+                    field: vec![key],
+                    version,
+                    ends: 0,
+                    text: text.into(),
+                }
             };
-            let Self { time: now, made, newest, forgotten, .. } = *self;
-            Page { now, made, newest, forgotten, changes: next.map(change).into_iter().collect() }
+            let Self {
+                time: now,
+                made,
+                newest,
+                forgotten,
+                ..
+            } = *self;
+            Page {
+                now,
+                made,
+                newest,
+                forgotten,
+                changes: next.map(change).into_iter().collect(),
+            }
         }
     }
 
@@ -137,13 +179,15 @@ mod tests {
                 page.forgotten = 0;
             }
             let kept = &mut self.kept;
-            let taken = self.cursor.take(&page, page.changes.is_empty(), |change, round| {
-                if change.text.is_empty() {
-                    kept.remove(&change.field[0]);
-                } else {
-                    kept.insert(change.field[0], round);
-                }
-            });
+            let taken = self
+                .cursor
+                .take(&page, page.changes.is_empty(), |change, round| {
+                    if change.text.is_empty() {
+                        kept.remove(&change.field[0]);
+                    } else {
+                        kept.insert(change.field[0], round);
+                    }
+                });
             if taken == PageTaken::AllOfARound {
                 self.kept.retain(|_, seen| *seen == self.cursor.round);
             }
@@ -151,7 +195,8 @@ mod tests {
         }
     }
 
-    /// Whether a node knows exactly the orders in force after every sequence of `depth` steps, if it then looks undisturbed.
+    /// Whether a node knows exactly the orders in force after every sequence of `depth` steps, if
+    /// it then looks undisturbed.
     fn always_agrees(depth: usize, store: &Store, node: &Node, guarded: bool) -> bool {
         let mut after = node.clone();
         let looks = (0..10).find(|_| after.look(store, guarded) != PageTaken::Part);
@@ -166,7 +211,12 @@ mod tests {
                     2 | 3 if store.in_force().contains(&key) => store.change(key, false),
                     4 => store.forget_ended(),
                     // The store is emptied.
-                    5 => store = Store { time: store.time + 1, ..Store::default() },
+                    5 => {
+                        store = Store {
+                            time: store.time + 1,
+                            ..Store::default()
+                        }
+                    }
                     6 => drop(node.look(&store, guarded)),
                     _ => {}
                 }
@@ -178,6 +228,9 @@ mod tests {
     fn a_node_that_looks_knows_the_orders_in_force_after_any_sequence_of_changes() {
         assert!(always_agrees(7, &Store::default(), &Node::default(), true));
         let guarded = always_agrees(7, &Store::default(), &Node::default(), false);
-        assert!(!guarded, "a node that does not notice forgotten ends would keep an order that was ended");
+        assert!(
+            !guarded,
+            "a node that does not notice forgotten ends would keep an order that was ended"
+        );
     }
 }

@@ -27,11 +27,17 @@ impl StoreTime {
 
     pub fn set(&self, store: Nanos, here: u64) {
         let ahead = i128::from(store.get()) - i128::from(here);
-        self.ahead.store(i64::try_from(ahead).unwrap_or(i64::MAX), Ordering::Relaxed);
+        self.ahead
+            .store(i64::try_from(ahead).unwrap_or(i64::MAX), Ordering::Relaxed);
     }
 
     fn now(&self) -> Nanos {
-        Nanos::new(self.clock.now().get().saturating_add_signed(self.ahead.load(Ordering::Relaxed)))
+        Nanos::new(
+            self.clock
+                .now()
+                .get()
+                .saturating_add_signed(self.ahead.load(Ordering::Relaxed)),
+        )
     }
 }
 
@@ -66,7 +72,8 @@ struct OrderedKeys {
 
 impl OrderedKeys {
     fn get(&self, key: &[u8], now: impl FnOnce() -> Nanos) -> Option<(Arc<str>, Nanos)> {
-        // Relaxed: a reader may miss an order that is being given. The orders themselves are read under the lock.
+        // Relaxed: a reader may miss an order that is being given. The orders themselves are read
+        // under the lock.
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
@@ -100,8 +107,8 @@ impl OrderedKeys {
     }
 }
 
-/// The orders about a limit's keys that a node knows: what any node has [ordered](crate::Store::order), at most a second ago. They
-/// end by the store's clock.
+/// The orders about a limit's keys that a node knows: what any node has
+/// [ordered](crate::Store::order), at most a second ago. They end by the store's clock.
 pub struct LimitOrders {
     blocks: OrderedKeys,
     overrides: OrderedKeys,
@@ -116,24 +123,35 @@ impl LimitOrders {
         }
     }
 
-    /// For how long a key is blocked, in nanoseconds; [`Nanos::MAX`] for an unlimited time, and `None` if it is not blocked.
+    /// For how long a key is blocked, in nanoseconds; [`Nanos::MAX`] for an unlimited time, and
+    /// `None` if it is not blocked.
     #[must_use]
     pub fn blocked_for(&self, key: &[u8]) -> Option<Nanos> {
         let (_, until) = self.blocks.get(key, || self.time.now())?;
-        Some(if until == Nanos::MAX { until } else { until.saturating_since(self.time.now()) })
+        Some(if until == Nanos::MAX {
+            until
+        } else {
+            until.saturating_since(self.time.now())
+        })
     }
 
     /// The order of this kind about a key.
     #[must_use]
     pub fn get(&self, kind: OrderKind, key: &[u8]) -> Option<GivenOrder> {
         let (text, until) = self.keys(kind).get(key, || self.time.now())?;
-        Some(GivenOrder { key: key.into(), text, until: (until < Nanos::MAX).then_some(until) })
+        Some(GivenOrder {
+            key: key.into(),
+            text,
+            until: (until < Nanos::MAX).then_some(until),
+        })
     }
 
     /// The text of a key's [override](crate::Order::Override).
     #[must_use]
     pub fn override_of(&self, key: &[u8]) -> Option<Arc<str>> {
-        self.overrides.get(key, || self.time.now()).map(|(text, _)| text)
+        self.overrides
+            .get(key, || self.time.now())
+            .map(|(text, _)| text)
     }
 
     /// Whether any key may have an override.
@@ -142,7 +160,8 @@ impl LimitOrders {
         self.overrides.any.load(Ordering::Relaxed)
     }
 
-    /// How many keys have an order of this kind, and the orders about the first `most` of them, sorted by key.
+    /// How many keys have an order of this kind, and the orders about the first `most` of them,
+    /// sorted by key.
     #[must_use]
     pub fn list(&self, kind: OrderKind, most: usize) -> (usize, Vec<GivenOrder>) {
         self.keys(kind).list(most, self.time.now())
@@ -171,22 +190,40 @@ impl KeptOrders {
             let mut limits = write(&self.limits);
             let new = || {
                 let (blocks, overrides) = (OrderedKeys::default(), OrderedKeys::default());
-                Arc::new(LimitOrders { blocks, overrides, time: Arc::clone(&self.time) })
+                Arc::new(LimitOrders {
+                    blocks,
+                    overrides,
+                    time: Arc::clone(&self.time),
+                })
             };
             Arc::clone(limits.entry(limit.into()).or_insert_with(new))
         })
     }
 
-    /// Takes in an order: its text (empty if it was ended), and when it ends in microseconds (0 for never).
-    pub fn set(&self, kind: OrderKind, limit: &str, key: &[u8], (text, ends): (&str, u64), round: u64) {
-        let until = if ends == 0 { Nanos::MAX } else { Nanos::from_micros(ends) };
+    /// Takes in an order: its text (empty if it was ended), and when it ends in microseconds (0 for
+    /// never).
+    pub fn set(
+        &self,
+        kind: OrderKind,
+        limit: &str,
+        key: &[u8],
+        (text, ends): (&str, u64),
+        round: u64,
+    ) {
+        let until = if ends == 0 {
+            Nanos::MAX
+        } else {
+            Nanos::from_micros(ends)
+        };
         let limit = self.of(limit);
         if text.is_empty() || until <= self.time.now() {
             limit.keys(kind).change(|keys| drop(keys.remove(key)));
             return;
         }
         let text = self.text(text);
-        limit.keys(kind).change(|keys| drop(keys.insert(key.into(), Given { text, until, round })));
+        limit
+            .keys(kind)
+            .change(|keys| drop(keys.insert(key.into(), Given { text, until, round })));
     }
 
     fn text(&self, text: &str) -> Arc<str> {
@@ -204,7 +241,10 @@ impl KeptOrders {
     pub fn keep_only(&self, round: u64) {
         let now = self.time.now();
         let limits: Vec<_> = read(&self.limits).values().cloned().collect();
-        for keys in limits.iter().flat_map(|limit| [&limit.blocks, &limit.overrides]) {
+        for keys in limits
+            .iter()
+            .flat_map(|limit| [&limit.blocks, &limit.overrides])
+        {
             keys.change(|keys| keys.retain(|_, given| given.round == round && given.until > now));
         }
     }

@@ -1,9 +1,10 @@
-//! Orders of operators about single keys: blocks, own quotas, resets and refunds. They are kept in the store and followed
-//! by every node, in every mode.
+//! Orders of operators about single keys: blocks, own quotas, resets and refunds. They are kept in
+//! the store and followed by every node, in every mode.
 //!
-//! Each order has a version, which grows. A node asks for the orders since the newest version that it knows, several times a second,
-//! so a change costs each node one order, however many there are. A node starts from the beginning if the store has other orders
-//! than those that it knows (it was emptied), or has forgotten an end that the node has not seen.
+//! Each order has a version, which grows. A node asks for the orders since the newest version that
+//! it knows, several times a second, so a change costs each node one order, however many there are.
+//! A node starts from the beginning if the store has other orders than those that it knows (it was
+//! emptied), or has forgotten an end that the node has not seen.
 
 mod cursor;
 mod kept;
@@ -24,9 +25,12 @@ use cursor::{Change, Cursor, Page, PageTaken};
 use kept::KeptOrders;
 pub use kept::{GivenOrder, LimitOrders};
 
-use crate::{Deadline, StoreError, batch::Batcher, connection::beside, health::Monitor, script::Script};
+use crate::{
+    Deadline, StoreError, batch::Batcher, connection::beside, health::Monitor, script::Script,
+};
 
-/// The time between two looks for new orders. With a round trip, an order is in force everywhere within a second.
+/// The time between two looks for new orders. With a round trip, an order is in force everywhere
+/// within a second.
 const EVERY: Duration = Duration::from_millis(400);
 /// The same after the store refused a look.
 const REFUSED: Duration = Duration::from_mins(1);
@@ -45,7 +49,8 @@ pub const MOMENT: Duration = Duration::from_mins(1);
 pub enum Order<'a> {
     /// The key is denied.
     Block,
-    /// The key has its own quota: the text means what the nodes that share the limit agree on, and is not empty.
+    /// The key has its own quota: the text means what the nodes that share the limit agree on, and
+    /// is not empty.
     Override(&'a str),
 }
 
@@ -70,8 +75,12 @@ pub enum StoredOrder {
 }
 
 impl StoredOrder {
-    const ALL: [Self; 4] =
-        [Self::Lasting(OrderKind::Block), Self::Lasting(OrderKind::Override), Self::Reset, Self::Refund];
+    const ALL: [Self; 4] = [
+        Self::Lasting(OrderKind::Block),
+        Self::Lasting(OrderKind::Override),
+        Self::Reset,
+        Self::Refund,
+    ];
 
     const fn letter(self) -> u8 {
         match self {
@@ -91,7 +100,11 @@ impl StoredOrder {
         let (&letter, rest) = field.split_first()?;
         let kind = Self::ALL.into_iter().find(|kind| kind.letter() == letter)?;
         let end = rest.iter().position(|&byte| byte == 0)?;
-        Some((kind, std::str::from_utf8(&rest[..end]).ok()?, &rest[end + 1..]))
+        Some((
+            kind,
+            std::str::from_utf8(&rest[..end]).ok()?,
+            &rest[end + 1..],
+        ))
     }
 }
 
@@ -154,14 +167,21 @@ impl Orders {
         text: &str,
         span: Option<Duration>,
     ) -> Result<bool, StoreError> {
-        let span = span.map_or(0, |span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX >> 12).max(1));
+        let span = span.map_or(0, |span| {
+            u64::try_from(span.as_micros())
+                .unwrap_or(u64::MAX >> 12)
+                .max(1)
+        });
         let arguments = [
             kind.field(limit, key),
             text.as_bytes().to_vec(),
             span.min(u64::MAX >> 12).to_string().into_bytes(),
             MOST.to_string().into_bytes(),
         ];
-        let was = match self.run(&batcher.monitor, &self.give, 3, &arguments).await? {
+        let was = match self
+            .run(&batcher.monitor, &self.give, 3, &arguments)
+            .await?
+        {
             Value::Int(-1) => return Err(StoreError::TooManyOrders),
             Value::Int(was) => was == 1,
             _ => return Err(StoreError::BadReply),
@@ -176,13 +196,23 @@ impl Orders {
         let mut cursor = self.cursor.lock().await;
         loop {
             let sent = batcher.monitor.clock.now();
-            let arguments = [cursor.version.to_string().into_bytes(), PAGE.to_string().into_bytes()];
-            let reply = self.run(&batcher.monitor, &self.follow, 2, &arguments).await?;
+            let arguments = [
+                cursor.version.to_string().into_bytes(),
+                PAGE.to_string().into_bytes(),
+            ];
+            let reply = self
+                .run(&batcher.monitor, &self.follow, 2, &arguments)
+                .await?;
             let page = parse(reply).ok_or(StoreError::BadReply)?;
             let received = batcher.monitor.clock.now();
-            self.kept.time.set(Nanos::from_micros(page.now), sent.get().midpoint(received.get()));
+            self.kept.time.set(
+                Nanos::from_micros(page.now),
+                sent.get().midpoint(received.get()),
+            );
             let is_last = page.changes.len() < PAGE;
-            match cursor.take(&page, is_last, |change, round| self.apply(change, round, batcher)) {
+            match cursor.take(&page, is_last, |change, round| {
+                self.apply(change, round, batcher)
+            }) {
                 PageTaken::Part => {}
                 PageTaken::All => return Ok(()),
                 PageTaken::AllOfARound => {
@@ -199,10 +229,17 @@ impl Orders {
             return;
         };
         match kind {
-            StoredOrder::Lasting(kind) => self.kept.set(kind, limit, key, (&change.text, change.ends), round),
+            StoredOrder::Lasting(kind) => {
+                self.kept
+                    .set(kind, limit, key, (&change.text, change.ends), round)
+            }
             StoredOrder::Reset | StoredOrder::Refund => {
                 let prefix = batcher.monitor.runner.connector.prefix();
-                batcher.forget(format!("{prefix}:{limit}:").as_bytes(), key, kind == StoredOrder::Refund);
+                batcher.forget(
+                    format!("{prefix}:{limit}:").as_bytes(),
+                    key,
+                    kind == StoredOrder::Refund,
+                );
             }
         }
     }
@@ -222,18 +259,28 @@ impl Orders {
         if monitor.is_down(monitor.shard_of(&all[0])) {
             return Err(StoreError::Down);
         }
-        Deadline::after(TIME).bound(monitor.runner.run(script, &all[..keys], arguments, true)).await.flatten()
+        Deadline::after(TIME)
+            .bound(monitor.runner.run(script, &all[..keys], arguments, true))
+            .await
+            .flatten()
     }
 }
 
 fn parse(reply: Value) -> Option<Page> {
-    let Value::Array(mut numbers) = reply else { return None };
+    let Value::Array(mut numbers) = reply else {
+        return None;
+    };
     let changes = Value::Array(numbers.split_off(4.min(numbers.len())));
     let (now, made, newest, forgotten) = redis::from_redis_value(Value::Array(numbers)).ok()?;
     let change = |(field, value): (Vec<u8>, String)| {
         let mut words = value.splitn(3, ' ');
         let (version, ends) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-        Some(Change { field, version, ends, text: words.next()?.to_owned() })
+        Some(Change {
+            field,
+            version,
+            ends,
+            text: words.next()?.to_owned(),
+        })
     };
     let changes: Vec<(Vec<u8>, String)> = redis::from_redis_value(changes).ok()?;
     Some(Page {

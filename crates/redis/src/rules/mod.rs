@@ -1,8 +1,9 @@
 //! The rules of limits, which nodes announce to each other in the store.
 //!
-//! While an operator changes a limit, some nodes have its former rule and some the new one. If both rules have the same keys in the
-//! store, nothing is lost. With another algorithm or window they have different keys, and each would admit its own limit. So a
-//! node whose rule was announced later asks for both in one step, and never decides before it knows what the others have
+//! While an operator changes a limit, some nodes have its former rule and some the new one. If both
+//! rules have the same keys in the store, nothing is lost. With another algorithm or window they
+//! have different keys, and each would admit its own limit. So a node whose rule was announced
+//! later asks for both in one step, and never decides before it knows what the others have
 //! announced. [`announced`] says for how long.
 
 mod announced;
@@ -42,7 +43,8 @@ const FAILED: Duration = Duration::from_millis(20);
 const TIME: Duration = Duration::from_secs(2);
 /// How many rules one call announces at most. Other calls wait while Redis executes it.
 const PAGE: usize = 500;
-/// How long a rule that is gone is kept, in milliseconds: the longest window over which a roll-out is never over.
+/// How long a rule that is gone is kept, in milliseconds: the longest window over which a roll-out
+/// is never over.
 const KEPT: u64 = 31 * 86_400_000;
 /// The largest number of rules of a limit. The oldest are forgotten first.
 const MOST: usize = 16;
@@ -55,7 +57,8 @@ const LINES: u64 = 6;
 pub struct DifferingRule {
     /// The limit's name.
     pub limit: String,
-    /// This node's rule: the policy as the store has it, the mode, the slack in nanoseconds and the unreported units.
+    /// This node's rule: the policy as the store has it, the mode, the slack in nanoseconds and the
+    /// unreported units.
     pub here: String,
     /// The other node's rule.
     pub there: String,
@@ -81,8 +84,8 @@ pub struct Announcement {
     span: Nanos,
     clock: SystemClock,
     /// Until when this node knows the other rules, and until when one of them binds it.
-    // Relaxed: the rules themselves are read under the lock, after these. A caller that misses an update is like one that came
-    // before the announcement's reply.
+    // Relaxed: the rules themselves are read under the lock, after these. A caller that misses an
+    // update is like one that came before the announcement's reply.
     known_until: AtomicU64,
     bound_until: AtomicU64,
     formers: RwLock<Vec<Former>>,
@@ -98,7 +101,8 @@ impl Announcement {
     /// Whether this node knows that no other rule binds it.
     pub fn is_alone(&self) -> bool {
         let now = self.clock.now().get();
-        now < self.known_until.load(Ordering::Relaxed) && now >= self.bound_until.load(Ordering::Relaxed)
+        now < self.known_until.load(Ordering::Relaxed)
+            && now >= self.bound_until.load(Ordering::Relaxed)
     }
 
     /// The rules that bind this node, once it knows them.
@@ -108,26 +112,44 @@ impl Announcement {
             let now = self.clock.now();
             if now.get() < self.known_until.load(Ordering::Relaxed) {
                 let formers = read(&self.formers);
-                return Ok(formers.iter().filter(|former| former.until > now).cloned().collect());
+                return Ok(formers
+                    .iter()
+                    .filter(|former| former.until > now)
+                    .cloned()
+                    .collect());
             }
             self.wake.notify_one();
             deadline.bound(replied).await?;
         }
     }
 
-    /// Takes in a limit's rules. `sent` and `received` are the times of the call that brought them, and `store` the store's.
+    /// Takes in a limit's rules. `sent` and `received` are the times of the call that brought them,
+    /// and `store` the store's.
     fn take_in(&self, rules: &[Announced], store: u64, (sent, received): (Nanos, Nanos)) {
-        let Some(own) = rules.iter().find(|rule| rule.rule == self.rule) else { return };
+        let Some(own) = rules.iter().find(|rule| rule.rule == self.rule) else {
+            return;
+        };
         let others = || rules.iter().filter(|rule| rule.rule != self.rule);
         let span = self.span.get().div_ceil(1_000_000);
         let former = |other: &Announced| {
             // The store's clock was read before the reply came.
-            let left = other.binds_until(own, span).checked_sub(store).filter(|left| *left > 0)?;
+            let left = other
+                .binds_until(own, span)
+                .checked_sub(store)
+                .filter(|left| *left > 0)?;
             let (plan, prefix) = self.of_other(&other.rule)?;
-            Some(Former { plan, prefix, until: received.saturating_add(Nanos::from_millis(left)) })
+            Some(Former {
+                plan,
+                prefix,
+                until: received.saturating_add(Nanos::from_millis(left)),
+            })
         };
         let formers: Vec<Former> = others().filter_map(former).collect();
-        let bound = formers.iter().map(|former| former.until.get()).max().unwrap_or(0);
+        let bound = formers
+            .iter()
+            .map(|former| former.until.get())
+            .max()
+            .unwrap_or(0);
         *write(&self.formers) = formers;
         self.bound_until.store(bound, Ordering::Relaxed);
         let differing = |other: &Announced| DifferingRule {
@@ -136,9 +158,13 @@ impl Announcement {
             there: other.rule.clone(),
             node: other.node.clone(),
         };
-        // A node's own former rule counts as announced for a while. Nodes without a name cannot be told from each other.
+        // A node's own former rule counts as announced for a while. Nodes without a name cannot be
+        // told from each other.
         let is_foreign = |other: &&Announced| other.node != own.node || own.node.is_empty();
-        *lock(&self.differs) = others().filter(is_foreign).find(|other| other.is_alive(store)).map(differing);
+        *lock(&self.differs) = others()
+            .filter(is_foreign)
+            .find(|other| other.is_alive(store))
+            .map(differing);
         self.knows_until(sent.saturating_add(Nanos::from_millis(HOLDS)));
     }
 
@@ -151,20 +177,27 @@ impl Announcement {
     fn of_other(&self, rule: &str) -> Option<(Arc<Plan>, Arc<[u8]>)> {
         // A later version may announce a policy that this one does not know.
         let policy: Policy = rule.split(';').next()?.parse().ok()?;
-        let plan = Plan::new(policy).ok().filter(|plan| plan.hold().is_none())?;
+        let plan = Plan::new(policy)
+            .ok()
+            .filter(|plan| plan.hold().is_none())?;
         let shape = [self.plan.shape().as_bytes(), b":"].concat();
-        let prefix = [self.prefix.strip_suffix(&shape[..])?, plan.shape().as_bytes(), b":"].concat();
+        let prefix = [
+            self.prefix.strip_suffix(&shape[..])?,
+            plan.shape().as_bytes(),
+            b":",
+        ]
+        .concat();
         let conflicts = prefix != self.prefix || !same_interval(&self.plan, &plan);
         conflicts.then(|| (Arc::new(plan), prefix.into()))
     }
 }
 
-/// Whether both rules mean the same by a value in the store. A bucket's value is a time, which is worth other units at another rate.
+/// Whether both rules mean the same by a value in the store. A bucket's value is a time, which is
+/// worth other units at another rate.
 fn same_interval(one: &Plan, other: &Plan) -> bool {
     let interval = |plan: &Plan| match plan.policy().parameters() {
-        Parameters::TokenBucket { step, parts, .. } | Parameters::LeakyBucket { step, parts, .. } => {
-            Some((step, parts))
-        }
+        Parameters::TokenBucket { step, parts, .. }
+        | Parameters::LeakyBucket { step, parts, .. } => Some((step, parts)),
         _ => None,
     };
     interval(one) == interval(other)
@@ -173,7 +206,11 @@ fn same_interval(one: &Plan, other: &Plan) -> bool {
 /// For how long a state of this policy remembers what was used.
 fn span_of(policy: &Policy) -> Nanos {
     let mut state = vec![0; policy.words()];
-    Nanos::new(policy.decide(&mut state, Nanos::ZERO, policy.limit()).reset_after_nanos())
+    Nanos::new(
+        policy
+            .decide(&mut state, Nanos::ZERO, policy.limit())
+            .reset_after_nanos(),
+    )
 }
 
 /// The rules that this node announces in a store.
@@ -295,10 +332,15 @@ impl Rules {
             let times = (sent, clock.now());
             let (store, fields) = parse(reply).ok_or(StoreError::BadReply)?;
             // Two announcements of one limit: only the later reply has both.
-            let fields: HashMap<&str, &String> =
-                page.iter().zip(&fields).map(|(announcement, field)| (&*announcement.limit, field)).collect();
+            let fields: HashMap<&str, &String> = page
+                .iter()
+                .zip(&fields)
+                .map(|(announcement, field)| (&*announcement.limit, field))
+                .collect();
             for announcement in page {
-                let Some(field) = fields.get(&*announcement.limit) else { continue };
+                let Some(field) = fields.get(&*announcement.limit) else {
+                    continue;
+                };
                 let rules: Vec<Announced> = field.lines().filter_map(Announced::parse).collect();
                 announcement.take_in(&rules, store, times);
                 self.log(announcement);
@@ -309,7 +351,12 @@ impl Rules {
 
     fn log(&self, announcement: &Announcement) {
         let differs = lock(&announcement.differs).clone();
-        if let Some(DifferingRule { limit, here, there, node }) = differs
+        if let Some(DifferingRule {
+            limit,
+            here,
+            there,
+            node,
+        }) = differs
             && announcement.lines.acquire(1).is_allowed()
             && self.lines.acquire(1).is_allowed()
         {

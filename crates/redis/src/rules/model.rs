@@ -1,5 +1,5 @@
-//! A model of a roll-out: two nodes that change their rule, announce it, decide and stop, in every order. Each rule admits one unit
-//! in its span. It visits every state that can be reached.
+//! A model of a roll-out: two nodes that change their rule, announce it, decide and stop, in every
+//! order. Each rule admits one unit in its span. It visits every state that can be reached.
 
 use std::{
     collections::HashSet,
@@ -30,7 +30,8 @@ enum Guard {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Node {
     rule: usize,
-    /// When the latest announcement was sent, and until when the other rule binds the node by its reply.
+    /// When the latest announcement was sent, and until when the other rule binds the node by its
+    /// reply.
     known: Option<(u64, u64)>,
 }
 
@@ -48,22 +49,49 @@ struct Simulation {
 
 impl Simulation {
     fn new() -> Self {
-        let node = Node { rule: 0, known: None };
+        let node = Node {
+            rule: 0,
+            known: None,
+        };
         let (announced, charged) = ([None, None], [None, None]);
-        Self { now: TICK, announced, charged, admitted: None, nodes: [node.clone(), node], changes: 0 }
+        Self {
+            now: TICK,
+            announced,
+            charged,
+            admitted: None,
+            nodes: [node.clone(), node],
+            changes: 0,
+        }
     }
 
     /// As `announce.lua` has it.
     fn announce(&mut self, at: usize, spans: [u64; 2], without: Option<Guard>) {
         let (now, rule) = (self.now, self.nodes[at].rule);
-        let lapsed = self.announced[rule].as_ref().is_none_or(|own| now - own.last > HOLDS);
-        let left = self.announced[rule].as_ref().map_or(0, |own| if lapsed { own.last } else { own.left });
+        let lapsed = self.announced[rule]
+            .as_ref()
+            .is_none_or(|own| now - own.last > HOLDS);
+        let left = self.announced[rule]
+            .as_ref()
+            .map_or(0, |own| if lapsed { own.last } else { own.left });
         if lapsed && let Some(other) = &mut self.announced[1 - rule] {
             other.first = 1;
         }
-        let first = self.announced[rule].as_ref().filter(|_| !lapsed).map_or(2, |own| own.first);
-        let own = Announced { rule: String::new(), first, last: now, left, node: String::new() };
-        let span = if without == Some(Guard::Span) { 0 } else { spans[rule] };
+        let first = self.announced[rule]
+            .as_ref()
+            .filter(|_| !lapsed)
+            .map_or(2, |own| own.first);
+        let own = Announced {
+            rule: String::new(),
+            first,
+            last: now,
+            left,
+            node: String::new(),
+        };
+        let span = if without == Some(Guard::Span) {
+            0
+        } else {
+            spans[rule]
+        };
         let until = match self.announced[1 - rule].clone() {
             Some(mut other) if without != Some(Guard::Earlier) => {
                 if without == Some(Guard::Left) {
@@ -87,7 +115,10 @@ impl Simulation {
         };
         let asked = if until > now { 0..2 } else { rule..rule + 1 };
         let within = |time: Option<u64>, span: u64| time.is_some_and(|time| now < time + span);
-        if asked.clone().any(|rule| within(self.charged[rule], spans[rule])) {
+        if asked
+            .clone()
+            .any(|rule| within(self.charged[rule], spans[rule]))
+        {
             return false;
         }
         for rule in asked {
@@ -112,7 +143,8 @@ impl Simulation {
         for (charged, span) in self.charged.iter_mut().zip(spans) {
             charged.take_if(|charged| now >= *charged + span);
         }
-        self.admitted.take_if(|admitted| now >= *admitted + spans[0].min(spans[1]));
+        self.admitted
+            .take_if(|admitted| now >= *admitted + spans[0].min(spans[1]));
         for announced in &mut self.announced {
             announced.take_if(|rule| now >= rule.last + GONE + longest);
             if let Some(rule) = announced
@@ -138,7 +170,10 @@ impl Simulation {
             step(&|simulation| simulation.announce(at, spans, without));
             if self.changes < CHANGES {
                 step(&|simulation| {
-                    simulation.nodes[at] = Node { rule: 1 - simulation.nodes[at].rule, known: None };
+                    simulation.nodes[at] = Node {
+                        rule: 1 - simulation.nodes[at].rule,
+                        known: None,
+                    };
                     simulation.changes += 1;
                 });
             }

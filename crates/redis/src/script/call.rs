@@ -30,15 +30,24 @@ impl Batch {
         let (costs, counts): (Vec<u8>, Vec<u8>) = if same {
             (exact(self.costs[0]).to_le_bytes().to_vec(), Vec::new())
         } else {
-            let costs = self.costs.iter().flat_map(|&cost| exact(cost).to_le_bytes());
-            (costs.collect(), self.counts.iter().flat_map(|count| count.to_le_bytes()).collect())
+            let costs = self
+                .costs
+                .iter()
+                .flat_map(|&cost| exact(cost).to_le_bytes());
+            (
+                costs.collect(),
+                self.counts
+                    .iter()
+                    .flat_map(|count| count.to_le_bytes())
+                    .collect(),
+            )
         };
         [plan.call_numbers(), costs, counts]
     }
 }
 
-/// The arguments, after the keys, of a call in which nodes take allotments. `requests` are those of each key in order, and
-/// `counts` the number of requests of each key.
+/// The arguments, after the keys, of a call in which nodes take allotments. `requests` are those of
+/// each key in order, and `counts` the number of requests of each key.
 pub fn lease_arguments<'a>(
     plan: &Plan,
     mode: Mode,
@@ -48,14 +57,22 @@ pub fn lease_arguments<'a>(
     let letter = if mode == Mode::Leased { b"l" } else { b"r" };
     let mut packed = Vec::new();
     for request in requests {
-        let back = request.back.unwrap_or(GiveBack { units: 0, taken: Nanos::ZERO });
+        let back = request.back.unwrap_or(GiveBack {
+            units: 0,
+            taken: Nanos::ZERO,
+        });
         packed.extend_from_slice(&exact(request.cost).to_le_bytes());
         for number in [request.ahead, request.spent, back.units] {
             packed.extend_from_slice(&number.to_le_bytes());
         }
         packed.extend_from_slice(&(back.taken.get() / 1_000).to_le_bytes());
     }
-    [plan.lease_numbers(), letter.to_vec(), packed, counts.flat_map(u32::to_le_bytes).collect()]
+    [
+        plan.lease_numbers(),
+        letter.to_vec(),
+        packed,
+        counts.flat_map(u32::to_le_bytes).collect(),
+    ]
 }
 
 /// The arguments of a refund, after its keys.
@@ -68,20 +85,31 @@ pub fn charge_arguments(plan: &Plan, cost: u64) -> [Vec<u8>; 2] {
     [plan.lease_numbers(), exact(cost).to_string().into_bytes()]
 }
 
-/// The arguments of the script that gives back or renews a holder's permits. `name` identifies the holder: the time at which
-/// the permits were taken.
+/// The arguments of the script that gives back or renews a holder's permits. `name` identifies the
+/// holder: the time at which the permits were taken.
 pub fn settle_arguments(hold: Nanos, renew: bool, name: Nanos) -> [Vec<u8>; 3] {
     let hold = hold.get().div_ceil(1_000);
     let name = (name.get() / 1_000).to_le_bytes();
-    [hold.to_string().into_bytes(), u8::from(renew).to_string().into_bytes(), name.to_vec()]
+    [
+        hold.to_string().into_bytes(),
+        u8::from(renew).to_string().into_bytes(),
+        name.to_vec(),
+    ]
 }
 
 /// The arguments of a joint decision, after its keys. If it takes nothing, `look` is the last.
-pub fn joint_arguments<'a>(requests: impl Iterator<Item = (&'a Plan, u64)>, takes: bool) -> Vec<Vec<u8>> {
+pub fn joint_arguments<'a>(
+    requests: impl Iterator<Item = (&'a Plan, u64)>,
+    takes: bool,
+) -> Vec<Vec<u8>> {
     let look = (!takes).then(|| b"look".to_vec());
     requests
         .flat_map(|(plan, cost)| {
-            [plan.kind().letter().into(), plan.call_numbers(), exact(cost).to_string().into_bytes()]
+            [
+                plan.kind().letter().into(),
+                plan.call_numbers(),
+                exact(cost).to_string().into_bytes(),
+            ]
         })
         .chain(look)
         .collect()
@@ -99,37 +127,71 @@ pub fn reserve_arguments<'a>(
     let places = parts.clone().flat_map(|(plan, ..)| plan.place()).collect();
     let part = |(plan, cost, is_shadow): Reserved<'a>| {
         let letter = plan.kind().letter();
-        let letter = if is_shadow { letter.to_ascii_uppercase() } else { letter.to_owned() };
-        [letter.into_bytes(), plan.call_numbers(), exact(cost).to_string().into_bytes()]
+        let letter = if is_shadow {
+            letter.to_ascii_uppercase()
+        } else {
+            letter.to_owned()
+        };
+        [
+            letter.into_bytes(),
+            plan.call_numbers(),
+            exact(cost).to_string().into_bytes(),
+        ]
     };
     let ttl = ttl.get().div_ceil(1_000).to_string().into_bytes();
-    let rest = [text.to_vec(), ttl, most.to_string().into_bytes(), places, id.into()];
+    let rest = [
+        text.to_vec(),
+        ttl,
+        most.to_string().into_bytes(),
+        places,
+        id.into(),
+    ];
     parts.flat_map(part).chain(rest).collect()
 }
 
-/// The arguments of `correct.lua`, after its keys. Each part has its position in the reservation, from 0, and the actual cost.
+/// The arguments of `correct.lua`, after its keys. Each part has its position in the reservation,
+/// from 0, and the actual cost.
 pub fn correct_arguments<'a>(
     parts: impl Iterator<Item = (usize, &'a Plan, u64)>,
     expires: bool,
     id: &str,
 ) -> Vec<Vec<u8>> {
     let part = |(at, plan, actual): (usize, &Plan, u64)| {
-        let (actual, field) = (exact(actual).to_string().into_bytes(), (at + 1).to_string().into_bytes());
-        [plan.kind().letter().into(), plan.lease_numbers(), actual, field, plan.place().to_vec()]
+        let (actual, field) = (
+            exact(actual).to_string().into_bytes(),
+            (at + 1).to_string().into_bytes(),
+        );
+        [
+            plan.kind().letter().into(),
+            plan.lease_numbers(),
+            actual,
+            field,
+            plan.place().to_vec(),
+        ]
     };
     let act: &[u8] = if expires { b"expire" } else { b"settle" };
-    parts.flat_map(part).chain([act.to_vec(), id.into()]).collect()
+    parts
+        .flat_map(part)
+        .chain([act.to_vec(), id.into()])
+        .collect()
 }
 
-/// The command that calls a script: by its SHA, or with its text if the server does not know the script.
+/// The command that calls a script: by its SHA, or with its text if the server does not know the
+/// script.
 pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
     script: &Script,
     with_text: bool,
     keys: &[K],
     arguments: &[A],
 ) -> Cmd {
-    let mut command = if with_text { redis::cmd("EVAL") } else { redis::cmd("EVALSHA") };
-    command.arg(if with_text { &script.text } else { &script.sha }).arg(keys.len());
+    let mut command = if with_text {
+        redis::cmd("EVAL")
+    } else {
+        redis::cmd("EVALSHA")
+    };
+    command
+        .arg(if with_text { &script.text } else { &script.sha })
+        .arg(keys.len());
     for key in keys {
         command.arg(key.as_ref());
     }
@@ -139,7 +201,8 @@ pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
     command
 }
 
-/// The value of a key as it was before, or the answers of a log; or why the key has no value of this limit.
+/// The value of a key as it was before, or the answers of a log; or why the key has no value of
+/// this limit.
 pub type Before = Result<Option<Vec<u8>>, StoreError>;
 
 /// The meaning of a script's code for a key without a value.
@@ -158,9 +221,13 @@ pub fn time(reply: &Value) -> Option<Nanos> {
     let micros = match reply {
         Value::BulkString(packed) => u64::from_le_bytes(*packed.first_chunk()?),
         Value::Array(parts) => {
-            let [seconds, micros, ..] = &parts[..] else { return None };
+            let [seconds, micros, ..] = &parts[..] else {
+                return None;
+            };
             let number = |value| redis::from_redis_value_ref::<u64>(value).ok();
-            number(seconds)?.saturating_mul(1_000_000).saturating_add(number(micros)?)
+            number(seconds)?
+                .saturating_mul(1_000_000)
+                .saturating_add(number(micros)?)
         }
         _ => return None,
     };
@@ -169,14 +236,20 @@ pub fn time(reply: &Value) -> Option<Nanos> {
 
 /// The word with which a script about a reservation replies if it did nothing.
 pub fn word(reply: &Value) -> Option<&str> {
-    let Value::Array(parts) = reply else { return None };
-    let [_, _, Value::BulkString(word)] = &parts[..] else { return None };
+    let Value::Array(parts) = reply else {
+        return None;
+    };
+    let [_, _, Value::BulkString(word)] = &parts[..] else {
+        return None;
+    };
     str::from_utf8(word).ok()
 }
 
 /// The third part of a reply, if it is a list.
 pub fn list(reply: Value) -> Result<Vec<Value>, StoreError> {
-    let Value::Array(parts) = reply else { return Err(StoreError::BadReply) };
+    let Value::Array(parts) = reply else {
+        return Err(StoreError::BadReply);
+    };
     match <[Value; 3]>::try_from(parts) {
         Ok([_, _, Value::Array(list)]) => Ok(list),
         _ => Err(StoreError::BadReply),
@@ -202,11 +275,14 @@ pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreErr
         _ => None,
     };
     let found: Option<Vec<Before>> = list(reply)?.into_iter().map(before).collect();
-    let found = found.filter(|found| found.len() == keys).ok_or(StoreError::BadReply)?;
+    let found = found
+        .filter(|found| found.len() == keys)
+        .ok_or(StoreError::BadReply)?;
     Ok((now, found))
 }
 
-/// Parses the reply of `value.lua`: the time, the size of a value, a value for each key, and the keys that have none.
+/// Parses the reply of `value.lua`: the time, the size of a value, a value for each key, and the
+/// keys that have none.
 fn unpack(packed: &[u8], keys: usize) -> Option<(Nanos, Vec<Before>)> {
     let (now, rest) = packed.split_first_chunk()?;
     let (size, rest) = rest.split_first_chunk()?;

@@ -1,8 +1,9 @@
 //! The Lua scripts that decide in Redis, assembled from the pieces in `lua/`.
 //!
-//! A script translates an algorithm of `tidegate-core` only as far as it needs to admit or deny and to write the state. The
-//! algorithm itself computes the caller's decision here, from the state before the call. The tests compare each script with
-//! its algorithm, step by step, on a real server.
+//! A script translates an algorithm of `tidegate-core` only as far as it needs to admit or deny and
+//! to write the state. The algorithm itself computes the caller's decision here, from the state
+//! before the call. The tests compare each script with its algorithm, step by step, on a real
+//! server.
 
 pub mod call;
 mod plan;
@@ -61,8 +62,13 @@ impl ScriptKind {
         Self::Permits,
     ];
 
-    const VALUES: [Self; 5] =
-        [Self::FixedWindow, Self::SlidingWindow, Self::SlidingCounter, Self::TokenBucket, Self::LeakyBucket];
+    const VALUES: [Self; 5] = [
+        Self::FixedWindow,
+        Self::SlidingWindow,
+        Self::SlidingCounter,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+    ];
 
     const fn source(self) -> &'static str {
         match self {
@@ -83,7 +89,9 @@ impl ScriptKind {
             Self::SlidingWindow => Some(include_str!("lua/ahead/sliding_window.lua")),
             Self::SlidingCounter => Some(include_str!("lua/ahead/sliding_counter.lua")),
             // A charge moves the TAT of both buckets alike.
-            Self::TokenBucket | Self::LeakyBucket => Some(include_str!("lua/ahead/token_bucket.lua")),
+            Self::TokenBucket | Self::LeakyBucket => {
+                Some(include_str!("lua/ahead/token_bucket.lua"))
+            }
             Self::Log | Self::Permits => None,
         }
     }
@@ -126,15 +134,22 @@ pub struct Script {
 impl Script {
     pub fn new(text: String) -> Self {
         let sha = sha1_smol::Sha1::from(&text).digest().to_string();
-        Self { text, sha, known_on: AtomicU64::new(0), after_step: OnceLock::new() }
+        Self {
+            text,
+            sha,
+            known_on: AtomicU64::new(0),
+            after_step: OnceLock::new(),
+        }
     }
 
-    /// The same script for a server whose clock went back: it moves values from the clock's future to now. Only these scripts
-    /// check for such values, so that the usual ones do not pay for it.
+    /// The same script for a server whose clock went back: it moves values from the clock's future
+    /// to now. Only these scripts check for such values, so that the usual ones do not pay for it.
     pub fn after_step(&self) -> &Arc<Self> {
         const FLAG: &str = "local went_back = ";
         self.after_step.get_or_init(|| {
-            let text = self.text.replacen(&format!("{FLAG}false"), &format!("{FLAG}true"), 1);
+            let text = self
+                .text
+                .replacen(&format!("{FLAG}false"), &format!("{FLAG}true"), 1);
             Arc::new(Self::new(text))
         })
     }
@@ -176,14 +191,23 @@ impl Scripts {
         let script = |text: String| Arc::new(Script::new(text));
         let of = |kind: ScriptKind, rest: &str| script(format!("{clock}{}{rest}", functions(kind)));
         let batch = |kind| {
-            of(kind, if matches!(kind, ScriptKind::Log | ScriptKind::Permits) { BATCH_LOG } else { BATCH })
+            of(
+                kind,
+                if matches!(kind, ScriptKind::Log | ScriptKind::Permits) {
+                    BATCH_LOG
+                } else {
+                    BATCH
+                },
+            )
         };
         let lease = |kind: ScriptKind| {
             let rest = match (kind, kind.ahead()) {
                 (ScriptKind::Log, _) => format!("{GIVE_BACK_LOG}{LEASE_LOG}"),
                 (ScriptKind::LeakyBucket, _) | (_, None) => return None,
                 (_, Some(ahead)) => {
-                    format!("local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}")
+                    format!(
+                        "local room, alike, give_back, charge = (function()\n{ahead}end)()\n{LEASE}"
+                    )
                 }
             };
             Some(of(kind, &rest))
@@ -193,7 +217,8 @@ impl Scripts {
             ScriptKind::Permits => of(kind, REFUND_PERMITS),
             _ => {
                 let refund = kind.refund();
-                let change = format!("local change = (function()\n{refund}end)()\nlocal charges = false\n");
+                let change =
+                    format!("local change = (function()\n{refund}end)()\nlocal charges = false\n");
                 of(kind, &format!("{change}{CHANGE}"))
             }
         };
@@ -202,8 +227,9 @@ impl Scripts {
                 return Some(of(kind, CHARGE_LOG));
             }
             let ahead = kind.ahead()?;
-            let change =
-                format!("local _, _, _, change = (function()\n{ahead}end)()\nlocal charges = true\n");
+            let change = format!(
+                "local _, _, _, change = (function()\n{ahead}end)()\nlocal charges = true\n"
+            );
             Some(of(kind, &format!("{change}{CHANGE}")))
         };
         let several = |of_value: fn(ScriptKind) -> String| {
@@ -216,8 +242,10 @@ impl Scripts {
         let deciding = several(algorithm);
         let joint = format!("{deciding}local count = #KEYS\n{JOINT}{REPLY}");
         let reserve = format!("{deciding}{RESERVE}{JOINT}{RECORD}{REPLY}");
-        let correct =
-            format!("{}local log_of = algorithms.g\n{GIVE_BACK_LOG}{CORRECT}", several(algorithm_ahead));
+        let correct = format!(
+            "{}local log_of = algorithms.g\n{GIVE_BACK_LOG}{CORRECT}",
+            several(algorithm_ahead)
+        );
         Self {
             batches: ScriptKind::ALL.map(batch),
             leases: ScriptKind::ALL.map(lease),
@@ -247,7 +275,8 @@ impl Scripts {
         &self.refunds[kind as usize]
     }
 
-    /// The script that charges one key of a limit, whether the cost fits or not; `None` for permits.
+    /// The script that charges one key of a limit, whether the cost fits or not; `None` for
+    /// permits.
     pub const fn charge(&self, kind: ScriptKind) -> Option<&Arc<Script>> {
         self.charges[kind as usize].as_ref()
     }
@@ -257,8 +286,12 @@ impl Scripts {
 fn functions(kind: ScriptKind) -> String {
     let source = kind.source();
     match kind {
-        ScriptKind::Log | ScriptKind::Permits => format!("local log_of = (function()\n{source}end)()\n"),
-        _ => format!("{VALUE}{SPAN}local prepare, decide, adopt, weight = (function()\n{source}end)()\n"),
+        ScriptKind::Log | ScriptKind::Permits => {
+            format!("local log_of = (function()\n{source}end)()\n")
+        }
+        _ => format!(
+            "{VALUE}{SPAN}local prepare, decide, adopt, weight = (function()\n{source}end)()\n"
+        ),
     }
 }
 
@@ -273,9 +306,17 @@ fn algorithm(kind: ScriptKind) -> String {
 
 /// An algorithm that gives back to a value and charges it, for `correct.lua`.
 fn algorithm_ahead(kind: ScriptKind) -> String {
-    let (source, letter, ahead) = (kind.source(), kind.letter(), kind.ahead().unwrap_or_default());
+    let (source, letter, ahead) = (
+        kind.source(),
+        kind.letter(),
+        kind.ahead().unwrap_or_default(),
+    );
     // Nothing goes back to a leaky bucket.
-    let give_back = if kind == ScriptKind::LeakyBucket { "nil" } else { "give_back" };
+    let give_back = if kind == ScriptKind::LeakyBucket {
+        "nil"
+    } else {
+        "give_back"
+    };
     format!(
         "do local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
          local _, _, give_back, charge = (function()\n{ahead}end)()\n\

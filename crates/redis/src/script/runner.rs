@@ -14,7 +14,8 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// Runs a script. `may_repeat` says whether to try again if a connection broke, which may be after the script ran.
+    /// Runs a script. `may_repeat` says whether to try again if a connection broke, which may be
+    /// after the script ran.
     pub async fn run<K: AsRef<[u8]>, A: AsRef<[u8]>>(
         &self,
         script: &Script,
@@ -27,18 +28,23 @@ impl Runner {
         loop {
             let (number, mut connection) = self.connector.get().await?;
             self.counters.calls.add(1);
-            // Relaxed: a stale value only means that the text is sent once more. A restarted server has a new connection. In a
-            // cluster, one node's knowledge says nothing about the others.
+            // Relaxed: a stale value only means that the text is sent once more. A restarted server
+            // has a new connection. In a cluster, one node's knowledge says nothing about the
+            // others.
             let with_text = !is_cluster && script.known_on.load(Ordering::Relaxed) != number;
             if with_text {
                 self.counters.script_loads.add(1);
             }
-            let mut reply = connection.query(&call::command(script, with_text, keys, arguments)).await;
+            let mut reply = connection
+                .query(&call::command(script, with_text, keys, arguments))
+                .await;
             if let Err(error) = &reply
                 && error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
             {
                 self.counters.script_loads.add(1);
-                reply = connection.query(&call::command(script, true, keys, arguments)).await;
+                reply = connection
+                    .query(&call::command(script, true, keys, arguments))
+                    .await;
             }
             let error = match reply {
                 Ok(reply) => {
@@ -53,7 +59,8 @@ impl Runner {
             if error.needs_reconnect() && !is_cluster {
                 self.connector.give_up(number);
             }
-            // The connection may have been closed while it was idle. The repeated request may be charged twice, which is safe.
+            // The connection may have been closed while it was idle. The repeated request may be
+            // charged twice, which is safe.
             if !again || !matches!(error, StoreError::Lost(_)) {
                 return Err(error);
             }

@@ -1,4 +1,5 @@
-//! Runs the scripts for allotments and `Terms::serve` through the same random steps and compares the grants.
+//! Runs the scripts for allotments and `Terms::serve` through the same random steps and compares
+//! the grants.
 
 use tidegate_core::lease::{GiveBack, Grant, Mode, Request, Terms};
 
@@ -28,7 +29,8 @@ fn step(terms: &Terms, state: &mut Vec<u64>, now: Nanos, request: &Request) -> G
     grant
 }
 
-/// The test's model of a key: the state, and the outstanding allotments with the times at which they were taken.
+/// The test's model of a key: the state, and the outstanding allotments with the times at which
+/// they were taken.
 #[derive(Default)]
 pub(super) struct Known {
     pub state: Vec<u64>,
@@ -40,7 +42,10 @@ impl Known {
     pub fn grant(&mut self, terms: &Terms, now: Nanos, request: &Request) -> Grant {
         let grant = step(terms, &mut self.state, now, request);
         if terms.mode() == Mode::Leased && grant.units > 0 {
-            self.out.push(GiveBack { units: grant.units, taken: now });
+            self.out.push(GiveBack {
+                units: grant.units,
+                taken: now,
+            });
         }
         grant
     }
@@ -55,7 +60,13 @@ impl Bench {
             1 => u32::MAX,
             _ => u32::try_from(self.random.below(limit / 2 + 2)).unwrap_or(u32::MAX),
         };
-        let mut request = Request { cost, ahead, back: None, spent: 0, sent: Nanos::ZERO };
+        let mut request = Request {
+            cost,
+            ahead,
+            back: None,
+            spent: 0,
+            sent: Nanos::ZERO,
+        };
         if terms.mode() == Mode::Reported {
             if self.random.below(3) == 0 {
                 request.spent = u32::try_from(self.cost(limit)).unwrap_or(u32::MAX);
@@ -82,7 +93,11 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
     let (mut granted, mut returned, mut denied) = (0, 0, 0);
     for (at, terms) in all.into_iter().enumerate() {
         let plan = Plan::new(*terms.policy()).expect("the policy can be shared");
-        let script = bench.scripts.lease(plan.kind()).expect("it can be leased").clone();
+        let script = bench
+            .scripts
+            .lease(plan.kind())
+            .expect("it can be leased")
+            .clone();
         let window = window_of(terms.policy());
         let mut known: HashMap<Vec<u8>, Known> = HashMap::new();
         let (mut steps, mut era) = (0, 0);
@@ -95,8 +110,9 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
                 known.clear();
             }
             if bench.now < before {
-                // Once a log's entry has expired and the newest entry is removed, the script no longer knows the expired one,
-                // but the algorithm does. The results therefore differ if a node gives back after the clock went back.
+                // Once a log's entry has expired and the newest entry is removed, the script no
+                // longer knows the expired one, but the algorithm does. The results therefore
+                // differ if a node gives back after the clock went back.
                 for known in known.values_mut() {
                     known.out.clear();
                 }
@@ -107,14 +123,21 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
                 let key = format!("{at}:{era}:{key}").into_bytes();
                 let out = &mut known.entry(key.clone()).or_default().out;
                 let count = 1 + bench.random.below(4);
-                requests.push((0..count).map(|_| bench.request(&terms, out)).collect::<Vec<_>>());
+                requests.push(
+                    (0..count)
+                        .map(|_| bench.request(&terms, out))
+                        .collect::<Vec<_>>(),
+                );
                 keys.push(key);
             }
             let counts = requests.iter().map(|requests| requests.len() as u32);
-            let arguments = call::lease_arguments(&plan, terms.mode(), requests.iter().flatten(), counts);
+            let arguments =
+                call::lease_arguments(&plan, terms.mode(), requests.iter().flatten(), counts);
             let (now, found) = bench.call(&script, &keys, &arguments);
             for ((key, before), requests) in keys.iter().zip(found).zip(&requests) {
-                let Ok(before) = before else { panic!("{terms:?}: {key:?} is wrong: {before:?}") };
+                let Ok(before) = before else {
+                    panic!("{terms:?}: {key:?} is wrong: {before:?}")
+                };
                 let grants = plan
                     .grants(&terms, before.as_deref(), now, requests.iter())
                     .unwrap_or_else(|| panic!("{terms:?}: {before:?} is not a state"));
@@ -122,7 +145,12 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
                 known.state.resize(terms.policy().words(), 0);
                 for (request, grant) in requests.iter().zip(grants) {
                     let expected = known.grant(&terms, now, request);
-                    let decision = same(terms.policy(), request.cost, &grant.decision, &expected.decision);
+                    let decision = same(
+                        terms.policy(),
+                        request.cost,
+                        &grant.decision,
+                        &expected.decision,
+                    );
                     let rest = |of: &Grant| (of.usable_for, of.now);
                     assert!(
                         decision
@@ -139,7 +167,10 @@ fn hold_to(all: Vec<Terms>, seed: u64) {
         }
         let some = rounds as u32 / 50;
         let both = terms.mode() == Mode::Reported || returned > some;
-        assert!(granted > 100 && denied > some && both, "{terms:?}: {granted}, {denied}, {returned}");
+        assert!(
+            granted > 100 && denied > some && both,
+            "{terms:?}: {granted}, {denied}, {returned}"
+        );
     }
 }
 
@@ -161,7 +192,11 @@ fn the_fixed_window_script_serves_nodes_as_the_terms_do() {
     );
     hold_to(vec![reported(calendar("fixed-window 50/year"))], 13);
     hold_to(
-        vec![reported(of("50/1s")), reported(of("100/1m").first_hit()), reported(of("10_000_000_000/30d"))],
+        vec![
+            reported(of("50/1s")),
+            reported(of("100/1m").first_hit()),
+            reported(of("10_000_000_000/30d")),
+        ],
         12,
     );
 }
@@ -188,7 +223,14 @@ fn the_sliding_window_script_serves_nodes_as_the_terms_do() {
 #[test]
 fn the_sliding_counter_script_serves_nodes_as_the_terms_do() {
     let of = |text| Policy::sliding_counter(quota(text));
-    let texts = ["50/1s", "100/2s", "1000000/1d", "4294967295/366d", "999983/365d", "300/7us"];
+    let texts = [
+        "50/1s",
+        "100/2s",
+        "1000000/1d",
+        "4294967295/366d",
+        "999983/365d",
+        "300/7us",
+    ];
     hold_to(texts.map(|text| leased(of(text))).into(), 15);
     hold_to(texts.map(|text| reported(of(text))).into(), 16);
 }
@@ -197,7 +239,9 @@ fn the_sliding_counter_script_serves_nodes_as_the_terms_do() {
 fn the_token_bucket_script_serves_nodes_as_the_terms_do() {
     let of = |text| TokenBucket::new(quota(text));
     let burst = |bucket: TokenBucket, burst| bucket.burst(burst).expect("the burst fits");
-    let every = |nanos, burst| TokenBucket::from_interval(Nanos::new(nanos), burst).expect("the burst fits");
+    let every = |nanos, burst| {
+        TokenBucket::from_interval(Nanos::new(nanos), burst).expect("the burst fits")
+    };
     let buckets = || {
         [
             of("500/1s"),
@@ -210,8 +254,15 @@ fn the_token_bucket_script_serves_nodes_as_the_terms_do() {
         ]
     };
     hold_to(buckets().map(leased).into(), 17);
-    let slow = [of("5/1s"), burst(of("999983/1h"), 17), of("4294967291/366d")];
-    hold_to(buckets().into_iter().chain(slow).map(reported).collect(), 18);
+    let slow = [
+        of("5/1s"),
+        burst(of("999983/1h"), 17),
+        of("4294967291/366d"),
+    ];
+    hold_to(
+        buckets().into_iter().chain(slow).map(reported).collect(),
+        18,
+    );
 }
 
 #[test]
@@ -239,28 +290,57 @@ fn a_call_that_gives_back_and_arrives_twice_gives_back_once() {
     for terms in [window, log] {
         let mut bench = Bench::new(21);
         let plan = Plan::new(*terms.policy()).expect("the policy can be shared");
-        let script = bench.scripts.lease(plan.kind()).expect("it can be leased").clone();
+        let script = bench
+            .scripts
+            .lease(plan.kind())
+            .expect("it can be leased")
+            .clone();
         let arguments = |request: &Request| {
-            call::lease_arguments(&plan, terms.mode(), std::iter::once(request), std::iter::once(1))
+            call::lease_arguments(
+                &plan,
+                terms.mode(),
+                std::iter::once(request),
+                std::iter::once(1),
+            )
         };
-        let ask = |cost, back| Request { cost, ahead: 0, back, spent: 0, sent: Nanos::ZERO };
+        let ask = |cost, back| Request {
+            cost,
+            ahead: 0,
+            back,
+            spent: 0,
+            sent: Nanos::ZERO,
+        };
         let (key, once) = (b"k".to_vec(), b"once".to_vec());
         let taken = Nanos::from_micros(bench.now);
         for cost in [60, 40] {
-            bench.call(&script, std::slice::from_ref(&key), &arguments(&ask(cost, None)));
+            bench.call(
+                &script,
+                std::slice::from_ref(&key),
+                &arguments(&ask(cost, None)),
+            );
         }
         let back = ask(0, Some(GiveBack { units: 10, taken }));
         let both = [key.clone(), once];
         let given = bench.reply(&script, &both, &arguments(&back));
         call::parse(given, 1).expect("the first is as any");
-        let command = [&arguments(&back)[..], &[format!("{:016}", bench.now).into_bytes()]].concat();
+        let command = [
+            &arguments(&back)[..],
+            &[format!("{:016}", bench.now).into_bytes()],
+        ]
+        .concat();
         let repeated: Result<redis::Value, _> =
             call::command(&script, false, &both, &command).query(&mut bench.connection);
-        assert_eq!(repeated.expect_err("it is refused").code(), Some("REPEATED"));
+        assert_eq!(
+            repeated.expect_err("it is refused").code(),
+            Some("REPEATED")
+        );
         let (now, found) = bench.call(&script, &[key], &arguments(&ask(0, None)));
-        let [Ok(value)] = &found[..] else { panic!("{found:?}") };
-        let grants =
-            plan.grants(&terms, value.as_deref(), now, [ask(0, None)].iter()).expect("it is a state");
+        let [Ok(value)] = &found[..] else {
+            panic!("{found:?}")
+        };
+        let grants = plan
+            .grants(&terms, value.as_deref(), now, [ask(0, None)].iter())
+            .expect("it is a state");
         assert_eq!(grants[0].decision.remaining(), 10, "{terms:?}");
     }
 }

@@ -1,20 +1,34 @@
-//! A limit whose numbers change while its keys stay. Usage carries over, as in a limiter in memory whose policy changes.
+//! A limit whose numbers change while its keys stay. Usage carries over, as in a limiter in memory
+//! whose policy changes.
 
 use tidegate_core::lease::Terms;
 
 use super::{allotments::Known, *};
 
-/// Runs random steps of all writers. About every hundred steps, the next limit comes into force, first upward and then
-/// downward. `seen` adjusts the in-memory state to the precision that Redis keeps.
-fn hold_to_changes(of: impl Fn(u64) -> Policy, limits: &[u64], seen: impl Fn(u64, &mut [u64]), seed: u64) {
+/// Runs random steps of all writers. About every hundred steps, the next limit comes into force,
+/// first upward and then downward. `seen` adjusts the in-memory state to the precision that Redis
+/// keeps.
+fn hold_to_changes(
+    of: impl Fn(u64) -> Policy,
+    limits: &[u64],
+    seen: impl Fn(u64, &mut [u64]),
+    seed: u64,
+) {
     let mut bench = Bench::new(seed);
-    let terms: Vec<Terms> =
-        limits.iter().map(|&limit| Terms::leased(of(limit), Nanos::from_millis(1))).collect();
-    let plans: Vec<Plan> =
-        terms.iter().map(|terms| Plan::new(*terms.policy()).expect("the policy can be shared")).collect();
-    assert!(plans.iter().all(|plan| plan.shape() == plans[0].shape()), "their keys are the same");
-    // A lower limit makes a limiter in memory forget units that Redis still has when the limit rises again. So each direction
-    // is tested separately.
+    let terms: Vec<Terms> = limits
+        .iter()
+        .map(|&limit| Terms::leased(of(limit), Nanos::from_millis(1)))
+        .collect();
+    let plans: Vec<Plan> = terms
+        .iter()
+        .map(|terms| Plan::new(*terms.policy()).expect("the policy can be shared"))
+        .collect();
+    assert!(
+        plans.iter().all(|plan| plan.shape() == plans[0].shape()),
+        "their keys are the same"
+    );
+    // A lower limit makes a limiter in memory forget units that Redis still has when the limit
+    // rises again. So each direction is tested separately.
     let up: Vec<usize> = (0..limits.len()).collect();
     let down: Vec<usize> = up.iter().rev().copied().collect();
     for round in 0..STEPS / 1_000 {
@@ -26,7 +40,12 @@ fn hold_to_changes(of: impl Fn(u64) -> Policy, limits: &[u64], seen: impl Fn(u64
         for &at in way {
             let to = terms[at].policy();
             let mut state = vec![0; to.words()];
-            to.transfer(&mut state, from, &known.state, Nanos::from_micros(bench.now));
+            to.transfer(
+                &mut state,
+                from,
+                &known.state,
+                Nanos::from_micros(bench.now),
+            );
             if to.limit() < from.limit() {
                 // Units given back free nothing here while more than the lower limit is in use.
                 known.out.clear();
@@ -39,7 +58,12 @@ fn hold_to_changes(of: impl Fn(u64) -> Policy, limits: &[u64], seen: impl Fn(u64
                 if bench.now < before {
                     known.out.clear();
                 }
-                bench.write(&terms[at], &plans[at], format!("{seed}:{round}").as_bytes(), &mut known);
+                bench.write(
+                    &terms[at],
+                    &plans[at],
+                    format!("{seed}:{round}").as_bytes(),
+                    &mut known,
+                );
             }
         }
     }
@@ -60,7 +84,13 @@ fn a_sliding_counter_s_limit_may_change() {
     // Below this limit, counts have two bytes, and a full one stands for any number.
     const FULL: u64 = 65_535;
     let seen = |limit: u64, state: &mut [u64]| {
-        let kept = |count: u64| if count >= FULL { u64::from(u32::MAX) } else { count };
+        let kept = |count: u64| {
+            if count >= FULL {
+                u64::from(u32::MAX)
+            } else {
+                count
+            }
+        };
         if limit < FULL {
             state[1] = kept(state[1] >> 32) << 32 | kept(state[1] & 0xFFFF_FFFF);
         }
@@ -85,11 +115,13 @@ fn limited(limit: u64) -> Quota {
     quota(&format!("{limit}/1m"))
 }
 
-/// In memory, a changed bucket keeps the number of units in use. Here it keeps the time until they are free, because a value
-/// does not contain the rate that wrote it.
+/// In memory, a changed bucket keeps the number of units in use. Here it keeps the time until they
+/// are free, because a value does not contain the rate that wrote it.
 #[test]
 fn a_bucket_s_rate_may_change_and_its_value_has_other_parts_of_a_microsecond() {
-    let every = |nanos, burst| TokenBucket::from_interval(Nanos::new(nanos), burst).expect("the burst fits");
+    let every = |nanos, burst| {
+        TokenBucket::from_interval(Nanos::new(nanos), burst).expect("the burst fits")
+    };
     let thirds = TokenBucket::new(quota("3000003/1s")).burst(50);
     // Its fractions need six bytes.
     let many = TokenBucket::new(quota("4294967291/1h")).burst(50);
@@ -107,28 +139,49 @@ fn a_bucket_s_rate_may_change_and_its_value_has_other_parts_of_a_microsecond() {
         bench.now += bench.random.below(40);
         let plan = &plans[bench.random.below(5) as usize];
         let cost = bench.random.below(12);
-        let batch = Batch { keys: vec![b"key".to_vec()], costs: vec![cost], counts: vec![1] };
+        let batch = Batch {
+            keys: vec![b"key".to_vec()],
+            costs: vec![cost],
+            counts: vec![1],
+        };
         let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
         let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(plan));
-        let [Ok(value)] = &found[..] else { panic!("{found:?}") };
-        plan.decisions(value.as_deref(), now, &[0, cost], |at, decision, _| match at {
-            0 => {
-                let seen = now.get() + decision.reset_after_nanos();
-                let expected = free_at.max(now.get());
-                assert!(seen.abs_diff(expected) <= 1_000, "turn {turn}: {seen} for {expected} by {plan:?}");
-                free_at = seen;
-            }
-            _ if decision.is_allowed() => free_at = now.get() + decision.reset_after_nanos(),
-            _ => {}
-        })
+        let [Ok(value)] = &found[..] else {
+            panic!("{found:?}")
+        };
+        plan.decisions(
+            value.as_deref(),
+            now,
+            &[0, cost],
+            |at, decision, _| match at {
+                0 => {
+                    let seen = now.get() + decision.reset_after_nanos();
+                    let expected = free_at.max(now.get());
+                    assert!(
+                        seen.abs_diff(expected) <= 1_000,
+                        "turn {turn}: {seen} for {expected} by {plan:?}"
+                    );
+                    free_at = seen;
+                }
+                _ if decision.is_allowed() => free_at = now.get() + decision.reset_after_nanos(),
+                _ => {}
+            },
+        )
         .expect("the value is a state");
     }
 }
 
 /// A window admits at most the highest limit in force in it, for any order of limits.
-fn hold_to_the_law(of: impl Fn(u64) -> Policy, limits: &[u64], window: impl Fn(u64) -> u64, seed: u64) {
-    let plans: Vec<Plan> =
-        limits.iter().map(|&limit| Plan::new(of(limit)).expect("the policy can be shared")).collect();
+fn hold_to_the_law(
+    of: impl Fn(u64) -> Policy,
+    limits: &[u64],
+    window: impl Fn(u64) -> u64,
+    seed: u64,
+) {
+    let plans: Vec<Plan> = limits
+        .iter()
+        .map(|&limit| Plan::new(of(limit)).expect("the policy can be shared"))
+        .collect();
     let mut bench = Bench::new(seed);
     let mut raised = 0;
     for round in 0..STEPS / 100 {
@@ -149,10 +202,16 @@ fn hold_to_the_law(of: impl Fn(u64) -> Policy, limits: &[u64], window: impl Fn(u
                 1 => limits[at],
                 _ => 1 + bench.random.below(limits[at]),
             };
-            let batch = Batch { keys: key.clone(), costs: vec![cost], counts: vec![1] };
+            let batch = Batch {
+                keys: key.clone(),
+                costs: vec![cost],
+                counts: vec![1],
+            };
             let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
             let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(plan));
-            let [Ok(value)] = &found[..] else { panic!("{found:?}") };
+            let [Ok(value)] = &found[..] else {
+                panic!("{found:?}")
+            };
             let mut is_allowed = false;
             plan.decisions(value.as_deref(), now, &[cost], |_, decision, _| {
                 is_allowed = decision.is_allowed();
@@ -163,26 +222,60 @@ fn hold_to_the_law(of: impl Fn(u64) -> Policy, limits: &[u64], window: impl Fn(u
             }
             admitted.push((bench.now, cost));
             let from = window(bench.now);
-            let used: u64 = admitted.iter().filter(|(when, _)| *when >= from).map(|(_, units)| units).sum();
-            let first = in_force.iter().rposition(|(since, _)| *since < from).unwrap_or(0);
-            let highest = in_force[first..].iter().map(|(_, limit)| *limit).max().unwrap_or(0);
-            assert!(used <= highest, "{used} of {highest} by {plan:?}: {in_force:?} {admitted:?}");
+            let used: u64 = admitted
+                .iter()
+                .filter(|(when, _)| *when >= from)
+                .map(|(_, units)| units)
+                .sum();
+            let first = in_force
+                .iter()
+                .rposition(|(since, _)| *since < from)
+                .unwrap_or(0);
+            let highest = in_force[first..]
+                .iter()
+                .map(|(_, limit)| *limit)
+                .max()
+                .unwrap_or(0);
+            assert!(
+                used <= highest,
+                "{used} of {highest} by {plan:?}: {in_force:?} {admitted:?}"
+            );
             raised += u32::from(used > in_force[first].1);
         }
     }
-    assert!(raised > 100, "only {raised} admissions above the first limit");
+    assert!(
+        raised > 100,
+        "only {raised} admissions above the first limit"
+    );
 }
 
 const MINUTE: u64 = 60_000_000;
 
 #[test]
 fn no_order_of_limits_admits_more_than_the_highest_in_a_window() {
-    let limits = [1, 5, 100, 254, 255, 256, 300, 65_534, 65_535, 65_536, 70_000];
+    let limits = [
+        1, 5, 100, 254, 255, 256, 300, 65_534, 65_535, 65_536, 70_000,
+    ];
     let this_minute = |now| now - now % MINUTE;
     let last_minute = |now| now - MINUTE + 1;
-    hold_to_the_law(|limit| FixedWindow::new(limited(limit)).into(), &limits, this_minute, 51);
-    hold_to_the_law(|limit| Policy::sliding_counter(limited(limit)), &limits, this_minute, 52);
-    hold_to_the_law(|limit| SlidingWindow::new(limited(limit)).into(), &limits, last_minute, 53);
+    hold_to_the_law(
+        |limit| FixedWindow::new(limited(limit)).into(),
+        &limits,
+        this_minute,
+        51,
+    );
+    hold_to_the_law(
+        |limit| Policy::sliding_counter(limited(limit)),
+        &limits,
+        this_minute,
+        52,
+    );
+    hold_to_the_law(
+        |limit| SlidingWindow::new(limited(limit)).into(),
+        &limits,
+        last_minute,
+        53,
+    );
     let log = |limit| Policy::sliding_log(limited(limit)).expect("the log is not too long");
     hold_to_the_law(log, &[1, 5, 100, 128, 129, 200, 1_000], last_minute, 54);
 }

@@ -1,5 +1,5 @@
-//! Runs the charge scripts and `Algorithm::charge`, mixed with decisions and refunds, through the same random steps and compares the
-//! decisions.
+//! Runs the charge scripts and `Algorithm::charge`, mixed with decisions and refunds, through the
+//! same random steps and compares the decisions.
 
 use super::*;
 
@@ -23,7 +23,11 @@ fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
         let kind = plan.kind();
         let batch = bench.scripts.batch(kind).clone();
         let refund = bench.scripts.refund(kind).clone();
-        let charge = bench.scripts.charge(kind).expect("it is no limit of permits").clone();
+        let charge = bench
+            .scripts
+            .charge(kind)
+            .expect("it is no limit of permits")
+            .clone();
         let joint = bench.scripts.joint.clone();
         let window = window_of(&policy);
         let mut states: HashMap<Vec<u8>, (Vec<u64>, Nanos)> = HashMap::new();
@@ -32,7 +36,8 @@ fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
             let before = bench.now;
             bench.move_time(window);
             if plan.is_log() {
-                // The script forgets expired entries at other times than the algorithm: see the refunds.
+                // The script forgets expired entries at other times than the algorithm: see the
+                // refunds.
                 bench.set(bench.now.max(before));
             }
             if !(START / 2..2 * START).contains(&bench.now) {
@@ -41,8 +46,9 @@ fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
                 states.clear();
             }
             let keys = [format!("{at}:{era}:{}", bench.random.below(3)).into_bytes()];
-            let (state, last) =
-                states.entry(keys[0].clone()).or_insert_with(|| (vec![0; policy.words()], Nanos::ZERO));
+            let (state, last) = states
+                .entry(keys[0].clone())
+                .or_insert_with(|| (vec![0; policy.words()], Nanos::ZERO));
             let act = match bench.random.below(8) {
                 0..=4 => Step::Take,
                 // The two keep different entries beyond the limit, and a refund shows which.
@@ -59,11 +65,16 @@ fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
                 };
             }
             if act != Step::Take && !large.is_empty() && bench.random.below(4) == 0 {
-                cost = large[bench.random.below(large.len() as u64) as usize] - bench.random.below(3);
+                cost =
+                    large[bench.random.below(large.len() as u64) as usize] - bench.random.below(3);
             }
             let (asked, expected, (now, found)) = match act {
                 Step::Take => {
-                    let asked = Batch { keys: keys.to_vec(), costs: vec![cost], counts: vec![1] };
+                    let asked = Batch {
+                        keys: keys.to_vec(),
+                        costs: vec![cost],
+                        counts: vec![1],
+                    };
                     let told = bench.call(&batch, &keys, &asked.arguments(&plan));
                     (cost, super::step(&policy, state, last, told.0, cost), told)
                 }
@@ -81,33 +92,47 @@ fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
                     (0, policy.peek(state, told.0, 0), told)
                 }
             };
-            let Ok(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
+            let Ok(value) = &found[0] else {
+                panic!("{policy:?}: {found:?}")
+            };
             let mut told = None;
-            plan.decisions(value.as_deref(), now, &[asked], |_, decision, _| told = Some(decision))
-                .unwrap_or_else(|| panic!("{policy:?}: {value:?} is not a state"));
+            plan.decisions(value.as_deref(), now, &[asked], |_, decision, _| {
+                told = Some(decision)
+            })
+            .unwrap_or_else(|| panic!("{policy:?}: {value:?} is not a state"));
             let told = told.expect("one cost has one decision");
             assert!(
                 same(&policy, asked, &told, &expected),
                 "{policy:?}, seed {seed}, step {step}, {now:?}, {act:?} of {cost}: {told:?}, not {expected:?}"
             );
             over += u32::from(asked == 0 && told.is_denied());
-            // A joint decision that includes a cost of 0 is denied exactly if that limit is over: then the other is not charged.
+            // A joint decision that includes a cost of 0 is denied exactly if that limit is over:
+            // then the other is not charged.
             if bench.random.below(4) == 0 {
                 let other = format!("{at}:{step}:other").into_bytes();
                 let both = [(&plan, 0), (&plan, policy.limit().min(1))];
                 let keys = [keys[0].clone(), other.clone()];
                 let arguments = call::joint_arguments(both.into_iter(), true);
                 bench.call(&joint, &keys, &arguments);
-                let asked = Batch { keys: vec![other.clone()], costs: vec![0], counts: vec![1] };
+                let asked = Batch {
+                    keys: vec![other.clone()],
+                    costs: vec![0],
+                    counts: vec![1],
+                };
                 let (now, found) = bench.call(&batch, &[other], &asked.arguments(&plan));
-                let Ok(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
+                let Ok(value) = &found[0] else {
+                    panic!("{policy:?}: {found:?}")
+                };
                 let mut unused = None;
                 plan.decisions(value.as_deref(), now, &[0], |_, decision, _| {
                     unused = Some(decision.reset_after() == Duration::ZERO);
                 });
                 let denied = policy.peek(state, now, 0).is_denied();
                 let differs = plan.is_log() && denied;
-                assert!(differs || unused == Some(denied || policy.limit() == 0), "{policy:?}, step {step}");
+                assert!(
+                    differs || unused == Some(denied || policy.limit() == 0),
+                    "{policy:?}, step {step}"
+                );
             }
         }
         assert!(
@@ -135,7 +160,8 @@ fn the_fixed_window_script_charges_as_the_algorithm_does() {
 
 #[test]
 fn the_script_of_a_calendar_charges_as_the_algorithm_does() {
-    // A count of four bytes that is full stands for any number, so the store denies longer after a refund.
+    // A count of four bytes that is full stands for any number, so the store denies longer after a
+    // refund.
     let counts_further = |policy: &Policy| policy.limit() != u32::MAX.into();
     hold_to(calendars().into_iter().filter(counts_further).collect(), 35);
 }
@@ -148,7 +174,10 @@ fn the_sliding_window_script_charges_as_the_algorithm_does() {
 #[test]
 fn the_sliding_counter_script_charges_as_the_algorithm_does() {
     let of = |text| Policy::sliding_counter(quota(text));
-    hold_to(["5/1s", "100/2s", "1000000/1d", "30/7us"].map(of).into(), 33);
+    hold_to(
+        ["5/1s", "100/2s", "1000000/1d", "30/7us"].map(of).into(),
+        33,
+    );
 }
 
 #[test]
@@ -171,7 +200,13 @@ fn the_bucket_scripts_charge_as_the_algorithms_do() {
 #[test]
 fn the_bucket_scripts_charge_large_costs_as_the_algorithms_do() {
     let of = |text| TokenBucket::new(quota(text));
-    let large = [1 << 40, (1 << 40) + 2, 1 << 47, (1 << 50) + 1, (1 << 53) - 1];
+    let large = [
+        1 << 40,
+        (1 << 40) + 2,
+        1 << 47,
+        (1 << 50) + 1,
+        (1 << 53) - 1,
+    ];
     hold_to_with(
         vec![
             of("7/1s").into(),
@@ -191,7 +226,12 @@ fn the_bucket_scripts_charge_large_costs_as_the_algorithms_do() {
 fn the_log_script_charges_as_the_algorithm_does() {
     let of = |text| SlidingLog::new(quota(text)).expect("the log is not too long");
     hold_to(
-        vec![of("5/1s").into(), of("20/1s").closed().into(), of("129/1m").into(), of("1000/10s").into()],
+        vec![
+            of("5/1s").into(),
+            of("20/1s").closed().into(),
+            of("129/1m").into(),
+            of("1000/10s").into(),
+        ],
         35,
     );
 }

@@ -1,10 +1,12 @@
-//! Values from the clock's future. A script for a clock that went back decides as if their units had just been used: as the
-//! algorithm does that many microseconds later, because the algorithms do not depend on where time begins.
+//! Values from the clock's future. A script for a clock that went back decides as if their units
+//! had just been used: as the algorithm does that many microseconds later, because the algorithms
+//! do not depend on where time begins.
 
 use super::*;
 
-/// By how much the algorithm's time is ahead of the script's, in microseconds, so that a state whose time is `head` is at most
-/// `ahead` ahead of `now`. Windows and slots begin at multiples of `aligned`.
+/// By how much the algorithm's time is ahead of the script's, in microseconds, so that a state
+/// whose time is `head` is at most `ahead` ahead of `now`. Windows and slots begin at multiples of
+/// `aligned`.
 fn shift(head: u64, now: u64, aligned: Option<u64>, ahead: u64) -> u64 {
     let latest = aligned.map_or(now + ahead, |aligned| now - now % aligned);
     head.saturating_sub(latest)
@@ -15,21 +17,37 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
     let rounds = STEPS.div_ceil(policies.len()) / 2;
     for (at, policy) in policies.into_iter().enumerate() {
         let plan = Plan::new(policy).expect("the policy can be shared");
-        let scripts =
-            [bench.scripts.batch(plan.kind()), bench.scripts.refund(plan.kind()), &bench.scripts.joint];
+        let scripts = [
+            bench.scripts.batch(plan.kind()),
+            bench.scripts.refund(plan.kind()),
+            &bench.scripts.joint,
+        ];
         let [batch, refund, joint] = scripts.map(|script| script.after_step().clone());
-        let charge =
-            bench.scripts.charge(plan.kind()).expect("it is no limit of permits").after_step().clone();
+        let charge = bench
+            .scripts
+            .charge(plan.kind())
+            .expect("it is no limit of permits")
+            .after_step()
+            .clone();
         let window = window_of(&policy);
         let (aligned, ahead) = match policy.parameters() {
-            tidegate_core::Parameters::FixedWindow { window, first_hit: false, .. }
+            tidegate_core::Parameters::FixedWindow {
+                window,
+                first_hit: false,
+                ..
+            }
             | tidegate_core::Parameters::SlidingCounter { window, .. } => (Some(window / 1_000), 0),
             tidegate_core::Parameters::SlidingWindow { slot, .. } => (Some(slot / 1_000), 0),
             tidegate_core::Parameters::FixedWindow { .. } => (None, 0),
             tidegate_core::Parameters::TokenBucket { burst, step, parts } => {
                 (None, (burst * step).div_ceil(parts * 1_000))
             }
-            tidegate_core::Parameters::LeakyBucket { limit, step, parts, max_wait } => {
+            tidegate_core::Parameters::LeakyBucket {
+                limit,
+                step,
+                parts,
+                max_wait,
+            } => {
                 let wait = max_wait.div_ceil(1_000);
                 (None, wait + limit * step / (parts * 1_000) + 1)
             }
@@ -54,8 +72,10 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                 state.fill(0);
             }
             let keys = [format!("{at}:{era}").into_bytes()];
-            let stored: Option<Vec<u8>> =
-                redis::cmd("GET").arg(&keys[0]).query(&mut bench.connection).expect("the server answers");
+            let stored: Option<Vec<u8>> = redis::cmd("GET")
+                .arg(&keys[0])
+                .query(&mut bench.connection)
+                .expect("the server answers");
             if let Some(stored) = &stored {
                 let mut head = [0; 8];
                 head[..7].copy_from_slice(&stored[..7]);
@@ -86,43 +106,89 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                 2 => {
                     let arguments = call::joint_arguments(std::iter::once((&plan, cost)), true);
                     let told = bench.call(&joint, &keys, &arguments);
-                    (cost, super::step(&policy, &mut state, &mut Nanos::default(), core_now, cost), told)
+                    (
+                        cost,
+                        super::step(&policy, &mut state, &mut Nanos::default(), core_now, cost),
+                        told,
+                    )
                 }
                 _ => {
-                    let asked = Batch { keys: keys.to_vec(), costs: vec![cost], counts: vec![1] };
+                    let asked = Batch {
+                        keys: keys.to_vec(),
+                        costs: vec![cost],
+                        counts: vec![1],
+                    };
                     let told = bench.call(&batch, &keys, &asked.arguments(&plan));
-                    (cost, super::step(&policy, &mut state, &mut Nanos::default(), core_now, cost), told)
+                    (
+                        cost,
+                        super::step(&policy, &mut state, &mut Nanos::default(), core_now, cost),
+                        told,
+                    )
                 }
             };
-            let Ok(value) = &found[0] else { panic!("{policy:?}: {found:?}") };
+            let Ok(value) = &found[0] else {
+                panic!("{policy:?}: {found:?}")
+            };
             let mut told = None;
-            plan.decisions(value.as_deref(), now, &[asked], |_, decision, _| told = Some(decision))
-                .unwrap_or_else(|| panic!("{policy:?}: {value:?} is not a state"));
+            plan.decisions(value.as_deref(), now, &[asked], |_, decision, _| {
+                told = Some(decision)
+            })
+            .unwrap_or_else(|| panic!("{policy:?}: {value:?} is not a state"));
             let told = told.expect("one cost has one decision");
             assert!(
                 told == expected || same(&policy, asked, &told, &expected),
                 "{policy:?}, seed {seed}, step {step}, {now:?} and {offset}, {asked}: {told:?}, not {expected:?}"
             );
         }
-        assert!(back > rounds as u32 / 200, "{policy:?}: only {back} values came from the future");
+        assert!(
+            back > rounds as u32 / 200,
+            "{policy:?}: only {back} values came from the future"
+        );
     }
 }
 
 #[test]
 fn windows_from_the_future_count_from_now_on() {
     let fixed = |text| FixedWindow::new(quota(text));
-    hold_to(vec![fixed("5/1s").into(), fixed("100/1m").first_hit().into(), fixed("1/7us").into()], 61);
-    hold_to(["5/1s", "100/2s", "1000000/1d"].map(|text| Policy::sliding_counter(quota(text))).into(), 62);
-    let slots = SlidingWindow::new(quota("255/1m")).slots(60).expect("the slots make sense").into();
+    hold_to(
+        vec![
+            fixed("5/1s").into(),
+            fixed("100/1m").first_hit().into(),
+            fixed("1/7us").into(),
+        ],
+        61,
+    );
+    hold_to(
+        ["5/1s", "100/2s", "1000000/1d"]
+            .map(|text| Policy::sliding_counter(quota(text)))
+            .into(),
+        62,
+    );
+    let slots = SlidingWindow::new(quota("255/1m"))
+        .slots(60)
+        .expect("the slots make sense")
+        .into();
     hold_to(vec![SlidingWindow::new(quota("5/1s")).into(), slots], 63);
 }
 
 #[test]
 fn buckets_from_the_future_are_full() {
     let of = |text| TokenBucket::new(quota(text));
-    let wait = LeakyBucket::new(quota("100/1m")).max_wait(Duration::from_secs(2)).expect("the wait is short");
-    hold_to(vec![of("5/1s").into(), of("7/1s").into(), of("100/1m").burst(300).expect("it fits").into()], 64);
-    hold_to(vec![LeakyBucket::new(quota("5/1s")).into(), wait.into()], 65);
+    let wait = LeakyBucket::new(quota("100/1m"))
+        .max_wait(Duration::from_secs(2))
+        .expect("the wait is short");
+    hold_to(
+        vec![
+            of("5/1s").into(),
+            of("7/1s").into(),
+            of("100/1m").burst(300).expect("it fits").into(),
+        ],
+        64,
+    );
+    hold_to(
+        vec![LeakyBucket::new(quota("5/1s")).into(), wait.into()],
+        65,
+    );
 }
 
 /// Entries that a log admitted, each with its time.
@@ -138,8 +204,11 @@ fn log_entries_from_the_future_count_from_now_on() {
         for step in 0..STEPS / 20 {
             if bench.random.below(20) == 0 {
                 let ahead = bench.now > START + 60_000_000;
-                bench.now =
-                    if ahead { START + bench.random.below(60_000_000) } else { bench.now + 3_600_000_000 };
+                bench.now = if ahead {
+                    START + bench.random.below(60_000_000)
+                } else {
+                    bench.now + 3_600_000_000
+                };
             } else {
                 bench.now += bench.random.below(10_000_000);
             }
@@ -150,14 +219,20 @@ fn log_entries_from_the_future_count_from_now_on() {
             let at = bench.now;
             let counts = |&(time, _): &(u64, u64)| at - time < 60_000_000;
             let cost = 1 + bench.random.below(limit / 2);
-            let batch = Batch { keys: key.clone(), costs: vec![cost], counts: vec![1] };
+            let batch = Batch {
+                keys: key.clone(),
+                costs: vec![cost],
+                counts: vec![1],
+            };
             let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(&plan));
             let mut state = vec![0; policy.words()];
             for &(time, units) in entries.iter().filter(|entry| counts(entry)) {
                 policy.record(&mut state, Nanos::from_micros(time), units);
             }
             let expected = policy.peek(&state, now, cost);
-            let [Ok(value)] = &found[..] else { panic!("{found:?}") };
+            let [Ok(value)] = &found[..] else {
+                panic!("{found:?}")
+            };
             plan.decisions(value.as_deref(), now, &[cost], |_, decision, _| {
                 assert_eq!(decision, expected, "{limit}, step {step}: {entries:?}");
             })
@@ -180,22 +255,36 @@ fn limited(limit: u64) -> Quota {
 fn holders_from_the_future_keep_their_names_and_their_hold_counts_from_now_on() {
     let mut bench = Bench::new(69);
     let hold = Nanos::from_secs(60);
-    let policy: Policy = Concurrency::new(9).hold(hold.into()).expect("the hold is short").into();
+    let policy: Policy = Concurrency::new(9)
+        .hold(hold.into())
+        .expect("the hold is short")
+        .into();
     let plan = Plan::new(policy).expect("the policy can be shared");
     let batch = bench.scripts.batch(plan.kind()).after_step().clone();
     let settle = bench.scripts.settle.after_step().clone();
     let key = b"permits".to_vec();
     let take = |bench: &mut Bench, cost| {
-        let asked = Batch { keys: vec![key.clone()], costs: vec![cost], counts: vec![1] };
+        let asked = Batch {
+            keys: vec![key.clone()],
+            costs: vec![cost],
+            counts: vec![1],
+        };
         let (now, found) = bench.call(&batch, &asked.keys, &asked.arguments(&plan));
-        let [Ok(value)] = &found[..] else { panic!("{found:?}") };
+        let [Ok(value)] = &found[..] else {
+            panic!("{found:?}")
+        };
         let mut told = None;
-        plan.decisions(value.as_deref(), now, &[cost], |_, decision, name| told = Some((decision, name)));
+        plan.decisions(value.as_deref(), now, &[cost], |_, decision, name| {
+            told = Some((decision, name))
+        });
         told.expect("one cost has one decision")
     };
     let give = |bench: &mut Bench, renew, name| {
-        let (_, found) =
-            bench.call(&settle, std::slice::from_ref(&key), &call::settle_arguments(hold, renew, name));
+        let (_, found) = bench.call(
+            &settle,
+            std::slice::from_ref(&key),
+            &call::settle_arguments(hold, renew, name),
+        );
         matches!(&found[..], [Ok(Some(answer))] if answer == b"yes")
     };
     bench.now = START;
@@ -217,7 +306,11 @@ fn holders_from_the_future_keep_their_names_and_their_hold_counts_from_now_on() 
     bench.now += 50_000_000;
     assert!(give(&mut bench, true, two), "it renews its hold");
     bench.now += 10_000_001;
-    assert_eq!(take(&mut bench, 0).0.remaining(), 5, "the hold of the third is over");
+    assert_eq!(
+        take(&mut bench, 0).0.remaining(),
+        5,
+        "the hold of the third is over"
+    );
     bench.now += 50_000_000;
     assert_eq!(take(&mut bench, 0).0.remaining(), 9);
 }
@@ -227,16 +320,27 @@ fn a_calendar_from_the_future_counts_in_the_window_of_now() {
     let day = 86_400_000_000;
     let mut bench = Bench::new(70);
     let plan = Plan::new(calendar("fixed-window 5/month")).expect("the policy can be shared");
-    let scripts = [bench.scripts.batch(plan.kind()), bench.scripts.batch(plan.kind()).after_step()];
+    let scripts = [
+        bench.scripts.batch(plan.kind()),
+        bench.scripts.batch(plan.kind()).after_step(),
+    ];
     let [usual, after_step] = scripts.map(std::sync::Arc::clone);
     let mut asked = |at: u64, cost, script: &Script| {
         bench.set(at);
-        let batch = Batch { keys: vec![b"k".to_vec()], costs: vec![cost], counts: vec![1] };
+        let batch = Batch {
+            keys: vec![b"k".to_vec()],
+            costs: vec![cost],
+            counts: vec![1],
+        };
         let (now, found) = bench.call(script, &batch.keys, &batch.arguments(&plan));
-        let [Ok(before)] = &found[..] else { panic!("{found:?}") };
+        let [Ok(before)] = &found[..] else {
+            panic!("{found:?}")
+        };
         let mut decisions = Vec::new();
-        plan.decisions(before.as_deref(), now, &[cost], |_, decision, _| decisions.push(decision))
-            .expect("the value is a state");
+        plan.decisions(before.as_deref(), now, &[cost], |_, decision, _| {
+            decisions.push(decision)
+        })
+        .expect("the value is a state");
         decisions[0]
     };
     // START is the 13th of November 2025.
@@ -253,16 +357,22 @@ fn a_calendar_holds_if_the_clocks_are_further_apart_than_a_period() {
     let day = 86_400_000_000;
     for (script_at, node_at) in [(START, START + 100 * day), (START + 100 * day, START)] {
         let mut bench = Bench::new(71);
-        let plan =
-            Plan::new(calendar("fixed-window:time-zone=Europe/Berlin 5/day")).expect("it can be shared");
+        let plan = Plan::new(calendar("fixed-window:time-zone=Europe/Berlin 5/day"))
+            .expect("it can be shared");
         let script = std::sync::Arc::clone(bench.scripts.batch(plan.kind()));
         let values: Vec<_> = (0..4)
             .map(|_| {
                 bench.set(script_at);
                 tidegate_redis::internals::TEST_TIME.set(Some(node_at));
-                let batch = Batch { keys: vec![b"k".to_vec()], costs: vec![2], counts: vec![1] };
+                let batch = Batch {
+                    keys: vec![b"k".to_vec()],
+                    costs: vec![2],
+                    counts: vec![1],
+                };
                 let (now, found) = bench.call(&script, &batch.keys, &batch.arguments(&plan));
-                let [Ok(before)] = &found[..] else { panic!("{found:?}") };
+                let [Ok(before)] = &found[..] else {
+                    panic!("{found:?}")
+                };
                 let mut allowed = false;
                 plan.decisions(before.as_deref(), now, &[2], |_, decision, _| {
                     allowed = decision.is_allowed();

@@ -1,4 +1,5 @@
-//! Runs each script and its algorithm through the same random steps on a real server and compares the decisions.
+//! Runs each script and its algorithm through the same random steps on a real server and compares
+//! the decisions.
 #![cfg(feature = "servers")]
 
 mod allotments;
@@ -70,10 +71,22 @@ impl Bench {
         let server = Server::start(&[]);
         let client = redis::Client::open(server.address()).expect("the address is well formed");
         let connection = client.get_connection().expect("the server answers");
-        Self { _server: server, connection, scripts, random: Random(seed), now: START, manual }
+        Self {
+            _server: server,
+            connection,
+            scripts,
+            random: Random(seed),
+            now: START,
+            manual,
+        }
     }
 
-    fn call(&mut self, script: &Script, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> (Nanos, Vec<Before>) {
+    fn call(
+        &mut self,
+        script: &Script,
+        keys: &[Vec<u8>],
+        arguments: &[Vec<u8>],
+    ) -> (Nanos, Vec<Before>) {
         call::parse(self.reply(script, keys, arguments), keys.len())
             .expect("the script's reply is well formed")
     }
@@ -138,7 +151,8 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
         while steps < rounds {
             bench.move_time(window);
             if !(START / 2..2 * START).contains(&bench.now) {
-                // With long windows the time has come close to the maximum of `Nanos`. Start again with other keys.
+                // With long windows the time has come close to the maximum of `Nanos`. Start again
+                // with other keys.
                 bench.set(START);
                 era += 1;
                 states.clear();
@@ -151,7 +165,11 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                 batch.keys.push(format!("{at}:{era}:{key}").into_bytes());
                 let count = if same { 1 } else { bench.random.below(4) };
                 for _ in 0..count {
-                    let cost = if same { usual } else { bench.cost(policy.limit()) };
+                    let cost = if same {
+                        usual
+                    } else {
+                        bench.cost(policy.limit())
+                    };
                     batch.costs.push(cost);
                 }
                 batch.counts.push(count as u32);
@@ -164,24 +182,35 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             let mut costs = batch.costs.iter();
             for ((key, before), &count) in batch.keys.iter().zip(found).zip(&batch.counts) {
                 let costs: Vec<u64> = costs.by_ref().take(count as usize).copied().collect();
-                let Ok(before) = before else { panic!("{policy:?}: {key:?} is wrong: {before:?}") };
+                let Ok(before) = before else {
+                    panic!("{policy:?}: {key:?} is wrong: {before:?}")
+                };
                 let mut decisions = Vec::new();
-                plan.decisions(before.as_deref(), now, &costs, |_, decision, _| decisions.push(decision))
-                    .unwrap_or_else(|| {
-                        panic!("{policy:?}: {before:?} is no state, at {now:?} for {costs:?}")
-                    });
-                let (state, last) =
-                    states.entry(key.clone()).or_insert_with(|| (vec![0; policy.words()], Nanos::ZERO));
-                let expected: Vec<Decision> =
-                    costs.iter().map(|&cost| step(&policy, state, last, now, cost)).collect();
-                assert_eq!(decisions, expected, "{policy:?}, seed {seed}, step {steps}, {now:?}, {costs:?}");
+                plan.decisions(before.as_deref(), now, &costs, |_, decision, _| {
+                    decisions.push(decision)
+                })
+                .unwrap_or_else(|| {
+                    panic!("{policy:?}: {before:?} is no state, at {now:?} for {costs:?}")
+                });
+                let (state, last) = states
+                    .entry(key.clone())
+                    .or_insert_with(|| (vec![0; policy.words()], Nanos::ZERO));
+                let expected: Vec<Decision> = costs
+                    .iter()
+                    .map(|&cost| step(&policy, state, last, now, cost))
+                    .collect();
+                assert_eq!(
+                    decisions, expected,
+                    "{policy:?}, seed {seed}, step {steps}, {now:?}, {costs:?}"
+                );
                 steps += costs.len();
             }
         }
     }
 }
 
-/// The algorithm's decision, with the state unchanged by denials. `last` is the newest moment of an admission for the key.
+/// The algorithm's decision, with the state unchanged by denials. `last` is the newest moment of an
+/// admission for the key.
 fn step(policy: &Policy, state: &mut [u64], last: &mut Nanos, now: Nanos, cost: u64) -> Decision {
     let decision = policy.peek(state, now, cost);
     if cost > 0 && decision.is_allowed() {
@@ -190,8 +219,8 @@ fn step(policy: &Policy, state: &mut [u64], last: &mut Nanos, now: Nanos, cost: 
     decision
 }
 
-/// Whether two decisions are the same. A bucket in `tidegate-core` that owes more than it holds may count a nanosecond more for each
-/// charge, and a log may wait longer for a cost of 0.
+/// Whether two decisions are the same. A bucket in `tidegate-core` that owes more than it holds may
+/// count a nanosecond more for each charge, and a log may wait longer for a cost of 0.
 fn same(policy: &Policy, cost: u64, store: &Decision, core: &Decision) -> bool {
     let near = |a: Duration, b: Duration| a.abs_diff(b) < Duration::from_micros(1);
     match policy.name() {
@@ -282,7 +311,8 @@ fn the_script_follows_a_calendar_as_the_algorithm_does() {
 /// Counts of one, two and four bytes, with few and many slots.
 fn sliding_windows() -> Vec<Policy> {
     let of = |text| SlidingWindow::new(quota(text));
-    let slots = |window: SlidingWindow, slots| window.slots(slots).expect("the slots make sense").into();
+    let slots =
+        |window: SlidingWindow, slots| window.slots(slots).expect("the slots make sense").into();
     vec![
         of("5/1s").into(),
         of("100/1m").balanced().into(),
@@ -295,14 +325,32 @@ fn sliding_windows() -> Vec<Policy> {
 
 #[test]
 fn the_sliding_window_script_decides_as_the_algorithm_does() {
-    let short = SlidingWindow::new(quota("7/70us")).slots(7).expect("the slots make sense").into();
-    hold_to([sliding_windows(), vec![short, Policy::sliding_window(quota("0/1s"))]].concat(), 2);
+    let short = SlidingWindow::new(quota("7/70us"))
+        .slots(7)
+        .expect("the slots make sense")
+        .into();
+    hold_to(
+        [
+            sliding_windows(),
+            vec![short, Policy::sliding_window(quota("0/1s"))],
+        ]
+        .concat(),
+        2,
+    );
 }
 
 #[test]
 fn the_sliding_counter_script_decides_as_the_algorithm_does() {
     let of = |text| Policy::sliding_counter(quota(text));
-    let policies = ["5/1s", "100/2s", "1000000/1d", "4294967295/366d", "999983/365d", "3/7us", "0/1s"];
+    let policies = [
+        "5/1s",
+        "100/2s",
+        "1000000/1d",
+        "4294967295/366d",
+        "999983/365d",
+        "3/7us",
+        "0/1s",
+    ];
     hold_to(policies.map(of).into(), 3);
 }
 
@@ -310,8 +358,11 @@ fn the_sliding_counter_script_decides_as_the_algorithm_does() {
 fn the_token_bucket_script_decides_as_the_algorithm_does() {
     let of = |text| TokenBucket::new(quota(text));
     let burst = |bucket: TokenBucket, burst| bucket.burst(burst).expect("the burst fits").into();
-    let every =
-        |nanos, burst| TokenBucket::from_interval(Nanos::new(nanos), burst).expect("the burst fits").into();
+    let every = |nanos, burst| {
+        TokenBucket::from_interval(Nanos::new(nanos), burst)
+            .expect("the burst fits")
+            .into()
+    };
     hold_to(
         vec![
             of("5/1s").into(),
@@ -333,7 +384,10 @@ fn the_token_bucket_script_decides_as_the_algorithm_does() {
 fn the_leaky_bucket_script_decides_as_the_algorithm_does() {
     let of = |text| LeakyBucket::new(quota(text));
     let wait = |bucket: LeakyBucket, nanos| {
-        bucket.max_wait(Duration::from_nanos(nanos)).expect("the wait is short").into()
+        bucket
+            .max_wait(Duration::from_nanos(nanos))
+            .expect("the wait is short")
+            .into()
     };
     hold_to(
         vec![
@@ -371,9 +425,15 @@ fn the_sliding_log_scripts_decide_as_the_algorithm_does() {
 #[test]
 fn the_permit_script_decides_as_the_algorithm_does() {
     let of = |limit, hold| {
-        Concurrency::new(limit).hold(Duration::from_millis(hold)).expect("the hold is short").into()
+        Concurrency::new(limit)
+            .hold(Duration::from_millis(hold))
+            .expect("the hold is short")
+            .into()
     };
-    hold_to(vec![of(1, 10), of(5, 1_000), of(300, 60_000), of(0, 1_000)], 7);
+    hold_to(
+        vec![of(1, 10), of(5, 1_000), of(300, 60_000), of(0, 1_000)],
+        7,
+    );
 }
 
 #[test]
@@ -387,10 +447,15 @@ fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
         Policy::leaky_bucket(quota("20/1s")),
         Policy::sliding_log(quota("20/1s")).expect("the log is short"),
         Policy::sliding_log(quota("200/10s")).expect("the log is short"),
-        Concurrency::new(9).hold(Duration::from_millis(300)).expect("the hold is short").into(),
+        Concurrency::new(9)
+            .hold(Duration::from_millis(300))
+            .expect("the hold is short")
+            .into(),
     ];
-    let plans: Vec<Plan> =
-        policies.iter().map(|policy| Plan::new(*policy).expect("it can be shared")).collect();
+    let plans: Vec<Plan> = policies
+        .iter()
+        .map(|policy| Plan::new(*policy).expect("it can be shared"))
+        .collect();
     let mut bench = Bench::new(8);
     let script = std::sync::Arc::clone(&bench.scripts.joint);
     let mut states: HashMap<(usize, u64), (Vec<u64>, Nanos)> = HashMap::new();
@@ -402,23 +467,33 @@ fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
         let wanted: Vec<(usize, u64, u64)> = (first..first + count)
             .map(|at| (at % plans.len(), bench.random.below(2), bench.cost(8)))
             .collect();
-        let keys: Vec<Vec<u8>> =
-            wanted.iter().map(|(at, key, _)| format!("{at}:{key}").into_bytes()).collect();
+        let keys: Vec<Vec<u8>> = wanted
+            .iter()
+            .map(|(at, key, _)| format!("{at}:{key}").into_bytes())
+            .collect();
         let takes = bench.random.below(4) > 0;
         let parts = wanted.iter().map(|&(at, _, cost)| (&plans[at], cost));
         let (now, found) = bench.call(&script, &keys, &call::joint_arguments(parts, takes));
         let mut expected = Vec::new();
         for &(at, key, cost) in &wanted {
-            let (state, _) =
-                states.entry((at, key)).or_insert_with(|| (vec![0; policies[at].words()], Nanos::ZERO));
+            let (state, _) = states
+                .entry((at, key))
+                .or_insert_with(|| (vec![0; policies[at].words()], Nanos::ZERO));
             expected.push(policies[at].peek(state, now, cost));
         }
         let all = expected.iter().all(Decision::is_allowed);
-        for (&(at, key, cost), (before, expected)) in wanted.iter().zip(found.iter().zip(&expected)) {
-            let Ok(before) = before else { panic!("key {key} of {at} is wrong: {before:?}") };
+        for (&(at, key, cost), (before, expected)) in wanted.iter().zip(found.iter().zip(&expected))
+        {
+            let Ok(before) = before else {
+                panic!("key {key} of {at} is wrong: {before:?}")
+            };
             plans[at]
                 .decisions(before.as_deref(), now, &[cost], |_, decision, _| {
-                    assert_eq!(decision, *expected, "turn {turn}, {:?}, {cost}", policies[at]);
+                    assert_eq!(
+                        decision, *expected,
+                        "turn {turn}, {:?}, {cost}",
+                        policies[at]
+                    );
                 })
                 .expect("the value is a state");
             if all && takes && cost > 0 {
@@ -428,7 +503,10 @@ fn the_joint_script_takes_all_or_nothing_as_the_algorithms_would() {
         }
         *if all { &mut admitted } else { &mut denied } += 1;
     }
-    assert!(admitted > STEPS / 20 && denied > STEPS / 20, "{admitted} admitted, {denied} denied");
+    assert!(
+        admitted > STEPS / 20 && denied > STEPS / 20,
+        "{admitted} admitted, {denied} denied"
+    );
 }
 
 #[test]
@@ -440,8 +518,14 @@ fn a_packed_reply_is_parsed_and_an_invalid_one_refused() {
     let read = |packed: &[u8], keys| call::parse(redis::Value::BulkString(packed.to_vec()), keys);
     let (now, found) = read(&packed, 4).expect("it is well formed");
     assert_eq!(now, Nanos::from_micros(5_000_000));
-    assert!(matches!(&found[0], Ok(Some(value)) if value == b"aa"), "{found:?}");
-    assert!(matches!(found[2..], [Err(StoreError::WrongType), Ok(None)]), "{found:?}");
+    assert!(
+        matches!(&found[0], Ok(Some(value)) if value == b"aa"),
+        "{found:?}"
+    );
+    assert!(
+        matches!(found[2..], [Err(StoreError::WrongType), Ok(None)]),
+        "{found:?}"
+    );
     for keys in [0, 3, 5, usize::MAX] {
         assert!(read(&packed, keys).is_err(), "{keys} keys");
     }

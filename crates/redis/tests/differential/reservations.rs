@@ -1,5 +1,5 @@
-//! Runs the scripts for reservations, `Policy::settle` and `Estimates` through the same random steps, mixed with decisions, and compares the
-//! states.
+//! Runs the scripts for reservations, `Policy::settle` and `Estimates` through the same random
+//! steps, mixed with decisions, and compares the states.
 
 use tidegate_core::Estimate;
 use tidegate_limiter::Estimates;
@@ -29,8 +29,17 @@ fn key(at: usize, key: u64) -> Vec<u8> {
 
 impl Model {
     fn new(policies: Vec<Policy>, seed: u64) -> Self {
-        let plans = policies.iter().map(|policy| Plan::new(*policy).expect("it can be shared")).collect();
-        Self { bench: Bench::new(seed), policies, plans, states: HashMap::new(), known: Vec::new() }
+        let plans = policies
+            .iter()
+            .map(|policy| Plan::new(*policy).expect("it can be shared"))
+            .collect();
+        Self {
+            bench: Bench::new(seed),
+            policies,
+            plans,
+            states: HashMap::new(),
+            known: Vec::new(),
+        }
     }
 
     fn now(&self) -> Nanos {
@@ -39,7 +48,9 @@ impl Model {
 
     fn state(&mut self, at: usize, key: u64) -> &mut (Vec<u64>, Nanos) {
         let words = self.policies[at].words();
-        self.states.entry((at, key)).or_insert_with(|| (vec![0; words], Nanos::ZERO))
+        self.states
+            .entry((at, key))
+            .or_insert_with(|| (vec![0; words], Nanos::ZERO))
     }
 
     /// The keys and arguments of `reserve.lua`, or of an extension without a text.
@@ -52,9 +63,14 @@ impl Model {
     ) -> redis::Value {
         let mut keys: Vec<_> = asked.iter().map(|&(at, of, ..)| key(at, of)).collect();
         keys.extend([format!("r:{id}").into_bytes(), b"open".to_vec()]);
-        let parts = asked.iter().map(|&(at, _, cost, is_shadow)| (&self.plans[at], cost, is_shadow));
-        let arguments =
-            call::reserve_arguments(parts, (text, Nanos::from_micros(ttl), 1_000_000), &format!("{id:032x}"));
+        let parts = asked
+            .iter()
+            .map(|&(at, _, cost, is_shadow)| (&self.plans[at], cost, is_shadow));
+        let arguments = call::reserve_arguments(
+            parts,
+            (text, Nanos::from_micros(ttl), 1_000_000),
+            &format!("{id:032x}"),
+        );
         let script = self.bench.scripts.reserve.clone();
         self.bench.reply(&script, &keys, &arguments)
     }
@@ -70,13 +86,16 @@ impl Model {
         for (&(at, of, cost, _), before) in asked.iter().zip(found) {
             let (policy, state) = (self.policies[at], self.state(at, of).0.clone());
             let expected = policy.peek(&state, now, cost);
-            let Ok(before) = before else { panic!("{policy:?}: {before:?}") };
-            let told = self.plans[at].decisions(before.as_deref(), now, &[cost], |_, decision, _| {
-                assert!(
-                    same(&policy, cost, &decision, &expected),
-                    "{policy:?}: {decision:?}, not {expected:?}"
-                );
-            });
+            let Ok(before) = before else {
+                panic!("{policy:?}: {before:?}")
+            };
+            let told =
+                self.plans[at].decisions(before.as_deref(), now, &[cost], |_, decision, _| {
+                    assert!(
+                        same(&policy, cost, &decision, &expected),
+                        "{policy:?}: {decision:?}, not {expected:?}"
+                    );
+                });
             told.expect("the value is a state");
             fits.push(expected.is_allowed());
         }
@@ -88,7 +107,11 @@ impl Model {
                 if cost > 0 {
                     policy.record(&mut self.state(at, of).0, now, cost);
                 }
-                Estimate { cost, taken: now, place: 1 }
+                Estimate {
+                    cost,
+                    taken: now,
+                    place: 1,
+                }
             };
             asked.iter().zip(fits).map(taken).collect()
         })
@@ -96,10 +119,18 @@ impl Model {
 
     fn settle(&mut self, id: usize, actual: &[u64], expires: bool) -> redis::Value {
         let known = &self.known[id];
-        let mut keys: Vec<_> = known.parts.iter().map(|(at, of, _)| key(*at, *of)).collect();
+        let mut keys: Vec<_> = known
+            .parts
+            .iter()
+            .map(|(at, of, _)| key(*at, *of))
+            .collect();
         keys.extend((0..known.parts.len()).map(|at| format!("reset:{at}").into_bytes()));
         keys.extend([format!("r:{id}").into_bytes(), b"open".to_vec()]);
-        let parts = known.parts.iter().enumerate().map(|(n, (at, ..))| (n, &self.plans[*at], actual[n]));
+        let parts = known
+            .parts
+            .iter()
+            .enumerate()
+            .map(|(n, (at, ..))| (n, &self.plans[*at], actual[n]));
         let arguments = call::correct_arguments(parts, expires, &format!("{id:032x}"));
         let script = self.bench.scripts.correct.clone();
         self.bench.reply(&script, &keys, &arguments)
@@ -123,7 +154,9 @@ impl Model {
             if taken == Estimates::default() || total == 0 {
                 policy.charge(state, now, actual);
             } else {
-                taken.settle(actual, |estimate, actual| policy.settle(state, now, estimate, actual));
+                taken.settle(actual, |estimate, actual| {
+                    policy.settle(state, now, estimate, actual)
+                });
             }
         }
     }
@@ -134,9 +167,17 @@ impl Model {
         for (at, of) in keys {
             let (policy, now) = (self.policies[at], self.now());
             let script = self.bench.scripts.batch(self.plans[at].kind()).clone();
-            let asked = Batch { keys: vec![key(at, of)], costs: vec![0], counts: vec![1] };
-            let (_, found) = self.bench.call(&script, &asked.keys, &asked.arguments(&self.plans[at]));
-            let Ok(before) = &found[0] else { panic!("{policy:?}: {found:?}") };
+            let asked = Batch {
+                keys: vec![key(at, of)],
+                costs: vec![0],
+                counts: vec![1],
+            };
+            let (_, found) =
+                self.bench
+                    .call(&script, &asked.keys, &asked.arguments(&self.plans[at]));
+            let Ok(before) = &found[0] else {
+                panic!("{policy:?}: {found:?}")
+            };
             let expected = policy.peek(&self.state(at, of).0.clone(), now, 0);
             self.plans[at]
                 .decisions(before.as_deref(), now, &[0], |_, decision, _| {
@@ -155,7 +196,10 @@ impl Model {
             let before = self.bench.now;
             self.bench.move_time(1_000_000);
             self.bench.set(self.bench.now.max(before));
-            let recent = self.known.len().saturating_sub(1 + self.bench.random.below(8) as usize);
+            let recent = self
+                .known
+                .len()
+                .saturating_sub(1 + self.bench.random.below(8) as usize);
             match self.bench.random.below(8) {
                 0..=3 => {
                     let first = self.bench.random.below(self.policies.len() as u64) as usize;
@@ -174,8 +218,10 @@ impl Model {
                     let ttl = 1 + self.bench.random.below(600_000);
                     let reply = self.reserve(self.known.len(), b"[]", ttl, &asked);
                     if let Some(taken) = self.hold_to_decisions(reply, &asked) {
-                        let parts =
-                            asked.iter().zip(taken).map(|(part, taken)| (part.0, part.1, taken.into()));
+                        let parts = asked
+                            .iter()
+                            .zip(taken)
+                            .map(|(part, taken)| (part.0, part.1, taken.into()));
                         let due = self.bench.now + ttl;
                         self.known.push(Known {
                             parts: parts.collect(),
@@ -190,9 +236,15 @@ impl Model {
                 }
                 4 if !self.known.is_empty() => {
                     let (id, now) = (recent, self.bench.now);
-                    let asked: Vec<_> = self.known[id].parts.iter().map(|(at, of, _)| (*at, *of)).collect();
-                    let asked: Vec<_> =
-                        asked.into_iter().map(|(at, of)| (at, of, self.bench.cost(9), false)).collect();
+                    let asked: Vec<_> = self.known[id]
+                        .parts
+                        .iter()
+                        .map(|(at, of, _)| (*at, *of))
+                        .collect();
+                    let asked: Vec<_> = asked
+                        .into_iter()
+                        .map(|(at, of)| (at, of, self.bench.cost(9), false))
+                        .collect();
                     let reply = self.reserve(id, b"", 0, &asked);
                     let known = &self.known[id];
                     if known.is_done || known.has_expired || now >= known.due {
@@ -200,12 +252,20 @@ impl Model {
                     } else if let Some(taken) = self.hold_to_decisions(reply, &asked) {
                         let known = &mut self.known[id];
                         known.due = now + known.ttl;
-                        known.parts.iter_mut().zip(taken).for_each(|(part, taken)| part.2.add(taken));
+                        known
+                            .parts
+                            .iter_mut()
+                            .zip(taken)
+                            .for_each(|(part, taken)| part.2.add(taken));
                         extended += 1;
                     }
                 }
                 5 | 6 if !self.known.is_empty() => {
-                    let costs: Vec<u64> = self.known[recent].parts.iter().map(|part| part.2.cost()).collect();
+                    let costs: Vec<u64> = self.known[recent]
+                        .parts
+                        .iter()
+                        .map(|part| part.2.cost())
+                        .collect();
                     let actual: Vec<u64> = costs
                         .iter()
                         .map(|&cost| match self.bench.random.below(4) {
@@ -220,8 +280,18 @@ impl Model {
                         assert_eq!(call::word(&reply), Some("done"), "step {step}");
                     } else {
                         assert!(call::list(reply).is_ok(), "step {step}");
-                        returned += u32::from(costs.iter().zip(&actual).any(|(cost, actual)| actual < cost));
-                        charged += u32::from(costs.iter().zip(&actual).any(|(cost, actual)| actual > cost));
+                        returned += u32::from(
+                            costs
+                                .iter()
+                                .zip(&actual)
+                                .any(|(cost, actual)| actual < cost),
+                        );
+                        charged += u32::from(
+                            costs
+                                .iter()
+                                .zip(&actual)
+                                .any(|(cost, actual)| actual > cost),
+                        );
                         self.correct(recent, &actual);
                         self.known[recent].is_done = true;
                     }
@@ -245,7 +315,10 @@ impl Model {
         }
         let least = steps / 100;
         let counts = [returned, charged, denied, expired, extended];
-        assert!(counts.iter().all(|count| *count as usize > least), "{counts:?}");
+        assert!(
+            counts.iter().all(|count| *count as usize > least),
+            "{counts:?}"
+        );
     }
 }
 
@@ -272,19 +345,40 @@ fn reservations_are_settled_as_the_algorithms_do() {
 #[test]
 fn many_extensions_count_as_fewer_estimates() {
     let mut model = Model::new(
-        vec![Policy::sliding_window(quota("1000/1s")), Policy::token_bucket(quota("1000/1h"))],
+        vec![
+            Policy::sliding_window(quota("1000/1s")),
+            Policy::token_bucket(quota("1000/1h")),
+        ],
         72,
     );
     let asked = [(0, 0, 10, false), (1, 0, 10, false)];
     let reply = model.reserve(0, b"[]", 60_000_000, &asked);
-    let taken = model.hold_to_decisions(reply, &asked).expect("there is room");
-    let parts = asked.iter().zip(taken).map(|(part, taken)| (part.0, part.1, taken.into())).collect();
-    model.known.push(Known { parts, ttl: 60_000_000, due: u64::MAX, has_expired: false, is_done: false });
+    let taken = model
+        .hold_to_decisions(reply, &asked)
+        .expect("there is room");
+    let parts = asked
+        .iter()
+        .zip(taken)
+        .map(|(part, taken)| (part.0, part.1, taken.into()))
+        .collect();
+    model.known.push(Known {
+        parts,
+        ttl: 60_000_000,
+        due: u64::MAX,
+        has_expired: false,
+        is_done: false,
+    });
     for _ in 0..40 {
         model.bench.now += 7_000;
         let reply = model.reserve(0, b"", 0, &asked);
-        let taken = model.hold_to_decisions(reply, &asked).expect("there is room");
-        model.known[0].parts.iter_mut().zip(taken).for_each(|(part, taken)| part.2.add(taken));
+        let taken = model
+            .hold_to_decisions(reply, &asked)
+            .expect("there is room");
+        model.known[0]
+            .parts
+            .iter_mut()
+            .zip(taken)
+            .for_each(|(part, taken)| part.2.add(taken));
         model.hold_to_states(0);
     }
     let reply = model.settle(0, &[150, 15], false);

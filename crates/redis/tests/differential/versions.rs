@@ -1,8 +1,9 @@
 //! Values that earlier versions left in the store: this version goes on from them.
 //!
-//! `tests/values-1.txt` was written by version 0.1, with a line for each algorithm and way to share it. Each line has the policy, who
-//! wrote last (`exact`, `leased` or `reported`), the value's shape in the key, the time, the value, the holder's name (permits
-//! only), and what was answered to a request for one unit and to a refund of two.
+//! `tests/values-1.txt` was written by version 0.1, with a line for each algorithm and way to share
+//! it. Each line has the policy, who wrote last (`exact`, `leased` or `reported`), the value's
+//! shape in the key, the time, the value, the holder's name (permits only), and what was answered
+//! to a request for one unit and to a refund of two.
 
 use std::fmt::Write as _;
 
@@ -45,7 +46,11 @@ fn shared(policy: &str, mode: &str) -> Option<(Terms, Plan)> {
 impl Bench {
     /// One decision on a key as the store has it, and the time that it names a holder by.
     fn decide(&mut self, plan: &Plan, key: &[u8], cost: u64) -> (Decision, Nanos) {
-        let batch = Batch { keys: vec![key.to_vec()], costs: vec![cost], counts: vec![1] };
+        let batch = Batch {
+            keys: vec![key.to_vec()],
+            costs: vec![cost],
+            counts: vec![1],
+        };
         let script = std::sync::Arc::clone(self.scripts.batch(plan.kind()));
         let told = self.call(&script, &batch.keys, &batch.arguments(plan));
         only(plan, told, cost)
@@ -54,22 +59,44 @@ impl Bench {
     /// Units come back, and with them the state.
     fn refund(&mut self, plan: &Plan, key: &[u8], cost: u64) -> Decision {
         let script = std::sync::Arc::clone(self.scripts.refund(plan.kind()));
-        let told = self.call(&script, &[key.to_vec()], &call::refund_arguments(plan, cost));
+        let told = self.call(
+            &script,
+            &[key.to_vec()],
+            &call::refund_arguments(plan, cost),
+        );
         only(plan, told, 0).0
     }
 
     /// A holder gives its permits back; whether it had any.
     fn settle(&mut self, hold: Nanos, key: &[u8], name: Nanos) -> bool {
         let script = std::sync::Arc::clone(&self.scripts.settle);
-        let (_, found) = self.call(&script, &[key.to_vec()], &call::settle_arguments(hold, false, name));
+        let (_, found) = self.call(
+            &script,
+            &[key.to_vec()],
+            &call::settle_arguments(hold, false, name),
+        );
         matches!(&found[..], [Ok(Some(answer))] if answer == b"yes")
     }
 
     /// A node's call, which takes units ahead or reports what it spent.
     fn lease(&mut self, terms: &Terms, plan: &Plan, key: &[u8], cost: u64) {
-        let spent = if terms.mode() == Mode::Reported { u32::try_from(cost).unwrap_or(u32::MAX) } else { 0 };
-        let request = Request { cost, ahead: 4, back: None, spent, sent: Nanos::ZERO };
-        let script = self.scripts.lease(plan.kind()).expect("it can be leased").clone();
+        let spent = if terms.mode() == Mode::Reported {
+            u32::try_from(cost).unwrap_or(u32::MAX)
+        } else {
+            0
+        };
+        let request = Request {
+            cost,
+            ahead: 4,
+            back: None,
+            spent,
+            sent: Nanos::ZERO,
+        };
+        let script = self
+            .scripts
+            .lease(plan.kind())
+            .expect("it can be leased")
+            .clone();
         let counts = std::iter::once(1);
         let requests = std::iter::once(&request);
         let arguments = call::lease_arguments(plan, terms.mode(), requests, counts);
@@ -85,10 +112,14 @@ impl Bench {
 }
 
 fn only(plan: &Plan, (now, found): (Nanos, Vec<Before>), cost: u64) -> (Decision, Nanos) {
-    let [Ok(before)] = &found[..] else { panic!("{plan:?} finds no value of its own: {found:?}") };
+    let [Ok(before)] = &found[..] else {
+        panic!("{plan:?} finds no value of its own: {found:?}")
+    };
     let mut told = None;
-    plan.decisions(before.as_deref(), now, &[cost], |_, decision, name| told = Some((decision, name)))
-        .unwrap_or_else(|| panic!("{plan:?}: {before:?} is no state"));
+    plan.decisions(before.as_deref(), now, &[cost], |_, decision, name| {
+        told = Some((decision, name))
+    })
+    .unwrap_or_else(|| panic!("{plan:?}: {before:?} is no state"));
     told.expect("there is one decision")
 }
 
@@ -101,20 +132,38 @@ fn hex(bytes: &[u8]) -> String {
 
 fn unhex(text: &str) -> Vec<u8> {
     let pairs = text.as_bytes().as_chunks::<2>();
-    let digit = |byte| char::from(byte).to_digit(16).expect("the value is hexadecimal") as u8;
-    pairs.0.iter().map(|&[high, low]| digit(high) << 4 | digit(low)).collect()
+    let digit = |byte| {
+        char::from(byte)
+            .to_digit(16)
+            .expect("the value is hexadecimal") as u8
+    };
+    pairs
+        .0
+        .iter()
+        .map(|&[high, low]| digit(high) << 4 | digit(low))
+        .collect()
 }
 
 fn told(decision: &Decision) -> String {
-    format!("{} {} {}", decision.is_allowed(), decision.remaining(), decision.reset_after_nanos())
+    format!(
+        "{} {} {}",
+        decision.is_allowed(),
+        decision.remaining(),
+        decision.reset_after_nanos()
+    )
 }
 
 /// The values that this version writes, in the form of the file.
 fn written() -> String {
     let mut bench = Bench::new(50);
     let mut lines = String::new();
-    for (policy, mode) in POLICIES.iter().flat_map(|policy| MODES.map(|mode| (policy, mode))) {
-        let Some((terms, plan)) = shared(policy, mode) else { continue };
+    for (policy, mode) in POLICIES
+        .iter()
+        .flat_map(|policy| MODES.map(|mode| (policy, mode)))
+    {
+        let Some((terms, plan)) = shared(policy, mode) else {
+            continue;
+        };
         let key = format!("{policy} {mode}").into_bytes();
         let mut holder = Nanos::ZERO;
         for cost in [3, 2] {
@@ -126,12 +175,22 @@ fn written() -> String {
             }
         }
         bench.now += 1_234;
-        let value: Vec<u8> =
-            redis::cmd("GET").arg(&key).query(&mut bench.connection).expect("the value is a string");
-        let (now, shape, holder) = (bench.now, plan.shape(), plan.hold().map_or(0, |_| holder.get()));
+        let value: Vec<u8> = redis::cmd("GET")
+            .arg(&key)
+            .query(&mut bench.connection)
+            .expect("the value is a string");
+        let (now, shape, holder) = (
+            bench.now,
+            plan.shape(),
+            plan.hold().map_or(0, |_| holder.get()),
+        );
         let answers = bench.answers(&plan, &key);
-        writeln!(lines, "{policy};{mode};{shape};{now};{};{holder};{answers}", hex(&value))
-            .expect("a `String` takes all that is written");
+        writeln!(
+            lines,
+            "{policy};{mode};{shape};{now};{};{holder};{answers}",
+            hex(&value)
+        )
+        .expect("a `String` takes all that is written");
     }
     lines
 }
@@ -146,33 +205,64 @@ fn values_of_version_0_1_are_read_as_they_were_meant() {
     let mut bench = Bench::new(51);
     let mut read = Vec::new();
     for line in FIRST.lines() {
-        let [policy, mode, shape, now, value, holder, rest] = line.splitn(7, ';').collect::<Vec<_>>()[..]
+        let [policy, mode, shape, now, value, holder, rest] =
+            line.splitn(7, ';').collect::<Vec<_>>()[..]
         else {
             panic!("{line} is no line of the file")
         };
-        let (terms, plan) = shared(policy, mode).unwrap_or_else(|| panic!("{policy} is no longer {mode}"));
-        assert_eq!(plan.shape(), shape, "{policy}: the value is under another key");
+        let (terms, plan) =
+            shared(policy, mode).unwrap_or_else(|| panic!("{policy} is no longer {mode}"));
+        assert_eq!(
+            plan.shape(),
+            shape,
+            "{policy}: the value is under another key"
+        );
         let value = unhex(value);
         bench.now = now.parse().expect("the time is a number");
-        let [key, again, fresh] = ["old", "settled", "fresh"].map(|key| format!("{key} {line}").into_bytes());
+        let [key, again, fresh] =
+            ["old", "settled", "fresh"].map(|key| format!("{key} {line}").into_bytes());
         for key in [&key, &again] {
-            let () = redis::cmd("SET").arg(key).arg(&value).query(&mut bench.connection).expect("it is set");
+            let () = redis::cmd("SET")
+                .arg(key)
+                .arg(&value)
+                .query(&mut bench.connection)
+                .expect("it is set");
         }
-        assert_ne!(bench.answers(&plan, &fresh), rest, "{policy}: a fresh key would say the same");
+        assert_ne!(
+            bench.answers(&plan, &fresh),
+            rest,
+            "{policy}: a fresh key would say the same"
+        );
         assert_eq!(bench.answers(&plan, &key), rest, "{policy}, {mode}");
         if let Some(hold) = plan.hold() {
             let name = Nanos::new(holder.parse().expect("the name is a number"));
             let before = bench.decide(&plan, &again, 0).0.remaining();
-            assert!(bench.settle(hold, &again, name), "{policy}: the holder is not known");
-            assert_eq!(bench.decide(&plan, &again, 0).0.remaining(), before + 2, "it held two");
+            assert!(
+                bench.settle(hold, &again, name),
+                "{policy}: the holder is not known"
+            );
+            assert_eq!(
+                bench.decide(&plan, &again, 0).0.remaining(),
+                before + 2,
+                "it held two"
+            );
         } else if terms.mode() != Mode::Exact {
             // A node goes on from it as well.
             bench.lease(&terms, &plan, &again, 1);
-            assert!(bench.decide(&plan, &again, 0).0.remaining() < plan.policy().limit(), "{policy}");
+            assert!(
+                bench.decide(&plan, &again, 0).0.remaining() < plan.policy().limit(),
+                "{policy}"
+            );
         }
         read.push(format!("{policy} {mode}"));
     }
-    let all = POLICIES.iter().flat_map(|policy| MODES.map(|mode| (policy, mode)));
+    let all = POLICIES
+        .iter()
+        .flat_map(|policy| MODES.map(|mode| (policy, mode)));
     let all = all.filter(|(policy, mode)| shared(policy, mode).is_some());
-    assert_eq!(read, all.map(|(policy, mode)| format!("{policy} {mode}")).collect::<Vec<_>>());
+    assert_eq!(
+        read,
+        all.map(|(policy, mode)| format!("{policy} {mode}"))
+            .collect::<Vec<_>>()
+    );
 }

@@ -1,5 +1,6 @@
-//! One key with all of its writers: exact decisions, joint decisions, and nodes that take allotments. No writer may undo what
-//! another one relies on, in particular the TTL, which most writes leave unchanged.
+//! One key with all of its writers: exact decisions, joint decisions, and nodes that take
+//! allotments. No writer may undo what another one relies on, in particular the TTL, which most
+//! writes leave unchanged.
 
 use tidegate_core::Parameters;
 use tidegate_core::lease::Terms;
@@ -10,7 +11,8 @@ use super::{allotments::Known, *};
 const KEPT: (u64, u64) = (2_000, 6_000);
 
 impl Bench {
-    /// Makes one call for this key by a random kind of writer, and compares the decisions and grants with the algorithm's.
+    /// Makes one call for this key by a random kind of writer, and compares the decisions and
+    /// grants with the algorithm's.
     pub(super) fn write(&mut self, terms: &Terms, plan: &Plan, key: &[u8], known: &mut Known) {
         let policy = terms.policy();
         known.state.resize(policy.words(), 0);
@@ -19,13 +21,21 @@ impl Bench {
         match (self.random.below(3), lease) {
             (0, Some(script)) => {
                 let count = 1 + self.random.below(3);
-                let requests: Vec<_> = (0..count).map(|_| self.request(terms, &mut known.out)).collect();
+                let requests: Vec<_> = (0..count)
+                    .map(|_| self.request(terms, &mut known.out))
+                    .collect();
                 let counts = [requests.len() as u32].into_iter();
                 let arguments = call::lease_arguments(plan, terms.mode(), requests.iter(), counts);
                 let (now, found) = self.call(&script, &keys, &arguments);
-                let grants = plan.grants(terms, value(&found), now, requests.iter()).expect("a state");
+                let grants = plan
+                    .grants(terms, value(&found), now, requests.iter())
+                    .expect("a state");
                 for (request, grant) in requests.iter().zip(grants) {
-                    assert_eq!(grant, known.grant(terms, now, request), "{policy:?}, {now:?}, {request:?}");
+                    assert_eq!(
+                        grant,
+                        known.grant(terms, now, request),
+                        "{policy:?}, {now:?}, {request:?}"
+                    );
                 }
             }
             (1, _) => {
@@ -36,9 +46,15 @@ impl Bench {
                 decided(plan, value(&found), now, &[cost], &mut known.state);
             }
             _ => {
-                let costs: Vec<u64> = (0..=self.random.below(3)).map(|_| self.cost(policy.limit())).collect();
+                let costs: Vec<u64> = (0..=self.random.below(3))
+                    .map(|_| self.cost(policy.limit()))
+                    .collect();
                 let counts = vec![costs.len() as u32];
-                let batch = Batch { keys: keys.to_vec(), costs, counts };
+                let batch = Batch {
+                    keys: keys.to_vec(),
+                    costs,
+                    counts,
+                };
                 let script = std::sync::Arc::clone(self.scripts.batch(plan.kind()));
                 let (now, found) = self.call(&script, &keys, &batch.arguments(plan));
                 decided(plan, value(&found), now, &batch.costs, &mut known.state);
@@ -48,8 +64,9 @@ impl Bench {
 
     /// The server's time in microseconds.
     fn server_time(&mut self) -> u64 {
-        let (seconds, micros): (u64, u64) =
-            redis::cmd("TIME").query(&mut self.connection).expect("the server answers");
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME")
+            .query(&mut self.connection)
+            .expect("the server answers");
         seconds * 1_000_000 + micros
     }
 
@@ -80,7 +97,12 @@ fn value(found: &[Before]) -> Option<&[u8]> {
 fn decided(plan: &Plan, before: Option<&[u8]>, now: Nanos, costs: &[u64], state: &mut [u64]) {
     plan.decisions(before, now, costs, |at, decision, _| {
         let expected = step(plan.policy(), state, &mut Nanos::default(), now, costs[at]);
-        assert_eq!(decision, expected, "{:?}, {now:?}, {costs:?}, {before:?}", plan.policy());
+        assert_eq!(
+            decision,
+            expected,
+            "{:?}, {now:?}, {costs:?}, {before:?}",
+            plan.policy()
+        );
     })
     .expect("the value is a state");
 }
@@ -96,7 +118,10 @@ fn policies() -> Vec<Policy> {
         Policy::sliding_counter(quota("500/1m")),
         Policy::sliding_counter(quota("50/50ms")),
         bucket("500/100s").into(),
-        bucket("99991/1h").burst(300).expect("the burst fits").into(),
+        bucket("99991/1h")
+            .burst(300)
+            .expect("the burst fits")
+            .into(),
         LeakyBucket::new(quota("7/10s")).into(),
     ]
 }
@@ -118,7 +143,12 @@ fn every_writer_of_a_key_finds_what_the_others_wrote() {
                 }
             }
             let at = turn % all.len();
-            bench.write(&terms, &plan, format!("{policy:?}:{at}").as_bytes(), &mut all[at]);
+            bench.write(
+                &terms,
+                &plan,
+                format!("{policy:?}:{at}").as_bytes(),
+                &mut all[at],
+            );
         }
     }
 }
@@ -142,13 +172,21 @@ fn a_key_expires_two_to_six_seconds_after_its_value_means_nothing() {
             let key = format!("{policy:?}:{at}").into_bytes();
             bench.write(&terms, &plan, &key, &mut all[at]);
             let now = Nanos::from_micros(bench.server_time());
-            let Some((value, end)) = bench.end_of(&key) else { continue };
+            let Some((value, end)) = bench.end_of(&key) else {
+                continue;
+            };
             checked += 1;
             let mut head = [0; 8];
             head[..7].copy_from_slice(&value[..7]);
             let means_nothing = u64::from_le_bytes(head) / 1_000 + lasts / 1_000_000;
-            assert!(*end.end() >= means_nothing + KEPT.0, "{policy:?}: {end:?}, {means_nothing}");
-            assert!(*end.start() <= means_nothing + KEPT.1 + 1, "{policy:?}: {end:?}, {means_nothing}");
+            assert!(
+                *end.end() >= means_nothing + KEPT.0,
+                "{policy:?}: {end:?}, {means_nothing}"
+            );
+            assert!(
+                *end.start() <= means_nothing + KEPT.1 + 1,
+                "{policy:?}: {end:?}, {means_nothing}"
+            );
             // The algorithm agrees that the value means nothing by then.
             plan.decisions(Some(&value), now, &[0], |_, decision, _| {
                 let fresh = now.get() / 1_000_000 + decision.reset_after_nanos() / 1_000_000;
@@ -158,10 +196,18 @@ fn a_key_expires_two_to_six_seconds_after_its_value_means_nothing() {
         }
         assert!(checked > 0, "{policy:?}: nothing was written");
     }
-    let stats: String =
-        redis::cmd("INFO").arg("commandstats").query(&mut bench.connection).expect("it answers");
-    assert!(stats.contains("cmdstat_setrange:"), "values are written in place: {stats}");
-    assert!(stats.contains("cmdstat_pexpireat:"), "also where only the end changes: {stats}");
+    let stats: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query(&mut bench.connection)
+        .expect("it answers");
+    assert!(
+        stats.contains("cmdstat_setrange:"),
+        "values are written in place: {stats}"
+    );
+    assert!(
+        stats.contains("cmdstat_pexpireat:"),
+        "also where only the end changes: {stats}"
+    );
 }
 
 #[test]
@@ -183,8 +229,10 @@ fn a_key_does_not_expire_within_a_call() {
         .expect("the server answers");
     assert!(still == "a" && left >= 0, "{still}, {left}");
     tidegate_redis_servers::eventually("the key has ended", || {
-        let exists: bool =
-            redis::cmd("EXISTS").arg("brief").query(&mut bench.connection).expect("the server answers");
+        let exists: bool = redis::cmd("EXISTS")
+            .arg("brief")
+            .query(&mut bench.connection)
+            .expect("the server answers");
         !exists
     });
 }

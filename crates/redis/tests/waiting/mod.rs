@@ -33,7 +33,10 @@ pub struct Until {
 
 impl Until {
     pub fn new(what: &'static str) -> Self {
-        Self { what, begun: Instant::now() }
+        Self {
+            what,
+            begun: Instant::now(),
+        }
     }
 
     /// Whether the loop must continue.
@@ -41,7 +44,11 @@ impl Until {
     /// # Panics
     /// If the loop has run for too long.
     pub fn is_yet_to_be(&self, so: bool) -> bool {
-        assert!(so || self.begun.elapsed() < PATIENCE, "still false: {}", self.what);
+        assert!(
+            so || self.begun.elapsed() < PATIENCE,
+            "still false: {}",
+            self.what
+        );
         !so
     }
 }

@@ -1,4 +1,5 @@
-//! The control plane: its paths (`api`), its pages for people (`pages`), and the programs that report to it (`flow`).
+//! The control plane: its paths (`api`), its pages for people (`pages`), and the programs that
+//! report to it (`flow`).
 
 mod api;
 pub(crate) mod flow;

@@ -11,8 +11,8 @@ use tokio::sync::{Semaphore, oneshot};
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// One thread, and one job at a time. The system's allocator keeps what a thread has freed for the same thread, so the threads of a pool
-/// would each keep as much.
+/// One thread, and one job at a time. The system's allocator keeps what a thread has freed for the
+/// same thread, so the threads of a pool would each keep as much.
 #[derive(Debug)]
 pub(crate) struct RulesThread {
     jobs: mpsc::Sender<Job>,
@@ -27,17 +27,26 @@ impl RulesThread {
     /// When the system refuses a thread.
     pub fn start() -> io::Result<Self> {
         let (jobs, next) = mpsc::channel::<Job>();
-        thread::Builder::new().name("tidegate-rules".to_owned()).spawn(move || {
-            for job in next {
-                // The panic hook has reported it, and the job's client gets no result.
-                let _ = catch_unwind(AssertUnwindSafe(job));
-            }
-        })?;
-        Ok(Self { jobs, readers: Semaphore::new(2), free: Arc::new(Semaphore::new(1)) })
+        thread::Builder::new()
+            .name("tidegate-rules".to_owned())
+            .spawn(move || {
+                for job in next {
+                    // The panic hook has reported it, and the job's client gets no result.
+                    let _ = catch_unwind(AssertUnwindSafe(job));
+                }
+            })?;
+        Ok(Self {
+            jobs,
+            readers: Semaphore::new(2),
+            free: Arc::new(Semaphore::new(1)),
+        })
     }
 
     /// The result of this work; `None` if it panicked.
-    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
         let permit = Arc::clone(&self.free).acquire_owned().await.ok()?;
         let (tell, receiver) = oneshot::channel();
         let job = move || {

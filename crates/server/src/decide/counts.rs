@@ -6,7 +6,8 @@ use tidegate_core::{Decision, DenialReason};
 
 use crate::observe::heavy::Sampling;
 
-/// Counters of one limit's decisions. Relaxed throughout: they order nothing, and a scrape needs no exact moment.
+/// Counters of one limit's decisions. Relaxed throughout: they order nothing, and a scrape needs no
+/// exact moment.
 #[derive(Debug, Default)]
 pub struct Counts {
     allowed: AtomicU64,
@@ -36,7 +37,8 @@ pub struct CountsRead {
 }
 
 impl Counts {
-    /// Counts a decision that was enforced. Returns whether it belongs to the sample for heavy keys.
+    /// Counts a decision that was enforced. Returns whether it belongs to the sample for heavy
+    /// keys.
     #[inline]
     pub fn add(&self, decision: &Decision) -> bool {
         let counter = if let Some(reason) = decision.reason() {
@@ -53,7 +55,8 @@ impl Counts {
     #[inline]
     pub fn add_shadow(&self, decision: &Decision) -> bool {
         if decision.is_denied() {
-            self.sampling.takes(self.shadow_denied.fetch_add(1, Ordering::Relaxed))
+            self.sampling
+                .takes(self.shadow_denied.fetch_add(1, Ordering::Relaxed))
         } else {
             self.add(decision)
         }

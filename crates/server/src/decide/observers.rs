@@ -22,6 +22,8 @@ pub struct DecisionObservers {
 
 impl fmt::Debug for DecisionObservers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DecisionObservers").field("trace", &self.trace).finish_non_exhaustive()
+        f.debug_struct("DecisionObservers")
+            .field("trace", &self.trace)
+            .finish_non_exhaustive()
     }
 }

@@ -31,10 +31,14 @@ impl Occupancy {
         let stats = keyed.map(|limit| (limit.spec().name.as_str(), limit.limiter().stats()));
         let throttle = (THROTTLE, service.throttle().limiter().stats());
         for (name, stats) in stats.chain([throttle]) {
-            self.seen.entry(name.to_owned()).or_default().look(name, &stats, service);
+            self.seen
+                .entry(name.to_owned())
+                .or_default()
+                .look(name, &stats, service);
         }
         // Drops limits that no longer exist, so there are never more entries than limits.
-        self.seen.retain(|name, _| name == THROTTLE || limits.limit(name.as_bytes()).is_some());
+        self.seen
+            .retain(|name, _| name == THROTTLE || limits.limit(name.as_bytes()).is_some());
     }
 }
 

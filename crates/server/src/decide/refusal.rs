@@ -32,16 +32,22 @@ pub enum Refusal {
         limit: String,
     },
     /// The key is longer than [`MAX_KEY_BYTES`].
-    #[error("the key has {bytes} bytes; at most {MAX_KEY_BYTES} are allowed: send a digest of longer keys")]
+    #[error(
+        "the key has {bytes} bytes; at most {MAX_KEY_BYTES} are allowed: send a digest of longer keys"
+    )]
     KeyTooLong {
         /// Its length.
         bytes: usize,
     },
     /// A limit has room for so few keys that those of one joint decision do not fit.
-    #[error("a limit has no room for all these keys at once: ask for fewer together, or raise its max_keys")]
+    #[error(
+        "a limit has no room for all these keys at once: ask for fewer together, or raise its max_keys"
+    )]
     TooManyKeys,
     /// The limit already has the maximum number of blocked or overridden keys.
-    #[error("limit `{limit}` has no room to block another key: unblock some keys, or raise its max_keys")]
+    #[error(
+        "limit `{limit}` has no room to block another key: unblock some keys, or raise its max_keys"
+    )]
     TooManyBlocked {
         /// The limit's name.
         limit: String,
@@ -61,13 +67,18 @@ pub enum Refusal {
         global: bool,
     },
     /// The budget for histories has no room for this limit (or for any, if no name is given).
-    #[error("no history is kept{}: --history-memory leaves no room for it", of_limit(limit))]
+    #[error(
+        "no history is kept{}: --history-memory leaves no room for it",
+        of_limit(limit)
+    )]
     NoHistory {
         /// The limit's name; empty if none was given.
         limit: String,
     },
     /// No trace is kept.
-    #[error("no trace is kept: start the server with --trace-keys 10%, or another share of the keys")]
+    #[error(
+        "no trace is kept: start the server with --trace-keys 10%, or another share of the keys"
+    )]
     NoTrace,
     /// The limits of a joint decision are on different nodes of a cluster.
     #[error(
@@ -103,7 +114,9 @@ pub enum Refusal {
         limit: String,
     },
     /// The keys of a limit in a shared store can only be reset one by one.
-    #[error("limit `{limit}` is in the store, which does not reset all its keys at once: give a key")]
+    #[error(
+        "limit `{limit}` is in the store, which does not reset all its keys at once: give a key"
+    )]
     InStore {
         /// The limit's name.
         limit: String,
@@ -114,7 +127,8 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
-    /// A block, an override or a reset may not have been made, because the shared store did not reply or refused it.
+    /// A block, an override or a reset may not have been made, because the shared store did not
+    /// reply or refused it.
     #[error("the change to limit `{limit}` may not have been made: {why}; try again")]
     NotChanged {
         /// The limit's name.
@@ -154,7 +168,9 @@ pub enum Refusal {
         limit: String,
     },
     /// The key of an override is not UTF-8.
-    #[error("the key is not UTF-8, and overridden keys must be: they can be written into the rules file")]
+    #[error(
+        "the key is not UTF-8, and overridden keys must be: they can be written into the rules file"
+    )]
     KeyNotText,
     /// A reservation cannot be made or changed.
     #[error(transparent)]
@@ -171,18 +187,30 @@ pub enum Refusal {
 impl Refusal {
     /// Refuses a text that is no quota for the limit.
     pub(crate) fn no_quota(limit: &str, quota: &str, why: QuotaTextError) -> Self {
-        Self::NoQuota { limit: limit.to_owned(), quota: quota.chars().take(32).collect(), why }
+        Self::NoQuota {
+            limit: limit.to_owned(),
+            quota: quota.chars().take(32).collect(),
+            why,
+        }
     }
 }
 
 fn of_limit(limit: &str) -> String {
-    if limit.is_empty() { String::new() } else { format!(" of limit `{limit}`") }
+    if limit.is_empty() {
+        String::new()
+    } else {
+        format!(" of limit `{limit}`")
+    }
 }
 
 fn nearest_names(nearest: &[String], limits: usize) -> String {
     if nearest.is_empty() {
         return "no limit has a name that this client may use".to_owned();
     }
-    let few = if limits <= nearest.len() { "the limits are" } else { "the nearest names are" };
+    let few = if limits <= nearest.len() {
+        "the limits are"
+    } else {
+        "the nearest names are"
+    };
     format!("{few}: {}", nearest.join(", "))
 }

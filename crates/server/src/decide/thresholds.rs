@@ -12,7 +12,8 @@ use crate::observe::webhook::Reached;
 /// What a limit does with each event.
 pub(crate) type OnThreshold = Arc<dyn Fn(Reached) + Send + Sync>;
 
-/// The maximum number of events that are remembered. Beyond that, events of other keys are left out until some periods have ended.
+/// The maximum number of events that are remembered. Beyond that, events of other keys are left out
+/// until some periods have ended.
 const MOST: usize = 1 << 16;
 
 /// The events of a limit's keys.
@@ -28,8 +29,9 @@ struct Events {
 }
 
 impl Thresholds {
-    /// Looks at a decision on a key. Passes on each of the `percentages` that the key has reached for the first time in this period, which
-    /// lasts until the key has recovered: for a fixed window until its end.
+    /// Looks at a decision on a key. Passes on each of the `percentages` that the key has reached
+    /// for the first time in this period, which lasts until the key has recovered: for a fixed
+    /// window until its end.
     pub fn see(
         &self,
         percentages: &[u8],
@@ -39,12 +41,17 @@ impl Thresholds {
         mut event: impl FnMut(u8, u64),
     ) {
         // A block says nothing about the use.
-        if decision.limit() == 0 || decision.reason().is_some_and(|reason| reason != DenialReason::Quota) {
+        if decision.limit() == 0
+            || decision
+                .reason()
+                .is_some_and(|reason| reason != DenialReason::Quota)
+        {
             return;
         }
         let used = decision.limit().saturating_sub(decision.remaining());
-        let is_reached =
-            |percent: u8| used.saturating_mul(100) >= decision.limit().saturating_mul(percent.into());
+        let is_reached = |percent: u8| {
+            used.saturating_mul(100) >= decision.limit().saturating_mul(percent.into())
+        };
         // Most decisions are below all thresholds, and take no lock.
         if !percentages.iter().any(|percent| is_reached(*percent)) {
             return;
@@ -73,6 +80,10 @@ impl Thresholds {
 
     /// The number of events for each percentage.
     pub fn counts(&self) -> BTreeMap<u8, u64> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).counts.clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .counts
+            .clone()
     }
 }

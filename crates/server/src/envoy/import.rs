@@ -6,19 +6,27 @@ use super::Config;
 
 /// The limits as YAML, each with comments that show its descriptors and what its key consists of.
 ///
-/// The text is a rules file, which has the same limits under the same names. Options that apply only to descriptors
-/// (`replaces`, `quota_mode`, `unlimited`) become comments.
+/// The text is a rules file, which has the same limits under the same names. Options that apply
+/// only to descriptors (`replaces`, `quota_mode`, `unlimited`) become comments.
 pub fn to_yaml(config: &Config) -> String {
     // Writing to a `String` does not fail.
     let mut text = String::from("limits:\n");
     let mut unlimited = Vec::new();
     for rule in config.domains.rules() {
-        let Some(limit) = rule.limit.as_ref().and_then(|name| config.limits.iter().find(|l| l.name == *name))
+        let Some(limit) = rule
+            .limit
+            .as_ref()
+            .and_then(|name| config.limits.iter().find(|l| l.name == *name))
         else {
             unlimited.push(format!("{} {}", comment(&rule.domain), comment(&rule.path)));
             continue;
         };
-        let _ = writeln!(text, "  # domain {}: {}", comment(&rule.domain), comment(&rule.path));
+        let _ = writeln!(
+            text,
+            "  # domain {}: {}",
+            comment(&rule.domain),
+            comment(&rule.path)
+        );
         match rule.values.as_slice() {
             [] => {}
             [one] => {
@@ -38,7 +46,9 @@ pub fn to_yaml(config: &Config) -> String {
             let _ = writeln!(text, "  # replaces {}", names.join(", "));
         }
         if rule.quota {
-            text.push_str("  # quota_mode: denies only together with all other limits of this mode\n");
+            text.push_str(
+                "  # quota_mode: denies only together with all other limits of this mode\n",
+            );
         }
         limit.yaml().lines().for_each(|line| {
             let _ = writeln!(text, "  {line}");
@@ -56,5 +66,7 @@ pub fn to_yaml(config: &Config) -> String {
 
 /// Text that fits on one line.
 fn comment(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect()
 }

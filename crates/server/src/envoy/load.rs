@@ -28,12 +28,12 @@ pub(crate) struct Text {
     pub text: String,
 }
 
-/// Reads and checks a file, or all files with any name of a directory and its subdirectories, except those that begin with a dot.
-/// `keeping` says where the limits are kept.
+/// Reads and checks a file, or all files with any name of a directory and its subdirectories,
+/// except those that begin with a dot. `keeping` says where the limits are kept.
 ///
 /// # Errors
-/// When a file cannot be read or has problems, or two files have the same domain. The error lists all problems of all files,
-/// and none of the files is used.
+/// When a file cannot be read or has problems, or two files have the same domain. The error lists
+/// all problems of all files, and none of the files is used.
 pub fn load(path: &Path, keeping: Keeping) -> Result<Config, RulesError> {
     let texts = read(path)?;
     build(texts, keeping, false)
@@ -48,7 +48,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Result<Text, RulesError>>, RulesEr
     Ok(files(path)?.into_iter().map(read).collect())
 }
 
-/// Checks all parts of a configuration. If `merge`, several parts may have descriptors of one domain.
+/// Checks all parts of a configuration. If `merge`, several parts may have descriptors of one
+/// domain.
 ///
 /// # Errors
 /// As [`load`]. If `merge`, when two parts have the same outermost descriptor of a domain.
@@ -62,10 +63,16 @@ pub(crate) fn build(
     // Where a domain is from, and its place in `domains`.
     let mut seen: BTreeMap<String, (PathBuf, usize)> = BTreeMap::new();
     for text in texts {
-        let parsed = text.and_then(|Text { origin, text }| match parse(&text, rules.len(), keeping) {
-            Ok(file) => Ok((origin, file)),
-            Err(problems) => Err(RulesError::Invalid { path: Some(origin), problems }),
-        });
+        let parsed =
+            text.and_then(
+                |Text { origin, text }| match parse(&text, rules.len(), keeping) {
+                    Ok(file) => Ok((origin, file)),
+                    Err(problems) => Err(RulesError::Invalid {
+                        path: Some(origin),
+                        problems,
+                    }),
+                },
+            );
         let (origin, file) = match parsed {
             Ok(parsed) => parsed,
             Err(error) => {
@@ -81,14 +88,15 @@ pub(crate) fn build(
                 None
             }
             Some((first, at)) if merge => domains[*at].root.merge(file.domain.root).map(|again| {
-                let what =
-                    format!("the descriptor `{again}` of domain `{name}` is already in {}", first.display());
+                let what = format!(
+                    "the descriptor `{again}` of domain `{name}` is already in {}",
+                    first.display()
+                );
                 Problem::at(file.line, what).mend("remove one of the two")
             }),
             Some((first, _)) => {
                 let what = format!("the domain `{name}` is already in {}", first.display());
-                let mend =
-                    "put all its descriptors into one of the files, or serve with --envoy-merge-domains";
+                let mend = "put all its descriptors into one of the files, or serve with --envoy-merge-domains";
                 Some(Problem::at(file.line, what).mend(mend))
             }
         };
@@ -100,19 +108,31 @@ pub(crate) fn build(
         limits.extend(file.limits);
     }
     if rules.len() > MAX_RULES {
-        let what = format!("the configuration has {} rules; at most {MAX_RULES} are allowed", rules.len());
+        let what = format!(
+            "the configuration has {} rules; at most {MAX_RULES} are allowed",
+            rules.len()
+        );
         let mend = "remove `value`, so that one rule limits each value separately";
         errors.push(RulesError::invalid(None, Problem::overall(what).mend(mend)));
     }
     RulesError::check(errors)?;
-    Ok(Config { domains: Domains::new(domains, rules), limits })
+    Ok(Config {
+        domains: Domains::new(domains, rules),
+        limits,
+    })
 }
 
-/// Whether a file looks like a configuration of Envoy's rate limit service: a line begins with `domain` or `descriptors`, and
-/// no line begins with a key of a rules file.
+/// Whether a file looks like a configuration of Envoy's rate limit service: a line begins with
+/// `domain` or `descriptors`, and no line begins with a key of a rules file.
 pub fn is_config(path: &Path) -> bool {
-    let Ok(text) = read_text(path) else { return false };
-    let begins =
-        |key: &str| text.lines().any(|line| line.strip_prefix(key).is_some_and(|rest| rest.starts_with(':')));
+    let Ok(text) = read_text(path) else {
+        return false;
+    };
+    let begins = |key: &str| {
+        text.lines().any(|line| {
+            line.strip_prefix(key)
+                .is_some_and(|rest| rest.starts_with(':'))
+        })
+    };
     (begins("domain") || begins("descriptors")) && !begins("limits")
 }

@@ -5,9 +5,9 @@
 //! request ─ Domains::find ─► Match { rule, key } ─► decide::descriptors
 //! ```
 //!
-//! A descriptor with a `rate_limit` becomes a normal limit. The tree only decides which limit a descriptor asks and under
-//! which key: the values that the configuration leaves open, each with its length, so that different lists of values never
-//! share a key.
+//! A descriptor with a `rate_limit` becomes a normal limit. The tree only decides which limit a
+//! descriptor asks and under which key: the values that the configuration leaves open, each with
+//! its length, so that different lists of values never share a key.
 
 mod import;
 pub(crate) mod load;

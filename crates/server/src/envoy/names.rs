@@ -9,8 +9,9 @@ const MAX_NAME: usize = 64;
 /// Fixed, so that a rule has the same name on every server and after every restart.
 const SEED: u64 = 0x7469_6465_6761_7465;
 
-/// The name of the limit of a descriptor: `domain.key--value.key`. If the name is ambiguous, too long, or has characters that
-/// a limit's name must not contain, a digest of the full path is appended.
+/// The name of the limit of a descriptor: `domain.key--value.key`. If the name is ambiguous, too
+/// long, or has characters that a limit's name must not contain, a digest of the full path is
+/// appended.
 ///
 /// ```text
 /// (shop, [(user, -)])                  shop.user
@@ -38,24 +39,34 @@ pub(crate) fn limit_name(domain: &str, path: &[(&str, Option<&str>)]) -> String 
         push_value(&mut place, value.unwrap_or_default(), false);
     }
     name.truncate(MAX_NAME - 17);
-    format!("{name}-{:016x}", rapidhash_v3_seeded(&place, &RapidSecrets::seed(SEED)))
+    format!(
+        "{name}-{:016x}",
+        rapidhash_v3_seeded(&place, &RapidSecrets::seed(SEED))
+    )
 }
 
 /// Appends text as a part of a name. Returns whether no other text would look the same.
 fn push(name: &mut String, text: &str) -> bool {
     let before = name.len();
-    name.extend(
-        text.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '-' }),
-    );
-    let odd = text.is_empty() || text.starts_with('-') || text.ends_with('-') || text.contains("--");
+    name.extend(text.chars().map(|c| {
+        if c.is_ascii_alphanumeric() || c == '_' || c == '-' {
+            c
+        } else {
+            '-'
+        }
+    }));
+    let odd =
+        text.is_empty() || text.starts_with('-') || text.ends_with('-') || text.contains("--");
     !odd && name[before..] == *text
 }
 
-/// Longer values are in keys as their SHA-256, so that the size of a key in memory, in the store and in reports is bounded.
+/// Longer values are in keys as their SHA-256, so that the size of a key in memory, in the store
+/// and in reports is bounded.
 const MAX_VALUE: usize = 256;
 
-/// Appends to a key of several values: each except the last has its length in front, so that different lists of values make
-/// different keys. Instead of a long value, its length, a `#` and its SHA-256 are appended.
+/// Appends to a key of several values: each except the last has its length in front, so that
+/// different lists of values make different keys. Instead of a long value, its length, a `#` and
+/// its SHA-256 are appended.
 pub(crate) fn push_value(key: &mut Vec<u8>, value: &str, last: bool) {
     // A value that could be mistaken for such a digest is replaced, too.
     let is_long = value.len() > MAX_VALUE || (value.len() > 64 && value.contains('#'));

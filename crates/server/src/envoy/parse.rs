@@ -1,4 +1,5 @@
-//! Parses a file of envoyproxy/ratelimit into a domain and its limits, and reports all its problems at once.
+//! Parses a file of envoyproxy/ratelimit into a domain and its limits, and reports all its problems
+//! at once.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +63,10 @@ pub struct File {
 impl File {
     /// A configuration of only this file.
     pub fn into_config(self) -> Config {
-        Config { domains: Domains::new(vec![self.domain], self.rules), limits: self.limits }
+        Config {
+            domains: Domains::new(vec![self.domain], self.rules),
+            limits: self.limits,
+        }
     }
 }
 
@@ -71,18 +75,28 @@ impl File {
 /// # Errors
 /// All problems of the file, in the order of the lines.
 pub fn parse(text: &str, first_rule: usize, keeping: Keeping) -> Result<File, Vec<Problem>> {
-    let file = tidegate_config::read(parse_nested(text, 2 * MAX_LEVELS + 4), |root, complaints| {
-        let Some(root) = root else {
-            let problem = Problem::overall("the file is empty");
-            complaints.add(problem.mend("begin with `domain:`, and give it a list of `descriptors:`"));
-            return None;
-        };
-        read_file(root, first_rule, keeping, complaints)
-    });
+    let file = tidegate_config::read(
+        parse_nested(text, 2 * MAX_LEVELS + 4),
+        |root, complaints| {
+            let Some(root) = root else {
+                let problem = Problem::overall("the file is empty");
+                complaints.add(
+                    problem.mend("begin with `domain:`, and give it a list of `descriptors:`"),
+                );
+                return None;
+            };
+            read_file(root, first_rule, keeping, complaints)
+        },
+    );
     file?.ok_or_else(Vec::new)
 }
 
-fn read_file(root: &Yaml, first_rule: usize, keeping: Keeping, complaints: &Complaints) -> Option<File> {
+fn read_file(
+    root: &Yaml,
+    first_rule: usize,
+    keeping: Keeping,
+    complaints: &Complaints,
+) -> Option<File> {
     let fields = Fields::open(root, "the file", &["domain", "descriptors"], complaints)?;
     let name = text(&fields, "domain");
     if fields.get("domain").is_none() || name.as_deref() == Some("") {
@@ -101,7 +115,10 @@ fn read_file(root: &Yaml, first_rule: usize, keeping: Keeping, complaints: &Comp
     reader.descriptors(&fields, &mut Way::default(), &mut root);
     let (rules, limits) = (reader.rules, reader.limits);
     Some(File {
-        domain: Domain { name: name.filter(|name| !name.is_empty())?, root },
+        domain: Domain {
+            name: name.filter(|name| !name.is_empty())?,
+            root,
+        },
         line: fields.line_of("domain"),
         rules,
         limits,
@@ -129,11 +146,16 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// Parses the list of descriptors in `fields`.
     fn descriptors(&mut self, fields: &Fields<'_>, way: &mut Way, level: &mut Level) {
-        let items = fields.list("descriptors", "write a list, as in `descriptors: [{key: remote_address}]`");
+        let items = fields.list(
+            "descriptors",
+            "write a list, as in `descriptors: [{key: remote_address}]`",
+        );
         if !items.is_empty() && way.steps.len() >= MAX_LEVELS {
             let what = format!("descriptors nest deeper than {MAX_LEVELS} levels");
             let mend = "requests have fewer entries: is the indentation right?";
-            return self.complaints.at(fields.line_of("descriptors"), what, mend);
+            return self
+                .complaints
+                .at(fields.line_of("descriptors"), what, mend);
         }
         // The line where each key and value first occurred.
         let mut seen: BTreeMap<(String, Option<String>), usize> = BTreeMap::new();
@@ -159,22 +181,39 @@ impl Reader<'_> {
         let line = fields.line();
         let key = text(&fields, "key");
         let value = self.value(&fields);
-        if key.as_deref().is_none_or(str::is_empty) && (key.is_some() || fields.get("key").is_none()) {
-            self.complaints.at(line, "a descriptor has no key", "add `key:`, as in `key: remote_address`");
+        if key.as_deref().is_none_or(str::is_empty)
+            && (key.is_some() || fields.get("key").is_none())
+        {
+            self.complaints.at(
+                line,
+                "a descriptor has no key",
+                "add `key:`, as in `key: remote_address`",
+            );
         }
         let key = key.filter(|key| !key.is_empty());
-        // Next to a value, a `*` is a character: Envoy Gateway's routes for any host have one in their names.
-        if let Some(key) = key.as_deref().filter(|key| value.is_none() && key.contains('*')) {
+        // Next to a value, a `*` is a character: Envoy Gateway's routes for any host have one in
+        // their names.
+        if let Some(key) = key
+            .as_deref()
+            .filter(|key| value.is_none() && key.contains('*'))
+        {
             let what = format!("the key `{}` has a `*`", abridged(key));
-            self.complaints.at(line, what, "a wildcard is a part of the value, as in `value: files/*`");
+            self.complaints.at(
+                line,
+                what,
+                "a wildcard is a part of the value, as in `value: files/*`",
+            );
         }
         let flag = |name: &str| fields.flag(name).unwrap_or(false);
         let (share, value_to_metric) = (flag("share_threshold"), flag("value_to_metric"));
         let wildcard = value.as_deref().is_some_and(|value| value.contains('*'));
         if share && !wildcard {
-            let (line, what) =
-                (fields.line_of("share_threshold"), "`share_threshold` is for values with a `*`");
-            self.complaints.at(line, what, "remove it, or write a value such as `/files/*`");
+            let (line, what) = (
+                fields.line_of("share_threshold"),
+                "`share_threshold` is for values with a `*`",
+            );
+            self.complaints
+                .at(line, what, "remove it, or write a value such as `/files/*`");
         }
         let counts_apart = value.is_none() || (wildcard && !share);
         let step = (key.clone().unwrap_or_default(), value.clone());
@@ -203,8 +242,10 @@ impl Reader<'_> {
             && text.parse::<i64>().is_err()
             && text.parse::<f64>().is_ok()
         {
-            let what = format!("`value` is the number {text}, which can be written in several ways");
-            self.complaints.at(node.line, what, format!("quote it: \"{text}\""));
+            let what =
+                format!("`value` is the number {text}, which can be written in several ways");
+            self.complaints
+                .at(node.line, what, format!("quote it: \"{text}\""));
             return None;
         }
         text(fields, "value").filter(|value| !value.is_empty())
@@ -219,7 +260,12 @@ impl Reader<'_> {
         let node = fields.get("rate_limit").filter(|node| !node.is_null())?;
         let path = path(&way.steps);
         let called = format!("`{}`", abridged(&format!("{}.{path}", self.domain)));
-        let limit = Fields::open(node, "a rate_limit", &options::with(&RATE_LIMIT), self.complaints)?;
+        let limit = Fields::open(
+            node,
+            "a rate_limit",
+            &options::with(&RATE_LIMIT),
+            self.complaints,
+        )?;
         let name = text(&limit, "name").unwrap_or_default();
         let replaces = self.replaces(&limit, &name);
         let soft = limit.flag("soft").unwrap_or(false);
@@ -240,15 +286,22 @@ impl Reader<'_> {
             ..Rule::default()
         };
         if limit.flag("unlimited").unwrap_or(false) {
-            for odd in RATE_LIMIT.into_iter().filter(|field| !UNLIMITED.contains(field)) {
+            for odd in RATE_LIMIT
+                .into_iter()
+                .filter(|field| !UNLIMITED.contains(field))
+            {
                 if let Some(node) = limit.get(odd) {
                     let what = format!("{called} is unlimited, so `{odd}` has no meaning");
-                    self.complaints.at(node.line, what, "remove it, or remove `unlimited`");
+                    self.complaints
+                        .at(node.line, what, "remove it, or remove `unlimited`");
                 }
             }
         } else {
             let spec = self.limit(&limit, &called, &rule)?;
-            rule.unit = limit.get("unit").and_then(Yaml::text).and_then(Unit::from_name);
+            rule.unit = limit
+                .get("unit")
+                .and_then(Yaml::text)
+                .and_then(Unit::from_name);
             rule.requests_per_unit = spec.policy.limit;
             rule.limit = Some(spec.name.clone());
             self.limits.push(spec);
@@ -282,7 +335,11 @@ impl Reader<'_> {
         };
         if let Some(why) = why {
             let what = format!("{called}: {} {why}", algorithm.name());
-            complaints.at(fields.line_of("algorithm"), what, "choose another, such as token-bucket");
+            complaints.at(
+                fields.line_of("algorithm"),
+                what,
+                "choose another, such as token-bucket",
+            );
             return None;
         }
         options::refuse_others(fields, called, algorithm);
@@ -302,8 +359,11 @@ impl Reader<'_> {
             complaints.add(Problem::at(fields.line(), format!("{called}: {error}")));
             return None;
         }
-        let steps: Vec<(&str, Option<&str>)> =
-            rule.way.iter().map(|(key, value)| (key.as_str(), value.as_deref())).collect();
+        let steps: Vec<(&str, Option<&str>)> = rule
+            .way
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_deref()))
+            .collect();
         let limit = LimitSpec {
             global,
             shadow: rule.shadow,
@@ -319,17 +379,23 @@ impl Reader<'_> {
     }
 
     fn replaces(&self, fields: &Fields<'_>, own: &str) -> Vec<String> {
-        let items =
-            fields.list("replaces", "write a list of names, as in `replaces: [{name: other}]`").iter();
+        let items = fields
+            .list(
+                "replaces",
+                "write a list of names, as in `replaces: [{name: other}]`",
+            )
+            .iter();
         let name = |item| {
             let fields = Fields::open(item, "an entry of `replaces`", &["name"], self.complaints)?;
             let name = text(&fields, "name").filter(|name| !name.is_empty());
             if name.as_deref() == Some(own) {
                 let what = format!("the rule `{}` replaces itself", abridged(own));
-                self.complaints.at(item.line, what, "name the other rule that it replaces");
+                self.complaints
+                    .at(item.line, what, "name the other rule that it replaces");
             } else if name.is_none() {
                 let mend = "write `- name:` and the `name` of another rate_limit";
-                self.complaints.at(item.line, "an entry of `replaces` has no name", mend);
+                self.complaints
+                    .at(item.line, "an entry of `replaces` has no name", mend);
             }
             name
         };
@@ -344,7 +410,8 @@ impl Reader<'_> {
     fn object(&self, entries: &[(Yaml, Yaml)], mend: &str) -> Map<String, Value> {
         let entry = |(name, value): &(Yaml, Yaml)| {
             let Some(text) = name.text() else {
-                self.complaints.at(name.line, "`metadata` has a name that is not text", mend);
+                self.complaints
+                    .at(name.line, "`metadata` has a name that is not text", mend);
                 return None;
             };
             Some((text.to_owned(), self.json(value, mend)))
@@ -359,7 +426,9 @@ impl Reader<'_> {
             Kind::Scalar { text, plain: true } => match text.as_str() {
                 "true" => true.into(),
                 "false" => false.into(),
-                text => text.parse::<Number>().map_or_else(|_| text.into(), Value::from),
+                text => text
+                    .parse::<Number>()
+                    .map_or_else(|_| text.into(), Value::from),
             },
             Kind::Scalar { text, .. } => text.as_str().into(),
             Kind::Sequence(items) => items.iter().map(|item| self.json(item, mend)).collect(),
@@ -387,7 +456,11 @@ fn text(fields: &Fields<'_>, name: &str) -> Option<String> {
 
 fn called((key, value): &(String, Option<String>)) -> String {
     match value {
-        Some(value) => format!("the descriptor `{}` with the value `{}`", abridged(key), abridged(value)),
+        Some(value) => format!(
+            "the descriptor `{}` with the value `{}`",
+            abridged(key),
+            abridged(value)
+        ),
         None => format!("the descriptor `{}` without a value", abridged(key)),
     }
 }

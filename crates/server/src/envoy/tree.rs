@@ -11,7 +11,8 @@ pub type Entry<'a> = (&'a str, &'a str);
 #[derive(Debug, Default)]
 pub struct Domains {
     list: Vec<Domain>,
-    /// The hash is fast but not safe against chosen collisions, because the operator chooses the names.
+    /// The hash is fast but not safe against chosen collisions, because the operator chooses the
+    /// names.
     by_name: RapidHashMap<Box<str>, usize>,
     rules: Vec<Rule>,
 }
@@ -81,18 +82,31 @@ impl Wildcard {
     pub fn new(value: &str) -> Option<Self> {
         let (beginning, rest) = value.split_once('*')?;
         let (middle, end) = rest.rsplit_once('*').unwrap_or(("", rest));
-        let middle = middle.split('*').filter(|part| !part.is_empty()).map(Into::into).collect();
-        Some(Self { beginning: beginning.into(), middle, end: end.into() })
+        let middle = middle
+            .split('*')
+            .filter(|part| !part.is_empty())
+            .map(Into::into)
+            .collect();
+        Some(Self {
+            beginning: beginning.into(),
+            middle,
+            end: end.into(),
+        })
     }
 
     fn fits(&self, value: &str) -> bool {
-        let Some(mut rest) =
-            value.strip_prefix(&*self.beginning).and_then(|rest| rest.strip_suffix(&*self.end))
+        let Some(mut rest) = value
+            .strip_prefix(&*self.beginning)
+            .and_then(|rest| rest.strip_suffix(&*self.end))
         else {
             return false;
         };
         // The first place of each part leaves the most for the parts after it.
-        self.middle.iter().all(|part| rest.find(&**part).map(|at| rest = &rest[at + part.len()..]).is_some())
+        self.middle.iter().all(|part| {
+            rest.find(&**part)
+                .map(|at| rest = &rest[at + part.len()..])
+                .is_some()
+        })
     }
 }
 
@@ -132,7 +146,10 @@ impl Charge {
 
 /// A descriptor with a rate limit.
 #[derive(Clone, Debug, Default, PartialEq)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a separate option in the file")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a separate option in the file"
+)]
 pub struct Rule {
     /// The domain's name.
     pub domain: String,
@@ -164,7 +181,8 @@ pub struct Rule {
     pub metadata: serde_json::Map<String, serde_json::Value>,
     /// The key and the configured value of each of its descriptors.
     pub(super) way: Vec<(String, Option<String>)>,
-    /// The keys of the descriptors whose values distinguish the limit's keys; empty if there is one state for all.
+    /// The keys of the descriptors whose values distinguish the limit's keys; empty if there is one
+    /// state for all.
     pub(super) values: Vec<String>,
 }
 
@@ -181,8 +199,14 @@ impl Domains {
     /// The domains, whose names must differ.
     pub(super) fn new(domains: Vec<Domain>, rules: Vec<Rule>) -> Self {
         let names = domains.iter().enumerate();
-        let by_name = names.map(|(at, domain)| (domain.name.as_str().into(), at)).collect();
-        Self { list: domains, by_name, rules }
+        let by_name = names
+            .map(|(at, domain)| (domain.name.as_str().into(), at))
+            .collect();
+        Self {
+            list: domains,
+            by_name,
+            rules,
+        }
     }
 
     /// The domain with this name.
@@ -205,9 +229,10 @@ impl Domains {
         self.list.is_empty()
     }
 
-    /// The rule for a descriptor. Each entry is looked up once, below the previous one, without backtracking: first its exact
-    /// value, then the wildcards in the order of the file, then its key alone. The last entry must have a rate limit. The limit's
-    /// key is written to `key`, which is cleared first.
+    /// The rule for a descriptor. Each entry is looked up once, below the previous one, without
+    /// backtracking: first its exact value, then the wildcards in the order of the file, then its
+    /// key alone. The last entry must have a rate limit. The limit's key is written to `key`, which
+    /// is cleared first.
     pub fn find<'e>(
         &self,
         domain: &str,
@@ -217,7 +242,8 @@ impl Domains {
         key.clear();
         let mut level = &self.domain(domain)?.root;
         let mut rule = None;
-        // The last value has no length in front, and only the end of the loop shows which one is last.
+        // The last value has no length in front, and only the end of the loop shows which one is
+        // last.
         let mut open = None;
         for (name, value) in entries {
             let node = level.step(name, value)?;
@@ -236,8 +262,9 @@ impl Domains {
         Some(Match { rule, index })
     }
 
-    /// The first rule, in the order of the files, that matches these entries in any order. They are sorted by their names, which
-    /// differ. The limit's key is written to `key`, which is cleared first.
+    /// The first rule, in the order of the files, that matches these entries in any order. They are
+    /// sorted by their names, which differ. The limit's key is written to `key`, which is cleared
+    /// first.
     pub fn find_unordered(
         &self,
         domain: &str,
@@ -245,10 +272,14 @@ impl Domains {
         key: &mut Vec<u8>,
     ) -> Option<Match<'_>> {
         let mut tried: Vec<&[(String, Option<String>)]> = Vec::new();
-        let rules = self.rules.iter().filter(|rule| rule.domain == domain && rule.way.len() == entries.len());
+        let rules = self
+            .rules
+            .iter()
+            .filter(|rule| rule.domain == domain && rule.way.len() == entries.len());
         for rule in rules {
-            let is_tried =
-                |tried: &&[(String, Option<String>)]| rule.way.iter().zip(*tried).all(|(a, b)| a.0 == b.0);
+            let is_tried = |tried: &&[(String, Option<String>)]| {
+                rule.way.iter().zip(*tried).all(|(a, b)| a.0 == b.0)
+            };
             if tried.iter().any(is_tried) {
                 continue;
             }
@@ -257,11 +288,15 @@ impl Domains {
                 .way
                 .iter()
                 .map(|(name, _)| {
-                    let at = entries.binary_search_by(|(other, _)| other.cmp(name)).ok()?;
+                    let at = entries
+                        .binary_search_by(|(other, _)| other.cmp(name))
+                        .ok()?;
                     Some((entries[at].0.as_str(), entries[at].1.as_str()))
                 })
                 .collect();
-            if let Some(found) = in_order.and_then(|entries| self.find(domain, entries.into_iter(), key)) {
+            if let Some(found) =
+                in_order.and_then(|entries| self.find(domain, entries.into_iter(), key))
+            {
                 return Some(found);
             }
         }
@@ -269,8 +304,8 @@ impl Domains {
         None
     }
 
-    /// The rule's name in metrics for these entries, which led to it: the configured values, and those request values that the
-    /// configuration includes.
+    /// The rule's name in metrics for these entries, which led to it: the configured values, and
+    /// those request values that the configuration includes.
     pub fn metric_path<'e>(
         &self,
         found: Match<'_>,

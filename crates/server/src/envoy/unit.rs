@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// The unit of a rate limit, shortest first. Windows are aligned to multiples of the unit since 1970, so weeks begin on Thursday.
+/// The unit of a rate limit, shortest first. Windows are aligned to multiples of the unit since
+/// 1970, so weeks begin on Thursday.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// 1 second.
@@ -23,8 +24,15 @@ pub enum Unit {
 
 impl Unit {
     /// All units, shortest first.
-    pub const ALL: [Self; 7] =
-        [Self::Second, Self::Minute, Self::Hour, Self::Day, Self::Week, Self::Month, Self::Year];
+    pub const ALL: [Self; 7] = [
+        Self::Second,
+        Self::Minute,
+        Self::Hour,
+        Self::Day,
+        Self::Week,
+        Self::Month,
+        Self::Year,
+    ];
 
     /// The name in a configuration file.
     pub fn name(self) -> &'static str {
@@ -33,7 +41,9 @@ impl Unit {
 
     /// Finds a unit by name, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+        Self::ALL
+            .into_iter()
+            .find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
     /// The length of the unit.

@@ -1,5 +1,5 @@
-//! Makes room when the process has no free descriptor: the listener with the most connections closes idle ones, whichever listener
-//! needs one.
+//! Makes room when the process has no free descriptor: the listener with the most connections
+//! closes idle ones, whichever listener needs one.
 
 use std::{
     fmt,
@@ -9,9 +9,11 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How many connections are closed at once. One is for the new connection, the others for files and for more connections.
+/// How many connections are closed at once. One is for the new connection, the others for files and
+/// for more connections.
 const AT_ONCE: usize = 8;
-/// The least time between two calls that close connections, and until `accept` is retried after one.
+/// The least time between two calls that close connections, and until `accept` is retried after
+/// one.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
 
 /// A listener's connections.
@@ -47,7 +49,9 @@ impl Descriptors {
         }
         let mut all: Vec<_> = listeners.all.iter().filter_map(Weak::upgrade).collect();
         all.sort_by_key(|connections| std::cmp::Reverse(connections.open()));
-        let makes_room = all.iter().any(|connections| connections.close_idle(AT_ONCE));
+        let makes_room = all
+            .iter()
+            .any(|connections| connections.close_idle(AT_ONCE));
         if makes_room {
             listeners.closed_at = Some(Instant::now());
         }

@@ -1,10 +1,12 @@
-//! Finds the connection that was idle longest, at a cost that hardly grows with the number of connections.
+//! Finds the connection that was idle longest, at a cost that hardly grows with the number of
+//! connections.
 
 /// How many connections one pass over all of them selects.
 const BATCH: usize = 64;
 
-/// Finds the connections that were idle longest, one after another. One pass over all connections serves the next 64 calls: a
-/// selected connection that has done nothing since is still among those idle longest.
+/// Finds the connections that were idle longest, one after another. One pass over all connections
+/// serves the next 64 calls: a selected connection that has done nothing since is still among those
+/// idle longest.
 #[derive(Debug, Default)]
 pub(crate) struct LongestIdle {
     /// The start of its idle time, and the connection; the longest idle is last.
@@ -12,8 +14,8 @@ pub(crate) struct LongestIdle {
 }
 
 impl LongestIdle {
-    /// The next connection to close. `idle_since` returns when a connection became idle, in any unit; `None` if it is gone or
-    /// busy.
+    /// The next connection to close. `idle_since` returns when a connection became idle, in any
+    /// unit; `None` if it is gone or busy.
     pub fn next(
         &mut self,
         all: impl Iterator<Item = usize>,

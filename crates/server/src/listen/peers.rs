@@ -10,7 +10,8 @@ use std::{
 #[derive(Debug)]
 pub(crate) struct Peers {
     most: usize,
-    /// Whether clients on this machine have no bound: often one proxy there is the client of all requests.
+    /// Whether clients on this machine have no bound: often one proxy there is the client of all
+    /// requests.
     is_for_others: bool,
     open: Mutex<HashMap<IpAddr, usize>>,
 }
@@ -23,10 +24,15 @@ pub(crate) struct Peer {
 }
 
 impl Peers {
-    /// Without a configured bound, a client on another machine may have half of a listener's connections.
+    /// Without a configured bound, a client on another machine may have half of a listener's
+    /// connections.
     pub fn new(bound: Option<usize>, max_connections: usize) -> Arc<Self> {
         let most = bound.unwrap_or(max_connections.div_ceil(2));
-        Arc::new(Self { most, is_for_others: bound.is_none(), open: Mutex::default() })
+        Arc::new(Self {
+            most,
+            is_for_others: bound.is_none(),
+            open: Mutex::default(),
+        })
     }
 
     /// Adds a connection of this client.
@@ -44,7 +50,10 @@ impl Peers {
             return Err(TooMany);
         }
         *count += 1;
-        Ok(Some(Peer { peers: Arc::clone(self), address }))
+        Ok(Some(Peer {
+            peers: Arc::clone(self),
+            address,
+        }))
     }
 }
 
@@ -54,7 +63,11 @@ pub(crate) struct TooMany;
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        let mut open = self.peers.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self
+            .peers
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = open.get_mut(&self.address) {
             *count -= 1;
             if *count == 0 {
@@ -94,9 +107,16 @@ mod tests {
     #[test]
     fn without_a_bound_a_client_has_half_of_the_connections_except_on_this_machine() {
         let peers = Peers::new(None, 9);
-        let many =
-            |address: [u8; 4]| (0..9).map_while(|_| peers.enter(address.into()).ok()).collect::<Vec<_>>();
-        let (hoarder, other, local) = (many([10, 0, 0, 1]), many([10, 0, 0, 2]), many([127, 0, 0, 1]));
+        let many = |address: [u8; 4]| {
+            (0..9)
+                .map_while(|_| peers.enter(address.into()).ok())
+                .collect::<Vec<_>>()
+        };
+        let (hoarder, other, local) = (
+            many([10, 0, 0, 1]),
+            many([10, 0, 0, 2]),
+            many([127, 0, 0, 1]),
+        );
         assert_eq!([hoarder.len(), other.len(), local.len()], [5, 5, 9]);
     }
 

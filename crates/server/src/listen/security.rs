@@ -42,8 +42,12 @@ pub struct Exposed {
 impl ListenerSecurity {
     /// The protection of the listener of this option.
     pub fn of(&self, option: &str) -> Self {
-        let has_tls = self.tls_listeners.is_empty() || self.tls_listeners.iter().any(|name| name == option);
-        Self { tls: self.tls.clone().filter(|_| has_tls), ..self.clone() }
+        let has_tls =
+            self.tls_listeners.is_empty() || self.tls_listeners.iter().any(|name| name == option);
+        Self {
+            tls: self.tls.clone().filter(|_| has_tls),
+            ..self.clone()
+        }
     }
 
     /// The access control of a listener. `has_password`: the listener has its own password.
@@ -57,27 +61,42 @@ impl ListenerSecurity {
         has_password: bool,
     ) -> Result<Door, Exposed> {
         let is_local = address.ip().to_canonical().is_loopback();
-        let lacks = match (self.of(option).tls.is_none(), !self.access.asks_for_something() && !has_password)
-        {
+        let lacks = match (
+            self.of(option).tls.is_none(),
+            !self.access.asks_for_something() && !has_password,
+        ) {
             (false, false) => None,
             (true, false) => Some(Lacks::Tls),
             (false, true) => Some(Lacks::Credentials),
             (true, true) => Some(Lacks::Both),
         };
         match lacks.filter(|_| !is_local && !self.insecure) {
-            Some(lacks) => Err(Exposed { option, address, lacks }),
+            Some(lacks) => Err(Exposed {
+                option,
+                address,
+                lacks,
+            }),
             None => Ok(Door::new(Arc::clone(&self.access), is_local)),
         }
     }
 
-    /// The access control of a listener whose protocol has neither TLS nor credentials: clients are known by their addresses.
+    /// The access control of a listener whose protocol has neither TLS nor credentials: clients are
+    /// known by their addresses.
     ///
     /// # Errors
     /// When other machines can reach the listener and no access file protects it.
-    pub fn door_by_address(&self, option: &'static str, address: SocketAddr) -> Result<Door, Exposed> {
+    pub fn door_by_address(
+        &self,
+        option: &'static str,
+        address: SocketAddr,
+    ) -> Result<Door, Exposed> {
         let is_local = address.ip().to_canonical().is_loopback();
         if !is_local && !self.insecure && self.access.path.is_none() {
-            return Err(Exposed { option, address, lacks: Lacks::Addresses });
+            return Err(Exposed {
+                option,
+                address,
+                lacks: Lacks::Addresses,
+            });
         }
         Ok(Door::new(Arc::clone(&self.access), is_local))
     }

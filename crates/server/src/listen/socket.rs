@@ -13,21 +13,27 @@ use tokio_util::either::Either;
 /// A connection.
 pub(crate) type Socket = Either<TcpStream, UnixStream>;
 
-/// The address of all clients of a Unix socket, for bounds and for access rules: they are on this machine.
+/// The address of all clients of a Unix socket, for bounds and for access rules: they are on this
+/// machine.
 pub(crate) const LOCAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// A socket that listens.
 pub(crate) enum Listener {
     Tcp(TcpListener),
     /// The file comes first: the system keeps its number as long as the socket is open.
-    Unix(#[expect(dead_code, reason = "it acts when it is dropped")] Option<SocketFile>, UnixListener),
+    Unix(
+        #[expect(dead_code, reason = "it acts when it is dropped")] Option<SocketFile>,
+        UnixListener,
+    ),
 }
 
 impl Listener {
-    /// Listens at HOST:PORT or unix:PATH. A path that begins with `@` is a name without a file (Linux).
+    /// Listens at HOST:PORT or unix:PATH. A path that begins with `@` is a name without a file
+    /// (Linux).
     ///
     /// # Errors
-    /// When the address is in use or invalid, or when there is a file at the path that is not a socket.
+    /// When the address is in use or invalid, or when there is a file at the path that is not a
+    /// socket.
     pub async fn bind(address: &str) -> io::Result<Self> {
         let Some(path) = address.strip_prefix("unix:") else {
             return TcpListener::bind(address).await.map(Self::Tcp);
@@ -43,19 +49,28 @@ impl Listener {
     /// The next connection, and the client's address.
     pub async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
         match self {
-            Self::Tcp(listener) => listener.accept().await.map(|(stream, peer)| (Either::Left(stream), peer)),
-            Self::Unix(_, listener) => {
-                listener.accept().await.map(|(stream, _)| (Either::Right(stream), LOCAL))
-            }
+            Self::Tcp(listener) => listener
+                .accept()
+                .await
+                .map(|(stream, peer)| (Either::Left(stream), peer)),
+            Self::Unix(_, listener) => listener
+                .accept()
+                .await
+                .map(|(stream, _)| (Either::Right(stream), LOCAL)),
         }
     }
 }
 
 /// Removes the socket of a server that was killed.
 async fn remove_stale(path: &Path) -> io::Result<()> {
-    let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
+    let Ok(found) = fs::symlink_metadata(path) else {
+        return Ok(());
+    };
     if !found.file_type().is_socket() {
-        return Err(io::Error::new(io::ErrorKind::AlreadyExists, "there is a file that is not a socket"));
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "there is a file that is not a socket",
+        ));
     }
     match UnixStream::connect(path).await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
@@ -73,7 +88,10 @@ pub(crate) struct SocketFile {
 impl SocketFile {
     fn at(path: &str) -> io::Result<Self> {
         let found = fs::symlink_metadata(path)?;
-        Ok(Self { path: path.into(), id: (found.dev(), found.ino()) })
+        Ok(Self {
+            path: path.into(),
+            id: (found.dev(), found.ino()),
+        })
     }
 }
 

@@ -13,8 +13,9 @@ const PER_MINUTE: u64 = 10;
 /// How many addresses are remembered.
 const ADDRESSES: usize = 10_000;
 
-/// Limits the wrong credentials of each IPv4 address, and of each /64 of IPv6. Right ones are always accepted, also from an address
-/// with too many wrong ones, so an attacker cannot lock a client out.
+/// Limits the wrong credentials of each IPv4 address, and of each /64 of IPv6. Right ones are
+/// always accepted, also from an address with too many wrong ones, so an attacker cannot lock a
+/// client out.
 pub(crate) struct Strangers {
     failures: KeyedLimiter,
     warning: OnceAMinute,
@@ -39,8 +40,14 @@ impl Strangers {
 
     /// Counts wrong credentials. Returns how long the address must wait if it has given too many.
     pub fn failed(&self, address: IpAddr) -> Option<Duration> {
-        let wait = self.failures.check(address_key(address, 64).as_bytes()).retry_after();
-        if self.warning.is_due(tidegate_core::Clock::now(self.failures.clock())) {
+        let wait = self
+            .failures
+            .check(address_key(address, 64).as_bytes())
+            .retry_after();
+        if self
+            .warning
+            .is_due(tidegate_core::Clock::now(self.failures.clock()))
+        {
             tracing::warn!(
                 listener = self.listener,
                 client = %address,
@@ -65,6 +72,11 @@ mod tests {
         assert_eq!(strangers.failed("10.0.0.2".parse().unwrap()), None);
         // All addresses of a /64 belong to one client.
         let of = |last: u16| format!("2001:db8::{last:x}").parse().unwrap();
-        assert!((0..100).filter(|last| strangers.failed(of(*last)).is_none()).count() <= 21);
+        assert!(
+            (0..100)
+                .filter(|last| strangers.failed(of(*last)).is_none())
+                .count()
+                <= 21
+        );
     }
 }

@@ -41,7 +41,11 @@ pub struct TlsFiles {
 
 impl TlsFiles {
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
-        [&self.cert, &self.key].into_iter().chain(&self.client_ca).cloned().collect()
+        [&self.cert, &self.key]
+            .into_iter()
+            .chain(&self.client_ca)
+            .cloned()
+            .collect()
     }
 }
 
@@ -112,7 +116,8 @@ impl Above {
 #[derive(Debug)]
 pub(crate) struct Tls {
     pub files: TlsFiles,
-    /// When the first certificate of the chain expires, in seconds since 1970; 0 if it does not say.
+    /// When the first certificate of the chain expires, in seconds since 1970; 0 if it does not
+    /// say.
     expires: AtomicU64,
     /// By the number of [`Above`].
     configs: [ArcSwap<ServerConfig>; Above::ALL.len()],
@@ -122,7 +127,11 @@ impl Tls {
     pub fn open(files: TlsFiles) -> Result<Self, TlsError> {
         let (plain, expires) = load(&files)?;
         let configs = Above::ALL.map(|above| ArcSwap::from_pointee(for_protocol(&plain, above)));
-        Ok(Self { files, expires: expires.into(), configs })
+        Ok(Self {
+            files,
+            expires: expires.into(),
+            configs,
+        })
     }
 
     /// Reads the files again. If that fails, the previous ones stay in force.
@@ -160,7 +169,11 @@ fn load(files: &TlsFiles) -> Result<(ServerConfig, u64), TlsError> {
         path: files.key.clone(),
         source,
     })?;
-    let unfit = |source| TlsError::Unfit { cert: files.cert.clone(), key: files.key.clone(), source };
+    let unfit = |source| TlsError::Unfit {
+        cert: files.cert.clone(),
+        key: files.key.clone(),
+        source,
+    };
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(unfit)?;
@@ -168,8 +181,15 @@ fn load(files: &TlsFiles) -> Result<(ServerConfig, u64), TlsError> {
         None => builder.with_no_client_auth(),
         Some(path) => builder.with_client_cert_verifier(verifier(path, provider)?),
     };
-    let expires = certificates.iter().filter_map(expires).min().unwrap_or_default();
-    Ok((builder.with_single_cert(certificates, key).map_err(unfit)?, expires))
+    let expires = certificates
+        .iter()
+        .filter_map(expires)
+        .min()
+        .unwrap_or_default();
+    Ok((
+        builder.with_single_cert(certificates, key).map_err(unfit)?,
+        expires,
+    ))
 }
 
 /// When a certificate expires, in seconds since 1970.
@@ -178,8 +198,9 @@ fn expires(certificate: &CertificateDer<'_>) -> Option<u64> {
     u64::try_from(parsed.validity().not_after.timestamp()).ok()
 }
 
-/// A client without a certificate passes the handshake but has no rights, so that the server can answer with an error, or the
-/// client can use a token. A certificate from another authority fails the handshake.
+/// A client without a certificate passes the handshake but has no rights, so that the server can
+/// answer with an error, or the client can use a token. A certificate from another authority fails
+/// the handshake.
 fn verifier(
     path: &Path,
     provider: Arc<CryptoProvider>,
@@ -192,15 +213,29 @@ fn verifier(
     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
         .allow_unauthenticated()
         .build()
-        .map_err(|source| TlsError::Authority { path: path.to_owned(), source })
+        .map_err(|source| TlsError::Authority {
+            path: path.to_owned(),
+            source,
+        })
 }
 
-fn read_certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = |source| TlsError::Read { what, path: path.to_owned(), source };
-    let certificates: Vec<_> =
-        CertificateDer::pem_file_iter(path).map_err(read)?.collect::<Result<_, _>>().map_err(read)?;
+fn read_certificates(
+    what: &'static str,
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let read = |source| TlsError::Read {
+        what,
+        path: path.to_owned(),
+        source,
+    };
+    let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
+        .map_err(read)?
+        .collect::<Result<_, _>>()
+        .map_err(read)?;
     if certificates.is_empty() {
-        return Err(TlsError::Empty { path: path.to_owned() });
+        return Err(TlsError::Empty {
+            path: path.to_owned(),
+        });
     }
     Ok(certificates)
 }
@@ -209,7 +244,13 @@ fn read_certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateD
 pub(crate) fn names_of(connection: &ServerConnection) -> Option<Arc<[String]>> {
     let certificate = connection.peer_certificates()?.first()?;
     let parsed = webpki::EndEntityCert::try_from(certificate).ok()?;
-    Some(parsed.valid_dns_names().chain(parsed.valid_uri_names()).map(str::to_owned).collect())
+    Some(
+        parsed
+            .valid_dns_names()
+            .chain(parsed.valid_uri_names())
+            .map(str::to_owned)
+            .collect(),
+    )
 }
 
 /// A connection with or without TLS.
@@ -220,11 +261,18 @@ pub(crate) async fn begin<S>(stream: S, config: Option<Arc<ServerConfig>>) -> io
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let Some(config) = config else { return Ok(Either::Left(stream)) };
+    let Some(config) = config else {
+        return Ok(Either::Left(stream));
+    };
     let handshake = TlsAcceptor::from(config).accept(stream);
-    let done = tokio::time::timeout(HANDSHAKE_TIME, handshake).await.map_err(|_| {
-        io::Error::new(io::ErrorKind::TimedOut, "the client did not complete its TLS handshake")
-    })?;
+    let done = tokio::time::timeout(HANDSHAKE_TIME, handshake)
+        .await
+        .map_err(|_| {
+            io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the client did not complete its TLS handshake",
+            )
+        })?;
     done.map(|stream| Either::Right(Box::new(stream)))
 }
 
@@ -240,6 +288,11 @@ impl MetricSource for Tls {
     fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
         let help = "When the first certificate of the server's chain expires";
         let expires = self.expires().map(|expires| ([], expires));
-        sink.labelled("certificate_expires_timestamp_seconds", help, MetricKind::Gauge, expires)
+        sink.labelled(
+            "certificate_expires_timestamp_seconds",
+            help,
+            MetricKind::Gauge,
+            expires,
+        )
     }
 }

@@ -15,7 +15,10 @@ pub(super) fn of_this_machine() -> Vec<CertificateDer<'static>> {
 
 /// A client that trusts these authorities. Any status is an answer.
 pub(super) fn new(trusted: &[CertificateDer<'static>], timeout: Duration) -> Agent {
-    let trusted = trusted.iter().map(|der| Certificate::from_der(der).to_owned()).collect::<Vec<_>>();
+    let trusted = trusted
+        .iter()
+        .map(|der| Certificate::from_der(der).to_owned())
+        .collect::<Vec<_>>();
     let tls = TlsConfig::builder()
         .root_certs(RootCerts::Specific(Arc::new(trusted)))
         .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))

@@ -1,4 +1,5 @@
-//! Operators' actions: one log line for each action, a line of JSON in the file of `--audit`, and the last ones for a page.
+//! Operators' actions: one log line for each action, a line of JSON in the file of `--audit`, and
+//! the last ones for a page.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -20,9 +21,11 @@ use super::once_a_minute::OnceAMinute;
 const KEPT: usize = 500;
 /// How many blocks and overrides are remembered with who gave them and why.
 const ORDERS: usize = 20_000;
-/// How often those that have ended are looked for while there is no room, in milliseconds: the look takes all of them.
+/// How often those that have ended are looked for while there is no room, in milliseconds: the look
+/// takes all of them.
 const LOOKS_EVERY: u64 = 1_000;
-/// How many lines may wait for the file system. Each takes some 300 bytes, and its limit, key and note.
+/// How many lines may wait for the file system. Each takes some 300 bytes, and its limit, key and
+/// note.
 const WAITING: usize = 16_384;
 
 /// An action of an operator, as it took effect.
@@ -32,7 +35,8 @@ pub struct Action {
     pub time_ms: u64,
     /// The name of the client in the access file, or `local client`.
     pub client: String,
-    /// `block`, `unblock`, `override`, `end-override`, `reset`, `refund`, `reload`, `save` or `push`.
+    /// `block`, `unblock`, `override`, `end-override`, `reset`, `refund`, `reload`, `save` or
+    /// `push`.
     pub action: &'static str,
     /// The limit that it concerns.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,8 +44,8 @@ pub struct Action {
     /// The key that it concerns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// The quota of an override, the units of a refund, the name of the program that gets rules, or the file that
-    /// keeps the rules before a save.
+    /// The quota of an override, the units of a refund, the name of the program that gets rules, or
+    /// the file that keeps the rules before a save.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// For how long, in milliseconds; none for no end.
@@ -55,18 +59,29 @@ pub struct Action {
 impl Action {
     /// An action of a client.
     pub(crate) fn new(client: &str, action: &'static str) -> Self {
-        Self { client: client.to_owned(), action, ..Self::default() }
+        Self {
+            client: client.to_owned(),
+            action,
+            ..Self::default()
+        }
     }
 
     /// The same on a key of a limit.
     pub(crate) fn on(self, limit: &[u8], key: Option<&[u8]>) -> Self {
         let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-        Self { limit: Some(text(limit)), key: key.map(text), ..self }
+        Self {
+            limit: Some(text(limit)),
+            key: key.map(text),
+            ..self
+        }
     }
 
     /// The same with a value.
     pub(crate) fn with(self, value: &impl ToString) -> Self {
-        Self { value: Some(value.to_string()), ..self }
+        Self {
+            value: Some(value.to_string()),
+            ..self
+        }
     }
 
     /// The same for a time.
@@ -99,7 +114,10 @@ impl Orders {
         let now = action.time_ms;
         if self.known.len() >= ORDERS && now.abs_diff(self.looked_ms) >= LOOKS_EVERY {
             self.looked_ms = now;
-            self.known.retain(|_, old| old.for_ms.is_none_or(|span| old.time_ms.saturating_add(span) > now));
+            self.known.retain(|_, old| {
+                old.for_ms
+                    .is_none_or(|span| old.time_ms.saturating_add(span) > now)
+            });
         }
         if self.known.len() < ORDERS {
             self.known.insert(order, Arc::clone(action));
@@ -115,7 +133,8 @@ type Order = (&'static str, String, String);
 struct Writer(Option<(mpsc::SyncSender<Arc<Action>>, JoinHandle<()>)>);
 
 impl Audit {
-    /// Appends to this file, which only its owner may read if it is new. A file that was moved away is created again.
+    /// Appends to this file, which only its owner may read if it is new. A file that was moved away
+    /// is created again.
     ///
     /// # Errors
     /// When the file cannot be opened for appending, or the thread cannot be started.
@@ -129,15 +148,40 @@ impl Audit {
                 }
             }
         })?;
-        Ok(Self { writer: Writer(Some((lines, thread))), ..Self::default() })
+        Ok(Self {
+            writer: Writer(Some((lines, thread))),
+            ..Self::default()
+        })
     }
 
     /// Records an action at this time.
     pub(crate) fn record(&self, now: Nanos, action: Action) {
-        let action = Arc::new(Action { time_ms: now.get() / 1_000_000, ..action });
-        let Action { client, action: did, limit, key, value, for_ms, note, .. } = &*action;
-        tracing::info!(client, action = did, limit, ?key, value, for_ms, ?note, "operator");
-        // A thread that serves never waits for a disk. The thread that writes ends only after the sender.
+        let action = Arc::new(Action {
+            time_ms: now.get() / 1_000_000,
+            ..action
+        });
+        let Action {
+            client,
+            action: did,
+            limit,
+            key,
+            value,
+            for_ms,
+            note,
+            ..
+        } = &*action;
+        tracing::info!(
+            client,
+            action = did,
+            limit,
+            ?key,
+            value,
+            for_ms,
+            ?note,
+            "operator"
+        );
+        // A thread that serves never waits for a disk. The thread that writes ends only after the
+        // sender.
         if let Some((lines, _)) = &self.writer.0
             && lines.try_send(Arc::clone(&action)).is_err()
             && self.lost.is_due(now)
@@ -153,8 +197,19 @@ impl Audit {
     }
 
     fn remember(&self, action: &Arc<Action>) {
-        let Action { action: did, limit, key, .. } = &**action;
-        let order = |kind| (kind, limit.clone().unwrap_or_default(), key.clone().unwrap_or_default());
+        let Action {
+            action: did,
+            limit,
+            key,
+            ..
+        } = &**action;
+        let order = |kind| {
+            (
+                kind,
+                limit.clone().unwrap_or_default(),
+                key.clone().unwrap_or_default(),
+            )
+        };
         let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         match *did {
             "unblock" => drop(orders.known.remove(&order("block"))),
@@ -164,19 +219,25 @@ impl Audit {
         }
     }
 
-    /// The keys of a limit that operators blocked, or gave a quota (`block` or `override`). Their time may have ended.
+    /// The keys of a limit that operators blocked, or gave a quota (`block` or `override`). Their
+    /// time may have ended.
     pub(crate) fn keys_of(&self, kind: &'static str, limit: &str) -> Vec<String> {
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         let from = (kind, limit.to_owned(), String::new());
-        let of_limit =
-            orders.known.range(from..).take_while(|((of, name, _), _)| *of == kind && name == limit);
+        let of_limit = orders
+            .known
+            .range(from..)
+            .take_while(|((of, name, _), _)| *of == kind && name == limit);
         of_limit.map(|((.., key), _)| key.clone()).collect()
     }
 
     /// The last of these actions on a key.
     pub(crate) fn order(&self, kind: &'static str, limit: &str, key: &str) -> Option<Arc<Action>> {
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
-        orders.known.get(&(kind, limit.to_owned(), key.to_owned())).cloned()
+        orders
+            .known
+            .get(&(kind, limit.to_owned(), key.to_owned()))
+            .cloned()
     }
 
     /// The last actions, the newest first.
@@ -203,7 +264,11 @@ impl Drop for Writer {
 
 fn open(path: &std::path::Path) -> io::Result<File> {
     const OWNER_ALONE: u32 = 0o600;
-    OpenOptions::new().append(true).create(true).mode(OWNER_ALONE).open(path)
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(OWNER_ALONE)
+        .open(path)
 }
 
 /// Appends the line in one write, so that lines of several servers do not mix.

@@ -1,4 +1,5 @@
-//! Latency histograms, cheap enough for a busy listener: two additions for all commands that were answered together.
+//! Latency histograms, cheap enough for a busy listener: two additions for all commands that were
+//! answered together.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +27,8 @@ pub(crate) const BUCKETS: usize = BOUNDS.len() + 1;
 /// A histogram of durations.
 #[derive(Debug, Default)]
 pub(crate) struct Latency {
-    /// One bucket for each bound, and one for slower answers. Relaxed throughout: counters order nothing.
+    /// One bucket for each bound, and one for slower answers. Relaxed throughout: counters order
+    /// nothing.
     buckets: [AtomicU64; BUCKETS],
     nanos: AtomicU64,
 }
@@ -47,16 +49,22 @@ impl Latency {
     pub fn observe(&self, took: Nanos, count: u64) {
         let bucket = BOUNDS.partition_point(|bound| *bound < took.get());
         self.buckets[bucket].fetch_add(count, Ordering::Relaxed);
-        self.nanos.fetch_add(took.get().saturating_mul(count), Ordering::Relaxed);
+        self.nanos
+            .fetch_add(took.get().saturating_mul(count), Ordering::Relaxed);
     }
 
     /// The count of each bucket.
     pub fn counts(&self) -> [u64; BUCKETS] {
-        self.buckets.each_ref().map(|bucket| bucket.load(Ordering::Relaxed))
+        self.buckets
+            .each_ref()
+            .map(|bucket| bucket.load(Ordering::Relaxed))
     }
 
     pub fn read(&self) -> LatencyRead {
-        let bounds = BOUNDS.iter().map(|bound| *bound as f64 / 1e9).chain([f64::INFINITY]);
+        let bounds = BOUNDS
+            .iter()
+            .map(|bound| *bound as f64 / 1e9)
+            .chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(self.counts()).collect();
         LatencyRead {
             sum: self.nanos.load(Ordering::Relaxed) as f64 / 1e9,
@@ -79,7 +87,12 @@ mod tests {
         latency.observe(Nanos::from_secs(2), 1);
         let read = latency.read();
         assert_eq!(read.count, 8);
-        let filled: Vec<_> = read.buckets.iter().filter(|(_, count)| *count > 0).copied().collect();
+        let filled: Vec<_> = read
+            .buckets
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .copied()
+            .collect();
         assert_eq!(filled, [(0.000_01, 3), (0.000_025, 4), (f64::INFINITY, 1)]);
         assert!((read.sum - 2.000_050_004).abs() < 1e-9, "{}", read.sum);
     }

@@ -19,6 +19,8 @@ impl OnceAMinute {
         let again = now.saturating_add(MINUTE).get();
         let due = |next| (now.get() >= next).then_some(again);
         // Relaxed: the word orders nothing else, and only one of two threads succeeds.
-        self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, due).is_ok()
+        self.next
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, due)
+            .is_ok()
     }
 }

@@ -1,7 +1,8 @@
 //! The ledger: what each key of each limit has used in each hour, appended to files of JSON lines.
 //!
-//! Decisions add to counts in memory. Every [`INTERVAL`] a thread appends what was added since to the file of the day. A line is a part of
-//! its hour: the sum of all lines is the use. A server that is killed has lost what it did not append yet, at most that of one interval.
+//! Decisions add to counts in memory. Every [`INTERVAL`] a thread appends what was added since to
+//! the file of the day. A line is a part of its hour: the sum of all lines is the use. A server
+//! that is killed has lost what it did not append yet, at most that of one interval.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,7 +25,8 @@ use tidegate_core::Nanos;
 pub const INTERVAL: Duration = Duration::from_secs(5);
 /// Keys are spread over this number of locks.
 const SHARDS: usize = 16;
-/// The maximum number of keys of a shard between two writes. Further ones count together, for each limit.
+/// The maximum number of keys of a shard between two writes. Further ones count together, for each
+/// limit.
 const MOST: usize = 4_096;
 const HOUR: u64 = 3_600;
 
@@ -35,7 +37,8 @@ pub struct UsageLine {
     pub at: String,
     /// The limit.
     pub limit: String,
-    /// The key; empty for a global limit. None for the keys of one interval that were too many to count each.
+    /// The key; empty for a global limit. None for the keys of one interval that were too many to
+    /// count each.
     pub key: Option<String>,
     /// Units that were taken, without those that were returned.
     pub used: i64,
@@ -88,7 +91,9 @@ impl Shard {
         if !self.limits.contains_key(limit) {
             self.limits.insert(limit.into(), UsedKeys::default());
         }
-        let Some(keys) = self.limits.get_mut(limit) else { return };
+        let Some(keys) = self.limits.get_mut(limit) else {
+            return;
+        };
         let hours = match key {
             Some(key) if keys.known.contains_key(key) => keys.known.get_mut(key),
             Some(key) if self.keys < MOST => {
@@ -112,12 +117,19 @@ struct UnwrittenUses {
 
 impl UnwrittenUses {
     fn new(directory: PathBuf) -> Self {
-        Self { shards: Default::default(), hash: RandomState::new(), directory, writing: Mutex::default() }
+        Self {
+            shards: Default::default(),
+            hash: RandomState::new(),
+            directory,
+            writing: Mutex::default(),
+        }
     }
 
     fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
         let at = self.hash.hash_one(key) as usize % SHARDS;
-        self.shards[at].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[at]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Appends everything to the files of its days. The uses of a file that cannot be written stay.
@@ -131,7 +143,12 @@ impl UnwrittenUses {
                 let keys = known.into_iter().map(|(key, hours)| (Some(key), hours));
                 for (key, hours) in keys.chain([(None, others)]) {
                     for (hour, used) in hours {
-                        days.entry(hour / 24).or_default().push((limit.clone(), key.clone(), hour, used));
+                        days.entry(hour / 24).or_default().push((
+                            limit.clone(),
+                            key.clone(),
+                            hour,
+                            used,
+                        ));
                     }
                 }
             }
@@ -143,7 +160,12 @@ impl UnwrittenUses {
             if let Err(error) = append(&self.directory.join(name), &lines) {
                 written = Err(error);
                 for (limit, key, hour, used) in taken {
-                    self.shard(key.as_deref().unwrap_or_default()).add(&limit, key.as_deref(), hour, used);
+                    self.shard(key.as_deref().unwrap_or_default()).add(
+                        &limit,
+                        key.as_deref(),
+                        hour,
+                        used,
+                    );
                 }
             }
         }
@@ -154,13 +176,28 @@ impl UnwrittenUses {
 /// The beginning of an hour since 1970.
 fn beginning(hour: u64) -> String {
     let seconds = i64::try_from(hour * HOUR).unwrap_or(i64::MAX);
-    jiff::Timestamp::from_second(seconds).unwrap_or_default().to_string()
+    jiff::Timestamp::from_second(seconds)
+        .unwrap_or_default()
+        .to_string()
 }
 
 fn line((limit, key, hour, used): &(Box<str>, Option<Box<[u8]>>, u64, Use)) -> String {
-    let key = key.as_deref().map(|key| String::from_utf8_lossy(key).into_owned());
-    let Use { used, requests, denied } = *used;
-    let line = UsageLine { at: beginning(*hour), limit: limit.to_string(), key, used, requests, denied };
+    let key = key
+        .as_deref()
+        .map(|key| String::from_utf8_lossy(key).into_owned());
+    let Use {
+        used,
+        requests,
+        denied,
+    } = *used;
+    let line = UsageLine {
+        at: beginning(*hour),
+        limit: limit.to_string(),
+        key,
+        used,
+        requests,
+        denied,
+    };
     // A line without a map always serializes.
     serde_json::to_string(&line).unwrap_or_default() + "\n"
 }
@@ -168,7 +205,12 @@ fn line((limit, key, hour, used): &(Box<str>, Option<Box<[u8]>>, u64, Use)) -> S
 /// Appends whole lines or nothing. A line that a killed server has left in part is ended first.
 fn append(path: &Path, lines: &str) -> io::Result<()> {
     const OWNER_ALONE: u32 = 0o600;
-    let mut file = OpenOptions::new().append(true).read(true).create(true).mode(OWNER_ALONE).open(path)?;
+    let mut file = OpenOptions::new()
+        .append(true)
+        .read(true)
+        .create(true)
+        .mode(OWNER_ALONE)
+        .open(path)?;
     let before = file.seek(SeekFrom::End(0))?;
     let mut last = [b'\n'];
     if before > 0 {
@@ -204,12 +246,17 @@ impl Ledger {
         let ledger = Arc::new(UnwrittenUses::new(directory));
         let (counts, (running, ended)) = (Arc::clone(&ledger), mpsc::channel());
         // A file system may hang, and a thread that serves must not.
-        thread::Builder::new().name("usage".to_owned()).spawn(move || {
-            while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
-                write(&ledger);
-            }
-        })?;
-        Ok(Self { counts, _running: running })
+        thread::Builder::new()
+            .name("usage".to_owned())
+            .spawn(move || {
+                while ended.recv_timeout(INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    write(&ledger);
+                }
+            })?;
+        Ok(Self {
+            counts,
+            _running: running,
+        })
     }
 
     /// Appends what is left.
@@ -230,8 +277,9 @@ fn write(counts: &UnwrittenUses) {
     }
 }
 
-/// The lines of the ledger in a directory whose hour begins with `from` or later and before `to`; both are beginnings of
-/// [`at`](UsageLine::at). Lines that are not whole are left out, and their number is returned.
+/// The lines of the ledger in a directory whose hour begins with `from` or later and before `to`;
+/// both are beginnings of [`at`](UsageLine::at). Lines that are not whole are left out, and their
+/// number is returned.
 ///
 /// # Errors
 /// If the directory or a file cannot be read.
@@ -241,9 +289,13 @@ pub fn read_usage(
     mut each: impl FnMut(UsageLine),
 ) -> io::Result<u64> {
     let mut damaged = 0;
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(directory)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
+    let mut files: Vec<PathBuf> = fs::read_dir(directory)?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<io::Result<_>>()?;
+    files.retain(|path| {
+        path.extension()
+            .is_some_and(|extension| extension == "jsonl")
+    });
     files.sort();
     for path in files {
         for line in io::BufRead::split(io::BufReader::new(File::open(path)?), b'\n') {
@@ -266,13 +318,18 @@ mod tests {
     use super::*;
 
     fn scratch(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("tidegate-usage-{}-{name}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("tidegate-usage-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         path
     }
 
     const fn one(used: i64) -> Use {
-        Use { used, requests: 1, denied: 0 }
+        Use {
+            used,
+            requests: 1,
+            denied: 0,
+        }
     }
 
     #[test]
@@ -285,8 +342,21 @@ mod tests {
             ledger.add("a", &key.to_le_bytes(), one(2), Nanos::ZERO);
         }
         ledger.add("a", b"x", one(5), hour);
-        ledger.add("a", b"x", Use { used: -3, ..Use::default() }, hour);
-        let in_memory: usize = ledger.counts.shards.iter().map(|shard| shard.lock().unwrap().keys).sum();
+        ledger.add(
+            "a",
+            b"x",
+            Use {
+                used: -3,
+                ..Use::default()
+            },
+            hour,
+        );
+        let in_memory: usize = ledger
+            .counts
+            .shards
+            .iter()
+            .map(|shard| shard.lock().unwrap().keys)
+            .sum();
         assert!(in_memory <= SHARDS * MOST, "{in_memory}");
         ledger.write();
         let mut sums: BTreeMap<String, (i64, u64)> = BTreeMap::new();
@@ -299,7 +369,10 @@ mod tests {
         assert_eq!(damaged.unwrap(), 0);
         assert!(others >= 1);
         let expected = [
-            ("1970-01-01T00:00:00Z", (2 * i64::from(keys), u64::from(keys))),
+            (
+                "1970-01-01T00:00:00Z",
+                (2 * i64::from(keys), u64::from(keys)),
+            ),
             ("1970-01-01T01:00:00Z", (2, 1)),
         ];
         assert_eq!(sums, expected.map(|(at, sum)| (at.to_owned(), sum)).into());
@@ -320,7 +393,10 @@ mod tests {
         fs::remove_dir(&file).unwrap();
         counts.write().unwrap();
         let mut used = Vec::new();
-        read_usage(&directory, (None, None), |line| used.push((line.key, line.used))).unwrap();
+        read_usage(&directory, (None, None), |line| {
+            used.push((line.key, line.used))
+        })
+        .unwrap();
         assert_eq!(used, [7, 1].map(|used| (Some("k".to_owned()), used)));
     }
 }

@@ -1,10 +1,13 @@
-//! The decisions that other limits would have made on the requests of a trace, next to those that were made.
+//! The decisions that other limits would have made on the requests of a trace, next to those that
+//! were made.
 //!
-//! A trace has all requests of the keys in it, so the decisions on these keys are those of a server with the other limits. What
-//! they say about all keys is an estimate: a key is in the trace with probability `p`, independently of others. A sum over all
-//! keys is estimated by the sum over those in the trace divided by `p`, with the variance `(1 - p) / p²` times the sum of squares
-//! (Horvitz and Thompson, 1952). For a number of keys that is the variance of a binomial distribution. The margin is two standard
-//! deviations: of 100 estimates about 95 are within it, if many keys were denied.
+//! A trace has all requests of the keys in it, so the decisions on these keys are those of a server
+//! with the other limits. What they say about all keys is an estimate: a key is in the trace with
+//! probability `p`, independently of others. A sum over all keys is estimated by the sum over those
+//! in the trace divided by `p`, with the variance `(1 - p) / p²` times the sum of squares (Horvitz
+//! and Thompson, 1952). For a number of keys that is the variance of a binomial distribution. The
+//! margin is two standard deviations: of 100 estimates about 95 are within it, if many keys were
+//! denied.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -34,7 +37,8 @@ pub struct Denials {
 pub struct KeysEstimate {
     /// The estimate.
     pub about: u64,
-    /// Two standard deviations. Of nothing that was seen: what there is at most, in 95 of 100 cases.
+    /// Two standard deviations. Of nothing that was seen: what there is at most, in 95 of 100
+    /// cases.
     pub margin: u64,
 }
 
@@ -84,8 +88,8 @@ pub struct WhatIf {
     pub notes: Vec<String>,
 }
 
-/// Replays a trace through each of these limits, matched by name. `hash` returns the hash of a key that a rule names, if it is
-/// known. Of each limit up to `most` keys are listed.
+/// Replays a trace through each of these limits, matched by name. `hash` returns the hash of a key
+/// that a rule names, if it is known. Of each limit up to `most` keys are listed.
 pub fn what_if(
     recording: &Recording,
     candidates: &[LimitSpec],
@@ -94,13 +98,24 @@ pub fn what_if(
 ) -> Vec<WhatIf> {
     let mut of_limit: HashMap<&str, Vec<&Event>> = HashMap::new();
     for event in &recording.events {
-        of_limit.entry(&recording.limits[usize::from(event.limit)].name).or_default().push(event);
+        of_limit
+            .entry(&recording.limits[usize::from(event.limit)].name)
+            .or_default()
+            .push(event);
     }
     let each = |spec: &LimitSpec| {
-        let mut events = of_limit.get(spec.name.as_str()).cloned().unwrap_or_default();
+        let mut events = of_limit
+            .get(spec.name.as_str())
+            .cloned()
+            .unwrap_or_default();
         // Stable: each key's requests stay in order of time.
         events.sort_by_key(|event| event.key);
-        Replay { recording, spec, hash }.run(&events, most)
+        Replay {
+            recording,
+            spec,
+            hash,
+        }
+        .run(&events, most)
     };
     candidates.iter().map(each).collect()
 }
@@ -139,22 +154,34 @@ impl Sums {
 #[allow(clippy::cast_sign_loss, reason = "sums and roots are not negative")]
 fn estimate(sum: u64, squares: f64, share: f64) -> KeysEstimate {
     let margin = 2.0 * ((1.0 - share) * squares).sqrt() / share;
-    KeysEstimate { about: (sum as f64 / share).round() as u64, margin: margin.ceil() as u64 }
+    KeysEstimate {
+        about: (sum as f64 / share).round() as u64,
+        margin: margin.ceil() as u64,
+    }
 }
 
-/// A number of keys. If none was seen there may still be some: with 3/p keys, 95 of 100 traces would have one.
+/// A number of keys. If none was seen there may still be some: with 3/p keys, 95 of 100 traces
+/// would have one.
 #[allow(clippy::cast_sign_loss, reason = "shares are above zero")]
 fn of_keys(keys: u64, share: f64) -> KeysEstimate {
     if keys == 0 && share < 1.0 {
-        return KeysEstimate { about: 0, margin: (3.0 / share).ceil() as u64 };
+        return KeysEstimate {
+            about: 0,
+            margin: (3.0 / share).ceil() as u64,
+        };
     }
     estimate(keys, keys as f64, share)
 }
 
 impl Replay<'_> {
     fn run(&self, events: &[&Event], most: usize) -> WhatIf {
-        let Self { recording, spec, .. } = self;
-        let recorded = recording.limits.iter().find(|limit| limit.name == spec.name);
+        let Self {
+            recording, spec, ..
+        } = self;
+        let recorded = recording
+            .limits
+            .iter()
+            .find(|limit| limit.name == spec.name);
         let share = recording.share.fraction();
         let mut notes = self.notes(recorded.is_some(), events);
         let mut found = WhatIf {
@@ -207,8 +234,15 @@ impl Replay<'_> {
         }
     }
 
-    /// Replays the requests of one key. Requests before `since` change the state, and are not counted.
-    fn key(&self, events: &[&Event], policy: Option<Policy>, general: Policy, since: u64) -> WhatIfKey {
+    /// Replays the requests of one key. Requests before `since` change the state, and are not
+    /// counted.
+    fn key(
+        &self,
+        events: &[&Event],
+        policy: Option<Policy>,
+        general: Policy,
+        since: u64,
+    ) -> WhatIfKey {
         let (is_denied, policy) = (policy.is_none(), policy.unwrap_or(general));
         let mut state = vec![0; policy.words()];
         let hash = events[0].key;
@@ -238,9 +272,14 @@ impl Replay<'_> {
         found
     }
 
-    /// The policies of the keys that the rules name, by their hashes; `None` for a key that they deny.
+    /// The policies of the keys that the rules name, by their hashes; `None` for a key that they
+    /// deny.
     fn own(&self, notes: &mut Vec<String>) -> HashMap<u64, Option<Policy>> {
-        let overrides = self.spec.overrides.iter().map(|(key, own)| (key, own.policy().map(Some)));
+        let overrides = self
+            .spec
+            .overrides
+            .iter()
+            .map(|(key, own)| (key, own.policy().map(Some)));
         let named = overrides.chain(self.spec.deny.iter().map(|key| (key, Ok(None))));
         let (mut own, mut unknown) = (HashMap::new(), 0);
         for (key, policy) in named {
@@ -259,7 +298,9 @@ impl Replay<'_> {
 
     /// Where a trace begins in the middle of traffic, one window makes the states.
     fn counted_since(&self, notes: &mut Vec<String>) -> u64 {
-        let Recording { from, until, fresh, .. } = *self.recording;
+        let Recording {
+            from, until, fresh, ..
+        } = *self.recording;
         let window = self.spec.policy.window.unwrap_or_default();
         if fresh {
             return from;
@@ -268,7 +309,9 @@ impl Replay<'_> {
         let since = from.saturating_add(nanos);
         let span = Duration::from_nanos(until.saturating_sub(from));
         if span >= 2 * window {
-            notes.push(format!("the first {window:?} of the trace make the states and are not counted"));
+            notes.push(format!(
+                "the first {window:?} of the trace make the states and are not counted"
+            ));
             return since;
         }
         notes.push(format!(
@@ -287,15 +330,22 @@ impl Replay<'_> {
             } else {
                 ""
             };
-            notes.push(format!("the trace has no request to a limit of this name{why}"));
+            notes.push(format!(
+                "the trace has no request to a limit of this name{why}"
+            ));
         }
         if spec.shadow {
-            notes.push("it is a shadow limit: what is denied here would only be counted".to_owned());
+            notes
+                .push("it is a shadow limit: what is denied here would only be counted".to_owned());
         }
-        let refunds = events.iter().filter(|event| event.verdict == Verdict::Refunded).count();
+        let refunds = events
+            .iter()
+            .filter(|event| event.verdict == Verdict::Refunded)
+            .count();
         if events.iter().any(|event| event.verdict == Verdict::Charged) {
             notes.push(
-                "a charge counts as a request, which the candidate decides on when it is charged".to_owned(),
+                "a charge counts as a request, which the candidate decides on when it is charged"
+                    .to_owned(),
             );
         }
         if refunds > 0 {

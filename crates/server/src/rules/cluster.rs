@@ -44,7 +44,10 @@ pub struct PerConnection {
 impl PerConnection {
     /// The quota of a key with this number of connections.
     pub(crate) fn policy(&self, key: &[u8], connections: usize) -> PolicySpec {
-        let count = self.counts.get(key).map_or(self.rule.count, |&count| count.into());
+        let count = self
+            .counts
+            .get(key)
+            .map_or(self.rule.count, |&count| count.into());
         policy(&self.rule, count * connections as f64)
     }
 }
@@ -58,28 +61,34 @@ pub struct ClusterRules {
     pub limits: Vec<LimitSpec>,
 }
 
-/// Reads and checks a file, or all files of a directory. A file's name without its ending is its namespace.
+/// Reads and checks a file, or all files of a directory. A file's name without its ending is its
+/// namespace.
 ///
 /// # Errors
-/// When a file cannot be read or has problems, or rules share an id. The error lists all problems of all files, and none of
-/// the files is used.
+/// When a file cannot be read or has problems, or rules share an id. The error lists all problems
+/// of all files, and none of the files is used.
 pub fn load_cluster(path: &Path) -> Result<ClusterRules, RulesError> {
     let (mut rules, mut errors) = (ClusterRules::default(), Vec::new());
     let mut seen = BTreeMap::new();
     for path in files::files(path)? {
         let read = read_text(&path).and_then(|text| {
-            let invalid = |problems| RulesError::Invalid { path: Some(path.clone()), problems };
+            let invalid = |problems| RulesError::Invalid {
+                path: Some(path.clone()),
+                problems,
+            };
             let namespace = namespace(&path).map_err(|problem| invalid(vec![problem]))?;
-            let read =
-                parse_cluster(&text).map_err(|error| invalid(vec![Problem::overall(error.to_string())]))?;
+            let read = parse_cluster(&text)
+                .map_err(|error| invalid(vec![Problem::overall(error.to_string())]))?;
             let mut problems = Vec::new();
             for rule in read {
                 match token(rule, &namespace) {
                     Ok((token, limit)) => {
                         let id = (token.flow_id, token.is_of_values);
                         if let Some(first) = seen.insert(id, Arc::clone(&namespace)) {
-                            let what = format!("the flowId {} is already in the namespace {first}", id.0);
-                            problems.push(Problem::overall(what).mend("give each rule its own flowId"));
+                            let what =
+                                format!("the flowId {} is already in the namespace {first}", id.0);
+                            problems
+                                .push(Problem::overall(what).mend("give each rule its own flowId"));
                         }
                         rules.tokens.push(token);
                         rules.limits.push(limit);
@@ -87,12 +96,19 @@ pub fn load_cluster(path: &Path) -> Result<ClusterRules, RulesError> {
                     Err(problem) => problems.push(problem),
                 }
             }
-            if problems.is_empty() { Ok(()) } else { Err(invalid(problems)) }
+            if problems.is_empty() {
+                Ok(())
+            } else {
+                Err(invalid(problems))
+            }
         });
         errors.extend(read.err());
     }
     if rules.tokens.len() > MAX_RULES {
-        let what = format!("there are {} cluster rules; at most {MAX_RULES} are allowed", rules.tokens.len());
+        let what = format!(
+            "there are {} cluster rules; at most {MAX_RULES} are allowed",
+            rules.tokens.len()
+        );
         let problem = Problem::overall(what).mend("remove those that are not in use");
         errors.push(RulesError::invalid(Some(path), problem));
     }
@@ -101,15 +117,22 @@ pub fn load_cluster(path: &Path) -> Result<ClusterRules, RulesError> {
 }
 
 fn namespace(path: &Path) -> Result<Arc<str>, Problem> {
-    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
-    let name = ENDINGS.iter().find_map(|ending| stem.strip_suffix(ending)).unwrap_or(stem);
+    let stem = path
+        .file_stem()
+        .and_then(|stem| stem.to_str())
+        .unwrap_or_default();
+    let name = ENDINGS
+        .iter()
+        .find_map(|ending| stem.strip_suffix(ending))
+        .unwrap_or(stem);
     let letter = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if name.is_empty() || name.len() > 32 || !name.chars().all(letter) {
-        let problem =
-            Problem::overall(format!("the file's name without its ending, `{name}`, is not a namespace"));
-        return Err(
-            problem.mend("use 1 to 32 letters, digits, `.`, `_` or `-`: the project.name of the programs")
-        );
+        let problem = Problem::overall(format!(
+            "the file's name without its ending, `{name}`, is not a namespace"
+        ));
+        return Err(problem.mend(
+            "use 1 to 32 letters, digits, `.`, `_` or `-`: the project.name of the programs",
+        ));
     }
     Ok(name.into())
 }
@@ -120,18 +143,25 @@ fn token(rule: ClusterRule, namespace: &Arc<str>) -> Result<(TokenRule, LimitSpe
     let kind = if is_of_values { "param" } else { "flow" };
     let name = format!("{namespace}.{kind}.{}", rule.flow_id);
     let exceptions = rule.exceptions.iter().flatten();
-    let counts: HashMap<Vec<u8>, u32> =
-        exceptions.map(|(value, count)| (value.to_string().into_bytes(), *count)).collect();
+    let counts: HashMap<Vec<u8>, u32> = exceptions
+        .map(|(value, count)| (value.to_string().into_bytes(), *count))
+        .collect();
     let is_average = rule.threshold == ClusterThreshold::AverageLocal;
-    let overrides = counts
-        .iter()
-        .filter(|_| !is_average)
-        .map(|(key, &count)| (String::from_utf8_lossy(key).into_owned(), policy(&rule, count.into())));
+    let overrides = counts.iter().filter(|_| !is_average).map(|(key, &count)| {
+        (
+            String::from_utf8_lossy(key).into_owned(),
+            policy(&rule, count.into()),
+        )
+    });
     let limit = LimitSpec {
         global: !is_of_values,
         overrides: overrides.collect(),
-        // Each server counts its own connections, so the servers' quotas add up to that of all connections.
-        sharing: SharingSpec { unshared: is_average, ..SharingSpec::default() },
+        // Each server counts its own connections, so the servers' quotas add up to that of all
+        // connections.
+        sharing: SharingSpec {
+            unshared: is_average,
+            ..SharingSpec::default()
+        },
         ..LimitSpec::new(name.clone(), policy(&rule, rule.count))
     };
     if let Err(error) = limit.policy.policy() {
@@ -154,7 +184,11 @@ fn token(rule: ClusterRule, namespace: &Arc<str>) -> Result<(TokenRule, LimitSpe
 /// The quota of a rule with `count` units a second. Its slots are counted as Sentinel counts them.
 fn policy(rule: &ClusterRule, count: f64) -> PolicySpec {
     let mut algorithm = AlgorithmSpec::named("sliding-window").expect("the registry has it");
-    algorithm.set("slots", Some(&rule.slots.to_string())).expect("the registry has the option");
-    algorithm.set("mode", Some("balanced")).expect("the registry has the option");
+    algorithm
+        .set("slots", Some(&rule.slots.to_string()))
+        .expect("the registry has the option");
+    algorithm
+        .set("mode", Some("balanced"))
+        .expect("the registry has the option");
     PolicySpec::new(algorithm, rule.units(count).into(), Some(rule.window))
 }

@@ -48,7 +48,10 @@ pub enum RulesError {
 impl RulesError {
     /// One problem of a file, or of rules that are not from a file.
     pub fn invalid(path: Option<&Path>, problem: Problem) -> Self {
-        Self::Invalid { path: path.map(Path::to_owned), problems: vec![problem] }
+        Self::Invalid {
+            path: path.map(Path::to_owned),
+            problems: vec![problem],
+        }
     }
 
     /// Fails with the one error, or with several together.
@@ -65,7 +68,8 @@ impl RulesError {
         Self::invalid(None, Problem::overall(format!("limit `{limit}`: {error}")))
     }
 
-    /// All problems in the file, or in the first rejected one of several; empty if it could not be read.
+    /// All problems in the file, or in the first rejected one of several; empty if it could not be
+    /// read.
     pub fn problems(&self) -> &[Problem] {
         match self {
             Self::Read { .. } | Self::Store { .. } => &[],
@@ -77,7 +81,10 @@ impl RulesError {
 
 fn each_problem(path: Option<&Path>, problems: &[Problem]) -> String {
     let file = path.map_or("rules".to_owned(), |path| path.display().to_string());
-    let lines: Vec<String> = problems.iter().map(|problem| format!("{file}: {problem}")).collect();
+    let lines: Vec<String> = problems
+        .iter()
+        .map(|problem| format!("{file}: {problem}"))
+        .collect();
     lines.join("\n")
 }
 

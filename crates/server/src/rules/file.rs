@@ -1,8 +1,8 @@
 //! The rules file as operators read and change it over HTTP.
 //!
-//! A change is written to a new file in the same directory, which then takes the file's name, so that a reader finds one or the
-//! other, whole. The replaced text stays as `FILE.previous`. A change names the version that it was made from, and is refused for
-//! another one.
+//! A change is written to a new file in the same directory, which then takes the file's name, so
+//! that a reader finds one or the other, whole. The replaced text stays as `FILE.previous`. A
+//! change names the version that it was made from, and is refused for another one.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -17,7 +17,8 @@ use tidegate_core::Nanos;
 
 use super::{Keeping, Problem, RulesError, read_text};
 
-/// Checks a text that is to replace the file, together with the other files that limits come from. Returns the number of limits.
+/// Checks a text that is to replace the file, together with the other files that limits come from.
+/// Returns the number of limits.
 type Check = dyn Fn(&str, Keeping) -> Result<usize, RulesError> + Send + Sync;
 
 /// The file behind a server's rules.
@@ -58,8 +59,19 @@ pub(crate) enum SaveError {
 
 impl RulesFile {
     /// The file at `path`. Without a path, the rules are `built_in`.
-    pub fn new(path: Option<PathBuf>, built_in: &'static str, check: Box<Check>, is_writable: bool) -> Self {
-        Self { path, built_in, check, is_writable, last: Mutex::default() }
+    pub fn new(
+        path: Option<PathBuf>,
+        built_in: &'static str,
+        check: Box<Check>,
+        is_writable: bool,
+    ) -> Self {
+        Self {
+            path,
+            built_in,
+            check,
+            is_writable,
+            last: Mutex::default(),
+        }
     }
 
     /// Where it is; `None` where the rules are built in, or come from Envoy's configuration alone.
@@ -74,7 +86,10 @@ impl RulesFile {
 
     /// Who changed it here last, and when.
     pub fn last(&self) -> Option<(String, Nanos)> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The file as it is now.
@@ -82,15 +97,25 @@ impl RulesFile {
     /// # Errors
     /// When it cannot be read, is too large, or is not UTF-8.
     pub fn read(&self) -> Result<Text, RulesError> {
-        let text = self.path().map_or_else(|| Ok(self.built_in.to_owned()), read_text)?;
-        Ok(Text { version: version(text.as_bytes()), text })
+        let text = self
+            .path()
+            .map_or_else(|| Ok(self.built_in.to_owned()), read_text)?;
+        Ok(Text {
+            version: version(text.as_bytes()),
+            text,
+        })
     }
 
-    /// The mistakes in a text that is to replace the file, or else the number of limits that the server would have.
+    /// The mistakes in a text that is to replace the file, or else the number of limits that the
+    /// server would have.
     ///
     /// # Errors
     /// When the other files, which limits come from, too, cannot be read.
-    pub fn check(&self, text: &str, keeping: Keeping) -> Result<Result<usize, Vec<Problem>>, RulesError> {
+    pub fn check(
+        &self,
+        text: &str,
+        keeping: Keeping,
+    ) -> Result<Result<usize, Vec<Problem>>, RulesError> {
         match (self.check)(text, keeping) {
             Ok(limits) => Ok(Ok(limits)),
             Err(RulesError::Invalid { problems, .. }) => Ok(Err(problems)),
@@ -98,7 +123,8 @@ impl RulesFile {
         }
     }
 
-    /// Puts a text in the file's place, if the file still has this version. The path of what it was before.
+    /// Puts a text in the file's place, if the file still has this version. The path of what it was
+    /// before.
     ///
     /// # Errors
     /// See [`SaveError`]. The file is then as it was.
@@ -119,9 +145,13 @@ impl RulesFile {
         }
         self.check(text, keeping)?.map_err(SaveError::Mistakes)?;
         // A link stays a link: what it leads to is changed.
-        let path = path.canonicalize().map_err(|error| SaveError::Io(path.to_owned(), error))?;
+        let path = path
+            .canonicalize()
+            .map_err(|error| SaveError::Io(path.to_owned(), error))?;
         let previous = path.with_added_extension("previous");
-        let written = write(&path, &previous, text, || Ok(self.read()?.version == version));
+        let written = write(&path, &previous, text, || {
+            Ok(self.read()?.version == version)
+        });
         match written {
             Ok(true) => {
                 *last = Some((who.to_owned(), now));
@@ -133,9 +163,9 @@ impl RulesFile {
     }
 }
 
-/// Writes the text to a new file, keeps the old file, and puts the new one in its place, unless `is_same` returns that the file has
-/// changed. One system call lies between that check and the new name: an editor that saves in this moment has its text in the
-/// previous file.
+/// Writes the text to a new file, keeps the old file, and puts the new one in its place, unless
+/// `is_same` returns that the file has changed. One system call lies between that check and the new
+/// name: an editor that saves in this moment has its text in the previous file.
 fn write(
     path: &Path,
     previous: &Path,
@@ -194,6 +224,9 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 fn version(text: &[u8]) -> String {
-    let first = digest(&SHA256, text).as_ref().first_chunk().map_or(0, |half| u128::from_be_bytes(*half));
+    let first = digest(&SHA256, text)
+        .as_ref()
+        .first_chunk()
+        .map_or(0, |half| u128::from_be_bytes(*half));
     format!("{first:032x}")
 }

@@ -31,13 +31,22 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, RulesError> {
 
 /// Adds the files of a directory and of those below it.
 fn search(directory: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), RulesError> {
-    let read = |source| RulesError::Read { path: directory.to_owned(), source };
+    let read = |source| RulesError::Read {
+        path: directory.to_owned(),
+        source,
+    };
     if depth > MAX_DEPTH {
-        let problem = Problem::overall(format!("the directories nest deeper than {MAX_DEPTH} levels"));
+        let problem = Problem::overall(format!(
+            "the directories nest deeper than {MAX_DEPTH} levels"
+        ));
         let problem = problem.mend("does a symbolic link lead back to a directory above it?");
         return Err(RulesError::invalid(Some(directory), problem));
     }
-    for entry in fs::read_dir(directory).map_err(read)?.collect::<io::Result<Vec<_>>>().map_err(read)? {
+    for entry in fs::read_dir(directory)
+        .map_err(read)?
+        .collect::<io::Result<Vec<_>>>()
+        .map_err(read)?
+    {
         let path = entry.path();
         if entry.file_name().as_encoded_bytes().starts_with(b".") {
             continue;

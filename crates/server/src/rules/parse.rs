@@ -1,4 +1,5 @@
-//! Parses YAML into [`Rules`]: every option of every algorithm. It reports all problems of a file at once.
+//! Parses YAML into [`Rules`]: every option of every algorithm. It reports all problems of a file
+//! at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,8 +10,8 @@ use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse a
 use tidegate_core::{AlgorithmSpec, ParseQuotaError, Quota, parse_units};
 
 use super::{
-    Keeping, LimitSpec, MAX_KEY_BYTES, OnExpiry, PolicySpec, Rules, SharingSpec, THROTTLE, options, sharing,
-    traffic,
+    Keeping, LimitSpec, MAX_KEY_BYTES, OnExpiry, PolicySpec, Rules, SharingSpec, THROTTLE, options,
+    sharing, traffic,
 };
 use tidegate_flow::sources::yaml::{GATE, SECTIONS, read as read_gate};
 use tidegate_limiter::WhenFull;
@@ -60,7 +61,8 @@ pub fn parse_for(text: &str, keeping: Keeping) -> Result<Rules, Vec<Problem>> {
         if let Some(root) = root {
             return read_rules(root, keeping, complaints);
         }
-        let mend = "begin with `limits:` and a list, as in `limits: [{name: per-user, limit: 100/1m}]`";
+        let mend =
+            "begin with `limits:` and a list, as in `limits: [{name: per-user, limit: 100/1m}]`";
         complaints.add(Problem::overall("the file is empty").mend(mend));
         Rules::default()
     })
@@ -76,32 +78,57 @@ pub fn parse_policy(text: &str) -> Result<PolicySpec, Vec<Problem>> {
             complaints.add(Problem::overall("the policy is empty"));
             return None;
         };
-        let fields = Fields::open(root, "a policy", &options::with(&["limit", "algorithm"]), complaints)?;
+        let fields = Fields::open(
+            root,
+            "a policy",
+            &options::with(&["limit", "algorithm"]),
+            complaints,
+        )?;
         read_policy(&fields, "the policy", None)
     });
     spec?.ok_or_else(Vec::new)
 }
 
 fn read_rules(root: &Node, keeping: Keeping, complaints: &Complaints) -> Rules {
-    let known: Vec<&str> = ["limits", "max_memory", GATE].into_iter().chain(SECTIONS).collect();
-    let Some(fields) = Fields::open(root, "the file", &known, complaints) else { return Rules::default() };
+    let known: Vec<&str> = ["limits", "max_memory", GATE]
+        .into_iter()
+        .chain(SECTIONS)
+        .collect();
+    let Some(fields) = Fields::open(root, "the file", &known, complaints) else {
+        return Rules::default();
+    };
     let has_gate = SECTIONS.iter().any(|section| fields.get(section).is_some());
     if !has_gate && fields.get("limits").is_none() {
-        complaints.at(fields.line(), "there is no `limits:`", "add it, with a list of limits");
+        complaints.at(
+            fields.line(),
+            "there is no `limits:`",
+            "add it, with a list of limits",
+        );
     }
-    let limits = fields.get("limits").map(|node| read_limits(node, keeping, complaints)).unwrap_or_default();
+    let limits = fields
+        .get("limits")
+        .map(|node| read_limits(node, keeping, complaints))
+        .unwrap_or_default();
     let max_memory = fields.get("max_memory").and_then(|node| {
         let bytes = node.text().and_then(parse_bytes);
         if bytes.is_none() {
-            fields.refuse("max_memory", node, "write a number of bytes, as in `max_memory: 512MiB`");
+            fields.refuse(
+                "max_memory",
+                node,
+                "write a number of bytes, as in `max_memory: 512MiB`",
+            );
         }
         bytes
     });
-    Rules { limits, max_memory, gate: read_gate(&fields) }
+    Rules {
+        limits,
+        max_memory,
+        gate: read_gate(&fields),
+    }
 }
 
-/// Parses a number of bytes: a whole number, with an optional unit B, KiB, MiB, GiB or TiB (or Ki, Mi, Gi, Ti), or KB, MB, GB or TB,
-/// which are powers of 1000. `None` for anything else, and for 0.
+/// Parses a number of bytes: a whole number, with an optional unit B, KiB, MiB, GiB or TiB (or Ki,
+/// Mi, Gi, Ti), or KB, MB, GB or TB, which are powers of 1000. `None` for anything else, and for 0.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
@@ -117,7 +144,11 @@ pub fn parse_bytes(text: &str) -> Option<u64> {
         "TB" => 1_000_000_000_000,
         _ => return None,
     };
-    number.parse::<u64>().ok()?.checked_mul(scale).filter(|bytes| *bytes > 0)
+    number
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(scale)
+        .filter(|bytes| *bytes > 0)
 }
 
 fn read_limits(node: &Node, keeping: Keeping, complaints: &Complaints) -> Vec<LimitSpec> {
@@ -125,20 +156,33 @@ fn read_limits(node: &Node, keeping: Keeping, complaints: &Complaints) -> Vec<Li
         Kind::Sequence(items) if !items.is_empty() => items,
         _ => {
             let is_list = matches!(node.kind, Kind::Sequence(_));
-            let what = if is_list { "an empty list".to_owned() } else { node.describe() };
+            let what = if is_list {
+                "an empty list".to_owned()
+            } else {
+                node.describe()
+            };
             let mend = "write at least one limit, as in `- {name: per-user, limit: 100/1m}`";
             complaints.at(node.line, format!("`limits` is {what}"), mend);
             return Vec::new();
         }
     };
     if items.len() > MAX_LIMITS {
-        let what = format!("the file has {} limits; at most {MAX_LIMITS} are allowed", items.len());
-        complaints.at(node.line, what, "use keys and overrides instead of separate limits");
+        let what = format!(
+            "the file has {} limits; at most {MAX_LIMITS} are allowed",
+            items.len()
+        );
+        complaints.at(
+            node.line,
+            what,
+            "use keys and overrides instead of separate limits",
+        );
     }
     let mut names = BTreeMap::new();
     let mut limits = Vec::with_capacity(items.len());
     for (at, item) in items.iter().enumerate() {
-        let Some((limit, line)) = read_limit(item, at + 1, keeping, complaints) else { continue };
+        let Some((limit, line)) = read_limit(item, at + 1, keeping, complaints) else {
+            continue;
+        };
         if let Some(first) = names.insert(limit.name.clone(), line) {
             let what = format!("the name `{}` is already taken on line {first}", limit.name);
             complaints.at(line, what, "give each limit a different name");
@@ -174,9 +218,17 @@ fn read_limit(
         let what = format!("{called} is soft, so `shadow` has no meaning");
         complaints.at(node.line, what, "remove one of them");
     }
-    if soft && policy.as_ref().is_some_and(|policy| !policy.algorithm.limits_rate()) {
+    if soft
+        && policy
+            .as_ref()
+            .is_some_and(|policy| !policy.algorithm.limits_rate())
+    {
         let what = format!("{called} counts permits, which cannot exceed the limit");
-        complaints.at(fields.line_of("soft"), what, "remove `soft`, or use `shadow`");
+        complaints.at(
+            fields.line_of("soft"),
+            what,
+            "remove `soft`, or use `shadow`",
+        );
     }
     let thresholds = read_thresholds(&fields);
     let max_keys = fields.number("max_keys", 1).map(|keys| keys as usize);
@@ -187,13 +239,21 @@ fn read_limit(
     let overrides = read_overrides(&fields, &called, policy.as_ref());
     let deny = read_deny(&fields);
     for key in overrides.keys().filter(|key| deny.contains(*key)) {
-        let what = format!("{called}: the key `{}` is both denied and overridden", abridged(key));
-        complaints.at(fields.line_of("deny"), what, "remove it from `deny` or from `overrides`");
+        let what = format!(
+            "{called}: the key `{}` is both denied and overridden",
+            abridged(key)
+        );
+        complaints.at(
+            fields.line_of("deny"),
+            what,
+            "remove it from `deny` or from `overrides`",
+        );
     }
     if global {
         for keyed in ["overrides", "deny", "max_keys", "when_full"] {
             if let Some(node) = fields.get(keyed) {
-                let what = format!("{called} is global: it has no keys, so `{keyed}` has no meaning");
+                let what =
+                    format!("{called} is global: it has no keys, so `{keyed}` has no meaning");
                 complaints.at(node.line, what, "remove it, or remove `global`");
             }
         }
@@ -225,7 +285,11 @@ fn read_limit(
 fn read_name(fields: &Fields<'_>, called: &str) -> Option<String> {
     let Some(node) = fields.get("name") else {
         let what = format!("{called} has no name");
-        fields.complaints().at(fields.line(), what, "add `name:`; requests and metrics use it");
+        fields.complaints().at(
+            fields.line(),
+            what,
+            "add `name:`; requests and metrics use it",
+        );
         return None;
     };
     // No `:`: in the store it separates the name from the key.
@@ -240,7 +304,11 @@ fn read_name(fields: &Fields<'_>, called: &str) -> Option<String> {
             Some(name.to_owned())
         }
         _ => {
-            fields.refuse("name", node, format!("use 1 to {MAX_NAME} letters, digits, `.`, `_` or `-`"));
+            fields.refuse(
+                "name",
+                node,
+                format!("use 1 to {MAX_NAME} letters, digits, `.`, `_` or `-`"),
+            );
             None
         }
     }
@@ -259,17 +327,28 @@ fn read_policy(fields: &Fields<'_>, called: &str, base: Option<&PolicySpec>) -> 
         (Some(node), _) => read_quota(fields, node, algorithm),
         (None, Some(base)) => Some((base.limit, base.window)),
         (None, None) => {
-            let example = if algorithm.limits_rate() { "limit: 100/1m" } else { "limit: 10" };
+            let example = if algorithm.limits_rate() {
+                "limit: 100/1m"
+            } else {
+                "limit: 10"
+            };
             let what = format!("{called} has no limit");
-            fields.complaints().at(fields.line(), what, format!("add one, as in `{example}`"));
+            fields
+                .complaints()
+                .at(fields.line(), what, format!("add one, as in `{example}`"));
             None
         }
     };
-    let mut spec = base.cloned().unwrap_or_else(|| PolicySpec::new(algorithm, 0, None));
+    let mut spec = base
+        .cloned()
+        .unwrap_or_else(|| PolicySpec::new(algorithm, 0, None));
     options::read(fields, &mut spec);
     (spec.limit, spec.window) = quota?;
     if let Err(e) = spec.policy() {
-        fields.complaints().add(Problem::at(fields.line_of("limit"), format!("{called}: {e}")));
+        fields.complaints().add(Problem::at(
+            fields.line_of("limit"),
+            format!("{called}: {e}"),
+        ));
         return None;
     }
     Some(spec)
@@ -282,8 +361,9 @@ fn read_quota(
     algorithm: AlgorithmSpec,
 ) -> Option<(u64, Option<std::time::Duration>)> {
     let text = node.text().unwrap_or_default();
-    let complaint =
-        |why: &dyn fmt::Display| Problem::at(node.line, format!("`limit` is {}: {why}", node.describe()));
+    let complaint = |why: &dyn fmt::Display| {
+        Problem::at(node.line, format!("`limit` is {}: {why}", node.describe()))
+    };
     let problem = if algorithm.limits_rate() {
         match text.parse::<Quota>() {
             Ok(quota) => return Some((quota.limit(), Some(quota.window()))),
@@ -311,12 +391,18 @@ fn read_overrides(
     let (mut overrides, complaints) = (BTreeMap::new(), fields.complaints());
     let mend = "write keys with their limits, as in `overrides: {\"admin\": 100/10m}`";
     for (key, value) in fields.mapping("overrides", mend) {
-        let Some(name) = read_key(key, "overrides", complaints) else { continue };
+        let Some(name) = read_key(key, "overrides", complaints) else {
+            continue;
+        };
         let called = format!("{called}, override `{}`", abridged(name));
         let Some(base) = base else { continue };
         let spec = if value.text().is_some() {
             read_quota(fields, value, base.algorithm).and_then(|(limit, window)| {
-                let spec = PolicySpec { limit, window, ..base.clone() };
+                let spec = PolicySpec {
+                    limit,
+                    window,
+                    ..base.clone()
+                };
                 let made = spec.policy();
                 if let Err(e) = &made {
                     complaints.add(Problem::at(value.line, format!("{called}: {e}")));
@@ -339,7 +425,9 @@ fn read_overrides(
 fn read_thresholds(fields: &Fields<'_>) -> Vec<u8> {
     const MEND: &str = "write a list of percentages from 1% to 100%, as in [80%, 100%]";
     let percent = |node: &Node| {
-        let percent = node.text().and_then(|text| text.strip_suffix('%')?.trim_end().parse::<u8>().ok());
+        let percent = node
+            .text()
+            .and_then(|text| text.strip_suffix('%')?.trim_end().parse::<u8>().ok());
         let percent = percent.filter(|percent| (1..=100).contains(percent));
         if percent.is_none() {
             let what = format!("a threshold is {}", node.describe());
@@ -347,13 +435,21 @@ fn read_thresholds(fields: &Fields<'_>) -> Vec<u8> {
         }
         percent
     };
-    let percentages: BTreeSet<u8> = fields.list("thresholds", MEND).iter().filter_map(percent).collect();
+    let percentages: BTreeSet<u8> = fields
+        .list("thresholds", MEND)
+        .iter()
+        .filter_map(percent)
+        .collect();
     percentages.into_iter().collect()
 }
 
 fn read_deny(fields: &Fields<'_>) -> BTreeSet<String> {
-    let keys = fields.list("deny", "write a list of keys, as in `deny: [\"mallory\"]`").iter();
-    keys.filter_map(|key| read_key(key, "deny", fields.complaints())).map(str::to_owned).collect()
+    let keys = fields
+        .list("deny", "write a list of keys, as in `deny: [\"mallory\"]`")
+        .iter();
+    keys.filter_map(|key| read_key(key, "deny", fields.complaints()))
+        .map(str::to_owned)
+        .collect()
 }
 
 fn read_key<'a>(node: &'a Node, list: &str, complaints: &Complaints) -> Option<&'a str> {

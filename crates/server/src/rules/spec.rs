@@ -16,7 +16,8 @@ use tidegate_redis::{Mode, OnError, Timeout};
 pub struct Rules {
     /// The limits; their names differ.
     pub limits: Vec<LimitSpec>,
-    /// The maximum bytes for the states of all limits together, divided by use; `None` if the file does not set it.
+    /// The maximum bytes for the states of all limits together, divided by use; `None` if the file
+    /// does not set it.
     pub max_memory: Option<u64>,
     /// Flow control for programs with a gate that read the same file. The server only checks it.
     pub gate: tidegate_flow::rules::Rules,
@@ -33,7 +34,8 @@ pub struct LimitSpec {
     pub global: bool,
     /// Counts and reports, but never denies.
     pub shadow: bool,
-    /// Counts every request, also beyond the limit, and answers say that it is exceeded. A soft limit is a `shadow` limit, too.
+    /// Counts every request, also beyond the limit, and answers say that it is exceeded. A soft
+    /// limit is a `shadow` limit, too.
     pub soft: bool,
     /// Percentages of the limit. A key that has used one of them is reported once in each period.
     pub thresholds: Vec<u8>,
@@ -49,36 +51,54 @@ pub struct LimitSpec {
     pub deny: BTreeSet<String>,
     /// How it is shared, if the server has a store.
     pub sharing: SharingSpec,
-    /// Which requests of a log it applies to, for `tidegate simulate --rules`. A server gets the key from its caller.
+    /// Which requests of a log it applies to, for `tidegate simulate --rules`. A server gets the
+    /// key from its caller.
     pub traffic: TrafficSpec,
 }
 
 impl LimitSpec {
     /// A limit without any option.
     pub(crate) fn new(name: String, policy: PolicySpec) -> Self {
-        Self { name, policy, ..Self::default() }
+        Self {
+            name,
+            policy,
+            ..Self::default()
+        }
     }
 
     /// The limit in the form of a rules file.
     pub(crate) fn yaml(&self) -> String {
         let mut text = format!("- name: {}\n", self.name);
         // Writing to a `String` does not fail.
-        let _ =
-            writeln!(text, "  limit: {}\n  algorithm: {}", self.policy.quota(), self.policy.algorithm.name());
+        let _ = writeln!(
+            text,
+            "  limit: {}\n  algorithm: {}",
+            self.policy.quota(),
+            self.policy.algorithm.name()
+        );
         for options in [self.policy.options(), self.sharing.options()] {
-            options.split(", ").filter(|option| !option.is_empty()).for_each(|option| {
-                let _ = writeln!(text, "  {option}");
-            });
+            options
+                .split(", ")
+                .filter(|option| !option.is_empty())
+                .for_each(|option| {
+                    let _ = writeln!(text, "  {option}");
+                });
         }
-        for (name, on) in
-            [("global", self.global), ("shadow", self.shadow && !self.soft), ("soft", self.soft)]
-        {
+        for (name, on) in [
+            ("global", self.global),
+            ("shadow", self.shadow && !self.soft),
+            ("soft", self.soft),
+        ] {
             if on {
                 let _ = writeln!(text, "  {name}: true");
             }
         }
         if !self.thresholds.is_empty() {
-            let percentages: Vec<_> = self.thresholds.iter().map(|percent| format!("{percent}%")).collect();
+            let percentages: Vec<_> = self
+                .thresholds
+                .iter()
+                .map(|percent| format!("{percent}%"))
+                .collect();
             let _ = writeln!(text, "  thresholds: [{}]", percentages.join(", "));
         }
         if let Some(max_keys) = self.max_keys {
@@ -89,8 +109,17 @@ impl LimitSpec {
             text.push_str("  overrides:\n");
             for (key, policy) in &self.overrides {
                 let options = policy.options();
-                let options = if options.is_empty() { options } else { format!(", {options}") };
-                let _ = writeln!(text, "    {}: {{limit: {}{options}}}", json!(key), policy.quota());
+                let options = if options.is_empty() {
+                    options
+                } else {
+                    format!(", {options}")
+                };
+                let _ = writeln!(
+                    text,
+                    "    {}: {{limit: {}{options}}}",
+                    json!(key),
+                    policy.quota()
+                );
             }
         }
         if !self.deny.is_empty() {
@@ -100,7 +129,8 @@ impl LimitSpec {
     }
 }
 
-/// The treatment of an estimate whose reservation expires before it is settled. Permits in flight are always released.
+/// The treatment of an estimate whose reservation expires before it is settled. Permits in flight
+/// are always released.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExpiry {
     /// The estimate stays charged: the work may have been done.
@@ -130,7 +160,8 @@ pub struct SharingSpec {
     pub on_error: Option<OnError>,
     /// The deadline of a decision by the store.
     pub deadline: Option<Timeout>,
-    /// How long a server keeps units of a leased limit, and how long a report of a reported limit waits.
+    /// How long a server keeps units of a leased limit, and how long a report of a reported limit
+    /// waits.
     pub slack: Option<Duration>,
     /// How much each server may use of a reported limit before it must report it.
     pub unreported: Option<u32>,
@@ -150,7 +181,11 @@ pub struct PolicySpec {
 impl PolicySpec {
     /// An algorithm with a limit.
     pub const fn new(algorithm: AlgorithmSpec, limit: u64, window: Option<Duration>) -> Self {
-        Self { algorithm, limit, window }
+        Self {
+            algorithm,
+            limit,
+            window,
+        }
     }
 
     /// The policy that decides.
@@ -159,16 +194,18 @@ impl PolicySpec {
     /// When the numbers are invalid together: see [`PolicyError`].
     pub fn policy(&self) -> Result<Policy, PolicyError> {
         match self.window {
-            Some(window) => {
-                self.algorithm.policy(Quota::new(self.limit, window).map_err(PolicyError::Quota)?)
-            }
+            Some(window) => self
+                .algorithm
+                .policy(Quota::new(self.limit, window).map_err(PolicyError::Quota)?),
             None => self.algorithm.permits(self.limit),
         }
     }
 
     /// `100/1m`, or the number of permits.
     pub fn quota(&self) -> String {
-        let quota = self.window.and_then(|window| Quota::new(self.limit, window).ok());
+        let quota = self
+            .window
+            .and_then(|window| Quota::new(self.limit, window).ok());
         quota.map_or_else(|| self.limit.to_string(), |quota| quota.to_string())
     }
 
@@ -183,20 +220,31 @@ impl PolicySpec {
         } else {
             (text.parse().map_err(|_| QuotaTextError::Permits)?, None)
         };
-        let spec = Self { limit, window, ..self.clone() };
+        let spec = Self {
+            limit,
+            window,
+            ..self.clone()
+        };
         spec.policy().map_err(QuotaTextError::Policy)?;
         Ok(spec)
     }
 
-    /// This quota with the algorithm and the options of another policy. Whether they fit [`policy`](Self::policy) says.
+    /// This quota with the algorithm and the options of another policy. Whether they fit
+    /// [`policy`](Self::policy) says.
     pub(crate) fn of(self, other: &Self) -> Self {
-        Self { algorithm: other.algorithm, ..self }
+        Self {
+            algorithm: other.algorithm,
+            ..self
+        }
     }
 
     /// All options except the quota, as in the file: `burst: 20, count_denied: true`.
     pub fn options(&self) -> String {
-        let options: Vec<String> =
-            self.algorithm.options().map(|(name, value)| format!("{name}: {value}")).collect();
+        let options: Vec<String> = self
+            .algorithm
+            .options()
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect();
         options.join(", ")
     }
 }
@@ -219,7 +267,12 @@ pub enum QuotaTextError {
 /// A YAML mapping, the form that [`parse_policy`](super::parse_policy) parses.
 impl fmt::Display for PolicySpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{{algorithm: {}, limit: {}", self.algorithm.name(), self.quota())?;
+        write!(
+            f,
+            "{{algorithm: {}, limit: {}",
+            self.algorithm.name(),
+            self.quota()
+        )?;
         let options = self.options();
         if !options.is_empty() {
             write!(f, ", {options}")?;

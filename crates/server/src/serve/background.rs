@@ -29,7 +29,8 @@ pub(super) async fn divide_memory(service: Arc<Service>) {
             continue;
         }
         let its = Arc::clone(&service);
-        // Moving many keys takes a while. A panic logs itself, and the limits then stay as they are.
+        // Moving many keys takes a while. A panic logs itself, and the limits then stay as they
+        // are.
         let Ok(looked) = spawn_blocking(move || {
             division.look(&its.limits(), its.throttle(), its.now());
             division
@@ -60,7 +61,10 @@ pub(super) async fn keep_hours(service: Arc<Service>, flow: Arc<Flow>) {
         ticks.tick().await;
         let (flow, now) = (Arc::clone(&flow), service.now());
         // A panic logs itself, and the file then stays as it is.
-        if spawn_blocking(move || flow.hours.write(&flow.reports, now)).await.is_err() {
+        if spawn_blocking(move || flow.hours.write(&flow.reports, now))
+            .await
+            .is_err()
+        {
             return;
         }
     }

@@ -17,7 +17,8 @@ use crate::{
 /// The maximum size of a file of certificates or clients.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// Follows the files of `security` until the future is dropped. A change of `orders` forces a reload.
+/// Follows the files of `security` until the future is dropped. A change of `orders` forces a
+/// reload.
 pub(crate) async fn follow(
     security: ListenerSecurity,
     look: Duration,
@@ -26,7 +27,11 @@ pub(crate) async fn follow(
 ) {
     let watch = |paths: Vec<PathBuf>| Watch::new(move || Some(paths.clone()), MAX_BYTES);
     let tls = security.tls.as_ref().map(|tls| watch(tls.files.paths()));
-    let access = security.access.path.as_ref().map(|path| watch(vec![path.clone()]));
+    let access = security
+        .access
+        .path
+        .as_ref()
+        .map(|path| watch(vec![path.clone()]));
     if tls.is_none() && access.is_none() {
         return;
     }
@@ -47,12 +52,20 @@ pub(crate) async fn follow(
                 && is_due(watch, is_ordered)
             {
                 let done = tls.reload().map_err(|error| error.to_string());
-                log_outcome("certificates", done.map(|()| None), &counts.certificate_loads);
+                log_outcome(
+                    "certificates",
+                    done.map(|()| None),
+                    &counts.certificate_loads,
+                );
             }
             if let Some(watch) = &mut watches.1
                 && is_due(watch, is_ordered)
             {
-                let done = its.access.reload().map(Some).map_err(|error| error.to_string());
+                let done = its
+                    .access
+                    .reload()
+                    .map(Some)
+                    .map_err(|error| error.to_string());
                 log_outcome("access file", done, &counts.access_loads);
             }
             watches
@@ -70,7 +83,11 @@ pub(super) fn is_due(watch: &mut Watch, is_ordered: bool) -> bool {
     is_ordered || watch.look() == Look::Changed
 }
 
-fn log_outcome(what: &str, done: Result<Option<usize>, String>, counts: &[std::sync::atomic::AtomicU64; 2]) {
+fn log_outcome(
+    what: &str,
+    done: Result<Option<usize>, String>,
+    counts: &[std::sync::atomic::AtomicU64; 2],
+) {
     let [loaded, refused] = counts;
     match done {
         Ok(clients) => {

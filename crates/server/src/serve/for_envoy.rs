@@ -1,4 +1,5 @@
-//! What a server does for Envoy besides its listener: it follows control planes, and shows and sends counters.
+//! What a server does for Envoy besides its listener: it follows control planes, and shows and
+//! sends counters.
 
 use std::{sync::Arc, time::Duration};
 
@@ -48,11 +49,23 @@ impl ForEnvoy {
                 merge_domains: options.envoy_modes.merge_domains,
             })
             .collect();
-        let stats: Vec<_> = control_planes.iter().map(|client| Arc::clone(&client.stats)).collect();
+        let stats: Vec<_> = control_planes
+            .iter()
+            .map(|client| Arc::clone(&client.stats))
+            .collect();
         metrics.add(Arc::new(stats));
         let has_files = options.envoy_config.is_some();
-        let (rates, events, grpc) = (Arc::clone(rates), Arc::clone(events), Arc::clone(&metrics.grpc));
-        let reference = Arc::new(Reference { rates, events, grpc, has_files });
+        let (rates, events, grpc) = (
+            Arc::clone(rates),
+            Arc::clone(events),
+            Arc::clone(&metrics.grpc),
+        );
+        let reference = Arc::new(Reference {
+            rates,
+            events,
+            grpc,
+            has_files,
+        });
         if options.envoy_metric_names {
             metrics.add_reference(Arc::clone(&reference) as _);
         }
@@ -60,7 +73,10 @@ impl ForEnvoy {
             .envoy_statsd
             .clone()
             .map(|address| Statsd::new(address, Box::new(move || reference.read())));
-        Self { control_planes, statsd }
+        Self {
+            control_planes,
+            statsd,
+        }
     }
 
     /// Follows the control planes in the background, and sends counters until [`Sending::end`].
@@ -69,7 +85,10 @@ impl ForEnvoy {
             background.spawn(control_plane.follow());
         }
         let (until, end) = oneshot::channel();
-        Sending { until, task: self.statsd.map(|statsd| tokio::spawn(statsd.follow(end))) }
+        Sending {
+            until,
+            task: self.statsd.map(|statsd| tokio::spawn(statsd.follow(end))),
+        }
     }
 }
 

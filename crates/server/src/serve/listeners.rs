@@ -34,7 +34,8 @@ use crate::{
     serve::{options::Options, start_error::StartError},
 };
 
-/// The maximum number of connections of the control plane. Above it, the connection that was idle longest is closed.
+/// The maximum number of connections of the control plane. Above it, the connection that was idle
+/// longest is closed.
 const ADMIN_CONNECTIONS: usize = 256;
 
 /// TLS and access control as the options have them.
@@ -42,10 +43,16 @@ const ADMIN_CONNECTIONS: usize = 256;
 /// # Errors
 /// When the files are invalid.
 pub(super) fn listener_security(options: &Options) -> Result<ListenerSecurity, StartError> {
-    let asks_for_certificates = options.tls.as_ref().is_some_and(|files| files.client_ca.is_some());
-    let access =
-        Access::open(options.access.clone(), asks_for_certificates, options.tls_client_san.as_deref())
-            .map_err(StartError::Access)?;
+    let asks_for_certificates = options
+        .tls
+        .as_ref()
+        .is_some_and(|files| files.client_ca.is_some());
+    let access = Access::open(
+        options.access.clone(),
+        asks_for_certificates,
+        options.tls_client_san.as_deref(),
+    )
+    .map_err(StartError::Access)?;
     let tls = options.tls.clone().map(Tls::open).transpose()?;
     Ok(ListenerSecurity {
         tls: tls.map(Arc::new),
@@ -74,8 +81,14 @@ impl Listeners<'_> {
         option: &'static str,
         address: Option<&str>,
     ) -> Result<Option<(Listener, SocketAddr)>, StartError> {
-        let Some(address) = address else { return Ok(None) };
-        let refused = |source| StartError::Listen { option, address: address.to_owned(), source };
+        let Some(address) = address else {
+            return Ok(None);
+        };
+        let refused = |source| StartError::Listen {
+            option,
+            address: address.to_owned(),
+            source,
+        };
         let listener = match self.options.sockets.iter().find(|(name, _)| name == option) {
             Some((_, socket)) => {
                 let socket = socket.try_clone().map_err(refused)?;
@@ -121,7 +134,9 @@ impl Listeners<'_> {
         control: &Arc<ControlPlane>,
         plane: Plane,
     ) {
-        let Some((listener, _)) = listener else { return };
+        let Some((listener, _)) = listener else {
+            return;
+        };
         let most = self.options.max_connections;
         let (name, most, stats) = match plane {
             Plane::Data => ("http", most, &control.events.http),
@@ -130,7 +145,12 @@ impl Listeners<'_> {
         let (app, pages) = (Arc::clone(&control.app), pages::routes(Arc::clone(control)));
         let paths = http::Paths::new(app, plane, Arc::clone(control) as _, pages);
         let connections = self.accept(name, listener, most, stats);
-        self.serving.spawn(http::serve(connections, paths, self.security.of(name), Arc::clone(stats)));
+        self.serving.spawn(http::serve(
+            connections,
+            paths,
+            self.security.of(name),
+            Arc::clone(stats),
+        ));
     }
 
     #[cfg(feature = "grpc")]
@@ -151,10 +171,29 @@ impl Listeners<'_> {
         let door = security.door("grpc", address, false)?;
         let stats = Arc::new(GrpcStats::default());
         metrics.add_grpc(Arc::clone(&stats));
-        let connections = self.accept("grpc", listener, options.max_connections, &stats.connections);
-        let shared = Shared { rates: Arc::clone(rates), stats, door, telemetry: options.telemetry.clone() };
-        let max_age = options.grpc_max_age.map(|age| MaxAge { age, grace: options.grpc_max_age_grace });
-        self.serving.spawn(serve(connections, shared, security.of("grpc"), max_age, self.stopped.clone()));
+        let connections = self.accept(
+            "grpc",
+            listener,
+            options.max_connections,
+            &stats.connections,
+        );
+        let shared = Shared {
+            rates: Arc::clone(rates),
+            stats,
+            door,
+            telemetry: options.telemetry.clone(),
+        };
+        let max_age = options.grpc_max_age.map(|age| MaxAge {
+            age,
+            grace: options.grpc_max_age_grace,
+        });
+        self.serving.spawn(serve(
+            connections,
+            shared,
+            security.of("grpc"),
+            max_age,
+            self.stopped.clone(),
+        ));
         Ok(())
     }
 
@@ -165,9 +204,22 @@ impl Listeners<'_> {
         _: &Arc<DescriptorService>,
         _: &mut Metrics,
     ) -> Result<(), StartError> {
-        let Options { grpc, envoy_xds, envoy_statsd, envoy_metric_names, .. } = self.options;
-        let asks = grpc.is_some() || !envoy_xds.is_empty() || envoy_statsd.is_some() || *envoy_metric_names;
-        if asks { Err(StartError::NoGrpc) } else { Ok(()) }
+        let Options {
+            grpc,
+            envoy_xds,
+            envoy_statsd,
+            envoy_metric_names,
+            ..
+        } = self.options;
+        let asks = grpc.is_some()
+            || !envoy_xds.is_empty()
+            || envoy_statsd.is_some()
+            || *envoy_metric_names;
+        if asks {
+            Err(StartError::NoGrpc)
+        } else {
+            Ok(())
+        }
     }
 
     pub async fn serve_spoe(&mut self, metrics: &mut Metrics) -> Result<(), StartError> {
@@ -178,24 +230,45 @@ impl Listeners<'_> {
         let door = security.door("spoe", address, false)?;
         let stats = Arc::new(SpoeStats::default());
         metrics.add(Arc::clone(&stats) as _);
-        let connections = self.accept("spoe", listener, options.max_connections, &stats.connections);
-        let agent = Agent { service: Arc::clone(self.service), door, stats };
-        self.serving.spawn(spoe::serve(connections, agent, security.of("spoe"), self.stopped.clone()));
+        let connections = self.accept(
+            "spoe",
+            listener,
+            options.max_connections,
+            &stats.connections,
+        );
+        let agent = Agent {
+            service: Arc::clone(self.service),
+            door,
+            stats,
+        };
+        self.serving.spawn(spoe::serve(
+            connections,
+            agent,
+            security.of("spoe"),
+            self.stopped.clone(),
+        ));
         Ok(())
     }
 
     pub async fn serve_sentinel(&mut self, metrics: &mut Metrics) -> Result<(), StartError> {
         const NAME: &str = "sentinel-token";
         let options = self.options;
-        let Some((listener, address)) = self.listen(NAME, options.sentinel.as_deref()).await? else {
+        let Some((listener, address)) = self.listen(NAME, options.sentinel.as_deref()).await?
+        else {
             return Ok(());
         };
         let door = self.security.door_by_address(NAME, address)?;
         let stats = Arc::new(SentinelStats::default());
         metrics.add(Arc::clone(&stats) as _);
         let connections = self.accept(NAME, listener, options.max_connections, &stats.connections);
-        let server = TokenServer::new(Arc::clone(self.service), options.sentinel_max_qps, door, stats);
-        self.serving.spawn(sentinel::serve(connections, server, self.stopped.clone()));
+        let server = TokenServer::new(
+            Arc::clone(self.service),
+            options.sentinel_max_qps,
+            door,
+            stats,
+        );
+        self.serving
+            .spawn(sentinel::serve(connections, server, self.stopped.clone()));
         Ok(())
     }
 
@@ -207,7 +280,9 @@ impl Listeners<'_> {
     ) -> Result<(), StartError> {
         const NAME: &str = "sentinel-dashboard";
         let options = self.options;
-        let Some((listener, address)) = self.listen(NAME, options.sentinel_dashboard.as_deref()).await?
+        let Some((listener, address)) = self
+            .listen(NAME, options.sentinel_dashboard.as_deref())
+            .await?
         else {
             return Ok(());
         };
@@ -219,8 +294,15 @@ impl Listeners<'_> {
         let networks = options.sentinel_dashboard_networks.clone();
         let programs = Programs::new(flow, Arc::clone(&service), networks, self.stopped.clone());
         let refused = OnceAMinute::default();
-        let dashboard = Dashboard { programs: Arc::new(programs), door, service, refused, stats };
-        self.serving.spawn(flow::serve_dashboard(connections, dashboard));
+        let dashboard = Dashboard {
+            programs: Arc::new(programs),
+            door,
+            service,
+            refused,
+            stats,
+        };
+        self.serving
+            .spawn(flow::serve_dashboard(connections, dashboard));
         Ok(())
     }
 
@@ -231,7 +313,9 @@ impl Listeners<'_> {
         started: Nanos,
         stats: &Arc<RespStats>,
     ) -> Result<Option<Reactors>, StartError> {
-        let Some((listener, address)) = listener else { return Ok(None) };
+        let Some((listener, address)) = listener else {
+            return Ok(None);
+        };
         let (options, service) = (self.options, self.service);
         let Listener::Tcp(listener) = listener else {
             return Err(StartError::Listen {
@@ -246,7 +330,8 @@ impl Listeners<'_> {
         let config = RespConfig {
             password: options.resp_password.clone(),
             max_connections: options.max_connections,
-            idle_timeout: (!options.resp_idle_timeout.is_zero()).then(|| options.resp_idle_timeout.into()),
+            idle_timeout: (!options.resp_idle_timeout.is_zero())
+                .then(|| options.resp_idle_timeout.into()),
             threads: options.resp_threads,
             port: address.port(),
         };
@@ -263,6 +348,8 @@ impl Listeners<'_> {
             config,
         };
         let listener = listener.into_std().map_err(StartError::Threads)?;
-        resp::start(&listener, &Arc::new(shared)).map(Some).map_err(StartError::Threads)
+        resp::start(&listener, &Arc::new(shared))
+            .map(Some)
+            .map_err(StartError::Threads)
     }
 }

@@ -2,7 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Descriptors for everything but client connections: listeners, files, the store, the control plane.
+/// Descriptors for everything but client connections: listeners, files, the store, the control
+/// plane.
 const BESIDE: u64 = 512;
 
 /// Whether the process may open as many files as its connections need.
@@ -20,22 +21,33 @@ pub enum OpenFiles {
     },
 }
 
-/// Raises the process's limit on open files, as far as the system allows, to the number that `connections` on each of `listeners`
-/// need.
+/// Raises the process's limit on open files, as far as the system allows, to the number that
+/// `connections` on each of `listeners` need.
 pub fn raise_open_files(max_connections: usize, listeners: usize) -> OpenFiles {
-    let needed = (max_connections as u64).saturating_mul(listeners as u64).saturating_add(BESIDE);
+    let needed = (max_connections as u64)
+        .saturating_mul(listeners as u64)
+        .saturating_add(BESIDE);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let enough = |allowed: Option<u64>| allowed.is_none_or(|allowed| allowed >= needed);
     if enough(current) {
         return OpenFiles::Enough;
     }
     // With the necessary privilege, the hard limit is raised, too.
-    let both = Rlimit { current: Some(needed), maximum: maximum.map(|maximum| maximum.max(needed)) };
+    let both = Rlimit {
+        current: Some(needed),
+        maximum: maximum.map(|maximum| maximum.max(needed)),
+    };
     if setrlimit(Resource::Nofile, both).is_ok() {
         return OpenFiles::Enough;
     }
     // If this fails, the limit stays as it was, and the result says so.
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    );
     let allowed = getrlimit(Resource::Nofile).current;
     match allowed {
         Some(allowed) if !enough(Some(allowed)) => OpenFiles::TooFew { allowed, needed },

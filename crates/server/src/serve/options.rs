@@ -23,8 +23,8 @@ use crate::{
     serve::xds::XdsSource,
 };
 
-/// The options of a server. [`Options::default`] has the defaults of `tidegate serve`, except that the system chooses the
-/// ports.
+/// The options of a server. [`Options::default`] has the defaults of `tidegate serve`, except that
+/// the system chooses the ports.
 #[derive(Clone, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a separate option")]
 pub struct Options {
@@ -34,7 +34,8 @@ pub struct Options {
     pub resp: Option<String>,
     /// The address for gRPC, for Envoy; `None` turns it off. Needs the crate's feature `grpc`.
     pub grpc: Option<String>,
-    /// How long a gRPC connection may be used before its client must open another one, a tenth more or less; `None` for as long as it likes.
+    /// How long a gRPC connection may be used before its client must open another one, a tenth more
+    /// or less; `None` for as long as it likes.
     pub grpc_max_age: Option<Duration>,
     /// How long the calls of such a connection may still take.
     pub grpc_max_age_grace: Duration,
@@ -46,9 +47,11 @@ pub struct Options {
     pub admin: Option<String>,
     /// The certificates for TLS; `None` turns TLS off.
     pub tls: Option<TlsFiles>,
-    /// The listeners with TLS, by their options (`http`, `resp`, `grpc`, `spoe`, `admin`); empty for all.
+    /// The listeners with TLS, by their options (`http`, `resp`, `grpc`, `spoe`, `admin`); empty
+    /// for all.
     pub tls_listeners: Vec<String>,
-    /// The DNS name or URI that a client's certificate must have, without an access file; `None` for any.
+    /// The DNS name or URI that a client's certificate must have, without an access file; `None`
+    /// for any.
     pub tls_client_san: Option<String>,
     /// The access file; `None` gives all clients the default rights.
     pub access: Option<PathBuf>,
@@ -66,16 +69,18 @@ pub struct Options {
     pub envoy_config: Option<PathBuf>,
     /// A file with Sentinel's cluster rules, or a directory with one for each namespace.
     pub sentinel_rules: Option<PathBuf>,
-    /// How servers with a store share Sentinel's cluster rules for all programs together; `None` for exact.
+    /// How servers with a store share Sentinel's cluster rules for all programs together; `None`
+    /// for exact.
     pub sentinel_sharing: Option<Mode>,
     /// The maximum number of requests for tokens that each namespace may make in a second.
     pub sentinel_max_qps: u32,
-    /// The address for heartbeats of programs with Sentinel; `None` for none. They are shown with the programs that report, and get the
-    /// same rules.
+    /// The address for heartbeats of programs with Sentinel; `None` for none. They are shown with
+    /// the programs that report, and get the same rules.
     pub sentinel_dashboard: Option<String>,
     /// Networks whose addresses a heartbeat may name, besides the sender's own.
     pub sentinel_dashboard_networks: Vec<IpNet>,
-    /// Control planes that send the configuration of Envoy's rate limit service. Needs the crate's feature `grpc`.
+    /// Control planes that send the configuration of Envoy's rate limit service. Needs the crate's
+    /// feature `grpc`.
     pub envoy_xds: Vec<XdsSource>,
     /// How requests from Envoy that a limit denies are charged.
     pub envoy_consume: Consume,
@@ -83,20 +88,24 @@ pub struct Options {
     pub envoy_headers: AnswerFields,
     /// How answers to Envoy differ from what the limits decide.
     pub envoy_modes: Modes,
-    /// Where the counters of envoyproxy/ratelimit are sent; `None` for nowhere. Needs the crate's feature `grpc`.
+    /// Where the counters of envoyproxy/ratelimit are sent; `None` for nowhere. Needs the crate's
+    /// feature `grpc`.
     pub envoy_statsd: Option<StatsdAddress>,
-    /// Whether the metrics have these counters under their names there, too. Needs the crate's feature `grpc`.
+    /// Whether the metrics have these counters under their names there, too. Needs the crate's
+    /// feature `grpc`.
     pub envoy_metric_names: bool,
     /// Whether the server is unready while there is no rule for Envoy.
     pub envoy_await_rules: bool,
-    /// The provider of language models whose header fields answers over HTTP and to Envoy also have.
+    /// The provider of language models whose header fields answers over HTTP and to Envoy also
+    /// have.
     pub vendor_headers: Option<Vendor>,
     /// The maximum number of keys of each limit without its own bound.
     pub max_keys: usize,
-    /// The maximum bytes for the states of all limits together, divided by use; `None` for the value in the rules, or else
-    /// `max_keys` for each limit.
+    /// The maximum bytes for the states of all limits together, divided by use; `None` for the
+    /// value in the rules, or else `max_keys` for each limit.
     pub max_memory: Option<u64>,
-    /// The same bytes if neither `max_memory` nor the rules set them: a part of what the container may use.
+    /// The same bytes if neither `max_memory` nor the rules set them: a part of what the container
+    /// may use.
     pub container_memory: Option<u64>,
     /// The number of keys that each count of a limit's heavy keys tracks by name; 0 for none.
     pub top_keys: usize,
@@ -104,7 +113,8 @@ pub struct Options {
     pub max_reservations: usize,
     /// The file to which each action of an operator is appended; `None` for none.
     pub audit: Option<PathBuf>,
-    /// The URL to which thresholds that keys reach are posted; `None` for none. Needs the feature `webhook`.
+    /// The URL to which thresholds that keys reach are posted; `None` for none. Needs the feature
+    /// `webhook`.
     pub webhook: Option<String>,
     /// The directory of the ledger of usage; `None` keeps none.
     pub usage: Option<PathBuf>,
@@ -118,22 +128,27 @@ pub struct Options {
     pub store: Option<String>,
     /// The store's password, if it is not in the address.
     pub store_password: Option<String>,
-    /// The file with the store's password, which is read again for each connection and at a reload; instead of `store_password`.
+    /// The file with the store's password, which is read again for each connection and at a reload;
+    /// instead of `store_password`.
     pub store_password_file: Option<PathBuf>,
-    /// The minimum number of servers that share the store. While it is down, each server admits its share of the limits. Without a
-    /// number, a server that starts then takes a tenth, unless its state file knows the number.
+    /// The minimum number of servers that share the store. While it is down, each server admits its
+    /// share of the limits. Without a number, a server that starts then takes a tenth, unless its
+    /// state file knows the number.
     pub nodes: Option<u32>,
-    /// The name under which servers that share the store see this one; `None` for the machine's and the process's number.
+    /// The name under which servers that share the store see this one; `None` for the machine's and
+    /// the process's number.
     pub name: Option<String>,
     /// The prefix of the keys in the store. Servers with the same prefix share their limits.
     pub store_prefix: String,
     /// The deadline of a decision by the store, unless the limit sets its own.
     pub store_deadline: Timeout,
-    /// The state file, which keeps the state across a restart. With a store, it keeps only the number of servers.
+    /// The state file, which keeps the state across a restart. With a store, it keeps only the
+    /// number of servers.
     pub state: Option<PathBuf>,
     /// The interval between writes of the state.
     pub state_interval: Duration,
-    /// The interval between checks of the rules file. A change is loaded when two checks agree on it.
+    /// The interval between checks of the rules file. A change is loaded when two checks agree on
+    /// it.
     pub reload_interval: Duration,
     /// The password for `AUTH` over RESP.
     pub resp_password: Option<String>,
@@ -141,27 +156,32 @@ pub struct Options {
     pub resp_threads: usize,
     /// A RESP connection without a command for this long is closed; zero means never.
     pub resp_idle_timeout: Duration,
-    /// The maximum number of connections of each protocol. Above it, the connection that was idle longest is closed.
+    /// The maximum number of connections of each protocol. Above it, the connection that was idle
+    /// longest is closed.
     pub max_connections: usize,
-    /// The directory that keeps the flow rules that operators push to programs; `None` to keep them in memory.
+    /// The directory that keeps the flow rules that operators push to programs; `None` to keep them
+    /// in memory.
     pub flow_rules: Option<PathBuf>,
-    /// The maximum number of connections of each client address on each listener (for IPv6 of each /64 network); `None` for half of
-    /// the listener's connections, and for no bound on this machine.
+    /// The maximum number of connections of each client address on each listener (for IPv6 of each
+    /// /64 network); `None` for half of the listener's connections, and for no bound on this
+    /// machine.
     pub max_connections_per_peer: Option<usize>,
-    /// Sockets that are already listening, by the option that they replace (`http`, `resp`, `grpc`, `spoe`,
-    /// `sentinel-token`, `sentinel-dashboard`, `admin`).
+    /// Sockets that are already listening, by the option that they replace (`http`, `resp`, `grpc`,
+    /// `spoe`, `sentinel-token`, `sentinel-dashboard`, `admin`).
     pub sockets: Vec<(String, Arc<TcpListener>)>,
     /// How long an HTTP client may read nothing of its response.
     pub http_write_timeout: Duration,
     /// Origins of web pages that may send HTTP requests, as in `https://ops.example.com`.
     pub http_origins: Vec<String>,
-    /// The accepted `Host` names of a control plane without credentials, in addition to IP addresses and `localhost`.
+    /// The accepted `Host` names of a control plane without credentials, in addition to IP
+    /// addresses and `localhost`.
     pub admin_hosts: Vec<String>,
     /// The buckets that `CL.THROTTLE` may use.
     pub throttle: ThrottleAllowed,
     /// How long requests in progress may take when the server stops.
     pub grace: Duration,
-    /// Sends metrics and traces to a collector; `None` for not at all. Needs the crate's feature `otlp`. Whoever started it stops it.
+    /// Sends metrics and traces to a collector; `None` for not at all. Needs the crate's feature
+    /// `otlp`. Whoever started it stops it.
     pub telemetry: Option<Arc<Telemetry>>,
 }
 

@@ -1,7 +1,7 @@
 //! Reloads the rules while the server runs: all of them or none, with one log line in either case.
 //!
-//! Nothing here runs on the server's main loop, because a file system may hang. A step that takes too long is logged, and the
-//! next one begins only after it has ended.
+//! Nothing here runs on the server's main loop, because a file system may hang. A step that takes
+//! too long is logged, and the next one begins only after it has ended.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -49,7 +49,11 @@ impl Reload {
     pub fn new(sources: Sources, events: Arc<Events>) -> Self {
         let from = sources.clone();
         let load = move |service: &Service| {
-            let Loaded { rules, domains, tokens } = from.load(service.keeping())?;
+            let Loaded {
+                rules,
+                domains,
+                tokens,
+            } = from.load(service.keeping())?;
             let before = service.in_force();
             let limits = before.limits.follow(rules, service.now())?;
             let count = limits.limits().len();
@@ -58,7 +62,14 @@ impl Reload {
         };
         let load = Arc::new(load);
         let watch = sources.may_change().then(|| sources.watch());
-        Self { sources, watch, load, slow: SLOW, events, attempts: watch::Sender::new(0) }
+        Self {
+            sources,
+            watch,
+            load,
+            slow: SLOW,
+            events,
+            attempts: watch::Sender::new(0),
+        }
     }
 
     /// Loads the file whenever it has changed or a request arrives, until the sender is dropped.
@@ -89,7 +100,9 @@ impl Reload {
     async fn step(&mut self, service: &Arc<Service>, is_ordered: bool) -> Option<Reloaded> {
         let Some(mut watch) = self.watch.take() else {
             if is_ordered {
-                tracing::info!("nothing to reload: these are the built-in rules; start with --rules FILE");
+                tracing::info!(
+                    "nothing to reload: these are the built-in rules; start with --rules FILE"
+                );
             }
             return Some(Reloaded::BuiltIn);
         };
@@ -119,7 +132,9 @@ impl Reload {
             Some(Ok(limits)) => {
                 self.events.reloads.fetch_add(1, Ordering::Relaxed);
                 self.events.set_rejected(Vec::new());
-                self.events.rules_loaded_at.store(service.now().get(), Ordering::Relaxed);
+                self.events
+                    .rules_loaded_at
+                    .store(service.now().get(), Ordering::Relaxed);
                 tracing::info!(file = %self.sources, limits, "rules loaded");
                 self.attempts.send_modify(|attempts| *attempts += 1);
                 Some(Reloaded::Loaded { limits })
@@ -146,13 +161,19 @@ fn log_rejected(sources: &Sources, error: &RulesError) {
         return errors.iter().for_each(|error| log_rejected(sources, error));
     }
     let file = match error {
-        RulesError::Invalid { path: Some(path), .. } | RulesError::Read { path, .. } => {
-            path.display().to_string()
+        RulesError::Invalid {
+            path: Some(path), ..
         }
+        | RulesError::Read { path, .. } => path.display().to_string(),
         _ => sources.to_string(),
     };
     let first = error.problems().first();
-    let problems: Vec<String> = error.problems().iter().skip(1).map(ToString::to_string).collect();
+    let problems: Vec<String> = error
+        .problems()
+        .iter()
+        .skip(1)
+        .map(ToString::to_string)
+        .collect();
     tracing::error!(
         file,
         line = first.and_then(rules::Problem::line),
@@ -176,11 +197,18 @@ mod tests {
     async fn a_file_system_that_hangs_is_logged_and_blocks_nothing() {
         let limits = Limits::new(rules::example(), 10, |_| None, Nanos::ZERO).unwrap();
         let throttle = Throttle::new(10, None).unwrap();
-        let service = Arc::new(Service::new(limits, throttle, Arc::new(ManualClock::default())));
+        let service = Arc::new(Service::new(
+            limits,
+            throttle,
+            Arc::new(ManualClock::default()),
+        ));
         let events = Arc::new(Events::default());
         let (answer, hung) = blocking::channel::<()>();
         let hung = Mutex::new(hung);
-        let sources = Sources { rules: Some("/nonexistent".into()), ..Sources::default() };
+        let sources = Sources {
+            rules: Some("/nonexistent".into()),
+            ..Sources::default()
+        };
         let mut reload = Reload::new(sources, Arc::clone(&events));
         reload.slow = Duration::from_millis(1);
         reload.load = Arc::new(move |_| {

@@ -69,8 +69,8 @@ const LAST_WRITE: Duration = Duration::from_secs(1);
 pub enum Order {
     /// Reload the rules file, even if it has not changed.
     Reload,
-    /// Stop. A second time: without waiting for requests in progress. A third time: without waiting for the write of the
-    /// state.
+    /// Stop. A second time: without waiting for requests in progress. A third time: without waiting
+    /// for the write of the state.
     Stop,
 }
 
@@ -79,7 +79,8 @@ pub enum Order {
 pub enum Ended {
     /// All requests in progress were answered, and the state was written.
     Complete,
-    /// Some connections were closed early: the grace was over, or a second stop came. The state was written.
+    /// Some connections were closed early: the grace was over, or a second stop came. The state was
+    /// written.
     Cut,
     /// The state could not be written. The file is as it was after the last write.
     Unsaved,
@@ -106,7 +107,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Reads the rules and the state, and starts to listen, with the system's clock. Call it within a tokio runtime.
+    /// Reads the rules and the state, and starts to listen, with the system's clock. Call it within
+    /// a tokio runtime.
     ///
     /// # Errors
     /// When a part cannot start: see [`StartError`].
@@ -115,7 +117,13 @@ impl Server {
         let state = State::open(options.state.clone(), SystemClock::new().now(), &events)?;
         // Time must not run backwards across a restart.
         let floor = state.as_ref().map_or(Nanos::ZERO, State::written_at);
-        Self::assemble(options, state, events, Arc::new(SystemClock::not_before(floor))).await
+        Self::assemble(
+            options,
+            state,
+            events,
+            Arc::new(SystemClock::not_before(floor)),
+        )
+        .await
     }
 
     /// Like [`start`](Self::start), with a given clock.
@@ -134,21 +142,41 @@ impl Server {
         events: Arc<Events>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StartError> {
-        let asked = [&options.http, &options.resp, &options.grpc, &options.spoe, &options.sentinel];
+        let asked = [
+            &options.http,
+            &options.resp,
+            &options.grpc,
+            &options.spoe,
+            &options.sentinel,
+        ];
         if asked.into_iter().all(Option::is_none) {
             return Err(StartError::NothingToServe);
         }
         let shared = shared_store(&options)?;
-        let keeping = if shared.is_some() { Keeping::Store } else { Keeping::Memory };
+        let keeping = if shared.is_some() {
+            Keeping::Store
+        } else {
+            Keeping::Memory
+        };
         let started = clock.now();
         let sources = Sources::of(&options);
         let reload = Reload::new(sources.clone(), Arc::clone(&events));
-        let loaded = sources.load(keeping).map_err(|error| StartError::of_rules(error, &options))?;
+        let loaded = sources
+            .load(keeping)
+            .map_err(|error| StartError::of_rules(error, &options))?;
         let observers = observers(&options, &events)?;
         let usage = observers.usage.clone();
-        let service = Arc::new(make_service(&options, loaded, state.as_ref(), shared, (clock, observers))?);
+        let service = Arc::new(make_service(
+            &options,
+            loaded,
+            state.as_ref(),
+            shared,
+            (clock, observers),
+        )?);
         let rates = Arc::new(descriptor_service(&options, &service));
-        events.rules_loaded_at.store(started.get(), Ordering::Relaxed);
+        events
+            .rules_loaded_at
+            .store(started.get(), Ordering::Relaxed);
         if let Some(state) = &state {
             state.restore(&service);
         }
@@ -159,7 +187,10 @@ impl Server {
         let mut metrics = Metrics::new(Arc::clone(&events), Arc::clone(&stats));
         metrics.add(Arc::clone(&service) as _);
         metrics.add_to_scrapes(Arc::clone(&http_stats) as _);
-        security.tls.iter().for_each(|tls| metrics.add(Arc::clone(tls) as _));
+        security
+            .tls
+            .iter()
+            .for_each(|tls| metrics.add(Arc::clone(tls) as _));
         let mut listeners = Listeners {
             options: &options,
             service: &service,
@@ -186,7 +217,14 @@ impl Server {
         let resp_door = door("resp", &resp, options.resp_password.is_some())?;
         let reload_orders = mpsc::channel(1);
         #[cfg(feature = "grpc")]
-        let for_envoy = ForEnvoy::new(&options, &sources, &rates, &events, &reload_orders.0, &mut metrics);
+        let for_envoy = ForEnvoy::new(
+            &options,
+            &sources,
+            &rates,
+            &events,
+            &reload_orders.0,
+            &mut metrics,
+        );
         if let Some(telemetry) = &options.telemetry {
             telemetry.export(&metrics.sources);
         }
@@ -216,7 +254,9 @@ impl Server {
         listeners.serve_http(http, &control, Plane::Data);
         listeners.serve_http(admin, &control, Plane::Admin);
         let resp = listeners.serve_resp(resp, resp_door, started, &stats)?;
-        let Listeners { places, serving, .. } = listeners;
+        let Listeners {
+            places, serving, ..
+        } = listeners;
         Ok(Self {
             options,
             security,
@@ -235,15 +275,18 @@ impl Server {
         })
     }
 
-    /// The address of the listener of this option: `http`, `admin`, `resp`, `grpc`, `spoe`, `sentinel-token` or
-    /// `sentinel-dashboard`. `None` if it is off or a Unix socket.
+    /// The address of the listener of this option: `http`, `admin`, `resp`, `grpc`, `spoe`,
+    /// `sentinel-token` or `sentinel-dashboard`. `None` if it is off or a Unix socket.
     pub fn address(&self, option: &str) -> Option<SocketAddr> {
         self.place(option)?.parse().ok()
     }
 
     /// Where the listener of this option is: an address, or `unix:PATH`.
     pub fn place(&self, option: &str) -> Option<&str> {
-        self.places.iter().find(|(name, _)| *name == option).map(|(_, place)| place.as_str())
+        self.places
+            .iter()
+            .find(|(name, _)| *name == option)
+            .map(|(_, place)| place.as_str())
     }
 
     /// Signals each reload of the rules file, successful or not, with the number of reloads so far.
@@ -256,15 +299,25 @@ impl Server {
         &self.control.app.service
     }
 
-    /// Serves until an order says to stop: follows the rules file, and writes the state at intervals and at the end. The server
-    /// also stops when the sender of the orders is dropped. Nothing that may hang, such as a disk, keeps it from stopping.
+    /// Serves until an order says to stop: follows the rules file, and writes the state at
+    /// intervals and at the end. The server also stops when the sender of the orders is dropped.
+    /// Nothing that may hang, such as a disk, keeps it from stopping.
     pub async fn run(self, mut orders: mpsc::Receiver<Order>) -> Ended {
-        let Self { options, control, state, .. } = self;
+        let Self {
+            options,
+            control,
+            state,
+            ..
+        } = self;
         let app = &control.app;
         let service = Arc::clone(&app.service);
         let mut background = JoinSet::new();
         let (reload_now, reload_orders) = self.reload_orders;
-        background.spawn(self.reload.follow(Arc::clone(&service), options.reload_interval, reload_orders));
+        background.spawn(self.reload.follow(
+            Arc::clone(&service),
+            options.reload_interval,
+            reload_orders,
+        ));
         let (reload_locks, reloads) = watch::channel(0);
         background.spawn(follow(
             self.security,
@@ -285,7 +338,8 @@ impl Server {
         background.spawn(every(history::EVERY, move || {
             let (http, resp) = (http.answers(), self.stats.latency.counts());
             let answers = std::array::from_fn(|bucket| http[bucket] + resp[bucket]);
-            its.limits().record_second(its.history(), answers, its.now());
+            its.limits()
+                .record_second(its.history(), answers, its.now());
         }));
         background.spawn(divide_memory(Arc::clone(&service)));
         background.spawn(end_what_is_due(Arc::clone(&service)));
@@ -316,16 +370,22 @@ impl Server {
                 usage.write();
             }
         };
-        let left = options.grace.saturating_sub(stopping.elapsed()).max(LAST_WRITE);
-        if timeout(left, tokio::task::spawn_blocking(last)).await.is_err() {
+        let left = options
+            .grace
+            .saturating_sub(stopping.elapsed())
+            .max(LAST_WRITE);
+        if timeout(left, tokio::task::spawn_blocking(last))
+            .await
+            .is_err()
+        {
             tracing::error!("the last usage, or the hours of programs, were not written in time");
         }
         let Some(state) = state else {
             tracing::info!(complete = ended == Ended::Complete, "stopped");
             return ended;
         };
-        // A second stop, which may be the first one delivered twice, must not cost the state. A third one means that the disk
-        // is not worth waiting for.
+        // A second stop, which may be the first one delivered twice, must not cost the state. A
+        // third one means that the disk is not worth waiting for.
         let third = async {
             if ended == Ended::Complete {
                 stop_again(&mut orders).await;
@@ -346,12 +406,25 @@ impl Server {
 }
 
 fn descriptor_service(options: &Options, service: &Arc<Service>) -> DescriptorService {
-    let Options { envoy_consume, envoy_headers, envoy_modes, vendor_headers, .. } = options;
+    let Options {
+        envoy_consume,
+        envoy_headers,
+        envoy_modes,
+        vendor_headers,
+        ..
+    } = options;
     let (service, fields) = (Arc::clone(service), envoy_headers.clone());
-    DescriptorService::new(service, *envoy_consume, fields, *envoy_modes, *vendor_headers)
+    DescriptorService::new(
+        service,
+        *envoy_consume,
+        fields,
+        *envoy_modes,
+        *vendor_headers,
+    )
 }
 
-/// Waits until all listeners have ended, for at most the grace. `open` counts the connections of HTTP.
+/// Waits until all listeners have ended, for at most the grace. `open` counts the connections of
+/// HTTP.
 async fn stop_listeners(
     mut serving: JoinSet<()>,
     mut resp: Option<Reactors>,
@@ -375,7 +448,10 @@ async fn stop_listeners(
     if in_time {
         return Ended::Complete;
     }
-    tracing::warn!(http_connections = open(), "some connections did not end in time and are closed");
+    tracing::warn!(
+        http_connections = open(),
+        "some connections did not end in time and are closed"
+    );
     serving.shutdown().await;
     if let Some(reactors) = &mut resp {
         reactors.abort();
@@ -398,7 +474,11 @@ async fn stop_again(orders: &mut mpsc::Receiver<Order>) {
 /// The default name of this server: HOST-PID.
 fn this_process() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let host = if host.trim().is_empty() { "host" } else { host.trim() };
+    let host = if host.trim().is_empty() {
+        "host"
+    } else {
+        host.trim()
+    };
     format!("{host}-{}", std::process::id())
 }
 
@@ -407,7 +487,9 @@ const UNKNOWN_NODES: u32 = 10;
 
 /// The store in the options.
 fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOptionError> {
-    let Some(address) = &options.store else { return Ok(None) };
+    let Some(address) = &options.store else {
+        return Ok(None);
+    };
     let prefix = &options.store_prefix;
     if prefix.is_empty() || prefix.len() > 64 || prefix.contains([':', '{', '}']) {
         return Err(StoreOptionError::Prefix(prefix.clone()));
@@ -420,7 +502,9 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOpti
         address = address.with_password(password);
     }
     if let Some(path) = &options.store_password_file {
-        address = address.with_password_file(path).map_err(StoreOptionError::Address)?;
+        address = address
+            .with_password_file(path)
+            .map_err(StoreOptionError::Address)?;
     }
     let name = options.name.clone().unwrap_or_else(this_process);
     let store = SharedStore::new(address, prefix, options.store_deadline, &name)
@@ -434,8 +518,9 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOpti
 
 /// The ledger of usage and the webhook.
 fn observers(options: &Options, events: &Events) -> Result<DecisionObservers, StartError> {
-    let open =
-        |path: PathBuf| Ledger::open(path.clone()).map_err(|source| StartError::Usage { path, source });
+    let open = |path: PathBuf| {
+        Ledger::open(path.clone()).map_err(|source| StartError::Usage { path, source })
+    };
     Ok(DecisionObservers {
         usage: options.usage.clone().map(open).transpose()?.map(Arc::new),
         on_threshold: on_threshold(options, events)?,
@@ -445,7 +530,9 @@ fn observers(options: &Options, events: &Events) -> Result<DecisionObservers, St
 
 /// What posts the thresholds that keys reach, if there is a webhook.
 fn on_threshold(options: &Options, events: &Events) -> Result<Option<OnThreshold>, StartError> {
-    let Some(url) = options.webhook.clone() else { return Ok(None) };
+    let Some(url) = options.webhook.clone() else {
+        return Ok(None);
+    };
     #[cfg(feature = "webhook")]
     {
         let webhook = Webhook::to(url, Arc::clone(&events.webhook)).map_err(StartError::Threads)?;
@@ -454,7 +541,9 @@ fn on_threshold(options: &Options, events: &Events) -> Result<Option<OnThreshold
     #[cfg(not(feature = "webhook"))]
     {
         let _ = (url, events);
-        Err(StartError::Threads(std::io::Error::other("--webhook needs the feature `webhook`")))
+        Err(StartError::Threads(std::io::Error::other(
+            "--webhook needs the feature `webhook`",
+        )))
     }
 }
 
@@ -466,13 +555,34 @@ fn make_service(
     (clock, observers): (Arc<dyn Clock>, DecisionObservers),
 ) -> Result<Service, StartError> {
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
-    let Loaded { rules, domains, tokens } = loaded;
-    let Options { max_keys, max_memory, container_memory: container, top_keys, .. } = *options;
-    let capacity = Capacity { max_keys, max_memory, container, top_keys };
+    let Loaded {
+        rules,
+        domains,
+        tokens,
+    } = loaded;
+    let Options {
+        max_keys,
+        max_memory,
+        container_memory: container,
+        top_keys,
+        ..
+    } = *options;
+    let capacity = Capacity {
+        max_keys,
+        max_memory,
+        container,
+        top_keys,
+    };
     // Limits in a store, or restored from a file, are not fresh.
     let is_fresh = shared.is_none() && state.is_none();
-    let trace = options.trace_keys.map(|share| Arc::new(Trace::new(share, options.trace_memory, is_fresh)));
-    let observers = DecisionObservers { trace: trace.clone(), clock: Some(Arc::clone(&clock)), ..observers };
+    let trace = options
+        .trace_keys
+        .map(|share| Arc::new(Trace::new(share, options.trace_memory, is_fresh)));
+    let observers = DecisionObservers {
+        trace: trace.clone(),
+        clock: Some(Arc::clone(&clock)),
+        ..observers
+    };
     let limits = match shared {
         Some(store) => Limits::shared_over(store, rules, capacity, clock.now())?,
         None => Limits::new(rules, capacity, hash_keys, clock.now())?,
@@ -486,12 +596,12 @@ fn make_service(
     let in_force = InForce::new(limits, domains, tokens, None);
     let audit = match options.audit.clone() {
         None => Audit::default(),
-        Some(path) => {
-            Audit::appending_to(path.clone()).map_err(|source| StartError::Audit { path, source })?
-        }
+        Some(path) => Audit::appending_to(path.clone())
+            .map_err(|source| StartError::Audit { path, source })?,
     };
-    let mut service =
-        Service::new(in_force, throttle, clock).with_reservations(options.max_reservations).with_trace(trace);
+    let mut service = Service::new(in_force, throttle, clock)
+        .with_reservations(options.max_reservations)
+        .with_trace(trace);
     service.history = history::History::new(options.history_memory);
     (service.audit, service.needs_rules) = (audit, options.envoy_await_rules);
     Ok(service)
@@ -515,7 +625,9 @@ mod tests {
             ..Options::default()
         };
         let clock = Arc::new(ManualClock::default());
-        let server = Server::assemble(options, Some(state), Arc::clone(&events), clock).await.unwrap();
+        let server = Server::assemble(options, Some(state), Arc::clone(&events), clock)
+            .await
+            .unwrap();
         let (orders, receiver) = mpsc::channel(1);
         let running = tokio::spawn(server.run(receiver));
         // A periodic write hangs by now.
@@ -523,7 +635,9 @@ mod tests {
             tokio::task::yield_now().await;
         }
         orders.send(Order::Stop).await.unwrap();
-        let ended = timeout(Duration::from_secs(20), running).await.expect("the server should stop");
+        let ended = timeout(Duration::from_secs(20), running)
+            .await
+            .expect("the server should stop");
         assert_eq!(ended.unwrap(), Ended::Unsaved);
         // The write that hung, and the last one.
         assert_eq!(events.state_writes_failed.load(Ordering::Relaxed), 2);

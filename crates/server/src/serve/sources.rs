@@ -1,4 +1,5 @@
-//! The sources of a server's limits: a rules file, the configuration of Envoy's rate limit service, or both.
+//! The sources of a server's limits: a rules file, the configuration of Envoy's rate limit service,
+//! or both.
 
 use std::{
     collections::BTreeSet,
@@ -16,8 +17,8 @@ use crate::{
         load::{Text, build, read},
     },
     rules::{
-        self, ClusterRules, Keeping, LimitSpec, Problem, Rules, RulesError, TokenRule, file::RulesFile,
-        files::files,
+        self, ClusterRules, Keeping, LimitSpec, Problem, Rules, RulesError, TokenRule,
+        file::RulesFile, files::files,
     },
     serve::options::Options,
 };
@@ -29,7 +30,8 @@ pub(crate) struct Sources {
     pub rules: Option<PathBuf>,
     /// A file or a directory with Envoy's configuration.
     pub envoy: Option<PathBuf>,
-    /// Whether several of its files, or of the control planes' resources, may have descriptors of one domain.
+    /// Whether several of its files, or of the control planes' resources, may have descriptors of
+    /// one domain.
     pub merge_domains: bool,
     /// A file or a directory with Sentinel's cluster rules.
     pub sentinel: Option<PathBuf>,
@@ -46,11 +48,17 @@ impl Discovered {
     /// Replaces the resources, and returns those before.
     #[cfg(feature = "grpc")]
     pub fn replace(&self, texts: Vec<Text>) -> Vec<Text> {
-        std::mem::replace(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner), texts)
+        std::mem::replace(
+            &mut self.0.lock().unwrap_or_else(PoisonError::into_inner),
+            texts,
+        )
     }
 
     fn texts(&self) -> Vec<Text> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -75,17 +83,28 @@ impl Sources {
         }
     }
 
-    /// The rules file of these sources, which clients of the control plane may change if `is_writable`.
+    /// The rules file of these sources, which clients of the control plane may change if
+    /// `is_writable`.
     pub fn rules_file(self, is_writable: bool) -> RulesFile {
-        let built_in = if self.envoy.is_some() { "" } else { rules::EXAMPLE };
+        let built_in = if self.envoy.is_some() {
+            ""
+        } else {
+            rules::EXAMPLE
+        };
         let path = self.rules.clone();
-        let check = move |text: &str, keeping| Ok(self.with_rules(text, keeping)?.rules.limits.len());
+        let check =
+            move |text: &str, keeping| Ok(self.with_rules(text, keeping)?.rules.limits.len());
         RulesFile::new(path, built_in, Box::new(check), is_writable)
     }
 
     /// The configured paths.
     pub fn paths(&self) -> Vec<PathBuf> {
-        self.rules.iter().chain(&self.envoy).chain(&self.sentinel).cloned().collect()
+        self.rules
+            .iter()
+            .chain(&self.envoy)
+            .chain(&self.sentinel)
+            .cloned()
+            .collect()
     }
 
     /// Whether the limits may change.
@@ -121,44 +140,86 @@ impl Sources {
     /// # Errors
     /// As [`load`](Self::load).
     pub fn with_rules(&self, text: &str, keeping: Keeping) -> Result<Loaded, RulesError> {
-        self.joined(rules::parse_to_serve(text, self.rules.as_deref(), keeping), keeping)
+        self.joined(
+            rules::parse_to_serve(text, self.rules.as_deref(), keeping),
+            keeping,
+        )
     }
 
-    fn joined(&self, rules: Result<Rules, RulesError>, keeping: Keeping) -> Result<Loaded, RulesError> {
-        let taken = rules.as_ref().map(|rules| rules.limits.as_slice()).unwrap_or_default();
-        let config = self.envoy.as_deref().map_or(Ok(Vec::new()), read).and_then(|files| {
-            let discovered = self.discovered.iter().flat_map(|discovered| discovered.texts());
-            let config = build(files.into_iter().chain(discovered.map(Ok)), keeping, self.merge_domains)?;
-            let path = self.envoy.as_deref().unwrap_or(Path::new("the control plane's configuration"));
-            distinct(path, &config.limits, "a descriptor's limit", taken).map(|()| config)
-        });
+    fn joined(
+        &self,
+        rules: Result<Rules, RulesError>,
+        keeping: Keeping,
+    ) -> Result<Loaded, RulesError> {
+        let taken = rules
+            .as_ref()
+            .map(|rules| rules.limits.as_slice())
+            .unwrap_or_default();
+        let config = self
+            .envoy
+            .as_deref()
+            .map_or(Ok(Vec::new()), read)
+            .and_then(|files| {
+                let discovered = self
+                    .discovered
+                    .iter()
+                    .flat_map(|discovered| discovered.texts());
+                let config = build(
+                    files.into_iter().chain(discovered.map(Ok)),
+                    keeping,
+                    self.merge_domains,
+                )?;
+                let path = self
+                    .envoy
+                    .as_deref()
+                    .unwrap_or(Path::new("the control plane's configuration"));
+                distinct(path, &config.limits, "a descriptor's limit", taken).map(|()| config)
+            });
         let cluster = self.sentinel.as_deref().map_or_else(
             || Ok(ClusterRules::default()),
             |path| {
                 let mut cluster = rules::load_cluster(path)?;
-                for limit in cluster.limits.iter_mut().filter(|limit| !limit.sharing.unshared) {
+                for limit in cluster
+                    .limits
+                    .iter_mut()
+                    .filter(|limit| !limit.sharing.unshared)
+                {
                     limit.sharing.mode = self.sentinel_sharing;
                 }
                 distinct(path, &cluster.limits, "a cluster rule's limit", taken)?;
-                let taken = config.as_ref().map(|config| config.limits.as_slice()).unwrap_or_default();
+                let taken = config
+                    .as_ref()
+                    .map(|config| config.limits.as_slice())
+                    .unwrap_or_default();
                 distinct(path, &cluster.limits, "a cluster rule's limit", taken).map(|()| cluster)
             },
         );
         let mut errors = Vec::new();
         let mut rules = rules.unwrap_or_else(|error| left_out(error, &mut errors));
-        let Config { domains, limits } = config.unwrap_or_else(|error| left_out(error, &mut errors));
-        let ClusterRules { tokens, limits: of_tokens } =
-            cluster.unwrap_or_else(|error| left_out(error, &mut errors));
+        let Config { domains, limits } =
+            config.unwrap_or_else(|error| left_out(error, &mut errors));
+        let ClusterRules {
+            tokens,
+            limits: of_tokens,
+        } = cluster.unwrap_or_else(|error| left_out(error, &mut errors));
         RulesError::check(errors)?;
         rules.limits.extend(limits.into_iter().chain(of_tokens));
-        Ok(Loaded { rules, domains, tokens })
+        Ok(Loaded {
+            rules,
+            domains,
+            tokens,
+        })
     }
 }
 
 /// For messages.
 impl fmt::Display for Sources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let paths: Vec<String> = self.paths().iter().map(|path| path.display().to_string()).collect();
+        let paths: Vec<String> = self
+            .paths()
+            .iter()
+            .map(|path| path.display().to_string())
+            .collect();
         f.write_str(&paths.join(", "))
     }
 }
@@ -169,7 +230,12 @@ fn left_out<T: Default>(error: RulesError, errors: &mut Vec<RulesError>) -> T {
 }
 
 /// Checks that no limit of a source has the name of one that is taken.
-fn distinct(path: &Path, limits: &[LimitSpec], what: &str, taken: &[LimitSpec]) -> Result<(), RulesError> {
+fn distinct(
+    path: &Path,
+    limits: &[LimitSpec],
+    what: &str,
+    taken: &[LimitSpec],
+) -> Result<(), RulesError> {
     let taken: BTreeSet<&str> = taken.iter().map(|limit| limit.name.as_str()).collect();
     let problems: Vec<Problem> = limits
         .iter()
@@ -182,5 +248,8 @@ fn distinct(path: &Path, limits: &[LimitSpec], what: &str, taken: &[LimitSpec]) 
     if problems.is_empty() {
         return Ok(());
     }
-    Err(RulesError::Invalid { path: Some(path.to_owned()), problems })
+    Err(RulesError::Invalid {
+        path: Some(path.to_owned()),
+        problems,
+    })
 }

@@ -17,7 +17,9 @@ use crate::{
 #[non_exhaustive]
 pub enum StartError {
     /// All protocols are off.
-    #[error("all listeners are off: give --http, --resp, --grpc, --spoe or --sentinel-token an address")]
+    #[error(
+        "all listeners are off: give --http, --resp, --grpc, --spoe or --sentinel-token an address"
+    )]
     NothingToServe,
     /// The rules were rejected.
     #[error(transparent)]
@@ -80,7 +82,9 @@ pub enum StartError {
         source: StatePathError,
     },
     /// The system refuses threads or descriptors for the RESP listener.
-    #[error("the RESP listener cannot run: {0}; lower --resp-threads, or raise the system's limits")]
+    #[error(
+        "the RESP listener cannot run: {0}; lower --resp-threads, or raise the system's limits"
+    )]
     Threads(#[source] io::Error),
     /// gRPC is configured, but the program was built without it.
     #[error(
@@ -96,15 +100,21 @@ pub enum StartError {
 impl StartError {
     /// Why rules cannot be loaded. A file that cannot be read is named with its option.
     pub(crate) fn of_rules(error: RulesError, options: &Options) -> Self {
-        let RulesError::Read { path, .. } = &error else { return Self::Rules(error) };
+        let RulesError::Read { path, .. } = &error else {
+            return Self::Rules(error);
+        };
         let named = [
             ("rules", &options.rules),
             ("envoy-config", &options.envoy_config),
             ("sentinel-rules", &options.sentinel_rules),
         ];
-        let is_in = |named: &Option<PathBuf>| named.as_ref().is_some_and(|named| path.starts_with(named));
+        let is_in =
+            |named: &Option<PathBuf>| named.as_ref().is_some_and(|named| path.starts_with(named));
         match named.into_iter().find(|(_, named)| is_in(named)) {
-            Some((option, _)) => Self::RulesFile { option, source: error },
+            Some((option, _)) => Self::RulesFile {
+                option,
+                source: error,
+            },
             None => Self::Rules(error),
         }
     }
@@ -115,7 +125,9 @@ impl StartError {
 #[non_exhaustive]
 pub enum StoreOptionError {
     /// The prefix of the store's keys.
-    #[error("--store-prefix is `{0}`; it must have 1 to 64 bytes, and must not contain `:`, `{{` or `}}`")]
+    #[error(
+        "--store-prefix is `{0}`; it must have 1 to 64 bytes, and must not contain `:`, `{{` or `}}`"
+    )]
     Prefix(String),
     /// The deadline of a decision.
     #[error("--store-deadline must be above 0 and at most 5s")]

@@ -53,9 +53,16 @@ impl State {
     ///
     /// # Errors
     /// When the file cannot be read or written, another server uses it, or it is not a state file.
-    pub fn open(path: Option<PathBuf>, now: Nanos, events: &Arc<Events>) -> Result<Option<Self>, StartError> {
+    pub fn open(
+        path: Option<PathBuf>,
+        now: Nanos,
+        events: &Arc<Events>,
+    ) -> Result<Option<Self>, StartError> {
         let Some(path) = path else { return Ok(None) };
-        let refused = |source: StatePathError| StartError::State { path: path.clone(), source };
+        let refused = |source: StatePathError| StartError::State {
+            path: path.clone(),
+            source,
+        };
         let file = StateFile::open(&path).map_err(refused)?;
         let found = match state_file::check(&file.path) {
             Ok(found) => found,
@@ -73,7 +80,9 @@ impl State {
                 None
             }
         };
-        let ahead = found.as_ref().map_or(Nanos::ZERO, |found| too_far_ahead(found.written_at, now));
+        let ahead = found
+            .as_ref()
+            .map_or(Nanos::ZERO, |found| too_far_ahead(found.written_at, now));
         if ahead > Nanos::ZERO {
             tracing::warn!(
                 file = %path.display(),
@@ -94,7 +103,8 @@ impl State {
         }))
     }
 
-    /// When the file was written, by the clock of that server; zero if that clock or this machine's is wrong.
+    /// When the file was written, by the clock of that server; zero if that clock or this machine's
+    /// is wrong.
     pub fn written_at(&self) -> Nanos {
         match &self.found {
             Some(found) if self.ahead == Nanos::ZERO => found.written_at,
@@ -125,21 +135,26 @@ impl State {
             return;
         }
         match state_file::restore(&self.file.path, service, service.now()) {
-            Ok(Restored { states, dropped }) => tracing::info!(%file, states, dropped, "state restored"),
+            Ok(Restored { states, dropped }) => {
+                tracing::info!(%file, states, dropped, "state restored")
+            }
             Err(error) => {
                 tracing::error!(%file, %error, "the state file changed while it was read: not all of it was restored");
             }
         }
     }
 
-    /// Writes the file. A failure is logged, and the file stays as it was. Returns whether it was written.
+    /// Writes the file. A failure is logged, and the file stays as it was. Returns whether it was
+    /// written.
     pub fn write(&self, service: &Service) -> bool {
         let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let file = self.file.path.display();
         match (self.write)(&self.file, service) {
             Ok(bytes) => {
                 self.events.state_writes.fetch_add(1, Ordering::Relaxed);
-                self.events.state_written_at.store(service.now().get(), Ordering::Relaxed);
+                self.events
+                    .state_written_at
+                    .store(service.now().get(), Ordering::Relaxed);
                 self.events.state_bytes.store(bytes, Ordering::Relaxed);
                 tracing::debug!(%file, bytes, "state written");
                 true
@@ -159,13 +174,15 @@ impl State {
     }
 
     fn failed(&self) {
-        self.events.state_writes_failed.fetch_add(1, Ordering::Relaxed);
+        self.events
+            .state_writes_failed
+            .fetch_add(1, Ordering::Relaxed);
     }
 
     /// Writes the file repeatedly, until the future is dropped.
     ///
-    /// A write begins early enough to end within `every` after the start of the previous one: see [`pause`]. So a server that
-    /// is killed loses the use of at most that time.
+    /// A write begins early enough to end within `every` after the start of the previous one: see
+    /// [`pause`]. So a server that is killed loses the use of at most that time.
     pub async fn write_at_intervals(self: Arc<Self>, service: Arc<Service>, every: Duration) {
         // Nothing has been used since the file was read.
         let mut took = Duration::ZERO;
@@ -185,7 +202,8 @@ impl State {
         }
     }
 
-    /// Writes the file a last time, in what is left of the grace (at least 5 s). Returns whether it was written.
+    /// Writes the file a last time, in what is left of the grace (at least 5 s). Returns whether it
+    /// was written.
     pub async fn write_last(self: Arc<Self>, service: Arc<Service>, left: Duration) -> bool {
         let state = Arc::clone(&self);
         let most = left.max(self.last_write);
@@ -200,9 +218,9 @@ impl State {
     }
 }
 
-/// The pause after a write that took `took`. If the next write takes at most twice as long, it ends within `every` after the
-/// start of the first, which is when the first looked at the states. A write that takes more than a third of `every` is
-/// followed by the next one without a pause.
+/// The pause after a write that took `took`. If the next write takes at most twice as long, it ends
+/// within `every` after the start of the first, which is when the first looked at the states. A
+/// write that takes more than a third of `every` is followed by the next one without a pause.
 fn pause(every: Duration, took: Duration) -> Duration {
     every.saturating_sub(3 * took).max(Duration::from_millis(1))
 }
@@ -216,7 +234,9 @@ pub(crate) mod tests {
     /// A state on a disk that hangs: nothing is written until the sender is dropped.
     pub(crate) fn on_a_disk_that_hangs(events: &Arc<Events>) -> (State, mpsc::Sender<()>) {
         let path = std::env::temp_dir().join(format!("tidegate-hangs-{}", std::process::id()));
-        let mut state = State::open(Some(path), Nanos::ZERO, events).unwrap().unwrap();
+        let mut state = State::open(Some(path), Nanos::ZERO, events)
+            .unwrap()
+            .unwrap();
         let (release, hangs) = mpsc::channel();
         let hangs = Mutex::new(hangs);
         state.write = Box::new(move |_, _| {
@@ -232,8 +252,14 @@ pub(crate) mod tests {
         let every = Duration::from_secs(30);
         for took in [0, 1, 300, 5_000, 10_000].map(Duration::from_millis) {
             let next_ends = took + pause(every, took) + 2 * took;
-            assert!(next_ends <= every + Duration::from_millis(1), "{took:?}: {next_ends:?}");
+            assert!(
+                next_ends <= every + Duration::from_millis(1),
+                "{took:?}: {next_ends:?}"
+            );
         }
-        assert_eq!(pause(every, Duration::from_secs(11)), Duration::from_millis(1));
+        assert_eq!(
+            pause(every, Duration::from_secs(11)),
+            Duration::from_millis(1)
+        );
     }
 }

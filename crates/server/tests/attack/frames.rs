@@ -15,7 +15,8 @@ use crate::{
     size,
 };
 
-/// A frame, a prefix of one, or other bytes. Without AUTH, because the reply to a wrong password is delayed.
+/// A frame, a prefix of one, or other bytes. Without AUTH, because the reply to a wrong password is
+/// delayed.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let word = prop_oneof![
         4 => prop_oneof!["ACQUIRE", "PEEK", "REFUND", "BLOCK", "CL.THROTTLE",  "HELLO", "COMMAND", "INFO", "MULTI"]
@@ -32,12 +33,13 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
         }
         frame
     });
-    let broken =
-        (frame.clone(), any::<prop::sample::Index>(), any::<u8>()).prop_map(|(mut frame, at, byte)| {
+    let broken = (frame.clone(), any::<prop::sample::Index>(), any::<u8>()).prop_map(
+        |(mut frame, at, byte)| {
             let at = at.index(frame.len());
             frame[at] = byte;
             frame
-        });
+        },
+    );
     prop_oneof![4 => frame, 3 => broken, 1 => prop::collection::vec(any::<u8>(), 1..64)]
 }
 
@@ -54,16 +56,28 @@ fn replies<'a>(server: &Running, mut pieces: impl Iterator<Item = &'a [u8]>) -> 
 
 #[test]
 fn any_split_into_writes_gives_the_same_answers() {
-    let [whole, cut] = ["whole", "cut"].map(|name| Running::with_rules(&format!("attack-{name}"), RULES));
-    let mut runner =
-        TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &[8; 32]));
-    // `INFO` reports how many commands have run, and commands of one read are counted together. Nothing else is left out.
-    let frame = bytes()
-        .prop_filter("INFO", |bytes| !bytes.to_ascii_uppercase().windows(4).any(|word| word == b"INFO"));
+    let [whole, cut] =
+        ["whole", "cut"].map(|name| Running::with_rules(&format!("attack-{name}"), RULES));
+    let mut runner = TestRunner::new_with_rng(
+        Config::default(),
+        TestRng::from_seed(RngAlgorithm::ChaCha, &[8; 32]),
+    );
+    // `INFO` reports how many commands have run, and commands of one read are counted together.
+    // Nothing else is left out.
+    let frame = bytes().prop_filter("INFO", |bytes| {
+        !bytes
+            .to_ascii_uppercase()
+            .windows(4)
+            .any(|word| word == b"INFO")
+    });
     let strategy = prop::collection::vec((frame, 1_usize..30), 1..12);
     for round in 0..size(400, 20_000) {
         let frames = strategy.new_tree(&mut runner).unwrap().current();
-        let sent: Vec<u8> = frames.iter().flat_map(|(frame, _)| frame).copied().collect();
+        let sent: Vec<u8> = frames
+            .iter()
+            .flat_map(|(frame, _)| frame)
+            .copied()
+            .collect();
         let mut rest = &sent[..];
         let pieces = frames.iter().cycle().map_while(|(_, length)| {
             let (piece, after) = rest.split_at((*length).min(rest.len()));
@@ -72,7 +86,12 @@ fn any_split_into_writes_gives_the_same_answers() {
         });
         let told = replies(&cut, pieces);
         let same = replies(&whole, std::iter::once(&sent[..])) == told;
-        assert!(same, "round {round}: {}: {}", sent.escape_ascii(), told.escape_ascii());
+        assert!(
+            same,
+            "round {round}: {}: {}",
+            sent.escape_ascii(),
+            told.escape_ascii()
+        );
     }
 }
 
@@ -84,10 +103,14 @@ fn random_frames_are_answered_or_refused_and_never_stop_the_server() {
     let strategy = bytes();
     let (frames, pipeline) = (size(5_000, 250_000), 25);
     for round in 0..frames / pipeline {
-        let sent: Vec<u8> =
-            (0..pipeline).flat_map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect();
+        let sent: Vec<u8> = (0..pipeline)
+            .flat_map(|_| strategy.new_tree(&mut runner).unwrap().current())
+            .collect();
         let replies = replies(&server, std::iter::once(&sent[..]));
-        assert!(sent.is_empty() || replies.is_empty() || b"+-:$*%=_".contains(&replies[0]), "round {round}");
+        assert!(
+            sent.is_empty() || replies.is_empty() || b"+-:$*%=_".contains(&replies[0]),
+            "round {round}"
+        );
     }
     assert_eq!(server.resp("PING"), "PONG");
 }
@@ -103,7 +126,10 @@ fn read(input: &[u8]) -> Result<Option<Frame<'_>>, ProtocolError> {
 #[test]
 fn an_array_of_bulk_strings_is_a_command() {
     let input = b"*3\r\n$7\r\nACQUIRE\r\n$1\r\na\r\n$0\r\n\r\n*1";
-    assert_eq!(read(input), Ok(Some((vec![&b"ACQUIRE"[..], b"a", b""], 30))));
+    assert_eq!(
+        read(input),
+        Ok(Some((vec![&b"ACQUIRE"[..], b"a", b""], 30)))
+    );
     assert_eq!(read(b"*0\r\nrest"), Ok(Some((vec![], 4))));
     assert_eq!(read(b"*-1\r\n"), Ok(Some((vec![], 5))));
 }
@@ -118,7 +144,10 @@ fn an_argument_may_hold_any_bytes() {
 fn a_line_is_a_command() {
     assert_eq!(read(b"PING\r\n"), Ok(Some((vec![&b"PING"[..]], 6))));
     let words = vec![&b"ACQUIRE"[..], b"a b", b"", b"x"];
-    assert_eq!(read(b"  ACQUIRE \"a b\" '' x \nrest"), Ok(Some((words, 22))));
+    assert_eq!(
+        read(b"  ACQUIRE \"a b\" '' x \nrest"),
+        Ok(Some((words, 22)))
+    );
     assert_eq!(read(b"\r\n"), Ok(Some((vec![], 2))));
 }
 
@@ -136,7 +165,10 @@ fn input_that_can_never_be_a_request_is_refused() {
     let many = format!("*{}\r\n", MAX_ARGS + 1);
     let long = format!("*1\r\n${}\r\n", MAX_BULK + 1);
     let line = vec![b'a'; MAX_FRAME];
-    let frame = format!("*64\r\n{}", format!("${MAX_BULK}\r\n{}\r\n", "x".repeat(MAX_BULK)).repeat(5));
+    let frame = format!(
+        "*64\r\n{}",
+        format!("${MAX_BULK}\r\n{}\r\n", "x".repeat(MAX_BULK)).repeat(5)
+    );
     for (input, error) in [
         (&b"*x\r\n"[..], ProtocolError::MultibulkLength),
         (b"*\r\n", ProtocolError::MultibulkLength),

@@ -1,7 +1,8 @@
 //! What hostile clients, and operators' mistakes, cannot do to a server.
 //!
-//! Short by default; `TIDEGATE_LONG=1` runs 250,000 random frames instead of 5,000 and 10,000 idle connections instead of 300.
-//! Tests that need the program itself (kill -9, signals, standard error) are in the command's tests.
+//! Short by default; `TIDEGATE_LONG=1` runs 250,000 random frames instead of 5,000 and 10,000 idle
+//! connections instead of 300. Tests that need the program itself (kill -9, signals, standard
+//! error) are in the command's tests.
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -22,5 +23,9 @@ limits:
 
 /// `short`, or `long` if `TIDEGATE_LONG` is set.
 fn size(short: usize, long: usize) -> usize {
-    if std::env::var_os("TIDEGATE_LONG").is_some() { long } else { short }
+    if std::env::var_os("TIDEGATE_LONG").is_some() {
+        long
+    } else {
+        short
+    }
 }

@@ -32,8 +32,13 @@ fn options(directory: &Path) -> Options {
 }
 
 fn refusal(directory: &Path, state: &Path) -> String {
-    let options = Options { state: Some(state.to_owned()), ..options(directory) };
-    Running::try_start_at(options, START).err().unwrap_or_else(|| panic!("{} was taken", state.display()))
+    let options = Options {
+        state: Some(state.to_owned()),
+        ..options(directory)
+    };
+    Running::try_start_at(options, START)
+        .err()
+        .unwrap_or_else(|| panic!("{} was taken", state.display()))
 }
 
 fn mkfifo(path: &Path) {
@@ -60,12 +65,20 @@ fn the_state_never_replaces_a_file_that_is_not_a_state_file() {
         let error = refusal(&directory, &state);
         assert!(error.contains(told), "{}: {error}", state.display());
     }
-    assert_eq!(fs::read(path("notes")).unwrap(), b"not a state, but somebody's work");
+    assert_eq!(
+        fs::read(path("notes")).unwrap(),
+        b"not a state, but somebody's work"
+    );
     assert!(!fs::metadata("/dev/full").unwrap().is_file());
-    let mut left: Vec<_> =
-        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut left: Vec<_> = fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
     left.sort();
-    assert_eq!(left, ["directory", "fifo", "link", "notes", "rules.yaml", "socket"]);
+    assert_eq!(
+        left,
+        ["directory", "fifo", "link", "notes", "rules.yaml", "socket"]
+    );
 }
 
 #[test]
@@ -78,9 +91,17 @@ fn a_symlink_to_the_state_stays_a_symlink() {
     assert!(refusal(&directory, &directory.join("round")).contains("round"));
     for remaining in [2, 1] {
         let server = Running::start_at(options(&directory), START);
-        assert!(server.resp("ACQUIRE per-user alice").starts_with(&format!("[0 3 {remaining}")));
+        assert!(
+            server
+                .resp("ACQUIRE per-user alice")
+                .starts_with(&format!("[0 3 {remaining}"))
+        );
         assert_eq!(server.stop(), Ended::Complete);
-        assert!(fs::symlink_metadata(directory.join("state")).unwrap().is_symlink());
+        assert!(
+            fs::symlink_metadata(directory.join("state"))
+                .unwrap()
+                .is_symlink()
+        );
         assert!(fs::read(&target).unwrap().starts_with(b"TIDEGATE"));
     }
 }
@@ -92,11 +113,17 @@ fn a_second_server_on_one_state_is_refused_with_the_pid_of_the_first() {
     symlink("state", directory.join("alias")).unwrap();
     for name in ["state", "alias"] {
         let error = refusal(&directory, &directory.join(name));
-        let expected = format!("the server with process id {} keeps its state there", std::process::id());
+        let expected = format!(
+            "the server with process id {} keeps its state there",
+            std::process::id()
+        );
         assert!(error.contains(&expected), "{error}");
     }
     assert_eq!(first.stop(), Ended::Complete);
-    assert_eq!(Running::start_at(options(&directory), START).stop(), Ended::Complete);
+    assert_eq!(
+        Running::start_at(options(&directory), START).stop(),
+        Ended::Complete
+    );
 }
 
 #[test]
@@ -110,7 +137,10 @@ fn a_state_that_could_not_be_written_at_the_end_is_reported() {
 #[test]
 fn units_in_a_state_from_the_future_count_from_now_on() {
     let directory = scratch("attack-future");
-    let server = Running::start_at(options(&directory), START.saturating_add(Nanos::from_secs(3_600)));
+    let server = Running::start_at(
+        options(&directory),
+        START.saturating_add(Nanos::from_secs(3_600)),
+    );
     assert!(server.resp("ACQUIRE per-user alice").starts_with("[0 3 2"));
     assert_eq!(server.stop(), Ended::Complete);
     let server = Running::start_at(options(&directory), START);
@@ -129,11 +159,17 @@ fn rules_that_become_a_fifo_are_rejected_and_block_nothing() {
     mkfifo(&rules);
     let orders = server.orders();
     server.reloading(|| orders.blocking_send(Order::Reload).unwrap());
-    assert_eq!(server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#), 1);
+    assert_eq!(
+        server.metric(r#"tidegate_rules_reloads_total{result="failed"}"#),
+        1
+    );
     assert_eq!(server.stop(), Ended::Complete);
     fs::remove_file(&rules).unwrap();
     let server = Running::start_at(options(&directory), START);
-    assert!(server.resp("PEEK per-user alice").starts_with("[0 3 2"), "the state was written");
+    assert!(
+        server.resp("PEEK per-user alice").starts_with("[0 3 2"),
+        "the state was written"
+    );
 }
 
 #[test]
@@ -145,22 +181,32 @@ fn a_full_limit_with_when_full_deny_refuses_new_keys_and_keeps_every_exhausted_k
     let mut client = crate::harness::Resp::connect(server.resp);
     let mut took = Vec::new();
     for key in 0..400 {
-        if client.ask(&format!("ACQUIRE a key-{key}")).starts_with("[0") {
+        if client
+            .ask(&format!("ACQUIRE a key-{key}"))
+            .starts_with("[0")
+        {
             took.push(key);
         }
     }
     assert!(took.len() < 400, "strangers are refused in the end");
     for key in &took {
         assert!(
-            client.ask(&format!("ACQUIRE a key-{key}")).starts_with("[1"),
+            client
+                .ask(&format!("ACQUIRE a key-{key}"))
+                .starts_with("[1"),
             "key-{key} got a fresh allowance"
         );
     }
     assert!(server.metric("tidegate_keys_refused_total{limit=\"a\"}") > 0);
-    assert_eq!(server.metric("tidegate_keys_forgotten_exhausted_total{limit=\"a\"}"), 0);
+    assert_eq!(
+        server.metric("tidegate_keys_forgotten_exhausted_total{limit=\"a\"}"),
+        0
+    );
     // The rules can change this later; the use stays.
-    let path =
-        std::env::temp_dir().join(format!("tidegate-server-{}-attack-deny/rules.yaml", std::process::id()));
+    let path = std::env::temp_dir().join(format!(
+        "tidegate-server-{}-attack-deny/rules.yaml",
+        std::process::id()
+    ));
     fs::write(path, rules.replace("deny", "forget")).unwrap();
     let orders = server.orders();
     server.reloading(|| orders.blocking_send(Order::Reload).unwrap());

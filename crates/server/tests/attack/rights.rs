@@ -1,5 +1,6 @@
-//! Who may do what: each path × role × prefix × listener × HTTP version, and each command of RESP × role × prefix. The paths come from the
-//! table of routes and the commands from the server, so a new one without a sample fails here.
+//! Who may do what: each path × role × prefix × listener × HTTP version, and each command of RESP ×
+//! role × prefix. The paths come from the table of routes and the commands from the server, so a
+//! new one without a sample fails here.
 
 use std::net::SocketAddr;
 
@@ -30,13 +31,25 @@ struct Client {
 
 impl Client {
     fn all() -> Vec<Self> {
-        let of = |role| [false, true].map(|is_bounded| Self { role: Some(role), is_bounded });
-        let nobody = Self { role: None, is_bounded: false };
+        let of = |role| {
+            [false, true].map(|is_bounded| Self {
+                role: Some(role),
+                is_bounded,
+            })
+        };
+        let nobody = Self {
+            role: None,
+            is_bounded: false,
+        };
         ROLES.into_iter().flat_map(of).chain([nobody]).collect()
     }
 
     fn token(self) -> Option<String> {
-        Some(format!("token-of-{}-{}", self.role?.name(), self.is_bounded))
+        Some(format!(
+            "token-of-{}-{}",
+            self.role?.name(),
+            self.is_bounded
+        ))
     }
 
     fn may(self, role: Role) -> bool {
@@ -48,9 +61,15 @@ fn serving(name: &str) -> Running {
     let file = scratch(&format!("{name}-access")).join("access.yaml");
     let entry = |client: &Client| {
         let (role, token) = (client.role?.name(), client.token()?);
-        let limits = if client.is_bounded { "limits: [team-a.], " } else { "" };
+        let limits = if client.is_bounded {
+            "limits: [team-a.], "
+        } else {
+            ""
+        };
         let (bounded, digest) = (client.is_bounded, digest_of(&token));
-        Some(format!("  - {{name: {role}-{bounded}, roles: [{role}], {limits}tokens: ['{digest}']}}\n"))
+        Some(format!(
+            "  - {{name: {role}-{bounded}, roles: [{role}], {limits}tokens: ['{digest}']}}\n"
+        ))
     };
     let entries: String = Client::all().iter().filter_map(entry).collect();
     std::fs::write(&file, format!("access:\n{entries}")).unwrap();
@@ -76,8 +95,17 @@ enum Scope {
 
 /// Reserves a unit of a team's limit. Returns the id.
 fn reserved(server: &Running, team: &str) -> String {
-    let limit = if team == "team-a" { "team-a.rate" } else { "team-b.secret" };
-    let token = Client { role: Some(Role::Decide), is_bounded: false }.token().unwrap();
+    let limit = if team == "team-a" {
+        "team-a.rate"
+    } else {
+        "team-b.secret"
+    };
+    let token = Client {
+        role: Some(Role::Decide),
+        is_bounded: false,
+    }
+    .token()
+    .unwrap();
     let body = format!(r#"{{"limit":"{limit}","key":"r","ttl":"1h"}}"#);
     let (status, answer) = over_http1(server.http, ("POST", "/v1/reserve"), Some(&token), &body);
     assert_eq!(status, 200, "{answer}");
@@ -91,7 +119,9 @@ fn over_http1(
     token: Option<&str>,
     body: &str,
 ) -> (u16, String) {
-    let authorization = token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
+    let authorization = token.map_or(String::new(), |token| {
+        format!("authorization: Bearer {token}\r\n")
+    });
     let head = format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\n{authorization}");
     let mut http = Http::connect(address);
     http.write(format!("{head}content-length: {}\r\n\r\n{body}", body.len()).as_bytes());
@@ -119,23 +149,31 @@ fn sample(server: &Running, endpoint: Endpoint, team: &str) -> (String, String, 
         | Endpoint::Block
         | Endpoint::Unblock
         | Endpoint::Reset => body(key, Names),
-        Endpoint::Extend | Endpoint::Settle => {
-            body(format!(r#"{{"id":"{}","costs":[2]}}"#, reserved(server, team)), Names)
-        }
+        Endpoint::Extend | Endpoint::Settle => body(
+            format!(r#"{{"id":"{}","costs":[2]}}"#, reserved(server, team)),
+            Names,
+        ),
         Endpoint::Cancel => body(format!(r#"{{"id":"{}"}}"#, reserved(server, team)), Names),
         // A rate needs the role `operate`, too.
         Endpoint::Refund => body(format!(r#"{{"limit":"{slots}","key":"k"}}"#), Names),
-        Endpoint::Override => body(format!(r#"{{"limit":"{rate}","key":"o","quota":"5/1m"}}"#), Names),
+        Endpoint::Override => body(
+            format!(r#"{{"limit":"{rate}","key":"o","quota":"5/1m"}}"#),
+            Names,
+        ),
         Endpoint::Check => query(format!("{rate}?key=k"), Names),
         Endpoint::Json => {
             let entries = r#"[{"entries":[{"key":"k","value":"v"}]}]"#;
-            body(format!(r#"{{"domain":"{team}","descriptors":{entries}}}"#), Names)
+            body(
+                format!(r#"{{"domain":"{team}","descriptors":{entries}}}"#),
+                Names,
+            )
         }
         Endpoint::Explain => query(format!("?limit={rate}&key=k"), Names),
         Endpoint::Top | Endpoint::History => query(format!("?limit={rate}"), Names),
-        Endpoint::FlowReport => {
-            body(format!(r#"{{"app":"{app}","instance":"i","now":1,"resources":[]}}"#), Names)
-        }
+        Endpoint::FlowReport => body(
+            format!(r#"{{"app":"{app}","instance":"i","now":1,"resources":[]}}"#),
+            Names,
+        ),
         Endpoint::FlowRules => body(format!(r#"{{"app":"{app}","rules":"flow: []"}}"#), Names),
         Endpoint::Rules
         | Endpoint::Audit
@@ -159,7 +197,13 @@ fn sample(server: &Running, endpoint: Endpoint, team: &str) -> (String, String, 
 }
 
 /// The status that a request must have; `None` for any that is not about rights.
-fn expected(route: &Route, plane: Plane, client: Client, is_foreign: bool, scope: Scope) -> Option<u16> {
+fn expected(
+    route: &Route,
+    plane: Plane,
+    client: Client,
+    is_foreign: bool,
+    scope: Scope,
+) -> Option<u16> {
     if !route.is_on(plane) {
         return Some(404);
     }
@@ -184,7 +228,10 @@ fn expected(route: &Route, plane: Plane, client: Client, is_foreign: bool, scope
 #[test]
 fn each_path_serves_only_the_roles_and_the_limits_of_its_clients() {
     let server = serving("attack-rights");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let mut asked = 0;
     // Clients that may do everything come first, so that there is something to see.
     for client in Client::all() {
@@ -199,7 +246,12 @@ fn each_path_serves_only_the_roles_and_the_limits_of_its_clients() {
                     for version in [1, 2] {
                         let ask = || match version {
                             1 => over_http1(address, request, token.as_deref(), &body),
-                            _ => runtime.block_on(http2::ask(address, request, token.as_deref(), &body)),
+                            _ => runtime.block_on(http2::ask(
+                                address,
+                                request,
+                                token.as_deref(),
+                                &body,
+                            )),
                         };
                         let (status, answer) = loop {
                             let answer = ask();
@@ -212,14 +264,18 @@ fn each_path_serves_only_the_roles_and_the_limits_of_its_clients() {
                         match expected(route, plane, client, is_foreign, scope) {
                             Some(wanted) => assert_eq!(status, wanted, "{what}: {answer}"),
                             None => {
-                                assert!(!matches!(status, 400..=405 | 500..), "{what}: {status} {answer}");
+                                assert!(
+                                    !matches!(status, 400..=405 | 500..),
+                                    "{what}: {status} {answer}"
+                                );
                             }
                         }
                         let names_it = is_foreign && scope == Scope::Names;
                         if client.is_bounded && !names_it && status != 404 {
                             // Its own text, in an answer about that text.
-                            let own =
-                                ["team-a.app-secret"].iter().fold(answer, |all, own| all.replace(own, ""));
+                            let own = ["team-a.app-secret"]
+                                .iter()
+                                .fold(answer, |all, own| all.replace(own, ""));
                             assert!(!own.contains("secret"), "{what}: {own}");
                         }
                     }
@@ -233,24 +289,41 @@ fn each_path_serves_only_the_roles_and_the_limits_of_its_clients() {
 #[test]
 fn an_unknown_name_reveals_no_names_of_other_teams() {
     let server = serving("attack-nearest");
-    let client = Client { role: Some(Role::Decide), is_bounded: true };
+    let client = Client {
+        role: Some(Role::Decide),
+        is_bounded: true,
+    };
     let token = client.token().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let body = r#"{"limit":"team-a.secret","key":"k"}"#;
-    let (status, told) = runtime.block_on(http2::ask(server.http, ("POST", "/v1/peek"), Some(&token), body));
+    let (status, told) = runtime.block_on(http2::ask(
+        server.http,
+        ("POST", "/v1/peek"),
+        Some(&token),
+        body,
+    ));
     assert_eq!(status, 404);
-    assert!(told.contains("team-a.rate") && !told.contains("team-b"), "{told}");
+    assert!(
+        told.contains("team-a.rate") && !told.contains("team-b"),
+        "{told}"
+    );
     let mut resp = Resp::connect(server.resp);
     assert_eq!(resp.ask(&format!("AUTH decide-true {token}")), "OK");
     for ask in ["PEEK team-a.secret k", "RESERVE 60000 team-a.secret k 1"] {
         let told = resp.ask(ask);
-        assert!(told.starts_with("ERR no limit is named") && told.contains("team-a.rate"), "{told}");
+        assert!(
+            told.starts_with("ERR no limit is named") && told.contains("team-a.rate"),
+            "{told}"
+        );
         assert!(!told.contains("team-b"), "{told}");
     }
 }
 
-/// A command with its arguments, and the role that it needs on the limit in the first one; `None` for commands about the connection or
-/// the server.
+/// A command with its arguments, and the role that it needs on the limit in the first one; `None`
+/// for commands about the connection or the server.
 fn command(server: &Running, name: &str, limit: &str) -> (String, Option<Role>) {
     let decide = Some(Role::Decide);
     let id = || reserved(server, limit.split('.').next().unwrap());
@@ -260,9 +333,15 @@ fn command(server: &Running, name: &str, limit: &str) -> (String, Option<Role>) 
         "extend" | "settle" => (format!("{name} {} 1", id()), decide),
         "cancel" => (format!("{name} {}", id()), decide),
         "acquire" | "peek" | "charge" => (format!("{name} {limit} k"), decide),
-        "refund" => {
-            (format!("{name} {} k", limit.replace("rate", "slots").replace("secret", "secret-slots")), decide)
-        }
+        "refund" => (
+            format!(
+                "{name} {} k",
+                limit
+                    .replace("rate", "slots")
+                    .replace("secret", "secret-slots")
+            ),
+            decide,
+        ),
         "block" => (format!("{name} {limit} b 1000"), Some(Role::Operate)),
         "unblock" => (format!("{name} {limit} b"), Some(Role::Operate)),
         "override" => (format!("{name} {limit} o 5/1m 1000"), Some(Role::Operate)),
@@ -283,13 +362,27 @@ fn each_command_serves_only_the_roles_and_the_limits_of_its_clients() {
     let log_in = |client: Client| {
         let mut resp = Resp::connect(server.resp);
         if let (Some(role), Some(token)) = (client.role, client.token()) {
-            assert_eq!(resp.ask(&format!("AUTH {}-{} {token}", role.name(), client.is_bounded)), "OK");
+            assert_eq!(
+                resp.ask(&format!(
+                    "AUTH {}-{} {token}",
+                    role.name(),
+                    client.is_bounded
+                )),
+                "OK"
+            );
         }
         resp
     };
-    let listed = log_in(Client { role: Some(Role::Operate), is_bounded: false }).ask("COMMAND LIST");
+    let listed = log_in(Client {
+        role: Some(Role::Operate),
+        is_bounded: false,
+    })
+    .ask("COMMAND LIST");
     let listed: Vec<_> = listed.trim_matches(['[', ']']).split(' ').collect();
-    assert!(listed.contains(&"acquire") && listed.len() > 15, "{listed:?}");
+    assert!(
+        listed.contains(&"acquire") && listed.len() > 15,
+        "{listed:?}"
+    );
     // These are for clients without credentials, too, and change the connection.
     let open = ["hello", "auth", "quit", "reset"];
     for client in Client::all() {
@@ -318,7 +411,10 @@ fn each_command_serves_only_the_roles_and_the_limits_of_its_clients() {
                 match (client.role, is_refused) {
                     (None, _) => assert!(told.starts_with("NOAUTH"), "{what}"),
                     (_, true) => assert!(told.starts_with("NOPERM"), "{what}"),
-                    (_, false) => assert!(!told.starts_with("NO") && !told.starts_with("ERR"), "{what}"),
+                    (_, false) => assert!(
+                        !told.starts_with("NO") && !told.starts_with("ERR"),
+                        "{what}"
+                    ),
                 }
                 if client.is_bounded && !is_refused && !is_foreign {
                     assert!(!told.contains("secret"), "{what}");

@@ -15,9 +15,15 @@ const ASK: &str = r#"{"limit":"per-user","key":"alice"}"#;
 
 fn certificate(directory: &Path) -> TlsFiles {
     let key = KeyPair::generate().unwrap();
-    let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
-    let files =
-        TlsFiles { cert: directory.join("cert.pem"), key: directory.join("key.pem"), client_ca: None };
+    let certificate = CertificateParams::new(["localhost".to_owned()])
+        .unwrap()
+        .self_signed(&key)
+        .unwrap();
+    let files = TlsFiles {
+        cert: directory.join("cert.pem"),
+        key: directory.join("key.pem"),
+        client_ca: None,
+    };
     std::fs::write(&files.cert, certificate.pem()).unwrap();
     std::fs::write(&files.key, key.serialize_pem()).unwrap();
     files
@@ -45,7 +51,9 @@ fn pings_over_tls(address: SocketAddr, files: &Path) -> bool {
     };
 
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(files).unwrap()).unwrap();
+    roots
+        .add(CertificateDer::from_pem_file(files).unwrap())
+        .unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -53,11 +61,20 @@ fn pings_over_tls(address: SocketAddr, files: &Path) -> bool {
         .with_root_certificates(roots)
         .with_no_client_auth();
     let name = ServerName::try_from("localhost").unwrap();
-    let Ok(stream) = TcpStream::connect(address) else { return false };
-    stream.set_read_timeout(Some(crate::harness::PATIENCE)).unwrap();
-    let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), stream);
+    let Ok(stream) = TcpStream::connect(address) else {
+        return false;
+    };
+    stream
+        .set_read_timeout(Some(crate::harness::PATIENCE))
+        .unwrap();
+    let mut stream = StreamOwned::new(
+        ClientConnection::new(Arc::new(config), name).unwrap(),
+        stream,
+    );
     let mut reply = [0; 7];
-    stream.write_all(b"PING\r\n").is_ok() && stream.read_exact(&mut reply).is_ok() && reply == *b"+PONG\r\n"
+    stream.write_all(b"PING\r\n").is_ok()
+        && stream.read_exact(&mut reply).is_ok()
+        && reply == *b"+PONG\r\n"
 }
 
 #[test]
@@ -94,7 +111,9 @@ fn many_concurrent_handshakes_all_complete_and_commands_continue_between_them() 
     let server = with_tls(name, |_| ());
     let cert = scratch_of(&format!("{name}-certificate")).join("cert.pem");
     std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..64).map(|_| scope.spawn(|| pings_over_tls(server.resp, &cert))).collect();
+        let clients: Vec<_> = (0..64)
+            .map(|_| scope.spawn(|| pings_over_tls(server.resp, &cert)))
+            .collect();
         assert!(clients.into_iter().all(|client| client.join().unwrap()));
     });
 }
@@ -124,16 +143,26 @@ fn each_listener_bounds_the_connections_per_client() {
 #[test]
 fn http2_works_and_a_client_that_resets_streams_quickly_loses_its_connection() {
     let server = Running::with_rules("attack-h2", RULES);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     let resets = async {
         let stream = tokio::net::TcpStream::connect(server.http).await.unwrap();
         let (client, connection) = h2::client::handshake(stream).await.unwrap();
         let ended = tokio::spawn(connection);
         let mut client = client.ready().await.unwrap();
-        let request =
-            || axum::http::Request::get(format!("http://{}/healthz", server.http)).body(()).unwrap();
+        let request = || {
+            axum::http::Request::get(format!("http://{}/healthz", server.http))
+                .body(())
+                .unwrap()
+        };
         let (answer, _) = client.send_request(request(), true).unwrap();
-        assert_eq!(answer.await.unwrap().status(), 200, "HTTP/2 without TLS, known in advance");
+        assert_eq!(
+            answer.await.unwrap().status(),
+            200,
+            "HTTP/2 without TLS, known in advance"
+        );
         for _ in 0..100_000 {
             match client.send_request(request(), false) {
                 Ok((_, mut stream)) => stream.send_reset(h2::Reason::CANCEL),
@@ -148,18 +177,31 @@ fn http2_works_and_a_client_that_resets_streams_quickly_loses_its_connection() {
             }
             tokio::task::yield_now().await;
         }
-        tokio::time::timeout(crate::harness::PATIENCE, ended).await.expect("it should end").unwrap()
+        tokio::time::timeout(crate::harness::PATIENCE, ended)
+            .await
+            .expect("it should end")
+            .unwrap()
     };
-    let error = runtime.block_on(resets).expect_err("the server should end the connection");
+    let error = runtime
+        .block_on(resets)
+        .expect_err("the server should end the connection");
     // The last frame may be lost while the client is still writing.
-    assert!(error.reason().is_none_or(|reason| reason == h2::Reason::ENHANCE_YOUR_CALM), "{error}");
+    assert!(
+        error
+            .reason()
+            .is_none_or(|reason| reason == h2::Reason::ENHANCE_YOUR_CALM),
+        "{error}"
+    );
     assert_eq!(server.post("/v1/peek", ASK).status, 200);
 }
 
 #[test]
 fn over_http2_the_dashboard_may_post_and_a_foreign_page_may_not() {
     let server = Running::with_rules("attack-h2-origin", RULES);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     // HTTP/2 has `:authority` and no Host.
     let post = async |origin: &str| {
         let stream = tokio::net::TcpStream::connect(server.admin).await.unwrap();
@@ -167,7 +209,12 @@ fn over_http2_the_dashboard_may_post_and_a_foreign_page_may_not() {
         tokio::spawn(connection);
         let request = axum::http::Request::post(format!("http://{}/v1/block", server.admin));
         let request = request.header("origin", origin).body(()).unwrap();
-        let (answer, mut body) = client.ready().await.unwrap().send_request(request, false).unwrap();
+        let (answer, mut body) = client
+            .ready()
+            .await
+            .unwrap()
+            .send_request(request, false)
+            .unwrap();
         let sent = r#"{"limit":"per-user","key":"mallory"}"#;
         body.send_data(sent.into(), true).unwrap();
         answer.await.unwrap().status().as_u16()

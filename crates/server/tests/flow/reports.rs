@@ -31,7 +31,8 @@ impl Programs {
 
     /// The status of the answer to a report of an instance whose clock is at `now`.
     fn report(&mut self, instance: &str, now: u64, resources: &Value) -> u16 {
-        self.send(&json!({"app": "shop", "instance": instance, "now": now, "resources": resources})).0
+        self.send(&json!({"app": "shop", "instance": instance, "now": now, "resources": resources}))
+            .0
     }
 }
 
@@ -39,13 +40,17 @@ fn db(seconds: &Value) -> Value {
     json!([{"name": "db", "in_flight": 3, "seconds": seconds, "breakers": [["slow", "open"]], "adaptive": [["vegas", 20]]}])
 }
 
-/// What the only resource of the only application has counted in this span: each minute or second, oldest first.
+/// What the only resource of the only application has counted in this span: each minute or second,
+/// oldest first.
 fn told(server: &Running, span: &str, what: &str) -> Vec<u64> {
     serde_json::from_value(app(server)["resources"][0][span][what].clone()).unwrap()
 }
 
 fn instances(server: &Running) -> Vec<Value> {
-    app(server)["instances"].as_array().cloned().unwrap_or_default()
+    app(server)["instances"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default()
 }
 
 #[test]
@@ -53,15 +58,23 @@ fn an_hour_of_minutes_outlives_the_seconds() {
     let server = Running::with_rules("flow-hour", RULES);
     let mut programs = Programs::of(&server);
     // The program's clock is far behind the server's. Half of its last minute is over.
-    for (from, to) in (0..120).map(|minute| (60 * minute, 60 * minute + 60)).chain([(7_200, 7_230)]) {
+    for (from, to) in (0..120)
+        .map(|minute| (60 * minute, 60 * minute + 60))
+        .chain([(7_200, 7_230)])
+    {
         server.advance(Duration::from_secs(to - from));
-        let seconds: Vec<_> = (from..to).map(|second| json!([second, 2, 1, 0, 2, 0, 1])).collect();
+        let seconds: Vec<_> = (from..to)
+            .map(|second| json!([second, 2, 1, 0, 2, 0, 1]))
+            .collect();
         assert_eq!(programs.report("a", to, &db(&json!(seconds))), 200);
     }
     assert_eq!(told(&server, "minute", "pass"), [2; 60]);
     let hour = |full, last| [vec![full; 59], vec![last]].concat();
     assert_eq!(
-        [told(&server, "hour", "pass"), told(&server, "hour", "block")],
+        [
+            told(&server, "hour", "pass"),
+            told(&server, "hour", "block")
+        ],
         [hour(120, 60), hour(60, 30)]
     );
 }
@@ -77,11 +90,22 @@ fn instances_with_different_clocks_are_added_up_second_by_second() {
     assert_eq!(told(&server, "minute", "pass")[57..], [0, 15, 7]);
     assert_eq!(told(&server, "minute", "block")[57..], [0, 3, 0]);
     let db = &app(&server)["resources"][0];
-    let rates =
-        ["pass_per_second", "block_per_second", "exceptions_per_second", "mean_rt_ms"].map(|of| &db[of]);
+    let rates = [
+        "pass_per_second",
+        "block_per_second",
+        "exceptions_per_second",
+        "mean_rt_ms",
+    ]
+    .map(|of| &db[of]);
     assert_eq!(rates, [&json!(2.2), &json!(0.3), &json!(0.1), &json!(3.0)]);
-    assert_eq!((&db["in_flight"], &db["adaptive"]), (&json!(6), &json!([{"rule": "vegas", "limit": 40}])));
-    assert_eq!(db["breakers"], json!([{"rule": "slow", "state": "open", "instances": 2}]));
+    assert_eq!(
+        (&db["in_flight"], &db["adaptive"]),
+        (&json!(6), &json!([{"rule": "vegas", "limit": 40}]))
+    );
+    assert_eq!(
+        db["breakers"],
+        json!([{"rule": "slow", "state": "open", "instances": 2}])
+    );
 }
 
 #[test]
@@ -105,7 +129,13 @@ fn who_stops_reporting_is_gone_and_then_forgotten() {
     server.advance(Duration::from_secs(9));
     assert_eq!(is_gone(), false);
     server.advance(Duration::from_secs(1));
-    assert_eq!((is_gone(), app(&server)["resources"].as_array().map(Vec::len)), (json!(true), Some(0)));
+    assert_eq!(
+        (
+            is_gone(),
+            app(&server)["resources"].as_array().map(Vec::len)
+        ),
+        (json!(true), Some(0))
+    );
     server.advance(Duration::from_secs(290));
     assert_eq!(app(&server), Value::Null);
 }
@@ -116,7 +146,9 @@ fn what_is_reported_is_bounded_and_nothing_overflows() {
     let mut programs = Programs::of(&server);
     let most = u64::MAX;
     let many = |name: &str, count: &Value| {
-        (0..100).map(|at| json!([format!("{name}{at}"), count])).collect::<Value>()
+        (0..100)
+            .map(|at| json!([format!("{name}{at}"), count]))
+            .collect::<Value>()
     };
     let [long, parts] = ["x".repeat(256), "y".repeat(50)];
     let resources = json!([
@@ -127,29 +159,47 @@ fn what_is_reported_is_bounded_and_nothing_overflows() {
         {"name": format!("{long}x"), "in_flight": 0, "seconds": []},
     ]);
     let own = json!({"text": "x".repeat(20_000), "left_out": ["y".repeat(2_000)]});
-    let report = json!({"app": "shop", "instance": "a", "now": most, "resources": resources, "own": own});
+    let report =
+        json!({"app": "shop", "instance": "a", "now": most, "resources": resources, "own": own});
     for instance in ["a", "b"] {
         let mut report = report.clone();
         report["instance"] = json!(instance);
-        assert_eq!(programs.send(&report), (200, json!({"rules": null, "wants_own": false})));
+        assert_eq!(
+            programs.send(&report),
+            (200, json!({"rules": null, "wants_own": false}))
+        );
     }
     let shop = app(&server);
     assert_eq!(
-        (shop["resources"].as_array().unwrap().len(), &shop["instances"][0]["left_out"]),
+        (
+            shop["resources"].as_array().unwrap().len(),
+            &shop["instances"][0]["left_out"]
+        ),
         (2, &json!(1))
     );
     let db = &shop["resources"][0];
-    assert_eq!(["origins", "contexts"].map(|of| db[of].as_array().map(Vec::len)), [Some(16); 2]);
-    assert_eq!(db["blocked"].as_object().map(serde_json::Map::len), Some(16));
+    assert_eq!(
+        ["origins", "contexts"].map(|of| db[of].as_array().map(Vec::len)),
+        [Some(16); 2]
+    );
+    assert_eq!(
+        db["blocked"].as_object().map(serde_json::Map::len),
+        Some(16)
+    );
     assert_eq!(
         (&db["in_flight"], &db["origins"][0]["pass_per_second"]),
         (&json!(2_u64 << 40), &json!(2_u64 << 40))
     );
-    assert_eq!(db["breakers"], json!([{"rule": "r".repeat(64), "state": "unknown", "instances": 2}]));
+    assert_eq!(
+        db["breakers"],
+        json!([{"rule": "r".repeat(64), "state": "unknown", "instances": 2}])
+    );
     assert_eq!(shop["instances"][0]["rules"], "");
     let body = page(&server, "/flow?app=shop").body;
     assert!(
-        body.contains("20000 bytes") && body.contains(&"y".repeat(512)) && !body.contains(&"y".repeat(513)),
+        body.contains("20000 bytes")
+            && body.contains(&"y".repeat(512))
+            && !body.contains(&"y".repeat(513)),
         "{body}"
     );
     // A server that was started again knows the rules no more.
@@ -162,12 +212,16 @@ fn what_is_reported_is_bounded_and_nothing_overflows() {
 fn all_instances_together_are_bounded() {
     let server = Running::with_rules("flow-many", RULES);
     let mut programs = Programs::of(&server);
-    let many: Value =
-        (0..1_300).map(|n| json!({"name": format!("r{n}"), "in_flight": 0, "seconds": []})).collect();
+    let many: Value = (0..1_300)
+        .map(|n| json!({"name": format!("r{n}"), "in_flight": 0, "seconds": []}))
+        .collect();
     for n in 0..8 {
         assert_eq!(programs.report(&format!("i{n}"), 0, &many), 200);
     }
-    let left_out: u64 = instances(&server).iter().map(|one| one["left_out"].as_u64().unwrap()).sum();
+    let left_out: u64 = instances(&server)
+        .iter()
+        .map(|one| one["left_out"].as_u64().unwrap())
+        .sum();
     assert_eq!(left_out, 8 * 1_300 - 10_000);
     for n in 8..1_000 {
         assert_eq!(programs.report(&format!("i{n}"), 0, &json!([])), 200);
@@ -181,17 +235,33 @@ fn all_instances_together_are_bounded() {
     assert_eq!(programs.report("one more", 0, &json!([])), 503);
     server.advance(Duration::from_secs(1));
     assert_eq!(programs.report("one more", 0, &json!([])), 200);
-    let names: Vec<_> = instances(&server).iter().map(|one| one["instance"].clone()).collect();
+    let names: Vec<_> = instances(&server)
+        .iter()
+        .map(|one| one["instance"].clone())
+        .collect();
     assert!(names.len() == 1_000 && names.contains(&json!("i0")));
 }
 
 #[test]
 fn the_hour_outlives_a_restart_and_no_second_counts_twice() {
     let directory = scratch("flow-hours");
-    let options = Options { flow_rules: Some(directory.clone()), ..Options::default() };
-    let start = |seconds| Running::start_at(options.clone(), START.saturating_add(Nanos::from_secs(seconds)));
-    let sum = |server: &Running| ["pass", "block"].map(|of| told(server, "hour", of).iter().sum::<u64>());
-    let last_minute = |to: u64| (to - 60..to).map(|at| json!([at, 2, 1, 0, 2, 0, 1])).collect::<Value>();
+    let options = Options {
+        flow_rules: Some(directory.clone()),
+        ..Options::default()
+    };
+    let start = |seconds| {
+        Running::start_at(
+            options.clone(),
+            START.saturating_add(Nanos::from_secs(seconds)),
+        )
+    };
+    let sum =
+        |server: &Running| ["pass", "block"].map(|of| told(server, "hour", of).iter().sum::<u64>());
+    let last_minute = |to: u64| {
+        (to - 60..to)
+            .map(|at| json!([at, 2, 1, 0, 2, 0, 1]))
+            .collect::<Value>()
+    };
 
     let server = start(0);
     let mut programs = Programs::of(&server);
@@ -210,7 +280,12 @@ fn the_hour_outlives_a_restart_and_no_second_counts_twice() {
     Programs::of(&server).report("a", 610, &db(&last_minute(610)));
     assert_eq!(sum(&server), [all[0] + 20, all[1] + 10]);
     // The other one has not come back: it is gone, then forgotten.
-    let gone = || instances(&server).iter().filter(|one| one["gone"] == true).count();
+    let gone = || {
+        instances(&server)
+            .iter()
+            .filter(|one| one["gone"] == true)
+            .count()
+    };
     server.advance(Duration::from_secs(9));
     assert_eq!(gone(), 0);
     server.advance(Duration::from_secs(2));
@@ -230,7 +305,10 @@ fn the_hour_outlives_a_restart_and_no_second_counts_twice() {
 #[test]
 fn pushed_rules_have_a_file_for_each_application_and_the_one_before() {
     let directory = scratch("flow-pushed");
-    let options = Options { flow_rules: Some(directory.clone()), ..Options::default() };
+    let options = Options {
+        flow_rules: Some(directory.clone()),
+        ..Options::default()
+    };
     let server = Running::start(options.clone());
     let (_, first) = push(&server, "my/shop", "flow: [{resource: db, limit: 5/1s}]");
     let (_, second) = push(&server, "my/shop", "flow: []");
@@ -239,11 +317,13 @@ fn pushed_rules_have_a_file_for_each_application_and_the_one_before() {
     assert_eq!(server.stop(), Ended::Complete);
     let server = Running::start(options.clone());
     let asks = |version: &Value| {
-        let report =
-            json!({"app": "my/shop", "instance": "a", "now": 1, "version": version, "resources": []});
+        let report = json!({"app": "my/shop", "instance": "a", "now": 1, "version": version, "resources": []});
         Programs::of(&server).send(&report).1["rules"]["text"].clone()
     };
-    assert_eq!([asks(&first["version"]), asks(&second["version"])], [json!("flow: []"), Value::Null]);
+    assert_eq!(
+        [asks(&first["version"]), asks(&second["version"])],
+        [json!("flow: []"), Value::Null]
+    );
     assert_eq!(server.stop(), Ended::Complete);
     // The error for a file with a mistake names the file.
     std::fs::write(directory.join("other.yaml"), "flow: nonsense").unwrap();
@@ -255,24 +335,59 @@ fn pushed_rules_have_a_file_for_each_application_and_the_one_before() {
 fn a_chart_has_the_newest_second_at_the_right_and_what_is_blocked_on_top() {
     let server = Running::with_rules("flow-chart", RULES);
     let mut programs = Programs::of(&server);
-    assert_eq!(programs.report("a", 101, &db(&json!([[100, 5, 5, 0, 5, 0, 1]]))), 200);
+    assert_eq!(
+        programs.report("a", 101, &db(&json!([[100, 5, 5, 0, 5, 0, 1]]))),
+        200
+    );
     let body = page(&server, "/flow?app=shop&resource=db").body;
-    assert!(body.contains(r#"class="admitted" d="M708.0 120.0V60.0H720.0V120.0Z""#), "{body}");
-    assert!(body.contains(r#"class="denied" d="M708.0 60.0V0.0H720.0V60.0Z""#), "{body}");
+    assert!(
+        body.contains(r#"class="admitted" d="M708.0 120.0V60.0H720.0V120.0Z""#),
+        "{body}"
+    );
+    assert!(
+        body.contains(r#"class="denied" d="M708.0 60.0V0.0H720.0V60.0Z""#),
+        "{body}"
+    );
 }
 
 #[test]
 fn numbers_are_short() {
     let server = Running::with_rules("flow-numbers", RULES);
-    let rates = [(0, "0.0"), (999, "99.9"), (1_000, "100"), (123_450, "12.3k"), (500_000_000, "50.0M")];
-    let counts = [(0, "0"), (999, "999"), (1_000, "1,000"), (50_000_000, "50,000,000"), (7, "7")];
+    let rates = [
+        (0, "0.0"),
+        (999, "99.9"),
+        (1_000, "100"),
+        (123_450, "12.3k"),
+        (500_000_000, "50.0M"),
+    ];
+    let counts = [
+        (0, "0"),
+        (999, "999"),
+        (1_000, "1,000"),
+        (50_000_000, "50,000,000"),
+        (7, "7"),
+    ];
     let resource = |(at, ((passed, _), (in_flight, _)))| json!({"name": format!("r{at}"), "in_flight": in_flight, "seconds": [[100, passed, 0, 0, 0, 0, 0]]});
-    let resources: Vec<Value> = rates.into_iter().zip(counts).enumerate().map(resource).collect();
-    assert_eq!(Programs::of(&server).report("a", 101, &json!(resources)), 200);
+    let resources: Vec<Value> = rates
+        .into_iter()
+        .zip(counts)
+        .enumerate()
+        .map(resource)
+        .collect();
+    assert_eq!(
+        Programs::of(&server).report("a", 101, &json!(resources)),
+        200
+    );
     let body = page(&server, "/flow?app=shop").body;
     for (at, ((_, rate), (_, count))) in rates.into_iter().zip(counts).enumerate() {
-        assert!(body.contains(&format!("data-head=\"Passed/s\">{rate}<")), "{rate}: {body}");
+        assert!(
+            body.contains(&format!("data-head=\"Passed/s\">{rate}<")),
+            "{rate}: {body}"
+        );
         let body = page(&server, &format!("/flow?app=shop&resource=r{at}")).body;
-        assert!(body.contains(&format!("<li>{count} in flight")), "{count}: {body}");
+        assert!(
+            body.contains(&format!("<li>{count} in flight")),
+            "{count}: {body}"
+        );
     }
 }

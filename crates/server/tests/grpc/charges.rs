@@ -38,10 +38,21 @@ fn every_limit_of_a_request_is_charged_whatever_the_answer() {
     assert_eq!(client.told(both()), "OVER: OK/0 OVER/0");
     assert_eq!(client.told(vec![one("user", "ada")]), "OVER: OVER/0");
     // A hit that does not fit is charged, too: nothing smaller fits afterwards.
-    assert_eq!(client.told(vec![hits(5, one("user", "eve"))]), "OVER: OVER/0");
-    assert_eq!(client.told(vec![hits(0, one("user", "eve"))]), "OVER: OVER/0", "a look says so");
+    assert_eq!(
+        client.told(vec![hits(5, one("user", "eve"))]),
+        "OVER: OVER/0"
+    );
+    assert_eq!(
+        client.told(vec![hits(0, one("user", "eve"))]),
+        "OVER: OVER/0",
+        "a look says so"
+    );
     server.advance(Duration::from_mins(1));
-    assert_eq!(client.told(vec![one("user", "eve")]), "OK: OK/2", "a new minute");
+    assert_eq!(
+        client.told(vec![one("user", "eve")]),
+        "OK: OK/2",
+        "a new minute"
+    );
 }
 
 #[test]
@@ -51,8 +62,19 @@ fn tokens_that_are_reported_after_the_answer_end_the_next_questions() {
         let mut client = Client::of(server.grpc);
         for (tokens, most) in [(100, 11), (300, 4), (1_200, 1)] {
             let key = tokens.to_string();
-            let of =
-                |count| vec![hits(count, one(if consume == Consume::Each { "tokens" } else { "all" }, &key))];
+            let of = |count| {
+                vec![hits(
+                    count,
+                    one(
+                        if consume == Consume::Each {
+                            "tokens"
+                        } else {
+                            "all"
+                        },
+                        &key,
+                    ),
+                )]
+            };
             // The rule `all` allows 10.
             let scale = if consume == Consume::Each { 1 } else { 100 };
             let passed = (0..200)
@@ -71,16 +93,35 @@ fn tokens_that_are_reported_after_the_answer_end_the_next_questions() {
 
 #[test]
 fn a_rule_says_whether_it_counts_denied_requests() {
-    for (consume, kept, window) in [(Consume::Each, "OK/4", "OK/4"), (Consume::AllOrNone, "OK/4", "OK/4")] {
+    for (consume, kept, window) in [
+        (Consume::Each, "OK/4", "OK/4"),
+        (Consume::AllOrNone, "OK/4", "OK/4"),
+    ] {
         let server = serving(&format!("grpc-rule-{consume:?}"), consume);
         let mut client = Client::of(server.grpc);
         let told = |client: &mut Client, name: &str| {
-            assert_eq!(client.told(vec![hits(6, one(name, "a"))]), "OK: OK/4", "{name}");
-            assert_eq!(client.told(vec![hits(6, one(name, "a"))]), "OVER: OVER/0", "{name}");
+            assert_eq!(
+                client.told(vec![hits(6, one(name, "a"))]),
+                "OK: OK/4",
+                "{name}"
+            );
+            assert_eq!(
+                client.told(vec![hits(6, one(name, "a"))]),
+                "OVER: OVER/0",
+                "{name}"
+            );
             client.told(vec![hits(0, one(name, "a"))])
         };
-        assert_eq!(told(&mut client, "kept"), format!("OK: {kept}"), "{consume:?}");
-        assert_eq!(told(&mut client, "window"), format!("OK: {window}"), "{consume:?}");
+        assert_eq!(
+            told(&mut client, "kept"),
+            format!("OK: {kept}"),
+            "{consume:?}"
+        );
+        assert_eq!(
+            told(&mut client, "window"),
+            format!("OK: {window}"),
+            "{consume:?}"
+        );
         assert_eq!(told(&mut client, "all"), "OVER: OVER/0", "{consume:?}");
     }
 }
@@ -89,7 +130,10 @@ fn a_rule_says_whether_it_counts_denied_requests() {
 fn what_a_denied_request_charged_can_be_given_back() {
     let server = serving("grpc-back", Consume::default());
     let mut client = Client::of(server.grpc);
-    assert_eq!(client.told(vec![hits(1_500, one("tokens", "a"))]), "OVER: OVER/0");
+    assert_eq!(
+        client.told(vec![hits(1_500, one("tokens", "a"))]),
+        "OVER: OVER/0"
+    );
     let back = request("shop", vec![refund(hits(900, one("tokens", "a")))]);
     client.try_ask(back).unwrap();
     assert_eq!(client.told(vec![hits(0, one("tokens", "a"))]), "OK: OK/400");
@@ -103,15 +147,18 @@ fn a_soft_rule_admits_counts_and_says_so() {
         for (used, left) in [(1, 1), (2, 0), (3, 0), (4, 0)] {
             let answer = client.ask(vec![one("soft", "ada")]);
             assert_eq!(crate::client::shown(&answer), format!("OK: OK/{left}"));
-            let header =
-                answer.response_headers_to_add.iter().find(|header| header.key == "x-tidegate-soft-exceeded");
+            let header = answer
+                .response_headers_to_add
+                .iter()
+                .find(|header| header.key == "x-tidegate-soft-exceeded");
             assert_eq!(
                 header.map(|header| header.value.as_str()),
                 (used > 2).then_some("shop.soft"),
                 "{used}"
             );
-            let metadata =
-                answer.dynamic_metadata.is_some_and(|told| told.fields.contains_key("soft_exceeded"));
+            let metadata = answer
+                .dynamic_metadata
+                .is_some_and(|told| told.fields.contains_key("soft_exceeded"));
             assert_eq!(metadata, used > 2);
         }
     }

@@ -36,10 +36,20 @@ impl Client {
 
     /// A client of `http://HOST:PORT` or `unix:PATH`.
     pub fn at(address: String) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let channel = runtime.block_on(Endpoint::from_shared(address).unwrap().connect()).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let channel = runtime
+            .block_on(Endpoint::from_shared(address).unwrap().connect())
+            .unwrap();
         let rls = RateLimitServiceClient::new(channel.clone());
-        Self { runtime, rls, health: HealthClient::new(channel.clone()), channel }
+        Self {
+            runtime,
+            rls,
+            health: HealthClient::new(channel.clone()),
+            channel,
+        }
     }
 
     pub fn try_ask(&mut self, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
@@ -51,13 +61,16 @@ impl Client {
         self.try_ask(request("shop", descriptors)).unwrap()
     }
 
-    /// The overall code, and for each descriptor its code and what remains, as in `OVER: OVER/0 OK/2`.
+    /// The overall code, and for each descriptor its code and what remains, as in
+    /// `OVER: OVER/0 OK/2`.
     pub fn told(&mut self, descriptors: Vec<RateLimitDescriptor>) -> String {
         shown(&self.ask(descriptors))
     }
 
     pub fn health(&mut self, service: &str) -> Result<i32, Status> {
-        let request = HealthCheckRequest { service: service.to_owned() };
+        let request = HealthCheckRequest {
+            service: service.to_owned(),
+        };
         let answer = self.runtime.block_on(self.health.check(request));
         answer.map(|answer| answer.into_inner().status)
     }
@@ -71,35 +84,65 @@ pub fn metadata(answer: &RateLimitResponse) -> Json {
             Kind::NumberValue(number) => number.into(),
             Kind::StringValue(text) => text.into(),
             Kind::BoolValue(is_true) => is_true.into(),
-            Kind::StructValue(Struct { fields }) => {
-                fields.into_iter().map(|(name, value)| (name, json(value))).collect()
-            }
+            Kind::StructValue(Struct { fields }) => fields
+                .into_iter()
+                .map(|(name, value)| (name, json(value)))
+                .collect(),
             Kind::ListValue(list) => list.values.into_iter().map(json).collect(),
         }
     }
     let described = answer.dynamic_metadata.clone().expect("it has metadata");
-    json(Value { kind: Some(Kind::StructValue(described)) })
+    json(Value {
+        kind: Some(Kind::StructValue(described)),
+    })
 }
 
 pub fn shown(answer: &RateLimitResponse) -> String {
-    let code = |code| if code == i32::from(Code::Ok) { "OK" } else { "OVER" };
-    let status = |status: &DescriptorStatus| format!(" {}/{}", code(status.code), status.limit_remaining);
-    format!("{}:{}", code(answer.overall_code), answer.statuses.iter().map(status).collect::<String>())
+    let code = |code| {
+        if code == i32::from(Code::Ok) {
+            "OK"
+        } else {
+            "OVER"
+        }
+    };
+    let status =
+        |status: &DescriptorStatus| format!(" {}/{}", code(status.code), status.limit_remaining);
+    format!(
+        "{}:{}",
+        code(answer.overall_code),
+        answer.statuses.iter().map(status).collect::<String>()
+    )
 }
 
 pub fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
-    RateLimitRequest { domain: domain.to_owned(), descriptors, hits_addend: 0 }
+    RateLimitRequest {
+        domain: domain.to_owned(),
+        descriptors,
+        hits_addend: 0,
+    }
 }
 
 pub fn one(key: &str, value: &str) -> RateLimitDescriptor {
-    let entries = vec![Entry { key: key.to_owned(), value: value.to_owned() }];
-    RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
+    let entries = vec![Entry {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    }];
+    RateLimitDescriptor {
+        entries,
+        ..RateLimitDescriptor::default()
+    }
 }
 
 pub fn hits(hits: u64, descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
-    RateLimitDescriptor { hits_addend: Some(UInt64Value { value: hits }), ..descriptor }
+    RateLimitDescriptor {
+        hits_addend: Some(UInt64Value { value: hits }),
+        ..descriptor
+    }
 }
 
 pub fn refund(descriptor: RateLimitDescriptor) -> RateLimitDescriptor {
-    RateLimitDescriptor { is_negative_hits: true, ..descriptor }
+    RateLimitDescriptor {
+        is_negative_hits: true,
+        ..descriptor
+    }
 }

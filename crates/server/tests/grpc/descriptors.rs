@@ -1,4 +1,5 @@
-//! The descriptors that the server returns over reflection are those of the proto files and of the generated types.
+//! The descriptors that the server returns over reflection are those of the proto files and of the
+//! generated types.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -20,7 +21,9 @@ use envoy_types::pb::{
             },
             ratelimit::v3::{
                 RateLimitRequest, RateLimitResponse,
-                rate_limit_response::{DescriptorStatus, Quota, RateLimit, quota::ExpirationSpecifier},
+                rate_limit_response::{
+                    DescriptorStatus, Quota, RateLimit, quota::ExpirationSpecifier,
+                },
             },
         },
         r#type::v3::{
@@ -28,7 +31,9 @@ use envoy_types::pb::{
             rate_limit_strategy::{RequestsPerTimeUnit, Strategy},
         },
     },
-    google::protobuf::{Duration, ListValue, Struct, Timestamp, UInt32Value, UInt64Value, Value, value},
+    google::protobuf::{
+        Duration, ListValue, Struct, Timestamp, UInt32Value, UInt64Value, Value, value,
+    },
 };
 use prost::Message as _;
 use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
@@ -47,12 +52,23 @@ fn the_descriptors_are_those_of_the_proto_files() {
     let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let services = ["ratelimit/v3/rls.proto", "rate_limit_quota/v3/rlqs.proto"];
     let services = services.map(|file| format!("envoy/service/{file}"));
-    let services = services.into_iter().chain(["kuadrant/service/ratelimit/v1/ratelimit.proto".to_owned()]);
-    let compiled = protox::compile(services, [here.join("proto")]).unwrap().encode_to_vec();
+    let services = services
+        .into_iter()
+        .chain(["kuadrant/service/ratelimit/v1/ratelimit.proto".to_owned()]);
+    let compiled = protox::compile(services, [here.join("proto")])
+        .unwrap()
+        .encode_to_vec();
     if std::env::var_os("TIDEGATE_WRITE").is_some() {
-        std::fs::write(here.join("src/edges/grpc/reflection/descriptors.bin"), compiled).unwrap();
+        std::fs::write(
+            here.join("src/edges/grpc/reflection/descriptors.bin"),
+            compiled,
+        )
+        .unwrap();
     } else {
-        assert!(compiled == DESCRIPTORS, "run this test with TIDEGATE_WRITE=1");
+        assert!(
+            compiled == DESCRIPTORS,
+            "run this test with TIDEGATE_WRITE=1"
+        );
     }
 }
 
@@ -60,12 +76,17 @@ fn the_descriptors_are_those_of_the_proto_files() {
 fn described() -> BTreeMap<String, DescriptorProto> {
     fn add(all: &mut BTreeMap<String, DescriptorProto>, within: &str, message: &DescriptorProto) {
         let name = format!("{within}.{}", message.name());
-        message.nested_type.iter().for_each(|nested| add(all, &name, nested));
+        message
+            .nested_type
+            .iter()
+            .for_each(|nested| add(all, &name, nested));
         all.insert(name, message.clone());
     }
     let mut all = BTreeMap::new();
     for file in files().file {
-        file.message_type.iter().for_each(|message| add(&mut all, &format!(".{}", file.package()), message));
+        file.message_type
+            .iter()
+            .for_each(|message| add(&mut all, &format!(".{}", file.package()), message));
     }
     all
 }
@@ -84,12 +105,23 @@ fn varint(bytes: &mut &[u8]) -> u64 {
 }
 
 /// Reads what the generated types wrote by the descriptors, and notes which fields there were.
-fn read(mut bytes: &[u8], name: &str, all: &BTreeMap<String, DescriptorProto>, seen: &mut BTreeSet<String>) {
-    let message = all.get(name).unwrap_or_else(|| panic!("{name} is not described"));
+fn read(
+    mut bytes: &[u8],
+    name: &str,
+    all: &BTreeMap<String, DescriptorProto>,
+    seen: &mut BTreeSet<String>,
+) {
+    let message = all
+        .get(name)
+        .unwrap_or_else(|| panic!("{name} is not described"));
     while !bytes.is_empty() {
         let key = varint(&mut bytes);
-        let field = message.field.iter().find(|field| field.number().cast_unsigned() == (key >> 3) as u32);
-        let field = field.unwrap_or_else(|| panic!("{name} has a field {} that is not described", key >> 3));
+        let field = message
+            .field
+            .iter()
+            .find(|field| field.number().cast_unsigned() == (key >> 3) as u32);
+        let field = field
+            .unwrap_or_else(|| panic!("{name} has a field {} that is not described", key >> 3));
         seen.insert(format!("{name} {}", field.name()));
         let wire = match field.r#type() {
             Type::String | Type::Bytes | Type::Message => 2,
@@ -116,37 +148,69 @@ fn read(mut bytes: &[u8], name: &str, all: &BTreeMap<String, DescriptorProto>, s
 /// No `..` here: a field that Envoy adds does not compile until it is described.
 fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let text = || "x".to_owned();
-    let span = || Some(Duration { seconds: 1, nanos: 1 });
-    let header = || HeaderValue { key: text(), value: text(), raw_value: vec![1] };
+    let span = || {
+        Some(Duration {
+            seconds: 1,
+            nanos: 1,
+        })
+    };
+    let header = || HeaderValue {
+        key: text(),
+        value: text(),
+        raw_value: vec![1],
+    };
     let request = RateLimitRequest {
         domain: text(),
         descriptors: vec![RateLimitDescriptor {
-            entries: vec![Entry { key: text(), value: text() }],
-            limit: Some(RateLimitOverride { requests_per_unit: 1, unit: 1 }),
+            entries: vec![Entry {
+                key: text(),
+                value: text(),
+            }],
+            limit: Some(RateLimitOverride {
+                requests_per_unit: 1,
+                unit: 1,
+            }),
             hits_addend: Some(UInt64Value { value: 1 }),
             is_negative_hits: true,
         }],
         hits_addend: 1,
     };
     let quota = || {
-        let valid_until = ExpirationSpecifier::ValidUntil(Timestamp { seconds: 1, nanos: 1 });
-        Some(Quota { requests: 1, id: text(), expiration_specifier: Some(valid_until) })
+        let valid_until = ExpirationSpecifier::ValidUntil(Timestamp {
+            seconds: 1,
+            nanos: 1,
+        });
+        Some(Quota {
+            requests: 1,
+            id: text(),
+            expiration_specifier: Some(valid_until),
+        })
     };
     let kinds = [
         value::Kind::NullValue(0),
         value::Kind::NumberValue(1.0),
         value::Kind::StringValue(text()),
         value::Kind::BoolValue(true),
-        value::Kind::StructValue(Struct { fields: HashMap::new() }),
-        value::Kind::ListValue(ListValue { values: vec![Value { kind: None }] }),
+        value::Kind::StructValue(Struct {
+            fields: HashMap::new(),
+        }),
+        value::Kind::ListValue(ListValue {
+            values: vec![Value { kind: None }],
+        }),
     ];
     let fields = kinds.into_iter().enumerate();
-    let fields = fields.map(|(at, kind)| (at.to_string(), Value { kind: Some(kind) })).collect();
+    let fields = fields
+        .map(|(at, kind)| (at.to_string(), Value { kind: Some(kind) }))
+        .collect();
     let response = RateLimitResponse {
         overall_code: 1,
         statuses: vec![DescriptorStatus {
             code: 1,
-            current_limit: Some(RateLimit { name: text(), requests_per_unit: 1, unit: 1 }),
+            current_limit: Some(RateLimit {
+                name: text(),
+                requests_per_unit: 1,
+                unit: 1,
+            }),
             limit_remaining: 1,
             duration_until_reset: span(),
             quota: quota(),
@@ -157,7 +221,11 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         dynamic_metadata: Some(Struct { fields }),
         quota: quota(),
     };
-    let bucket_id = || Some(BucketId { bucket: [(text(), text())].into() });
+    let bucket_id = || {
+        Some(BucketId {
+            bucket: [(text(), text())].into(),
+        })
+    };
     let report = RateLimitQuotaUsageReports {
         domain: text(),
         bucket_quota_usages: vec![BucketQuotaUsage {
@@ -169,7 +237,10 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     };
     let strategies = [
         Strategy::BlanketRule(1),
-        Strategy::RequestsPerTimeUnit(RequestsPerTimeUnit { requests_per_time_unit: 1, time_unit: 1 }),
+        Strategy::RequestsPerTimeUnit(RequestsPerTimeUnit {
+            requests_per_time_unit: 1,
+            time_unit: 1,
+        }),
         Strategy::TokenBucket(TokenBucket {
             max_tokens: 1,
             tokens_per_fill: Some(UInt32Value { value: 1 }),
@@ -179,31 +250,57 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let actions = strategies.map(|strategy| {
         Action::QuotaAssignmentAction(QuotaAssignmentAction {
             assignment_time_to_live: span(),
-            rate_limit_strategy: Some(RateLimitStrategy { strategy: Some(strategy) }),
+            rate_limit_strategy: Some(RateLimitStrategy {
+                strategy: Some(strategy),
+            }),
         })
     });
-    let actions = actions.into_iter().chain([Action::AbandonAction(AbandonAction {})]);
-    let bucket_action =
-        actions.map(|action| BucketAction { bucket_id: bucket_id(), bucket_action: Some(action) }).collect();
+    let actions = actions
+        .into_iter()
+        .chain([Action::AbandonAction(AbandonAction {})]);
+    let bucket_action = actions
+        .map(|action| BucketAction {
+            bucket_id: bucket_id(),
+            bucket_action: Some(action),
+        })
+        .collect();
     let assignments = RateLimitQuotaResponse { bucket_action };
     let descriptors = || request.descriptors.clone();
-    let reserve = ReserveRequest { domain: text(), descriptors: descriptors(), amount: 1, ttl: span() };
+    let reserve = ReserveRequest {
+        domain: text(),
+        descriptors: descriptors(),
+        amount: 1,
+        ttl: span(),
+    };
     let commit = CommitRequest {
         domain: text(),
         descriptors: descriptors(),
         reservation_id: text(),
         actual_amount: 1,
     };
-    let reserved = ReserveResponse { code: 1, reservation_id: text() };
+    let reserved = ReserveResponse {
+        code: 1,
+        reservation_id: text(),
+    };
     let kuadrants = [
         ("ReserveRequest", reserve.encode_to_vec()),
         ("ReserveResponse", reserved.encode_to_vec()),
         ("CommitRequest", commit.encode_to_vec()),
-        ("CommitResponse", CommitResponse { reservation_released: true }.encode_to_vec()),
+        (
+            "CommitResponse",
+            CommitResponse {
+                reservation_released: true,
+            }
+            .encode_to_vec(),
+        ),
     ];
-    let kuadrants =
-        kuadrants.into_iter().map(|(name, bytes)| (".kuadrant.service.ratelimit.v1", name, bytes));
-    let (rls, rlqs) = (".envoy.service.ratelimit.v3", ".envoy.service.rate_limit_quota.v3");
+    let kuadrants = kuadrants
+        .into_iter()
+        .map(|(name, bytes)| (".kuadrant.service.ratelimit.v1", name, bytes));
+    let (rls, rlqs) = (
+        ".envoy.service.ratelimit.v3",
+        ".envoy.service.rate_limit_quota.v3",
+    );
     vec![
         (rls, "RateLimitRequest", request.encode_to_vec()),
         (rls, "RateLimitResponse", response.encode_to_vec()),
@@ -223,12 +320,20 @@ fn the_descriptors_read_what_the_generated_types_write() {
     for (name, bytes) in samples() {
         read(&bytes, name, &all, &mut seen);
     }
-    let envoys = all.iter().filter(|(name, _)| !name.starts_with(".google.") && !name.starts_with(".grpc."));
+    let envoys = all
+        .iter()
+        .filter(|(name, _)| !name.starts_with(".google.") && !name.starts_with(".grpc."));
     let fields = envoys.flat_map(|(name, message)| {
-        message.field.iter().map(move |field| format!("{name} {}", field.name()))
+        message
+            .field
+            .iter()
+            .map(move |field| format!("{name} {}", field.name()))
     });
     let missing: Vec<_> = fields.filter(|field| !seen.contains(field)).collect();
-    assert!(missing.is_empty(), "described, but never written: {missing:?}");
+    assert!(
+        missing.is_empty(),
+        "described, but never written: {missing:?}"
+    );
 }
 
 #[test]

@@ -68,23 +68,48 @@ impl Client {
             let mut grpc = tonic::client::Grpc::new(self.channel.clone());
             grpc.ready().await.unwrap();
             let codec = ProstCodec::<Q, A>::default();
-            grpc.unary(Request::new(request), path, codec).await.map(tonic::Response::into_inner)
+            grpc.unary(Request::new(request), path, codec)
+                .await
+                .map(tonic::Response::into_inner)
         })
     }
 
     fn check(&self, hits: u32) -> String {
-        let asked = RateLimitRequest { hits_addend: hits, ..request("shop", vec![one("user", "alice")]) };
-        shown(&self.call::<_, RateLimitResponse>("CheckRateLimit", asked).unwrap())
+        let asked = RateLimitRequest {
+            hits_addend: hits,
+            ..request("shop", vec![one("user", "alice")])
+        };
+        shown(
+            &self
+                .call::<_, RateLimitResponse>("CheckRateLimit", asked)
+                .unwrap(),
+        )
     }
 
     fn report(&self, hits: u32) -> String {
-        let asked = RateLimitRequest { hits_addend: hits, ..request("shop", vec![one("user", "alice")]) };
+        let asked = RateLimitRequest {
+            hits_addend: hits,
+            ..request("shop", vec![one("user", "alice")])
+        };
         shown(&self.call::<_, RateLimitResponse>("Report", asked).unwrap())
     }
 
-    fn reserve_for(&self, amount: u64, descriptor: RateLimitDescriptor, ttl: i64) -> Result<String, Status> {
-        let ttl = Some(protobuf::Duration { seconds: ttl, nanos: 0 });
-        let asked = ReserveRequest { domain: "shop".to_owned(), descriptors: vec![descriptor], amount, ttl };
+    fn reserve_for(
+        &self,
+        amount: u64,
+        descriptor: RateLimitDescriptor,
+        ttl: i64,
+    ) -> Result<String, Status> {
+        let ttl = Some(protobuf::Duration {
+            seconds: ttl,
+            nanos: 0,
+        });
+        let asked = ReserveRequest {
+            domain: "shop".to_owned(),
+            descriptors: vec![descriptor],
+            amount,
+            ttl,
+        };
         let told: ReserveResponse = self.call("Reserve", asked)?;
         let is_denied = told.code == i32::from(Code::OverLimit);
         assert_eq!(is_denied, told.reservation_id.is_empty(), "{told:?}");
@@ -101,8 +126,14 @@ impl Client {
 
     fn commit_in(&self, domain: &str, id: &str, actual_amount: u64) -> Result<bool, Status> {
         let (domain, descriptors) = (domain.to_owned(), vec![one("user", "alice")]);
-        let asked = CommitRequest { domain, descriptors, reservation_id: id.to_owned(), actual_amount };
-        self.call("Commit", asked).map(|told: CommitResponse| told.reservation_released)
+        let asked = CommitRequest {
+            domain,
+            descriptors,
+            reservation_id: id.to_owned(),
+            actual_amount,
+        };
+        self.call("Commit", asked)
+            .map(|told: CommitResponse| told.reservation_released)
     }
 }
 
@@ -121,8 +152,18 @@ descriptors:
 
 fn serving(name: &str, store: Option<&str>) -> (Running, Client) {
     let mut options = options(name, CONFIG);
-    std::fs::write(options.envoy_config.as_ref().unwrap().with_file_name("bank.yaml"), OTHER).unwrap();
-    options.envoy_config = options.envoy_config.map(|file| file.parent().unwrap().to_owned());
+    std::fs::write(
+        options
+            .envoy_config
+            .as_ref()
+            .unwrap()
+            .with_file_name("bank.yaml"),
+        OTHER,
+    )
+    .unwrap();
+    options.envoy_config = options
+        .envoy_config
+        .map(|file| file.parent().unwrap().to_owned());
     options.store_deadline = Duration::from_secs(5).into();
     options.store = store.map(str::to_owned);
     let server = Running::start_at(options, START);
@@ -141,7 +182,11 @@ fn a_reservation_counts_until_it_is_committed(server: &Running, client: &Client)
     assert_eq!(client.report(100), "OK: OK/900");
     let id = client.reserve(600);
     assert_eq!(id.len(), 32);
-    assert_eq!(client.check(0), "OK: OK/300", "a plain check sees the reservation");
+    assert_eq!(
+        client.check(0),
+        "OK: OK/300",
+        "a plain check sees the reservation"
+    );
     assert_eq!(client.reserve(301), "");
     assert!(client.commit(&id, 50));
     assert_eq!(client.check(0), "OK: OK/850");
@@ -155,7 +200,8 @@ fn a_reservation_counts_until_it_is_committed(server: &Running, client: &Client)
     assert!(client.commit(&id, 2_000));
     assert_eq!(client.check(1), "OVER: OVER/0");
     assert_eq!(client.reserve(0), "", "over the limit");
-    let counted = |code: &str| server.metric(&format!("tidegate_grpc_requests_total{{code=\"{code}\"}}"));
+    let counted =
+        |code: &str| server.metric(&format!("tidegate_grpc_requests_total{{code=\"{code}\"}}"));
     assert_eq!([counted("OVER_LIMIT"), counted("error")], [4, 0]);
 }
 
@@ -178,13 +224,24 @@ fn wrong_calls_get_errors_and_change_nothing() {
     let (_server, client) = serving("kuadrant-wrong", None);
     let id = client.reserve(100);
     let code = |told: Result<bool, Status>| told.unwrap_err().code();
-    assert_eq!(code(client.commit_in("bank", &id, 5)), tonic::Code::InvalidArgument);
-    assert_eq!(code(client.commit_in("", &id, 5)), tonic::Code::InvalidArgument);
+    assert_eq!(
+        code(client.commit_in("bank", &id, 5)),
+        tonic::Code::InvalidArgument
+    );
+    assert_eq!(
+        code(client.commit_in("", &id, 5)),
+        tonic::Code::InvalidArgument
+    );
     let negative = client.reserve_for(1, one("user", "alice"), -1).unwrap_err();
     assert_eq!(negative.code(), tonic::Code::InvalidArgument);
-    let unknown = client.call::<_, CommitResponse>("Refund", CommitRequest::default()).unwrap_err();
+    let unknown = client
+        .call::<_, CommitResponse>("Refund", CommitRequest::default())
+        .unwrap_err();
     assert_eq!(
-        (unknown.code(), unknown.message().contains("no method `Refund`")),
+        (
+            unknown.code(),
+            unknown.message().contains("no method `Refund`")
+        ),
         (tonic::Code::Unimplemented, true)
     );
     assert_eq!(client.check(0), "OK: OK/900");

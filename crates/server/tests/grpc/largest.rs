@@ -1,10 +1,13 @@
-//! The largest requests, many at a time, on every path, call and command: what a server's memory grows by.
+//! The largest requests, many at a time, on every path, call and command: what a server's memory
+//! grows by.
 //!
-//! The server runs in a separate process, whose largest resident memory the system measures. The paths come from the table of routes,
-//! the commands and the services from the server, so a new one without a request fails here.
+//! The server runs in a separate process, whose largest resident memory the system measures. The
+//! paths come from the table of routes, the commands and the services from the server, so a new one
+//! without a request fails here.
 //!
-//! `TIDEGATE_LONG=1` sends 100 at once. It runs the server in a control group of 512 MiB if this process may make one, and prints how
-//! long decisions take meanwhile. `TIDEGATE_PROGRAM=PATH` names the program to serve with.
+//! `TIDEGATE_LONG=1` sends 100 at once. It runs the server in a control group of 512 MiB if this
+//! process may make one, and prints how long decisions take meanwhile. `TIDEGATE_PROGRAM=PATH`
+//! names the program to serve with.
 
 use std::{
     fs,
@@ -36,7 +39,8 @@ fn is_long() -> bool {
     std::env::var_os("TIDEGATE_LONG").is_some()
 }
 
-/// How many requests are sent at once: 100 if `TIDEGATE_LONG` is set, and otherwise 16, or 3 if each takes a second.
+/// How many requests are sent at once: 100 if `TIDEGATE_LONG` is set, and otherwise 16, or 3 if
+/// each takes a second.
 fn at_once(bytes: usize) -> usize {
     match bytes {
         _ if is_long() => 100,
@@ -62,7 +66,10 @@ impl Group {
         // Version 1 and version 2.
         let places = [("memory/", "memory.limit_in_bytes"), ("", "memory.max")];
         places.into_iter().find_map(|(controller, limit)| {
-            let path = format!("/sys/fs/cgroup/{controller}tidegate-{name}-{}", std::process::id());
+            let path = format!(
+                "/sys/fs/cgroup/{controller}tidegate-{name}-{}",
+                std::process::id()
+            );
             let path = PathBuf::from(path);
             fs::create_dir(&path).ok()?;
             let group = Self(path);
@@ -96,28 +103,67 @@ impl Served {
             // Before it is another program, the process moves into the group.
             Some(Group(path)) => {
                 let mut shell = Command::new("sh");
-                shell.args(["-c", r#"echo $$ > "$0" && exec "$@""#]).arg(path.join("cgroup.procs"));
-                shell.arg(program.clone().unwrap_or_else(|| std::env::current_exe().unwrap().into()));
+                shell
+                    .args(["-c", r#"echo $$ > "$0" && exec "$@""#])
+                    .arg(path.join("cgroup.procs"));
+                shell.arg(
+                    program
+                        .clone()
+                        .unwrap_or_else(|| std::env::current_exe().unwrap().into()),
+                );
                 shell
             }
-            None => Command::new(program.clone().unwrap_or_else(|| std::env::current_exe().unwrap().into())),
+            None => Command::new(
+                program
+                    .clone()
+                    .unwrap_or_else(|| std::env::current_exe().unwrap().into()),
+            ),
         };
         if program.is_some() {
             let [rules, envoy] = files(name);
-            command.arg("serve").arg("--rules").arg(rules).arg("--envoy-config").arg(envoy);
+            command
+                .arg("serve")
+                .arg("--rules")
+                .arg(rules)
+                .arg("--envoy-config")
+                .arg(envoy);
             for listener in ["--http", "--admin", "--resp", "--grpc"] {
                 command.args([listener, "127.0.0.1:0"]);
             }
-            command.args(["--rules-writable", "--envoy-consume", "all-or-none", "--max-keys", "1000"]);
-            command.args(["--trace-keys", "100%", "--trace-memory", "1MiB", "--log-level", "error"]);
+            command.args([
+                "--rules-writable",
+                "--envoy-consume",
+                "all-or-none",
+                "--max-keys",
+                "1000",
+            ]);
+            command.args([
+                "--trace-keys",
+                "100%",
+                "--trace-memory",
+                "1MiB",
+                "--log-level",
+                "error",
+            ]);
         } else {
-            command.args(["--exact", "largest::server_in_a_separate_process", "--nocapture"]);
+            command.args([
+                "--exact",
+                "largest::server_in_a_separate_process",
+                "--nocapture",
+            ]);
             command.env(SERVER, name);
         }
-        // As the systemd unit does: each of glibc's arenas keeps what its threads have freed, up to 36 MB more in all.
+        // As the systemd unit does: each of glibc's arenas keeps what its threads have freed, up to
+        // 36 MB more in all.
         command.env("MALLOC_ARENA_MAX", "2");
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
         let [http, resp, grpc, admin] = ["HTTP", "RESP", "gRPC", "admin"].map(|listener| {
             let address = lines.find_map(|line| {
                 let address = line.trim().strip_prefix(listener)?.trim();
@@ -126,13 +172,27 @@ impl Served {
             address.expect("it starts").parse().unwrap()
         });
         thread::spawn(move || lines.for_each(drop));
-        Self { child, http, admin, resp, grpc, group }
+        Self {
+            child,
+            http,
+            admin,
+            resp,
+            grpc,
+            group,
+        }
     }
 
     fn status(&self, field: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(field)).expect("the server lives");
-        line.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(field))
+            .expect("the server lives");
+        line.trim_start_matches(':')
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .unwrap()
     }
 
     /// The largest growth of the resident memory while the function runs, in KiB.
@@ -149,7 +209,10 @@ impl Served {
     }
 
     /// How long 99 of 100 decisions take at most while this function runs, in microseconds.
-    #[allow(clippy::disallowed_methods, reason = "measures a server in another process")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "measures a server in another process"
+    )]
     fn p99_while(&self, run: impl FnOnce()) -> u128 {
         let is_over = AtomicBool::new(false);
         let mut waits = thread::scope(|scope| {
@@ -158,7 +221,11 @@ impl Served {
                 let mut waits = Vec::new();
                 while !is_over.load(Ordering::Relaxed) {
                     let began = Instant::now();
-                    assert_eq!(http.send("POST", "/v1/acquire", r#"{"limit":"a","key":"k"}"#).status, 200);
+                    assert_eq!(
+                        http.send("POST", "/v1/acquire", r#"{"limit":"a","key":"k"}"#)
+                            .status,
+                        200
+                    );
                     waits.push(began.elapsed());
                     let began = Instant::now();
                     assert!(resp.ask("ACQUIRE a k").starts_with("[0"));
@@ -201,7 +268,9 @@ fn files(name: &str) -> [PathBuf; 2] {
 /// Does nothing unless a test here runs it.
 #[test]
 fn server_in_a_separate_process() {
-    let Ok(name) = std::env::var(SERVER) else { return };
+    let Ok(name) = std::env::var(SERVER) else {
+        return;
+    };
     let [rules, _] = files(&name);
     let server = Running::start_at(
         Options {
@@ -214,7 +283,10 @@ fn server_in_a_separate_process() {
         },
         START,
     );
-    println!("\nHTTP {}\nRESP {}\ngRPC {}\nadmin {}", server.http, server.resp, server.grpc, server.admin);
+    println!(
+        "\nHTTP {}\nRESP {}\ngRPC {}\nadmin {}",
+        server.http, server.resp, server.grpc, server.admin
+    );
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
@@ -249,18 +321,31 @@ fn body(endpoint: Endpoint) -> String {
         Endpoint::RulesCheck | Endpoint::RulesSave | Endpoint::WhatIf => {
             of("limits:\n", "- {name: a, limit: 1/1s}\n", "", 4 << 20)
         }
-        Endpoint::Acquire | Endpoint::Peek | Endpoint::Reserve => {
-            of(r#"{"all":["#, r#"{"limit":"a","key":"k"},"#, r#"{"limit":"a","key":"k"}]}"#, MAX_BODY)
-        }
+        Endpoint::Acquire | Endpoint::Peek | Endpoint::Reserve => of(
+            r#"{"all":["#,
+            r#"{"limit":"a","key":"k"},"#,
+            r#"{"limit":"a","key":"k"}]}"#,
+            MAX_BODY,
+        ),
         Endpoint::Json => {
             let begin = r#"{"domain":"shop","descriptors":["#;
             let last = r#"{"entries":[{"key":"user","value":"x"}]}]}"#;
-            of(begin, r#"{"entries":[{"key":"user","value":"x"}]},"#, last, MAX_BODY)
+            of(
+                begin,
+                r#"{"entries":[{"key":"user","value":"x"}]},"#,
+                last,
+                MAX_BODY,
+            )
         }
         Endpoint::FlowReport => {
             let begin = r#"{"app":"a","instance":"i","now":1,"resources":["#;
             let part = r#"{"name":"r","in_flight":1,"seconds":[]},"#;
-            of(begin, part, r#"{"name":"r","in_flight":1,"seconds":[]}]}"#, MAX_BODY)
+            of(
+                begin,
+                part,
+                r#"{"name":"r","in_flight":1,"seconds":[]}]}"#,
+                MAX_BODY,
+            )
         }
         Endpoint::FlowRules => of(r#"{"app":"a","rules":"flow: ["#, "1,", r#"1]"}"#, MAX_BODY),
         // The others name one limit and one key.
@@ -288,10 +373,15 @@ impl Attacked {
                 "in a control group: {group}; idle: p99 {idle} us; then memory, p99, p99 if another server is attacked"
             );
         }
-        Self { server, other, most: (0, String::new()) }
+        Self {
+            server,
+            other,
+            most: (0, String::new()),
+        }
     }
 
-    /// Attacks once for the memory, and then, if the run is long, with `again` for the decisions' time.
+    /// Attacks once for the memory, and then, if the run is long, with `again` for the decisions'
+    /// time.
     fn bounded(&mut self, name: &str, attack: &dyn Fn(&Served), again: &dyn Fn(&Served)) {
         let growth = self.server.growth(|| attack(&self.server));
         let again = |of: &Served| self.server.p99_while(|| (0..5).for_each(|_| again(of)));
@@ -316,7 +406,13 @@ impl Drop for Attacked {
 fn many_of_the_largest_requests_on_each_path_take_little_memory() {
     let mut attacked = Attacked::start("largest-paths");
     for route in ROUTES {
-        let address = |of: &Served| if route.is_on(Plane::Data) { of.http } else { of.admin };
+        let address = |of: &Served| {
+            if route.is_on(Plane::Data) {
+                of.http
+            } else {
+                of.admin
+            }
+        };
         let path = route.path.replace("{limit}", "a");
         // A long query that no path knows, and the longest key that the path with a key takes.
         let filler = "k".repeat(14_000);
@@ -344,7 +440,11 @@ fn many_of_the_largest_commands_take_little_memory() {
         assert!(asked.len() <= MAX_FRAME && asked.len() > MAX_FRAME / 2);
         asked.extend_from_slice(&frame(&format!("{name} a {}", "x".repeat(MAX_BULK - 8))));
         // By the server's clock, which stands still, the answer to a wrong password never comes.
-        let patience = if name == "auth" { Duration::from_millis(500) } else { PATIENCE };
+        let patience = if name == "auth" {
+            Duration::from_millis(500)
+        } else {
+            PATIENCE
+        };
         let attack = |of: &Served| send_at_once(of.resp, &asked, patience);
         attacked.bounded(name, &attack, &attack);
     }
@@ -353,12 +453,17 @@ fn many_of_the_largest_commands_take_little_memory() {
 #[test]
 fn many_of_the_largest_messages_of_each_call_take_little_memory() {
     let mut attacked = Attacked::start("largest-calls");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     for method in runtime.block_on(methods(attacked.server.grpc, None)) {
         let (path, message) = (format!("/{method}"), largest_message(&method));
-        let attack =
-            |of: &Served, patience| call_at_once(of.grpc, &path, &message, at_once(message.len()), patience);
-        let until_answered = |of: &Served| assert!(attack(of, 2 * PATIENCE), "each call is answered");
+        let attack = |of: &Served, patience| {
+            call_at_once(of.grpc, &path, &message, at_once(message.len()), patience)
+        };
+        let until_answered =
+            |of: &Served| assert!(attack(of, 2 * PATIENCE), "each call is answered");
         // A stream may have no answer until it ends for want of messages.
         let for_a_while = |of: &Served| {
             attack(of, Duration::from_secs(1));
@@ -374,7 +479,13 @@ fn quota_reports_with_millions_of_buckets_take_little_memory() {
     assert!((4_000_000..4 << 20).contains(&report.len()));
     for count in [1, at_once(report.len()).min(16)] {
         let growth = server.growth(|| {
-            assert!(call_at_once(server.grpc, QUOTAS, &report, count, 2 * PATIENCE));
+            assert!(call_at_once(
+                server.grpc,
+                QUOTAS,
+                &report,
+                count,
+                2 * PATIENCE
+            ));
         });
         println!("{count} reports of 2 million buckets: {growth} KiB");
         assert!(growth <= MOST, "{count}: {growth} KiB");
@@ -382,7 +493,8 @@ fn quota_reports_with_millions_of_buckets_take_little_memory() {
     assert!(server.is_alive());
 }
 
-const QUOTAS: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
+const QUOTAS: &str =
+    "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
 /// The largest message of a method.
 fn largest_message(method: &str) -> Vec<u8> {
@@ -401,7 +513,11 @@ fn largest_message(method: &str) -> Vec<u8> {
 fn rls_message() -> Vec<u8> {
     let descriptors = vec![one("user", &"x".repeat(2_020)); 2_048];
     let message = request("shop", descriptors).encode_to_vec();
-    assert!((4_000_000..=4 << 20).contains(&message.len()), "{}", message.len());
+    assert!(
+        (4_000_000..=4 << 20).contains(&message.len()),
+        "{}",
+        message.len()
+    );
     message
 }
 
@@ -411,25 +527,46 @@ fn report_message() -> Vec<u8> {
         BucketId, RateLimitQuotaUsageReports, rate_limit_quota_usage_reports::BucketQuotaUsage,
     };
     let usage = |at: usize| BucketQuotaUsage {
-        bucket_id: Some(BucketId { bucket: [("plan".to_owned(), format!("{at:0>600}"))].into() }),
+        bucket_id: Some(BucketId {
+            bucket: [("plan".to_owned(), format!("{at:0>600}"))].into(),
+        }),
         ..BucketQuotaUsage::default()
     };
     let usages = (0..6_600).map(usage).collect();
-    let report = RateLimitQuotaUsageReports { domain: "shop".to_owned(), bucket_quota_usages: usages };
+    let report = RateLimitQuotaUsageReports {
+        domain: "shop".to_owned(),
+        bucket_quota_usages: usages,
+    };
     let message = report.encode_to_vec();
-    assert!((4_000_000..=4 << 20).contains(&message.len()), "{}", message.len());
+    assert!(
+        (4_000_000..=4 << 20).contains(&message.len()),
+        "{}",
+        message.len()
+    );
     message
 }
 
-/// Calls this method with this message on many connections at once, and waits for the first bytes of each answer, or its
-/// end. After `patience` the clients go away. Returns whether each call was answered or ended by then.
-fn call_at_once(address: SocketAddr, path: &str, message: &[u8], count: usize, patience: Duration) -> bool {
+/// Calls this method with this message on many connections at once, and waits for the first bytes
+/// of each answer, or its end. After `patience` the clients go away. Returns whether each call was
+/// answered or ended by then.
+fn call_at_once(
+    address: SocketAddr,
+    path: &str,
+    message: &[u8],
+    count: usize,
+    patience: Duration,
+) -> bool {
     let mut framed = vec![0];
     framed.extend_from_slice(&u32::try_from(message.len()).unwrap().to_be_bytes());
     framed.extend_from_slice(message);
     let framed = bytes::Bytes::from(framed);
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    let runtime = runtime.worker_threads(1).on_thread_start(give_way).enable_all().build().unwrap();
+    let runtime = runtime
+        .worker_threads(1)
+        .on_thread_start(give_way)
+        .enable_all()
+        .build()
+        .unwrap();
     let answered = runtime.block_on(async {
         let calls: Vec<_> = (0..count)
             .map(|_| {
@@ -439,8 +576,11 @@ fn call_at_once(address: SocketAddr, path: &str, message: &[u8], count: usize, p
                     let (client, connection) = h2::client::handshake(stream).await.unwrap();
                     tokio::spawn(connection);
                     let mut client = client.ready().await.unwrap();
-                    let request = axum::http::Request::post(path).header("content-type", "application/grpc");
-                    let (answer, mut sends) = client.send_request(request.body(()).unwrap(), false).unwrap();
+                    let request =
+                        axum::http::Request::post(path).header("content-type", "application/grpc");
+                    let (answer, mut sends) = client
+                        .send_request(request.body(()).unwrap(), false)
+                        .unwrap();
                     let _ = sends.send_data(framed, true);
                     let answered = async {
                         let Ok(answer) = answer.await else { return };
@@ -456,6 +596,10 @@ fn call_at_once(address: SocketAddr, path: &str, message: &[u8], count: usize, p
         }
         answered
     });
-    assert_eq!(Client::of(address).told(vec![one("unknown", "x")]), "OK: OK/0", "others are served");
+    assert_eq!(
+        Client::of(address).told(vec![one("unknown", "x")]),
+        "OK: OK/0",
+        "others are served"
+    );
     answered
 }

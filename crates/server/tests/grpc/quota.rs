@@ -39,7 +39,14 @@ fn serving(name: &str) -> Running {
 fn serving_from(path: &Path) -> Running {
     std::fs::write(path, CONFIG).unwrap();
     let (grpc, envoy_config) = (Some("127.0.0.1:0".to_owned()), Some(path.to_owned()));
-    Running::start_at(Options { grpc, envoy_config, ..Options::default() }, START)
+    Running::start_at(
+        Options {
+            grpc,
+            envoy_config,
+            ..Options::default()
+        },
+        START,
+    )
 }
 
 /// One stream, as an Envoy opens it.
@@ -52,15 +59,30 @@ pub struct Envoy {
 
 impl Envoy {
     pub fn of(server: &Running) -> Self {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         let address = format!("http://{}", server.grpc);
-        let channel = runtime.block_on(Channel::from_shared(address).unwrap().connect()).unwrap();
+        let channel = runtime
+            .block_on(Channel::from_shared(address).unwrap().connect())
+            .unwrap();
         let (say, reports) = mpsc::unbounded_channel();
-        let reports = stream::unfold(reports, async |mut reports| Some((reports.recv().await?, reports)));
+        let reports = stream::unfold(reports, async |mut reports| {
+            Some((reports.recv().await?, reports))
+        });
         let mut client = RateLimitQuotaServiceClient::new(channel.clone());
-        let said = runtime.block_on(client.stream_rate_limit_quotas(reports)).unwrap().into_inner();
-        Self { runtime, say: Some(say), said, _channel: channel }
+        let said = runtime
+            .block_on(client.stream_rate_limit_quotas(reports))
+            .unwrap()
+            .into_inner();
+        Self {
+            runtime,
+            say: Some(say),
+            said,
+            _channel: channel,
+        }
     }
 
     pub fn report_as(&self, domain: &str, bucket: &[(&str, &str)], allowed: u64, denied: u64) {
@@ -68,19 +90,26 @@ impl Envoy {
     }
 
     fn report_all(&self, domain: &str, bucket_quota_usages: Vec<BucketQuotaUsage>) {
-        let report = RateLimitQuotaUsageReports { domain: domain.to_owned(), bucket_quota_usages };
+        let report = RateLimitQuotaUsageReports {
+            domain: domain.to_owned(),
+            bucket_quota_usages,
+        };
         self.say.as_ref().unwrap().send(report).unwrap();
     }
 
     /// Reports this many requests of buckets with these names.
     pub fn report_many(&self, domain: &str, names: impl IntoIterator<Item = String>) {
-        let usages = names.into_iter().map(|name| usage(&[("plan", &name)], 1, 0));
+        let usages = names
+            .into_iter()
+            .map(|name| usage(&[("plan", &name)], 1, 0));
         self.report_all(domain, usages.collect());
     }
 
     /// Reports the requests of several plans at once: how many were allowed, and how many denied.
     pub fn report_plans(&self, plans: &[(&str, u64, u64)]) {
-        let of = |(plan, allowed, denied): &(&str, u64, u64)| usage(&[("plan", plan)], *allowed, *denied);
+        let of = |(plan, allowed, denied): &(&str, u64, u64)| {
+            usage(&[("plan", plan)], *allowed, *denied)
+        };
         self.report_all("shop", plans.iter().map(of).collect());
     }
 
@@ -90,46 +119,72 @@ impl Envoy {
 
     pub fn next(&mut self) -> Result<Option<RateLimitQuotaResponse>, Status> {
         let said = self.said.message();
-        self.runtime
-            .block_on(async { tokio::time::timeout(PATIENCE, said).await.expect("something is said") })
+        self.runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, said)
+                .await
+                .expect("something is said")
+        })
     }
 
     /// The assignment in the next answer for its only bucket.
     pub fn told(&mut self) -> String {
         let answer = self.next().unwrap().expect("the stream goes on");
-        let [action] = answer.bucket_action.as_slice() else { panic!("one action: {answer:?}") };
+        let [action] = answer.bucket_action.as_slice() else {
+            panic!("one action: {answer:?}")
+        };
         assigned(action).0
     }
 }
 
 fn usage(bucket: &[(&str, &str)], allowed: u64, denied: u64) -> BucketQuotaUsage {
-    let pairs = bucket.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    let pairs = bucket
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
     BucketQuotaUsage {
-        bucket_id: Some(BucketId { bucket: pairs.collect() }),
+        bucket_id: Some(BucketId {
+            bucket: pairs.collect(),
+        }),
         time_elapsed: None,
         num_requests_allowed: allowed,
         num_requests_denied: denied,
     }
 }
 
-/// What a bucket is assigned: tokens per second, `all` or `none`, and for how many seconds; or that it is abandoned.
+/// What a bucket is assigned: tokens per second, `all` or `none`, and for how many seconds; or that
+/// it is abandoned.
 pub fn assigned(action: &BucketAction) -> (String, u64) {
     let assigned = match action.bucket_action.as_ref().unwrap() {
         Action::AbandonAction(_) => return ("forget".to_owned(), 0),
         Action::QuotaAssignmentAction(assigned) => assigned,
     };
-    let told = match assigned.rate_limit_strategy.as_ref().unwrap().strategy.as_ref().unwrap() {
+    let told = match assigned
+        .rate_limit_strategy
+        .as_ref()
+        .unwrap()
+        .strategy
+        .as_ref()
+        .unwrap()
+    {
         Strategy::TokenBucket(bucket) => {
             assert_eq!(bucket.fill_interval.unwrap().seconds, 1);
             assert_eq!(bucket.tokens_per_fill.unwrap().value, bucket.max_tokens);
             bucket.max_tokens.to_string()
         }
-        Strategy::BlanketRule(rule) if *rule == i32::from(BlanketRule::AllowAll) => "all".to_owned(),
+        Strategy::BlanketRule(rule) if *rule == i32::from(BlanketRule::AllowAll) => {
+            "all".to_owned()
+        }
         Strategy::BlanketRule(_) => "none".to_owned(),
         Strategy::RequestsPerTimeUnit(_) => panic!("Envoy ignores it"),
     };
     let seconds = assigned.assignment_time_to_live.unwrap().seconds;
-    assert!(if told == "all" { seconds == 60 } else { (1..=5).contains(&seconds) }, "{assigned:?}");
+    assert!(
+        if told == "all" {
+            seconds == 60
+        } else {
+            (1..=5).contains(&seconds)
+        },
+        "{assigned:?}"
+    );
     (told, seconds.cast_unsigned())
 }
 
@@ -138,7 +193,11 @@ fn a_first_report_is_answered_immediately_and_each_second_has_a_share() {
     let server = serving("quota-first");
     let mut one = Envoy::of(&server);
     one.report("second", 0, 1);
-    assert_eq!(one.told(), "50", "half of the second: Envoy's bucket is full and fills again");
+    assert_eq!(
+        one.told(),
+        "50",
+        "half of the second: Envoy's bucket is full and fills again"
+    );
     server.advance(Duration::from_secs(1));
     assert_eq!(one.told(), "100");
     // The whole current second is assigned; the next one is shared.
@@ -147,7 +206,11 @@ fn a_first_report_is_answered_immediately_and_each_second_has_a_share() {
     assert_eq!(other.told(), "none");
     server.advance(Duration::from_secs(1));
     let shares = [one.told(), other.told()];
-    assert_eq!(shares, ["50", "25"], "half of it each, the second with a full bucket");
+    assert_eq!(
+        shares,
+        ["50", "25"],
+        "half of it each, the second with a full bucket"
+    );
     server.advance(Duration::from_secs(1));
     assert_eq!([one.told(), other.told()], ["50", "50"]);
     assert_eq!(server.metric("tidegate_grpc_quota_streams"), 2);
@@ -172,14 +235,19 @@ fn buckets_without_a_limit_are_admitted_and_idle_ones_abandoned() {
         envoy.report(plan, 1, 0);
         assert_eq!(envoy.told(), "all", "{plan}: it may begin again");
     }
-    assert_eq!(server.metric(r#"tidegate_envoy_total_hits_total{domain="shop",rule="plan_all"}"#), 2);
+    assert_eq!(
+        server.metric(r#"tidegate_envoy_total_hits_total{domain="shop",rule="plan_all"}"#),
+        2
+    );
 }
 
 #[test]
 fn a_bucket_s_entries_have_no_order() {
     let server = serving("quota-order");
-    for (zone, bucket) in [("a", [("zone", "a"), ("plan", "pair")]), ("b", [("plan", "pair"), ("zone", "b")])]
-    {
+    for (zone, bucket) in [
+        ("a", [("zone", "a"), ("plan", "pair")]),
+        ("b", [("plan", "pair"), ("zone", "b")]),
+    ] {
         let mut envoy = Envoy::of(&server);
         envoy.report_as("shop", &bucket, 0, 1);
         assert_eq!(envoy.told(), "5", "{zone}");
@@ -192,14 +260,21 @@ fn quotas_and_calls_spend_the_same_limit_and_unused_units_are_given_back() {
     let left = || {
         let body = r#"{"domain": "shop", "descriptors": [{"entries": [{"key": "plan", "value": "hour"}], "hits_addend": 0}]}"#;
         let answer = server.post("/json", body).body;
-        let answer: serde_json::Value = serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer}"));
-        answer["statuses"][0]["limitRemaining"].as_u64().unwrap_or(0)
+        let answer: serde_json::Value =
+            serde_json::from_str(&answer).unwrap_or_else(|_| panic!("{answer}"));
+        answer["statuses"][0]["limitRemaining"]
+            .as_u64()
+            .unwrap_or(0)
     };
     assert_eq!(left(), 1_000);
     let mut envoy = Envoy::of(&server);
     envoy.report("hour", 1, 0);
     assert_eq!(envoy.told(), "50");
-    assert_eq!(left(), 899, "the request before, a full bucket, and what comes in a second");
+    assert_eq!(
+        left(),
+        899,
+        "the request before, a full bucket, and what comes in a second"
+    );
     for _ in 0..4 {
         server.advance(Duration::from_secs(1));
         assert_eq!(envoy.told(), "50");
@@ -220,7 +295,11 @@ fn a_change_of_the_configuration_reaches_an_open_stream() {
     envoy.report("second", 0, 1);
     assert_eq!(envoy.told(), "50");
     let change = |text: &str| {
-        std::fs::write(&path, CONFIG.replace("{unit: second, requests_per_unit: 100}", text)).unwrap();
+        std::fs::write(
+            &path,
+            CONFIG.replace("{unit: second, requests_per_unit: 100}", text),
+        )
+        .unwrap();
     };
     let orders = server.orders();
     server.reloading(|| {
@@ -256,7 +335,11 @@ fn invalid_streams_are_refused_and_all_streams_end_with_the_server() {
     let mut envoy = Envoy::of(&server);
     envoy.report("all", 1, 0);
     assert_eq!(envoy.told(), "all");
-    assert_eq!(server.stop(), Ended::Complete, "an open stream keeps no server from stopping");
+    assert_eq!(
+        server.stop(),
+        Ended::Complete,
+        "an open stream keeps no server from stopping"
+    );
     assert!(matches!(envoy.next(), Ok(None) | Err(_)), "and it ends");
 }
 
@@ -273,14 +356,20 @@ fn reports_and_streams_with_too_many_buckets_are_ended_with_an_error() {
     envoy.say.as_ref().unwrap().send(empty_report()).unwrap();
     let (code, message) = ends(&mut envoy);
     assert_eq!(code, Code::InvalidArgument);
-    assert!(message.contains("more than 20000 parts; send fewer at once"), "{message}");
+    assert!(
+        message.contains("more than 20000 parts; send fewer at once"),
+        "{message}"
+    );
     let mut envoy = Envoy::of(&server);
     for from in [0, 4_000, 8_000] {
         envoy.report_many("shop", (from..from + 4_000).map(|at| at.to_string()));
     }
     let (code, message) = ends(&mut envoy);
     assert_eq!(code, Code::InvalidArgument);
-    assert!(message.contains("more than 10000 buckets; make fewer"), "{message}");
+    assert!(
+        message.contains("more than 10000 buckets; make fewer"),
+        "{message}"
+    );
     let gone = || server.metric("tidegate_grpc_quota_buckets") == 0;
     tidegate_redis_servers::eventually("its buckets are gone", gone);
     let mut envoy = Envoy::of(&server);
@@ -296,5 +385,8 @@ fn reports_and_streams_with_too_many_buckets_are_ended_with_an_error() {
 /// A report of 4 MB: 2 million buckets without a name.
 pub fn empty_report() -> RateLimitQuotaUsageReports {
     let usages = vec![BucketQuotaUsage::default(); 2_000_000];
-    RateLimitQuotaUsageReports { domain: "shop".to_owned(), bucket_quota_usages: usages }
+    RateLimitQuotaUsageReports {
+        domain: "shop".to_owned(),
+        bucket_quota_usages: usages,
+    }
 }

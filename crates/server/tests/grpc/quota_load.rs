@@ -18,8 +18,9 @@ use crate::{
 /// A bucket is filled in as many steps of a second.
 const STEPS: u64 = 20;
 
-/// Behaves like Envoy 1.40: the first bucket starts full, a changed one keeps its tokens, reports come every five seconds and
-/// the first one immediately, and an assignment ends after its time to live. Without an assignment it denies.
+/// Behaves like Envoy 1.40: the first bucket starts full, a changed one keeps its tokens, reports
+/// come every five seconds and the first one immediately, and an assignment ends after its time to
+/// live. Without an assignment it denies.
 struct Loaded {
     /// `None` once the stream is lost. The Envoy goes on.
     stream: Option<Envoy>,
@@ -38,7 +39,11 @@ struct Loaded {
 impl Loaded {
     fn hear(&mut self, now: u64) {
         let stream = self.stream.as_mut().expect("an open stream");
-        let said = stream.next().unwrap().expect("the stream goes on").bucket_action;
+        let said = stream
+            .next()
+            .unwrap()
+            .expect("the stream goes on")
+            .bucket_action;
         for action in said.iter().filter(|action| is_limited(action)) {
             let (told, seconds) = assigned(action);
             if told == "forget" {
@@ -46,8 +51,16 @@ impl Loaded {
                 self.abandoned += 1;
                 continue;
             }
-            let share = if told == "none" { 0 } else { told.parse().unwrap() };
-            self.tokens = if self.share == 0 { STEPS * share } else { self.tokens.min(STEPS * share) };
+            let share = if told == "none" {
+                0
+            } else {
+                told.parse().unwrap()
+            };
+            self.tokens = if self.share == 0 {
+                STEPS * share
+            } else {
+                self.tokens.min(STEPS * share)
+            };
             (self.share, self.until) = (share, now + seconds);
         }
     }
@@ -113,10 +126,22 @@ impl World {
         std::fs::write(&path, config).unwrap();
         let (grpc, envoy_config) = (Some("127.0.0.1:0".to_owned()), Some(path));
         // It begins with an hour.
-        let server = Running::start(Options { grpc, envoy_config, ..Options::default() });
+        let server = Running::start(Options {
+            grpc,
+            envoy_config,
+            ..Options::default()
+        });
         let pulse = Envoy::of(&server);
-        let mut world =
-            Self { server, pulse, envoys: Vec::new(), now: 0, limit, span, admitted: 0, in_hand: 0 };
+        let mut world = Self {
+            server,
+            pulse,
+            envoys: Vec::new(),
+            now: 0,
+            limit,
+            span,
+            admitted: 0,
+            in_hand: 0,
+        };
         (0..envoys).for_each(|_| world.join());
         world
     }
@@ -136,13 +161,18 @@ impl World {
     }
 
     fn open(&self) -> usize {
-        self.envoys.iter().filter(|envoy| envoy.stream.is_some()).count()
+        self.envoys
+            .iter()
+            .filter(|envoy| envoy.stream.is_some())
+            .count()
     }
 
     fn lose(&mut self, at: usize) {
         self.envoys[at].stream = None;
         let streams = 1 + self.open() as u64;
-        eventually("the stream has ended", || self.server.metric("tidegate_grpc_quota_streams") == streams);
+        eventually("the stream has ended", || {
+            self.server.metric("tidegate_grpc_quota_streams") == streams
+        });
     }
 
     /// Lets a second pass in which each Envoy gets `load` requests. Returns how many each admitted.
@@ -161,8 +191,17 @@ impl World {
         let (now, all) = (self.now, self.envoys.iter_mut().zip(load));
         let admitted: Vec<u64> = all.map(|(envoy, load)| envoy.pass(now, *load)).collect();
         self.admitted += admitted.iter().sum::<u64>();
-        let Self { admitted: all, limit, in_hand, span, .. } = self;
-        assert!(*all <= *limit + *in_hand, "{all} of {limit} (+ {in_hand} in hand) in a window of {span} s");
+        let Self {
+            admitted: all,
+            limit,
+            in_hand,
+            span,
+            ..
+        } = self;
+        assert!(
+            *all <= *limit + *in_hand,
+            "{all} of {limit} (+ {in_hand} in hand) in a window of {span} s"
+        );
         admitted
     }
 
@@ -170,7 +209,9 @@ impl World {
     fn run(&mut self, seconds: u64, load: &[u64]) -> Vec<u64> {
         let mut sums = vec![0; self.envoys.len()];
         for _ in 0..seconds {
-            sums.iter_mut().zip(self.pass(load)).for_each(|(sum, admitted)| *sum += admitted);
+            sums.iter_mut()
+                .zip(self.pass(load))
+                .for_each(|(sum, admitted)| *sum += admitted);
         }
         sums
     }
@@ -185,12 +226,17 @@ fn envoys_share_a_limit_and_shares_follow_the_load() {
     world.run(10, &[200, 200]);
     let both = world.run(10, &[200, 200]);
     assert!(both.iter().all(|admitted| *admitted >= 490), "{both:?}");
-    // All load moves to the second Envoy. Within two reports it has its part, and soon after it has everything.
+    // All load moves to the second Envoy. Within two reports it has its part, and soon after it has
+    // everything.
     world.run(11, &[0, 200]);
     let moved = world.run(5, &[0, 200]);
     assert!(moved[1] >= 490, "{moved:?}");
-    assert_eq!(world.envoys[0].abandoned, 1, "the idle one gave its share back");
-    // The load moves back. Soon the first Envoy has a share, and by its second report it has its part.
+    assert_eq!(
+        world.envoys[0].abandoned, 1,
+        "the idle one gave its share back"
+    );
+    // The load moves back. Soon the first Envoy has a share, and by its second report it has its
+    // part.
     let back = world.run(3, &[200, 0]);
     assert!(back[0] >= 90, "{back:?}");
     world.run(14, &[200, 0]);
@@ -208,12 +254,18 @@ fn a_busy_envoy_gets_what_those_with_little_load_leave() {
         world.run(10, &load);
         let admitted = world.run(10, &load);
         assert!(admitted.iter().sum::<u64>() >= 980, "{admitted:?}");
-        assert!(admitted[1..].iter().all(|admitted| *admitted >= 9), "{admitted:?}");
+        assert!(
+            admitted[1..].iter().all(|admitted| *admitted >= 9),
+            "{admitted:?}"
+        );
         // The loads change places.
         load.swap(0, quiet);
         world.run(10, &load);
         let admitted = world.run(10, &load);
-        assert!(admitted[quiet] >= 1_000 - 10 * quiet as u64 - 20, "{admitted:?}");
+        assert!(
+            admitted[quiet] >= 1_000 - 10 * quiet as u64 - 20,
+            "{admitted:?}"
+        );
     }
 }
 
@@ -240,7 +292,11 @@ fn a_lost_envoy_keeps_its_share_for_the_time_to_live() {
     assert_eq!(after[0], 0);
     assert!(after[1] >= 490, "{after:?}");
     // Those of the other one, and the pulse.
-    assert_eq!(world.server.metric("tidegate_grpc_quota_buckets"), 3, "nothing is left of it");
+    assert_eq!(
+        world.server.metric("tidegate_grpc_quota_buckets"),
+        3,
+        "nothing is left of it"
+    );
 }
 
 #[test]
@@ -251,7 +307,10 @@ fn an_hourly_limit_can_be_spent_at_once_and_unused_units_are_given_back() {
     assert!(little[0] >= 50 && little[1] >= 50, "{little:?}");
     let used: u64 = little.iter().sum();
     let spent = world.run(60, &[300, 0]);
-    assert!(spent[0] >= (1_000 - used) * 9 / 10, "{spent:?} after {used}");
+    assert!(
+        spent[0] >= (1_000 - used) * 9 / 10,
+        "{spent:?} after {used}"
+    );
     assert!(world.admitted <= 1_000);
 }
 
@@ -259,7 +318,10 @@ fn an_hourly_limit_can_be_spent_at_once_and_unused_units_are_given_back() {
 fn envoys_take_turns_with_a_limit_smaller_than_their_number() {
     let mut world = World::new("turns", 1, SECOND, 3);
     let admitted = world.run(60, &[5, 5, 5]);
-    assert!(admitted.iter().all(|admitted| *admitted >= 10), "{admitted:?}");
+    assert!(
+        admitted.iter().all(|admitted| *admitted >= 10),
+        "{admitted:?}"
+    );
 }
 
 proptest! {

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use envoy_types::pb::envoy::{
-    extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
+    extensions::common::ratelimit::v3::{
+        RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
+    },
     service::ratelimit::v3::{
         RateLimitRequest,
         rate_limit_response::{Code, rate_limit::Unit},
@@ -59,19 +61,49 @@ pub fn serving(name: &str, config: &str) -> Running {
 fn an_answer_has_the_status_of_each_descriptor_in_order() {
     let server = serving("grpc-answer", CONFIG);
     let mut client = Client::of(server.grpc);
-    let answer =
-        client.ask(vec![one("user", "ada"), one("unknown", "x"), one("vipp", "x"), one("team", "t")]);
+    let answer = client.ask(vec![
+        one("user", "ada"),
+        one("unknown", "x"),
+        one("vipp", "x"),
+        one("team", "t"),
+    ]);
     assert_eq!(shown(&answer), "OK: OK/2 OK/0 OK/0 OK/8");
     let limit = answer.statuses[0].current_limit.as_ref().unwrap();
-    assert_eq!((limit.name.as_str(), limit.requests_per_unit, limit.unit()), ("users", 3, Unit::Minute));
-    assert_eq!(answer.statuses[0].duration_until_reset.as_ref().unwrap().seconds, 60);
-    assert_eq!((&answer.statuses[1].current_limit, &answer.statuses[1].duration_until_reset), (&None, &None));
-    assert_eq!(answer.statuses[3].current_limit.as_ref().unwrap().unit(), Unit::Week);
+    assert_eq!(
+        (limit.name.as_str(), limit.requests_per_unit, limit.unit()),
+        ("users", 3, Unit::Minute)
+    );
+    assert_eq!(
+        answer.statuses[0]
+            .duration_until_reset
+            .as_ref()
+            .unwrap()
+            .seconds,
+        60
+    );
+    assert_eq!(
+        (
+            &answer.statuses[1].current_limit,
+            &answer.statuses[1].duration_until_reset
+        ),
+        (&None, &None)
+    );
+    assert_eq!(
+        answer.statuses[3].current_limit.as_ref().unwrap().unit(),
+        Unit::Week
+    );
     let metadata = answer.dynamic_metadata.unwrap();
-    assert_eq!(format!("{:?}", metadata.fields["owner"]).matches("payments").count(), 1);
+    assert_eq!(
+        format!("{:?}", metadata.fields["owner"])
+            .matches("payments")
+            .count(),
+        1
+    );
     assert!(answer.response_headers_to_add.is_empty());
 
-    let unknown = client.try_ask(request("elsewhere", vec![one("user", "ada")])).unwrap();
+    let unknown = client
+        .try_ask(request("elsewhere", vec![one("user", "ada")]))
+        .unwrap();
     assert_eq!(shown(&unknown), "OK: OK/0");
 }
 
@@ -91,11 +123,21 @@ descriptors:
       - {key: model_name_override, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
   - {key: free, metadata: {plan: free}, rate_limit: {unlimited: true}}
 ";
-    let envoy_modes = Modes { metadata: true, ..Modes::default() };
-    let server = Running::start_at(Options { envoy_modes, ..options("grpc-description", config) }, START);
+    let envoy_modes = Modes {
+        metadata: true,
+        ..Modes::default()
+    };
+    let server = Running::start_at(
+        Options {
+            envoy_modes,
+            ..options("grpc-description", config)
+        },
+        START,
+    );
     let mut client = Client::of(server.grpc);
     let both = || vec![one("user", "ada"), hits(2, one("path", "/x"))];
-    let descriptors = json!([{"entries": ["user=ada"]}, {"entries": ["path=/x"], "hitsAddend": 2.0}]);
+    let descriptors =
+        json!([{"entries": ["user=ada"]}, {"entries": ["path=/x"], "hitsAddend": 2.0}]);
     let merged = json!({
         "owner": {"team": "payments", "size": 2.0, "sites": ["a", null]}, "is_open": true, "code": "5",
     });
@@ -103,29 +145,43 @@ descriptors:
     assert_eq!(metadata(&client.ask(both())), expected);
     let denied = client.ask(both());
     assert_eq!(shown(&denied), "OVER: OVER/0 OK/7");
-    let rest = json!({"owner": {"team": "other", "sites": ["a", null]}, "is_open": "maybe", "code": "5"});
+    let rest =
+        json!({"owner": {"team": "other", "sites": ["a", null]}, "is_open": "maybe", "code": "5"});
     let expected = json!({"domain": "shop", "descriptors": descriptors, "metadata": rest});
     assert_eq!(metadata(&denied), expected, "only rules that admit");
 
     let model = |backend: &str| RateLimitDescriptor {
-        entries: [one("backend_name", backend), one("model_name_override", "m")]
-            .map(|one| one.entries)
-            .concat(),
+        entries: [
+            one("backend_name", backend),
+            one("model_name_override", "m"),
+        ]
+        .map(|one| one.entries)
+        .concat(),
         ..RateLimitDescriptor::default()
     };
     let target = |backend: &str| json!({"backend_name": backend, "model_name_override": "m"});
     let answer = client.ask(vec![model("a"), model("a"), model("b")]);
     assert_eq!(shown(&answer), "OK: OK/0 OVER/0 OK/0");
     let described = metadata(&answer);
-    assert_eq!(described["passedBackends"], json!([target("b")]), "{described}");
-    assert_eq!(described["descriptors"][0], json!({"entries": ["backend_name=a", "model_name_override=m"]}));
+    assert_eq!(
+        described["passedBackends"],
+        json!([target("b")]),
+        "{described}"
+    );
+    assert_eq!(
+        described["descriptors"][0],
+        json!({"entries": ["backend_name=a", "model_name_override=m"]})
+    );
     assert_eq!(
         metadata(&client.ask(vec![model("c"), one("free", "x")]))["passedBackends"],
         json!([target("c")])
     );
 
     let mut changed = one("free", "x");
-    changed.limit = Some(RateLimitOverride { requests_per_unit: 5, unit: RateLimitUnit::Day.into() });
+    changed.limit = Some(RateLimitOverride {
+        requests_per_unit: 5,
+        unit: RateLimitUnit::Day.into(),
+    });
     let mut asked = request("elsewhere", vec![changed, one("free", "x")]);
     asked.hits_addend = 3;
     let free = json!({"entries": ["free=x"]});
@@ -145,7 +201,14 @@ fn windows_are_aligned_to_the_unit_and_a_reset_is_rounded_up_to_a_second() {
     for left in [2, 1, 0] {
         let answer = client.ask(ada());
         assert_eq!(answer.statuses[0].limit_remaining, left);
-        assert_eq!(answer.statuses[0].duration_until_reset.as_ref().unwrap().seconds, 20);
+        assert_eq!(
+            answer.statuses[0]
+                .duration_until_reset
+                .as_ref()
+                .unwrap()
+                .seconds,
+            20
+        );
     }
     let denied = client.ask(ada());
     assert_eq!(shown(&denied), "OVER: OVER/0");
@@ -155,7 +218,14 @@ fn windows_are_aligned_to_the_unit_and_a_reset_is_rounded_up_to_a_second() {
         text("denied_reason").contains("\"quota\"") && text("denied_by").contains("\"shop.user\""),
         "{why:?}"
     );
-    assert_eq!(denied.statuses[0].duration_until_reset.as_ref().unwrap().seconds, 20);
+    assert_eq!(
+        denied.statuses[0]
+            .duration_until_reset
+            .as_ref()
+            .unwrap()
+            .seconds,
+        20
+    );
     server.advance(Duration::from_millis(19_699));
     assert_eq!(client.told(ada()), "OVER: OVER/0");
     server.advance(Duration::from_millis(1));
@@ -164,11 +234,20 @@ fn windows_are_aligned_to_the_unit_and_a_reset_is_rounded_up_to_a_second() {
 
 #[test]
 fn without_reasons_a_denial_has_no_metadata() {
-    let modes = Modes { without_reasons: true, ..Modes::default() };
-    let options = Options { envoy_modes: modes, ..options("grpc-without-reasons", CONFIG) };
+    let modes = Modes {
+        without_reasons: true,
+        ..Modes::default()
+    };
+    let options = Options {
+        envoy_modes: modes,
+        ..options("grpc-without-reasons", CONFIG)
+    };
     let server = Running::start_at(options, START);
     let denied = Client::of(server.grpc).ask(vec![hits(4, one("user", "ada"))]);
-    assert_eq!((shown(&denied).as_str(), denied.dynamic_metadata), ("OVER: OVER/0", None));
+    assert_eq!(
+        (shown(&denied).as_str(), denied.dynamic_metadata),
+        ("OVER: OVER/0", None)
+    );
 }
 
 #[test]
@@ -205,8 +284,12 @@ descriptors:
                         if task % 2 == 0 {
                             descriptors.reverse();
                         }
-                        let answer = rls.should_rate_limit(request("shop", descriptors)).await.unwrap();
-                        admitted += usize::from(answer.into_inner().overall_code == i32::from(Code::Ok));
+                        let answer = rls
+                            .should_rate_limit(request("shop", descriptors))
+                            .await
+                            .unwrap();
+                        admitted +=
+                            usize::from(answer.into_inner().overall_code == i32::from(Code::Ok));
                     }
                     admitted
                 })
@@ -233,7 +316,10 @@ fn shadow_quota_unlimited_and_replacing_rules_work_as_configured() {
     for told in ["OK: OK/0", "OK: OK/0"] {
         assert_eq!(client.told(vec![one("quiet", "x")]), told);
     }
-    assert_eq!(server.metric(r#"tidegate_envoy_shadow_mode_total{domain="shop",rule="quiet"}"#), 1);
+    assert_eq!(
+        server.metric(r#"tidegate_envoy_shadow_mode_total{domain="shop",rule="quiet"}"#),
+        1
+    );
 
     // A request is denied once both quotas are used up. A quota that is used up is not charged.
     let pools = || vec![one("pool", "a"), one("pool", "b")];
@@ -244,14 +330,21 @@ fn shadow_quota_unlimited_and_replacing_rules_work_as_configured() {
     let server = serving("grpc-quota", CONFIG);
     let mut client = Client::of(server.grpc);
     client.ask(vec![hits(2, one("path", "/cart"))]);
-    assert_eq!(client.told([pools(), vec![one("path", "/cart")]].concat()), "OVER: OK/1 OK/2 OVER/0");
+    assert_eq!(
+        client.told([pools(), vec![one("path", "/cart")]].concat()),
+        "OVER: OK/1 OK/2 OVER/0"
+    );
     assert_eq!(client.told(pools()), "OK: OK/0 OK/1");
 
     let vip = || vec![one("user", "ada"), one("vip", "yes")];
     for _ in 0..5 {
         assert_eq!(client.told(vip()), format!("OK: OK/0 OK/{}", u32::MAX));
     }
-    assert_eq!(client.told(vec![one("user", "ada")]), "OK: OK/2", "what is replaced is not charged");
+    assert_eq!(
+        client.told(vec![one("user", "ada")]),
+        "OK: OK/2",
+        "what is replaced is not charged"
+    );
 }
 
 #[test]
@@ -261,17 +354,38 @@ fn hits_add_up_zero_looks_and_negative_hits_refund() {
     let ada = || one("user", "ada");
     assert_eq!(client.told(vec![hits(2, ada())]), "OK: OK/1");
     assert_eq!(client.told(vec![hits(0, ada())]), "OK: OK/1", "a look");
-    assert_eq!(client.told(vec![hits(2, ada())]), "OVER: OVER/0", "two do not fit");
-    assert_eq!(client.told(vec![ada(), ada()]), "OVER: OK/1 OVER/0", "two descriptors of one key add up");
+    assert_eq!(
+        client.told(vec![hits(2, ada())]),
+        "OVER: OVER/0",
+        "two do not fit"
+    );
+    assert_eq!(
+        client.told(vec![ada(), ada()]),
+        "OVER: OK/1 OVER/0",
+        "two descriptors of one key add up"
+    );
     assert_eq!(client.told(vec![refund(hits(1, ada()))]), "OK: OK/2");
-    assert_eq!(client.told(vec![refund(hits(9, ada()))]), "OK: OK/3", "no more than was taken");
+    assert_eq!(
+        client.told(vec![refund(hits(9, ada()))]),
+        "OK: OK/3",
+        "no more than was taken"
+    );
     // The request's hits apply to descriptors without their own; 0 stands for 1.
-    let asked =
-        RateLimitRequest { hits_addend: 2, ..request("shop", vec![ada(), hits(1, one("path", "/cart"))]) };
+    let asked = RateLimitRequest {
+        hits_addend: 2,
+        ..request("shop", vec![ada(), hits(1, one("path", "/cart"))])
+    };
     assert_eq!(shown(&client.try_ask(asked).unwrap()), "OK: OK/1 OK/1");
     // A refund together with other descriptors, as at the end of a stream.
-    assert_eq!(client.told(vec![refund(ada()), one("path", "/cart")]), "OK: OK/2 OK/0");
-    assert_eq!(client.told(vec![hits(1 << 40, ada())]), "OVER: OVER/0", "more than any limit");
+    assert_eq!(
+        client.told(vec![refund(ada()), one("path", "/cart")]),
+        "OK: OK/2 OK/0"
+    );
+    assert_eq!(
+        client.told(vec![hits(1 << 40, ada())]),
+        "OVER: OVER/0",
+        "more than any limit"
+    );
 }
 
 #[test]
@@ -279,48 +393,81 @@ fn an_override_in_a_request_replaces_the_rule() {
     let server = serving("grpc-override", CONFIG);
     let mut client = Client::of(server.grpc);
     let with = |requests_per_unit, unit: RateLimitUnit, descriptor| RateLimitDescriptor {
-        limit: Some(RateLimitOverride { requests_per_unit, unit: unit.into() }),
+        limit: Some(RateLimitOverride {
+            requests_per_unit,
+            unit: unit.into(),
+        }),
         ..descriptor
     };
     let ada = || vec![with(1, RateLimitUnit::Hour, one("user", "ada"))];
     let answer = client.ask(ada());
     assert_eq!(shown(&answer), "OK: OK/0");
     let limit = answer.statuses[0].current_limit.as_ref().unwrap();
-    assert_eq!((limit.name.as_str(), limit.requests_per_unit, limit.unit()), ("", 1, Unit::Hour));
+    assert_eq!(
+        (limit.name.as_str(), limit.requests_per_unit, limit.unit()),
+        ("", 1, Unit::Hour)
+    );
     assert_eq!(client.told(ada()), "OVER: OVER/0");
-    assert_eq!(client.told(vec![with(1, RateLimitUnit::Hour, one("user", "bob"))]), "OK: OK/0");
-    assert_eq!(client.told(vec![one("user", "ada")]), "OK: OK/2", "the rule has a count of its own");
-    assert_eq!(client.told(vec![with(1, RateLimitUnit::Day, one("no", "rule"))]), "OK: OK/0");
+    assert_eq!(
+        client.told(vec![with(1, RateLimitUnit::Hour, one("user", "bob"))]),
+        "OK: OK/0"
+    );
+    assert_eq!(
+        client.told(vec![one("user", "ada")]),
+        "OK: OK/2",
+        "the rule has a count of its own"
+    );
+    assert_eq!(
+        client.told(vec![with(1, RateLimitUnit::Day, one("no", "rule"))]),
+        "OK: OK/0"
+    );
     let elsewhere = request("elsewhere", ada());
     assert_eq!(shown(&client.try_ask(elsewhere).unwrap()), "OK: OK/0");
-    let error =
-        client.try_ask(request("shop", vec![with(1, RateLimitUnit::Unknown, one("a", "b"))])).unwrap_err();
+    let error = client
+        .try_ask(request(
+            "shop",
+            vec![with(1, RateLimitUnit::Unknown, one("a", "b"))],
+        ))
+        .unwrap_err();
     assert_eq!(error.code(), tonic::Code::InvalidArgument);
 }
 
 #[test]
-fn a_million_override_numbers_cost_no_error_and_little_memory_and_a_changed_number_keeps_the_count() {
+fn a_million_override_numbers_cost_no_error_and_little_memory_and_a_changed_number_keeps_the_count()
+{
     let server = serving("grpc-overrides", CONFIG);
     let mut client = Client::of(server.grpc);
     let with = |requests_per_unit, value: &str| RateLimitDescriptor {
-        limit: Some(RateLimitOverride { requests_per_unit, unit: RateLimitUnit::Day.into() }),
+        limit: Some(RateLimitOverride {
+            requests_per_unit,
+            unit: RateLimitUnit::Day.into(),
+        }),
         ..one("customer", value)
     };
-    assert_eq!(client.told(vec![with(3, "ada"), with(3, "ada")]), "OK: OK/2 OK/1");
+    assert_eq!(
+        client.told(vec![with(3, "ada"), with(3, "ada")]),
+        "OK: OK/2 OK/1"
+    );
     assert_eq!(
         client.told(vec![with(5, "ada")]),
         "OK: OK/2",
         "two of three are used, so three of five remain before this"
     );
     assert_eq!(client.told(vec![with(2, "ada")]), "OVER: OVER/0");
-    let most = if std::env::var_os("TIDEGATE_LONG").is_some() { 1_000_000 } else { 20_000 };
+    let most = if std::env::var_os("TIDEGATE_LONG").is_some() {
+        1_000_000
+    } else {
+        20_000
+    };
     let before = resident();
     for number in 1..=most {
         // Many numbers in one request, so that the test is quick.
         if number % 100 == 0 {
             let descriptors =
                 (number - 99..=number).map(|number| with(number, &format!("c{}", number % 70_000)));
-            client.try_ask(request("shop", descriptors.collect())).unwrap();
+            client
+                .try_ask(request("shop", descriptors.collect()))
+                .unwrap();
         }
     }
     let more = resident().saturating_sub(before) >> 20;
@@ -338,17 +485,32 @@ fn a_descriptor_that_cannot_be_decided_does_not_release_the_others() {
     let server = serving("grpc-undecided", CONFIG);
     let mut client = Client::of(server.grpc);
     let wrong = || RateLimitDescriptor {
-        limit: Some(RateLimitOverride { requests_per_unit: 1, unit: RateLimitUnit::Unknown.into() }),
+        limit: Some(RateLimitOverride {
+            requests_per_unit: 1,
+            unit: RateLimitUnit::Unknown.into(),
+        }),
         ..one("a", "b")
     };
-    let both = |client: &mut Client| client.try_ask(request("shop", vec![one("user", "eve"), wrong()]));
+    let both =
+        |client: &mut Client| client.try_ask(request("shop", vec![one("user", "eve"), wrong()]));
     for _ in 0..3 {
         let error = both(&mut client).unwrap_err();
-        assert_eq!(error.code(), tonic::Code::InvalidArgument, "the operator's failure mode decides");
+        assert_eq!(
+            error.code(),
+            tonic::Code::InvalidArgument,
+            "the operator's failure mode decides"
+        );
     }
-    assert_eq!(shown(&both(&mut client).unwrap()), "OVER: OVER/0 OK/0", "the three were charged");
+    assert_eq!(
+        shown(&both(&mut client).unwrap()),
+        "OVER: OVER/0 OK/0",
+        "the three were charged"
+    );
     let metrics = Http::connect(server.admin).send("GET", "/metrics", "").body;
-    assert!(metrics.contains("tidegate_grpc_errors_total{cause=\"invalid_argument\"} 3"), "{metrics}");
+    assert!(
+        metrics.contains("tidegate_grpc_errors_total{cause=\"invalid_argument\"} 3"),
+        "{metrics}"
+    );
 }
 
 #[test]
@@ -363,10 +525,16 @@ fn no_path_that_envoy_can_send_gets_past_the_limits() {
         for _ in 0..3 {
             client.ask(vec![one("user", &path)]);
         }
-        assert_eq!(client.told(vec![one("user", &path)]), "OVER: OVER/0", "{size}");
+        assert_eq!(
+            client.told(vec![one("user", &path)]),
+            "OVER: OVER/0",
+            "{size}"
+        );
     }
     let large = "p".repeat(5 << 20);
-    let error = client.try_ask(request("shop", vec![one("user", &large)])).unwrap_err();
+    let error = client
+        .try_ask(request("shop", vec![one("user", &large)]))
+        .unwrap_err();
     assert_eq!(error.code(), tonic::Code::OutOfRange, "{error}");
     let many = vec![one("user", "x"); 3_000];
     let error = client.try_ask(request("shop", many)).unwrap_err();
@@ -383,7 +551,15 @@ fn a_rule_with_another_algorithm_returns_the_wait() {
     server.advance(Duration::from_millis(500));
     let denied = client.ask(vec![one("smooth", "x")]);
     assert_eq!(shown(&denied), "OVER: OVER/0");
-    assert_eq!(denied.statuses[0].duration_until_reset.as_ref().unwrap().seconds, 40, "39.5 s, rounded up");
+    assert_eq!(
+        denied.statuses[0]
+            .duration_until_reset
+            .as_ref()
+            .unwrap()
+            .seconds,
+        40,
+        "39.5 s, rounded up"
+    );
     server.advance(Duration::from_millis(39_500));
     assert_eq!(client.told(vec![one("smooth", "x")]), "OK: OK/4");
 }
@@ -392,10 +568,22 @@ fn a_rule_with_another_algorithm_returns_the_wait() {
 fn a_request_without_domain_or_descriptors_is_refused() {
     let server = serving("grpc-refused", CONFIG);
     let mut client = Client::of(server.grpc);
-    let error = client.try_ask(request("", vec![one("a", "b")])).unwrap_err();
-    assert!(error.message().starts_with("rate limit domain must not be empty"), "{error}");
+    let error = client
+        .try_ask(request("", vec![one("a", "b")]))
+        .unwrap_err();
+    assert!(
+        error
+            .message()
+            .starts_with("rate limit domain must not be empty"),
+        "{error}"
+    );
     let error = client.try_ask(request("shop", vec![])).unwrap_err();
-    assert!(error.message().starts_with("rate limit descriptor list must not be empty"), "{error}");
+    assert!(
+        error
+            .message()
+            .starts_with("rate limit descriptor list must not be empty"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -404,11 +592,20 @@ fn responses_have_the_rate_limit_fields_if_enabled() {
     options.envoy_headers = AnswerFields::RateLimit;
     let server = Running::start_at(options, START);
     let answer = Client::of(server.grpc).ask(vec![one("user", "ada"), one("path", "/cart")]);
-    let headers: Vec<_> =
-        answer.response_headers_to_add.iter().map(|h| format!("{}: {}", h.key, h.value)).collect();
+    let headers: Vec<_> = answer
+        .response_headers_to_add
+        .iter()
+        .map(|h| format!("{}: {}", h.key, h.value))
+        .collect();
     assert_eq!(headers.len(), 2, "{headers:?}");
-    assert!(headers[0].starts_with(r#"ratelimit-policy: "shop.user";q=3;w=60, "shop.path"#), "{headers:?}");
-    assert!(headers[1].starts_with(r#"ratelimit: "shop.user";r=2;t=60, "#), "{headers:?}");
+    assert!(
+        headers[0].starts_with(r#"ratelimit-policy: "shop.user";q=3;w=60, "shop.path"#),
+        "{headers:?}"
+    );
+    assert!(
+        headers[1].starts_with(r#"ratelimit: "shop.user";r=2;t=60, "#),
+        "{headers:?}"
+    );
 }
 
 #[test]
@@ -419,8 +616,11 @@ fn the_three_fields_are_those_of_the_descriptor_that_denies_or_has_least_left() 
     let mut client = Client::of(server.grpc);
     let mut fields = |descriptors| {
         let answer = client.ask(descriptors);
-        let headers: Vec<_> =
-            answer.response_headers_to_add.iter().map(|h| format!("{}: {}", h.key, h.value)).collect();
+        let headers: Vec<_> = answer
+            .response_headers_to_add
+            .iter()
+            .map(|h| format!("{}: {}", h.key, h.value))
+            .collect();
         headers.join(", ")
     };
     // The user has two left of three, the cart one of two.
@@ -447,26 +647,43 @@ fn the_three_fields_are_those_of_the_descriptor_that_denies_or_has_least_left() 
 fn in_shadow_mode_everything_is_admitted_and_said_and_counted() {
     let mut options = options("grpc-shadow", CONFIG);
     options.envoy_consume = Consume::Each;
-    options.envoy_modes = Modes { shadow: true, ..Modes::default() };
+    options.envoy_modes = Modes {
+        shadow: true,
+        ..Modes::default()
+    };
     let server = Running::start_at(options, START);
     let mut client = Client::of(server.grpc);
     for told in ["OK: OK/1", "OK: OK/0", "OK: OVER/0", "OK: OVER/0"] {
         assert_eq!(client.told(vec![one("path", "/cart")]), told);
     }
-    assert_eq!(server.metric(r#"tidegate_envoy_over_limit_total{domain="shop",rule="path_/cart"}"#), 2);
+    assert_eq!(
+        server.metric(r#"tidegate_envoy_over_limit_total{domain="shop",rule="path_/cart"}"#),
+        2
+    );
     let json = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"path","value":"/cart"}]}]}"#;
     let answer = server.post("/json", json);
-    assert_eq!((answer.status, &answer.json()["statuses"][0]["code"]), (200, &json!("OVER_LIMIT")));
+    assert_eq!(
+        (answer.status, &answer.json()["statuses"][0]["code"]),
+        (200, &json!("OVER_LIMIT"))
+    );
 }
 
 #[test]
 fn in_quota_mode_a_request_is_denied_if_all_its_limits_are_over() {
     let mut options = options("grpc-all-quotas", CONFIG);
-    options.envoy_modes = Modes { quota: true, ..Modes::default() };
+    options.envoy_modes = Modes {
+        quota: true,
+        ..Modes::default()
+    };
     let server = Running::start_at(options, START);
     let mut client = Client::of(server.grpc);
     let both = || vec![one("path", "/cart"), one("user", "ada")];
-    for told in ["OK: OK/1 OK/2", "OK: OK/0 OK/1", "OK: OVER/0 OK/0", "OVER: OVER/0 OVER/0"] {
+    for told in [
+        "OK: OK/1 OK/2",
+        "OK: OK/0 OK/1",
+        "OK: OVER/0 OK/0",
+        "OVER: OVER/0 OVER/0",
+    ] {
         assert_eq!(client.told(both()), told);
     }
 }
@@ -480,12 +697,26 @@ fn a_changed_configuration_is_used_and_a_bad_one_is_rejected() {
     assert_eq!(client.told(vec![hits(2, one("user", "ada"))]), "OK: OK/1");
     let more = CONFIG.replace("requests_per_unit: 3", "requests_per_unit: 10");
     server.reloading(|| replace(&path, &more));
-    assert_eq!(client.told(vec![one("user", "ada")]), "OK: OK/7", "what was used is kept");
-    assert_eq!(server.metric(r#"tidegate_envoy_total_hits_total{domain="shop",rule="user"}"#), 3);
+    assert_eq!(
+        client.told(vec![one("user", "ada")]),
+        "OK: OK/7",
+        "what was used is kept"
+    );
+    assert_eq!(
+        server.metric(r#"tidegate_envoy_total_hits_total{domain="shop",rule="user"}"#),
+        3
+    );
     server.reloading(|| replace(&path, more.replace("unit: minute", "unit: fortnight")));
-    assert_eq!(client.told(vec![one("user", "ada")]), "OK: OK/6", "the good one goes on");
+    assert_eq!(
+        client.told(vec![one("user", "ada")]),
+        "OK: OK/6",
+        "the good one goes on"
+    );
     server.reloading(|| replace(&path, CONFIG.replace("key: user", "key: account")));
-    assert_eq!(client.told(vec![one("user", "ada"), one("account", "ada")]), "OK: OK/0 OK/2");
+    assert_eq!(
+        client.told(vec![one("user", "ada"), one("account", "ada")]),
+        "OK: OK/0 OK/2"
+    );
 }
 
 #[test]
@@ -497,12 +728,23 @@ fn the_configuration_works_beside_rules_and_their_names_must_differ() {
     let server = Running::start_at(options.clone(), START);
     assert_eq!(harness::acquire(&server, "own", "a").0, 200);
     // A descriptor's limit can also be asked by its name; it is one limit.
-    assert_eq!(harness::acquire(&server, "shop.user", "ada").1["remaining"], 2);
-    assert_eq!(Client::of(server.grpc).told(vec![one("user", "ada")]), "OK: OK/1");
+    assert_eq!(
+        harness::acquire(&server, "shop.user", "ada").1["remaining"],
+        2
+    );
+    assert_eq!(
+        Client::of(server.grpc).told(vec![one("user", "ada")]),
+        "OK: OK/1"
+    );
     drop(server);
     std::fs::write(&rules, "limits: [{name: shop.user, limit: 1/1m}]\n").unwrap();
-    let error = Running::try_start_at(options, START).err().expect("refused");
-    assert!(error.contains("a descriptor's limit is called `shop.user`, as another limit is"), "{error}");
+    let error = Running::try_start_at(options, START)
+        .err()
+        .expect("refused");
+    assert!(
+        error.contains("a descriptor's limit is called `shop.user`, as another limit is"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -529,7 +771,10 @@ fn json_is_answered_like_the_message() {
         (429, &json!("OVER_LIMIT"), &json!("OVER_LIMIT"))
     );
     assert_eq!(ask(json!({"domain": "shop"})).0, 400);
-    assert_eq!(ask(json!({"domain": "shop", "descriptors": [{"entry": []}]})).0, 400);
+    assert_eq!(
+        ask(json!({"domain": "shop", "descriptors": [{"entry": []}]})).0,
+        400
+    );
     let over = json!({"domain": "shop", "descriptors": [
         {"entries": [{"key": "a"}], "limit": {"requestsPerUnit": 1, "unit": "DAY"}, "hitsAddend": 2}]});
     assert_eq!(ask(over).0, 429);
@@ -546,7 +791,9 @@ fn the_counters_of_each_rule_are_in_the_metrics() {
         client.ask(vec![one("path", "/cart"), one("user", "ada")]);
     }
     let metric = |name: &str, rule: &str| {
-        server.metric(&format!("tidegate_envoy_{name}_total{{domain=\"shop\",rule=\"{rule}\"}}"))
+        server.metric(&format!(
+            "tidegate_envoy_{name}_total{{domain=\"shop\",rule=\"{rule}\"}}"
+        ))
     };
     let of = |rule: &str| {
         ["total_hits", "within_limit", "near_limit", "over_limit"].map(|name| metric(name, rule))
@@ -557,13 +804,25 @@ fn the_counters_of_each_rule_are_in_the_metrics() {
     // There is no store that a block on this server could spare: no local cache, in their words.
     assert_eq!(server.resp("BLOCK shop.user bob"), "OK");
     client.ask(vec![one("user", "bob")]);
-    assert_eq!(["over_limit", "over_limit_with_local_cache"].map(|name| metric(name, "user_bob")), [1, 0]);
+    assert_eq!(
+        ["over_limit", "over_limit_with_local_cache"].map(|name| metric(name, "user_bob")),
+        [1, 0]
+    );
     for _ in 0..2 {
         client.ask(vec![one("quiet", "x")]);
     }
-    assert_eq!(["total_hits", "shadow_mode"].map(|name| metric(name, "quiet")), [2, 1]);
-    assert_eq!(server.metric(r#"tidegate_grpc_requests_total{code="OVER_LIMIT"}"#), 2);
-    assert_eq!(server.metric(r#"tidegate_grpc_requests_total{code="OK"}"#), 4);
+    assert_eq!(
+        ["total_hits", "shadow_mode"].map(|name| metric(name, "quiet")),
+        [2, 1]
+    );
+    assert_eq!(
+        server.metric(r#"tidegate_grpc_requests_total{code="OVER_LIMIT"}"#),
+        2
+    );
+    assert_eq!(
+        server.metric(r#"tidegate_grpc_requests_total{code="OK"}"#),
+        4
+    );
     assert_eq!(server.metric("tidegate_grpc_connections"), 1);
 }
 
@@ -583,16 +842,33 @@ descriptors:
     client.ask(vec![hits(9, one("across", "x"))]);
     let metrics = |rule: &str| {
         ["total_hits", "over_limit", "near_limit", "within_limit"].map(|name| {
-            server.metric(&format!("tidegate_envoy_{name}_total{{domain=\"shop\",rule=\"{rule}\"}}"))
+            server.metric(&format!(
+                "tidegate_envoy_{name}_total{{domain=\"shop\",rule=\"{rule}\"}}"
+            ))
         })
     };
-    assert_eq!([metrics("ten"), metrics("across")], [[15, 5, 2, 10], [9, 0, 1, 9]]);
+    assert_eq!(
+        [metrics("ten"), metrics("across")],
+        [[15, 5, 2, 10], [9, 0, 1, 9]]
+    );
     for round in 0..12 {
-        client.ask((0..100).map(|value| one("each", &format!("{round}-{value}"))).collect());
+        client.ask(
+            (0..100)
+                .map(|value| one("each", &format!("{round}-{value}")))
+                .collect(),
+        );
     }
     let body = server.get("/metrics").body;
-    assert_eq!(body.matches("tidegate_envoy_total_hits_total{domain=\"shop\",rule=\"each_").count(), 1_000);
-    assert_eq!(metrics("each")[0], 200, "the others are counted with the rule");
+    assert_eq!(
+        body.matches("tidegate_envoy_total_hits_total{domain=\"shop\",rule=\"each_")
+            .count(),
+        1_000
+    );
+    assert_eq!(
+        metrics("each")[0],
+        200,
+        "the others are counted with the rule"
+    );
 }
 
 #[test]
@@ -604,18 +880,37 @@ fn programs_such_as_grpcurl_learn_the_services_from_the_server() {
     let server = serving("grpc-reflection", CONFIG);
     let client = Client::of(server.grpc);
     let ask = |question: MessageRequest| {
-        let request = ServerReflectionRequest { host: String::new(), message_request: Some(question) };
+        let request = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(question),
+        };
         let mut reflection = ServerReflectionClient::new(client.channel.clone());
         client.runtime.block_on(async {
             let requests = futures_util::stream::iter([request]);
-            let mut answers = reflection.server_reflection_info(requests).await.unwrap().into_inner();
-            answers.message().await.unwrap().unwrap().message_response.unwrap()
+            let mut answers = reflection
+                .server_reflection_info(requests)
+                .await
+                .unwrap()
+                .into_inner();
+            answers
+                .message()
+                .await
+                .unwrap()
+                .unwrap()
+                .message_response
+                .unwrap()
         })
     };
-    let MessageResponse::ListServicesResponse(list) = ask(MessageRequest::ListServices(String::new())) else {
+    let MessageResponse::ListServicesResponse(list) =
+        ask(MessageRequest::ListServices(String::new()))
+    else {
         panic!("a list");
     };
-    let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
+    let names: Vec<&str> = list
+        .service
+        .iter()
+        .map(|service| service.name.as_str())
+        .collect();
     for name in [
         "envoy.service.ratelimit.v3.RateLimitService",
         "envoy.service.rate_limit_quota.v3.RateLimitQuotaService",
@@ -624,20 +919,34 @@ fn programs_such_as_grpcurl_learn_the_services_from_the_server() {
     ] {
         assert!(names.contains(&name), "{name} is not among {names:?}");
         let asked = MessageRequest::FileContainingSymbol(name.to_owned());
-        assert!(matches!(ask(asked), MessageResponse::FileDescriptorResponse(_)), "{name}");
+        assert!(
+            matches!(ask(asked), MessageResponse::FileDescriptorResponse(_)),
+            "{name}"
+        );
     }
     let file = MessageRequest::FileByFilename("google/protobuf/struct.proto".to_owned());
-    assert!(matches!(ask(file), MessageResponse::FileDescriptorResponse(_)));
+    assert!(matches!(
+        ask(file),
+        MessageResponse::FileDescriptorResponse(_)
+    ));
 }
 
 #[test]
-fn a_connection_of_the_maximum_age_is_replaced_without_a_failed_call_and_a_stream_ends_with_the_grace() {
+fn a_connection_of_the_maximum_age_is_replaced_without_a_failed_call_and_a_stream_ends_with_the_grace()
+ {
     use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
         RateLimitQuotaUsageReports, rate_limit_quota_service_client::RateLimitQuotaServiceClient,
     };
     let aged = |name, grace| {
         let grpc_max_age = Some(Duration::from_millis(100));
-        Running::start_at(Options { grpc_max_age, grpc_max_age_grace: grace, ..options(name, CONFIG) }, START)
+        Running::start_at(
+            Options {
+                grpc_max_age,
+                grpc_max_age_grace: grace,
+                ..options(name, CONFIG)
+            },
+            START,
+        )
     };
     // The client reads the end of a connection only during a call, so the server must wait for it.
     let server = aged("grpc-age", PATIENCE);
@@ -650,12 +959,17 @@ fn a_connection_of_the_maximum_age_is_replaced_without_a_failed_call_and_a_strea
     let server = aged("grpc-age-grace", Duration::from_millis(100));
     let client = Client::of(server.grpc);
     // A stream that the client keeps open.
-    let Client { runtime, channel, .. } = &client;
+    let Client {
+        runtime, channel, ..
+    } = &client;
     let ended = runtime.block_on(async {
         let reports = futures_util::stream::pending::<RateLimitQuotaUsageReports>();
         let mut quotas = RateLimitQuotaServiceClient::new(channel.clone());
         let mut answers = quotas.stream_rate_limit_quotas(reports).await?.into_inner();
-        tokio::time::timeout(PATIENCE, answers.message()).await.expect("it ends").map(drop)
+        tokio::time::timeout(PATIENCE, answers.message())
+            .await
+            .expect("it ends")
+            .map(drop)
     });
     assert!(ended.is_err(), "the connection is closed");
 }
@@ -664,31 +978,58 @@ fn a_connection_of_the_maximum_age_is_replaced_without_a_failed_call_and_a_strea
 fn health_is_served_by_the_grpc_health_protocol() {
     let server = serving("grpc-health", CONFIG);
     let mut client = Client::of(server.grpc);
-    for service in ["", "ratelimit", "envoy.service.ratelimit.v3.RateLimitService"] {
+    for service in [
+        "",
+        "ratelimit",
+        "envoy.service.ratelimit.v3.RateLimitService",
+    ] {
         let mut told = client.health(service);
         tidegate_redis_servers::eventually("the first report is there", || {
             told = client.health(service);
             told.as_ref().is_ok_and(|status| *status == 1)
         });
     }
-    assert_eq!(client.health("other").unwrap_err().code(), tonic::Code::NotFound);
+    assert_eq!(
+        client.health("other").unwrap_err().code(),
+        tonic::Code::NotFound
+    );
 }
 
 #[test]
 fn heavy_keys_and_the_trace_have_what_descriptors_asked() {
     let share = Some("100%".parse().unwrap());
-    let server = Running::start_at(Options { trace_keys: share, ..options("grpc-heavy", CONFIG) }, START);
+    let server = Running::start_at(
+        Options {
+            trace_keys: share,
+            ..options("grpc-heavy", CONFIG)
+        },
+        START,
+    );
     let mut client = Client::of(server.grpc);
     for _ in 0..4 {
         client.ask(vec![one("user", "ada"), one("team", "t")]);
     }
     let top = server.get("/v1/top?limit=shop.user").json();
-    assert_eq!(top["asked_most"][0], json!({"key": "ada", "count": 4, "at_least": 4, "at_most": 4}));
-    assert_eq!((&top["denied_most"][0]["key"], &top["denials"]), (&json!("ada"), &json!(1)));
+    assert_eq!(
+        top["asked_most"][0],
+        json!({"key": "ada", "count": 4, "at_least": 4, "at_most": 4})
+    );
+    assert_eq!(
+        (&top["denied_most"][0]["key"], &top["denials"]),
+        (&json!("ada"), &json!(1))
+    );
     let trace = server.get("/v1/trace?limit=shop.user").body;
-    assert!(trace.contains("\"name\":\"ada\"") && trace.ends_with("{\"end\":4}\n"), "{trace}");
+    assert!(
+        trace.contains("\"name\":\"ada\"") && trace.ends_with("{\"end\":4}\n"),
+        "{trace}"
+    );
     // The fourth took nothing from the other limit.
-    assert!(server.get("/v1/trace?limit=shop.team").body.ends_with("{\"end\":3}\n"));
+    assert!(
+        server
+            .get("/v1/trace?limit=shop.team")
+            .body
+            .ends_with("{\"end\":3}\n")
+    );
 }
 
 #[test]
@@ -700,16 +1041,36 @@ fn parts_of_a_domain_are_merged_if_that_is_chosen_and_no_descriptor_is_in_two() 
             let text = format!("domain: shop\ndescriptors: [{rule}]\n");
             std::fs::write(directory.join(format!("part-{at}")), text).unwrap();
         }
-        let envoy_modes = Modes { merge_domains, ..Modes::default() };
-        let options = Options { envoy_config: Some(directory), envoy_modes, ..Options::default() };
+        let envoy_modes = Modes {
+            merge_domains,
+            ..Modes::default()
+        };
+        let options = Options {
+            envoy_config: Some(directory),
+            envoy_modes,
+            ..Options::default()
+        };
         Running::try_start_at(options, START)
     };
     let all = ["user", "user, value: vip", "user, value: v*", "tenant"];
     let server = try_with(&all, true).unwrap();
-    assert_eq!(server.get("/v1/limits").json()["limits"].as_array().map(Vec::len), Some(4));
+    assert_eq!(
+        server.get("/v1/limits").json()["limits"]
+            .as_array()
+            .map(Vec::len),
+        Some(4)
+    );
     for key in all {
         let error = try_with(&["other", key, key], true).err().unwrap();
-        assert!(error.contains("is already in") && error.contains("part-2"), "{error}");
+        assert!(
+            error.contains("is already in") && error.contains("part-2"),
+            "{error}"
+        );
     }
-    assert!(try_with(&all, false).err().unwrap().contains("--envoy-merge-domains"));
+    assert!(
+        try_with(&all, false)
+            .err()
+            .unwrap()
+            .contains("--envoy-merge-domains")
+    );
 }

@@ -7,7 +7,9 @@ use std::{
 };
 
 use envoy_types::pb::envoy::{
-    extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
+    extensions::common::ratelimit::v3::{
+        RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
+    },
     r#type::v3::RateLimitUnit,
 };
 
@@ -36,16 +38,20 @@ fn on(name: &str, address: &str, config: &str) -> Options {
 
 fn start(options: Options) -> Running {
     let server = Running::start_at(options, START);
-    eventually("the store has been reached", || server.get("/readyz").json()["status"] == "ready");
+    eventually("the store has been reached", || {
+        server.get("/readyz").json()["status"] == "ready"
+    });
     server
 }
 
 #[test]
 fn servers_share_the_limits_of_descriptors_over_a_store() {
-    let config = CONFIG.replace("unit: minute", "unit: year").replace("unit: hour", "unit: year");
+    let config = CONFIG
+        .replace("unit: minute", "unit: year")
+        .replace("unit: hour", "unit: year");
     let redis = Server::start(&[]);
-    let [one_server, other] =
-        ["one", "other"].map(|name| on_store(&format!("grpc-store-{name}"), &redis.address(), &config));
+    let [one_server, other] = ["one", "other"]
+        .map(|name| on_store(&format!("grpc-store-{name}"), &redis.address(), &config));
     let (mut here, mut there) = (Client::of(one_server.grpc), Client::of(other.grpc));
     let both = || vec![one("user", "ada"), one("path", "/cart")];
     assert_eq!(here.told(both()), "OK: OK/2 OK/1");
@@ -54,14 +60,20 @@ fn servers_share_the_limits_of_descriptors_over_a_store() {
     assert_eq!(there.told(vec![one("user", "ada")]), "OK: OK/0");
     assert_eq!(here.told(vec![refund(one("user", "ada"))]), "OK: OK/1");
     let year = vec![RateLimitDescriptor {
-        limit: Some(RateLimitOverride { requests_per_unit: 1, unit: RateLimitUnit::Year.into() }),
+        limit: Some(RateLimitOverride {
+            requests_per_unit: 1,
+            unit: RateLimitUnit::Year.into(),
+        }),
         ..one("user", "ada")
     }];
     assert_eq!(here.told(year.clone()), "OK: OK/0");
     assert_eq!(there.told(year), "OVER: OVER/0");
     // A key that is blocked on this server is denied without the store.
     assert_eq!(one_server.resp("BLOCK shop.user eve"), "OK");
-    assert!(here.told(vec![one("user", "eve")]).starts_with("OVER: OVER/"));
+    assert!(
+        here.told(vec![one("user", "eve")])
+            .starts_with("OVER: OVER/")
+    );
     let series = r#"tidegate_envoy_over_limit_with_local_cache_total{domain="shop",rule="user"}"#;
     assert_eq!(one_server.metric(series), 1);
 }
@@ -76,8 +88,8 @@ descriptors:
   - {key: path, rate_limit: {unit: year, requests_per_unit: 400}}
 ";
     let redis = Server::start(&[]);
-    let servers =
-        ["one", "other"].map(|name| on_store(&format!("grpc-leased-{name}"), &redis.address(), config));
+    let servers = ["one", "other"]
+        .map(|name| on_store(&format!("grpc-leased-{name}"), &redis.address(), config));
     let ask = |server: &Running| {
         let mut client = Client::of(server.grpc);
         let answers = (0..150).map(|_| client.told(vec![one("user", "ada")]));
@@ -91,7 +103,10 @@ descriptors:
             .collect();
         asked.into_iter().map(|asked| asked.join().unwrap()).sum()
     });
-    assert!((1..=LIMIT).contains(&admitted), "{admitted} admitted of {LIMIT}");
+    assert!(
+        (1..=LIMIT).contains(&admitted),
+        "{admitted} admitted of {LIMIT}"
+    );
     for server in &servers {
         assert!(
             server.metric("tidegate_shared_store_decisions_total{by=\"lease\"}") > 0,
@@ -105,10 +120,14 @@ descriptors:
     let both = || vec![one("user", "eve"), one("path", "/cart")];
     let mut client = Client::of(servers[1].grpc);
     assert_eq!(client.told(both()), "OK: OK/399 OK/399");
-    assert_eq!(client.told(vec![one("path", "/cart"), hits(400, one("user", "eve"))]), "OVER: OK/399 OVER/0");
+    assert_eq!(
+        client.told(vec![one("path", "/cart"), hits(400, one("user", "eve"))]),
+        "OVER: OK/399 OVER/0"
+    );
 }
 
-/// What two Envoys at two servers may admit, as each server says at every second, with all of it used.
+/// What two Envoys at two servers may admit, as each server says at every second, with all of it
+/// used.
 #[test]
 fn quotas_of_two_servers_over_a_store_never_add_up_to_more_than_the_limit() {
     const LIMIT: u64 = 1_000;
@@ -118,14 +137,16 @@ descriptors:
   - {key: plan, value: year, rate_limit: {unit: year, requests_per_unit: 1000}}
 ";
     let redis = Server::start(&[]);
-    let servers =
-        ["one", "other"].map(|name| on_store(&format!("quota-store-{name}"), &redis.address(), config));
+    let servers = ["one", "other"]
+        .map(|name| on_store(&format!("quota-store-{name}"), &redis.address(), config));
     let mut envoys = servers.each_ref().map(Envoy::of);
     let left = || {
         let look = json!({"domain": "shop", "descriptors": [
             {"entries": [{"key": "plan", "value": "year"}], "hits_addend": 0}]});
         let answer = servers[1].post("/json", &look.to_string()).json();
-        answer["statuses"][0]["limitRemaining"].as_u64().unwrap_or(0)
+        answer["statuses"][0]["limitRemaining"]
+            .as_u64()
+            .unwrap_or(0)
     };
     // A first bucket is full when it begins to fill.
     let mut unreported = [0; 2];
@@ -137,7 +158,10 @@ descriptors:
     assert!(admitted > 0);
     for _ in 0..60 {
         let charged = LIMIT - left();
-        assert!(admitted <= charged, "{admitted} may be admitted, {charged} were charged");
+        assert!(
+            admitted <= charged,
+            "{admitted} may be admitted, {charged} were charged"
+        );
         for ((server, envoy), unreported) in servers.iter().zip(&mut envoys).zip(&mut unreported) {
             server.advance(Duration::from_secs(1));
             let share = tokens(&envoy.told());
@@ -147,7 +171,10 @@ descriptors:
         }
     }
     assert!(admitted <= LIMIT, "{admitted}");
-    assert!(admitted >= LIMIT * 9 / 10, "{admitted}: nearly all of it is assigned");
+    assert!(
+        admitted >= LIMIT * 9 / 10,
+        "{admitted}: nearly all of it is assigned"
+    );
     assert!(left() <= LIMIT / 10);
 }
 
@@ -165,7 +192,9 @@ descriptors:
     let servers = ["one", "other"].map(|name| {
         let options = on(&format!("quota-even-{name}"), &redis.address(), config);
         let server = Running::start_at(options, clock.now());
-        eventually("the store has been reached", || server.get("/readyz").json()["status"] == "ready");
+        eventually("the store has been reached", || {
+            server.get("/readyz").json()["status"] == "ready"
+        });
         server
     });
     let done = AtomicBool::new(false);
@@ -190,7 +219,11 @@ descriptors:
                     let share = tokens(&envoy.told());
                     if share <= last {
                         shares.push(last);
-                        let load = if shares.len() < 5 + SECONDS { last + 100 } else { later };
+                        let load = if shares.len() < 5 + SECONDS {
+                            last + 100
+                        } else {
+                            later
+                        };
                         envoy.report("second", last.min(load), load.saturating_sub(last));
                     }
                     last = share;
@@ -202,10 +235,19 @@ descriptors:
         done.store(true, Ordering::Relaxed);
         for shares in [&busy, &other] {
             // Until both servers know each other, the first one may take nearly all.
-            assert!(shares[5..5 + SECONDS].iter().all(|share| (40..=60).contains(share)), "{shares:?}");
+            assert!(
+                shares[5..5 + SECONDS]
+                    .iter()
+                    .all(|share| (40..=60).contains(share)),
+                "{shares:?}"
+            );
         }
         // The other one has little load then.
-        let all = |shares: &[u64], least| shares[5 + SECONDS + 4..].iter().all(|share| *share >= least);
+        let all = |shares: &[u64], least| {
+            shares[5 + SECONDS + 4..]
+                .iter()
+                .all(|share| *share >= least)
+        };
         assert!(all(&busy, 85) && all(&other, 5), "{busy:?}, {other:?}");
     });
 }
@@ -220,7 +262,8 @@ fn tokens(told: &str) -> u64 {
 /// The users of one client, who live on all nodes of a cluster.
 const USERS: usize = 12;
 
-/// Asks for each user in turn until `done`. Each question must be admitted by the store, and is counted for its user.
+/// Asks for each user in turn until `done`. Each question must be admitted by the store, and is
+/// counted for its user.
 fn load(done: &AtomicBool, counts: &[AtomicU32; USERS], mut ask: impl FnMut(String) -> String) {
     let mut at = 0;
     while !done.load(Ordering::Relaxed) {
@@ -249,7 +292,12 @@ fn over_a_cluster_descriptors_are_answered_through_reloads_and_keep_their_use() 
     let mut server = start(options);
     let (grpc, http) = (server.grpc, server.http);
     let (done, counts) = (AtomicBool::new(false), [const { AtomicU32::new(0) }; USERS]);
-    let asked = || counts.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u32>();
+    let asked = || {
+        counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed))
+            .sum::<u32>()
+    };
     thread::scope(|scope| {
         // Set even if something here fails; otherwise the clients would run for ever.
         let end = Done(&done);
@@ -277,19 +325,33 @@ fn over_a_cluster_descriptors_are_answered_through_reloads_and_keep_their_use() 
         }
         drop(end);
     });
-    assert_eq!(server.metric("tidegate_rules_reloads_total{result=\"ok\"}"), u64::from(RELOADS));
-    assert_eq!(server.metric("tidegate_shared_store_decisions_total{by=\"local\"}"), 0);
+    assert_eq!(
+        server.metric("tidegate_rules_reloads_total{result=\"ok\"}"),
+        u64::from(RELOADS)
+    );
+    assert_eq!(
+        server.metric("tidegate_shared_store_decisions_total{by=\"local\"}"),
+        0
+    );
     let mut client = Client::of(grpc);
     for (at, count) in counts.iter().enumerate() {
         let left = MOST + RELOADS - count.load(Ordering::Relaxed);
-        assert_eq!(client.told(vec![hits(0, one("user", &format!("u{at}")))]), format!("OK: OK/{left}"));
+        assert_eq!(
+            client.told(vec![hits(0, one("user", &format!("u{at}")))]),
+            format!("OK: OK/{left}")
+        );
     }
     // One decision on keys of several nodes is impossible, so each limit is decided and charged.
-    let all: Vec<_> = (0..USERS).map(|at| one("user", &format!("u{at}"))).collect();
+    let all: Vec<_> = (0..USERS)
+        .map(|at| one("user", &format!("u{at}")))
+        .collect();
     assert!(client.told(all.clone()).starts_with("OK: OK/"));
     for (at, count) in counts.iter().enumerate() {
         let left = MOST + RELOADS - count.load(Ordering::Relaxed) - 1;
-        assert_eq!(client.told(vec![hits(0, one("user", &format!("u{at}")))]), format!("OK: OK/{left}"));
+        assert_eq!(
+            client.told(vec![hits(0, one("user", &format!("u{at}")))]),
+            format!("OK: OK/{left}")
+        );
     }
     let mut options = on("grpc-cluster-each", &address, &config(MOST));
     options.envoy_consume = Consume::Each;

@@ -25,7 +25,14 @@ descriptors:
 
 fn serving(name: &str, statsd: Option<&str>) -> Running {
     let envoy_statsd = statsd.map(|address| address.parse().unwrap());
-    Running::start_at(Options { envoy_statsd, envoy_metric_names: true, ..options(name, CONFIG) }, START)
+    Running::start_at(
+        Options {
+            envoy_statsd,
+            envoy_metric_names: true,
+            ..options(name, CONFIG)
+        },
+        START,
+    )
 }
 
 fn ask(client: &mut Client) {
@@ -56,16 +63,29 @@ const COUNTED: [&str; 13] = [
 #[test]
 fn what_is_left_is_sent_when_the_server_stops() {
     let statsd = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("tcp://{}?interval=1h&tag=zone:a.b&tag=app:x", statsd.local_addr().unwrap());
+    let address = format!(
+        "tcp://{}?interval=1h&tag=zone:a.b&tag=app:x",
+        statsd.local_addr().unwrap()
+    );
     let server = serving("statsd-stop", Some(&address));
     let mut client = Client::of(server.grpc);
     ask(&mut client);
     drop(client);
     server.stop();
     let mut sent = String::new();
-    statsd.accept().unwrap().0.read_to_string(&mut sent).unwrap();
-    let expected = COUNTED[..11].iter().map(|line| line.replace(':', ".__app=x.__zone=a_b:"));
-    assert_eq!(sent.lines().collect::<Vec<_>>(), expected.collect::<Vec<_>>());
+    statsd
+        .accept()
+        .unwrap()
+        .0
+        .read_to_string(&mut sent)
+        .unwrap();
+    let expected = COUNTED[..11]
+        .iter()
+        .map(|line| line.replace(':', ".__app=x.__zone=a_b:"));
+    assert_eq!(
+        sent.lines().collect::<Vec<_>>(),
+        expected.collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -73,7 +93,11 @@ fn datagrams_have_whole_lines_that_no_value_can_forge() {
     for (scheme, tag) in [("udp", ""), ("dogstatsd", "|#zone:a")] {
         let statsd = UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = statsd.local_addr().unwrap().port();
-        let options = if tag.is_empty() { "interval=1h" } else { "interval=1h&tag=zone:a" };
+        let options = if tag.is_empty() {
+            "interval=1h"
+        } else {
+            "interval=1h&tag=zone:a"
+        };
         let address = format!("{scheme}://localhost:{port}?{options}");
         let server = serving("statsd-datagrams", Some(&address));
         let mut client = Client::of(server.grpc);
@@ -81,7 +105,12 @@ fn datagrams_have_whole_lines_that_no_value_can_forge() {
         for at in 0..20 {
             client.told(vec![one("loud", &format!("value {at}"))]);
         }
-        for value in ["x\nforged:5|c\n", "x|g|#a:b", "\u{7f}y", &"long".repeat(300)] {
+        for value in [
+            "x\nforged:5|c\n",
+            "x|g|#a:b",
+            "\u{7f}y",
+            &"long".repeat(300),
+        ] {
             client.told(vec![one("loud", value)]);
         }
         drop(client);
@@ -96,7 +125,8 @@ fn datagrams_have_whole_lines_that_no_value_can_forge() {
         }
         assert!(datagrams > 1, "they do not fit into one");
         let total = |name: &str, count| {
-            let line = format!("ratelimit.service.rate_limit.shop.{name}.total_hits:{count}|c{tag}");
+            let line =
+                format!("ratelimit.service.rate_limit.shop.{name}.total_hits:{count}|c{tag}");
             assert!(lines.contains(&line), "{line} in {lines:#?}");
         };
         total("user", 3);
@@ -104,9 +134,14 @@ fn datagrams_have_whole_lines_that_no_value_can_forge() {
         total("loud_x_g_#a_b", 1);
         total("loud__y", 1);
         assert!(
-            lines.iter().all(|line| line.starts_with("ratelimit") && line.ends_with(&format!("|c{tag}")))
+            lines
+                .iter()
+                .all(|line| line.starts_with("ratelimit") && line.ends_with(&format!("|c{tag}")))
         );
-        assert!(!lines.iter().any(|line| line.contains("longlong")), "too long a name is left out");
+        assert!(
+            !lines.iter().any(|line| line.contains("longlong")),
+            "too long a name is left out"
+        );
     }
 }
 
@@ -114,10 +149,16 @@ fn datagrams_have_whole_lines_that_no_value_can_forge() {
 fn sums(statsd: &TcpListener, expected: &[&str]) {
     let number = |line: &str| {
         let (name, rest) = line.split_once(':').unwrap();
-        (name.to_owned(), rest.trim_end_matches("|c").parse::<u64>().unwrap())
+        (
+            name.to_owned(),
+            rest.trim_end_matches("|c").parse::<u64>().unwrap(),
+        )
     };
     let mut wanted: BTreeMap<String, u64> = BTreeMap::new();
-    expected.iter().map(|line| number(line)).for_each(|(name, by)| *wanted.entry(name).or_default() += by);
+    expected
+        .iter()
+        .map(|line| number(line))
+        .for_each(|(name, by)| *wanted.entry(name).or_default() += by);
     let mut found: BTreeMap<String, u64> = BTreeMap::new();
     while found != wanted {
         let (stream, _) = statsd.accept().unwrap();
@@ -135,7 +176,10 @@ fn sums(statsd: &TcpListener, expected: &[&str]) {
 #[test]
 fn counts_wait_for_a_statsd_that_is_away() {
     let port = free_port();
-    let server = serving("statsd-away", Some(&format!("tcp://127.0.0.1:{port}?interval=10ms")));
+    let server = serving(
+        "statsd-away",
+        Some(&format!("tcp://127.0.0.1:{port}?interval=10ms")),
+    );
     let mut client = Client::of(server.grpc);
     ask(&mut client);
     let statsd = TcpListener::bind(("127.0.0.1", port)).unwrap();
@@ -163,10 +207,16 @@ fn prometheus_gets_the_names_of_the_usual_mapping() {
         "# TYPE ratelimit_service_rate_limit_total_hits counter",
         "# TYPE ratelimit_service_response_time_seconds histogram",
     ] {
-        assert!(metrics.lines().any(|there| there == line), "{line} in\n{metrics}");
+        assert!(
+            metrics.lines().any(|there| there == line),
+            "{line} in\n{metrics}"
+        );
     }
     let open = accepting(server.admin, "application/openmetrics-text");
-    assert!(open.contains("# TYPE ratelimit_service_rate_limit_total_hits unknown\n"), "{open}");
+    assert!(
+        open.contains("# TYPE ratelimit_service_rate_limit_total_hits unknown\n"),
+        "{open}"
+    );
     assert!(open.ends_with("# EOF\n"));
     assert!(
         open.contains("tidegate_envoy_total_hits_total{domain=\"shop\",rule=\"user\"} 3"),
@@ -183,7 +233,11 @@ fn accepting(admin: SocketAddr, kind: &str) -> String {
 
 #[test]
 fn an_address_says_what_is_wrong_with_it() {
-    for address in ["tcp://localhost", "udp://[::1]:8125?interval=1m", "dogstatsd://a:1?tag=a:b&tag=c:d:e"] {
+    for address in [
+        "tcp://localhost",
+        "udp://[::1]:8125?interval=1m",
+        "dogstatsd://a:1?tag=a:b&tag=c:d:e",
+    ] {
         address.parse::<StatsdAddress>().unwrap();
     }
     for (address, says) in [

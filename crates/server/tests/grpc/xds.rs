@@ -86,18 +86,38 @@ fn domain(name: &str, requests_per_unit: u32) -> Any {
 }
 
 fn of_unit(name: &str, requests_per_unit: u32, unit: i32) -> Any {
-    let rate_limit = Some(Policy { unit, requests_per_unit, ..Policy::default() });
-    resource(name, vec![Descriptor { rate_limit, ..Descriptor::of("user", "") }])
+    let rate_limit = Some(Policy {
+        unit,
+        requests_per_unit,
+        ..Policy::default()
+    });
+    resource(
+        name,
+        vec![Descriptor {
+            rate_limit,
+            ..Descriptor::of("user", "")
+        }],
+    )
 }
 
 fn resource(domain: &str, descriptors: Vec<Descriptor>) -> Any {
-    let config = Config { domain: domain.to_owned(), descriptors };
-    Any { type_url: TYPE.to_owned(), value: config.encode_to_vec() }
+    let config = Config {
+        domain: domain.to_owned(),
+        descriptors,
+    };
+    Any {
+        type_url: TYPE.to_owned(),
+        value: config.encode_to_vec(),
+    }
 }
 
 impl Descriptor {
     fn of(key: &str, value: &str) -> Self {
-        Self { key: key.to_owned(), value: value.to_owned(), ..Self::default() }
+        Self {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            ..Self::default()
+        }
     }
 }
 
@@ -114,7 +134,8 @@ struct Service(mpsc::UnboundedSender<Stream>);
 #[tonic::async_trait]
 impl AggregatedDiscoveryService for Service {
     type StreamAggregatedResourcesStream = BoxStream<'static, Result<DiscoveryResponse, Status>>;
-    type DeltaAggregatedResourcesStream = BoxStream<'static, Result<DeltaDiscoveryResponse, Status>>;
+    type DeltaAggregatedResourcesStream =
+        BoxStream<'static, Result<DeltaDiscoveryResponse, Status>>;
 
     async fn stream_aggregated_resources(
         &self,
@@ -129,7 +150,11 @@ impl AggregatedDiscoveryService for Service {
             }
         });
         let (answers, mut outgoing) = mpsc::unbounded_channel();
-        let _ = self.0.send(Stream { headers, requests, answers });
+        let _ = self.0.send(Stream {
+            headers,
+            requests,
+            answers,
+        });
         let outgoing = futures_util::stream::poll_fn(move |context| outgoing.poll_recv(context));
         Ok(Response::new(Box::pin(outgoing)))
     }
@@ -156,7 +181,10 @@ impl ControlPlane {
         let (service, streams) = mpsc::unbounded_channel();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 let listener = TcpListener::bind(address).await.unwrap();
                 told.send(listener.local_addr().unwrap()).unwrap();
@@ -164,8 +192,9 @@ impl ControlPlane {
                     Some((listener.accept().await.map(|(stream, _)| stream), listener))
                 });
                 let service = AggregatedDiscoveryServiceServer::new(Service(service));
-                let serving =
-                    tonic::transport::Server::builder().add_service(service).serve_with_incoming(incoming);
+                let serving = tonic::transport::Server::builder()
+                    .add_service(service)
+                    .serve_with_incoming(incoming);
                 tokio::select! {
                     served = serving => served.unwrap(),
                     _ = stopped => {}
@@ -173,7 +202,12 @@ impl ControlPlane {
             });
         });
         let address = address_of.recv().unwrap();
-        Self { address, streams: Mutex::new(streams), stop: Some(stop), thread: Some(thread) }
+        Self {
+            address,
+            streams: Mutex::new(streams),
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 
     fn url(&self, options: &str) -> String {
@@ -202,7 +236,10 @@ fn waited<T>(future: impl Future<Output = Option<T>>) -> T {
 }
 
 fn waited_for<T>(time: Duration, future: impl Future<Output = Option<T>>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
     runtime
         .block_on(async { tokio::time::timeout(time, future).await })
         .expect("in time")
@@ -232,7 +269,10 @@ impl Stream {
     /// Sends domains that the server puts in force.
     fn accepted(&mut self, version: &str, resources: Vec<Any>) {
         let request = self.send(version, resources);
-        assert_eq!((request.version_info.as_str(), request.error_detail), (version, None));
+        assert_eq!(
+            (request.version_info.as_str(), request.error_detail),
+            (version, None)
+        );
     }
 
     /// Sends domains that the server refuses, with `in_force` in force, and returns its reason.
@@ -261,30 +301,50 @@ fn anywhere() -> SocketAddr {
 }
 
 fn told(client: &mut Client, domain: &str) -> String {
-    shown(&client.try_ask(request(domain, vec![one("user", "ada")])).unwrap())
+    shown(
+        &client
+            .try_ask(request(domain, vec![one("user", "ada")]))
+            .unwrap(),
+    )
 }
 
 #[test]
 fn what_a_control_plane_sends_is_enforced_and_mistakes_change_nothing() {
     let control_plane = ControlPlane::start(anywhere());
-    let server = following(&[control_plane.url("node=envoy-ratelimit&metadata=zone=a&header=x-team:edge")]);
+    let server =
+        following(&[control_plane.url("node=envoy-ratelimit&metadata=zone=a&header=x-team:edge")]);
     let mut client = Client::of(server.grpc);
     let mut stream = control_plane.stream();
     assert_eq!(stream.headers.get("x-team").unwrap(), "edge");
     let first = stream.request();
     let node = first.node.unwrap();
-    assert_eq!((node.id.as_str(), node.metadata.unwrap().fields.len()), ("envoy-ratelimit", 1));
     assert_eq!(
-        (first.type_url.as_str(), first.version_info.as_str(), first.response_nonce.as_str()),
+        (node.id.as_str(), node.metadata.unwrap().fields.len()),
+        ("envoy-ratelimit", 1)
+    );
+    assert_eq!(
+        (
+            first.type_url.as_str(),
+            first.version_info.as_str(),
+            first.response_nonce.as_str()
+        ),
         (TYPE, "", "")
     );
     assert!(first.resource_names.is_empty());
-    assert_eq!(told(&mut client, "shop"), "OK: OK/0", "without a configuration everything is admitted");
+    assert_eq!(
+        told(&mut client, "shop"),
+        "OK: OK/0",
+        "without a configuration everything is admitted"
+    );
 
     stream.accepted("1", vec![domain("shop", 2), domain("bank", 1)]);
-    assert_eq!([told(&mut client, "shop"), told(&mut client, "shop")], ["OK: OK/1", "OK: OK/0"]);
+    assert_eq!(
+        [told(&mut client, "shop"), told(&mut client, "shop")],
+        ["OK: OK/1", "OK: OK/0"]
+    );
     assert_eq!(told(&mut client, "bank"), "OK: OK/0");
-    // Counts survive a new snapshot, in any order of its resources; a domain that is not sent is gone.
+    // Counts survive a new snapshot, in any order of its resources; a domain that is not sent is
+    // gone.
     stream.accepted("2", vec![domain("bank", 1), domain("shop", 4)]);
     assert_eq!(told(&mut client, "shop"), "OK: OK/1");
     assert_eq!(told(&mut client, "bank"), "OVER: OVER/0");
@@ -292,21 +352,36 @@ fn what_a_control_plane_sends_is_enforced_and_mistakes_change_nothing() {
     assert_eq!(told(&mut client, "bank"), "OK: OK/0");
 
     // One bad resource refuses all of them.
-    let cut = Any { type_url: TYPE.to_owned(), value: vec![0xFF] };
-    let other = Any { type_url: "other".to_owned(), value: Vec::new() };
+    let cut = Any {
+        type_url: TYPE.to_owned(),
+        value: vec![0xFF],
+    };
+    let other = Any {
+        type_url: "other".to_owned(),
+        value: Vec::new(),
+    };
     for (version, resources, says) in [
-        ("4", vec![domain("shop", 9), of_unit("bank", 1, 0)], "domain bank"),
+        (
+            "4",
+            vec![domain("shop", 9), of_unit("bank", 1, 0)],
+            "domain bank",
+        ),
         ("4.1", vec![of_unit("bank", 1, 8)], "second, minute"),
         ("4.2", vec![of_unit("bank", 1, -1)], "second, minute"),
         ("4.3", vec![other], "the type other"),
-        ("5", vec![domain("shop", 9), domain("shop", 9)], "the domain `shop` is already in"),
+        (
+            "5",
+            vec![domain("shop", 9), domain("shop", 9)],
+            "the domain `shop` is already in",
+        ),
         ("6", vec![domain("shop", 9), cut], "cannot be decoded"),
     ] {
         let reason = stream.refused(version, resources, "3");
         assert!(reason.contains(says), "{reason}");
     }
     assert_eq!(told(&mut client, "shop"), "OK: OK/0");
-    // A control plane that sends the refused version again at once gets the next refusal a second later.
+    // A control plane that sends the refused version again at once gets the next refusal a second
+    // later.
     let clock = SystemClock::new();
     let before = clock.now();
     stream.refused("6", vec![domain("shop", 9)], "3");
@@ -315,7 +390,14 @@ fn what_a_control_plane_sends_is_enforced_and_mistakes_change_nothing() {
     assert_eq!(told(&mut client, "shop"), "OK: OK/0", "four were counted");
     let labels = format!("{{url=\"http://{}\"}}", control_plane.address);
     let metric = |name: &str| server.metric(&format!("tidegate_xds_{name}{labels}"));
-    assert_eq!([metric("up"), metric("updates_total"), metric("refused_total")], [1, 4, 7]);
+    assert_eq!(
+        [
+            metric("up"),
+            metric("updates_total"),
+            metric("refused_total")
+        ],
+        [1, 4, 7]
+    );
     assert!(metric("last_answer_timestamp_seconds") > 1_700_000_000);
 }
 
@@ -333,7 +415,10 @@ fn shown_by(server: &Running) -> (serde_json::Value, Vec<String>) {
     let mut answer = |question: &Vec<RateLimitDescriptor>| {
         let answer = client.ask(question.clone());
         let described = answer.dynamic_metadata.is_some().then(|| metadata(&answer));
-        format!("{:?} {:?} {described:?}", answer.overall_code, answer.statuses)
+        format!(
+            "{:?} {:?} {described:?}",
+            answer.overall_code, answer.statuses
+        )
     };
     let answers = (0..5).flat_map(|_| &questions).map(&mut answer).collect();
     (server.get("/v1/limits").json()["limits"].clone(), answers)
@@ -341,12 +426,22 @@ fn shown_by(server: &Running) -> (serde_json::Value, Vec<String>) {
 
 #[test]
 fn a_resource_means_what_a_file_with_the_same_rules_means() {
-    let text = |text: &str| Value { kind: Some(Kind::StringValue(text.to_owned())) };
-    let fields = |fields: &[(&str, Value)]| Struct {
-        fields: fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect(),
+    let text = |text: &str| Value {
+        kind: Some(Kind::StringValue(text.to_owned())),
     };
-    let options = fields(&[("algorithm", text("token-bucket")), ("charge", text("admitted"))]);
-    let options = Value { kind: Some(Kind::StructValue(options)) };
+    let fields = |fields: &[(&str, Value)]| Struct {
+        fields: fields
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect(),
+    };
+    let options = fields(&[
+        ("algorithm", text("token-bucket")),
+        ("charge", text("admitted")),
+    ]);
+    let options = Value {
+        kind: Some(Kind::StructValue(options)),
+    };
     let rate_limit = |name: &str, requests_per_unit| Policy {
         unit: 7,
         requests_per_unit,
@@ -359,12 +454,28 @@ fn a_resource_means_what_a_file_with_the_same_rules_means() {
         metadata: Some(fields(&[("team", text("payments")), ("tidegate", options)])),
         ..Descriptor::of("user", "")
     };
-    let replaces = vec![Replace { name: "other".to_owned() }];
-    let free = Policy { unlimited: true, replaces, unit: 0, ..rate_limit("all", 0) };
+    let replaces = vec![Replace {
+        name: "other".to_owned(),
+    }];
+    let free = Policy {
+        unlimited: true,
+        replaces,
+        unit: 0,
+        ..rate_limit("all", 0)
+    };
     let descriptors = vec![
-        Descriptor { descriptors: vec![user], ..Descriptor::of("route", "1.5") },
-        Descriptor { rate_limit: Some(free), ..Descriptor::of("free", "") },
-        Descriptor { rate_limit: Some(rate_limit("other", 2)), ..Descriptor::of("other", "") },
+        Descriptor {
+            descriptors: vec![user],
+            ..Descriptor::of("route", "1.5")
+        },
+        Descriptor {
+            rate_limit: Some(free),
+            ..Descriptor::of("free", "")
+        },
+        Descriptor {
+            rate_limit: Some(rate_limit("other", 2)),
+            ..Descriptor::of("other", "")
+        },
     ];
     let file = scratch("xds-same").join("shop.yaml");
     let config = "domain: shop
@@ -380,12 +491,31 @@ descriptors:
   - {key: other, rate_limit: {unit: week, requests_per_unit: 2, name: other}}
 ";
     std::fs::write(&file, config).unwrap();
-    let envoy_modes = Modes { metadata: true, ..Modes::default() };
-    let options = Options { envoy_modes, history_memory: 0, ..that_follows(&[]) };
-    let by_file = Running::start_at(Options { envoy_config: Some(file), ..options.clone() }, START);
+    let envoy_modes = Modes {
+        metadata: true,
+        ..Modes::default()
+    };
+    let options = Options {
+        envoy_modes,
+        history_memory: 0,
+        ..that_follows(&[])
+    };
+    let by_file = Running::start_at(
+        Options {
+            envoy_config: Some(file),
+            ..options.clone()
+        },
+        START,
+    );
     let control_plane = ControlPlane::start(anywhere());
     let urls = vec![control_plane.url("").parse().unwrap()];
-    let by_plane = Running::start_at(Options { envoy_xds: urls, ..options }, START);
+    let by_plane = Running::start_at(
+        Options {
+            envoy_xds: urls,
+            ..options
+        },
+        START,
+    );
     let mut stream = control_plane.stream();
     stream.request();
     stream.accepted("1", vec![resource("shop", descriptors)]);
@@ -397,16 +527,26 @@ descriptors:
 #[test]
 fn a_server_that_awaits_rules_is_unready_until_they_are_sent() {
     let control_plane = ControlPlane::start(anywhere());
-    let options = Options { envoy_await_rules: true, ..that_follows(&[control_plane.url("")]) };
+    let options = Options {
+        envoy_await_rules: true,
+        ..that_follows(&[control_plane.url("")])
+    };
     let server = Running::start_at(options, START);
     let mut client = Client::of(server.grpc);
     let mut stream = control_plane.stream();
     stream.request();
     let mut is_ready = |ready: bool| {
         let answer = server.get("/healthcheck");
-        assert_eq!(answer.status, if ready { 200 } else { 503 }, "{}", answer.body);
+        assert_eq!(
+            answer.status,
+            if ready { 200 } else { 503 },
+            "{}",
+            answer.body
+        );
         let serving = if ready { 1 } else { 2 };
-        eventually("gRPC's health says it, too", || client.health("ratelimit").unwrap() == serving);
+        eventually("gRPC's health says it, too", || {
+            client.health("ratelimit").unwrap() == serving
+        });
     };
     is_ready(false);
     stream.accepted("1", vec![domain("shop", 2)]);
@@ -425,35 +565,68 @@ fn the_last_rules_stay_in_force_while_the_control_plane_is_away() {
     stream.accepted("3", vec![domain("shop", 2)]);
     let address = control_plane.address;
     drop((stream, control_plane));
-    assert_eq!([told(&mut client, "shop"), told(&mut client, "shop")], ["OK: OK/1", "OK: OK/0"]);
+    assert_eq!(
+        [told(&mut client, "shop"), told(&mut client, "shop")],
+        ["OK: OK/1", "OK: OK/0"]
+    );
     let labels = format!("{{url=\"http://{address}\"}}");
     let metric = |name: &str| server.metric(&format!("tidegate_xds_{name}{labels}"));
     eventually("the stream is seen to be lost", || metric("up") == 0);
     let since = metric("lost_timestamp_seconds");
     assert!(since >= metric("last_answer_timestamp_seconds"));
-    let mut of_ben = || shown(&client.try_ask(request("shop", vec![one("user", "ben")])).unwrap());
+    let mut of_ben = || {
+        shown(
+            &client
+                .try_ask(request("shop", vec![one("user", "ben")]))
+                .unwrap(),
+        )
+    };
     assert_eq!([of_ben(), of_ben()], ["OK: OK/1", "OK: OK/0"]);
     // With TIDEGATE_LONG=1 a minute, in which the server tries again and again.
-    let (clock, long) = (SystemClock::new(), std::env::var_os("TIDEGATE_LONG").is_some());
-    let (begin, away) = (clock.now(), if long { Nanos::from_secs(60) } else { Nanos::from_millis(200) });
+    let (clock, long) = (
+        SystemClock::new(),
+        std::env::var_os("TIDEGATE_LONG").is_some(),
+    );
+    let (begin, away) = (
+        clock.now(),
+        if long {
+            Nanos::from_secs(60)
+        } else {
+            Nanos::from_millis(200)
+        },
+    );
     while clock.now().saturating_since(begin) < away {
         assert_eq!(of_ben(), "OVER: OVER/0");
         assert_eq!([metric("up"), metric("lost_timestamp_seconds")], [0, since]);
     }
-    // It comes back, counts its versions from the beginning, and sends other rules under a number that was used before.
+    // It comes back, counts its versions from the beginning, and sends other rules under a number
+    // that was used before.
     let control_plane = ControlPlane::start(address);
     // After a minute the server's pauses are as long as a minute and a half.
-    let mut stream = control_plane.stream_within(if long { Duration::from_secs(100) } else { PATIENCE });
+    let mut stream = control_plane.stream_within(if long {
+        Duration::from_secs(100)
+    } else {
+        PATIENCE
+    });
     let first = stream.request();
-    assert_eq!((first.version_info.as_str(), first.response_nonce.as_str()), ("", ""));
+    assert_eq!(
+        (first.version_info.as_str(), first.response_nonce.as_str()),
+        ("", "")
+    );
     stream.accepted("3", vec![domain("shop", 3)]);
-    assert_eq!([told(&mut client, "shop"), told(&mut client, "shop")], ["OK: OK/0", "OVER: OVER/0"]);
+    assert_eq!(
+        [told(&mut client, "shop"), told(&mut client, "shop")],
+        ["OK: OK/0", "OVER: OVER/0"]
+    );
     assert_eq!([metric("up"), metric("lost_timestamp_seconds")], [1, 0]);
 }
 
 #[test]
 fn two_control_planes_and_a_directory_are_followed_together() {
-    let planes = [ControlPlane::start(anywhere()), ControlPlane::start(anywhere())];
+    let planes = [
+        ControlPlane::start(anywhere()),
+        ControlPlane::start(anywhere()),
+    ];
     let directory = scratch("xds-several");
     let file = directory.join("file.yaml");
     let config = |name: &str| {
@@ -465,7 +638,10 @@ fn two_control_planes_and_a_directory_are_followed_together() {
     let options = Options {
         grpc: Some("127.0.0.1:0".to_owned()),
         envoy_config: Some(directory),
-        envoy_xds: planes.iter().map(|plane| plane.url("").parse().unwrap()).collect(),
+        envoy_xds: planes
+            .iter()
+            .map(|plane| plane.url("").parse().unwrap())
+            .collect(),
         ..Options::default()
     };
     let mut server = Running::start_at(options, START);
@@ -479,25 +655,43 @@ fn two_control_planes_and_a_directory_are_followed_together() {
     one.accepted("1", vec![domain("shop", 2)]);
     two.accepted("1", vec![domain("bank", 3)]);
     let domains = ["local", "shop", "bank"];
-    assert_eq!(domains.map(|domain| told(&mut client, domain)), ["OK: OK/0", "OK: OK/1", "OK: OK/2"]);
+    assert_eq!(
+        domains.map(|domain| told(&mut client, domain)),
+        ["OK: OK/0", "OK: OK/1", "OK: OK/2"]
+    );
     // What one of them sends must not be another's.
     let reason = two.refused("2", vec![domain("shop", 9)], "1");
-    assert!(reason.contains("the domain `shop` is already in"), "{reason}");
+    assert!(
+        reason.contains("the domain `shop` is already in"),
+        "{reason}"
+    );
     let reason = one.refused("2", vec![domain("local", 9)], "1");
-    assert!(reason.contains("the domain `local` is already in"), "{reason}");
+    assert!(
+        reason.contains("the domain `local` is already in"),
+        "{reason}"
+    );
     // A change of the file keeps what was sent.
     server.reloading(|| replace(&file, config("other")));
     assert_eq!(told(&mut client, "shop"), "OK: OK/0");
     one.accepted("3", vec![domain("local", 9)]);
-    assert_eq!(told(&mut client, "local"), "OK: OK/8", "it was gone for a while");
+    assert_eq!(
+        told(&mut client, "local"),
+        "OK: OK/8",
+        "it was gone for a while"
+    );
 }
 
 #[test]
 fn an_address_says_what_is_wrong_with_it() {
     let options = "node=n&ca=%2Fca&cert=/c&key=/k&metadata=a=b&header=x:y&server_name=s";
     let source: XdsSource = format!("https://gateway?{options}").parse().unwrap();
-    let plain: XdsSource = "http://[::1]:18002?max_message=7&longest_pause=5s".parse().unwrap();
-    assert_eq!([source.shown(), plain.shown()], ["https://gateway:18001", "http://[::1]:18002"]);
+    let plain: XdsSource = "http://[::1]:18002?max_message=7&longest_pause=5s"
+        .parse()
+        .unwrap();
+    assert_eq!(
+        [source.shown(), plain.shown()],
+        ["https://gateway:18001", "http://[::1]:18002"]
+    );
     for (text, says) in [
         ("gateway:18001", "write http://"),
         ("ftp://a", "write http://"),

@@ -40,12 +40,15 @@ pub fn is_ended(mut stream: &TcpStream) -> bool {
         match stream.read(&mut buffer) {
             Ok(0) => return true,
             Ok(_) => {}
-            Err(error) => return !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+            Err(error) => {
+                return !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            }
         }
     }
 }
 
-/// Sends this frame up to 100,000 times, and reads the server's frames. Returns whether the server ended the connection.
+/// Sends this frame up to 100,000 times, and reads the server's frames. Returns whether the server
+/// ended the connection.
 pub fn ends_after_a_flood_of(address: SocketAddr, frame: &[u8]) -> bool {
     let stream = TcpStream::connect(address).unwrap();
     let mut writes = stream.try_clone().unwrap();
@@ -70,16 +73,23 @@ pub async fn ask(
     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let (client, connection) = h2::client::handshake(stream).await.unwrap();
     let connection = tokio::spawn(connection);
-    let mut request = Request::builder().method(method).uri(format!("http://{address}{path}"));
+    let mut request = Request::builder()
+        .method(method)
+        .uri(format!("http://{address}{path}"));
     if let Some(token) = token {
         request = request.header("authorization", format!("Bearer {token}"));
     }
     let mut client = client.ready().await.unwrap();
-    let (answer, mut sends) = client.send_request(request.body(()).unwrap(), body.is_empty()).unwrap();
+    let (answer, mut sends) = client
+        .send_request(request.body(()).unwrap(), body.is_empty())
+        .unwrap();
     if !body.is_empty() {
         sends.send_data(body.to_owned().into(), true).unwrap();
     }
-    let answer = tokio::time::timeout(PATIENCE, answer).await.expect("an answer").unwrap();
+    let answer = tokio::time::timeout(PATIENCE, answer)
+        .await
+        .expect("an answer")
+        .unwrap();
     let (head, mut data) = answer.into_parts();
     let mut whole = Vec::new();
     while let Some(piece) = data.data().await {

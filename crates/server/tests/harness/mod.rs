@@ -25,7 +25,8 @@ use tokio::sync::{mpsc, oneshot, watch};
 /// How long a test waits for something that should happen immediately.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Puts a text in the place of a file in one step: a server that follows the file never sees half of it, nor an empty one.
+/// Puts a text in the place of a file in one step: a server that follows the file never sees half
+/// of it, nor an empty one.
 pub fn replace(path: &Path, text: impl AsRef<[u8]>) {
     let next = path.with_extension("next");
     fs::write(&next, text).unwrap();
@@ -57,7 +58,10 @@ impl Running {
     pub fn with_rules_and(name: &str, rules: &str, change: impl FnOnce(&mut Options)) -> Self {
         let path = scratch(name).join("rules.yaml");
         std::fs::write(&path, rules).unwrap();
-        let mut options = Options { rules: Some(path), ..Options::default() };
+        let mut options = Options {
+            rules: Some(path),
+            ..Options::default()
+        };
         change(&mut options);
         Self::start(options)
     }
@@ -77,8 +81,11 @@ impl Running {
         let (orders, receiver) = mpsc::channel(4);
         let (told, tell) = oneshot::channel();
         let thread = std::thread::spawn(move || {
-            let runtime =
-                tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async move {
                 match Server::start_on(options, its).await {
                     Ok(server) => {
@@ -103,12 +110,26 @@ impl Running {
             })
         });
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (http, admin, resp, grpc, sentinel, dashboard, spoe, reloads) =
-            tell.blocking_recv().expect("the server's thread panicked")?;
+        let (http, admin, resp, grpc, sentinel, dashboard, spoe, reloads) = tell
+            .blocking_recv()
+            .expect("the server's thread panicked")?;
         let [http, admin, resp, grpc, sentinel, dashboard, spoe] =
-            [http, admin, resp, grpc, sentinel, dashboard, spoe].map(|address| address.unwrap_or(nowhere));
+            [http, admin, resp, grpc, sentinel, dashboard, spoe]
+                .map(|address| address.unwrap_or(nowhere));
         let thread = Some(thread);
-        Ok(Self { http, admin, resp, grpc, sentinel, dashboard, spoe, clock, reloads, orders, thread })
+        Ok(Self {
+            http,
+            admin,
+            resp,
+            grpc,
+            sentinel,
+            dashboard,
+            spoe,
+            clock,
+            reloads,
+            orders,
+            thread,
+        })
     }
 
     pub fn advance(&self, span: Duration) {
@@ -127,7 +148,10 @@ impl Running {
     pub fn reloading(&mut self, change: impl FnOnce()) {
         let before = *self.reloads.borrow_and_update();
         change();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .unwrap();
         runtime.block_on(async {
             let reloaded = self.reloads.wait_for(|count| *count > before);
             tokio::time::timeout(PATIENCE, reloaded)
@@ -158,15 +182,21 @@ impl Running {
     /// A connection to the listener that serves a path: the data plane's if both do.
     pub fn connect_for(&self, path: &str) -> Http {
         let path = path.split('?').next().unwrap_or(path);
-        let is_admin = ROUTES.iter().any(|route| route.path == path && !route.is_on(Plane::Data));
+        let is_admin = ROUTES
+            .iter()
+            .any(|route| route.path == path && !route.is_on(Plane::Data));
         Http::connect(if is_admin { self.admin } else { self.http })
     }
 
     /// One of the server's metrics, by its name with labels.
     pub fn metric(&self, name: &str) -> u64 {
         let text = self.get("/metrics").body;
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no metric {name} in:\n{text}")).parse().unwrap()
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no metric {name} in:\n{text}"))
+            .parse()
+            .unwrap()
     }
 
     /// Sends one RESP command on a new connection.
@@ -197,22 +227,35 @@ pub fn on_store(name: &str, address: &str, rules: &str) -> Running {
 
 /// Sends one request and returns its status and body.
 pub fn acquire(server: &Running, limit: &str, key: &str) -> (u16, Value) {
-    let response = server.post("/v1/acquire", &json!({"limit": limit, "key": key}).to_string());
+    let response = server.post(
+        "/v1/acquire",
+        &json!({"limit": limit, "key": key}).to_string(),
+    );
     (response.status, response.json())
 }
 
 /// How many of this many requests, alternating between both protocols, are admitted.
 pub fn admitted(server: &Running, limit: &str, key: &str, requests: usize) -> usize {
     let mut client = Resp::connect(server.resp);
-    let over_http = (0..requests / 2).filter(|_| acquire(server, limit, key).0 == 200).count();
+    let over_http = (0..requests / 2)
+        .filter(|_| acquire(server, limit, key).0 == 200)
+        .count();
     let command = format!("ACQUIRE {limit} {key}");
-    over_http + (requests / 2..requests).filter(|_| client.ask(&command).starts_with("[0 ")).count()
+    over_http
+        + (requests / 2..requests)
+            .filter(|_| client.ask(&command).starts_with("[0 "))
+            .count()
 }
 
 /// The digest of a token, as the access file has it.
 pub fn digest_of(token: &str) -> String {
     let digest = ring::digest::digest(&ring::digest::SHA256, token.as_bytes());
-    digest.as_ref().iter().fold("sha256:".to_owned(), |text, byte| format!("{text}{byte:02x}"))
+    digest
+        .as_ref()
+        .iter()
+        .fold("sha256:".to_owned(), |text, byte| {
+            format!("{text}{byte:02x}")
+        })
 }
 
 /// An empty directory for one test.
@@ -233,7 +276,10 @@ pub struct Response {
 
 impl Response {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(header, _)| header == name).map(|(_, value)| value.as_str())
+        self.headers
+            .iter()
+            .find(|(header, _)| header == name)
+            .map(|(_, value)| value.as_str())
     }
 
     pub fn json(&self) -> Value {
@@ -272,7 +318,8 @@ impl Http {
         self.0.get_ref()
     }
 
-    /// Sends the head of a request, and returns when the server waits for its body: the request is then in progress.
+    /// Sends the head of a request, and returns when the server waits for its body: the request is
+    /// then in progress.
     pub fn begin(&mut self, path: &str, length: usize) {
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
@@ -288,15 +335,25 @@ impl Http {
             line.trim_end().to_owned()
         };
         let first = line();
-        let status =
-            first.split(' ').nth(1).unwrap_or_else(|| panic!("no status in {first:?}")).parse().unwrap();
+        let status = first
+            .split(' ')
+            .nth(1)
+            .unwrap_or_else(|| panic!("no status in {first:?}"))
+            .parse()
+            .unwrap();
         let mut headers = Vec::new();
         loop {
             let line = line();
-            let Some((name, value)) = line.split_once(": ") else { break };
+            let Some((name, value)) = line.split_once(": ") else {
+                break;
+            };
             headers.push((name.to_ascii_lowercase(), value.to_owned()));
         }
-        let mut response = Response { status, headers, body: String::new() };
+        let mut response = Response {
+            status,
+            headers,
+            body: String::new(),
+        };
         if response.header("transfer-encoding") == Some("chunked") {
             let mut body = Vec::new();
             loop {
@@ -313,7 +370,9 @@ impl Http {
             response.body = String::from_utf8(body).unwrap();
             return response;
         }
-        let length: usize = response.header("content-length").map_or(0, |length| length.parse().unwrap());
+        let length: usize = response
+            .header("content-length")
+            .map_or(0, |length| length.parse().unwrap());
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).unwrap();
         response.body = String::from_utf8(body).unwrap();
@@ -338,7 +397,8 @@ impl Resp {
         Self(BufReader::new(stream))
     }
 
-    /// Sends words as a frame and formats the reply like redis-cli: bare integers, arrays in brackets.
+    /// Sends words as a frame and formats the reply like redis-cli: bare integers, arrays in
+    /// brackets.
     pub fn ask(&mut self, command: &str) -> String {
         self.send(&frame(command));
         self.reply()
@@ -361,7 +421,9 @@ impl Resp {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         let line = line.trim_end();
-        let Some(kind) = line.get(..1) else { return "closed".to_owned() };
+        let Some(kind) = line.get(..1) else {
+            return "closed".to_owned();
+        };
         let rest = &line[1..];
         match kind {
             "+" | ":" | "-" => rest.to_owned(),
@@ -396,7 +458,10 @@ impl Resp {
 
 /// Converts words separated by blanks to a frame; `''` is the empty word.
 pub fn frame(command: &str) -> Vec<u8> {
-    let words: Vec<&str> = command.split(' ').map(|word| if word == "''" { "" } else { word }).collect();
+    let words: Vec<&str> = command
+        .split(' ')
+        .map(|word| if word == "''" { "" } else { word })
+        .collect();
     let mut frame = format!("*{}\r\n", words.len());
     for word in words {
         write!(frame, "${}\r\n{word}\r\n", word.len()).unwrap();

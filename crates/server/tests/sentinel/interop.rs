@@ -1,4 +1,5 @@
-//! Sentinel itself, as `scripts/servers.sh sentinel` builds it: its decisions, and its client. Run by `scripts/test.sh --interop`.
+//! Sentinel itself, as `scripts/servers.sh sentinel` builds it: its decisions, and its client. Run
+//! by `scripts/test.sh --interop`.
 
 use std::{
     env,
@@ -18,12 +19,21 @@ use super::{Client, Running, dashboard, options, scratch};
 pub fn sentinel(class: &str) -> Command {
     let mut command =
         Command::new(env::var("TIDEGATE_SENTINEL").expect("scripts/servers.sh sentinel names it"));
-    command.arg(class).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    command
+        .arg(class)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     command
 }
 
 pub fn answers(mut child: Child, input: &str) -> String {
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
     let done = child.wait_with_output().unwrap();
     assert!(done.status.success(), "{done:?}");
     String::from_utf8(done.stdout).unwrap()
@@ -34,7 +44,10 @@ pub struct Random(pub u64);
 
 impl Random {
     pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
     }
 }
@@ -55,18 +68,29 @@ fn twenty_thousand_decisions_are_those_of_sentinels_own_token_server() {
             let items = r#""paramIdx":0,"paramFlowItemList":[{"object":"vip","count":9}]"#;
             flow(id, count as f64, kind).replacen('{', &format!("{{{items},"), 1)
         };
-        let rules = [flow(1, 10.0, 1), flow(2, 50.5, 1), flow(3, 7.0, 0), param(4, 5, 1), param(5, 2, 0)];
+        let rules = [
+            flow(1, 10.0, 1),
+            flow(2, 50.5, 1),
+            flow(3, 7.0, 0),
+            param(4, 5, 1),
+            param(5, 2, 0),
+        ];
         std::fs::write(&file, format!("[{}]", rules.join(","))).unwrap();
         let sentinel_token = Some("127.0.0.1:0".to_owned());
-        let options = Options { sentinel: sentinel_token, sentinel_rules: Some(file), ..Options::default() };
+        let options = Options {
+            sentinel: sentinel_token,
+            sentinel_rules: Some(file),
+            ..Options::default()
+        };
         let server = Running::start(options);
         let mut clients: Vec<Client> = (0..3).map(|_| Client::of_shop(&server)).collect();
 
-        let mut script = "flow 1 10 1 10 1000\nflow 2 50.5 1 10 1000\nflow 3 7 0 10 1000\n".to_owned();
+        let mut script =
+            "flow 1 10 1 10 1000\nflow 2 50.5 1 10 1000\nflow 3 7 0 10 1000\n".to_owned();
         script += "param 4 5 1 vip=9\nparam 5 2 0 vip=9\nconnect\nconnect\nconnect\n";
         let (mut random, mut now, mut ours) = (Random(seed), 1_700_049_600_000_u64, Vec::new());
-        // The rule whose units were just taken ahead. Sentinel counts these in the slot of the rule's next request; here it is in the
-        // slot for which they were taken, as with Tidegate.
+        // The rule whose units were just taken ahead. Sentinel counts these in the slot of the
+        // rule's next request; here it is in the slot for which they were taken, as with Tidegate.
         let mut ahead = None;
         for step in 0..STEPS {
             let pause = match ahead {
@@ -79,8 +103,13 @@ fn twenty_thousand_decisions_are_those_of_sentinels_own_token_server() {
             let _ = writeln!(script, "at {now}");
             let id = ahead.take().unwrap_or(1 + random.below(5).cast_signed());
             let client = &mut clients[step % 3];
-            // With units of one, the room that a prioritized request leaves is none, as with Sentinel.
-            let count = if has_priorities { 1 } else { 1 + random.below(4) as i32 };
+            // With units of one, the room that a prioritized request leaves is none, as with
+            // Sentinel.
+            let count = if has_priorities {
+                1
+            } else {
+                1 + random.below(4) as i32
+            };
             ours.push(if id <= 3 {
                 let is_prioritized = has_priorities && random.below(2) == 0;
                 let _ = writeln!(script, "ask {id} {count} {is_prioritized}");
@@ -98,13 +127,17 @@ fn twenty_thousand_decisions_are_those_of_sentinels_own_token_server() {
         let theirs = answers(sentinel("Oracle").spawn().unwrap(), &script);
         let theirs: Vec<&str> = theirs.lines().collect();
         assert_eq!(theirs.len(), STEPS);
-        let asked = script.lines().filter(|line| line.starts_with(['a', 'v']) && !line.starts_with("at"));
+        let asked = script
+            .lines()
+            .filter(|line| line.starts_with(['a', 'v']) && !line.starts_with("at"));
         let mut differ = Vec::new();
         let mut by_status = [0; 3];
         for ((asked, (status, remaining, wait)), theirs) in asked.zip(&ours).zip(theirs) {
             by_status[usize::try_from(*status).unwrap()] += 1;
             if format!("{status} {remaining} {wait}") != theirs {
-                differ.push(format!("{asked}: ours {status} {remaining} {wait}, theirs {theirs}"));
+                differ.push(format!(
+                    "{asked}: ours {status} {remaining} {wait}, theirs {theirs}"
+                ));
             }
         }
         assert_eq!(differ.len(), 0, "{:#?}", &differ[..differ.len().min(20)]);
@@ -118,22 +151,38 @@ fn twenty_thousand_decisions_are_those_of_sentinels_own_token_server() {
 #[ignore = "needs Sentinel: scripts/test.sh --interop"]
 fn two_programs_with_sentinels_client_never_take_more_than_there_is() {
     let (options, file) = options("sentinel-jvm");
-    super::replace(&file, super::RULES.replacen("\"count\":10", "\"count\":1000", 1));
+    super::replace(
+        &file,
+        super::RULES.replacen("\"count\":10", "\"count\":1000", 1),
+    );
     // The clock stands still, so there is one window.
-    let server = Running::start(Options { sentinel_max_qps: 1_000_000, ..options });
+    let server = Running::start(Options {
+        sentinel_max_qps: 1_000_000,
+        ..options
+    });
     let client = || {
         let port = server.sentinel.port().to_string();
-        sentinel("Client").args([&port, "8", "6250", "20", "101"]).spawn().unwrap()
+        sentinel("Client")
+            .args([&port, "8", "6250", "20", "101"])
+            .spawn()
+            .unwrap()
     };
     let programs = [client(), client()];
-    let said: String = programs.into_iter().map(|program| answers(program, "")).collect();
+    let said: String = programs
+        .into_iter()
+        .map(|program| answers(program, ""))
+        .collect();
     let of = |status: &str| -> u64 {
-        let counts = said.lines().filter_map(|line| line.strip_prefix(status)?.strip_prefix(' '));
+        let counts = said
+            .lines()
+            .filter_map(|line| line.strip_prefix(status)?.strip_prefix(' '));
         counts.map(|count| count.parse::<u64>().unwrap()).sum()
     };
     let [passed, blocked, lost] = ["0", "1", "-1"].map(of);
     println!("{}", lost_with_sentinels_own_server());
-    println!("of 100,000 requests {passed} passed, {blocked} were blocked, {lost} answers were missed");
+    println!(
+        "of 100,000 requests {passed} passed, {blocked} were blocked, {lost} answers were missed"
+    );
     assert_eq!(passed + blocked + lost, 100_000, "{said}");
     assert!(passed <= 1_000 && passed + lost >= 1_000, "{said}");
 }
@@ -141,14 +190,29 @@ fn two_programs_with_sentinels_client_never_take_more_than_there_is() {
 /// The same programs with Sentinel's own token server, for comparison.
 fn lost_with_sentinels_own_server() -> String {
     let port = free_port().to_string();
-    let mut server = sentinel("TokenServer").args([&port, "101", "1000"]).spawn().unwrap();
-    eventually("Sentinel's token server listens", || TcpStream::connect(format!("127.0.0.1:{port}")).is_ok());
-    let programs =
-        [(); 2].map(|()| sentinel("Client").args([&port, "8", "6250", "20", "101"]).spawn().unwrap());
-    let said: String = programs.into_iter().map(|program| answers(program, "")).collect();
+    let mut server = sentinel("TokenServer")
+        .args([&port, "101", "1000"])
+        .spawn()
+        .unwrap();
+    eventually("Sentinel's token server listens", || {
+        TcpStream::connect(format!("127.0.0.1:{port}")).is_ok()
+    });
+    let programs = [(); 2].map(|()| {
+        sentinel("Client")
+            .args([&port, "8", "6250", "20", "101"])
+            .spawn()
+            .unwrap()
+    });
+    let said: String = programs
+        .into_iter()
+        .map(|program| answers(program, ""))
+        .collect();
     server.kill().unwrap();
     server.wait().unwrap();
-    let lost = said.lines().filter_map(|line| line.strip_prefix("-1 ")?.parse::<u64>().ok()).sum::<u64>();
+    let lost = said
+        .lines()
+        .filter_map(|line| line.strip_prefix("-1 ")?.parse::<u64>().ok())
+        .sum::<u64>();
     format!(
         "of 100,000 requests to Sentinel's own server {lost} answers came before the client waited for them"
     )
@@ -160,9 +224,14 @@ struct Program(Child);
 impl Program {
     /// It answers commands on this port.
     fn start(dashboard: SocketAddr, port: u16) -> Self {
-        let mut child = sentinel("Program").args([dashboard.to_string(), port.to_string()]).spawn().unwrap();
+        let mut child = sentinel("Program")
+            .args([dashboard.to_string(), port.to_string()])
+            .spawn()
+            .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        BufReader::new(child.stdout.as_mut().unwrap())
+            .read_line(&mut line)
+            .unwrap();
         assert_eq!(line, "ready\n");
         Self(child)
     }
@@ -216,28 +285,44 @@ authority: [{ resource: admin, allow: [office, home] }, { resource: shop, deny: 
             .cloned();
         pay.and_then(|pay| pay[of].as_f64()).unwrap_or(0.0)
     };
-    eventually("its metrics are shown", || rate(&server, "pass_per_second") > 10.0);
+    eventually("its metrics are shown", || {
+        rate(&server, "pass_per_second") > 10.0
+    });
     assert_eq!(rate(&server, "block_per_second").to_bits(), 0);
     dashboard::push(&server, RULES);
     let version = dashboard::app(&server, "shop")["rules"]["version"].clone();
-    // The name of a program that has all rules, other than this one. If a port is taken, Sentinel takes the next one.
+    // The name of a program that has all rules, other than this one. If a port is taken, Sentinel
+    // takes the next one.
     let with_rules = |server: &Running, other: &str| {
         let app = dashboard::app(server, "shop");
-        let mut known =
-            app["instances"].as_array().into_iter().flatten().filter(|known| known["instance"] != *other);
+        let mut known = app["instances"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter(|known| known["instance"] != *other);
         let its = known.find(|known| known["version"] == version)?;
         Some(its["instance"].as_str()?.to_owned())
     };
-    eventually("it has every rule as pushed", || with_rules(&server, "").is_some());
+    eventually("it has every rule as pushed", || {
+        with_rules(&server, "").is_some()
+    });
     let name = with_rules(&server, "").unwrap();
-    eventually("the rules apply", || rate(&server, "block_per_second") > 10.0);
+    eventually("the rules apply", || {
+        rate(&server, "block_per_second") > 10.0
+    });
 
     server.stop();
     let server = Running::start(options(&dashboard.to_string()));
-    eventually("the new server shows its metrics", || rate(&server, "block_per_second") > 10.0);
-    eventually("the new server kept the rules", || with_rules(&server, "").is_some());
+    eventually("the new server shows its metrics", || {
+        rate(&server, "block_per_second") > 10.0
+    });
+    eventually("the new server kept the rules", || {
+        with_rules(&server, "").is_some()
+    });
     drop(program);
     let program = Program::start(dashboard, second);
-    eventually("the rules are pushed to the new program", || with_rules(&server, &name).is_some());
+    eventually("the rules are pushed to the new program", || {
+        with_rules(&server, &name).is_some()
+    });
     drop(program);
 }

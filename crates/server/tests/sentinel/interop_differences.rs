@@ -1,5 +1,5 @@
-//! The table "Differences from Sentinel's token server" of the book: its rows have a scenario here, except for those that need a race or a
-//! store.
+//! The table "Differences from Sentinel's token server" of the book: its rows have a scenario here,
+//! except for those that need a race or a store.
 
 use std::{
     collections::BTreeSet,
@@ -20,7 +20,8 @@ use super::{
     scratch,
 };
 
-/// Rows that one client without a store does not show, each with the tests that do, and the settings that Tidegate does not have.
+/// Rows that one client without a store does not show, each with the tests that do, and the
+/// settings that Tidegate does not have.
 const ELSEWHERE: [&str; 3] = [
     "threads", // eight_connections_never_take_more_than_there_is, two_programs_with_sentinels_client_never_take_more_than_there_is
     "store",   // two_servers_never_give_more_than_there_is asks with priority
@@ -29,7 +30,8 @@ const ELSEWHERE: [&str; 3] = [
 
 const BEGIN: u64 = 1_700_049_600_000;
 
-/// A rule as Sentinel's program and as Tidegate's file have it, requests at milliseconds, and both answers to the last one.
+/// A rule as Sentinel's program and as Tidegate's file have it, requests at milliseconds, and both
+/// answers to the last one.
 struct Row {
     id: &'static str,
     rule: &'static str,
@@ -39,8 +41,7 @@ struct Row {
     ours: &'static str,
 }
 
-const ONE: &str =
-    r#"[{"resource":"r","count":1,"clusterMode":true,"clusterConfig":{"flowId":1,"thresholdType":1}}]"#;
+const ONE: &str = r#"[{"resource":"r","count":1,"clusterMode":true,"clusterConfig":{"flowId":1,"thresholdType":1}}]"#;
 const LONG: &str = r#"[{"resource":"r","count":1,"clusterMode":true,
     "clusterConfig":{"flowId":1,"thresholdType":1,"sampleCount":10,"windowIntervalMs":2000}}]"#;
 
@@ -62,7 +63,11 @@ const ROWS: [Row; 5] = [
         id: "not-prioritized",
         rule: "flow 1 3 1 10 1000",
         json: r#"[{"resource":"r","count":3,"clusterMode":true,"clusterConfig":{"flowId":1,"thresholdType":1}}]"#,
-        asks: &[(0, "ask 1 2 false"), (900, "ask 1 2 true"), (900, "ask 1 1 false")],
+        asks: &[
+            (0, "ask 1 2 false"),
+            (900, "ask 1 2 true"),
+            (900, "ask 1 1 false"),
+        ],
         theirs: "0 0 0",
         ours: "1 0 0",
     },
@@ -70,7 +75,11 @@ const ROWS: [Row; 5] = [
         id: "wait",
         rule: "flow 1 1 1 10 2000",
         json: LONG,
-        asks: &[(0, "ask 1 1 false"), (0, "ask 1 1 false"), (1_800, "ask 1 1 true")],
+        asks: &[
+            (0, "ask 1 1 false"),
+            (0, "ask 1 1 false"),
+            (1_800, "ask 1 1 true"),
+        ],
         theirs: "2 0 100",
         ours: "2 0 200",
     },
@@ -105,7 +114,11 @@ fn ours(row: &Row) -> String {
     let file = scratch(&format!("sentinel-difference-{}", row.id)).join("shop.json");
     fs::write(&file, row.json).unwrap();
     let sentinel = Some("127.0.0.1:0".to_owned());
-    let server = Running::start(Options { sentinel, sentinel_rules: Some(file), ..Options::default() });
+    let server = Running::start(Options {
+        sentinel,
+        sentinel_rules: Some(file),
+        ..Options::default()
+    });
     let (mut client, mut now, mut last) = (Client::of_shop(&server), 0, (0, 0, 0));
     for (ms, ask) in row.asks {
         server.advance(Duration::from_millis(ms - now));
@@ -120,16 +133,23 @@ fn ours(row: &Row) -> String {
     format!("{} {} {}", last.0, last.1, last.2)
 }
 
-/// The answer to a bad frame with the request number 9 before a good one with 2; `None` if there is none, or only to the good one, within a
-/// second.
+/// The answer to a bad frame with the request number 9 before a good one with 2; `None` if there is
+/// none, or only to the good one, within a second.
 fn answer_to(address: SocketAddr, bad: &str) -> Option<String> {
     let mut client = Client(TcpStream::connect(address).unwrap());
-    client.0.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    client
+        .0
+        .set_read_timeout(Some(Duration::from_secs(1)))
+        .unwrap();
     client.says("000d 00000001 00 00000004 73686f70", None);
     client.send(bad);
     client.send("0012 00000002 01 0000000000000065 00000001 00");
     let mut answer = [0; 8];
-    let first = client.0.read_exact(&mut answer).ok().map(|()| digits(&answer[2..]));
+    let first = client
+        .0
+        .read_exact(&mut answer)
+        .ok()
+        .map(|()| digits(&answer[2..]));
     first.filter(|answer| answer.starts_with("00000009"))
 }
 
@@ -138,21 +158,39 @@ fn answer_to(address: SocketAddr, bad: &str) -> Option<String> {
 fn each_difference_from_sentinels_token_server_is_what_both_answer() {
     let mut shown: BTreeSet<String> = ELSEWHERE.map(str::to_owned).into();
     for row in &ROWS {
-        assert_eq!((theirs(row), ours(row)), (row.theirs.to_owned(), row.ours.to_owned()), "{}", row.id);
+        assert_eq!(
+            (theirs(row), ours(row)),
+            (row.theirs.to_owned(), row.ours.to_owned()),
+            "{}",
+            row.id
+        );
         shown.insert(row.id.to_owned());
     }
 
     let port = free_port();
-    let mut server = sentinel("TokenServer").args([&port.to_string(), "101", "1000"]).spawn().unwrap();
+    let mut server = sentinel("TokenServer")
+        .args([&port.to_string(), "101", "1000"])
+        .spawn()
+        .unwrap();
     let theirs = SocketAddr::from(([127, 0, 0, 1], port));
-    eventually("Sentinel's token server listens", || TcpStream::connect(theirs).is_ok());
+    eventually("Sentinel's token server listens", || {
+        TcpStream::connect(theirs).is_ok()
+    });
     let ours = super::server("sentinel-difference-frames");
     for (id, bad, answer) in [
-        ("cut-off", "0010 00000009 01 0000000000000065 000000", "0000000901fc"),
+        (
+            "cut-off",
+            "0010 00000009 01 0000000000000065 000000",
+            "0000000901fc",
+        ),
         ("unknown-type", "0005 00000009 03", "0000000903ff"),
     ] {
         assert_eq!(answer_to(theirs, bad), None, "{id}");
-        assert_eq!(answer_to(ours.sentinel, bad).as_deref(), Some(answer), "{id}");
+        assert_eq!(
+            answer_to(ours.sentinel, bad).as_deref(),
+            Some(answer),
+            "{id}"
+        );
         shown.insert(id.to_owned());
     }
     server.kill().unwrap();

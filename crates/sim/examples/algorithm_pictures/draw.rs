@@ -1,4 +1,5 @@
-//! One picture for each algorithm: each request of the same four seconds, and how many were admitted in the last second.
+//! One picture for each algorithm: each request of the same four seconds, and how many were
+//! admitted in the last second.
 
 use std::fmt::Write as _;
 
@@ -17,9 +18,14 @@ type Sentence = fn(&Panel) -> String;
 /// The algorithms, and what the traffic shows of each.
 const ALGORITHMS: [(&str, Sentence); 6] = [
     ("fixed-window", |panel| {
-        format!("Two windows meet: {} requests within one second, twice the limit.", panel.most)
+        format!(
+            "Two windows meet: {} requests within one second, twice the limit.",
+            panel.most
+        )
     }),
-    ("sliding-log", |panel| format!("Exact: never more than {} in any second.", panel.most)),
+    ("sliding-log", |panel| {
+        format!("Exact: never more than {} in any second.", panel.most)
+    }),
     ("sliding-window", |panel| {
         format!(
             "Ten slots: never more than {}. The price: {} denied that the limit has room for.",
@@ -27,7 +33,10 @@ const ALGORITHMS: [(&str, Sentence); 6] = [
         )
     }),
     ("sliding-counter", |panel| {
-        format!("Takes the last window's requests for evenly spread: up to {} in one second.", panel.most)
+        format!(
+            "Takes the last window's requests for evenly spread: up to {} in one second.",
+            panel.most
+        )
     }),
     ("token-bucket", |panel| {
         format!(
@@ -36,11 +45,15 @@ const ALGORITHMS: [(&str, Sentence); 6] = [
         )
     }),
     ("leaky-bucket:max-wait=1s", |panel| {
-        format!("One starts every 100 ms; the others wait in line, up to {} ms.", panel.longest_wait)
+        format!(
+            "One starts every 100 ms; the others wait in line, up to {} ms.",
+            panel.longest_wait
+        )
     }),
 ];
 
-/// The requests' times in milliseconds: a burst on both sides of a window's end, then more than the limit for a while.
+/// The requests' times in milliseconds: a burst on both sides of a window's end, then more than the
+/// limit for a while.
 fn traffic() -> Vec<u64> {
     let mut times = vec![150, 500];
     times.extend((0..12).map(|at| 900 + at * 7));
@@ -72,7 +85,10 @@ pub struct Panel {
 
 /// All algorithms, each on the same traffic.
 pub fn panels() -> Vec<Panel> {
-    ALGORITHMS.iter().map(|&(spec, caption)| Panel::new(spec, caption)).collect()
+    ALGORITHMS
+        .iter()
+        .map(|&(spec, caption)| Panel::new(spec, caption))
+        .collect()
 }
 
 impl Panel {
@@ -86,18 +102,36 @@ impl Panel {
         let mut decide = |at: u64| {
             let decision = policy.decide(&mut state, Nanos::from_millis(at), 1);
             let delay = decision.delay().as_millis() as u64;
-            Asked { at, starts: (!decision.is_denied()).then_some(at + delay) }
+            Asked {
+                at,
+                starts: (!decision.is_denied()).then_some(at + delay),
+            }
         };
         let asked: Vec<Asked> = traffic().into_iter().map(&mut decide).collect();
         let mut starts: Vec<u64> = asked.iter().filter_map(|asked| asked.starts).collect();
         starts.sort_unstable();
         let name = spec.split(':').next().unwrap_or(spec);
-        let most = starts.iter().map(|&at| in_last_second(&starts, at)).max().unwrap_or(0);
+        let most = starts
+            .iter()
+            .map(|&at| in_last_second(&starts, at))
+            .max()
+            .unwrap_or(0);
         let has_room = |asked: &&Asked| in_last_second(&starts, asked.at) < LIMIT;
-        let denied_early = asked.iter().filter(|asked| asked.starts.is_none()).filter(has_room).count();
+        let denied_early = asked
+            .iter()
+            .filter(|asked| asked.starts.is_none())
+            .filter(has_room)
+            .count();
         let wait = |asked: &Asked| asked.starts.map(|starts| starts - asked.at);
         let longest_wait = asked.iter().filter_map(wait).max().unwrap_or(0);
-        let mut panel = Self { name, asked, most, denied_early, longest_wait, caption: String::new() };
+        let mut panel = Self {
+            name,
+            asked,
+            most,
+            denied_early,
+            longest_wait,
+            caption: String::new(),
+        };
         panel.caption = caption(&panel);
         panel
     }
@@ -124,7 +158,12 @@ impl Panel {
         for second in 0..=SPAN / SECOND {
             let at = x(second * SECOND);
             line(&mut svg, "grid", (at, TICKS), (at, BOTTOM + 4.0));
-            text(&mut svg, (at, BOTTOM + 18.0), "dim middle", &format!("{second} s"));
+            text(
+                &mut svg,
+                (at, BOTTOM + 18.0),
+                "dim middle",
+                &format!("{second} s"),
+            );
         }
         svg + "</svg>\n"
     }
@@ -133,12 +172,28 @@ impl Panel {
     fn requests(&self, svg: &mut String) {
         for asked in &self.asked {
             let at = x(asked.at);
-            let class = if asked.starts.is_some() { "ok" } else { "denied" };
+            let class = if asked.starts.is_some() {
+                "ok"
+            } else {
+                "denied"
+            };
             // Denied ones are below, so that both are seen where they are close.
-            let top = if asked.starts.is_some() { TICKS } else { TICKS + 16.0 };
+            let top = if asked.starts.is_some() {
+                TICKS
+            } else {
+                TICKS + 16.0
+            };
             line(svg, class, (at, top), (at, top + 13.0));
-            if let Some(starts) = asked.starts.filter(|starts| (asked.at + 1..SPAN).contains(starts)) {
-                line(svg, "waits", (x(starts), TICKS + 16.0), (x(starts), TICKS + 29.0));
+            if let Some(starts) = asked
+                .starts
+                .filter(|starts| (asked.at + 1..SPAN).contains(starts))
+            {
+                line(
+                    svg,
+                    "waits",
+                    (x(starts), TICKS + 16.0),
+                    (x(starts), TICKS + 29.0),
+                );
             }
         }
         text(svg, (LEFT - 8.0, TICKS + 11.0), "dim end", "admitted");
@@ -146,7 +201,11 @@ impl Panel {
             svg,
             (LEFT - 8.0, TICKS + 27.0),
             "dim end",
-            if self.longest_wait > 0 { "start, denied" } else { "denied" },
+            if self.longest_wait > 0 {
+                "start, denied"
+            } else {
+                "denied"
+            },
         );
     }
 
@@ -161,11 +220,19 @@ impl Panel {
         let mut area = format!("M{:.1} {:.1}", x(0), y(0));
         let mut over = String::new();
         for (at, &from) in changes.iter().enumerate() {
-            let (count, to) = (in_last_second(&starts, from), changes.get(at + 1).copied().unwrap_or(SPAN));
+            let (count, to) = (
+                in_last_second(&starts, from),
+                changes.get(at + 1).copied().unwrap_or(SPAN),
+            );
             let _ = write!(area, "H{:.1}V{:.1}", x(from), y(count));
             if count > LIMIT {
                 let (left, right) = (x(from), x(to));
-                let _ = write!(over, "M{left:.1} {0:.1}V{1:.1}H{right:.1}V{0:.1}Z", y(LIMIT), y(count));
+                let _ = write!(
+                    over,
+                    "M{left:.1} {0:.1}V{1:.1}H{right:.1}V{0:.1}Z",
+                    y(LIMIT),
+                    y(count)
+                );
             }
         }
         let _ = writeln!(
@@ -177,10 +244,19 @@ impl Panel {
         for count in [0, LIMIT, 2 * LIMIT] {
             let class = if count == LIMIT { "limit" } else { "grid" };
             line(svg, class, (LEFT, y(count)), (RIGHT, y(count)));
-            let label = if count == LIMIT { format!("limit {LIMIT}") } else { count.to_string() };
+            let label = if count == LIMIT {
+                format!("limit {LIMIT}")
+            } else {
+                count.to_string()
+            };
             text(svg, (LEFT - 8.0, y(count) + 4.0), "dim end", &label);
         }
-        text(svg, (RIGHT, TOP - 4.0), "dim end", "admitted in the last second");
+        text(
+            svg,
+            (RIGHT, TOP - 4.0),
+            "dim end",
+            "admitted in the last second",
+        );
     }
 }
 
@@ -237,7 +313,10 @@ fn broken(text: &str, most: usize) -> Vec<String> {
 // Writing into a string cannot fail.
 
 fn text(svg: &mut String, (x, y): (f64, f64), class: &str, text: &str) {
-    let _ = writeln!(svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{text}</text>");
+    let _ = writeln!(
+        svg,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" class=\"{class}\">{text}</text>"
+    );
 }
 
 fn line(svg: &mut String, class: &str, from: (f64, f64), to: (f64, f64)) {

@@ -1,14 +1,17 @@
-//! Draws how each algorithm treats the same traffic: `cargo run -p tidegate-sim --example algorithm_pictures`.
+//! Draws how each algorithm treats the same traffic:
+//! `cargo run -p tidegate-sim --example algorithm_pictures`.
 //!
-//! Writes one SVG for each algorithm to `docs/src/pictures` (or the directory named). `tests/pictures.rs` fails when they are
-//! not current.
+//! Writes one SVG for each algorithm to `docs/src/pictures` (or the directory named).
+//! `tests/pictures.rs` fails when they are not current.
 
 mod draw;
 
 use std::{env, fs, io, path::PathBuf};
 
 fn main() -> io::Result<()> {
-    let directory = env::args_os().nth(1).map_or_else(|| PathBuf::from("docs/src/pictures"), PathBuf::from);
+    let directory = env::args_os()
+        .nth(1)
+        .map_or_else(|| PathBuf::from("docs/src/pictures"), PathBuf::from);
     fs::create_dir_all(&directory)?;
     for panel in draw::panels() {
         let path = directory.join(panel.file_name());

@@ -8,8 +8,8 @@
 //! | AWS | `type time elb client:port target:port … status … "request" "user agent" …`; a classic balancer writes no type |
 //! | HAProxy | `client:port [time] frontend backend/server timers status … "request"` |
 //!
-//! A time is written as `17/May/2015:10:05:03 +0000` or in the form of RFC 3339. Nothing is copied, and the part of a line
-//! after the status is parsed only on request.
+//! A time is written as `17/May/2015:10:05:03 +0000` or in the form of RFC 3339. Nothing is copied,
+//! and the part of a line after the status is parsed only on request.
 
 use std::borrow::Cow;
 
@@ -26,7 +26,8 @@ use crate::workload::Field;
 /// The parts of a line that may be part of a key. Texts are as in the log, including escapes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AccessLine<'a> {
-    /// The client: the first column, `client:port` (ALB), or the last address of `x-forwarded-for` (Envoy).
+    /// The client: the first column, `client:port` (ALB), or the last address of `x-forwarded-for`
+    /// (Envoy).
     pub ip: &'a [u8],
     /// Nanoseconds since 1970.
     pub time: u64,
@@ -70,7 +71,16 @@ impl<'a> AccessLine<'a> {
         let (request, rest) = quoted(rest).ok_or(LineError::NoRequest)?;
         let (status, rest) = status(rest)?;
         let (method, path) = split_request(request);
-        Ok(Self { ip, time, method, path, status, host: None, agent: Agent::Behind(rest), bytes: None })
+        Ok(Self {
+            ip,
+            time,
+            method,
+            path,
+            status,
+            host: None,
+            agent: Agent::Behind(rest),
+            bytes: None,
+        })
     }
 
     /// Parses a line with the server's name and port in front.
@@ -82,26 +92,38 @@ impl<'a> AccessLine<'a> {
             .iter()
             .rposition(|&byte| byte == b':')
             .filter(|&colon| host[colon + 1..].iter().all(u8::is_ascii_digit));
-        Ok(Self { host: Some(&host[..port.unwrap_or(host.len())]), ..line })
+        Ok(Self {
+            host: Some(&host[..port.unwrap_or(host.len())]),
+            ..line
+        })
     }
 
-    /// Whether a line of an access log begins with a server's name, so that the client is in its second column.
+    /// Whether a line of an access log begins with a server's name, so that the client is in its
+    /// second column.
     pub(super) fn has_vhost(line: &[u8]) -> bool {
         let (first, rest) = word(line);
         let (second, rest) = word(rest);
         let before_time = memchr(b'[', rest).map_or(&[][..], |open| &rest[..open]);
-        let columns = before_time.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).count();
-        let named = first.rsplit(|&byte| byte == b':').next().is_some_and(|port| {
-            port.len() < first.len() && !port.is_empty() && port.iter().all(u8::is_ascii_digit)
-        });
+        let columns = before_time
+            .split(|&byte| byte == b' ')
+            .filter(|word| !word.is_empty())
+            .count();
+        let named = first
+            .rsplit(|&byte| byte == b':')
+            .next()
+            .is_some_and(|port| {
+                port.len() < first.len() && !port.is_empty() && port.iter().all(u8::is_ascii_digit)
+            });
         !is_address(first) && columns >= 2 && (is_address(second) || (named && second != b"-"))
     }
 
-    /// Whether only the client, its identity and its user are in front of the time. The user's name may contain blanks if the
-    /// client is an address.
+    /// Whether only the client, its identity and its user are in front of the time. The user's name
+    /// may contain blanks if the client is an address.
     pub(super) fn begins_with_client(line: &[u8]) -> bool {
         let before_time = memchr(b'[', line).map_or(line, |open| &line[..open]);
-        let mut columns = before_time.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+        let mut columns = before_time
+            .split(|&byte| byte == b' ')
+            .filter(|word| !word.is_empty());
         let client = columns.next().unwrap_or_default();
         let others = columns.count();
         let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.:%-".contains(byte);
@@ -119,40 +141,75 @@ impl<'a> AccessLine<'a> {
         if status.is_empty() || !status.iter().all(u8::is_ascii_digit) {
             return Err(LineError::NoStatus);
         }
-        // Response flags and details, connection and upstream failure reasons, then numbers. The next quote ends them, except
-        // for a quote inside a reason, which hardly ever occurs in a log.
+        // Response flags and details, connection and upstream failure reasons, then numbers. The
+        // next quote ends them, except for a quote inside a reason, which hardly ever occurs in a
+        // log.
         let quote = memchr(b'"', rest).ok_or(LineError::NotEnvoy)?;
         // The last of them: bytes sent, duration, time of the upstream.
-        let bytes = rest[..quote].rsplit(|&byte| byte == b' ').filter(|word| !word.is_empty()).nth(2);
+        let bytes = rest[..quote]
+            .rsplit(|&byte| byte == b' ')
+            .filter(|word| !word.is_empty())
+            .nth(2);
         rest = &rest[quote..];
         let (forwarded, rest) = quoted(rest).ok_or(LineError::NotEnvoy)?;
         let (agent, rest) = quoted(rest).ok_or(LineError::NotEnvoy)?;
-        let authority = quoted(rest).and_then(|(_id, rest)| quoted(rest)).map(|(authority, _)| authority);
-        let ip = forwarded.rsplit(|&byte| byte == b',').next().unwrap_or(forwarded).trim_ascii();
+        let authority = quoted(rest)
+            .and_then(|(_id, rest)| quoted(rest))
+            .map(|(authority, _)| authority);
+        let ip = forwarded
+            .rsplit(|&byte| byte == b',')
+            .next()
+            .unwrap_or(forwarded)
+            .trim_ascii();
         let (method, path) = split_request(request);
         let agent = Agent::Found(Some(agent));
-        Ok(Self { ip, time, method, path, status, host: authority, agent, bytes })
+        Ok(Self {
+            ip,
+            time,
+            method,
+            path,
+            status,
+            host: authority,
+            agent,
+            bytes,
+        })
     }
 
-    /// Parses a line of an AWS application load balancer, or of a classic one, which begins with the time.
+    /// Parses a line of an AWS application load balancer, or of a classic one, which begins with
+    /// the time.
     pub(super) fn alb(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
         let (kind, rest) = word(line);
-        let is_kind =
-            ["http", "https", "h2", "grpcs", "ws", "wss"].iter().any(|known| known.as_bytes() == kind);
+        let is_kind = ["http", "https", "h2", "grpcs", "ws", "wss"]
+            .iter()
+            .any(|known| known.as_bytes() == kind);
         let (time, rest) = if is_kind { word(rest) } else { (kind, rest) };
-        let wrong = if is_kind { LineError::AlbTime } else { LineError::NotAlb };
+        let wrong = if is_kind {
+            LineError::AlbTime
+        } else {
+            LineError::NotAlb
+        };
         let time = times.read(time, parse_rfc3339).ok_or(wrong)?;
         let (_elb, rest) = word(rest);
         let (ip, rest) = word(rest);
         let before = memchr(b'"', rest).ok_or(LineError::NoRequest)?;
         let columns: [&[u8]; 8] = nth_words(&rest[..before]).ok_or(LineError::NotAlb)?;
-        // Target, three processing times, the balancer's status, the target's, bytes received and sent.
+        // Target, three processing times, the balancer's status, the target's, bytes received and
+        // sent.
         let (status, bytes) = (columns[4], Some(columns[7]));
         let (request, rest) = quoted(&rest[before..]).ok_or(LineError::NoRequest)?;
         let agent = Agent::Found(quoted(rest).map(|(agent, _)| agent));
         let (method, target) = split_request(request);
         let (host, path) = split_url(target);
-        Ok(Self { ip, time, method, path, status, host, agent, bytes })
+        Ok(Self {
+            ip,
+            time,
+            method,
+            path,
+            status,
+            host,
+            agent,
+            bytes,
+        })
     }
 
     /// Parses a line of HAProxy (`option httplog`).
@@ -170,7 +227,16 @@ impl<'a> AccessLine<'a> {
         let (method, target) = split_request(request);
         let (host, path) = split_url(target);
         let (agent, bytes) = (Agent::Found(None), Some(columns[4]));
-        Ok(Self { ip, time, method, path, status, host, agent, bytes })
+        Ok(Self {
+            ip,
+            time,
+            method,
+            path,
+            status,
+            host,
+            agent,
+            bytes,
+        })
     }
 
     /// The user agent; the combined format and later ones have it.
@@ -179,7 +245,9 @@ impl<'a> AccessLine<'a> {
             Agent::Found(agent) => agent,
             Agent::Behind(rest) => {
                 let (_bytes, rest) = word(rest);
-                quoted(rest).and_then(|(_referer, rest)| quoted(rest)).map(|(agent, _)| agent)
+                quoted(rest)
+                    .and_then(|(_referer, rest)| quoted(rest))
+                    .map(|(agent, _)| agent)
             }
         }
     }
@@ -204,18 +272,27 @@ impl LogRequest for AccessLine<'_> {
             },
             Field::Named(name) => {
                 let has = "ip, path, method, status, user-agent, host".to_owned();
-                return Err(LineError::NoField { name: name.clone(), has });
+                return Err(LineError::NoField {
+                    name: name.clone(),
+                    has,
+                });
             }
         }))
     }
 }
 
-/// The first bracket that contains a time, and the text after it: a user's name may contain brackets too.
-fn bracketed_time<'a>(mut rest: &'a [u8], times: &mut TimeCache) -> Result<(u64, &'a [u8]), LineError> {
+/// The first bracket that contains a time, and the text after it: a user's name may contain
+/// brackets too.
+fn bracketed_time<'a>(
+    mut rest: &'a [u8],
+    times: &mut TimeCache,
+) -> Result<(u64, &'a [u8]), LineError> {
     let mut error = LineError::NotAccessLog;
     while let Some(open) = memchr(b'[', rest) {
         rest = &rest[open + 1..];
-        let Some(close) = memchr(b']', rest) else { break };
+        let Some(close) = memchr(b']', rest) else {
+            break;
+        };
         match times.read_log_time(&rest[..close]) {
             Some(time) => return Ok((time, &rest[close + 1..])),
             None => error = LineError::AccessTime,
@@ -255,7 +332,11 @@ fn nth_words<const N: usize>(mut text: &[u8]) -> Option<[&[u8]; N]> {
 fn status(text: &[u8]) -> Result<(&[u8], &[u8]), LineError> {
     let (status, rest) = word(text);
     let digits = status.len() == 3 && status.iter().all(u8::is_ascii_digit);
-    if digits || status == b"-" { Ok((status, rest)) } else { Err(LineError::NoStatus) }
+    if digits || status == b"-" {
+        Ok((status, rest))
+    } else {
+        Err(LineError::NoStatus)
+    }
 }
 
 pub(super) fn split_request(request: &[u8]) -> (&[u8], &[u8]) {

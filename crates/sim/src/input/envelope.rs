@@ -21,21 +21,33 @@ pub(super) enum Envelope {
     Compose,
     /// Docker's files: `{"log":"…\\n","stream":"stdout","time":"…"}`.
     Docker,
-    /// syslog's and journalctl's: `<190>May 17 10:05:03 host nginx[7]: …`, also with a time as in RFC 3339.
+    /// syslog's and journalctl's: `<190>May 17 10:05:03 host nginx[7]: …`, also with a time as in
+    /// RFC 3339.
     Syslog,
 }
 
 impl Envelope {
-    const ALL: [Self; 5] = [Self::Cri, Self::Kubectl, Self::Compose, Self::Docker, Self::Syslog];
+    const ALL: [Self; 5] = [
+        Self::Cri,
+        Self::Kubectl,
+        Self::Compose,
+        Self::Docker,
+        Self::Syslog,
+    ];
 
     /// The envelope of most of the first lines, if the rest of them has a known format.
     pub fn detect(head: &[u8]) -> Self {
         let known = |envelope: Self| {
             let inside = first_lines(head).filter_map(|line| envelope.open(line));
-            inside.filter(|line| Format::of_line(line.trim_ascii()).is_some()).count()
+            inside
+                .filter(|line| Format::of_line(line.trim_ascii()).is_some())
+                .count()
         };
         let total = first_lines(head).count();
-        Self::ALL.into_iter().find(|envelope| 2 * known(*envelope) > total).unwrap_or_default()
+        Self::ALL
+            .into_iter()
+            .find(|envelope| 2 * known(*envelope) > total)
+            .unwrap_or_default()
     }
 
     /// The format of most of the programs' lines.
@@ -43,7 +55,8 @@ impl Envelope {
         Format::detect(first_lines(head).filter_map(|line| self.open(line)))
     }
 
-    /// The program's line; `None` if the line does not begin as it should, or is only a part of one.
+    /// The program's line; `None` if the line does not begin as it should, or is only a part of
+    /// one.
     pub fn open(self, line: &[u8]) -> Option<Cow<'_, [u8]>> {
         if self == Self::Docker {
             #[derive(serde::Deserialize)]
@@ -67,11 +80,15 @@ impl Envelope {
                 let (stream, rest) = word(rest)?;
                 let (tag, rest) = word(rest)?;
                 let is_whole = tag.split(|&byte| byte == b':').any(|tag| tag == b"F");
-                let fits = parse_rfc3339(time).is_some() && [&b"stdout"[..], b"stderr"].contains(&stream);
+                let fits =
+                    parse_rfc3339(time).is_some() && [&b"stdout"[..], b"stderr"].contains(&stream);
                 (fits && is_whole).then_some(rest)
             }
             Self::Kubectl => {
-                let end = line.strip_prefix(b"[pod/")?.windows(2).position(|two| two == b"] ")?;
+                let end = line
+                    .strip_prefix(b"[pod/")?
+                    .windows(2)
+                    .position(|two| two == b"] ")?;
                 Some(&line[b"[pod/".len() + end + 2..])
             }
             Self::Compose => {
@@ -84,7 +101,8 @@ impl Envelope {
             Self::Syslog => {
                 let line = without_priority(line);
                 let line = line.strip_prefix(b"1 ").unwrap_or(line);
-                // Everything up to the program's name: month, day and time, or one time; and the host.
+                // Everything up to the program's name: month, day and time, or one time; and the
+                // host.
                 let (first, rest) = word(line)?;
                 let rest = if is_time(first) {
                     rest
@@ -109,7 +127,10 @@ impl Envelope {
                 let (_name, behind) = word(behind)?;
                 match behind.first()? {
                     b'-' => behind.strip_prefix(b"- "),
-                    b'[' => behind.windows(2).position(|two| two == b"] ").map(|end| &behind[end + 2..]),
+                    b'[' => behind
+                        .windows(2)
+                        .position(|two| two == b"] ")
+                        .map(|end| &behind[end + 2..]),
                     _ => None,
                 }
             }
@@ -132,16 +153,20 @@ fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
 /// Whether it is a time as in RFC 3339, or as journalctl writes it, without the colon in `+02:00`.
 fn is_time(text: &[u8]) -> bool {
     parse_rfc3339(text).is_some()
-        || text.split_last_chunk().is_some_and(|(begin, minutes): (_, &[u8; 2])| {
-            parse_rfc3339(&[begin, b":", minutes].concat()).is_some()
-        })
+        || text
+            .split_last_chunk()
+            .is_some_and(|(begin, minutes): (_, &[u8; 2])| {
+                parse_rfc3339(&[begin, b":", minutes].concat()).is_some()
+            })
 }
 
 /// The line without `<190>`.
 fn without_priority(line: &[u8]) -> &[u8] {
     let end = |line: &[u8]| line.iter().take(5).position(|&byte| byte == b'>');
     match (line.first(), end(line)) {
-        (Some(b'<'), Some(end)) if end > 1 && line[1..end].iter().all(u8::is_ascii_digit) => &line[end + 1..],
+        (Some(b'<'), Some(end)) if end > 1 && line[1..end].iter().all(u8::is_ascii_digit) => {
+            &line[end + 1..]
+        }
         _ => line,
     }
 }

@@ -5,7 +5,8 @@ use std::{fmt, io};
 use super::{format::Format, line::LineError, timestamp::write_utc};
 use crate::workload::{By, Field};
 
-/// A line that is not a request. In a file of requests per second, it is a number instead of a line.
+/// A line that is not a request. In a file of requests per second, it is a number instead of a
+/// line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailedLine {
     /// The name of the source.
@@ -38,7 +39,11 @@ impl Unparsed {
     pub(super) fn add(&mut self, source: &str, line: u64, error: LineError) {
         self.count += 1;
         if self.first.len() < Self::SHOWN {
-            self.first.push(FailedLine { source: source.to_owned(), line, error });
+            self.first.push(FailedLine {
+                source: source.to_owned(),
+                line,
+                error,
+            });
         }
     }
 }
@@ -68,7 +73,10 @@ pub enum InputError {
         error: io::Error,
     },
     /// None of the first lines has an accepted format.
-    #[error("{source_name} is in no form that can be replayed; {}", Format::ACCEPTED)]
+    #[error(
+        "{source_name} is in no form that can be replayed; {}",
+        Format::ACCEPTED
+    )]
     UnknownFormat {
         /// The source.
         source_name: String,
@@ -146,18 +154,31 @@ pub enum InputError {
 }
 
 fn after_line(after: u64) -> String {
-    if after == 0 { String::new() } else { format!(" after line {after}") }
+    if after == 0 {
+        String::new()
+    } else {
+        format!(" after line {after}")
+    }
 }
 
 fn first_of(unparsed: &Unparsed) -> String {
-    unparsed.first.first().map(|first| format!(" ({first})")).unwrap_or_default()
+    unparsed
+        .first
+        .first()
+        .map(|first| format!(" ({first})"))
+        .unwrap_or_default()
 }
 
 fn no_such_key(by: &By, format: Format) -> String {
     if format == Format::Rate {
-        return format!("requests per second do not say who asked: use --by global instead of --by {by}");
+        return format!(
+            "requests per second do not say who asked: use --by global instead of --by {by}"
+        );
     }
-    let unknown = by.fields().iter().find(|field| matches!(field, Field::Named(_)));
+    let unknown = by
+        .fields()
+        .iter()
+        .find(|field| matches!(field, Field::Named(_)));
     format!(
         "{format} has no `{}`: choose from ip, path, method, status, user-agent, host and global",
         unknown.map_or("such field", Field::name)

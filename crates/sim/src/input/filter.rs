@@ -9,7 +9,8 @@ use super::{
 };
 use crate::workload::Field;
 
-/// A condition on a field: `path=/login`, or a pattern in which a star matches any text, such as `path=/static/*`.
+/// A condition on a field: `path=/login`, or a pattern in which a star matches any text, such as
+/// `path=/static/*`.
 ///
 /// ```
 /// use tidegate_sim::input::Condition;
@@ -36,14 +37,17 @@ impl Condition {
 
     /// Whether a request meets the condition. A request without the field does not.
     pub(super) fn fits(&self, request: &impl LogRequest) -> bool {
-        let Ok(text) = request.field(&self.field) else { return false };
+        let Ok(text) = request.field(&self.field) else {
+            return false;
+        };
         // An address may be given as in the log, or as the client to which it belongs.
         fits(self.pattern.as_bytes(), &text)
             || (self.field == Field::Ip && fits(self.pattern.as_bytes(), &client(&text)))
     }
 }
 
-/// Whether a text matches a pattern in which `*` matches any bytes. The time is linear in the text for each star.
+/// Whether a text matches a pattern in which `*` matches any bytes. The time is linear in the text
+/// for each star.
 fn fits(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut on) = (0, 0);
     // The position of the last star, and how much of the text it has matched.
@@ -70,7 +74,9 @@ impl FromStr for Condition {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (field, pattern) = text.split_once('=').ok_or(ConditionError)?;
         let field = Field::from_name(field.trim());
-        field.map(|field| Self::new(field, pattern.to_owned())).ok_or(ConditionError)
+        field
+            .map(|field| Self::new(field, pattern.to_owned()))
+            .ok_or(ConditionError)
     }
 }
 
@@ -101,10 +107,17 @@ impl FromStr for Moment {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let date = || parse_rfc3339(format!("{text}T00:00:00Z").as_bytes());
-        let time =
-            || parse_rfc3339(text.as_bytes()).or_else(|| parse_rfc3339(format!("{text}:00").as_bytes()));
+        let time = || {
+            parse_rfc3339(text.as_bytes())
+                .or_else(|| parse_rfc3339(format!("{text}:00").as_bytes()))
+        };
         let log = || parse_access_log_time(text.as_bytes());
-        time().or_else(date).or_else(log).or_else(|| parse_unix(text)).map(Self).ok_or(MomentError)
+        time()
+            .or_else(date)
+            .or_else(log)
+            .or_else(|| parse_unix(text))
+            .map(Self)
+            .ok_or(MomentError)
     }
 }
 

@@ -2,7 +2,9 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{access_log::AccessLine, columns::Header, line::LineError, record::logfmt, timestamp::TimeCache};
+use super::{
+    access_log::AccessLine, columns::Header, line::LineError, record::logfmt, timestamp::TimeCache,
+};
 
 /// The format of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +40,11 @@ impl Format {
          second (whole numbers with blanks between them)";
     const ALL: [(Self, &'static str, &'static str); 10] = [
         (Self::AccessLog, "combined", "an access log"),
-        (Self::VhostCombined, "vhost_combined", "a vhost_combined access log"),
+        (
+            Self::VhostCombined,
+            "vhost_combined",
+            "a vhost_combined access log",
+        ),
         (Self::Envoy, "envoy", "an Envoy access log"),
         (Self::Alb, "alb", "a load balancer's access log"),
         (Self::Haproxy, "haproxy", "a log of HAProxy"),
@@ -58,7 +64,10 @@ impl Format {
             match at {
                 _ if Header::directive(line).is_some() => return Some(Self::W3c),
                 0 => header = Header::of_table(line),
-                1 if header.take().is_some_and(|header| header.fields(line).is_ok()) => {
+                1 if header
+                    .take()
+                    .is_some_and(|header| header.fields(line).is_ok()) =>
+                {
                     return Some(Self::Csv);
                 }
                 _ => {}
@@ -68,19 +77,28 @@ impl Format {
             }
         }
         let most = votes.iter().copied().max().filter(|most| *most > 0)?;
-        Self::ALL.into_iter().map(|(format, ..)| format).find(|format| votes[*format as usize] == most)
+        Self::ALL
+            .into_iter()
+            .map(|(format, ..)| format)
+            .find(|format| votes[*format as usize] == most)
     }
 
     pub(super) fn of_line(line: &[u8]) -> Option<Self> {
         // Lines with other mistakes than at their beginning count too: the head may cut a line off.
         let begins = |line: Result<AccessLine<'_>, LineError>| {
             use LineError::{AccessTime, AlbTime, NotAccessLog, NotAlb, NotEnvoy};
-            !matches!(line, Err(NotAccessLog | AccessTime | NotEnvoy | NotAlb | AlbTime))
+            !matches!(
+                line,
+                Err(NotAccessLog | AccessTime | NotEnvoy | NotAlb | AlbTime)
+            )
         };
         let times = &mut TimeCache::default();
         if line.starts_with(b"{") {
             Some(Self::JsonLines)
-        } else if line.iter().all(|byte| byte.is_ascii_digit() || byte.is_ascii_whitespace()) {
+        } else if line
+            .iter()
+            .all(|byte| byte.is_ascii_digit() || byte.is_ascii_whitespace())
+        {
             Some(Self::Rate)
         } else if AccessLine::haproxy(line, times).is_ok() {
             // An IPv6 address in front of its port begins like the time of Envoy.

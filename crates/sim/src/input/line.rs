@@ -7,8 +7,8 @@ use memchr::memchr_iter;
 /// The maximum length of a line, 1 MiB. A longer line is skipped and counted as invalid.
 const MAX_LINE: usize = 1 << 20;
 
-/// Passes every line, without its end (`\n` or `\r\n`), to `each`; `None` stands for a line that is too long. Stops early if
-/// `each` fails.
+/// Passes every line, without its end (`\n` or `\r\n`), to `each`; `None` stands for a line that is
+/// too long. Stops early if `each` fails.
 ///
 /// A line that is completely in the stream's buffer is not copied.
 pub(super) fn each_line<E: From<io::Error>>(
@@ -39,7 +39,9 @@ pub(super) fn each_line<E: From<io::Error>>(
         }
         line.clear();
         // The longest line and its end.
-        (&mut *input).take(MAX_LINE as u64 + 1).read_until(b'\n', &mut line)?;
+        (&mut *input)
+            .take(MAX_LINE as u64 + 1)
+            .read_until(b'\n', &mut line)?;
         let has_end = line.pop_if(|byte| *byte == b'\n').is_some();
         if has_end || line.len() <= MAX_LINE {
             each(Some(without_return(&line)))?;
@@ -61,8 +63,11 @@ pub enum LineError {
     /// The line is longer than a mebibyte.
     #[error("longer than 1 MiB")]
     TooLong,
-    /// The other lines have the time and the name of a log collector in front, and this one has not, or is only a part of a line.
-    #[error("not what the log collector puts in front of the other lines, or only a part of a line")]
+    /// The other lines have the time and the name of a log collector in front, and this one has
+    /// not, or is only a part of a line.
+    #[error(
+        "not what the log collector puts in front of the other lines, or only a part of a line"
+    )]
     Envelope,
     /// The line does not start like `host ident user [time] …`.
     #[error("no `host ident user [time] …`")]
@@ -83,7 +88,9 @@ pub enum LineError {
     #[error("no JSON object")]
     NotJson,
     /// The key needs a host, which common and combined logs do not have.
-    #[error("no host (vhost_combined, load balancers of AWS, Envoy and logs with named fields may have one)")]
+    #[error(
+        "no host (vhost_combined, load balancers of AWS, Envoy and logs with named fields may have one)"
+    )]
     NoHost,
     /// The line is not in the logfmt form.
     #[error("no `name=value name=\"value\" …`")]

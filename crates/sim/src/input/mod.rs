@@ -1,5 +1,5 @@
-//! Reads logs into a [`Trace`]: access logs, records of named fields, and requests per second; plain
-//! or compressed.
+//! Reads logs into a [`Trace`]: access logs, records of named fields, and requests per second;
+//! plain or compressed.
 
 mod access_log;
 mod charge;

@@ -66,16 +66,19 @@ impl Source {
 pub struct Options {
     /// The format of the sources; `None` detects it.
     pub format: Option<Format>,
-    /// The key of the limits; `None` means the client, or for requests per second one limit for all.
+    /// The key of the limits; `None` means the client, or for requests per second one limit for
+    /// all.
     pub by: Option<By>,
     /// The time field of JSON lines.
     pub time_field: TimeField,
-    /// Whether requests of one key with the same time are spread evenly over the resolution of the times: over one second
-    /// if times are whole seconds, as in requests per second. Otherwise they arrive at its start.
+    /// Whether requests of one key with the same time are spread evenly over the resolution of the
+    /// times: over one second if times are whole seconds, as in requests per second. Otherwise they
+    /// arrive at its start.
     pub spread: bool,
     /// The requests to leave out. Requests per second have no fields to filter by.
     pub filter: Filter,
-    /// A cost that is charged after the answer: a request asks with a cost of 0. `None` takes a cost of 1.
+    /// A cost that is charged after the answer: a request asks with a cost of 0. `None` takes a
+    /// cost of 1.
     pub charge: Option<Charge>,
 }
 
@@ -110,7 +113,8 @@ pub struct Selector {
 pub struct Selected {
     /// The requests.
     pub trace: Trace,
-    /// Requests that meet the conditions, but have none of the key's fields: the limit does not apply to them.
+    /// Requests that meet the conditions, but have none of the key's fields: the limit does not
+    /// apply to them.
     pub keyless: u64,
 }
 
@@ -131,26 +135,50 @@ pub struct LoadedLimits {
     pub excluded: u64,
 }
 
-/// Reads sources one after another. Requests are sorted by time; requests per second continue where the previous source
-/// ended.
+/// Reads sources one after another. Requests are sorted by time; requests per second continue where
+/// the previous source ended.
 ///
 /// `progress` counts lines.
 ///
 /// # Errors
-/// If a source cannot be read to its end, if no line is a request, or if the key needs what the format
-/// does not have.
-pub fn read(sources: &[Source], options: &Options, progress: &Progress) -> Result<Loaded, InputError> {
+/// If a source cannot be read to its end, if no line is a request, or if the key needs what the
+/// format does not have.
+pub fn read(
+    sources: &[Source],
+    options: &Options,
+    progress: &Progress,
+) -> Result<Loaded, InputError> {
     let targets = |format| {
-        let default = || if format == Format::Rate { By::GLOBAL } else { By::ip() };
+        let default = || {
+            if format == Format::Rate {
+                By::GLOBAL
+            } else {
+                By::ip()
+            }
+        };
         let by = options.by.clone().unwrap_or_else(default);
         check_by(format, &by)?;
         Ok(vec![RequestTarget::new(Vec::new(), by, true)])
     };
     let reading = read_all(sources, options, progress, targets)?;
-    let Reading { format, lines, unparsed, excluded, mut targets, .. } = reading;
+    let Reading {
+        format,
+        lines,
+        unparsed,
+        excluded,
+        mut targets,
+        ..
+    } = reading;
     let target = targets.remove(0);
     let by = target.by.clone();
-    Ok(Loaded { trace: target.finish(format, options.spread), format, by, lines, unparsed, excluded })
+    Ok(Loaded {
+        trace: target.finish(format, options.spread),
+        format,
+        by,
+        lines,
+        unparsed,
+        excluded,
+    })
 }
 
 /// Reads sources once for several limits, each with its own selection of requests.
@@ -166,18 +194,37 @@ pub fn read_limits(
     let targets = |format| {
         let target = |selector: &Selector| {
             check_by(format, &selector.by)?;
-            Ok(RequestTarget::new(selector.conditions.clone(), selector.by.clone(), false))
+            Ok(RequestTarget::new(
+                selector.conditions.clone(),
+                selector.by.clone(),
+                false,
+            ))
         };
         selectors.iter().map(target).collect()
     };
     let reading = read_all(sources, options, progress, targets)?;
-    let Reading { format, lines, unparsed, excluded, taken, targets, .. } = reading;
+    let Reading {
+        format,
+        lines,
+        unparsed,
+        excluded,
+        taken,
+        targets,
+        ..
+    } = reading;
     let finish = |target: RequestTarget| Selected {
         keyless: target.keyless,
         trace: target.finish(format, options.spread),
     };
     let selected = targets.into_iter().map(finish).collect();
-    Ok(LoadedLimits { selected, format, requests: taken, lines, unparsed, excluded })
+    Ok(LoadedLimits {
+        selected,
+        format,
+        requests: taken,
+        lines,
+        unparsed,
+        excluded,
+    })
 }
 
 /// Lines that were read.
@@ -189,21 +236,29 @@ pub struct Lines {
     pub unparsed: Unparsed,
 }
 
-/// Reads whole lines that were appended to a log. The first of them determine `format`, which is then kept.
+/// Reads whole lines that were appended to a log. The first of them determine `format`, which is
+/// then kept.
 ///
 /// # Errors
-/// If the format of the first lines is unknown, if it is requests per second, which have no lines, or if the key needs what
-/// the format does not have.
-pub fn read_lines(lines: &[u8], format: &mut Option<Format>, options: &Options) -> Result<Lines, InputError> {
+/// If the format of the first lines is unknown, if it is requests per second, which have no lines,
+/// or if the key needs what the format does not have.
+pub fn read_lines(
+    lines: &[u8],
+    format: &mut Option<Format>,
+    options: &Options,
+) -> Result<Lines, InputError> {
     let source_name = "the log";
     let known = match (*format, lines.trim_ascii().is_empty()) {
         (Some(format), _) => format,
         // Without lines, every format gives no requests.
         (None, true) => Format::AccessLog,
         (None, false) => {
-            let found = options.format.or_else(|| Envelope::detect(lines).format_of(lines));
-            *format
-                .insert(found.ok_or_else(|| InputError::UnknownFormat { source_name: source_name.into() })?)
+            let found = options
+                .format
+                .or_else(|| Envelope::detect(lines).format_of(lines));
+            *format.insert(found.ok_or_else(|| InputError::UnknownFormat {
+                source_name: source_name.into(),
+            })?)
         }
     };
     if matches!(known, Format::Rate | Format::W3c | Format::Csv) {
@@ -212,20 +267,38 @@ pub fn read_lines(lines: &[u8], format: &mut Option<Format>, options: &Options) 
     let by = options.by.clone().unwrap_or_else(By::ip);
     check_by(known, &by)?;
     let progress = Progress::default();
-    let mut reading = Reading::new(known, vec![RequestTarget::new(Vec::new(), by, true)], options, &progress);
+    let mut reading = Reading::new(
+        known,
+        vec![RequestTarget::new(Vec::new(), by, true)],
+        options,
+        &progress,
+    );
     reading.envelope = Envelope::detect(lines);
     reading.source(source_name, lines)?;
     let (mut targets, unparsed) = (reading.targets, reading.unparsed);
-    Ok(Lines { trace: targets.remove(0).finish(known, options.spread), unparsed })
+    Ok(Lines {
+        trace: targets.remove(0).finish(known, options.spread),
+        unparsed,
+    })
 }
 
 fn check_by(format: Format, by: &By) -> Result<(), InputError> {
     let fits = match format {
         Format::Rate => *by == By::GLOBAL,
         _ if format.names_fields() => true,
-        _ => !by.fields().iter().any(|field| matches!(field, Field::Named(_))),
+        _ => !by
+            .fields()
+            .iter()
+            .any(|field| matches!(field, Field::Named(_))),
     };
-    if fits { Ok(()) } else { Err(InputError::By { by: by.clone(), format }) }
+    if fits {
+        Ok(())
+    } else {
+        Err(InputError::By {
+            by: by.clone(),
+            format,
+        })
+    }
 }
 
 fn read_all<'a>(
@@ -237,7 +310,10 @@ fn read_all<'a>(
     let mut reading: Option<Reading<'_>> = None;
     for source in sources {
         let source_name = source.name();
-        let input = source.open().map_err(|error| InputError::Open { source_name: source.name(), error })?;
+        let input = source.open().map_err(|error| InputError::Open {
+            source_name: source.name(),
+            error,
+        })?;
         let read = unpack(input, |input| {
             let mut head = Vec::with_capacity(HEAD);
             (&mut *input).take(HEAD as u64).read_to_end(&mut head)?;
@@ -246,13 +322,18 @@ fn read_all<'a>(
             }
             let envelope = Envelope::detect(&head);
             let format = options.format.or_else(|| envelope.format_of(&head));
-            let format =
-                format.ok_or_else(|| InputError::UnknownFormat { source_name: source_name.clone() })?;
+            let format = format.ok_or_else(|| InputError::UnknownFormat {
+                source_name: source_name.clone(),
+            })?;
             let reading = match &mut reading {
                 None => reading.insert(Reading::new(format, targets(format)?, options, progress)),
                 Some(reading) if reading.format != format => {
                     let (before, source_name) = (reading.format, source_name.clone());
-                    return Err(Stopped::Log(InputError::Mixed { before, source_name, format }));
+                    return Err(Stopped::Log(InputError::Mixed {
+                        before,
+                        source_name,
+                        format,
+                    }));
                 }
                 Some(reading) => reading,
             };
@@ -262,26 +343,54 @@ fn read_all<'a>(
         });
         read.map_err(|stopped| stopped.of(&source_name, 0))?;
     }
-    let names = || sources.iter().map(Source::name).collect::<Vec<_>>().join(", ");
-    let reading = reading.ok_or_else(|| InputError::NoRequests { source_name: names() })?;
+    let names = || {
+        sources
+            .iter()
+            .map(Source::name)
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let reading = reading.ok_or_else(|| InputError::NoRequests {
+        source_name: names(),
+    })?;
     if reading.unparsed.count == reading.lines {
-        return Err(InputError::NothingParsed { format: reading.format, unparsed: reading.unparsed });
+        return Err(InputError::NothingParsed {
+            format: reading.format,
+            unparsed: reading.unparsed,
+        });
     }
-    let missing = options.filter.exclude.iter().zip(&reading.has_field).find(|(_, has)| !**has);
+    let missing = options
+        .filter
+        .exclude
+        .iter()
+        .zip(&reading.has_field)
+        .find(|(_, has)| !**has);
     if let Some((condition, _)) = missing {
         let field = condition.field().name().to_owned();
-        return Err(InputError::NoSuchField { field, format: reading.format });
+        return Err(InputError::NoSuchField {
+            field,
+            format: reading.format,
+        });
     }
-    if let Some(charge) = options.charge.as_ref().filter(|_| reading.taken > 0 && !reading.has_cost) {
+    if let Some(charge) = options
+        .charge
+        .as_ref()
+        .filter(|_| reading.taken > 0 && !reading.has_cost)
+    {
         let field = charge.cost.name().to_owned();
-        return Err(InputError::NoCost { field, format: reading.format });
+        return Err(InputError::NoCost {
+            field,
+            format: reading.format,
+        });
     }
     if reading.taken == 0 && reading.excluded > 0 {
         let (requests, span) = (reading.excluded, reading.excluded_span);
         return Err(InputError::AllExcluded { requests, span });
     }
     if reading.taken == 0 {
-        return Err(InputError::NoRequests { source_name: names() });
+        return Err(InputError::NoRequests {
+            source_name: names(),
+        });
     }
     Ok(reading)
 }
@@ -299,7 +408,11 @@ impl Stopped {
     fn of(self, source: &str, after: u64) -> InputError {
         match self {
             Self::Log(error) => error,
-            Self::Stream(error) => InputError::Read { source_name: source.to_owned(), after, error },
+            Self::Stream(error) => InputError::Read {
+                source_name: source.to_owned(),
+                after,
+                error,
+            },
         }
     }
 }
@@ -309,14 +422,21 @@ struct RequestTarget {
     conditions: Vec<Condition>,
     by: By,
     trace: TraceBuilder,
-    /// Whether a request without the key's fields counts as an invalid line, instead of a request without a limit.
+    /// Whether a request without the key's fields counts as an invalid line, instead of a request
+    /// without a limit.
     needs_key: bool,
     keyless: u64,
 }
 
 impl RequestTarget {
     fn new(conditions: Vec<Condition>, by: By, needs_key: bool) -> Self {
-        Self { conditions, trace: TraceBuilder::new(by.clone()), by, needs_key, keyless: 0 }
+        Self {
+            conditions,
+            trace: TraceBuilder::new(by.clone()),
+            by,
+            needs_key,
+            keyless: 0,
+        }
     }
 
     fn finish(self, format: Format, spread: bool) -> Trace {
@@ -374,7 +494,8 @@ impl<'a> Reading<'a> {
             taken: 0,
             excluded: 0,
             excluded_span: (u64::MAX, 0),
-            // Requests per second have no fields to filter by, and their filter is refused elsewhere.
+            // Requests per second have no fields to filter by, and their filter is refused
+            // elsewhere.
             has_field: vec![format == Format::Rate; options.filter.exclude.len()],
             has_cost: false,
             second: 0,
@@ -452,13 +573,20 @@ impl<'a> Reading<'a> {
             Format::W3c | Format::Csv => {
                 let is_directive = self.format == Format::W3c && line.starts_with(b"#");
                 if is_directive || (self.format == Format::Csv && self.header.is_none()) {
-                    let new = if is_directive { Header::directive(line) } else { Header::of_table(line) };
+                    let new = if is_directive {
+                        Header::directive(line)
+                    } else {
+                        Header::of_table(line)
+                    };
                     self.header = new.or(self.header.take());
                     // It is no request, and no mistake.
                     self.lines -= 1;
                     return Ok(());
                 }
-                let header = self.header.as_ref().ok_or(LineError::Columns { wanted: 0 })?;
+                let header = self
+                    .header
+                    .as_ref()
+                    .ok_or(LineError::Columns { wanted: 0 })?;
                 let record = Record::columns(line, header, time_field)?;
                 return self.request(&record);
             }
@@ -478,22 +606,37 @@ impl<'a> Reading<'a> {
         }
         if !self.options.filter.takes(request) {
             self.excluded += 1;
-            self.excluded_span = (self.excluded_span.0.min(time), self.excluded_span.1.max(time));
+            self.excluded_span = (
+                self.excluded_span.0.min(time),
+                self.excluded_span.1.max(time),
+            );
             return Ok(());
         }
-        let charge = self.options.charge.as_ref().map(|charge| charge.of(request)).transpose()?;
+        let charge = self
+            .options
+            .charge
+            .as_ref()
+            .map(|charge| charge.of(request))
+            .transpose()?;
         self.has_cost |= charge.is_some_and(|(_, cost)| cost.is_some());
         for target in &mut self.targets {
-            if !target.conditions.iter().all(|condition| condition.fits(request)) {
+            if !target
+                .conditions
+                .iter()
+                .all(|condition| condition.fits(request))
+            {
                 continue;
             }
             self.key.clear();
             match request.key(&target.by, &mut self.key) {
                 Ok(()) => {
                     let is_taken = match charge {
-                        Some((end, cost)) => {
-                            target.trace.push_charged(&self.key, time, end, cost.unwrap_or(0).into())
-                        }
+                        Some((end, cost)) => target.trace.push_charged(
+                            &self.key,
+                            time,
+                            end,
+                            cost.unwrap_or(0).into(),
+                        ),
                         None => target.trace.push(&self.key, time, 1),
                     };
                     if !is_taken {

@@ -1,5 +1,5 @@
-//! Lines that each contain named fields: a JSON object, logfmt, or columns below a header. The field names of nginx, Caddy, Envoy,
-//! Traefik, IIS and the large clouds are known.
+//! Lines that each contain named fields: a JSON object, logfmt, or columns below a header. The
+//! field names of nginx, Caddy, Envoy, Traefik, IIS and the large clouds are known.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -19,8 +19,9 @@ use crate::workload::Field;
 /// The default fields for the time.
 const TIME_FIELDS: &str = "StartUTC time timestamp @timestamp ts msec time_iso8601 time_local start_time EdgeStartTimestamp requestTime t \
     date";
-/// Field names for the parts of a request; the first one present counts. The part's own name, then those of nginx, Caddy,
-/// Envoy, Traefik, W3C logs (IIS), Google Cloud, AWS (API Gateway, WAF), Cloudflare, Azure and Elastic, and common ones.
+/// Field names for the parts of a request; the first one present counts. The part's own name, then
+/// those of nginx, Caddy, Envoy, Traefik, W3C logs (IIS), Google Cloud, AWS (API Gateway, WAF),
+/// Cloudflare, Azure and Elastic, and common ones.
 const PATH: &str = "path request_uri uri request.uri RequestPath cs-uri-stem httpRequest.requestUrl httpRequest.uri \
     ClientRequestURI properties.requestUri url.path url request";
 const METHOD: &str = "method request_method request.method RequestMethod cs-method httpRequest.requestMethod httpRequest.httpMethod \
@@ -42,9 +43,10 @@ const LISTED: usize = 30;
 pub struct TimeField(Option<String>);
 
 impl TimeField {
-    /// The field with this name (or path, joined by dots). For `None`, the first one present of `StartUTC`, `time`, `timestamp`,
-    /// `@timestamp`, `ts`, `msec`, `time_iso8601`, `time_local`, `start_time`, `EdgeStartTimestamp`, `requestTime`, `t` and
-    /// `date`; a `date` next to a `time` belongs to it, as in W3C logs.
+    /// The field with this name (or path, joined by dots). For `None`, the first one present of
+    /// `StartUTC`, `time`, `timestamp`, `@timestamp`, `ts`, `msec`, `time_iso8601`, `time_local`,
+    /// `start_time`, `EdgeStartTimestamp`, `requestTime`, `t` and `date`; a `date` next to a `time`
+    /// belongs to it, as in W3C logs.
     pub const fn new(name: Option<String>) -> Self {
         Self(name)
     }
@@ -63,7 +65,10 @@ impl TimeField {
         {
             return Ok(time);
         }
-        let missing = || LineError::NoTime { name: name.to_owned(), has: list(line) };
+        let missing = || LineError::NoTime {
+            name: name.to_owned(),
+            has: list(line),
+        };
         let time = match value.ok_or_else(missing)? {
             Value::String(text) => parse_rfc3339(text.as_bytes())
                 .or_else(|| parse_unix(text))
@@ -88,7 +93,9 @@ impl Record {
     /// # Errors
     /// Here and below: if the line has another form, or if its time is missing or invalid.
     pub fn json(line: &[u8], time: &TimeField) -> Result<Self, LineError> {
-        let Ok(Value::Object(fields)) = serde_json::from_slice(line) else { return Err(LineError::NotJson) };
+        let Ok(Value::Object(fields)) = serde_json::from_slice(line) else {
+            return Err(LineError::NotJson);
+        };
         Self::new(fields, time)
     }
 
@@ -99,9 +106,20 @@ impl Record {
 
     /// Parses a line below a header.
     pub fn columns(line: &[u8], header: &Header, time: &TimeField) -> Result<Self, LineError> {
-        let value =
-            |text: String| if text == "-" || text.is_empty() { Value::Null } else { Value::String(text) };
-        Self::new(header.fields(line)?.map(|(name, text)| (name.clone(), value(text))).collect(), time)
+        let value = |text: String| {
+            if text == "-" || text.is_empty() {
+                Value::Null
+            } else {
+                Value::String(text)
+            }
+        };
+        Self::new(
+            header
+                .fields(line)?
+                .map(|(name, text)| (name.clone(), value(text)))
+                .collect(),
+            time,
+        )
     }
 
     fn new(fields: Map<String, Value>, time: &TimeField) -> Result<Self, LineError> {
@@ -133,7 +151,10 @@ impl LogRequest for Record {
         } else {
             names.split(' ').find_map(value)
         };
-        let missing = || LineError::NoField { name: wanted.name().to_owned(), has: list(&self.fields) };
+        let missing = || LineError::NoField {
+            name: wanted.name().to_owned(),
+            has: list(&self.fields),
+        };
         let (name, text) = found.ok_or_else(missing)?;
         // nginx' `request` is the whole request line. A path counts without its query.
         Ok(match wanted {
@@ -159,7 +180,9 @@ pub(super) fn logfmt(line: &[u8]) -> Option<Map<String, Value>> {
     while !rest.is_empty() {
         let (name, behind) = rest.split_once('=')?;
         if name.is_empty()
-            || !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.@/-".contains(&byte))
+            || !name
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"_.@/-".contains(&byte))
         {
             return None;
         }
@@ -172,7 +195,8 @@ pub(super) fn logfmt(line: &[u8]) -> Option<Map<String, Value>> {
                 ends
             })?;
             // The escapes are those of JSON; other text stands for itself.
-            let text = serde_json::from_str(&behind[..end + 2]).unwrap_or_else(|_| quoted[..end].to_owned());
+            let text = serde_json::from_str(&behind[..end + 2])
+                .unwrap_or_else(|_| quoted[..end].to_owned());
             (text, &quoted[end + 1..])
         } else {
             let end = memchr(b' ', behind.as_bytes()).unwrap_or(behind.len());
@@ -210,7 +234,9 @@ fn list(line: &Map<String, Value>) -> String {
     fn add(names: &mut Vec<String>, before: &str, line: &Map<String, Value>) {
         for (name, value) in line {
             match value {
-                Value::Object(inner) if !inner.is_empty() => add(names, &format!("{before}{name}."), inner),
+                Value::Object(inner) if !inner.is_empty() => {
+                    add(names, &format!("{before}{name}."), inner)
+                }
                 _ => names.push(format!("{before}{name}")),
             }
         }
@@ -219,7 +245,11 @@ fn list(line: &Map<String, Value>) -> String {
     add(&mut names, "", line);
     let more = names.len().saturating_sub(LISTED);
     names.truncate(LISTED);
-    let mut listed = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    let mut listed = if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    };
     if more > 0 {
         // Writing into a string cannot fail.
         let _ = write!(listed, " and {more} more");

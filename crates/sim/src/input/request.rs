@@ -8,8 +8,9 @@ use super::{
 };
 use crate::workload::{By, Field};
 
-/// Field names for the address of the client; the first one present counts. Those of nginx, Caddy, Envoy, Traefik, W3C logs (IIS),
-/// Google Cloud, AWS, Cloudflare, Azure and Elastic, and common ones.
+/// Field names for the address of the client; the first one present counts. Those of nginx, Caddy,
+/// Envoy, Traefik, W3C logs (IIS), Google Cloud, AWS, Cloudflare, Azure and Elastic, and common
+/// ones.
 pub(super) const IP: &str = "ip client_ip remote_addr request.client_ip request.remote_ip downstream_remote_address_without_port \
     downstream_remote_address remote_ip ClientHost c-ip httpRequest.remoteIp httpRequest.clientIp ClientIP \
     properties.clientIp client.ip source.ip client remote";

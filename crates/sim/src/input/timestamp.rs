@@ -6,19 +6,24 @@ use jiff::{Timestamp, civil::Date};
 use tidegate_core::Nanos;
 
 const SECOND: i128 = 1_000_000_000;
-pub(super) const MONTHS: [&[u8]; 12] =
-    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
+pub(super) const MONTHS: [&[u8]; 12] = [
+    b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
+];
 
-/// Parses `17/May/2015:10:05:03 +0000`, the form of access logs. A fraction of a second may follow the seconds, and
-/// without an offset the time is UTC.
+/// Parses `17/May/2015:10:05:03 +0000`, the form of access logs. A fraction of a second may follow
+/// the seconds, and without an offset the time is UTC.
 ///
-/// `None` for any other form, for days that do not exist, and for times before 1970 or above [`Nanos::MAX`] (2116).
+/// `None` for any other form, for days that do not exist, and for times before 1970 or above
+/// [`Nanos::MAX`] (2116).
 pub fn parse_access_log_time(text: &[u8]) -> Option<u64> {
     let mut text = Scanner(text);
     let day = text.digits(2)?;
     text.expect(b"/")?;
     let name = text.take(3)?;
-    let month = MONTHS.iter().position(|month| month.eq_ignore_ascii_case(name))? as u32 + 1;
+    let month = MONTHS
+        .iter()
+        .position(|month| month.eq_ignore_ascii_case(name))? as u32
+        + 1;
     text.expect(b"/")?;
     let year = text.digits(4)?;
     text.expect(b":")?;
@@ -33,8 +38,8 @@ pub fn parse_access_log_time(text: &[u8]) -> Option<u64> {
     at(year, month, day, clock, offset)
 }
 
-/// Parses an RFC 3339 time such as `2015-05-17T10:05:03.25Z` or `2015-05-17 10:05:03+02:00`; without an offset the time
-/// is UTC.
+/// Parses an RFC 3339 time such as `2015-05-17T10:05:03.25Z` or `2015-05-17 10:05:03+02:00`;
+/// without an offset the time is UTC.
 ///
 /// `None` in the same cases as for [`parse_access_log_time`].
 pub fn parse_rfc3339(text: &[u8]) -> Option<u64> {
@@ -58,11 +63,11 @@ pub fn parse_rfc3339(text: &[u8]) -> Option<u64> {
     at(year, month, day, clock, offset)
 }
 
-/// Parses a number of seconds since 1970, or of milli-, micro- or nanoseconds. Its size determines the unit (below
-/// 10¹¹ seconds, below 10¹⁴ milliseconds, below 10¹⁷ microseconds).
+/// Parses a number of seconds since 1970, or of milli-, micro- or nanoseconds. Its size determines
+/// the unit (below 10¹¹ seconds, below 10¹⁴ milliseconds, below 10¹⁷ microseconds).
 ///
-/// Exact for up to nine digits after the point (further ones are dropped). `None` if the text is not a plain decimal
-/// number, and for negative numbers and times above [`Nanos::MAX`].
+/// Exact for up to nine digits after the point (further ones are dropped). `None` if the text is
+/// not a plain decimal number, and for negative numbers and times above [`Nanos::MAX`].
 pub fn parse_unix(text: &str) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let number: u64 = whole.parse().ok().filter(|_| whole.as_bytes()[0] != b'+')?;
@@ -100,10 +105,13 @@ fn at(year: u32, month: u32, day: u32, clock: i128, offset: i128) -> Option<u64>
 }
 
 fn bounded(nanos: i128) -> Option<u64> {
-    u64::try_from(nanos).ok().filter(|nanos| *nanos <= Nanos::MAX.get())
+    u64::try_from(nanos)
+        .ok()
+        .filter(|nanos| *nanos <= Nanos::MAX.get())
 }
 
-/// Caches the last time with its text, and the last day: a log's lines have few seconds and fewer days.
+/// Caches the last time with its text, and the last day: a log's lines have few seconds and fewer
+/// days.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimeCache {
     text: Vec<u8>,
@@ -146,7 +154,9 @@ impl TimeCache {
         {
             return bounded(self.midnight + clock);
         }
-        let time = self.read(text, |text| parse_access_log_time(text).or_else(|| parse_rfc3339(text)))?;
+        let time = self.read(text, |text| {
+            parse_access_log_time(text).or_else(|| parse_rfc3339(text))
+        })?;
         if usual && let Some(clock) = clock(&text[Self::CLOCK]) {
             self.day = text[..Self::CLOCK.start].to_vec();
             self.zone = text[Self::CLOCK.end..].to_vec();
@@ -176,7 +186,9 @@ impl<'a> Scanner<'a> {
 
     /// Reads one of these bytes.
     fn expect(&mut self, any: &[u8]) -> Option<u8> {
-        self.take(1).map(|taken| taken[0]).filter(|byte| any.contains(byte))
+        self.take(1)
+            .map(|taken| taken[0])
+            .filter(|byte| any.contains(byte))
     }
 
     fn ends(&self) -> Option<()> {
@@ -191,7 +203,8 @@ impl<'a> Scanner<'a> {
         Some(value)
     }
 
-    /// `10:05:03`, perhaps with a fraction, in nanoseconds since midnight. Second 60 is a leap second.
+    /// `10:05:03`, perhaps with a fraction, in nanoseconds since midnight. Second 60 is a leap
+    /// second.
     fn clock(&mut self) -> Option<i128> {
         let hour = self.digits(2).filter(|hour| *hour < 24)?;
         self.expect(b":")?;

@@ -9,21 +9,28 @@ use ruzstd::decoding::StreamingDecoder;
 
 /// The size of the buffer before each layer.
 const BUFFER: usize = 64 * 1024;
-/// No ordinary log has more layers than a tar in a gzip in a tar; a file with more of them is meant to do harm.
+/// No ordinary log has more layers than a tar in a gzip in a tar; a file with more of them is meant
+/// to do harm.
 const MAX_LAYERS: usize = 4;
 /// A tar header is one block.
 const TAR_BLOCK: usize = 512;
 
-/// Unpacks `input` until the rest is text, and passes each text to `visit`: one, or each file of a tar archive.
+/// Unpacks `input` until the rest is text, and passes each text to `visit`: one, or each file of a
+/// tar archive.
 ///
 /// # Errors
-/// The errors of `visit` and of reading. Among the latter are [`io::ErrorKind::Unsupported`], with advice, for a format that
-/// is recognised but not supported, and [`io::ErrorKind::InvalidData`] for more than four layers.
+/// The errors of `visit` and of reading. Among the latter are [`io::ErrorKind::Unsupported`], with
+/// advice, for a format that is recognised but not supported, and [`io::ErrorKind::InvalidData`]
+/// for more than four layers.
 pub fn unpack<E: From<io::Error>>(
     input: impl Read,
     mut visit: impl FnMut(&mut dyn BufRead) -> Result<(), E>,
 ) -> Result<(), E> {
-    unwrap(Box::new(BufReader::with_capacity(BUFFER, input)), 0, &mut visit)
+    unwrap(
+        Box::new(BufReader::with_capacity(BUFFER, input)),
+        0,
+        &mut visit,
+    )
 }
 
 type Visit<'v, E> = dyn FnMut(&mut dyn BufRead) -> Result<(), E> + 'v;
@@ -39,7 +46,11 @@ fn unwrap<E: From<io::Error>>(
     }
     let (head, mut whole) = peek(input)?;
     let mut unwrap_next = |inner: Box<dyn Read + '_>| {
-        unwrap(Box::new(BufReader::with_capacity(BUFFER, inner)), layers + 1, visit)
+        unwrap(
+            Box::new(BufReader::with_capacity(BUFFER, inner)),
+            layers + 1,
+            visit,
+        )
     };
     match head[..] {
         [0x1f, 0x8b, ..] => unwrap_next(Box::new(MultiGzDecoder::new(whole))),
@@ -63,7 +74,9 @@ fn unwrap<E: From<io::Error>>(
 
 /// The error for a format that is recognised but not read.
 fn foreign(name: &str, command: &str) -> io::Error {
-    let text = format!("this is {name}, which is not read here; pipe it: {command} | tidegate simulate - …");
+    let text = format!(
+        "this is {name}, which is not read here; pipe it: {command} | tidegate simulate - …"
+    );
     io::Error::new(io::ErrorKind::Unsupported, text)
 }
 
@@ -84,14 +97,18 @@ struct ZstdFrames<R: BufRead> {
 
 impl<R: BufRead> ZstdFrames<R> {
     const fn new(input: R) -> Self {
-        Self { frame: None, input: Some(input) }
+        Self {
+            frame: None,
+            input: Some(input),
+        }
     }
 }
 
 impl<R: BufRead> Read for ZstdFrames<R> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
-        let damaged =
-            |error: &dyn std::fmt::Display| io::Error::new(io::ErrorKind::InvalidData, error.to_string());
+        let damaged = |error: &dyn std::fmt::Display| {
+            io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+        };
         loop {
             if let Some(frame) = &mut self.frame {
                 let read = frame.read(out)?;
@@ -100,23 +117,36 @@ impl<R: BufRead> Read for ZstdFrames<R> {
                 }
                 self.input = self.frame.take().map(StreamingDecoder::into_inner);
             }
-            let Some(input) = &mut self.input else { return Ok(0) };
+            let Some(input) = &mut self.input else {
+                return Ok(0);
+            };
             if input.fill_buf()?.is_empty() {
                 return Ok(0);
             }
-            let Some(input) = self.input.take() else { return Ok(0) };
+            let Some(input) = self.input.take() else {
+                return Ok(0);
+            };
             self.frame = Some(StreamingDecoder::new(input).map_err(|error| damaged(&error))?);
         }
     }
 }
 
-/// Whether a first block is a tar header: its checksum is right (the checksum's own field counts as blanks).
+/// Whether a first block is a tar header: its checksum is right (the checksum's own field counts as
+/// blanks).
 fn is_tar(head: &[u8]) -> bool {
     if head.len() < TAR_BLOCK {
         return false;
     }
     let header = tar::Header::from_byte_slice(&head[..TAR_BLOCK]);
     let field = 148..156;
-    let sum = |at: usize| if field.contains(&at) { 32 } else { u32::from(head[at]) };
-    header.cksum().is_ok_and(|stated| stated == (0..TAR_BLOCK).map(sum).sum::<u32>())
+    let sum = |at: usize| {
+        if field.contains(&at) {
+            32
+        } else {
+            u32::from(head[at])
+        }
+    };
+    header
+        .cksum()
+        .is_ok_and(|stated| stated == (0..TAR_BLOCK).map(sum).sum::<u32>())
 }

@@ -1,18 +1,20 @@
-//! How well two counts estimate a rate: the sliding counter's formula compared with the true count, on the original traffic.
+//! How well two counts estimate a rate: the sliding counter's formula compared with the true count,
+//! on the original traffic.
 //!
-//! Cloudflare, which made the formula known, published two figures for it: 0.003 % of requests wrongly allowed or
-//! limited, and 6 % mean difference between the real and the approximate rate (400 million requests from 270,000
-//! sources). In these figures every request counts, limited or not, and a request is wrong if the estimate and the true
-//! count are on different sides of the limit. This module measures the same. It differs from `wrongly_admitted` and
-//! `wrongly_denied`, which compare decisions that had consequences.
+//! Cloudflare, which made the formula known, published two figures for it: 0.003 % of requests
+//! wrongly allowed or limited, and 6 % mean difference between the real and the approximate rate
+//! (400 million requests from 270,000 sources). In these figures every request counts, limited or
+//! not, and a request is wrong if the estimate and the true count are on different sides of the
+//! limit. This module measures the same. It differs from `wrongly_admitted` and `wrongly_denied`,
+//! which compare decisions that had consequences.
 
 use std::iter::Peekable;
 
 /// Accuracy of the sliding counter's estimate, over all requests, admitted or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Estimate {
-    /// Requests at which only one of the estimate and the true count was above the limit. Both include the request
-    /// itself.
+    /// Requests at which only one of the estimate and the true count was above the limit. Both
+    /// include the request itself.
     pub wrong_requests: u64,
     /// Keys whose true count was above the limit at some request, and whose estimate never was.
     pub missed_keys: u64,
@@ -45,8 +47,9 @@ impl Estimate {
 
 /// Runs the estimate on one key's requests.
 ///
-/// The true count is the number of requests so far minus the number of those older than a window. The latter come from a
-/// second run through the same times, so no window of them needs to be stored.
+/// The true count is the number of requests so far minus the number of those older than a window.
+/// The latter come from a second run through the same times, so no window of them needs to be
+/// stored.
 #[derive(Debug)]
 pub(super) struct Estimator<I: Iterator<Item = (u64, u64)>> {
     limit: u64,
@@ -84,7 +87,11 @@ impl<I: Iterator<Item = (u64, u64)>> Estimator<I> {
         self.true_count += cost;
         if now - self.start >= self.window {
             let start = now - now % self.window;
-            self.previous = if start - self.start == self.window { self.current } else { 0 };
+            self.previous = if start - self.start == self.window {
+                self.current
+            } else {
+                0
+            };
             self.current = 0;
             self.start = start;
         }
@@ -99,7 +106,8 @@ impl<I: Iterator<Item = (u64, u64)>> Estimator<I> {
         self.ever_above.0 |= above.0;
         self.ever_above.1 |= above.1;
         self.seen.wrong_requests += u64::from(above.0 != above.1);
-        // Rounded per request, so that the sum does not depend on the order in which threads add it up.
+        // Rounded per request, so that the sum does not depend on the order in which threads add it
+        // up.
         self.seen.differences += estimate.abs_diff(truth).saturating_mul(1_000_000_000) / truth;
         self.seen.requests += 1;
     }
@@ -107,6 +115,10 @@ impl<I: Iterator<Item = (u64, u64)>> Estimator<I> {
     pub fn finish(self) -> Estimate {
         let missed = u64::from(self.ever_above == (true, false));
         let falsely = u64::from(self.ever_above == (false, true));
-        Estimate { missed_keys: missed, falsely_limited_keys: falsely, ..self.seen }
+        Estimate {
+            missed_keys: missed,
+            falsely_limited_keys: falsely,
+            ..self.seen
+        }
     }
 }

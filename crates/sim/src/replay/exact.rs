@@ -16,10 +16,15 @@ pub(crate) struct RecentTimes {
 
 impl RecentTimes {
     pub fn new(window: u64) -> Self {
-        Self { window, times: VecDeque::new(), sum: 0 }
+        Self {
+            window,
+            times: VecDeque::new(),
+            sum: 0,
+        }
     }
 
-    /// The sum of the costs in the window that ends at `now`. Times that are passed in must not decrease.
+    /// The sum of the costs in the window that ends at `now`. Times that are passed in must not
+    /// decrease.
     #[inline]
     pub fn count(&mut self, now: u64) -> u64 {
         while let Some(&(time, cost)) = self.times.front()
@@ -48,8 +53,8 @@ impl RecentTimes {
     }
 }
 
-/// The reference for every algorithm: a log of its admissions that admits what fits the limit next to those in the window.
-/// It shares no code with the algorithms, so that a fault in theirs shows.
+/// The reference for every algorithm: a log of its admissions that admits what fits the limit next
+/// to those in the window. It shares no code with the algorithms, so that a fault in theirs shows.
 #[derive(Clone, Debug)]
 pub(super) struct ExactLog {
     limit: u64,
@@ -59,12 +64,21 @@ pub(super) struct ExactLog {
 
 impl ExactLog {
     pub fn new(limit: u64, window: u64) -> Self {
-        Self { limit, admitted: RecentTimes::new(window), owed: Owed::default() }
+        Self {
+            limit,
+            admitted: RecentTimes::new(window),
+            owed: Owed::default(),
+        }
     }
 
-    /// Admits a request at `now`, whose cost is charged at `end`, unless more than the limit is charged.
+    /// Admits a request at `now`, whose cost is charged at `end`, unless more than the limit is
+    /// charged.
     pub fn admits_and_charges(&mut self, now: u64, end: u64, cost: u64) -> bool {
-        let Self { limit, admitted, owed } = self;
+        let Self {
+            limit,
+            admitted,
+            owed,
+        } = self;
         owed.due(now, |time, cost| {
             admitted.add(time, cost);
         });

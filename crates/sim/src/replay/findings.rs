@@ -29,7 +29,8 @@ pub struct Findings {
     pub requests_over_time: Vec<u64>,
     /// One row for each algorithm, in their order.
     pub rows: Vec<Row>,
-    /// The most denied keys (each by the algorithm that denies it most), at most 20, the most denied first.
+    /// The most denied keys (each by the algorithm that denies it most), at most 20, the most
+    /// denied first.
     pub most_denied: Vec<DeniedKey>,
 }
 
@@ -82,7 +83,11 @@ impl Row {
         self.wrongly_admitted += other.wrongly_admitted;
         self.wrongly_denied += other.wrongly_denied;
         self.worst_window = self.worst_window.max(other.worst_window);
-        for (sum, count) in self.denied_over_time.iter_mut().zip(&other.denied_over_time) {
+        for (sum, count) in self
+            .denied_over_time
+            .iter_mut()
+            .zip(&other.denied_over_time)
+        {
             *sum += count;
         }
         if let (Some(delays), Some(others)) = (&mut self.delays, &other.delays) {
@@ -104,7 +109,11 @@ pub struct Delays {
 impl Delays {
     pub(crate) fn add(&mut self, delay: Duration) {
         if !delay.is_zero() {
-            self.absorb(&Self { delayed: 1, longest: delay, total: delay.as_nanos() });
+            self.absorb(&Self {
+                delayed: 1,
+                longest: delay,
+                total: delay.as_nanos(),
+            });
         }
     }
 
@@ -124,8 +133,7 @@ impl Delays {
 impl serde::Serialize for Delays {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let ms = |span: Duration| span.as_secs_f64() * 1e3;
-        let delays =
-            json!({"delayed": self.delayed, "mean_ms": ms(self.mean()), "longest_ms": ms(self.longest)});
+        let delays = json!({"delayed": self.delayed, "mean_ms": ms(self.mean()), "longest_ms": ms(self.longest)});
         delays.serialize(serializer)
     }
 }

@@ -8,7 +8,8 @@ use crate::workload::Workload;
 pub struct HeatMap {
     /// The algorithm.
     pub algorithm: String,
-    /// For each key, in the order given: requests and denials in each of [`HeatMap::STEPS`] equal parts of the timeline.
+    /// For each key, in the order given: requests and denials in each of [`HeatMap::STEPS`] equal
+    /// parts of the timeline.
     pub keys: Vec<Vec<(u64, u64)>>,
 }
 
@@ -21,22 +22,33 @@ impl HeatMap {
 ///
 /// Replays these keys once more, except for a single key: the findings already contain its numbers.
 pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -> HeatMap {
-    let Some(candidate) = trial.candidates().first() else { return HeatMap::default() };
+    let Some(candidate) = trial.candidates().first() else {
+        return HeatMap::default();
+    };
     let timeline = findings.timeline;
     let part = |step: usize| step * HeatMap::STEPS / timeline.stretches;
     let algorithm = candidate.spec.label().to_owned();
-    if let ([_], 1, None, Some(row)) =
-        (&findings.most_denied[..], findings.keys, findings.fleet, findings.rows.first())
-    {
+    if let ([_], 1, None, Some(row)) = (
+        &findings.most_denied[..],
+        findings.keys,
+        findings.fleet,
+        findings.rows.first(),
+    ) {
         let mut parts = vec![(0, 0); HeatMap::STEPS];
-        for (step, (requests, denied)) in
-            findings.requests_over_time.iter().zip(&row.denied_over_time).enumerate()
+        for (step, (requests, denied)) in findings
+            .requests_over_time
+            .iter()
+            .zip(&row.denied_over_time)
+            .enumerate()
         {
             let (all, bad) = &mut parts[part(step)];
             *all += requests;
             *bad += denied;
         }
-        return HeatMap { algorithm, keys: vec![parts] };
+        return HeatMap {
+            algorithm,
+            keys: vec![parts],
+        };
     }
     let mut state = KeyState::new(candidate.policy);
     let row = |key: &DeniedKey| {
@@ -46,7 +58,9 @@ pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -
             sum += cost;
             owed.due(time, |time, cost| state.charge(time, cost));
             let end = ends.next();
-            let is_denied = state.decide(time, if end.is_some() { 0 } else { cost }).is_denied();
+            let is_denied = state
+                .decide(time, if end.is_some() { 0 } else { cost })
+                .is_denied();
             if let Some(end) = end.filter(|_| !is_denied) {
                 owed.push(end, cost);
             }
@@ -57,5 +71,8 @@ pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -
         state.clear(sum);
         parts
     };
-    HeatMap { algorithm, keys: findings.most_denied.iter().map(row).collect() }
+    HeatMap {
+        algorithm,
+        keys: findings.most_denied.iter().map(row).collect(),
+    }
 }

@@ -4,7 +4,8 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use tidegate_core::{Algorithm, Decision, Nanos, Policy};
 
-/// The number of words above which a state (a sliding log of a high limit) is cleared only as far as a key can have touched it.
+/// The number of words above which a state (a sliding log of a high limit) is cleared only as far
+/// as a key can have touched it.
 const LARGE: usize = 4_096;
 
 #[derive(Clone, Debug)]
@@ -15,7 +16,10 @@ pub(crate) struct KeyState {
 
 impl KeyState {
     pub fn new(policy: Policy) -> Self {
-        Self { policy, words: vec![0; policy.words()] }
+        Self {
+            policy,
+            words: vec![0; policy.words()],
+        }
     }
 
     #[inline]
@@ -40,10 +44,17 @@ impl KeyState {
     /// Resets the state after a key whose requests cost this much together.
     pub fn clear(&mut self, cost: u64) {
         let words = self.words.len();
-        // Only a log is that large. Its entries fill the words in order from the first one, one entry for each unit.
-        let touched = usize::try_from(cost).unwrap_or(words).saturating_add(1).min(words);
+        // Only a log is that large. Its entries fill the words in order from the first one, one
+        // entry for each unit.
+        let touched = usize::try_from(cost)
+            .unwrap_or(words)
+            .saturating_add(1)
+            .min(words);
         self.words[..if words > LARGE { touched } else { words }].fill(0);
-        debug_assert!(self.words.iter().all(|&word| word == 0), "a key begins with a fresh state");
+        debug_assert!(
+            self.words.iter().all(|&word| word == 0),
+            "a key begins with a fresh state"
+        );
     }
 }
 

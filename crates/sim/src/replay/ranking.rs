@@ -19,7 +19,11 @@ pub struct DeniedKey {
 impl DeniedKey {
     /// By the most denials of any algorithm, then by requests, then by the lower number.
     fn rank(&self) -> (u64, u64, Reverse<u32>) {
-        (self.denied.iter().copied().max().unwrap_or(0), self.requests, Reverse(self.key))
+        (
+            self.denied.iter().copied().max().unwrap_or(0),
+            self.requests,
+            Reverse(self.key),
+        )
     }
 }
 
@@ -57,11 +61,18 @@ impl Ranking {
     }
 
     pub fn absorb(&mut self, other: Self) {
-        other.kept.into_iter().for_each(|Reverse(key)| self.offer(key));
+        other
+            .kept
+            .into_iter()
+            .for_each(|Reverse(key)| self.offer(key));
     }
 
     /// The highest first.
     pub fn finish(self) -> Vec<DeniedKey> {
-        self.kept.into_sorted_vec().into_iter().map(|Reverse(key)| key).collect()
+        self.kept
+            .into_sorted_vec()
+            .into_iter()
+            .map(|Reverse(key)| key)
+            .collect()
     }
 }

@@ -45,7 +45,12 @@ impl CandidateRun {
     }
 
     pub fn run(&mut self, stretch: &Stretch) {
-        let Stretch { requests, ends, timeline_steps, exact } = stretch;
+        let Stretch {
+            requests,
+            ends,
+            timeline_steps,
+            exact,
+        } = stretch;
         let mut admitted = 0;
         let all = requests.iter().zip(timeline_steps).zip(exact);
         for (at, ((&(time, cost), &step), &exact)) in all.enumerate() {
@@ -65,7 +70,8 @@ impl CandidateRun {
             match end {
                 Some(&end) => self.owed.push(end, cost),
                 None => {
-                    self.row.worst_window = self.row.worst_window.max(self.admitted.add(time, cost));
+                    self.row.worst_window =
+                        self.row.worst_window.max(self.admitted.add(time, cost));
                 }
             }
             if let Some(delays) = &mut self.row.delays {
@@ -78,7 +84,13 @@ impl CandidateRun {
 
     /// Charges what is due, whether it fits or not.
     fn charge_until(&mut self, now: u64) {
-        let Self { state, admitted, owed, row, .. } = self;
+        let Self {
+            state,
+            admitted,
+            owed,
+            row,
+            ..
+        } = self;
         owed.due(now, |time, cost| {
             state.charge(time, cost);
             row.worst_window = row.worst_window.max(admitted.add(time, cost));

@@ -6,8 +6,9 @@ const SECOND: u64 = 1_000_000_000;
 /// The maximum number of intervals.
 const MOST: u64 = 150;
 /// The round lengths of a second and more, in seconds.
-pub(crate) const SECONDS: [u64; 15] =
-    [1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400];
+pub(crate) const SECONDS: [u64; 15] = [
+    1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400,
+];
 
 /// The span of a replay, divided into at most 150 intervals of a round length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +31,18 @@ impl Timeline {
         let days = (1..=Nanos::MAX.get() / (86_400 * SECOND)).map(|days| days * 86_400 * SECOND);
         let fractions = (0..9).map(|power| 10_u64.pow(power));
         let seconds = SECONDS.into_iter().map(|seconds| seconds * SECOND);
-        let step = fractions.chain(seconds).chain(days).find(|&step| fits(step)).unwrap_or(u64::MAX);
+        let step = fractions
+            .chain(seconds)
+            .chain(days)
+            .find(|&step| fits(step))
+            .unwrap_or(u64::MAX);
         let stretches = (last / step - first / step) as usize + 1;
-        Self { start: first - first % step, step, stretches, has_dates }
+        Self {
+            start: first - first % step,
+            step,
+            stretches,
+            has_dates,
+        }
     }
 
     /// The interval that contains a time; a time outside the span is in the nearest one.

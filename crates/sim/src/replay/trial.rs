@@ -26,11 +26,22 @@ impl Trial {
     /// If the quota does not suit one of them.
     pub fn new(quota: Quota, algorithms: &[AlgorithmSpec]) -> Result<Self, TrialError> {
         let candidate = |spec: &AlgorithmSpec| match spec.policy(quota) {
-            Ok(policy) => Ok(Candidate { spec: spec.clone(), policy }),
-            Err(error) => Err(TrialError { algorithm: spec.label().to_owned(), quota, error }),
+            Ok(policy) => Ok(Candidate {
+                spec: spec.clone(),
+                policy,
+            }),
+            Err(error) => Err(TrialError {
+                algorithm: spec.label().to_owned(),
+                quota,
+                error,
+            }),
         };
         let candidates = algorithms.iter().map(candidate).collect::<Result<_, _>>()?;
-        Ok(Self { quota, candidates, fleet: None })
+        Ok(Self {
+            quota,
+            candidates,
+            fleet: None,
+        })
     }
 
     /// The same limits, shared by a fleet of nodes; `None` decides in one place.
@@ -52,7 +63,9 @@ impl Trial {
     }
 
     pub(crate) fn has_sliding_counter(&self) -> bool {
-        self.candidates.iter().any(|candidate| candidate.spec.is_sliding_counter())
+        self.candidates
+            .iter()
+            .any(|candidate| candidate.spec.is_sliding_counter())
     }
 }
 

@@ -1,5 +1,5 @@
-//! Charts as SVG. The page's style sheet sets the colours, so they suit light and dark. Each interval shows its numbers
-//! on hover.
+//! Charts as SVG. The page's style sheet sets the colours, so they suit light and dark. Each
+//! interval shows its numbers on hover.
 
 use maud::{Markup, html};
 
@@ -18,8 +18,9 @@ const WIDTH: f64 = 480.0;
 /// The intervals of one key: a cell for each, transparent without requests.
 pub(super) fn heat_row(name: &str, steps: &[(u64, u64)]) -> Markup {
     // Never so faint that a denial is invisible.
-    let opacity =
-        |denied: u64, requests: u64| format!("{:.2}", 0.25 + 0.75 * denied as f64 / requests as f64);
+    let opacity = |denied: u64, requests: u64| {
+        format!("{:.2}", 0.25 + 0.75 * denied as f64 / requests as f64)
+    };
     html! {
         svg viewBox={ "0 0 " (steps.len() * 10) " 10" } preserveAspectRatio="none" role="img"
             aria-label=(printable(name, 60)) xmlns="http://www.w3.org/2000/svg" {
@@ -48,9 +49,14 @@ pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> Markup {
     let width = (WIDTH - LEFT) / timeline.stretches as f64;
     let gap = if width > 3.0 { 0.8 } else { 0.0 };
     let end = timeline.start + timeline.stretches as u64 * timeline.step;
-    let x =
-        |time: u64| LEFT + (WIDTH - LEFT) * (time - timeline.start) as f64 / (end - timeline.start) as f64;
-    let stretches = findings.requests_over_time.iter().zip(&row.denied_over_time).enumerate();
+    let x = |time: u64| {
+        LEFT + (WIDTH - LEFT) * (time - timeline.start) as f64 / (end - timeline.start) as f64
+    };
+    let stretches = findings
+        .requests_over_time
+        .iter()
+        .zip(&row.denied_over_time)
+        .enumerate();
     let stretch = |(at, (&requests, &denied)): (usize, (&u64, &u64))| {
         let left = LEFT + at as f64 * width;
         let admitted = requests - denied;
@@ -88,8 +94,11 @@ pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> Markup {
 fn ticks(most: u64) -> impl Iterator<Item = u64> {
     let rough = (most / 3).max(1);
     let power = 10_u64.pow(rough.ilog10());
-    let step =
-        [1, 2, 5].map(|factor| factor * power).into_iter().find(|step| *step >= rough).unwrap_or(10 * power);
+    let step = [1, 2, 5]
+        .map(|factor| factor * power)
+        .into_iter()
+        .find(|step| *step >= rough)
+        .unwrap_or(10 * power);
     (0..=most).step_by(usize::try_from(step).unwrap_or(usize::MAX))
 }
 
@@ -102,7 +111,10 @@ fn time_ticks(timeline: &Timeline, end: u64) -> Vec<(u64, String)> {
     let fits = |step: &u64| end / step - timeline.start / step <= 5;
     let below = std::iter::successors(Some(timeline.step), |step| step.checked_mul(10));
     // Where all is over within seconds, tens of the stretches.
-    let candidates = below.take_while(|step| *step < SECOND).chain(seconds).chain(days);
+    let candidates = below
+        .take_while(|step| *step < SECOND)
+        .chain(seconds)
+        .chain(days);
     let step = candidates.into_iter().find(fits).unwrap_or(u64::MAX / 2);
     let label = |time: u64| {
         if !timeline.has_dates {

@@ -1,14 +1,15 @@
 //! Shows text from a log, which clients can choose.
 
-/// Whether a terminal or a page would act on the character instead of showing it: control characters, and characters that
-/// reverse or hide text.
+/// Whether a terminal or a page would act on the character instead of showing it: control
+/// characters, and characters that reverse or hide text.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// The text on one line, at most `most` characters, with characters that a terminal would act on written as `\u{1b}`.
+/// The text on one line, at most `most` characters, with characters that a terminal would act on
+/// written as `\u{1b}`.
 ///
 /// ```
 /// use tidegate_sim::report::printable;

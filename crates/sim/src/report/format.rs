@@ -9,11 +9,16 @@ use crate::{input::write_utc, replay::Timeline};
 /// `1234567` as `1,234,567`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
-    let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);
+    let groups = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(String::from_utf8_lossy);
     groups.collect::<Vec<_>>().join(",")
 }
 
-/// A share as a percentage with three significant digits, `0.00312%`; zero is `0%`, and less than all is never `100%`.
+/// A share as a percentage with three significant digits, `0.00312%`; zero is `0%`, and less than
+/// all is never `100%`.
 pub(crate) fn percent(part: u64, all: u64) -> String {
     if part == 0 || all == 0 {
         return "0%".to_owned();
@@ -34,7 +39,11 @@ pub(super) fn percentage(share: f64, below_one: bool) -> String {
         0.000_01.. => format!("{percent:.5}"),
         _ => return "<0.00001%".to_owned(),
     };
-    if below_one && text == "100.0" { ">99.9%".to_owned() } else { format!("{text}%") }
+    if below_one && text == "100.0" {
+        ">99.9%".to_owned()
+    } else {
+        format!("{text}%")
+    }
 }
 
 /// A span with two units at most: `3d4h`, `25s`, `312ms`.
@@ -48,13 +57,20 @@ pub(super) fn span(span: Duration) -> String {
         (86_400_000_000_000, 60_000_000_000),
         (10 * 86_400_000_000_000, 3_600_000_000_000),
     ];
-    let unit = units.into_iter().rfind(|(from, _)| nanos >= *from).map_or(1, |(_, unit)| unit);
+    let unit = units
+        .into_iter()
+        .rfind(|(from, _)| nanos >= *from)
+        .map_or(1, |(_, unit)| unit);
     Nanos::new(nanos - nanos % unit).to_string()
 }
 
 /// A moment on a timeline: its date, or how long after the start it is.
 pub(super) fn moment(timeline: &Timeline, time: u64) -> String {
-    if timeline.has_dates { write_utc(time) } else { span(Duration::from_nanos(time)) }
+    if timeline.has_dates {
+        write_utc(time)
+    } else {
+        span(Duration::from_nanos(time))
+    }
 }
 
 #[cfg(test)]
@@ -63,8 +79,14 @@ mod tests {
 
     #[test]
     fn spans_are_short() {
-        let texts = [0, 12, 312_456_789, 25_000_000_000, 3 * 86_400_000_000_000 + 5_000_000_000]
-            .map(|nanos| span(Duration::from_nanos(nanos)));
+        let texts = [
+            0,
+            12,
+            312_456_789,
+            25_000_000_000,
+            3 * 86_400_000_000_000 + 5_000_000_000,
+        ]
+        .map(|nanos| span(Duration::from_nanos(nanos)));
         assert_eq!(texts, ["0s", "12ns", "312ms", "25s", "3d"]);
     }
 }

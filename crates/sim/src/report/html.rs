@@ -20,12 +20,15 @@ use crate::replay::{Findings, Row};
 /// Light or dark like the reader's system, and for print.
 const CSS: &str = include_str!("style.css");
 
-/// Writes the page. Text from a log is shown as text and never interpreted, and the page forbids scripts.
+/// Writes the page. Text from a log is shown as text and never interpreted, and the page forbids
+/// scripts.
 ///
 /// # Errors
 /// The errors of the writer.
 pub fn write_html(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let Some(first) = report.findings.first() else { return Ok(()) };
+    let Some(first) = report.findings.first() else {
+        return Ok(());
+    };
     let source = printable(&report.source, 300);
     let page = html! {
         (PreEscaped("<!doctype html>\n"))
@@ -60,7 +63,8 @@ pub fn write_html(out: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(out, "{}", page.0)
 }
 
-/// A card whose contents may be wider than the screen; `label` names it for readers who cannot see it.
+/// A card whose contents may be wider than the screen; `label` names it for readers who cannot see
+/// it.
 fn wide_card(label: &str, contents: &Markup) -> Markup {
     html! { div class="card scroll" role="group" tabindex="0" aria-label=(label) { (contents) } }
 }
@@ -82,12 +86,18 @@ fn tiles(report: &Report, first: &Findings) -> Markup {
     let (start, end) = first.span;
     let mut tiles = vec![
         (grouped(first.requests), "requests".to_owned()),
-        (grouped(first.keys), format!("keys, by {}", printable(&report.by, 60))),
+        (
+            grouped(first.keys),
+            format!("keys, by {}", printable(&report.by, 60)),
+        ),
         (span(Duration::from_nanos(end - start)), spanned(first)),
     ];
     if report.lines > 0 {
         let share = percent(report.unparsed, report.lines);
-        tiles.push((grouped(report.unparsed), format!("lines that are not requests ({share})")));
+        tiles.push((
+            grouped(report.unparsed),
+            format!("lines that are not requests ({share})"),
+        ));
     }
     html! {
         div class="tiles" {
@@ -195,13 +205,17 @@ fn is_over(findings: &Findings, row: &Row) -> bool {
     row.worst_window > findings.quota.limit()
 }
 
-/// Three lists of bars, each with its own scale: denied, wrongly admitted, and the worst window. They are plain
-/// boxes, which wrap on a narrow screen and keep their font size.
+/// Three lists of bars, each with its own scale: denied, wrongly admitted, and the worst window.
+/// They are plain boxes, which wrap on a narrow screen and keep their font size.
 fn bars(report: &Report) -> Markup {
     let several = report.findings.len() > 1;
     let rows = |bar: &dyn Fn(&Findings, &Row) -> Bar| -> Vec<(String, Bar)> {
         let row = |(trial, findings, row): (usize, &Findings, &Row)| {
-            let limit = if several { format!("{} ", report.limit(trial)) } else { String::new() };
+            let limit = if several {
+                format!("{} ", report.limit(trial))
+            } else {
+                String::new()
+            };
             (format!("{limit}{}", row.algorithm), bar(findings, row))
         };
         report.rows().map(row).collect()
@@ -221,14 +235,21 @@ fn bars(report: &Report) -> Markup {
     });
     let worst = rows(&|findings, row| {
         let limit = findings.quota.limit();
-        let class = if is_over(findings, row) { "denied" } else { "admitted" };
+        let class = if is_over(findings, row) {
+            "denied"
+        } else {
+            "admitted"
+        };
         Bar {
             parts: vec![(class, row.worst_window as f64 / limit.max(1) as f64)],
             text: format!("{} of {}", grouped(row.worst_window), grouped(limit)),
             mark: Some(1.0),
         }
     });
-    let of_denied = [("denied", "as the exact log does"), ("extra", "though the exact log admits")];
+    let of_denied = [
+        ("denied", "as the exact log does"),
+        ("extra", "though the exact log admits"),
+    ];
     let of_worst = [("admitted", "within the limit"), ("denied", "above it")];
     html! {
         div class="multiples" {
@@ -248,8 +269,18 @@ struct Bar {
 }
 
 fn bar_list(title: &str, entries: &[(&str, &str)], rows: &[(String, Bar)]) -> Markup {
-    let length = |bar: &Bar| bar.parts.iter().map(|part| part.1).sum::<f64>().max(bar.mark.unwrap_or(0.0));
-    let longest = rows.iter().map(|(_, bar)| length(bar)).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
+    let length = |bar: &Bar| {
+        bar.parts
+            .iter()
+            .map(|part| part.1)
+            .sum::<f64>()
+            .max(bar.mark.unwrap_or(0.0))
+    };
+    let longest = rows
+        .iter()
+        .map(|(_, bar)| length(bar))
+        .fold(0.0, f64::max)
+        .max(f64::MIN_POSITIVE);
     let percent = |part: f64| format!("{:.2}%", 100.0 * part / longest);
     html! {
         figure class="card" {
@@ -273,7 +304,9 @@ fn bar_list(title: &str, entries: &[(&str, &str)], rows: &[(String, Bar)]) -> Ma
 
 /// What sharing costs, if nodes share the limits.
 fn sharing(report: &Report) -> Markup {
-    let Some((fleet, rows)) = shared::rows(report) else { return Markup::default() };
+    let Some((fleet, rows)) = shared::rows(report) else {
+        return Markup::default();
+    };
     let class = |column: usize| (1..3).contains(&column).then_some("text");
     let table = html! {
         p { (shared::describe(&fleet)) "." }
@@ -291,11 +324,20 @@ fn sharing(report: &Report) -> Markup {
     }
 }
 
-/// One trial: over time, and whom it denies most. The page is an overview, and a reader opens the limits of interest.
+/// One trial: over time, and whom it denies most. The page is an overview, and a reader opens the
+/// limits of interest.
 fn details(report: &Report, trial: usize, findings: &Findings) -> Markup {
-    let is_suggested = findings.rows.iter().any(|row| report.is_suggested(findings, &row.algorithm));
+    let is_suggested = findings
+        .rows
+        .iter()
+        .any(|row| report.is_suggested(findings, &row.algorithm));
     let limit = report.limit(trial) + if is_suggested { " (suggested)" } else { "" };
-    let most = findings.requests_over_time.iter().copied().max().unwrap_or(0);
+    let most = findings
+        .requests_over_time
+        .iter()
+        .copied()
+        .max()
+        .unwrap_or(0);
     html! {
         details class="trial" {
             summary { (limit) " in detail" }
@@ -347,9 +389,12 @@ fn most_denied(report: &Report, trial: usize, findings: &Findings) -> Markup {
     }
 }
 
-/// A row of cells for each of the most denied keys: the more of an interval's requests are denied, the redder the cell.
+/// A row of cells for each of the most denied keys: the more of an interval's requests are denied,
+/// the redder the cell.
 fn heat(report: &Report, trial: usize, findings: &Findings) -> Markup {
-    let Some(heat) = report.heat.get(trial) else { return Markup::default() };
+    let Some(heat) = report.heat.get(trial) else {
+        return Markup::default();
+    };
     let (start, end) = findings.span;
     html! {
         figure class="card" {

@@ -13,25 +13,30 @@ use super::{
 };
 use crate::replay::{Findings, Row};
 
-/// Writes one indented JSON object with a line end. It contains everything that the table and the page show.
+/// Writes one indented JSON object with a line end. It contains everything that the table and the
+/// page show.
 ///
-/// `trials` has an object for each limit: `name` (of a limit of a rules file), `limit`, `requests`, `keys`, `start`, `end`,
-/// `timeline` (`start`, `step_seconds`), `requests_over_time`, `most_denied` (`key`, `requests`, `denied` by algorithm,
-/// `requests_and_denied_over_time`) and `results`, one for each algorithm: `algorithm`, `limit`, `requests`, `keys`,
-/// `admitted`, `denied`, `denied_keys`, `wrongly_admitted`, `wrongly_denied`, `worst_window`, `denied_over_time`; the leaky
-/// bucket also `delays` (`delayed`, `mean_ms`, `longest_ms`), the sliding counter `estimate` (see [`Estimate`](crate::replay::Estimate)), one whose
-/// limit was suggested `suggested: true`, and one that nodes share `shared` (`nodes`, `mode`, `round_trip_us`, and the counts
-/// of [`Sharing`](crate::fleet::Sharing)).
+/// `trials` has an object for each limit: `name` (of a limit of a rules file), `limit`, `requests`,
+/// `keys`, `start`, `end`, `timeline` (`start`, `step_seconds`), `requests_over_time`,
+/// `most_denied` (`key`, `requests`, `denied` by algorithm, `requests_and_denied_over_time`) and
+/// `results`, one for each algorithm: `algorithm`, `limit`, `requests`, `keys`, `admitted`,
+/// `denied`, `denied_keys`, `wrongly_admitted`, `wrongly_denied`, `worst_window`,
+/// `denied_over_time`; the leaky bucket also `delays` (`delayed`, `mean_ms`, `longest_ms`), the
+/// sliding counter `estimate` (see [`Estimate`](crate::replay::Estimate)), one whose limit was
+/// suggested `suggested: true`, and one that nodes share `shared` (`nodes`, `mode`,
+/// `round_trip_us`, and the counts of [`Sharing`](crate::fleet::Sharing)).
 ///
-/// Besides these there are `command`, `date`, `source`, `by`, `lines`, `unparsed`, `excluded`, `warnings`, `conclusions`, and
-/// on request `suggestion`: `goal`, `found`, `busiest_window` and `recommended` (`algorithm`, `limit`, `reason`, `yaml`,
-/// `curve`).
+/// Besides these there are `command`, `date`, `source`, `by`, `lines`, `unparsed`, `excluded`,
+/// `warnings`, `conclusions`, and on request `suggestion`: `goal`, `found`, `busiest_window` and
+/// `recommended` (`algorithm`, `limit`, `reason`, `yaml`, `curve`).
 ///
 /// # Errors
 /// The errors of the writer.
 pub fn write_json(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let trials = report.findings.iter().enumerate();
-    let trials: Vec<Value> = trials.map(|(at, findings)| trial(report, at, findings)).collect();
+    let trials: Vec<Value> = trials
+        .map(|(at, findings)| trial(report, at, findings))
+        .collect();
     let mut document = json!({
         "command": report.command,
         "date": report.date,
@@ -58,7 +63,10 @@ fn suggestion(suggested: &Suggested) -> Value {
         found
     });
     let busiest = suggested.busiest.iter().map(|busiest| {
-        let requests = busiest.percentiles.iter().map(|(share, most)| (BusiestWindow::name(*share), *most));
+        let requests = busiest
+            .percentiles
+            .iter()
+            .map(|(share, most)| (BusiestWindow::name(*share), *most));
         json!({"window": span(busiest.window), "requests": requests.collect::<BTreeMap<_, _>>()})
     });
     let mut object = json!({
@@ -76,14 +84,20 @@ fn trial(report: &Report, trial: usize, findings: &Findings) -> Value {
     let timeline = &findings.timeline;
     let algorithms = || findings.rows.iter().map(|row| row.algorithm.as_str());
     let heat = report.heat.get(trial);
-    let most_denied = report.most_denied(trial).enumerate().map(|(at, (name, key))| {
-        let denied: BTreeMap<_, _> = algorithms().zip(&key.denied).collect();
-        let mut object = json!({"key": name, "requests": key.requests, "denied": denied});
-        if let Some(steps) = heat.and_then(|heat| heat.keys.get(at)).filter(|steps| !steps.is_empty()) {
-            object["requests_and_denied_over_time"] = json!(steps);
-        }
-        object
-    });
+    let most_denied = report
+        .most_denied(trial)
+        .enumerate()
+        .map(|(at, (name, key))| {
+            let denied: BTreeMap<_, _> = algorithms().zip(&key.denied).collect();
+            let mut object = json!({"key": name, "requests": key.requests, "denied": denied});
+            if let Some(steps) = heat
+                .and_then(|heat| heat.keys.get(at))
+                .filter(|steps| !steps.is_empty())
+            {
+                object["requests_and_denied_over_time"] = json!(steps);
+            }
+            object
+        });
     let mut object = json!({
         "limit": findings.quota,
         "requests": findings.requests,

@@ -43,7 +43,8 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// The findings of each trial.
     pub findings: Vec<Findings>,
-    /// The name of each trial's limit: one for each of `findings`, or empty if limits have no names.
+    /// The name of each trial's limit: one for each of `findings`, or empty if limits have no
+    /// names.
     pub limits: Vec<String>,
     /// The keys' names in the order of each trial's `most_denied`.
     pub names: Vec<Vec<String>>,
@@ -71,7 +72,8 @@ pub struct Suggested {
 pub struct BusiestWindow {
     /// The window.
     pub window: Duration,
-    /// Shares of the keys in thousandths, each with the highest number of requests of a key in that share.
+    /// Shares of the keys in thousandths, each with the highest number of requests of a key in that
+    /// share.
     pub percentiles: Vec<(u64, u64)>,
 }
 
@@ -82,13 +84,21 @@ impl BusiestWindow {
     /// The busiest windows that a survey found.
     pub fn new(survey: &Survey) -> Self {
         let percentiles = Self::SHARES.map(|share| (share, survey.busiest_window(share)));
-        Self { window: survey.window(), percentiles: percentiles.into() }
+        Self {
+            window: survey.window(),
+            percentiles: percentiles.into(),
+        }
     }
 
     /// Each share with its number of requests.
     fn listed(&self) -> String {
-        let each = |(share, most): &(u64, u64)| format!("{} {}", Self::name(*share), grouped(*most));
-        self.percentiles.iter().map(each).collect::<Vec<_>>().join(", ")
+        let each =
+            |(share, most): &(u64, u64)| format!("{} {}", Self::name(*share), grouped(*most));
+        self.percentiles
+            .iter()
+            .map(each)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// `p99`, or `most` for the busiest key.
@@ -104,19 +114,35 @@ impl BusiestWindow {
 impl Report {
     /// The keys that a trial's algorithms deny most, with their names.
     fn most_denied(&self, trial: usize) -> impl Iterator<Item = (&str, &DeniedKey)> {
-        let names = self.names.get(trial).into_iter().flatten().map(String::as_str);
-        names.zip(self.findings.get(trial).into_iter().flat_map(|findings| &findings.most_denied))
+        let names = self
+            .names
+            .get(trial)
+            .into_iter()
+            .flatten()
+            .map(String::as_str);
+        names.zip(
+            self.findings
+                .get(trial)
+                .into_iter()
+                .flat_map(|findings| &findings.most_denied),
+        )
     }
 
     /// Whether a trial's quota was suggested for this algorithm.
     fn is_suggested(&self, findings: &Findings, algorithm: &str) -> bool {
         let mut suggestions = self.suggested.iter().flat_map(|suggested| &suggested.found);
-        suggestions.any(|(spec, suggestion)| spec.label() == algorithm && suggestion.quota == findings.quota)
+        suggestions.any(|(spec, suggestion)| {
+            spec.label() == algorithm && suggestion.quota == findings.quota
+        })
     }
 
     /// A trial's limit, with its name if it has one.
     fn limit(&self, trial: usize) -> String {
-        let quota = self.findings.get(trial).map(|findings| findings.quota.to_string()).unwrap_or_default();
+        let quota = self
+            .findings
+            .get(trial)
+            .map(|findings| findings.quota.to_string())
+            .unwrap_or_default();
         match self.limits.get(trial) {
             Some(name) => format!("{} ({quota})", printable(name, 200)),
             None => quota,
@@ -126,23 +152,35 @@ impl Report {
     /// The trials' rows with the number of their trial.
     fn rows(&self) -> impl Iterator<Item = (usize, &Findings, &Row)> {
         let all = self.findings.iter().enumerate();
-        all.flat_map(|(trial, findings)| findings.rows.iter().map(move |row| (trial, findings, row)))
+        all.flat_map(|(trial, findings)| {
+            findings.rows.iter().map(move |row| (trial, findings, row))
+        })
     }
 
     /// The conclusions from the numbers, one sentence each.
     pub fn conclusions(&self) -> Vec<String> {
         let mut said = Vec::new();
-        if let Some(recommended) =
-            self.suggested.as_ref().and_then(|suggested| suggested.recommended.as_ref())
+        if let Some(recommended) = self
+            .suggested
+            .as_ref()
+            .and_then(|suggested| suggested.recommended.as_ref())
         {
-            let Recommendation { quota, algorithm, reason, .. } = recommended;
+            let Recommendation {
+                quota,
+                algorithm,
+                reason,
+                ..
+            } = recommended;
             said.push(format!("Begin with {quota} and {algorithm}: {reason}."));
         }
         for (trial, findings) in self.findings.iter().enumerate() {
             let limit = self.limit(trial);
-            let reference =
-                findings.rows.iter().find(|row| row.wrongly_admitted == 0 && row.wrongly_denied == 0);
-            let Some(row) = reference.or_else(|| findings.rows.iter().min_by_key(|row| row.denied)) else {
+            let reference = findings
+                .rows
+                .iter()
+                .find(|row| row.wrongly_admitted == 0 && row.wrongly_denied == 0);
+            let Some(row) = reference.or_else(|| findings.rows.iter().min_by_key(|row| row.denied))
+            else {
                 continue;
             };
             said.push(if row.denied == 0 {
@@ -165,7 +203,11 @@ impl Report {
                     "{} lets up to {} {} of one key through in a window of {limit}.",
                     worst.algorithm,
                     grouped(worst.worst_window),
-                    if findings.is_charged { "units" } else { "requests" },
+                    if findings.is_charged {
+                        "units"
+                    } else {
+                        "requests"
+                    },
                 ));
             }
         }

@@ -25,8 +25,9 @@ pub(super) const HEADS: [&str; 9] = [
 /// The fleet, and a row of cells for each trial and algorithm; `None` if no nodes share the limits.
 pub(super) fn rows(report: &Report) -> Option<(Fleet, Vec<[String; 9]>)> {
     let fleet = report.findings.first()?.fleet?;
-    let cells =
-        report.rows().filter_map(|(_, findings, row)| Some(cells(findings, row, row.shared.as_ref()?)));
+    let cells = report
+        .rows()
+        .filter_map(|(_, findings, row)| Some(cells(findings, row, row.shared.as_ref()?)));
     Some((fleet, cells.collect()))
 }
 
@@ -44,14 +45,19 @@ fn cells(findings: &Findings, row: &Row, shared: &Sharing) -> [String; 9] {
         ),
         grouped(shared.over),
         grouped(shared.round_trips),
-        format!("{:.3}", shared.round_trips as f64 / findings.requests.max(1) as f64),
+        format!(
+            "{:.3}",
+            shared.round_trips as f64 / findings.requests.max(1) as f64
+        ),
     ]
 }
 
 /// The fleet in words.
 pub(super) fn describe(fleet: &Fleet) -> String {
     let nodes = fleet.nodes.get();
-    let dying = fleet.node_life.map(|life| format!(", each dying after {}", span(life)));
+    let dying = fleet
+        .node_life
+        .map(|life| format!(", each dying after {}", span(life)));
     format!(
         "{nodes} {}, {}, {} to the authority and back{}",
         if nodes == 1 { "node" } else { "nodes" },

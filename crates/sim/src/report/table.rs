@@ -29,13 +29,20 @@ const KEY: usize = 48;
 /// # Errors
 /// The errors of the writer.
 pub fn write_table(out: &mut impl Write, report: &Report, top: usize) -> io::Result<()> {
-    let Some(first) = report.findings.first() else { return Ok(()) };
+    let Some(first) = report.findings.first() else {
+        return Ok(());
+    };
     writeln!(out, "{}", printable(&report.source, 200))?;
     if report.limits.is_empty() {
         writeln!(out, "{}, {}", traffic(first, &report.by), spanned(first))?;
     } else {
         for (trial, findings) in report.findings.iter().enumerate() {
-            writeln!(out, "{}: {}", report.limit(trial), traffic(findings, &report.by))?;
+            writeln!(
+                out,
+                "{}: {}",
+                report.limit(trial),
+                traffic(findings, &report.by)
+            )?;
         }
         writeln!(out, "{}", spanned(first))?;
     }
@@ -56,19 +63,37 @@ pub fn write_table(out: &mut impl Write, report: &Report, top: usize) -> io::Res
 
 fn traffic(findings: &Findings, by: &str) -> String {
     let keys = if findings.keys == 1 { "key" } else { "keys" };
-    let by = if by.is_empty() { String::new() } else { format!(" ({})", printable(by, KEY)) };
-    format!("{} requests by {} {keys}{by}", grouped(findings.requests), grouped(findings.keys))
+    let by = if by.is_empty() {
+        String::new()
+    } else {
+        format!(" ({})", printable(by, KEY))
+    };
+    format!(
+        "{} requests by {} {keys}{by}",
+        grouped(findings.requests),
+        grouped(findings.keys)
+    )
 }
 
 pub(super) fn spanned(findings: &Findings) -> String {
     let (timeline, (start, end)) = (&findings.timeline, findings.span);
     let zone = if timeline.has_dates { " UTC" } else { "" };
-    format!("{} to {}{zone}", moment(timeline, start), moment(timeline, end))
+    format!(
+        "{} to {}{zone}",
+        moment(timeline, start),
+        moment(timeline, end)
+    )
 }
 
 fn write_suggested(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let (Some(suggested), Some(all)) = (&report.suggested, report.findings.first()) else { return Ok(()) };
-    writeln!(out, "the smallest limits that deny at most {}:", suggested.goal)?;
+    let (Some(suggested), Some(all)) = (&report.suggested, report.findings.first()) else {
+        return Ok(());
+    };
+    writeln!(
+        out,
+        "the smallest limits that deny at most {}:",
+        suggested.goal
+    )?;
     let denials = |denied: u64, denied_keys: u64| {
         format!(
             "denies {} keys ({}), {} requests ({})",
@@ -80,22 +105,39 @@ fn write_suggested(out: &mut impl Write, report: &Report) -> io::Result<()> {
     };
     let row = |(algorithm, suggestion): &(AlgorithmSpec, Suggestion)| {
         let denials = denials(suggestion.denied, suggestion.denied_keys);
-        vec![format!("  {}", algorithm.label()), suggestion.quota.to_string(), denials]
+        vec![
+            format!("  {}", algorithm.label()),
+            suggestion.quota.to_string(),
+            denials,
+        ]
     };
     let rows: Vec<Vec<String>> = suggested.found.iter().map(row).collect();
     write_columns(out, &rows, "<><")?;
     for busiest in &suggested.busiest {
         let window = span(busiest.window);
-        writeln!(out, "requests of a key in its busiest {window}: {}", busiest.listed())?;
+        writeln!(
+            out,
+            "requests of a key in its busiest {window}: {}",
+            busiest.listed()
+        )?;
     }
-    let Some(recommended) = &suggested.recommended else { return writeln!(out) };
-    writeln!(out, "\nto begin with, as a line of a rules file:\n  {}", recommended.yaml)?;
+    let Some(recommended) = &suggested.recommended else {
+        return writeln!(out);
+    };
+    writeln!(
+        out,
+        "\nto begin with, as a line of a rules file:\n  {}",
+        recommended.yaml
+    )?;
     if !recommended.curve.is_empty() {
         writeln!(out, "\n{} with other limits:", recommended.algorithm)?;
         let row = |point: &CurvePoint| {
             let quota = Quota::new(point.limit, recommended.quota.window());
             let quota = quota.map(|quota| quota.to_string()).unwrap_or_default();
-            vec![format!("  {quota}"), denials(point.denied, point.denied_keys)]
+            vec![
+                format!("  {quota}"),
+                denials(point.denied, point.denied_keys),
+            ]
         };
         let rows: Vec<Vec<String>> = recommended.curve.iter().map(row).collect();
         write_columns(out, &rows, "><")?;
@@ -132,7 +174,9 @@ pub(super) fn cells(report: &Report, trial: usize, findings: &Findings, row: &Ro
 }
 
 fn write_trials(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let rows = report.rows().map(|(trial, findings, row)| cells(report, trial, findings, row));
+    let rows = report
+        .rows()
+        .map(|(trial, findings, row)| cells(report, trial, findings, row));
     write_columns(out, &with_heads(HEADS, rows), "<<>>>>>>>")
 }
 
@@ -140,12 +184,17 @@ fn with_heads<const N: usize>(
     heads: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> Vec<Vec<String>> {
-    iter::once(heads.map(str::to_owned)).chain(rows).map(Vec::from).collect()
+    iter::once(heads.map(str::to_owned))
+        .chain(rows)
+        .map(Vec::from)
+        .collect()
 }
 
 /// Writes what sharing costs, if nodes share the limits.
 fn write_shared(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let Some((fleet, rows)) = shared::rows(report) else { return Ok(()) };
+    let Some((fleet, rows)) = shared::rows(report) else {
+        return Ok(());
+    };
     writeln!(out, "\n{}:", shared::describe(&fleet))?;
     let rows = with_heads(shared::HEADS, rows);
     write_columns(out, &rows, "<<<>>>>>>")
@@ -153,7 +202,9 @@ fn write_shared(out: &mut impl Write, report: &Report) -> io::Result<()> {
 
 /// Writes the notes that do not fit into a column.
 fn write_notes(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let notes = report.rows().filter_map(|(trial, findings, row)| Some((trial, row, note(findings, row)?)));
+    let notes = report
+        .rows()
+        .filter_map(|(trial, findings, row)| Some((trial, row, note(findings, row)?)));
     for (at, (trial, row, note)) in notes.enumerate() {
         if at == 0 {
             writeln!(out)?;
@@ -198,29 +249,47 @@ fn write_most_denied(
         return Ok(());
     }
     writeln!(out)?;
-    let heads =
-        ["requests".to_owned()].into_iter().chain(findings.rows.iter().map(|row| row.algorithm.clone()));
-    let heads = iter::once(format!("denied most with {}", report.limit(trial))).chain(heads).collect();
+    let heads = ["requests".to_owned()]
+        .into_iter()
+        .chain(findings.rows.iter().map(|row| row.algorithm.clone()));
+    let heads = iter::once(format!("denied most with {}", report.limit(trial)))
+        .chain(heads)
+        .collect();
     let row = |(name, key): (&str, &crate::replay::DeniedKey)| {
         iter::once(format!("  {}", printable(name, KEY)))
             .chain(iter::once(grouped(key.requests)))
             .chain(key.denied.iter().map(|&denied| grouped(denied)))
             .collect()
     };
-    let rows: Vec<Vec<String>> =
-        iter::once(heads).chain(report.most_denied(trial).take(top).map(row)).collect();
-    write_columns(out, &rows, &format!("<>{}", ">".repeat(findings.rows.len())))
+    let rows: Vec<Vec<String>> = iter::once(heads)
+        .chain(report.most_denied(trial).take(top).map(row))
+        .collect();
+    write_columns(
+        out,
+        &rows,
+        &format!("<>{}", ">".repeat(findings.rows.len())),
+    )
 }
 
-/// Writes two blanks between columns, and none at the end of a line. `sides` has for each column the side of its texts, `<` or `>`.
+/// Writes two blanks between columns, and none at the end of a line. `sides` has for each column
+/// the side of its texts, `<` or `>`.
 fn write_columns(out: &mut impl Write, rows: &[Vec<String>], sides: &str) -> io::Result<()> {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter()
+            .map(|row| row[column].chars().count())
+            .max()
+            .unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..sides.len()).map(width).collect();
     for row in rows {
-        let cells = row.iter().zip(&widths).zip(sides.chars()).map(|((cell, &width), side)| match side {
-            '<' => format!("{cell:<width$}"),
-            _ => format!("{cell:>width$}"),
-        });
+        let cells = row
+            .iter()
+            .zip(&widths)
+            .zip(sides.chars())
+            .map(|((cell, &width), side)| match side {
+                '<' => format!("{cell:<width$}"),
+                _ => format!("{cell:>width$}"),
+            });
         let line = cells.collect::<Vec<_>>().join("  ");
         writeln!(out, "{}", line.trim_end())?;
     }

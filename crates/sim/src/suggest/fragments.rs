@@ -26,12 +26,25 @@ impl Fragments {
     pub fn append(&mut self, other: Self) {
         let before = self.times.len();
         self.times.extend(other.times);
-        self.starts.extend(other.starts.into_iter().map(|(start, first)| (start + before, first)));
+        self.starts.extend(
+            other
+                .starts
+                .into_iter()
+                .map(|(start, first)| (start + before, first)),
+        );
     }
 
     /// The fragments, each with a flag for the first of its key.
     pub fn iter(&self) -> impl Iterator<Item = (bool, &[u64])> {
-        let ends = self.starts.iter().skip(1).map(|&(start, _)| start).chain([self.times.len()]);
-        self.starts.iter().zip(ends).map(|(&(start, first), end)| (first, &self.times[start..end]))
+        let ends = self
+            .starts
+            .iter()
+            .skip(1)
+            .map(|&(start, _)| start)
+            .chain([self.times.len()]);
+        self.starts
+            .iter()
+            .zip(ends)
+            .map(|(&(start, first), end)| (first, &self.times[start..end]))
     }
 }

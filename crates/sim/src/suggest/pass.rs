@@ -11,8 +11,8 @@ use crate::{
     workload::Workload,
 };
 
-/// The maximum number of requests kept for the next passes: 128 MiB. If more are left, the next pass replays
-/// everything again.
+/// The maximum number of requests kept for the next passes: 128 MiB. If more are left, the next
+/// pass replays everything again.
 const KEPT: usize = 1 << 24;
 /// How often progress is reported.
 const TOLD: u64 = 1 << 16;
@@ -32,7 +32,10 @@ pub(super) struct Allowance {
 }
 
 impl Allowance {
-    pub const ALL: Self = Self { denied: u64::MAX, denied_keys: u64::MAX };
+    pub const ALL: Self = Self {
+        denied: u64::MAX,
+        denied_keys: u64::MAX,
+    };
 
     pub fn new(goal: Goal, keys: u64, requests: u64) -> Self {
         Self {
@@ -109,7 +112,12 @@ impl<'a> Run<'a> {
             denied: false,
             seen: 0,
         };
-        Self { meter, decider, looked_at: 0, progress }
+        Self {
+            meter,
+            decider,
+            looked_at: 0,
+            progress,
+        }
     }
 
     /// Whether the pass can stop: too much is denied, and what is left is not kept.
@@ -123,7 +131,9 @@ impl<'a> Run<'a> {
         if self.looked_at.is_multiple_of(TOLD) {
             self.progress.add(TOLD);
         }
-        let Some(meter) = &mut self.meter else { return self.decider.decide(now, false) };
+        let Some(meter) = &mut self.meter else {
+            return self.decider.decide(now, false);
+        };
         meter.request(now, |time, fresh| self.decider.decide(time, fresh));
         if meter.remembered() > KEPT {
             self.decider.left = None;
@@ -168,8 +178,9 @@ impl<'a> Run<'a> {
     }
 }
 
-/// The quota's denials of a whole workload, and the requests that are left for every higher limit. If more is denied than allowed,
-/// the pass may stop early, and the number of denials is only a number above the allowed one.
+/// The quota's denials of a whole workload, and the requests that are left for every higher limit.
+/// If more is denied than allowed, the pass may stop early, and the number of denials is only a
+/// number above the allowed one.
 pub(super) fn through_all<W: Workload>(
     (workload, survey): (&W, &Survey),
     (policy, quota): (&Policy, Quota),
@@ -180,12 +191,19 @@ pub(super) fn through_all<W: Workload>(
     let fresh = || Run::new(policy, quota, allowance, progress);
     let key = |run: &mut Run<'_>, key: u32| {
         run.next_key();
-        let Some(stretches) = survey.bins(key).and_then(|bins| stretches(bins, policy, quota)) else {
+        let Some(stretches) = survey
+            .bins(key)
+            .and_then(|bins| stretches(bins, policy, quota))
+        else {
             return run.requests(workload.times(key));
         };
         for stretch in stretches {
             run.next_fragment();
-            run.requests(workload.times_from(key, stretch.start).take_while(|&time| time < stretch.end));
+            run.requests(
+                workload
+                    .times_from(key, stretch.start)
+                    .take_while(|&time| time < stretch.end),
+            );
         }
     };
     on_threads(workload.keys(), threads, fresh, key, Run::absorb).finish()

@@ -21,15 +21,20 @@ pub struct Recommendation {
     pub curve: Vec<CurvePoint>,
 }
 
-/// Chooses an algorithm: among those that never admit more than the limit in any window, the one with the smallest state. If
-/// none of these was requested, among all. `by` names the keys. Returns `None` if nothing was suggested.
+/// Chooses an algorithm: among those that never admit more than the limit in any window, the one
+/// with the smallest state. If none of these was requested, among all. `by` names the keys. Returns
+/// `None` if nothing was suggested.
 ///
 /// The curve stays empty.
 pub fn recommend(found: &[(AlgorithmSpec, Suggestion)], by: &str) -> Option<Recommendation> {
     let bytes = |(spec, suggestion): &(AlgorithmSpec, Suggestion)| {
-        spec.policy(suggestion.quota).map_or(usize::MAX, |policy| policy.words() * size_of::<u64>())
+        spec.policy(suggestion.quota)
+            .map_or(usize::MAX, |policy| policy.words() * size_of::<u64>())
     };
-    let strict = found.iter().filter(|(spec, _)| spec.never_exceeds()).min_by_key(|each| bytes(each));
+    let strict = found
+        .iter()
+        .filter(|(spec, _)| spec.never_exceeds())
+        .min_by_key(|each| bytes(each));
     let (chosen, why) = match strict {
         Some(chosen) => (chosen, "it never admits more than the limit in any window"),
         None => (
@@ -38,10 +43,17 @@ pub fn recommend(found: &[(AlgorithmSpec, Suggestion)], by: &str) -> Option<Reco
         ),
     };
     let (spec, suggestion) = chosen;
-    let rivals = found.iter().filter(|(rival, _)| strict.is_some() && rival.never_exceeds() && rival != spec);
-    let rivals: Vec<String> =
-        rivals.map(|each| format!("{} takes {}", each.0.label(), bytes(each))).collect();
-    let against = if rivals.is_empty() { String::new() } else { format!(", where {}", rivals.join(" and ")) };
+    let rivals = found
+        .iter()
+        .filter(|(rival, _)| strict.is_some() && rival.never_exceeds() && rival != spec);
+    let rivals: Vec<String> = rivals
+        .map(|each| format!("{} takes {}", each.0.label(), bytes(each)))
+        .collect();
+    let against = if rivals.is_empty() {
+        String::new()
+    } else {
+        format!(", where {}", rivals.join(" and "))
+    };
     Some(Recommendation {
         algorithm: spec.label().to_owned(),
         quota: suggestion.quota,
@@ -51,7 +63,8 @@ pub fn recommend(found: &[(AlgorithmSpec, Suggestion)], by: &str) -> Option<Reco
     })
 }
 
-/// Limits around one, from half of it to four times, to see what a stricter and a more generous limit would deny.
+/// Limits around one, from half of it to four times, to see what a stricter and a more generous
+/// limit would deny.
 pub fn limits_around(limit: u64) -> Vec<u64> {
     let part = |eighths: u64| (limit * eighths).div_ceil(8).clamp(1, MAX_LIMIT);
     let mut limits: Vec<u64> = [4, 6, 7, 8, 9, 10, 12, 16, 24, 32].map(part).into();

@@ -17,7 +17,9 @@ pub struct Share {
 
 impl Share {
     /// One percent.
-    pub const ONE_PERCENT: Self = Self { billionths: 10_000_000 };
+    pub const ONE_PERCENT: Self = Self {
+        billionths: 10_000_000,
+    };
 
     /// The largest whole number that is at most this share of `all`.
     pub const fn of(self, all: u64) -> u64 {
@@ -31,15 +33,26 @@ impl FromStr for Share {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let percent = text.strip_suffix('%').ok_or(ParseShareError)?.trim_end();
         let (whole, fraction) = percent.split_once('.').unwrap_or((percent, "0"));
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
+        let digits =
+            |text: &str| !text.is_empty() && text.bytes().all(|digit| digit.is_ascii_digit());
         if !digits(whole) || !digits(fraction) || fraction.len() > 7 {
             return Err(ParseShareError);
         }
-        let whole: u32 = whole.parse().ok().filter(|whole| *whole <= 100).ok_or(ParseShareError)?;
+        let whole: u32 = whole
+            .parse()
+            .ok()
+            .filter(|whole| *whole <= 100)
+            .ok_or(ParseShareError)?;
         // At most seven digits, padded to seven.
-        let fraction: u32 = format!("{fraction:0<7}").parse().map_err(|_| ParseShareError)?;
+        let fraction: u32 = format!("{fraction:0<7}")
+            .parse()
+            .map_err(|_| ParseShareError)?;
         let billionths = whole * 10_000_000 + fraction;
-        if billionths > 1_000_000_000 { Err(ParseShareError) } else { Ok(Self { billionths }) }
+        if billionths > 1_000_000_000 {
+            Err(ParseShareError)
+        } else {
+            Ok(Self { billionths })
+        }
     }
 }
 
@@ -56,5 +69,7 @@ impl fmt::Display for Share {
 
 /// A text is not a share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("write a percentage from 0% to 100%, with at most seven digits behind the point, as in 1% or 0.1%")]
+#[error(
+    "write a percentage from 0% to 100%, with at most seven digits behind the point, as in 1% or 0.1%"
+)]
 pub struct ParseShareError;

@@ -38,8 +38,12 @@ impl Survey {
         progress: &Progress,
     ) -> Result<Self, QuotaError> {
         let length = Quota::new(1, window)?.window_nanos();
-        let fresh =
-            || Self { window, windows: BTreeMap::new(), busiest: BTreeMap::new(), bins: HashMap::new() };
+        let fresh = || Self {
+            window,
+            windows: BTreeMap::new(),
+            busiest: BTreeMap::new(),
+            bins: HashMap::new(),
+        };
         let key = |survey: &mut Self, key: u32| {
             let (mut end, mut count, mut busiest, mut requests) = (0, 0_u64, 0, 0_u64);
             let mut binning = Binning::new(length);
@@ -64,7 +68,10 @@ impl Survey {
             progress.add(requests);
         };
         let add = |sum: &mut Self, other: Self| {
-            for (into, from) in [(&mut sum.windows, other.windows), (&mut sum.busiest, other.busiest)] {
+            for (into, from) in [
+                (&mut sum.windows, other.windows),
+                (&mut sum.busiest, other.busiest),
+            ] {
                 for (count, times) in from {
                     *into.entry(count).or_default() += times;
                 }
@@ -95,8 +102,8 @@ impl Survey {
         self.busiest.values().sum()
     }
 
-    /// The number of requests that `of` keys in a thousand do not exceed in their busiest window: 500 gives the median
-    /// key, 1,000 the busiest. 0 without keys.
+    /// The number of requests that `of` keys in a thousand do not exceed in their busiest window:
+    /// 500 gives the median key, 1,000 the busiest. 0 without keys.
     pub fn busiest_window(&self, of: u64) -> u64 {
         let rank = (u128::from(self.keys()) * u128::from(of.min(1_000))).div_ceil(1_000) as u64;
         let mut seen = 0;
@@ -109,18 +116,27 @@ impl Survey {
         0
     }
 
-    /// The smallest limit with which a fixed window denies no more than allowed; 0 if that limit already does.
+    /// The smallest limit with which a fixed window denies no more than allowed; 0 if that limit
+    /// already does.
     pub(super) fn fixed_window_limit(&self, allowance: Allowance) -> u64 {
         let (mut low, mut high) = (0, self.busiest.keys().next_back().copied().unwrap_or(0));
         while low < high {
             let middle = low + (high - low) / 2;
             let above = |counts: &BTreeMap<u64, u64>| -> Vec<(u64, u64)> {
-                counts.range(middle + 1..).map(|(&count, &times)| (count, times)).collect()
+                counts
+                    .range(middle + 1..)
+                    .map(|(&count, &times)| (count, times))
+                    .collect()
             };
-            let denied: u64 =
-                above(&self.windows).iter().map(|(count, times)| (count - middle) * times).sum();
+            let denied: u64 = above(&self.windows)
+                .iter()
+                .map(|(count, times)| (count - middle) * times)
+                .sum();
             let denied_keys: u64 = above(&self.busiest).iter().map(|(_, keys)| keys).sum();
-            if allowance.covers(super::Denials { denied, denied_keys }) {
+            if allowance.covers(super::Denials {
+                denied,
+                denied_keys,
+            }) {
                 high = middle;
             } else {
                 low = middle + 1;

@@ -1,13 +1,14 @@
 //! The arrival times of one source's requests, generated in order without storing them all.
 //!
-//! A source has an exact number of requests over the duration. The duration is halved again and again, and at each
-//! halving a binomial draw divides the requests between the two halves. An interval with few requests gets their times by
-//! uniform draws, sorted. The left half is finished before the right one is started, so memory is one pending half
-//! per halving.
+//! A source has an exact number of requests over the duration. The duration is halved again and
+//! again, and at each halving a binomial draw divides the requests between the two halves. An
+//! interval with few requests gets their times by uniform draws, sorted. The left half is finished
+//! before the right one is started, so memory is one pending half per halving.
 //!
-//! * Halves with even chances give uniform times: exactly a Poisson process with a fixed number of requests.
-//! * Halves with uneven chances, the likelier side chosen at random each time, give the b-model of Wang et al. (2002):
-//!   bursts within bursts, as measured in web and disk traffic.
+//! * Halves with even chances give uniform times: exactly a Poisson process with a fixed number of
+//!   requests.
+//! * Halves with uneven chances, the likelier side chosen at random each time, give the b-model of
+//!   Wang et al. (2002): bursts within bursts, as measured in web and disk traffic.
 
 use std::{fmt, str::FromStr, time::Duration};
 
@@ -21,7 +22,8 @@ use tidegate_core::Nanos;
 
 /// The maximum number of requests in an interval that is drawn at once.
 const DRAWN_AT_ONCE: u64 = 128;
-/// The maximum number of requests to distribute one by one, which is faster than a draw from the distribution of their sum.
+/// The maximum number of requests to distribute one by one, which is faster than a draw from the
+/// distribution of their sum.
 const FEW: u64 = 16;
 /// An interval this short or shorter has no bursts within it: a millisecond.
 const SMOOTH: u64 = 1_000_000;
@@ -102,17 +104,28 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// `count` requests in `[0, duration)`. Different seeds, even similar ones, give independent times.
+    /// `count` requests in `[0, duration)`. Different seeds, even similar ones, give independent
+    /// times.
     pub fn new(seed: u64, count: u64, duration: Duration, arrival: Arrival) -> Self {
         let length = Nanos::from(duration).get().max(1);
-        let pending = vec![Interval { start: 0, length, count }];
-        Self { random: Xoshiro256PlusPlus::seed_from_u64(seed), arrival, pending, drawn: Vec::new() }
+        let pending = vec![Interval {
+            start: 0,
+            length,
+            count,
+        }];
+        Self {
+            random: Xoshiro256PlusPlus::seed_from_u64(seed),
+            arrival,
+            pending,
+            drawn: Vec::new(),
+        }
     }
 
     /// Draws the times of the next interval that is not empty; `false` if there is none.
     fn draw(&mut self) -> bool {
         while let Some(interval) = self.pending.pop() {
-            // The chance that a request falls into the left half, if it does not follow from the length alone.
+            // The chance that a request falls into the left half, if it does not follow from the
+            // length alone.
             let bias = match self.arrival {
                 Arrival::Bursty { bias } if interval.length > SMOOTH => Some(bias),
                 _ => None,
@@ -124,10 +137,14 @@ impl Arrivals {
             }
             let count = interval.count.min(DRAWN_AT_ONCE);
             if interval.count > count {
-                self.pending.push(Interval { count: interval.count - count, ..interval });
+                self.pending.push(Interval {
+                    count: interval.count - count,
+                    ..interval
+                });
             }
             let random = &mut self.random;
-            self.drawn.extend((0..count).map(|_| interval.start + below(random, interval.length)));
+            self.drawn
+                .extend((0..count).map(|_| interval.start + below(random, interval.length)));
             self.drawn.sort_unstable_by(|a, b| b.cmp(a));
             if count > 0 {
                 return true;
@@ -150,7 +167,11 @@ impl Arrivals {
             length: interval.length - half,
             count: right,
         });
-        self.pending.push(Interval { start: interval.start, length: half, count: left });
+        self.pending.push(Interval {
+            start: interval.start,
+            length: half,
+            count: left,
+        });
     }
 }
 
@@ -191,17 +212,23 @@ mod tests {
         let mut random = Xoshiro256PlusPlus::seed_from_u64(11);
         for count in [1, 5, FEW, FEW + 1, 40] {
             for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
-                let draws: Vec<f64> =
-                    (0..20_000).map(|_| binomial(&mut random, count, share) as f64).collect();
+                let draws: Vec<f64> = (0..20_000)
+                    .map(|_| binomial(&mut random, count, share) as f64)
+                    .collect();
                 let mean = draws.iter().sum::<f64>() / 20_000.0;
-                let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / 20_000.0;
-                let (expected, spread) = (count as f64 * share, count as f64 * share * (1.0 - share));
+                let variance =
+                    draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / 20_000.0;
+                let (expected, spread) =
+                    (count as f64 * share, count as f64 * share * (1.0 - share));
                 // Six standard deviations of the mean; the variance within a tenth.
                 assert!(
                     (mean - expected).abs() <= 6.0 * (spread / 20_000.0).sqrt(),
                     "{count} × {share}: {mean}"
                 );
-                assert!((variance - spread).abs() <= 0.1 * spread, "{count} × {share}: {variance}");
+                assert!(
+                    (variance - spread).abs() <= 0.1 * spread,
+                    "{count} × {share}: {variance}"
+                );
             }
         }
     }

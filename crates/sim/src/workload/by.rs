@@ -78,8 +78,8 @@ impl By {
 
     /// Appends one part's text to a key.
     ///
-    /// A key of one part is the text itself. If a key has several parts, each is preceded by its length, so that no two lists of
-    /// parts make the same key, for any bytes that a client sends.
+    /// A key of one part is the text itself. If a key has several parts, each is preceded by its
+    /// length, so that no two lists of parts make the same key, for any bytes that a client sends.
     pub(crate) fn push(&self, key: &mut Vec<u8>, part: &[u8]) {
         if self.0.len() > 1 {
             let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
@@ -97,7 +97,8 @@ impl By {
                 let mut parts = Vec::with_capacity(self.0.len());
                 let mut rest = key;
                 while let Some((length, tail)) = rest.split_first_chunk::<4>() {
-                    let (part, tail) = tail.split_at(tail.len().min(u32::from_le_bytes(*length) as usize));
+                    let (part, tail) =
+                        tail.split_at(tail.len().min(u32::from_le_bytes(*length) as usize));
                     parts.push(String::from_utf8_lossy(part));
                     rest = tail;
                 }
@@ -128,7 +129,11 @@ impl FromStr for By {
 impl fmt::Display for By {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = self.0.iter().map(Field::name).collect();
-        if names.is_empty() { f.write_str("global") } else { f.write_str(&names.join(",")) }
+        if names.is_empty() {
+            f.write_str("global")
+        } else {
+            f.write_str(&names.join(","))
+        }
     }
 }
 

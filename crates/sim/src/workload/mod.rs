@@ -11,8 +11,8 @@ pub(crate) use synthetic::mix;
 pub use synthetic::{GlobalSynthetic, Synthetic, SyntheticError, Traffic};
 pub use trace::{Trace, TraceBuilder};
 
-/// Requests by key. A limit sees each key separately, so a replay reads one key after another, each in the order of time. The
-/// order between keys does not matter and is not kept.
+/// Requests by key. A limit sees each key separately, so a replay reads one key after another, each
+/// in the order of time. The order between keys does not matter and is not kept.
 pub trait Workload: Sync {
     /// The number of keys; they are numbered from 0. A key may have no requests.
     fn keys(&self) -> u32;
@@ -20,25 +20,30 @@ pub trait Workload: Sync {
     /// The number of requests of all keys.
     fn requests(&self) -> u64;
 
-    /// The times of the first request and of the last, or bounds around them. `(0, 0)` without requests.
+    /// The times of the first request and of the last, or bounds around them. `(0, 0)` without
+    /// requests.
     fn span(&self) -> (u64, u64);
 
-    /// Whether times are nanoseconds since 1970, so that they have dates; otherwise they are relative to a start.
+    /// Whether times are nanoseconds since 1970, so that they have dates; otherwise they are
+    /// relative to a start.
     fn has_dates(&self) -> bool;
 
-    /// A key in readable form. It may contain everything that the log contains, so escape it for its destination.
+    /// A key in readable form. It may contain everything that the log contains, so escape it for
+    /// its destination.
     ///
     /// # Panics
     /// If the workload has no such key.
     fn label(&self, key: u32) -> String;
 
-    /// The times of a key's requests in nanoseconds, in ascending order. Every call returns the same times.
+    /// The times of a key's requests in nanoseconds, in ascending order. Every call returns the
+    /// same times.
     ///
     /// # Panics
     /// If the workload has no such key.
     fn times(&self, key: u32) -> impl Iterator<Item = u64>;
 
-    /// The times of a key's requests with their costs, which are 1 unless the workload knows better.
+    /// The times of a key's requests with their costs, which are 1 unless the workload knows
+    /// better.
     ///
     /// # Panics
     /// If the workload has no such key.
@@ -46,8 +51,9 @@ pub trait Workload: Sync {
         self.times(key).map(|time| (time, 1))
     }
 
-    /// When each of a key's requests is charged, in the order of [`costs`](Self::costs): a request asks with a cost of 0, and its cost is
-    /// charged at this time if it was admitted. Empty if all costs are known when the requests come.
+    /// When each of a key's requests is charged, in the order of [`costs`](Self::costs): a request
+    /// asks with a cost of 0, and its cost is charged at this time if it was admitted. Empty if all
+    /// costs are known when the requests come.
     ///
     /// # Panics
     /// If the workload has no such key.
@@ -60,7 +66,8 @@ pub trait Workload: Sync {
         false
     }
 
-    /// The times of a key's requests from this time on: [`times`](Self::times) without the earlier ones.
+    /// The times of a key's requests from this time on: [`times`](Self::times) without the earlier
+    /// ones.
     ///
     /// # Panics
     /// If the workload has no such key.

@@ -19,7 +19,8 @@ pub struct Traffic {
     pub requests: u64,
     /// The time over which the requests are spread: above zero, at most 366 days.
     pub duration: Duration,
-    /// The Zipf exponent, 0 to 10: the source of rank `r` has a share in proportion to `1 / rˢ`. With 0 all are equal.
+    /// The Zipf exponent, 0 to 10: the source of rank `r` has a share in proportion to `1 / rˢ`.
+    /// With 0 all are equal.
     pub zipf: f64,
     /// How each source's requests are spread over the duration.
     pub arrival: Arrival,
@@ -40,7 +41,8 @@ impl Default for Traffic {
     }
 }
 
-/// Traffic with one key per source. It is generated during the replay; only one number per source is stored.
+/// Traffic with one key per source. It is generated during the replay; only one number per source
+/// is stored.
 #[derive(Clone, Debug)]
 pub struct Synthetic {
     traffic: Traffic,
@@ -49,8 +51,8 @@ pub struct Synthetic {
 }
 
 impl Synthetic {
-    /// Distributes the requests over the sources with a multinomial draw: a source's requests vary like those of a Poisson
-    /// process, and their sum is exact.
+    /// Distributes the requests over the sources with a multinomial draw: a source's requests vary
+    /// like those of a Poisson process, and their sum is exact.
     ///
     /// # Errors
     /// If a number is out of its bounds (see [`Traffic`]).
@@ -67,7 +69,10 @@ impl Synthetic {
         if !(0.0..=10.0).contains(&traffic.zipf) {
             return Err(SyntheticError::Zipf);
         }
-        Ok(Self { traffic, counts: deal(&traffic) })
+        Ok(Self {
+            traffic,
+            counts: deal(&traffic),
+        })
     }
 
     /// The same traffic with one key for all sources.
@@ -76,12 +81,23 @@ impl Synthetic {
     }
 
     fn arrivals(&self, source: usize) -> Arrivals {
-        let Traffic { seed, duration, arrival, .. } = self.traffic;
-        Arrivals::new(stream(seed, source as u64 + 1), self.counts[source], duration, arrival)
+        let Traffic {
+            seed,
+            duration,
+            arrival,
+            ..
+        } = self.traffic;
+        Arrivals::new(
+            stream(seed, source as u64 + 1),
+            self.counts[source],
+            duration,
+            arrival,
+        )
     }
 }
 
-/// The number of requests of each source: a binomial draw from the requests left, with the source's share of the chances left.
+/// The number of requests of each source: a binomial draw from the requests left, with the source's
+/// share of the chances left.
 fn deal(traffic: &Traffic) -> Vec<u64> {
     let weight = |source: u32| (f64::from(source) + 1.0).powf(-traffic.zipf);
     // Sums from each source to the last, added up from the smallest.
@@ -145,8 +161,9 @@ impl Workload for Synthetic {
 
 /// Synthetic traffic as one key.
 ///
-/// The sum of Poisson processes is a Poisson process, so it is generated directly. The sum of bursty sources is not one
-/// bursty source, so these are merged, at about a kilobyte of memory each.
+/// The sum of Poisson processes is a Poisson process, so it is generated directly. The sum of
+/// bursty sources is not one bursty source, so these are merged, at about a kilobyte of memory
+/// each.
 #[derive(Clone, Copy, Debug)]
 pub struct GlobalSynthetic<'a>(&'a Synthetic);
 
@@ -172,14 +189,26 @@ impl Workload for GlobalSynthetic<'_> {
     }
 
     fn times(&self, _key: u32) -> impl Iterator<Item = u64> {
-        let Traffic { seed, requests, duration, arrival, sources, .. } = self.0.traffic;
+        let Traffic {
+            seed,
+            requests,
+            duration,
+            arrival,
+            sources,
+            ..
+        } = self.0.traffic;
         match arrival {
-            Arrival::Poisson => {
-                Merged::new(vec![Arrivals::new(stream(seed, 1), requests, duration, arrival)])
-            }
-            Arrival::Bursty { .. } => {
-                Merged::new((0..sources as usize).map(|source| self.0.arrivals(source)).collect())
-            }
+            Arrival::Poisson => Merged::new(vec![Arrivals::new(
+                stream(seed, 1),
+                requests,
+                duration,
+                arrival,
+            )]),
+            Arrival::Bursty { .. } => Merged::new(
+                (0..sources as usize)
+                    .map(|source| self.0.arrivals(source))
+                    .collect(),
+            ),
         }
     }
 }
@@ -193,7 +222,8 @@ struct Merged {
 
 impl Merged {
     fn new(mut sources: Vec<Arrivals>) -> Self {
-        let first = |(number, source): (usize, &mut Arrivals)| Some(Reverse((source.next()?, number)));
+        let first =
+            |(number, source): (usize, &mut Arrivals)| Some(Reverse((source.next()?, number)));
         let next = sources.iter_mut().enumerate().filter_map(first).collect();
         Self { sources, next }
     }

@@ -7,13 +7,15 @@ use indexmap::IndexSet;
 use super::By;
 use super::Workload;
 
-/// Each key once. The hash is seeded at random, so that clients who write to a log cannot choose collisions.
+/// Each key once. The hash is seeded at random, so that clients who write to a log cannot choose
+/// collisions.
 type Keys = IndexSet<Box<[u8]>, foldhash::fast::RandomState>;
 
 /// Marks a `count` that is an index in the large costs.
 const LARGE: u32 = 1 << 31;
 
-/// `count` requests of one key at one time; in a trace with costs, one request with that cost, or the [index](LARGE) of its cost.
+/// `count` requests of one key at one time; in a trace with costs, one request with that cost, or
+/// the [index](LARGE) of its cost.
 #[derive(Clone, Copy, Debug)]
 struct TraceEvent {
     time: u64,
@@ -21,7 +23,8 @@ struct TraceEvent {
     count: u32,
 }
 
-/// Requests from a log, sorted by key, then by time; ties stay in the order in which they were read.
+/// Requests from a log, sorted by key, then by time; ties stay in the order in which they were
+/// read.
 #[derive(Clone, Debug)]
 pub struct Trace {
     by: By,
@@ -35,7 +38,8 @@ pub struct Trace {
     spread: u64,
     resolution: u64,
     has_costs: bool,
-    /// When requests are charged, and their costs; an event's count is its index. Empty if costs are known before.
+    /// When requests are charged, and their costs; an event's count is its index. Empty if costs
+    /// are known before.
     charges: Vec<(u64, u64)>,
     /// Costs from [`LARGE`] on.
     large: Vec<u64>,
@@ -61,7 +65,8 @@ impl Trace {
         Some((self.label(key), most))
     }
 
-    /// The resolution of the times as they were read, in nanoseconds: see [`TraceBuilder::resolution`].
+    /// The resolution of the times as they were read, in nanoseconds: see
+    /// [`TraceBuilder::resolution`].
     pub const fn resolution(&self) -> u64 {
         self.resolution
     }
@@ -85,7 +90,11 @@ impl Trace {
                 }
             }
         }
-        Self { resolution: self.resolution, span: self.span, ..builder.build(self.dated, self.spread) }
+        Self {
+            resolution: self.resolution,
+            span: self.span,
+            ..builder.build(self.dated, self.spread)
+        }
     }
 
     fn events(&self, key: u32) -> &[TraceEvent] {
@@ -121,8 +130,13 @@ impl Workload for Trace {
 
     fn costs(&self, key: u32) -> impl Iterator<Item = (u64, u64)> {
         let events = self.events(key);
-        let (weighed, counted) = if self.has_costs { (events, &[][..]) } else { (&[][..], events) };
-        let cost = |event: &TraceEvent| match (self.charges.get(event.count as usize), event.count) {
+        let (weighed, counted) = if self.has_costs {
+            (events, &[][..])
+        } else {
+            (&[][..], events)
+        };
+        let cost = |event: &TraceEvent| match (self.charges.get(event.count as usize), event.count)
+        {
             (Some((_, cost)), _) => *cost,
             (None, count) if count < LARGE => count.into(),
             (None, count) => self.large[(count - LARGE) as usize],
@@ -132,7 +146,9 @@ impl Workload for Trace {
     }
 
     fn ends(&self, key: u32) -> impl Iterator<Item = u64> {
-        self.events(key).iter().filter_map(|event| Some(self.charges.get(event.count as usize)?.0))
+        self.events(key)
+            .iter()
+            .filter_map(|event| Some(self.charges.get(event.count as usize)?.0))
     }
 
     fn is_charged(&self) -> bool {
@@ -142,7 +158,8 @@ impl Workload for Trace {
     fn times_from(&self, key: u32, from: u64) -> impl Iterator<Item = u64> {
         let events = self.events(key);
         let earlier = events.partition_point(|event| event.time.saturating_add(self.spread) < from);
-        self.times_of(&events[earlier..]).skip_while(move |&time| time < from)
+        self.times_of(&events[earlier..])
+            .skip_while(move |&time| time < from)
     }
 }
 
@@ -151,8 +168,8 @@ impl Trace {
         let (spread, has_costs) = (self.spread, self.has_costs);
         events.iter().flat_map(move |event| {
             let count = if has_costs { 1 } else { u64::from(event.count) };
-            // Request number `at` comes `at * spread / count` after the event's time. The quotient is added up instead:
-            // a division for each event, none for each request.
+            // Request number `at` comes `at * spread / count` after the event's time. The quotient
+            // is added up instead: a division for each event, none for each request.
             let (step, rest) = (spread / count, spread % count);
             let (mut time, mut carried) = (event.time, 0);
             (0..count).map(move |_| {
@@ -170,8 +187,15 @@ impl Trace {
 }
 
 /// The possible resolutions of times, the coarsest first.
-const GRAINS: [u64; 7] =
-    [86_400_000_000_000, 3_600_000_000_000, 60_000_000_000, 1_000_000_000, 1_000_000, 1_000, 1];
+const GRAINS: [u64; 7] = [
+    86_400_000_000_000,
+    3_600_000_000_000,
+    60_000_000_000,
+    1_000_000_000,
+    1_000_000,
+    1_000,
+    1,
+];
 
 /// Collects requests while they are read, in any order of time.
 #[derive(Clone, Debug)]
@@ -206,14 +230,19 @@ impl TraceBuilder {
 
     /// A builder without requests, for requests with costs: see [`push_cost`](Self::push_cost).
     pub fn with_costs(by: By) -> Self {
-        Self { has_costs: true, ..Self::new(by) }
+        Self {
+            has_costs: true,
+            ..Self::new(by)
+        }
     }
 
     /// Adds `count` requests of a key at a time (in nanoseconds, at most `Nanos::MAX`).
     ///
     /// Returns `false`, and adds nothing, for a new key if there are 4,294,967,295 already.
     pub fn push(&mut self, key: &[u8], time: u64, count: u32) -> bool {
-        let Some(key) = self.number_of(key) else { return false };
+        let Some(key) = self.number_of(key) else {
+            return false;
+        };
         if count > 0 {
             let requests = if self.has_costs { 1 } else { u64::from(count) };
             self.add(TraceEvent { time, key, count }, requests);
@@ -221,12 +250,15 @@ impl TraceBuilder {
         true
     }
 
-    /// Adds one request of a key that comes at `time`, asks with a cost of 0, and is charged at `end` (at least `time`) if it is admitted.
-    /// A builder has requests of this kind only, or none.
+    /// Adds one request of a key that comes at `time`, asks with a cost of 0, and is charged at
+    /// `end` (at least `time`) if it is admitted. A builder has requests of this kind only, or
+    /// none.
     ///
-    /// Returns `false`, and adds nothing, as [`push`](Self::push) does; also for more than 4,294,967,296 requests.
+    /// Returns `false`, and adds nothing, as [`push`](Self::push) does; also for more than
+    /// 4,294,967,296 requests.
     pub fn push_charged(&mut self, key: &[u8], time: u64, end: u64, cost: u64) -> bool {
-        let (Some(key), Ok(count)) = (self.number_of(key), u32::try_from(self.charges.len())) else {
+        let (Some(key), Ok(count)) = (self.number_of(key), u32::try_from(self.charges.len()))
+        else {
             return false;
         };
         self.charges.push((end.max(time), cost));
@@ -259,13 +291,16 @@ impl TraceBuilder {
         self.requests += requests;
     }
 
-    /// Adds one request with a cost to a builder [with costs](Self::with_costs); otherwise as [`push`](Self::push). Callers keep the sum
-    /// of all costs below 2⁶⁴.
+    /// Adds one request with a cost to a builder [with costs](Self::with_costs); otherwise as
+    /// [`push`](Self::push). Callers keep the sum of all costs below 2⁶⁴.
     pub fn push_cost(&mut self, key: &[u8], time: u64, cost: u64) -> bool {
         let count = match u32::try_from(cost) {
             Ok(count) if count < LARGE => count,
             _ => {
-                let Some(at) = u32::try_from(self.large.len()).ok().filter(|at| *at < LARGE) else {
+                let Some(at) = u32::try_from(self.large.len())
+                    .ok()
+                    .filter(|at| *at < LARGE)
+                else {
                     return false;
                 };
                 self.large.push(cost);
@@ -280,19 +315,30 @@ impl TraceBuilder {
         self.requests
     }
 
-    /// The coarsest of a day, an hour, a minute, a second, a milli-, micro- and nanosecond of which all times are whole
-    /// multiples, in nanoseconds.
+    /// The coarsest of a day, an hour, a minute, a second, a milli-, micro- and nanosecond of which
+    /// all times are whole multiples, in nanoseconds.
     pub const fn resolution(&self) -> u64 {
         GRAINS[self.grain]
     }
 
-    /// Sorts the requests and builds the trace. `dated` is [`Workload::has_dates`]. A key's requests with the same time are
-    /// spread evenly over `spread` nanoseconds, or all arrive at once if that is 0.
+    /// Sorts the requests and builds the trace. `dated` is [`Workload::has_dates`]. A key's
+    /// requests with the same time are spread evenly over `spread` nanoseconds, or all arrive at
+    /// once if that is 0.
     pub fn build(self, dated: bool, spread: u64) -> Trace {
         let resolution = self.resolution();
-        let Self { by, keys, events, requests, has_costs, charges, large, .. } = self;
+        let Self {
+            by,
+            keys,
+            events,
+            requests,
+            has_costs,
+            charges,
+            large,
+            ..
+        } = self;
         // Without a cost above 1, the requests are as those of a log.
-        let has_costs = !charges.is_empty() || has_costs && events.iter().any(|event| event.count > 1);
+        let has_costs =
+            !charges.is_empty() || has_costs && events.iter().any(|event| event.count > 1);
         let last = events.iter().map(|event| event.time).max().unwrap_or(0);
         let first = events.iter().map(|event| event.time).min().unwrap_or(0);
         let (mut events, mut starts) = by_key(&events, keys.len());
@@ -306,8 +352,8 @@ impl TraceBuilder {
         if spread > 0 && !has_costs {
             // A key's requests of the same time become one event.
             events.dedup_by(|event, last| {
-                let joins =
-                    (event.key, event.time) == (last.key, last.time) && last.count <= u32::MAX - event.count;
+                let joins = (event.key, event.time) == (last.key, last.time)
+                    && last.count <= u32::MAX - event.count;
                 if joins {
                     last.count += event.count;
                 }
@@ -332,7 +378,8 @@ impl TraceBuilder {
     }
 }
 
-/// The index at which each key's events begin in a list that is grouped by key, and at the end the number of events.
+/// The index at which each key's events begin in a list that is grouped by key, and at the end the
+/// number of events.
 fn starts_of(events: &[TraceEvent], keys: usize) -> Vec<usize> {
     let mut starts = vec![0; keys + 1];
     for event in events {
@@ -348,7 +395,14 @@ fn starts_of(events: &[TraceEvent], keys: usize) -> Vec<usize> {
 fn by_key(events: &[TraceEvent], keys: usize) -> (Vec<TraceEvent>, Vec<usize>) {
     let starts = starts_of(events, keys);
     let mut next = starts.clone();
-    let mut sorted = vec![TraceEvent { time: 0, key: 0, count: 0 }; events.len()];
+    let mut sorted = vec![
+        TraceEvent {
+            time: 0,
+            key: 0,
+            count: 0
+        };
+        events.len()
+    ];
     for event in events {
         let place = &mut next[event.key as usize];
         sorted[*place] = *event;

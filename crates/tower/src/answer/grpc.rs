@@ -16,7 +16,9 @@ pub(crate) fn answer(
 ) -> Response<Bytes> {
     let mut response = Response::new(Bytes::new());
     let headers = response.headers_mut();
-    let kind = kind.cloned().unwrap_or_else(|| HeaderValue::from_static("application/grpc"));
+    let kind = kind
+        .cloned()
+        .unwrap_or_else(|| HeaderValue::from_static("application/grpc"));
     headers.insert(CONTENT_TYPE, kind);
     headers.insert("grpc-status", HeaderValue::from(u16::from(code)));
     if let Ok(message) = HeaderValue::try_from(percent(message)) {
@@ -45,7 +47,8 @@ fn percent(message: &str) -> String {
     text
 }
 
-/// A `google.rpc.Status` with one detail. It is encoded by hand because the four messages have only seven fields.
+/// A `google.rpc.Status` with one detail. It is encoded by hand because the four messages have only
+/// seven fields.
 fn status(code: u8, message: &str, wait: Duration) -> Vec<u8> {
     let mut duration = Vec::new();
     number(&mut duration, 1, wait.as_secs().min(i64::MAX as u64));

@@ -18,9 +18,11 @@ pub enum Reason {
     Limited,
     /// The request has no key (see [`NoKey`](crate::NoKey)). The response is 500, or `INTERNAL`.
     NoKey,
-    /// A shared limit got no reply from its store and fails closed. The response is 503, or `UNAVAILABLE`.
+    /// A shared limit got no reply from its store and fails closed. The response is 503, or
+    /// `UNAVAILABLE`.
     StoreFailed,
-    /// The layer's limits cannot be decided together; the log says why. The response is 500, or `INTERNAL`.
+    /// The layer's limits cannot be decided together; the log says why. The response is 500, or
+    /// `INTERNAL`.
     Misconfigured,
 }
 
@@ -88,14 +90,19 @@ impl<'a> Refusal<'a> {
         self.request
     }
 
-    /// The default response: a gRPC status with `RetryInfo` for gRPC requests (feature `grpc`), a problem document (RFC 9457)
-    /// for others.
+    /// The default response: a gRPC status with `RetryInfo` for gRPC requests (feature `grpc`), a
+    /// problem document (RFC 9457) for others.
     #[must_use]
     pub fn usual(&self) -> Response<Bytes> {
         #[cfg(feature = "grpc")]
         if is_grpc(&self.request.headers) {
             let kind = self.request.headers.get(CONTENT_TYPE);
-            return grpc::answer(kind, self.reason.code(), &self.message(), self.decision.retry_after());
+            return grpc::answer(
+                kind,
+                self.reason.code(),
+                &self.message(),
+                self.decision.retry_after(),
+            );
         }
         problem::answer(self)
     }
@@ -122,7 +129,9 @@ impl fmt::Debug for Refusal<'_> {
 
 /// Whether the headers belong to a gRPC call.
 pub(crate) fn is_grpc(headers: &HeaderMap) -> bool {
-    headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+    headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 /// A response that no limit causes: a problem document with just the status, or a gRPC status.
@@ -132,7 +141,9 @@ pub(crate) fn plain(
     #[cfg_attr(not(feature = "grpc"), allow(unused_variables))] code: u8,
     request: &Parts,
     detail: &str,
-    #[cfg_attr(not(feature = "grpc"), allow(unused_variables))] retry_after: Option<std::time::Duration>,
+    #[cfg_attr(not(feature = "grpc"), allow(unused_variables))] retry_after: Option<
+        std::time::Duration,
+    >,
 ) -> Response<Bytes> {
     #[cfg(feature = "grpc")]
     if is_grpc(&request.headers) {

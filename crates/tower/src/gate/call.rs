@@ -40,7 +40,10 @@ impl GateOptions {
             return Err(Stopped::NoResource);
         };
         let resource = self.gate.resource(&String::from_utf8_lossy(&name));
-        let origin = self.origin.as_ref().and_then(|origin| text(&**origin, parts));
+        let origin = self
+            .origin
+            .as_ref()
+            .and_then(|origin| text(&**origin, parts));
         let mut entry = resource.entry();
         if self.inbound {
             entry = entry.inbound();
@@ -51,7 +54,11 @@ impl GateOptions {
         if let Some(count) = &self.count {
             entry = entry.count(count(parts));
         }
-        if self.prioritized.as_ref().is_some_and(|is_prioritized| is_prioritized(parts)) {
+        if self
+            .prioritized
+            .as_ref()
+            .is_some_and(|is_prioritized| is_prioritized(parts))
+        {
             entry = entry.prioritized();
         }
         for arg in &self.args {
@@ -90,7 +97,8 @@ impl GateOptions {
 }
 
 fn text(key: &dyn KeySource, parts: &Parts) -> Option<String> {
-    key.key(parts).map(|key| String::from_utf8_lossy(&key).into_owned())
+    key.key(parts)
+        .map(|key| String::from_utf8_lossy(&key).into_owned())
 }
 
 fn usual(blocked: &Blocked, parts: &Parts) -> Response<Bytes> {
@@ -100,7 +108,11 @@ fn usual(blocked: &Blocked, parts: &Parts) -> Response<Bytes> {
         _ => (StatusCode::SERVICE_UNAVAILABLE, 14),
     };
     // The response names the rule's kind and the reason only: the rule itself is internal.
-    let detail = format!("blocked by a rule of kind {}: {}", blocked.kind(), blocked.reason().name());
+    let detail = format!(
+        "blocked by a rule of kind {}: {}",
+        blocked.kind(),
+        blocked.reason().name()
+    );
     plain(status, code, parts, &detail, blocked.retry_after())
 }
 
@@ -112,7 +124,10 @@ pub struct Entered {
 
 impl Entered {
     pub(crate) fn new(options: &Arc<GateOptions>, guard: OwnedGuard) -> Self {
-        Self { options: Arc::clone(options), guard: Some(guard) }
+        Self {
+            options: Arc::clone(options),
+            guard: Some(guard),
+        }
     }
 }
 
@@ -123,7 +138,13 @@ impl<R, O: OutOf<R>> After<R, O> for Entered {
         let failed = self.options.has_failed(head.status, &head.headers);
         let has_trailers = is_grpc(&head.headers);
         let options = Arc::clone(&self.options);
-        let end = Answered { options, guard, status: head.status, failed, is_underway: false };
+        let end = Answered {
+            options,
+            guard,
+            status: head.status,
+            failed,
+            is_underway: false,
+        };
         Response::from_parts(head, O::passed(body, Some(Box::new(end)), has_trailers))
     }
 
@@ -169,12 +190,15 @@ impl AtEnd for Answered {
 
 impl Drop for Answered {
     fn drop(&mut self) {
-        let Some(mut guard) = self.guard.take() else { return };
+        let Some(mut guard) = self.guard.take() else {
+            return;
+        };
         match (self.failed, self.is_underway) {
             (true, _) => guard.mark_failed(),
             // The client has given up.
             (false, true) => guard.cancel(),
-            // The body was never polled, as with HEAD: the response head says whether the request failed.
+            // The body was never polled, as with HEAD: the response head says whether the request
+            // failed.
             (false, false) => drop(guard),
         }
     }

@@ -30,17 +30,20 @@ pub(crate) struct GateOptions {
     pub(crate) logged: AtomicU64,
 }
 
-/// Guards a service with a [`Gate`]: each request enters a resource, and the gate's rules block, delay or admit it. All rule
-/// kinds apply (flow rules, breakers, adaptive limits and others), and they can change while the service runs.
+/// Guards a service with a [`Gate`]: each request enters a resource, and the gate's rules block,
+/// delay or admit it. All rule kinds apply (flow rules, breakers, adaptive limits and others), and
+/// they can change while the service runs.
 ///
-/// The entry ends with the response's body, and its response time includes the body. The entry has failed if the service or
-/// the body fails, or if the response has a status of 500 or more, or gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`,
-/// `UNAVAILABLE` or `DATA_LOSS`; [`failed_when`](GateBuilder::failed_when) changes this. A request that is cancelled, even in
-/// the middle of its body, is not a failure, and breakers ignore it.
+/// The entry ends with the response's body, and its response time includes the body. The entry has
+/// failed if the service or the body fails, or if the response has a status of 500 or more, or
+/// gRPC's `UNKNOWN`, `DEADLINE_EXCEEDED`, `INTERNAL`, `UNAVAILABLE` or `DATA_LOSS`;
+/// [`failed_when`](GateBuilder::failed_when) changes this. A request that is cancelled, even in the
+/// middle of its body, is not a failure, and breakers ignore it.
 ///
-/// A request blocked by a flow rule or a hot parameter is answered with 429, one whose origin is not allowed with 403, and any
-/// other with 503; for gRPC (feature `grpc`) with `RESOURCE_EXHAUSTED`, `PERMISSION_DENIED` or `UNAVAILABLE`. `Retry-After` is
-/// set if the wait is known.
+/// A request blocked by a flow rule or a hot parameter is answered with 429, one whose origin is
+/// not allowed with 403, and any other with 503; for gRPC (feature `grpc`) with
+/// `RESOURCE_EXHAUSTED`, `PERMISSION_DENIED` or `UNAVAILABLE`. `Retry-After` is set if the wait is
+/// known.
 ///
 /// ```
 /// use http::{Request, Response, StatusCode};
@@ -65,9 +68,10 @@ pub(crate) struct GateOptions {
 pub struct GateLayer(Arc<GateOptions>);
 
 impl GateLayer {
-    /// A layer with default options. `resource` finds the name of the resource: one name for all requests
-    /// ([`Fixed`](crate::key::Fixed)), axum's `Route`, [`GrpcMethod`](crate::key::GrpcMethod) or a closure. Do not use names
-    /// that clients can choose freely: they fill the gate's table.
+    /// A layer with default options. `resource` finds the name of the resource: one name for all
+    /// requests ([`Fixed`](crate::key::Fixed)), axum's `Route`,
+    /// [`GrpcMethod`](crate::key::GrpcMethod) or a closure. Do not use names that clients can
+    /// choose freely: they fill the gate's table.
     #[must_use]
     pub fn new(gate: &Gate, resource: impl KeySource + 'static) -> Self {
         Self::builder(gate, resource).build()
@@ -114,7 +118,8 @@ impl GateBuilder {
         self
     }
 
-    /// Adds an argument to the entry, for rules on hot parameters. If a request lacks this key, the argument is empty.
+    /// Adds an argument to the entry, for rules on hot parameters. If a request lacks this key, the
+    /// argument is empty.
     pub fn arg(mut self, arg: impl KeySource + 'static) -> Self {
         self.0.args.push(Box::new(arg));
         self
@@ -133,13 +138,16 @@ impl GateBuilder {
     }
 
     /// Which requests are [prioritized](tidegate_flow::Entry::prioritized) (default: none).
-    pub fn prioritized(mut self, is_prioritized: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+    pub fn prioritized(
+        mut self,
+        is_prioritized: impl Fn(&Parts) -> bool + Send + Sync + 'static,
+    ) -> Self {
         self.0.prioritized = Some(Box::new(is_prioritized));
         self
     }
 
-    /// Decides which responses have failed, from status and headers. If the body has trailers, the closure runs again with the
-    /// trailers in place of the headers.
+    /// Decides which responses have failed, from status and headers. If the body has trailers, the
+    /// closure runs again with the trailers in place of the headers.
     pub fn failed_when(
         mut self,
         failed: impl Fn(StatusCode, &HeaderMap) -> bool + Send + Sync + 'static,
@@ -153,7 +161,9 @@ impl GateBuilder {
         mut self,
         answer: impl Fn(&Blocked, &Parts) -> Response<B> + Send + Sync + 'static,
     ) -> Self {
-        self.0.answers = Some(Box::new(move |blocked, request| answer(blocked, request).map(Into::into)));
+        self.0.answers = Some(Box::new(move |blocked, request| {
+            answer(blocked, request).map(Into::into)
+        }));
         self
     }
 

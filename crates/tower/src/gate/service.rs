@@ -49,12 +49,17 @@ where
         let guard = match self.options.enter(&parts) {
             Ok(guard) => guard,
             Err(stopped) => {
-                return ResponseFuture::answered(self.options.refuse(&stopped, &parts).map(Body::of_text));
+                return ResponseFuture::answered(
+                    self.options.refuse(&stopped, &parts).map(Body::of_text),
+                );
             }
         };
         let request = Request::from_parts(parts, body);
         if guard.delay().is_zero() {
-            return ResponseFuture::running(self.inner.call(request), Entered::new(&self.options, guard));
+            return ResponseFuture::running(
+                self.inner.call(request),
+                Entered::new(&self.options, guard),
+            );
         }
         // The instance that was polled ready must be called, so its clone takes its place.
         let clone = self.inner.clone();

@@ -16,9 +16,10 @@ pub(super) const USUAL: u8 = 64;
 /// The address of the connection's peer, as [`address_key`] writes it.
 ///
 /// The server must provide it: axum's `ConnectInfo<SocketAddr>` (feature `axum`; serve with
-/// `into_make_service_with_connect_info::<SocketAddr>()`), tonic's `TcpConnectInfo` (feature `grpc`), a [`SocketAddr`] or an
-/// [`IpAddr`] in the request's extensions, or the extension that [`found_in`](Self::found_in) names. Behind a proxy, the peer
-/// is the proxy: use [`Client`](super::Client) there.
+/// `into_make_service_with_connect_info::<SocketAddr>()`), tonic's `TcpConnectInfo` (feature
+/// `grpc`), a [`SocketAddr`] or an [`IpAddr`] in the request's extensions, or the extension that
+/// [`found_in`](Self::found_in) names. Behind a proxy, the peer is the proxy: use
+/// [`Client`](super::Client) there.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     prefix: u8,
@@ -37,7 +38,11 @@ impl Peer {
         T: Clone + Send + Sync + 'static,
         F: Fn(&T) -> IpAddr + Send + Sync,
     {
-        PeerIn { address, prefix: USUAL, kind: PhantomData }
+        PeerIn {
+            address,
+            prefix: USUAL,
+            kind: PhantomData,
+        }
     }
 
     /// Identifies clients by the first `bits` of an IPv6 address, at most 128 (default: 64).
@@ -97,7 +102,10 @@ impl<T, F> PeerIn<T, F> {
     /// Identifies clients by the first `bits` of an IPv6 address, at most 128 (default: 64).
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
-        Self { prefix: bits, ..self }
+        Self {
+            prefix: bits,
+            ..self
+        }
     }
 }
 
@@ -107,7 +115,10 @@ where
     F: Fn(&T) -> IpAddr + Send + Sync,
 {
     fn key<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>> {
-        parts.extensions.get::<T>().map(|found| key((self.address)(found), self.prefix).into())
+        parts
+            .extensions
+            .get::<T>()
+            .map(|found| key((self.address)(found), self.prefix).into())
     }
 
     fn missing(&self) -> &'static str {
@@ -115,8 +126,9 @@ where
     }
 }
 
-/// The key of a network address: the whole IPv4 address, or the first 64 bits of an IPv6 address, because one client usually
-/// has all addresses with the same first 64 bits. The key is readable text.
+/// The key of a network address: the whole IPv4 address, or the first 64 bits of an IPv6 address,
+/// because one client usually has all addresses with the same first 64 bits. The key is readable
+/// text.
 #[must_use]
 pub fn address_key(address: IpAddr) -> Vec<u8> {
     key(address, USUAL)

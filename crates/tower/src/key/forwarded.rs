@@ -13,11 +13,12 @@ use super::{
     address::{NO_PEER, USUAL, key, peer},
 };
 
-/// The client's address behind proxies, as [`address_key`](super::address_key) writes it. Each proxy appends the address of
-/// its own peer to the right end of `X-Forwarded-For` or `Forwarded`.
+/// The client's address behind proxies, as [`address_key`](super::address_key) writes it. Each
+/// proxy appends the address of its own peer to the right end of `X-Forwarded-For` or `Forwarded`.
 ///
-/// Clients can write anything into these fields. They are therefore read from the right, and only past the proxies that are
-/// [counted](Self::behind) or [trusted](Self::trusting). Entries further left are ignored.
+/// Clients can write anything into these fields. They are therefore read from the right, and only
+/// past the proxies that are [counted](Self::behind) or [trusted](Self::trusting). Entries further
+/// left are ignored.
 #[derive(Clone, Debug)]
 pub struct Client {
     trust: Trust,
@@ -38,37 +39,54 @@ enum Field {
 }
 
 impl Client {
-    /// The service is behind exactly `proxies` proxies, and every request passes all of them. The client is the entry of that
-    /// number, counted from the right, in `X-Forwarded-For`. With 0 it is the peer.
+    /// The service is behind exactly `proxies` proxies, and every request passes all of them. The
+    /// client is the entry of that number, counted from the right, in `X-Forwarded-For`. With 0 it
+    /// is the peer.
     ///
-    /// A request whose field has fewer addresses has no key. If clients can reach the service without passing the proxies,
-    /// they can forge addresses: use [`trusting`](Self::trusting) instead.
+    /// A request whose field has fewer addresses has no key. If clients can reach the service
+    /// without passing the proxies, they can forge addresses: use [`trusting`](Self::trusting)
+    /// instead.
     #[must_use]
     pub const fn behind(proxies: usize) -> Self {
-        Self { trust: Trust::Proxies(proxies), field: Field::XForwardedFor, prefix: USUAL }
+        Self {
+            trust: Trust::Proxies(proxies),
+            field: Field::XForwardedFor,
+            prefix: USUAL,
+        }
     }
 
-    /// The service is behind proxies in these networks. The client is the first address outside them, starting with the peer
-    /// and then reading `X-Forwarded-For` from the right. If all addresses are inside, it is the leftmost.
+    /// The service is behind proxies in these networks. The client is the first address outside
+    /// them, starting with the peer and then reading `X-Forwarded-For` from the right. If all
+    /// addresses are inside, it is the leftmost.
     ///
-    /// A request has no key if the server does not provide the peer's address (see [`Peer`](super::Peer)), or if a trusted
-    /// proxy wrote something that is not an address.
+    /// A request has no key if the server does not provide the peer's address (see
+    /// [`Peer`](super::Peer)), or if a trusted proxy wrote something that is not an address.
     #[must_use]
     pub const fn trusting(proxies: Networks) -> Self {
-        Self { trust: Trust::Networks(proxies), field: Field::XForwardedFor, prefix: USUAL }
+        Self {
+            trust: Trust::Networks(proxies),
+            field: Field::XForwardedFor,
+            prefix: USUAL,
+        }
     }
 
-    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Only one field is ever read, because a proxy that writes one
-    /// of them passes on the other as the client sent it.
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`. Only one field is ever read,
+    /// because a proxy that writes one of them passes on the other as the client sent it.
     #[must_use]
     pub fn forwarded(self) -> Self {
-        Self { field: Field::Forwarded, ..self }
+        Self {
+            field: Field::Forwarded,
+            ..self
+        }
     }
 
     /// Identifies clients by the first `bits` of an IPv6 address, at most 128 (default: 64).
     #[must_use]
     pub fn ipv6_prefix(self, bits: u8) -> Self {
-        Self { prefix: bits, ..self }
+        Self {
+            prefix: bits,
+            ..self
+        }
     }
 
     fn address(&self, parts: &Parts) -> Option<IpAddr> {
@@ -92,7 +110,8 @@ impl Client {
 
 impl KeySource for Client {
     fn key<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>> {
-        self.address(parts).map(|address| key(address, self.prefix).into())
+        self.address(parts)
+            .map(|address| key(address, self.prefix).into())
     }
 
     fn missing(&self) -> &'static str {
@@ -119,15 +138,20 @@ impl Field {
             Self::Forwarded => FORWARDED.as_str(),
         };
         let lines = headers.get_all(name).iter().rev();
-        lines.flat_map(|line| FromRight { left: Some(line.as_bytes()) }).map(move |entry| match self {
-            Self::XForwardedFor => node(entry),
-            Self::Forwarded => forwarded_for(entry),
-        })
+        lines
+            .flat_map(|line| FromRight {
+                left: Some(line.as_bytes()),
+            })
+            .map(move |entry| match self {
+                Self::XForwardedFor => node(entry),
+                Self::Forwarded => forwarded_for(entry),
+            })
     }
 }
 
-/// The entries of a list, from right to left. Commas within quotes do not separate entries. Quotes are matched from the right,
-/// so nothing that a client wrote further left, such as an unclosed quote, changes the result.
+/// The entries of a list, from right to left. Commas within quotes do not separate entries. Quotes
+/// are matched from the right, so nothing that a client wrote further left, such as an unclosed
+/// quote, changes the result.
 struct FromRight<'a> {
     left: Option<&'a [u8]>,
 }
@@ -154,14 +178,18 @@ fn forwarded_for(entry: &[u8]) -> Option<IpAddr> {
         let (name, value) = pair.split_at_checked(4)?;
         name.eq_ignore_ascii_case(b"for=").then_some(value)
     })?;
-    let quoted = value.strip_prefix(b"\"").and_then(|value| value.strip_suffix(b"\""));
+    let quoted = value
+        .strip_prefix(b"\"")
+        .and_then(|value| value.strip_suffix(b"\""));
     node(quoted.unwrap_or(value))
 }
 
 /// `192.0.2.7`, `192.0.2.7:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
 fn node(text: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(text).ok()?;
-    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']'));
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
     let address = bare.unwrap_or(text).parse().ok();
     address
         .or_else(|| text.parse::<SocketAddr>().ok().map(|socket| socket.ip()))
@@ -182,7 +210,8 @@ fn node(text: &[u8]) -> Option<IpAddr> {
 pub struct Networks(Vec<IpNet>);
 
 impl Networks {
-    /// Whether one of the networks contains the address. An IPv4-mapped IPv6 address counts as the IPv4 address.
+    /// Whether one of the networks contains the address. An IPv4-mapped IPv6 address counts as the
+    /// IPv4 address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();

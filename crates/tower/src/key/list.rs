@@ -4,7 +4,8 @@ use std::{collections::HashSet, fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
 
-/// A list of keys, such as keys that are exempt from a limit. It can change while services use it. Clones share the list.
+/// A list of keys, such as keys that are exempt from a limit. It can change while services use it.
+/// Clones share the list.
 ///
 /// ```
 /// use tidegate_tower::key::KeyList;
@@ -32,7 +33,8 @@ impl KeyList {
 
     /// Replaces the whole list at once.
     pub fn set<K: Into<Vec<u8>>>(&self, keys: impl IntoIterator<Item = K>) {
-        self.0.store(Arc::new(keys.into_iter().map(Into::into).collect()));
+        self.0
+            .store(Arc::new(keys.into_iter().map(Into::into).collect()));
     }
 
     /// Adds a key. This copies the list; use [`set`](Self::set) to add many keys.
@@ -57,12 +59,16 @@ impl KeyList {
 
 impl<K: Into<Vec<u8>>> FromIterator<K> for KeyList {
     fn from_iter<I: IntoIterator<Item = K>>(keys: I) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(keys.into_iter().map(Into::into).collect())))
+        Self(Arc::new(ArcSwap::from_pointee(
+            keys.into_iter().map(Into::into).collect(),
+        )))
     }
 }
 
 impl fmt::Debug for KeyList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyList").field("keys", &self.0.load().len()).finish()
+        f.debug_struct("KeyList")
+            .field("keys", &self.0.load().len())
+            .finish()
     }
 }

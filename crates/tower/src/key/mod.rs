@@ -43,8 +43,8 @@ pub use request::{Extension, Fixed, GrpcMethod, Header, Path};
 
 /// Finds the key of a request.
 ///
-/// Any closure that takes [`Parts`] and returns an `Option` of something that converts into bytes is a key source. It can
-/// return a `String`, a `Vec<u8>` or a `&str` that lives long enough.
+/// Any closure that takes [`Parts`] and returns an `Option` of something that converts into bytes
+/// is a key source. It can return a `String`, a `Vec<u8>` or a `&str` that lives long enough.
 pub trait KeySource: Send + Sync {
     /// The key, or `None` if the request has none.
     fn key<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>>;

@@ -7,8 +7,8 @@ use http::{HeaderName, request::Parts};
 use super::KeySource;
 use crate::answer::is_grpc;
 
-/// The value of a header field; the first if there are several. Clients can write anything there. Behind a proxy, use a field
-/// that the proxy itself sets.
+/// The value of a header field; the first if there are several. Clients can write anything there.
+/// Behind a proxy, use a field that the proxy itself sets.
 #[derive(Clone, Debug)]
 pub struct Header(pub HeaderName);
 
@@ -25,7 +25,10 @@ impl Header {
 
 impl KeySource for Header {
     fn key<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>> {
-        parts.headers.get(&self.0).map(|value| value.as_bytes().into())
+        parts
+            .headers
+            .get(&self.0)
+            .map(|value| value.as_bytes().into())
     }
 
     fn missing(&self) -> &'static str {
@@ -33,8 +36,8 @@ impl KeySource for Header {
     }
 }
 
-/// The path of the URI as the client wrote it. If paths contain identifiers, clients can make up as many as they like, and
-/// each counts separately: use `Route` with axum instead.
+/// The path of the URI as the client wrote it. If paths contain identifiers, clients can make up as
+/// many as they like, and each counts separately: use `Route` with axum instead.
 #[derive(Clone, Copy, Debug)]
 pub struct Path;
 
@@ -44,7 +47,8 @@ impl KeySource for Path {
     }
 }
 
-/// The route that axum matched, as the router has it: `/users/{id}`. All requests without a route share the empty key.
+/// The route that axum matched, as the router has it: `/users/{id}`. All requests without a route
+/// share the empty key.
 #[cfg(feature = "axum")]
 #[derive(Clone, Copy, Debug)]
 pub struct Route;
@@ -88,7 +92,8 @@ impl KeySource for Fixed {
     }
 }
 
-/// A value that an earlier layer put into the request's extensions, such as the id of the signed-in user.
+/// A value that an earlier layer put into the request's extensions, such as the id of the signed-in
+/// user.
 ///
 /// ```
 /// use tidegate_tower::key::Extension;
@@ -113,7 +118,10 @@ where
 {
     /// Builds the key from the extension with the closure.
     pub const fn new(key: F) -> Self {
-        Self { key, kind: PhantomData }
+        Self {
+            key,
+            kind: PhantomData,
+        }
     }
 }
 
@@ -124,7 +132,10 @@ where
     K: Into<Vec<u8>>,
 {
     fn key<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>> {
-        parts.extensions.get::<T>().map(|found| Cow::Owned((self.key)(found).into()))
+        parts
+            .extensions
+            .get::<T>()
+            .map(|found| Cow::Owned((self.key)(found).into()))
     }
 
     fn missing(&self) -> &'static str {

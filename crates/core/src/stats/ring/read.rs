@@ -27,22 +27,29 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         if head.turn() == tally.turn() {
             return Some(head);
         }
-        // Between the move of a word and the publication of the new head, the announcement shows the word's slot.
+        // Between the move of a word and the publication of the new head, the announcement shows
+        // the word's slot.
         let next = Head(self.next.load(Ordering::Acquire));
         (next.turn() == tally.turn()).then_some(next)
     }
 
-    /// The value of count `at` when the slots of `view` began, if `head` is the newest: `None` if the ring has turned since. Fixed
-    /// for one head.
+    /// The value of count `at` when the slots of `view` began, if `head` is the newest: `None` if
+    /// the ring has turned since. Fixed for one head.
     #[inline]
     pub fn base(&self, at: usize, head: Head, view: View) -> Option<Tally> {
-        self.note_from(at, head, (head.slot() + 1).saturating_sub(view.slots().into()))
+        self.note_from(
+            at,
+            head,
+            (head.slot() + 1).saturating_sub(view.slots().into()),
+        )
     }
 
-    /// The note of count `at` at the start of the first slot whose number is `oldest` (at most the head's) or above.
+    /// The note of count `at` at the start of the first slot whose number is `oldest` (at most the
+    /// head's) or above.
     #[inline]
     pub(in crate::stats) fn note_from(&self, at: usize, head: Head, oldest: u64) -> Option<Tally> {
-        // The entry of `d` turns ago has a slot at least `d` before the head's: nothing older can be in view.
+        // The entry of `d` turns ago has a slot at least `d` before the head's: nothing older can
+        // be in view.
         let mut back = (head.slot() - oldest).min(self.depth - 2);
         loop {
             let turn = self.before(head.turn(), back);
@@ -56,8 +63,8 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         }
     }
 
-    /// How much count `at` has grown in the slots of `view`, seen at `now` (or at the newest slot, if `now` is
-    /// older).
+    /// How much count `at` has grown in the slots of `view`, seen at `now` (or at the newest slot,
+    /// if `now` is older).
     #[inline]
     pub fn sum(&self, at: usize, now: Nanos, view: View) -> u64 {
         self.read(|head| {
@@ -66,12 +73,15 @@ impl<const C: usize, const G: usize> Ring<C, G> {
             if oldest > head.slot() {
                 return Some(0);
             }
-            Some(self.tally_within(at, head)?.since(self.note_from(at, head, oldest)?))
+            Some(
+                self.tally_within(at, head)?
+                    .since(self.note_from(at, head, oldest)?),
+            )
         })
     }
 
-    /// The time from `now` until at most `goal` of what counts in `view` at `tally` is left there, with no other
-    /// traffic: the slots leave the view one by one, the oldest first.
+    /// The time from `now` until at most `goal` of what counts in `view` at `tally` is left there,
+    /// with no other traffic: the slots leave the view one by one, the oldest first.
     #[must_use]
     pub fn fits_after(
         &self,
@@ -85,7 +95,8 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         let slots = u64::from(view.slots());
         let left = (1..slots).find(|gone| {
             let oldest = (head.slot() + 1 + gone).saturating_sub(slots);
-            self.note_from(at, head, oldest).is_some_and(|began| tally.since(began) <= goal)
+            self.note_from(at, head, oldest)
+                .is_some_and(|began| tally.since(began) <= goal)
         });
         let at = (head.slot() + left.unwrap_or(slots)) * self.layout.slot_nanos();
         Duration::from_nanos(at.saturating_sub(now.get()))
@@ -101,7 +112,8 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         }
     }
 
-    /// The value of count `at`, or its value at the end of the head's slot if its word has already moved to a later turn.
+    /// The value of count `at`, or its value at the end of the head's slot if its word has already
+    /// moved to a later turn.
     #[inline]
     fn tally_within(&self, at: usize, head: Head) -> Option<Tally> {
         let tally = self.tally(at);
@@ -113,14 +125,16 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         (tally.turn() == next && note & TURN_MASK == next).then_some(Tally(note))
     }
 
-    /// Runs `look` on the head, and repeats it if the head has changed, so that the values seen belong together.
+    /// Runs `look` on the head, and repeats it if the head has changed, so that the values seen
+    /// belong together.
     #[inline]
     pub(in crate::stats) fn read<T>(&self, mut look: impl FnMut(Head) -> Option<T>) -> T {
         loop {
             let head = Head(self.head.load(Ordering::Acquire));
             let seen = look(head);
-            // An entry is overwritten only after a later head was published, and `look` reads entries with Acquire:
-            // if it had seen an overwritten entry, this load would see that head.
+            // An entry is overwritten only after a later head was published, and `look` reads
+            // entries with Acquire: if it had seen an overwritten entry, this load would see that
+            // head.
             if let Some(seen) = seen
                 && self.head.load(Ordering::Acquire) == head.0
             {
@@ -139,15 +153,17 @@ impl<const C: usize, const G: usize> Ring<C, G> {
             let ended = self.lowest_until(at, head, oldest);
             let live = self.gauges[at].load(Ordering::Acquire);
             // If a word has already moved, the slot's lowest value is in the entry.
-            let live = (live & TURN_MASK == head.turn() && live >> 16 != UNSET).then_some(live >> 16);
+            let live =
+                (live & TURN_MASK == head.turn() && live >> 16 != UNSET).then_some(live >> 16);
             let live = live.filter(|_| oldest <= head.slot());
             Some(ended.into_iter().chain(live).min())
         })
     }
 
-    /// Calls `each` for every slot from number `oldest` on in which the ring turned, oldest first, with the slot's number, its
-    /// counts, the counts at its start, and its gauges (`None` if nothing was noted). All slots belong to one instant of the
-    /// ring. `fresh` creates the state before the first slot, and again if a turn came in between and the walk starts over.
+    /// Calls `each` for every slot from number `oldest` on in which the ring turned, oldest first,
+    /// with the slot's number, its counts, the counts at its start, and its gauges (`None` if
+    /// nothing was noted). All slots belong to one instant of the ring. `fresh` creates the state
+    /// before the first slot, and again if a turn came in between and the walk starts over.
     pub(in crate::stats) fn slots_from<S>(
         &self,
         oldest: u64,
@@ -160,7 +176,8 @@ impl<const C: usize, const G: usize> Ring<C, G> {
                 let turn = self.before(head.turn(), back);
                 let entry = self.entry(turn);
                 let slot = self.past[entry].load(Ordering::Acquire);
-                let known = back == 0 || self.past[entry + 1].load(Ordering::Acquire) & TURN_MASK == turn;
+                let known =
+                    back == 0 || self.past[entry + 1].load(Ordering::Acquire) & TURN_MASK == turn;
                 if slot < oldest || !known {
                     continue;
                 }
@@ -195,7 +212,8 @@ impl<const C: usize, const G: usize> Ring<C, G> {
         self.past[self.entry(head.turn()) + 1 + at].load(Ordering::Acquire) >> 24
     }
 
-    /// The value of count `at` when the first slot from number `oldest` on began. `None` if the ring has turned since.
+    /// The value of count `at` when the first slot from number `oldest` on began. `None` if the
+    /// ring has turned since.
     pub(in crate::stats) fn began_from(&self, at: usize, head: Head, oldest: u64) -> Option<u64> {
         self.note_from(at, head, oldest).map(|note| note.0 >> 24)
     }

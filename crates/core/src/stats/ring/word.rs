@@ -43,13 +43,18 @@ impl Head {
 pub struct Tally(pub(super) u64);
 
 impl Tally {
-    /// How much was counted between `earlier` and this, up to 2⁴⁰ − 2³². Counts are kept modulo 2⁴⁰; a difference that
-    /// is negative by less than 2³² (`earlier` is the newer one after all) is 0.
+    /// How much was counted between `earlier` and this, up to 2⁴⁰ − 2³². Counts are kept modulo
+    /// 2⁴⁰; a difference that is negative by less than 2³² (`earlier` is the newer one after all)
+    /// is 0.
     #[must_use]
     #[inline]
     pub const fn since(self, earlier: Self) -> u64 {
         let grown = (self.0 >> 24).wrapping_sub(earlier.0 >> 24) & COUNT_MASK;
-        if grown > COUNT_MASK - BEHIND { 0 } else { grown }
+        if grown > COUNT_MASK - BEHIND {
+            0
+        } else {
+            grown
+        }
     }
 
     /// Whether both were read in the same slot (precisely: in the same turn of their ring).
@@ -78,7 +83,11 @@ impl Tally {
     /// Decodes a word of [`kept_for`](Self::kept_for), if it was for the turn of `head`.
     #[inline]
     pub(in crate::stats) const fn known_in(word: u64, head: Head) -> Option<Self> {
-        if word & TURN_MASK == head.turn() { Some(Self(word)) } else { None }
+        if word & TURN_MASK == head.turn() {
+            Some(Self(word))
+        } else {
+            None
+        }
     }
 
     #[inline]

@@ -1,5 +1,5 @@
-//! An entry whose rules need more than a check of the windows: it takes state step by step and gives it back if a rule
-//! blocks.
+//! An entry whose rules need more than a check of the windows: it takes state step by step and
+//! gives it back if a rule blocks.
 
 use std::sync::Arc;
 
@@ -29,12 +29,19 @@ use crate::{
     stats::{borrowed::Usage, node::Node},
 };
 
-/// Returns the node that a flow rule measures for an entry; `None` if the rule does not apply to the entry.
+/// Returns the node that a flow rule measures for an entry; `None` if the rule does not apply to
+/// the entry.
 fn measured<'n>(entry: &'n Entry<'_>, extra: &'n Extra, flow: &'n Flow) -> Option<&'n Arc<Node>> {
     let by_origin = match &flow.rule.origins {
         Origins::Any => false,
         Origins::Only(origin) if entry.origin == Some(origin) => true,
-        Origins::Others if entry.origin.is_none_or(|from| flow.named.iter().all(|of| of != from)) => true,
+        Origins::Others
+            if entry
+                .origin
+                .is_none_or(|from| flow.named.iter().all(|of| of != from)) =>
+        {
+            true
+        }
         Origins::Only(_) | Origins::Others => return None,
     };
     match &flow.rule.relation {
@@ -47,7 +54,12 @@ fn measured<'n>(entry: &'n Entry<'_>, extra: &'n Extra, flow: &'n Flow) -> Optio
 }
 
 /// The windows that an entry counts in, in the order in which they are checked.
-const SCOPES: [Scope; 4] = [Scope::Resource, Scope::Origin, Scope::Context, Scope::Inbound];
+const SCOPES: [Scope; 4] = [
+    Scope::Resource,
+    Scope::Origin,
+    Scope::Context,
+    Scope::Inbound,
+];
 
 /// An entry in progress, with what it has taken so far.
 pub(super) struct Attempt<'e> {
@@ -65,14 +77,18 @@ impl<'e> Attempt<'e> {
     pub(super) fn new(entry: &'e Entry<'e>, now: Nanos, rules: Option<&'e Arc<Compiled>>) -> Self {
         let state = &*entry.resource.state;
         let shared = &*state.shared;
-        let any = |is: &dyn Fn(&FlowRule) -> bool| rules.is_some_and(|r| r.flow.iter().any(|f| is(&f.rule)));
-        let others = || any(&|rule| rule.origins == Origins::Others && rule.relation == Relation::Direct);
+        let any = |is: &dyn Fn(&FlowRule) -> bool| {
+            rules.is_some_and(|r| r.flow.iter().any(|f| is(&f.rule)))
+        };
+        let others =
+            || any(&|rule| rule.origins == Origins::Others && rule.relation == Relation::Direct);
         let origin = |origin| {
             let named = || any(&|rule| matches!(&rule.origins, Origins::Only(of) if of == origin));
             state.origins.node(origin, &shared.room, named, others)
         };
         let context = |context| {
-            let named = || any(&|rule| matches!(&rule.relation, Relation::Context(of) if of == context));
+            let named =
+                || any(&|rule| matches!(&rule.relation, Relation::Context(of) if of == context));
             state.contexts.node(context, &shared.room, named, || false)
         };
         let extra = Extra {
@@ -84,11 +100,23 @@ impl<'e> Attempt<'e> {
             context: entry.context.and_then(context),
             ..Extra::default()
         };
-        Self { entry, now, rules, extra, params: Vec::new(), taken: Vec::new(), start: now }
+        Self {
+            entry,
+            now,
+            rules,
+            extra,
+            params: Vec::new(),
+            taken: Vec::new(),
+            start: now,
+        }
     }
 
     pub(super) fn run(mut self) -> Result<Pass, Blocked> {
-        match self.check().and_then(|()| self.take()).and_then(|()| self.commit()) {
+        match self
+            .check()
+            .and_then(|()| self.take())
+            .and_then(|()| self.commit())
+        {
             Ok(()) => {
                 if let Some(rules) = self.rules {
                     rules.count_watched(self.entry.units, self.now);
@@ -116,9 +144,12 @@ impl<'e> Attempt<'e> {
 
     /// Checks every rule in order, and takes what cannot be checked without taking it.
     fn check(&mut self) -> Result<(), RuleRefusal> {
-        let Some(rules) = self.rules else { return Ok(()) };
+        let Some(rules) = self.rules else {
+            return Ok(());
+        };
         let (now, n, shared) = (self.now, self.entry.units, self.shared());
-        // If a window has no room, the call may borrow once every other rule admits it. A query borrows nothing.
+        // If a window has no room, the call may borrow once every other rule admits it. A query
+        // borrows nothing.
         let may_borrow = self.entry.prioritized && n > 0;
         for (rule, label) in &rules.authority {
             if !rule.lets(self.entry.origin) {
@@ -129,7 +160,9 @@ impl<'e> Attempt<'e> {
             system_lets(&rules.system, shared, n, now)?;
         }
         for param in &rules.params {
-            let Some(arg) = param.pick(&self.entry.args, &self.entry.named) else { continue };
+            let Some(arg) = param.pick(&self.entry.args, &self.entry.named) else {
+                continue;
+            };
             let held = param
                 .take(arg, now, self.start, n)
                 .map_err(|short| RuleRefusal::of_param(param, arg, n, &short))?;
@@ -138,13 +171,17 @@ impl<'e> Attempt<'e> {
         }
         for flow in &rules.flow {
             if let Some(node) = self.measured(flow) {
-                node.look(now, may_borrow, |usage| flow.fits(node, usage, now, n, &shared.sample))
-                    .and_then(|()| flow.peek(node, now, n, &shared.sample))
-                    .map_err(|wait| RuleRefusal::of_flow(flow, n, wait))?;
+                node.look(now, may_borrow, |usage| {
+                    flow.fits(node, usage, now, n, &shared.sample)
+                })
+                .and_then(|()| flow.peek(node, now, n, &shared.sample))
+                .map_err(|wait| RuleRefusal::of_flow(flow, n, wait))?;
             }
         }
         if !rules.isolation.is_empty() || !rules.adaptive.is_empty() {
-            self.own().look(now, may_borrow, |usage| own_fits(rules, self.own(), usage, now, n, shared))?;
+            self.own().look(now, may_borrow, |usage| {
+                own_fits(rules, self.own(), usage, now, n, shared)
+            })?;
         }
         self.enter_breakers(rules)
     }
@@ -168,14 +205,23 @@ impl<'e> Attempt<'e> {
 
     /// Takes what flow rules keep outside the windows.
     fn take(&mut self) -> Result<(), RuleRefusal> {
-        let Some(rules) = self.rules else { return Ok(()) };
+        let Some(rules) = self.rules else {
+            return Ok(());
+        };
         if self.entry.units == 0 {
             return Ok(());
         }
         for flow in rules.flow.iter().filter(|flow| flow.takes()) {
-            let Some(node) = measured(self.entry, &self.extra, flow) else { continue };
+            let Some(node) = measured(self.entry, &self.extra, flow) else {
+                continue;
+            };
             let taken = flow
-                .take(node, (self.now, self.start), self.entry.units, &self.shared().sample)
+                .take(
+                    node,
+                    (self.now, self.start),
+                    self.entry.units,
+                    &self.shared().sample,
+                )
                 .map_err(|wait| RuleRefusal::of_flow(flow, self.entry.units, wait))?;
             let Some(taken) = taken else { continue };
             if let TakenUnits::Reservation(reservation) = &taken {
@@ -184,25 +230,35 @@ impl<'e> Attempt<'e> {
             self.taken.push((flow, taken));
         }
         // A single throttle needs no agreement.
-        if self.params.len() + self.taken.len() > 1 { self.start_together() } else { Ok(()) }
+        if self.params.len() + self.taken.len() > 1 {
+            self.start_together()
+        } else {
+            Ok(())
+        }
     }
 
-    /// Moves the places in all throttles to the latest of their starts. Otherwise the next call in a throttle with an
-    /// earlier start could come too close to this one.
+    /// Moves the places in all throttles to the latest of their starts. Otherwise the next call in
+    /// a throttle with an earlier start could come too close to this one.
     fn start_together(&mut self) -> Result<(), RuleRefusal> {
         let (entry, mut agreed) = (self.entry, Nanos::ZERO);
         while agreed < self.start {
             agreed = self.start;
             for (param, held) in &mut self.params {
-                let Some(arg) = param.pick(&entry.args, &entry.named) else { continue };
+                let Some(arg) = param.pick(&entry.args, &entry.named) else {
+                    continue;
+                };
                 param
                     .put_off(arg, held, entry.units, self.start)
                     .map_err(|short| RuleRefusal::of_param(param, arg, entry.units, &short))?;
                 self.start = self.start.max(held.start);
             }
             for (flow, taken) in &mut self.taken {
-                let TakenUnits::Reservation(reservation) = taken else { continue };
-                let Some(node) = measured(entry, &self.extra, flow) else { continue };
+                let TakenUnits::Reservation(reservation) = taken else {
+                    continue;
+                };
+                let Some(node) = measured(entry, &self.extra, flow) else {
+                    continue;
+                };
                 flow.put_off(node, reservation, self.start)
                     .map_err(|wait| RuleRefusal::of_flow(flow, self.entry.units, wait))?;
                 self.start = self.start.max(reservation.start());
@@ -226,7 +282,9 @@ impl<'e> Attempt<'e> {
         let (now, n) = (self.now, self.entry.units);
         let mut done: [Option<(&Node, Passed)>; SCOPES.len()] = [None; SCOPES.len()];
         for (at, scope) in SCOPES.into_iter().enumerate() {
-            let Some(node) = self.node_of(scope) else { continue };
+            let Some(node) = self.node_of(scope) else {
+                continue;
+            };
             match node.pass_if(now, n, |usage| self.scope_fits(scope, usage)) {
                 Ok(admitted) => done[at] = Some((node, admitted)),
                 Err(refusal) => {
@@ -240,7 +298,8 @@ impl<'e> Attempt<'e> {
         Ok(())
     }
 
-    /// Reserves the units in the first future slot with room for them, and makes the call wait for that slot.
+    /// Reserves the units in the first future slot with room for them, and makes the call wait for
+    /// that slot.
     ///
     /// # Errors
     /// `refusal` if no slot that begins soon enough has room, or the refusal of another rule.
@@ -255,7 +314,12 @@ impl<'e> Attempt<'e> {
             }
             match self.reserve(slot) {
                 Ok(()) => {
-                    let latest = self.extra.borrowed.iter().map(|(_, slot)| slot * length).max();
+                    let latest = self
+                        .extra
+                        .borrowed
+                        .iter()
+                        .map(|(_, slot)| slot * length)
+                        .max();
                     self.start = self.start.max(Nanos::new(latest.unwrap_or(0)));
                     let together = self.start_together();
                     if together.is_err() {
@@ -273,8 +337,12 @@ impl<'e> Attempt<'e> {
     /// Reserves the units in one slot in each window that the entry counts in.
     fn reserve(&mut self, slot: u64) -> Result<(), RuleRefusal> {
         for scope in SCOPES {
-            let Some(node) = self.node_of(scope) else { continue };
-            match node.reserve(self.now, slot, self.entry.units, |usage| self.scope_fits(scope, usage)) {
+            let Some(node) = self.node_of(scope) else {
+                continue;
+            };
+            match node.reserve(self.now, slot, self.entry.units, |usage| {
+                self.scope_fits(scope, usage)
+            }) {
                 Ok(slot) => self.extra.borrowed.push((scope, slot)),
                 Err(refusal) => {
                     self.give_borrowed_back();
@@ -287,7 +355,9 @@ impl<'e> Attempt<'e> {
 
     fn give_borrowed_back(&mut self) {
         for (scope, slot) in std::mem::take(&mut self.extra.borrowed) {
-            let Some(node) = self.node_of(scope) else { continue };
+            let Some(node) = self.node_of(scope) else {
+                continue;
+            };
             if !node.borrowed().give_back(slot, self.entry.units) {
                 // The slot has begun and the units are counted as passed, so they end immediately.
                 node.abandon(self.now, self.entry.units, Nanos::ZERO);
@@ -305,13 +375,17 @@ impl<'e> Attempt<'e> {
     /// Returns the node of one of the windows that the entry counts in.
     fn node_of(&self, scope: Scope) -> Option<&Node> {
         let counts = scope != Scope::Inbound || self.entry.inbound;
-        self.extra.node(scope, self.entry.resource).filter(|_| counts)
+        self.extra
+            .node(scope, self.entry.resource)
+            .filter(|_| counts)
     }
 
     /// Checks the rules that one window decides.
     fn scope_fits(&self, scope: Scope, usage: Usage<'_>) -> Result<(), RuleRefusal> {
         let (now, n, shared) = (self.now, self.entry.units, self.shared());
-        let Some(rules) = self.rules else { return Ok(()) };
+        let Some(rules) = self.rules else {
+            return Ok(());
+        };
         let node = match scope {
             Scope::Resource => return own_fits(rules, self.own(), usage, now, n, shared),
             Scope::Inbound => return system_fits(&rules.system, usage, n, now),
@@ -321,7 +395,9 @@ impl<'e> Attempt<'e> {
         let Some(node) = node else { return Ok(()) };
         for flow in &rules.flow {
             let is_its = !matches!(flow.rule.relation, Relation::Related(_))
-                && self.measured(flow).is_some_and(|measured| Arc::ptr_eq(measured, node));
+                && self
+                    .measured(flow)
+                    .is_some_and(|measured| Arc::ptr_eq(measured, node));
             if is_its {
                 flow.fits(node, usage, now, n, &shared.sample)
                     .map_err(|wait| RuleRefusal::of_flow(flow, n, wait))?;
@@ -348,8 +424,19 @@ impl<'e> Attempt<'e> {
     }
 
     fn pass(self) -> Pass {
-        let Self { entry, now, rules, mut extra, params, start, .. } = self;
-        extra.held = params.into_iter().filter(|(param, _)| param.holds()).collect();
+        let Self {
+            entry,
+            now,
+            rules,
+            mut extra,
+            params,
+            start,
+            ..
+        } = self;
+        extra.held = params
+            .into_iter()
+            .filter(|(param, _)| param.holds())
+            .collect();
         if !extra.probes.is_empty() {
             extra.rules = rules.cloned();
         }

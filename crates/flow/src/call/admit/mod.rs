@@ -1,10 +1,11 @@
 //! The decision on an entry: check all rules of the resource in order, then take everything.
 //!
-//! The first pass checks every rule that depends only on time and counts, in the order of the rules, so that the first
-//! rule that blocks is the one reported. The second pass takes everything outside the windows: a value's share, a
-//! throttle's place, a breaker's permit. The last pass adds the units to the windows, the resource's own window first.
-//! Each addition is one compare-and-swap that also checks the window's rules. If another thread was faster, the entry
-//! gives back everything that it took. So a blocked entry consumes nothing, and no threshold is exceeded.
+//! The first pass checks every rule that depends only on time and counts, in the order of the
+//! rules, so that the first rule that blocks is the one reported. The second pass takes everything
+//! outside the windows: a value's share, a throttle's place, a breaker's permit. The last pass adds
+//! the units to the windows, the resource's own window first. Each addition is one compare-and-swap
+//! that also checks the window's rules. If another thread was faster, the entry gives back
+//! everything that it took. So a blocked entry consumes nothing, and no threshold is exceeded.
 
 mod attempt;
 mod refusal;
@@ -52,7 +53,12 @@ pub(crate) fn admit(entry: &Entry<'_>) -> Result<Pass, Blocked> {
     Attempt::new(entry, now, rules.as_ref().and_then(|rules| rules.as_ref())).run()
 }
 
-fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) -> Result<Pass, Blocked> {
+fn admit_by_rules(
+    resource: &Resource,
+    units: u32,
+    inbound: bool,
+    now: Nanos,
+) -> Result<Pass, Blocked> {
     let state = &*resource.state;
     let rules = state.rules();
     let Some(rules) = rules.as_ref() else {
@@ -61,7 +67,9 @@ fn admit_by_rules(resource: &Resource, units: u32, inbound: bool, now: Nanos) ->
     if !rules.is_simple || !rules.breakers.iter().all(|breaker| breaker.is_closed()) {
         return Attempt::new(&Entry::with(resource, units, inbound), now, Some(rules)).run();
     }
-    let is_far = rules.far.is_some_and(|far| state.pass_both_far(now, units, inbound, far));
+    let is_far = rules
+        .far
+        .is_some_and(|far| state.pass_both_far(now, units, inbound, far));
     if !is_far {
         let system = if inbound { &rules.system[..] } else { &[] };
         admit_simply(resource, rules, system, units, now)
@@ -91,10 +99,13 @@ fn admit_simply(
     if !system.is_empty() {
         system_lets(system, shared, units, now)?;
     }
-    let admitted =
-        own.pass_if(now, units, |usage| own_fits(rules, &state.node, usage, now, units, shared))?;
+    let admitted = own.pass_if(now, units, |usage| {
+        own_fits(rules, &state.node, usage, now, units, shared)
+    })?;
     if !system.is_empty() {
-        let inside = shared.inbound.pass_if(now, units, |usage| system_fits(system, usage, units, now));
+        let inside = shared
+            .inbound
+            .pass_if(now, units, |usage| system_fits(system, usage, units, now));
         inside.inspect_err(|_| own.take_back(units, admitted))?;
     }
     Ok(())

@@ -28,13 +28,25 @@ pub(super) struct RuleRefusal {
 
 impl RuleRefusal {
     pub(super) fn new(kind: BlockKind, rule: &Arc<str>, retry_after: Option<Duration>) -> Self {
-        Self { kind, reason: BlockReason::of(kind), rule: rule.clone(), retry_after, lends: false }
+        Self {
+            kind,
+            reason: BlockReason::of(kind),
+            rule: rule.clone(),
+            retry_after,
+            lends: false,
+        }
     }
 
     pub(super) fn of_flow(flow: &Flow, units: u32, retry_after: Option<Duration>) -> Self {
-        let FlowRule { measure, threshold, .. } = &flow.rule;
+        let FlowRule {
+            measure, threshold, ..
+        } = &flow.rule;
         let reason = reason(*measure == Measure::InFlight, units, threshold.fixed());
-        Self { lends: flow.lends(), reason, ..Self::new(BlockKind::Flow, &flow.label, retry_after) }
+        Self {
+            lends: flow.lends(),
+            reason,
+            ..Self::new(BlockKind::Flow, &flow.label, retry_after)
+        }
     }
 
     pub(super) fn of_param(param: &HotParam, arg: &Arg<'_>, units: u32, short: &Short) -> Self {
@@ -43,7 +55,10 @@ impl RuleRefusal {
         } else {
             reason(param.holds(), units, Some(param.most(arg)))
         };
-        Self { reason, ..Self::new(BlockKind::HotParam, &param.label, short.wait) }
+        Self {
+            reason,
+            ..Self::new(BlockKind::HotParam, &param.label, short.wait)
+        }
     }
 
     /// Whether a prioritized call may borrow instead.
@@ -62,7 +77,12 @@ fn reason(in_flight: bool, units: u32, most: Option<u64>) -> BlockReason {
 
 /// Counts a blocked entry and returns its error.
 #[cold]
-pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: RuleRefusal, extra: Option<&Extra>) -> Blocked {
+pub(super) fn block(
+    entry: &Entry<'_>,
+    now: Nanos,
+    refusal: RuleRefusal,
+    extra: Option<&Extra>,
+) -> Blocked {
     let state = &*entry.resource.state;
     let shared = &*state.shared;
     let units = u64::from(entry.units);
@@ -72,11 +92,27 @@ pub(super) fn block(entry: &Entry<'_>, now: Nanos, refusal: RuleRefusal, extra: 
         count(&shared.inbound);
     }
     if let Some(extra) = extra {
-        extra.origin.iter().chain(&extra.context).for_each(|node| count(node));
+        extra
+            .origin
+            .iter()
+            .chain(&extra.context)
+            .for_each(|node| count(node));
     }
-    let RuleRefusal { kind, reason, rule, retry_after, .. } = refusal;
+    let RuleRefusal {
+        kind,
+        reason,
+        rule,
+        retry_after,
+        ..
+    } = refusal;
     state.blocked.add(reason, units);
     // By the name of the state: callers can make up names, but the number of states is bounded.
     signals::blocked(&state.name, (kind, reason), &rule, units);
-    Blocked { kind, reason, rule, resource: entry.resource.shared_name(), retry_after }
+    Blocked {
+        kind,
+        reason,
+        rule,
+        resource: entry.resource.shared_name(),
+        retry_after,
+    }
 }

@@ -1,14 +1,16 @@
-//! The common part of the three algorithms: how long a call takes without a queue, and how long a useful queue is.
+//! The common part of the three algorithms: how long a call takes without a queue, and how long a
+//! useful queue is.
 //!
-//! Response times alone cannot distinguish a slow service from a queue. So while calls are blocked, the algorithm
-//! periodically lowers the limit for a moment, below the number of calls that the service works on at once. The
-//! response times in that moment are those without a queue. It also does this before it accepts a sudden rise of
-//! response times. Between these measurements it counts the calls that end: a queue does not change their number, but a
-//! slower service ends fewer.
+//! Response times alone cannot distinguish a slow service from a queue. So while calls are blocked,
+//! the algorithm periodically lowers the limit for a moment, below the number of calls that the
+//! service works on at once. The response times in that moment are those without a queue. It also
+//! does this before it accepts a sudden rise of response times. Between these measurements it
+//! counts the calls that end: a queue does not change their number, but a slower service ends
+//! fewer.
 //!
-//! The share of blocked calls determines how long the queue should be. Calls arrive at random, so without a queue a
-//! worker is sometimes idle. If twice as many calls arrive as can be served, a queue of two keeps all workers busy; if
-//! hardly any call is blocked, it takes more than ten.
+//! The share of blocked calls determines how long the queue should be. Calls arrive at random, so
+//! without a queue a worker is sometimes idle. If twice as many calls arrive as can be served, a
+//! queue of two keeps all workers busy; if hardly any call is blocked, it takes more than ten.
 
 use std::time::Duration;
 
@@ -20,25 +22,28 @@ const EVERY: u32 = 30;
 const SOON: u32 = 8;
 /// The part of the calls worked on at once that may be in flight during a measurement.
 const LOWERED: f64 = 0.7;
-/// A measurement never lowers the limit below this part of it, because a sudden rise of response times may not be a
-/// queue.
+/// A measurement never lowers the limit below this part of it, because a sudden rise of response
+/// times may not be a queue.
 const LEAST: f64 = 0.35;
-/// The step factor of a search: `FAR` at first, or when the service has become faster; `NEAR` when there was no queue
-/// for some windows.
+/// The step factor of a search: `FAR` at first, or when the service has become faster; `NEAR` when
+/// there was no queue for some windows.
 const FAR: f64 = 1.5;
 const NEAR: f64 = 1.1;
 /// Means vary: a response time up to this factor longer is not yet a queue.
 const MARGIN: f64 = 1.05;
 /// The longest allowed queue.
 const MOST: f64 = 6.5;
-/// The longest allowed queue while nothing is blocked: what a shorter one would gain or lose is not known then.
+/// The longest allowed queue while nothing is blocked: what a shorter one would gain or lose is not
+/// known then.
 const UNBLOCKED: f64 = 4.0;
-/// The limit does not grow while the share of blocked calls is smaller than this. A higher limit could gain no more
-/// than that share, and if the service can serve nearly all calls, the limit would grow until no call is blocked.
+/// The limit does not grow while the share of blocked calls is smaller than this. A higher limit
+/// could gain no more than that share, and if the service can serve nearly all calls, the limit
+/// would grow until no call is blocked.
 const WORTH_MORE: f64 = 0.01;
 
-/// The bounds of the part of the usual calls below which a service has become slower. Between them the part depends on
-/// the number of calls: it is four standard deviations of calls that end at random.
+/// The bounds of the part of the usual calls below which a service has become slower. Between them
+/// the part depends on the number of calls: it is four standard deviations of calls that end at
+/// random.
 const LOST: (f64, f64) = (0.7, 0.9);
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -60,7 +65,8 @@ pub(super) struct Baseline {
     unhurried: u32,
     /// The mean of the last window, which sets the pace of a measurement.
     last: f64,
-    /// How many calls a second ended, smoothed over some windows and without measurements. It rises faster than it falls.
+    /// How many calls a second ended, smoothed over some windows and without measurements. It rises
+    /// faster than it falls.
     usual: f64,
 }
 
@@ -102,7 +108,10 @@ fn ended(window: &CallWindow) -> f64 {
 
 impl Baseline {
     pub(super) fn new() -> Self {
-        Self { search: FAR, ..Self::default() }
+        Self {
+            search: FAR,
+            ..Self::default()
+        }
     }
 
     /// Returns the pace of the next window.
@@ -113,7 +122,11 @@ impl Baseline {
                 // By then the calls that were queued before have ended.
                 let skip = Duration::from_secs_f64((2.0 * self.last).min(10.0));
                 let span = Duration::from_secs_f64((20.0 * self.rt).clamp(0.25, 1.0));
-                Pace { skip, span, calls: 200 }
+                Pace {
+                    skip,
+                    span,
+                    calls: 200,
+                }
             }
         }
     }
@@ -144,11 +157,16 @@ impl Baseline {
         let slower = (rt / (self.rt * MARGIN)).max(1.0);
         if window.blocked == 0 {
             self.unhurried = 0;
-            // A limit that is not even half used says nothing. One that is used and blocks nothing may be too high.
+            // A limit that is not even half used says nothing. One that is used and blocks nothing
+            // may be too high.
             let is_used = window.in_flight as f64 * 2.0 >= limit;
             // While the limit is not used, nothing is known about a higher one.
             return if is_used {
-                Seen::Normal(Queueing { slower, room: UNBLOCKED, may_grow: false })
+                Seen::Normal(Queueing {
+                    slower,
+                    room: UNBLOCKED,
+                    may_grow: false,
+                })
             } else {
                 Seen::Take(limit)
             };
@@ -161,10 +179,18 @@ impl Baseline {
             self.phase = Phase::Measuring { before: limit };
             // Nothing is known before the first measurement, not even whether there is a queue.
             let least = limit * LEAST;
-            let lowered = if self.is_measured { least.max(limit / slower * LOWERED) } else { least };
+            let lowered = if self.is_measured {
+                least.max(limit / slower * LOWERED)
+            } else {
+                least
+            };
             return Seen::Take(lowered.ceil());
         }
-        self.unhurried = if queue < room / 2.0 { self.unhurried + 1 } else { 0 };
+        self.unhurried = if queue < room / 2.0 {
+            self.unhurried + 1
+        } else {
+            0
+        };
         if queue > room {
             self.search = 0.0;
         } else if self.unhurried >= 3 && self.search < NEAR {
@@ -174,11 +200,16 @@ impl Baseline {
         if may_grow && self.search > 0.0 && self.unhurried > 0 {
             return Seen::Take(limit * self.search);
         }
-        Seen::Normal(Queueing { slower, room, may_grow })
+        Seen::Normal(Queueing {
+            slower,
+            room,
+            may_grow,
+        })
     }
 
-    /// Raises the time of a call without a queue when fewer calls end than usual although some are blocked. Then either
-    /// the service has become slower in the same proportion, or the limit is so low that no call waits in a queue.
+    /// Raises the time of a call without a queue when fewer calls end than usual although some are
+    /// blocked. Then either the service has become slower in the same proportion, or the limit is
+    /// so low that no call waits in a queue.
     fn follow(&mut self, window: &CallWindow, rt: f64) {
         let ended = ended(window);
         if self.usual <= 0.0 {
@@ -203,7 +234,11 @@ impl Baseline {
         let known = self.rt;
         let is_new = self.is_rough || rt < known * 0.8 || rt > known * 1.35;
         self.is_rough = false;
-        self.rt = if is_new { rt } else { known + (rt - known) * 0.3 };
+        self.rt = if is_new {
+            rt
+        } else {
+            known + (rt - known) * 0.3
+        };
         let next = (lowered * LOWERED).ceil();
         if rt < known * 0.8 && next < lowered {
             // There was still a queue: measure again with fewer calls.

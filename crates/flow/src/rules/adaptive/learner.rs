@@ -1,4 +1,5 @@
-//! What the algorithms have in common: failing calls and measurements of the time without a queue decide first.
+//! What the algorithms have in common: failing calls and measurements of the time without a queue
+//! decide first.
 
 use super::{
     CallWindow, ConcurrencyLimit, Pace,
@@ -33,7 +34,11 @@ pub(super) struct Learner<S> {
 
 impl<S: Step> Learner<S> {
     pub(super) fn new(step: S) -> Self {
-        Self { step, baseline: Baseline::new(), failures: Failures::default() }
+        Self {
+            step,
+            baseline: Baseline::new(),
+            failures: Failures::default(),
+        }
     }
 }
 

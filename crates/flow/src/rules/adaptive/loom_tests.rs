@@ -17,7 +17,11 @@ impl ConcurrencyLimit for Counting {
     }
 
     fn pace(&self) -> Pace {
-        Pace { span: Duration::ZERO, calls: 1, ..Pace::default() }
+        Pace {
+            span: Duration::ZERO,
+            calls: 1,
+            ..Pace::default()
+        }
     }
 }
 
@@ -27,7 +31,11 @@ fn two_calls_that_end_together_update_the_limit_at_least_once() {
         let algorithm = Algorithm::Custom(Arc::new(|| Box::new(Counting)));
         let adaptive = Arc::new(Adaptive::new(AdaptiveRule::new("r", algorithm)));
         let learn = |adaptive: &Adaptive| {
-            let call = CallSample { rt: Nanos::from_millis(10), in_flight: 1, failed: false };
+            let call = CallSample {
+                rt: Nanos::from_millis(10),
+                in_flight: 1,
+                failed: false,
+            };
             adaptive.learn(Nanos::from_secs(1), &call);
         };
         let other = {
@@ -40,6 +48,9 @@ fn two_calls_that_end_together_update_the_limit_at_least_once() {
         other.join().unwrap();
         assert!((1..=2).contains(&seen) && after >= seen);
         assert!((2..=3).contains(&adaptive.units()));
-        assert!(adaptive.learning.try_lock().is_ok(), "no thread holds the lock");
+        assert!(
+            adaptive.learning.try_lock().is_ok(),
+            "no thread holds the lock"
+        );
     });
 }

@@ -1,24 +1,26 @@
 //! Adaptive concurrency: limits on the units in flight that are learned from the calls.
 //!
-//! Each algorithm implements [`ConcurrencyLimit`], and you can add your own. All learn from windows of at least one
-//! second and ten calls, because single response times vary too much.
+//! Each algorithm implements [`ConcurrencyLimit`], and you can add your own. All learn from windows
+//! of at least one second and ten calls, because single response times vary too much.
 //!
 //! Start with [`Vegas`], which keeps the shortest queue.
 //!
-//! `tests/simulation` compares each algorithm with the best fixed limit, which is the smallest limit that reaches 0.98
-//! of the highest goodput. The scenarios have 5, 20 and 100 workers, four distributions of service times, and 0.5 to 3
-//! times the load that can be served, with three seeds each. On average over the seeds each algorithm reaches at least
-//! 0.97 of the goodput of the best fixed limit. Its 99th percentile is at most 1.5 times that of the best fixed limit. In
-//! the scenarios where one call in a hundred takes ten times as long, the 99th percentile lies on the edge of the slow
-//! calls, so the 98th and the 99.5th percentiles are compared instead.
+//! `tests/simulation` compares each algorithm with the best fixed limit, which is the smallest
+//! limit that reaches 0.98 of the highest goodput. The scenarios have 5, 20 and 100 workers, four
+//! distributions of service times, and 0.5 to 3 times the load that can be served, with three seeds
+//! each. On average over the seeds each algorithm reaches at least 0.97 of the goodput of the best
+//! fixed limit. Its 99th percentile is at most 1.5 times that of the best fixed limit. In the
+//! scenarios where one call in a hundred takes ten times as long, the 99th percentile lies on the
+//! edge of the slow calls, so the 98th and the 99.5th percentiles are compared instead.
 //!
-//! After half a minute in which calls take three times as long, goodput recovers within ten seconds. If the service permanently
-//! loses seven tenths of its capacity, each algorithm reaches on average 0.95 of the goodput of the best fixed limit from ten
-//! seconds later on, and 0.88 if the service times have an infinite variance (Pareto). Ten seconds in
-//! which half of the calls fail cost nothing if the rule ignores failures; else goodput is back within five seconds.
+//! After half a minute in which calls take three times as long, goodput recovers within ten
+//! seconds. If the service permanently loses seven tenths of its capacity, each algorithm reaches
+//! on average 0.95 of the goodput of the best fixed limit from ten seconds later on, and 0.88 if
+//! the service times have an infinite variance (Pareto). Ten seconds in which half of the calls
+//! fail cost nothing if the rule ignores failures; else goodput is back within five seconds.
 //!
-//! `docs/src/pictures/adaptive.svg` shows a run; `cargo run --release --example adaptive_limits` draws it and prints the
-//! figures.
+//! `docs/src/pictures/adaptive.svg` shows a run; `cargo run --release --example adaptive_limits`
+//! draws it and prints the figures.
 
 mod aimd;
 mod baseline;
@@ -90,16 +92,22 @@ pub struct Pace {
 impl Default for Pace {
     /// Returns a pace of at least one second and at least ten calls.
     fn default() -> Self {
-        Self { skip: Duration::ZERO, span: Duration::from_secs(1), calls: 10 }
+        Self {
+            skip: Duration::ZERO,
+            span: Duration::from_secs(1),
+            calls: 10,
+        }
     }
 }
 
-/// An algorithm that learns a limit on the units in flight. It receives one window of calls after another.
+/// An algorithm that learns a limit on the units in flight. It receives one window of calls after
+/// another.
 pub trait ConcurrencyLimit: Send {
     /// Returns the initial limit.
     fn start(&self) -> f64;
 
-    /// Returns the next limit, given the current one and a window. The caller clamps it to the rule's bounds.
+    /// Returns the next limit, given the current one and a window. The caller clamps it to the
+    /// rule's bounds.
     fn next(&mut self, limit: f64, window: &CallWindow) -> f64;
 
     /// Returns the pace of the next window.
@@ -178,21 +186,33 @@ pub struct AdaptiveRule {
     pub min: u32,
     /// The upper bound of the limit. Default: 1,000.
     pub max: u32,
-    /// Whether failed calls leave the limit as it is. Otherwise they are a sign of overload: the limit falls while at
-    /// least a tenth of the calls fail, and returns to its value when they stop. Default: false.
+    /// Whether failed calls leave the limit as it is. Otherwise they are a sign of overload: the
+    /// limit falls while at least a tenth of the calls fail, and returns to its value when they
+    /// stop. Default: false.
     pub ignore_errors: bool,
 }
 
 impl AdaptiveRule {
     /// Creates a rule with a limit from 1 to 1,000.
     pub fn new(resource: impl Into<Target>, algorithm: Algorithm) -> Self {
-        Self { id: None, resource: resource.into(), algorithm, min: 1, max: 1_000, ignore_errors: false }
+        Self {
+            id: None,
+            resource: resource.into(),
+            algorithm,
+            min: 1,
+            max: 1_000,
+            ignore_errors: false,
+        }
     }
 
-    /// Lets failed calls leave the limit as it is: for failures that do not come from overload, such as bad requests.
+    /// Lets failed calls leave the limit as it is: for failures that do not come from overload,
+    /// such as bad requests.
     #[must_use]
     pub fn ignore_errors(self) -> Self {
-        Self { ignore_errors: true, ..self }
+        Self {
+            ignore_errors: true,
+            ..self
+        }
     }
 
     /// Sets the bounds of the limit.
@@ -204,7 +224,11 @@ impl AdaptiveRule {
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;
         if self.min == 0 || self.min > self.max {
-            return Err(format!("the bounds are {} and {}; take 1 <= min <= max", self.min, self.max).into());
+            return Err(format!(
+                "the bounds are {} and {}; take 1 <= min <= max",
+                self.min, self.max
+            )
+            .into());
         }
         match &self.algorithm {
             Algorithm::Aimd(aimd) => aimd.validate(),
@@ -218,7 +242,13 @@ impl fmt::Display for AdaptiveRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.id {
             Some(id) => f.write_str(id),
-            None => write!(f, "{} {}..{} in flight", self.algorithm.name(), self.min, self.max),
+            None => write!(
+                f,
+                "{} {}..{} in flight",
+                self.algorithm.name(),
+                self.min,
+                self.max
+            ),
         }
     }
 }
@@ -266,13 +296,19 @@ const PAUSE: Nanos = Nanos::from_secs(1);
 
 impl OpenWindow {
     fn new(pace: Pace) -> Self {
-        Self { pace, ..Self::default() }
+        Self {
+            pace,
+            ..Self::default()
+        }
     }
 
-    /// Adds a call that ended at `now` and returns the window if it is complete. After a pause longer than the window,
-    /// [`PAUSE`] and twice the call, the window starts again, because older calls say nothing about the present.
+    /// Adds a call that ended at `now` and returns the window if it is complete. After a pause
+    /// longer than the window, [`PAUSE`] and twice the call, the window starts again, because older
+    /// calls say nothing about the present.
     fn add(&mut self, now: Nanos, call: &CallSample, blocked: u64) -> Option<CallWindow> {
-        let skip_until = *self.skip_until.get_or_insert(now.saturating_add(self.pace.skip.into()));
+        let skip_until = *self
+            .skip_until
+            .get_or_insert(now.saturating_add(self.pace.skip.into()));
         if now < skip_until {
             return None;
         }
@@ -280,7 +316,10 @@ impl OpenWindow {
         let pause = now.saturating_since(self.last);
         let longest = span.max(PAUSE).max(call.rt.saturating_add(call.rt));
         if self.begun.is_some() && pause > longest {
-            *self = Self { skip_until: Some(skip_until), ..Self::new(self.pace) };
+            *self = Self {
+                skip_until: Some(skip_until),
+                ..Self::new(self.pace)
+            };
         }
         let begun = *self.begun.get_or_insert_with(|| {
             self.blocked = blocked;
@@ -319,9 +358,20 @@ impl Adaptive {
         let limit = within(&rule, algorithm.start());
         let units = AtomicU64::new(whole(limit));
         let window = OpenWindow::new(algorithm.pace());
-        let learning = Mutex::new(Learning { algorithm, limit, window });
+        let learning = Mutex::new(Learning {
+            algorithm,
+            limit,
+            window,
+        });
         let (label, blocked) = (rule.to_string().into(), AtomicU64::new(0));
-        Self { rule, label, since: Nanos::ZERO, units, blocked, learning }
+        Self {
+            rule,
+            label,
+            since: Nanos::ZERO,
+            units,
+            blocked,
+            learning,
+        }
     }
 
     /// Returns a state that ignores calls that began before `at`.
@@ -343,21 +393,31 @@ impl Adaptive {
         self.blocked.fetch_add(units.into(), Ordering::Relaxed);
     }
 
-    /// Learns from a call that ended at `now`. If another thread is learning from a call at the same time, this call is
-    /// skipped: no call waits, and a single call makes no difference.
+    /// Learns from a call that ended at `now`. If another thread is learning from a call at the
+    /// same time, this call is skipped: no call waits, and a single call makes no difference.
     pub(crate) fn learn(&self, now: Nanos, call: &CallSample) {
         if now.saturating_since(call.rt) < self.since {
             return;
         }
-        let Ok(mut learning) = self.learning.try_lock() else { return };
-        let Learning { algorithm, limit, window } = &mut *learning;
-        let Some(mut ended) = window.add(now, call, self.blocked.load(Ordering::Relaxed)) else { return };
+        let Ok(mut learning) = self.learning.try_lock() else {
+            return;
+        };
+        let Learning {
+            algorithm,
+            limit,
+            window,
+        } = &mut *learning;
+        let Some(mut ended) = window.add(now, call, self.blocked.load(Ordering::Relaxed)) else {
+            return;
+        };
         if self.rule.ignore_errors {
             ended.failed = 0;
         }
-        // Dropping a guard must not panic, because the thread may already be unwinding. If the algorithm panics, the
-        // limit stays unchanged.
-        let next = catch_unwind(AssertUnwindSafe(|| (algorithm.next(*limit, &ended), algorithm.pace())));
+        // Dropping a guard must not panic, because the thread may already be unwinding. If the
+        // algorithm panics, the limit stays unchanged.
+        let next = catch_unwind(AssertUnwindSafe(|| {
+            (algorithm.next(*limit, &ended), algorithm.pace())
+        }));
         let (next, pace) = next.unwrap_or((*limit, Pace::default()));
         *limit = within(&self.rule, next);
         *window = OpenWindow::new(pace);

@@ -4,10 +4,10 @@ use super::{CallWindow, baseline::Queueing, learner::Step};
 
 /// Keeps a small queue that is just long enough to keep the service busy.
 ///
-/// The calls in flight are those that the service works on plus those in the queue. Without the queue, response times
-/// would be shorter in the same proportion as the number of calls in flight. The algorithm therefore derives the queue
-/// from the response times with and without one, and moves the limit to the calls that the service works on plus a
-/// useful queue.
+/// The calls in flight are those that the service works on plus those in the queue. Without the
+/// queue, response times would be shorter in the same proportion as the number of calls in flight.
+/// The algorithm therefore derives the queue from the response times with and without one, and
+/// moves the limit to the calls that the service works on plus a useful queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Vegas {
     /// The initial limit. Default: 20.
@@ -34,6 +34,9 @@ impl Step for Vegas {
     }
 
     fn next(&self, limit: f64, _window: &CallWindow, queueing: &Queueing) -> f64 {
-        queueing.kept(limit, (limit + limit / queueing.slower + queueing.room) / 2.0)
+        queueing.kept(
+            limit,
+            (limit + limit / queueing.slower + queueing.room) / 2.0,
+        )
     }
 }

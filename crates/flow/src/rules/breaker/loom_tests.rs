@@ -12,7 +12,10 @@ fn model(check: impl Fn() + Send + Sync + 'static) {
 
 fn opened() -> Arc<Breaker> {
     let trip = Trip::ErrorCount { count: 0 };
-    let rule = BreakerRule { slots: 1, ..BreakerRule::new("r", trip, Duration::from_secs(1)) };
+    let rule = BreakerRule {
+        slots: 1,
+        ..BreakerRule::new("r", trip, Duration::from_secs(1))
+    };
     let breaker = Breaker::new(rule.min_calls(1));
     breaker.record(Nanos::ZERO, Nanos::ZERO, true, &quiet);
     assert_eq!(breaker.state(), BreakerState::Open);
@@ -30,7 +33,11 @@ fn one_probe_goes_to_one_thread_and_is_returned() {
                 let (breaker, inside) = (breaker.clone(), inside.clone());
                 thread::spawn(move || {
                     if let Ok(Some(probe)) = breaker.enter(now, &quiet) {
-                        assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0, "one permit admits one probe");
+                        assert_eq!(
+                            inside.fetch_add(1, Ordering::Relaxed),
+                            0,
+                            "one permit admits one probe"
+                        );
                         inside.fetch_sub(1, Ordering::Relaxed);
                         breaker.settle(probe, ProbeOutcome::None, now, &quiet);
                     }
@@ -38,7 +45,10 @@ fn one_probe_goes_to_one_thread_and_is_returned() {
             })
             .collect();
         others.into_iter().for_each(|other| other.join().unwrap());
-        let probe = breaker.enter(now, &quiet).expect("the permit is free again").unwrap();
+        let probe = breaker
+            .enter(now, &quiet)
+            .expect("the permit is free again")
+            .unwrap();
         breaker.settle(probe, ProbeOutcome::Good, now, &quiet);
         assert_eq!(breaker.state(), BreakerState::Closed);
     });
@@ -47,7 +57,10 @@ fn one_probe_goes_to_one_thread_and_is_returned() {
 #[test]
 fn two_reports_make_one_transition() {
     model(|| {
-        let rule = BreakerRule { slots: 1, ..opened().rule.clone() };
+        let rule = BreakerRule {
+            slots: 1,
+            ..opened().rule.clone()
+        };
         let breaker = Arc::new(Breaker::new(rule.probes(2)));
         breaker.record(Nanos::ZERO, Nanos::ZERO, true, &quiet);
         let now = Nanos::from_secs(1);
@@ -91,7 +104,11 @@ fn a_thread_that_slept_does_not_make_a_running_probe_look_lost() {
 #[test]
 fn a_bad_call_and_a_good_call_together_open_the_breaker() {
     let trip = Trip::ErrorCount { count: 0 };
-    let rule = BreakerRule { slots: 1, ..BreakerRule::new("r", trip, Duration::from_secs(1)) }.min_calls(2);
+    let rule = BreakerRule {
+        slots: 1,
+        ..BreakerRule::new("r", trip, Duration::from_secs(1))
+    }
+    .min_calls(2);
     model(move || {
         let breaker = Arc::new(Breaker::new(rule.clone()));
         let other = {

@@ -1,4 +1,5 @@
-//! Circuit breakers: a breaker blocks the calls of a failing or slow resource for a while and then sends probes.
+//! Circuit breakers: a breaker blocks the calls of a failing or slow resource for a while and then
+//! sends probes.
 //!
 //! ```text
 //!             too many bad calls                open time has passed, a first probe
@@ -17,9 +18,9 @@
 //!   [ since 62 │ 0 ]   closed, since this time
 //! ```
 //!
-//! Every transition happens under the mutex around [`Probes`], so each happens once and each probe permit is given
-//! once. A closed breaker never takes the mutex. No two closed words are equal, because at least the open time lies
-//! between them.
+//! Every transition happens under the mutex around [`Probes`], so each happens once and each probe
+//! permit is given once. A closed breaker never takes the mutex. No two closed words are equal,
+//! because at least the open time lies between them.
 
 mod rule;
 
@@ -91,7 +92,9 @@ pub(crate) type Tell<'a> = &'a dyn Fn(&Breaker, BreakerState, BreakerState);
 
 impl Breaker {
     pub(crate) fn new(rule: BreakerRule) -> Self {
-        let layout = rule.layout().unwrap_or_else(|e| unreachable!("a validated interval: {e}"));
+        let layout = rule
+            .layout()
+            .unwrap_or_else(|e| unreachable!("a validated interval: {e}"));
         let trailing = || Trailing::new(layout.whole());
         Self {
             label: rule.to_string().into(),
@@ -110,7 +113,10 @@ impl Breaker {
 
     /// Returns the breaker in a state that ignores calls that began before `at`.
     pub(crate) fn since(self, at: Nanos) -> Self {
-        Self { state: AtomicU64::new(at.get().min(LATEST) << SHIFT | CLOSED), ..self }
+        Self {
+            state: AtomicU64::new(at.get().min(LATEST) << SHIFT | CLOSED),
+            ..self
+        }
     }
 
     pub(crate) fn state(&self) -> BreakerState {
@@ -126,7 +132,11 @@ impl Breaker {
     ///
     /// # Errors
     /// The time until a probe is admitted, if the breaker is open.
-    pub(crate) fn enter(&self, now: Nanos, tell: Tell<'_>) -> Result<Option<Probe>, Option<Duration>> {
+    pub(crate) fn enter(
+        &self,
+        now: Nanos,
+        tell: Tell<'_>,
+    ) -> Result<Option<Probe>, Option<Duration>> {
         if self.is_closed() {
             return Ok(None);
         }
@@ -141,7 +151,9 @@ impl Breaker {
                 }
                 wait => return Err(Some(wait.into())),
             },
-            _ if probes.taken() < u64::from(self.rule.probes) => return Ok(Some(probes.start(now))),
+            _ if probes.taken() < u64::from(self.rule.probes) => {
+                return Ok(Some(probes.start(now)));
+            }
             _ if self.is_lost(&probes, now) => {
                 probes.clear();
                 Err(Some(self.rule.open_time))
@@ -153,7 +165,8 @@ impl Breaker {
         answer
     }
 
-    /// Returns what [`enter`](Self::enter) would return, without taking a permit or changing the state.
+    /// Returns what [`enter`](Self::enter) would return, without taking a permit or changing the
+    /// state.
     pub(crate) fn peek(&self, now: Nanos) -> Result<(), Option<Duration>> {
         if self.is_closed() {
             return Ok(());
@@ -178,8 +191,14 @@ impl Breaker {
 
     /// Whether the probe that started first has exceeded its timeout.
     fn is_lost(&self, probes: &Probes, now: Nanos) -> bool {
-        let timeout = self.rule.probe_timeout.unwrap_or(self.rule.open_time.saturating_mul(10));
-        probes.inside.first().is_some_and(|first| now.saturating_since(first.started) >= timeout.into())
+        let timeout = self
+            .rule
+            .probe_timeout
+            .unwrap_or(self.rule.open_time.saturating_mul(10));
+        probes
+            .inside
+            .first()
+            .is_some_and(|first| now.saturating_since(first.started) >= timeout.into())
     }
 
     fn open(&self, now: Nanos) -> u64 {
@@ -199,7 +218,8 @@ impl Breaker {
                 probes.clear();
                 self.open(now)
             }
-            // The open time is over, so the next call may be a probe at once. Successful probes still count.
+            // The open time is over, so the next call may be a probe at once. Successful probes
+            // still count.
             ProbeOutcome::None if probes.inside.is_empty() => {
                 probes.open_until.get().min(LATEST) << SHIFT | OPEN
             }
@@ -220,7 +240,8 @@ impl Breaker {
         self.change(probes, state, next, tell);
     }
 
-    /// Changes the state and notifies listeners after the mutex is released, because a listener may read the breaker.
+    /// Changes the state and notifies listeners after the mutex is released, because a listener may
+    /// read the breaker.
     fn change(&self, probes: MutexGuard<'_, Probes>, from: u64, to: u64, tell: Tell<'_>) {
         // Release: a thread that sees the closed state also sees that the older counts were reset.
         self.state.store(to, Ordering::Release);
@@ -250,8 +271,9 @@ impl Breaker {
         self.calls.add(TOTAL, 1);
         if bad {
             self.calls.add(BAD, 1);
-            // Changes the count of all calls once more. So of a good call and a bad one that end together, at least one sees
-            // the other: the good call comes after this change and sees the bad one, or this call's sum has the good one.
+            // Changes the count of all calls once more. So of a good call and a bad one that end
+            // together, at least one sees the other: the good call comes after this change and sees
+            // the bad one, or this call's sum has the good one.
             self.calls.add(TOTAL, 0);
         }
         // Acquire: a call that changed the count of all calls before this one is visible.
@@ -264,7 +286,8 @@ impl Breaker {
     #[cold]
     fn trip(&self, judged: u64, now: Nanos, tell: Tell<'_>) {
         let mut probes = self.lock();
-        // Open only if the state is still the one that was evaluated; otherwise another thread's transition stays.
+        // Open only if the state is still the one that was evaluated; otherwise another thread's
+        // transition stays.
         if self.state.load(Ordering::Acquire) == judged {
             probes.clear();
             self.change(probes, judged, self.open(now), tell);
@@ -273,8 +296,8 @@ impl Breaker {
 
     #[inline]
     fn is_over(&self) -> bool {
-        // Read the bad calls first. A call that ends in between makes the share too low, but then evaluates it again
-        // itself.
+        // Read the bad calls first. A call that ends in between makes the share too low, but then
+        // evaluates it again itself.
         let bad = self.in_view(BAD, &self.bad);
         if bad == 0 {
             return false;
@@ -307,7 +330,10 @@ impl Probes {
     /// Admits one more probe.
     fn start(&mut self, now: Nanos) -> Probe {
         self.count += 1;
-        let probe = Probe { started: now, number: self.count };
+        let probe = Probe {
+            started: now,
+            number: self.count,
+        };
         self.inside.insert(probe);
         probe
     }

@@ -32,9 +32,9 @@ pub struct BreakerRule {
     pub open_time: Duration,
     /// The number of probes after the open time. All must succeed. Default: 1; at most 1,000,000.
     pub probes: u32,
-    /// The longest duration of a probe, from its start. Once all permits are in use, a probe that takes longer counts
-    /// as bad, so that a call that never ends cannot keep the breaker half-open. Must be greater than zero. Default:
-    /// ten times the open time.
+    /// The longest duration of a probe, from its start. Once all permits are in use, a probe that
+    /// takes longer counts as bad, so that a call that never ends cannot keep the breaker
+    /// half-open. Must be greater than zero. Default: ten times the open time.
     pub probe_timeout: Option<Duration>,
 }
 
@@ -134,7 +134,9 @@ impl BreakerRule {
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;
         match self.trip {
-            Trip::SlowRatio { ratio, .. } | Trip::ErrorRatio { ratio } if !(0.0..=1.0).contains(&ratio) => {
+            Trip::SlowRatio { ratio, .. } | Trip::ErrorRatio { ratio }
+                if !(0.0..=1.0).contains(&ratio) =>
+            {
                 return Err(format!("the ratio is {ratio}; it must be from 0 to 1").into());
             }
             _ => {}
@@ -149,9 +151,15 @@ impl BreakerRule {
             );
         }
         if !(1..=1_000_000).contains(&self.probes) {
-            return Err(format!("there are {} probes; there must be from 1 to 1000000", self.probes).into());
+            return Err(format!(
+                "there are {} probes; there must be from 1 to 1000000",
+                self.probes
+            )
+            .into());
         }
-        self.layout().map(drop).map_err(|e| format!("the statistic interval: {e}").into())
+        self.layout()
+            .map(drop)
+            .map_err(|e| format!("the statistic interval: {e}").into())
     }
 
     /// Returns the slots of the interval, each rounded up to a nanosecond.

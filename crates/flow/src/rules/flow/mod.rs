@@ -57,14 +57,20 @@ impl Flow {
     /// `related` is the node of the related resource that the rule names.
     pub(crate) fn new(rule: FlowRule, layout: Layout, related: Option<Arc<Node>>) -> Self {
         let view = |view: View| if rule.strict { view.strict() } else { view };
-        let second = || Trailing::new(view(layout.view(1, rule.interval).unwrap_or(layout.whole())));
+        let second = || {
+            Trailing::new(view(
+                layout.view(1, rule.interval).unwrap_or(layout.whole()),
+            ))
+        };
         let each = rule.origins == Origins::Others;
         let warm_up = |period, factor| {
             let Threshold::Fixed(count) = rule.threshold else {
                 unreachable!("a validated warm-up is fixed")
             };
             let new = move || WarmUp::new(count, period, factor);
-            PerNode::new(each, move || new().unwrap_or_else(|e| unreachable!("a validated warm-up: {e}")))
+            PerNode::new(each, move || {
+                new().unwrap_or_else(|e| unreachable!("a validated warm-up: {e}"))
+            })
         };
         let how = match (rule.measure, rule.behaviour) {
             (Measure::InFlight, _) => How::InFlight,
@@ -75,31 +81,60 @@ impl Flow {
                 }
                 (Some(own), None) => {
                     let view = view(own.whole());
-                    How::Own(PerNode::new(each, move || Interval::new(Arc::new(Ring::new(own)), view)))
+                    How::Own(PerNode::new(each, move || {
+                        Interval::new(Arc::new(Ring::new(own)), view)
+                    }))
                 }
             },
-            (Measure::Rate, Behaviour::WarmUp { period, cold_factor }) => {
-                How::WarmUp(warm_up(period, cold_factor), second())
-            }
+            (
+                Measure::Rate,
+                Behaviour::WarmUp {
+                    period,
+                    cold_factor,
+                },
+            ) => How::WarmUp(warm_up(period, cold_factor), second()),
             (Measure::Rate, Behaviour::Throttle { max_wait }) => {
                 How::Throttle(PerNode::new(each, Throttle::new), max_wait.into())
             }
-            (Measure::Rate, Behaviour::WarmUpThrottle { period, cold_factor, max_wait }) => {
+            (
+                Measure::Rate,
+                Behaviour::WarmUpThrottle {
+                    period,
+                    cold_factor,
+                    max_wait,
+                },
+            ) => {
                 let throttle = PerNode::new(each, Throttle::new);
                 How::WarmUpThrottle(warm_up(period, cold_factor), throttle, max_wait.into())
             }
         };
-        Self { label: rule.to_string().into(), rule, related, named: Vec::new(), how }
+        Self {
+            label: rule.to_string().into(),
+            rule,
+            related,
+            named: Vec::new(),
+            how,
+        }
     }
 
     /// Whether the rule takes anything outside the node's window.
     pub(crate) const fn takes(&self) -> bool {
-        matches!(self.how, How::Own(..) | How::Throttle(..) | How::WarmUpThrottle(..))
+        matches!(
+            self.how,
+            How::Own(..) | How::Throttle(..) | How::WarmUpThrottle(..)
+        )
     }
 
-    /// Returns the threshold of a rule that only compares the units in `view` of the resource's window with it.
+    /// Returns the threshold of a rule that only compares the units in `view` of the resource's
+    /// window with it.
     pub(crate) fn plain(&self, view: View) -> Option<u64> {
-        let FlowRule { origins: Origins::Any, relation: Relation::Direct, threshold, .. } = &self.rule else {
+        let FlowRule {
+            origins: Origins::Any,
+            relation: Relation::Direct,
+            threshold,
+            ..
+        } = &self.rule
+        else {
             return None;
         };
         match &self.how {
@@ -135,7 +170,9 @@ impl Flow {
                 let fits = usage.in_flight_fits(n, self.rule.threshold.units(sample));
                 return if fits { Ok(()) } else { Err(None) };
             }
-            How::Own(..) | How::Watched(..) | How::Throttle(..) | How::WarmUpThrottle(..) => return Ok(()),
+            How::Own(..) | How::Watched(..) | How::Throttle(..) | How::WarmUpThrottle(..) => {
+                return Ok(());
+            }
         };
         // Every other origin has its own window, so the cached position may belong to another one.
         let each = self.rule.origins == Origins::Others;
@@ -158,13 +195,16 @@ impl Flow {
             How::Throttle(..) | How::WarmUpThrottle(..) if n == 0 => Ok(()),
             How::Throttle(throttle, max_wait) | How::WarmUpThrottle(_, throttle, max_wait) => {
                 let asked = self.asked(node, now, n, *max_wait, sample)?;
-                throttle.of(node, |throttle| throttle.peek(asked)).map_err(Some)
+                throttle
+                    .of(node, |throttle| throttle.peek(asked))
+                    .map_err(Some)
             }
             How::InFlight | How::Window(_) | How::WarmUp(..) => Ok(()),
         }
     }
 
-    /// Takes what the rule keeps outside the node's window. A throttle reserves a place that is not before `earliest`.
+    /// Takes what the rule keeps outside the node's window. A throttle reserves a place that is not
+    /// before `earliest`.
     ///
     /// # Errors
     /// Same as [`fits`](Self::fits).
@@ -178,19 +218,23 @@ impl Flow {
         match &self.how {
             How::Own(own) => {
                 let limit = self.rule.threshold.units(sample);
-                own.of(node, |own| own.take(now, n, limit)).map(|tally| Some(TakenUnits::Own(tally)))
+                own.of(node, |own| own.take(now, n, limit))
+                    .map(|tally| Some(TakenUnits::Own(tally)))
             }
             How::Throttle(..) | How::WarmUpThrottle(..) if n == 0 => Ok(None),
             How::Throttle(throttle, max_wait) | How::WarmUpThrottle(_, throttle, max_wait) => {
                 let asked = self.asked(node, now, n, *max_wait, sample)?;
                 let reservation = throttle.of(node, |throttle| throttle.take(asked, earliest));
-                reservation.map(|reservation| Some(TakenUnits::Reservation(reservation))).map_err(Some)
+                reservation
+                    .map(|reservation| Some(TakenUnits::Reservation(reservation)))
+                    .map_err(Some)
             }
             How::InFlight | How::Window(_) | How::Watched(_) | How::WarmUp(..) => Ok(None),
         }
     }
 
-    /// Postpones a throttle's place to `start`, or to a later time if other calls have queued up behind it.
+    /// Postpones a throttle's place to `start`, or to a later time if other calls have queued up
+    /// behind it.
     ///
     /// # Errors
     /// Same as [`fits`](Self::fits).
@@ -203,7 +247,9 @@ impl Flow {
         let (How::Throttle(throttle, _) | How::WarmUpThrottle(_, throttle, _)) = &self.how else {
             return Ok(());
         };
-        throttle.of(node, |throttle| throttle.put_off(reservation, start)).map_err(Some)
+        throttle
+            .of(node, |throttle| throttle.put_off(reservation, start))
+            .map_err(Some)
     }
 
     /// Gives back what [`take`](Self::take) took.
@@ -229,7 +275,8 @@ impl Flow {
         sample: &SystemSample,
     ) -> Result<ThrottledCall, Option<Duration>> {
         let threshold = self.rule.threshold.now(sample);
-        // No call is larger than what an interval allows. Below one unit in an interval, single units still pass.
+        // No call is larger than what an interval allows. Below one unit in an interval, single
+        // units still pass.
         if f64::from(n) > threshold.ceil() {
             return Err(None);
         }

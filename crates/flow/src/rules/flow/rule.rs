@@ -34,11 +34,12 @@ pub struct FlowRule {
     pub origins: Origins,
     /// The treatment of an entry over the threshold. Default: the rule blocks it.
     pub behaviour: Behaviour,
-    /// Whether the slot before the interval also counts in full, for [`Behaviour::Reject`] and [`Behaviour::WarmUp`].
+    /// Whether the slot before the interval also counts in full, for [`Behaviour::Reject`] and
+    /// [`Behaviour::WarmUp`].
     ///
-    /// If false (the default, as in Sentinel), an interval is the current slot and the full slots before it. These
-    /// slots never hold more than the threshold, but an arbitrary interval may hold up to twice the threshold. If true,
-    /// no interval holds more than the threshold.
+    /// If false (the default, as in Sentinel), an interval is the current slot and the full slots
+    /// before it. These slots never hold more than the threshold, but an arbitrary interval may
+    /// hold up to twice the threshold. If true, no interval holds more than the threshold.
     pub strict: bool,
 }
 
@@ -58,9 +59,10 @@ pub enum Relation {
     /// The traffic of the rule's own resource.
     #[default]
     Direct,
-    /// The traffic of another resource: the rule blocks entries while the other resource is over the threshold. The
-    /// entries do not count there, so the rule alone bounds no traffic. A throttle cannot be related. A warm-up
-    /// throttle spaces the resource's own entries at the rate to which the other resource has warmed up.
+    /// The traffic of another resource: the rule blocks entries while the other resource is over
+    /// the threshold. The entries do not count there, so the rule alone bounds no traffic. A
+    /// throttle cannot be related. A warm-up throttle spaces the resource's own entries at the rate
+    /// to which the other resource has warmed up.
     Related(String),
     /// The resource's traffic within one context. Entries in other contexts are not checked.
     Context(String),
@@ -74,9 +76,10 @@ pub enum Origins {
     Any,
     /// One origin.
     Only(String),
-    /// Every origin that no other flow rule of the resource names, each measured separately. Entries without an origin
-    /// are measured together. With a relation other than [`Relation::Direct`], all of these entries are checked against
-    /// the traffic that the relation names.
+    /// Every origin that no other flow rule of the resource names, each measured separately.
+    /// Entries without an origin are measured together. With a relation other than
+    /// [`Relation::Direct`], all of these entries are checked against the traffic that the relation
+    /// names.
     Others,
 }
 
@@ -93,10 +96,12 @@ pub enum Behaviour {
         /// The full rate divided by the initial rate. Must be greater than 1 (typically 3).
         cold_factor: f64,
     },
-    /// Spaces entries evenly and delays those that arrive early. If several throttles space an entry, it starts at the
-    /// latest of their times, and each throttle spaces the next entry from that start.
+    /// Spaces entries evenly and delays those that arrive early. If several throttles space an
+    /// entry, it starts at the latest of their times, and each throttle spaces the next entry from
+    /// that start.
     Throttle {
-        /// The longest delay that this rule may require. An entry that would have to wait longer is blocked.
+        /// The longest delay that this rule may require. An entry that would have to wait longer is
+        /// blocked.
         max_wait: Duration,
     },
     /// Spaces entries at a rate that rises to the threshold.
@@ -112,15 +117,21 @@ pub enum Behaviour {
 
 #[cfg(any(feature = "json", feature = "yaml"))]
 impl Behaviour {
-    /// The behaviour of these parts: the period and the cold factor of a warm-up, and the longest delay of a throttle.
+    /// The behaviour of these parts: the period and the cold factor of a warm-up, and the longest
+    /// delay of a throttle.
     pub(crate) const fn of(warm_up: Option<(Duration, f64)>, max_wait: Option<Duration>) -> Self {
         match (warm_up, max_wait) {
             (None, None) => Self::Reject,
-            (Some((period, cold_factor)), None) => Self::WarmUp { period, cold_factor },
+            (Some((period, cold_factor)), None) => Self::WarmUp {
+                period,
+                cold_factor,
+            },
             (None, Some(max_wait)) => Self::Throttle { max_wait },
-            (Some((period, cold_factor)), Some(max_wait)) => {
-                Self::WarmUpThrottle { period, cold_factor, max_wait }
-            }
+            (Some((period, cold_factor)), Some(max_wait)) => Self::WarmUpThrottle {
+                period,
+                cold_factor,
+                max_wait,
+            },
         }
     }
 
@@ -128,17 +139,23 @@ impl Behaviour {
     pub(crate) const fn parts(self) -> (Option<(Duration, f64)>, Option<Duration>) {
         match self {
             Self::Reject => (None, None),
-            Self::WarmUp { period, cold_factor } => (Some((period, cold_factor)), None),
+            Self::WarmUp {
+                period,
+                cold_factor,
+            } => (Some((period, cold_factor)), None),
             Self::Throttle { max_wait } => (None, Some(max_wait)),
-            Self::WarmUpThrottle { period, cold_factor, max_wait } => {
-                (Some((period, cold_factor)), Some(max_wait))
-            }
+            Self::WarmUpThrottle {
+                period,
+                cold_factor,
+                max_wait,
+            } => (Some((period, cold_factor)), Some(max_wait)),
         }
     }
 }
 
 impl FlowRule {
-    /// Creates a rule that admits at most `threshold` units a second from all origins together and blocks the rest.
+    /// Creates a rule that admits at most `threshold` units a second from all origins together and
+    /// blocks the rest.
     pub fn new(resource: impl Into<Target>, threshold: impl Into<Threshold>) -> Self {
         Self {
             id: None,
@@ -155,7 +172,10 @@ impl FlowRule {
 
     /// Creates a rule that admits at most `threshold` units in flight.
     pub fn in_flight(resource: impl Into<Target>, threshold: impl Into<Threshold>) -> Self {
-        Self { measure: Measure::InFlight, ..Self::new(resource, threshold) }
+        Self {
+            measure: Measure::InFlight,
+            ..Self::new(resource, threshold)
+        }
     }
 
     /// Sets the interval.
@@ -185,16 +205,22 @@ impl FlowRule {
     /// Bounds every interval (see [`strict`](Self::strict)).
     #[must_use]
     pub fn strict(self) -> Self {
-        Self { strict: true, ..self }
+        Self {
+            strict: true,
+            ..self
+        }
     }
 
-    /// Returns the slots of the rule's own window, if its interval is not a view of a node's `layout`.
+    /// Returns the slots of the rule's own window, if its interval is not a view of a node's
+    /// `layout`.
     pub(crate) fn ring_layout(&self, layout: Layout) -> Option<Layout> {
         let counts = self.measure == Measure::Rate && self.behaviour == Behaviour::Reject;
         if !counts || layout.view(1, self.interval).is_ok() {
             return None;
         }
-        Some(own_layout(self.interval).unwrap_or_else(|e| unreachable!("a validated interval: {e}")))
+        Some(
+            own_layout(self.interval).unwrap_or_else(|e| unreachable!("a validated interval: {e}")),
+        )
     }
 
     /// Checks the rule. The error says what is wrong and how to fix it.
@@ -210,11 +236,15 @@ impl FlowRule {
             );
         }
         if matches!(&self.origins, Origins::Only(name) if name.is_empty()) {
-            return Err("the origin has no name; give it one, or apply the rule to any origin".into());
+            return Err(
+                "the origin has no name; give it one, or apply the rule to any origin".into(),
+            );
         }
         if self.measure == Measure::InFlight {
             if self.behaviour != Behaviour::Reject {
-                return Err("calls in flight can only be rejected; set the behaviour to reject".into());
+                return Err(
+                    "calls in flight can only be rejected; set the behaviour to reject".into(),
+                );
             }
             return Ok(());
         }

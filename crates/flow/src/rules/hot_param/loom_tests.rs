@@ -31,9 +31,13 @@ fn two_threads_never_take_more_than_a_values_share() {
 #[test]
 fn units_in_flight_are_given_back_however_their_value_moves() {
     model(|| {
-        // Only one value is kept whole, so each thread evicts the other's value to its record and brings its own back.
+        // Only one value is kept whole, so each thread evicts the other's value to its record and
+        // brings its own back.
         let rule = HotParamRule::new("r", ParamKey::Index(0), 1).measure(ParamMeasure::InFlight);
-        let param = Arc::new(HotParam::new(HotParamRule { max_values: Some(1), ..rule }));
+        let param = Arc::new(HotParam::new(HotParamRule {
+            max_values: Some(1),
+            ..rule
+        }));
         let call = |param: &HotParam, value| {
             let held = take(param, value).expect("no other thread uses this value");
             param.leave(&held, 1);
@@ -44,6 +48,9 @@ fn units_in_flight_are_given_back_however_their_value_moves() {
         };
         call(&param, "a");
         other.join().unwrap();
-        assert!(take(&param, "a").is_some() && take(&param, "b").is_some(), "both calls have ended");
+        assert!(
+            take(&param, "a").is_some() && take(&param, "b").is_some(),
+            "both calls have ended"
+        );
     });
 }

@@ -21,10 +21,12 @@ use crate::{
 /// The state of one value's share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ValueShare {
-    /// The units used since the last renewal, or the units in flight. For a throttle, the largest call.
+    /// The units used since the last renewal, or the units in flight. For a throttle, the largest
+    /// call.
     used: u64,
-    /// The time of the last renewal, plus one; 0 for never. For a throttle, the start of the last call, plus one. For
-    /// units in flight, the generation of the value: a value that is forgotten and returns gets a new one.
+    /// The time of the last renewal, plus one; 0 for never. For a throttle, the start of the last
+    /// call, plus one. For units in flight, the generation of the value: a value that is forgotten
+    /// and returns gets a new one.
     since: u64,
 }
 
@@ -60,28 +62,42 @@ pub(crate) struct Short {
 
 impl From<Option<Duration>> for Short {
     fn from(wait: Option<Duration>) -> Self {
-        Self { wait, is_full: false }
+        Self {
+            wait,
+            is_full: false,
+        }
     }
 }
 
 impl HotParam {
     pub(crate) fn new(rule: HotParamRule) -> Self {
         let values = Arc::new(ValueTable::new(rule.capacity()));
-        Self { label: rule.to_string().into(), values, births: Arc::default(), rule }
+        Self {
+            label: rule.to_string().into(),
+            values,
+            births: Arc::default(),
+            rule,
+        }
     }
 
-    /// Whether this rule and `rule` both count units in flight by the same argument, so that they differ only in their
-    /// numbers.
+    /// Whether this rule and `rule` both count units in flight by the same argument, so that they
+    /// differ only in their numbers.
     pub(crate) fn counts_as(&self, rule: &HotParamRule) -> bool {
         self.holds() && self.rule.measure == rule.measure && self.rule.key == rule.key
     }
 
-    /// Returns the state of a rule that [counts the same](Self::counts_as). It shares the counts, so units in flight
-    /// stay counted, and calls that entered under the old rule also leave the new one.
+    /// Returns the state of a rule that [counts the same](Self::counts_as). It shares the counts,
+    /// so units in flight stay counted, and calls that entered under the old rule also leave the
+    /// new one.
     pub(crate) fn changed_to(&self, rule: HotParamRule) -> Self {
         self.values.keep_at_most(rule.capacity());
         let (values, births) = (self.values.clone(), self.births.clone());
-        Self { label: rule.to_string().into(), values, births, rule }
+        Self {
+            label: rule.to_string().into(),
+            values,
+            births,
+            rule,
+        }
     }
 
     /// Returns how many values with a partly used share have been forgotten since the start.
@@ -98,7 +114,11 @@ impl HotParam {
         match &self.rule.key {
             ParamKey::Index(index) => {
                 let from_end = usize::try_from(index.unsigned_abs()).ok()?;
-                let at = if *index < 0 { args.len().checked_sub(from_end)? } else { from_end };
+                let at = if *index < 0 {
+                    args.len().checked_sub(from_end)?
+                } else {
+                    from_end
+                };
                 args.get(at)
             }
             ParamKey::Name(name) => named.iter().find(|(of, _)| of == name).map(|(_, arg)| arg),
@@ -107,16 +127,23 @@ impl HotParam {
 
     /// Returns the most units of one call.
     pub(crate) fn most(&self, arg: &Arg<'_>) -> u64 {
-        let burst = if self.rule.measure == ParamMeasure::Rate { self.rule.burst } else { 0 };
+        let burst = if self.rule.measure == ParamMeasure::Rate {
+            self.rule.burst
+        } else {
+            0
+        };
         self.threshold(arg) + u64::from(burst)
     }
 
     fn threshold(&self, arg: &Arg<'_>) -> u64 {
         let exception = self.rule.exceptions.iter().find(|(value, _)| value == arg);
-        exception.map_or(self.rule.threshold, |(_, threshold)| *threshold).into()
+        exception
+            .map_or(self.rule.threshold, |(_, threshold)| *threshold)
+            .into()
     }
 
-    /// Takes `n` units from a value's share. A throttle reserves a place that is not before `earliest`.
+    /// Takes `n` units from a value's share. A throttle reserves a place that is not before
+    /// `earliest`.
     ///
     /// # Errors
     /// If the share has too few units, or the table has no place for the value.
@@ -134,9 +161,13 @@ impl HotParam {
         }
         let asked = match self.rule.measure {
             ParamMeasure::Throttle { max_wait } if n > 0 => {
-                let cost =
-                    throttle::cost(n, threshold as f64, self.rule.duration.into()).ok_or(None::<Duration>)?;
-                Some(ThrottledCall { now, cost, longest: max_wait.into() })
+                let cost = throttle::cost(n, threshold as f64, self.rule.duration.into())
+                    .ok_or(None::<Duration>)?;
+                Some(ThrottledCall {
+                    now,
+                    cost,
+                    longest: max_wait.into(),
+                })
             }
             _ => None,
         };
@@ -161,11 +192,18 @@ impl HotParam {
             if n > 0 {
                 *share = after; // A query writes nothing, not even the renewal.
             }
-            Ok(HeldShare { key, before, after: *share, start, asked })
+            Ok(HeldShare {
+                key,
+                before,
+                after: *share,
+                start,
+                asked,
+            })
         })
     }
 
-    /// Postpones a throttled call to `start`, or to a later time if other calls have queued up behind it.
+    /// Postpones a throttled call to `start`, or to a later time if other calls have queued up
+    /// behind it.
     ///
     /// # Errors
     /// Same as [`take`](Self::take).
@@ -176,7 +214,9 @@ impl HotParam {
         n: u32,
         start: Nanos,
     ) -> Result<(), Short> {
-        let Some(asked) = held.asked.filter(|_| held.start < start) else { return Ok(()) };
+        let Some(asked) = held.asked.filter(|_| held.start < start) else {
+            return Ok(());
+        };
         self.with(arg, asked.now, |share, _| {
             if *share == held.after {
                 share.since = start.get() + 1;
@@ -191,22 +231,31 @@ impl HotParam {
         })
     }
 
-    /// Changes the share of a value. The error is that of `change`, or of a new value for which the table has no place.
+    /// Changes the share of a value. The error is that of `change`, or of a new value for which the
+    /// table has no place.
     fn with<T>(
         &self,
         arg: &Arg<'_>,
         now: Nanos,
         change: impl FnOnce(&mut ValueShare, ValueKey) -> Result<T, Option<Duration>>,
     ) -> Result<T, Short> {
-        let full = if self.rule.deny_when_full { Full::Deny } else { Full::Forget };
+        let full = if self.rule.deny_when_full {
+            Full::Deny
+        } else {
+            Full::Forget
+        };
         let stake = |value: &Arg<'_>, share: &ValueShare| self.stake(value, share, now);
         let changed = self.values.with(arg, now, full, stake, change);
         let until = match changed {
             Ok(changed) => return changed.map_err(Short::from),
             Err(until) => until,
         };
-        let wait = (until < Nanos::MAX).then(|| until.saturating_since(now).max(Nanos::new(1)).into());
-        Err(Short { wait, is_full: true })
+        let wait =
+            (until < Nanos::MAX).then(|| until.saturating_since(now).max(Nanos::new(1)).into());
+        Err(Short {
+            wait,
+            is_full: true,
+        })
     }
 
     fn renew(
@@ -230,8 +279,11 @@ impl HotParam {
         let elapsed = now.saturating_since(renewed);
         let renews = share.since == 0 || elapsed >= duration;
         let used = if renews {
-            let more = u128::from(elapsed.get()) * u128::from(threshold) / u128::from(duration.get());
-            share.used.saturating_sub(u64::try_from(more).unwrap_or(u64::MAX))
+            let more =
+                u128::from(elapsed.get()) * u128::from(threshold) / u128::from(duration.get());
+            share
+                .used
+                .saturating_sub(u64::try_from(more).unwrap_or(u64::MAX))
         } else {
             share.used
         };
@@ -240,7 +292,9 @@ impl HotParam {
             let lacking = u128::from(share.used + units - most);
             let wait = (lacking * u128::from(duration.get())).div_ceil(threshold.into());
             let wait = Nanos::new(u64::try_from(wait).unwrap_or(u64::MAX)).max(duration);
-            return Err(Some(renewed.saturating_add(wait).saturating_since(now).into()));
+            return Err(Some(
+                renewed.saturating_add(wait).saturating_since(now).into(),
+            ));
         }
         share.used = used + units;
         if renews {
@@ -249,7 +303,8 @@ impl HotParam {
         Ok(())
     }
 
-    /// Returns what a value would gain by being forgotten. `None` if its share is as good as untouched.
+    /// Returns what a value would gain by being forgotten. `None` if its share is as good as
+    /// untouched.
     fn stake(&self, value: &Arg<'_>, share: &ValueShare, now: Nanos) -> Option<Stake> {
         let threshold = self.threshold(value);
         let duration = Nanos::from(self.rule.duration);
@@ -257,22 +312,33 @@ impl HotParam {
         let of = |part: u64, whole: u64| part.saturating_mul(1_000) / whole.max(1);
         let stake = match self.rule.measure {
             ParamMeasure::InFlight if share.used == 0 => return None,
-            ParamMeasure::InFlight => Stake { used: of(share.used, threshold), until: Nanos::MAX },
+            ParamMeasure::InFlight => Stake {
+                used: of(share.used, threshold),
+                until: Nanos::MAX,
+            },
             ParamMeasure::Rate if share.since == 0 || threshold == 0 => return None,
             ParamMeasure::Rate => {
                 let most = threshold + u64::from(self.rule.burst);
                 let renewed = u128::from(share.used) * u128::from(duration.get());
                 let whole = u64::try_from(renewed.div_ceil(threshold.into())).unwrap_or(u64::MAX);
                 let until = since.saturating_add(Nanos::new(whole).max(duration));
-                Stake { used: of(share.used, most), until }
+                Stake {
+                    used: of(share.used, most),
+                    until,
+                }
             }
-            // After that time the last start does not delay calls up to the size of the largest one so far.
+            // After that time the last start does not delay calls up to the size of the largest one
+            // so far.
             ParamMeasure::Throttle { max_wait } => {
                 let largest = u32::try_from(share.used).unwrap_or(u32::MAX);
-                let cost = throttle::cost(largest, threshold as f64, duration).unwrap_or(Nanos::MAX);
+                let cost =
+                    throttle::cost(largest, threshold as f64, duration).unwrap_or(Nanos::MAX);
                 let until = since.saturating_add(cost);
                 let longest = cost.saturating_add(max_wait.into());
-                Stake { used: of(until.saturating_since(now).get(), longest.get()), until }
+                Stake {
+                    used: of(until.saturating_since(now).get(), longest.get()),
+                    until,
+                }
             }
         };
         (stake.until > now).then_some(stake)
@@ -283,8 +349,9 @@ impl HotParam {
         self.values.at(held.key, |share| match self.rule.measure {
             ParamMeasure::InFlight => share.release(held, n),
             _ if *share == held.after => *share = held.before,
-            // Another call has used the share since. A throttle's place stays unused, because later calls already have their start
-            // times. Units are returned unless a renewal has already restored them.
+            // Another call has used the share since. A throttle's place stays unused, because later
+            // calls already have their start times. Units are returned unless a renewal has already
+            // restored them.
             ParamMeasure::Rate if share.since == held.after.since => {
                 share.used = share.used.saturating_sub(n.into());
             }
@@ -308,7 +375,10 @@ impl ValueShare {
     /// Reserves a throttle's next place.
     fn queue(&mut self, asked: ThrottledCall, earliest: Nanos, n: u32) -> Result<Nanos, Duration> {
         let start = asked.start(self.since, earliest)?;
-        *self = Self { used: self.used.max(n.into()), since: start.get() + 1 };
+        *self = Self {
+            used: self.used.max(n.into()),
+            since: start.get() + 1,
+        };
         Ok(start)
     }
 

@@ -9,9 +9,10 @@ use crate::rules::{Target, arg::Arg};
 
 /// Gives each value of an argument its own threshold.
 ///
-/// A value starts with `threshold + burst` units. Once `duration` has passed since the last renewal, the next call
-/// renews the units by `threshold` for each duration passed, up to `threshold + burst`. Bound: at most twice
-/// `threshold + burst` in any duration, once at the end of one duration and once at the beginning of the next.
+/// A value starts with `threshold + burst` units. Once `duration` has passed since the last
+/// renewal, the next call renews the units by `threshold` for each duration passed, up to
+/// `threshold + burst`. Bound: at most twice `threshold + burst` in any duration, once at the end
+/// of one duration and once at the beginning of the next.
 ///
 /// ```
 /// use tidegate_flow::rules::{HotParamRule, ParamKey};
@@ -36,26 +37,29 @@ pub struct HotParamRule {
     pub burst: u32,
     /// Separate thresholds for certain values.
     pub exceptions: Vec<(Arg<'static>, u32)>,
-    /// How many values are kept whole. Default (`None`): 4,000 for each second of the duration, at most 200,000, as in Sentinel.
+    /// How many values are kept whole. Default (`None`): 4,000 for each second of the duration, at
+    /// most 200,000, as in Sentinel.
     ///
-    /// When the table is full, a new value replaces one whose share is untouched, or else one that has used little of
-    /// its share. The replaced value leaves a record and continues from it when it returns. There are four records for
-    /// each value kept whole (48 bytes each, allocated when the first value is replaced).
+    /// When the table is full, a new value replaces one whose share is untouched, or else one that
+    /// has used little of its share. The replaced value leaves a record and continues from it when
+    /// it returns. There are four records for each value kept whole (48 bytes each, allocated when
+    /// the first value is replaced).
     ///
-    /// When the records are full, too, a value is forgotten, the one that has used least first. It may then use what it
-    /// had used a second time; [`Resource::crowded`](crate::Resource::crowded) counts how often this happens. No value
-    /// gets the share of another. With [`ParamMeasure::InFlight`], the units in flight of a forgotten value are no
-    /// longer counted.
+    /// When the records are full, too, a value is forgotten, the one that has used least first. It
+    /// may then use what it had used a second time; [`Resource::crowded`](crate::Resource::crowded)
+    /// counts how often this happens. No value gets the share of another. With
+    /// [`ParamMeasure::InFlight`], the units in flight of a forgotten value are no longer counted.
     pub max_values: Option<usize>,
-    /// Whether new values are denied while the table is full of values that have a part of their share in use, instead of forgetting
-    /// one of these. Default: false.
+    /// Whether new values are denied while the table is full of values that have a part of their
+    /// share in use, instead of forgetting one of these. Default: false.
     pub deny_when_full: bool,
 }
 
 /// The argument of an entry that a rule checks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ParamKey {
-    /// The argument at this position, from 0. Negative positions count from the end; −1 is the last argument.
+    /// The argument at this position, from 0. Negative positions count from the end; −1 is the last
+    /// argument.
     Index(i32),
     /// The argument attached under this name.
     Name(String),
@@ -67,8 +71,8 @@ pub enum ParamMeasure {
     /// Units that passed. Entries over the threshold are blocked.
     #[default]
     Rate,
-    /// Units that passed, spaced evenly. The rule delays calls that arrive early and blocks those that would have to
-    /// wait too long. It combines with other throttles as described for
+    /// Units that passed, spaced evenly. The rule delays calls that arrive early and blocks those
+    /// that would have to wait too long. It combines with other throttles as described for
     /// [`Behaviour::Throttle`](crate::rules::Behaviour::Throttle).
     Throttle {
         /// The longest delay that this rule may require.
@@ -123,19 +127,26 @@ impl HotParamRule {
     /// Sets how many values are kept whole.
     #[must_use]
     pub fn max_values(self, max_values: usize) -> Self {
-        Self { max_values: Some(max_values), ..self }
+        Self {
+            max_values: Some(max_values),
+            ..self
+        }
     }
 
     /// Denies new values while the table is full, instead of forgetting another value.
     #[must_use]
     pub fn deny_when_full(self) -> Self {
-        Self { deny_when_full: true, ..self }
+        Self {
+            deny_when_full: true,
+            ..self
+        }
     }
 
     /// How many values are kept whole.
     pub(crate) fn capacity(&self) -> usize {
         let seconds = usize::try_from(self.duration.as_secs().max(1)).unwrap_or(usize::MAX);
-        self.max_values.unwrap_or_else(|| seconds.saturating_mul(4_000).min(200_000))
+        self.max_values
+            .unwrap_or_else(|| seconds.saturating_mul(4_000).min(200_000))
     }
 
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
@@ -161,7 +172,9 @@ impl fmt::Display for HotParamRule {
         write!(f, "{}", self.threshold)?;
         match self.measure {
             ParamMeasure::InFlight => f.write_str(" in flight")?,
-            ParamMeasure::Rate | ParamMeasure::Throttle { .. } => write!(f, "/{:?}", self.duration)?,
+            ParamMeasure::Rate | ParamMeasure::Throttle { .. } => {
+                write!(f, "/{:?}", self.duration)?
+            }
         }
         match &self.key {
             ParamKey::Index(index) => write!(f, " for each arg {index}"),

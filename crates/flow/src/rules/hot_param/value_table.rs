@@ -1,15 +1,17 @@
 //! A bounded table of values with their states, for hot-parameter rules.
 //!
-//! The table keeps a fixed number of values whole. When it is full, a new value replaces an old one. The table examines
-//! a few candidates and evicts one whose share is untouched, or else the one that has used the smallest part of its
-//! share. The evicted value leaves a record: the hash of the value, and its state. A value that returns takes its state
-//! from its record. Records are stored in buckets, several records for each value that is kept whole. A record is
-//! forgotten only when its bucket is full, again the one that has used least.
+//! The table keeps a fixed number of values whole. When it is full, a new value replaces an old
+//! one. The table examines a few candidates and evicts one whose share is untouched, or else the
+//! one that has used the smallest part of its share. The evicted value leaves a record: the hash of
+//! the value, and its state. A value that returns takes its state from its record. Records are
+//! stored in buckets, several records for each value that is kept whole. A record is forgotten only
+//! when its bucket is full, again the one that has used least.
 //!
 //! A table may instead deny new values while it would have to forget another ([`Full::Deny`]).
 //!
-//! As a result, invented values evict invented values, a value that has used up its share is evicted last, and no value
-//! gets the state of another. The loss is bounded: a forgotten value gets the units that it had used a second time.
+//! As a result, invented values evict invented values, a value that has used up its share is
+//! evicted last, and no value gets the state of another. The loss is bounded: a forgotten value
+//! gets the units that it had used a second time.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -55,8 +57,8 @@ struct KeptValue<S> {
     state: S,
 }
 
-/// The record of an evicted value. Its hash has 64 bits and a random key: another value has the same hash with a
-/// probability of 10⁻¹⁸.
+/// The record of an evicted value. Its hash has 64 bits and a random key: another value has the
+/// same hash with a probability of 10⁻¹⁸.
 struct EvictedValue<S> {
     hash: u64,
     state: S,
@@ -115,8 +117,8 @@ impl<S: Copy + Default> ValueTable<S> {
         }
     }
 
-    /// Keeps at most `most` values from now on (and up to a shard's worth more, as at creation). Excess values are evicted to their
-    /// records when another value arrives.
+    /// Keeps at most `most` values from now on (and up to a shard's worth more, as at creation).
+    /// Excess values are evicted to their records when another value arrives.
     pub(crate) fn keep_at_most(&self, most: usize) {
         for shard in &self.shards {
             Self::lock(shard).most = most.div_ceil(self.shards.len());
@@ -138,11 +140,12 @@ impl<S: Copy + Default> ValueTable<S> {
         self.forgotten.load(Ordering::Relaxed)
     }
 
-    /// Runs `change` on the state of `value`. `stake` returns the share that a value would gain by being forgotten, or `None` if
-    /// its share is as good as untouched.
+    /// Runs `change` on the state of `value`. `stake` returns the share that a value would gain by
+    /// being forgotten, or `None` if its share is as good as untouched.
     ///
     /// # Errors
-    /// If the table has no place for a new value ([`Full::Deny`]): the time at which the next one may be free.
+    /// If the table has no place for a new value ([`Full::Deny`]): the time at which the next one
+    /// may be free.
     pub(crate) fn with<T>(
         &self,
         value: &Arg<'_>,
@@ -161,7 +164,10 @@ impl<S: Copy + Default> ValueTable<S> {
         Ok(match (place, shard.record(hash)) {
             (Location::Record, Some(record)) => {
                 let result = change(&mut record.state, key);
-                record.stake = stake(value, &record.state).unwrap_or(Stake { used: 0, until: now });
+                record.stake = stake(value, &record.state).unwrap_or(Stake {
+                    used: 0,
+                    until: now,
+                });
                 result
             }
             (Location::Record, None) => unreachable!("the value was found in its record"),
@@ -172,7 +178,10 @@ impl<S: Copy + Default> ValueTable<S> {
     /// Runs `change` on the state of a value, unless the value was forgotten.
     pub(crate) fn at(&self, key: ValueKey, change: impl FnOnce(&mut S)) {
         let mut shard = self.shard(key.hash);
-        let known = shard.index.find(key.hash, |&at| shard.kept[at as usize].hash == key.hash).copied();
+        let known = shard
+            .index
+            .find(key.hash, |&at| shard.kept[at as usize].hash == key.hash)
+            .copied();
         if let Some(at) = known {
             change(&mut shard.kept[at as usize].state);
         } else if let Some(record) = shard.record(key.hash) {
@@ -191,7 +200,10 @@ impl<S: Copy + Default> ValueShard<S> {
         full: Full,
         stake: &impl Fn(&Arg<'_>, &S) -> Option<Stake>,
     ) -> Result<(Location, u64), Nanos> {
-        if let Some(&at) = self.index.find(hash, |&at| &self.kept[at as usize].value == value) {
+        if let Some(&at) = self
+            .index
+            .find(hash, |&at| &self.kept[at as usize].value == value)
+        {
             return Ok((Location::Kept(at as usize), 0));
         }
         let mut forgotten = 0;
@@ -212,7 +224,11 @@ impl<S: Copy + Default> ValueShard<S> {
             }
         };
         let state = self.take_record(hash).unwrap_or_default();
-        let new = KeptValue { hash, value: value.clone().into_owned(), state };
+        let new = KeptValue {
+            hash,
+            value: value.clone().into_owned(),
+            state,
+        };
         let at = if let Some(at) = evicted {
             let gone = std::mem::replace(&mut self.kept[at], new);
             self.unlist(gone.hash, at);
@@ -223,7 +239,8 @@ impl<S: Copy + Default> ValueShard<S> {
             self.kept.len() - 1
         };
         let kept = &self.kept;
-        self.index.insert_unique(hash, at as u32, |&at| kept[at as usize].hash);
+        self.index
+            .insert_unique(hash, at as u32, |&at| kept[at as usize].hash);
         Ok((Location::Kept(at), forgotten))
     }
 
@@ -240,7 +257,9 @@ impl<S: Copy + Default> ValueShard<S> {
             return true;
         }
         let hash = *hash;
-        self.bucket(hash).iter().any(|record| is_free(record.as_ref(), now))
+        self.bucket(hash)
+            .iter()
+            .any(|record| is_free(record.as_ref(), now))
     }
 
     fn unlist(&mut self, hash: u64, at: usize) {
@@ -249,10 +268,12 @@ impl<S: Copy + Default> ValueShard<S> {
         }
     }
 
-    /// Returns one of the next few values: one whose share is as good as untouched, or the one with the least at stake.
+    /// Returns one of the next few values: one whose share is as good as untouched, or the one with
+    /// the least at stake.
     ///
     /// # Errors
-    /// If none of them may be evicted: the earliest time at which the share of one is as good as untouched.
+    /// If none of them may be evicted: the earliest time at which the share of one is as good as
+    /// untouched.
     fn least(
         &mut self,
         now: Nanos,
@@ -264,7 +285,9 @@ impl<S: Copy + Default> ValueShard<S> {
             let at = self.hand % self.kept.len();
             self.hand = at + 1;
             let KeptValue { value, state, .. } = &self.kept[at];
-            let Some(stake_of) = stake(value, state) else { return Ok(at) };
+            let Some(stake_of) = stake(value, state) else {
+                return Ok(at);
+            };
             until = until.min(stake_of.until);
             if least.is_none_or(|(of, _)| stake_of < of) && self.may_evict(at, now, full, stake) {
                 least = Some((stake_of, at));
@@ -280,12 +303,18 @@ impl<S: Copy + Default> ValueShard<S> {
         now: Nanos,
         stake: &impl Fn(&Arg<'_>, &S) -> Option<Stake>,
     ) -> u64 {
-        let Some(stake) = stake(&gone.value, &gone.state) else { return 0 };
+        let Some(stake) = stake(&gone.value, &gone.state) else {
+            return 0;
+        };
         if self.records.is_empty() {
             let buckets = (self.most * RECORDS).div_ceil(BUCKET).max(1);
             self.records.resize_with(buckets * BUCKET, || None);
         }
-        let record = EvictedValue { hash: gone.hash, state: gone.state, stake };
+        let record = EvictedValue {
+            hash: gone.hash,
+            state: gone.state,
+            stake,
+        };
         let bucket = self.bucket(gone.hash);
         if let Some(free) = bucket.iter_mut().find(|of| is_free(of.as_ref(), now)) {
             *free = Some(record);
@@ -302,17 +331,28 @@ impl<S: Copy + Default> ValueShard<S> {
 
     fn bucket(&mut self, hash: u64) -> &mut [Option<EvictedValue<S>>] {
         let buckets = self.records.len() / BUCKET;
-        let at = if buckets == 0 { 0 } else { hash as usize % buckets };
-        self.records.get_mut(at * BUCKET..(at + 1) * BUCKET).unwrap_or_default()
+        let at = if buckets == 0 {
+            0
+        } else {
+            hash as usize % buckets
+        };
+        self.records
+            .get_mut(at * BUCKET..(at + 1) * BUCKET)
+            .unwrap_or_default()
     }
 
     fn record(&mut self, hash: u64) -> Option<&mut EvictedValue<S>> {
-        self.bucket(hash).iter_mut().flatten().find(|record| record.hash == hash)
+        self.bucket(hash)
+            .iter_mut()
+            .flatten()
+            .find(|record| record.hash == hash)
     }
 
     fn take_record(&mut self, hash: u64) -> Option<S> {
         let bucket = self.bucket(hash);
-        let of = bucket.iter_mut().find(|of| of.as_ref().is_some_and(|record| record.hash == hash))?;
+        let of = bucket
+            .iter_mut()
+            .find(|of| of.as_ref().is_some_and(|record| record.hash == hash))?;
         of.take().map(|record| record.state)
     }
 }

@@ -25,13 +25,19 @@ pub(super) struct System {
 }
 
 impl System {
-    /// Returns the rule. It may have no limit, because dashboards write such rules: Sentinel's default for each limit is −1, and a
-    /// negative value means unlimited.
+    /// Returns the rule. It may have no limit, because dashboards write such rules: Sentinel's
+    /// default for each limit is −1, and a negative value means unlimited.
     pub(super) fn into_rule(self) -> Result<SystemRule, InvalidRule> {
         let known = "highestSystemLoad, highestCpuUsage, qps, avgRt or maxThread";
         no_go("metricType", self.metric_type, known)?;
         no_go("triggerCount", self.trigger_count, known)?;
-        let all = [self.highest_system_load, self.highest_cpu_usage, self.qps, self.avg_rt, self.max_thread];
+        let all = [
+            self.highest_system_load,
+            self.highest_cpu_usage,
+            self.qps,
+            self.avg_rt,
+            self.max_thread,
+        ];
         if all.iter().all(|limit| limit.is_none()) {
             return Err(format!("the rule names no limit; it needs {known}").into());
         }
@@ -73,10 +79,17 @@ impl Authority {
                     .into(),
             );
         };
-        let origins: BTreeSet<&str> =
-            limit_app.split(',').map(str::trim).filter(|origin| !origin.is_empty()).collect();
+        let origins: BTreeSet<&str> = limit_app
+            .split(',')
+            .map(str::trim)
+            .filter(|origin| !origin.is_empty())
+            .collect();
         let resource = target(self.resource, *self.regex);
-        Ok(AuthorityRule { id: name_of(self.id), allow, ..AuthorityRule::allow(resource, origins) })
+        Ok(AuthorityRule {
+            id: name_of(self.id),
+            allow,
+            ..AuthorityRule::allow(resource, origins)
+        })
     }
 }
 
@@ -92,9 +105,14 @@ pub(super) struct Isolation {
 
 impl Isolation {
     pub(super) fn into_rule(self) -> Result<IsolationRule, InvalidRule> {
-        let threshold = self.threshold.ok_or("threshold is missing, or misspelt; a rule needs one")?;
+        let threshold = self
+            .threshold
+            .ok_or("threshold is missing, or misspelt; a rule needs one")?;
         let resource = target(self.resource, *self.regex);
         let rule = IsolationRule::new(resource, whole::<u32>("threshold", threshold)?);
-        Ok(IsolationRule { id: name_of(self.id), ..rule })
+        Ok(IsolationRule {
+            id: name_of(self.id),
+            ..rule
+        })
     }
 }

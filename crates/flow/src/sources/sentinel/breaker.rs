@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{Id, lenient::Lenient, millis, name_of, no_go, required, seconds, target, unknown, whole};
+use super::{
+    Id, lenient::Lenient, millis, name_of, no_go, required, seconds, target, unknown, whole,
+};
 use crate::{
     rules::{BreakerRule, InvalidRule, Trip},
     stats::bounds,
@@ -34,7 +36,11 @@ impl Degrade {
     pub(super) fn into_rule(self) -> Result<BreakerRule, InvalidRule> {
         no_go("strategy", self.strategy, "grade")?;
         no_go("threshold", self.threshold, "count")?;
-        no_go("retryTimeoutMs", self.retry_timeout_ms, "timeWindow, in seconds")?;
+        no_go(
+            "retryTimeoutMs",
+            self.retry_timeout_ms,
+            "timeWindow, in seconds",
+        )?;
         no_go("maxAllowedRtMs", self.max_allowed_rt_ms, "count")?;
         let count = required("count", *self.count)?;
         if !count.is_finite() || count < 0.0 {
@@ -43,20 +49,39 @@ impl Degrade {
         let trip = match self.grade.unwrap_or(0) {
             0 => {
                 let rt = Duration::try_from_secs_f64(count / 1_000.0).unwrap_or(Duration::MAX);
-                Trip::SlowRatio { rt, ratio: self.slow_ratio_threshold.unwrap_or(1.0) }
+                Trip::SlowRatio {
+                    rt,
+                    ratio: self.slow_ratio_threshold.unwrap_or(1.0),
+                }
             }
             1 => Trip::ErrorRatio { ratio: count },
             // For whole counts, more than 2.5 means more than 2.
-            2 => Trip::ErrorCount { count: bounds::whole(count) },
+            2 => Trip::ErrorCount {
+                count: bounds::whole(count),
+            },
             other => {
-                return Err(unknown("grade", other, "0 (slow ratio), 1 (error ratio) or 2 (error count)"));
+                return Err(unknown(
+                    "grade",
+                    other,
+                    "0 (slow ratio), 1 (error ratio) or 2 (error count)",
+                ));
             }
         };
         let open_time = seconds("timeWindow", self.time_window.unwrap_or(0))?;
         let rule = BreakerRule::new(target(self.resource, *self.regex), trip, open_time)
-            .interval(millis("statIntervalMs", self.stat_interval_ms.unwrap_or(1_000))?)
-            .min_calls(whole("minRequestAmount", self.min_request_amount.unwrap_or(5))?);
+            .interval(millis(
+                "statIntervalMs",
+                self.stat_interval_ms.unwrap_or(1_000),
+            )?)
+            .min_calls(whole(
+                "minRequestAmount",
+                self.min_request_amount.unwrap_or(5),
+            )?);
         // Sentinel counts in one slot, which begins again after the interval.
-        Ok(BreakerRule { id: name_of(self.id), slots: 1, ..rule })
+        Ok(BreakerRule {
+            id: name_of(self.id),
+            slots: 1,
+            ..rule
+        })
     }
 }

@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    Wrapped, cluster_config::ClusterConfig, each, lenient::Lenient, params::Item, read_rule, required,
-    unknown, whole,
+    Wrapped, cluster_config::ClusterConfig, each, lenient::Lenient, params::Item, read_rule,
+    required, unknown, whole,
 };
 use crate::{Arg, rules::InvalidRule, sources::SourceError};
 
@@ -16,8 +16,8 @@ const WINDOW_MS: i64 = 1_000;
 /// The number of slots in a rule's window, unless it has its own.
 const SLOTS: i64 = 10;
 
-/// A rule that a token server applies to many programs: at most [`count`](Self::count) units a second, counted over the slots
-/// of a window.
+/// A rule that a token server applies to many programs: at most [`count`](Self::count) units a
+/// second, counted over the slots of a window.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ClusterRule {
@@ -80,13 +80,18 @@ impl Rule {
         }
         let config = self.cluster_config.unwrap_or_default();
         let flow_id = config.flow_id.filter(|&id| id > 0);
-        let flow_id = flow_id.ok_or("clusterConfig.flowId is missing; it must be a whole number above 0")?;
+        let flow_id =
+            flow_id.ok_or("clusterConfig.flowId is missing; it must be a whole number above 0")?;
         let count = required("count", *self.count)?;
         if !count.is_finite() || count < 0.0 {
             return Err(format!("count is {count}; it must be a number, 0 or greater").into());
         }
         if let Some(other) = self.grade.filter(|&grade| grade != 1) {
-            return Err(unknown("grade", other, "1 (QPS): a token server does not count threads"));
+            return Err(unknown(
+                "grade",
+                other,
+                "1 (QPS): a token server does not count threads",
+            ));
         }
         if let Some(other) = config.strategy.filter(|&strategy| strategy != 0) {
             return Err(unknown("clusterConfig.strategy", other, "0, the only one"));
@@ -99,7 +104,10 @@ impl Rule {
                 return Err(unknown("clusterConfig.thresholdType", other, known));
             }
         };
-        let window: u32 = whole("windowIntervalMs", config.window_interval_ms.unwrap_or(WINDOW_MS))?;
+        let window: u32 = whole(
+            "windowIntervalMs",
+            config.window_interval_ms.unwrap_or(WINDOW_MS),
+        )?;
         let slots: u32 = whole("sampleCount", config.sample_count.unwrap_or(SLOTS))?;
         if slots == 0 || window == 0 || !window.is_multiple_of(slots) {
             return Err(format!(
@@ -108,8 +116,16 @@ impl Rule {
             )
             .into());
         }
-        let is_of_values = [&self.param_idx, &self.param_key].into_iter().any(Option::is_some);
-        let items = || self.items.unwrap_or_default().into_iter().map(Item::into_exception).collect();
+        let is_of_values = [&self.param_idx, &self.param_key]
+            .into_iter()
+            .any(Option::is_some);
+        let items = || {
+            self.items
+                .unwrap_or_default()
+                .into_iter()
+                .map(Item::into_exception)
+                .collect()
+        };
         let exceptions: Option<Result<Vec<_>, _>> = is_of_values.then(items);
         Ok(Some(ClusterRule {
             flow_id,
@@ -123,22 +139,33 @@ impl Rule {
     }
 }
 
-/// Reads the cluster rules of an array of flow rules, hot-parameter rules (which have a `paramIdx` or a `paramKey`), or both. Rules
-/// without `clusterMode` are left out.
+/// Reads the cluster rules of an array of flow rules, hot-parameter rules (which have a `paramIdx`
+/// or a `paramKey`), or both. Rules without `clusterMode` are left out.
 ///
 /// # Errors
-/// [`SourceError::Format`], as [`parse`](super::parse); also if two flow rules, or two hot-parameter rules, have the same `flowId`.
+/// [`SourceError::Format`], as [`parse`](super::parse); also if two flow rules, or two
+/// hot-parameter rules, have the same `flowId`.
 pub fn parse_cluster(text: &str) -> Result<Vec<ClusterRule>, SourceError> {
-    let read = |text: &str, wrapped: &Wrapped<'_>| read_rule(text, wrapped).and_then(Rule::into_rule);
+    let read =
+        |text: &str, wrapped: &Wrapped<'_>| read_rule(text, wrapped).and_then(Rule::into_rule);
     let (rules, bad) = each(text, read)?;
     if let Some(bad) = bad {
         return Err(SourceError::Format(bad));
     }
     let mut seen = HashSet::new();
-    for ClusterRule { flow_id, resource, exceptions, .. } in &rules {
+    for ClusterRule {
+        flow_id,
+        resource,
+        exceptions,
+        ..
+    } in &rules
+    {
         if !seen.insert((flow_id, exceptions.is_some())) {
-            let what = format!("the flowId {flow_id} of resource {resource} is that of another rule");
-            return Err(SourceError::Format(format!("{what}; each rule needs its own")));
+            let what =
+                format!("the flowId {flow_id} of resource {resource} is that of another rule");
+            return Err(SourceError::Format(format!(
+                "{what}; each rule needs its own"
+            )));
         }
     }
     Ok(rules)

@@ -17,6 +17,13 @@ pub(super) struct ClusterConfig {
 }
 
 /// Whether a rule applies to a program without a token server.
-pub(super) fn applies_here(cluster: Option<bool>, config: Option<&ClusterConfig>, usually: bool) -> bool {
-    cluster != Some(true) || config.and_then(|config| *config.fallback_to_local_when_fail).unwrap_or(usually)
+pub(super) fn applies_here(
+    cluster: Option<bool>,
+    config: Option<&ClusterConfig>,
+    usually: bool,
+) -> bool {
+    cluster != Some(true)
+        || config
+            .and_then(|config| *config.fallback_to_local_when_fail)
+            .unwrap_or(usually)
 }

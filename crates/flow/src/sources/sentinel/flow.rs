@@ -71,11 +71,20 @@ impl Flow {
             Some(1) if how.throttles && !how.warms => Relation::Direct,
             Some(1) => Relation::Related(other),
             Some(2) => Relation::Context(other),
-            Some(other) => return Err(unknown("strategy", other, "0 (direct), 1 (relate) or 2 (chain)")),
+            Some(other) => {
+                return Err(unknown(
+                    "strategy",
+                    other,
+                    "0 (direct), 1 (relate) or 2 (chain)",
+                ));
+            }
         };
         // In Go, 0 means the default.
         let used = measure == Measure::Rate;
-        let interval = self.stat_interval_in_ms.filter(|&ms| used && ms != 0).unwrap_or(1_000);
+        let interval = self
+            .stat_interval_in_ms
+            .filter(|&ms| used && ms != 0)
+            .unwrap_or(1_000);
         Ok(Some(FlowRule {
             id: name_of(self.id),
             resource: target(self.resource, *self.regex),
@@ -96,7 +105,11 @@ impl Flow {
     fn how(&self, measure: Measure) -> Result<How, InvalidRule> {
         let behaviour = self.control_behavior.unwrap_or(0);
         let by_memory = self.mem_high_water_mark_bytes.is_some_and(|mark| mark != 0);
-        let how = |warms, throttles| How { warms, throttles, by_memory };
+        let how = |warms, throttles| How {
+            warms,
+            throttles,
+            by_memory,
+        };
         match (*self.token_calculate_strategy, behaviour) {
             // Sentinel ignores the behaviour of a rule on threads.
             _ if measure == Measure::InFlight => Ok(how(false, false)),
@@ -125,29 +138,54 @@ impl Flow {
 
     fn threshold(&self, how: How) -> Result<Threshold, InvalidRule> {
         if how.by_memory {
-            // Sentinel names each threshold after the memory usage: the one for low usage is higher.
+            // Sentinel names each threshold after the memory usage: the one for low usage is
+            // higher.
             return Ok(Threshold::Memory(MemoryThreshold {
                 when_free: required("lowMemUsageThreshold", *self.low_mem_usage_threshold)?,
                 when_scarce: required("highMemUsageThreshold", *self.high_mem_usage_threshold)?,
-                low_mark: whole("memLowWaterMarkBytes", self.mem_low_water_mark_bytes.unwrap_or(0))?,
-                high_mark: whole("memHighWaterMarkBytes", self.mem_high_water_mark_bytes.unwrap_or(0))?,
+                low_mark: whole(
+                    "memLowWaterMarkBytes",
+                    self.mem_low_water_mark_bytes.unwrap_or(0),
+                )?,
+                high_mark: whole(
+                    "memHighWaterMarkBytes",
+                    self.mem_high_water_mark_bytes.unwrap_or(0),
+                )?,
             }));
         }
         if self.count.is_some() && self.threshold.is_some() {
             return Err(
-                "the rule has a count and a threshold, which mean the same; leave one of them out".into()
+                "the rule has a count and a threshold, which mean the same; leave one of them out"
+                    .into(),
             );
         }
         required("count", self.count.or(*self.threshold)).map(Threshold::Fixed)
     }
 
     fn behaviour(&self, how: How) -> Result<Behaviour, InvalidRule> {
-        let period = how.warms.then(|| seconds("warmUpPeriodSec", self.warm_up_period_sec.unwrap_or(10)));
+        let period = how
+            .warms
+            .then(|| seconds("warmUpPeriodSec", self.warm_up_period_sec.unwrap_or(10)));
         // In Go, 0 means the default.
-        let cold_factor = self.warm_up_cold_factor.filter(|&factor| factor != 0.0).unwrap_or(3.0);
-        let longest = if self.token_calculate_strategy.is_some() { 0 } else { 500 };
-        let max_wait = || millis("maxQueueingTimeMs", self.max_queueing_time_ms.unwrap_or(longest));
+        let cold_factor = self
+            .warm_up_cold_factor
+            .filter(|&factor| factor != 0.0)
+            .unwrap_or(3.0);
+        let longest = if self.token_calculate_strategy.is_some() {
+            0
+        } else {
+            500
+        };
+        let max_wait = || {
+            millis(
+                "maxQueueingTimeMs",
+                self.max_queueing_time_ms.unwrap_or(longest),
+            )
+        };
         let warm_up = period.transpose()?.map(|period| (period, cold_factor));
-        Ok(Behaviour::of(warm_up, how.throttles.then(max_wait).transpose()?))
+        Ok(Behaviour::of(
+            warm_up,
+            how.throttles.then(max_wait).transpose()?,
+        ))
     }
 }

@@ -1,4 +1,5 @@
-//! Values as Sentinel's JSON reader takes them: a number or a flag may be a text, and a whole number may have a fraction of 0.
+//! Values as Sentinel's JSON reader takes them: a number or a flag may be a text, and a whole
+//! number may have a fraction of 0.
 
 use std::ops::Deref;
 
@@ -68,7 +69,15 @@ impl<'de, T: OfText> Deserialize<'de> for Lenient<T> {
             Some(Value::String(text)) => text.trim().to_owned(),
             Some(value) => value.to_string(),
         };
-        let wrong = || D::Error::custom(format!("{} is not {}", value.unwrap_or_default(), T::WANTED));
-        T::of_text(&text).map(|value| Self(Some(value))).ok_or_else(wrong)
+        let wrong = || {
+            D::Error::custom(format!(
+                "{} is not {}",
+                value.unwrap_or_default(),
+                T::WANTED
+            ))
+        };
+        T::of_text(&text)
+            .map(|value| Self(Some(value)))
+            .ok_or_else(wrong)
     }
 }

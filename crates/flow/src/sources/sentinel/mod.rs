@@ -2,18 +2,21 @@
 //!
 //! A rule may be wrapped, as dashboards store it: `{"id": 7, "app": "shop", "rule": {…}}`.
 //!
-//! The fields are those of Sentinel for Java. Flow and isolation rules of Sentinel for Go are also read: a flow rule
-//! with `tokenCalculateStrategy` is read as a Go rule, in which `controlBehavior` has another meaning. Other Go rules
-//! are rejected. Rules of Sentinel's API gateway are also rejected: write a flow rule instead, or a hot-parameter rule for the
-//! value that `paramItem` selects.
+//! The fields are those of Sentinel for Java. Flow and isolation rules of Sentinel for Go are also
+//! read: a flow rule with `tokenCalculateStrategy` is read as a Go rule, in which `controlBehavior`
+//! has another meaning. Other Go rules are rejected. Rules of Sentinel's API gateway are also
+//! rejected: write a flow rule instead, or a hot-parameter rule for the value that `paramItem`
+//! selects.
 //!
-//! Everything that Sentinel's reader accepts is accepted: comments, trailing commas, a byte order mark, no text or `null` for no rules, and
-//! texts for numbers and flags (`"count": "10"`). A `null` field counts as absent, a rule without its threshold is rejected, and
-//! unknown fields are ignored because dashboards add their own.
+//! Everything that Sentinel's reader accepts is accepted: comments, trailing commas, a byte order
+//! mark, no text or `null` for no rules, and texts for numbers and flags (`"count": "10"`). A
+//! `null` field counts as absent, a rule without its threshold is rejected, and unknown fields are
+//! ignored because dashboards add their own.
 //!
-//! A gate asks no token server. A cluster rule (`clusterMode: true`) is therefore read as Sentinel applies it while it has none: as a
-//! rule of this program if `clusterConfig.fallbackToLocalWhenFail` says so (the default for flow rules, not for hot parameters),
-//! else it is left out. [`parse_cluster`] reads the cluster rules for a token server.
+//! A gate asks no token server. A cluster rule (`clusterMode: true`) is therefore read as Sentinel
+//! applies it while it has none: as a rule of this program if
+//! `clusterConfig.fallbackToLocalWhenFail` says so (the default for flow rules, not for hot
+//! parameters), else it is left out. [`parse_cluster`] reads the cluster rules for a token server.
 
 mod admission;
 mod breaker;
@@ -34,7 +37,8 @@ use serde_json::{Value, value::RawValue};
 
 use super::{RuleUpdate, SourceError};
 use crate::rules::{
-    AuthorityRule, BreakerRule, FlowRule, HotParamRule, InvalidRule, IsolationRule, SystemRule, Target,
+    AuthorityRule, BreakerRule, FlowRule, HotParamRule, InvalidRule, IsolationRule, SystemRule,
+    Target,
 };
 use admission::{Authority, Isolation, System};
 use breaker::Degrade;
@@ -62,8 +66,13 @@ pub enum Kind {
 
 impl Kind {
     /// The kinds that Sentinel for Java has, with commands of its own for each.
-    pub const OF_COMMANDS: [Self; 5] =
-        [Self::Flow, Self::Degrade, Self::System, Self::Authority, Self::ParamFlow];
+    pub const OF_COMMANDS: [Self; 5] = [
+        Self::Flow,
+        Self::Degrade,
+        Self::System,
+        Self::Authority,
+        Self::ParamFlow,
+    ];
 
     /// The name in Sentinel's commands and in the names of files.
     #[must_use]
@@ -82,22 +91,33 @@ impl Kind {
 /// Parses and validates an array of rules of one kind.
 ///
 /// # Errors
-/// [`SourceError::Format`] with the line and column of invalid JSON. If rules cannot be read or are invalid, the error lists all of
-/// them, each with its index in the array (from 0), its resource, its id, its line and the field. If others are good, it is a
-/// [`SourceError::Partial`].
+/// [`SourceError::Format`] with the line and column of invalid JSON. If rules cannot be read or are
+/// invalid, the error lists all of them, each with its index in the array (from 0), its resource,
+/// its id, its line and the field. If others are good, it is a [`SourceError::Partial`].
 pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
     let mut update = RuleUpdate::default();
     let bad = match kind {
         Kind::Flow => array(text, &mut update.flow, Flow::into_rule),
-        Kind::Degrade => array(text, &mut update.breakers, |rule: Degrade| rule.into_rule().map(Some)),
+        Kind::Degrade => array(text, &mut update.breakers, |rule: Degrade| {
+            rule.into_rule().map(Some)
+        }),
         Kind::ParamFlow => array(text, &mut update.hot_params, ParamFlow::into_rule),
         Kind::System => {
-            let unlimited = |rule: &SystemRule| SystemRule { id: rule.id.clone(), ..SystemRule::default() };
+            let unlimited = |rule: &SystemRule| SystemRule {
+                id: rule.id.clone(),
+                ..SystemRule::default()
+            };
             let limited = |rule: SystemRule| Some(rule).filter(|rule| *rule != unlimited(rule));
-            array(text, &mut update.system, |rule: System| rule.into_rule().map(limited))
+            array(text, &mut update.system, |rule: System| {
+                rule.into_rule().map(limited)
+            })
         }
-        Kind::Authority => array(text, &mut update.authority, |rule: Authority| rule.into_rule().map(Some)),
-        Kind::Isolation => array(text, &mut update.isolation, |rule: Isolation| rule.into_rule().map(Some)),
+        Kind::Authority => array(text, &mut update.authority, |rule: Authority| {
+            rule.into_rule().map(Some)
+        }),
+        Kind::Isolation => array(text, &mut update.isolation, |rule: Isolation| {
+            rule.into_rule().map(Some)
+        }),
     };
     match bad? {
         None => Ok(update),
@@ -105,35 +125,64 @@ pub fn parse(kind: Kind, text: &str) -> Result<RuleUpdate, SourceError> {
     }
 }
 
-/// The kind of rules in an array, by the fields that only rules of this kind have. `None` for a text without such a rule.
+/// The kind of rules in an array, by the fields that only rules of this kind have. `None` for a
+/// text without such a rule.
 #[must_use]
 pub fn kind_of(text: &str) -> Option<Kind> {
     const FIELDS: [(Kind, &[&str]); 6] = [
         (Kind::ParamFlow, &["paramIdx", "paramKey"]),
-        (Kind::Degrade, &["timeWindow", "slowRatioThreshold", "minRequestAmount"]),
-        (Kind::System, &["highestSystemLoad", "highestCpuUsage", "qps", "avgRt", "maxThread"]),
-        (Kind::Flow, &["grade", "controlBehavior", "clusterMode", "warmUpPeriodSec", "refResource", "count"]),
+        (
+            Kind::Degrade,
+            &["timeWindow", "slowRatioThreshold", "minRequestAmount"],
+        ),
+        (
+            Kind::System,
+            &[
+                "highestSystemLoad",
+                "highestCpuUsage",
+                "qps",
+                "avgRt",
+                "maxThread",
+            ],
+        ),
+        (
+            Kind::Flow,
+            &[
+                "grade",
+                "controlBehavior",
+                "clusterMode",
+                "warmUpPeriodSec",
+                "refResource",
+                "count",
+            ],
+        ),
         (Kind::Isolation, &["threshold"]),
         (Kind::Authority, &["limitApp"]),
     ];
     let fields = each(text, |_, wrapped| {
-        let rule: Option<serde_json::Map<String, Value>> = serde_json::from_str(wrapped.rule.get()).ok();
+        let rule: Option<serde_json::Map<String, Value>> =
+            serde_json::from_str(wrapped.rule.get()).ok();
         Ok(rule.map(|rule| rule.into_iter().map(|(field, _)| field).collect::<Vec<_>>()))
     });
     let fields = fields.ok()?.0.concat();
     let has = |known: &[&str]| fields.iter().any(|field| known.contains(&&**field));
-    FIELDS.iter().find(|(_, known)| has(known)).map(|(kind, _)| *kind)
+    FIELDS
+        .iter()
+        .find(|(_, known)| has(known))
+        .map(|(kind, _)| *kind)
 }
 
-/// Reads the good rules of an array, and returns what is wrong with the others. `into_rule` returns `None` for a rule that is left
-/// out.
+/// Reads the good rules of an array, and returns what is wrong with the others. `into_rule` returns
+/// `None` for a rule that is left out.
 fn array<J: DeserializeOwned, R: Identified>(
     text: &str,
     rules: &mut Option<Vec<R>>,
     into_rule: impl Fn(J) -> Result<Option<R>, InvalidRule>,
 ) -> Result<Option<String>, SourceError> {
     let (good, bad) = each(text, |text, wrapped| {
-        let Some(mut rule) = read_rule(text, wrapped).and_then(&into_rule)? else { return Ok(None) };
+        let Some(mut rule) = read_rule(text, wrapped).and_then(&into_rule)? else {
+            return Ok(None);
+        };
         let id = rule.id_mut();
         *id = id.take().or_else(|| wrapped.id.clone());
         rule.check().map(|()| Some(rule))
@@ -162,10 +211,14 @@ fn each<R>(
         match read(&text, &wrapped) {
             Ok(rule) => good.extend(rule),
             Err(reason) => {
-                let name = |what: &str, name: Option<String>| name.map(|name| format!("{what} {name}, "));
+                let name =
+                    |what: &str, name: Option<String>| name.map(|name| format!("{what} {name}, "));
                 let resource = name("resource", wrapped.resource).unwrap_or_default();
                 let id = name("id", wrapped.id).unwrap_or_default();
-                bad.push(format!("rule {at} ({resource}{id}line {}): {reason}", line_of(&text, rule.get())));
+                bad.push(format!(
+                    "rule {at} ({resource}{id}line {}): {reason}",
+                    line_of(&text, rule.get())
+                ));
             }
         }
     }
@@ -198,7 +251,14 @@ macro_rules! identified {
         }
     )* };
 }
-identified!(FlowRule, BreakerRule, HotParamRule, SystemRule, AuthorityRule, IsolationRule);
+identified!(
+    FlowRule,
+    BreakerRule,
+    HotParamRule,
+    SystemRule,
+    AuthorityRule,
+    IsolationRule
+);
 
 /// A rule as written, which a dashboard may have wrapped.
 struct Wrapped<'t> {
@@ -224,15 +284,24 @@ impl<'t> Wrapped<'t> {
         // A value that is not an object is reported when the rule itself is read.
         let outer: Option<Outer<'t>> = serde_json::from_str(text.get()).ok();
         let (rule, id) = match outer {
-            Some(Outer { id, rule: Some(rule) }) => {
-                (rule, id.and_then(|id| name_of(serde_json::from_str(id.get()).ok())))
-            }
+            Some(Outer {
+                id,
+                rule: Some(rule),
+            }) => (
+                rule,
+                id.and_then(|id| name_of(serde_json::from_str(id.get()).ok())),
+            ),
             _ => (text, None),
         };
         let named: Option<Named> = serde_json::from_str(rule.get()).ok();
-        let (resource, own) = named.map_or((None, None), |named| (named.resource, name_of(named.id)));
+        let (resource, own) =
+            named.map_or((None, None), |named| (named.resource, name_of(named.id)));
         let resource = resource.and_then(|resource| Some(resource.as_str()?.to_owned()));
-        Self { rule, id: own.or(id), resource }
+        Self {
+            rule,
+            id: own.or(id),
+            resource,
+        }
     }
 }
 
@@ -244,14 +313,20 @@ fn read_rule<J: DeserializeOwned>(text: &str, wrapped: &Wrapped<'_>) -> Result<J
         let lines = line_of(text, rule) - 1;
         let (field, e) = (e.path().to_string(), e.into_inner());
         let said = e.to_string();
-        let said = said.rsplit_once(" at line ").map_or(&*said, |(said, _)| said);
+        let said = said
+            .rsplit_once(" at line ")
+            .map_or(&*said, |(said, _)| said);
         format!("{field}: {said} (line {})", lines + e.line()).into()
     })
 }
 
 fn target(resource: Option<String>, regex: Option<bool>) -> Target {
     let resource = resource.unwrap_or_default();
-    if regex.unwrap_or(false) { Target::Pattern(resource) } else { Target::Name(resource) }
+    if regex.unwrap_or(false) {
+        Target::Pattern(resource)
+    } else {
+        Target::Name(resource)
+    }
 }
 
 fn unknown(field: &str, value: i64, known: &str) -> InvalidRule {
@@ -276,9 +351,10 @@ fn name_of(id: Option<Id>) -> Option<String> {
 /// Rejects a field that only Sentinel for Go has, and names the corresponding field.
 fn no_go(name: &str, field: Option<IgnoredAny>, instead: &str) -> Result<(), InvalidRule> {
     if field.is_some() {
-        return Err(
-            format!("{name} is a field of Sentinel for Go, which is not read here; write {instead}").into()
-        );
+        return Err(format!(
+            "{name} is a field of Sentinel for Go, which is not read here; write {instead}"
+        )
+        .into());
     }
     Ok(())
 }
@@ -317,7 +393,8 @@ fn required(name: &str, value: Option<f64>) -> Result<f64, InvalidRule> {
 /// Converts the whole number of a field in use.
 fn whole<T: TryFrom<i64>>(name: &str, value: i64) -> Result<T, InvalidRule> {
     // A value that is not negative can only fail by not fitting into 32 bits.
-    T::try_from(value).map_err(|_| format!("{name} is {value}; it must be from 0 to 4294967295").into())
+    T::try_from(value)
+        .map_err(|_| format!("{name} is {value}; it must be from 0 to 4294967295").into())
 }
 
 fn millis(name: &str, value: i64) -> Result<Duration, InvalidRule> {

@@ -52,12 +52,19 @@ pub(super) struct Item {
 
 impl Item {
     pub(super) fn into_exception(self) -> Result<(Arg<'static>, u32), InvalidRule> {
-        let count = units("the exception's count", required("the exception's count", *self.count)?)?;
-        Ok((arg(self.object, self.class_type.as_deref().unwrap_or_default())?, count))
+        let count = units(
+            "the exception's count",
+            required("the exception's count", *self.count)?,
+        )?;
+        Ok((
+            arg(self.object, self.class_type.as_deref().unwrap_or_default())?,
+            count,
+        ))
     }
 }
 
-/// Reads the value of an exception according to its class or, without a class, according to its JSON type.
+/// Reads the value of an exception according to its class or, without a class, according to its
+/// JSON type.
 fn arg(object: Option<Value>, class: &str) -> Result<Arg<'static>, InvalidRule> {
     let (text, own_class) = match object.unwrap_or_default() {
         Value::Null => return Err("an exception has no object; name the value".into()),
@@ -68,11 +75,15 @@ fn arg(object: Option<Value>, class: &str) -> Result<Arg<'static>, InvalidRule> 
     };
     let class = if class.is_empty() { own_class } else { class };
     let arg = match class {
-        "int" | "long" | "short" | "byte" | "java.lang.Integer" | "java.lang.Long" | "java.lang.Short"
-        | "java.lang.Byte" => text.parse::<i64>().ok().map(Arg::from),
+        "int" | "long" | "short" | "byte" | "java.lang.Integer" | "java.lang.Long"
+        | "java.lang.Short" | "java.lang.Byte" => text.parse::<i64>().ok().map(Arg::from),
         "double" | "java.lang.Double" => text.parse::<f64>().ok().map(Arg::from),
         "float" | "java.lang.Float" => text.parse::<f32>().ok().map(Arg::from),
-        "boolean" | "java.lang.Boolean" => text.to_ascii_lowercase().parse::<bool>().ok().map(Arg::from),
+        "boolean" | "java.lang.Boolean" => text
+            .to_ascii_lowercase()
+            .parse::<bool>()
+            .ok()
+            .map(Arg::from),
         "char" | "java.lang.Character" => text.parse::<char>().ok().map(Arg::from),
         "String" | "java.lang.String" => return Ok(text.into()),
         other => {
@@ -111,19 +122,30 @@ impl ParamFlow {
                 let max_wait = millis("maxQueueingTimeMs", self.max_queueing_time_ms.unwrap_or(0))?;
                 ParamMeasure::Throttle { max_wait }
             }
-            (1, other) => return Err(unknown("controlBehavior", other, "0 (reject) or 2 (throttle)")),
+            (1, other) => {
+                return Err(unknown(
+                    "controlBehavior",
+                    other,
+                    "0 (reject) or 2 (throttle)",
+                ));
+            }
             (other, _) => return Err(unknown("grade", other, "0 (threads) or 1 (QPS)")),
         };
         let used = measure != ParamMeasure::InFlight;
-        let duration = seconds("durationInSec", self.duration_in_sec.filter(|_| used).unwrap_or(1))?;
-        let key = match (self.param_key.filter(|key| !key.is_empty()), *self.param_idx) {
+        let duration = seconds(
+            "durationInSec",
+            self.duration_in_sec.filter(|_| used).unwrap_or(1),
+        )?;
+        let key = match (
+            self.param_key.filter(|key| !key.is_empty()),
+            *self.param_idx,
+        ) {
             (Some(name), _) => ParamKey::Name(name),
-            (None, Some(index)) => ParamKey::Index(
-                i32::try_from(index)
-                    .map_err(|_| format!("paramIdx {index} is larger than any call's number of arguments"))?,
-            ),
-            // Do not assume the first argument: the field's name is probably misspelt. Sentinel does not load such a
-            // rule either.
+            (None, Some(index)) => ParamKey::Index(i32::try_from(index).map_err(|_| {
+                format!("paramIdx {index} is larger than any call's number of arguments")
+            })?),
+            // Do not assume the first argument: the field's name is probably misspelt. Sentinel
+            // does not load such a rule either.
             (None, None) => {
                 return Err(
                     "paramIdx is missing, or misspelt; a rule needs one (0 is the first argument, -1 the \

@@ -8,13 +8,14 @@ use super::Kind;
 use crate::{
     Arg,
     rules::{
-        AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure, Origins, ParamKey,
-        ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
+        AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, Measure, Origins,
+        ParamKey, ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
     },
 };
 
-/// Writes the rules of one kind as [`parse`](super::parse) and Sentinel for Java read them. Also returns those that the format
-/// cannot express, each with the reason; they are left out. An id that is not a number is left out, too.
+/// Writes the rules of one kind as [`parse`](super::parse) and Sentinel for Java read them. Also
+/// returns those that the format cannot express, each with the reason; they are left out. An id
+/// that is not a number is left out, too.
 #[must_use]
 pub fn write(kind: Kind, rules: &Rules) -> (String, Vec<String>) {
     let mut left_out = Vec::new();
@@ -68,11 +69,17 @@ fn fixed(threshold: Threshold) -> Result<f64, &'static str> {
 }
 
 fn seconds(span: Duration) -> Result<u64, &'static str> {
-    if span.subsec_nanos() == 0 { Ok(span.as_secs()) } else { Err("Sentinel has whole seconds here") }
+    if span.subsec_nanos() == 0 {
+        Ok(span.as_secs())
+    } else {
+        Err("Sentinel has whole seconds here")
+    }
 }
 
 fn millis(span: Duration) -> Result<u64, &'static str> {
-    let whole = u64::try_from(span.as_millis()).ok().filter(|&ms| Duration::from_millis(ms) == span);
+    let whole = u64::try_from(span.as_millis())
+        .ok()
+        .filter(|&ms| Duration::from_millis(ms) == span);
     whole.ok_or("Sentinel has whole milliseconds here")
 }
 
@@ -184,7 +191,11 @@ fn system(rule: &SystemRule) -> Written {
 }
 
 fn authority(rule: &AuthorityRule) -> Written {
-    if rule.origins.iter().any(|origin| origin.contains(',') || origin.trim() != origin) {
+    if rule
+        .origins
+        .iter()
+        .any(|origin| origin.contains(',') || origin.trim() != origin)
+    {
         return Err("Sentinel separates origins by commas");
     }
     Ok(json!({

@@ -30,8 +30,9 @@ pub(super) const AUTHORITY: Section<AuthorityRule> = Section {
             (Some(origins), None) => AuthorityRule::allow(resource?, origins),
             (None, Some(origins)) => AuthorityRule::deny(resource?, origins),
             _ => {
-                return resource
-                    .and(Err("give it the origins to allow or those to deny, and not both".into()));
+                return resource.and(Err(
+                    "give it the origins to allow or those to deny, and not both".into(),
+                ));
             }
         };
         Ok(AuthorityRule { id, ..rule })

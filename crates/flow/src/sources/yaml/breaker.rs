@@ -22,7 +22,11 @@ pub(super) const BREAKERS: Section<BreakerRule> = Section {
     ],
     read: |item| {
         let (id, resource) = (item.text("id"), item.target());
-        let trip = (item.span("slower_than"), item.decimal("ratio"), item.large("errors"));
+        let trip = (
+            item.span("slower_than"),
+            item.decimal("ratio"),
+            item.large("errors"),
+        );
         let (interval, slots) = (item.span("interval"), item.number("slots"));
         let (min_calls, open) = (item.number("min_calls"), item.span("open"));
         let (probes, probe_timeout) = (item.number("probes"), item.span("probe_timeout"));
@@ -32,11 +36,13 @@ pub(super) const BREAKERS: Section<BreakerRule> = Section {
             (None, None, Some(count)) => Trip::ErrorCount { count },
             _ => {
                 return Err(
-                    "give it slower_than and ratio, or ratio alone (of errors), or errors alone".into()
+                    "give it slower_than and ratio, or ratio alone (of errors), or errors alone"
+                        .into(),
                 );
             }
         };
-        let open = open.ok_or("say how long it stays open before it tries again, as in open: 5s")?;
+        let open =
+            open.ok_or("say how long it stays open before it tries again, as in open: 5s")?;
         let rule = BreakerRule::new(resource?, trip, open);
         Ok(BreakerRule {
             id,

@@ -13,7 +13,8 @@ pub(super) const BEHAVIOURS: [(&str, (bool, bool)); 4] = [
     ("warm-up-throttle", (true, true)),
 ];
 
-/// Reads a threshold that falls to `when_scarce` between two marks of memory in use, in bytes. `when_free` is left 0.
+/// Reads a threshold that falls to `when_scarce` between two marks of memory in use, in bytes.
+/// `when_free` is left 0.
 fn memory(item: &Item<'_>) -> Option<MemoryThreshold> {
     let mend = "a memory threshold needs when_scarce, low_mark and high_mark";
     let item = item.nested("memory", &["when_scarce", "low_mark", "high_mark"], mend)?;
@@ -67,16 +68,24 @@ fn read(item: &Item<'_>) -> Result<FlowRule, crate::rules::InvalidRule> {
     };
     let threshold = match memory {
         None => Threshold::from(count),
-        Some(memory) => Threshold::Memory(MemoryThreshold { when_free: count.into(), ..memory }),
+        Some(memory) => Threshold::Memory(MemoryThreshold {
+            when_free: count.into(),
+            ..memory
+        }),
     };
     if max_wait.is_some() && !throttles {
         return Err("max_wait is for the behaviours throttle and warm-up-throttle".into());
     }
     if (warm_up.is_some() || cold_factor.is_some()) && !warms {
-        return Err("warm_up and cold_factor are for the behaviours warm-up and warm-up-throttle".into());
+        return Err(
+            "warm_up and cold_factor are for the behaviours warm-up and warm-up-throttle".into(),
+        );
     }
     let max_wait = max_wait.unwrap_or(Duration::from_millis(500));
-    let (period, cold_factor) = (warm_up.unwrap_or(Duration::from_secs(10)), cold_factor.unwrap_or(3.0));
+    let (period, cold_factor) = (
+        warm_up.unwrap_or(Duration::from_secs(10)),
+        cold_factor.unwrap_or(3.0),
+    );
     Ok(FlowRule {
         id,
         resource: resource?,
@@ -95,7 +104,10 @@ fn read(item: &Item<'_>) -> Result<FlowRule, crate::rules::InvalidRule> {
             (None, true) => Origins::Others,
             _ => return Err("give it an origin or each_other_origin, not both".into()),
         },
-        behaviour: Behaviour::of(warms.then_some((period, cold_factor)), throttles.then_some(max_wait)),
+        behaviour: Behaviour::of(
+            warms.then_some((period, cold_factor)),
+            throttles.then_some(max_wait),
+        ),
         strict,
     })
 }

@@ -23,27 +23,37 @@ pub(super) struct Section<R> {
 impl<R> Section<R> {
     /// Reads the rules. Every mistake becomes a complaint.
     pub(super) fn rules(&self, fields: &Fields<'_>) -> Vec<R> {
-        let mend = format!("write a list of rules; a rule's fields are: {}", self.fields.join(", "));
+        let mend = format!(
+            "write a list of rules; a rule's fields are: {}",
+            self.fields.join(", ")
+        );
         let complaints = fields.complaints();
-        let rules = fields.list(self.name, &mend).iter().enumerate().map(|(at, node)| {
-            let called = format!("{} {}", self.called, at + 1);
-            let before = complaints.len();
-            let item =
-                Item { fields: Fields::open(node, &called, self.fields, complaints)?, called: &called };
-            let read = (self.read)(&item);
-            if complaints.len() > before {
-                return None;
-            }
-            let made = read.and_then(|rule| (self.validate)(&rule).map(|()| rule));
-            let complain = |reason| item.complain(item.fields.line(), format!("{called}: {reason}"));
-            made.map_err(complain).ok()
-        });
+        let rules = fields
+            .list(self.name, &mend)
+            .iter()
+            .enumerate()
+            .map(|(at, node)| {
+                let called = format!("{} {}", self.called, at + 1);
+                let before = complaints.len();
+                let item = Item {
+                    fields: Fields::open(node, &called, self.fields, complaints)?,
+                    called: &called,
+                };
+                let read = (self.read)(&item);
+                if complaints.len() > before {
+                    return None;
+                }
+                let made = read.and_then(|rule| (self.validate)(&rule).map(|()| rule));
+                let complain =
+                    |reason| item.complain(item.fields.line(), format!("{called}: {reason}"));
+                made.map_err(complain).ok()
+            });
         rules.flatten().collect()
     }
 }
 
-/// The fields of one rule. Each getter returns `None` if the field is missing, or if it has a wrong value, which also
-/// becomes a complaint.
+/// The fields of one rule. Each getter returns `None` if the field is missing, or if it has a wrong
+/// value, which also becomes a complaint.
 pub(super) struct Item<'a> {
     fields: Fields<'a>,
     called: &'a str,
@@ -51,7 +61,8 @@ pub(super) struct Item<'a> {
 
 impl<'a> Item<'a> {
     pub(super) fn text(&self, name: &str) -> Option<String> {
-        self.fields.read(name, "a text", |text| Some(text.to_owned()))
+        self.fields
+            .read(name, "a text", |text| Some(text.to_owned()))
     }
 
     pub(super) fn flag(&self, name: &str) -> bool {
@@ -65,12 +76,16 @@ impl<'a> Item<'a> {
 
     /// Reads a whole number from 0 of up to 64 bits.
     pub(super) fn large(&self, name: &str) -> Option<u64> {
-        self.fields.read(name, "a whole number, 0 or greater", |text| text.parse().ok())
+        self.fields
+            .read(name, "a whole number, 0 or greater", |text| {
+                text.parse().ok()
+            })
     }
 
     /// Reads a whole number of either sign.
     pub(super) fn signed(&self, name: &str) -> Option<i32> {
-        self.fields.read(name, "a whole number", |text| text.parse().ok())
+        self.fields
+            .read(name, "a whole number", |text| text.parse().ok())
     }
 
     pub(super) fn decimal(&self, name: &str) -> Option<f64> {
@@ -86,15 +101,21 @@ impl<'a> Item<'a> {
         self.fields.word(name, words)
     }
 
-    /// Reads a limit such as `100/1s`: the units, which the windows of flow rules count in 32 bits, and the window.
+    /// Reads a limit such as `100/1s`: the units, which the windows of flow rules count in 32 bits,
+    /// and the window.
     pub(super) fn quota(&self, name: &str) -> Option<(u32, Duration)> {
         let node = self.fields.get(name)?;
         let refuse = |why: &dyn fmt::Display| {
             self.complain(node.line, format!("`{name}` is {}: {why}", node.describe()));
         };
-        let quota: Quota =
-            node.text().unwrap_or_default().parse().map_err(|e: ParseQuotaError| refuse(&e)).ok()?;
-        let units = u32::try_from(quota.limit()).map_err(|_| refuse(&"a flow rule counts to 4294967295"));
+        let quota: Quota = node
+            .text()
+            .unwrap_or_default()
+            .parse()
+            .map_err(|e: ParseQuotaError| refuse(&e))
+            .ok()?;
+        let units =
+            u32::try_from(quota.limit()).map_err(|_| refuse(&"a flow rule counts to 4294967295"));
         Some((units.ok()?, quota.window()))
     }
 
@@ -102,7 +123,10 @@ impl<'a> Item<'a> {
     pub(super) fn texts(&self, name: &str) -> Option<Vec<String>> {
         let node = self.fields.get(name)?;
         let texts = match &node.kind {
-            Kind::Sequence(nodes) => nodes.iter().map(|node| node.text().map(str::to_owned)).collect(),
+            Kind::Sequence(nodes) => nodes
+                .iter()
+                .map(|node| node.text().map(str::to_owned))
+                .collect(),
             _ => None,
         };
         if texts.is_none() {
@@ -113,12 +137,17 @@ impl<'a> Item<'a> {
 
     /// Reads keys with whole numbers from 0 to 4294967295.
     pub(super) fn counts(&self, name: &str) -> impl Iterator<Item = (&'a Node, u32)> {
-        let entries = self.fields.mapping(name, "write values with their counts, as in { vip: 100 }");
+        let entries = self
+            .fields
+            .mapping(name, "write values with their counts, as in { vip: 100 }");
         entries.iter().filter_map(move |(key, value)| {
             let count = value.text().and_then(|text| text.parse().ok());
             if key.text().is_none() || count.is_none() {
                 let pair = format!("{}: {}", key.describe(), value.describe());
-                let what = format!("`{name}` has {}; write a value and a whole number", abridged(&pair));
+                let what = format!(
+                    "`{name}` has {}; write a value and a whole number",
+                    abridged(&pair)
+                );
                 self.complain(key.line, what);
             }
             Some((key, count?))
@@ -129,11 +158,23 @@ impl<'a> Item<'a> {
     pub(super) fn nested(&self, name: &str, known: &[&'static str], mend: &str) -> Option<Self> {
         let node = self.fields.get(name)?;
         let complaints = self.fields.complaints();
-        let fields = Fields::open(node, &format!("`{name}` of {}", self.called), known, complaints)?;
+        let fields = Fields::open(
+            node,
+            &format!("`{name}` of {}", self.called),
+            known,
+            complaints,
+        )?;
         for name in known.iter().filter(|name| fields.get(name).is_none()) {
-            complaints.at(fields.line(), format!("{} has no `{name}`", self.called), mend);
+            complaints.at(
+                fields.line(),
+                format!("{} has no `{name}`", self.called),
+                mend,
+            );
         }
-        Some(Self { fields, called: self.called })
+        Some(Self {
+            fields,
+            called: self.called,
+        })
     }
 
     /// Reads the resource that the rule applies to.

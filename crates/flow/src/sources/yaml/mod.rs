@@ -32,14 +32,15 @@
 //! # Ok::<(), tidegate_flow::sources::SourceError>(())
 //! ```
 //!
-//! `cpu`, `load` and memory thresholds take effect once the gate has samples of the machine, for example from
-//! [`Gate::watch_machine`](crate::Gate::watch_machine).
+//! `cpu`, `load` and memory thresholds take effect once the gate has samples of the machine, for
+//! example from [`Gate::watch_machine`](crate::Gate::watch_machine).
 //!
-//! `gate: sentinel` chooses the slots of [`Gate::sentinel`](crate::Gate::sentinel): see [`builder`].
+//! `gate: sentinel` chooses the slots of [`Gate::sentinel`](crate::Gate::sentinel): see
+//! [`builder`].
 //!
-//! The same file may have a section `limits`, which is for `tidegate serve` and is ignored here. Any other unknown
-//! field is rejected, so that a misspelt limit does not go unnoticed. All mistakes are reported at once, each with its
-//! line.
+//! The same file may have a section `limits`, which is for `tidegate serve` and is ignored here.
+//! Any other unknown field is rejected, so that a misspelt limit does not go unnoticed. All
+//! mistakes are reported at once, each with its line.
 
 mod admission;
 mod breaker;
@@ -56,8 +57,15 @@ use crate::{Gate, GateBuilder, rules::Rules};
 pub use write::write;
 
 /// The sections of a document.
-pub const SECTIONS: [&str; 7] =
-    ["flow", "isolation", "adaptive", "breakers", "hot_params", "system", "authority"];
+pub const SECTIONS: [&str; 7] = [
+    "flow",
+    "isolation",
+    "adaptive",
+    "breakers",
+    "hot_params",
+    "system",
+    "authority",
+];
 
 /// The section for `tidegate serve`.
 const LIMITS: &str = "limits";
@@ -68,8 +76,8 @@ pub const GATE: &str = "gate";
 /// Parses and validates rules.
 ///
 /// # Errors
-/// [`SourceError::Format`] with all mistakes, each with its line, the reason and how to fix it; [`SourceError::Partial`] if there
-/// are good rules, too.
+/// [`SourceError::Format`] with all mistakes, each with its line, the reason and how to fix it;
+/// [`SourceError::Partial`] if there are good rules, too.
 pub fn parse(text: &str) -> Result<Rules, SourceError> {
     let known: Vec<&str> = SECTIONS.into_iter().chain([LIMITS, GATE]).collect();
     let mut good = Rules::default();
@@ -81,19 +89,28 @@ pub fn parse(text: &str) -> Result<Rules, SourceError> {
     Ok(good)
 }
 
-/// Returns the builder that the document's key `gate` asks for: `gate: sentinel` is [`Gate::sentinel`]. Without the key it is
-/// [`Gate::builder`]. A gate keeps its slots while it lives, so a change of the key takes effect at the next start.
+/// Returns the builder that the document's key `gate` asks for: `gate: sentinel` is
+/// [`Gate::sentinel`]. Without the key it is [`Gate::builder`]. A gate keeps its slots while it
+/// lives, so a change of the key takes effect at the next start.
 ///
 /// # Errors
 /// [`SourceError::Format`] if the text is no document, or the key has another value.
 pub fn builder(text: &str) -> Result<GateBuilder, SourceError> {
     let preset = tidegate_config::read(tidegate_config::parse(text), |root, complaints| {
-        let Some(Kind::Mapping(entries)) = root.map(|root| &root.kind) else { return false };
+        let Some(Kind::Mapping(entries)) = root.map(|root| &root.kind) else {
+            return false;
+        };
         let mut entries = entries.iter().filter(|(key, _)| key.text() == Some(GATE));
-        entries.next().is_some_and(|(_, value)| preset(value, complaints))
+        entries
+            .next()
+            .is_some_and(|(_, value)| preset(value, complaints))
     });
     let is_sentinels = preset.map_err(|problems| format(&problems))?;
-    Ok(if is_sentinels { Gate::sentinel() } else { Gate::builder() })
+    Ok(if is_sentinels {
+        Gate::sentinel()
+    } else {
+        Gate::builder()
+    })
 }
 
 /// Whether the value of `gate` is the preset of Sentinel. Any other value is a mistake.

@@ -12,24 +12,32 @@ use crate::{
     Arg,
     rules::{
         AdaptiveRule, Aimd, Algorithm, AuthorityRule, Behaviour, BreakerRule, FlowRule, Gradient2,
-        HotParamRule, IsolationRule, Measure, MemoryThreshold, Origins, ParamKey, ParamMeasure, Relation,
-        Rules, SystemRule, Target, Threshold, Trip,
+        HotParamRule, IsolationRule, Measure, MemoryThreshold, Origins, ParamKey, ParamMeasure,
+        Relation, Rules, SystemRule, Target, Threshold, Trip,
     },
 };
 
-/// Writes rules so that [`parse`](super::parse) reads the same. Also returns what the form cannot express, each with the reason:
-/// such rules are left out, and a fraction of a threshold is dropped where it has a small effect.
+/// Writes rules so that [`parse`](super::parse) reads the same. Also returns what the form cannot
+/// express, each with the reason: such rules are left out, and a fraction of a threshold is dropped
+/// where it has a small effect.
 #[must_use]
 pub fn write(rules: &Rules) -> (String, Vec<String>) {
     let (mut text, mut notes) = (String::new(), Vec::new());
-    section(&mut text, "flow", &rules.flow, |rule| flow(rule, &mut notes));
+    section(&mut text, "flow", &rules.flow, |rule| {
+        flow(rule, &mut notes)
+    });
     section(&mut text, "isolation", &rules.isolation, isolation);
     section(&mut text, "breakers", &rules.breakers, breaker);
     let mut params = rules.hot_params.clone();
     params.retain(|rule| {
-        let has_float = rule.exceptions.iter().any(|(value, _)| matches!(value, Arg::Float(_)));
+        let has_float = rule
+            .exceptions
+            .iter()
+            .any(|(value, _)| matches!(value, Arg::Float(_)));
         if has_float {
-            notes.push(format!("{rule}: an exception is a floating-point number; the rule is left out"));
+            notes.push(format!(
+                "{rule}: an exception is a floating-point number; the rule is left out"
+            ));
         }
         !has_float
     });
@@ -40,11 +48,15 @@ pub fn write(rules: &Rules) -> (String, Vec<String>) {
     learned.retain(|rule| {
         let is_custom = matches!(rule.algorithm, Algorithm::Custom(_));
         if is_custom {
-            notes.push(format!("{rule}: the algorithm is a part of the program; the rule is left out"));
+            notes.push(format!(
+                "{rule}: the algorithm is a part of the program; the rule is left out"
+            ));
         }
         !is_custom
     });
-    section(&mut text, "adaptive", &learned, |rule| adaptive(rule, &mut notes));
+    section(&mut text, "adaptive", &learned, |rule| {
+        adaptive(rule, &mut notes)
+    });
     (text, notes)
 }
 
@@ -111,7 +123,11 @@ fn flow(rule: &FlowRule, notes: &mut Vec<String>) -> RuleFields {
     let mut interval = rule.interval;
     let (warm_up, max_wait) = rule.behaviour.parts();
     let how = (warm_up.is_some(), max_wait.is_some());
-    let behaviour = BEHAVIOURS.into_iter().skip(1).find(|(_, of)| *of == how).map(|(name, _)| name);
+    let behaviour = BEHAVIOURS
+        .into_iter()
+        .skip(1)
+        .find(|(_, of)| *of == how)
+        .map(|(name, _)| name);
     if let Threshold::Fixed(exact) = rule.threshold
         && exact.fract() != 0.0
     {
@@ -119,7 +135,9 @@ fn flow(rule: &FlowRule, notes: &mut Vec<String>) -> RuleFields {
             // The same pace over a longer time.
             (count, interval) = ((exact * 1e3).round(), interval * 1_000);
         } else if warm_up.is_some() {
-            notes.push(format!("{rule}: the fraction of the threshold {exact} is dropped"));
+            notes.push(format!(
+                "{rule}: the fraction of the threshold {exact} is dropped"
+            ));
         }
     }
     let (origin, others) = match &rule.origins {
@@ -134,11 +152,19 @@ fn flow(rule: &FlowRule, notes: &mut Vec<String>) -> RuleFields {
     };
     let is_rate = rule.measure == Measure::Rate;
     let memory = memory.map(|memory| {
-        let MemoryThreshold { when_scarce, low_mark, high_mark, .. } = memory;
+        let MemoryThreshold {
+            when_scarce,
+            low_mark,
+            high_mark,
+            ..
+        } = memory;
         format!("{{ when_scarce: {when_scarce}, low_mark: {low_mark}, high_mark: {high_mark} }}")
     });
     RuleFields::of(rule.id.as_ref(), Some(&rule.resource))
-        .put("limit", is_rate.then(|| format!("{count}/{}", Nanos::from(interval))))
+        .put(
+            "limit",
+            is_rate.then(|| format!("{count}/{}", Nanos::from(interval))),
+        )
         .put("in_flight", (!is_rate).then_some(count))
         .put("memory", memory)
         .text("origin", origin)
@@ -153,13 +179,17 @@ fn flow(rule: &FlowRule, notes: &mut Vec<String>) -> RuleFields {
 }
 
 fn isolation(rule: &IsolationRule) -> RuleFields {
-    RuleFields::of(rule.id.as_ref(), Some(&rule.resource)).put("in_flight", Some(units(rule.threshold).0))
+    RuleFields::of(rule.id.as_ref(), Some(&rule.resource))
+        .put("in_flight", Some(units(rule.threshold).0))
 }
 
 fn adaptive(rule: &AdaptiveRule, notes: &mut Vec<String>) -> RuleFields {
     let (initial, slower_than, usual) = match rule.algorithm.clone() {
         Algorithm::Aimd(aimd) => {
-            let usual = Aimd { backoff: Aimd::default().backoff, ..aimd.clone() };
+            let usual = Aimd {
+                backoff: Aimd::default().backoff,
+                ..aimd.clone()
+            };
             (aimd.initial, aimd.slow, aimd == usual)
         }
         Algorithm::Gradient2(gradient) => {
@@ -170,7 +200,10 @@ fn adaptive(rule: &AdaptiveRule, notes: &mut Vec<String>) -> RuleFields {
         Algorithm::Custom(_) => unreachable!("left out before"),
     };
     if !usual {
-        notes.push(format!("{rule}: the factors of {:?} are dropped", rule.algorithm));
+        notes.push(format!(
+            "{rule}: the factors of {:?} are dropped",
+            rule.algorithm
+        ));
     }
     RuleFields::of(rule.id.as_ref(), Some(&rule.resource))
         .put("algorithm", Some(format!("{:?}", rule.algorithm)))
@@ -217,11 +250,17 @@ fn hot_param(rule: &HotParamRule) -> RuleFields {
     RuleFields::of(rule.id.as_ref(), Some(&rule.resource))
         .put("arg", index)
         .text("name", name)
-        .put("limit", is_rate.then(|| format!("{}/{}", rule.threshold, Nanos::from(rule.duration))))
+        .put(
+            "limit",
+            is_rate.then(|| format!("{}/{}", rule.threshold, Nanos::from(rule.duration))),
+        )
         .put("in_flight", (!is_rate).then_some(rule.threshold))
         .span("max_wait", max_wait)
         .put("burst", (rule.burst > 0).then_some(rule.burst))
-        .put("exceptions", (!exceptions.is_empty()).then(|| format!("{{ {} }}", exceptions.join(", "))))
+        .put(
+            "exceptions",
+            (!exceptions.is_empty()).then(|| format!("{{ {} }}", exceptions.join(", "))),
+        )
         .put("max_values", rule.max_values)
         .put("when_full", rule.deny_when_full.then_some("deny"))
 }

@@ -2,8 +2,8 @@
 
 /// Why the scripts cannot implement a policy exactly.
 ///
-/// Redis has a time in microseconds, and its scripts compute with doubles. A policy that they cannot represent exactly is
-/// refused instead of rounded.
+/// Redis has a time in microseconds, and its scripts compute with doubles. A policy that they
+/// cannot represent exactly is refused instead of rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -13,9 +13,12 @@ pub enum PlanError {
     )]
     CountsDenied,
     /// The window is not a whole number of microseconds.
-    #[error("the window of a shared limit must be a whole number of microseconds, the unit of Redis's clock")]
+    #[error(
+        "the window of a shared limit must be a whole number of microseconds, the unit of Redis's clock"
+    )]
     Window,
-    /// A slot (the window divided by the number of slots, rounded up to a nanosecond) is not a whole number of microseconds.
+    /// A slot (the window divided by the number of slots, rounded up to a nanosecond) is not a
+    /// whole number of microseconds.
     #[error(
         "the slots of a shared limit must be a whole number of microseconds, the unit of Redis's clock; choose a number of slots that divides the window"
     )]

@@ -6,8 +6,8 @@ use tidegate_core::{Algorithm, Nanos};
 use super::{Plan, ValueLayout, state};
 
 impl Plan {
-    /// The grants for these requests in order, from the reply's part for their key. `None` if the value cannot be a state of
-    /// this limit.
+    /// The grants for these requests in order, from the reply's part for their key. `None` if the
+    /// value cannot be a state of this limit.
     #[doc(hidden)]
     pub fn grants<'a>(
         &self,
@@ -18,7 +18,11 @@ impl Plan {
     ) -> Option<Vec<Grant>> {
         let ValueLayout::Log { lifetime, permits } = self.layout else {
             let mut state = self.state(before)?;
-            return Some(requests.map(|request| terms.serve(&mut state, now, request)).collect());
+            return Some(
+                requests
+                    .map(|request| terms.serve(&mut state, now, request))
+                    .collect(),
+            );
         };
         let answers = before?.chunks_exact(state::ANSWER);
         if answers.len() != requests.len() {
@@ -29,13 +33,25 @@ impl Plan {
             let answer = |cost| state::answer(reply, now, limit, (lifetime, permits), cost).0;
             if terms.mode() == Mode::Reported {
                 let decision = answer(request.cost);
-                let units = u32::try_from(decision.remaining()).unwrap_or(u32::MAX).min(request.ahead);
-                return Grant { decision, units, usable_for: Nanos::MAX, now };
+                let units = u32::try_from(decision.remaining())
+                    .unwrap_or(u32::MAX)
+                    .min(request.ahead);
+                return Grant {
+                    decision,
+                    units,
+                    usable_for: Nanos::MAX,
+                    now,
+                };
             }
             let usable_for = terms.usable_for(Nanos::MAX);
             let room = limit.saturating_sub(state::counting(reply));
             let units = terms.units(room, usable_for, request);
-            Grant { decision: answer(request.cost.saturating_add(units.into())), units, usable_for, now }
+            Grant {
+                decision: answer(request.cost.saturating_add(units.into())),
+                units,
+                usable_for,
+                now,
+            }
         };
         Some(answers.zip(requests).map(grant).collect())
     }

@@ -11,7 +11,8 @@ use tidegate_core::{Algorithm, Calendar, Decision, Nanos, Parameters, Policy};
 use super::ScriptKind;
 use crate::StoreError;
 
-/// A log up to this length is one value that is rewritten whole; a longer one is a ring written in place.
+/// A log up to this length is one value that is rewritten whole; a longer one is a ring written in
+/// place.
 const LIST: u64 = 128;
 /// Permits are a list, which is rewritten whenever one is taken or given back.
 const MAX_PERMITS: u64 = 4096;
@@ -23,7 +24,8 @@ pub struct Plan {
     kind: ScriptKind,
     /// The limit's numbers, as the script unpacks them.
     numbers: Vec<u8>,
-    /// Part of the key that names the values' meaning, so that a limit whose values change their meaning gets other keys.
+    /// Part of the key that names the values' meaning, so that a limit whose values change their
+    /// meaning gets other keys.
     shape: String,
     layout: ValueLayout,
     calendar: Option<&'static Calendar>,
@@ -37,7 +39,11 @@ enum ValueLayout {
     /// Start, previous count, current count.
     Counter { count_bytes: usize },
     /// Start, sum, and the counts of slots of `slot` microseconds.
-    Slots { slot: u64, count_bytes: usize, span: usize },
+    Slots {
+        slot: u64,
+        count_bytes: usize,
+        span: usize,
+    },
     /// Microseconds and, unless the interval is whole, a fraction in `1 / (1000 × parts)` of one.
     Bucket { part_bytes: usize, parts: u64 },
     /// The script's answers instead of the value.
@@ -56,7 +62,9 @@ impl Plan {
         }
         let micros = |nanos: u64| nanos.is_multiple_of(1_000).then_some(nanos / 1_000);
         let (parts, counts_all) = match policy.parameters() {
-            Parameters::TokenBucket { parts, .. } | Parameters::LeakyBucket { parts, .. } => (parts, false),
+            Parameters::TokenBucket { parts, .. } | Parameters::LeakyBucket { parts, .. } => {
+                (parts, false)
+            }
             Parameters::FixedWindow { .. } | Parameters::CalendarWindow { .. } => (0, true),
             _ => (0, false),
         };
@@ -70,10 +78,20 @@ impl Plan {
                 // In place of the boundaries, the calendar's identity.
                 let identity = policy.place().unwrap_or_default() >> 12;
                 let numbers = numbers::pack(&[limit, calendar.longest() / 1_000, 2, identity]);
-                let (name, zone, starts) = (calendar.period().name(), calendar.zone(), calendar.starts());
-                (ScriptKind::FixedWindow, numbers, format!("f{name}{starts}@{zone}"), window_of(limit))
+                let (name, zone, starts) =
+                    (calendar.period().name(), calendar.zone(), calendar.starts());
+                (
+                    ScriptKind::FixedWindow,
+                    numbers,
+                    format!("f{name}{starts}@{zone}"),
+                    window_of(limit),
+                )
             }
-            Parameters::FixedWindow { limit, window, first_hit } => {
+            Parameters::FixedWindow {
+                limit,
+                window,
+                first_hit,
+            } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit, window, first_hit.into()]);
                 let shape = format!("{}{}", if first_hit { 'h' } else { 'f' }, span_name(window));
@@ -82,12 +100,20 @@ impl Plan {
             Parameters::SlidingCounter { limit, window } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit, window]);
-                // With two bytes per count, the value fits Redis' smallest allocation for a string that is not a number.
+                // With two bytes per count, the value fits Redis' smallest allocation for a string
+                // that is not a number.
                 let count_bytes = if limit < 0xFFFF { 2 } else { 4 };
                 let shape = format!("c{}", span_name(window));
-                (ScriptKind::SlidingCounter, numbers, shape, ValueLayout::Counter { count_bytes })
+                (
+                    ScriptKind::SlidingCounter,
+                    numbers,
+                    shape,
+                    ValueLayout::Counter { count_bytes },
+                )
             }
-            Parameters::SlidingWindow { limit, slot, span, .. } => {
+            Parameters::SlidingWindow {
+                limit, slot, span, ..
+            } => {
                 let slot = micros(slot).ok_or(PlanError::Slot)?;
                 let count_bytes = match limit {
                     0..=0xFE => 1,
@@ -100,7 +126,11 @@ impl Plan {
                     ScriptKind::SlidingWindow,
                     numbers,
                     shape,
-                    ValueLayout::Slots { slot, count_bytes, span: span as usize },
+                    ValueLayout::Slots {
+                        slot,
+                        count_bytes,
+                        span: span as usize,
+                    },
                 )
             }
             Parameters::TokenBucket { burst, step, parts } => {
@@ -108,7 +138,12 @@ impl Plan {
                     numbers::bucket(burst, step, parts, u128::from(burst) * u128::from(step));
                 (ScriptKind::TokenBucket, numbers, "t".into(), layout)
             }
-            Parameters::LeakyBucket { limit, step, parts, max_wait } => {
+            Parameters::LeakyBucket {
+                limit,
+                step,
+                parts,
+                max_wait,
+            } => {
                 let wait = u128::from(max_wait) * u128::from(parts);
                 let (numbers, layout) = numbers::bucket(limit, step, parts, wait);
                 (ScriptKind::LeakyBucket, numbers, "l".into(), layout)
@@ -116,19 +151,45 @@ impl Plan {
             Parameters::SlidingLog { limit, lifetime } => {
                 let ring = u64::from(limit > LIST);
                 let numbers = numbers::pack(&[limit, lifetime.div_ceil(1_000), ring]);
-                (ScriptKind::Log, numbers, "g".into(), ValueLayout::Log { lifetime, permits: false })
+                (
+                    ScriptKind::Log,
+                    numbers,
+                    "g".into(),
+                    ValueLayout::Log {
+                        lifetime,
+                        permits: false,
+                    },
+                )
             }
             Parameters::Concurrency { hold: None, .. } => return Err(PlanError::NoHold),
             Parameters::Concurrency { limit, .. } if limit > MAX_PERMITS => {
                 return Err(PlanError::TooManyPermits);
             }
-            Parameters::Concurrency { limit, hold: Some(lifetime) } => {
+            Parameters::Concurrency {
+                limit,
+                hold: Some(lifetime),
+            } => {
                 let numbers = numbers::pack(&[limit, lifetime.div_ceil(1_000)]);
-                (ScriptKind::Permits, numbers, "p16".into(), ValueLayout::Log { lifetime, permits: true })
+                (
+                    ScriptKind::Permits,
+                    numbers,
+                    "p16".into(),
+                    ValueLayout::Log {
+                        lifetime,
+                        permits: true,
+                    },
+                )
             }
             _ => return Err(PlanError::Unknown),
         };
-        Ok(Self { policy, kind, numbers, shape, layout, calendar: followed })
+        Ok(Self {
+            policy,
+            kind,
+            numbers,
+            shape,
+            layout,
+            calendar: followed,
+        })
     }
 
     /// The policy.
@@ -137,28 +198,38 @@ impl Plan {
         &self.policy
     }
 
-    /// A short name for the meaning of this limit's values in Redis, as part of its keys. It includes the algorithm and its
-    /// windows but not the limit, so use carries over when the limit changes.
+    /// A short name for the meaning of this limit's values in Redis, as part of its keys. It
+    /// includes the algorithm and its windows but not the limit, so use carries over when the limit
+    /// changes.
     #[must_use]
     pub fn shape(&self) -> &str {
         &self.shape
     }
 
-    /// Identifies where units of this limit count: units of a reservation return only if it is the same as when they were taken. A
-    /// bucket's units have no time, so it includes the bucket's rate.
+    /// Identifies where units of this limit count: units of a reservation return only if it is the
+    /// same as when they were taken. A bucket's units have no time, so it includes the bucket's
+    /// rate.
     pub(crate) fn place(&self) -> [u8; 8] {
         let mut place = sha1_smol::Sha1::from(&self.shape);
         if matches!(self.layout, ValueLayout::Bucket { .. }) {
             place.update(&self.numbers);
         }
-        place.digest().bytes().first_chunk().copied().unwrap_or_default()
+        place
+            .digest()
+            .bytes()
+            .first_chunk()
+            .copied()
+            .unwrap_or_default()
     }
 
     /// For permits, how long after it was taken a permit expires.
     #[must_use]
     pub const fn hold(&self) -> Option<Nanos> {
         match self.layout {
-            ValueLayout::Log { lifetime, permits: true } => Some(Nanos::new(lifetime)),
+            ValueLayout::Log {
+                lifetime,
+                permits: true,
+            } => Some(Nanos::new(lifetime)),
             _ => None,
         }
     }
@@ -176,8 +247,8 @@ impl Plan {
     pub fn lease_numbers(&self) -> Vec<u8> {
         let mut numbers = self.call_numbers();
         let parameters = self.policy.parameters();
-        if let Parameters::TokenBucket { step, parts, .. } | Parameters::LeakyBucket { step, parts, .. } =
-            parameters
+        if let Parameters::TokenBucket { step, parts, .. }
+        | Parameters::LeakyBucket { step, parts, .. } = parameters
         {
             numbers.extend(numbers::most_owed(step, parts));
         }
@@ -195,10 +266,13 @@ impl Plan {
         &self.numbers
     }
 
-    /// The numbers for a call that is sent now. Those of a calendar include three boundaries, the middle one the nearest to this server's
-    /// time. The store's clock decides between which of them it is, so it may be off by half a period.
+    /// The numbers for a call that is sent now. Those of a calendar include three boundaries, the
+    /// middle one the nearest to this server's time. The store's clock decides between which of
+    /// them it is, so it may be off by half a period.
     pub(crate) fn call_numbers(&self) -> Vec<u8> {
-        let Some(calendar) = self.calendar else { return self.numbers.clone() };
+        let Some(calendar) = self.calendar else {
+            return self.numbers.clone();
+        };
         let now = server_time();
         let (start, end) = (calendar.start_of(now), calendar.end_of(now));
         let is_late = now.saturating_since(start) > end.saturating_since(now);
@@ -220,8 +294,8 @@ impl Plan {
         decision
     }
 
-    /// The decisions on these costs in order, from the reply's part for their key. `None` if the value cannot be a state of
-    /// this limit.
+    /// The decisions on these costs in order, from the reply's part for their key. `None` if the
+    /// value cannot be a state of this limit.
     #[doc(hidden)]
     pub fn decisions(
         &self,
@@ -256,18 +330,26 @@ impl Plan {
 }
 
 const fn window_of(limit: u64) -> ValueLayout {
-    ValueLayout::Window { count_bytes: if limit <= u32::MAX as u64 { 4 } else { 7 } }
+    ValueLayout::Window {
+        count_bytes: if limit <= u32::MAX as u64 { 4 } else { 7 },
+    }
 }
 
-/// Microseconds in the largest unit that divides them, kept short because every key contains the name.
+/// Microseconds in the largest unit that divides them, kept short because every key contains the
+/// name.
 fn span_name(micros: u64) -> String {
-    const UNITS: [(u64, &str); 5] =
-        [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
+    const UNITS: [(u64, &str); 5] = [
+        (86_400_000_000, "d"),
+        (3_600_000_000, "h"),
+        (60_000_000, "m"),
+        (1_000_000, "s"),
+        (1_000, "ms"),
+    ];
     let whole = |&&(unit, _): &&(u64, &str)| micros > 0 && micros.is_multiple_of(unit);
-    UNITS
-        .iter()
-        .find(whole)
-        .map_or_else(|| format!("{micros}us"), |(unit, name)| format!("{}{name}", micros / unit))
+    UNITS.iter().find(whole).map_or_else(
+        || format!("{micros}us"),
+        |(unit, name)| format!("{}{name}", micros / unit),
+    )
 }
 
 /// This server's time, or that of a differential test.

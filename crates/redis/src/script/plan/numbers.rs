@@ -6,7 +6,9 @@ use super::ValueLayout;
 pub(super) fn pack(numbers: &[u64]) -> Vec<u8> {
     debug_assert!(numbers.len() <= 6 && numbers.iter().all(|&number| number <= 1 << 53));
     let padded = numbers.iter().chain([&0; 6]).take(6);
-    padded.flat_map(|&number| (number as f64).to_le_bytes()).collect()
+    padded
+        .flat_map(|&number| (number as f64).to_le_bytes())
+        .collect()
 }
 
 /// These numbers with boundaries in place of the last three.
@@ -14,16 +16,24 @@ pub(super) fn with_edges(numbers: &[u8], edges: [u64; 3]) -> Vec<u8> {
     [&numbers[..24], &pack(&edges)[..24]].concat()
 }
 
-/// The numbers of a bucket whose interval is `step / parts` nanoseconds and which holds `bound` (in `1/parts` ns).
+/// The numbers of a bucket whose interval is `step / parts` nanoseconds and which holds `bound` (in
+/// `1/parts` ns).
 ///
-/// Spans are whole microseconds and a fraction in `1 / (1000 × parts)` of one, which is exact for every rate. The fraction's
-/// unit is at least 2⁻⁴² µs, and spans are at most 73 years.
+/// Spans are whole microseconds and a fraction in `1 / (1000 × parts)` of one, which is exact for
+/// every rate. The fraction's unit is at least 2⁻⁴² µs, and spans are at most 73 years.
 pub(super) fn bucket(limit: u64, step: u64, parts: u64, bound: u128) -> (Vec<u8>, ValueLayout) {
     let scale = 1_000 * parts;
     let part = |ticks: u128| (ticks % u128::from(scale)) as u64;
     let whole = |ticks: u128| (ticks / u128::from(scale)) as u64;
     let step = u128::from(step);
-    let numbers = pack(&[limit, whole(step), part(step), whole(bound), part(bound), scale]);
+    let numbers = pack(&[
+        limit,
+        whole(step),
+        part(step),
+        whole(bound),
+        part(bound),
+        scale,
+    ]);
     let part_bytes = match part(step) {
         0 => 0,
         _ if scale <= 1 << 40 => 5,

@@ -1,4 +1,5 @@
-//! `/v1/flow`: programs report what their resources do and get rules, operators see the reports and push the rules.
+//! `/v1/flow`: programs report what their resources do and get rules, operators see the reports and
+//! push the rules.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -25,7 +26,10 @@ use crate::{
 
 /// The rules of an application.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object such as {\"app\": \"shop\", \"rules\": \"flow: []\"}")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"app\": \"shop\", \"rules\": \"flow: []\"}"
+)]
 struct Push {
     app: String,
     /// In YAML.
@@ -39,7 +43,11 @@ fn permit(caller: &Caller<'_>, app: &str) -> Result<(), Problem> {
     if caller.concerns(app) {
         return Ok(());
     }
-    Err(Problem::forbidden(format!("{} may not use the application `{}`", caller.name(), shown(app))))
+    Err(Problem::forbidden(format!(
+        "{} may not use the application `{}`",
+        caller.name(),
+        shown(app)
+    )))
 }
 
 /// Takes a report, and answers with rules that the program does not have yet.
@@ -52,13 +60,20 @@ pub(super) async fn report(
     permit(caller, &report.app)?;
     let flow = &control.flow;
     let rules = flow.pushed.newer(&report.app, report.version.as_deref());
-    let wants_own = flow.reports.take(report, control.app.service.now()).map_err(|error| match error {
-        ReportError::Name(_) => Problem::at("#", error.to_string()),
-        ReportError::TooMany => {
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many instances", error.to_string())
-        }
-    })?;
-    Ok(answer::json(&json!({"rules": rules, "wants_own": wants_own})))
+    let wants_own = flow
+        .reports
+        .take(report, control.app.service.now())
+        .map_err(|error| match error {
+            ReportError::Name(_) => Problem::at("#", error.to_string()),
+            ReportError::TooMany => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Too many instances",
+                error.to_string(),
+            ),
+        })?;
+    Ok(answer::json(
+        &json!({"rules": rules, "wants_own": wants_own}),
+    ))
 }
 
 /// Gives an application rules.
@@ -72,23 +87,35 @@ pub(super) async fn push(
     permit(caller, &push.app)?;
     let (flow, name) = (Arc::clone(&control.flow), push.app.clone());
     // Not on a thread that serves: it writes a file.
-    let pushed =
-        parsing(control, move || flow.pushed.push(&push.app, &push.rules, push.version.as_deref())).await?;
+    let pushed = parsing(control, move || {
+        flow.pushed
+            .push(&push.app, &push.rules, push.version.as_deref())
+    })
+    .await?;
     match pushed {
         Ok(version) => {
-            service.audit.record(service.now(), Action::new(caller.name(), "push").with(&name));
+            service.audit.record(
+                service.now(),
+                Action::new(caller.name(), "push").with(&name),
+            );
             Ok(answer::json(&json!({"pushed": true, "version": version})))
         }
         Err(error) => Err(match error {
             PushError::Name => Problem::at("#/app", error.to_string()),
-            PushError::Changed(_) => Problem::new(StatusCode::CONFLICT, "Rules changed", error.to_string()),
+            PushError::Changed(_) => {
+                Problem::new(StatusCode::CONFLICT, "Rules changed", error.to_string())
+            }
             PushError::Rules(why) => {
                 let detail = format!("the previous rules stay active: {why}");
                 Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", detail)
             }
             _ => {
                 tracing::error!(app = name, %error, "flow rules cannot be pushed");
-                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Not pushed", error.to_string())
+                Problem::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "Not pushed",
+                    error.to_string(),
+                )
             }
         }),
     }
@@ -100,7 +127,10 @@ pub(super) fn answer(control: &ControlPlane, caller: &Caller<'_>, uri: &Uri) -> 
     let [name] = query::texts(uri, ["app"]).map_err(|why| Problem::at("#", why.to_string()))?;
     let mut apps = flow.summary(name.as_deref(), now);
     apps.retain(|summary| caller.concerns(&summary.app));
-    let apps: Vec<Value> = apps.iter().map(|summary| of_app(control, summary)).collect();
+    let apps: Vec<Value> = apps
+        .iter()
+        .map(|summary| of_app(control, summary))
+        .collect();
     Ok(answer::json(&json!({"apps": apps})))
 }
 
@@ -126,13 +156,27 @@ fn of_app(control: &ControlPlane, summary: &AppSummary) -> Value {
 
 fn of_resource(name: &str, resource: &ResourceSummary) -> Value {
     let [pass, block, exceptions] = resource.rates();
-    let of = |at: usize| resource.minute.iter().map(|second| second[at]).collect::<Vec<_>>();
-    let hour = |at: usize| resource.hour.iter().map(|minute| minute[at]).collect::<Vec<_>>();
-    let breakers = resource
-        .breakers
+    let of = |at: usize| {
+        resource
+            .minute
+            .iter()
+            .map(|second| second[at])
+            .collect::<Vec<_>>()
+    };
+    let hour = |at: usize| {
+        resource
+            .hour
+            .iter()
+            .map(|minute| minute[at])
+            .collect::<Vec<_>>()
+    };
+    let breakers = resource.breakers.iter().map(
+        |((rule, state), instances)| json!({"rule": rule, "state": state, "instances": instances}),
+    );
+    let adaptive = resource
+        .adaptive
         .iter()
-        .map(|((rule, state), instances)| json!({"rule": rule, "state": state, "instances": instances}));
-    let adaptive = resource.adaptive.iter().map(|(rule, limit)| json!({"rule": rule, "limit": limit}));
+        .map(|(rule, limit)| json!({"rule": rule, "limit": limit}));
     json!({
         "resource": name,
         "pass_per_second": pass,

@@ -40,7 +40,9 @@ fn of_limit(app: &App, limit: &str, step: Step, most: usize) -> Answered {
     let spec = resolve(&limits, limit.as_bytes(), Some(&[]))?.limit.spec();
     let history = app.service.history();
     let seconds = history.of(&spec.name, step, most);
-    let seconds = seconds.ok_or_else(|| Refusal::NoHistory { limit: spec.name.clone() })?;
+    let seconds = seconds.ok_or_else(|| Refusal::NoHistory {
+        limit: spec.name.clone(),
+    })?;
     let mut body = json!({
         "limit_name": spec.name,
         "step_seconds": seconds.step,
@@ -59,7 +61,11 @@ fn of_limit(app: &App, limit: &str, step: Step, most: usize) -> Answered {
 
 fn of_answers(app: &App, step: Step, most: usize) -> Answered {
     let history = app.service.history();
-    let latencies = history.latency(step, most).ok_or_else(|| Refusal::NoHistory { limit: String::new() })?;
+    let latencies = history
+        .latency(step, most)
+        .ok_or_else(|| Refusal::NoHistory {
+            limit: String::new(),
+        })?;
     Ok(answer::json(&json!({
         "step_seconds": latencies.step,
         "end": latencies.end,

@@ -1,8 +1,9 @@
 //! The paths of operators and their tools: metrics, rules, and the operators' changes at run time.
 //!
-//! `top` serves the heavy keys, `history` the decisions over time, `overview` the state of all limits, `orders` what operators ordered
-//! about keys, `trace` the requests of traced keys, `what_if` what other rules would have decided on them, `rules_file` the rules file,
-//! `flow` the programs that report, and `servers` the servers of the store.
+//! `top` serves the heavy keys, `history` the decisions over time, `overview` the state of all
+//! limits, `orders` what operators ordered about keys, `trace` the requests of traced keys,
+//! `what_if` what other rules would have decided on them, `rules_file` the rules file, `flow` the
+//! programs that report, and `servers` the servers of the store.
 
 mod flow;
 mod history;
@@ -84,16 +85,31 @@ async fn answer(
             let metrics = if caller.concerns_all() {
                 control.metrics.encode()
             } else {
-                control.metrics.encode_covered(|limit| caller.concerns(limit))
+                control
+                    .metrics
+                    .encode_covered(|limit| caller.concerns(limit))
             };
-            let accept = request.headers().get(ACCEPT).and_then(|types| types.to_str().ok());
+            let accept = request
+                .headers()
+                .get(ACCEPT)
+                .and_then(|types| types.to_str().ok());
             let (metrics, kind) = in_format(accept, metrics);
             Ok(text(metrics, kind))
         }
         Endpoint::Block => {
-            let ask::Block { limit, key, span, note } = ask::read(&body(request).await?)?;
+            let ask::Block {
+                limit,
+                key,
+                span,
+                note,
+            } = ask::read(&body(request).await?)?;
             caller.permit(&limit)?;
-            operate(caller, &ask::Named { limit, key, note }, &Operation::Block(span)).await?;
+            operate(
+                caller,
+                &ask::Named { limit, key, note },
+                &Operation::Block(span),
+            )
+            .await?;
             Ok(answer::json(&json!({"blocked": true})))
         }
         Endpoint::Unblock => {
@@ -106,7 +122,13 @@ async fn answer(
             let asked = ask::read::<ask::Override>(&body(request).await?)?;
             caller.permit(&asked.limit)?;
             let quota = asked.quota()?.map(str::to_owned);
-            let ask::Override { limit, key, span, note, .. } = asked;
+            let ask::Override {
+                limit,
+                key,
+                span,
+                note,
+                ..
+            } = asked;
             let named = ask::Named { limit, key, note };
             if let Some(quota) = quota {
                 operate(caller, &named, &Operation::Override(quota, span)).await?;
@@ -118,12 +140,18 @@ async fn answer(
         Endpoint::Reset => {
             let named = ask::read::<ask::Named>(&body(request).await?)?;
             caller.permit(&named.limit)?;
-            let (its, asked, who) =
-                (Arc::clone(&caller.app.service), named.clone(), caller.name().to_owned());
+            let (its, asked, who) = (
+                Arc::clone(&caller.app.service),
+                named.clone(),
+                caller.name().to_owned(),
+            );
             // A limit may hold many keys, so the reset must not block a serving thread.
             let done = tokio::task::spawn_blocking(move || {
                 let key = asked.key.as_deref().map(str::as_bytes);
-                let by = Operator { client: &who, note: asked.note.as_deref() };
+                let by = Operator {
+                    client: &who,
+                    note: asked.note.as_deref(),
+                };
                 its.operate_in_memory(asked.limit.as_bytes(), key, &Operation::Reset, &by)
             });
             // A panic has already logged itself.
@@ -143,23 +171,40 @@ async fn answer(
                 None => caller.concerns_all(),
                 Some(limit) => caller.concerns(limit),
             });
-            Ok(answer::json(&json!({"actions": seen.map(|action| &**action).collect::<Vec<_>>()})))
+            Ok(answer::json(
+                &json!({"actions": seen.map(|action| &**action).collect::<Vec<_>>()}),
+            ))
         }
         Endpoint::Reload => {
             caller.permit_all("change all limits, which a reload does")?;
             reload(control, Action::new(caller.name(), "reload")).await
         }
         // The table of routes leads nothing else here.
-        _ => Err(Problem::new(StatusCode::NOT_FOUND, "No such path", "not on the control plane")),
+        _ => Err(Problem::new(
+            StatusCode::NOT_FOUND,
+            "No such path",
+            "not on the control plane",
+        )),
     }
 }
 
 /// Makes an operator's change about a key.
-async fn operate(caller: &Caller<'_>, named: &ask::Named, operation: &Operation) -> Result<bool, Problem> {
+async fn operate(
+    caller: &Caller<'_>,
+    named: &ask::Named,
+    operation: &Operation,
+) -> Result<bool, Problem> {
     let ask::Named { limit, key, note } = named;
-    let by = Operator { client: caller.name(), note: note.as_deref() };
+    let by = Operator {
+        client: caller.name(),
+        note: note.as_deref(),
+    };
     let key = key.as_deref().map(str::as_bytes);
-    Ok(caller.app.service.operate(limit.as_bytes(), key, operation, &by).await?)
+    Ok(caller
+        .app
+        .service
+        .operate(limit.as_bytes(), key, operation, &by)
+        .await?)
 }
 
 /// Reloads the rules, waits for the result, and records this action if they are in force.
@@ -169,7 +214,11 @@ async fn reload(control: &ControlPlane, action: Action) -> Answered {
         control.reload.send(Some(asked)).await.ok()?;
         answer.await.ok()
     };
-    match tokio::time::timeout(RELOAD_TIME, reloaded).await.ok().flatten() {
+    match tokio::time::timeout(RELOAD_TIME, reloaded)
+        .await
+        .ok()
+        .flatten()
+    {
         Some(Reloaded::Loaded { limits }) => {
             let service = &control.app.service;
             service.audit.record(service.now(), action);
@@ -177,15 +226,27 @@ async fn reload(control: &ControlPlane, action: Action) -> Answered {
         }
         Some(Reloaded::Rejected { problems }) => {
             let detail = format!("the previous rules stay active: {}", problems.join("; "));
-            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", detail))
+            Err(Problem::new(
+                StatusCode::UNPROCESSABLE_ENTITY,
+                "Rules rejected",
+                detail,
+            ))
         }
         Some(Reloaded::BuiltIn) => {
             let detail = "these are the built-in rules; start the server with --rules FILE";
-            Err(Problem::new(StatusCode::CONFLICT, "Nothing to load", detail))
+            Err(Problem::new(
+                StatusCode::CONFLICT,
+                "Nothing to load",
+                detail,
+            ))
         }
         None => {
             let detail = "the server is stopping, or its file system does not respond; see its log";
-            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Not loaded", detail))
+            Err(Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "Not loaded",
+                detail,
+            ))
         }
     }
 }
@@ -194,22 +255,40 @@ async fn reload(control: &ControlPlane, action: Action) -> Answered {
 fn rules(control: &ControlPlane, caller: &Caller<'_>) -> Value {
     let limits = caller.app.service.limits();
     let loaded_at = control.events.rules_loaded_at.load(Ordering::Relaxed) / 1_000_000_000;
-    let seen = limits.limits().iter().filter(|limit| caller.permit(&limit.spec().name).is_ok());
+    let seen = limits
+        .limits()
+        .iter()
+        .filter(|limit| caller.permit(&limit.spec().name).is_ok());
     let limits: Vec<Value> = seen.map(|limit| rule(limit)).collect();
     json!({"loaded_at": loaded_at, "limits": limits})
 }
 
 fn rule(limit: &Limit) -> Value {
-    let LimitSpec { name, policy, global, shadow, overrides, deny, sharing, soft, .. } = limit.spec();
+    let LimitSpec {
+        name,
+        policy,
+        global,
+        shadow,
+        overrides,
+        deny,
+        sharing,
+        soft,
+        ..
+    } = limit.spec();
     let stats = limit.limiter().stats();
-    let overrides: Map<String, Value> =
-        overrides.iter().map(|(key, own)| (key.clone(), own.to_string().into())).collect();
+    let overrides: Map<String, Value> = overrides
+        .iter()
+        .map(|(key, own)| (key.clone(), own.to_string().into()))
+        .collect();
     // Seconds since 1970; null for no end.
     let seconds = |until: Nanos| (until < Nanos::MAX).then(|| until.get().div_ceil(1_000_000_000));
     let (runtime_count, runtime) = limit.runtime_overrides(MOST_OVERRIDES);
-    let runtime = runtime
-        .into_iter()
-        .map(|(key, own)| (key, json!({"quota": own.policy.quota(), "until": seconds(own.until)})));
+    let runtime = runtime.into_iter().map(|(key, own)| {
+        (
+            key,
+            json!({"quota": own.policy.quota(), "until": seconds(own.until)}),
+        )
+    });
     let runtime: Map<String, Value> = runtime.collect();
     // Blocks in memory are known by their hashes alone.
     let blocked = limit.store().map(|store| {

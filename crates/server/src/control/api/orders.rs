@@ -1,5 +1,5 @@
-//! What operators have ordered about keys (`GET /v1/blocks`, `GET /v1/overrides`), and why a key is admitted or denied
-//! (`GET /v1/explain`).
+//! What operators have ordered about keys (`GET /v1/blocks`, `GET /v1/overrides`), and why a key is
+//! admitted or denied (`GET /v1/explain`).
 
 use axum::http::Uri;
 use serde_json::{Value, json};
@@ -23,36 +23,51 @@ const RECENT: usize = 20;
 pub(super) fn answer(caller: &Caller<'_>, endpoint: Endpoint, uri: &Uri) -> Answered {
     let app = caller.app;
     let [wanted] = query::fields(uri, ["limit"])?;
-    wanted.as_deref().map_or(Ok(()), |limit| caller.permit(limit))?;
+    wanted
+        .as_deref()
+        .map_or(Ok(()), |limit| caller.permit(limit))?;
     let limits = app.service.limits();
     let seen = limits.limits().iter().filter(|limit| {
         let name = &*limit.spec().name;
         wanted.as_deref().is_none_or(|wanted| wanted == name) && caller.permit(name).is_ok()
     });
     let (all, name): (Vec<Value>, _) = match endpoint {
-        Endpoint::Blocks => (seen.flat_map(|limit| blocks(app, limit)).collect(), "blocks"),
-        _ => (seen.flat_map(|limit| overrides(app, limit)).collect(), "overrides"),
+        Endpoint::Blocks => (
+            seen.flat_map(|limit| blocks(app, limit)).collect(),
+            "blocks",
+        ),
+        _ => (
+            seen.flat_map(|limit| overrides(app, limit)).collect(),
+            "overrides",
+        ),
     };
     Ok(answer::json(&json!({ name: all })))
 }
 
-/// The blocked keys of a limit. In memory a block is known by the key's hash alone, so the keys come from what operators did since this
-/// server started.
+/// The blocked keys of a limit. In memory a block is known by the key's hash alone, so the keys
+/// come from what operators did since this server started.
 fn blocks(app: &App, limit: &Limit) -> Vec<Value> {
     let keys: Vec<String> = if let Some(store) = limit.store() {
         let (_, orders) = store.orders.list(OrderKind::Block, MOST_OVERRIDES);
-        orders.into_iter().map(|order| String::from_utf8_lossy(&order.key).into_owned()).collect()
+        orders
+            .into_iter()
+            .map(|order| String::from_utf8_lossy(&order.key).into_owned())
+            .collect()
     } else {
         app.service.audit.keys_of("block", &limit.spec().name)
     };
-    keys.iter().filter_map(|key| block(app, limit, key)).collect()
+    keys.iter()
+        .filter_map(|key| block(app, limit, key))
+        .collect()
 }
 
 /// The block of a key.
 fn block(app: &App, limit: &Limit, key: &str) -> Option<Value> {
     let now = app.service.now();
     let denied = limit.block_of(key.as_bytes(), now)?;
-    let until = denied.retry_after().map(|left| now.saturating_add(left.into()));
+    let until = denied
+        .retry_after()
+        .map(|left| now.saturating_add(left.into()));
     // A key on the deny list has no block to end.
     (denied.reason() == Some(DenialReason::Blocked)).then(|| order(app, "block", limit, key, until))
 }
@@ -60,7 +75,9 @@ fn block(app: &App, limit: &Limit, key: &str) -> Option<Value> {
 /// The keys of a limit with a quota that an operator gave them.
 fn overrides(app: &App, limit: &Limit) -> Vec<Value> {
     let (_, all) = limit.runtime_overrides(MOST_OVERRIDES);
-    all.iter().map(|(key, own)| own_quota(app, limit, key, own)).collect()
+    all.iter()
+        .map(|(key, own)| own_quota(app, limit, key, own))
+        .collect()
 }
 
 /// The quota that an operator gave a key.
@@ -71,7 +88,8 @@ fn own_quota(app: &App, limit: &Limit, key: &str, own: &RuntimeOverride) -> Valu
     shown
 }
 
-/// An order in force. Who gave it, since when and why is null if another server took it, or this one before its last start.
+/// An order in force. Who gave it, since when and why is null if another server took it, or this
+/// one before its last start.
 fn order(app: &App, kind: &'static str, limit: &Limit, key: &str, until: Option<Nanos>) -> Value {
     let limit = &limit.spec().name;
     let given = app.service.audit.order(kind, limit, key);
@@ -92,20 +110,33 @@ pub(super) async fn explain(caller: &Caller<'_>, uri: &Uri) -> Answered {
     caller.permit(name)?;
     let (app, bytes) = (caller.app, key.as_deref().map(str::as_bytes));
     let service = &app.service;
-    let ask = Ask { limit: name.as_bytes(), key: bytes, cost: 1 };
+    let ask = Ask {
+        limit: name.as_bytes(),
+        key: bytes,
+        cost: 1,
+    };
     let answered = service.decide(ask, Act::Peek, service.now()).await?;
-    let (limit, decision, key) = (&answered.limit, answered.decision, key.as_deref().unwrap_or_default());
-    let (spec, ms) = (limit.spec(), |span: std::time::Duration| span.as_nanos().div_ceil(1_000_000) as u64);
+    let (limit, decision, key) = (
+        &answered.limit,
+        answered.decision,
+        key.as_deref().unwrap_or_default(),
+    );
+    let (spec, ms) = (limit.spec(), |span: std::time::Duration| {
+        span.as_nanos().div_ceil(1_000_000) as u64
+    });
     let own = limit.runtime_override(key);
     let source = match (&own, spec.overrides.contains_key(key)) {
         (Some(_), _) => "operator",
         (None, true) => "overrides",
         (None, false) => "limit",
     };
-    let rule = own
-        .as_ref()
-        .map_or_else(|| limit.policy_of(key.as_bytes()).to_string(), |own| own.policy.to_string());
-    let recent = service.trace().and_then(|trace| trace.last(name, &answered.key, RECENT));
+    let rule = own.as_ref().map_or_else(
+        || limit.policy_of(key.as_bytes()).to_string(),
+        |own| own.policy.to_string(),
+    );
+    let recent = service
+        .trace()
+        .and_then(|trace| trace.last(name, &answered.key, RECENT));
     let event = |event: &Event| {
         let reason = event.reason.map(DenialReason::name);
         json!({"time_ms": event.time / 1_000_000, "cost": event.cost, "verdict": event.verdict, "reason": reason})
@@ -135,14 +166,22 @@ fn mend(reason: DenialReason, limit: &str, key: &str) -> String {
     let of_key = format!("{limit} {key}");
     match reason {
         DenialReason::Quota => {
-            format!("time, `tidegate reset {of_key}`, or a larger quota: tidegate override {of_key} QUOTA")
+            format!(
+                "time, `tidegate reset {of_key}`, or a larger quota: tidegate override {of_key} QUOTA"
+            )
         }
         DenialReason::TooLarge => format!("a larger quota: tidegate override {of_key} QUOTA"),
         DenialReason::InFlight => "the release of a permit, or a larger limit".to_owned(),
         DenialReason::Blocked => format!("the end of the block: tidegate unblock {of_key}"),
-        DenialReason::DenyListed => format!("rules without this key in the `deny` list of `{limit}`"),
-        DenialReason::TableFull => format!("a larger max_keys of `{limit}`, or `when_full: forget`"),
-        DenialReason::StoreDown => format!("the return of the store, or `on_error: local` of `{limit}`"),
+        DenialReason::DenyListed => {
+            format!("rules without this key in the `deny` list of `{limit}`")
+        }
+        DenialReason::TableFull => {
+            format!("a larger max_keys of `{limit}`, or `when_full: forget`")
+        }
+        DenialReason::StoreDown => {
+            format!("the return of the store, or `on_error: local` of `{limit}`")
+        }
         _ => "another rule".to_owned(),
     }
 }

@@ -19,7 +19,10 @@ pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let recent = query::number(recent.as_deref(), "recent", 0, 0..=900)?;
     let service = &caller.app.service;
     let limits = service.limits();
-    let seen = limits.limits().iter().filter(|limit| caller.concerns(&limit.spec().name));
+    let seen = limits
+        .limits()
+        .iter()
+        .filter(|limit| caller.concerns(&limit.spec().name));
     let store = service.store().map(|shared| {
         let store = shared.store();
         json!({
@@ -37,10 +40,16 @@ pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
     })))
 }
 
-/// One limit. `sharing` is `local`, or how servers share it. Rates and the list of seconds are omitted if the limit has no history,
-/// and the heaviest key if no names are kept.
+/// One limit. `sharing` is `local`, or how servers share it. Rates and the list of seconds are
+/// omitted if the limit has no history, and the heaviest key if no names are kept.
 fn limit_body(app: &App, limit: &Limit, recent: usize) -> Value {
-    let LimitSpec { name, policy, global, shadow, .. } = limit.spec();
+    let LimitSpec {
+        name,
+        policy,
+        global,
+        shadow,
+        ..
+    } = limit.spec();
     let (counts, stats) = (limit.counts(), limit.limiter().stats());
     let mut body = json!({
         "name": name,
@@ -59,10 +68,19 @@ fn limit_body(app: &App, limit: &Limit, recent: usize) -> Value {
         "shadow_denied": counts.shadow_denied,
         "errors": counts.errors,
     });
-    if let Some(seconds) = app.service.history().of(name, Step::Second, recent.max(RATE_SECONDS)) {
-        // The latest seconds, oldest first. Requests that a shadow limit would have denied count as denied.
+    if let Some(seconds) = app
+        .service
+        .history()
+        .of(name, Step::Second, recent.max(RATE_SECONDS))
+    {
+        // The latest seconds, oldest first. Requests that a shadow limit would have denied count as
+        // denied.
         let sum = |one: usize, other: usize| -> Vec<u32> {
-            seconds.points.iter().map(|point| point[one].saturating_add(point[other])).collect()
+            seconds
+                .points
+                .iter()
+                .map(|point| point[one].saturating_add(point[other]))
+                .collect()
         };
         let (admitted, denied) = (sum(0, 1), sum(2, 3));
         body["admitted_per_second"] = json!(rate(&admitted));
@@ -75,7 +93,8 @@ fn limit_body(app: &App, limit: &Limit, recent: usize) -> Value {
         && let Some(first) = top.asked.first()
     {
         let share = first.count as f64 / top.requests.max(1) as f64;
-        body["heaviest"] = json!({"key": String::from_utf8_lossy(&first.key), "share": share.min(1.0)});
+        body["heaviest"] =
+            json!({"key": String::from_utf8_lossy(&first.key), "share": share.min(1.0)});
     }
     body
 }

@@ -1,5 +1,5 @@
-//! `/v1/rules/file`, `/v1/rules/check` and `/v1/rules/save`: the rules file as it is, what another text would change, and that text
-//! in its place.
+//! `/v1/rules/file`, `/v1/rules/check` and `/v1/rules/save`: the rules file as it is, what another
+//! text would change, and that text in its place.
 
 use std::sync::Arc;
 
@@ -58,8 +58,9 @@ pub(super) async fn answer(
 
 async fn file(control: &ControlPlane) -> Answered {
     let file = Arc::clone(&control.rules_file);
-    let Text { text, version } =
-        on_a_thread(move || file.read()).await?.map_err(|error| unreadable(&error))?;
+    let Text { text, version } = on_a_thread(move || file.read())
+        .await?
+        .map_err(|error| unreadable(&error))?;
     let file = &control.rules_file;
     Ok(answer::json(&json!({
         "path": file.path().map(|path| path.display().to_string()),
@@ -72,18 +73,25 @@ async fn file(control: &ControlPlane) -> Answered {
 
 /// The mistakes in a text, and its differences from the file.
 async fn check(control: &ControlPlane, text: String) -> Answered {
-    let (file, keeping) = (Arc::clone(&control.rules_file), control.app.service.keeping());
+    let (file, keeping) = (
+        Arc::clone(&control.rules_file),
+        control.app.service.keeping(),
+    );
     let checked = parsing(control, move || {
         let before = file.read()?;
         let checked = file.check(&text, keeping)?;
         Ok((checked, difference(&before.text, &text), before.version))
     });
-    let (checked, diff, version) = checked.await?.map_err(|error: RulesError| unreadable(&error))?;
+    let (checked, diff, version) = checked
+        .await?
+        .map_err(|error: RulesError| unreadable(&error))?;
     let (limits, mistakes) = match checked {
         Ok(limits) => (Some(limits), Vec::new()),
         Err(mistakes) => (None, mistakes.iter().map(mistake).collect()),
     };
-    Ok(answer::json(&json!({"limits": limits, "mistakes": mistakes, "diff": diff, "version": version})))
+    Ok(answer::json(
+        &json!({"limits": limits, "mistakes": mistakes, "diff": diff, "version": version}),
+    ))
 }
 
 /// How two texts differ, as a unified diff.
@@ -95,15 +103,24 @@ fn difference(before: &str, after: &str) -> String {
     }
     let mut diff = TextDiff::configure();
     diff.timeout(DIFF_TIME);
-    diff.diff_lines(before, after).unified_diff().context_radius(AROUND).to_string()
+    diff.diff_lines(before, after)
+        .unified_diff()
+        .context_radius(AROUND)
+        .to_string()
 }
 
 /// Writes the text into the file, and loads it.
 async fn save(control: &ControlPlane, text: String, version: String, who: String) -> Answered {
-    let (file, keeping, now) =
-        (Arc::clone(&control.rules_file), control.app.service.keeping(), control.app.service.now());
+    let (file, keeping, now) = (
+        Arc::clone(&control.rules_file),
+        control.app.service.keeping(),
+        control.app.service.now(),
+    );
     let name = who.clone();
-    let saved = parsing(control, move || file.save(&text, &version, keeping, (&name, now))).await?;
+    let saved = parsing(control, move || {
+        file.save(&text, &version, keeping, (&name, now))
+    })
+    .await?;
     let previous = saved.map_err(|error| {
         let status = match &error {
             SaveError::NotWritable => StatusCode::FORBIDDEN,
@@ -118,8 +135,13 @@ async fn save(control: &ControlPlane, text: String, version: String, who: String
     // The value is where the old rules are now.
     reload(control, Action::new(&who, "save").with(&previous)).await?;
     let file = Arc::clone(&control.rules_file);
-    let version = on_a_thread(move || file.read()).await?.map_err(|error| unreadable(&error))?.version;
-    Ok(answer::json(&json!({"saved": true, "previous": previous, "version": version})))
+    let version = on_a_thread(move || file.read())
+        .await?
+        .map_err(|error| unreadable(&error))?
+        .version;
+    Ok(answer::json(
+        &json!({"saved": true, "previous": previous, "version": version}),
+    ))
 }
 
 /// Does what needs a tree of rules.
@@ -131,7 +153,9 @@ pub(super) async fn parsing<T: Send + 'static>(
 }
 
 /// A file system may hang: not on a thread that serves.
-async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Problem> {
+async fn on_a_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
     spawn_blocking(work).await.map_err(|_| failed())
 }
 
@@ -141,5 +165,9 @@ fn failed() -> Problem {
 }
 
 fn unreadable(error: &RulesError) -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "Rules not readable", error.to_string())
+    Problem::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "Rules not readable",
+        error.to_string(),
+    )
 }

@@ -16,7 +16,11 @@ pub(super) async fn answer(caller: &Caller<'_>) -> Answered {
     };
     let servers = shared.servers().await.map_err(|error| {
         let detail = format!("the list of servers is in the store: {error}");
-        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "No answer from the store", detail)
+        Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "No answer from the store",
+            detail,
+        )
     })?;
     let servers = servers.iter().map(|server| {
         json!({
@@ -27,5 +31,7 @@ pub(super) async fn answer(caller: &Caller<'_>) -> Answered {
         })
     });
     let servers: Vec<_> = servers.collect();
-    Ok(answer::json(&json!({"store": shared.store().address().to_string(), "servers": servers})))
+    Ok(answer::json(
+        &json!({"store": shared.store().address().to_string(), "servers": servers}),
+    ))
 }

@@ -1,5 +1,5 @@
-//! `GET /v1/top`: the keys of a limit with the most requests and the most denials. `GET /v1/denied`: those with the most denials of all
-//! limits.
+//! `GET /v1/top`: the keys of a limit with the most requests and the most denials.
+//! `GET /v1/denied`: those with the most denials of all limits.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,12 @@ const USUAL: usize = 10;
 
 fn key(top: &TopKey) -> Value {
     let key = String::from_utf8_lossy(&top.key);
-    let TopKey { count, at_least, at_most, .. } = top;
+    let TopKey {
+        count,
+        at_least,
+        at_most,
+        ..
+    } = top;
     let mut body = json!({"key": key, "count": count, "at_least": at_least, "at_most": at_most});
     if matches!(key, Cow::Owned(_)) {
         // Bytes that are not UTF-8 are shown as U+FFFD.
@@ -32,7 +37,10 @@ pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let limit = query::needed(limit.as_ref(), "limit")?;
     caller.permit(limit)?;
     let most = query::number(n.as_deref(), "n", USUAL, 1..=100_000)?;
-    let top = caller.app.service.top(limit.as_bytes(), most, caller.app.service.now())?;
+    let top = caller
+        .app
+        .service
+        .top(limit.as_bytes(), most, caller.app.service.now())?;
     Ok(answer::json(&json!({
         "limit_name": limit,
         // How long the keys have been counted.
@@ -53,7 +61,10 @@ pub(super) fn denied(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [n] = query::fields(uri, ["n"])?;
     let most = query::number(n.as_deref(), "n", USUAL, 1..=1_000)?;
     let now = caller.app.service.now();
-    let all = caller.app.service.denied_most(|limit| caller.permit(limit).is_ok(), most, now);
+    let all = caller
+        .app
+        .service
+        .denied_most(|limit| caller.permit(limit).is_ok(), most, now);
     let each = |denied: &DeniedKey| {
         let (spec, standing) = (denied.limit.spec(), denied.standing(now));
         let mut body = key(&denied.key);
@@ -68,5 +79,7 @@ pub(super) fn denied(caller: &Caller<'_>, uri: &Uri) -> Answered {
         }
         body
     };
-    Ok(answer::json(&json!({"keys": all.iter().map(each).collect::<Vec<_>>()})))
+    Ok(answer::json(
+        &json!({"keys": all.iter().map(each).collect::<Vec<_>>()}),
+    ))
 }

@@ -43,14 +43,19 @@ pub(super) async fn answer(control: &ControlPlane, caller: &Caller<'_>, uri: &Ur
         recording.names.clear();
     }
     let pieces = recording.pieces().map(move |piece| {
-        // The permit is held until the last piece is sent: only one client at a time takes this memory.
+        // The permit is held until the last piece is sent: only one client at a time takes this
+        // memory.
         let _ = &permit;
         Ok::<_, Infallible>(piece)
     });
-    Ok(text(Body::from_stream(stream::iter(pieces)), "application/x-ndjson"))
+    Ok(text(
+        Body::from_stream(stream::iter(pieces)),
+        "application/x-ndjson",
+    ))
 }
 
-/// A copy of the trace, of the limits that concern the client (or of one of them), and the place of the only one who may have it.
+/// A copy of the trace, of the limits that concern the client (or of one of them), and the place of
+/// the only one who may have it.
 pub(super) async fn taken(
     control: &ControlPlane,
     caller: &Caller<'_>,
@@ -59,13 +64,20 @@ pub(super) async fn taken(
 ) -> Result<(Recording, OwnedSemaphorePermit), Problem> {
     let Caller { app, rights } = caller.clone();
     let Ok(permit) = Arc::clone(&control.trace_readers).try_acquire_owned() else {
-        let detail = "another client reads the trace, which doubles its memory: try again in a moment";
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Trace being read", detail));
+        let detail =
+            "another client reads the trace, which doubles its memory: try again in a moment";
+        return Err(Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Trace being read",
+            detail,
+        ));
     };
     let service = Arc::clone(&app.service);
     let taken = spawn_blocking(move || {
         let concern = |name: &str| {
-            rights.as_ref().is_none_or(|rights| rights.concern(name.as_bytes()))
+            rights
+                .as_ref()
+                .is_none_or(|rights| rights.concern(name.as_bytes()))
                 && limit.as_ref().is_none_or(|limit| limit == name)
         };
         service.recording(concern, span)

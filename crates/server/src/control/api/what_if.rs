@@ -35,8 +35,16 @@ pub(super) async fn answer(
     let (recording, permit) = taken(control, caller, None, None).await?;
     let trace = app.service.trace().cloned();
     let replayed = spawn_blocking(move || {
-        let concern = |name: &str| rights.as_ref().is_none_or(|rights| rights.concern(name.as_bytes()));
-        let limits: Vec<_> = rules.limits.into_iter().filter(|limit| concern(&limit.name)).collect();
+        let concern = |name: &str| {
+            rights
+                .as_ref()
+                .is_none_or(|rights| rights.concern(name.as_bytes()))
+        };
+        let limits: Vec<_> = rules
+            .limits
+            .into_iter()
+            .filter(|limit| concern(&limit.name))
+            .collect();
         // A key that is not chosen is not in the trace: that is known of it.
         let hash = |key: &str| Some(trace.as_ref()?.chosen(key.as_bytes()).unwrap_or(u64::MAX));
         let replayed = what_if(&recording, &limits, &hash, KEYS);
@@ -48,7 +56,8 @@ pub(super) async fn answer(
             "limits": replayed,
         })
     });
-    let replayed =
-        replayed.await.map_err(|_| Problem::at("#", "the replay failed; the server's log says why"))?;
+    let replayed = replayed
+        .await
+        .map_err(|_| Problem::at("#", "the replay failed; the server's log says why"))?;
     Ok(answer::json(&replayed))
 }

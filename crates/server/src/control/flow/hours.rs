@@ -1,4 +1,5 @@
-//! The last hour of each program's resources in a file, so that a restart of the server does not lose it.
+//! The last hour of each program's resources in a file, so that a restart of the server does not
+//! lose it.
 
 use std::{
     collections::BTreeMap,
@@ -45,7 +46,8 @@ impl Hours {
         Self(directory.map(|directory| directory.join(NAME)))
     }
 
-    /// Reads the file into reports that have no instances yet. A file that cannot be read costs the hours, and a line in the log.
+    /// Reads the file into reports that have no instances yet. A file that cannot be read costs the
+    /// hours, and a line in the log.
     pub fn read(&self, reports: &Reports, now: Nanos) {
         let Some(path) = &self.0 else { return };
         let read = file::read(path, MAX_BYTES)
@@ -53,7 +55,9 @@ impl Hours {
         match read {
             Ok(kept) => reports.restore(kept, now),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => tracing::warn!(path = %path.display(), %error, "the hours of programs are lost"),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "the hours of programs are lost")
+            }
         }
     }
 
@@ -75,7 +79,13 @@ impl Reports {
     fn kept(&self, now: Nanos) -> Vec<Kept> {
         let minutes = |(name, resource): (&String, &Resource)| {
             let minutes = resource.minutes.iter().copied().collect();
-            (name.clone(), Minutes { counted: resource.counted, minutes })
+            (
+                name.clone(),
+                Minutes {
+                    counted: resource.counted,
+                    minutes,
+                },
+            )
         };
         let kept = |((app, name), instance): (&(String, String), &Instance)| Kept {
             app: app.clone(),
@@ -90,22 +100,51 @@ impl Reports {
         let minute = now.get() / 60_000_000_000;
         let mut room = MAX_RESOURCES;
         let mut instances = self.current(now);
-        for Kept { app, instance, resources } in kept.into_iter().take(MAX_INSTANCES) {
+        for Kept {
+            app,
+            instance,
+            resources,
+        } in kept.into_iter().take(MAX_INSTANCES)
+        {
             if !is_name(&app) || !is_name(&instance) {
                 continue;
             }
-            let resources = resources.into_iter().filter(|(name, _)| name.len() <= MAX_RESOURCE_NAME);
+            let resources = resources
+                .into_iter()
+                .filter(|(name, _)| name.len() <= MAX_RESOURCE_NAME);
             let resources: BTreeMap<_, _> = resources
                 .take(room)
-                .map(|(name, Minutes { counted, mut minutes })| {
-                    minutes.retain(|(at, _)| *at <= minute && minute - at < HOUR as u64);
-                    minutes.sort_unstable_by_key(|(at, _)| *at);
-                    minutes.dedup_by_key(|(at, _)| *at);
-                    (name, Resource { counted, minutes: minutes.into(), ..Resource::default() })
-                })
+                .map(
+                    |(
+                        name,
+                        Minutes {
+                            counted,
+                            mut minutes,
+                        },
+                    )| {
+                        minutes.retain(|(at, _)| *at <= minute && minute - at < HOUR as u64);
+                        minutes.sort_unstable_by_key(|(at, _)| *at);
+                        minutes.dedup_by_key(|(at, _)| *at);
+                        (
+                            name,
+                            Resource {
+                                counted,
+                                minutes: minutes.into(),
+                                ..Resource::default()
+                            },
+                        )
+                    },
+                )
                 .collect();
             room -= resources.len();
-            instances.insert((app, instance), Instance { seen: now, resources, ..Instance::default() });
+            instances.insert(
+                (app, instance),
+                Instance {
+                    seen: now,
+                    resources,
+                    ..Instance::default()
+                },
+            );
         }
     }
 }

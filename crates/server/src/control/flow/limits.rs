@@ -16,7 +16,8 @@ const MOST: usize = 16;
 /// The rules by their resources, each with its kind and its limit.
 pub(crate) type Limits = Arc<[(Target, String)]>;
 
-/// The limits of the applications that were shown last. A page changes each second, but their rules are read only when they change.
+/// The limits of the applications that were shown last. A page changes each second, but their rules
+/// are read only when they change.
 #[derive(Debug, Default)]
 pub(crate) struct KnownLimits(Mutex<BTreeMap<String, (String, Limits)>>);
 
@@ -41,19 +42,31 @@ fn read(rules: &str) -> Limits {
     let rules = yaml::parse(rules).unwrap_or_default();
     let mut all = Vec::new();
     for rule in rules.flow {
-        let limit = FlowRule { id: None, ..rule.clone() };
+        let limit = FlowRule {
+            id: None,
+            ..rule.clone()
+        };
         all.push((rule.resource, format!("flow {limit}")));
     }
     for rule in rules.isolation {
-        let limit = IsolationRule { id: None, ..rule.clone() };
+        let limit = IsolationRule {
+            id: None,
+            ..rule.clone()
+        };
         all.push((rule.resource, format!("isolation {limit}")));
     }
     for rule in rules.hot_params {
-        let limit = HotParamRule { id: None, ..rule.clone() };
+        let limit = HotParamRule {
+            id: None,
+            ..rule.clone()
+        };
         all.push((rule.resource, format!("hot parameter {limit}")));
     }
     for rule in rules.authority {
-        let origins = AuthorityRule { id: None, ..rule.clone() };
+        let origins = AuthorityRule {
+            id: None,
+            ..rule.clone()
+        };
         all.push((rule.resource, format!("authority {origins}")));
     }
     all.into()

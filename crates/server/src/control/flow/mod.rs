@@ -6,8 +6,8 @@
 //!    └───── the answer: rules of its application ◄─ Pushed ◄─ POST /v1/flow/rules
 //! ```
 //!
-//! Everything is bounded: applications, instances, resources, and the length of each name. An instance that has not reported for ten
-//! seconds is gone; after five minutes it is forgotten.
+//! Everything is bounded: applications, instances, resources, and the length of each name. An
+//! instance that has not reported for ten seconds is gone; after five minutes it is forgotten.
 
 mod hours;
 mod limits;
@@ -67,7 +67,11 @@ pub(crate) struct Flow {
 impl Flow {
     /// With a directory, the pushed rules and the hours of programs outlive the server.
     pub fn open(directory: Option<&Path>, now: Nanos) -> Result<Self, PushError> {
-        let flow = Self { pushed: Pushed::open(directory)?, hours: Hours::of(directory), ..Self::default() };
+        let flow = Self {
+            pushed: Pushed::open(directory)?,
+            hours: Hours::of(directory),
+            ..Self::default()
+        };
         flow.hours.read(&flow.reports, now);
         Ok(flow)
     }
@@ -89,7 +93,9 @@ impl Flow {
 pub(crate) enum ReportError {
     #[error("`{0}` must have 1 to {MAX_NAME} bytes, and no control characters")]
     Name(&'static str),
-    #[error("{MAX_INSTANCES} instances report already; one that stops reporting gives way after 10 seconds")]
+    #[error(
+        "{MAX_INSTANCES} instances report already; one that stops reporting gives way after 10 seconds"
+    )]
     TooMany,
 }
 
@@ -111,8 +117,11 @@ impl Reports {
         let is_known = instances.contains_key(&name);
         if !is_known && instances.len() >= MAX_INSTANCES {
             let silent = instances.iter().min_by_key(|(_, instance)| instance.seen);
-            let silent = silent.filter(|(_, instance)| now.saturating_since(instance.seen) >= GONE.into());
-            let name = silent.map(|(name, _)| name.clone()).ok_or(ReportError::TooMany)?;
+            let silent =
+                silent.filter(|(_, instance)| now.saturating_since(instance.seen) >= GONE.into());
+            let name = silent
+                .map(|(name, _)| name.clone())
+                .ok_or(ReportError::TooMany)?;
             instances.remove(&name);
         }
         let others: usize = instances
@@ -125,7 +134,8 @@ impl Reports {
         if let Some(own) = &mut report.own {
             let of_app = instances.range((name.0.clone(), String::new())..);
             let mut same = of_app.take_while(|((app, _), _)| *app == name.0);
-            if let Some(known) = same.find_map(|(_, other)| other.own.as_ref().filter(|known| *known == own))
+            if let Some(known) =
+                same.find_map(|(_, other)| other.own.as_ref().filter(|known| *known == own))
             {
                 own.text = Arc::clone(&known.text);
             }
@@ -140,8 +150,9 @@ impl Reports {
         let instances = self.current(now);
         let mut apps: Vec<AppSummary> = Vec::new();
         // The instances of an application stand side by side.
-        for ((name, instance), reported) in
-            instances.iter().filter(|((name, _), _)| app.is_none_or(|app| app == name))
+        for ((name, instance), reported) in instances
+            .iter()
+            .filter(|((name, _), _)| app.is_none_or(|app| app == name))
         {
             if apps.last().is_none_or(|last| last.app != *name) {
                 apps.push(AppSummary::new(name));
@@ -156,7 +167,10 @@ impl Reports {
 
     /// The instances, without those that are forgotten by now.
     fn current(&self, now: Nanos) -> MutexGuard<'_, Instances> {
-        let mut instances = self.instances.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut instances = self
+            .instances
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         instances.retain(|_, instance| now.saturating_since(instance.seen) < FORGOTTEN.into());
         instances
     }

@@ -1,4 +1,5 @@
-//! The rules that operators pushed, by application. With a directory they survive a restart: each is a file, replaced atomically.
+//! The rules that operators pushed, by application. With a directory they survive a restart: each
+//! is a file, replaced atomically.
 
 use std::{
     collections::BTreeMap,
@@ -65,7 +66,9 @@ pub enum PushError {
 impl Pushed {
     /// Reads the rules of a directory, which is made if there is none.
     pub fn open(directory: Option<&Path>) -> Result<Self, PushError> {
-        let Some(directory) = directory else { return Ok(Self::default()) };
+        let Some(directory) = directory else {
+            return Ok(Self::default());
+        };
         let at = |path: &Path| {
             let path = path.to_owned();
             move |error| PushError::File { path, error }
@@ -77,10 +80,16 @@ impl Pushed {
             if path.extension().is_none_or(|extension| extension != "yaml") {
                 continue;
             }
-            let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            let stem = path
+                .file_stem()
+                .and_then(|stem| stem.to_str())
+                .unwrap_or_default();
             let app = percent_decode_str(stem).decode_utf8_lossy().into_owned();
             let length = fs::metadata(&path).map_err(at(&path))?.len();
-            let wrong = |why: String| PushError::Stored { path: path.clone(), why };
+            let wrong = |why: String| PushError::Stored {
+                path: path.clone(),
+                why,
+            };
             if !is_name(&app) || length > MAX_BYTES || rules.len() >= MAX_APPS {
                 return Err(wrong(format!(
                     "not the rules of an application, or too long, or more than {MAX_APPS}"
@@ -88,15 +97,27 @@ impl Pushed {
             }
             let text = fs::read_to_string(&path).map_err(at(&path))?;
             yaml::parse(&text).map_err(|error| wrong(error.to_string()))?;
-            rules.insert(app, Rules { version: version(&text), text });
+            rules.insert(
+                app,
+                Rules {
+                    version: version(&text),
+                    text,
+                },
+            );
         }
-        Ok(Self { directory: Some(directory.to_owned()), rules: Mutex::new(rules) })
+        Ok(Self {
+            directory: Some(directory.to_owned()),
+            rules: Mutex::new(rules),
+        })
     }
 
     /// The rules of an application, unless this is their version.
     pub fn newer(&self, app: &str, has: Option<&str>) -> Option<Rules> {
         let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
-        rules.get(app).filter(|known| has != Some(&*known.version)).cloned()
+        rules
+            .get(app)
+            .filter(|known| has != Some(&*known.version))
+            .cloned()
     }
 
     /// The version and the text of an application's rules.
@@ -106,7 +127,12 @@ impl Pushed {
 
     /// The applications that have rules.
     pub fn apps(&self) -> Vec<String> {
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+        self.rules
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .keys()
+            .cloned()
+            .collect()
     }
 
     /// Gives an application these rules, and returns their version. May block: it writes a file.
@@ -117,7 +143,8 @@ impl Pushed {
             return Err(PushError::Name);
         }
         yaml::parse(text).map_err(|error| PushError::Rules(error.to_string()))?;
-        // Held while the file is written, so that the file and the memory have the same of two pushes.
+        // Held while the file is written, so that the file and the memory have the same of two
+        // pushes.
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         let known = rules.get(app).map_or("", |known| &known.version);
         if was.is_some_and(|was| was != known) {
@@ -131,7 +158,13 @@ impl Pushed {
             replace(&path, text).map_err(|error| PushError::File { path, error })?;
         }
         let version = version(text);
-        rules.insert(app.to_owned(), Rules { version: version.clone(), text: text.to_owned() });
+        rules.insert(
+            app.to_owned(),
+            Rules {
+                version: version.clone(),
+                text: text.to_owned(),
+            },
+        );
         Ok(version)
     }
 }

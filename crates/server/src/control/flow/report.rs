@@ -62,7 +62,8 @@ fn shared<'de, D: Deserializer<'de>>(text: D) -> Result<Arc<str>, D::Error> {
 pub(crate) struct ResourceReport {
     pub name: String,
     pub in_flight: u64,
-    /// Each as second since 1970, pass, block, exception, completed, response times in microseconds, most in flight.
+    /// Each as second since 1970, pass, block, exception, completed, response times in
+    /// microseconds, most in flight.
     pub seconds: Vec<[u64; 7]>,
     #[serde(default)]
     pub breakers: Vec<(String, String)>,
@@ -77,7 +78,8 @@ pub(crate) struct ResourceReport {
     pub contexts: Vec<StreamPart>,
 }
 
-/// A part of a resource's traffic by name: what passed and was blocked in the last second and is in flight.
+/// A part of a resource's traffic by name: what passed and was blocked in the last second and is in
+/// flight.
 pub(crate) type StreamPart = (String, [u64; 3]);
 
 /// Rules that were pushed, as the answer to a report has them.
@@ -120,7 +122,15 @@ pub(super) struct Resource {
 impl Instance {
     /// Takes a report in, with at most `room` resources.
     pub fn take(&mut self, report: ProgramReport, room: usize, now: Nanos) {
-        let ProgramReport { version, rejected, left_out, own, resources, now: its, .. } = report;
+        let ProgramReport {
+            version,
+            rejected,
+            left_out,
+            own,
+            resources,
+            now: its,
+            ..
+        } = report;
         self.seen = self.seen.max(now);
         let ahead = i128::from(now.get() / 1_000_000_000) - i128::from(its);
         // How long a report was under way differs. A second must keep its place.
@@ -146,12 +156,25 @@ impl Instance {
 
 impl OwnRules {
     fn bounded(self) -> Self {
-        let left_out = self.left_out.iter().take(MAX_RULES).map(|why| short(why, MAX_ERROR));
+        let left_out = self
+            .left_out
+            .iter()
+            .take(MAX_RULES)
+            .map(|why| short(why, MAX_ERROR));
         if self.text.len() <= MAX_OWN {
-            return Self { left_out: left_out.collect(), ..self };
+            return Self {
+                left_out: left_out.collect(),
+                ..self
+            };
         }
-        let why = format!("the rules have {} bytes in YAML; at most {MAX_OWN} are kept", self.text.len());
-        Self { text: Arc::default(), left_out: std::iter::once(why).chain(left_out).collect() }
+        let why = format!(
+            "the rules have {} bytes in YAML; at most {MAX_OWN} are kept",
+            self.text.len()
+        );
+        Self {
+            text: Arc::default(),
+            left_out: std::iter::once(why).chain(left_out).collect(),
+        }
     }
 }
 
@@ -179,7 +202,10 @@ impl Resource {
                 // After a restart of the server a program sends its last minute again.
                 if at > self.counted {
                     self.counted = at;
-                    self.count_minute(u64::try_from(i128::from(at) + ahead).unwrap_or(at) / 60, counts);
+                    self.count_minute(
+                        u64::try_from(i128::from(at) + ahead).unwrap_or(at) / 60,
+                        counts,
+                    );
                 }
             }
         }
@@ -203,13 +229,21 @@ impl Resource {
 
 /// The first numbers, each within its bound.
 fn bounded<T: Copy>(counts: &[(String, T)], bound: impl Fn(T) -> T) -> Vec<(String, T)> {
-    counts.iter().take(MAX_RULES).map(|(name, count)| (short(name, MAX_LABEL), bound(*count))).collect()
+    counts
+        .iter()
+        .take(MAX_RULES)
+        .map(|(name, count)| (short(name, MAX_LABEL), bound(*count)))
+        .collect()
 }
 
 /// A breaker's state, if it is one.
 fn known(state: &str) -> String {
     let states = ["closed", "open", "half-open"];
-    states.into_iter().find(|known| *known == state).unwrap_or("unknown").to_owned()
+    states
+        .into_iter()
+        .find(|known| *known == state)
+        .unwrap_or("unknown")
+        .to_owned()
 }
 
 fn short(text: &str, most: usize) -> String {

@@ -10,7 +10,12 @@ use crate::edges::http::App;
 pub(super) fn page(app: &App) -> Markup {
     let actions = app.service.audit.recent();
     let now = app.service.now().get() / 1_000_000;
-    let ago = |time| format!("{}\u{a0}ago", whole_seconds(Duration::from_millis(now.saturating_sub(time))));
+    let ago = |time| {
+        format!(
+            "{}\u{a0}ago",
+            whole_seconds(Duration::from_millis(now.saturating_sub(time)))
+        )
+    };
     let text = |value: &Option<String>| value.as_deref().map(shown::text);
     let body = html! {
         @if actions.is_empty() {
@@ -30,7 +35,13 @@ pub(super) fn page(app: &App) -> Markup {
             } }
         }
     };
-    layout("Audit", "/audit", None, &html! { h1 { "Operators' actions" } }, &body)
+    layout(
+        "Audit",
+        "/audit",
+        None,
+        &html! { h1 { "Operators' actions" } },
+        &body,
+    )
 }
 
 /// A time in its two largest units.
@@ -40,6 +51,10 @@ fn whole_seconds(span: Duration) -> String {
         0..60 => format!("{seconds}\u{a0}s"),
         60..3_600 => format!("{}\u{a0}min {}\u{a0}s", seconds / 60, seconds % 60),
         3_600..86_400 => format!("{}\u{a0}h {}\u{a0}min", seconds / 3_600, seconds / 60 % 60),
-        _ => format!("{}\u{a0}d {}\u{a0}h", seconds / 86_400, seconds / 3_600 % 24),
+        _ => format!(
+            "{}\u{a0}d {}\u{a0}h",
+            seconds / 86_400,
+            seconds / 3_600 % 24
+        ),
     }
 }

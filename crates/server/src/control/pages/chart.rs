@@ -9,12 +9,18 @@ pub(super) type Pair = [u64; 2];
 
 /// What was admitted, and what was denied, in all steps together.
 pub(super) fn sum(points: &[Pair]) -> Pair {
-    points.iter().fold([0; 2], |sum, pair| [0, 1].map(|at| pair[at].saturating_add(sum[at])))
+    points.iter().fold([0; 2], |sum, pair| {
+        [0, 1].map(|at| pair[at].saturating_add(sum[at]))
+    })
 }
 
 /// The most in one step.
 pub(super) fn most(points: &[Pair]) -> u64 {
-    points.iter().map(|pair| pair[0].saturating_add(pair[1])).max().unwrap_or(0)
+    points
+        .iter()
+        .map(|pair| pair[0].saturating_add(pair[1]))
+        .max()
+        .unwrap_or(0)
 }
 
 /// A minute of seconds, for the cell of a table.
@@ -27,9 +33,15 @@ pub(super) fn figure(points: &[Pair], full: usize, steps: usize, words: &str) ->
     html! { figure { figcaption { (words) } (chart(points, full, steps, [720, 120], words)) } }
 }
 
-/// A chart with an equivalent text. Its whole width stands for `full` points, so a short history is at the right. If there are more
-/// of them than `steps`, several are added up for a bar.
-fn chart(points: &[Pair], full: usize, steps: usize, [width, height]: [usize; 2], words: &str) -> Markup {
+/// A chart with an equivalent text. Its whole width stands for `full` points, so a short history is
+/// at the right. If there are more of them than `steps`, several are added up for a bar.
+fn chart(
+    points: &[Pair],
+    full: usize,
+    steps: usize,
+    [width, height]: [usize; 2],
+    words: &str,
+) -> Markup {
     let each = full.div_ceil(steps).max(1);
     let sums: Vec<Pair> = points.rchunks(each).rev().map(sum).collect();
     let most = most(&sums).max(1);

@@ -1,4 +1,5 @@
-//! The pages of programs that link `tidegate::flow`: their applications, and the resources and rules of one.
+//! The pages of programs that link `tidegate::flow`: their applications, and the resources and
+//! rules of one.
 
 use super::{
     Missing,
@@ -17,19 +18,35 @@ use maud::{Markup, html};
 use tidegate_flow::rules::Target;
 
 /// The page of an application, or of all.
-pub(super) fn page(control: &ControlPlane, name: Option<String>, viewer: Viewer) -> Result<Markup, Missing> {
+pub(super) fn page(
+    control: &ControlPlane,
+    name: Option<String>,
+    viewer: Viewer,
+) -> Result<Markup, Missing> {
     let Some(name) = name else {
         let head = html! { h1 { "Flow" } };
-        return Ok(layout("Flow", "/flow", Some("/live?app="), &head, &changing(control, "")?));
+        return Ok(layout(
+            "Flow",
+            "/flow",
+            Some("/live?app="),
+            &head,
+            &changing(control, "")?,
+        ));
     };
     let body = changing(control, &name)?;
     let summary = summary(control, &name)?;
     let pushed = control.flow.pushed.get(&name);
-    let version = pushed.as_ref().map(|rules| &*rules.version).unwrap_or_default();
+    let version = pushed
+        .as_ref()
+        .map(|rules| &*rules.version)
+        .unwrap_or_default();
     let rules = in_force(control, &summary);
     let own = summary.own();
     let left_out: Vec<&String> = own.iter().flat_map(|(own, _)| &own.left_out).collect();
-    let question = format!("Push these rules to all instances of {}?", shown::text(&name));
+    let question = format!(
+        "Push these rules to all instances of {}?",
+        shown::text(&name)
+    );
     let done = format!("Pushed the rules to {}", shown::text(&name));
     let head = html! {
         h1 { (shown::text(&name)) }
@@ -73,20 +90,35 @@ pub(super) fn changing(control: &ControlPlane, name: &str) -> Result<Markup, Mis
 
 /// The application of this name.
 pub(super) fn summary(control: &ControlPlane, name: &str) -> Result<AppSummary, Missing> {
-    let missing = || Missing(format!("no instance of the application `{name}` reports, and it has no rules"));
-    control.flow.summary(Some(name), control.app.service.now()).pop().ok_or_else(missing)
+    let missing = || {
+        Missing(format!(
+            "no instance of the application `{name}` reports, and it has no rules"
+        ))
+    };
+    control
+        .flow
+        .summary(Some(name), control.app.service.now())
+        .pop()
+        .ok_or_else(missing)
 }
 
 /// The rules that were pushed, or else those that most instances have; empty if they are unknown.
 pub(super) fn in_force(control: &ControlPlane, summary: &AppSummary) -> String {
-    let pushed = control.flow.pushed.get(&summary.app).map(|rules| rules.text);
+    let pushed = control
+        .flow
+        .pushed
+        .get(&summary.app)
+        .map(|rules| rules.text);
     let own = || summary.own().first().map(|(own, _)| own.text.to_string());
     pushed.or_else(own).unwrap_or_default()
 }
 
 /// The rules of an application by their resources, each with its kind and its limit.
 pub(super) fn limits(control: &ControlPlane, summary: &AppSummary) -> Limits {
-    control.flow.limits.of(&summary.app, &in_force(control, summary))
+    control
+        .flow
+        .limits
+        .of(&summary.app, &in_force(control, summary))
 }
 
 fn all(apps: &[AppSummary]) -> Markup {
@@ -114,7 +146,9 @@ fn row_of_app(summary: &AppSummary) -> Markup {
         let [passed, blocked, _] = resource.rates();
         [pass + passed, block + blocked]
     });
-    let in_flight = resources.clone().fold(0_u64, |sum, resource| sum.saturating_add(resource.in_flight));
+    let in_flight = resources.clone().fold(0_u64, |sum, resource| {
+        sum.saturating_add(resource.in_flight)
+    });
     let open: usize = resources.clone().map(ResourceSummary::open).sum();
     let mut minute: Vec<Pair> = Vec::new();
     for resource in resources {
@@ -123,7 +157,11 @@ fn row_of_app(summary: &AppSummary) -> Markup {
             *sum = chart::sum(&[*sum, pair]);
         }
     }
-    let there = summary.instances.iter().filter(|instance| !instance.is_gone).count();
+    let there = summary
+        .instances
+        .iter()
+        .filter(|instance| !instance.is_gone)
+        .count();
     html! {
         tr role="row" class=[(rates[1] > 0.0 || open > 0).then_some("hurts")] {
             th role="rowheader" scope="row" {
@@ -140,14 +178,17 @@ fn row_of_app(summary: &AppSummary) -> Markup {
 fn one(control: &ControlPlane, summary: &AppSummary) -> Markup {
     let rules = control.flow.pushed.get(&summary.app);
     let mut rows: Vec<(&String, &ResourceSummary)> = summary.resources.iter().collect();
-    // Resources with open breakers and the most blocks are first; others are in the order of their names.
+    // Resources with open breakers and the most blocks are first; others are in the order of their
+    // names.
     rows.sort_by(|(_, one), (_, other)| {
         (other.open(), other.rates()[1])
             .partial_cmp(&(one.open(), one.rates()[1]))
             .unwrap_or(std::cmp::Ordering::Equal)
     });
-    let left_out: usize =
-        summary.instances.iter().fold(0, |sum, instance| sum.saturating_add(instance.left_out));
+    let left_out: usize = summary
+        .instances
+        .iter()
+        .fold(0, |sum, instance| sum.saturating_add(instance.left_out));
     let limits = limits(control, summary);
     html! {
         @if left_out > 0 { p class="bad" { (left_out) " resources are not shown: a report has no room for more." } }
@@ -165,7 +206,12 @@ fn one(control: &ControlPlane, summary: &AppSummary) -> Markup {
     }
 }
 
-fn row_of_resource(app: &str, name: &str, resource: &ResourceSummary, limits: &[(Target, String)]) -> Markup {
+fn row_of_resource(
+    app: &str,
+    name: &str,
+    resource: &ResourceSummary,
+    limits: &[(Target, String)],
+) -> Markup {
     let [pass, block, errors] = resource.rates();
     let rt = resource.mean_rt().as_secs_f64() * 1e3;
     html! {
@@ -193,8 +239,10 @@ fn row_of_resource(app: &str, name: &str, resource: &ResourceSummary, limits: &[
 
 /// The units that were blocked since the start, by reason.
 pub(super) fn reasons(resource: &ResourceSummary) -> Option<String> {
-    let each =
-        resource.blocked.iter().map(|(why, sum)| format!("{} {}", shown::count(*sum), shown::text(why)));
+    let each = resource
+        .blocked
+        .iter()
+        .map(|(why, sum)| format!("{} {}", shown::count(*sum), shown::text(why)));
     (!resource.blocked.is_empty()).then(|| each.collect::<Vec<_>>().join(", "))
 }
 
@@ -214,7 +262,9 @@ fn of_instance(instance: &InstanceSummary, version: Option<&str>) -> Markup {
     let has = match (version, instance.version.as_deref()) {
         _ if instance.is_gone => "does not report any more",
         (None, _) => "has its own rules",
-        (Some(pushed), Some(has)) if pushed == has && instance.rejected.is_none() => "has the pushed rules",
+        (Some(pushed), Some(has)) if pushed == has && instance.rejected.is_none() => {
+            "has the pushed rules"
+        }
         (Some(_), _) if instance.rejected.is_some() => "rejected the pushed rules",
         (Some(_), _) => "has not seen the pushed rules yet",
     };
@@ -226,5 +276,9 @@ fn of_instance(instance: &InstanceSummary, version: Option<&str>) -> Markup {
 
 /// Passed and blocked in each second.
 pub(super) fn pairs(resource: &ResourceSummary) -> Vec<Pair> {
-    resource.minute.iter().map(|second| [second[0], second[1]]).collect()
+    resource
+        .minute
+        .iter()
+        .map(|second| [second[0], second[1]])
+        .collect()
 }

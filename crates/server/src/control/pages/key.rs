@@ -7,7 +7,8 @@ use super::{
     shown,
 };
 
-/// A key as it is shown, with a link to its page; and as a request can name it, if it is displayed unchanged.
+/// A key as it is shown, with a link to its page; and as a request can name it, if it is displayed
+/// unchanged.
 pub(super) fn linked<'k>(name: &str, key: &'k [u8]) -> (Markup, Option<&'k str>) {
     let shown = shown::text(&String::from_utf8_lossy(key));
     let named = str::from_utf8(key).ok().filter(|text| *text == shown);
@@ -30,7 +31,14 @@ pub(super) fn block(name: &str, key: &str) -> Markup {
         }
     };
     let fields = [("limit", name), ("key", key)];
-    action("/v1/block", "Block", ["Block", "Blocked"], (name, key), &fields, Some(&span))
+    action(
+        "/v1/block",
+        "Block",
+        ["Block", "Blocked"],
+        (name, key),
+        &fields,
+        Some(&span),
+    )
 }
 
 /// A button for a key: `verb` begins its question, `past` the text that says that it is done.
@@ -44,5 +52,14 @@ pub(super) fn action(
 ) -> Markup {
     let of = format!("{} in {}", shown::text(key), shown::text(name));
     let (question, done) = (format!("{verb} {of}?"), format!("{past} {of}"));
-    post(path, Action { button, question: &question, done: &done }, fields, inputs)
+    post(
+        path,
+        Action {
+            button,
+            question: &question,
+            done: &done,
+        },
+        fields,
+        inputs,
+    )
 }

@@ -10,7 +10,9 @@ use crate::observe::history::latency_bounds;
 pub(super) fn sums<const N: usize>(points: &[[u32; N]]) -> Vec<u64> {
     let mut sums = vec![0_u64; N];
     for point in points {
-        sums.iter_mut().zip(point).for_each(|(sum, count)| *sum += u64::from(*count));
+        sums.iter_mut()
+            .zip(point)
+            .for_each(|(sum, count)| *sum += u64::from(*count));
     }
     sums
 }
@@ -24,10 +26,18 @@ pub(super) fn within(sums: &[u64]) -> Option<String> {
             seen += count;
             seen * 1_000 >= all * thousandths
         })?;
-        Some(latency_bounds().nth(bucket).map_or("over 1 s".to_owned(), span))
+        Some(
+            latency_bounds()
+                .nth(bucket)
+                .map_or("over 1 s".to_owned(), span),
+        )
     };
     (all > 0).then_some(())?;
-    Some(format!("half within {}, 99 % within {}", bound(500)?, bound(990)?))
+    Some(format!(
+        "half within {}, 99 % within {}",
+        bound(500)?,
+        bound(990)?
+    ))
 }
 
 fn span(bound: f64) -> String {
@@ -51,7 +61,11 @@ pub(super) fn histogram(title: &str, sums: &[u64]) -> Option<Markup> {
         let height = (*count as f64 / most as f64 * HEIGHT).max(1.0);
         let (left, right) = (at as f64 * each + 2.0, (at + 1) as f64 * each - 2.0);
         // Writing to a `String` does not fail.
-        let _ = write!(path, "M{left:.1} {HEIGHT}V{:.1}H{right:.1}V{HEIGHT}Z", HEIGHT - height);
+        let _ = write!(
+            path,
+            "M{left:.1} {HEIGHT}V{:.1}H{right:.1}V{HEIGHT}Z",
+            HEIGHT - height
+        );
     }
     let names = latency_bounds().map(span).chain(["more".to_owned()]);
     Some(html! {
@@ -74,9 +88,15 @@ mod tests {
         let mut counts = vec![0; latency_bounds().count() + 1];
         assert!(within(&counts).is_none() && histogram("a", &counts).is_none());
         (counts[0], counts[3]) = (98, 2);
-        assert_eq!(within(&counts).unwrap(), "half within 10 µs, 99 % within 100 µs");
+        assert_eq!(
+            within(&counts).unwrap(),
+            "half within 10 µs, 99 % within 100 µs"
+        );
         let drawn = histogram("a < b", &counts).unwrap().into_string();
-        assert!(drawn.contains("a &lt; b: half within 10 µs") && drawn.contains("250 ms"), "{drawn}");
+        assert!(
+            drawn.contains("a &lt; b: half within 10 µs") && drawn.contains("250 ms"),
+            "{drawn}"
+        );
         assert_eq!(drawn.matches('Z').count(), 2, "{drawn}");
         *counts.last_mut().unwrap() = 1_000;
         assert!(within(&counts).unwrap().ends_with("99 % within over 1 s"));

@@ -5,7 +5,13 @@ use maud::{DOCTYPE, Markup, html};
 use super::shown;
 
 /// One page: its title, its entry in the navigation, the source of its updates, and its content.
-pub(super) fn layout(title: &str, here: &str, live: Option<&str>, head: &Markup, body: &Markup) -> Markup {
+pub(super) fn layout(
+    title: &str,
+    here: &str,
+    live: Option<&str>,
+    head: &Markup,
+    body: &Markup,
+) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
@@ -55,7 +61,13 @@ pub(super) fn layout(title: &str, here: &str, live: Option<&str>, head: &Markup,
 /// The page for a missing limit or path.
 pub(super) fn missing(why: &str) -> Markup {
     let body = html! { p { a href="/" { "All limits" } } };
-    layout("Not found", "", None, &html! { h1 { "Not found" } p { (shown::text(why)) } }, &body)
+    layout(
+        "Not found",
+        "",
+        None,
+        &html! { h1 { "Not found" } p { (shown::text(why)) } },
+        &body,
+    )
 }
 
 /// An action on a key, as its button, its question and its result name it.

@@ -26,8 +26,8 @@ const KEYS: usize = 20;
 
 pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
     let [name, key] = query::texts(uri, ["name", "key"])?;
-    let name =
-        name.ok_or_else(|| Missing("the page needs the name of a limit: /limit?name=...".to_owned()))?;
+    let name = name
+        .ok_or_else(|| Missing("the page needs the name of a limit: /limit?name=...".to_owned()))?;
     let (rule, global) = {
         let limits = app.service.limits();
         let limit = found(&limits, &name)?;
@@ -52,19 +52,35 @@ pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup,
         }
         details { summary { "Rule" } pre { code { (rule) } } }
     };
-    Ok(layout(&name, "", Some(&live), &head, &changing(app, &name, viewer)?))
+    Ok(layout(
+        &name,
+        "",
+        Some(&live),
+        &head,
+        &changing(app, &name, viewer)?,
+    ))
 }
 
 fn found<'l>(limits: &'l crate::decide::limits::Limits, name: &str) -> Result<&'l Limit, Missing> {
     let resolved = resolve(limits, name.as_bytes(), Some(&[]));
-    resolved.map(|resolved| &**resolved.limit).map_err(|refusal| Missing(refusal.to_string()))
+    resolved
+        .map(|resolved| &**resolved.limit)
+        .map_err(|refusal| Missing(refusal.to_string()))
 }
 
 /// The state of a key, and the actions on it.
 async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
-    let ask = Ask { limit: name.as_bytes(), key: Some(key.as_bytes()), cost: 1 };
+    let ask = Ask {
+        limit: name.as_bytes(),
+        key: Some(key.as_bytes()),
+        cost: 1,
+    };
     let answer: Result<_, Refusal> = app.service.decide(ask, Act::Peek, app.service.now()).await;
-    let own = app.service.limits().limit(name.as_bytes()).and_then(|limit| limit.runtime_override(key));
+    let own = app
+        .service
+        .limits()
+        .limit(name.as_bytes())
+        .and_then(|limit| limit.runtime_override(key));
     html! {
         section class="card" aria-label="The key" {
             h2 { (shown::text(key)) }
@@ -130,21 +146,33 @@ fn actions(name: &str, key: &str, has_own: bool) -> Markup {
 pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, Missing> {
     let limits = app.service.limits();
     let limit = found(&limits, name)?;
-    let (counts, stats, history) = (limit.counts(), limit.limiter().stats(), app.service.history());
+    let (counts, stats, history) = (
+        limit.counts(),
+        limit.limiter().stats(),
+        app.service.history(),
+    );
     let chart_of = |step, full, title: &str| {
         let seconds = history.of(name, step, full)?;
         let pairs = pairs(&seconds);
         let [admitted, denied] = chart::sum(&pairs).map(shown::count);
         let most = shown::rate(chart::most(&pairs) as f64 / seconds.step as f64);
-        let words = format!("{title}: {admitted} admitted, {denied} denied, at most {most} a second");
+        let words =
+            format!("{title}: {admitted} admitted, {denied} denied, at most {most} a second");
         Some(chart::figure(&pairs, full, 180, &words))
     };
-    let sample = history.latency_of(name, Step::Second, 900).map(|seconds| latency::sums(&seconds.points));
+    let sample = history
+        .latency_of(name, Step::Second, 900)
+        .map(|seconds| latency::sums(&seconds.points));
     let latency = sample.and_then(|sums| {
-        let title = format!("Time for a decision, {} of the last 15 minutes", sums.iter().sum::<u64>());
+        let title = format!(
+            "Time for a decision, {} of the last 15 minutes",
+            sums.iter().sum::<u64>()
+        );
         latency::histogram(&title, &sums)
     });
-    let recent = history.of(name, Step::Second, 10).map(|seconds| rates(&pairs(&seconds)));
+    let recent = history
+        .of(name, Step::Second, 10)
+        .map(|seconds| rates(&pairs(&seconds)));
     let top = limit.top(KEYS, app.service.now());
     Ok(html! {
         ul class="facts" {

@@ -25,10 +25,21 @@ const EVERY: Duration = Duration::from_secs(1);
 
 /// The part to render.
 enum LivePart {
-    Overview { view: overview::View, viewer: Viewer },
-    Limit { name: String, viewer: Viewer },
-    Flow { app: String },
-    Resource { app: String, resource: String },
+    Overview {
+        view: overview::View,
+        viewer: Viewer,
+    },
+    Limit {
+        name: String,
+        viewer: Viewer,
+    },
+    Flow {
+        app: String,
+    },
+    Resource {
+        app: String,
+        resource: String,
+    },
     Servers,
 }
 
@@ -38,14 +49,20 @@ impl LivePart {
             Self::Overview { view, viewer } => Ok(overview::changing(&control.app, view, *viewer)),
             Self::Limit { name, viewer } => limit::changing(&control.app, name, *viewer),
             Self::Flow { app: name } => flow::changing(control, name),
-            Self::Resource { app: name, resource: of } => resource::changing(control, name, of),
+            Self::Resource {
+                app: name,
+                resource: of,
+            } => resource::changing(control, name, of),
             Self::Servers => Ok(servers::changing(&control.app).await),
         }
     }
 }
 
 pub(super) fn answer(control: Arc<ControlPlane>, uri: &Uri, viewer: Viewer) -> Response<Body> {
-    let part = match query::texts(uri, ["name", "app", "servers", "resource", "q", "sort", "page"]) {
+    let part = match query::texts(
+        uri,
+        ["name", "app", "servers", "resource", "q", "sort", "page"],
+    ) {
         Ok([_, _, Some(_), ..]) => LivePart::Servers,
         Ok([_, Some(app), _, Some(resource), ..]) => LivePart::Resource { app, resource },
         Ok([_, Some(app), ..]) => LivePart::Flow { app },
@@ -57,8 +74,20 @@ pub(super) fn answer(control: Arc<ControlPlane>, uri: &Uri, viewer: Viewer) -> R
         Err(error) => return page(Err(error.into())),
     };
     let (ticks, access) = (ticks(EVERY), control.app.access_generation());
-    let events = stream::unfold(Going { control, part, ticks, access }, next);
-    response(StatusCode::OK, "text/event-stream", Body::from_stream(events))
+    let events = stream::unfold(
+        Going {
+            control,
+            part,
+            ticks,
+            access,
+        },
+        next,
+    );
+    response(
+        StatusCode::OK,
+        "text/event-stream",
+        Body::from_stream(events),
+    )
 }
 
 struct Going {
@@ -69,8 +98,8 @@ struct Going {
     access: u64,
 }
 
-/// The next event. The stream ends when the server stops, the limit no longer exists, or the access file changes: the browser
-/// then connects again with its credentials.
+/// The next event. The stream ends when the server stops, the limit no longer exists, or the access
+/// file changes: the browser then connects again with its credentials.
 async fn next(mut going: Going) -> Option<(Result<String, Infallible>, Going)> {
     going.ticks.tick().await;
     if !going.control.app.ready.load(Ordering::Acquire)
@@ -99,6 +128,9 @@ mod tests {
 
     #[test]
     fn data_with_line_breaks_stays_one_event() {
-        assert_eq!(event("a\nb\r\nevent: c"), "data: a\ndata: b\ndata: \ndata: event: c\n\n");
+        assert_eq!(
+            event("a\nb\r\nevent: c"),
+            "data: a\ndata: b\ndata: \ndata: event: c\n\n"
+        );
     }
 }

@@ -1,10 +1,11 @@
-//! The dashboard that the control plane serves at `/`: every limit, one limit with its heavy keys, and the rules.
+//! The dashboard that the control plane serves at `/`: every limit, one limit with its heavy keys,
+//! and the rules.
 //!
-//! The server renders everything (`overview`, `limit`, `rules`, `chart`, in the frame of `layout`). The changing part of a
-//! page is rendered again each second and sent as a server-sent event (`live`); `page.js` inserts it, and asks before it
-//! blocks a key. `rules.js` is the editor of the rules, `form.js` the form of one limit next to it, which
-//! `limits.js` finds and changes in the text. Nothing is loaded from other hosts, and the pages' content security
-//! policy forbids it.
+//! The server renders everything (`overview`, `limit`, `rules`, `chart`, in the frame of `layout`).
+//! The changing part of a page is rendered again each second and sent as a server-sent event
+//! (`live`); `page.js` inserts it, and asks before it blocks a key. `rules.js` is the editor of the
+//! rules, `form.js` the form of one limit next to it, which `limits.js` finds and changes in the
+//! text. Nothing is loaded from other hosts, and the pages' content security policy forbids it.
 
 mod audit;
 mod chart;
@@ -52,17 +53,30 @@ const ASSETS: [(&str, &str, &str); 7] = [
     ("/assets/limits.js", SCRIPT, include_str!("limits.js")),
     ("/assets/page.js", SCRIPT, include_str!("page.js")),
     ("/assets/rules.js", SCRIPT, include_str!("rules.js")),
-    ("/assets/style.css", "text/css; charset=utf-8", include_str!("style.css")),
-    ("/assets/icon.svg", "image/svg+xml", include_str!("icon.svg")),
+    (
+        "/assets/style.css",
+        "text/css; charset=utf-8",
+        include_str!("style.css"),
+    ),
+    (
+        "/assets/icon.svg",
+        "image/svg+xml",
+        include_str!("icon.svg"),
+    ),
 ];
 
 /// The routes of the pages.
 pub(crate) fn routes(control: Arc<ControlPlane>) -> Router<Arc<App>> {
     let mut router = Router::new();
     for (path, kind, text) in ASSETS {
-        router = router.route(path, get(move || async move { answer(StatusCode::OK, kind, text.into()) }));
+        router = router.route(
+            path,
+            get(move || async move { answer(StatusCode::OK, kind, text.into()) }),
+        );
     }
-    for path in ["/", "/limit", "/rules", "/audit", "/servers", "/flow", "/live"] {
+    for path in [
+        "/", "/limit", "/rules", "/audit", "/servers", "/flow", "/live",
+    ] {
         router = router.route(path, get(show));
     }
     router.with_state(control)
@@ -91,7 +105,11 @@ fn page(page: Result<Markup, Missing>) -> Response<Body> {
     let kind = "text/html; charset=utf-8";
     match page {
         Ok(page) => answer(StatusCode::OK, kind, page.into_string().into()),
-        Err(missing) => answer(StatusCode::NOT_FOUND, kind, layout::missing(&missing.0).into_string().into()),
+        Err(missing) => answer(
+            StatusCode::NOT_FOUND,
+            kind,
+            layout::missing(&missing.0).into_string().into(),
+        ),
     }
 }
 
@@ -114,7 +132,9 @@ fn answer(status: StatusCode, kind: &'static str, body: Body) -> Response<Body> 
         (header::REFERRER_POLICY, "no-referrer"),
         (header::CACHE_CONTROL, "no-store"),
     ] {
-        response.headers_mut().insert(name, HeaderValue::from_static(value));
+        response
+            .headers_mut()
+            .insert(name, HeaderValue::from_static(value));
     }
     response
 }

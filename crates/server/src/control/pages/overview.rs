@@ -21,7 +21,8 @@ const RECENT: usize = 60;
 /// The number of seconds over which rates are averaged.
 const RATE: usize = 10;
 
-/// A limit's admitted and denied requests in each step. Requests that a shadow limit would have denied count as denied.
+/// A limit's admitted and denied requests in each step. Requests that a shadow limit would have
+/// denied count as denied.
 pub(super) fn pairs(points: &Points<5>) -> Vec<Pair> {
     let pair = |point: &[u32; 5]| {
         let [allowed, delayed, denied, shadow, _] = point.map(u64::from);
@@ -56,10 +57,14 @@ const COLUMNS: [Column; 7] = [
     ("Limit", "file", |_| 0.0),
     ("Admitted/s", "admitted", |row| row.rates[0]),
     ("Denied/s", "denied", |row| row.rates[1]),
-    ("Denied", "share", |row| row.rates[1] / (row.rates[0] + row.rates[1]).max(f64::MIN_POSITIVE)),
+    ("Denied", "share", |row| {
+        row.rates[1] / (row.rates[0] + row.rates[1]).max(f64::MIN_POSITIVE)
+    }),
     ("Last minute", "", |_| 0.0),
     ("Most requests", "", |_| 0.0),
-    ("Keys", "keys", |row| row.limit.limiter().stats().keys as f64),
+    ("Keys", "keys", |row| {
+        row.limit.limiter().stats().keys as f64
+    }),
 ];
 
 /// What the page shows: the limits whose names contain `q`, in an order, from a page on.
@@ -73,12 +78,20 @@ impl View {
     pub fn of(uri: &Uri) -> Result<Self, Missing> {
         let [q, sort, page] = query::texts(uri, ["q", "sort", "page"])?;
         let page = page.and_then(|page| page.parse().ok()).unwrap_or(1).max(1);
-        Ok(Self { q: q.unwrap_or_default(), sort: sort.unwrap_or_else(|| "denied".to_owned()), page })
+        Ok(Self {
+            q: q.unwrap_or_default(),
+            sort: sort.unwrap_or_else(|| "denied".to_owned()),
+            page,
+        })
     }
 
     /// A link to the same limits in another order or on another page.
     fn link(&self, path: &str, sort: &str, page: usize) -> String {
-        format!("{path}?q={}&sort={}&page={page}", shown::encoded(&self.q), shown::encoded(sort))
+        format!(
+            "{path}?q={}&sort={}&page={page}",
+            shown::encoded(&self.q),
+            shown::encoded(sort)
+        )
     }
 }
 
@@ -94,7 +107,13 @@ pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missi
             button type="submit" { "Filter" }
         }
     };
-    Ok(layout("Limits", "/", Some(&live), &head, &changing(app, &view, viewer)))
+    Ok(layout(
+        "Limits",
+        "/",
+        Some(&live),
+        &head,
+        &changing(app, &view, viewer),
+    ))
 }
 
 /// The part that is updated each second.
@@ -102,11 +121,21 @@ pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
     let limits = app.service.limits();
     let row = |limit| {
         let limit: &Limit = limit;
-        let seconds = app.service.history().of(&limit.spec().name, Step::Second, RECENT);
+        let seconds = app
+            .service
+            .history()
+            .of(&limit.spec().name, Step::Second, RECENT);
         let pairs = seconds.as_ref().map(pairs).unwrap_or_default();
-        Row { limit, rates: rates(&pairs), pairs }
+        Row {
+            limit,
+            rates: rates(&pairs),
+            pairs,
+        }
     };
-    let named = limits.limits().iter().filter(|limit| limit.spec().name.contains(&view.q));
+    let named = limits
+        .limits()
+        .iter()
+        .filter(|limit| limit.spec().name.contains(&view.q));
     let mut rows: Vec<Row<'_>> = named.map(|limit| row(limit)).collect();
     // Among equals, in the order of the file.
     if let Some((_, _, by)) = COLUMNS.iter().find(|(_, sort, _)| *sort == view.sort) {
@@ -152,17 +181,33 @@ pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
 }
 
 fn tr(app: &App, row: &Row<'_>) -> Markup {
-    let Row { limit, pairs, rates: [admitted, denied] } = row;
+    let Row {
+        limit,
+        pairs,
+        rates: [admitted, denied],
+    } = row;
     let (spec, stats) = (limit.spec(), limit.limiter().stats());
     let name = &spec.name;
     let most = chart::most(pairs);
-    let what = if spec.shadow { "would have been denied" } else { "denied" };
+    let what = if spec.shadow {
+        "would have been denied"
+    } else {
+        "denied"
+    };
     let [admits, denies] = chart::sum(pairs).map(shown::count);
-    let words = format!("{admits} admitted and {denies} {what} in the last minute, at most {most} a second");
+    let words = format!(
+        "{admits} admitted and {denies} {what} in the last minute, at most {most} a second"
+    );
     let top = limit.top(1, app.service.now());
-    let heaviest = top.as_ref().and_then(|top| Some((top.asked.first()?, top.requests)));
+    let heaviest = top
+        .as_ref()
+        .and_then(|top| Some((top.asked.first()?, top.requests)));
     // A shadow limit denies nothing.
-    let kind = if spec.shadow { Some("shadow") } else { (*denied > 0.0).then_some("hurts") };
+    let kind = if spec.shadow {
+        Some("shadow")
+    } else {
+        (*denied > 0.0).then_some("hurts")
+    };
     html! {
         tr role="row" data-row={ "limit " (shown::encoded(name)) } class=[kind] {
             th role="rowheader" scope="row" {
@@ -200,5 +245,9 @@ fn answers(app: &App) -> Option<String> {
     let latencies = app.service.history().latency(Step::Second, RECENT)?;
     let sums = latency::sums(&latencies.points);
     let all: u64 = sums.iter().sum();
-    Some(format!("{} answers in the last minute, {}", shown::count(all), latency::within(&sums)?))
+    Some(format!(
+        "{} answers in the last minute, {}",
+        shown::count(all),
+        latency::within(&sums)?
+    ))
 }

@@ -1,4 +1,5 @@
-//! The page of one resource of an application: an hour of it, its limits, and its traffic by instance, origin and entry point.
+//! The page of one resource of an application: an hour of it, its limits, and its traffic by
+//! instance, origin and entry point.
 
 use maud::{Markup, html};
 
@@ -22,21 +23,45 @@ pub(super) fn page(control: &ControlPlane, name: &str, resource: &str) -> Result
         p { a href=(of_app) { (shown::text(name)) } }
         h1 { (shown::text(resource)) }
     };
-    let live = format!("/live?app={}&resource={}", shown::encoded(name), shown::encoded(resource));
-    Ok(layout(resource, "/flow", Some(&live), &head, &changing(control, name, resource)?))
+    let live = format!(
+        "/live?app={}&resource={}",
+        shown::encoded(name),
+        shown::encoded(resource)
+    );
+    Ok(layout(
+        resource,
+        "/flow",
+        Some(&live),
+        &head,
+        &changing(control, name, resource)?,
+    ))
 }
 
 /// The part that changes each second.
-pub(super) fn changing(control: &ControlPlane, name: &str, resource: &str) -> Result<Markup, Missing> {
+pub(super) fn changing(
+    control: &ControlPlane,
+    name: &str,
+    resource: &str,
+) -> Result<Markup, Missing> {
     let summary = summary(control, name)?;
-    let missing = || Missing(format!("no instance of `{name}` reports the resource `{resource}`"));
+    let missing = || {
+        Missing(format!(
+            "no instance of `{name}` reports the resource `{resource}`"
+        ))
+    };
     let reported = summary.resources.get(resource).ok_or_else(missing)?;
     let limits = limits(control, &summary);
-    let limits = limits.iter().filter(|(of, _)| of.covers(resource)).map(|(_, limit)| limit);
+    let limits = limits
+        .iter()
+        .filter(|(of, _)| of.covers(resource))
+        .map(|(_, limit)| limit);
     let mut instances = reported.instances.clone();
     instances.sort_by_key(|(_, counts)| std::cmp::Reverse(counts[1]));
     let parts = |parts: &std::collections::BTreeMap<String, [u64; 3]>| {
-        let mut parts: Vec<_> = parts.iter().map(|(name, counts)| (name.clone(), *counts)).collect();
+        let mut parts: Vec<_> = parts
+            .iter()
+            .map(|(name, counts)| (name.clone(), *counts))
+            .collect();
         parts.sort_by_key(|(_, [pass, block, _])| std::cmp::Reverse((*block, *pass)));
         parts
     };
@@ -62,7 +87,9 @@ pub(super) fn changing(control: &ControlPlane, name: &str, resource: &str) -> Re
 fn figure(span: &str, points: &[Pair], full: usize, step: &str) -> Markup {
     let [passed, blocked] = chart::sum(points).map(shown::count);
     let most = shown::count(chart::most(points));
-    let words = format!("The last {span}: {passed} passed and {blocked} blocked, at most {most} in a {step}");
+    let words = format!(
+        "The last {span}: {passed} passed and {blocked} blocked, at most {most} in a {step}"
+    );
     chart::figure(points, full, full, &words)
 }
 

@@ -1,4 +1,5 @@
-//! The rules: the file, the result of the last attempt to load it, an editor, and the rules in force.
+//! The rules: the file, the result of the last attempt to load it, an editor, and the rules in
+//! force.
 
 use std::{
     collections::BTreeMap,
@@ -21,7 +22,11 @@ pub(super) async fn page(control: &ControlPlane, viewer: Viewer) -> Markup {
     let seconds = |since: u64| (now.get() / 1_000_000_000).saturating_sub(since / 1_000_000_000);
     let ago = seconds(control.events.rules_loaded_at.load(Ordering::Relaxed));
     let count = limits.limits().len();
-    let rules: String = limits.limits().iter().map(|limit| limit.spec().yaml()).collect();
+    let rules: String = limits
+        .limits()
+        .iter()
+        .map(|limit| limit.spec().yaml())
+        .collect();
     drop(limits);
     let rejected = control.events.rejected();
     let file = Arc::clone(&control.rules_file);
@@ -97,7 +102,8 @@ fn editor(control: &ControlPlane, file: &Text, viewer: Viewer) -> Markup {
     }
 }
 
-/// The form of one limit: a field for each key that is a word or a number. The options of an algorithm are those of its registry entry.
+/// The form of one limit: a field for each key that is a word or a number. The options of an
+/// algorithm are those of its registry entry.
 fn limit_form() -> Markup {
     let default = AlgorithmSpec::default().name();
     let algorithms = AlgorithmSpec::all().map(|algorithm| algorithm.name());
@@ -105,7 +111,11 @@ fn limit_form() -> Markup {
     let mut options: BTreeMap<&str, (Wants, Vec<&str>)> = BTreeMap::new();
     for algorithm in AlgorithmSpec::all() {
         for known in algorithm.known() {
-            options.entry(known.name).or_insert((known.wants, Vec::new())).1.extend(names(algorithm));
+            options
+                .entry(known.name)
+                .or_insert((known.wants, Vec::new()))
+                .1
+                .extend(names(algorithm));
         }
     }
     html! {
@@ -144,10 +154,14 @@ fn flag(missing: &str, on: &str) -> Markup {
     html! { option value="" { (missing) } option value="true" { (on) } option value="false" { (missing) " (false)" } }
 }
 
-/// A field of a limit, with these choices or for any text; of these algorithms alone, if there are some.
+/// A field of a limit, with these choices or for any text; of these algorithms alone, if there are
+/// some.
 fn field(key: &str, hint: &str, choices: Option<Markup>, of: &[&str]) -> Markup {
-    let (id, wrong, about) =
-        (format!("limit-{key}"), format!("limit-{key}-wrong"), format!("limit-{key}-hint"));
+    let (id, wrong, about) = (
+        format!("limit-{key}"),
+        format!("limit-{key}-wrong"),
+        format!("limit-{key}-hint"),
+    );
     let described = format!("{wrong} {about}");
     let of = (!of.is_empty()).then(|| of.join(" "));
     html! {

@@ -7,7 +7,13 @@ use crate::{decide::service::health_name, edges::http::App};
 
 pub(super) async fn page(app: &App) -> Markup {
     let head = html! { p { a href="/" { "All limits" } } h1 { "Servers" } };
-    layout("Servers", "", Some("/live?servers=all"), &head, &changing(app).await)
+    layout(
+        "Servers",
+        "",
+        Some("/live?servers=all"),
+        &head,
+        &changing(app).await,
+    )
 }
 
 /// The part that is updated each second.

@@ -1,10 +1,18 @@
 //! Formats numbers and text for pages.
 
-/// Text from elsewhere: control characters, and those that change the writing direction, are replaced.
+/// Text from elsewhere: control characters, and those that change the writing direction, are
+/// replaced.
 pub(super) fn text(text: &str) -> String {
-    let turns =
-        |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().map(|c| if c.is_control() || turns(c) { '\u{fffd}' } else { c }).collect()
+    let turns = |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.chars()
+        .map(|c| {
+            if c.is_control() || turns(c) {
+                '\u{fffd}'
+            } else {
+                c
+            }
+        })
+        .collect()
 }
 
 /// A whole number with its digits in groups of three.
@@ -32,7 +40,11 @@ pub(super) fn rate(rate: f64) -> String {
 
 /// A percentage of a whole; a dash if the whole is zero.
 pub(super) fn share(part: f64, whole: f64) -> String {
-    if whole > 0.0 { format!("{:.0} %", part / whole * 100.0) } else { "–".to_owned() }
+    if whole > 0.0 {
+        format!("{:.0} %", part / whole * 100.0)
+    } else {
+        "–".to_owned()
+    }
 }
 
 /// A value in a URL's query.

@@ -1,4 +1,5 @@
-//! The counters of each rule for dashboards: those of envoyproxy/ratelimit. They survive a change of the configuration.
+//! The counters of each rule for dashboards: those of envoyproxy/ratelimit. They survive a change
+//! of the configuration.
 
 use std::{
     collections::BTreeMap,
@@ -8,16 +9,25 @@ use std::{
     },
 };
 
-/// The maximum number of a rule's values with separate counters, if the configuration asks for counters per value. Other values
-/// count with the rule itself.
+/// The maximum number of a rule's values with separate counters, if the configuration asks for
+/// counters per value. Other values count with the rule itself.
 const MAX_DETAILED: usize = 1_000;
 
 /// The counters' names, as in envoyproxy/ratelimit.
 pub(crate) const NAMES: [(&str, &str); 6] = [
     ("total_hits", "Hits of requests that match a rule"),
-    ("over_limit", "Hits that were denied, or would have been denied without shadow mode"),
-    ("near_limit", "Admitted hits beyond four fifths of the limit, or the part that is set"),
-    ("over_limit_with_local_cache", "Hits denied by a block on this server, without asking the store"),
+    (
+        "over_limit",
+        "Hits that were denied, or would have been denied without shadow mode",
+    ),
+    (
+        "near_limit",
+        "Admitted hits beyond four fifths of the limit, or the part that is set",
+    ),
+    (
+        "over_limit_with_local_cache",
+        "Hits denied by a block on this server, without asking the store",
+    ),
     ("within_limit", "Admitted hits"),
     ("shadow_mode", "Hits admitted only because of shadow mode"),
 ];
@@ -45,8 +55,16 @@ pub(crate) struct Fate {
 
 impl Hits {
     pub fn add(&self, fate: Fate) {
-        let Fate { hits, decided, is_denied, is_shadow, is_blocked, limit, near: threshold, remaining } =
-            fate;
+        let Fate {
+            hits,
+            decided,
+            is_denied,
+            is_shadow,
+            is_blocked,
+            limit,
+            near: threshold,
+            remaining,
+        } = fate;
         let [total, over, near, blocked, within, shadow] = &self.0;
         let add = |counter: &AtomicU64, by: u64| counter.fetch_add(by, Ordering::Relaxed);
         add(total, hits);
@@ -83,7 +101,9 @@ pub(crate) struct RuleCounts {
 impl RuleCounts {
     /// Counts under the rule's own name, or under its name for the request's values.
     pub fn add(&self, detailed: Option<String>, fate: Fate) {
-        let Some(path) = detailed else { return self.plain.add(fate) };
+        let Some(path) = detailed else {
+            return self.plain.add(fate);
+        };
         let mut all = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
         let room = all.len() < MAX_DETAILED;
         let hits = match all.get(&path) {
@@ -98,7 +118,10 @@ impl RuleCounts {
     /// All counters, with their names in metrics.
     pub fn read(&self, path: &str) -> Vec<(String, [u64; NAMES.len()])> {
         let detailed = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<_> = detailed.iter().map(|(path, hits)| (path.clone(), hits.read())).collect();
+        let mut all: Vec<_> = detailed
+            .iter()
+            .map(|(path, hits)| (path.clone(), hits.read()))
+            .collect();
         drop(detailed);
         all.insert(0, (path.to_owned(), self.plain.read()));
         all

@@ -56,17 +56,35 @@ impl Place {
 
 /// The limits of a request's descriptors.
 pub(super) fn limited(places: &[Place]) -> impl Iterator<Item = &Found> {
-    places.iter().filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
+    places.iter().filter_map(|place| {
+        if let Place::Limited(found) = place {
+            Some(found)
+        } else {
+            None
+        }
+    })
 }
 
 /// The same, to be decided.
 pub(super) fn limited_mut(places: &mut [Place]) -> impl Iterator<Item = &mut Found> {
-    places.iter_mut().filter_map(|place| if let Place::Limited(found) = place { Some(found) } else { None })
+    places.iter_mut().filter_map(|place| {
+        if let Place::Limited(found) = place {
+            Some(found)
+        } else {
+            None
+        }
+    })
 }
 
 /// Why one of the descriptors cannot be decided.
 pub(super) fn undecided(places: &[Place]) -> Option<&Unanswered> {
-    places.iter().find_map(|place| if let Place::Undecided(why) = place { Some(why) } else { None })
+    places.iter().find_map(|place| {
+        if let Place::Undecided(why) = place {
+            Some(why)
+        } else {
+            None
+        }
+    })
 }
 
 impl Found {
@@ -76,7 +94,11 @@ impl Found {
 
     /// Charges the limit, or takes from it if it admits.
     pub async fn take(&mut self, now: Nanos) -> Result<(), Refusal> {
-        let act = if self.charge == Charge::Always { Act::TakeAnyway } else { Act::Take };
+        let act = if self.charge == Charge::Always {
+            Act::TakeAnyway
+        } else {
+            Act::Take
+        };
         self.decision = Some(self.limit.decide(act, &self.key, self.cost, now).await?);
         Ok(())
     }
@@ -95,12 +117,18 @@ impl Found {
         self.quota && !self.limit.spec().shadow
     }
 
-    /// The remaining units. A limit that would have admitted a request that another denied was not charged.
+    /// The remaining units. A limit that would have admitted a request that another denied was not
+    /// charged.
     fn remaining(&self, is_uncharged: bool, decision: &Decision) -> u64 {
         if decision.is_denied() {
-            return if self.act == Act::Take { 0 } else { decision.remaining() };
+            return if self.act == Act::Take {
+                0
+            } else {
+                decision.remaining()
+            };
         }
-        let uncharged = if is_uncharged && self.act == Act::Take && self.charge == Charge::Admitted {
+        let uncharged = if is_uncharged && self.act == Act::Take && self.charge == Charge::Admitted
+        {
             self.cost
         } else {
             0
@@ -109,14 +137,21 @@ impl Found {
     }
 
     pub fn status(&self, descriptors: &Descriptors, is_uncharged: bool, now: Nanos) -> Status {
-        let name = self.rule.map(|rule| descriptors.domains.rules()[rule].name.clone());
+        let name = self
+            .rule
+            .map(|rule| descriptors.domains.rules()[rule].name.clone());
         let limit = Current {
             name: name.unwrap_or_default(),
             requests_per_unit: self.requests_per_unit,
             unit: self.unit,
         };
-        let Some(decision) = &self.decision else { return Status::default() };
-        let wait = decision.retry_after().or_else(|| reset_after(decision)).filter(|wait| !wait.is_zero());
+        let Some(decision) = &self.decision else {
+            return Status::default();
+        };
+        let wait = decision
+            .retry_after()
+            .or_else(|| reset_after(decision))
+            .filter(|wait| !wait.is_zero());
         let wait = wait.unwrap_or_else(|| {
             let unit = u64::try_from(self.unit.span().as_nanos()).unwrap_or(u64::MAX);
             std::time::Duration::from_nanos(unit - now.get() % unit)
@@ -129,7 +164,8 @@ impl Found {
         }
     }
 
-    /// Counts for dashboards. A request that another limit denied is a hit, but counts neither as within this limit nor as over it.
+    /// Counts for dashboards. A request that another limit denied is a hit, but counts neither as
+    /// within this limit nor as over it.
     pub fn count(
         &self,
         descriptors: &Descriptors,
@@ -139,11 +175,16 @@ impl Found {
         near_limit: f32,
         now: Nanos,
     ) {
-        let (Some(rule), Some(decision)) = (self.rule, &self.decision) else { return };
+        let (Some(rule), Some(decision)) = (self.rule, &self.decision) else {
+            return;
+        };
         if !matches!(self.act, Act::Take | Act::Charge) {
             return;
         }
-        let found = Match { rule: &descriptors.domains.rules()[rule], index: rule };
+        let found = Match {
+            rule: &descriptors.domains.rules()[rule],
+            index: rule,
+        };
         let entries = descriptor.entries.iter().copied();
         let detailed = if question.domain == found.rule.domain {
             descriptors.domains.metric_path(found, entries)
@@ -155,7 +196,11 @@ impl Found {
             detailed,
             Fate {
                 hits: self.cost,
-                decided: if is_uncharged && !is_denied { 0 } else { self.cost },
+                decided: if is_uncharged && !is_denied {
+                    0
+                } else {
+                    self.cost
+                },
                 is_denied,
                 is_shadow: self.limit.spec().shadow,
                 is_blocked: is_denied

@@ -16,7 +16,8 @@ pub(crate) struct Descriptors {
 }
 
 impl Descriptors {
-    /// The domains, with `limit` to find their limits by name. Rules keep their counts from `before`.
+    /// The domains, with `limit` to find their limits by name. Rules keep their counts from
+    /// `before`.
     pub fn new<'l>(
         domains: Domains,
         limit: impl Fn(&str) -> Option<&'l Arc<Limit>>,
@@ -29,27 +30,40 @@ impl Descriptors {
             .map(|(rule, counts)| ((rule.domain.as_str(), rule.path.as_str()), counts))
             .collect();
         let rules = domains.rules();
-        let limits = rules.iter().map(|rule| limit(rule.limit.as_deref()?).cloned()).collect();
+        let limits = rules
+            .iter()
+            .map(|rule| limit(rule.limit.as_deref()?).cloned())
+            .collect();
         let counts = rules
             .iter()
             // Two rules can have the same name in metrics; only one of them keeps its counts.
             .map(|rule| {
-                counted.remove(&(rule.domain.as_str(), rule.path.as_str())).cloned().unwrap_or_default()
+                counted
+                    .remove(&(rule.domain.as_str(), rule.path.as_str()))
+                    .cloned()
+                    .unwrap_or_default()
             })
             .collect();
-        Self { domains, limits, counts }
+        Self {
+            domains,
+            limits,
+            counts,
+        }
     }
 
-    /// The domain, the name in metrics and the counters of all rules, and of values with separate counters. Counters with the
-    /// same name are added up.
+    /// The domain, the name in metrics and the counters of all rules, and of values with separate
+    /// counters. Counters with the same name are added up.
     pub fn counted(&self) -> impl Iterator<Item = (&str, String, [u64; NAMES.len()])> {
         let mut all: BTreeMap<(&str, String), [u64; NAMES.len()]> = BTreeMap::new();
         for (rule, counts) in self.domains.rules().iter().zip(&self.counts) {
             for (path, read) in counts.read(&rule.path) {
                 let sums = all.entry((rule.domain.as_str(), path)).or_default();
-                sums.iter_mut().zip(read).for_each(|(sum, count)| *sum += count);
+                sums.iter_mut()
+                    .zip(read)
+                    .for_each(|(sum, count)| *sum += count);
             }
         }
-        all.into_iter().map(|((domain, path), counts)| (domain, path, counts))
+        all.into_iter()
+            .map(|((domain, path), counts)| (domain, path, counts))
     }
 }

@@ -1,4 +1,5 @@
-//! The metadata of answers: the rules' own, or a request's description as envoyproxy/ratelimit's `RESPONSE_DYNAMIC_METADATA` has it.
+//! The metadata of answers: the rules' own, or a request's description as envoyproxy/ratelimit's
+//! `RESPONSE_DYNAMIC_METADATA` has it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,11 @@ enum Group<'a> {
 impl<'a> Group<'a> {
     fn of(descriptor: &'a Descriptor<'a>) -> Self {
         let last = |wanted: &str| {
-            let mut found = descriptor.entries.iter().rev().filter(|(key, _)| *key == wanted);
+            let mut found = descriptor
+                .entries
+                .iter()
+                .rev()
+                .filter(|(key, _)| *key == wanted);
             found.next().map_or("", |(_, value)| *value)
         };
         match (last("backend_name"), last("model_name_override")) {
@@ -54,7 +59,8 @@ pub(super) fn texts(metadata: &Map<String, Value>) -> impl Iterator<Item = (&Str
 }
 
 impl DescriptorService {
-    /// The request, the metadata of the rules that still have something left, and the backends whose quotas do.
+    /// The request, the metadata of the rules that still have something left, and the backends
+    /// whose quotas do.
     pub(super) fn description(
         &self,
         rules: &[Rule],
@@ -93,7 +99,10 @@ impl DescriptorService {
         }
         let mut fields = Map::new();
         fields.insert("domain".to_owned(), question.domain.into());
-        fields.insert("descriptors".to_owned(), question.descriptors.iter().map(described).collect());
+        fields.insert(
+            "descriptors".to_owned(),
+            question.descriptors.iter().map(described).collect(),
+        );
         if question.hits > 0 {
             fields.insert("hitsAddend".to_owned(), question.hits.into());
         }
@@ -108,9 +117,16 @@ impl DescriptorService {
 }
 
 fn described(descriptor: &Descriptor<'_>) -> Value {
-    let entries = descriptor.entries.iter().map(|(key, value)| Value::from(format!("{key}={value}")));
+    let entries = descriptor
+        .entries
+        .iter()
+        .map(|(key, value)| Value::from(format!("{key}={value}")));
     let mut fields = Map::from_iter([("entries".to_owned(), entries.collect())]);
-    if let Some(Ok(Override { requests_per_unit, unit })) = &descriptor.limit {
+    if let Some(Ok(Override {
+        requests_per_unit,
+        unit,
+    })) = &descriptor.limit
+    {
         let unit = unit.name().to_uppercase();
         let limit = match requests_per_unit {
             0 => format!("unit:{unit}"),

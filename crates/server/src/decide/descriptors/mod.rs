@@ -4,8 +4,8 @@
 //! request ─ Question ─► Domains::find ─► the limit and the key of each descriptor ─ Limit::decide ─► Answer
 //! ```
 //!
-//! `in_force` has the configuration in use with its limits and counters, `overrides` the limits that requests bring, `reserve` the calls
-//! of Kuadrant's service.
+//! `in_force` has the configuration in use with its limits and counters, `overrides` the limits
+//! that requests bring, `reserve` the calls of Kuadrant's service.
 
 pub(crate) mod counts;
 mod found;
@@ -68,7 +68,8 @@ pub struct DescriptorService {
 }
 
 impl DescriptorService {
-    /// Decides with the limits of this service. Answers also include the header fields of `vendor`, a provider of language models.
+    /// Decides with the limits of this service. Answers also include the header fields of `vendor`,
+    /// a provider of language models.
     pub fn new(
         service: Arc<Service>,
         consume: Consume,
@@ -77,7 +78,15 @@ impl DescriptorService {
         vendor: Option<Vendor>,
     ) -> Self {
         let (overrides, shadowed) = (Overrides::default(), AtomicU64::new(0));
-        Self { service, consume, fields, modes, vendor, overrides, shadowed }
+        Self {
+            service,
+            consume,
+            fields,
+            modes,
+            vendor,
+            overrides,
+            shadowed,
+        }
     }
 
     /// The service with the limits.
@@ -87,12 +96,12 @@ impl DescriptorService {
 
     /// Decides on a request. It never waits if the limits are in memory.
     ///
-    /// A descriptor that cannot be decided does not release the others: they are decided and charged, and if one of them denies, the
-    /// request is denied.
+    /// A descriptor that cannot be decided does not release the others: they are decided and
+    /// charged, and if one of them denies, the request is denied.
     ///
     /// # Errors
-    /// When the request is invalid, or one of its descriptors cannot be decided and no other denies: see [`Unanswered`]. The
-    /// caller must not take that for an admission.
+    /// When the request is invalid, or one of its descriptors cannot be decided and no other
+    /// denies: see [`Unanswered`]. The caller must not take that for an admission.
     pub async fn decide(&self, question: &Question<'_>, now: Nanos) -> Result<Answer, Unanswered> {
         question.check()?;
         let in_force = self.service.in_force();
@@ -100,8 +109,9 @@ impl DescriptorService {
         let descriptors = &in_force.descriptors;
         drop_replaced(descriptors, &mut places);
         self.refund(&mut places, now).await;
-        let mut takes: Vec<&mut Found> =
-            limited_mut(&mut places).filter(|found| found.act == Act::Take).collect();
+        let mut takes: Vec<&mut Found> = limited_mut(&mut places)
+            .filter(|found| found.act == Act::Take)
+            .collect();
         let together = match self.consume {
             Consume::AllOrNone => self.take_together(&mut takes, now).await,
             Consume::Each => None,
@@ -112,7 +122,10 @@ impl DescriptorService {
         };
         let is_uncharged = is_over && together.is_some();
         if is_uncharged {
-            for found in takes.iter_mut().filter(|found| found.charge == Charge::Always) {
+            for found in takes
+                .iter_mut()
+                .filter(|found| found.charge == Charge::Always)
+            {
                 found.take(now).await?;
             }
         }
@@ -125,7 +138,11 @@ impl DescriptorService {
     /// Finds what each descriptor matches.
     fn places(&self, in_force: &InForce, question: &Question<'_>, now: Nanos) -> Vec<Place> {
         let place = |descriptor| self.place(in_force, question, descriptor, now);
-        question.descriptors.iter().map(|one| place(one).unwrap_or_else(Place::Undecided)).collect()
+        question
+            .descriptors
+            .iter()
+            .map(|one| place(one).unwrap_or_else(Place::Undecided))
+            .collect()
     }
 
     fn place(
@@ -137,16 +154,23 @@ impl DescriptorService {
     ) -> Result<Place, Unanswered> {
         let descriptors = &in_force.descriptors;
         let cost = descriptor.hits.unwrap_or_else(|| question.hits.max(1));
-        let act = if descriptor.is_refund { Act::Refund } else { Act::Take };
+        let act = if descriptor.is_refund {
+            Act::Refund
+        } else {
+            Act::Take
+        };
         if let Some(wanted) = &descriptor.limit {
-            // As in envoyproxy/ratelimit: an unconfigured domain has no limits, and even overrides are ignored.
+            // As in envoyproxy/ratelimit: an unconfigured domain has no limits, and even overrides
+            // are ignored.
             if descriptors.domains.domain(question.domain).is_none() {
                 return Ok(Place::Nowhere);
             }
             let wanted = wanted.clone()?;
             return Ok(Place::Limited(Found {
                 rule: None,
-                limit: self.overrides.limit(&in_force.limits, question.domain, wanted, now)?,
+                limit: self
+                    .overrides
+                    .limit(&in_force.limits, question.domain, wanted, now)?,
                 key: overrides::key(&descriptor.entries),
                 cost,
                 act,
@@ -162,7 +186,8 @@ impl DescriptorService {
         let Some(found) = descriptors.domains.find(question.domain, entries, &mut key) else {
             return Ok(Place::Nowhere);
         };
-        let (Some(limit), Some(unit)) = (descriptors.limits[found.index].as_ref(), found.rule.unit) else {
+        let (Some(limit), Some(unit)) = (descriptors.limits[found.index].as_ref(), found.rule.unit)
+        else {
             return Ok(Place::Unlimited(found.index));
         };
         Ok(Place::Limited(Found {
@@ -171,7 +196,10 @@ impl DescriptorService {
             key,
             cost,
             act,
-            charge: found.rule.charge.unwrap_or_else(|| self.charge(Some(limit))),
+            charge: found
+                .rule
+                .charge
+                .unwrap_or_else(|| self.charge(Some(limit))),
             quota: self.modes.quota || found.rule.quota,
             requests_per_unit: found.rule.requests_per_unit,
             unit,
@@ -181,27 +209,40 @@ impl DescriptorService {
 
     /// Which requests a limit counts whose rule does not say it. Overrides are fixed windows.
     fn charge(&self, limit: Option<&Limit>) -> Charge {
-        let is_fixed = limit.is_none_or(|limit| limit.spec().policy.algorithm.name() == "fixed-window");
-        if self.consume == Consume::Each && is_fixed { Charge::Always } else { Charge::Admitted }
+        let is_fixed =
+            limit.is_none_or(|limit| limit.spec().policy.algorithm.name() == "fixed-window");
+        if self.consume == Consume::Each && is_fixed {
+            Charge::Always
+        } else {
+            Charge::Admitted
+        }
     }
 
-    /// Makes the refunds. They come first, so that the request's own descriptors may take what they give back.
+    /// Makes the refunds. They come first, so that the request's own descriptors may take what they
+    /// give back.
     async fn refund(&self, places: &mut [Place], now: Nanos) {
         for place in places {
-            let Place::Limited(found) = place else { continue };
+            let Place::Limited(found) = place else {
+                continue;
+            };
             if found.act != Act::Refund {
                 continue;
             }
-            match found.limit.decide(Act::Refund, &found.key, found.cost, now).await {
+            match found
+                .limit
+                .decide(Act::Refund, &found.key, found.cost, now)
+                .await
+            {
                 Ok(decision) => found.decision = Some(decision),
                 Err(refusal) => *place = Place::Undecided(refusal.into()),
             }
         }
     }
 
-    /// All plain limits and one of those in quota mode must admit, otherwise none is charged. A quota that is used up is left
-    /// out and the others are asked again, so everything that is charged was admitted in one step. Returns whether the request
-    /// is denied; `None` if one step cannot decide on all of them, because they are on different nodes of a cluster or a table
+    /// All plain limits and one of those in quota mode must admit, otherwise none is charged. A
+    /// quota that is used up is left out and the others are asked again, so everything that is
+    /// charged was admitted in one step. Returns whether the request is denied; `None` if one step
+    /// cannot decide on all of them, because they are on different nodes of a cluster or a table
     /// has no room for all keys. Then nothing was charged.
     async fn take_together(&self, takes: &mut [&mut Found], now: Nanos) -> Option<bool> {
         let mut asked: Vec<usize> = (0..takes.len()).collect();
@@ -251,15 +292,30 @@ impl DescriptorService {
             }
             statuses.push(match place {
                 Place::Nowhere | Place::Undecided(_) => Status::default(),
-                Place::Unlimited(_) => Status { remaining: u32::MAX, ..Status::default() },
+                Place::Unlimited(_) => Status {
+                    remaining: u32::MAX,
+                    ..Status::default()
+                },
                 Place::Limited(found) => {
-                    found.count(descriptors, question, descriptor, is_uncharged, self.modes.near_limit, now);
+                    found.count(
+                        descriptors,
+                        question,
+                        descriptor,
+                        is_uncharged,
+                        self.modes.near_limit,
+                        now,
+                    );
                     if self.fields == AnswerFields::RateLimit
                         && let Some(decision) = &found.decision
                     {
                         let spec = found.limit.spec();
                         let per = headers::Per::Window(found.unit.span());
-                        headers::write_policy(&mut policies, &spec.name, found.requests_per_unit, per);
+                        headers::write_policy(
+                            &mut policies,
+                            &spec.name,
+                            found.requests_per_unit,
+                            per,
+                        );
                         headers::write_state(&mut states, &spec.name, decision);
                     }
                     found.status(descriptors, is_uncharged, now)
@@ -269,14 +325,19 @@ impl DescriptorService {
         let mut headers: Vec<(Cow<'static, str>, String)> = if policies.is_empty() {
             Vec::new()
         } else {
-            vec![("ratelimit-policy".into(), policies), ("ratelimit".into(), states)]
+            vec![
+                ("ratelimit-policy".into(), policies),
+                ("ratelimit".into(), states),
+            ]
         };
         if let AnswerFields::Named(names) = &self.fields
             && let Some((limit, status)) = strictest(&statuses)
         {
             let reset = status.reset_after.unwrap_or_default();
             let numbers = [limit.requests_per_unit, u64::from(status.remaining), reset];
-            let names = names.iter().map(|name| Cow::Owned(name.as_str().to_owned()));
+            let names = names
+                .iter()
+                .map(|name| Cow::Owned(name.as_str().to_owned()));
             headers.extend(names.zip(numbers.map(|number| number.to_string())));
         }
         if is_over && self.modes.shadow {
@@ -288,7 +349,10 @@ impl DescriptorService {
             .filter_map(|found| Some((found, found.decision?.reason()?)));
         // A quota that is used up denies only if no other limit does and all quotas are.
         if let Some((found, reason)) = denied.min_by_key(|(found, _)| found.is_quota()) {
-            metadata.insert("denied_by".to_owned(), found.limit.spec().name.as_str().into());
+            metadata.insert(
+                "denied_by".to_owned(),
+                found.limit.spec().name.as_str().into(),
+            );
             metadata.insert("denied_reason".to_owned(), reason.name().into());
         }
         let exceeded = limited(places)
@@ -300,27 +364,40 @@ impl DescriptorService {
             headers.push((SOFT_EXCEEDED.into(), exceeded));
         }
         if let Some(vendor) = self.vendor {
-            let decided = limited(places)
-                .filter_map(|found| Some((found.limit.spec().name.as_str(), found.decision.as_ref()?)));
+            let decided = limited(places).filter_map(|found| {
+                Some((found.limit.spec().name.as_str(), found.decision.as_ref()?))
+            });
             let text = |value: HeaderValue| value.to_str().unwrap_or_default().to_owned();
             let fields = vendor.fields(decided, now).into_iter();
-            headers.extend(fields.map(|(name, value)| (name.as_str().to_owned().into(), text(value))));
+            headers
+                .extend(fields.map(|(name, value)| (name.as_str().to_owned().into(), text(value))));
         }
         if self.modes.metadata {
             metadata = self.description(rules, question, places, &statuses);
         }
-        Answer { is_over, statuses, metadata, headers }
+        Answer {
+            is_over,
+            statuses,
+            metadata,
+            headers,
+        }
     }
 }
 
-/// The descriptor that tells a client most: the last one that denies, or else the first of those with the least remaining.
+/// The descriptor that tells a client most: the last one that denies, or else the first of those
+/// with the least remaining.
 fn strictest(statuses: &[Status]) -> Option<(&Current, &Status)> {
-    let limited = || statuses.iter().filter_map(|status| Some((status.limit.as_ref()?, status)));
+    let limited = || {
+        statuses
+            .iter()
+            .filter_map(|status| Some((status.limit.as_ref()?, status)))
+    };
     let over = limited().rfind(|(_, status)| status.is_over);
     over.or_else(|| limited().min_by_key(|(_, status)| status.remaining))
 }
 
-/// Removes the rules that others replace. Two rules that replace each other are both removed. A rule without a limit stays.
+/// Removes the rules that others replace. Two rules that replace each other are both removed. A
+/// rule without a limit stays.
 fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
     let rules = descriptors.domains.rules();
     let replaced: Vec<&str> = places
@@ -333,7 +410,9 @@ fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
         return;
     }
     for place in places {
-        if let Place::Limited(Found { rule: Some(rule), .. }) = place
+        if let Place::Limited(Found {
+            rule: Some(rule), ..
+        }) = place
             && replaced.contains(&rules[*rule].name.as_str())
         {
             *place = Place::Nowhere;
@@ -347,7 +426,8 @@ async fn take_each(takes: &mut [&mut Found], now: Nanos) -> Result<bool, Unanswe
         .await
         .into_iter()
         .collect::<Result<(), Refusal>>()?;
-    let (quotas, plain): (Vec<&&mut Found>, Vec<_>) = takes.iter().partition(|found| found.is_quota());
+    let (quotas, plain): (Vec<&&mut Found>, Vec<_>) =
+        takes.iter().partition(|found| found.is_quota());
     Ok(plain.iter().any(|found| found.denies())
         || (!quotas.is_empty() && quotas.iter().all(|found| found.denies())))
 }

@@ -1,5 +1,5 @@
-//! Limits in requests (overrides). All numbers of a domain and a unit share one table of keys, so a changed number keeps the
-//! count. The key is the whole descriptor.
+//! Limits in requests (overrides). All numbers of a domain and a unit share one table of keys, so a
+//! changed number keeps the count. The key is the whole descriptor.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -13,10 +13,11 @@ use crate::{
     rules::{LimitSpec, PolicySpec},
 };
 
-/// The maximum number of limits that are kept for their numbers alone. They share the states of a table, so losing them costs only
-/// the time to build them again.
+/// The maximum number of limits that are kept for their numbers alone. They share the states of a
+/// table, so losing them costs only the time to build them again.
 const MOST_KEPT: usize = 256;
-/// The maximum number of keys of each domain and unit. Above it, the table forgets those that have used the least.
+/// The maximum number of keys of each domain and unit. Above it, the table forgets those that have
+/// used the least.
 const MAX_KEYS: usize = 1 << 16;
 
 /// A limit in a request's descriptor.
@@ -34,7 +35,8 @@ pub(crate) struct Overrides(RwLock<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// For each domain and unit, by name: holds the keys and their counts. The configuration bounds the number of domains.
+    /// For each domain and unit, by name: holds the keys and their counts. The configuration bounds
+    /// the number of domains.
     tables: RapidHashMap<Box<str>, Arc<Limit>>,
     /// By name and number.
     limits: RapidHashMap<(Box<str>, u32), Arc<Limit>>,
@@ -55,7 +57,13 @@ impl Overrides {
         // No rule's name contains a `~`.
         let name = format!("{}~{}", names::limit_name(domain, &[]), wanted.unit.name());
         let of = (name.into_boxed_str(), wanted.requests_per_unit);
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner).limits.get(&of).cloned();
+        let known = self
+            .0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .limits
+            .get(&of)
+            .cloned();
         if let Some(limit) = known {
             return Ok(limit);
         }
@@ -81,14 +89,24 @@ impl Kept {
         now: Nanos,
     ) -> Result<Arc<Limit>, Unanswered> {
         let algorithm = AlgorithmSpec::named("fixed-window").expect("the registry has it");
-        let policy = PolicySpec::new(algorithm, wanted.requests_per_unit.into(), Some(wanted.unit.span()));
+        let policy = PolicySpec::new(
+            algorithm,
+            wanted.requests_per_unit.into(),
+            Some(wanted.unit.span()),
+        );
         if let Some(table) = self.tables.get(name) {
-            let limit =
-                table.with_numbers(policy).map_err(|error| Unanswered::Override(error.to_string()))?;
+            let limit = table
+                .with_numbers(policy)
+                .map_err(|error| Unanswered::Override(error.to_string()))?;
             return Ok(Arc::new(limit));
         }
-        let spec = LimitSpec { max_keys: Some(MAX_KEYS), ..LimitSpec::new(name.to_owned(), policy) };
-        let limit = limits.beside(spec, now).map_err(|error| Unanswered::Override(error.to_string()))?;
+        let spec = LimitSpec {
+            max_keys: Some(MAX_KEYS),
+            ..LimitSpec::new(name.to_owned(), policy)
+        };
+        let limit = limits
+            .beside(spec, now)
+            .map_err(|error| Unanswered::Override(error.to_string()))?;
         // The store holds the keys of its limits under their name, for any number.
         if limit.store().is_none() {
             self.tables.insert(name.into(), Arc::clone(&limit));

@@ -52,7 +52,8 @@ pub struct Answer {
     pub is_over: bool,
     /// One for each descriptor, in order.
     pub statuses: Vec<Status>,
-    /// The metadata of the rules that applied, as texts, or the request's description. If several rules have the same name, the first wins.
+    /// The metadata of the rules that applied, as texts, or the request's description. If several
+    /// rules have the same name, the first wins.
     pub metadata: Map<String, Value>,
     /// Header fields for the response, if enabled.
     pub headers: Vec<(Cow<'static, str>, String)>,

@@ -40,8 +40,14 @@ impl Reference {
         let loads = read(&self.events.reloads) + u64::from(self.has_files);
         let others = [
             ("ratelimit.service.config_load_success".to_owned(), loads),
-            ("ratelimit.service.config_load_error".to_owned(), read(&self.events.reloads_refused)),
-            ("ratelimit.service.global_shadow_mode".to_owned(), read(&self.rates.shadowed)),
+            (
+                "ratelimit.service.config_load_error".to_owned(),
+                read(&self.events.reloads_refused),
+            ),
+            (
+                "ratelimit.service.global_shadow_mode".to_owned(),
+                read(&self.rates.shadowed),
+            ),
             (format!("{ERRORS}redis_error"), of_store),
             (format!("{ERRORS}service_error"), failed - of_store),
             (CALLS.to_owned(), ok + over + failed),
@@ -51,15 +57,17 @@ impl Reference {
     }
 }
 
-/// As it replaces characters that have a meaning in `StatsD`, and the dots of IPv4 addresses. Control characters are replaced, too: values
-/// may be a client's.
+/// As it replaces characters that have a meaning in `StatsD`, and the dots of IPv4 addresses.
+/// Control characters are replaced, too: values may be a client's.
 fn cleaned(name: &str) -> String {
     let mut cleaned = String::with_capacity(name.len());
     let mut rest = name;
     while let Some(first) = rest.chars().next() {
-        let (part, after) = rest.split_at(address_length(rest.as_bytes()).unwrap_or(first.len_utf8()));
+        let (part, after) =
+            rest.split_at(address_length(rest.as_bytes()).unwrap_or(first.len_utf8()));
         let is_address = part.len() > first.len_utf8();
-        let replaces = |c: char| c.is_control() || matches!(c, ':' | '|') || (is_address && c == '.');
+        let replaces =
+            |c: char| c.is_control() || matches!(c, ':' | '|') || (is_address && c == '.');
         cleaned.push_str(&part.replace(replaces, "_"));
         rest = after;
     }
@@ -74,7 +82,11 @@ fn address_length(text: &[u8]) -> Option<usize> {
             (text.get(at) == Some(&b'.')).then_some(())?;
             at += 1;
         }
-        let digits = text[at..].iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
+        let digits = text[at..]
+            .iter()
+            .take(3)
+            .take_while(|byte| byte.is_ascii_digit())
+            .count();
         (digits > 0).then_some(())?;
         at += digits;
     }
@@ -83,16 +95,28 @@ fn address_length(text: &[u8]) -> Option<usize> {
 
 /// The family and the labels of a name by the mapping that is usual there.
 fn mapped(name: &str) -> Option<(String, Vec<(&'static str, &str)>)> {
-    if let Some((rule, event)) = name.strip_prefix(RULES).and_then(|rest| rest.rsplit_once('.')) {
-        let labels = ["domain", "key1", "key2"].into_iter().zip(rule.split('.')).collect();
+    if let Some((rule, event)) = name
+        .strip_prefix(RULES)
+        .and_then(|rest| rest.rsplit_once('.'))
+    {
+        let labels = ["domain", "key1", "key2"]
+            .into_iter()
+            .zip(rule.split('.'))
+            .collect();
         let is_mapped = event != "over_limit_with_local_cache";
         return is_mapped.then(|| (format!("ratelimit_service_rate_limit_{event}"), labels));
     }
     if let Some(cause) = name.strip_prefix(ERRORS) {
-        return Some(("ratelimit_service_should_rate_limit_error".to_owned(), vec![("err_type", cause)]));
+        return Some((
+            "ratelimit_service_should_rate_limit_error".to_owned(),
+            vec![("err_type", cause)],
+        ));
     }
     if name == CALLS {
-        return Some(("ratelimit_service_total_requests".to_owned(), METHOD.to_vec()));
+        return Some((
+            "ratelimit_service_total_requests".to_owned(),
+            METHOD.to_vec(),
+        ));
     }
     Some((name.replace('.', "_"), Vec::new()))
 }
@@ -103,14 +127,30 @@ impl MetricSource for Reference {
         let mut families: BTreeMap<String, BTreeMap<_, u64>> = BTreeMap::new();
         for (name, count) in &all {
             if let Some((family, labels)) = mapped(name) {
-                *families.entry(family).or_default().entry(labels).or_default() += count;
+                *families
+                    .entry(family)
+                    .or_default()
+                    .entry(labels)
+                    .or_default() += count;
             }
         }
         for (family, values) in &families {
-            let values: Vec<_> = values.iter().map(|(labels, count)| (&labels[..], *count)).collect();
-            sink.family(family, "As in envoyproxy/ratelimit", MetricKind::Bare, &values)?;
+            let values: Vec<_> = values
+                .iter()
+                .map(|(labels, count)| (&labels[..], *count))
+                .collect();
+            sink.family(
+                family,
+                "As in envoyproxy/ratelimit",
+                MetricKind::Bare,
+                &values,
+            )?;
         }
         let help = "As in envoyproxy/ratelimit";
-        sink.histogram("ratelimit_service_response_time_seconds", help, &[(METHOD, self.grpc.latency.read())])
+        sink.histogram(
+            "ratelimit_service_response_time_seconds",
+            help,
+            &[(METHOD, self.grpc.latency.read())],
+        )
     }
 }

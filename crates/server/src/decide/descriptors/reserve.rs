@@ -3,7 +3,8 @@
 use tidegate_core::Nanos;
 
 use super::{
-    Act, Answer, DescriptorService, Found, Place, Question, Unanswered, drop_replaced, limited_mut, undecided,
+    Act, Answer, DescriptorService, Found, Place, Question, Unanswered, drop_replaced, limited_mut,
+    undecided,
 };
 use crate::decide::{
     reservations::{Id, ReservationError},
@@ -15,11 +16,16 @@ impl DescriptorService {
     ///
     /// # Errors
     /// The same as [`decide`](Self::decide).
-    pub(crate) async fn check(&self, question: &Question<'_>, now: Nanos) -> Result<Answer, Unanswered> {
+    pub(crate) async fn check(
+        &self,
+        question: &Question<'_>,
+        now: Nanos,
+    ) -> Result<Answer, Unanswered> {
         self.each(question, Act::Peek, None, now).await
     }
 
-    /// Adds hits that were used, whether they fit or not. With `hits`, each descriptor adds as many.
+    /// Adds hits that were used, whether they fit or not. With `hits`, each descriptor adds as
+    /// many.
     ///
     /// # Errors
     /// The same as [`decide`](Self::decide). Some limits may have been charged then.
@@ -30,7 +36,10 @@ impl DescriptorService {
         now: Nanos,
     ) -> Result<Answer, Unanswered> {
         let answer = self.each(question, Act::Charge, hits, now).await?;
-        Ok(Answer { is_over: false, ..answer })
+        Ok(Answer {
+            is_over: false,
+            ..answer
+        })
     }
 
     async fn each(
@@ -49,14 +58,22 @@ impl DescriptorService {
             found.decision = Some(found.limit.decide(act, &found.key, found.cost, now).await?);
         }
         let is_over = limited_mut(&mut places).any(|found| found.denies());
-        Ok(self.answer(&in_force.descriptors, question, &places, is_over, false, now))
+        Ok(self.answer(
+            &in_force.descriptors,
+            question,
+            &places,
+            is_over,
+            false,
+            now,
+        ))
     }
 
-    /// Takes `amount` from all limits if all admit, for at most `ttl`. `None` if a limit denies; the id is empty if no limit concerns
-    /// the descriptors.
+    /// Takes `amount` from all limits if all admit, for at most `ttl`. `None` if a limit denies;
+    /// the id is empty if no limit concerns the descriptors.
     ///
     /// # Errors
-    /// The same as [`decide`](Self::decide); also for an override in the request, and if the reservation cannot be kept.
+    /// The same as [`decide`](Self::decide); also for an override in the request, and if the
+    /// reservation cannot be kept.
     pub(crate) async fn reserve(
         &self,
         question: &Question<'_>,
@@ -76,11 +93,21 @@ impl DescriptorService {
         if reserved.is_empty() {
             return Ok(Some(String::new()));
         }
-        let ask = |found: &&mut Found| (found.limit.spec().name.clone(), found.key.clone(), found.cost);
+        let ask = |found: &&mut Found| {
+            (
+                found.limit.spec().name.clone(),
+                found.key.clone(),
+                found.cost,
+            )
+        };
         let owned: Vec<_> = reserved.iter().map(ask).collect();
         let asks: Vec<Ask<'_>> = owned
             .iter()
-            .map(|(limit, key, cost)| Ask { limit: limit.as_bytes(), key: Some(key), cost: *cost })
+            .map(|(limit, key, cost)| Ask {
+                limit: limit.as_bytes(),
+                key: Some(key),
+                cost: *cost,
+            })
             .collect();
         let result = self.service.reserve(&asks, ttl, now).await;
         let (joint, id) = result.map_err(|(_, refusal)| refusal)?;
@@ -88,15 +115,23 @@ impl DescriptorService {
             found.decision = Some(answer.decision);
         }
         // Counts each rule.
-        self.answer(&in_force.descriptors, question, &places, id.is_none(), id.is_none(), now);
+        self.answer(
+            &in_force.descriptors,
+            question,
+            &places,
+            id.is_none(),
+            id.is_none(),
+            now,
+        );
         Ok(id.map(|id| id.to_string()))
     }
 
-    /// Corrects a reservation to the `actual` amount. If the id is unknown, the amount is [reported](Self::report). Returns
-    /// whether it was settled now.
+    /// Corrects a reservation to the `actual` amount. If the id is unknown, the amount is
+    /// [reported](Self::report). Returns whether it was settled now.
     ///
     /// # Errors
-    /// The same as [`decide`](Self::decide); also if the reservation concerns limits of another domain.
+    /// The same as [`decide`](Self::decide); also if the reservation concerns limits of another
+    /// domain.
     pub(crate) async fn commit(
         &self,
         question: &Question<'_>,
@@ -123,7 +158,10 @@ impl DescriptorService {
             return Err(refuse(ReservationError::Unknown));
         }
         let costs = vec![actual; parts.len()];
-        self.service.settle(id, Some(&costs), now).await.map_err(refuse)
+        self.service
+            .settle(id, Some(&costs), now)
+            .await
+            .map_err(refuse)
     }
 
     /// The limits of a valid question.

@@ -5,9 +5,9 @@ use axum::http::HeaderName;
 /// How a denied request is charged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consume {
-    /// Every limit of a request is charged, also if another one denies, as in envoyproxy/ratelimit: a limit is over if more is in
-    /// use after the request than it allows. A limit with another algorithm than a fixed window is charged if it admits the
-    /// request.
+    /// Every limit of a request is charged, also if another one denies, as in envoyproxy/ratelimit:
+    /// a limit is over if more is in use after the request than it allows. A limit with another
+    /// algorithm than a fixed window is charged if it admits the request.
     #[default]
     Each,
     /// Nothing: all limits of a request are one decision.
@@ -22,8 +22,8 @@ pub enum AnswerFields {
     None,
     /// `RateLimit` and `RateLimit-Policy`, with each limit.
     RateLimit,
-    /// Fields with these names for the limit, what remains and the seconds until the end of the unit, of the descriptor that denies or has the
-    /// least remaining, as in envoyproxy/ratelimit.
+    /// Fields with these names for the limit, what remains and the seconds until the end of the
+    /// unit, of the descriptor that denies or has the least remaining, as in envoyproxy/ratelimit.
     Named([HeaderName; 3]),
 }
 

@@ -1,8 +1,8 @@
 //! How many keys each limit has room for, and how much memory that takes.
 //!
-//! Without a bound on memory, a limit has its own `max_keys` or the server's. With a bound, limits without their own
-//! `max_keys` start with equal parts of half of what the others leave. The other half goes to limits that need more while the
-//! server runs: see [`Division`](super::Division).
+//! Without a bound on memory, a limit has its own `max_keys` or the server's. With a bound, limits
+//! without their own `max_keys` start with equal parts of half of what the others leave. The other
+//! half goes to limits that need more while the server runs: see [`Division`](super::Division).
 
 use tidegate_core::Policy;
 use tidegate_limiter::{BuildError, KeyedLimiter};
@@ -29,19 +29,31 @@ pub struct Capacity {
 
 impl From<usize> for Capacity {
     fn from(max_keys: usize) -> Self {
-        Self { max_keys, max_memory: None, container: None, top_keys: TOP_KEYS }
+        Self {
+            max_keys,
+            max_memory: None,
+            container: None,
+            top_keys: TOP_KEYS,
+        }
     }
 }
 
 /// The bytes that the states of `max_keys` keys can take, including records of evicted keys.
 pub(super) fn bytes_of(policy: Policy, max_keys: usize) -> Result<u64, BuildError> {
     // The memory is only reserved briefly and never touched.
-    Ok(KeyedLimiter::builder(policy).max_keys(max_keys).clock(()).build()?.stats().bytes)
+    Ok(KeyedLimiter::builder(policy)
+        .max_keys(max_keys)
+        .clock(())
+        .build()?
+        .stats()
+        .bytes)
 }
 
 /// The minimum number of keys of a limit: there must be room for those in the rules.
 pub(super) fn least_keys(spec: &LimitSpec) -> usize {
-    (spec.overrides.len() + spec.deny.len()).next_power_of_two().max(LEAST_KEYS)
+    (spec.overrides.len() + spec.deny.len())
+        .next_power_of_two()
+        .max(LEAST_KEYS)
 }
 
 /// The bound in the limit's own rule.
@@ -67,8 +79,14 @@ impl Rooms {
         keeping: Keeping,
         before: Option<&Limits>,
     ) -> Result<Self, RulesError> {
-        let mut rooms = Self { max_keys, keeping, part: None };
-        let Some(max_memory) = max_memory else { return Ok(rooms) };
+        let mut rooms = Self {
+            max_keys,
+            keeping,
+            part: None,
+        };
+        let Some(max_memory) = max_memory else {
+            return Ok(rooms);
+        };
         // The buckets of `CL.THROTTLE` get a part like the limits.
         let (mut fixed, mut least, mut parts, mut held) = (0, 0, 1, 0);
         for spec in limits {
@@ -88,7 +106,8 @@ impl Rooms {
                 "{} limits need at least {needed} bytes, and max_memory is {max_memory}",
                 limits.len()
             );
-            let mend = "raise max_memory (or --max-memory), or lower the max_keys of limits that have one";
+            let mend =
+                "raise max_memory (or --max-memory), or lower the max_keys of limits that have one";
             return Err(RulesError::invalid(None, Problem::overall(what).mend(mend)));
         }
         rooms.part = Some((max_memory - fixed).saturating_sub(held) / 2 / parts);
@@ -102,7 +121,8 @@ impl Rooms {
 
     /// The initial number of keys of a new limit.
     pub fn begins_with(&self, spec: &LimitSpec) -> usize {
-        own_bound(spec).unwrap_or_else(|| self.within_part(least_keys(spec), |keys| self.bytes(spec, keys)))
+        own_bound(spec)
+            .unwrap_or_else(|| self.within_part(least_keys(spec), |keys| self.bytes(spec, keys)))
     }
 
     /// The initial number of keys of `CL.THROTTLE`.
@@ -112,7 +132,9 @@ impl Rooms {
 
     /// The largest number of keys, by doublings of the least, whose bytes fit into the part.
     fn within_part<E>(&self, least: usize, bytes: impl Fn(usize) -> Result<u64, E>) -> usize {
-        let Some(part) = self.part else { return self.max_keys };
+        let Some(part) = self.part else {
+            return self.max_keys;
+        };
         let mut keys = least;
         while 2 * keys <= self.max_keys && bytes(2 * keys).is_ok_and(|bytes| bytes <= part) {
             keys *= 2;
@@ -123,7 +145,9 @@ impl Rooms {
     fn bytes(&self, spec: &LimitSpec, keys: usize) -> Result<u64, RulesError> {
         let policy = memory::policy(&spec.policy, self.keeping);
         let policy = policy.map_err(|error| RulesError::of_policy(&spec.name, &error))?;
-        bytes_of(policy, keys)
-            .map_err(|source| RulesError::Store { limit: spec.name.clone(), source: source.into() })
+        bytes_of(policy, keys).map_err(|source| RulesError::Store {
+            limit: spec.name.clone(),
+            source: source.into(),
+        })
     }
 }

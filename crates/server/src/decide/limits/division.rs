@@ -1,9 +1,10 @@
 //! Divides the memory for limits by use while the server runs.
 //!
-//! A limit that runs out of room gets twice as much, as long as the budget has memory for the larger table in addition to the one
-//! that it replaces. Otherwise, limits that need less than they have shrink first. So the tables, including those being replaced,
-//! never reserve more than the bound in total. States move between tables under their keys' locks: no decision is lost, and each
-//! waits at most for the move of its key.
+//! A limit that runs out of room gets twice as much, as long as the budget has memory for the
+//! larger table in addition to the one that it replaces. Otherwise, limits that need less than they
+//! have shrink first. So the tables, including those being replaced, never reserve more than the
+//! bound in total. States move between tables under their keys' locks: no decision is lost, and
+//! each waits at most for the move of its key.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -45,12 +46,17 @@ struct Member<'a> {
 }
 
 impl Division {
-    /// Checks all limits once, and moves memory to where it is needed. Call this every [`EVERY`] on a thread that may block
-    /// for a while.
+    /// Checks all limits once, and moves memory to where it is needed. Call this every [`EVERY`] on
+    /// a thread that may block for a while.
     pub fn look(&mut self, limits: &Limits, throttle: &Throttle, now: Nanos) {
-        let Some(max_memory) = limits.max_memory() else { return };
+        let Some(max_memory) = limits.max_memory() else {
+            return;
+        };
         let throttle = throttle.limiter();
-        let elastic = limits.limits().iter().filter(|limit| limit.max_keys.is_none());
+        let elastic = limits
+            .limits()
+            .iter()
+            .filter(|limit| limit.max_keys.is_none());
         let mut members: Vec<_> = elastic
             .map(|limit| Member {
                 name: &limit.spec().name,
@@ -58,9 +64,16 @@ impl Division {
                 least: least_keys(limit.spec()),
             })
             .collect();
-        members.push(Member { name: THROTTLE, limiter: throttle, least: LEAST_KEYS });
+        members.push(Member {
+            name: THROTTLE,
+            limiter: throttle,
+            least: LEAST_KEYS,
+        });
         let used = || {
-            let all = limits.limits().iter().map(|limit| limit.limiter().stats().bytes);
+            let all = limits
+                .limits()
+                .iter()
+                .map(|limit| limit.limiter().stats().bytes);
             all.sum::<u64>() + throttle.stats().bytes
         };
         // A reload of the rules may have brought more limits than there was memory for.
@@ -71,7 +84,9 @@ impl Division {
             if !self.runs_out(member) {
                 continue;
             }
-            let Stats { max_keys, bytes, .. } = member.limiter.stats();
+            let Stats {
+                max_keys, bytes, ..
+            } = member.limiter.stats();
             let larger = (2 * max_keys as usize).min(limits.capacity.max_keys);
             if larger <= max_keys as usize {
                 continue;
@@ -92,7 +107,8 @@ impl Division {
             }
             resize(member, larger, now);
         }
-        self.seen.retain(|name, _| members.iter().any(|member| member.name == name));
+        self.seen
+            .retain(|name, _| members.iter().any(|member| member.name == name));
     }
 
     /// Whether new keys arrive at a limit that is nearly full, or it had to evict keys.
@@ -105,7 +121,8 @@ impl Division {
         came || went
     }
 
-    /// Shrinks limits that use little of their room, the largest first, until `wanted` bytes are free.
+    /// Shrinks limits that use little of their room, the largest first, until `wanted` bytes are
+    /// free.
     fn make_room(
         &mut self,
         members: &[Member<'_>],
@@ -125,9 +142,12 @@ impl Division {
             if max_keys <= member.least || now < seen.count_again {
                 continue;
             }
-            let enough = (2 * in_use(member.limiter, now)).next_power_of_two().max(member.least);
+            let enough = (2 * in_use(member.limiter, now))
+                .next_power_of_two()
+                .max(member.least);
             let fits = bytes_of(member.limiter.policy(), enough).is_ok_and(|bytes| {
-                // A server with more limits than before may be over its bound until enough of them have shrunk.
+                // A server with more limits than before may be over its bound until enough of them
+                // have shrunk.
                 used() + bytes <= max_memory || wanted == 0
             });
             if enough < max_keys && fits {
@@ -145,7 +165,10 @@ impl Division {
 fn in_use(limiter: &KeyedLimiter<()>, now: Nanos) -> usize {
     let mut count = 0;
     limiter.snapshot_at(now, |entry| {
-        count += usize::from(matches!(entry, SnapshotEntry::Key { .. } | SnapshotEntry::Record { .. }));
+        count += usize::from(matches!(
+            entry,
+            SnapshotEntry::Key { .. } | SnapshotEntry::Record { .. }
+        ));
     });
     count
 }

@@ -1,4 +1,5 @@
-//! One limit in use: the only place that makes and counts a single decision, wherever the states are.
+//! One limit in use: the only place that makes and counts a single decision, wherever the states
+//! are.
 
 use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
 
@@ -9,7 +10,9 @@ use tidegate_redis::{SharedDecision, Source};
 
 use super::{Act, memory::Memory};
 use crate::{
-    decide::{counts::CountsRead, observers::DecisionObservers, refusal::Refusal, shared::StoreLimit},
+    decide::{
+        counts::CountsRead, observers::DecisionObservers, refusal::Refusal, shared::StoreLimit,
+    },
     observe::{
         heavy::Top,
         trace::{Tap, Verdict},
@@ -32,13 +35,16 @@ pub struct Limit {
     /// Keeps what chosen keys ask.
     pub(super) tap: Option<Tap>,
     pub(super) observers: DecisionObservers,
-    /// Decides instead of the policy of the states in `memory`, for numbers that come with a request.
+    /// Decides instead of the policy of the states in `memory`, for numbers that come with a
+    /// request.
     pub(super) own: Option<Policy>,
 }
 
 impl fmt::Debug for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limit").field("spec", &self.spec).finish_non_exhaustive()
+        f.debug_struct("Limit")
+            .field("spec", &self.spec)
+            .finish_non_exhaustive()
     }
 }
 
@@ -48,8 +54,8 @@ impl Limit {
         &self.spec
     }
 
-    /// The keys and their states. A global limit has one key, the empty one. If the states are in a store, this limiter only
-    /// records blocked keys.
+    /// The keys and their states. A global limit has one key, the empty one. If the states are in a
+    /// store, this limiter only records blocked keys.
     pub fn limiter(&self) -> &KeyedLimiter<()> {
         &self.memory.limiter
     }
@@ -65,18 +71,27 @@ impl Limit {
     /// [`Refusal::Held`] for a charge of permits.
     pub(crate) fn accepts(&self, act: Act) -> Result<(), Refusal> {
         if act == Act::Charge && !self.spec.policy.algorithm.limits_rate() {
-            return Err(Refusal::Held { limit: self.spec.name.clone() });
+            return Err(Refusal::Held {
+                limit: self.spec.name.clone(),
+            });
         }
         Ok(())
     }
 
-    /// Decides in memory and counts the decision. `None` if only the store can decide: then call [`decide`](Self::decide).
+    /// Decides in memory and counts the decision. `None` if only the store can decide: then call
+    /// [`decide`](Self::decide).
     ///
-    /// Memory decides for all limits that this server keeps, and for blocked keys of shared limits. It never waits and does
-    /// not allocate.
+    /// Memory decides for all limits that this server keeps, and for blocked keys of shared limits.
+    /// It never waits and does not allocate.
     #[inline]
     #[must_use = "`None` means that nothing was decided"]
-    pub fn decide_in_memory(&self, act: Act, key: &[u8], cost: u64, now: Nanos) -> Option<Decision> {
+    pub fn decide_in_memory(
+        &self,
+        act: Act,
+        key: &[u8],
+        cost: u64,
+        now: Nanos,
+    ) -> Option<Decision> {
         let act = self.counted(act);
         if self.store.is_some() {
             return self.decide_blocked(act, key, cost, now);
@@ -103,7 +118,11 @@ impl Limit {
     /// A soft limit counts every request.
     #[inline]
     fn counted(&self, act: Act) -> Act {
-        if self.spec.soft && act == Act::Take { Act::TakeAnyway } else { act }
+        if self.spec.soft && act == Act::Take {
+            Act::TakeAnyway
+        } else {
+            act
+        }
     }
 
     /// The same decision; the reason of a denial by the deny list says so.
@@ -130,15 +149,25 @@ impl Limit {
         Request::keyed(&self.memory.limiter, key, cost).with_policy(self.own.as_ref())
     }
 
-    /// This limit with the numbers of another policy of the same algorithm and window. The states are shared.
+    /// This limit with the numbers of another policy of the same algorithm and window. The states
+    /// are shared.
     pub(crate) fn with_numbers(&self, policy: PolicySpec) -> Result<Self, PolicyError> {
         let own = Some(policy.policy()?);
-        let spec = LimitSpec { policy, ..self.spec.clone() };
-        Ok(Self { spec, store: None, own, ..self.clone() })
+        let spec = LimitSpec {
+            policy,
+            ..self.spec.clone()
+        };
+        Ok(Self {
+            spec,
+            store: None,
+            own,
+            ..self.clone()
+        })
     }
 
-    /// Takes `cost` from a limit in the store if this server can decide without asking the store: from an allotment that it
-    /// holds, or by a remembered denial. `None` means that nothing was decided or counted.
+    /// Takes `cost` from a limit in the store if this server can decide without asking the store:
+    /// from an allotment that it holds, or by a remembered denial. `None` means that nothing was
+    /// decided or counted.
     #[inline]
     pub(crate) fn take_here(&self, key: &[u8], cost: u64, now: Nanos) -> Option<Decision> {
         if self.spec.soft {
@@ -153,7 +182,13 @@ impl Limit {
     ///
     /// # Errors
     /// When a refund is refused: see [`Refusal`].
-    pub async fn decide(&self, act: Act, key: &[u8], cost: u64, now: Nanos) -> Result<Decision, Refusal> {
+    pub async fn decide(
+        &self,
+        act: Act,
+        key: &[u8],
+        cost: u64,
+        now: Nanos,
+    ) -> Result<Decision, Refusal> {
         self.decide_after(Duration::ZERO, act, key, cost, now).await
     }
 
@@ -169,8 +204,11 @@ impl Limit {
         let act = self.counted(act);
         match (self.decide_in_memory(act, key, cost, now), &self.store) {
             (Some(decision), _) => Ok(decision),
-            // Boxed, so that callers whose limits are in memory do not carry the state of a question to the store.
-            (None, Some(store)) => Box::pin(self.decide_in(store, spent, act, key, cost, now)).await,
+            // Boxed, so that callers whose limits are in memory do not carry the state of a
+            // question to the store.
+            (None, Some(store)) => {
+                Box::pin(self.decide_in(store, spent, act, key, cost, now)).await
+            }
             (None, None) => unreachable!("without a store, memory always decides"),
         }
     }
@@ -189,7 +227,10 @@ impl Limit {
             Act::TakeAnyway => {
                 // A cost that fits is taken as usual, with others in one call or from an allotment.
                 let mut shared = store.take(key, cost, spent).await;
-                if cost > 0 && shared.decision.is_denied() && !matches!(shared.source, Source::Failed(_)) {
+                if cost > 0
+                    && shared.decision.is_denied()
+                    && !matches!(shared.source, Source::Failed(_))
+                {
                     shared = Box::pin(store.charge(key, cost)).await;
                 }
                 let standing = self.by_store(&shared);
@@ -198,12 +239,16 @@ impl Limit {
             Act::Charge => {
                 let shared = Box::pin(store.charge(key, cost)).await;
                 if let Source::Failed(why) = &shared.source {
-                    return Err(Refusal::NotCharged { limit: self.spec.name.clone(), why: why.clone() });
+                    return Err(Refusal::NotCharged {
+                        limit: self.spec.name.clone(),
+                        why: why.clone(),
+                    });
                 }
                 let standing = self.by_store(&shared);
                 self.block_of(key, now).unwrap_or(standing)
             }
-            // Boxed, as below: a question that takes is the common one, and its future is moved several times.
+            // Boxed, as below: a question that takes is the common one, and its future is moved
+            // several times.
             Act::Peek => Box::pin(store.peek(key, cost, spent)).await,
             Act::Refund => {
                 let standing = Box::pin(store.refund(key, cost)).await?;
@@ -215,8 +260,8 @@ impl Limit {
         Ok(decision)
     }
 
-    /// Takes each of these costs if it is admitted, with `spent` of the store's deadline already used; neighbours with the same key
-    /// in this order.
+    /// Takes each of these costs if it is admitted, with `spent` of the store's deadline already
+    /// used; neighbours with the same key in this order.
     pub(crate) async fn take_many(
         &self,
         spent: Duration,
@@ -224,13 +269,15 @@ impl Limit {
         now: Nanos,
     ) -> Vec<Decision> {
         if self.spec.soft {
-            let asked =
-                requests.iter().map(|(key, cost)| self.decide_after(spent, Act::Take, key, *cost, now));
+            let asked = requests
+                .iter()
+                .map(|(key, cost)| self.decide_after(spent, Act::Take, key, *cost, now));
             // Only a refund is refused.
             return join_all(asked).await.into_iter().flatten().collect();
         }
         let Some(store) = &self.store else {
-            let take = |&(key, cost): &(&[u8], u64)| self.decide_in_memory(Act::Take, key, cost, now);
+            let take =
+                |&(key, cost): &(&[u8], u64)| self.decide_in_memory(Act::Take, key, cost, now);
             return requests.iter().filter_map(take).collect();
         };
         let all = store.take_many(requests, spent).await;
@@ -241,7 +288,8 @@ impl Limit {
         decisions
     }
 
-    /// A decision by the store, or by its replacement while it does not reply, which is counted as an error.
+    /// A decision by the store, or by its replacement while it does not reply, which is counted as
+    /// an error.
     pub(crate) fn by_store(&self, shared: &SharedDecision) -> Decision {
         if matches!(shared.source, Source::Failed(_) | Source::Local(_)) {
             self.memory.counts.add_error();
@@ -257,18 +305,27 @@ impl Limit {
         }
     }
 
-    /// The decision for a blocked key of a shared limit, without the store. Only the store can make a refund or a charge.
+    /// The decision for a blocked key of a shared limit, without the store. Only the store can make
+    /// a refund or a charge.
     #[inline(never)]
     fn decide_blocked(&self, act: Act, key: &[u8], cost: u64, now: Nanos) -> Option<Decision> {
         let changes = !matches!(act, Act::Take | Act::Peek);
-        let blocked = if changes { None } else { self.block_of(key, now) }?;
+        let blocked = if changes {
+            None
+        } else {
+            self.block_of(key, now)
+        }?;
         self.count(act, key, cost, &blocked, now);
         Some(blocked)
     }
 
     /// The denial of a key that is on the deny list or blocked.
     pub(crate) fn block_of(&self, key: &[u8], now: Nanos) -> Option<Decision> {
-        let here = self.memory.limiter.blocked_at(key, now).map(|denied| self.explained(key, denied));
+        let here = self
+            .memory
+            .limiter
+            .blocked_at(key, now)
+            .map(|denied| self.explained(key, denied));
         here.or_else(|| self.store.as_ref()?.block_of(key))
     }
 
@@ -279,14 +336,19 @@ impl Limit {
             return self.take_in_memory(key, 0, now);
         }
         let standing = limiter.peek_at(key, 0, now);
-        let asked = if cost == 0 { standing } else { limiter.peek_at(key, cost, now) };
+        let asked = if cost == 0 {
+            standing
+        } else {
+            limiter.peek_at(key, cost, now)
+        };
         if asked.is_denied() {
             return asked;
         }
         Decision::delayed(standing.standing(), asked.delay().as_nanos() as u64)
     }
 
-    /// Counts what takes units, and every denial. Units that are charged count as admitted: the work was done.
+    /// Counts what takes units, and every denial. Units that are charged count as admitted: the
+    /// work was done.
     #[inline]
     pub(crate) fn count(&self, act: Act, key: &[u8], cost: u64, decision: &Decision, now: Nanos) {
         if cost == 0 && (!matches!(act, Act::Take | Act::TakeAnyway) || decision.is_allowed()) {
@@ -313,9 +375,14 @@ impl Limit {
         }
     }
 
-    /// Counts the correction of an estimate: units beyond it as charged, units that were returned as refunded.
+    /// Counts the correction of an estimate: units beyond it as charged, units that were returned
+    /// as refunded.
     pub(crate) fn count_settled(&self, key: &[u8], estimated: u64, actual: u64, now: Nanos) {
-        let actual = if self.spec.policy.algorithm.limits_rate() { actual } else { 0 };
+        let actual = if self.spec.policy.algorithm.limits_rate() {
+            actual
+        } else {
+            0
+        };
         if actual > estimated {
             let standing = self.standing(key, 0, now);
             self.count(Act::Charge, key, actual - estimated, &standing, now);
@@ -325,21 +392,37 @@ impl Limit {
     }
 
     #[cold]
-    fn keep_usage(&self, ledger: &Ledger, act: Act, key: &[u8], cost: u64, decision: &Decision, now: Nanos) {
+    fn keep_usage(
+        &self,
+        ledger: &Ledger,
+        act: Act,
+        key: &[u8],
+        cost: u64,
+        decision: &Decision,
+        now: Nanos,
+    ) {
         let denied = decision.is_denied() && act != Act::Charge;
         let used = match act {
             Act::Take if denied => 0,
             Act::Take | Act::TakeAnyway | Act::Charge => i64::try_from(cost).unwrap_or(i64::MAX),
             Act::Peek | Act::Refund => return,
         };
-        let more = Use { used, requests: u64::from(!denied), denied: u64::from(denied) };
+        let more = Use {
+            used,
+            requests: u64::from(!denied),
+            denied: u64::from(denied),
+        };
         ledger.add(&self.spec.name, key, more, now);
     }
 
     #[inline]
     fn count_taken(&self, key: &[u8], decision: &Decision, now: Nanos) {
         let counts = &self.memory.counts;
-        let sampled = if self.spec.shadow { counts.add_shadow(decision) } else { counts.add(decision) };
+        let sampled = if self.spec.shadow {
+            counts.add_shadow(decision)
+        } else {
+            counts.add(decision)
+        };
         if sampled {
             self.sample(key, decision, now);
         }
@@ -364,7 +447,12 @@ impl Limit {
     /// Looks at one of the sample: who asked, and how long it took since its edge had it.
     #[cold]
     fn sample(&self, key: &[u8], decision: &Decision, now: Nanos) {
-        let Memory { counts, heavy, latency, .. } = &*self.memory;
+        let Memory {
+            counts,
+            heavy,
+            latency,
+            ..
+        } = &*self.memory;
         heavy.record(key, decision.is_denied(), &counts.sampling, now);
         if let Some(clock) = &self.observers.clock {
             latency.observe(clock.now().saturating_since(now), 1);
@@ -375,7 +463,15 @@ impl Limit {
     fn see_refund(&self, key: &[u8], cost: u64, now: Nanos) {
         if let Some(ledger) = &self.observers.usage {
             let used = -i64::try_from(cost).unwrap_or(i64::MAX);
-            ledger.add(&self.spec.name, key, Use { used, ..Use::default() }, now);
+            ledger.add(
+                &self.spec.name,
+                key,
+                Use {
+                    used,
+                    ..Use::default()
+                },
+                now,
+            );
         }
         if let Some(tap) = &self.tap
             && cost > 0
@@ -391,8 +487,8 @@ impl Limit {
         self.observers.clone_from(observers);
     }
 
-    /// The `most` keys with the most recent requests, and those with the most recent denials. `None` if no names are kept: the
-    /// limit is global, or heavy keys are off.
+    /// The `most` keys with the most recent requests, and those with the most recent denials.
+    /// `None` if no names are kept: the limit is global, or heavy keys are off.
     pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {
         self.memory.heavy.top(most, now)
     }
@@ -401,20 +497,29 @@ impl Limit {
     pub fn policy_of(&self, key: &[u8]) -> Cow<'_, PolicySpec> {
         let by_operator = match &self.store {
             None => self.memory.overrides.get(key).map(|own| own.policy),
-            Some(store) => {
-                store.orders.override_of(key).and_then(|quota| self.spec.policy.with_quota(&quota).ok())
-            }
+            Some(store) => store
+                .orders
+                .override_of(key)
+                .and_then(|quota| self.spec.policy.with_quota(&quota).ok()),
         };
         if let Some(own) = by_operator {
             return Cow::Owned(own);
         }
-        let own = if self.spec.overrides.is_empty() { None } else { str::from_utf8(key).ok() };
-        Cow::Borrowed(own.and_then(|key| self.spec.overrides.get(key)).unwrap_or(&self.spec.policy))
+        let own = if self.spec.overrides.is_empty() {
+            None
+        } else {
+            str::from_utf8(key).ok()
+        };
+        Cow::Borrowed(
+            own.and_then(|key| self.spec.overrides.get(key))
+                .unwrap_or(&self.spec.policy),
+        )
     }
 
     /// Whether the rules deny this key permanently.
     pub fn is_denied(&self, key: &[u8]) -> bool {
-        !self.spec.deny.is_empty() && str::from_utf8(key).is_ok_and(|key| self.spec.deny.contains(key))
+        !self.spec.deny.is_empty()
+            && str::from_utf8(key).is_ok_and(|key| self.spec.deny.contains(key))
     }
 
     /// How often the limit admitted and denied.
@@ -422,10 +527,16 @@ impl Limit {
         self.memory.counts.read()
     }
 
-    /// Passes every state that is not fresh to `show`, except those that follow from the rules (the deny list).
+    /// Passes every state that is not fresh to `show`, except those that follow from the rules (the
+    /// deny list).
     pub fn snapshot(&self, now: Nanos, mut show: impl FnMut(SnapshotEntry)) {
         let hash = self.limiter().hash_keys();
-        let denied: HashSet<u64> = self.spec.deny.iter().map(|key| hash.tag(key.as_bytes())).collect();
+        let denied: HashSet<u64> = self
+            .spec
+            .deny
+            .iter()
+            .map(|key| hash.tag(key.as_bytes()))
+            .collect();
         self.limiter().snapshot_at(now, |entry| match entry {
             SnapshotEntry::Blocked { tag, .. } if denied.contains(&tag) => {}
             entry => show(entry),
@@ -434,13 +545,16 @@ impl Limit {
 
     /// Applies these rules to the states, which followed those of `old` or are new.
     pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), OverrideError> {
-        self.memory.change(old.map(|old| &old.spec), &self.spec, self.max_keys, now)
+        self.memory
+            .change(old.map(|old| &old.spec), &self.spec, self.max_keys, now)
     }
 
     /// Applies the rules of `old` again, as far as possible.
     pub(super) fn undo(&self, old: Option<&Self>, now: Nanos) {
         if let Some(old) = old
-            && let Err(error) = self.memory.change(Some(&self.spec), &old.spec, old.max_keys, now)
+            && let Err(error) = self
+                .memory
+                .change(Some(&self.spec), &old.spec, old.max_keys, now)
         {
             tracing::error!(limit = old.spec.name, %error, "cannot undo a change of rules");
         }

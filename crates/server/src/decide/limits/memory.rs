@@ -1,4 +1,5 @@
-//! A limit's states in this server's memory, and its counters: the part that survives a change of the rules.
+//! A limit's states in this server's memory, and its counters: the part that survives a change of
+//! the rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,8 @@ use crate::{
     rules::{Keeping, LimitSpec, PolicySpec, QuotaTextError, RulesError},
 };
 
-/// The states of a limit and its counters. If the states are in a store, the limiter only records blocked keys.
+/// The states of a limit and its counters. If the states are in a store, the limiter only records
+/// blocked keys.
 pub(crate) struct Memory {
     pub limiter: KeyedLimiter<()>,
     pub counts: Counts,
@@ -29,9 +31,9 @@ pub(crate) struct Memory {
     keeping: Keeping,
 }
 
-/// The policy of the states in the server's own memory. If a store decides, this is a policy with the limit's number (denials
-/// show it) and the smallest state. Otherwise a log of thousands of entries would be reserved for each of a million keys
-/// without being used.
+/// The policy of the states in the server's own memory. If a store decides, this is a policy with
+/// the limit's number (denials show it) and the smallest state. Otherwise a log of thousands of
+/// entries would be reserved for each of a million keys without being used.
 pub(super) fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, PolicyError> {
     let policy = spec.policy()?;
     match keeping {
@@ -46,7 +48,8 @@ pub(super) fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, Poli
 /// With a store, the maximum number of blocked keys of a limit, unless its rules name more.
 const MOST_BLOCKED: usize = 1 << 16;
 
-/// The number of keys to make room for. If the states are in a store, only the exceptions need room.
+/// The number of keys to make room for. If the states are in a store, only the exceptions need
+/// room.
 fn room(spec: &LimitSpec, keeping: Keeping, max_keys: usize) -> usize {
     match keeping {
         Keeping::Memory => max_keys,
@@ -58,8 +61,8 @@ fn room(spec: &LimitSpec, keeping: Keeping, max_keys: usize) -> usize {
 }
 
 impl Memory {
-    /// Fresh states for a limit, with the names of up to `top_keys` heavy keys. [`change`](Self::change) adds its overrides
-    /// and its deny list.
+    /// Fresh states for a limit, with the names of up to `top_keys` heavy keys.
+    /// [`change`](Self::change) adds its overrides and its deny list.
     pub fn new(
         spec: &LimitSpec,
         max_keys: usize,
@@ -67,11 +70,17 @@ impl Memory {
         hash: Option<HashKeys>,
         keeping: Keeping,
     ) -> Result<Self, RulesError> {
-        let refuse = |source| RulesError::Store { limit: spec.name.clone(), source };
-        let policy = policy(&spec.policy, keeping).map_err(|e| RulesError::of_policy(&spec.name, &e))?;
+        let refuse = |source| RulesError::Store {
+            limit: spec.name.clone(),
+            source,
+        };
+        let policy =
+            policy(&spec.policy, keeping).map_err(|e| RulesError::of_policy(&spec.name, &e))?;
         let max_keys = room(spec, keeping, max_keys);
-        let mut builder =
-            KeyedLimiter::builder(policy).max_keys(max_keys).when_full(spec.when_full).clock(());
+        let mut builder = KeyedLimiter::builder(policy)
+            .max_keys(max_keys)
+            .when_full(spec.when_full)
+            .clock(());
         if let Some(hash) = hash {
             builder = builder.hash_keys(hash);
         }
@@ -80,11 +89,19 @@ impl Memory {
         // A global limit has one key without a name.
         let heavy = HeavyKeys::new(if spec.global { 0 } else { top_keys }, &counts.sampling);
         let (latency, overrides) = (Latency::default(), RuntimeOverrides::new(spec));
-        Ok(Self { limiter, counts, heavy, overrides, latency, thresholds: Thresholds::default(), keeping })
+        Ok(Self {
+            limiter,
+            counts,
+            heavy,
+            overrides,
+            latency,
+            thresholds: Thresholds::default(),
+            keeping,
+        })
     }
 
-    /// Changes the limiter from the rules in `from` (`None` for fresh states of `to`'s policy) to those in `to`, with room for
-    /// `max_keys` keys (`None`: as before).
+    /// Changes the limiter from the rules in `from` (`None` for fresh states of `to`'s policy) to
+    /// those in `to`, with room for `max_keys` keys (`None`: as before).
     pub fn change(
         &self,
         from: Option<&LimitSpec>,
@@ -94,7 +111,9 @@ impl Memory {
     ) -> Result<(), OverrideError> {
         let limiter = &self.limiter;
         if let Some(max_keys) = max_keys {
-            limiter.set_max_keys_at(room(to, self.keeping, max_keys), now)?.finish_at(now);
+            limiter
+                .set_max_keys_at(room(to, self.keeping, max_keys), now)?
+                .finish_at(now);
         }
         limiter.set_when_full_at(to.when_full, now)?.finish_at(now);
         // The specification was checked when it was parsed.
@@ -102,15 +121,25 @@ impl Memory {
         if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
             limiter.set_policy_at(policy, now)?.finish_at(now);
         }
-        let none = LimitSpec { overrides: BTreeMap::new(), deny: BTreeSet::new(), ..to.clone() };
+        let none = LimitSpec {
+            overrides: BTreeMap::new(),
+            deny: BTreeSet::new(),
+            ..to.clone()
+        };
         let from = from.unwrap_or(&none);
         let mut operators = self.overrides.lock();
         let by_operator = |key: &&String| operators.inner.keys.contains_key(*key);
-        let gone = from.overrides.keys().filter(|key| !to.overrides.contains_key(*key));
+        let gone = from
+            .overrides
+            .keys()
+            .filter(|key| !to.overrides.contains_key(*key));
         for key in gone.filter(|key| !by_operator(key)) {
             limiter.remove_override_at(key, now);
         }
-        let changed = to.overrides.iter().filter(|(key, spec)| from.overrides.get(*key) != Some(spec));
+        let changed = to
+            .overrides
+            .iter()
+            .filter(|(key, spec)| from.overrides.get(*key) != Some(spec));
         for (key, spec) in changed.filter(|(key, _)| !by_operator(key)) {
             if let Some(policy) = policy(spec) {
                 limiter.set_override_at(key, policy, now)?;
@@ -161,14 +190,29 @@ impl Memory {
         let inner = &mut operators.inner;
         let spec = inner.general.with_quota(quota).map_err(no_quota)?;
         if inner.keys.len() >= MOST_OVERRIDES && !inner.keys.contains_key(key) {
-            return Err(Refusal::TooManyOverridden { limit: limit.to_owned() });
+            return Err(Refusal::TooManyOverridden {
+                limit: limit.to_owned(),
+            });
         }
-        let policy = spec.policy().map_err(QuotaTextError::Policy).map_err(no_quota)?;
-        self.limiter.set_override_at(key, policy, now).map_err(|why| match why {
-            OverrideError::TooManyExceptions => Refusal::TooManyBlocked { limit: limit.to_owned() },
-            why => Refusal::NoMemory { why },
-        })?;
-        inner.keys.insert(key.to_owned(), RuntimeOverride { policy: spec, until });
+        let policy = spec
+            .policy()
+            .map_err(QuotaTextError::Policy)
+            .map_err(no_quota)?;
+        self.limiter
+            .set_override_at(key, policy, now)
+            .map_err(|why| match why {
+                OverrideError::TooManyExceptions => Refusal::TooManyBlocked {
+                    limit: limit.to_owned(),
+                },
+                why => Refusal::NoMemory { why },
+            })?;
+        inner.keys.insert(
+            key.to_owned(),
+            RuntimeOverride {
+                policy: spec,
+                until,
+            },
+        );
         Ok(())
     }
 
@@ -179,10 +223,19 @@ impl Memory {
 
     /// Removes the overrides that have expired.
     pub fn end_overrides_due(&self, now: Nanos) {
-        for (key, _) in self.overrides.all().into_iter().filter(|(_, own)| own.until <= now) {
+        for (key, _) in self
+            .overrides
+            .all()
+            .into_iter()
+            .filter(|(_, own)| own.until <= now)
+        {
             let mut operators = self.overrides.lock();
             // Another request may have set it again.
-            if operators.inner.keys.get(&key).is_some_and(|own| own.until <= now)
+            if operators
+                .inner
+                .keys
+                .get(&key)
+                .is_some_and(|own| own.until <= now)
                 && let Err(error) = self.end(&mut operators.inner, &key, now)
             {
                 tracing::error!(%error, "a key's override could not be ended; trying again in a second");
@@ -190,11 +243,20 @@ impl Memory {
         }
     }
 
-    fn end(&self, operators: &mut QuotasByKey, key: &str, now: Nanos) -> Result<bool, OverrideError> {
+    fn end(
+        &self,
+        operators: &mut QuotasByKey,
+        key: &str,
+        now: Nanos,
+    ) -> Result<bool, OverrideError> {
         if !operators.keys.contains_key(key) {
             return Ok(false);
         }
-        match operators.by_rules.get(key).and_then(|spec| policy(spec, self.keeping).ok()) {
+        match operators
+            .by_rules
+            .get(key)
+            .and_then(|spec| policy(spec, self.keeping).ok())
+        {
             Some(policy) => self.limiter.set_override_at(key, policy, now)?,
             None => {
                 self.limiter.remove_override_at(key, now);

@@ -48,7 +48,8 @@ const LOCAL_KEYS: usize = 1 << 16;
 pub struct Limits {
     /// In the order of the file.
     in_order: Vec<Arc<Limit>>,
-    /// The hash is fast but not safe against chosen collisions, because the operator chooses the names.
+    /// The hash is fast but not safe against chosen collisions, because the operator chooses the
+    /// names.
     by_name: RapidHashMap<Box<[u8]>, usize>,
     /// The bounds for limits without their own, from the server's options.
     capacity: Capacity,
@@ -88,18 +89,22 @@ impl Plan<'_> {
 }
 
 impl Limits {
-    /// Fresh limits. Those without their own bound hold as many keys as `capacity` says. Limits whose states will be restored
-    /// need the hash keys that `hash_keys` returns for their name.
+    /// Fresh limits. Those without their own bound hold as many keys as `capacity` says. Limits
+    /// whose states will be restored need the hash keys that `hash_keys` returns for their name.
     ///
     /// # Errors
-    /// When the memory for a limit's states cannot be reserved, or exceeds what `capacity` or the rules allow in total.
+    /// When the memory for a limit's states cannot be reserved, or exceeds what `capacity` or the
+    /// rules allow in total.
     pub fn new(
         rules: Rules,
         capacity: impl Into<Capacity>,
         hash_keys: impl Fn(&str) -> Option<HashKeys>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        let plan = Plan { hash_keys: &hash_keys, ..Plan::new(capacity, Keeping::Memory) };
+        let plan = Plan {
+            hash_keys: &hash_keys,
+            ..Plan::new(capacity, Keeping::Memory)
+        };
         Self::build(rules, &plan, now)
     }
 
@@ -107,12 +112,16 @@ impl Limits {
     ///
     /// # Errors
     /// When there is not enough memory.
-    pub fn for_a_store(rules: Rules, capacity: impl Into<Capacity>, now: Nanos) -> Result<Self, RulesError> {
+    pub fn for_a_store(
+        rules: Rules,
+        capacity: impl Into<Capacity>,
+        now: Nanos,
+    ) -> Result<Self, RulesError> {
         Self::build(rules, &Plan::new(capacity, Keeping::Store), now)
     }
 
-    /// Limits in a store. While it does not reply, they hold up to their bound of keys in memory, or as many as `capacity`
-    /// says.
+    /// Limits in a store. While it does not reply, they hold up to their bound of keys in memory,
+    /// or as many as `capacity` says.
     ///
     /// # Errors
     /// When the store cannot implement a limit, or there is not enough memory.
@@ -122,7 +131,10 @@ impl Limits {
         capacity: impl Into<Capacity>,
         now: Nanos,
     ) -> Result<Self, RulesError> {
-        let plan = Plan { shared: Some(store), ..Plan::new(capacity, Keeping::Store) };
+        let plan = Plan {
+            shared: Some(store),
+            ..Plan::new(capacity, Keeping::Store)
+        };
         Self::build(rules, &plan, now)
     }
 
@@ -150,44 +162,84 @@ impl Limits {
         self.throttle_keys
     }
 
-    /// Creates the limits of changed rules. Unchanged limits keep their states, and a limit with a changed quota keeps its
-    /// use. Both share one limiter, so a change of numbers applies even before the new limits are in force. A limit that
-    /// becomes global, or stops being global, starts fresh.
+    /// Creates the limits of changed rules. Unchanged limits keep their states, and a limit with a
+    /// changed quota keeps its use. Both share one limiter, so a change of numbers applies even
+    /// before the new limits are in force. A limit that becomes global, or stops being global,
+    /// starts fresh.
     ///
     /// # Errors
     /// When the memory for a limit's states cannot be reserved. These limits are then unchanged.
     pub fn follow(&self, rules: Rules, now: Nanos) -> Result<Self, RulesError> {
-        Self::build(rules, &Plan { before: Some(self), ..self.plan() }, now)
+        Self::build(
+            rules,
+            &Plan {
+                before: Some(self),
+                ..self.plan()
+            },
+            now,
+        )
     }
 
     /// What these limits were built from.
     fn plan(&self) -> Plan<'_> {
-        let keeping = if self.shared.is_some() { Keeping::Store } else { Keeping::Memory };
+        let keeping = if self.shared.is_some() {
+            Keeping::Store
+        } else {
+            Keeping::Memory
+        };
         let (shared, observers) = (self.shared.clone(), self.observers.clone());
-        Plan { shared, observers, ..Plan::new(self.capacity, keeping) }
+        Plan {
+            shared,
+            observers,
+            ..Plan::new(self.capacity, keeping)
+        }
     }
 
     fn build(rules: Rules, plan: &Plan<'_>, now: Nanos) -> Result<Self, RulesError> {
-        let max_memory = plan.capacity.max_memory.or(rules.max_memory).or(plan.capacity.container);
+        let max_memory = plan
+            .capacity
+            .max_memory
+            .or(rules.max_memory)
+            .or(plan.capacity.container);
         let before = |spec: &LimitSpec| plan.before.and_then(|before| before.predecessor(spec));
-        let rooms = Rooms::new(&rules.limits, plan.capacity.max_keys, max_memory, plan.keeping, plan.before)?;
+        let rooms = Rooms::new(
+            &rules.limits,
+            plan.capacity.max_keys,
+            max_memory,
+            plan.keeping,
+            plan.before,
+        )?;
         // First do everything that can fail for lack of memory, without touching the limits in use.
         let mut limits = Vec::with_capacity(rules.limits.len());
         for spec in rules.limits {
             let old = before(&spec);
             let begins_with = rooms.begins_with(&spec);
-            let keeping = if spec.sharing.unshared { Keeping::Memory } else { plan.keeping };
+            let keeping = if spec.sharing.unshared {
+                Keeping::Memory
+            } else {
+                plan.keeping
+            };
             let memory = if let Some(old) = old {
                 Arc::clone(&old.memory)
             } else {
                 let hash = (plan.hash_keys)(&spec.name);
-                Arc::new(Memory::new(&spec, begins_with, plan.capacity.top_keys, hash, keeping)?)
+                Arc::new(Memory::new(
+                    &spec,
+                    begins_with,
+                    plan.capacity.top_keys,
+                    hash,
+                    keeping,
+                )?)
             };
             let store = match (plan.shared.as_ref().filter(|_| !spec.sharing.unshared), old) {
-                (Some(_), Some(old)) if old.spec == spec && old.store.is_some() => old.store.clone(),
-                (Some(store), _) => {
-                    Some(Arc::new(StoreLimit::new(&spec, store, begins_with.min(LOCAL_KEYS))?))
+                (Some(_), Some(old)) if old.spec == spec && old.store.is_some() => {
+                    old.store.clone()
                 }
+                (Some(store), _) => Some(Arc::new(StoreLimit::new(
+                    &spec,
+                    store,
+                    begins_with.min(LOCAL_KEYS),
+                )?)),
                 (None, _) => None,
             };
             let mut limit = Limit {
@@ -207,14 +259,19 @@ impl Limits {
                 for done in &limits[..=at] {
                     done.undo(before(&done.spec), now);
                 }
-                return Err(RulesError::Store { limit: limit.spec.name.clone(), source });
+                return Err(RulesError::Store {
+                    limit: limit.spec.name.clone(),
+                    source,
+                });
             }
         }
         for limit in &limits {
             limit.memory.heavy.share_among(limits.len());
         }
         let names = limits.iter().enumerate();
-        let by_name = names.map(|(at, limit)| (limit.spec.name.as_bytes().into(), at)).collect();
+        let by_name = names
+            .map(|(at, limit)| (limit.spec.name.as_bytes().into(), at))
+            .collect();
         Ok(Self {
             in_order: limits,
             by_name,
@@ -231,8 +288,14 @@ impl Limits {
     /// # Errors
     /// The same as [`follow`](Self::follow).
     pub(crate) fn beside(&self, spec: LimitSpec, now: Nanos) -> Result<Arc<Limit>, RulesError> {
-        let rules = Rules { limits: vec![spec], ..Rules::default() };
-        let plan = Plan { capacity: Capacity::from(self.capacity.max_keys), ..self.plan() };
+        let rules = Rules {
+            limits: vec![spec],
+            ..Rules::default()
+        };
+        let plan = Plan {
+            capacity: Capacity::from(self.capacity.max_keys),
+            ..self.plan()
+        };
         let built = Self::build(rules, &plan, now)?;
         Ok(Arc::clone(&built.in_order[0]))
     }
@@ -246,7 +309,9 @@ impl Limits {
     /// The limit of the same name and kind, whose states a new limit takes over.
     fn predecessor(&self, spec: &LimitSpec) -> Option<&Limit> {
         let kind = |spec: &LimitSpec| (spec.global, spec.sharing.unshared);
-        self.limit(spec.name.as_bytes()).map(Arc::as_ref).filter(|old| kind(&old.spec) == kind(spec))
+        self.limit(spec.name.as_bytes())
+            .map(Arc::as_ref)
+            .filter(|old| kind(&old.spec) == kind(spec))
     }
 
     /// All limits, in the order of the file.
@@ -254,10 +319,18 @@ impl Limits {
         &self.in_order
     }
 
-    /// Adds the second that ends now to the history of each limit, with the answers counted by latency.
+    /// Adds the second that ends now to the history of each limit, with the answers counted by
+    /// latency.
     pub fn record_second(&self, history: &History, answers: [u64; BUCKETS], now: Nanos) {
         let counters = self.in_order.iter().map(|limit| {
-            let CountsRead { allowed, delayed, denied, shadow_denied, errors, denied_by: _ } = limit.counts();
+            let CountsRead {
+                allowed,
+                delayed,
+                denied,
+                shadow_denied,
+                errors,
+                denied_by: _,
+            } = limit.counts();
             Counters {
                 limit: &limit.spec.name,
                 outcomes: [allowed, delayed, denied, shadow_denied, errors],
@@ -269,6 +342,9 @@ impl Limits {
 
     /// The limits' names.
     pub fn names(&self) -> Vec<String> {
-        self.in_order.iter().map(|limit| limit.spec.name.clone()).collect()
+        self.in_order
+            .iter()
+            .map(|limit| limit.spec.name.clone())
+            .collect()
     }
 }

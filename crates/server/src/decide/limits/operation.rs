@@ -20,8 +20,8 @@ pub enum Operation {
     Block(Option<Duration>),
     /// End the block.
     Unblock,
-    /// Give the key its own quota, such as `1000/1m`, in place of what the rules say about it: for a time, or (`None`) until it is
-    /// ended. Used units still count.
+    /// Give the key its own quota, such as `1000/1m`, in place of what the rules say about it: for
+    /// a time, or (`None`) until it is ended. Used units still count.
     Override(String, Option<Duration>),
     /// Hold the key to the rules again.
     EndOverride,
@@ -52,8 +52,8 @@ pub struct Operator<'a> {
 }
 
 impl Limit {
-    /// Makes a change in the store, for all servers: they follow within a second. Returns whether there was something to end, and
-    /// `true` for the other operations.
+    /// Makes a change in the store, for all servers: they follow within a second. Returns whether
+    /// there was something to end, and `true` for the other operations.
     pub(crate) async fn operate_in_store(
         &self,
         store: &StoreLimit,
@@ -68,15 +68,22 @@ impl Limit {
             Operation::Unblock => store.end_order(key, OrderKind::Block).await,
             Operation::Override(quota, span) => {
                 self.shareable(key, quota)?;
-                store.order(key, Order::Override(quota), *span).await.map(|()| true)
+                store
+                    .order(key, Order::Override(quota), *span)
+                    .await
+                    .map(|()| true)
             }
             Operation::EndOverride => store.end_order(key, OrderKind::Override).await,
             Operation::Reset => store.reset(key).await.map(|()| true),
         };
-        done.map_err(|why| Refusal::NotChanged { limit: self.spec.name.clone(), why })
+        done.map_err(|why| Refusal::NotChanged {
+            limit: self.spec.name.clone(),
+            why,
+        })
     }
 
-    /// Like [`operate_in_store`](Self::operate_in_store), for a limit in memory. An override outlives a change of the rules.
+    /// Like [`operate_in_store`](Self::operate_in_store), for a limit in memory. An override
+    /// outlives a change of the rules.
     pub(crate) fn operate_in_memory(
         &self,
         key: &[u8],
@@ -87,14 +94,21 @@ impl Limit {
             return Ok(true);
         }
         let (limiter, name) = (self.limiter(), &self.spec.name);
-        let until = |span: &Option<Duration>| span.map_or(Nanos::MAX, |span| now.saturating_add(span.into()));
+        let until = |span: &Option<Duration>| {
+            span.map_or(Nanos::MAX, |span| now.saturating_add(span.into()))
+        };
         match operation {
-            Operation::Block(span) => limiter
-                .block_at(key, Until(until(span)), now)
-                .map_err(|_| Refusal::TooManyBlocked { limit: name.clone() })?,
+            Operation::Block(span) => {
+                limiter
+                    .block_at(key, Until(until(span)), now)
+                    .map_err(|_| Refusal::TooManyBlocked {
+                        limit: name.clone(),
+                    })?
+            }
             Operation::Unblock => return Ok(limiter.unblock_at(key, now)),
             Operation::Override(quota, span) => {
-                self.memory.set_override(name, text(key)?, quota, until(span), now)?;
+                self.memory
+                    .set_override(name, text(key)?, quota, until(span), now)?;
             }
             Operation::EndOverride => {
                 let ended = self.memory.end_override(text(key)?, now);
@@ -115,7 +129,9 @@ impl Limit {
         match operation {
             Operation::Block(_) => Ok(self.is_denied(key)),
             Operation::Unblock | Operation::Override(..) if self.is_denied(key) => {
-                Err(Refusal::DeniedByRules { limit: self.spec.name.clone() })
+                Err(Refusal::DeniedByRules {
+                    limit: self.spec.name.clone(),
+                })
             }
             _ => Ok(false),
         }
@@ -135,7 +151,8 @@ impl Limit {
         })
     }
 
-    /// The first `most` keys that operators gave a quota while the server runs, and how many there are.
+    /// The first `most` keys that operators gave a quota while the server runs, and how many there
+    /// are.
     pub fn runtime_overrides(&self, most: usize) -> (usize, Vec<(String, RuntimeOverride)>) {
         let Some(store) = &self.store else {
             let mut all = self.memory.overrides.all();
@@ -144,20 +161,29 @@ impl Limit {
             return (count, all);
         };
         let (count, given) = store.orders.list(OrderKind::Override, most);
-        let shown =
-            |given: GivenOrder| Some((String::from_utf8_lossy(&given.key).into_owned(), self.given(&given)?));
+        let shown = |given: GivenOrder| {
+            Some((
+                String::from_utf8_lossy(&given.key).into_owned(),
+                self.given(&given)?,
+            ))
+        };
         (count, given.into_iter().filter_map(shown).collect())
     }
 
     /// The quota that an operator gave a key.
     pub(crate) fn runtime_override(&self, key: &str) -> Option<RuntimeOverride> {
-        let Some(store) = &self.store else { return self.memory.overrides.get(key.as_bytes()) };
+        let Some(store) = &self.store else {
+            return self.memory.overrides.get(key.as_bytes());
+        };
         self.given(&store.orders.get(OrderKind::Override, key.as_bytes())?)
     }
 
     fn given(&self, order: &GivenOrder) -> Option<RuntimeOverride> {
         let policy = self.spec.policy.with_quota(&order.text).ok()?;
-        Some(RuntimeOverride { policy, until: order.until.unwrap_or(Nanos::MAX) })
+        Some(RuntimeOverride {
+            policy,
+            until: order.until.unwrap_or(Nanos::MAX),
+        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Quotas that operators gave single keys while the server runs.
 //!
-//! They replace what the rules say about a key. They survive a change of the rules and (with a state file) a restart, and may have
-//! an end.
+//! They replace what the rules say about a key. They survive a change of the rules and (with a
+//! state file) a restart, and may have an end.
 
 use std::{
     collections::BTreeMap,
@@ -42,22 +42,37 @@ impl RuntimeOverrides {
     /// None yet.
     pub fn new(spec: &LimitSpec) -> Self {
         let (general, by_rules, keys) = (spec.policy.clone(), BTreeMap::new(), BTreeMap::new());
-        Self { any: AtomicBool::new(false), inner: Mutex::new(QuotasByKey { general, by_rules, keys }) }
+        Self {
+            any: AtomicBool::new(false),
+            inner: Mutex::new(QuotasByKey {
+                general,
+                by_rules,
+                keys,
+            }),
+        }
     }
 
     /// Locks them for a change of a quota or of the rules.
     pub fn lock(&self) -> Changing<'_> {
         // No change panics midway.
-        Changing { any: &self.any, inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner) }
+        Changing {
+            any: &self.any,
+            inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner),
+        }
     }
 
     /// The quota that an operator gave this key.
     pub fn get(&self, key: &[u8]) -> Option<RuntimeOverride> {
-        // Relaxed: a reader may miss one that is being set. The quotas themselves are read under the lock.
+        // Relaxed: a reader may miss one that is being set. The quotas themselves are read under
+        // the lock.
         if !self.any.load(Ordering::Relaxed) {
             return None;
         }
-        self.lock().inner.keys.get(str::from_utf8(key).ok()?).cloned()
+        self.lock()
+            .inner
+            .keys
+            .get(str::from_utf8(key).ok()?)
+            .cloned()
     }
 
     /// All of them, sorted by key.
@@ -65,7 +80,12 @@ impl RuntimeOverrides {
         if !self.any.load(Ordering::Relaxed) {
             return Vec::new();
         }
-        self.lock().inner.keys.iter().map(|(key, own)| (key.clone(), own.clone())).collect()
+        self.lock()
+            .inner
+            .keys
+            .iter()
+            .map(|(key, own)| (key.clone(), own.clone()))
+            .collect()
     }
 }
 
@@ -77,6 +97,7 @@ pub(super) struct Changing<'a> {
 
 impl Drop for Changing<'_> {
     fn drop(&mut self) {
-        self.any.store(!self.inner.keys.is_empty(), Ordering::Relaxed);
+        self.any
+            .store(!self.inner.keys.is_empty(), Ordering::Relaxed);
     }
 }

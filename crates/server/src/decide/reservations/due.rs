@@ -1,8 +1,10 @@
-//! When the records of a shard are due: lists that are linked through the records' first cells, so that they take no memory of their own.
+//! When the records of a shard are due: lists that are linked through the records' first cells, so
+//! that they take no memory of their own.
 //!
-//! A list has the records whose tick differs from the current one in the same highest bit. When time has come to that bit, the records of the
-//! list go to lists of lower bits or are due (a radix heap). A record moves once for each bit of its time to live at most. Its due time may
-//! become later meanwhile: then it goes to its new list when it leaves the old one.
+//! A list has the records whose tick differs from the current one in the same highest bit. When
+//! time has come to that bit, the records of the list go to lists of lower bits or are due (a radix
+//! heap). A record moves once for each bit of its time to live at most. Its due time may become
+//! later meanwhile: then it goes to its new list when it leaves the old one.
 
 use tidegate_core::Nanos;
 
@@ -18,7 +20,10 @@ pub(super) struct Due {
 
 impl Default for Due {
     fn default() -> Self {
-        Self { tick: 0, lists: [None; LISTS] }
+        Self {
+            tick: 0,
+            lists: [None; LISTS],
+        }
     }
 }
 

@@ -7,7 +7,8 @@
 //!            └─ extend ─┘               └───────── time to live, at least a minute ──► forgotten
 //! ```
 //!
-//! This module knows which units belong to an id. [`Service`](super::service::Service) takes and returns them.
+//! This module knows which units belong to an id. [`Service`](super::service::Service) takes and
+//! returns them.
 
 use std::{
     cell::RefCell,
@@ -38,10 +39,12 @@ pub const MOST_RESERVATIONS: usize = 1_000_000;
 /// The maximum number of limits in one reservation.
 pub const MOST_PARTS: usize = 8;
 
-/// A reservation that has ended is remembered for its time to live, and at least this long: a settlement may be late or repeated.
+/// A reservation that has ended is remembered for its time to live, and at least this long: a
+/// settlement may be late or repeated.
 const REMEMBERED: Nanos = Nanos::from_secs(60);
 
-/// So that a million, or a million halved several times, fill 97 % of the places in the shards' tables before these double.
+/// So that a million, or a million halved several times, fill 97 % of the places in the shards'
+/// tables before these double.
 const SHARDS: usize = 72;
 
 /// Identifies a reservation: 128 random bits, written as 32 hexadecimal digits.
@@ -49,7 +52,8 @@ const SHARDS: usize = 72;
 pub(crate) struct Id(pub u128);
 
 thread_local! {
-    /// Random bytes for a thread's next ids, and for how many: a system call for each id would take longer than the rest.
+    /// Random bytes for a thread's next ids, and for how many: a system call for each id would take
+    /// longer than the rest.
     static RANDOM: RefCell<([[u8; 16]; 64], usize)> = const { RefCell::new(([[0; 16]; 64], 0)) };
 }
 
@@ -82,7 +86,9 @@ impl Id {
     pub fn from_digits(text: &[u8]) -> Result<Self, ReservationError> {
         let digits: &[u8; 32] = text.try_into().map_err(|_| ReservationError::NotAnId)?;
         let value = |digit: &u8| char::from(*digit).to_digit(16).map(u128::from);
-        let number = digits.iter().try_fold(0, |number, digit| Some(number << 4 | value(digit)?));
+        let number = digits
+            .iter()
+            .try_fold(0, |number, digit| Some(number << 4 | value(digit)?));
         number.map(Self).ok_or(ReservationError::NotAnId)
     }
 }
@@ -117,16 +123,22 @@ pub enum ReservationError {
     #[error("the reservation has expired, or it was settled or cancelled: make another one")]
     Ended,
     /// The number of costs is not that of the limits.
-    #[error("the reservation has {parts} limits: give {parts} costs, in the order of the reservation")]
+    #[error(
+        "the reservation has {parts} limits: give {parts} costs, in the order of the reservation"
+    )]
     Costs {
         /// The number of limits.
         parts: usize,
     },
     /// The sum of the estimates exceeds 2⁵³ − 1.
-    #[error("the sum of the estimates exceeds {MAX_LIMIT}: settle the reservation and make another one")]
+    #[error(
+        "the sum of the estimates exceeds {MAX_LIMIT}: settle the reservation and make another one"
+    )]
     TooLarge,
     /// The server has no room for another one.
-    #[error("the server keeps {most} reservations already: settle some, or raise --max-reservations")]
+    #[error(
+        "the server keeps {most} reservations already: settle some, or raise --max-reservations"
+    )]
     TooMany {
         /// The maximum number.
         most: usize,
@@ -167,8 +179,14 @@ pub(crate) struct Part<L = Arc<str>, K = Box<[u8]>> {
 impl<'a> Part<&'a str, &'a [u8]> {
     /// A limit and a key, with nothing taken yet.
     pub fn new(spec: &'a LimitSpec, key: &'a [u8]) -> Self {
-        let is_released = spec.on_expiry == OnExpiry::Release || !spec.policy.algorithm.limits_rate();
-        Self { limit: &spec.name, key, taken: Estimates::default(), is_released }
+        let is_released =
+            spec.on_expiry == OnExpiry::Release || !spec.policy.algorithm.limits_rate();
+        Self {
+            limit: &spec.name,
+            key,
+            taken: Estimates::default(),
+            is_released,
+        }
     }
 }
 
@@ -197,7 +215,8 @@ enum Status {
     Done,
 }
 
-/// The reservations of a server, in shards with a lock each, so that a copy and the end of many take no lock for long.
+/// The reservations of a server, in shards with a lock each, so that a copy and the end of many
+/// take no lock for long.
 pub(crate) struct Reservations {
     /// The maximum number.
     pub most: usize,
@@ -223,7 +242,11 @@ struct Shard {
 
 impl Reservations {
     pub fn new(most: usize) -> Self {
-        Self { most, len: AtomicUsize::new(0), shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        Self {
+            most,
+            len: AtomicUsize::new(0),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        }
     }
 
     fn shard(&self, id: Id) -> MutexGuard<'_, Shard> {
@@ -238,14 +261,22 @@ impl Reservations {
 
     /// Whether there is room for another one.
     pub fn has_room(&self) -> Result<(), ReservationError> {
-        if self.len() < self.most { Ok(()) } else { Err(ReservationError::TooMany { most: self.most }) }
+        if self.len() < self.most {
+            Ok(())
+        } else {
+            Err(ReservationError::TooMany { most: self.most })
+        }
     }
 
     /// Counts another one if there is room.
     fn enter(&self) -> Result<(), ReservationError> {
         let more = |len| (len < self.most).then_some(len + 1);
-        let counted = self.len.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        counted.map(|_| ()).map_err(|_| ReservationError::TooMany { most: self.most })
+        let counted = self
+            .len
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted
+            .map(|_| ())
+            .map_err(|_| ReservationError::TooMany { most: self.most })
     }
 
     /// Keeps units that were taken until `ttl` from now. On an error the caller returns them.
@@ -257,8 +288,15 @@ impl Reservations {
     ) -> Result<Id, ReservationError> {
         let id = Id::random().ok_or(ReservationError::NoId)?;
         self.enter()?;
-        self.shard(id)
-            .add(id, &Reservation { parts, ttl, due: now.saturating_add(ttl), status: Status::Open });
+        self.shard(id).add(
+            id,
+            &Reservation {
+                parts,
+                ttl,
+                due: now.saturating_add(ttl),
+                status: Status::Open,
+            },
+        );
         Ok(id)
     }
 
@@ -267,8 +305,8 @@ impl Reservations {
         self.shard(id).get(id).map(|(_, found)| found.parts)
     }
 
-    /// Adds units that were taken, one estimate for each limit, and lets it live for its time from now. On an error the caller returns
-    /// the units.
+    /// Adds units that were taken, one estimate for each limit, and lets it live for its time from
+    /// now. On an error the caller returns the units.
     pub fn extend(&self, id: Id, more: &[Estimate], now: Nanos) -> Result<(), ReservationError> {
         let mut shard = self.shard(id);
         let (head, mut found) = shard.get(id)?;
@@ -292,7 +330,12 @@ impl Reservations {
     }
 
     /// Ends a reservation; `None` if it was done before.
-    pub fn end(&self, id: Id, costs: Option<usize>, now: Nanos) -> Result<Option<Ending>, ReservationError> {
+    pub fn end(
+        &self,
+        id: Id,
+        costs: Option<usize>,
+        now: Nanos,
+    ) -> Result<Option<Ending>, ReservationError> {
         let mut shard = self.shard(id);
         let (head, mut found) = shard.get(id)?;
         if found.status == Status::Done {
@@ -320,40 +363,69 @@ impl Reservations {
         released
     }
 
-    /// What is kept now, to be written by [`texts`](Self::texts) once the states of the limits have been copied.
+    /// What is kept now, to be written by [`texts`](Self::texts) once the states of the limits have
+    /// been copied.
     pub fn seen(&self) -> Seen {
-        Seen(self.shards.iter().map(|shard| lock(shard).records.clone()).collect())
+        Seen(
+            self.shards
+                .iter()
+                .map(|shard| lock(shard).records.clone())
+                .collect(),
+        )
     }
 
-    /// Each reservation that was seen before the states were copied, as a text, and the time when it expires or is forgotten. If it has
-    /// ended since, the states may have its correction, which must not be made again: the text has the later status. Newer ones are left
-    /// out, as the states may not have their units.
+    /// Each reservation that was seen before the states were copied, as a text, and the time when
+    /// it expires or is forgotten. If it has ended since, the states may have its correction, which
+    /// must not be made again: the text has the later status. Newer ones are left out, as the
+    /// states may not have their units.
     pub fn texts(&self, seen: Seen) -> impl Iterator<Item = (String, Nanos)> {
         let text = |(id, found): (Id, Reservation)| {
             let later = self.shard(id).get(id);
-            let (status, due) =
-                later.map_or((Status::Done, found.due), |(_, later)| (later.status, later.due));
-            let parts = found.parts.iter().filter(|_| status != Status::Done).map(Written::of).collect();
+            let (status, due) = later.map_or((Status::Done, found.due), |(_, later)| {
+                (later.status, later.due)
+            });
+            let parts = found
+                .parts
+                .iter()
+                .filter(|_| status != Status::Done)
+                .map(Written::of)
+                .collect();
             let written = (id.to_string(), found.ttl.get(), status, parts);
             // Numbers and strings always serialize.
-            (serde_json::to_string::<(_, _, _, Vec<Written>)>(&written).unwrap_or_default(), due)
+            (
+                serde_json::to_string::<(_, _, _, Vec<Written>)>(&written).unwrap_or_default(),
+                due,
+            )
         };
-        seen.0.into_iter().flat_map(move |records| records.all().map(text).collect::<Vec<_>>())
+        seen.0
+            .into_iter()
+            .flat_map(move |records| records.all().map(text).collect::<Vec<_>>())
     }
 
     /// Keeps a reservation from a text again. Returns whether it was valid and there is room.
     pub fn restore(&self, text: &str, due: Nanos) -> bool {
-        let Ok((id, ttl, status, parts)) = serde_json::from_str::<(String, u64, Status, Vec<Written>)>(text)
+        let Ok((id, ttl, status, parts)) =
+            serde_json::from_str::<(String, u64, Status, Vec<Written>)>(text)
         else {
             return false;
         };
-        let Ok(id) = id.parse::<Id>() else { return false };
+        let Ok(id) = id.parse::<Id>() else {
+            return false;
+        };
         let parts: Vec<Part> = parts.into_iter().map(Written::part).collect();
         let mut shard = self.shard(id);
         if parts.len() > MOST_PARTS || shard.records.find(id).is_some() || self.enter().is_err() {
             return false;
         }
-        shard.add(id, &Reservation { parts: &parts[..], ttl: Nanos::new(ttl), due, status });
+        shard.add(
+            id,
+            &Reservation {
+                parts: &parts[..],
+                ttl: Nanos::new(ttl),
+                due,
+                status,
+            },
+        );
         true
     }
 }
@@ -375,7 +447,8 @@ impl Shard {
         self.due.add(head, &mut self.records);
     }
 
-    /// Adds the parts of those that have just expired to `released`, forgets the old ones, and returns how many.
+    /// Adds the parts of those that have just expired to `released`, forgets the old ones, and
+    /// returns how many.
     fn expire(&mut self, now: Nanos, released: &mut Vec<Part>) -> usize {
         let mut forgotten = 0;
         for list in self.due.take(now) {
@@ -404,7 +477,10 @@ impl Shard {
 
 /// The limits, the keys, and whether units go back on expiry, as a record in the store has them.
 pub(crate) fn text_of(parts: &[Part<&str, &[u8]>]) -> Vec<u8> {
-    let written: Vec<_> = parts.iter().map(|part| (part.limit, part.key, part.is_released)).collect();
+    let written: Vec<_> = parts
+        .iter()
+        .map(|part| (part.limit, part.key, part.is_released))
+        .collect();
     serde_json::to_vec(&written).unwrap_or_default()
 }
 
@@ -447,8 +523,17 @@ impl Written {
     fn part(self) -> Part {
         let mut taken = Estimates::default();
         for (cost, at, place) in self.taken {
-            taken.add(Estimate { cost, taken: Nanos::new(at), place });
+            taken.add(Estimate {
+                cost,
+                taken: Nanos::new(at),
+                place,
+            });
         }
-        Part { limit: self.limit.into(), key: self.key.into(), taken, is_released: self.is_released }
+        Part {
+            limit: self.limit.into(),
+            key: self.key.into(),
+            taken,
+            is_released: self.is_released,
+        }
     }
 }

@@ -1,13 +1,15 @@
 //! Reservations as bytes, in cells of one size, so that a million take little memory.
 //!
-//! A record is its id, the time when it is due, a byte with its status and the number of its parts, its time to live and its parts. A part is
-//! the number of its [source](EstimateSource), its key unless the part before has the same one, and for each estimate the cost, the time, and (after
-//! the first) the source. The usual part has one estimate, taken when the reservation was made: only its cost is written. Numbers are
-//! [written](number) in as few bytes as they need. A record that fits into one cell has all of it. The first cell of a longer one ends with
-//! the number of the second cell.
+//! A record is its id, the time when it is due, a byte with its status and the number of its parts,
+//! its time to live and its parts. A part is the number of its [source](EstimateSource), its key
+//! unless the part before has the same one, and for each estimate the cost, the time, and (after
+//! the first) the source. The usual part has one estimate, taken when the reservation was made:
+//! only its cost is written. Numbers are [written](number) in as few bytes as they need. A record
+//! that fits into one cell has all of it. The first cell of a longer one ends with the number of
+//! the second cell.
 //!
-//! A cell has a link: in the first one of a record to another record that is due about then, in the others to the record's next cell, in a free
-//! one to the next free one.
+//! A cell has a link: in the first one of a record to another record that is due about then, in the
+//! others to the record's next cell, in a free one to the next free one.
 
 use std::{borrow::Cow, hash::BuildHasher, sync::Arc};
 
@@ -29,7 +31,8 @@ const CHUNK: usize = 64;
 /// Where the id ends, and the time when it is due.
 const DUE: usize = 16;
 const FLAGS: usize = 24;
-/// In the flags above the status: the record takes several cells; its time to live is written in milliseconds.
+/// In the flags above the status: the record takes several cells; its time to live is written in
+/// milliseconds.
 const LONG: u8 = 4;
 const WHOLE: u8 = 8;
 const PARTS: u8 = 4;
@@ -61,7 +64,9 @@ impl Records {
     }
 
     pub fn find(&self, id: Id) -> Option<u32> {
-        self.by_id.find(hash(id), |&head| self.id(head) == id).copied()
+        self.by_id
+            .find(hash(id), |&head| self.id(head) == id)
+            .copied()
     }
 
     fn id(&self, head: u32) -> Id {
@@ -91,7 +96,11 @@ impl Records {
     }
 
     /// Keeps a record under a new id. Returns its first cell.
-    pub fn add<L: AsRef<str>, K: AsRef<[u8]>>(&mut self, id: Id, new: &Reservation<&[Part<L, K>]>) -> u32 {
+    pub fn add<L: AsRef<str>, K: AsRef<[u8]>>(
+        &mut self,
+        id: Id,
+        new: &Reservation<&[Part<L, K>]>,
+    ) -> u32 {
         let bytes = self.encode(id, new);
         let head = self.cells.take();
         self.cells.write(head, &bytes);
@@ -101,8 +110,21 @@ impl Records {
     }
 
     pub fn replace(&mut self, id: Id, head: u32, new: &Reservation) {
-        let Reservation { ref parts, ttl, due, status } = *new;
-        let bytes = self.encode(id, &Reservation { parts: &parts[..], ttl, due, status });
+        let Reservation {
+            ref parts,
+            ttl,
+            due,
+            status,
+        } = *new;
+        let bytes = self.encode(
+            id,
+            &Reservation {
+                parts: &parts[..],
+                ttl,
+                due,
+                status,
+            },
+        );
         // Not before: a sweep reads all records.
         self.cells.cut(head);
         self.cells.write(head, &bytes);
@@ -118,7 +140,11 @@ impl Records {
         self.cells.free(head);
     }
 
-    fn encode<L: AsRef<str>, K: AsRef<[u8]>>(&mut self, id: Id, new: &Reservation<&[Part<L, K>]>) -> Vec<u8> {
+    fn encode<L: AsRef<str>, K: AsRef<[u8]>>(
+        &mut self,
+        id: Id,
+        new: &Reservation<&[Part<L, K>]>,
+    ) -> Vec<u8> {
         if self.sources.all.len() >= self.sources.sweep_at {
             self.sweep();
         }
@@ -135,7 +161,12 @@ impl Records {
                 &self.sources.all[number].0
             });
         }
-        let Sources { all, by_value, sweep_at, .. } = &mut self.sources;
+        let Sources {
+            all,
+            by_value,
+            sweep_at,
+            ..
+        } = &mut self.sources;
         all.retain(|number, _| used[number]);
         by_value.retain(|&mut number| used[number as usize]);
         *sweep_at = 2 * all.len() + 64;
@@ -148,17 +179,28 @@ fn hash(id: Id) -> u64 {
 }
 
 fn id_in(cell: &[u8]) -> Id {
-    Id(u128::from_le_bytes(cell[..DUE].try_into().expect("16 bytes")))
+    Id(u128::from_le_bytes(
+        cell[..DUE].try_into().expect("16 bytes"),
+    ))
 }
 
 fn due_in(cell: &[u8]) -> Nanos {
-    Nanos::new(u64::from_le_bytes(cell[DUE..FLAGS].try_into().expect("8 bytes")))
+    Nanos::new(u64::from_le_bytes(
+        cell[DUE..FLAGS].try_into().expect("8 bytes"),
+    ))
 }
 
 /// The time that the times of estimates are written from: about when the last one was taken.
 fn base<P>(of: &Reservation<P>) -> u64 {
-    let remembered = if of.status == Status::Expired { of.ttl.max(REMEMBERED).get() } else { 0 };
-    of.due.get().wrapping_sub(of.ttl.get()).wrapping_sub(remembered)
+    let remembered = if of.status == Status::Expired {
+        of.ttl.max(REMEMBERED).get()
+    } else {
+        0
+    };
+    of.due
+        .get()
+        .wrapping_sub(of.ttl.get())
+        .wrapping_sub(remembered)
 }
 
 fn encode<L: AsRef<str>, K: AsRef<[u8]>>(
@@ -181,7 +223,10 @@ fn encode<L: AsRef<str>, K: AsRef<[u8]>>(
         let mut source = |place| u64::from(sources.number(limit, part.is_released, place));
         let (first, count) = (part.taken.iter().next(), part.taken.iter().count());
         let is_usual = count == 1 && first.is_some_and(|first| first.taken.get() == base);
-        number(&mut bytes, source(first.map_or(0, |first| first.place)) << 1 | u64::from(is_usual));
+        number(
+            &mut bytes,
+            source(first.map_or(0, |first| first.place)) << 1 | u64::from(is_usual),
+        );
         if key_before == Some(key) {
             number(&mut bytes, 0);
         } else {
@@ -210,7 +255,10 @@ fn encode<L: AsRef<str>, K: AsRef<[u8]>>(
     bytes
 }
 
-fn decode<'s>(bytes: &[u8], mut source: impl FnMut(usize) -> &'s EstimateSource) -> (Id, Reservation) {
+fn decode<'s>(
+    bytes: &[u8],
+    mut source: impl FnMut(usize) -> &'s EstimateSource,
+) -> (Id, Reservation) {
     let flags = bytes[FLAGS];
     let mut rest = Rest(&bytes[FLAGS + 1..]);
     let ttl = rest.number() * if flags & WHOLE == 0 { 1 } else { 1_000_000 };
@@ -220,12 +268,21 @@ fn decode<'s>(bytes: &[u8], mut source: impl FnMut(usize) -> &'s EstimateSource)
         _ => Status::Done,
     };
     let parts: Vec<Part> = Vec::with_capacity(usize::from(flags >> PARTS));
-    let mut of = Reservation { parts, ttl: Nanos::new(ttl), due: due_in(bytes), status };
+    let mut of = Reservation {
+        parts,
+        ttl: Nanos::new(ttl),
+        due: due_in(bytes),
+        status,
+    };
     let base = base(&of);
     for _ in 0..flags >> PARTS {
         let first = rest.number();
         let (number, is_usual) = (first >> 1, first & 1 == 1);
-        let &EstimateSource { ref limit, is_released, mut place } = source(number as usize);
+        let &EstimateSource {
+            ref limit,
+            is_released,
+            mut place,
+        } = source(number as usize);
         let key = match (rest.number(), of.parts.last()) {
             (0, Some(before)) => before.key.clone(),
             (length, _) => rest.bytes(length.saturating_sub(1) as usize).into(),
@@ -239,9 +296,18 @@ fn decode<'s>(bytes: &[u8], mut source: impl FnMut(usize) -> &'s EstimateSource)
             if at > 0 {
                 place = source(rest.number() as usize).place;
             }
-            taken.add(Estimate { cost, taken: Nanos::new(base.wrapping_sub(before)), place });
+            taken.add(Estimate {
+                cost,
+                taken: Nanos::new(base.wrapping_sub(before)),
+                place,
+            });
         }
-        of.parts.push(Part { limit: Arc::clone(limit), key, taken, is_released });
+        of.parts.push(Part {
+            limit: Arc::clone(limit),
+            key,
+            taken,
+            is_released,
+        });
     }
     (id_in(bytes), of)
 }
@@ -266,11 +332,15 @@ impl<'b> Rest<'b> {
 
     fn number(&mut self) -> u64 {
         let length = self.0.iter().take_while(|byte| **byte >= 128).count() + 1;
-        self.bytes(length).iter().rev().fold(0, |number, byte| number << 7 | u64::from(byte & 127))
+        self.bytes(length)
+            .iter()
+            .rev()
+            .fold(0, |number, byte| number << 7 | u64::from(byte & 127))
     }
 }
 
-/// What many estimates have in common: a limit, whether its units go back on expiry, and their place.
+/// What many estimates have in common: a limit, whether its units go back on expiry, and their
+/// place.
 #[derive(Clone)]
 struct EstimateSource {
     limit: Arc<str>,
@@ -278,7 +348,8 @@ struct EstimateSource {
     place: u64,
 }
 
-/// Numbers for sources. Those that no record has any longer are forgotten when the number has doubled.
+/// Numbers for sources. Those that no record has any longer are forgotten when the number has
+/// doubled.
 #[derive(Clone, Default)]
 struct Sources {
     all: Slab<(EstimateSource, u64)>,
@@ -289,7 +360,12 @@ struct Sources {
 
 impl Sources {
     fn number(&mut self, limit: &str, is_released: bool, place: u64) -> u32 {
-        let Self { all, by_value, hasher, .. } = self;
+        let Self {
+            all,
+            by_value,
+            hasher,
+            ..
+        } = self;
         let hash = hasher.hash_one((limit, is_released, place));
         let same = |&number: &u32| {
             let (source, _) = &all[number as usize];
@@ -298,7 +374,14 @@ impl Sources {
         if let Some(&number) = by_value.find(hash, same) {
             return number;
         }
-        let number = all.insert((EstimateSource { limit: limit.into(), is_released, place }, hash)) as u32;
+        let number = all.insert((
+            EstimateSource {
+                limit: limit.into(),
+                is_released,
+                place,
+            },
+            hash,
+        )) as u32;
         by_value.insert_unique(hash, number, |&number| all[number as usize].1);
         number
     }
@@ -355,7 +438,16 @@ impl Cells {
             return free;
         }
         if (self.len as usize).is_multiple_of(CHUNK) {
-            self.chunks.push(vec![Cell { link: NONE, bytes: [0; CELL] }; CHUNK].into());
+            self.chunks.push(
+                vec![
+                    Cell {
+                        link: NONE,
+                        bytes: [0; CELL]
+                    };
+                    CHUNK
+                ]
+                .into(),
+            );
         }
         self.len += 1;
         self.len - 1

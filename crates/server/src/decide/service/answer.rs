@@ -16,7 +16,8 @@ pub struct Answer {
     pub limit: Arc<Limit>,
     /// The key in the request; empty for a global limit.
     pub key: Vec<u8>,
-    /// The algorithm's decision. A shadow limit's denial does not count: see [`is_allowed`](Self::is_allowed).
+    /// The algorithm's decision. A shadow limit's denial does not count: see
+    /// [`is_allowed`](Self::is_allowed).
     pub decision: Decision,
 }
 
@@ -26,9 +27,14 @@ impl Answer {
         self.decision.is_allowed() || self.limit.spec().shadow
     }
 
-    /// After how long a retry would be admitted; `None` for admitted work, and if the wait is unknown.
+    /// After how long a retry would be admitted; `None` for admitted work, and if the wait is
+    /// unknown.
     pub fn retry_after(&self) -> Option<Duration> {
-        if self.is_allowed() { None } else { self.decision.retry_after() }
+        if self.is_allowed() {
+            None
+        } else {
+            self.decision.retry_after()
+        }
     }
 
     /// When the limit is full again; `None` if the time is unknown.
@@ -47,7 +53,8 @@ pub fn reset_after(decision: &Decision) -> Option<Duration> {
 pub struct JointAnswer {
     /// The answer of each limit, in the order of the request.
     pub answers: Vec<Answer>,
-    /// The index of the limit that bound: the one with the longest denial, or if all admit, the one with the least remaining.
+    /// The index of the limit that bound: the one with the longest denial, or if all admit, the one
+    /// with the least remaining.
     pub bound: usize,
 }
 

@@ -8,8 +8,8 @@ use crate::{
     rules::TokenRule,
 };
 
-/// The limits that a server enforces, and the descriptors that lead to some of them. Replaced as a whole when
-/// the rules change.
+/// The limits that a server enforces, and the descriptors that lead to some of them. Replaced as a
+/// whole when the rules change.
 pub struct InForce {
     pub(crate) limits: Limits,
     pub(crate) descriptors: Descriptors,
@@ -27,18 +27,27 @@ impl InForce {
     ) -> Self {
         let before = before.map(|before| &before.descriptors);
         let descriptors = Descriptors::new(domains, |name| limits.limit(name.as_bytes()), before);
-        Self { limits, descriptors, tokens }
+        Self {
+            limits,
+            descriptors,
+            tokens,
+        }
     }
 }
 
 /// Limits without descriptors.
 impl From<Limits> for InForce {
     fn from(limits: Limits) -> Self {
-        Self { limits, descriptors: Descriptors::default(), tokens: Vec::new() }
+        Self {
+            limits,
+            descriptors: Descriptors::default(),
+            tokens: Vec::new(),
+        }
     }
 }
 
-/// The limits in force when this was created. They stay in memory while it is held, even if the rules change.
+/// The limits in force when this was created. They stay in memory while it is held, even if the
+/// rules change.
 pub struct CurrentLimits(pub(super) Guard<Arc<InForce>>);
 
 impl Deref for CurrentLimits {

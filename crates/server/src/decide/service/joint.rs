@@ -1,5 +1,5 @@
-//! Several limits in one decision: all enforced limits admit and consume, or none consumes. Shadow limits are asked as well,
-//! but never veto.
+//! Several limits in one decision: all enforced limits admit and consume, or none consumes. Shadow
+//! limits are asked as well, but never veto.
 
 use std::{borrow::Cow, cmp::Reverse, sync::Arc, time::Duration};
 
@@ -19,24 +19,39 @@ pub(crate) struct Part<'a> {
 }
 
 impl Service {
-    /// Asks several limits, and takes all costs if all admit. It never waits if the limits are in memory.
+    /// Asks several limits, and takes all costs if all admit. It never waits if the limits are in
+    /// memory.
     ///
     /// # Errors
-    /// When a question is invalid, with its index; and [`Refusal::Scattered`] if the keys are on different nodes of a cluster.
+    /// When a question is invalid, with its index; and [`Refusal::Scattered`] if the keys are on
+    /// different nodes of a cluster.
     ///
     /// # Panics
     /// When `asks` is empty.
-    pub async fn acquire_all(&self, asks: &[Ask<'_>], now: Nanos) -> Result<JointAnswer, (usize, Refusal)> {
+    pub async fn acquire_all(
+        &self,
+        asks: &[Ask<'_>],
+        now: Nanos,
+    ) -> Result<JointAnswer, (usize, Refusal)> {
         let parts = self.parts(asks)?;
-        let decisions = self.take_all(&parts, now).await.map_err(|refusal| (0, refusal))?;
+        let decisions = self
+            .take_all(&parts, now)
+            .await
+            .map_err(|refusal| (0, refusal))?;
         Ok(Decided { parts, decisions }.into_joint())
     }
 
-    /// One decision for each of these limits: all enforced limits admit and are charged, or none is.
+    /// One decision for each of these limits: all enforced limits admit and are charged, or none
+    /// is.
     ///
     /// # Errors
-    /// [`Refusal::Scattered`] if the keys are on different nodes of a cluster, and [`Refusal::TooManyKeys`].
-    pub(crate) async fn take_all(&self, parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
+    /// [`Refusal::Scattered`] if the keys are on different nodes of a cluster, and
+    /// [`Refusal::TooManyKeys`].
+    pub(crate) async fn take_all(
+        &self,
+        parts: &[Part<'_>],
+        now: Nanos,
+    ) -> Result<Vec<Decision>, Refusal> {
         match self.store().filter(|_| parts.iter().any(Part::is_stored)) {
             Some(store) => Box::pin(self.take_all_in_store(store, parts, now)).await,
             None => take_in_memory(parts, now),
@@ -50,17 +65,25 @@ impl Service {
         now: Nanos,
     ) -> Result<Vec<Decision>, Refusal> {
         if let [part] = parts
-            && let Some(decision) = part.limit.decide_in_memory(Act::Take, part.key, part.cost, now)
+            && let Some(decision) = part
+                .limit
+                .decide_in_memory(Act::Take, part.key, part.cost, now)
         {
             return Ok(vec![decision]);
         }
         let together = take_together(store, parts, now).await?;
         // Later questions must be answered by the same deadline.
         let spent = self.now().saturating_since(now).into();
-        let admitted = together.as_ref().is_some_and(|all| all.iter().all(Decision::is_allowed));
+        let admitted = together
+            .as_ref()
+            .is_some_and(|all| all.iter().all(Decision::is_allowed));
         let mut together = together.unwrap_or_default().into_iter();
         let decisions = parts.iter().map(|part| {
-            let decided = if part.is_enforced() { together.next() } else { None };
+            let decided = if part.is_enforced() {
+                together.next()
+            } else {
+                None
+            };
             part.decision(decided, admitted, now, spent)
         });
         Ok(join_all(decisions).await)
@@ -73,7 +96,11 @@ impl Service {
     ///
     /// # Panics
     /// When `asks` is empty.
-    pub async fn peek_all(&self, asks: &[Ask<'_>], now: Nanos) -> Result<JointAnswer, (usize, Refusal)> {
+    pub async fn peek_all(
+        &self,
+        asks: &[Ask<'_>],
+        now: Nanos,
+    ) -> Result<JointAnswer, (usize, Refusal)> {
         let parts = self.parts(asks)?;
         let decisions = parts.iter().enumerate().map(async |(at, part)| {
             let decision = part.limit.decide(Act::Peek, part.key, part.cost, now).await;
@@ -89,7 +116,11 @@ impl Service {
         let mut parts = Vec::with_capacity(asks.len());
         for (at, ask) in asks.iter().enumerate() {
             let resolved = resolve(&limits, ask.limit, ask.key).map_err(|refusal| (at, refusal))?;
-            parts.push(Part { limit: Arc::clone(resolved.limit), key: resolved.key, cost: ask.cost });
+            parts.push(Part {
+                limit: Arc::clone(resolved.limit),
+                key: resolved.key,
+                cost: ask.cost,
+            });
         }
         Ok(parts)
     }
@@ -114,7 +145,11 @@ impl Decided<'_> {
     /// See [`JointAnswer::bound`].
     fn bound(&self) -> usize {
         let strictness = |(at, (part, decision)): (usize, (&Part<'_>, &Decision))| {
-            let severity = if part.allows(decision) { 0 } else { decision.severity() };
+            let severity = if part.allows(decision) {
+                0
+            } else {
+                decision.severity()
+            };
             // The first among equals.
             (severity, Reverse(decision.remaining()), Reverse(at))
         };
@@ -126,9 +161,15 @@ impl Decided<'_> {
     /// The answer of each limit.
     pub(super) fn into_joint(self) -> JointAnswer {
         let bound = self.bound();
-        let answers =
-            self.parts.into_iter().zip(self.decisions).map(|(part, decision)| part.answer(decision));
-        JointAnswer { answers: answers.collect(), bound }
+        let answers = self
+            .parts
+            .into_iter()
+            .zip(self.decisions)
+            .map(|(part, decision)| part.answer(decision));
+        JointAnswer {
+            answers: answers.collect(),
+            bound,
+        }
     }
 
     /// The answer of the limit that bound.
@@ -153,10 +194,18 @@ pub(super) fn take_in_memory(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decis
     let enforced = || parts.iter().filter(|part| part.is_enforced());
     // The memory of all states is fetched in parallel instead of one after another.
     enforced().for_each(|part| part.limit.limiter().prefetch(part.key));
-    let requests: Vec<_> = enforced().map(|part| part.limit.request(part.key, part.cost)).collect();
+    let requests: Vec<_> = enforced()
+        .map(|part| part.limit.request(part.key, part.cost))
+        .collect();
     let joint = acquire_all_at(&requests, now).map_err(|_| Refusal::TooManyKeys)?;
     let (admitted, mut together) = (joint.is_allowed(), joint.decisions().iter());
-    let mut decided = |part: &Part<'_>| if part.is_enforced() { together.next() } else { None };
+    let mut decided = |part: &Part<'_>| {
+        if part.is_enforced() {
+            together.next()
+        } else {
+            None
+        }
+    };
     let decision = |part| match decided(part) {
         Some(&decided) => part.counted(decided, admitted, now),
         None => alone(part, after(admitted)),
@@ -164,7 +213,8 @@ pub(super) fn take_in_memory(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decis
     Ok(parts.iter().map(decision).collect())
 }
 
-/// The decisions of the enforced limits, made in one step in the store; `None` if it was not asked because one of the keys is blocked.
+/// The decisions of the enforced limits, made in one step in the store; `None` if it was not asked
+/// because one of the keys is blocked.
 async fn take_together(
     store: &SharedStore,
     parts: &[Part<'_>],
@@ -178,10 +228,17 @@ async fn take_together(
     match limits {
         Some(limits) if !limits.is_empty() => {
             let pairs = limits.iter().zip(enforced());
-            let asked: Vec<_> =
-                pairs.map(|(limit, part)| StorePart { limit, key: part.key, cost: part.cost }).collect();
+            let asked: Vec<_> = pairs
+                .map(|(limit, part)| StorePart {
+                    limit,
+                    key: part.key,
+                    cost: part.cost,
+                })
+                .collect();
             let shared = store.acquire_all(&asked).await?;
-            let counted = enforced().zip(shared).map(|(part, shared)| part.limit.by_store(&shared));
+            let counted = enforced()
+                .zip(shared)
+                .map(|(part, shared)| part.limit.by_store(&shared));
             Ok(Some(counted.collect()))
         }
         _ => Ok(Some(Vec::new())),
@@ -208,14 +265,19 @@ impl<'a> Part<'a> {
     }
 
     fn answer(self, decision: Decision) -> Answer {
-        Answer { limit: self.limit, key: self.key.to_vec(), decision }
+        Answer {
+            limit: self.limit,
+            key: self.key.to_vec(),
+            decision,
+        }
     }
 
     pub fn is_stored(&self) -> bool {
         self.limit.store().is_some()
     }
 
-    /// The limit in the store for this key; `None` if a change of the rules has moved it out of the store.
+    /// The limit in the store for this key; `None` if a change of the rules has moved it out of the
+    /// store.
     pub fn stored(&self) -> Option<Cow<'_, SharedLimit>> {
         Some(self.limit.store()?.of(self.key))
     }
@@ -225,7 +287,8 @@ impl<'a> Part<'a> {
         let decision = self.limit.explained(self.key, decided);
         // A limit that would have admitted what another denied counts as neither.
         if admitted || decision.is_denied() {
-            self.limit.count(Act::Take, self.key, self.cost, &decision, now);
+            self.limit
+                .count(Act::Take, self.key, self.cost, &decision, now);
         }
         decision
     }
@@ -242,7 +305,9 @@ impl<'a> Part<'a> {
         if let Some(decided) = decided {
             return self.counted(decided, admitted, now);
         }
-        let decision = limit.decide_after(spent, after(admitted), key, *cost, now).await;
+        let decision = limit
+            .decide_after(spent, after(admitted), key, *cost, now)
+            .await;
         let decision = decision.expect("only a refund is refused");
         // The key is blocked, so the store was not asked.
         if !admitted && decision.is_denied() && self.is_enforced() {

@@ -1,5 +1,5 @@
-//! The service that every edge calls: it takes a limit's name and a key, and returns a decision or a refusal. Edges need not
-//! know whether the limits are in this server's memory or in a store.
+//! The service that every edge calls: it takes a limit's name and a key, and returns a decision or
+//! a refusal. Edges need not know whether the limits are in this server's memory or in a store.
 //!
 //! | an edge wants | it calls |
 //! |---|---|
@@ -8,8 +8,8 @@
 //! | an estimate that is corrected after the work | `Service::reserve`, `Service::extend`, `Service::settle` |
 //! | one limit, from a thread that must not block | [`resolve`], then [`Limit::decide_in_memory`](crate::decide::limits::Limit::decide_in_memory), and [`Limit::decide`](crate::decide::limits::Limit::decide) on the runtime if that returns `None` |
 //!
-//! If the limits are in memory, none of these waits. The time of a decision is an argument: an edge reads the service's clock
-//! once for everything that it has read from a socket.
+//! If the limits are in memory, none of these waits. The time of a decision is an argument: an edge
+//! reads the service's clock once for everything that it has read from a socket.
 
 mod answer;
 mod in_force;
@@ -67,7 +67,8 @@ pub(crate) struct DeniedKey {
 impl DeniedKey {
     /// What the limit would decide on the key now; `None` if only the store knows.
     pub fn standing(&self, now: Nanos) -> Option<Decision> {
-        self.limit.decide_in_memory(Act::Peek, &self.key.key, 1, now)
+        self.limit
+            .decide_in_memory(Act::Peek, &self.key.key, 1, now)
     }
 }
 
@@ -87,7 +88,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// A service with these limits (shared, if they have a store) and a table for the keys of `CL.THROTTLE`.
+    /// A service with these limits (shared, if they have a store) and a table for the keys of
+    /// `CL.THROTTLE`.
     pub fn new(limits: impl Into<InForce>, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
         let in_force = limits.into();
         let store = in_force.limits.shared().cloned();
@@ -108,10 +110,14 @@ impl Service {
 
     /// The same with room for at most `most` reservations.
     pub fn with_reservations(self, most: usize) -> Self {
-        Self { reservations: Reservations::new(most), ..self }
+        Self {
+            reservations: Reservations::new(most),
+            ..self
+        }
     }
 
-    /// The same service with the trace that its limits and `CL.THROTTLE` [report to](crate::DecisionObservers).
+    /// The same service with the trace that its limits and `CL.THROTTLE` [report
+    /// to](crate::DecisionObservers).
     pub fn with_trace(self, trace: Option<Arc<Trace>>) -> Self {
         Self { trace, ..self }
     }
@@ -144,7 +150,11 @@ impl Service {
 
     /// Where the limits are kept, which determines which rules can be served.
     pub fn keeping(&self) -> Keeping {
-        if self.store.is_some() { Keeping::Store } else { Keeping::Memory }
+        if self.store.is_some() {
+            Keeping::Store
+        } else {
+            Keeping::Memory
+        }
     }
 
     /// The limits in force.
@@ -162,7 +172,8 @@ impl Service {
         self.in_force.store(Arc::new(limits.into()));
     }
 
-    /// Takes, charges, peeks at or refunds the cost of one limit. It never waits if the limits are in memory.
+    /// Takes, charges, peeks at or refunds the cost of one limit. It never waits if the limits are
+    /// in memory.
     ///
     /// # Errors
     /// When the question is invalid, or a refund or a charge cannot be made: see [`Refusal`].
@@ -174,16 +185,20 @@ impl Service {
         };
         limit.accepts(act)?;
         let decision = limit.decide(act, key, ask.cost, now).await?;
-        Ok(Answer { limit, key: key.to_vec(), decision })
+        Ok(Answer {
+            limit,
+            key: key.to_vec(),
+            decision,
+        })
     }
 
-    /// Makes an operator's change about a key: for a limit in the store at all servers, within a second. Without a key, a
-    /// [reset](Operation::Reset) concerns all keys of a limit in memory. Returns whether there was something to end, and `true` for the
-    /// operations that end nothing.
+    /// Makes an operator's change about a key: for a limit in the store at all servers, within a
+    /// second. Without a key, a [reset](Operation::Reset) concerns all keys of a limit in memory.
+    /// Returns whether there was something to end, and `true` for the operations that end nothing.
     ///
     /// # Errors
-    /// The same as [`decide`](Self::decide); also when the operation makes no sense for the limit or the key, does not fit into its room, or
-    /// the store does not reply: see [`Refusal`].
+    /// The same as [`decide`](Self::decide); also when the operation makes no sense for the limit
+    /// or the key, does not fit into its room, or the store does not reply: see [`Refusal`].
     pub async fn operate(
         &self,
         limit: &[u8],
@@ -198,7 +213,9 @@ impl Service {
             let limits = self.limits();
             let resolved = resolve_operated(&limits, limit, key, operation)?;
             if key.is_none() && !resolved.limit.spec().global {
-                return Err(Refusal::InStore { limit: resolved.limit.spec().name.clone() });
+                return Err(Refusal::InStore {
+                    limit: resolved.limit.spec().name.clone(),
+                });
             }
             (Arc::clone(resolved.limit), resolved.key)
         };
@@ -209,7 +226,9 @@ impl Service {
                 self.record(done, name, Some(key), operation, by)
             }
             // The rules have changed.
-            None => self.operate_in_memory(name, Some(key), operation, by).unwrap_or(Ok(false)),
+            None => self
+                .operate_in_memory(name, Some(key), operation, by)
+                .unwrap_or(Ok(false)),
         }
     }
 
@@ -238,8 +257,9 @@ impl Service {
     /// Records a refund of what a rate has counted, which only operators make.
     pub(crate) fn record_refund(&self, client: &str, limit: &Limit, key: &[u8], cost: u64) {
         if limit.spec().policy.algorithm.limits_rate() {
-            let action =
-                Action::new(client, "refund").on(limit.spec().name.as_bytes(), Some(key)).with(&cost);
+            let action = Action::new(client, "refund")
+                .on(limit.spec().name.as_bytes(), Some(key))
+                .with(&cost);
             self.audit.record(self.now(), action);
         }
     }
@@ -274,15 +294,22 @@ impl Service {
         }
     }
 
-    /// The `most` keys of a limit (or of `CL.THROTTLE`) with the most recent requests, and those with the most recent denials.
+    /// The `most` keys of a limit (or of `CL.THROTTLE`) with the most recent requests, and those
+    /// with the most recent denials.
     ///
     /// # Errors
     /// When no limit has this name, or it keeps no names of keys.
     pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<Top, Refusal> {
         let limits = self.limits();
-        let none = |limit: &str, global| Refusal::NoHeavyKeys { limit: limit.to_owned(), global };
+        let none = |limit: &str, global| Refusal::NoHeavyKeys {
+            limit: limit.to_owned(),
+            global,
+        };
         if limit.eq_ignore_ascii_case(THROTTLE.as_bytes()) && limits.limit(limit).is_none() {
-            return self.throttle.top(most, now).ok_or_else(|| none(THROTTLE, false));
+            return self
+                .throttle
+                .top(most, now)
+                .ok_or_else(|| none(THROTTLE, false));
         }
         let limit = resolve(&limits, limit, Some(&[]))?.limit;
         let LimitSpec { name, global, .. } = limit.spec();
@@ -297,11 +324,18 @@ impl Service {
         now: Nanos,
     ) -> Vec<DeniedKey> {
         let limits = self.limits();
-        let covered = limits.limits().iter().filter(|limit| covers(&limit.spec().name));
+        let covered = limits
+            .limits()
+            .iter()
+            .filter(|limit| covers(&limit.spec().name));
         let mut all: Vec<DeniedKey> = covered
             .filter_map(|limit| Some((limit, limit.top(most, now)?)))
             .flat_map(|(limit, top)| {
-                let key = |key| DeniedKey { limit: Arc::clone(limit), key, span: top.span };
+                let key = |key| DeniedKey {
+                    limit: Arc::clone(limit),
+                    key,
+                    span: top.span,
+                };
                 top.denied.into_iter().map(key).collect::<Vec<_>>()
             })
             .collect();
@@ -324,7 +358,9 @@ impl Service {
         quantity: i64,
         now: Nanos,
     ) -> Option<Result<Decision, ThrottleError>> {
-        self.store.is_none().then(|| self.throttle.acquire(key, quota, quantity, now))
+        self.store
+            .is_none()
+            .then(|| self.throttle.acquire(key, quota, quantity, now))
     }
 
     /// Takes from a bucket of `CL.THROTTLE`, wherever the buckets are.
@@ -336,7 +372,11 @@ impl Service {
         now: Nanos,
     ) -> Result<Decision, ThrottleError> {
         match &self.store {
-            Some(store) => store.throttle(&self.throttle, key, quota, quantity, now).await,
+            Some(store) => {
+                store
+                    .throttle(&self.throttle, key, quota, quantity, now)
+                    .await
+            }
             None => self.throttle.acquire(key, quota, quantity, now),
         }
     }

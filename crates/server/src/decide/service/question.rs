@@ -46,34 +46,53 @@ pub fn resolve<'r, 'k>(
     name: &[u8],
     key: Option<&'k [u8]>,
 ) -> Result<Resolved<'r, 'k>, Refusal> {
-    let Some(limit) = limits.limit(name) else { return Err(unknown(limits, name, |_| true)) };
+    let Some(limit) = limits.limit(name) else {
+        return Err(unknown(limits, name, |_| true));
+    };
     match key {
         Some(key) if key.len() > MAX_KEY_BYTES => Err(Refusal::KeyTooLong { bytes: key.len() }),
         _ if limit.spec().global => Ok(Resolved { limit, key: &[] }),
         Some(key) => Ok(Resolved { limit, key }),
-        None => Err(Refusal::KeyMissing { limit: limit.spec().name.clone() }),
+        None => Err(Refusal::KeyMissing {
+            limit: limit.spec().name.clone(),
+        }),
     }
 }
 
-/// Refuses a limit that does not exist for a client that may not see the names of all limits. For other clients, asking it does.
+/// Refuses a limit that does not exist for a client that may not see the names of all limits. For
+/// other clients, asking it does.
 pub(crate) fn refuse_unknown(limits: &Limits, name: &[u8], rights: &Rights) -> Result<(), Refusal> {
     if rights.concern_all() || limits.limit(name).is_some() || name == THROTTLE.as_bytes() {
         return Ok(());
     }
-    Err(unknown(limits, name, |name| rights.concern(name.as_bytes())))
+    Err(unknown(limits, name, |name| {
+        rights.concern(name.as_bytes())
+    }))
 }
 
 /// Suggests names that may be seen.
 #[cold]
 fn unknown(limits: &Limits, name: &[u8], is_seen: impl Fn(&str) -> bool) -> Refusal {
     let shown: String = String::from_utf8_lossy(name).chars().take(64).collect();
-    let names = limits.limits().iter().map(|limit| limit.spec().name.as_str()).filter(|name| is_seen(name));
+    let names = limits
+        .limits()
+        .iter()
+        .map(|limit| limit.spec().name.as_str())
+        .filter(|name| is_seen(name));
     let limits = names.clone().count();
-    let nearest = likest(&shown, names, NEAREST).into_iter().map(str::to_owned).collect();
-    Refusal::UnknownLimit { name: shown, nearest, limits }
+    let nearest = likest(&shown, names, NEAREST)
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+    Refusal::UnknownLimit {
+        name: shown,
+        nearest,
+        limits,
+    }
 }
 
-/// Finds what an operation concerns: a key of a limit with keys. A reset may also concern a global limit, or all keys.
+/// Finds what an operation concerns: a key of a limit with keys. A reset may also concern a global
+/// limit, or all keys.
 ///
 /// # Errors
 /// The same as [`resolve`]; also for a global limit.
@@ -86,7 +105,9 @@ pub(crate) fn resolve_operated<'r, 'k>(
     let is_reset = matches!(operation, Operation::Reset);
     let resolved = resolve(limits, name, if is_reset { key.or(Some(&[])) } else { key })?;
     if resolved.limit.spec().global && !is_reset {
-        return Err(Refusal::GlobalHasNoKeys { limit: resolved.limit.spec().name.clone() });
+        return Err(Refusal::GlobalHasNoKeys {
+            limit: resolved.limit.spec().name.clone(),
+        });
     }
     Ok(resolved)
 }

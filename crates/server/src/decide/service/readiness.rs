@@ -9,7 +9,8 @@ use super::Service;
 pub enum Readiness {
     /// The server has no store, or its store is up.
     Ready,
-    /// The store, or a part of it, does not reply, and every limit continues without it as its `on_error` says.
+    /// The store, or a part of it, does not reply, and every limit continues without it as its
+    /// `on_error` says.
     Degraded {
         /// How much of it is affected.
         health: Health,
@@ -28,24 +29,36 @@ pub enum Readiness {
 }
 
 impl Service {
-    /// Whether the store and the rules let this server work. If a cluster fails in part, most keys are decided normally: that counts as
-    /// degraded, with any `on_error`.
+    /// Whether the store and the rules let this server work. If a cluster fails in part, most keys
+    /// are decided normally: that counts as degraded, with any `on_error`.
     pub fn readiness(&self) -> Readiness {
         if self.needs_rules && self.in_force().descriptors.domains.is_empty() {
             return Readiness::NoRules;
         }
-        let health = self.store().map_or(Health::Up, |shared| shared.store().health());
+        let health = self
+            .store()
+            .map_or(Health::Up, |shared| shared.store().health());
         if health == Health::Up {
             return Readiness::Ready;
         }
         let trouble = self.store().and_then(|shared| shared.store().trouble());
-        let why = trouble.map_or_else(|| "it has not been reached yet".to_owned(), |error| error.to_string());
+        let why = trouble.map_or_else(
+            || "it has not been reached yet".to_owned(),
+            |error| error.to_string(),
+        );
         let limits = self.limits();
         // A store that replies too late has the same effect.
         let unanswered = matches!(health, Health::Down | Health::Slow);
         let closed = |on_error| unanswered && on_error == Some(OnError::Closed);
-        match limits.limits().iter().find(|limit| closed(limit.spec().sharing.on_error)) {
-            Some(limit) => Readiness::Closed { limit: limit.spec().name.clone(), why },
+        match limits
+            .limits()
+            .iter()
+            .find(|limit| closed(limit.spec().sharing.on_error))
+        {
+            Some(limit) => Readiness::Closed {
+                limit: limit.spec().name.clone(),
+                why,
+            },
             None => Readiness::Degraded { health, why },
         }
     }

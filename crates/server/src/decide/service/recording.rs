@@ -12,8 +12,8 @@ use crate::observe::{
 };
 
 impl Service {
-    /// The trace of the last `span` (`None`: all there is), of the limits that `concern` says yes to. Takes a moment for a large
-    /// trace: not for a thread that serves.
+    /// The trace of the last `span` (`None`: all there is), of the limits that `concern` says yes
+    /// to. Takes a moment for a large trace: not for a thread that serves.
     ///
     /// # Errors
     /// [`Refusal::NoTrace`].
@@ -24,7 +24,12 @@ impl Service {
     ) -> Result<Recording, Refusal> {
         let trace = self.trace().ok_or(Refusal::NoTrace)?;
         let until = self.now();
-        let TraceCopy { from, mut fresh, mut events, limits } = trace.take();
+        let TraceCopy {
+            from,
+            mut fresh,
+            mut events,
+            limits,
+        } = trace.take();
         let begin = span.map_or(0, |span| until.saturating_since(span).get());
         if begin > from {
             fresh = false;
@@ -44,7 +49,10 @@ impl Service {
             }
             None => false,
         });
-        let names = recorded.iter().flat_map(|limit| self.names(trace, &limit.name)).collect();
+        let names = recorded
+            .iter()
+            .flat_map(|limit| self.names(trace, &limit.name))
+            .collect();
         let share = trace.share();
         Ok(Recording {
             share,
@@ -60,14 +68,30 @@ impl Service {
 
     fn recorded(&self, name: &str, from: u64, until: Nanos) -> RecordedLimit {
         let limits = self.limits();
-        let rule = limits.limit(name.as_bytes()).map(|limit| limit.spec().policy.to_string());
-        let seconds = until.get().saturating_sub(from).div_ceil(1_000_000_000).max(1) as usize;
-        let sums = [(Step::Second, seconds), (Step::TenSeconds, seconds.div_ceil(10))];
+        let rule = limits
+            .limit(name.as_bytes())
+            .map(|limit| limit.spec().policy.to_string());
+        let seconds = until
+            .get()
+            .saturating_sub(from)
+            .div_ceil(1_000_000_000)
+            .max(1) as usize;
+        let sums = [
+            (Step::Second, seconds),
+            (Step::TenSeconds, seconds.div_ceil(10)),
+        ];
         let [(_, fine), _] = sums;
         let (step, most) = if fine <= 900 { sums[0] } else { sums[1] };
-        let seconds = if most <= 2_160 { self.history().of(name, step, most) } else { None };
-        let sum =
-            |of: fn(&[u32; 5]) -> u64| seconds.as_ref().map(|seconds| seconds.points.iter().map(of).sum());
+        let seconds = if most <= 2_160 {
+            self.history().of(name, step, most)
+        } else {
+            None
+        };
+        let sum = |of: fn(&[u32; 5]) -> u64| {
+            seconds
+                .as_ref()
+                .map(|seconds| seconds.points.iter().map(of).sum())
+        };
         RecordedLimit {
             name: name.to_owned(),
             rule,
@@ -76,7 +100,8 @@ impl Service {
         }
     }
 
-    /// The chosen keys of a limit that are known by name: heavy keys, and those that the rules name.
+    /// The chosen keys of a limit that are known by name: heavy keys, and those that the rules
+    /// name.
     fn names(&self, trace: &Trace, limit: &str) -> Vec<(u64, String)> {
         let limits = self.limits();
         let mut names: Vec<(u64, String)> = Vec::new();
@@ -87,10 +112,16 @@ impl Service {
         };
         if let Some(limit) = limits.limit(limit.as_bytes()) {
             let spec = limit.spec();
-            spec.overrides.keys().chain(&spec.deny).for_each(|key| add(key));
+            spec.overrides
+                .keys()
+                .chain(&spec.deny)
+                .for_each(|key| add(key));
         }
         if let Ok(Top { asked, denied, .. }) = self.top(limit.as_bytes(), usize::MAX, self.now()) {
-            let keys = asked.iter().chain(&denied).filter_map(|top| str::from_utf8(&top.key).ok());
+            let keys = asked
+                .iter()
+                .chain(&denied)
+                .filter_map(|top| str::from_utf8(&top.key).ok());
             keys.for_each(add);
         }
         names

@@ -1,4 +1,5 @@
-//! Reservations over limits in the store: it records them next to their keys, so any server can extend and settle them.
+//! Reservations over limits in the store: it records them next to their keys, so any server can
+//! extend and settle them.
 
 use std::sync::Arc;
 
@@ -12,14 +13,18 @@ use crate::decide::{
 };
 
 /// The limits and keys of a reservation in the store.
-pub(super) async fn reserved_in_store(store: &Store, id: Id) -> Result<Vec<Part>, ReservationError> {
+pub(super) async fn reserved_in_store(
+    store: &Store,
+    id: Id,
+) -> Result<Vec<Part>, ReservationError> {
     let text = store.reserved(id.0).await.map_err(no_answer)?;
-    text.and_then(|text| parts_of(&text)).ok_or(ReservationError::Unknown)
+    text.and_then(|text| parts_of(&text))
+        .ok_or(ReservationError::Unknown)
 }
 
 impl Service {
-    /// See [`reserve`](Self::reserve). If the store does not reply, nothing is reserved, also with `on_error: open`: no server could
-    /// correct the estimate.
+    /// See [`reserve`](Self::reserve). If the store does not reply, nothing is reserved, also with
+    /// `on_error: open`: no server could correct the estimate.
     pub(super) async fn reserve_in_store<'a>(
         &self,
         store: &Store,
@@ -28,10 +33,15 @@ impl Service {
         now: Nanos,
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         let random = Id::random().ok_or(Refusal::Reservation(ReservationError::NoId))?;
-        let kept: Vec<_> = parts.iter().map(|part| Part::new(part.limit.spec(), part.key)).collect();
+        let kept: Vec<_> = parts
+            .iter()
+            .map(|part| Part::new(part.limit.spec(), part.key))
+            .collect();
         let (text, most) = (text_of(&kept), self.reservations.most);
         self.take_in_store(parts, now, async |parts| {
-            store.reserve(random.0, parts, &text, ttl.into(), most).await
+            store
+                .reserve(random.0, parts, &text, ttl.into(), most)
+                .await
         })
         .await
     }
@@ -43,23 +53,39 @@ impl Service {
         now: Nanos,
         take: impl AsyncFnOnce(&[(StorePart<'_>, bool)]) -> Result<Reserved, StoreError>,
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
-        if parts.iter().any(|part| part.is_enforced() && part.limit.block_of(part.key, now).is_some()) {
+        if parts
+            .iter()
+            .any(|part| part.is_enforced() && part.limit.block_of(part.key, now).is_some())
+        {
             // The joint decision denies without asking the store, and takes nothing.
             let decisions = self.take_all(&parts, now).await?;
             return Ok((Decided { parts, decisions }, None));
         }
         let refuse = |why| Err(Refusal::Reservation(why));
         let limits: Option<Vec<_>> = parts.iter().map(JointPart::stored).collect();
-        let Some(limits) = limits else { return refuse(ReservationError::Mixed) };
+        let Some(limits) = limits else {
+            return refuse(ReservationError::Mixed);
+        };
         let asked: Vec<_> = limits
             .iter()
             .zip(&parts)
-            .map(|(limit, part)| (StorePart { limit, key: part.key, cost: part.cost }, !part.is_enforced()))
+            .map(|(limit, part)| {
+                (
+                    StorePart {
+                        limit,
+                        key: part.key,
+                        cost: part.cost,
+                    },
+                    !part.is_enforced(),
+                )
+            })
             .collect();
         let (id, decisions) = match take(&asked).await {
             Ok(Reserved::Decided(id, decisions)) => (id, decisions),
             Ok(Reserved::Full) => {
-                return refuse(ReservationError::TooMany { most: self.reservations.most });
+                return refuse(ReservationError::TooMany {
+                    most: self.reservations.most,
+                });
             }
             Ok(Reserved::Unknown) => return refuse(ReservationError::Unknown),
             Ok(Reserved::Ended) => return refuse(ReservationError::Ended),
@@ -72,7 +98,8 @@ impl Service {
         for (part, decision) in decided.each() {
             // A limit that would have admitted what another denied counts as neither.
             if admitted || decision.is_denied() && part.is_enforced() {
-                part.limit.count(Act::Take, part.key, part.cost, decision, now);
+                part.limit
+                    .count(Act::Take, part.key, part.cost, decision, now);
             }
         }
         Ok((decided, admitted.then_some(Id(id))))
@@ -91,7 +118,11 @@ impl Service {
             return Err(ReservationError::Costs { parts: parts.len() });
         }
         let actual = |at: usize| costs.and_then(|costs| costs.get(at)).copied().unwrap_or(0);
-        let parts = parts.iter().enumerate().map(|(at, part)| (at, part, actual(at))).collect::<Vec<_>>();
+        let parts = parts
+            .iter()
+            .enumerate()
+            .map(|(at, part)| (at, part, actual(at)))
+            .collect::<Vec<_>>();
         self.correct_in_store(store, id, &parts, false, now).await
     }
 
@@ -99,9 +130,13 @@ impl Service {
     pub(super) async fn expire_in_store(&self, shared: &SharedStore, everywhere: bool, now: Nanos) {
         let store = shared.store();
         // The store's health shows an error, and the next call tries again.
-        let Ok(due) = store.due(everywhere).await else { return };
+        let Ok(due) = store.due(everywhere).await else {
+            return;
+        };
         for id in due.into_iter().map(Id) {
-            let Ok(parts) = store.reserved(id.0).await else { return };
+            let Ok(parts) = store.reserved(id.0).await else {
+                return;
+            };
             let parts = parts.and_then(|text| parts_of(&text)).unwrap_or_default();
             let released: Vec<_> = parts
                 .iter()
@@ -125,7 +160,8 @@ impl Service {
         expires: bool,
         now: Nanos,
     ) -> Result<bool, ReservationError> {
-        // A limit that is no longer in the rules, or no longer in the store, has nothing to correct.
+        // A limit that is no longer in the rules, or no longer in the store, has nothing to
+        // correct.
         let known: Vec<_> = {
             let limits = self.limits();
             let known = |&(at, part, actual): &(usize, &Part, u64)| {
@@ -137,7 +173,12 @@ impl Service {
         };
         let corrections: Vec<_> = known
             .iter()
-            .map(|(_, limit, at, key, actual)| Correction { at: *at, limit, key, actual: *actual })
+            .map(|(_, limit, at, key, actual)| Correction {
+                at: *at,
+                limit,
+                key,
+                actual: *actual,
+            })
             .collect();
         let corrected = if expires {
             store.expire(id.0, &corrections).await

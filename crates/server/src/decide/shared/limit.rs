@@ -26,13 +26,14 @@ const QUOTAS: usize = 1 << 10;
 /// The maximum number of keys in memory for each of these quotas while the store does not reply.
 const QUOTA_KEYS: usize = 1 << 8;
 
-/// A limit in the store: its own policy, and that of each overridden key. All have the same name in the store, so a key that
-/// gets an override keeps its use as far as both policies store it in the same form.
+/// A limit in the store: its own policy, and that of each overridden key. All have the same name in
+/// the store, so a key that gets an override keeps its use as far as both policies store it in the
+/// same form.
 pub struct StoreLimit {
     general: SharedLimit,
     overridden: HashMap<Box<[u8]>, SharedLimit>,
-    /// Whether requests for many keys should share a call: the store makes each decision, and has no part that could hold up the
-    /// answers of the others.
+    /// Whether requests for many keys should share a call: the store makes each decision, and has
+    /// no part that could hold up the answers of the others.
     pub(crate) shares_calls: bool,
     spec: LimitSpec,
     deadline: Timeout,
@@ -43,13 +44,25 @@ pub struct StoreLimit {
 }
 
 impl StoreLimit {
-    /// A limit in this store. While the store makes no decision, up to `local_keys` keys are decided in memory.
+    /// A limit in this store. While the store makes no decision, up to `local_keys` keys are
+    /// decided in memory.
     ///
     /// # Errors
-    /// When the store cannot implement the limit's policy, or there is not enough memory for local decisions.
-    pub fn new(spec: &LimitSpec, store: &SharedStore, local_keys: usize) -> Result<Self, RulesError> {
+    /// When the store cannot implement the limit's policy, or there is not enough memory for local
+    /// decisions.
+    pub fn new(
+        spec: &LimitSpec,
+        store: &SharedStore,
+        local_keys: usize,
+    ) -> Result<Self, RulesError> {
         let build = |policy: &PolicySpec, keys, announced| {
-            build(spec, policy, (store.store(), store.deadline()), keys, announced)
+            build(
+                spec,
+                policy,
+                (store.store(), store.deadline()),
+                keys,
+                announced,
+            )
         };
         let overridden = spec.overrides.iter();
         let overridden =
@@ -66,14 +79,19 @@ impl StoreLimit {
         })
     }
 
-    /// The policy's limit for this key: that of an operator's override, of the rules' override, or the general one.
+    /// The policy's limit for this key: that of an operator's override, of the rules' override, or
+    /// the general one.
     pub fn of(&self, key: &[u8]) -> Cow<'_, SharedLimit> {
         if let Some(quota) = self.orders.override_of(key)
             && let Some(limit) = self.with_quota(quota)
         {
             return Cow::Owned(limit);
         }
-        let own = if self.overridden.is_empty() { None } else { self.overridden.get(key) };
+        let own = if self.overridden.is_empty() {
+            None
+        } else {
+            self.overridden.get(key)
+        };
         Cow::Borrowed(own.unwrap_or(&self.general))
     }
 
@@ -84,7 +102,14 @@ impl StoreLimit {
         }
         let spec = self.spec.policy.with_quota(&quota).ok();
         let built = spec.and_then(|policy| {
-            build(&self.spec, &policy, (self.general.store(), self.deadline), QUOTA_KEYS, false).ok()
+            build(
+                &self.spec,
+                &policy,
+                (self.general.store(), self.deadline),
+                QUOTA_KEYS,
+                false,
+            )
+            .ok()
         });
         if built.is_none() {
             let limit = &self.spec.name;
@@ -100,7 +125,12 @@ impl StoreLimit {
     /// The denial of a key that an operator has blocked at any server.
     pub(crate) fn block_of(&self, key: &[u8]) -> Option<Decision> {
         let (left, limit) = (self.orders.blocked_for(key)?, self.general.policy().limit());
-        let standing = |reset_after| Standing { limit, room: 0, unit: 1, reset_after };
+        let standing = |reset_after| Standing {
+            limit,
+            room: 0,
+            unit: 1,
+            reset_after,
+        };
         let denied = match left.get() {
             _ if left == Nanos::MAX => Decision::deny_for_good(standing(u64::MAX)),
             left => Decision::deny(standing(left.max(1)), left.max(1)),
@@ -114,11 +144,17 @@ impl StoreLimit {
         order: Order<'_>,
         span: Option<Duration>,
     ) -> Result<(), StoreError> {
-        self.general.store().order(&self.spec.name, key, order, span).await
+        self.general
+            .store()
+            .order(&self.spec.name, key, order, span)
+            .await
     }
 
     pub(crate) async fn end_order(&self, key: &[u8], kind: OrderKind) -> Result<bool, StoreError> {
-        self.general.store().end_order(&self.spec.name, key, kind).await
+        self.general
+            .store()
+            .end_order(&self.spec.name, key, kind)
+            .await
     }
 
     /// Forgets what a key has used.
@@ -126,7 +162,8 @@ impl StoreLimit {
         self.of(key).reset(key).await
     }
 
-    /// Takes `cost` if it is admitted and this server can decide without asking the store. `None` means that nothing was decided.
+    /// Takes `cost` if it is admitted and this server can decide without asking the store. `None`
+    /// means that nothing was decided.
     #[inline]
     pub(crate) fn take_here(&self, key: &[u8], cost: u64) -> Option<SharedDecision> {
         self.of(key).acquire_here(key, cost)
@@ -138,21 +175,36 @@ impl StoreLimit {
         limit.acquire_by(key, cost, left_of(&limit, spent)).await
     }
 
-    /// Whether `cost` would be admitted, with what remains before it, and with `spent` of the deadline already used.
+    /// Whether `cost` would be admitted, with what remains before it, and with `spent` of the
+    /// deadline already used.
     pub(crate) async fn peek(&self, key: &[u8], cost: u64, spent: Duration) -> Decision {
         let limit = self.of(key);
-        limit.peek_by(key, cost, left_of(&limit, spent)).await.decision
+        limit
+            .peek_by(key, cost, left_of(&limit, spent))
+            .await
+            .decision
     }
 
-    /// Takes each of these costs if it is admitted, with `spent` of the deadline already used; neighbours with the same key in this
-    /// order.
-    pub(crate) async fn take_many(&self, requests: &[(&[u8], u64)], spent: Duration) -> Vec<SharedDecision> {
+    /// Takes each of these costs if it is admitted, with `spent` of the deadline already used;
+    /// neighbours with the same key in this order.
+    pub(crate) async fn take_many(
+        &self,
+        requests: &[(&[u8], u64)],
+        spent: Duration,
+    ) -> Vec<SharedDecision> {
         if self.overridden.is_empty() && !self.orders.any_override() {
-            return self.general.acquire_many_by(requests, left_of(&self.general, spent)).await;
+            return self
+                .general
+                .acquire_many_by(requests, left_of(&self.general, spent))
+                .await;
         }
         // Keys with an override have separate limits.
-        let with =
-            |key: &[u8]| (self.orders.override_of(key), self.overridden.get(key).map(SharedLimit::policy));
+        let with = |key: &[u8]| {
+            (
+                self.orders.override_of(key),
+                self.overridden.get(key).map(SharedLimit::policy),
+            )
+        };
         let runs = requests.chunk_by(|(one, _), (other, _)| with(one) == with(other));
         let asked = runs.map(async |run| {
             let limit = self.of(run[0].0);
@@ -166,11 +218,15 @@ impl StoreLimit {
         self.of(key).charge(key, cost).await
     }
 
-    /// Refunds up to `cost`, and returns the state of the key. `name` is the limit's name, for the refusal.
+    /// Refunds up to `cost`, and returns the state of the key. `name` is the limit's name, for the
+    /// refusal.
     pub(crate) async fn refund(&self, key: &[u8], cost: u64) -> Result<Decision, Refusal> {
         match self.of(key).refund(key, cost).await {
             Ok(decided) => Ok(decided.decision),
-            Err(why) => Err(Refusal::NoAnswer { limit: self.spec.name.clone(), why }),
+            Err(why) => Err(Refusal::NoAnswer {
+                limit: self.spec.name.clone(),
+                why,
+            }),
         }
     }
 }
@@ -182,8 +238,12 @@ fn build(
     keys: usize,
     announced: bool,
 ) -> Result<SharedLimit, RulesError> {
-    let (sharing, policy) =
-        (spec.sharing, policy.policy().map_err(|e| RulesError::of_policy(&spec.name, &e))?);
+    let (sharing, policy) = (
+        spec.sharing,
+        policy
+            .policy()
+            .map_err(|e| RulesError::of_policy(&spec.name, &e))?,
+    );
     let mut limit = store
         .limit(&spec.name, policy)
         .mode(sharing.mode.unwrap_or_default())
@@ -198,7 +258,10 @@ fn build(
         limit = limit.unreported(units);
     }
     limit.build().map_err(|error| match error {
-        LimitError::Local(source) => RulesError::Store { limit: spec.name.clone(), source: source.into() },
+        LimitError::Local(source) => RulesError::Store {
+            limit: spec.name.clone(),
+            source: source.into(),
+        },
         error => {
             let what = format!("limit `{}` cannot be shared: {error}", spec.name);
             RulesError::invalid(None, Problem::overall(what))
@@ -213,6 +276,8 @@ fn left_of(limit: &SharedLimit, spent: Duration) -> Deadline {
 
 impl fmt::Debug for StoreLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoreLimit").field("general", &self.general).finish_non_exhaustive()
+        f.debug_struct("StoreLimit")
+            .field("general", &self.general)
+            .finish_non_exhaustive()
     }
 }

@@ -1,4 +1,5 @@
-//! Limits that are decided in a store which several servers share. This module contains the server's use of `tidegate-redis`.
+//! Limits that are decided in a store which several servers share. This module contains the
+//! server's use of `tidegate-redis`.
 //!
 //! ```text
 //! Limit ─ StoreLimit ─► tidegate-redis  one limit in the store: its policy, and those of overridden keys

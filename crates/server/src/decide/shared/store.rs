@@ -8,7 +8,9 @@ use std::{
 };
 
 use tidegate_core::{Decision, Nanos};
-use tidegate_redis::{AdHoc, Address, Part, Plan, SeenNode, SharedDecision, Store, StoreError, Timeout};
+use tidegate_redis::{
+    AdHoc, Address, Part, Plan, SeenNode, SharedDecision, Store, StoreError, Timeout,
+};
 
 use super::thread::StoreThread;
 use crate::{
@@ -19,7 +21,8 @@ use crate::{
     rules::THROTTLE,
 };
 
-/// How many quotas of `CL.THROTTLE`, which come with each request, are cached in the form that the store needs.
+/// How many quotas of `CL.THROTTLE`, which come with each request, are cached in the form that the
+/// store needs.
 const PLANS: usize = 1024;
 
 /// The version of this server, which others see next to its name.
@@ -38,12 +41,18 @@ pub(crate) struct SeenServer {
 
 impl From<SeenNode> for SeenServer {
     fn from(node: SeenNode) -> Self {
-        let is_version = |text: &str| text.starts_with(|c: char| c.is_ascii_digit()) && text.contains('.');
+        let is_version =
+            |text: &str| text.starts_with(|c: char| c.is_ascii_digit()) && text.contains('.');
         let (name, version) = match node.name.rsplit_once(' ') {
             Some((name, version)) if is_version(version) => (name.to_owned(), version.to_owned()),
             _ => (node.name, String::new()),
         };
-        Self { name, version, ago: node.ago, is_this: node.is_self }
+        Self {
+            name,
+            version,
+            ago: node.ago,
+            is_this: node.is_self,
+        }
     }
 }
 
@@ -60,18 +69,29 @@ pub struct SharedStore {
 }
 
 impl SharedStore {
-    /// The store at an address, with keys that begin with `prefix`. `deadline` applies to limits that do not set their own. Other
-    /// servers see this one by its `name`.
+    /// The store at an address, with keys that begin with `prefix`. `deadline` applies to limits
+    /// that do not set their own. Other servers see this one by its `name`.
     ///
     /// # Errors
-    /// When the prefix is invalid (see [`Store::named`]), or the system refuses a thread for the connection.
+    /// When the prefix is invalid (see [`Store::named`]), or the system refuses a thread for the
+    /// connection.
     ///
     /// # Panics
     /// Outside a Tokio runtime.
-    pub fn new(address: Address, prefix: &str, deadline: Timeout, name: &str) -> Result<Self, StoreError> {
-        let refused =
-            |error: io::Error| StoreError::Refused(format!("no thread for the store: {error}").into());
-        let thread = if address.is_cluster() { None } else { Some(StoreThread::start().map_err(refused)?) };
+    pub fn new(
+        address: Address,
+        prefix: &str,
+        deadline: Timeout,
+        name: &str,
+    ) -> Result<Self, StoreError> {
+        let refused = |error: io::Error| {
+            StoreError::Refused(format!("no thread for the store: {error}").into())
+        };
+        let thread = if address.is_cluster() {
+            None
+        } else {
+            Some(StoreThread::start().map_err(refused)?)
+        };
         let store = {
             let _within = thread.as_ref().map(|thread| thread.runtime.enter());
             Store::named(address, prefix, &format!("{name} {VERSION}"))?
@@ -98,19 +118,32 @@ impl SharedStore {
 
     /// The servers that share the store, by name.
     pub(crate) async fn servers(&self) -> Result<Vec<SeenServer>, StoreError> {
-        let mut servers: Vec<SeenServer> =
-            self.store.seen_nodes().await?.into_iter().map(Into::into).collect();
+        let mut servers: Vec<SeenServer> = self
+            .store
+            .seen_nodes()
+            .await?
+            .into_iter()
+            .map(Into::into)
+            .collect();
         servers.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(servers)
     }
 
-    /// Takes from several limits in one step: all admit, or none is charged. Returns one decision for each part.
-    pub(crate) async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, Refusal> {
-        self.store.acquire_all(parts).await.map_err(|_| Refusal::Scattered)
+    /// Takes from several limits in one step: all admit, or none is charged. Returns one decision
+    /// for each part.
+    pub(crate) async fn acquire_all(
+        &self,
+        parts: &[Part<'_>],
+    ) -> Result<Vec<SharedDecision>, Refusal> {
+        self.store
+            .acquire_all(parts)
+            .await
+            .map_err(|_| Refusal::Scattered)
     }
 
-    /// Like [`Throttle::acquire`], in the store. A denial is remembered here until its wait is over. While the store makes no
-    /// decision, each server admits its share of the quota, in memory.
+    /// Like [`Throttle::acquire`], in the store. A denial is remembered here until its wait is
+    /// over. While the store makes no decision, each server admits its share of the quota, in
+    /// memory.
     ///
     /// # Errors
     /// When the numbers are invalid: see [`ThrottleError`].
@@ -124,8 +157,13 @@ impl SharedStore {
     ) -> Result<Decision, ThrottleError> {
         let asked = throttle.ask(quota, quantity)?;
         if let Some(plan) = self.plan(quota, asked.policy) {
-            let stored = [format!("{}:{THROTTLE}:{}:", self.prefix, plan.shape()).as_bytes(), key].concat();
-            // Created on first use: otherwise this deadline would count for the store although no client uses it.
+            let stored = [
+                format!("{}:{THROTTLE}:{}:", self.prefix, plan.shape()).as_bytes(),
+                key,
+            ]
+            .concat();
+            // Created on first use: otherwise this deadline would count for the store although no
+            // client uses it.
             let ad_hoc = self.ad_hoc.get_or_init(|| self.store.ad_hoc(self.deadline));
             if let Ok(decided) = ad_hoc.decide(&plan, stored, asked.quantity).await {
                 return Ok(throttle.counted(key, &asked, decided.decision, now));

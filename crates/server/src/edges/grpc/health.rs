@@ -12,7 +12,8 @@ use crate::decide::service::{Readiness, Service};
 
 /// How often the state is checked.
 const EVERY: Duration = Duration::from_secs(1);
-/// The service names: the whole process, the services by their Envoy names, and the name that envoyproxy/ratelimit uses.
+/// The service names: the whole process, the services by their Envoy names, and the name that
+/// envoyproxy/ratelimit uses.
 const NAMES: [&str; 4] = [
     "",
     "envoy.service.ratelimit.v3.RateLimitService",
@@ -21,7 +22,11 @@ const NAMES: [&str; 4] = [
 ];
 
 /// Reports the state until `stop` is set, and then that the server is stopping.
-pub(super) async fn report(reporter: HealthReporter, service: Arc<Service>, mut stop: watch::Receiver<bool>) {
+pub(super) async fn report(
+    reporter: HealthReporter,
+    service: Arc<Service>,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut looks = interval(EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {

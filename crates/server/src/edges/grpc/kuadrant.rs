@@ -1,4 +1,5 @@
-//! `kuadrant.service.ratelimit.v1.RateLimitService`: check, report, reserve and commit. The messages are those of the file in `proto`.
+//! `kuadrant.service.ratelimit.v1.RateLimitService`: check, report, reserve and commit. The
+//! messages are those of the file in `proto`.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -9,7 +10,9 @@ use axum::http;
 use envoy_types::pb::{
     envoy::{
         extensions::common::ratelimit::v3::RateLimitDescriptor,
-        service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code as Verdict},
+        service::ratelimit::v3::{
+            RateLimitRequest, RateLimitResponse, rate_limit_response::Code as Verdict,
+        },
     },
     google::protobuf,
 };
@@ -89,36 +92,61 @@ where
 }
 
 /// Answers a call of the service whose messages have at most `size` bytes.
-pub(super) async fn call<B>(shared: Shared, size: usize, request: http::Request<B>) -> http::Response<Body>
+pub(super) async fn call<B>(
+    shared: Shared,
+    size: usize,
+    request: http::Request<B>,
+) -> http::Response<Body>
 where
     B: hyper::body::Body + Send + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
 {
-    let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+    let method = request
+        .uri()
+        .path()
+        .rsplit('/')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
     let shared = &Arc::new(shared);
     match &*method {
         "CheckRateLimit" => {
             let check = Method(|request: Request<RateLimitRequest>| shared.check(request));
-            Grpc::new(ProstCodec::default()).max_decoding_message_size(size).unary(check, request).await
+            Grpc::new(ProstCodec::default())
+                .max_decoding_message_size(size)
+                .unary(check, request)
+                .await
         }
         "Report" => {
             let report = Method(|request: Request<RateLimitRequest>| shared.report(request));
-            Grpc::new(ProstCodec::default()).max_decoding_message_size(size).unary(report, request).await
+            Grpc::new(ProstCodec::default())
+                .max_decoding_message_size(size)
+                .unary(report, request)
+                .await
         }
         "Reserve" => {
             let reserve = Method(|request: Request<ReserveRequest>| shared.reserve(request));
-            Grpc::new(ProstCodec::default()).max_decoding_message_size(size).unary(reserve, request).await
+            Grpc::new(ProstCodec::default())
+                .max_decoding_message_size(size)
+                .unary(reserve, request)
+                .await
         }
         "Commit" => {
             let commit = Method(|request: Request<CommitRequest>| shared.commit(request));
-            Grpc::new(ProstCodec::default()).max_decoding_message_size(size).unary(commit, request).await
+            Grpc::new(ProstCodec::default())
+                .max_decoding_message_size(size)
+                .unary(commit, request)
+                .await
         }
         _ => Status::unimplemented(format!("{SERVICE_NAME} has no method `{method}`")).into_http(),
     }
 }
 
 impl Shared {
-    async fn check(&self, request: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
+    async fn check(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
         let (now, message) = self.begin(request, |message| &message.domain)?;
         let answer = self.rates.check(&wire::question(&message), now).await;
         self.end(now, answer, |answer| answer.is_over, wire::response)
@@ -129,28 +157,47 @@ impl Shared {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let (now, message) = self.begin(request, |message| &message.domain)?;
-        let answer = self.rates.report(&wire::question(&message), None, now).await;
+        let answer = self
+            .rates
+            .report(&wire::question(&message), None, now)
+            .await;
         self.end(now, answer, |_: &Answer| false, wire::response)
     }
 
-    async fn reserve(&self, request: Request<ReserveRequest>) -> Result<Response<ReserveResponse>, Status> {
+    async fn reserve(
+        &self,
+        request: Request<ReserveRequest>,
+    ) -> Result<Response<ReserveResponse>, Status> {
         let (now, message) = self.begin(request, |message| &message.domain)?;
         let ttl = ttl(message.ttl.as_ref())?;
         let question = question(&message.domain, &message.descriptors);
-        let reserved = self.rates.reserve(&question, (message.amount, ttl), now).await;
+        let reserved = self
+            .rates
+            .reserve(&question, (message.amount, ttl), now)
+            .await;
         let response = |id: Option<String>| ReserveResponse {
-            code: if id.is_some() { Verdict::Ok } else { Verdict::OverLimit }.into(),
+            code: if id.is_some() {
+                Verdict::Ok
+            } else {
+                Verdict::OverLimit
+            }
+            .into(),
             reservation_id: id.unwrap_or_default(),
         };
         self.end(now, reserved, Option::is_none, response)
     }
 
-    async fn commit(&self, request: Request<CommitRequest>) -> Result<Response<CommitResponse>, Status> {
+    async fn commit(
+        &self,
+        request: Request<CommitRequest>,
+    ) -> Result<Response<CommitResponse>, Status> {
         let (now, message) = self.begin(request, |message| &message.domain)?;
         let question = question(&message.domain, &message.descriptors);
         let reserved = (&*message.reservation_id, message.actual_amount);
         let committed = self.rates.commit(&question, reserved, now).await;
-        let response = |reservation_released| CommitResponse { reservation_released };
+        let response = |reservation_released| CommitResponse {
+            reservation_released,
+        };
         self.end(now, committed, |_| false, response)
     }
 
@@ -164,7 +211,10 @@ impl Shared {
         let rights = request.extensions().get::<Arc<Rights>>().cloned();
         let message = request.into_inner();
         if rights.is_none_or(|rights| !rights.concern_domain(domain(&message))) {
-            let what = format!("the client may not ask for the domain `{}`", domain(&message));
+            let what = format!(
+                "the client may not ask for the domain `{}`",
+                domain(&message)
+            );
             return Err(Status::permission_denied(what));
         }
         Ok((now, message))
@@ -185,19 +235,34 @@ impl Shared {
             Err(_) => failed,
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        self.stats.latency.observe(self.rates.service().now().saturating_since(began), 1);
-        answer.map(|answer| Response::new(response(answer))).map_err(|error| status(&error))
+        self.stats
+            .latency
+            .observe(self.rates.service().now().saturating_since(began), 1);
+        answer
+            .map(|answer| Response::new(response(answer)))
+            .map_err(|error| status(&error))
     }
 }
 
 fn question<'a>(domain: &'a str, descriptors: &'a [RateLimitDescriptor]) -> Question<'a> {
-    Question { domain, hits: 0, descriptors: descriptors.iter().map(wire::descriptor).collect() }
+    Question {
+        domain,
+        hits: 0,
+        descriptors: descriptors.iter().map(wire::descriptor).collect(),
+    }
 }
 
-#[allow(clippy::result_large_err, reason = "a status is what a call is answered with")]
+#[allow(
+    clippy::result_large_err,
+    reason = "a status is what a call is answered with"
+)]
 fn ttl(given: Option<&protobuf::Duration>) -> Result<Nanos, Status> {
-    let Some(given) = given else { return Ok(USUAL_TTL.into()) };
-    let ttl = u64::try_from(given.seconds).ok().zip(u32::try_from(given.nanos).ok());
+    let Some(given) = given else {
+        return Ok(USUAL_TTL.into());
+    };
+    let ttl = u64::try_from(given.seconds)
+        .ok()
+        .zip(u32::try_from(given.nanos).ok());
     match ttl.map(|(seconds, nanos)| {
         Duration::from_secs(seconds).saturating_add(Duration::from_nanos(nanos.into()))
     }) {

@@ -1,5 +1,6 @@
-//! Bounds the messages of calls before they are decoded: their size, the memory of all that are arriving, and their number of
-//! parts. A part of two bytes takes a hundred and more once it is decoded, so the size alone bounds nothing.
+//! Bounds the messages of calls before they are decoded: their size, the memory of all that are
+//! arriving, and their number of parts. A part of two bytes takes a hundred and more once it is
+//! decoded, so the size alone bounds nothing.
 
 use std::{
     pin::Pin,
@@ -21,10 +22,11 @@ use tonic::Status;
 
 /// The bytes in front of a message: whether it is compressed, and its length.
 const PREFIX: usize = 5;
-/// Messages up to this size take nothing from the memory for large ones: Envoy's usual ones have a few hundred bytes.
+/// Messages up to this size take nothing from the memory for large ones: Envoy's usual ones have a
+/// few hundred bytes.
 const SMALL: usize = 64 * 1024;
-/// The maximum size of all large messages that are arriving or being decoded, in KiB. Each takes about three times its size: as it
-/// arrives, in the buffer of its reader, and decoded.
+/// The maximum size of all large messages that are arriving or being decoded, in KiB. Each takes
+/// about three times its size: as it arrives, in the buffer of its reader, and decoded.
 const ALL_LARGE: usize = 8 * 1024;
 /// How long the rest of a message may take to arrive.
 const ARRIVAL: Duration = Duration::from_secs(10);
@@ -38,7 +40,8 @@ const ALL_PARTS: usize = 80_000;
 pub(super) struct Limits {
     /// Its size in bytes.
     pub size: usize,
-    /// Its parts: the messages in the first of these fields, those in the second field of each of them, and so on.
+    /// Its parts: the messages in the first of these fields, those in the second field of each of
+    /// them, and so on.
     pub path: &'static [usize],
     /// The maximum number of parts.
     pub parts: usize,
@@ -48,13 +51,17 @@ pub(super) struct Limits {
 #[derive(Clone, Debug)]
 pub(super) struct Memory {
     arriving: Arc<Semaphore>,
-    /// Permits for parts. Their holders need nothing more from the client, so they never wait for it.
+    /// Permits for parts. Their holders need nothing more from the client, so they never wait for
+    /// it.
     decoded: Arc<Semaphore>,
 }
 
 impl Default for Memory {
     fn default() -> Self {
-        Self { arriving: Arc::new(Semaphore::new(ALL_LARGE)), decoded: Arc::new(Semaphore::new(ALL_PARTS)) }
+        Self {
+            arriving: Arc::new(Semaphore::new(ALL_LARGE)),
+            decoded: Arc::new(Semaphore::new(ALL_PARTS)),
+        }
     }
 }
 
@@ -97,10 +104,15 @@ pub(super) struct Messages<B> {
 impl<B> Messages<B> {
     /// The length of the message that has begun to arrive, with its prefix.
     fn expected(&self) -> Result<Option<usize>, Status> {
-        let Some(mut length) = self.arrived.get(1..PREFIX) else { return Ok(None) };
+        let Some(mut length) = self.arrived.get(1..PREFIX) else {
+            return Ok(None);
+        };
         let length = length.get_u32() as usize;
         if length > self.limits.size {
-            let what = format!("the message has {length} bytes; at most {} are allowed", self.limits.size);
+            let what = format!(
+                "the message has {length} bytes; at most {} are allowed",
+                self.limits.size
+            );
             return Err(Status::out_of_range(what));
         }
         Ok(Some(PREFIX + length))
@@ -114,13 +126,16 @@ impl<B> Messages<B> {
             let message = &self.arrived[end + PREFIX..end + length];
             let mut parts = self.limits.parts;
             if count(message, self.limits.path, &mut parts).is_none() {
-                let what =
-                    format!("the message has more than {} parts; send fewer at once", self.limits.parts);
+                let what = format!(
+                    "the message has more than {} parts; send fewer at once",
+                    self.limits.parts
+                );
                 return Err(Status::invalid_argument(what));
             }
             all += self.limits.parts - parts;
             end += length;
-            // A later message in the same bytes is checked for its size when the first ones are gone.
+            // A later message in the same bytes is checked for its size when the first ones are
+            // gone.
             let rest = self.arrived.get(end + 1..end + PREFIX);
             next = rest.map(|mut length| PREFIX + length.get_u32() as usize);
         }
@@ -162,12 +177,17 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Messages<B> {
             if polled.is_pending() && !self.arrived.is_empty() {
                 let late = self.late.get_or_insert_with(|| Box::pin(sleep(ARRIVAL)));
                 ready!(late.as_mut().poll(context));
-                let what = format!("the message did not arrive within {} seconds", ARRIVAL.as_secs());
+                let what = format!(
+                    "the message did not arrive within {} seconds",
+                    ARRIVAL.as_secs()
+                );
                 return Poll::Ready(Some(Err(Status::deadline_exceeded(what))));
             }
             let frame = match ready!(polled) {
                 Some(Ok(frame)) => frame,
-                Some(Err(error)) => return Poll::Ready(Some(Err(Status::from_error(Box::new(error))))),
+                Some(Err(error)) => {
+                    return Poll::Ready(Some(Err(Status::from_error(Box::new(error)))));
+                }
                 // The rest of a message that ends too early: its reader says so.
                 None if self.arrived.is_empty() => return Poll::Ready(None),
                 None => return Poll::Ready(Some(Ok(Frame::data(self.arrived.split().freeze())))),
@@ -184,15 +204,21 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Messages<B> {
     }
 }
 
-/// Counts the parts of an encoded message down from `left`. `None` if there are more. Wrong encodings end the count: the
-/// decoder refuses them.
+/// Counts the parts of an encoded message down from `left`. `None` if there are more. Wrong
+/// encodings end the count: the decoder refuses them.
 fn count(mut bytes: &[u8], path: &[usize], left: &mut usize) -> Option<()> {
-    let [field, deeper @ ..] = path else { return Some(()) };
+    let [field, deeper @ ..] = path else {
+        return Some(());
+    };
     while let Ok(tag) = decode_length_delimiter(&mut bytes) {
         let skipped = match tag & 7 {
-            0 => decode_length_delimiter(&mut bytes).ok().map(|_| &bytes[..0]),
+            0 => decode_length_delimiter(&mut bytes)
+                .ok()
+                .map(|_| &bytes[..0]),
             1 => bytes.split_off(..8),
-            2 => decode_length_delimiter(&mut bytes).ok().and_then(|length| bytes.split_off(..length)),
+            2 => decode_length_delimiter(&mut bytes)
+                .ok()
+                .and_then(|length| bytes.split_off(..length)),
             5 => bytes.split_off(..4),
             _ => None,
         };
@@ -218,11 +244,21 @@ mod tests {
     use super::*;
 
     fn request(descriptors: usize, entries: usize) -> Vec<u8> {
-        let entry = Entry { key: "key".to_owned(), value: "value".to_owned() };
-        let descriptor =
-            RateLimitDescriptor { entries: vec![entry; entries], ..RateLimitDescriptor::default() };
+        let entry = Entry {
+            key: "key".to_owned(),
+            value: "value".to_owned(),
+        };
+        let descriptor = RateLimitDescriptor {
+            entries: vec![entry; entries],
+            ..RateLimitDescriptor::default()
+        };
         let descriptors = vec![descriptor; descriptors];
-        RateLimitRequest { domain: "shop".to_owned(), descriptors, hits_addend: 1 }.encode_to_vec()
+        RateLimitRequest {
+            domain: "shop".to_owned(),
+            descriptors,
+            hits_addend: 1,
+        }
+        .encode_to_vec()
     }
 
     fn framed(message: &[u8]) -> Vec<u8> {
@@ -232,13 +268,23 @@ mod tests {
         framed
     }
 
-    async fn passed(pieces: Vec<Vec<u8>>, memory: &Memory, limits: Limits) -> Result<Vec<u8>, Status> {
-        let frames = pieces.into_iter().map(|piece| Ok::<_, hyper::Error>(Frame::data(Bytes::from(piece))));
+    async fn passed(
+        pieces: Vec<Vec<u8>>,
+        memory: &Memory,
+        limits: Limits,
+    ) -> Result<Vec<u8>, Status> {
+        let frames = pieces
+            .into_iter()
+            .map(|piece| Ok::<_, hyper::Error>(Frame::data(Bytes::from(piece))));
         let body = memory.bound_body(limits, StreamBody::new(futures_util::stream::iter(frames)));
         Ok(body.collect().await?.to_bytes().to_vec())
     }
 
-    const LIMITS: Limits = Limits { size: 200_000, path: &[2, 1], parts: 100 };
+    const LIMITS: Limits = Limits {
+        size: 200_000,
+        path: &[2, 1],
+        parts: 100,
+    };
 
     #[tokio::test]
     async fn large_messages_share_a_bounded_memory() {
@@ -248,13 +294,25 @@ mod tests {
             .chain([0x1a, 0])
             .chain(std::iter::repeat_n([0x1a, 0], 50_000).flatten());
         let large = framed(&large.collect::<Vec<_>>());
-        let all =
-            memory.arriving.clone().acquire_many_owned(u32::try_from(ALL_LARGE).unwrap()).await.unwrap();
+        let all = memory
+            .arriving
+            .clone()
+            .acquire_many_owned(u32::try_from(ALL_LARGE).unwrap())
+            .await
+            .unwrap();
         let (first, second) = large.split_at(1_000);
         let pieces = vec![first.to_vec(), second.to_vec()];
         let mut waiting = std::pin::pin!(passed(pieces.clone(), &memory, LIMITS));
-        assert!(futures_util::poll!(&mut waiting).is_pending(), "all memory is in use");
-        assert!(passed(vec![framed(&request(2, 2))], &memory, LIMITS).await.is_ok(), "small ones need none");
+        assert!(
+            futures_util::poll!(&mut waiting).is_pending(),
+            "all memory is in use"
+        );
+        assert!(
+            passed(vec![framed(&request(2, 2))], &memory, LIMITS)
+                .await
+                .is_ok(),
+            "small ones need none"
+        );
         drop(all);
         assert_eq!(waiting.await.unwrap(), large);
         assert_eq!(memory.arriving.available_permits(), ALL_LARGE, "given back");
@@ -263,14 +321,30 @@ mod tests {
     #[tokio::test]
     async fn messages_with_many_parts_wait_for_the_memory_that_they_take_once_decoded() {
         let memory = Memory::default();
-        let limits = Limits { parts: 4_096, ..LIMITS };
+        let limits = Limits {
+            parts: 4_096,
+            ..LIMITS
+        };
         // Two bytes a part: small before it is decoded.
         let many = framed(&request(1_000, 0));
         assert!(many.len() < SMALL);
-        let all = memory.decoded.clone().acquire_many_owned(u32::try_from(ALL_PARTS).unwrap()).await.unwrap();
+        let all = memory
+            .decoded
+            .clone()
+            .acquire_many_owned(u32::try_from(ALL_PARTS).unwrap())
+            .await
+            .unwrap();
         let mut waiting = std::pin::pin!(passed(vec![many.clone()], &memory, limits));
-        assert!(futures_util::poll!(&mut waiting).is_pending(), "all memory is in use");
-        assert!(passed(vec![framed(&request(500, 0))], &memory, limits).await.is_ok(), "few parts need none");
+        assert!(
+            futures_util::poll!(&mut waiting).is_pending(),
+            "all memory is in use"
+        );
+        assert!(
+            passed(vec![framed(&request(500, 0))], &memory, limits)
+                .await
+                .is_ok(),
+            "few parts need none"
+        );
         drop(all);
         assert_eq!(waiting.await.unwrap(), many);
         assert_eq!(memory.decoded.available_permits(), ALL_PARTS, "given back");
@@ -285,7 +359,10 @@ mod tests {
         let mut body = memory.bound_body(LIMITS, StreamBody::new(body));
         let began = tokio::time::Instant::now();
         let error = body.frame().await.unwrap().unwrap_err();
-        assert_eq!((error.code(), began.elapsed()), (tonic::Code::DeadlineExceeded, ARRIVAL));
+        assert_eq!(
+            (error.code(), began.elapsed()),
+            (tonic::Code::DeadlineExceeded, ARRIVAL)
+        );
         drop(body);
         assert_eq!(memory.arriving.available_permits(), ALL_LARGE);
     }
@@ -294,7 +371,8 @@ mod tests {
     async fn a_stream_that_is_silent_after_a_large_message_holds_no_memory() {
         let memory = Memory::default();
         let large = framed(&[0x1a, 0].repeat(50_000));
-        let first = futures_util::stream::iter([Ok::<_, hyper::Error>(Frame::data(Bytes::from(large)))]);
+        let first =
+            futures_util::stream::iter([Ok::<_, hyper::Error>(Frame::data(Bytes::from(large)))]);
         let body = first.chain(futures_util::stream::pending());
         let mut body = memory.bound_body(LIMITS, StreamBody::new(body));
         body.frame().await.unwrap().unwrap();

@@ -31,18 +31,32 @@ use crate::{
     },
 };
 
-/// The limits of a request for a decision. Envoy allows 60 KiB of header fields by default and up to 8 MiB, and a descriptor may
-/// repeat them. Its parts are descriptors (field 2) and their entries (field 1).
-const REQUEST: Limits = Limits { size: 4 * 1024 * 1024, path: &[2, 1], parts: 4_096 };
-/// The limits of a quota report, into which Envoy puts all its buckets. Its parts are usages (field 2), their buckets (field 1) and
-/// the buckets' entries (field 1).
-const REPORT: Limits = Limits { size: 4 * 1024 * 1024, path: &[2, 1, 1], parts: 20_000 };
+/// The limits of a request for a decision. Envoy allows 60 KiB of header fields by default and up
+/// to 8 MiB, and a descriptor may repeat them. Its parts are descriptors (field 2) and their
+/// entries (field 1).
+const REQUEST: Limits = Limits {
+    size: 4 * 1024 * 1024,
+    path: &[2, 1],
+    parts: 4_096,
+};
+/// The limits of a quota report, into which Envoy puts all its buckets. Its parts are usages (field
+/// 2), their buckets (field 1) and the buckets' entries (field 1).
+const REPORT: Limits = Limits {
+    size: 4 * 1024 * 1024,
+    path: &[2, 1, 1],
+    parts: 20_000,
+};
 /// The limits of other messages: they name a service or a file.
-const OTHER: Limits = Limits { size: 16 * 1024, path: &[], parts: 0 };
+const OTHER: Limits = Limits {
+    size: 16 * 1024,
+    path: &[],
+    parts: 0,
+};
 /// The time limit of a call, including its arrival. A stream may last longer once it has begun.
 const CALL_TIME: Duration = Duration::from_secs(10);
 
-/// The call that is followed by telemetry. Streams of quotas last as long as an Envoy, and clients make up other names.
+/// The call that is followed by telemetry. Streams of quotas last as long as an Envoy, and clients
+/// make up other names.
 const FOLLOWED: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// The services, ready to be called.
@@ -68,8 +82,14 @@ pub(super) struct Caller<'a> {
 }
 
 impl<H: Health> Routes<H> {
-    pub fn new(shared: Shared, quotas: Quotas, health: HealthServer<H>, strangers: Strangers) -> Self {
-        let rls = RateLimitServiceServer::new(shared.clone()).max_decoding_message_size(REQUEST.size);
+    pub fn new(
+        shared: Shared,
+        quotas: Quotas,
+        health: HealthServer<H>,
+        strangers: Strangers,
+    ) -> Self {
+        let rls =
+            RateLimitServiceServer::new(shared.clone()).max_decoding_message_size(REQUEST.size);
         let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(REPORT.size);
         Self {
             strangers,
@@ -89,7 +109,11 @@ impl<H: Health> Routes<H> {
         caller: Caller<'_>,
     ) -> Result<Response<Body>, Infallible> {
         let service = self.shared.rates.service();
-        let telemetry = self.shared.telemetry.as_deref().filter(|_| request.uri().path() == FOLLOWED);
+        let telemetry = self
+            .shared
+            .telemetry
+            .as_deref()
+            .filter(|_| request.uri().path() == FOLLOWED);
         let traced = telemetry.map(|telemetry| (telemetry.call(&request), service.now()));
         let answer = pin!(self.answer(request, caller));
         let response = match &traced {
@@ -111,7 +135,11 @@ impl<H: Health> Routes<H> {
     async fn answer(
         &self,
         mut request: Request<Incoming>,
-        Caller { is_spare, names, client }: Caller<'_>,
+        Caller {
+            is_spare,
+            names,
+            client,
+        }: Caller<'_>,
     ) -> Result<Response<Body>, Infallible> {
         use hyper::service::Service as _;
         // `/package.Service/Method`
@@ -170,8 +198,15 @@ fn guesses(wait: Duration) -> Status {
 }
 
 /// The rights of the caller, or an error if they do not include decisions.
-#[allow(clippy::result_large_err, reason = "a status is what a call is answered with")]
-fn permit(door: &Door, headers: &HeaderMap, names: Option<&[String]>) -> Result<Arc<Rights>, Status> {
+#[allow(
+    clippy::result_large_err,
+    reason = "a status is what a call is answered with"
+)]
+fn permit(
+    door: &Door,
+    headers: &HeaderMap,
+    names: Option<&[String]>,
+) -> Result<Arc<Rights>, Status> {
     let rights = http_rights(door, headers, names).map_err(|_| {
         let what = "the call needs a token that the server knows (metadata `authorization: Bearer TOKEN`), or such a client certificate";
         Status::unauthenticated(what)
@@ -179,6 +214,9 @@ fn permit(door: &Door, headers: &HeaderMap, names: Option<&[String]>) -> Result<
     if rights.may(Role::Decide) {
         return Ok(rights);
     }
-    let what = format!("{} may not ask for decisions: it needs the role `decide`", rights.name);
+    let what = format!(
+        "{} may not ask for decisions: it needs the role `decide`",
+        rights.name
+    );
     Err(Status::permission_denied(what))
 }

@@ -5,10 +5,14 @@ use std::borrow::Cow;
 use envoy_types::pb::{
     envoy::{
         config::core::v3::HeaderValue,
-        extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
+        extensions::common::ratelimit::v3::{
+            RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
+        },
         service::ratelimit::v3::{
             RateLimitRequest, RateLimitResponse,
-            rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit as LimitUnit},
+            rate_limit_response::{
+                Code, DescriptorStatus, RateLimit, rate_limit::Unit as LimitUnit,
+            },
         },
         r#type::v3::RateLimitUnit,
     },
@@ -24,12 +28,19 @@ use crate::{
 /// Converts a message to a question.
 pub(super) fn question(request: &RateLimitRequest) -> Question<'_> {
     let descriptors = request.descriptors.iter().map(descriptor).collect();
-    Question { domain: &request.domain, hits: request.hits_addend.into(), descriptors }
+    Question {
+        domain: &request.domain,
+        hits: request.hits_addend.into(),
+        descriptors,
+    }
 }
 
 /// Converts one descriptor.
 pub(super) fn descriptor(descriptor: &RateLimitDescriptor) -> Descriptor<'_> {
-    let entries = descriptor.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str()));
+    let entries = descriptor
+        .entries
+        .iter()
+        .map(|entry| (entry.key.as_str(), entry.value.as_str()));
     Descriptor {
         entries: entries.collect(),
         hits: descriptor.hits_addend.as_ref().map(|hits| hits.value),
@@ -39,10 +50,20 @@ pub(super) fn descriptor(descriptor: &RateLimitDescriptor) -> Descriptor<'_> {
 }
 
 fn limit(limit: RateLimitOverride) -> Result<Override, Unanswered> {
-    let unit = RateLimitUnit::try_from(limit.unit).ok().and_then(|unit| Unit::from_name(unit.as_str_name()));
-    let why = || format!("its unit is {}; it must be one of second to year", limit.unit);
+    let unit = RateLimitUnit::try_from(limit.unit)
+        .ok()
+        .and_then(|unit| Unit::from_name(unit.as_str_name()));
+    let why = || {
+        format!(
+            "its unit is {}; it must be one of second to year",
+            limit.unit
+        )
+    };
     let unit = unit.ok_or_else(|| Unanswered::Override(why()))?;
-    Ok(Override { requests_per_unit: limit.requests_per_unit, unit })
+    Ok(Override {
+        requests_per_unit: limit.requests_per_unit,
+        unit,
+    })
 }
 
 /// Converts an answer to a message.
@@ -63,7 +84,12 @@ pub(super) fn response(answer: Answer) -> RateLimitResponse {
 }
 
 fn fields(fields: Map<String, Json>) -> Struct {
-    Struct { fields: fields.into_iter().map(|(name, json)| (name, value(json))).collect() }
+    Struct {
+        fields: fields
+            .into_iter()
+            .map(|(name, json)| (name, value(json)))
+            .collect(),
+    }
 }
 
 fn value(json: Json) -> Value {
@@ -72,7 +98,9 @@ fn value(json: Json) -> Value {
         Json::Bool(is_true) => Kind::BoolValue(is_true),
         Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
         Json::String(text) => Kind::StringValue(text),
-        Json::Array(items) => Kind::ListValue(ListValue { values: items.into_iter().map(value).collect() }),
+        Json::Array(items) => Kind::ListValue(ListValue {
+            values: items.into_iter().map(value).collect(),
+        }),
         Json::Object(map) => Kind::StructValue(fields(map)),
     };
     Value { kind: Some(kind) }
@@ -87,9 +115,10 @@ fn status(status: Status) -> DescriptorStatus {
             unit: unit(limit.unit).into(),
         }),
         limit_remaining: status.remaining,
-        duration_until_reset: status
-            .reset_after
-            .map(|seconds| Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }),
+        duration_until_reset: status.reset_after.map(|seconds| Duration {
+            seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+            nanos: 0,
+        }),
         ..DescriptorStatus::default()
     }
 }

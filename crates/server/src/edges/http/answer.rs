@@ -1,4 +1,5 @@
-//! Responses with decisions: JSON, and the header fields of the IETF draft `draft-ietf-httpapi-ratelimit-headers`, version 10.
+//! Responses with decisions: JSON, and the header fields of the IETF draft
+//! `draft-ietf-httpapi-ratelimit-headers`, version 10.
 
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ const STATE: HeaderName = HeaderName::from_static("ratelimit");
 /// Bytes in which the usual answer fits, and each of its fields.
 const USUAL: usize = 256;
 
-/// The response for one limit, with the given status for admissions and denials alike, or the default ones.
+/// The response for one limit, with the given status for admissions and denials alike, or the
+/// default ones.
 pub(super) fn one(answer: &Answer, status: Option<StatusCode>) -> Response<Body> {
     let mut body = Vec::with_capacity(USUAL);
     body.push(b'{');
@@ -46,7 +48,8 @@ fn push_all(body: &mut Vec<u8>, joint: &JointAnswer) {
     body.extend_from_slice(b"]}");
 }
 
-/// The response to a reservation: the decisions, and its id and time to live if all limits admitted.
+/// The response to a reservation: the decisions, and its id and time to live if all limits
+/// admitted.
 pub(super) fn reserved(joint: &JointAnswer, id: Option<(&str, Duration)>) -> Response<Body> {
     let mut response = all(joint, None);
     if let Some((id, ttl)) = id {
@@ -57,21 +60,35 @@ pub(super) fn reserved(joint: &JointAnswer, id: Option<(&str, Duration)>) -> Res
     response
 }
 
-/// Appends the members of a decision's JSON object. Times are rounded up; `null` means unknown. `retry_after_ms`: when a retry of a
-/// denied request would be admitted. `reason`: why it is denied, by the names of [`DenialReason`]. `delay_ms`: how long a leaky bucket makes the work wait. `shadow`: what a shadow limit would have
-/// decided.
+/// Appends the members of a decision's JSON object. Times are rounded up; `null` means unknown.
+/// `retry_after_ms`: when a retry of a denied request would be admitted. `reason`: why it is
+/// denied, by the names of [`DenialReason`]. `delay_ms`: how long a leaky bucket makes the work
+/// wait. `shadow`: what a shadow limit would have decided.
 ///
-/// Written by hand, because this is most of an answer: a serializer takes four times as many instructions for it.
+/// Written by hand, because this is most of an answer: a serializer takes four times as many
+/// instructions for it.
 fn push_decision(body: &mut Vec<u8>, answer: &Answer, allowed: bool) {
     let (raw, spec) = (&answer.decision, answer.limit.spec());
-    body.extend_from_slice(if allowed { b"\"allowed\":true" } else { b"\"allowed\":false" });
+    body.extend_from_slice(if allowed {
+        b"\"allowed\":true"
+    } else {
+        b"\"allowed\":false"
+    });
     body.extend_from_slice(b",\"limit_name\":\"");
     // The names of limits have no character that JSON would escape.
     body.extend_from_slice(spec.name.as_bytes());
     push_number(body, "\",\"limit\":", Some(raw.limit()));
     push_number(body, ",\"remaining\":", Some(raw.remaining()));
-    push_number(body, ",\"retry_after_ms\":", answer.retry_after().map(ceil_ms));
-    push_number(body, ",\"reset_after_ms\":", answer.reset_after().map(ceil_ms));
+    push_number(
+        body,
+        ",\"retry_after_ms\":",
+        answer.retry_after().map(ceil_ms),
+    );
+    push_number(
+        body,
+        ",\"reset_after_ms\":",
+        answer.reset_after().map(ceil_ms),
+    );
     push_number(body, ",\"delay_ms\":", Some(ceil_ms(raw.delay())));
     let reason = |body: &mut Vec<u8>, denied: Option<DenialReason>| {
         if let Some(reason) = denied {
@@ -106,13 +123,25 @@ fn push_number(body: &mut Vec<u8>, before: &str, number: Option<u64>) {
     }
 }
 
-fn respond(body: Vec<u8>, bound: &Answer, answers: &[Answer], status: Option<StatusCode>) -> Response<Body> {
-    let usual = if bound.is_allowed() { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+fn respond(
+    body: Vec<u8>,
+    bound: &Answer,
+    answers: &[Answer],
+    status: Option<StatusCode>,
+) -> Response<Body> {
+    let usual = if bound.is_allowed() {
+        StatusCode::OK
+    } else {
+        StatusCode::TOO_MANY_REQUESTS
+    };
     let mut response = text(body, "application/json");
     *response.status_mut() = status.unwrap_or(usual);
     let headers = response.headers_mut();
     let mut field = String::with_capacity(USUAL);
-    for (name, write) in [(POLICY, write_policy as fn(&mut _, &_)), (STATE, write_state)] {
+    for (name, write) in [
+        (POLICY, write_policy as fn(&mut _, &_)),
+        (STATE, write_state),
+    ] {
         field.clear();
         for answer in answers {
             write(&mut field, answer);
@@ -125,7 +154,10 @@ fn respond(body: Vec<u8>, bound: &Answer, answers: &[Answer], status: Option<Sta
     let exceeds = |answer: &&Answer| answer.limit.spec().soft && answer.decision.is_denied();
     let exceeded: Vec<_> = answers.iter().filter(exceeds).collect();
     if !exceeded.is_empty() {
-        let names: Vec<_> = exceeded.iter().map(|answer| answer.limit.spec().name.as_str()).collect();
+        let names: Vec<_> = exceeded
+            .iter()
+            .map(|answer| answer.limit.spec().name.as_str())
+            .collect();
         if let Ok(value) = HeaderValue::from_str(&names.join(", ")) {
             headers.insert(HeaderName::from_static(SOFT_EXCEEDED), value);
         }
@@ -141,7 +173,9 @@ fn respond(body: Vec<u8>, bound: &Answer, answers: &[Answer], status: Option<Sta
 /// A response of this media type.
 pub(crate) fn text(text: impl Into<Body>, kind: &'static str) -> Response<Body> {
     let mut response = Response::new(text.into());
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
@@ -163,7 +197,8 @@ pub(crate) fn state_field(answers: &[Answer]) -> String {
     list(answers, write_state)
 }
 
-/// The answers as members of a structured list. A limit that was asked for several keys appears once per key.
+/// The answers as members of a structured list. A limit that was asked for several keys appears
+/// once per key.
 fn list(answers: &[Answer], write: impl Fn(&mut String, &Answer)) -> String {
     let mut text = String::new();
     for answer in answers {
@@ -174,7 +209,9 @@ fn list(answers: &[Answer], write: impl Fn(&mut String, &Answer)) -> String {
 
 fn write_policy(text: &mut String, answer: &Answer) {
     let spec = answer.limit.policy_of(&answer.key);
-    let per = spec.window.map_or(headers::Per::InFlight, headers::Per::Window);
+    let per = spec
+        .window
+        .map_or(headers::Per::InFlight, headers::Per::Window);
     headers::write_policy(text, &answer.limit.spec().name, spec.limit, per);
 }
 

@@ -47,8 +47,8 @@ impl App {
         self.for_vendor(std::slice::from_ref(answer), answer::one(answer, status))
     }
 
-    /// The response to a proxy's question that has no decision: 204, so the proxy's request goes on. The requests by route and status
-    /// count it.
+    /// The response to a proxy's question that has no decision: 204, so the proxy's request goes
+    /// on. The requests by route and status count it.
     pub(super) fn without_decision(&self, problem: &Problem) -> Response<Body> {
         if self.undecided.is_due(self.service.now()) {
             tracing::warn!(
@@ -64,8 +64,12 @@ impl App {
     /// Adds the header fields of the provider of language models, if one is chosen.
     pub fn for_vendor(&self, answers: &[Answer], mut response: Response<Body>) -> Response<Body> {
         if let Some(vendor) = self.rates.vendor {
-            let decided = answers.iter().map(|answer| (answer.limit.spec().name.as_str(), &answer.decision));
-            response.headers_mut().extend(vendor.fields(decided, self.service.now()));
+            let decided = answers
+                .iter()
+                .map(|answer| (answer.limit.spec().name.as_str(), &answer.decision));
+            response
+                .headers_mut()
+                .extend(vendor.fields(decided, self.service.now()));
         }
         response
     }

@@ -19,7 +19,10 @@ pub const MAX_ALL: usize = 32;
 
 /// A question to one limit, by name.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}"
+)]
 pub(super) struct Ask<'a> {
     #[serde(borrow)]
     pub limit: Text<'a>,
@@ -54,7 +57,10 @@ pub(super) enum Asks<'a> {
 
 /// Either form of [`Asks`], as written.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}"
+)]
 struct AsksBody<'a> {
     #[serde(borrow)]
     limit: Option<Text<'a>>,
@@ -88,11 +94,26 @@ pub(super) struct Reserve<'a> {
 impl<'a> Reserve<'a> {
     /// The limits, at least one.
     pub fn asks(self) -> Result<Vec<Ask<'a>>, Problem> {
-        let Self { limit, key, cost, all, .. } = self;
-        Ok(match (AsksBody { limit, key, cost, all }).asks()? {
-            Asks::One(ask) => vec![ask],
-            Asks::All(all) => all,
-        })
+        let Self {
+            limit,
+            key,
+            cost,
+            all,
+            ..
+        } = self;
+        Ok(
+            match (AsksBody {
+                limit,
+                key,
+                cost,
+                all,
+            })
+            .asks()?
+            {
+                Asks::One(ask) => vec![ask],
+                Asks::All(all) => all,
+            },
+        )
     }
 }
 
@@ -109,14 +130,20 @@ pub(super) struct Costs {
 
 /// A reservation.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "an object such as {\"id\": \"0123456789abcdef0123456789abcdef\"}")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"id\": \"0123456789abcdef0123456789abcdef\"}"
+)]
 pub(super) struct Reserved {
     pub id: String,
 }
 
 /// A key to block.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}"
+)]
 pub(crate) struct Block {
     pub limit: String,
     pub key: Option<String>,
@@ -153,20 +180,28 @@ impl Override {
         match (&self.quota, self.end) {
             (Some(quota), false) => Ok(Some(quota)),
             (None, true) if self.span.is_none() => Ok(None),
-            (None, true) => Err(Problem::at("#/for", "an override that is ended ends now; leave `for` out")),
-            (Some(_), true) => {
-                Err(Problem::at("#/quota", "give a `quota`, or `end` the one that the key has; not both"))
-            }
-            (None, false) => {
-                Err(Problem::at("#", "missing field `quota`, as in \"1000/1m\" (or `\"end\": true`)"))
-            }
+            (None, true) => Err(Problem::at(
+                "#/for",
+                "an override that is ended ends now; leave `for` out",
+            )),
+            (Some(_), true) => Err(Problem::at(
+                "#/quota",
+                "give a `quota`, or `end` the one that the key has; not both",
+            )),
+            (None, false) => Err(Problem::at(
+                "#",
+                "missing field `quota`, as in \"1000/1m\" (or `\"end\": true`)",
+            )),
         }
     }
 }
 
 /// A limit, with an optional key.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
-#[serde(deny_unknown_fields, expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}")]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"limit\": \"per-user\", \"key\": \"alice\"}"
+)]
 pub(crate) struct Named {
     pub limit: String,
     pub key: Option<String>,
@@ -181,11 +216,21 @@ pub(super) fn asks(body: &[u8]) -> Result<Asks<'_>, Problem> {
 
 impl<'a> AsksBody<'a> {
     fn asks(self) -> Result<Asks<'a>, Problem> {
-        let Self { limit, key, cost, all } = self;
+        let Self {
+            limit,
+            key,
+            cost,
+            all,
+        } = self;
         let Some(all) = all else {
-            let limit = limit
-                .ok_or_else(|| Problem::at("#", "missing field `limit`: the name of the limit to ask"))?;
-            return Ok(Asks::One(Ask { limit, key, cost: cost.unwrap_or_else(one_unit) }));
+            let limit = limit.ok_or_else(|| {
+                Problem::at("#", "missing field `limit`: the name of the limit to ask")
+            })?;
+            return Ok(Asks::One(Ask {
+                limit,
+                key,
+                cost: cost.unwrap_or_else(one_unit),
+            }));
         };
         if limit.is_some() || key.is_some() || cost.is_some() {
             return Err(Problem::at(
@@ -200,7 +245,10 @@ impl<'a> AsksBody<'a> {
             ));
         }
         if all.len() > MAX_ALL {
-            let detail = format!("`all` has {} limits; at most {MAX_ALL} are allowed", all.len());
+            let detail = format!(
+                "`all` has {} limits; at most {MAX_ALL} are allowed",
+                all.len()
+            );
             return Err(Problem::at("#/all", detail));
         }
         Ok(Asks::All(all))
@@ -210,13 +258,15 @@ impl<'a> AsksBody<'a> {
 /// Parses the body that a path requires.
 pub(crate) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
     if body.trim_ascii().is_empty() {
-        let detail = "the body is empty; send JSON such as {\"limit\":\"per-user\",\"key\":\"alice\"}";
+        let detail =
+            "the body is empty; send JSON such as {\"limit\":\"per-user\",\"key\":\"alice\"}";
         return Err(Problem::bad_json(detail));
     }
     serde_json::from_slice(body).map_err(|error| mistake::<T>(body, &error))
 }
 
-/// Says where a body is wrong. It is parsed again, because to keep track of the place costs time, and most bodies are right.
+/// Says where a body is wrong. It is parsed again, because to keep track of the place costs time,
+/// and most bodies are right.
 fn mistake<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -> Problem {
     let mut json = serde_json::Deserializer::from_slice(body);
     match serde_path_to_error::deserialize::<_, T>(&mut json) {
@@ -293,10 +343,14 @@ fn ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D
 }
 
 fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let Some(text) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
+    let Some(text) = Option::<String>::deserialize(deserializer)? else {
+        return Ok(None);
+    };
     match parse_duration(&text) {
         Ok(span) if !span.is_zero() => Ok(Some(span)),
-        Ok(_) => Err(D::Error::custom("`for` must be above zero; omit it for no end")),
+        Ok(_) => Err(D::Error::custom(
+            "`for` must be above zero; omit it for no end",
+        )),
         Err(error) => Err(D::Error::custom(error)),
     }
 }
@@ -317,10 +371,12 @@ const COST: &str = "x-tidegate-cost";
 
 /// Whether a proxy asks with `errors=admit`: its request goes on if there is no decision.
 pub(super) fn admits_errors(uri: &http::Uri) -> bool {
-    uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "errors=admit"))
+    uri.query()
+        .is_some_and(|query| query.split('&').any(|pair| pair == "errors=admit"))
 }
 
-/// Parses `/v1/check/LIMIT?key=KEY&cost=N&denied=403&errors=admit`, where header fields can replace key and cost. A key is any bytes.
+/// Parses `/v1/check/LIMIT?key=KEY&cost=N&denied=403&errors=admit`, where header fields can replace
+/// key and cost. A key is any bytes.
 pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Problem> {
     let limit = request.uri().path().rsplit('/').next().unwrap_or_default();
     let fields = query::values(request.uri().query(), ["key", "cost", "denied", "errors"])
@@ -338,8 +394,9 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Probl
     for (part, name) in parts.iter_mut().zip([KEY, COST]) {
         for value in request.headers().get_all(name) {
             if part.replace(value.as_bytes().into()).is_some() {
-                let what =
-                    format!("{name} occurs twice, or in addition to the same query field; keep one of them");
+                let what = format!(
+                    "{name} occurs twice, or in addition to the same query field; keep one of them"
+                );
                 return Err(Problem::at("#", what));
             }
         }
@@ -347,11 +404,22 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Probl
     let [key, cost] = parts;
     let cost = match cost {
         None => one_unit(),
-        Some(text) => str::from_utf8(&text).ok().and_then(parse_units).ok_or_else(|| {
-            Problem::at("#", format!("the cost must be a whole number from 0 to {MAX_LIMIT}"))
-        })?,
+        Some(text) => str::from_utf8(&text)
+            .ok()
+            .and_then(parse_units)
+            .ok_or_else(|| {
+                Problem::at(
+                    "#",
+                    format!("the cost must be a whole number from 0 to {MAX_LIMIT}"),
+                )
+            })?,
     };
-    Ok(InHead { limit, key, cost, denied })
+    Ok(InHead {
+        limit,
+        key,
+        cost,
+        denied,
+    })
 }
 
 #[cfg(test)]

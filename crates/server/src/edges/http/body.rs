@@ -34,19 +34,26 @@ pub(crate) async fn body<B: Arrives>(request: Request<B>) -> Result<Bytes, Probl
     up_to(request, MAX_BODY, "ask for fewer limits at once").await
 }
 
-/// A body that is a rules file, which may be as long as one. It is read when one of the two permits is free, and the text may be
-/// used as long as the permit is held.
+/// A body that is a rules file, which may be as long as one. It is read when one of the two permits
+/// is free, and the text may be used as long as the permit is held.
 pub(crate) async fn rules_body<B: Arrives>(
     readers: &Semaphore,
     request: Request<B>,
 ) -> Result<(String, SemaphorePermit<'_>), Problem> {
     let Ok(Ok(permit)) = tokio::time::timeout(BODY_TIME, readers.acquire()).await else {
         let detail = "other rules are being checked: try again in a moment";
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Busy", detail));
+        return Err(Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Busy",
+            detail,
+        ));
     };
     let body = up_to(request, MAX_FILE as usize, "is this a rules file?").await?;
     let text = String::from_utf8(body.into());
-    Ok((text.map_err(|_| Problem::at("#", "the rules are not UTF-8"))?, permit))
+    Ok((
+        text.map_err(|_| Problem::at("#", "the rules are not UTF-8"))?,
+        permit,
+    ))
 }
 
 async fn up_to<B: Arrives>(request: Request<B>, most: usize, mend: &str) -> Result<Bytes, Problem> {
@@ -67,21 +74,34 @@ async fn up_to<B: Arrives>(request: Request<B>, most: usize, mend: &str) -> Resu
     match read {
         Ok(Ok(Some(body))) => Ok(body),
         Ok(Ok(None)) => Err(too_large()),
-        Ok(Err(e)) => Err(Problem::bad_json(format!("the body could not be read: {}", e.into()))),
+        Ok(Err(e)) => Err(Problem::bad_json(format!(
+            "the body could not be read: {}",
+            e.into()
+        ))),
         Err(_) => {
-            let detail = format!("the body did not arrive within {} seconds", BODY_TIME.as_secs());
-            Err(Problem::new(StatusCode::REQUEST_TIMEOUT, "Body too slow", detail))
+            let detail = format!(
+                "the body did not arrive within {} seconds",
+                BODY_TIME.as_secs()
+            );
+            Err(Problem::new(
+                StatusCode::REQUEST_TIMEOUT,
+                "Body too slow",
+                detail,
+            ))
         }
     }
 }
 
-/// All bytes of a body; `None` if they are more than `most`. A body that arrives in one piece, as most do, is not copied.
+/// All bytes of a body; `None` if they are more than `most`. A body that arrives in one piece, as
+/// most do, is not copied.
 async fn whole<B: Arrives>(body: B, most: usize) -> Result<Option<Bytes>, B::Error> {
     let (mut body, mut whole) = (pin!(body), Bytes::new());
     while !body.is_end_stream()
         && let Some(frame) = body.frame().await
     {
-        let Ok(data) = frame?.into_data() else { continue };
+        let Ok(data) = frame?.into_data() else {
+            continue;
+        };
         if whole.len() + data.len() > most {
             return Ok(None);
         }
@@ -91,7 +111,11 @@ async fn whole<B: Arrives>(body: B, most: usize) -> Result<Option<Bytes>, B::Err
             let mut longer = BytesMut::from(whole);
             // The announced length within the bound: growing by doubling would take twice as much.
             let announced = usize::try_from(body.size_hint().lower()).unwrap_or(most);
-            longer.reserve(data.len().saturating_add(announced).min(most - longer.len()));
+            longer.reserve(
+                data.len()
+                    .saturating_add(announced)
+                    .min(most - longer.len()),
+            );
             longer.extend_from_slice(&data);
             longer.freeze()
         };
@@ -99,8 +123,8 @@ async fn whole<B: Arrives>(body: B, most: usize) -> Result<Option<Bytes>, B::Err
     Ok(Some(whole))
 }
 
-/// Reads the rest of a request that is refused in any case, if it arrives soon. Some HTTP/2 clients drop a response that
-/// overtakes their own request.
+/// Reads the rest of a request that is refused in any case, if it arrives soon. Some HTTP/2 clients
+/// drop a response that overtakes their own request.
 pub(crate) async fn drain<B: Arrives + Unpin>(body: B) {
     let rest = Limited::new(body, MAX_BODY).collect();
     // It does not matter whether it arrived.
@@ -119,7 +143,12 @@ mod tests {
     async fn a_body_that_never_arrives_times_out() {
         // The clock is paused: it jumps to the next deadline when nothing else is left to do.
         let never = futures_util::stream::pending::<Result<Frame<Bytes>, std::io::Error>>();
-        let refused = body(Request::new(Body::new(StreamBody::new(never)))).await.unwrap_err();
-        assert_eq!(refused.into_response().status(), StatusCode::REQUEST_TIMEOUT);
+        let refused = body(Request::new(Body::new(StreamBody::new(never))))
+            .await
+            .unwrap_err();
+        assert_eq!(
+            refused.into_response().status(),
+            StatusCode::REQUEST_TIMEOUT
+        );
     }
 }

@@ -14,8 +14,8 @@ pub(super) struct Certificate(pub Arc<[String]>);
 /// The longest `Authorization` field that is parsed.
 const MAX_FIELD: usize = 1024;
 
-/// The rights of a request with these headers, on a connection whose certificate has these names. A token takes precedence
-/// over a certificate.
+/// The rights of a request with these headers, on a connection whose certificate has these names. A
+/// token takes precedence over a certificate.
 pub(crate) fn http_rights(
     door: &Door,
     headers: &HeaderMap,

@@ -1,4 +1,5 @@
-//! `POST /json`: descriptors in the JSON form of `RateLimitRequest`, answered as by envoyproxy/ratelimit.
+//! `POST /json`: descriptors in the JSON form of `RateLimitRequest`, answered as by
+//! envoyproxy/ratelimit.
 
 use std::fmt;
 
@@ -46,7 +47,11 @@ struct RequestBody {
 
 /// `RateLimitDescriptor`.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields, expecting = "an object with `entries`")]
+#[serde(
+    rename_all = "camelCase",
+    deny_unknown_fields,
+    expecting = "an object with `entries`"
+)]
 struct DescriptorBody {
     #[serde(default)]
     entries: Vec<EntryBody>,
@@ -95,7 +100,9 @@ fn number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::
         }
 
         fn visit_str<E: de::Error>(self, text: &str) -> Result<Option<u64>, E> {
-            text.parse().map(Some).map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
+            text.parse()
+                .map(Some)
+                .map_err(|_| E::invalid_value(de::Unexpected::Str(text), &self))
         }
 
         fn visit_unit<E: de::Error>(self) -> Result<Option<u64>, E> {
@@ -113,34 +120,62 @@ fn unit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Unit, D::Error> {
 
 /// Decides on the request in a body.
 pub(super) async fn decide(caller: &Caller<'_>, body: &[u8]) -> Answered {
-    // Reading a body with hundreds of descriptors takes as long as thousands of decisions. So these take turns, and after each the
-    // thread looks for other requests.
-    let turn = if body.len() > SMALL { LARGE.acquire().await.ok() } else { None };
+    // Reading a body with hundreds of descriptors takes as long as thousands of decisions. So these
+    // take turns, and after each the thread looks for other requests.
+    let turn = if body.len() > SMALL {
+        LARGE.acquire().await.ok()
+    } else {
+        None
+    };
     if turn.is_some() {
         tokio::task::yield_now().await;
     }
     let request = ask::read::<RequestBody>(body)?;
     drop(turn);
-    if caller.rights.as_ref().is_none_or(|rights| !rights.concern_domain(&request.domain)) {
+    if caller
+        .rights
+        .as_ref()
+        .is_none_or(|rights| !rights.concern_domain(&request.domain))
+    {
         return Err(Problem::forbidden("the client may not ask for this domain"));
     }
     let hits = request.hits_addend.unwrap_or(0);
-    let descriptors = request.descriptors.iter().map(DescriptorBody::descriptor).collect();
-    let question = Question { domain: &request.domain, hits, descriptors };
-    let answer = caller.app.rates.decide(&question, caller.app.service.now()).await;
-    answer.map(|answer| respond(&answer)).map_err(|error| refused(&error))
+    let descriptors = request
+        .descriptors
+        .iter()
+        .map(DescriptorBody::descriptor)
+        .collect();
+    let question = Question {
+        domain: &request.domain,
+        hits,
+        descriptors,
+    };
+    let answer = caller
+        .app
+        .rates
+        .decide(&question, caller.app.service.now())
+        .await;
+    answer
+        .map(|answer| respond(&answer))
+        .map_err(|error| refused(&error))
 }
 
 impl DescriptorBody {
     fn descriptor(&self) -> Descriptor<'_> {
         Descriptor {
-            entries: self.entries.iter().map(|entry| (entry.key.as_str(), entry.value.as_str())).collect(),
+            entries: self
+                .entries
+                .iter()
+                .map(|entry| (entry.key.as_str(), entry.value.as_str()))
+                .collect(),
             hits: self.hits_addend,
             is_refund: self.is_negative_hits,
-            limit: self
-                .limit
-                .as_ref()
-                .map(|limit| Ok(Override { requests_per_unit: limit.requests_per_unit, unit: limit.unit })),
+            limit: self.limit.as_ref().map(|limit| {
+                Ok(Override {
+                    requests_per_unit: limit.requests_per_unit,
+                    unit: limit.unit,
+                })
+            }),
         }
     }
 }
@@ -148,9 +183,15 @@ impl DescriptorBody {
 fn respond(answer: &Answer) -> Response<Body> {
     let mut body = Map::new();
     body.insert("overallCode".to_owned(), code(answer.is_over));
-    body.insert("statuses".to_owned(), answer.statuses.iter().map(status).collect());
+    body.insert(
+        "statuses".to_owned(),
+        answer.statuses.iter().map(status).collect(),
+    );
     if !answer.headers.is_empty() {
-        let headers = answer.headers.iter().map(|(key, value)| json!({"key": key, "value": value}));
+        let headers = answer
+            .headers
+            .iter()
+            .map(|(key, value)| json!({"key": key, "value": value}));
         body.insert("responseHeadersToAdd".to_owned(), headers.collect());
     }
     if !answer.metadata.is_empty() {
@@ -182,7 +223,10 @@ fn status(status: &Status) -> Value {
         body.insert("limitRemaining".to_owned(), status.remaining.into());
     }
     if let Some(seconds) = status.reset_after {
-        body.insert("durationUntilReset".to_owned(), format!("{seconds}s").into());
+        body.insert(
+            "durationUntilReset".to_owned(),
+            format!("{seconds}s").into(),
+        );
     }
     body.into()
 }

@@ -1,7 +1,8 @@
 //! Which names the control plane answers to.
 //!
-//! A foreign page can make its own name resolve to this machine after it was loaded (DNS rebinding). The browser then takes the server
-//! for the page's own, so it sends no origin and lets the page read every answer. The Host field still has the page's name.
+//! A foreign page can make its own name resolve to this machine after it was loaded (DNS
+//! rebinding). The browser then takes the server for the page's own, so it sends no origin and lets
+//! the page read every answer. The Host field still has the page's name.
 
 use axum::http::Request;
 
@@ -14,11 +15,16 @@ impl Hosts {
         Self(names.iter().map(|name| name.to_ascii_lowercase()).collect())
     }
 
-    /// Whether this host, with a port or without, is an IP address, `localhost`, or one that the operator named.
+    /// Whether this host, with a port or without, is an IP address, `localhost`, or one that the
+    /// operator named.
     pub fn know(&self, host: &str) -> bool {
-        let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let name = host
+            .rsplit_once(':')
+            .filter(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
         let name = name.map_or(host, |(name, _)| name).to_ascii_lowercase();
-        let in_brackets = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let in_brackets = name
+            .strip_prefix('[')
+            .and_then(|rest| rest.strip_suffix(']'));
         in_brackets.is_some_and(|address| address.parse::<std::net::Ipv6Addr>().is_ok())
             || name.parse::<std::net::Ipv4Addr>().is_ok()
             || name == "localhost"

@@ -1,13 +1,15 @@
-//! HTTP/1.1 and HTTP/2 with JSON, on two listeners: the data plane (limits for programs in any language) and the control plane
-//! (`--admin`: metrics, rules, blocks, resets). Both serve health checks.
+//! HTTP/1.1 and HTTP/2 with JSON, on two listeners: the data plane (limits for programs in any
+//! language) and the control plane (`--admin`: metrics, rules, blocks, resets). Both serve health
+//! checks.
 //!
-//! To add a path, add a row to [`ROUTES`] in `table`, which says where it is served, and an arm in `routes` (data) or in the room
-//! `control` (control), which implements `ControlPaths`.
+//! To add a path, add a row to [`ROUTES`] in `table`, which says where it is served, and an arm in
+//! `routes` (data) or in the room `control` (control), which implements `ControlPaths`.
 //!
-//! `credentials` reads a client's token or certificate, and `permit` refuses requests that they do not cover. `body` reads a
-//! body within its bounds, `ask` and `descriptors` parse it, and `query` parses the query of a GET. `routes` calls the handler
-//! of a path, with the `App` that all handlers share; `answer` and `problem` write responses, and `stats` counts them. `serve`
-//! handles the connections.
+//! `credentials` reads a client's token or certificate, and `permit` refuses requests that they do
+//! not cover. `body` reads a body within its bounds, `ask` and `descriptors` parse it, and `query`
+//! parses the query of a GET. `routes` calls the handler of a path, with the `App` that all
+//! handlers share; `answer` and `problem` write responses, and `stats` counts them. `serve` handles
+//! the connections.
 
 pub(crate) mod answer;
 mod app;

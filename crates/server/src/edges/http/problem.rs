@@ -51,7 +51,15 @@ impl Problem {
     pub fn new(status: StatusCode, title: &'static str, detail: impl Into<String>) -> Self {
         let (kind, detail) = ("about:blank", detail.into());
         let (pointer, nearest, mistakes) = (None, None, Vec::new());
-        Self(Box::new(Parts { kind, title, status, detail, pointer, nearest, mistakes }))
+        Self(Box::new(Parts {
+            kind,
+            title,
+            status,
+            detail,
+            pointer,
+            nearest,
+            mistakes,
+        }))
     }
 
     pub fn bad_json(detail: impl Into<String>) -> Self {
@@ -66,7 +74,10 @@ impl Problem {
 
     /// The same problem at this place of the body.
     pub fn under(mut self, place: &str) -> Self {
-        self.0.pointer = self.0.pointer.map(|pointer| pointer.replacen('#', place, 1));
+        self.0.pointer = self
+            .0
+            .pointer
+            .map(|pointer| pointer.replacen('#', place, 1));
         self
     }
 
@@ -83,9 +94,9 @@ impl Problem {
             Refusal::KeyMissing { .. } => (StatusCode::BAD_REQUEST, "Key missing", "key"),
             Refusal::KeyTooLong { .. } => (StatusCode::BAD_REQUEST, "Key too long", "key"),
             Refusal::KeyNotText => (StatusCode::BAD_REQUEST, "Key not text", "key"),
-            Refusal::TooManyKeys | Refusal::TooManyBlocked { .. } | Refusal::TooManyOverridden { .. } => {
-                (StatusCode::CONFLICT, "Limit full", "")
-            }
+            Refusal::TooManyKeys
+            | Refusal::TooManyBlocked { .. }
+            | Refusal::TooManyOverridden { .. } => (StatusCode::CONFLICT, "Limit full", ""),
             Refusal::NoQuota { .. } | Refusal::NotShareable { .. } => {
                 (StatusCode::BAD_REQUEST, "No quota", "quota")
             }
@@ -96,20 +107,28 @@ impl Problem {
                 | ReservationError::Costs { .. }
                 | ReservationError::TooLarge
                 | ReservationError::Twice
-                | ReservationError::TooManyParts => (StatusCode::BAD_REQUEST, "Not a reservation", ""),
+                | ReservationError::TooManyParts => {
+                    (StatusCode::BAD_REQUEST, "Not a reservation", "")
+                }
                 ReservationError::Ended => (StatusCode::CONFLICT, "Reservation ended", ""),
                 ReservationError::Mixed => (StatusCode::CONFLICT, "Kept in the store", ""),
-                ReservationError::NoAnswer { .. } => {
-                    (StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", "")
-                }
-                ReservationError::TooMany { .. } | ReservationError::NoId => {
-                    (StatusCode::SERVICE_UNAVAILABLE, "No reservation possible", "")
-                }
+                ReservationError::NoAnswer { .. } => (
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "No reply from the store",
+                    "",
+                ),
+                ReservationError::TooMany { .. } | ReservationError::NoId => (
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "No reservation possible",
+                    "",
+                ),
             },
             Refusal::Scattered => (StatusCode::CONFLICT, "Keys on different nodes", ""),
-            Refusal::NoAnswer { .. } | Refusal::NotCharged { .. } | Refusal::NotChanged { .. } => {
-                (StatusCode::SERVICE_UNAVAILABLE, "No reply from the store", "")
-            }
+            Refusal::NoAnswer { .. } | Refusal::NotCharged { .. } | Refusal::NotChanged { .. } => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "No reply from the store",
+                "",
+            ),
             Refusal::Held { .. } => (StatusCode::CONFLICT, "No charge possible", "limit"),
             Refusal::GlobalHasNoKeys { .. } => (StatusCode::BAD_REQUEST, "Global limit", "limit"),
             Refusal::NoTrace => (StatusCode::CONFLICT, "No trace", ""),
@@ -132,7 +151,9 @@ impl Problem {
             Stranger::Unknown => {
                 "send a token (`Authorization: Bearer TOKEN`, or Basic with the client's name and the token), or a client certificate"
             }
-            Stranger::Wrong => "the server does not know this token or certificate; see its --access file",
+            Stranger::Wrong => {
+                "the server does not know this token or certificate; see its --access file"
+            }
         };
         Self::new(StatusCode::UNAUTHORIZED, "Not authenticated", detail)
     }
@@ -143,13 +164,21 @@ impl Problem {
             "too many wrong tokens from this address: the next answer to a wrong one is in {} s; a right one is accepted at once",
             wait.as_secs() + 1
         );
-        Self::new(StatusCode::TOO_MANY_REQUESTS, "Too many wrong credentials", detail)
+        Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "Too many wrong credentials",
+            detail,
+        )
     }
 
     /// Rules that cannot be used, with their lines.
     pub fn bad_rules(mistakes: &[Mistake]) -> Self {
         let words: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-        let mut problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Rules rejected", words.join("; "));
+        let mut problem = Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Rules rejected",
+            words.join("; "),
+        );
         problem.0.mistakes = mistakes.iter().map(mistake).collect();
         problem
     }

@@ -33,7 +33,10 @@ pub(crate) fn fields<'u, const N: usize>(
 ///
 /// # Errors
 /// The same as [`fields`].
-pub(crate) fn texts<const N: usize>(uri: &Uri, names: [&str; N]) -> Result<[Option<String>; N], QueryError> {
+pub(crate) fn texts<const N: usize>(
+    uri: &Uri,
+    names: [&str; N],
+) -> Result<[Option<String>; N], QueryError> {
     // A form writes a blank as `+` and encodes a plus sign.
     let plain = uri.query().map(|query| query.replace('+', "%20"));
     Ok(read(plain.as_deref(), names)?.map(|value| value.map(Cow::into_owned)))
@@ -46,7 +49,9 @@ fn read<'u, const N: usize>(
     let mut texts = [const { None }; N];
     for ((text, value), name) in texts.iter_mut().zip(values(query, names)?).zip(names) {
         let decoded = value.map(PercentDecode::decode_utf8).transpose();
-        *text = decoded.map_err(|_| QueryError::NotUtf8 { name: name.to_owned() })?;
+        *text = decoded.map_err(|_| QueryError::NotUtf8 {
+            name: name.to_owned(),
+        })?;
     }
     Ok(texts)
 }
@@ -60,14 +65,23 @@ pub(super) fn values<'u, const N: usize>(
     names: [&str; N],
 ) -> Result<[Option<PercentDecode<'u>>; N], QueryError> {
     let mut values = [const { None }; N];
-    for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+    for pair in query
+        .unwrap_or_default()
+        .split('&')
+        .filter(|pair| !pair.is_empty())
+    {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let Some(at) = names.iter().position(|known| *known == name) else {
             let shown: String = name.chars().take(16).collect();
-            return Err(QueryError::UnknownField { name: shown, known: names.map(str::to_owned).to_vec() });
+            return Err(QueryError::UnknownField {
+                name: shown,
+                known: names.map(str::to_owned).to_vec(),
+            });
         };
         if values[at].replace(percent_decode_str(value)).is_some() {
-            return Err(QueryError::Twice { name: name.to_owned() });
+            return Err(QueryError::Twice {
+                name: name.to_owned(),
+            });
         }
     }
     Ok(values)
@@ -83,10 +97,19 @@ pub(crate) fn number(
     default: usize,
     range: std::ops::RangeInclusive<usize>,
 ) -> Result<usize, Problem> {
-    let Some(text) = value else { return Ok(default) };
-    text.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
-        bad(format!("`{name}` must be a whole number from {} to {}", range.start(), range.end()))
-    })
+    let Some(text) = value else {
+        return Ok(default);
+    };
+    text.parse()
+        .ok()
+        .filter(|number| range.contains(number))
+        .ok_or_else(|| {
+            bad(format!(
+                "`{name}` must be a whole number from {} to {}",
+                range.start(),
+                range.end()
+            ))
+        })
 }
 
 /// The value of a required field.
@@ -94,7 +117,9 @@ pub(crate) fn number(
 /// # Errors
 /// When it is missing.
 pub(crate) fn needed<'v>(value: Option<&'v Cow<'_, str>>, name: &str) -> Result<&'v str, Problem> {
-    value.map(AsRef::as_ref).ok_or_else(|| bad(format!("the query needs a field: {name}=...")))
+    value
+        .map(AsRef::as_ref)
+        .ok_or_else(|| bad(format!("the query needs a field: {name}=...")))
 }
 
 fn bad(detail: String) -> Problem {

@@ -32,7 +32,8 @@ pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, body: &[u8]) ->
             let reserved = service.reserve(&asked, ttl.into(), service.now()).await;
             let (joint, id) = reserved.map_err(Problem::from_part)?;
             let id = id.map(|id| (id.to_string(), ttl));
-            let response = answer::reserved(&joint, id.as_ref().map(|(id, ttl)| (id.as_str(), *ttl)));
+            let response =
+                answer::reserved(&joint, id.as_ref().map(|(id, ttl)| (id.as_str(), *ttl)));
             Ok(app.for_vendor(&joint.answers, response))
         }
         Endpoint::Extend => {
@@ -44,14 +45,19 @@ pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, body: &[u8]) ->
         Endpoint::Settle => {
             let Costs { id, costs } = ask::read(body)?;
             let id = owned(caller, &id).await?;
-            let first =
-                service.settle(id, Some(&costs), service.now()).await.map_err(Refusal::Reservation)?;
+            let first = service
+                .settle(id, Some(&costs), service.now())
+                .await
+                .map_err(Refusal::Reservation)?;
             Ok(answer::json(&json!({"settled": first})))
         }
         _ => {
             let Reserved { id } = ask::read(body)?;
             let id = owned(caller, &id).await?;
-            let first = service.settle(id, None, service.now()).await.map_err(Refusal::Reservation)?;
+            let first = service
+                .settle(id, None, service.now())
+                .await
+                .map_err(Refusal::Reservation)?;
             Ok(answer::json(&json!({"cancelled": first})))
         }
     }
@@ -62,6 +68,8 @@ async fn owned(caller: &Caller<'_>, id: &str) -> Result<Id, Problem> {
     let refuse = |why: ReservationError| Problem::from_refusal(Refusal::Reservation(why), "#/id");
     let id: Id = id.parse().map_err(refuse)?;
     let parts = caller.app.service.reserved(id).await.map_err(refuse)?;
-    parts.iter().try_for_each(|part| caller.permit(&part.limit))?;
+    parts
+        .iter()
+        .try_for_each(|part| caller.permit(&part.limit))?;
     Ok(id)
 }

@@ -43,8 +43,8 @@ pub(crate) trait ControlPaths: Send + Sync {
 
 /// The paths of a listener.
 ///
-/// The paths of the table are found and called without axum's router, which would add an eighth to the instructions of a request.
-/// The router has the pages.
+/// The paths of the table are found and called without axum's router, which would add an eighth to
+/// the instructions of a request. The router has the pages.
 pub(crate) struct Paths {
     app: Arc<App>,
     plane: Plane,
@@ -54,7 +54,12 @@ pub(crate) struct Paths {
 
 impl Paths {
     /// The control plane also has these pages, for clients that may see every limit.
-    pub fn new(app: Arc<App>, plane: Plane, control: Arc<dyn ControlPaths>, pages: Router<Arc<App>>) -> Self {
+    pub fn new(
+        app: Arc<App>,
+        plane: Plane,
+        control: Arc<dyn ControlPaths>,
+        pages: Router<Arc<App>>,
+    ) -> Self {
         let mut router = Router::new();
         if plane == Plane::Admin {
             router = pages.route_layer(from_fn_with_state(Arc::clone(&app), permit_page));
@@ -66,9 +71,16 @@ impl Paths {
         let wrong_method = async |State(app): State<Arc<App>>, request: Request<Body>| {
             wrong_method(&app, request.method(), request.uri().path(), "GET")
         };
-        router = router.fallback(not_found).method_not_allowed_fallback(wrong_method);
+        router = router
+            .fallback(not_found)
+            .method_not_allowed_fallback(wrong_method);
         let pages = TowerToHyperService::new(router.with_state(Arc::clone(&app)));
-        Self { app, plane, control, pages }
+        Self {
+            app,
+            plane,
+            control,
+            pages,
+        }
     }
 
     /// The response to a request.
@@ -92,21 +104,39 @@ impl Paths {
     /// The metrics at their other path.
     fn find_metrics(&self, method: &Method, path: &str) -> Option<FoundRoute> {
         let is_it = self.plane == Plane::Admin && self.app.metrics_path.as_deref() == Some(path);
-        is_it.then(|| find(self.plane, method, "/metrics")).flatten()
+        is_it
+            .then(|| find(self.plane, method, "/metrics"))
+            .flatten()
     }
 
-    async fn answer_route(&self, route: &'static Route, request: Request<Incoming>) -> Response<Body> {
+    async fn answer_route(
+        &self,
+        route: &'static Route,
+        request: Request<Incoming>,
+    ) -> Response<Body> {
         let (app, &Route { method, path, .. }) = (&*self.app, route);
         let started = app.service.now();
         let admits_errors = route.endpoint == Endpoint::Check && ask::admits_errors(request.uri());
-        let traced = app.telemetry.as_deref().map(|telemetry| telemetry.http_request(path, &request));
+        let traced = app
+            .telemetry
+            .as_deref()
+            .map(|telemetry| telemetry.http_request(path, &request));
         // Pinned here, or this future would have room for it in each of the two branches.
         let answer = pin!(async {
             let answer = self.run(route, request).await;
             let response = answer.unwrap_or_else(|refused| {
-                if admits_errors { app.without_decision(&refused) } else { refused.into_response() }
+                if admits_errors {
+                    app.without_decision(&refused)
+                } else {
+                    refused.into_response()
+                }
             });
-            tracing::debug!(method, path, status = response.status().as_u16(), "answered");
+            tracing::debug!(
+                method,
+                path,
+                status = response.status().as_u16(),
+                "answered"
+            );
             response
         });
         let response = match &traced {
@@ -121,8 +151,8 @@ impl Paths {
         response
     }
 
-    /// Calls the handler of a path. The futures of rare ones are boxed: hyper moves this future for each request, and it would have room
-    /// for the largest of them.
+    /// Calls the handler of a path. The futures of rare ones are boxed: hyper moves this future for
+    /// each request, and it would have room for the largest of them.
     async fn run(&self, route: &Route, request: Request<Incoming>) -> Answered {
         let (app, plane) = (&*self.app, self.plane);
         refuse_foreign_pages(app, plane, route.makes_decisions(), &request)?;
@@ -150,7 +180,10 @@ impl Paths {
                 let body = body(request).await?;
                 Box::pin(descriptors::decide(&caller, &body)).await
             }
-            Endpoint::OpenApi => Ok(text(include_str!("openapi.json").to_owned(), "application/json")),
+            Endpoint::OpenApi => Ok(text(
+                include_str!("openapi.json").to_owned(),
+                "application/json",
+            )),
             Endpoint::Acquire | Endpoint::Peek => {
                 let body = body(request).await?;
                 let asks = ask::asks(&body)?;
@@ -168,13 +201,21 @@ impl Paths {
                 let body = body(request).await?;
                 let ask = ask::read::<Ask<'_>>(&body)?;
                 caller.permit(&ask.limit)?;
-                let act = if endpoint == Endpoint::Charge { Act::Charge } else { Act::Refund };
+                let act = if endpoint == Endpoint::Charge {
+                    Act::Charge
+                } else {
+                    Act::Refund
+                };
                 if act == Act::Refund {
                     refuse_to_refund_rates(&caller, &ask)?;
                 }
-                let answer = app.service.decide(ask.question(), act, app.service.now()).await?;
+                let answer = app
+                    .service
+                    .decide(ask.question(), act, app.service.now())
+                    .await?;
                 if let (Act::Refund, Some(rights)) = (act, &caller.rights) {
-                    app.service.record_refund(&rights.name, &answer.limit, &answer.key, ask.cost);
+                    app.service
+                        .record_refund(&rights.name, &answer.limit, &answer.key, ask.cost);
                 }
                 Ok(app.one(&answer, Some(StatusCode::OK)))
             }
@@ -186,7 +227,9 @@ impl Paths {
 /// The response to a HEAD request, which says how long the body would have been.
 fn without_body(mut response: Response<Body>) -> Response<Body> {
     if let Some(length) = response.body().size_hint().exact() {
-        response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+        response
+            .headers_mut()
+            .insert(header::CONTENT_LENGTH, length.into());
     }
     response.map(|_| Body::empty())
 }
@@ -195,8 +238,15 @@ fn without_body(mut response: Response<Body>) -> Response<Body> {
 async fn check(caller: &Caller<'_>, request: &Request<Incoming>) -> Answered {
     let (app, ask) = (caller.app, ask::in_head(request)?);
     caller.permit(ask.limit)?;
-    let asked = service::Ask { limit: ask.limit.as_bytes(), key: ask.key.as_deref(), cost: ask.cost };
-    let answer = app.service.decide(asked, Act::Take, app.service.now()).await?;
+    let asked = service::Ask {
+        limit: ask.limit.as_bytes(),
+        key: ask.key.as_deref(),
+        cost: ask.cost,
+    };
+    let answer = app
+        .service
+        .decide(asked, Act::Take, app.service.now())
+        .await?;
     // A proxy wants only the head: nginx closes a connection on which a body is left.
     let mut response = app.one(&answer, None);
     response.headers_mut().remove(header::CONTENT_TYPE);
@@ -207,18 +257,24 @@ async fn check(caller: &Caller<'_>, request: &Request<Incoming>) -> Answered {
     Ok(response)
 }
 
-/// Whether the server accepts requests. A store that is down does not make it unready as long as every limit can decide without the
-/// store: the other servers use the same store.
+/// Whether the server accepts requests. A store that is down does not make it unready as long as
+/// every limit can decide without the store: the other servers use the same store.
 fn ready(app: &App) -> Answered {
-    let unavailable = |title, detail: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail);
+    let unavailable =
+        |title, detail: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail);
     if !app.ready.load(Ordering::Acquire) {
-        return Err(unavailable("Stopping", "the server is stopping; use another server".to_owned()));
+        return Err(unavailable(
+            "Stopping",
+            "the server is stopping; use another server".to_owned(),
+        ));
     }
     match app.service.readiness() {
         Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
         Readiness::Degraded { health, why } => {
             let store = health_name(health);
-            Ok(answer::json(&json!({"status": "degraded", "store": store, "detail": why})))
+            Ok(answer::json(
+                &json!({"status": "degraded", "store": store, "detail": why}),
+            ))
         }
         Readiness::NoRules => {
             let detail = "there is no rule for Envoy yet (--envoy-await-rules)".to_owned();
@@ -263,20 +319,34 @@ fn not_found(plane: Plane, path: &str) -> Response<Body> {
         Plane::Data => (Plane::Admin, "the control plane's listener (--admin)"),
         Plane::Admin => (Plane::Data, "the data plane's listener (--http)"),
     };
-    let detail = if ROUTES.iter().any(|route| route.path == path && route.is_on(other.0)) {
+    let detail = if ROUTES
+        .iter()
+        .any(|route| route.path == path && route.is_on(other.0))
+    {
         format!("{path} is served on {}", other.1)
     } else {
         let here = ROUTES.iter().filter(|route| route.is_on(plane));
-        let paths: Vec<_> = here.map(|route| format!("{} {}", route.method, route.path)).collect();
-        format!("this path does not exist; the paths are: {}", paths.join(", "))
+        let paths: Vec<_> = here
+            .map(|route| format!("{} {}", route.method, route.path))
+            .collect();
+        format!(
+            "this path does not exist; the paths are: {}",
+            paths.join(", ")
+        )
     };
     Problem::new(StatusCode::NOT_FOUND, "No such path", detail).into_response()
 }
 
 fn wrong_method(app: &App, method: &Method, path: &str, allowed: &'static str) -> Response<Body> {
-    let detail = format!("{} is not for {path}; use {allowed}", shown(method.as_str()));
+    let detail = format!(
+        "{} is not for {path}; use {allowed}",
+        shown(method.as_str())
+    );
     app.stats.refused(405);
-    let mut response = Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail).into_response();
-    response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+    let mut response =
+        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "Wrong method", detail).into_response();
+    response
+        .headers_mut()
+        .insert(header::ALLOW, HeaderValue::from_static(allowed));
     response
 }

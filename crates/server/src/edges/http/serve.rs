@@ -36,7 +36,8 @@ use crate::{
     observe::metrics::ConnectionStats,
 };
 
-/// How long a client may take to send the head of a request, and how long a connection may wait between requests.
+/// How long a client may take to send the head of a request, and how long a connection may wait
+/// between requests.
 const HEAD_TIME: Duration = Duration::from_mins(1);
 /// The same on a spare slot, which is for clients that send their request immediately.
 const SPARE_HEAD_TIME: Duration = Duration::from_secs(5);
@@ -44,7 +45,8 @@ const SPARE_HEAD_TIME: Duration = Duration::from_secs(5);
 const BUFFER: usize = 16 * 1024;
 /// The maximum number of concurrent requests of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 100;
-/// The maximum number of streams that a client may open and reset before they are served. Above it, the connection is closed.
+/// The maximum number of streams that a client may open and reset before they are served. Above it,
+/// the connection is closed.
 const MAX_RESETS: usize = 20;
 /// The maximum size of a request's header fields over HTTP/2, in bytes.
 const MAX_HEADERS: u32 = 16 * 1024;
@@ -56,8 +58,8 @@ const KEEP_ALIVE_TIME: Duration = Duration::from_secs(20);
 /// The paths that are served on a spare slot.
 const ON_SPARE_SLOTS: [&str; 4] = ["/healthcheck", "/healthz", "/readyz", "/metrics"];
 
-/// Serves until `stop` is set, and then until every request in progress is answered. Dropping the future closes all
-/// connections.
+/// Serves until `stop` is set, and then until every request in progress is answered. Dropping the
+/// future closes all connections.
 pub(crate) async fn serve(
     connections: Acceptor,
     paths: Paths,
@@ -74,7 +76,11 @@ pub(crate) async fn serve(
             (http.clone(), HEAD_TIME)
         };
         let (paths, tls) = (Arc::clone(&paths), security.config(Above::Http));
-        let (stats, strangers, watcher) = (Arc::clone(&stats), Arc::clone(&strangers), graceful.watcher());
+        let (stats, strangers, watcher) = (
+            Arc::clone(&stats),
+            Arc::clone(&strangers),
+            graceful.watcher(),
+        );
         async move {
             let (its, frames) = (Arc::clone(&calls), Arc::new(ControlFrames::default()));
             let served = async {
@@ -82,18 +88,26 @@ pub(crate) async fn serve(
                     stats.handshakes_failed.fetch_add(1, Ordering::Relaxed);
                 })?;
                 let certificate = tls::client_names(&stream).map(Certificate);
-                // One reference for each connection: its requests then change a count that no other thread changes.
-                let of =
-                    Arc::new(Connection { paths, calls: its, certificate, strangers, client: peer.ip() });
+                // One reference for each connection: its requests then change a count that no other
+                // thread changes.
+                let of = Arc::new(Connection {
+                    paths,
+                    calls: its,
+                    certificate,
+                    strangers,
+                    client: peer.ip(),
+                });
                 let answer = service_fn(move |request| answer(Arc::clone(&of), request));
                 let connection = http.serve_connection(TokioIo::new(frames.watch(stream)), answer);
                 watcher.watch(connection).await.map_err(io::Error::other)
             };
-            // In a list, which polls it when it was woken. To ask it at each request takes a fiftieth of a request's instructions.
+            // In a list, which polls it when it was woken. To ask it at each request takes a
+            // fiftieth of a request's instructions.
             let mut closed = FuturesUnordered::from_iter([async {
                 tokio::select! {
                     () = calls.slot.must_give_way() => "idle connection closed for a new one",
-                    // HTTP/1 has its own idle timeout. The phase that selects the version, and HTTP/2, have none.
+                    // HTTP/1 has its own idle timeout. The phase that selects the version, and
+                    // HTTP/2, have none.
                     () = calls.are_absent_for(idle_time) => "connection was idle for too long",
                     () = frames.are_too_many() => "too many HTTP/2 frames without a request",
                 }
@@ -146,8 +160,17 @@ struct Connection {
 }
 
 /// Handles what all routes have in common before a request reaches its route.
-async fn answer(of: Arc<Connection>, mut request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-    let Connection { paths, calls, certificate, strangers, client } = &*of;
+async fn answer(
+    of: Arc<Connection>,
+    mut request: Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
+    let Connection {
+        paths,
+        calls,
+        certificate,
+        strangers,
+        client,
+    } = &*of;
     if let Some(certificate) = certificate {
         request.extensions_mut().insert(certificate.clone());
     }
@@ -163,17 +186,30 @@ async fn answer(of: Arc<Connection>, mut request: Request<Incoming>) -> Result<R
     let guesses = is_wrong.then(|| strangers.failed(*client)).flatten();
     if let Some(wait) = guesses {
         response = Problem::guesses(wait).into_response();
-        response.headers_mut().insert(header::RETRY_AFTER, ceil_secs(wait).into());
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, ceil_secs(wait).into());
     }
     if (is_spare || guesses.is_some()) && version != Version::HTTP_2 {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
-    let is_long = response.body().size_hint().exact().is_none_or(|bytes| bytes > BUFFER as u64);
-    Ok(if is_long { response.map(|body| Body::new(Lasting::new(body, call))) } else { response })
+    let is_long = response
+        .body()
+        .size_hint()
+        .exact()
+        .is_none_or(|bytes| bytes > BUFFER as u64);
+    Ok(if is_long {
+        response.map(|body| Body::new(Lasting::new(body, call)))
+    } else {
+        response
+    })
 }
 
-/// The body of a response that counts as a request in progress until it is written: a download or a stream. It is handed on in pieces
-/// of at most [`BUFFER`], so that not more than two of them are left to write when it ends.
+/// The body of a response that counts as a request in progress until it is written: a download or a
+/// stream. It is handed on in pieces of at most [`BUFFER`], so that not more than two of them are
+/// left to write when it ends.
 struct Lasting {
     body: Body,
     /// What is left of a frame.
@@ -183,7 +219,11 @@ struct Lasting {
 
 impl Lasting {
     fn new(body: Body, call: Call) -> Self {
-        Self { body, rest: Bytes::new(), _call: call }
+        Self {
+            body,
+            rest: Bytes::new(),
+            _call: call,
+        }
     }
 }
 
@@ -229,11 +269,19 @@ fn refuse(request: &Request<Incoming>, is_spare: bool) -> Option<Problem> {
     let hosts = request.headers().get_all(header::HOST).iter().count();
     if hosts > 1 || (hosts == 0 && request.version() == Version::HTTP_11) {
         let detail = "an HTTP/1.1 request must have exactly one Host field";
-        return Some(Problem::new(StatusCode::BAD_REQUEST, "Host missing or repeated", detail));
+        return Some(Problem::new(
+            StatusCode::BAD_REQUEST,
+            "Host missing or repeated",
+            detail,
+        ));
     }
     if is_spare && !ON_SPARE_SLOTS.contains(&request.uri().path()) {
         let detail = "all connections are in use; retry later or raise --max-connections";
-        return Some(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "Too many connections", detail));
+        return Some(Problem::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "Too many connections",
+            detail,
+        ));
     }
     None
 }
@@ -266,7 +314,10 @@ mod tests {
             }
         });
         let began = Instant::now();
-        client.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        client
+            .write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+            .await
+            .unwrap();
         let (mut seen, mut bytes) = (0, [0; 1024]);
         while seen < LENGTH {
             let read = client.read(&mut bytes).await.unwrap();

@@ -38,7 +38,10 @@ const USUAL: [u16; 2] = [200, 429];
 
 impl Default for HttpStats {
     fn default() -> Self {
-        Self { routes: ROUTES.iter().map(|_| RouteStats::default()).collect(), rare: Mutex::default() }
+        Self {
+            routes: ROUTES.iter().map(|_| RouteStats::default()).collect(),
+            rare: Mutex::default(),
+        }
     }
 }
 
@@ -61,7 +64,12 @@ impl HttpStats {
     }
 
     fn add(&self, path: &'static str, status: u16) {
-        *self.rare.lock().unwrap_or_else(PoisonError::into_inner).entry((path, status)).or_default() += 1;
+        *self
+            .rare
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry((path, status))
+            .or_default() += 1;
     }
 
     /// The latency of decisions, by bucket.
@@ -69,7 +77,9 @@ impl HttpStats {
         let mut sums = [0; latency::BUCKETS];
         for route in ROUTES.iter().filter(|route| route.makes_decisions()) {
             let counts = self.routes[route.endpoint as usize].latency.counts();
-            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+            sums.iter_mut()
+                .zip(counts)
+                .for_each(|(sum, count)| *sum += count);
         }
         sums
     }
@@ -77,10 +87,17 @@ impl HttpStats {
 
 impl MetricSource for HttpStats {
     fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
-        let rare = self.rare.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let rare = self
+            .rare
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         let usual = ROUTES.iter().flat_map(|route| {
             let counts = &self.routes[route.endpoint as usize].usual;
-            USUAL.iter().zip(counts).map(|(status, count)| ((route.path, *status), read(count)))
+            USUAL
+                .iter()
+                .zip(counts)
+                .map(|(status, count)| ((route.path, *status), read(count)))
         });
         let counts: Vec<_> = usual
             .filter(|(_, count)| *count > 0)
@@ -90,7 +107,12 @@ impl MetricSource for HttpStats {
         let values = counts
             .iter()
             .map(|(path, status, count)| ([("route", *path), ("status", status.as_str())], *count));
-        sink.labelled("http_requests", "HTTP requests by route and status", MetricKind::Counter, values)?;
+        sink.labelled(
+            "http_requests",
+            "HTTP requests by route and status",
+            MetricKind::Counter,
+            values,
+        )?;
 
         let labels: Vec<_> = ROUTES.iter().map(|route| [("route", route.path)]).collect();
         let read = |route: &Route| self.routes[route.endpoint as usize].latency.read();

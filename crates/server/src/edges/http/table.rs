@@ -49,7 +49,8 @@ pub enum Endpoint {
     RulesSave,
     /// Load the rules again.
     Reload,
-    /// Decide on one limit in the head of a request, for proxies that ask before they forward a request.
+    /// Decide on one limit in the head of a request, for proxies that ask before they forward a
+    /// request.
     Check,
     /// Decide on descriptors, like envoyproxy/ratelimit.
     Json,
@@ -119,10 +120,13 @@ pub struct Route {
 }
 
 impl Route {
-    /// The role that a client needs. On the control plane, GET reads, and POST changes something or asks a long question.
+    /// The role that a client needs. On the control plane, GET reads, and POST changes something or
+    /// asks a long question.
     pub fn needs(&self) -> Option<Role> {
         match (self.endpoint, self.served) {
-            (Endpoint::Health | Endpoint::HealthCheck | Endpoint::Ready | Endpoint::OpenApi, _) => None,
+            (Endpoint::Health | Endpoint::HealthCheck | Endpoint::Ready | Endpoint::OpenApi, _) => {
+                None
+            }
             (Endpoint::FlowReport, _) => Some(Role::Report),
             // It changes nothing: its rules are too long for a query.
             (Endpoint::WhatIf | Endpoint::RulesCheck, _) => Some(Role::Observe),
@@ -137,7 +141,8 @@ impl Route {
         self.needs() == Some(Role::Decide)
     }
 
-    /// Another role that is enough on the control plane: to peek is to observe, and to charge and refund is to operate.
+    /// Another role that is enough on the control plane: to peek is to observe, and to charge and
+    /// refund is to operate.
     pub(super) fn needs_instead(&self, plane: Plane) -> Option<Role> {
         match (plane, self.endpoint) {
             (Plane::Admin, Endpoint::Peek) => Some(Role::Observe),
@@ -149,9 +154,9 @@ impl Route {
     fn has(&self, path: &str) -> bool {
         match self.path.split_once('{') {
             None => path == self.path,
-            Some((before, _)) => {
-                path.strip_prefix(before).is_some_and(|rest| !rest.is_empty() && !rest.contains('/'))
-            }
+            Some((before, _)) => path
+                .strip_prefix(before)
+                .is_some_and(|rest| !rest.is_empty() && !rest.contains('/')),
         }
     }
 
@@ -166,11 +171,21 @@ impl Route {
 }
 
 const fn get(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
-    Route { method: "GET", path, endpoint, served }
+    Route {
+        method: "GET",
+        path,
+        endpoint,
+        served,
+    }
 }
 
 const fn post(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
-    Route { method: "POST", path, endpoint, served }
+    Route {
+        method: "POST",
+        path,
+        endpoint,
+        served,
+    }
 }
 
 /// All paths of both listeners.
@@ -225,9 +240,16 @@ pub(super) enum FoundRoute {
 
 /// The route of a path; `None` if the listener does not serve it. A path for GET also answers HEAD.
 pub(super) fn find(plane: Plane, method: &Method, path: &str) -> Option<FoundRoute> {
-    let method = if method == Method::HEAD { "GET" } else { method.as_str() };
+    let method = if method == Method::HEAD {
+        "GET"
+    } else {
+        method.as_str()
+    };
     let mut allowed = None;
-    for route in ROUTES.iter().filter(|route| route.has(path) && route.is_on(plane)) {
+    for route in ROUTES
+        .iter()
+        .filter(|route| route.has(path) && route.is_on(plane))
+    {
         if route.method == method {
             return Some(FoundRoute::Route(route));
         }

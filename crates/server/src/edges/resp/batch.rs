@@ -1,13 +1,15 @@
 //! Commands that the shared store decides, and how a connection keeps its replies in order.
 //!
-//! A connection's thread never waits. It gathers the questions of a pipeline (up to [`MOST`]) in a future, which it polls
-//! between its turns. Until all are answered, it runs no further command of that connection. Replies to the pipeline's other
-//! commands are buffered in between.
+//! A connection's thread never waits. It gathers the questions of a pipeline (up to [`MOST`]) in a
+//! future, which it polls between its turns. Until all are answered, it runs no further command of
+//! that connection. Replies to the pipeline's other commands are buffered in between.
 //!
-//! Most questions are a connection's only one and take from an exact limit. Those of all connections in a turn share a future.
+//! Most questions are a connection's only one and take from an exact limit. Those of all
+//! connections in a turn share a future.
 //!
-//! A future is not a task of the async runtime. Memory decides what it can at the first poll, and the store's replies wake
-//! this thread once for all that have arrived. The runtime drives the connection to the store and the timers.
+//! A future is not a task of the async runtime. Memory decides what it can at the first poll, and
+//! the store's replies wake this thread once for all that have arrived. The runtime drives the
+//! connection to the store and the timers.
 
 use std::{
     mem,
@@ -59,17 +61,38 @@ impl Batch {
 
     /// Its question, if it has only one and that can share a call with those of other connections.
     fn only_take(&mut self, at: usize, id: u64) -> Option<Take> {
-        let [(_, question)] = &self.questions[..] else { return None };
-        question.shares_calls()?;
-        let (_, Question::Limit { limit, key, cost, with_reason, .. }) = self.questions.pop()? else {
+        let [(_, question)] = &self.questions[..] else {
             return None;
         };
-        Some(Take { at, id, limit, key, cost, with_reason, between: mem::take(&mut self.between) })
+        question.shares_calls()?;
+        let (
+            _,
+            Question::Limit {
+                limit,
+                key,
+                cost,
+                with_reason,
+                ..
+            },
+        ) = self.questions.pop()?
+        else {
+            return None;
+        };
+        Some(Take {
+            at,
+            id,
+            limit,
+            key,
+            cost,
+            with_reason,
+            between: mem::take(&mut self.between),
+        })
     }
 
     /// Asks all questions, and assembles the replies in the order of the commands.
     ///
-    /// Questions about one key are asked in the order of the commands, those that share calls together, all others concurrently.
+    /// Questions about one key are asked in the order of the commands, those that share calls
+    /// together, all others concurrently.
     async fn answer(self, service: &Service) -> Vec<u8> {
         let read = service.now();
         if let [(_, question)] = &self.questions[..] {
@@ -89,8 +112,9 @@ impl Batch {
         let mut order: Vec<usize> = (0..self.questions.len()).collect();
         // A stable sort: questions about one state stay in order.
         order.sort_by_key(|&at| question(at).is_about());
-        let mut chains: Vec<&[usize]> =
-            order.chunk_by(|&one, &other| question(one).goes_with(question(other))).collect();
+        let mut chains: Vec<&[usize]> = order
+            .chunk_by(|&one, &other| question(one).goes_with(question(other)))
+            .collect();
         // In the order of their first commands, which the store's own queue keeps.
         chains.sort_unstable_by_key(|chain| chain.iter().min());
         let asked = chains.into_iter().map(async |chain| {
@@ -98,7 +122,8 @@ impl Batch {
             let replies = Question::ask_in_turn(&questions, read, service).await;
             chain.iter().copied().zip(replies).collect::<Vec<_>>()
         });
-        let mut replies: Vec<(usize, Reply)> = join_all(asked).await.into_iter().flatten().collect();
+        let mut replies: Vec<(usize, Reply)> =
+            join_all(asked).await.into_iter().flatten().collect();
         replies.sort_unstable_by_key(|(at, _)| *at);
         let mut out = Vec::with_capacity(self.between.len() + 32 * replies.len());
         let mut written = 0;
@@ -114,9 +139,17 @@ impl Batch {
 
 fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
     // Arrays, integers and errors are the same in both protocol versions.
-    let mut replies = Replies { out, protocol: Protocol::Resp2 };
+    let mut replies = Replies {
+        out,
+        protocol: Protocol::Resp2,
+    };
     match (reply, question) {
-        (Reply::Limit(Ok(decision)), Question::Limit { limit, with_reason, .. }) => {
+        (
+            Reply::Limit(Ok(decision)),
+            Question::Limit {
+                limit, with_reason, ..
+            },
+        ) => {
             write_decision(&mut replies, decision, limit.spec().shadow, *with_reason);
         }
         (Reply::Limit(Ok(decision)) | Reply::Throttle(Ok(decision)), _) => {
@@ -165,13 +198,24 @@ impl Take {
     async fn ask(takes: &[Self], service: &Service) -> Vec<Option<Vec<u8>>> {
         let limit = &takes[0].limit;
         let requests: Vec<_> = takes.iter().map(|take| (&*take.key, take.cost)).collect();
-        let decided =
-            AssertUnwindSafe(limit.take_many(Duration::ZERO, &requests, service.now())).catch_unwind().await;
-        let Ok(decisions) = decided else { return vec![None; takes.len()] };
+        let decided = AssertUnwindSafe(limit.take_many(Duration::ZERO, &requests, service.now()))
+            .catch_unwind()
+            .await;
+        let Ok(decisions) = decided else {
+            return vec![None; takes.len()];
+        };
         let reply = |(take, decision): (&Self, &Decision)| {
             let mut out = Vec::with_capacity(take.between.len() + 64);
-            let mut replies = Replies { out: &mut out, protocol: Protocol::Resp2 };
-            write_decision(&mut replies, decision, limit.spec().shadow, take.with_reason);
+            let mut replies = Replies {
+                out: &mut out,
+                protocol: Protocol::Resp2,
+            };
+            write_decision(
+                &mut replies,
+                decision,
+                limit.spec().shadow,
+                take.with_reason,
+            );
             out.extend_from_slice(&take.between);
             Some(out)
         };
@@ -193,7 +237,10 @@ pub(super) struct UnderWay {
 impl UnderWay {
     /// `ring` wakes the thread from its poll.
     pub fn new(ring: impl Fn() + Send + Sync + 'static) -> Self {
-        let alarm = Arc::new(Alarm { state: AtomicU8::new(AWAKE), ring: Box::new(ring) });
+        let alarm = Arc::new(Alarm {
+            state: AtomicU8::new(AWAKE),
+            ring: Box::new(ring),
+        });
         Self {
             takes: Vec::new(),
             batches: FuturesUnordered::new(),
@@ -204,14 +251,22 @@ impl UnderWay {
     }
 
     /// Adds a connection's batch. [`next`](Self::next) asks its questions.
-    pub fn add(&mut self, mut batch: Batch, (at, session): (usize, &Session), service: &Arc<Service>) {
+    pub fn add(
+        &mut self,
+        mut batch: Batch,
+        (at, session): (usize, &Session),
+        service: &Arc<Service>,
+    ) {
         let id = session.id;
         if let Some(take) = batch.only_take(at, id) {
             return self.takes.push(take);
         }
         let service = Arc::clone(service);
         self.batches.push(Box::pin(async move {
-            let replies = AssertUnwindSafe(batch.answer(&service)).catch_unwind().await.ok();
+            let replies = AssertUnwindSafe(batch.answer(&service))
+                .catch_unwind()
+                .await
+                .ok();
             vec![Answered { at, id, replies }]
         }));
     }
@@ -220,12 +275,18 @@ impl UnderWay {
     fn ask_together(&mut self, service: &Arc<Service>) {
         let mut takes = mem::take(&mut self.takes);
         while let Some(limit) = takes.last().map(|take| Arc::clone(&take.limit)) {
-            let (same, others) = takes.into_iter().partition(|take| Arc::ptr_eq(&take.limit, &limit));
+            let (same, others) = takes
+                .into_iter()
+                .partition(|take| Arc::ptr_eq(&take.limit, &limit));
             takes = others;
             let (same, service): (Vec<Take>, _) = (same, Arc::clone(service));
             self.batches.push(Box::pin(async move {
                 let replies = Take::ask(&same, &service).await;
-                let answered = |(take, replies): (Take, _)| Answered { at: take.at, id: take.id, replies };
+                let answered = |(take, replies): (Take, _)| Answered {
+                    at: take.at,
+                    id: take.id,
+                    replies,
+                };
                 same.into_iter().zip(replies).map(answered).collect()
             }));
         }
@@ -235,21 +296,26 @@ impl UnderWay {
         self.takes.is_empty() && self.batches.is_empty() && self.answered.len() == 0
     }
 
-    /// The next answered batch, if there is one now. Must be called within the async runtime's context.
+    /// The next answered batch, if there is one now. Must be called within the async runtime's
+    /// context.
     pub fn next(&mut self, service: &Arc<Service>) -> Option<Answered> {
         self.ask_together(service);
         loop {
             if let Some(answered) = self.answered.next() {
                 return Some(answered);
             }
-            match self.batches.poll_next_unpin(&mut Context::from_waker(&self.waker)) {
+            match self
+                .batches
+                .poll_next_unpin(&mut Context::from_waker(&self.waker))
+            {
                 Poll::Ready(Some(answered)) => self.answered = answered.into_iter(),
                 Poll::Ready(None) | Poll::Pending => return None,
             }
         }
     }
 
-    /// Whether the thread may wait for its sockets. If so, an answer from now on ends the wait; otherwise there may already be one.
+    /// Whether the thread may wait for its sockets. If so, an answer from now on ends the wait;
+    /// otherwise there may already be one.
     pub fn may_wait(&self) -> bool {
         self.alarm.may_wait()
     }
@@ -275,9 +341,12 @@ struct Alarm {
 
 impl Alarm {
     fn may_wait(&self) -> bool {
-        // AcqRel, here and below: a thread that sees the other's change of the state sees what happened before it. Either the
-        // listener's thread sees that there is an answer, or the other one sees that it waits.
-        let waits = self.state.compare_exchange(AWAKE, WAITING, Ordering::AcqRel, Ordering::Acquire);
+        // AcqRel, here and below: a thread that sees the other's change of the state sees what
+        // happened before it. Either the listener's thread sees that there is an answer, or the
+        // other one sees that it waits.
+        let waits =
+            self.state
+                .compare_exchange(AWAKE, WAITING, Ordering::AcqRel, Ordering::Acquire);
         if waits.is_err() {
             self.waited();
         }

@@ -70,8 +70,12 @@ pub(super) static COMMANDS: [Command; 25] = [
 /// Runs one command; `args` begins with its name.
 #[inline]
 pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) {
-    let Some((name, args)) = args.split_first() else { return };
-    let Some(command) = find(&COMMANDS, name) else { return unknown(context, name, args) };
+    let Some((name, args)) = args.split_first() else {
+        return;
+    };
+    let Some(command) = find(&COMMANDS, name) else {
+        return unknown(context, name, args);
+    };
     if context.session.rights().is_none() && command.needs != Needs::Nothing {
         context.error("NOAUTH Authentication required.");
     } else if args.len() < command.args.0 || args.len() > command.args.1 {
@@ -86,7 +90,11 @@ pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) {
 }
 
 #[inline]
-fn refuse_unknown_limit(context: &Context<'_>, needs: Needs, args: &[&[u8]]) -> Result<(), Refusal> {
+fn refuse_unknown_limit(
+    context: &Context<'_>,
+    needs: Needs,
+    args: &[&[u8]],
+) -> Result<(), Refusal> {
     match (needs, context.session.rights()) {
         (Needs::OnLimit(_), Some(rights)) => refuse_unknown(context.limits, args[0], rights),
         _ => Ok(()),
@@ -100,7 +108,10 @@ fn is_permitted(context: &Context<'_>, needs: Needs, args: &[&[u8]]) -> bool {
         Needs::OnLimit(role) => (role, args[0]),
         Needs::OnThrottle(role) => (role, THROTTLE.as_bytes()),
     };
-    context.session.rights().is_some_and(|rights| rights.may(role) && rights.concern(limit))
+    context
+        .session
+        .rights()
+        .is_some_and(|rights| rights.may(role) && rights.concern(limit))
 }
 
 #[cold]
@@ -122,9 +133,9 @@ fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
             "ERR MULTI is not supported: no transaction was started and nothing is queued; each following command takes \
              effect immediately",
         ),
-        "EXEC" => {
-            Some("ERR EXEC without MULTI: nothing was queued; earlier commands have already taken effect")
-        }
+        "EXEC" => Some(
+            "ERR EXEC without MULTI: nothing was queued; earlier commands have already taken effect",
+        ),
         "DISCARD" => Some(
             "ERR DISCARD without MULTI: nothing was queued and nothing is undone; earlier commands have already \
              taken effect",

@@ -22,7 +22,8 @@ use crate::{decide::limits::Limits, listen::tls::HANDSHAKE_TIME};
 
 /// How much is read from a socket at a time.
 pub(super) const READ: usize = 64 * 1024;
-/// The size of the read buffer that all connections of a reactor share: one read, after an unfinished frame.
+/// The size of the read buffer that all connections of a reactor share: one read, after an
+/// unfinished frame.
 pub(super) const BUFFER: usize = READ + MAX_FRAME;
 /// The size of unsent output at which a connection runs no further command.
 const OUTPUT_FULL: usize = 256 * 1024;
@@ -32,7 +33,10 @@ const OUTPUT_KEPT: usize = 4 * 1024;
 const STUCK: Nanos = Nanos::from_secs(30);
 
 /// A client behind a non-blocking stream.
-#[allow(clippy::struct_excessive_bools, reason = "each is an independent fact; most combinations occur")]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is an independent fact; most combinations occur"
+)]
 pub(super) struct Connection {
     pub stream: Socket,
     pub session: Session,
@@ -48,7 +52,8 @@ pub(super) struct Connection {
     asked: (Nanos, u64),
     /// Complete frames in `input` wait until output is sent or the store has replied.
     waiting: bool,
-    /// The socket may have more to read without a further event: it was not read at the last event, or not emptied.
+    /// The socket may have more to read without a further event: it was not read at the last event,
+    /// or not emptied.
     unread: bool,
     /// To be closed once the output is sent. No further command runs.
     pub closing: bool,
@@ -115,7 +120,8 @@ impl Connection {
 
     /// Reads from the socket and answers every complete frame; `buffer` is [`BUFFER`] long.
     ///
-    /// A read that does not fill the buffer has emptied the socket, unless the peer has closed it, as `closed` says.
+    /// A read that does not fill the buffer has emptied the socket, unless the peer has closed it,
+    /// as `closed` says.
     pub fn read(&mut self, buffer: &mut [u8], context: TurnContext<'_>, closed: bool) -> Turn {
         if self.asking || self.session.held_until.is_some() {
             self.unread = true;
@@ -171,12 +177,19 @@ impl Connection {
         let questions = self.batch.questions.len();
         while used < data.len() && !self.closing && !self.must_wait() {
             // Replies after a question wait for its reply.
-            let out = if self.batch.is_empty() { &mut self.output } else { &mut self.batch.between };
+            let out = if self.batch.is_empty() {
+                &mut self.output
+            } else {
+                &mut self.batch.between
+            };
             let mut frame = ahead.next();
             if frame.is_none() {
                 if let Err(error) = look_ahead(&data[used..], &mut ahead, context) {
                     stats.protocol_errors.fetch_add(1, Ordering::Relaxed);
-                    let mut replies = Replies { out, protocol: self.session.protocol };
+                    let mut replies = Replies {
+                        out,
+                        protocol: self.session.protocol,
+                    };
                     replies.error(&format!("ERR {error}"));
                     tracing::debug!(peer = %self.session.peer, %error, "connection closed");
                     self.closing = true;
@@ -208,7 +221,9 @@ impl Connection {
         if commands > 0 {
             stats.commands.fetch_add(commands, Ordering::Relaxed);
             let asked = (self.batch.questions.len() - questions) as u64;
-            context.answered.set(context.answered.get() + commands - asked);
+            context
+                .answered
+                .set(context.answered.get() + commands - asked);
             self.last_command = context.now;
         }
         if self.closing { data.len() } else { used }
@@ -227,7 +242,8 @@ impl Connection {
         self.output.len() - self.sent >= OUTPUT_FULL
     }
 
-    /// Whether no further command may run until output is sent, the store has replied, or a hold is over.
+    /// Whether no further command may run until output is sent, the store has replied, or a hold is
+    /// over.
     fn must_wait(&self) -> bool {
         self.is_full() || self.batch.is_full() || self.is_held()
     }
@@ -255,7 +271,8 @@ impl Connection {
         self.waiting && !self.asking
     }
 
-    /// Whether there may be more to do without a further event: commands in memory, or unread bytes in the socket.
+    /// Whether there may be more to do without a further event: commands in memory, or unread bytes
+    /// in the socket.
     pub fn has_more(&self) -> bool {
         self.waiting || self.unread
     }
@@ -265,7 +282,8 @@ impl Connection {
         self.closing && !self.asking
     }
 
-    /// The questions for the store. No further command runs until [`answered`](Self::answered) is called.
+    /// The questions for the store. No further command runs until [`answered`](Self::answered) is
+    /// called.
     pub fn ask(&mut self, now: Nanos) -> Option<(Batch, &Session)> {
         if self.batch.is_empty() {
             return None;
@@ -275,8 +293,8 @@ impl Connection {
         Some((mem::take(&mut self.batch), &self.session))
     }
 
-    /// Takes in the replies to the questions of this number. Returns when they were asked and how many there were, or `None`
-    /// if another connection asked them.
+    /// Takes in the replies to the questions of this number. Returns when they were asked and how
+    /// many there were, or `None` if another connection asked them.
     pub fn answered(&mut self, id: u64, replies: &[u8]) -> Option<(Nanos, u64)> {
         if !self.asking || self.session.id != id {
             return None;
@@ -316,7 +334,8 @@ impl Connection {
         Ok(true)
     }
 
-    /// Whether the connection has been idle for too long, or stuck in a frame or a reply. Called about once a second.
+    /// Whether the connection has been idle for too long, or stuck in a frame or a reply. Called
+    /// about once a second.
     pub fn is_overdue(&mut self, idle_timeout: Option<Nanos>, now: Nanos) -> bool {
         if self.is_beginning() {
             return now.saturating_since(self.last_command) >= HANDSHAKE_TIME.into();
@@ -328,12 +347,14 @@ impl Connection {
         } else if now.saturating_since(*self.stuck_since.get_or_insert(now)) >= STUCK {
             return true;
         }
-        !self.asking && idle_timeout.is_some_and(|most| now.saturating_since(self.last_command) >= most)
+        !self.asking
+            && idle_timeout.is_some_and(|most| now.saturating_since(self.last_command) >= most)
     }
 }
 
-/// Parses the next commands, and prefetches their states: a pipeline's keys are known in advance, so their memory is fetched in
-/// parallel instead of one after another. The states of shared limits are elsewhere.
+/// Parses the next commands, and prefetches their states: a pipeline's keys are known in advance,
+/// so their memory is fetched in parallel instead of one after another. The states of shared limits
+/// are elsewhere.
 fn look_ahead<'a>(
     data: &'a [u8],
     ahead: &mut Ahead<'a>,

@@ -1,8 +1,9 @@
 //! When to pause before answering.
 //!
-//! A reactor that answers each request on arrival wakes up for almost every request, and wakes the client for almost every
-//! reply. Both wakeups cost more than the decision. With many busy connections, it is cheaper to gather a few requests first.
-//! With few busy connections, the reactor does not pause.
+//! A reactor that answers each request on arrival wakes up for almost every request, and wakes the
+//! client for almost every reply. Both wakeups cost more than the decision. With many busy
+//! connections, it is cheaper to gather a few requests first. With few busy connections, the
+//! reactor does not pause.
 
 use std::time::Duration;
 

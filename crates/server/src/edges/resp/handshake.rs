@@ -8,7 +8,8 @@ use super::{Protocol, session::Context};
 
 /// The number of consecutive wrong passwords after which a connection is closed.
 const MOST_FAILURES: u32 = 5;
-/// How long the reply to the first wrong password is delayed. The delay doubles with each further one.
+/// How long the reply to the first wrong password is delayed. The delay doubles with each further
+/// one.
 const FIRST_DELAY: Nanos = Nanos::from_millis(100);
 
 /// The longest name that a client may set.
@@ -49,7 +50,8 @@ pub(super) fn reset(context: &mut Context<'_>, _args: &[&[u8]]) {
 pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) {
     let (user, password) = match args {
         [password]
-            if context.shared.config.password.is_none() && context.shared.door.access.path.is_none() =>
+            if context.shared.config.password.is_none()
+                && context.shared.door.access.path.is_none() =>
         {
             let _ = password;
             return context.error(
@@ -65,7 +67,8 @@ pub(super) fn auth(context: &mut Context<'_>, args: &[&[u8]]) {
     }
 }
 
-/// Logs the client in, or replies with an error: each time later, and finally by closing the connection.
+/// Logs the client in, or replies with an error: each time later, and finally by closing the
+/// connection.
 fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> bool {
     if context.session.log_in(user, password, context.shared) {
         context.session.auth_failures = 0;
@@ -74,7 +77,11 @@ fn log_in(context: &mut Context<'_>, user: &[u8], password: &[u8]) -> bool {
     context.error("WRONGPASS invalid username-password pair or user is disabled.");
     let stats = &context.shared.stats;
     stats.auth_failures.fetch_add(1, Ordering::Relaxed);
-    let guesses = context.shared.strangers.failed(context.session.peer.ip()).is_some();
+    let guesses = context
+        .shared
+        .strangers
+        .failed(context.session.peer.ip())
+        .is_some();
     let failures = context.session.auth_failures;
     context.session.auth_failures += 1;
     let delay = FIRST_DELAY.get() << failures.min(MOST_FAILURES);
@@ -152,7 +159,8 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) {
         }
         // Redis records the client's library. Nothing here needs it.
         (b"SETINFO", [option, _])
-            if option.eq_ignore_ascii_case(b"lib-name") || option.eq_ignore_ascii_case(b"lib-ver") =>
+            if option.eq_ignore_ascii_case(b"lib-name")
+                || option.eq_ignore_ascii_case(b"lib-ver") =>
         {
             context.replies().ok();
         }
@@ -160,7 +168,9 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) {
             let line = describe(context);
             context.replies().verbatim(&line);
         }
-        (b"NO-EVICT" | b"NO-TOUCH" | b"TRACKING", [switch]) if switch.eq_ignore_ascii_case(b"OFF") => {
+        (b"NO-EVICT" | b"NO-TOUCH" | b"TRACKING", [switch])
+            if switch.eq_ignore_ascii_case(b"OFF") =>
+        {
             context.replies().ok();
         }
         (b"NO-EVICT" | b"NO-TOUCH" | b"REPLY", [switch]) if switch.eq_ignore_ascii_case(b"ON") => {
@@ -191,7 +201,8 @@ fn set_name(context: &mut Context<'_>, name: &[u8]) -> bool {
     fits
 }
 
-/// Describes this connection in the format of Redis's client list, as far as it applies. Other connections are never shown.
+/// Describes this connection in the format of Redis's client list, as far as it applies. Other
+/// connections are never shown.
 fn describe(context: &Context<'_>) -> String {
     let session = &context.session;
     let name = String::from_utf8_lossy(&session.name);

@@ -9,8 +9,8 @@ use crate::observe::heavy::TopKey;
 /// The default number of keys.
 const USUAL: usize = 10;
 
-/// `limit [count]` → a map: the seconds counted, the sampling rate, and the two lists. Each key comes with its count and the
-/// bounds of the true count.
+/// `limit [count]` → a map: the seconds counted, the sampling rate, and the two lists. Each key
+/// comes with its count and the bounds of the true count.
 pub(super) fn top(context: &mut Context<'_>, args: &[&[u8]]) {
     let most = match args.get(1) {
         None => USUAL,
@@ -32,7 +32,13 @@ pub(super) fn top(context: &mut Context<'_>, args: &[&[u8]]) {
     for (name, keys) in [("asked_most", &top.asked), ("denied_most", &top.denied)] {
         replies.bulk(name.as_bytes());
         replies.array(keys.len());
-        for TopKey { key, count, at_least, at_most } in keys {
+        for TopKey {
+            key,
+            count,
+            at_least,
+            at_most,
+        } in keys
+        {
             replies.array(4);
             replies.bulk(key);
             for number in [count, at_least, at_most] {

@@ -41,14 +41,20 @@ pub(super) fn command(context: &mut Context<'_>, args: &[&[u8]]) {
         b"DOCS" => {
             let wanted = |command: &&Command| {
                 names.is_empty()
-                    || names.iter().any(|name| command.name.as_bytes().eq_ignore_ascii_case(name))
+                    || names
+                        .iter()
+                        .any(|name| command.name.as_bytes().eq_ignore_ascii_case(name))
             };
             replies.map(commands.iter().filter(wanted).count());
             for command in commands.iter().filter(wanted) {
                 replies.bulk(command.name.as_bytes());
                 replies.map(3);
-                let usage =
-                    format!("{} ({} {})", command.summary, command.name.to_uppercase(), command.usage);
+                let usage = format!(
+                    "{} ({} {})",
+                    command.summary,
+                    command.name.to_uppercase(),
+                    command.usage
+                );
                 replies.texts(["summary", &usage, "since", "0.1.0", "group", "generic"]);
             }
         }
@@ -67,7 +73,11 @@ fn describe(replies: &mut Replies<'_>, command: &Command) {
     replies.bulk(command.name.as_bytes());
     // Redis counts the name, and writes "at least" as a negative number.
     let least = i64::try_from(command.args.0 + 1).unwrap_or(i64::MAX);
-    replies.integer(if command.args.0 == command.args.1 { least } else { -least });
+    replies.integer(if command.args.0 == command.args.1 {
+        least
+    } else {
+        -least
+    });
     replies.array(1);
     replies.simple("fast");
     for number in [command.key, command.key, command.key.min(1)] {
@@ -84,14 +94,20 @@ pub(super) fn info(context: &mut Context<'_>, args: &[&[u8]]) {
         args.is_empty()
             || args.iter().any(|arg| {
                 arg.eq_ignore_ascii_case(section.as_bytes())
-                    || everything.iter().any(|all| arg.eq_ignore_ascii_case(all.as_bytes()))
+                    || everything
+                        .iter()
+                        .any(|all| arg.eq_ignore_ascii_case(all.as_bytes()))
             })
     };
     let mut text = String::new();
     // Writing to a `String` does not fail.
     for (name, write) in SECTIONS {
         if wanted(name) {
-            let _ = write!(text, "{}# {name}\r\n", if text.is_empty() { "" } else { "\r\n" });
+            let _ = write!(
+                text,
+                "{}# {name}\r\n",
+                if text.is_empty() { "" } else { "\r\n" }
+            );
             let _ = write(context, &mut text);
         }
     }
@@ -112,9 +128,17 @@ const SECTIONS: [(&str, WriteSection); 5] = [
         )
     }),
     ("Clients", |context, text| {
-        let connected = context.shared.stats.connections.open.load(Ordering::Relaxed);
+        let connected = context
+            .shared
+            .stats
+            .connections
+            .open
+            .load(Ordering::Relaxed);
         let most = context.shared.config.max_connections;
-        write!(text, "connected_clients:{connected}\r\nmaxclients:{most}\r\n")
+        write!(
+            text,
+            "connected_clients:{connected}\r\nmaxclients:{most}\r\n"
+        )
     }),
     ("Stats", |context, text| {
         let stats = &context.shared.stats;
@@ -127,9 +151,17 @@ const SECTIONS: [(&str, WriteSection); 5] = [
         )
     }),
     ("Limits", |context, text| {
-        let rights = context.session.rights().filter(|rights| rights.may(Role::Observe));
+        let rights = context
+            .session
+            .rights()
+            .filter(|rights| rights.may(Role::Observe));
         let seen = |name: &str| rights.is_some_and(|rights| rights.concern(name.as_bytes()));
-        for limit in context.limits.limits().iter().filter(|limit| seen(&limit.spec().name)) {
+        for limit in context
+            .limits
+            .limits()
+            .iter()
+            .filter(|limit| seen(&limit.spec().name))
+        {
             let (counts, keys) = (limit.counts(), limit.limiter().stats().keys);
             write!(
                 text,
@@ -143,11 +175,17 @@ const SECTIONS: [(&str, WriteSection); 5] = [
         }
         Ok(())
     }),
-    ("Keyspace", |context, text| write!(text, "db0:keys={},expires=0,avg_ttl=0\r\n", keys(context))),
+    ("Keyspace", |context, text| {
+        write!(text, "db0:keys={},expires=0,avg_ttl=0\r\n", keys(context))
+    }),
 ];
 
 fn keys(context: &Context<'_>) -> u64 {
-    let limits = context.limits.limits().iter().map(|limit| limit.limiter().stats().keys);
+    let limits = context
+        .limits
+        .limits()
+        .iter()
+        .map(|limit| limit.limiter().stats().keys);
     limits.sum::<u64>() + context.shared.service.throttle().limiter().stats().keys
 }
 
@@ -165,7 +203,9 @@ pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) {
         return context.wrong_number("config|get");
     }
     let config = &context.shared.config;
-    let idle = config.idle_timeout.map_or(0, |idle| idle.get() / 1_000_000_000);
+    let idle = config
+        .idle_timeout
+        .map_or(0, |idle| idle.get() / 1_000_000_000);
     let settings = [
         ("save", String::new()),
         ("appendonly", "no".to_owned()),
@@ -187,9 +227,10 @@ pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) {
 /// Matches a name, or a prefix followed by `*`, which is what tools use.
 fn matches(pattern: &[u8], name: &str) -> bool {
     match pattern.strip_suffix(b"*") {
-        Some(beginning) => {
-            name.as_bytes().get(..beginning.len()).is_some_and(|start| start.eq_ignore_ascii_case(beginning))
-        }
+        Some(beginning) => name
+            .as_bytes()
+            .get(..beginning.len())
+            .is_some_and(|start| start.eq_ignore_ascii_case(beginning)),
         None => pattern.eq_ignore_ascii_case(name.as_bytes()),
     }
 }

@@ -17,8 +17,8 @@ use crate::{
     listen::access::Role,
 };
 
-/// `limit key [cost]` → five integers, with `REASON` after the cost also the reason of a denial. The key of a global limit can be omitted
-/// and is ignored.
+/// `limit key [cost]` → five integers, with `REASON` after the cost also the reason of a denial.
+/// The key of a global limit can be omitted and is ignored.
 #[inline]
 pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) {
     let with_reason = match args.get(3) {
@@ -26,29 +26,61 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
         Some(word) if word.eq_ignore_ascii_case(b"reason") => true,
         Some(_) => return context.error("ERR syntax error: after the cost only REASON is known"),
     };
-    let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else { return };
+    let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else {
+        return;
+    };
     // A client may give back its permits. Only an operator may refund what a rate has counted.
     let is_operation = act == Act::Refund && limit.spec().policy.algorithm.limits_rate();
-    if is_operation && !context.session.rights().is_some_and(|rights| rights.may(Role::Operate)) {
+    if is_operation
+        && !context
+            .session
+            .rights()
+            .is_some_and(|rights| rights.may(Role::Operate))
+    {
         return context.not_permitted("refund what a rate has counted");
     }
     if let Err(refusal) = limit.accepts(act) {
         return refuse(context, name, &refusal);
     }
-    let decided = limit.decide_in_memory(act, key, cost, context.now).or_else(|| {
-        // A question of this connection about the same key comes first.
-        let here = act == Act::Take && !context.asks_about(limit, key);
-        if here { limit.take_here(key, cost, context.now) } else { None }
-    });
-    let by = context.session.rights().filter(|_| is_operation).map(|rights| rights.name.clone());
+    let decided = limit
+        .decide_in_memory(act, key, cost, context.now)
+        .or_else(|| {
+            // A question of this connection about the same key comes first.
+            let here = act == Act::Take && !context.asks_about(limit, key);
+            if here {
+                limit.take_here(key, cost, context.now)
+            } else {
+                None
+            }
+        });
+    let by = context
+        .session
+        .rights()
+        .filter(|_| is_operation)
+        .map(|rights| rights.name.clone());
     if let Some(decision) = decided {
         if let Some(client) = by {
-            context.shared.service.record_refund(&client, limit, key, cost);
+            context
+                .shared
+                .service
+                .record_refund(&client, limit, key, cost);
         }
-        write_decision(&mut context.replies(), &decision, limit.spec().shadow, with_reason);
+        write_decision(
+            &mut context.replies(),
+            &decision,
+            limit.spec().shadow,
+            with_reason,
+        );
     } else {
         let limit = Arc::clone(limit);
-        context.ask(Question::Limit { limit, key: key.into(), cost, act, by, with_reason });
+        context.ask(Question::Limit {
+            limit,
+            key: key.into(),
+            cost,
+            act,
+            by,
+            with_reason,
+        });
     }
 }
 
@@ -66,12 +98,15 @@ fn asked<'a, 'k>(
             return None;
         }
     };
-    let Some(text) = args.get(2) else { return Some((resolved, 1)) };
+    let Some(text) = args.get(2) else {
+        return Some((resolved, 1));
+    };
     Some((resolved, read_cost(context, text)?))
 }
 
-/// Five integers: 0 allowed or 1 denied, the limit, what remains, milliseconds to wait, milliseconds until the limit is full
-/// again. Then, if the client wants it, the reason of a denial, which is empty for an admission.
+/// Five integers: 0 allowed or 1 denied, the limit, what remains, milliseconds to wait,
+/// milliseconds until the limit is full again. Then, if the client wants it, the reason of a
+/// denial, which is empty for an admission.
 #[inline]
 pub(super) fn write_decision(
     replies: &mut Replies<'_>,
@@ -82,7 +117,10 @@ pub(super) fn write_decision(
     replies.array(5 + usize::from(with_reason));
     write_numbers(replies, decision, shadow);
     if with_reason {
-        let reason = decision.reason().filter(|_| !shadow).map_or("", DenialReason::name);
+        let reason = decision
+            .reason()
+            .filter(|_| !shadow)
+            .map_or("", DenialReason::name);
         replies.bulk(reason.as_bytes());
     }
 }
@@ -132,19 +170,35 @@ pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) {
     }
     let [max_burst, count, period, quantity] = numbers;
     if args[0].len() > crate::rules::MAX_KEY_BYTES {
-        let refusal = Refusal::KeyTooLong { bytes: args[0].len() };
+        let refusal = Refusal::KeyTooLong {
+            bytes: args[0].len(),
+        };
         return refuse(context, "cl.throttle", &refusal);
     }
-    let quota = ThrottleQuota { max_burst, count, period };
-    match context.shared.service.throttle_in_memory(args[0], quota, quantity, context.now) {
+    let quota = ThrottleQuota {
+        max_burst,
+        count,
+        period,
+    };
+    match context
+        .shared
+        .service
+        .throttle_in_memory(args[0], quota, quantity, context.now)
+    {
         Some(Ok(decision)) => write_cell(&mut context.replies(), &decision),
         Some(Err(e)) => context.error(&e.to_string()),
-        None => context.ask(Question::Throttle { key: args[0].into(), quota, quantity }),
+        None => context.ask(Question::Throttle {
+            key: args[0].into(),
+            quota,
+            quantity,
+        }),
     }
 }
 
 pub(super) fn block(context: &mut Context<'_>, args: &[&[u8]]) {
-    let Ok(span) = milliseconds(context, args.get(2)) else { return };
+    let Ok(span) = milliseconds(context, args.get(2)) else {
+        return;
+    };
     operate(context, "block", args, Operation::Block(span));
 }
 
@@ -153,20 +207,42 @@ pub(super) fn override_key(context: &mut Context<'_>, args: &[&[u8]]) {
     if quota.eq_ignore_ascii_case("end") && args.len() == 3 {
         return operate(context, "override", args, Operation::EndOverride);
     }
-    let Ok(span) = milliseconds(context, args.get(3)) else { return };
-    operate(context, "override", args, Operation::Override(quota.into_owned(), span));
+    let Ok(span) = milliseconds(context, args.get(3)) else {
+        return;
+    };
+    operate(
+        context,
+        "override",
+        args,
+        Operation::Override(quota.into_owned(), span),
+    );
 }
 
 /// Makes an operator's change about the key in the second argument.
 pub(super) fn operate(context: &mut Context<'_>, name: &str, args: &[&[u8]], operation: Operation) {
-    let by: Box<str> = context.session.rights().map_or_else(Box::default, |rights| rights.name.clone());
-    let operator = Operator { client: &by, note: None };
-    match context.shared.service.operate_in_memory(args[0], Some(args[1]), &operation, &operator) {
+    let by: Box<str> = context
+        .session
+        .rights()
+        .map_or_else(Box::default, |rights| rights.name.clone());
+    let operator = Operator {
+        client: &by,
+        note: None,
+    };
+    match context
+        .shared
+        .service
+        .operate_in_memory(args[0], Some(args[1]), &operation, &operator)
+    {
         Some(Ok(done)) => write_done(&mut context.replies(), &operation, done),
         Some(Err(refusal)) => refuse(context, name, &refusal),
         None => match resolve(context.limits, args[0], Some(args[1])) {
             Ok(Resolved { limit, key }) => {
-                context.ask(Question::Operate { limit: Arc::clone(limit), key: key.into(), operation, by });
+                context.ask(Question::Operate {
+                    limit: Arc::clone(limit),
+                    key: key.into(),
+                    operation,
+                    by,
+                });
             }
             Err(refusal) => refuse(context, name, &refusal),
         },
@@ -184,7 +260,9 @@ pub(super) fn write_done(replies: &mut Replies<'_>, operation: &Operation, done:
 /// For how long, where that is said; an error was answered.
 fn milliseconds(context: &mut Context<'_>, text: Option<&&[u8]>) -> Result<Option<Duration>, ()> {
     let Some(text) = text else { return Ok(None) };
-    let span = number(text).and_then(|ms| u64::try_from(ms).ok()).filter(|ms| *ms > 0);
+    let span = number(text)
+        .and_then(|ms| u64::try_from(ms).ok())
+        .filter(|ms| *ms > 0);
     if span.is_none() {
         refuse_number(context, "milliseconds", text, "a whole number above 0");
     }
@@ -194,9 +272,16 @@ fn milliseconds(context: &mut Context<'_>, text: Option<&&[u8]>) -> Result<Optio
 /// The cost in a command; `None` if an error was sent.
 #[inline]
 pub(super) fn read_cost(context: &mut Context<'_>, text: &[u8]) -> Option<u64> {
-    let cost = number(text).and_then(|cost| u64::try_from(cost).ok()).filter(|cost| *cost <= MAX_LIMIT);
+    let cost = number(text)
+        .and_then(|cost| u64::try_from(cost).ok())
+        .filter(|cost| *cost <= MAX_LIMIT);
     if cost.is_none() {
-        refuse_number(context, "cost", text, "a whole number from 0 to 9007199254740991");
+        refuse_number(
+            context,
+            "cost",
+            text,
+            "a whole number from 0 to 9007199254740991",
+        );
     }
     cost
 }

@@ -6,16 +6,18 @@
 //! └── reactor: one thread, many connections: reads all that is ready, decides for every frame in it, then writes once ──┘
 //! ```
 //!
-//! `commands` has the table of all commands. It imports the commands that limit (`limiting`), those about heavy keys
-//! (`heavy`), those about the connection (`handshake`) and those about the server (`introspection`), which import only
-//! `session` and `reply`.
+//! `commands` has the table of all commands. It imports the commands that limit (`limiting`), those
+//! about heavy keys (`heavy`), those about the connection (`handshake`) and those about the server
+//! (`introspection`), which import only `session` and `reply`.
 //!
-//! If limits are shared over a store, `batch` keeps the questions of a connection in a future that the thread polls between
-//! its turns, and the store's reply wakes the thread. Nothing else differs.
+//! If limits are shared over a store, `batch` keeps the questions of a connection in a future that
+//! the thread polls between its turns, and the store's reply wakes the thread. Nothing else
+//! differs.
 //!
-//! The listener uses its own threads on `mio` instead of tokio tasks. A task costs about as much per wakeup, but a reactor
-//! decides *when* to poll and when to write: it lets requests of many connections gather, and answers everything that is ready
-//! before it writes anything. `docs/decisions/0011` has the figures. All connections also share one read buffer, so an idle
+//! The listener uses its own threads on `mio` instead of tokio tasks. A task costs about as much
+//! per wakeup, but a reactor decides *when* to poll and when to write: it lets requests of many
+//! connections gather, and answers everything that is ready before it writes anything.
+//! `docs/decisions/0011` has the figures. All connections also share one read buffer, so an idle
 //! connection needs no buffer at all.
 
 mod batch;
@@ -43,7 +45,9 @@ pub(crate) use reactor::{Reactors, start};
 
 use crate::{
     decide::service::Service,
-    listen::{access::Door, descriptors::Descriptors, peers::Peers, strangers::Strangers, tls::Tls},
+    listen::{
+        access::Door, descriptors::Descriptors, peers::Peers, strangers::Strangers, tls::Tls,
+    },
     observe::metrics::RespStats,
 };
 

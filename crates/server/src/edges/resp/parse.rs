@@ -1,7 +1,7 @@
 //! The request side of the Redis protocol: arrays of bulk strings, and inline commands.
 //!
-//! A pure function of the bytes so far: it keeps no state, allocates nothing and copies nothing. An incomplete frame is parsed
-//! again when more bytes have arrived; [`MAX_FRAME`] bounds that cost.
+//! A pure function of the bytes so far: it keeps no state, allocates nothing and copies nothing. An
+//! incomplete frame is parsed again when more bytes have arrived; [`MAX_FRAME`] bounds that cost.
 
 use std::ops::Range;
 
@@ -24,7 +24,11 @@ pub struct Args<'a> {
 impl<'a> Args<'a> {
     /// No arguments yet. One value can be reused for many frames.
     pub const fn new() -> Self {
-        Self { items: [&[]; MAX_ARGS], begin: 0, len: 0 }
+        Self {
+            items: [&[]; MAX_ARGS],
+            begin: 0,
+            len: 0,
+        }
     }
 
     /// The arguments of the last parsed frame; empty for an empty line.
@@ -33,7 +37,10 @@ impl<'a> Args<'a> {
     }
 
     fn push(&mut self, item: &'a [u8]) -> Result<(), ProtocolError> {
-        let slot = self.items.get_mut(self.len).ok_or(ProtocolError::TooManyArguments)?;
+        let slot = self
+            .items
+            .get_mut(self.len)
+            .ok_or(ProtocolError::TooManyArguments)?;
         *slot = item;
         self.len += 1;
         Ok(())
@@ -46,7 +53,8 @@ impl Default for Args<'_> {
     }
 }
 
-/// Why bytes are not a request. The rest of the input cannot be parsed, so the connection is closed.
+/// Why bytes are not a request. The rest of the input cannot be parsed, so the connection is
+/// closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProtocolError {
@@ -74,13 +82,14 @@ pub enum ProtocolError {
     /// An inline command has unbalanced quotes, or an escape inside quotes.
     #[error("Protocol error: unbalanced quotes or an escape in an inline request")]
     Quotes,
-    /// An HTTP request arrived at this port, perhaps from a browser that was tricked into sending it.
+    /// An HTTP request arrived at this port, perhaps from a browser that was tricked into sending
+    /// it.
     #[error("Protocol error: this port speaks the Redis protocol; HTTP has another port")]
     Http,
 }
 
-/// Parses one frame at the start of `input`. Stores its arguments in `args` and returns its length in bytes, or `None` while
-/// the frame is incomplete.
+/// Parses one frame at the start of `input`. Stores its arguments in `args` and returns its length
+/// in bytes, or `None` while the frame is incomplete.
 ///
 /// # Errors
 /// When no continuation of `input` can be a request.
@@ -120,7 +129,12 @@ pub(super) struct Ahead<'a> {
 
 impl<'a> Ahead<'a> {
     pub const fn new() -> Self {
-        Self { args: Args::new(), frames: [const { (0..0, 0) }; AHEAD], next: 0, len: 0 }
+        Self {
+            args: Args::new(),
+            frames: [const { (0..0, 0) }; AHEAD],
+            next: 0,
+            len: 0,
+        }
     }
 
     /// The arguments of the next frame, and its length in bytes.
@@ -131,14 +145,20 @@ impl<'a> Ahead<'a> {
         Some((&self.args.items[args], length))
     }
 
-    /// Parses the frames at the start of `input` as far as they have room, and shows each frame after the first.
-    /// An error in a later frame is left for when that frame is the first.
+    /// Parses the frames at the start of `input` as far as they have room, and shows each frame
+    /// after the first. An error in a later frame is left for when that frame is the first.
     ///
     /// # Errors
     /// When no continuation of `input` can be a request.
-    pub fn parse(&mut self, input: &'a [u8], mut show: impl FnMut(&[&'a [u8]])) -> Result<(), ProtocolError> {
+    pub fn parse(
+        &mut self,
+        input: &'a [u8],
+        mut show: impl FnMut(&[&'a [u8]]),
+    ) -> Result<(), ProtocolError> {
         (self.next, self.len) = (0, 0);
-        let Some(mut at) = parse(input, &mut self.args)? else { return Ok(()) };
+        let Some(mut at) = parse(input, &mut self.args)? else {
+            return Ok(());
+        };
         self.keep(at);
         while self.len < AHEAD
             && let Ok(Some(length)) = parse_after(&input[at..], &mut self.args)
@@ -159,7 +179,9 @@ impl<'a> Ahead<'a> {
 
 #[inline]
 fn parse_array<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
-    let Some((count, mut at)) = number(input, 1, ProtocolError::MultibulkLength)? else { return Ok(None) };
+    let Some((count, mut at)) = number(input, 1, ProtocolError::MultibulkLength)? else {
+        return Ok(None);
+    };
     // Redis treats `*0` and `*-1` as no command.
     let count = usize::try_from(count).unwrap_or(0);
     if count > MAX_ARGS {
@@ -192,13 +214,20 @@ fn parse_array<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>
 
 /// A decimal number and the CR LF after it: its value, and where the next line begins.
 #[inline]
-fn number(input: &[u8], from: usize, wrong: ProtocolError) -> Result<Option<(i64, usize)>, ProtocolError> {
+fn number(
+    input: &[u8],
+    from: usize,
+    wrong: ProtocolError,
+) -> Result<Option<(i64, usize)>, ProtocolError> {
     // Most numbers have one digit or two.
     match input.get(from..) {
-        Some([ones @ b'0'..=b'9', b'\r', b'\n', ..]) => Ok(Some((i64::from(ones - b'0'), from + 3))),
-        Some([tens @ b'0'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..]) => {
-            Ok(Some((i64::from(tens - b'0') * 10 + i64::from(ones - b'0'), from + 4)))
+        Some([ones @ b'0'..=b'9', b'\r', b'\n', ..]) => {
+            Ok(Some((i64::from(ones - b'0'), from + 3)))
         }
+        Some([tens @ b'0'..=b'9', ones @ b'0'..=b'9', b'\r', b'\n', ..]) => Ok(Some((
+            i64::from(tens - b'0') * 10 + i64::from(ones - b'0'),
+            from + 4,
+        ))),
         _ => long_number(input, from, wrong),
     }
 }
@@ -218,7 +247,9 @@ fn long_number(
         match input.get(at) {
             None => return Ok(None),
             // Nine digits exceed every bound here and never overflow.
-            Some(digit @ b'0'..=b'9') if at - digits < 9 => value = value * 10 + i64::from(digit - b'0'),
+            Some(digit @ b'0'..=b'9') if at - digits < 9 => {
+                value = value * 10 + i64::from(digit - b'0')
+            }
             Some(b'\r') if at > digits => break,
             Some(_) => return Err(wrong),
         }
@@ -234,15 +265,23 @@ fn long_number(
 /// A line of words separated by blanks; words may be quoted.
 #[cold]
 fn parse_inline<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize>, ProtocolError> {
-    let Some(end) = input.iter().take(MAX_FRAME).position(|byte| *byte == b'\n') else { return Ok(None) };
+    let Some(end) = input.iter().take(MAX_FRAME).position(|byte| *byte == b'\n') else {
+        return Ok(None);
+    };
     let line = input[..end].strip_suffix(b"\r").unwrap_or(&input[..end]);
     let mut rest = line.trim_ascii_start();
     while let Some(first) = rest.first() {
         let (word, behind) = if matches!(first, b'"' | b'\'') {
-            let close = rest[1..].iter().position(|byte| byte == first).ok_or(ProtocolError::Quotes)?;
+            let close = rest[1..]
+                .iter()
+                .position(|byte| byte == first)
+                .ok_or(ProtocolError::Quotes)?;
             (&rest[1..=close], &rest[close + 2..])
         } else {
-            let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
+            let end = rest
+                .iter()
+                .position(u8::is_ascii_whitespace)
+                .unwrap_or(rest.len());
             (&rest[..end], &rest[end..])
         };
         let ends = behind.first().is_none_or(u8::is_ascii_whitespace);
@@ -253,7 +292,8 @@ fn parse_inline<'a>(input: &'a [u8], args: &mut Args<'a>) -> Result<Option<usize
         args.push(word)?;
         rest = behind.trim_ascii_start();
     }
-    let http = |name: &[u8]| name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:");
+    let http =
+        |name: &[u8]| name.eq_ignore_ascii_case(b"POST") || name.eq_ignore_ascii_case(b"Host:");
     if args.get().first().is_some_and(|name| http(name)) {
         return Err(ProtocolError::Http);
     }

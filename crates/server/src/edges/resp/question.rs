@@ -19,11 +19,27 @@ use crate::{
 #[derive(Debug)]
 pub(crate) enum Question {
     /// About one of a limit's keys; a refund names its client.
-    Limit { limit: Arc<Limit>, key: Box<[u8]>, cost: u64, act: Act, by: Option<Box<str>>, with_reason: bool },
+    Limit {
+        limit: Arc<Limit>,
+        key: Box<[u8]>,
+        cost: u64,
+        act: Act,
+        by: Option<Box<str>>,
+        with_reason: bool,
+    },
     /// A change that an operator makes about one of a limit's keys.
-    Operate { limit: Arc<Limit>, key: Box<[u8]>, operation: Operation, by: Box<str> },
+    Operate {
+        limit: Arc<Limit>,
+        key: Box<[u8]>,
+        operation: Operation,
+        by: Box<str>,
+    },
     /// About a bucket that the request describes.
-    Throttle { key: Box<[u8]>, quota: ThrottleQuota, quantity: i64 },
+    Throttle {
+        key: Box<[u8]>,
+        quota: ThrottleQuota,
+        quantity: i64,
+    },
     /// About a reservation.
     Reserve(Reserving),
 }
@@ -38,7 +54,8 @@ pub(crate) enum Reply {
 }
 
 impl Question {
-    /// Identifies the state that a question is about. Questions about the same state must stay in order.
+    /// Identifies the state that a question is about. Questions about the same state must stay in
+    /// order.
     pub fn is_about(&self) -> (usize, &[u8]) {
         match self {
             Self::Limit { limit, key, .. } | Self::Operate { limit, key, .. } => {
@@ -52,29 +69,47 @@ impl Question {
     /// The limit that it takes from, if questions about any of its keys share calls.
     pub fn shares_calls(&self) -> Option<&Arc<Limit>> {
         match self {
-            Self::Limit { limit, act: Act::Take, .. } => {
-                limit.store().is_some_and(|store| store.shares_calls).then_some(limit)
-            }
+            Self::Limit {
+                limit,
+                act: Act::Take,
+                ..
+            } => limit
+                .store()
+                .is_some_and(|store| store.shares_calls)
+                .then_some(limit),
             _ => None,
         }
     }
 
-    /// Whether another question is asked in turn with this one: it is about the same state, or both can share a call.
+    /// Whether another question is asked in turn with this one: it is about the same state, or both
+    /// can share a call.
     pub fn goes_with(&self, other: &Self) -> bool {
-        let shared = |one: &Arc<Limit>| other.shares_calls().is_some_and(|other| Arc::ptr_eq(one, other));
+        let shared = |one: &Arc<Limit>| {
+            other
+                .shares_calls()
+                .is_some_and(|other| Arc::ptr_eq(one, other))
+        };
         self.is_about() == other.is_about() || self.shares_calls().is_some_and(shared)
     }
 
-    /// Asks questions that were read at a time and [go together](Self::goes_with), in this order. Consecutive ones that take units
-    /// share a round trip.
+    /// Asks questions that were read at a time and [go together](Self::goes_with), in this order.
+    /// Consecutive ones that take units share a round trip.
     pub async fn ask_in_turn(questions: &[&Self], read: Nanos, service: &Service) -> Vec<Reply> {
         let mut replies = Vec::with_capacity(questions.len());
-        for run in questions.chunk_by(|one, other| one.takes().is_some() && other.takes().is_some()) {
+        for run in questions.chunk_by(|one, other| one.takes().is_some() && other.takes().is_some())
+        {
             match run {
                 [Self::Limit { limit, .. }, _, ..] => {
-                    let takes: Vec<_> = run.iter().filter_map(|question| question.takes()).collect();
-                    let decisions = limit.take_many(spent_since(read, service), &takes, service.now()).await;
-                    replies.extend(decisions.into_iter().map(|decision| Reply::Limit(Ok(decision))));
+                    let takes: Vec<_> =
+                        run.iter().filter_map(|question| question.takes()).collect();
+                    let decisions = limit
+                        .take_many(spent_since(read, service), &takes, service.now())
+                        .await;
+                    replies.extend(
+                        decisions
+                            .into_iter()
+                            .map(|decision| Reply::Limit(Ok(decision))),
+                    );
                 }
                 _ => {
                     for question in run {
@@ -89,7 +124,12 @@ impl Question {
     /// The key and the cost that it takes from a limit.
     fn takes(&self) -> Option<(&[u8], u64)> {
         match self {
-            Self::Limit { key, cost, act: Act::Take, .. } => Some((key, *cost)),
+            Self::Limit {
+                key,
+                cost,
+                act: Act::Take,
+                ..
+            } => Some((key, *cost)),
             _ => None,
         }
     }
@@ -97,20 +137,42 @@ impl Question {
     /// Asks the question, which was read at a time. Its deadline counts from then.
     pub async fn ask(&self, read: Nanos, service: &Service) -> Reply {
         match self {
-            Self::Limit { limit, key, cost, act, by, .. } => {
+            Self::Limit {
+                limit,
+                key,
+                cost,
+                act,
+                by,
+                ..
+            } => {
                 let spent = spent_since(read, service);
-                let decided = limit.decide_after(spent, *act, key, *cost, service.now()).await;
+                let decided = limit
+                    .decide_after(spent, *act, key, *cost, service.now())
+                    .await;
                 if let (Ok(_), Some(client)) = (&decided, by) {
                     service.record_refund(client, limit, key, *cost);
                 }
                 Reply::Limit(decided)
             }
-            Self::Operate { limit, key, operation, by } => {
-                let by = Operator { client: by, note: None };
-                let asked = service.operate(limit.spec().name.as_bytes(), Some(key), operation, &by);
+            Self::Operate {
+                limit,
+                key,
+                operation,
+                by,
+            } => {
+                let by = Operator {
+                    client: by,
+                    note: None,
+                };
+                let asked =
+                    service.operate(limit.spec().name.as_bytes(), Some(key), operation, &by);
                 Reply::Operate(Box::pin(asked).await)
             }
-            Self::Throttle { key, quota, quantity } => {
+            Self::Throttle {
+                key,
+                quota,
+                quantity,
+            } => {
                 let asked = service.throttle_in_store(key, *quota, *quantity, service.now());
                 // Boxed, or the future of every question would have room for it.
                 Reply::Throttle(Box::pin(asked).await)
@@ -179,25 +241,39 @@ impl Reserving {
             ReservationAct::Reserve(ttl, asks) => {
                 let asks: Vec<_> = asks
                     .iter()
-                    .map(|(limit, key, cost)| Ask { limit, key: Some(key), cost: *cost })
+                    .map(|(limit, key, cost)| Ask {
+                        limit,
+                        key: Some(key),
+                        cost: *cost,
+                    })
                     .collect();
                 return reserve(service, self.rights.as_deref(), &asks, *ttl, now).await;
             }
             ReservationAct::Extend(id, _) | ReservationAct::Settle(id, _) => *id,
         };
-        if !self.rights.as_deref().is_some_and(|rights| rights.may(Role::Decide) && rights.concern_all()) {
+        if !self
+            .rights
+            .as_deref()
+            .is_some_and(|rights| rights.may(Role::Decide) && rights.concern_all())
+        {
             let parts = service.reserved(id).await.map_err(refuse)?;
-            if !parts.iter().all(|part| may_use(self.rights.as_deref(), part.limit.as_bytes())) {
+            if !parts
+                .iter()
+                .all(|part| may_use(self.rights.as_deref(), part.limit.as_bytes()))
+            {
                 return Ok(Done::NotPermitted("use this reservation"));
             }
         }
         match &self.act {
-            ReservationAct::Extend(id, costs) => {
-                service.extend(*id, costs, now).await.map(|joint| Done::Extended(joint.into_bound()))
-            }
-            ReservationAct::Settle(id, costs) => {
-                service.settle(*id, costs.as_deref(), now).await.map(Done::Settled).map_err(refuse)
-            }
+            ReservationAct::Extend(id, costs) => service
+                .extend(*id, costs, now)
+                .await
+                .map(|joint| Done::Extended(joint.into_bound())),
+            ReservationAct::Settle(id, costs) => service
+                .settle(*id, costs.as_deref(), now)
+                .await
+                .map(Done::Settled)
+                .map_err(refuse),
             ReservationAct::Reserve(..) => Err(refuse(ReservationError::Ended)),
         }
     }
@@ -216,9 +292,13 @@ pub(super) async fn reserve(
     }
     if let Some(rights) = rights {
         let limits = service.limits();
-        asks.iter().try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
+        asks.iter()
+            .try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
     }
-    let (decided, id) = service.reserve_decided(asks, ttl, now).await.map_err(|(_, refusal)| refusal)?;
+    let (decided, id) = service
+        .reserve_decided(asks, ttl, now)
+        .await
+        .map_err(|(_, refusal)| refusal)?;
     Ok(Done::Reserved(decided.into_bound(), id))
 }
 

@@ -46,7 +46,8 @@ const EVENTS: usize = 1024;
 const TICK: Duration = Duration::from_secs(1);
 /// The maximum number of connections accepted in one turn. Existing ones wait for the accepting.
 const ACCEPTS_A_TURN: usize = 4;
-/// The least share of a turn. With a smaller one, reading and writing would take longer than the commands.
+/// The least share of a turn. With a smaller one, reading and writing would take longer than the
+/// commands.
 const LEAST_SHARE: usize = 4 * 1024;
 /// The share when the server stops: what a client has sent by then is answered.
 const LAST_SHARE: usize = 4 * READ;
@@ -95,7 +96,8 @@ impl Reactors {
 
 impl Control {
     fn set(&self, state: u8) {
-        // Release, so that a thread that sees the new state also sees what happened before. The state never goes back.
+        // Release, so that a thread that sees the new state also sees what happened before. The
+        // state never goes back.
         self.state.fetch_max(state, Ordering::Release);
         (0..self.wakers.len()).for_each(|thread| self.wake(thread));
     }
@@ -124,7 +126,10 @@ impl Connections for Control {
 ///
 /// # Errors
 /// When the system refuses threads or descriptors.
-pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> io::Result<Reactors> {
+pub(crate) fn start(
+    listener: &std::net::TcpListener,
+    shared: &Arc<Shared>,
+) -> io::Result<Reactors> {
     listener.set_nonblocking(true)?;
     let mut polls = Vec::new();
     let mut wakers = Vec::new();
@@ -132,20 +137,28 @@ pub(crate) fn start(listener: &std::net::TcpListener, shared: &Arc<Shared>) -> i
         let poll = Poll::new()?;
         wakers.push(Waker::new(poll.registry(), CONTROL)?);
         let mut listener = TcpListener::from_std(listener.try_clone()?);
-        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
+        poll.registry()
+            .register(&mut listener, LISTENER, Interest::READABLE)?;
         polls.push((poll, listener));
     }
     let (closing, stats) = (AtomicUsize::new(0), Arc::clone(&shared.stats));
-    let control = Arc::new(Control { state: AtomicU8::new(SERVE), wakers, closing, stats });
+    let control = Arc::new(Control {
+        state: AtomicU8::new(SERVE),
+        wakers,
+        closing,
+        stats,
+    });
     shared.descriptors.add(&control);
     let (sender, running) = mpsc::channel(1);
     for (at, (poll, listener)) in polls.into_iter().enumerate() {
         let reactor = Reactor::new(at, poll, listener, shared, &control);
         let sender = sender.clone();
-        thread::Builder::new().name(format!("tidegate-resp-{at}")).spawn(move || {
-            reactor.run();
-            drop(sender);
-        })?;
+        thread::Builder::new()
+            .name(format!("tidegate-resp-{at}"))
+            .spawn(move || {
+                reactor.run();
+                drop(sender);
+            })?;
     }
     Ok(Reactors { control, running })
 }
@@ -162,8 +175,9 @@ enum Accept {
     NextTick,
 }
 
-/// How many bytes of commands each busy connection may send in a turn, if there are `busy` of them. A client that pipelines without
-/// end fills a turn with its share, and the others wait for all shares.
+/// How many bytes of commands each busy connection may send in a turn, if there are `busy` of them.
+/// A client that pipelines without end fills a turn with its share, and the others wait for all
+/// shares.
 fn share(busy: usize) -> usize {
     (READ / busy.max(1)).max(LEAST_SHARE)
 }
@@ -178,8 +192,8 @@ struct Reactor {
     buffer: Box<[u8]>,
     /// Connections that have more to read without a new event, each once (`Connection::queued`).
     unread: Vec<usize>,
-    /// Connections whose handshake can continue, each once. One continues in each turn: it costs more than hundreds of commands, and other
-    /// clients wait for replies.
+    /// Connections whose handshake can continue, each once. One continues in each turn: it costs
+    /// more than hundreds of commands, and other clients wait for replies.
     beginning: VecDeque<usize>,
     /// Connections that have something to send.
     unsent: Vec<usize>,
@@ -230,11 +244,16 @@ impl Reactor {
         let mut events = Events::with_capacity(EVENTS);
         let mut next_tick = self.shared.service.now();
         loop {
-            let waits =
-                self.unread.is_empty() && self.beginning.is_empty() && self.accept != Accept::NextTurn;
+            let waits = self.unread.is_empty()
+                && self.beginning.is_empty()
+                && self.accept != Accept::NextTurn;
             // Last, because from here on an answer must wake the thread.
             let waits = waits && self.under_way.may_wait();
-            let timeout = if waits { self.until_release() } else { Duration::ZERO };
+            let timeout = if waits {
+                self.until_release()
+            } else {
+                Duration::ZERO
+            };
             if let Err(error) = self.poll.poll(&mut events, Some(timeout))
                 && error.kind() != io::ErrorKind::Interrupted
             {
@@ -255,7 +274,10 @@ impl Reactor {
             let now = self.shared.service.now();
             let answered = self.answered.take();
             if answered > 0 {
-                self.shared.stats.latency.observe(now.saturating_since(began), answered);
+                self.shared
+                    .stats
+                    .latency
+                    .observe(now.saturating_since(began), answered);
             }
             if !self.held.is_empty() {
                 self.release(now);
@@ -273,7 +295,8 @@ impl Reactor {
                     self.accept();
                 }
             }
-            // While questions are on their way to the store, or commands wait for their turn, requests gather anyway.
+            // While questions are on their way to the store, or commands wait for their turn,
+            // requests gather anyway.
             if self.under_way.is_empty() && self.gather.pays(now) && self.unread.is_empty() {
                 // Returning early or late does no harm.
                 thread::park_timeout(PAUSE);
@@ -281,11 +304,16 @@ impl Reactor {
         }
     }
 
-    /// Reads and decides for all ready connections, and only then writes. Connections that used up their share in the turn before come
-    /// last, and the replies to all others are sent before: a client that asks one thing at a time does not wait for pipelines.
+    /// Reads and decides for all ready connections, and only then writes. Connections that used up
+    /// their share in the turn before come last, and the replies to all others are sent before: a
+    /// client that asks one thing at a time does not wait for pipelines.
     fn turn(&mut self, events: &Events) {
         let busy = events.iter().count() + self.unread.len();
-        self.share = if self.listener.is_some() { share(busy) } else { LAST_SHARE };
+        self.share = if self.listener.is_some() {
+            share(busy)
+        } else {
+            LAST_SHARE
+        };
         let earlier = std::mem::take(&mut self.unread);
         if matches!(self.accept, Accept::NextTurn | Accept::Soon) {
             self.accept();
@@ -314,7 +342,8 @@ impl Reactor {
         self.flush_all();
     }
 
-    /// Lists a connection to be read in the next turn without a new event. Listed twice, it would get two shares, and then four.
+    /// Lists a connection to be read in the next turn without a new event. Listed twice, it would
+    /// get two shares, and then four.
     fn queue(&mut self, at: usize) {
         let connection = &mut self.connections[at];
         if !connection.queued {
@@ -334,10 +363,14 @@ impl Reactor {
     }
 
     fn on_event(&mut self, at: usize, event: &Event) {
-        let Some(connection) = self.connections.get(at) else { return };
-        // A read or write finds errors itself. The slot may belong to another connection since the event.
+        let Some(connection) = self.connections.get(at) else {
+            return;
+        };
+        // A read or write finds errors itself. The slot may belong to another connection since the
+        // event.
         if connection.blocked {
-            // Registered only for writing: either there is space now, or the write will report that the peer has disconnected.
+            // Registered only for writing: either there is space now, or the write will report that
+            // the peer has disconnected.
             self.list(at);
         } else if connection.is_beginning() {
             self.queue(at);
@@ -348,18 +381,31 @@ impl Reactor {
 
     /// The timeout for polling the sockets.
     fn until_release(&self) -> Duration {
-        let tick = if self.accept == Accept::Soon { descriptors::PAUSE } else { TICK };
-        let Some((next, ..)) = self.held.iter().min() else { return tick };
-        // At least a millisecond, the resolution of a poll; otherwise a clock that stands still would cause a busy loop.
+        let tick = if self.accept == Accept::Soon {
+            descriptors::PAUSE
+        } else {
+            TICK
+        };
+        let Some((next, ..)) = self.held.iter().min() else {
+            return tick;
+        };
+        // At least a millisecond, the resolution of a poll; otherwise a clock that stands still
+        // would cause a busy loop.
         let left: Duration = next.saturating_since(self.shared.service.now()).into();
         left.clamp(Duration::from_millis(1), tick)
     }
 
     /// Sends replies whose hold is over.
     fn release(&mut self, now: Nanos) {
-        for (_, at, id) in self.held.extract_if(.., |(until, ..)| *until <= now).collect::<Vec<_>>() {
-            let Some(connection) =
-                self.connections.get_mut(at).filter(|connection| connection.session.id == id)
+        for (_, at, id) in self
+            .held
+            .extract_if(.., |(until, ..)| *until <= now)
+            .collect::<Vec<_>>()
+        {
+            let Some(connection) = self
+                .connections
+                .get_mut(at)
+                .filter(|connection| connection.session.id == id)
             else {
                 continue;
             };
@@ -372,26 +418,39 @@ impl Reactor {
     }
 
     fn read(&mut self, at: usize, closed: bool) {
-        let Some(connection) = self.connections.get_mut(at) else { return };
+        let Some(connection) = self.connections.get_mut(at) else {
+            return;
+        };
         let is_beginning = connection.is_beginning();
         self.gather.saw(at);
         let limits = self.shared.service.limits();
         let now = self.shared.service.now();
         let (answered, share) = (&self.answered, self.share);
-        let context = TurnContext { shared: &self.shared, limits: &limits, now, answered, share };
+        let context = TurnContext {
+            shared: &self.shared,
+            limits: &limits,
+            now,
+            answered,
+            share,
+        };
         match connection.read(&mut self.buffer, context, closed) {
             Turn::Done => {}
             Turn::More => self.queue(at),
             Turn::Gone => {
                 if is_beginning {
-                    self.shared.stats.connections.handshakes_failed.fetch_add(1, Ordering::Relaxed);
+                    self.shared
+                        .stats
+                        .connections
+                        .handshakes_failed
+                        .fetch_add(1, Ordering::Relaxed);
                 }
                 return self.remove(at);
             }
         }
         let connection = &mut self.connections[at];
         if let Some((batch, session)) = connection.ask(now) {
-            self.under_way.add(batch, (at, session), &self.shared.service);
+            self.under_way
+                .add(batch, (at, session), &self.shared.service);
         }
         if connection.has_output() || connection.is_closing() {
             self.list(at);
@@ -412,15 +471,20 @@ impl Reactor {
 
     fn hand_over(&mut self, answered: &Answered) {
         let at = answered.at;
-        let Some(connection) = self.connections.get_mut(at) else { return };
+        let Some(connection) = self.connections.get_mut(at) else {
+            return;
+        };
         let replies = answered.replies.as_deref();
-        let Some((asked, questions)) = connection.answered(answered.id, replies.unwrap_or_default()) else {
+        let Some((asked, questions)) =
+            connection.answered(answered.id, replies.unwrap_or_default())
+        else {
             return;
         };
         let took = self.shared.service.now().saturating_since(asked);
         self.shared.stats.latency.observe(took, questions);
         if replies.is_none() {
-            // The runtime is shutting down, or the future panicked, which the panic hook has reported.
+            // The runtime is shutting down, or the future panicked, which the panic hook has
+            // reported.
             return self.remove(at);
         }
         let has_more = connection.has_more();
@@ -442,7 +506,9 @@ impl Reactor {
     }
 
     fn flush(&mut self, at: usize) {
-        let Some(connection) = self.connections.get_mut(at) else { return };
+        let Some(connection) = self.connections.get_mut(at) else {
+            return;
+        };
         if let Some(until) = connection.session.held_until {
             // It stays listed until then, so that nothing else sends its output.
             let held = (until, at, connection.session.id);
@@ -455,14 +521,18 @@ impl Reactor {
         match connection.flush() {
             Ok(true) if connection.is_closing() => {
                 let mut stream = self.take(at).stream;
-                // Closing a socket with unread bytes resets the connection and loses the last reply.
-                let _ = stream.finish().and_then(|()| stream.tcp().read(&mut self.buffer));
+                // Closing a socket with unread bytes resets the connection and loses the last
+                // reply.
+                let _ = stream
+                    .finish()
+                    .and_then(|()| stream.tcp().read(&mut self.buffer));
             }
             Ok(true) if connection.blocked => {
                 connection.blocked = false;
                 self.reregister(at, Interest::READABLE);
             }
-            // The output has room again. Commands may wait in memory, without an event to announce them.
+            // The output has room again. Commands may wait in memory, without an event to announce
+            // them.
             Ok(true) if connection.has_waiting() => self.queue(at),
             Ok(true) => {}
             Ok(false) if connection.blocked => {}
@@ -476,7 +546,12 @@ impl Reactor {
 
     fn reregister(&mut self, at: usize, interest: Interest) {
         let connection = &mut self.connections[at];
-        if self.poll.registry().reregister(connection.stream.tcp(), Token(at), interest).is_err() {
+        if self
+            .poll
+            .registry()
+            .reregister(connection.stream.tcp(), Token(at), interest)
+            .is_err()
+        {
             self.remove(at);
         } else if interest == Interest::READABLE {
             // Input that has arrived since, or waits in memory, may cause no further event.
@@ -487,7 +562,9 @@ impl Reactor {
     fn accept(&mut self) {
         self.accept = Accept::OnEvent;
         for _ in 0..ACCEPTS_A_TURN {
-            let Some(listener) = &self.listener else { return };
+            let Some(listener) = &self.listener else {
+                return;
+            };
             match listener.accept() {
                 Ok((stream, peer)) => {
                     if let Err(error) = self.admit(stream, peer) {
@@ -497,7 +574,10 @@ impl Reactor {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 // The client disconnected before it was accepted.
                 Err(e)
-                    if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted) => {}
+                    if matches!(
+                        e.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+                    ) => {}
                 Err(_) if self.shared.descriptors.make_room() => {
                     self.accept = Accept::Soon;
                     return;
@@ -520,7 +600,13 @@ impl Reactor {
         };
         let most = self.shared.config.max_connections;
         let room = |open: usize| (open < most).then_some(open + 1);
-        let take = || stats.connections.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok();
+        let take = || {
+            stats
+                .connections
+                .open
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
+                .is_ok()
+        };
         if !take() {
             if stats.full_warning.is_due(self.shared.service.now()) {
                 tracing::warn!(
@@ -548,18 +634,25 @@ impl Reactor {
             .and_then(|()| {
                 let mut stream = Socket::new(stream, tls)?;
                 let token = Token(self.connections.vacant_key());
-                self.poll.registry().register(stream.tcp(), token, Interest::READABLE)?;
+                self.poll
+                    .registry()
+                    .register(stream.tcp(), token, Interest::READABLE)?;
                 Ok(stream)
             });
         let stream = match registered {
             Ok(stream) => stream,
             Err(error) => {
-                self.shared.stats.connections.open.fetch_sub(1, Ordering::Relaxed);
+                self.shared
+                    .stats
+                    .connections
+                    .open
+                    .fetch_sub(1, Ordering::Relaxed);
                 return Err(error);
             }
         };
         let session = Session::new(&self.shared, peer, of_peer);
-        self.connections.insert(Connection::new(stream, session, self.shared.service.now()));
+        self.connections
+            .insert(Connection::new(stream, session, self.shared.service.now()));
         Ok(())
     }
 
@@ -567,10 +660,17 @@ impl Reactor {
     fn evict(&mut self) -> bool {
         let connections = &self.connections;
         let idle_since = |at: usize| connections.get(at)?.idle_since();
-        let Some(at) = self.longest_idle.next(connections.iter().map(|(at, _)| at), idle_since) else {
+        let Some(at) = self
+            .longest_idle
+            .next(connections.iter().map(|(at, _)| at), idle_since)
+        else {
             return false;
         };
-        self.shared.stats.connections.evicted.fetch_add(1, Ordering::Relaxed);
+        self.shared
+            .stats
+            .connections
+            .evicted
+            .fetch_add(1, Ordering::Relaxed);
         self.remove(at);
         true
     }
@@ -588,7 +688,10 @@ impl Reactor {
         if !self.under_way.is_empty() {
             self.deliver();
         }
-        for at in std::mem::take(&mut self.unread).into_iter().chain(std::mem::take(&mut self.beginning)) {
+        for at in std::mem::take(&mut self.unread)
+            .into_iter()
+            .chain(std::mem::take(&mut self.beginning))
+        {
             if let Some(connection) = self.connections.get_mut(at) {
                 connection.queued = false;
             }
@@ -624,7 +727,11 @@ impl Reactor {
     }
 
     fn take(&mut self, at: usize) -> Connection {
-        self.shared.stats.connections.open.fetch_sub(1, Ordering::Relaxed);
+        self.shared
+            .stats
+            .connections
+            .open
+            .fetch_sub(1, Ordering::Relaxed);
         let mut connection = self.connections.remove(at);
         // Closing the descriptor removes it from the poll; this frees mio's own record of it.
         let _ = self.poll.registry().deregister(connection.stream.tcp());

@@ -22,8 +22,18 @@ fn shared() -> Shared {
     let limits = Limits::new(rules::example(), 100, |_| None, Nanos::ZERO).unwrap();
     let clock = Arc::new(ManualClock::default());
     Shared {
-        service: Arc::new(Service::new(limits, Throttle::new(100, None).unwrap(), clock)),
-        config: RespConfig { password: None, max_connections: 100, idle_timeout: None, threads: 1, port: 0 },
+        service: Arc::new(Service::new(
+            limits,
+            Throttle::new(100, None).unwrap(),
+            clock,
+        )),
+        config: RespConfig {
+            password: None,
+            max_connections: 100,
+            idle_timeout: None,
+            threads: 1,
+            port: 0,
+        },
         door: Door::new(Arc::new(Access::open(None, false, None).unwrap()), true),
         strangers: Strangers::new("resp"),
         tls: None,
@@ -39,11 +49,18 @@ fn reactor() -> (Reactor, SocketAddr) {
     let poll = Poll::new().unwrap();
     let mut listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
-    poll.registry().register(&mut listener, LISTENER, Interest::READABLE).unwrap();
+    poll.registry()
+        .register(&mut listener, LISTENER, Interest::READABLE)
+        .unwrap();
     let wakers = vec![Waker::new(poll.registry(), CONTROL).unwrap()];
     let shared = Arc::new(shared());
     let (closing, stats) = (AtomicUsize::new(0), Arc::clone(&shared.stats));
-    let control = Arc::new(Control { state: AtomicU8::new(SERVE), wakers, closing, stats });
+    let control = Arc::new(Control {
+        state: AtomicU8::new(SERVE),
+        wakers,
+        closing,
+        stats,
+    });
     (Reactor::new(0, poll, listener, &shared, &control), address)
 }
 
@@ -72,7 +89,8 @@ fn a_client_that_pipelines_without_end_gets_one_share_in_each_turn() {
     let mut answered = 0;
     for _ in 0..40 {
         for client in &mut clients {
-            // Whatever the socket takes: it causes another event, and there is always more to read than a share.
+            // Whatever the socket takes: it causes another event, and there is always more to read
+            // than a share.
             let _ = client.write(&batch);
             let _ = client.read(&mut replies);
         }
@@ -99,7 +117,11 @@ fn a_client_that_asks_one_thing_is_answered_in_its_turn_beside_pipelines() {
         }
         modest.write_all(PING).unwrap();
         // In the first turns, the connections are accepted.
-        for _ in 0..if at == 0 { 1 + 9_usize.div_ceil(ACCEPTS_A_TURN) } else { 1 } {
+        for _ in 0..if at == 0 {
+            1 + 9_usize.div_ceil(ACCEPTS_A_TURN)
+        } else {
+            1
+        } {
             reactor.take_turn();
         }
         let read = modest.read(&mut replies).unwrap();

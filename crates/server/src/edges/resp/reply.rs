@@ -30,10 +30,14 @@ impl Replies<'_> {
         self.end();
     }
 
-    /// An error that begins with its code. Line breaks become blanks, because the text may quote what a client sent.
+    /// An error that begins with its code. Line breaks become blanks, because the text may quote
+    /// what a client sent.
     pub fn error(&mut self, text: &str) {
         self.out.push(b'-');
-        self.out.extend(text.bytes().map(|byte| if byte.is_ascii_control() { b' ' } else { byte }));
+        self.out.extend(
+            text.bytes()
+                .map(|byte| if byte.is_ascii_control() { b' ' } else { byte }),
+        );
         self.end();
     }
 

@@ -24,53 +24,85 @@ pub(super) const MOST_COSTS: usize = 1 + MOST_PARTS;
 /// A day, in milliseconds.
 const LONGEST_MS: u64 = 86_400_000;
 
-/// `milliseconds limit key cost [limit key cost ...]` → the five integers of the limit that bound, and the id, or null for a denial.
+/// `milliseconds limit key cost [limit key cost ...]` → the five integers of the limit that bound,
+/// and the id, or null for a denial.
 pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
     let (ttl, rest) = (args[0], &args[1..]);
     let ms = number(ttl).and_then(|ms| u64::try_from(ms).ok());
     let Some(ms) = ms.filter(|ms| (1..=LONGEST_MS).contains(ms)) else {
-        return refuse_number(context, "milliseconds", ttl, "a whole number from 1 to 86400000");
+        return refuse_number(
+            context,
+            "milliseconds",
+            ttl,
+            "a whole number from 1 to 86400000",
+        );
     };
     let mut asks = Vec::with_capacity(rest.len() / 3);
     for part in rest.chunks(3) {
         let &[limit, key, cost] = part else {
             return context.wrong_number("reserve");
         };
-        let Some(cost) = read_cost(context, cost) else { return };
-        asks.push(Ask { limit, key: Some(key), cost });
+        let Some(cost) = read_cost(context, cost) else {
+            return;
+        };
+        asks.push(Ask {
+            limit,
+            key: Some(key),
+            cost,
+        });
     }
     let ttl = Nanos::from_millis(ms);
     let service = &context.shared.service;
     if service.store().is_some() {
-        let owned = |ask: &Ask<'_>| (ask.limit.into(), ask.key.unwrap_or_default().into(), ask.cost);
-        return carry_out(context, ReservationAct::Reserve(ttl, asks.iter().map(owned).collect()));
+        let owned = |ask: &Ask<'_>| {
+            (
+                ask.limit.into(),
+                ask.key.unwrap_or_default().into(),
+                ask.cost,
+            )
+        };
+        return carry_out(
+            context,
+            ReservationAct::Reserve(ttl, asks.iter().map(owned).collect()),
+        );
     }
     let rights = context.session.rights.clone();
-    let done = question::reserve(service, rights.as_deref(), &asks, ttl, context.now).now_or_never();
+    let done =
+        question::reserve(service, rights.as_deref(), &asks, ttl, context.now).now_or_never();
     write_at_once(context, rights.as_deref(), done);
 }
 
 /// `id cost [cost ...]` → five integers. If a limit denies, nothing has changed.
 pub(super) fn extend(context: &mut Context<'_>, args: &[&[u8]]) {
-    let Some((id, costs)) = id_and_costs(context, args) else { return };
+    let Some((id, costs)) = id_and_costs(context, args) else {
+        return;
+    };
     carry_out(context, ReservationAct::Extend(id, costs));
 }
 
 /// `id cost [cost ...]` → 1, or 0 if it was settled or cancelled before.
 pub(super) fn settle(context: &mut Context<'_>, args: &[&[u8]]) {
-    let Some((id, costs)) = id_and_costs(context, args) else { return };
+    let Some((id, costs)) = id_and_costs(context, args) else {
+        return;
+    };
     carry_out(context, ReservationAct::Settle(id, Some(costs)));
 }
 
 /// `id` → 1, or 0 if it was settled or cancelled before.
 pub(super) fn cancel(context: &mut Context<'_>, args: &[&[u8]]) {
-    let Some((id, _)) = id_and_costs(context, args) else { return };
+    let Some((id, _)) = id_and_costs(context, args) else {
+        return;
+    };
     carry_out(context, ReservationAct::Settle(id, None));
 }
 
 fn carry_out(context: &mut Context<'_>, act: ReservationAct) {
     let rights = context.session.rights.clone();
-    let reserving = Reserving { act, rights, protocol: context.session.protocol };
+    let reserving = Reserving {
+        act,
+        rights,
+        protocol: context.session.protocol,
+    };
     let service = &context.shared.service;
     if service.store().is_some() {
         return context.ask(Question::Reserve(reserving));
@@ -79,7 +111,11 @@ fn carry_out(context: &mut Context<'_>, act: ReservationAct) {
     write_at_once(context, reserving.rights.as_deref(), done);
 }
 
-fn write_at_once(context: &mut Context<'_>, rights: Option<&Rights>, done: Option<Result<Done, Refusal>>) {
+fn write_at_once(
+    context: &mut Context<'_>,
+    rights: Option<&Rights>,
+    done: Option<Result<Done, Refusal>>,
+) {
     // Memory never waits.
     let done = done.unwrap_or(Err(Refusal::Reservation(ReservationError::Ended)));
     write_reserved(&mut context.replies(), rights, &done);
@@ -126,6 +162,9 @@ fn id_and_costs(context: &mut Context<'_>, args: &[&[u8]]) -> Option<(Id, Vec<u6
             return None;
         }
     };
-    let costs = args[1..].iter().map(|cost| read_cost(context, cost)).collect::<Option<_>>();
+    let costs = args[1..]
+        .iter()
+        .map(|cost| read_cost(context, cost))
+        .collect::<Option<_>>();
     Some((id, costs?))
 }

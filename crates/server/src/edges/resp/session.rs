@@ -80,7 +80,9 @@ pub(super) enum Needs {
 /// Finds a command by name, ignoring case.
 #[inline]
 pub(super) fn find(commands: &'static [Command], name: &[u8]) -> Option<&'static Command> {
-    commands.iter().find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
+    commands
+        .iter()
+        .find(|command| command.name.as_bytes().eq_ignore_ascii_case(name))
 }
 
 /// The data that a command can use.
@@ -108,30 +110,45 @@ impl Context<'_> {
     /// Replies that the client lacks permission.
     #[cold]
     pub fn not_permitted(&mut self, what: &str) {
-        let name = self.session.rights().map_or("default", |rights| &*rights.name).to_owned();
+        let name = self
+            .session
+            .rights()
+            .map_or("default", |rights| &*rights.name)
+            .to_owned();
         self.error(&format!("NOPERM User {name} has no permissions to {what}"));
     }
 
     /// Replies that the number of arguments is wrong.
     #[cold]
     pub fn wrong_number(&mut self, name: &str) {
-        self.error(&format!("ERR wrong number of arguments for '{name}' command"));
+        self.error(&format!(
+            "ERR wrong number of arguments for '{name}' command"
+        ));
     }
 
     /// Leaves the reply to the store.
     pub fn ask(&mut self, question: Question) {
         // Before the first question `out` is still the connection's own output.
-        let place = if self.questions.is_empty() { 0 } else { self.out.len() };
+        let place = if self.questions.is_empty() {
+            0
+        } else {
+            self.out.len()
+        };
         self.questions.push((place, question));
     }
 
     /// Whether a question about this key of a limit waits for the store.
     pub fn asks_about(&self, limit: &Arc<Limit>, key: &[u8]) -> bool {
-        self.questions.iter().any(|(_, question)| question.is_about() == (Arc::as_ptr(limit) as usize, key))
+        self.questions
+            .iter()
+            .any(|(_, question)| question.is_about() == (Arc::as_ptr(limit) as usize, key))
     }
 
     pub fn replies(&mut self) -> Replies<'_> {
-        Replies { out: self.out, protocol: self.session.protocol }
+        Replies {
+            out: self.out,
+            protocol: self.session.protocol,
+        }
     }
 }
 
@@ -162,7 +179,8 @@ impl Session {
         self.look_up(shared);
     }
 
-    /// Called when the client has completed its handshake, with the names in its certificate, if any.
+    /// Called when the client has completed its handshake, with the names in its certificate, if
+    /// any.
     pub fn meet(&mut self, certificate: Option<Arc<[String]>>, shared: &Shared) {
         if certificate.is_some() {
             self.certificate = certificate;
@@ -203,7 +221,9 @@ impl Session {
         let given = digest_of(password);
         let is_default = user == b"default";
         match &shared.config.password {
-            Some(expected) if is_default && bool::from(digest_of(expected.as_bytes()).ct_eq(&given)) => {
+            Some(expected)
+                if is_default && bool::from(digest_of(expected.as_bytes()).ct_eq(&given)) =>
+            {
                 self.shown = Credential::Password;
                 self.look_up(shared);
                 return true;
@@ -213,7 +233,9 @@ impl Session {
             _ => {}
         }
         let user = (!is_default).then_some(user);
-        if shared.door.access.path.is_none() || shared.door.rights(Shown::Token(user, &given)).is_err() {
+        if shared.door.access.path.is_none()
+            || shared.door.rights(Shown::Token(user, &given)).is_err()
+        {
             return false;
         }
         self.shown = Credential::Token(user.map(Into::into), given);

@@ -30,7 +30,9 @@ impl Socket {
     /// # Errors
     /// When TLS cannot be started.
     pub fn new(socket: TcpStream, config: Option<Arc<ServerConfig>>) -> io::Result<Self> {
-        let Some(config) = config else { return Ok(Self::Plain(socket)) };
+        let Some(config) = config else {
+            return Ok(Self::Plain(socket));
+        };
         let mut connection = ServerConnection::new(config).map_err(io::Error::other)?;
         connection.set_buffer_limit(Some(UNSENT));
         Ok(Self::Tls(Box::new(Tls { socket, connection })))
@@ -91,14 +93,15 @@ impl Tls {
         match self.connection.reader().read(buffer) {
             Ok(read) => Ok(Some(read)),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            // The client disconnected without a closing message. As with a plain connection, that is the end.
+            // The client disconnected without a closing message. As with a plain connection, that
+            // is the end.
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => Ok(Some(0)),
             Err(e) => Err(e),
         }
     }
 
-    /// Reads until the buffer is full or the socket is empty, because a reader that gets less than it asked for does not read
-    /// again until the next event.
+    /// Reads until the buffer is full or the socket is empty, because a reader that gets less than
+    /// it asked for does not read again until the next event.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut filled = 0;
         loop {
@@ -116,7 +119,9 @@ impl Tls {
             }
             match self.connection.read_tls(&mut self.socket) {
                 // The next check of the decrypted data shows whether this is the end.
-                Ok(0) if self.connection.is_handshaking() => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(0) if self.connection.is_handshaking() => {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
                 Ok(_) => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     return if filled == 0 { Err(e) } else { Ok(filled) };

@@ -40,14 +40,24 @@ type Answered = (TokenRequest, Answer, Nanos);
 
 impl<'a> Connection<'a> {
     pub fn new(server: &'a TokenServer, calls: Arc<Calls>, peer: IpAddr) -> Self {
-        Self { server, calls, peer, member: None, output: Vec::new() }
+        Self {
+            server,
+            calls,
+            peer,
+            member: None,
+            output: Vec::new(),
+        }
     }
 
     /// Answers until the client is gone, or `stop` is set and what was read is answered.
     ///
     /// # Errors
     /// When the connection breaks, or the client reads nothing.
-    pub async fn converse<S>(mut self, mut stream: S, mut stop: watch::Receiver<bool>) -> io::Result<()>
+    pub async fn converse<S>(
+        mut self,
+        mut stream: S,
+        mut stop: watch::Receiver<bool>,
+    ) -> io::Result<()>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -81,7 +91,8 @@ impl<'a> Connection<'a> {
                         self.put(answered);
                     }
                 }
-                // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
+                // An error means that the sender is gone, so no one can stop the server any more:
+                // stop then, too.
                 _ = stop.wait_for(|stop| *stop), if is_open => is_open = false,
             }
             if !self.output.is_empty() {
@@ -106,11 +117,19 @@ impl<'a> Connection<'a> {
         let (asks, server) = (std::mem::replace(&mut request.asks, Asks::Bad), self.server);
         match asks {
             Asks::Ping(Some(namespace)) => {
-                if self.member.as_ref().is_none_or(|member| *member.namespace != *namespace) {
+                if self
+                    .member
+                    .as_ref()
+                    .is_none_or(|member| *member.namespace != *namespace)
+                {
                     self.member = None;
                     self.member = Some(server.tokens.namespaces.join(&namespace));
                 }
-                put_pong(&mut self.output, &request, Some(server.tokens.namespaces.connections(&namespace)));
+                put_pong(
+                    &mut self.output,
+                    &request,
+                    Some(server.tokens.namespaces.connections(&namespace)),
+                );
                 server.stats.count(request.code, Status::Ok as i8);
             }
             Asks::Ping(None) | Asks::Unknown => {
@@ -142,11 +161,16 @@ impl<'a> Connection<'a> {
         stats.latency.observe(took, 1);
     }
 
-    /// `None` if the client may not take tokens. Looked up for each read: the access file may have changed.
+    /// `None` if the client may not take tokens. Looked up for each read: the access file may have
+    /// changed.
     fn rights(&self) -> Option<Arc<Rights>> {
         if self.calls.slot.is_spare {
             return None;
         }
-        self.server.door.rights(Shown::Address(self.peer)).ok().filter(|rights| rights.may(Role::Decide))
+        self.server
+            .door
+            .rights(Shown::Address(self.peer))
+            .ok()
+            .filter(|rights| rights.may(Role::Decide))
     }
 }

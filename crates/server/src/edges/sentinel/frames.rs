@@ -106,21 +106,33 @@ fn flow(mut data: &[u8]) -> Option<Asks> {
     let (flow_id, count) = id_and_count(&mut data)?;
     // Old clients leave the last byte out.
     let is_prioritized = data.first().is_some_and(|byte| *byte != 0);
-    Some(Asks::Flow { flow_id, count, is_prioritized })
+    Some(Asks::Flow {
+        flow_id,
+        count,
+        is_prioritized,
+    })
 }
 
 fn params(mut data: &[u8]) -> Option<Asks> {
     let (flow_id, count) = id_and_count(&mut data)?;
     let values = data.try_get_i32().ok()?;
     // Each value has two bytes or more.
-    let values = usize::try_from(values).ok().filter(|values| (1..=MAX_FRAME / 2).contains(values))?;
+    let values = usize::try_from(values)
+        .ok()
+        .filter(|values| (1..=MAX_FRAME / 2).contains(values))?;
     let values: Option<Vec<_>> = (0..values).map(|_| value(&mut data)).collect();
-    Some(Asks::Params { flow_id, count, values: values? })
+    Some(Asks::Params {
+        flow_id,
+        count,
+        values: values?,
+    })
 }
 
 fn id_and_count(data: &mut &[u8]) -> Option<(i64, u32)> {
     let flow_id = data.try_get_i64().ok().filter(|id| *id > 0)?;
-    let count = u32::try_from(data.try_get_i32().ok()?).ok().filter(|count| *count > 0)?;
+    let count = u32::try_from(data.try_get_i32().ok()?)
+        .ok()
+        .filter(|count| *count > 0)?;
     Some((flow_id, count))
 }
 
@@ -144,10 +156,12 @@ fn value(data: &mut &[u8]) -> Option<Vec<u8>> {
     Some(arg.to_string().into_bytes())
 }
 
-/// Appends the response to a PING: the connections of its namespace. Without them, it is that to a PING that names none, and to a
-/// request of an unknown type.
+/// Appends the response to a PING: the connections of its namespace. Without them, it is that to a
+/// PING that names none, and to a request of an unknown type.
 pub(super) fn put_pong(output: &mut Vec<u8>, request: &TokenRequest, connections: Option<usize>) {
-    let Some(connections) = connections else { return put_head(output, request, Status::Fail, 0) };
+    let Some(connections) = connections else {
+        return put_head(output, request, Status::Fail, 0);
+    };
     put_head(output, request, Status::Ok, 4);
     output.put_i32(i32::try_from(connections).unwrap_or(i32::MAX));
 }
@@ -176,6 +190,10 @@ pub(super) struct Answer {
 
 impl From<Status> for Answer {
     fn from(status: Status) -> Self {
-        Self { status, remaining: 0, wait_ms: 0 }
+        Self {
+            status,
+            remaining: 0,
+            wait_ms: 0,
+        }
     }
 }

@@ -5,8 +5,8 @@
 //!                                  └─ PING ──► namespaces
 //! ```
 //!
-//! A request takes tokens by the id of a rule. Each rule is a limit of the service, so its counts are seen, restored and shared as
-//! those of any other limit.
+//! A request takes tokens by the id of a rule. Each rule is a limit of the service, so its counts
+//! are seen, restored and shared as those of any other limit.
 
 mod connection;
 mod frames;
@@ -33,6 +33,10 @@ pub(crate) struct TokenServer {
 impl TokenServer {
     /// Allows each namespace at most `max_qps` requests a second.
     pub fn new(service: Arc<Service>, max_qps: u32, door: Door, stats: Arc<SentinelStats>) -> Self {
-        Self { tokens: Arc::new(Tokens::new(service, max_qps)), door, stats }
+        Self {
+            tokens: Arc::new(Tokens::new(service, max_qps)),
+            door,
+            stats,
+        }
     }
 }

@@ -5,7 +5,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-/// How many connections have said that they belong to each namespace. Only namespaces with connections are kept.
+/// How many connections have said that they belong to each namespace. Only namespaces with
+/// connections are kept.
 #[derive(Debug, Default)]
 pub(super) struct Namespaces(Mutex<HashMap<Arc<str>, usize>>);
 
@@ -24,7 +25,10 @@ impl Namespaces {
     pub fn join(self: &Arc<Self>, namespace: &str) -> Member {
         let namespace: Arc<str> = namespace.into();
         *self.lock().entry(Arc::clone(&namespace)).or_default() += 1;
-        Member { namespaces: Arc::clone(self), namespace }
+        Member {
+            namespaces: Arc::clone(self),
+            namespace,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {

@@ -10,10 +10,12 @@ use tokio::sync::watch;
 use super::{TokenServer, connection::Connection};
 use crate::listen::connections::{Accepted, Acceptor};
 
-/// A connection without a request for this long is closed, as by Sentinel's own server. Its clients connect again.
+/// A connection without a request for this long is closed, as by Sentinel's own server. Its clients
+/// connect again.
 const IDLE: Duration = Duration::from_mins(10);
 
-/// Serves until `stop` is set, and then until all requests that were read are answered. Dropping the future closes all connections.
+/// Serves until `stop` is set, and then until all requests that were read are answered. Dropping
+/// the future closes all connections.
 pub(crate) async fn serve(connections: Acceptor, server: TokenServer, stop: watch::Receiver<bool>) {
     let serve = |Accepted { io, calls, peer }| {
         let (server, stop) = (server.clone(), stop.clone());

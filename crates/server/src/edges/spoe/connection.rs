@@ -43,7 +43,11 @@ pub(super) struct Connection<'a> {
 
 /// The next step on a connection after the handshake.
 enum Turn {
-    Notify { stream: u64, frame: u64, messages: Vec<Message> },
+    Notify {
+        stream: u64,
+        frame: u64,
+        messages: Vec<Message>,
+    },
     Answered(Ack),
     Disconnect,
     Invalid(io::Error),
@@ -52,7 +56,11 @@ enum Turn {
 
 impl<'a> Connection<'a> {
     pub fn new(agent: &'a Agent, calls: Arc<Calls>, names: Option<Arc<[String]>>) -> Self {
-        Self { agent, calls, names }
+        Self {
+            agent,
+            calls,
+            names,
+        }
     }
 
     /// Answers until the client is gone, or `stop` is set.
@@ -70,23 +78,30 @@ impl<'a> Connection<'a> {
         let mut waiting = FuturesUnordered::new();
         loop {
             let turn = tokio::select! {
-                // All that has come is read before the first answer is written, so that answers share a packet.
+                // All that has come is read before the first answer is written, so that answers
+                // share a packet.
                 biased;
                 frame = frames.next(), if waiting.len() < MAX_WAITING => match frame.transpose() {
                     Ok(frame) => frame.map_or(Turn::Ended, |frame| Turn::from(&*frame)),
                     Err(error) => Turn::Invalid(error),
                 },
                 Some(ack) = waiting.next() => Turn::Answered(ack),
-                // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
+                // An error means that the sender is gone, so no one can stop the server any more:
+                // stop then, too.
                 _ = stop.wait_for(|stop| *stop) => break,
             };
             match turn {
-                Turn::Notify { stream, frame, messages } => {
+                Turn::Notify {
+                    stream,
+                    frame,
+                    messages,
+                } => {
                     waiting.push(self.answer(stream, frame, messages));
                 }
                 Turn::Answered(ack) => send_all(&mut frames, ack, &mut waiting).await?,
                 Turn::Ended => {
-                    // A client may end only its sending side, so the remaining answers are sent; it may also be gone.
+                    // A client may end only its sending side, so the remaining answers are sent; it
+                    // may also be gone.
                     let _ = send_rest(&mut frames, waiting).await;
                     return Ok(());
                 }
@@ -108,7 +123,9 @@ impl<'a> Connection<'a> {
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let Some(first) = frames.next().await.transpose()? else { return Ok(false) };
+        let Some(first) = frames.next().await.transpose()? else {
+            return Ok(false);
+        };
         let _under_way = self.calls.begin();
         let hello = match first.frame_type() {
             FrameType::HaproxyHello => HaproxyHello::try_from(first.payload()).ok(),
@@ -119,7 +136,14 @@ impl<'a> Connection<'a> {
             let version = hello.negotiate_version().ok_or(StatusCode::BadVersion)?;
             let max_frame_size = hello.negotiate_max_frame_size(MAX_FRAME)?;
             let capabilities = vec![FrameCapabilities::Pipelining];
-            Ok((AgentHello { version, max_frame_size, capabilities }, hello.healthcheck == Some(true)))
+            Ok((
+                AgentHello {
+                    version,
+                    max_frame_size,
+                    capabilities,
+                },
+                hello.healthcheck == Some(true),
+            ))
         });
         match agreed {
             Ok((hello, is_check)) => {
@@ -130,7 +154,10 @@ impl<'a> Connection<'a> {
             Err(status) => {
                 let why = "expected a HAPROXY-HELLO frame of SPOP 2.0";
                 disconnect(frames, status, why).await?;
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{why}: {status}")))
+                Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("{why}: {status}"),
+                ))
             }
         }
     }
@@ -159,7 +186,9 @@ impl<'a> Connection<'a> {
             Err(error) => (failed, ack.set_var(txn, "error", error.to_string())),
         };
         counter.fetch_add(1, Ordering::Relaxed);
-        stats.latency.observe(service.now().saturating_since(now), 1);
+        stats
+            .latency
+            .observe(service.now().saturating_since(now), 1);
         ack
     }
 
@@ -170,21 +199,36 @@ impl<'a> Connection<'a> {
         let rights = self.rights()?;
         let asked = asked(messages)?;
         let service = &self.agent.service;
-        if let Some(foreign) = asked.iter().find(|asked| !rights.concern(asked.limit.as_bytes())) {
+        if let Some(foreign) = asked
+            .iter()
+            .find(|asked| !rights.concern(asked.limit.as_bytes()))
+        {
             let (client, limit) = (rights.name.to_string(), foreign.limit.clone());
             return Err(Unasked::ForeignLimit { client, limit });
         }
         let limits = service.limits();
-        asked.iter().try_for_each(|asked| refuse_unknown(&limits, asked.limit.as_bytes(), &rights))?;
+        asked
+            .iter()
+            .try_for_each(|asked| refuse_unknown(&limits, asked.limit.as_bytes(), &rights))?;
         drop(limits);
         let asks: Vec<Ask<'_>> = asked.iter().map(Asked::ask).collect();
-        service.acquire_all(&asks, service.now()).await.map_err(|(_, refusal)| refusal.into())
+        service
+            .acquire_all(&asks, service.now())
+            .await
+            .map_err(|(_, refusal)| refusal.into())
     }
 
     /// Looked up for each frame: the access file may have changed.
     fn rights(&self) -> Result<Arc<Rights>, Unasked> {
-        let shown = self.names.as_deref().map_or(Shown::Nothing, Shown::Certificate);
-        let rights = self.agent.door.rights(shown).map_err(|_| Unasked::Stranger)?;
+        let shown = self
+            .names
+            .as_deref()
+            .map_or(Shown::Nothing, Shown::Certificate);
+        let rights = self
+            .agent
+            .door
+            .rights(shown)
+            .map_err(|_| Unasked::Stranger)?;
         if rights.may(Role::Decide) {
             Ok(rights)
         } else {
@@ -198,7 +242,11 @@ impl From<&dyn SpopFrame> for Turn {
         match (frame.frame_type(), frame.payload()) {
             (FrameType::Notify, FramePayload::ListOfMessages(messages)) => {
                 let at = frame.metadata();
-                Self::Notify { stream: at.stream_id, frame: at.frame_id, messages: messages.to_vec() }
+                Self::Notify {
+                    stream: at.stream_id,
+                    frame: at.frame_id,
+                    messages: messages.to_vec(),
+                }
             }
             (FrameType::HaproxyDisconnect, _) => Self::Disconnect,
             (kind, _) => Self::Invalid(io::Error::new(
@@ -243,6 +291,9 @@ async fn disconnect<S: AsyncRead + AsyncWrite + Unpin>(
     status: StatusCode,
     message: &str,
 ) -> io::Result<()> {
-    let frame = AgentDisconnect { status_code: status.to_u32(), message: message.to_owned() };
+    let frame = AgentDisconnect {
+        status_code: status.to_u32(),
+        message: message.to_owned(),
+    };
     frames.send(boxed(frame)).await
 }

@@ -4,8 +4,8 @@
 //! serve ─ connections ─► connection ─ frames ─► question ─► service
 //! ```
 //!
-//! Each NOTIFY frame is one decision of all its messages, and its ACK frame sets variables of HAProxy's transaction. The crate
-//! `spop` parses and writes frames.
+//! Each NOTIFY frame is one decision of all its messages, and its ACK frame sets variables of
+//! HAProxy's transaction. The crate `spop` parses and writes frames.
 
 mod connection;
 mod question;

@@ -45,7 +45,11 @@ pub(super) enum Unasked {
 
 impl Asked {
     pub fn ask(&self) -> Ask<'_> {
-        Ask { limit: self.limit.as_bytes(), key: self.key.as_deref(), cost: self.cost }
+        Ask {
+            limit: self.limit.as_bytes(),
+            key: self.key.as_deref(),
+            cost: self.cost,
+        }
     }
 }
 
@@ -74,19 +78,29 @@ fn one(message: &Message) -> Result<Asked, Unasked> {
             return Err(unknown(message, name));
         }
     }
-    let limit = limit.and_then(bytes).ok_or_else(|| Unasked::NoLimit(shown(&message.name)))?;
+    let limit = limit
+        .and_then(bytes)
+        .ok_or_else(|| Unasked::NoLimit(shown(&message.name)))?;
     let cost = match cost {
         None => 1,
         Some(cost) => number(cost).ok_or_else(|| Unasked::Cost(shown(&message.name)))?,
     };
-    Ok(Asked { limit: String::from_utf8_lossy(&limit).into_owned(), key: key.and_then(bytes), cost })
+    Ok(Asked {
+        limit: String::from_utf8_lossy(&limit).into_owned(),
+        key: key.and_then(bytes),
+        cost,
+    })
 }
 
 fn unknown(message: &Message, argument: &str) -> Unasked {
-    Unasked::Argument { message: shown(&message.name), argument: shown(argument) }
+    Unasked::Argument {
+        message: shown(&message.name),
+        argument: shown(argument),
+    }
 }
 
-/// A value as a key or a name: text and bytes as they are, everything else as HAProxy writes it. `None` where a sample found nothing.
+/// A value as a key or a name: text and bytes as they are, everything else as HAProxy writes it.
+/// `None` where a sample found nothing.
 fn bytes(value: &TypedData) -> Option<Vec<u8>> {
     let text = match value {
         TypedData::Null => return None,

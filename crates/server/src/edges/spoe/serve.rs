@@ -16,10 +16,12 @@ use crate::listen::{
 
 /// How long a client may take from the connection to its first frame.
 const FIRST_FRAME: Duration = Duration::from_mins(1);
-/// A connection without a frame for this long is closed. HAProxy closes its own earlier, as its `timeout idle` says, and connects again.
+/// A connection without a frame for this long is closed. HAProxy closes its own earlier, as its
+/// `timeout idle` says, and connects again.
 const IDLE: Duration = Duration::from_hours(1);
 
-/// Serves until `stop` is set, and then until all frames that were read are answered. Dropping the future closes all connections.
+/// Serves until `stop` is set, and then until all frames that were read are answered. Dropping the
+/// future closes all connections.
 pub(crate) async fn serve(
     connections: Acceptor,
     agent: Agent,
@@ -32,7 +34,9 @@ pub(crate) async fn serve(
             let served = async {
                 let stream = tls::begin(io, tls).await?;
                 let names = tls::client_names(&stream);
-                Connection::new(&agent, Arc::clone(&calls), names).converse(stream, stop).await
+                Connection::new(&agent, Arc::clone(&calls), names)
+                    .converse(stream, stop)
+                    .await
             };
             tokio::select! {
                 ended = served => if let Err(error) = ended {

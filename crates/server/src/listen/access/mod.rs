@@ -1,12 +1,13 @@
-//! Access control: rights by token, by the names in a client certificate, or, if the protocol has neither, by address.
+//! Access control: rights by token, by the names in a client certificate, or, if the protocol has
+//! neither, by address.
 //!
 //! ```text
 //! the access file ─ parse ─► Known ─┐
 //! the listener's default rights ─┴─► Door ─ token, certificate, address ─► Rights
 //! ```
 //!
-//! The file contains only digests of tokens. It is loaded again when it changes. A removed token is refused from then on: over
-//! HTTP and gRPC with the next request, over RESP with the next command.
+//! The file contains only digests of tokens. It is loaded again when it changes. A removed token is
+//! refused from then on: over HTTP and gRPC with the next request, over RESP with the next command.
 
 mod parse;
 
@@ -98,8 +99,16 @@ impl Rights {
     pub fn new(name: &str, roles: &[Role], prefixes: Box<[Box<str>]>) -> Self {
         let roles = roles.iter().fold(0, |all, role| all | role.bit());
         // A client that may change something may also see it.
-        let sees = if roles & Role::Operate.bit() == 0 { 0 } else { Role::Observe.bit() };
-        Self { name: name.into(), roles: roles | sees, prefixes }
+        let sees = if roles & Role::Operate.bit() == 0 {
+            0
+        } else {
+            Role::Observe.bit()
+        };
+        Self {
+            name: name.into(),
+            roles: roles | sees,
+            prefixes,
+        }
     }
 
     /// All roles on all limits.
@@ -115,7 +124,11 @@ impl Rights {
     /// Whether the rights cover the limit with this name.
     #[inline]
     pub fn concern(&self, limit: &[u8]) -> bool {
-        self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| limit.starts_with(prefix.as_bytes()))
+        self.prefixes.is_empty()
+            || self
+                .prefixes
+                .iter()
+                .any(|prefix| limit.starts_with(prefix.as_bytes()))
     }
 
     /// Whether the rights cover every limit.
@@ -156,25 +169,37 @@ impl Known {
             by_token.extend(entry.tokens.iter().map(|token| (Stored(*token), at)));
             by_certificate.extend(entry.certificates.iter().map(|name| (name.clone(), at)));
         }
-        Self { entries, by_token, by_certificate }
+        Self {
+            entries,
+            by_token,
+            by_certificate,
+        }
     }
 
-    /// Looks the digest up. The time may reveal something about the digest of the client's own token, which it knows; it
-    /// cannot choose a token by its digest.
+    /// Looks the digest up. The time may reveal something about the digest of the client's own
+    /// token, which it knows; it cannot choose a token by its digest.
     fn of_digest(&self, user: Option<&[u8]>, token: &Digest) -> Option<Arc<Rights>> {
         let rights = &self.entries[*self.by_token.get(&Stored(*token))?].rights;
-        user.is_none_or(|user| rights.name.as_bytes() == user).then(|| Arc::clone(rights))
+        user.is_none_or(|user| rights.name.as_bytes() == user)
+            .then(|| Arc::clone(rights))
     }
 
     fn of_certificate(&self, names: &[String]) -> Option<Arc<Rights>> {
-        let first = names.iter().filter_map(|name| self.by_certificate.get(&**name)).min()?;
+        let first = names
+            .iter()
+            .filter_map(|name| self.by_certificate.get(&**name))
+            .min()?;
         Some(Arc::clone(&self.entries[*first].rights))
     }
 
     fn of_address(&self, address: IpAddr) -> Option<Arc<Rights>> {
         let address = address.to_canonical();
-        let has = |entry: &&AccessEntry| entry.addresses.iter().any(|known| known.contains(&address));
-        self.entries.iter().find(has).map(|entry| Arc::clone(&entry.rights))
+        let has =
+            |entry: &&AccessEntry| entry.addresses.iter().any(|known| known.contains(&address));
+        self.entries
+            .iter()
+            .find(has)
+            .map(|entry| Arc::clone(&entry.rights))
     }
 }
 
@@ -228,7 +253,8 @@ pub struct Client {
 }
 
 impl AccessEntry {
-    /// A client with a certificate of this name, which may do what every certificate allows without a file.
+    /// A client with a certificate of this name, which may do what every certificate allows without
+    /// a file.
     fn with_certificate(name: &str) -> Self {
         let rights = Rights::new(name, &[Role::Decide], Box::default());
         Self {
@@ -243,7 +269,11 @@ impl AccessEntry {
         let Rights { name, prefixes, .. } = &*self.rights;
         Client {
             name: name.to_string(),
-            roles: Role::ALL.into_iter().filter(|role| self.rights.may(*role)).map(Role::name).collect(),
+            roles: Role::ALL
+                .into_iter()
+                .filter(|role| self.rights.may(*role))
+                .map(Role::name)
+                .collect(),
             limits: prefixes.iter().map(ToString::to_string).collect(),
             tokens: self.tokens.len(),
             certificates: self.certificates.len(),
@@ -252,8 +282,8 @@ impl AccessEntry {
     }
 }
 
-/// Checks an access file: its clients, or all that is wrong with it. `None` for a file that has no `access:` at its top, and for one
-/// that cannot be read at all.
+/// Checks an access file: its clients, or all that is wrong with it. `None` for a file that has no
+/// `access:` at its top, and for one that cannot be read at all.
 pub fn check(path: &std::path::Path) -> Option<Result<Vec<Client>, RulesError>> {
     let text = read_text(path).ok()?;
     if !parse::is_access(&text) {
@@ -271,7 +301,8 @@ pub(crate) struct Access {
     generation: AtomicU64,
     /// Whether the server accepts client certificates.
     has_certificates: bool,
-    /// Whether the known clients are listed: in a file, or by the one name that certificates must have.
+    /// Whether the known clients are listed: in a file, or by the one name that certificates must
+    /// have.
     is_listing: bool,
 }
 
@@ -297,7 +328,8 @@ pub(crate) enum Stranger {
 }
 
 impl Access {
-    /// Reads the access file, if one is configured. Without a file, `name` is the name that a certificate must have.
+    /// Reads the access file, if one is configured. Without a file, `name` is the name that a
+    /// certificate must have.
     ///
     /// # Errors
     /// When the file cannot be read or has problems.
@@ -308,11 +340,21 @@ impl Access {
     ) -> Result<Self, RulesError> {
         let known = match (&path, name) {
             (Some(path), _) => load(path)?,
-            (None, name) => Known::new(name.map(AccessEntry::with_certificate).into_iter().collect()),
+            (None, name) => Known::new(
+                name.map(AccessEntry::with_certificate)
+                    .into_iter()
+                    .collect(),
+            ),
         };
         let is_listing = path.is_some() || name.is_some();
         let (known, generation) = (ArcSwap::from_pointee(known), AtomicU64::new(0));
-        Ok(Self { path, known, generation, has_certificates, is_listing })
+        Ok(Self {
+            path,
+            known,
+            generation,
+            has_certificates,
+            is_listing,
+        })
     }
 
     /// Reads the file again. If that fails, the previous one stays in force.
@@ -345,7 +387,10 @@ fn load(path: &std::path::Path) -> Result<Known, RulesError> {
     if others_may_write(path) {
         tracing::warn!(file = %path.display(), "every user of this machine may change the access file: chmod o-w");
     }
-    parse(&read_text(path)?).map_err(|problems| RulesError::Invalid { path: Some(path.to_owned()), problems })
+    parse(&read_text(path)?).map_err(|problems| RulesError::Invalid {
+        path: Some(path.to_owned()),
+        problems,
+    })
 }
 
 /// Whether every user of the machine may change the file, and with it the rights of all clients.
@@ -363,15 +408,22 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    /// `is_local`: only programs on this machine can connect, so they may do everything. Other clients may ask for decisions and
-    /// nothing else: metrics and rules name the users.
+    /// `is_local`: only programs on this machine can connect, so they may do everything. Other
+    /// clients may ask for decisions and nothing else: metrics and rules name the users.
     pub fn new(access: Arc<Access>, is_local: bool) -> Self {
         let open = if is_local {
             Rights::all("local client")
         } else {
-            Rights::new("client without credentials", &[Role::Decide], Box::default())
+            Rights::new(
+                "client without credentials",
+                &[Role::Decide],
+                Box::default(),
+            )
         };
-        Self { access, open: Arc::new(open) }
+        Self {
+            access,
+            open: Arc::new(open),
+        }
     }
 
     /// The rights of a client.
@@ -381,16 +433,27 @@ impl Door {
     pub fn rights(&self, shown: Shown<'_>) -> Result<Arc<Rights>, Stranger> {
         let has_file = self.access.is_listing;
         match shown {
-            Shown::Token(user, token) if has_file => {
-                self.access.known.load().of_digest(user, token).ok_or(Stranger::Wrong)
-            }
-            Shown::Certificate(names) if has_file => {
-                self.access.known.load().of_certificate(names).ok_or(Stranger::Wrong)
-            }
-            Shown::Address(address) if has_file => {
-                self.access.known.load().of_address(address).ok_or(Stranger::Unknown)
-            }
-            Shown::Nothing | Shown::Token(..) | Shown::Address(_) if self.access.asks_for_something() => {
+            Shown::Token(user, token) if has_file => self
+                .access
+                .known
+                .load()
+                .of_digest(user, token)
+                .ok_or(Stranger::Wrong),
+            Shown::Certificate(names) if has_file => self
+                .access
+                .known
+                .load()
+                .of_certificate(names)
+                .ok_or(Stranger::Wrong),
+            Shown::Address(address) if has_file => self
+                .access
+                .known
+                .load()
+                .of_address(address)
+                .ok_or(Stranger::Unknown),
+            Shown::Nothing | Shown::Token(..) | Shown::Address(_)
+                if self.access.asks_for_something() =>
+            {
                 Err(Stranger::Unknown)
             }
             // Without a file, every certificate from the authority gives the same rights.
@@ -419,15 +482,28 @@ mod tests {
             let digest = hex(&digest_of(at.to_string().as_bytes()));
             format!("  - {{name: client-{at}, roles: [decide], tokens: ['sha256:{digest}']}}\n")
         };
-        let known = parse(&format!("access:\n{}", (0..CLIENTS).map(entry).collect::<String>())).unwrap();
+        let known = parse(&format!(
+            "access:\n{}",
+            (0..CLIENTS).map(entry).collect::<String>()
+        ))
+        .unwrap();
         COMPARED.set(0);
         for at in 0..CLIENTS {
-            let rights = known.of_digest(None, &digest_of(at.to_string().as_bytes())).unwrap();
+            let rights = known
+                .of_digest(None, &digest_of(at.to_string().as_bytes()))
+                .unwrap();
             assert_eq!(*rights.name, *format!("client-{at}"));
-            assert_eq!(known.of_digest(None, &digest_of(format!("no-{at}").as_bytes())), None);
+            assert_eq!(
+                known.of_digest(None, &digest_of(format!("no-{at}").as_bytes())),
+                None
+            );
         }
         // One for each that is found, and one for each pair whose hashes begin alike.
-        assert!((CLIENTS..2 * CLIENTS).contains(&COMPARED.get()), "{} comparisons", COMPARED.get());
+        assert!(
+            (CLIENTS..2 * CLIENTS).contains(&COMPARED.get()),
+            "{} comparisons",
+            COMPARED.get()
+        );
     }
 
     #[test]
@@ -439,14 +515,30 @@ mod tests {
 ",
         )
         .unwrap();
-        let name =
-            |rights: Option<Arc<Rights>>| rights.map_or("-".to_owned(), |rights| rights.name.to_string());
-        let with = |names: &[&str]| {
-            name(known.of_certificate(&names.iter().copied().map(str::to_owned).collect::<Vec<_>>()))
+        let name = |rights: Option<Arc<Rights>>| {
+            rights.map_or("-".to_owned(), |rights| rights.name.to_string())
         };
-        let names = [&["spiffe://example/b"][..], &["b.example", "a.example"], &["c.example"], &[]].map(with);
+        let with = |names: &[&str]| {
+            name(
+                known.of_certificate(&names.iter().copied().map(str::to_owned).collect::<Vec<_>>()),
+            )
+        };
+        let names = [
+            &["spiffe://example/b"][..],
+            &["b.example", "a.example"],
+            &["c.example"],
+            &[],
+        ]
+        .map(with);
         assert_eq!(names, ["b", "a", "-", "-"]);
-        let at = ["10.1.2.3", "192.0.2.7", "::ffff:10.1.2.3", "10.2.0.1", "2001:db8::1", "192.0.2.8"];
+        let at = [
+            "10.1.2.3",
+            "192.0.2.7",
+            "::ffff:10.1.2.3",
+            "10.2.0.1",
+            "2001:db8::1",
+            "192.0.2.8",
+        ];
         let at = at.map(|address| name(known.of_address(address.parse().unwrap())));
         assert_eq!(at, ["a", "a", "a", "b", "b", "-"]);
     }

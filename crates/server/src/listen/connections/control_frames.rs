@@ -1,7 +1,9 @@
-//! Bounds the frames of an HTTP/2 connection that ask for nothing: settings, pings, priorities, window updates.
+//! Bounds the frames of an HTTP/2 connection that ask for nothing: settings, pings, priorities,
+//! window updates.
 //!
-//! The h2 crate bounds resets, header blocks and empty data frames, but answers any number of these. A client needs one or two for each
-//! request, and some more for a long response. A connection that sends more is closed.
+//! The h2 crate bounds resets, header blocks and empty data frames, but answers any number of
+//! these. A client needs one or two for each request, and some more for a long response. A
+//! connection that sends more is closed.
 
 use std::sync::{
     Arc,
@@ -92,7 +94,13 @@ struct Frames {
 
 impl Frames {
     fn new() -> Self {
-        Self { at: At::Preface(0), control: 0, requests: 0, since: Instant::now(), kib_counted: 0 }
+        Self {
+            at: At::Preface(0),
+            control: 0,
+            requests: 0,
+            since: Instant::now(),
+            kib_counted: 0,
+        }
     }
 
     /// Counts the frames in these bytes. Returns false once there are too many.
@@ -120,9 +128,13 @@ impl Frames {
                     if *have == HEAD {
                         let [high, middle, low, kind, flags, ..] = *head;
                         let length = u32::from_be_bytes([0, high, middle, low]) as usize;
-                        self.at = if length == 0 { At::Head([0; HEAD], 0) } else { At::Content(length) };
-                        let is_asking =
-                            kind == CONTINUATION || kind == DATA && (length > 0 || flags & END_STREAM != 0);
+                        self.at = if length == 0 {
+                            At::Head([0; HEAD], 0)
+                        } else {
+                            At::Content(length)
+                        };
+                        let is_asking = kind == CONTINUATION
+                            || kind == DATA && (length > 0 || flags & END_STREAM != 0);
                         if kind == HEADERS {
                             self.requests += 1;
                         } else if !is_asking && !self.allow(&sent) {
@@ -150,7 +162,8 @@ impl Frames {
         }
         let (seconds, kib) = (self.since.elapsed().as_secs(), sent() / 1024);
         let requests = std::mem::take(&mut self.requests);
-        let allowed = requests * PER_REQUEST + seconds * PER_SECOND + (kib - self.kib_counted) * PER_KIB;
+        let allowed =
+            requests * PER_REQUEST + seconds * PER_SECOND + (kib - self.kib_counted) * PER_KIB;
         self.since += Duration::from_secs(seconds);
         self.kib_counted = kib;
         self.control = self.control.saturating_sub(allowed);
@@ -171,7 +184,9 @@ mod tests {
 
     /// How many of these frames pass.
     fn passed(frames: &mut Frames, frame: &[u8], count: usize, sent: u64) -> usize {
-        (0..count).take_while(|_| frames.take(frame, || sent)).count()
+        (0..count)
+            .take_while(|_| frames.take(frame, || sent))
+            .count()
     }
 
     fn begun() -> Frames {
@@ -182,7 +197,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn each_kind_of_control_frame_is_counted_and_requests_time_and_responses_allow_more() {
-        // PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, an unknown kind, and data without data.
+        // PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, an unknown kind, and data without
+        // data.
         let burst = usize::try_from(BURST).unwrap();
         for (kind, length) in [(2, 5), (3, 4), (4, 6), (6, 8), (8, 4), (0xfa, 0), (0, 0)] {
             let control = frame(kind, 0, &vec![0; length]);
@@ -198,10 +214,17 @@ mod tests {
 
     #[test]
     fn requests_with_a_few_control_frames_each_never_end_and_neither_do_bodies() {
-        let request =
-            [frame(HEADERS, 4, &[0x82]), frame(8, 0, &[0; 4]).repeat(2), frame(6, 0, &[0; 8])].concat();
+        let request = [
+            frame(HEADERS, 4, &[0x82]),
+            frame(8, 0, &[0; 4]).repeat(2),
+            frame(6, 0, &[0; 8]),
+        ]
+        .concat();
         assert_eq!(passed(&mut begun(), &request, 100_000, 0), 100_000);
-        assert_eq!(passed(&mut begun(), &frame(0, 0, b"data"), 100_000, 0), 100_000);
+        assert_eq!(
+            passed(&mut begun(), &frame(0, 0, b"data"), 100_000, 0),
+            100_000
+        );
         // A download: two updates for each 4 KiB.
         let mut frames = begun();
         for kib in 0..100_000 {

@@ -1,8 +1,8 @@
 //! The connections of a listener of any protocol, accepted within their bounds.
 //!
-//! `slots` bounds their number and decides which one is closed for a new one. `write_deadline` bounds how long an answer waits for a
-//! client that does not read. `control_frames` bounds the frames of an HTTP/2 client that are not
-//! requests.
+//! `slots` bounds their number and decides which one is closed for a new one. `write_deadline`
+//! bounds how long an answer waits for a client that does not read. `control_frames` bounds the
+//! frames of an HTTP/2 client that are not requests.
 
 mod control_frames;
 mod slots;
@@ -43,7 +43,8 @@ pub(crate) struct Bounds {
     pub name: &'static str,
     /// Above this number, the connection that was idle longest is closed.
     pub max_connections: usize,
-    /// Above this number of connections of one client, its new ones are closed; `None` for [`Peers`]' own bound.
+    /// Above this number of connections of one client, its new ones are closed; `None` for
+    /// [`Peers`]' own bound.
     pub max_per_peer: Option<usize>,
     /// How long a client may read nothing of its answers.
     pub write_timeout: Duration,
@@ -87,16 +88,29 @@ impl Acceptor {
         let slots = Slots::new(bounds.max_connections);
         bounds.descriptors.add(&slots);
         let peers = Peers::new(bounds.max_per_peer, bounds.max_connections);
-        Self { listener, bounds, slots, peers, full: OnceAMinute::default(), clock, stats, stop }
+        Self {
+            listener,
+            bounds,
+            slots,
+            peers,
+            full: OnceAMinute::default(),
+            clock,
+            stats,
+            stop,
+        }
     }
 
     /// Serves each connection in a task, until the server stops and all connections have ended.
-    pub async fn serve<S: Future<Output = ()> + Send + 'static>(self, serve: impl Fn(Accepted) -> S) {
+    pub async fn serve<S: Future<Output = ()> + Send + 'static>(
+        self,
+        serve: impl Fn(Accepted) -> S,
+    ) {
         let mut serving = self.each(serve).await;
         while serving.join_next().await.is_some() {}
     }
 
-    /// Serves each connection in a task, until the server stops. Returns the tasks that have not ended.
+    /// Serves each connection in a task, until the server stops. Returns the tasks that have not
+    /// ended.
     pub async fn each<S: Future<Output = ()> + Send + 'static>(
         self,
         serve: impl Fn(Accepted) -> S,
@@ -113,7 +127,8 @@ impl Acceptor {
                 }
                 // Collects connections that have ended.
                 Some(_) = serving.join_next() => {}
-                // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
+                // An error means that the sender is gone, so no one can stop the server any more:
+                // stop then, too.
                 _ = stop.wait_for(|stop| *stop) => return serving,
             }
         }
@@ -122,7 +137,8 @@ impl Acceptor {
     /// The next connection. A call that is dropped before it is ready loses none.
     async fn next(&self) -> (Accepted, OpenConnection) {
         loop {
-            // One at a time: with many that come at once, those that are open are served in between.
+            // One at a time: with many that come at once, those that are open are served in
+            // between.
             tokio::task::yield_now().await;
             let (stream, peer) = match self.listener.accept().await {
                 Ok(accepted) => accepted,
@@ -150,7 +166,9 @@ impl Acceptor {
             return None;
         };
         let admission = self.slots.admit();
-        if admission.as_ref().is_none_or(|given| given.evicted || given.slot.is_spare)
+        if admission
+            .as_ref()
+            .is_none_or(|given| given.evicted || given.slot.is_spare)
             && self.full.is_due(self.clock.now())
         {
             tracing::warn!(
@@ -164,7 +182,9 @@ impl Acceptor {
             stats.refused.fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        stats.evicted.fetch_add(u64::from(evicted), Ordering::Relaxed);
+        stats
+            .evicted
+            .fetch_add(u64::from(evicted), Ordering::Relaxed);
         if let Either::Left(tcp) = &stream
             && let Err(error) = tcp.set_nodelay(true)
         {
@@ -173,15 +193,30 @@ impl Acceptor {
         }
         stats.accepted.fetch_add(1, Ordering::Relaxed);
         stats.open.fetch_add(1, Ordering::Relaxed);
-        let open = OpenConnection { stats: Arc::clone(stats), _of_peer: of_peer };
+        let open = OpenConnection {
+            stats: Arc::clone(stats),
+            _of_peer: of_peer,
+        };
         let give_up = |stream: &Socket| {
             // Unread data is dropped with the connection instead of being kept by the system.
             if let Either::Left(tcp) = stream {
                 let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
             }
         };
-        let io = WriteDeadline::new(stream, self.bounds.write_timeout, self.stop.clone(), give_up);
-        Some((Accepted { io, calls: Arc::new(Calls::new(slot)), peer }, open))
+        let io = WriteDeadline::new(
+            stream,
+            self.bounds.write_timeout,
+            self.stop.clone(),
+            give_up,
+        );
+        Some((
+            Accepted {
+                io,
+                calls: Arc::new(Calls::new(slot)),
+                peer,
+            },
+            open,
+        ))
     }
 }
 

@@ -7,8 +7,8 @@
 //!                   └─ no spare slot is free or idle ─► closed
 //! ```
 //!
-//! A connection is busy from a request's head to its response, and otherwise idle, even if it sends its head slowly or does
-//! not read its response.
+//! A connection is busy from a request's head to its response, and otherwise idle, even if it sends
+//! its head slowly or does not read its response.
 
 use std::{
     sync::{
@@ -34,7 +34,8 @@ const BUSY: u64 = 0;
 pub(crate) struct Slots {
     regular: Mutex<SlotPool>,
     spare: Mutex<SlotPool>,
-    /// Incremented whenever a connection becomes idle, so that stamps have the order of those moments.
+    /// Incremented whenever a connection becomes idle, so that stamps have the order of those
+    /// moments.
     stamps: AtomicU64,
 }
 
@@ -75,15 +76,25 @@ pub(crate) struct Admission {
 
 impl Slots {
     pub fn new(most: usize) -> Arc<Self> {
-        let kind =
-            |most| Mutex::new(SlotPool { most, taken: Slab::new(), longest_idle: LongestIdle::default() });
-        Arc::new(Self { regular: kind(most), spare: kind(SPARE), stamps: AtomicU64::new(BUSY + 1) })
+        let kind = |most| {
+            Mutex::new(SlotPool {
+                most,
+                taken: Slab::new(),
+                longest_idle: LongestIdle::default(),
+            })
+        };
+        Arc::new(Self {
+            regular: kind(most),
+            spare: kind(SPARE),
+            stamps: AtomicU64::new(BUSY + 1),
+        })
     }
 
-    /// A slot for a new connection. If necessary, the connection that was idle longest is closed. `None` if all are busy,
-    /// including the spare ones.
+    /// A slot for a new connection. If necessary, the connection that was idle longest is closed.
+    /// `None` if all are busy, including the spare ones.
     pub fn admit(self: &Arc<Self>) -> Option<Admission> {
-        self.admit_to(&self.regular, false).or_else(|| self.admit_to(&self.spare, true))
+        self.admit_to(&self.regular, false)
+            .or_else(|| self.admit_to(&self.spare, true))
     }
 
     fn admit_to(self: &Arc<Self>, kind: &Mutex<SlotPool>, is_spare: bool) -> Option<Admission> {
@@ -98,7 +109,15 @@ impl Slots {
             give_way: Notify::new(),
         });
         let at = kind.taken.insert(Arc::clone(&connection));
-        Some(Admission { slot: Slot { slots: Arc::clone(self), connection, at, is_spare }, evicted })
+        Some(Admission {
+            slot: Slot {
+                slots: Arc::clone(self),
+                connection,
+                at,
+                is_spare,
+            },
+            evicted,
+        })
     }
 
     fn stamp(&self) -> u64 {
@@ -110,7 +129,11 @@ impl Slots {
 impl SlotPool {
     /// Closes the connection that has been idle longest. `None` if all are busy.
     fn evict(&mut self) -> Option<()> {
-        let Self { taken, longest_idle, .. } = self;
+        let Self {
+            taken,
+            longest_idle,
+            ..
+        } = self;
         let idle_since = |at: usize| {
             let connection: &Arc<Connection> = taken.get(at)?;
             Some(connection.idle_since.load(Ordering::Relaxed)).filter(|since| *since != BUSY)
@@ -144,7 +167,8 @@ impl Connections for Slots {
 }
 
 impl Slot {
-    /// Waits until this connection must be closed for another. A request that just began is answered first.
+    /// Waits until this connection must be closed for another. A request that just began is
+    /// answered first.
     pub async fn must_give_way(&self) {
         loop {
             self.connection.give_way.notified().await;
@@ -157,7 +181,8 @@ impl Slot {
     }
 }
 
-/// The requests in progress on one connection, of which HTTP/2 can have several. The connection is busy while there are any.
+/// The requests in progress on one connection, of which HTTP/2 can have several. The connection is
+/// busy while there are any.
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub slot: Slot,
@@ -168,7 +193,11 @@ pub(crate) struct Calls {
 
 impl Calls {
     pub fn new(slot: Slot) -> Self {
-        Self { slot, under_way: Mutex::default(), begun: AtomicU64::new(0) }
+        Self {
+            slot,
+            under_way: Mutex::default(),
+            begun: AtomicU64::new(0),
+        }
     }
 
     /// Marks a request as in progress until the guard is dropped.
@@ -176,7 +205,10 @@ impl Calls {
         let mut under_way = lock(&self.under_way);
         *under_way += 1;
         if *under_way == 1 {
-            self.slot.connection.idle_since.store(BUSY, Ordering::Relaxed);
+            self.slot
+                .connection
+                .idle_since
+                .store(BUSY, Ordering::Relaxed);
         }
         drop(under_way);
         // Relaxed: it is only compared with itself.
@@ -192,7 +224,8 @@ impl Calls {
         }
     }
 
-    /// Waits until no request has begun or been in progress for this long; takes at most twice as long.
+    /// Waits until no request has begun or been in progress for this long; takes at most twice as
+    /// long.
     pub async fn are_absent_for(&self, span: Duration) {
         loop {
             let begun = self.begun.load(Ordering::Relaxed);
@@ -216,9 +249,12 @@ impl Drop for Call {
         if *under_way > 0 {
             return;
         }
-        // SeqCst: a connection that is evicted while it is busy either sees here that it was, or its task, which is woken after
-        // `evicted` is set, sees that it is idle. To wake the task after every request would cost each of them another poll.
-        let Slot { slots, connection, .. } = &self.0.slot;
+        // SeqCst: a connection that is evicted while it is busy either sees here that it was, or
+        // its task, which is woken after `evicted` is set, sees that it is idle. To wake the task
+        // after every request would cost each of them another poll.
+        let Slot {
+            slots, connection, ..
+        } = &self.0.slot;
         connection.idle_since.store(slots.stamp(), Ordering::SeqCst);
         if connection.evicted.load(Ordering::SeqCst) {
             connection.give_way.notify_one();
@@ -228,10 +264,18 @@ impl Drop for Call {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let kind = if self.is_spare { &self.slots.spare } else { &self.slots.regular };
+        let kind = if self.is_spare {
+            &self.slots.spare
+        } else {
+            &self.slots.regular
+        };
         let mut kind = lock(kind);
         // It may have been evicted, and its slot taken by another connection.
-        if kind.taken.get(self.at).is_some_and(|there| Arc::ptr_eq(there, &self.connection)) {
+        if kind
+            .taken
+            .get(self.at)
+            .is_some_and(|there| Arc::ptr_eq(there, &self.connection))
+        {
             kind.taken.remove(self.at);
         }
     }
@@ -257,9 +301,15 @@ mod tests {
         assert!(slots.admit().unwrap().evicted);
         // A request began just then.
         let call = calls.begin();
-        assert!(gives_way.as_mut().now_or_never().is_none(), "it is answered first");
+        assert!(
+            gives_way.as_mut().now_or_never().is_none(),
+            "it is answered first"
+        );
         drop(call);
-        assert!(gives_way.now_or_never().is_some(), "nothing else would wake it");
+        assert!(
+            gives_way.now_or_never().is_some(),
+            "nothing else would wake it"
+        );
     }
 
     #[test]

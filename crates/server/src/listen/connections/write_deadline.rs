@@ -29,8 +29,19 @@ pub(crate) struct WriteDeadline<S> {
 
 impl<S> WriteDeadline<S> {
     /// `give_up` is called when the time is over, just before the write fails.
-    pub fn new(stream: S, patience: Duration, stopping: watch::Receiver<bool>, give_up: fn(&S)) -> Self {
-        Self { stream, patience, waiting: None, stopping, give_up }
+    pub fn new(
+        stream: S,
+        patience: Duration,
+        stopping: watch::Receiver<bool>,
+        give_up: fn(&S),
+    ) -> Self {
+        Self {
+            stream,
+            patience,
+            waiting: None,
+            stopping,
+            give_up,
+        }
     }
 
     /// The result of a write. While the peer reads nothing, it is pending until the time is over.
@@ -44,14 +55,19 @@ impl<S> WriteDeadline<S> {
             return written;
         }
         let patience = self.patience;
-        let waiting = self.waiting.get_or_insert_with(|| Box::pin(sleep(patience)));
+        let waiting = self
+            .waiting
+            .get_or_insert_with(|| Box::pin(sleep(patience)));
         let soon = Instant::now() + WHILE_STOPPING;
         if *self.stopping.borrow() && waiting.deadline() > soon {
             waiting.as_mut().reset(soon);
         }
         ready!(waiting.as_mut().poll(context));
         (self.give_up)(&self.stream);
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read the response")))
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client does not read the response",
+        )))
     }
 }
 

@@ -1,13 +1,14 @@
-//! The heavy keys of a limit: the keys with the most requests and the most denials, in bounded memory and at a bounded cost.
+//! The heavy keys of a limit: the keys with the most requests and the most denials, in bounded
+//! memory and at a bounded cost.
 //!
 //! ```text
 //! decision ─► Counts says whether it is sampled ─► HeavyKeys ─┬─► Summary of requests
 //!             (two multiplications)               (a lock)    └─► Summary of denials
 //! ```
 //!
-//! Up to a budget per second, every decision is counted, and the counts are exact. Above it, one in 2, 4, 8 … is counted with
-//! that weight, so the cost does not grow with the load. A hash of the decision's number selects which ones, so that no rhythm
-//! in the traffic hides a key.
+//! Up to a budget per second, every decision is counted, and the counts are exact. Above it, one in
+//! 2, 4, 8 … is counted with that weight, so the cost does not grow with the load. A hash of the
+//! decision's number selects which ones, so that no rhythm in the traffic hides a key.
 //!
 //! Counts are kept per [`PERIOD`]. A [`Top`] covers the current period and the previous one.
 
@@ -29,7 +30,8 @@ use self::summary::Summary;
 pub const TOP_KEYS: usize = 1_000;
 /// The length of a counting period. The last complete period is shown, too.
 pub const PERIOD: Nanos = Nanos::from_secs(300);
-/// The maximum number of counted decisions of one limit per second. All limits together share [`BUDGET_OF_ALL`].
+/// The maximum number of counted decisions of one limit per second. All limits together share
+/// [`BUDGET_OF_ALL`].
 const BUDGET: u32 = 4_096;
 /// The maximum number of counted decisions of all limits per second.
 const BUDGET_OF_ALL: u32 = 32_768;
@@ -41,20 +43,26 @@ const SPREAD: u64 = 0xBF58_476D_1CE4_E5B9;
 /// The sparsest sampling, as a power of two.
 const SPARSEST: u32 = 24;
 
-/// Selects the sampled decisions. Every decision reads it, so it is next to the counters that every decision changes.
+/// Selects the sampled decisions. Every decision reads it, so it is next to the counters that every
+/// decision changes.
 #[derive(Debug)]
 pub(crate) struct Sampling {
-    /// A decision is sampled if the hash of its number is at most this. Relaxed: a decision that sees an old value is sampled
-    /// at the old rate and weighed at the new one, for as long as a store takes to become visible.
+    /// A decision is sampled if the hash of its number is at most this. Relaxed: a decision that
+    /// sees an old value is sampled at the old rate and weighed at the new one, for as long as a
+    /// store takes to become visible.
     threshold: AtomicU64,
-    /// The seed of the hash. Clients do not know it, so they cannot predict which requests are sampled.
+    /// The seed of the hash. Clients do not know it, so they cannot predict which requests are
+    /// sampled.
     seed: u64,
 }
 
 impl Default for Sampling {
     fn default() -> Self {
         use std::hash::{BuildHasher, RandomState};
-        Self { threshold: AtomicU64::new(0), seed: RandomState::new().hash_one(0) }
+        Self {
+            threshold: AtomicU64::new(0),
+            seed: RandomState::new().hash_one(0),
+        }
     }
 }
 
@@ -105,12 +113,18 @@ struct Period {
 
 impl Period {
     fn new(number: u64, capacity: usize, power: u32) -> Self {
-        Self { number, asked: Summary::new(capacity), denied: Summary::new(capacity), power }
+        Self {
+            number,
+            asked: Summary::new(capacity),
+            denied: Summary::new(capacity),
+            power,
+        }
     }
 }
 
 impl HeavyKeys {
-    /// Tracks up to `capacity` keys by name in each of its counts; with 0 it only paces the sampling.
+    /// Tracks up to `capacity` keys by name in each of its counts; with 0 it only paces the
+    /// sampling.
     pub fn new(capacity: usize, sampling: &Sampling) -> Self {
         sampling.set(0);
         Self {
@@ -153,8 +167,12 @@ impl HeavyKeys {
         let since = kept.roll(self.capacity, now);
         let power = kept.current.power.max(kept.before.power);
         let from = Nanos::new(kept.before.number.saturating_mul(PERIOD.get())).max(since);
-        let halves = |of: fn(&Period) -> &Summary| [of(&kept.current), of(&kept.before)].map(Half::of);
-        let (asked, denied) = (halves(|period| &period.asked), halves(|period| &period.denied));
+        let halves =
+            |of: fn(&Period) -> &Summary| [of(&kept.current), of(&kept.before)].map(Half::of);
+        let (asked, denied) = (
+            halves(|period| &period.asked),
+            halves(|period| &period.denied),
+        );
         // Only references were copied, so decisions need not wait for the rest.
         drop(kept);
         let total = |halves: &[Half; 2]| halves.iter().map(|half| half.total).sum();
@@ -180,7 +198,8 @@ impl Kept {
         let since = *self.since.get_or_insert(now);
         let number = now.get() / PERIOD.get();
         if number > self.current.number {
-            let ended = std::mem::replace(&mut self.current, Period::new(number, capacity, self.power));
+            let ended =
+                std::mem::replace(&mut self.current, Period::new(number, capacity, self.power));
             self.before = if ended.number + 1 == number {
                 ended
             } else {
@@ -190,15 +209,17 @@ impl Kept {
         since
     }
 
-    /// Adapts the sampling to the traffic: sparser in a second that has used its budget, and denser after one that used less
-    /// than half of it.
+    /// Adapts the sampling to the traffic: sparser in a second that has used its budget, and denser
+    /// after one that used less than half of it.
     fn pace(&mut self, sampling: &Sampling, now: Nanos) {
         let second = now.get() / 1_000_000_000;
         let power = self.power;
         if second > self.second {
             let idle = u32::try_from(second - self.second - 1).unwrap_or(u32::MAX);
             let used_little = self.samples < self.budget / 2;
-            self.power = self.power.saturating_sub(idle.saturating_add(u32::from(used_little)));
+            self.power = self
+                .power
+                .saturating_sub(idle.saturating_add(u32::from(used_little)));
             (self.second, self.samples) = (second, 0);
         } else if self.samples >= self.budget && self.power < SPARSEST {
             self.power += 1;
@@ -221,14 +242,19 @@ struct Half {
 
 impl Half {
     fn of(summary: &Summary) -> Self {
-        Self { slots: summary.slots.clone(), least: summary.least(), total: summary.total }
+        Self {
+            slots: summary.slots.clone(),
+            least: summary.least(),
+            total: summary.total,
+        }
     }
 }
 
 /// A key's count and error in each half that contains it.
 type Sums = [Option<(u64, u64)>; 2];
 
-/// The heaviest keys of both halves. A key that is in only one of them may have had up to the least weight of the other.
+/// The heaviest keys of both halves. A key that is in only one of them may have had up to the least
+/// weight of the other.
 fn merged(halves: &[Half; 2], power: u32, most: usize) -> Vec<TopKey> {
     let mut sums: HashMap<&Arc<[u8]>, Sums> = HashMap::new();
     for (at, half) in halves.iter().enumerate() {
@@ -275,15 +301,16 @@ pub struct TopKey {
     pub key: Arc<[u8]>,
     /// The estimate.
     pub count: u64,
-    /// A lower bound of the true number: always if all decisions are counted, otherwise in 997 of 1,000 cases.
+    /// A lower bound of the true number: always if all decisions are counted, otherwise in 997 of
+    /// 1,000 cases.
     pub at_least: u64,
     /// An upper bound of the true number, likewise.
     pub at_most: u64,
 }
 
 impl TopKey {
-    /// `count` was sampled and may be too large by `error`. The margin is three standard deviations of a binomial sample of
-    /// one in 2ⁿ. The true number is at least the number of samples.
+    /// `count` was sampled and may be too large by `error`. The margin is three standard deviations
+    /// of a binomial sample of one in 2ⁿ. The true number is at least the number of samples.
     fn new(key: Arc<[u8]>, count: u64, error: u64, power: u32) -> Self {
         #[allow(clippy::cast_sign_loss, reason = "roots are not negative")]
         let margin = (3.0 * (count as f64 * ((1_u64 << power) - 1) as f64).sqrt()).ceil() as u64;

@@ -1,10 +1,11 @@
-//! The most frequent keys in bounded memory: the space-saving algorithm of Metwally, Agrawal and El Abbadi, "Efficient
-//! Computation of Frequent and Top-k Elements in Data Streams" (2005).
+//! The most frequent keys in bounded memory: the space-saving algorithm of Metwally, Agrawal and El
+//! Abbadi, "Efficient Computation of Frequent and Top-k Elements in Data Streams" (2005).
 //!
 //! For a summary of `capacity` keys after a total weight of `total`:
 //!
 //! 1. A key in the summary weighs at most its `count` and at least `count - error`.
-//! 2. A key outside the summary weighs at most [`least`](Summary::least), which is at most `total / capacity`.
+//! 2. A key outside the summary weighs at most [`least`](Summary::least), which is at most
+//!    `total / capacity`.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -17,7 +18,8 @@ pub(super) struct Summary {
     capacity: usize,
     /// The sum of all weights.
     pub total: u64,
-    /// The keys in it, unordered. Slots never move, so `places` and `by_count` can refer to them by index.
+    /// The keys in it, unordered. Slots never move, so `places` and `by_count` can refer to them by
+    /// index.
     pub slots: Vec<CountedKey>,
     /// Counts with the indices of their slots, the lightest first.
     by_count: BTreeSet<(u64, u32)>,
@@ -35,10 +37,14 @@ pub(super) struct CountedKey {
 impl Summary {
     /// An empty summary of at most `capacity` keys. It allocates memory as keys arrive.
     pub fn new(capacity: usize) -> Self {
-        Self { capacity, ..Self::default() }
+        Self {
+            capacity,
+            ..Self::default()
+        }
     }
 
-    /// Adds weight to a key. A new key in a full summary replaces the lightest one, and inherits its count as the error.
+    /// Adds weight to a key. A new key in a full summary replaces the lightest one, and inherits
+    /// its count as the error.
     pub fn add(&mut self, key: &[u8], weight: u64) {
         if self.capacity == 0 {
             return;
@@ -67,7 +73,11 @@ impl Summary {
     fn insert(&mut self, key: &[u8]) -> u32 {
         let slot = self.slots.len() as u32;
         let key: Arc<[u8]> = key.into();
-        self.slots.push(CountedKey { key: Arc::clone(&key), count: 0, error: 0 });
+        self.slots.push(CountedKey {
+            key: Arc::clone(&key),
+            count: 0,
+            error: 0,
+        });
         self.places.insert(key, slot);
         slot
     }

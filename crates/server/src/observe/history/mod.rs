@@ -1,5 +1,6 @@
-//! The history: the decisions of each limit per second, and the latency of answers. It is in memory, bounded, and costs
-//! decisions nothing beyond counting: once a second the counters are read and their growth is stored.
+//! The history: the decisions of each limit per second, and the latency of answers. It is in
+//! memory, bounded, and costs decisions nothing beyond counting: once a second the counters are
+//! read and their growth is stored.
 
 mod series;
 
@@ -20,8 +21,8 @@ pub(crate) const EVERY: Duration = Duration::from_secs(1);
 /// The default size of all histories together, in bytes.
 pub const HISTORY_BYTES: u64 = 64 << 20;
 
-/// The outcomes of a limit: admitted without delay, admitted after a delay, denied, admitted by a shadow limit that would have
-/// denied, and decided without the store because it did not reply.
+/// The outcomes of a limit: admitted without delay, admitted after a delay, denied, admitted by a
+/// shadow limit that would have denied, and decided without the store because it did not reply.
 pub const OUTCOMES: [&str; 5] = ["allowed", "delayed", "denied", "shadow_denied", "errors"];
 
 /// The counters of a limit at one moment.
@@ -34,7 +35,8 @@ pub(crate) struct Counters<'l> {
     pub latency: [u64; latency::BUCKETS],
 }
 
-/// The latencies of a limit's decisions. A sample has at most 4,096 decisions a second, so small numbers suffice.
+/// The latencies of a limit's decisions. A sample has at most 4,096 decisions a second, so small
+/// numbers suffice.
 type Sample = Series<{ latency::BUCKETS }, u16>;
 
 /// The size of one limit's history.
@@ -72,15 +74,24 @@ struct Growth<const N: usize, T = u32> {
 
 impl<const N: usize, T: Number> Growth<N, T> {
     fn new(begin: u64) -> Self {
-        Self { before: [0; N], series: Series::new(begin) }
+        Self {
+            before: [0; N],
+            series: Series::new(begin),
+        }
     }
 
-    /// Takes what the counters are at the end of a second. Counters that went back have begun again.
+    /// Takes what the counters are at the end of a second. Counters that went back have begun
+    /// again.
     fn see(&mut self, end: u64, now: [u64; N]) {
-        if now.iter().zip(&self.before).any(|(now, before)| now < before) {
+        if now
+            .iter()
+            .zip(&self.before)
+            .any(|(now, before)| now < before)
+        {
             self.before = [0; N];
         }
-        self.series.push(end, std::array::from_fn(|at| now[at] - self.before[at]));
+        self.series
+            .push(end, std::array::from_fn(|at| now[at] - self.before[at]));
         self.before = now;
     }
 }
@@ -105,14 +116,27 @@ impl Default for History {
 impl History {
     /// Histories of at most `max_bytes`; 0 keeps none.
     pub fn new(max_bytes: u64) -> Self {
-        Self { max_bytes, kept: Mutex::default() }
+        Self {
+            max_bytes,
+            kept: Mutex::default(),
+        }
     }
 
-    /// Takes the counters of all limits, and the answers counted by latency. Call this every second.
-    pub(crate) fn take(&self, limits: &[Counters<'_>], answers: [u64; latency::BUCKETS], now: Nanos) {
+    /// Takes the counters of all limits, and the answers counted by latency. Call this every
+    /// second.
+    pub(crate) fn take(
+        &self,
+        limits: &[Counters<'_>],
+        answers: [u64; latency::BUCKETS],
+        now: Nanos,
+    ) {
         let end = now.get() / 1_000_000_000;
         let mut kept = self.lock();
-        let Kept { limits: of, latency, left_out } = &mut *kept;
+        let Kept {
+            limits: of,
+            latency,
+            left_out,
+        } = &mut *kept;
         // Limits that no longer exist make room first.
         let names: HashSet<&str> = limits.iter().map(|counters| counters.limit).collect();
         of.retain(|name, _| names.contains(&**name));
@@ -134,7 +158,10 @@ impl History {
                 }
                 of.insert(
                     name.to_owned(),
-                    OfLimit { outcomes: Growth::new(begin), sample: Growth::new(begin) },
+                    OfLimit {
+                        outcomes: Growth::new(begin),
+                        sample: Growth::new(begin),
+                    },
                 );
             }
             if let Some(of) = of.get_mut(name) {
@@ -154,16 +181,36 @@ impl History {
 
     /// The decisions of a limit; `None` if it has no history.
     pub fn of(&self, limit: &str, step: Step, most: usize) -> Option<Points<{ OUTCOMES.len() }>> {
-        Some(self.lock().limits.get(limit)?.outcomes.series.read(step, most))
+        Some(
+            self.lock()
+                .limits
+                .get(limit)?
+                .outcomes
+                .series
+                .read(step, most),
+        )
     }
 
-    /// The latencies of a sample of a limit's decisions, in the buckets of [`latency_bounds`], counted from when the server read
-    /// the request.
-    pub fn latency_of(&self, limit: &str, step: Step, most: usize) -> Option<Points<{ latency::BUCKETS }>> {
-        Some(self.lock().limits.get(limit)?.sample.series.read(step, most))
+    /// The latencies of a sample of a limit's decisions, in the buckets of [`latency_bounds`],
+    /// counted from when the server read the request.
+    pub fn latency_of(
+        &self,
+        limit: &str,
+        step: Step,
+        most: usize,
+    ) -> Option<Points<{ latency::BUCKETS }>> {
+        Some(
+            self.lock()
+                .limits
+                .get(limit)?
+                .sample
+                .series
+                .read(step, most),
+        )
     }
 
-    /// The latencies of answers, in the buckets of [`latency_bounds`]; `None` if no history is kept.
+    /// The latencies of answers, in the buckets of [`latency_bounds`]; `None` if no history is
+    /// kept.
     pub fn latency(&self, step: Step, most: usize) -> Option<Points<{ latency::BUCKETS }>> {
         Some(self.lock().latency.as_ref()?.series.read(step, most))
     }
@@ -171,9 +218,17 @@ impl History {
     /// The memory in use.
     pub fn size(&self) -> Size {
         let kept = self.lock();
-        let latency = if kept.latency.is_some() { LATENCY_BYTES } else { 0 };
+        let latency = if kept.latency.is_some() {
+            LATENCY_BYTES
+        } else {
+            0
+        };
         let bytes = latency + kept.limits.len() as u64 * LIMIT_BYTES;
-        Size { bytes, max_bytes: self.max_bytes, left_out: kept.left_out }
+        Size {
+            bytes,
+            max_bytes: self.max_bytes,
+            left_out: kept.left_out,
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
@@ -183,5 +238,7 @@ impl History {
 
 /// The upper bounds of the latency buckets in seconds; the last bucket has none.
 pub fn latency_bounds() -> impl Iterator<Item = f64> {
-    latency::BOUNDS.iter().map(|nanos| Nanos::new(*nanos).get() as f64 / 1e9)
+    latency::BOUNDS
+        .iter()
+        .map(|nanos| Nanos::new(*nanos).get() as f64 / 1e9)
 }

@@ -63,10 +63,15 @@ impl<const N: usize, T: Number> Series<N, T> {
 
     /// A series whose first second is `begin`.
     pub fn new(begin: u64) -> Self {
-        Self { seconds: VecDeque::with_capacity(SECONDS), steps: VecDeque::with_capacity(STEPS), end: begin }
+        Self {
+            seconds: VecDeque::with_capacity(SECONDS),
+            steps: VecDeque::with_capacity(STEPS),
+            end: begin,
+        }
     }
 
-    /// Adds the events until the second `end`. If several seconds have passed, their events are divided evenly among them.
+    /// Adds the events until the second `end`. If several seconds have passed, their events are
+    /// divided evenly among them.
     pub fn push(&mut self, end: u64, sums: [u64; N]) {
         let elapsed = end.saturating_sub(self.end);
         if elapsed == 0 {
@@ -74,7 +79,9 @@ impl<const N: usize, T: Number> Series<N, T> {
         }
         let (each, rest) = (sums.map(|sum| sum / elapsed), sums.map(|sum| sum % elapsed));
         // Seconds older than everything that is kept are skipped.
-        self.end = self.end.max(end.saturating_sub(SECONDS.max(STEPS * STEP as usize) as u64));
+        self.end = self
+            .end
+            .max(end.saturating_sub(SECONDS.max(STEPS * STEP as usize) as u64));
         while self.end < end {
             let is_last = self.end + 1 == end;
             self.push_second(std::array::from_fn(|at| {
@@ -100,17 +107,26 @@ impl<const N: usize, T: Number> Series<N, T> {
     /// Up to `most` of the latest complete steps.
     pub fn read(&self, step: Step, most: usize) -> Points<N> {
         let last = |kept: &VecDeque<[T; N]>, complete: usize| {
-            let last = kept.iter().take(complete).skip(complete.saturating_sub(most));
+            let last = kept
+                .iter()
+                .take(complete)
+                .skip(complete.saturating_sub(most));
             last.map(|numbers| numbers.map(Into::into)).collect()
         };
         match step {
-            Step::Second => {
-                Points { step: 1, end: self.end, points: last(&self.seconds, self.seconds.len()) }
-            }
+            Step::Second => Points {
+                step: 1,
+                end: self.end,
+                points: last(&self.seconds, self.seconds.len()),
+            },
             Step::TenSeconds => {
                 let under_way = usize::from(!self.end.is_multiple_of(STEP));
                 let complete = self.steps.len().saturating_sub(under_way);
-                Points { step: STEP, end: self.end - self.end % STEP, points: last(&self.steps, complete) }
+                Points {
+                    step: STEP,
+                    end: self.end - self.end % STEP,
+                    points: last(&self.steps, complete),
+                }
             }
         }
     }

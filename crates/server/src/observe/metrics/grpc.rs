@@ -95,12 +95,24 @@ impl MetricSource for GrpcStats {
         let seen = causes.map(|(cause, (count, _))| ([("cause", *cause)], read(count)));
         sink.labelled("grpc_errors", help, MetricKind::Counter, seen)?;
         for (name, help, now) in [
-            ("grpc_quota_streams", "Envoys that decide with quotas", &self.quota_streams),
-            ("grpc_quota_buckets", "Quota buckets with a share", &self.quota_buckets),
+            (
+                "grpc_quota_streams",
+                "Envoys that decide with quotas",
+                &self.quota_streams,
+            ),
+            (
+                "grpc_quota_buckets",
+                "Quota buckets with a share",
+                &self.quota_buckets,
+            ),
         ] {
             sink.gauge(name, help, now.load(Ordering::Relaxed) as u64)?;
         }
-        sink.count("grpc_quota_reports", "Quota reports from Envoys", read(&self.quota_reports))?;
+        sink.count(
+            "grpc_quota_reports",
+            "Quota reports from Envoys",
+            read(&self.quota_reports),
+        )?;
         let help = "Seconds from a decoded ShouldRateLimit request to its answer";
         sink.histogram("grpc_request_seconds", help, &[(&[], self.latency.read())])
     }

@@ -1,4 +1,5 @@
-//! The server's metrics for Prometheus. Every label has few values (limits, outcomes, routes) and never a key.
+//! The server's metrics for Prometheus. Every label has few values (limits, outcomes, routes) and
+//! never a key.
 
 use std::{
     fmt,
@@ -75,20 +76,29 @@ pub(crate) struct ConnectionStats {
 }
 
 impl ConnectionStats {
-    /// The families of a listener that has its own: `prefix` begins their names, and `protocol` is for people.
+    /// The families of a listener that has its own: `prefix` begins their names, and `protocol` is
+    /// for people.
     fn report(&self, sink: &mut dyn Sink, prefix: &str, protocol: &str) -> fmt::Result {
         let open = self.open.load(Ordering::Relaxed) as u64;
         let help = format!("Open {protocol} connections");
         sink.gauge(&format!("{prefix}_connections"), &help, open)?;
         let mut count = |event: &str, help: &str, counted| {
             let help = format!("{protocol} connections {help}");
-            sink.count(&format!("{prefix}_connections_{event}"), &help, read(counted))
+            sink.count(
+                &format!("{prefix}_connections_{event}"),
+                &help,
+                read(counted),
+            )
         };
         count("accepted", "accepted", &self.accepted)?;
         let help = "refused because all slots were busy or the client had too many";
         count("refused", help, &self.refused)?;
         let help = format!("Idle {protocol} connections closed for new ones");
-        sink.count(&format!("{prefix}_connections_evicted"), &help, read(&self.evicted))
+        sink.count(
+            &format!("{prefix}_connections_evicted"),
+            &help,
+            read(&self.evicted),
+        )
     }
 }
 
@@ -99,7 +109,10 @@ impl Events {
 
     /// The known problems of the rules file.
     pub fn rejected(&self) -> Vec<String> {
-        self.rejected.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.rejected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
@@ -149,7 +162,8 @@ impl Metrics {
     /// Adds the counters of envoyproxy/ratelimit under its names, which have no prefix.
     #[cfg(feature = "grpc")]
     pub fn add_reference(&mut self, reference: Arc<dyn MetricSource>) {
-        self.process.register_collector(Box::new(Scraped(reference)));
+        self.process
+            .register_collector(Box::new(Scraped(reference)));
     }
 
     /// All metrics in the text format of `OpenMetrics`.
@@ -162,9 +176,12 @@ impl Metrics {
         text
     }
 
-    /// The metrics of the limits that `covers` selects, and no others: neither names nor counts of other limits, rules and programs.
+    /// The metrics of the limits that `covers` selects, and no others: neither names nor counts of
+    /// other limits, rules and programs.
     pub fn encode_covered(&self, covers: impl Fn(&str) -> bool) -> String {
-        let keeps = |line: &&str| line.starts_with('#') || limit_of(line).is_some_and(|limit| covers(&limit));
+        let keeps = |line: &&str| {
+            line.starts_with('#') || limit_of(line).is_some_and(|limit| covers(&limit))
+        };
         self.encode().split_inclusive('\n').filter(keeps).collect()
     }
 }
@@ -203,29 +220,55 @@ type Count = fn(&ConnectionStats) -> u64;
 impl Counted {
     fn report_connections(&self, sink: &mut dyn Sink) -> fmt::Result {
         let (resp, events) = (&self.resp, &self.events);
-        let protocols = [("http", &*events.http), ("admin", &*events.admin), ("resp", &resp.connections)];
+        let protocols = [
+            ("http", &*events.http),
+            ("admin", &*events.admin),
+            ("resp", &resp.connections),
+        ];
         let mut each = |name: &str, help: &str, kind, read: Count| {
-            let counted = protocols.iter().map(|(protocol, stats)| ([("protocol", *protocol)], read(stats)));
+            let counted = protocols
+                .iter()
+                .map(|(protocol, stats)| ([("protocol", *protocol)], read(stats)));
             sink.labelled(name, help, kind, counted)
         };
         let open: Count = |stats| stats.open.load(Ordering::Relaxed) as u64;
         each("connections", "Open connections", MetricKind::Gauge, open)?;
-        each("connections_accepted", "Connections accepted", MetricKind::Counter, |stats| {
-            read(&stats.accepted)
-        })?;
+        each(
+            "connections_accepted",
+            "Connections accepted",
+            MetricKind::Counter,
+            |stats| read(&stats.accepted),
+        )?;
         let help = "Idle connections closed for new ones";
-        each("connections_evicted", help, MetricKind::Counter, |stats| read(&stats.evicted))?;
+        each("connections_evicted", help, MetricKind::Counter, |stats| {
+            read(&stats.evicted)
+        })?;
         let help = "Connections whose TLS handshake failed or timed out";
-        each("tls_handshakes_failed", help, MetricKind::Counter, |stats| read(&stats.handshakes_failed))?;
+        each(
+            "tls_handshakes_failed",
+            help,
+            MetricKind::Counter,
+            |stats| read(&stats.handshakes_failed),
+        )?;
         let help = "Seconds from the arrival of RESP commands to their answers";
         sink.histogram("resp_command_seconds", help, &[(&[], resp.latency.read())])?;
         sink.count("resp_commands", "RESP commands", read(&resp.commands))?;
-        sink.count("resp_auth_failures", "Wrong passwords over RESP", read(&resp.auth_failures))?;
-        let help = "HTTP connections refused because all slots were busy or the client had too many";
+        sink.count(
+            "resp_auth_failures",
+            "Wrong passwords over RESP",
+            read(&resp.auth_failures),
+        )?;
+        let help =
+            "HTTP connections refused because all slots were busy or the client had too many";
         let refused = read(&events.http.refused) + read(&events.admin.refused);
         sink.count("http_connections_refused", help, refused)?;
-        let help = "RESP connections refused because of the bound or because the client had too many";
-        sink.count("resp_connections_refused", help, read(&resp.connections.refused))?;
+        let help =
+            "RESP connections refused because of the bound or because the client had too many";
+        sink.count(
+            "resp_connections_refused",
+            help,
+            read(&resp.connections.refused),
+        )?;
         let help = "RESP connections closed for malformed input";
         sink.count("resp_protocol_errors", help, read(&resp.protocol_errors))?;
         let help = "RESP connections closed because they were idle or stuck";
@@ -235,31 +278,66 @@ impl Counted {
     fn report_events(&self, sink: &mut dyn Sink) -> fmt::Result {
         let events = &self.events;
         let mut outcomes = |name: &str, help: &str, [ok, failed]: [&AtomicU64; 2]| {
-            let counts = [([("result", "ok")], read(ok)), ([("result", "failed")], read(failed))];
+            let counts = [
+                ([("result", "ok")], read(ok)),
+                ([("result", "failed")], read(failed)),
+            ];
             sink.labelled(name, help, MetricKind::Counter, counts)
         };
         let help = "Reloads of the rules file, successful or rejected";
-        outcomes("rules_reloads", help, [&events.reloads, &events.reloads_refused])?;
+        outcomes(
+            "rules_reloads",
+            help,
+            [&events.reloads, &events.reloads_refused],
+        )?;
         let help = "Writes of the state file, successful or failed";
-        outcomes("state_writes", help, [&events.state_writes, &events.state_writes_failed])?;
+        outcomes(
+            "state_writes",
+            help,
+            [&events.state_writes, &events.state_writes_failed],
+        )?;
         let help = "Reloads of the certificates, successful or rejected";
-        outcomes("certificate_loads", help, events.certificate_loads.each_ref())?;
+        outcomes(
+            "certificate_loads",
+            help,
+            events.certificate_loads.each_ref(),
+        )?;
         let help = "Reloads of the access file, successful or rejected";
         outcomes("access_loads", help, events.access_loads.each_ref())?;
-        let WebhookStats { sent, failed, dropped } = &*events.webhook;
+        let WebhookStats {
+            sent,
+            failed,
+            dropped,
+        } = &*events.webhook;
         let posts = [("sent", sent), ("failed", failed), ("dropped", dropped)];
         let posts = posts.map(|(result, count)| ([("result", result)], read(count)));
-        let help =
-            "Events of thresholds that the webhook took, attempts that failed, and events that were dropped";
+        let help = "Events of thresholds that the webhook took, attempts that failed, and events that were dropped";
         sink.labelled("webhook_events", help, MetricKind::Counter, posts)?;
         let seconds = |nanos: &AtomicU64| read(nanos) / 1_000_000_000;
         let help = "Time when the rules were last loaded";
-        sink.gauge("rules_loaded_timestamp_seconds", help, seconds(&events.rules_loaded_at))?;
+        sink.gauge(
+            "rules_loaded_timestamp_seconds",
+            help,
+            seconds(&events.rules_loaded_at),
+        )?;
         let help = "Time when the state was last written";
-        sink.gauge("state_written_timestamp_seconds", help, seconds(&events.state_written_at))?;
-        sink.gauge("state_bytes", "Length of the state file", read(&events.state_bytes))?;
+        sink.gauge(
+            "state_written_timestamp_seconds",
+            help,
+            seconds(&events.state_written_at),
+        )?;
+        sink.gauge(
+            "state_bytes",
+            "Length of the state file",
+            read(&events.state_bytes),
+        )?;
         let build: Labels<'_> = &[("version", env!("CARGO_PKG_VERSION"))];
-        sink.family("build", "The server's version", MetricKind::Info, &[(build, 1)])
+        sink.family(
+            "build",
+            "The server's version",
+            MetricKind::Info,
+            &[(build, 1)],
+        )
     }
 }
 

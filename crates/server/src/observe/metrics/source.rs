@@ -19,7 +19,10 @@ pub(crate) enum MetricKind {
     /// It only grows.
     Counter,
     /// It only grows, and its name does not end with `_total`.
-    #[cfg_attr(not(feature = "grpc"), expect(dead_code, reason = "only gRPC has such"))]
+    #[cfg_attr(
+        not(feature = "grpc"),
+        expect(dead_code, reason = "only gRPC has such")
+    )]
     Bare,
     /// It goes up and down.
     Gauge,
@@ -43,7 +46,8 @@ pub(crate) trait Sink {
         values: &[(Labels<'_>, u64)],
     ) -> fmt::Result;
 
-    /// OpenTelemetry cannot observe histograms, whose buckets are counted already: it has its own for requests.
+    /// OpenTelemetry cannot observe histograms, whose buckets are counted already: it has its own
+    /// for requests.
     fn histogram(&mut self, _: &str, _: &str, _: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
         Ok(())
     }
@@ -69,7 +73,10 @@ impl dyn Sink + '_ {
         values: impl IntoIterator<Item = ([(&'a str, &'a str); N], u64)>,
     ) -> fmt::Result {
         let values: Vec<_> = values.into_iter().collect();
-        let values: Vec<_> = values.iter().map(|(labels, value)| (&labels[..], *value)).collect();
+        let values: Vec<_> = values
+            .iter()
+            .map(|(labels, value)| (&labels[..], *value))
+            .collect();
         self.family(name, help, kind, &values)
     }
 }
@@ -112,11 +119,17 @@ impl Sink for Scrape<'_, '_> {
         for (labels, value) in values {
             match (kind, labels) {
                 (MetricKind::Info, labels) => family.encode_info(labels)?,
-                (MetricKind::Counter, []) => family.encode_counter::<NoLabelSet, _, u64>(value, None)?,
-                (MetricKind::Counter, labels) => {
-                    family.encode_family(labels)?.encode_counter::<NoLabelSet, _, u64>(value, None)?;
+                (MetricKind::Counter, []) => {
+                    family.encode_counter::<NoLabelSet, _, u64>(value, None)?
                 }
-                (MetricKind::Gauge | MetricKind::Bare, []) => family.encode_gauge(&whole(*value))?,
+                (MetricKind::Counter, labels) => {
+                    family
+                        .encode_family(labels)?
+                        .encode_counter::<NoLabelSet, _, u64>(value, None)?;
+                }
+                (MetricKind::Gauge | MetricKind::Bare, []) => {
+                    family.encode_gauge(&whole(*value))?
+                }
                 (MetricKind::Gauge | MetricKind::Bare, labels) => {
                     family.encode_family(labels)?.encode_gauge(&whole(*value))?;
                 }
@@ -125,12 +138,27 @@ impl Sink for Scrape<'_, '_> {
         Ok(())
     }
 
-    fn histogram(&mut self, name: &str, help: &str, reads: &[(Labels<'_>, LatencyRead)]) -> fmt::Result {
+    fn histogram(
+        &mut self,
+        name: &str,
+        help: &str,
+        reads: &[(Labels<'_>, LatencyRead)],
+    ) -> fmt::Result {
         if reads.is_empty() {
             return Ok(());
         }
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-        for (labels, LatencyRead { sum, count, buckets }) in reads {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (
+            labels,
+            LatencyRead {
+                sum,
+                count,
+                buckets,
+            },
+        ) in reads
+        {
             match labels {
                 [] => family.encode_histogram::<NoLabelSet>(*sum, *count, buckets, None)?,
                 labels => {

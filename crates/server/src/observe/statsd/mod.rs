@@ -41,7 +41,9 @@ impl FromStr for StatsdAddress {
         let refuse = |what: String| Err(StatsdAddressError(what));
         let url = Url::parse(text).ok();
         let Some((url, host)) = url.as_ref().and_then(|url| Some((url, url.host_str()?))) else {
-            return refuse("write tcp://HOST:PORT, udp://HOST:PORT or dogstatsd://HOST:PORT".to_owned());
+            return refuse(
+                "write tcp://HOST:PORT, udp://HOST:PORT or dogstatsd://HOST:PORT".to_owned(),
+            );
         };
         let protocol = match url.scheme() {
             "tcp" => Protocol::Tcp,
@@ -50,7 +52,12 @@ impl FromStr for StatsdAddress {
             other => return refuse(format!("`{other}` is none of tcp, udp and dogstatsd")),
         };
         let to = format!("{host}:{}", url.port().unwrap_or(8125));
-        let mut address = Self { protocol, to, interval: Duration::from_secs(10), tags: BTreeMap::new() };
+        let mut address = Self {
+            protocol,
+            to,
+            interval: Duration::from_secs(10),
+            tags: BTreeMap::new(),
+        };
         for (name, value) in url.query_pairs() {
             match (&*name, value.split_once(':')) {
                 ("interval", _) => match tidegate_core::parse_duration(&value) {
@@ -58,10 +65,18 @@ impl FromStr for StatsdAddress {
                     _ => return refuse(format!("interval is `{value}`; write it as in 10s")),
                 },
                 ("tag", Some((name, value))) if !name.is_empty() && !value.is_empty() => {
-                    address.tags.insert(name.to_owned(), value.replace(['.', ':', '|'], "_"));
+                    address
+                        .tags
+                        .insert(name.to_owned(), value.replace(['.', ':', '|'], "_"));
                 }
-                ("tag", _) => return refuse(format!("tag is `{value}`; write it as in tag=NAME:VALUE")),
-                _ => return refuse(format!("there is no option `{name}`; the options are interval and tag")),
+                ("tag", _) => {
+                    return refuse(format!("tag is `{value}`; write it as in tag=NAME:VALUE"));
+                }
+                _ => {
+                    return refuse(format!(
+                        "there is no option `{name}`; the options are interval and tag"
+                    ));
+                }
             }
         }
         Ok(address)

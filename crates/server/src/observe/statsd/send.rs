@@ -32,7 +32,12 @@ pub(crate) struct Statsd {
 
 impl Statsd {
     pub fn new(address: StatsdAddress, read: Box<Read>) -> Self {
-        Self { address, read, sent: BTreeMap::new(), is_away: false }
+        Self {
+            address,
+            read,
+            sent: BTreeMap::new(),
+            is_away: false,
+        }
     }
 
     /// Sends at intervals, and for the last time when the sender of `end` is gone.
@@ -53,9 +58,16 @@ impl Statsd {
     async fn send(&mut self) {
         let now = (self.read)();
         // A rule that was away begins at 0 again.
-        let before =
-            |name, count| self.sent.get(name).copied().filter(|before| *before <= count).unwrap_or(0);
-        let grown = now.iter().map(|(name, count)| (name.clone(), count - before(name, *count)));
+        let before = |name, count| {
+            self.sent
+                .get(name)
+                .copied()
+                .filter(|before| *before <= count)
+                .unwrap_or(0)
+        };
+        let grown = now
+            .iter()
+            .map(|(name, count)| (name.clone(), count - before(name, *count)));
         let grown: Vec<_> = grown.filter(|(_, by)| *by > 0).collect();
         if grown.is_empty() {
             return;
@@ -92,7 +104,9 @@ impl StatsdAddress {
         }
         let client = client.build();
         for (name, by) in grown {
-            client.count(&format!("{name}{in_name}"), *by).map_err(io::Error::other)?;
+            client
+                .count(&format!("{name}{in_name}"), *by)
+                .map_err(io::Error::other)?;
         }
         client.flush().map_err(io::Error::other)
     }
@@ -144,10 +158,16 @@ struct LineSink(Mutex<MultiLineWriter<Box<dyn Write + Send>>>);
 
 impl MetricSink for LineSink {
     fn emit(&self, line: &str) -> io::Result<usize> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).write(line.as_bytes())
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .write(line.as_bytes())
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).flush()
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .flush()
     }
 }

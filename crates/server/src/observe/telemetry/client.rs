@@ -27,7 +27,9 @@ impl Client {
     /// A client that trusts this authority, or those of the machine.
     pub fn new(authority: Option<&[u8]>) -> Result<Self, TelemetryError> {
         let refused = |why: &str| TelemetryError::Certificate {
-            path: PathBuf::from(std::env::var_os("OTEL_EXPORTER_OTLP_CERTIFICATE").unwrap_or_default()),
+            path: PathBuf::from(
+                std::env::var_os("OTEL_EXPORTER_OTLP_CERTIFICATE").unwrap_or_default(),
+            ),
             why: why.to_owned(),
         };
         let trusted: Vec<CertificateDer<'static>> = match authority {
@@ -39,7 +41,10 @@ impl Client {
         if authority.is_some() && trusted.is_empty() {
             return Err(refused("the file has no certificate in PEM"));
         }
-        Ok(Self(agent::new(&trusted, opentelemetry_otlp::OTEL_EXPORTER_OTLP_TIMEOUT_DEFAULT)))
+        Ok(Self(agent::new(
+            &trusted,
+            opentelemetry_otlp::OTEL_EXPORTER_OTLP_TIMEOUT_DEFAULT,
+        )))
     }
 }
 

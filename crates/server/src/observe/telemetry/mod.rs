@@ -1,8 +1,9 @@
 //! OpenTelemetry: metrics, logs and a span for each request, sent over OTLP.
 //!
-//! `exporters` reads the options and the standard variables and connects; `client` sends what goes over HTTP. `span` follows
-//! requests, `metrics` exports what `/metrics` shows. Threads of the SDK collect and send, so a collector that is slow or gone
-//! never delays an answer: what finds no room is dropped.
+//! `exporters` reads the options and the standard variables and connects; `client` sends what goes
+//! over HTTP. `span` follows requests, `metrics` exports what `/metrics` shows. Threads of the SDK
+//! collect and send, so a collector that is slow or gone never delays an answer: what finds no room
+//! is dropped.
 
 mod client;
 mod exporters;
@@ -58,24 +59,48 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Begins to send, in the background. To be called within a tokio runtime; a collector need not be there yet.
+    /// Begins to send, in the background. To be called within a tokio runtime; a collector need not
+    /// be there yet.
     ///
     /// # Errors
     /// If an option or a variable is malformed, or a certificate cannot be read.
     pub fn start(options: &OtlpOptions) -> Result<Self, TelemetryError> {
-        let exporters::Providers { traces, meters, logs } = exporters::connect(options)?;
-        let scope = InstrumentationScope::builder(SCOPE).with_version(env!("CARGO_PKG_VERSION")).build();
+        let exporters::Providers {
+            traces,
+            meters,
+            logs,
+        } = exporters::connect(options)?;
+        let scope = InstrumentationScope::builder(SCOPE)
+            .with_version(env!("CARGO_PKG_VERSION"))
+            .build();
         let tracer = traces.tracer_with_scope(scope.clone());
         let meter = meters.meter_with_scope(scope);
         let duration = |name, help| {
-            let builder = meter.f64_histogram(name).with_unit("s").with_description(help);
+            let builder = meter
+                .f64_histogram(name)
+                .with_unit("s")
+                .with_description(help);
             // Finer than the conventions' boundaries, which begin with 5 ms.
-            builder.with_boundaries(BOUNDS.map(|nanos| nanos as f64 / 1e9).to_vec()).build()
+            builder
+                .with_boundaries(BOUNDS.map(|nanos| nanos as f64 / 1e9).to_vec())
+                .build()
         };
-        let http_duration = duration("http.server.request.duration", "Duration of HTTP server requests");
+        let http_duration = duration(
+            "http.server.request.duration",
+            "Duration of HTTP server requests",
+        );
         let rpc_duration = duration("rpc.server.call.duration", "Duration of incoming calls");
         let propagator = TraceContextPropagator::new();
-        Ok(Self { traces, meters, logs, tracer, meter, http_duration, rpc_duration, propagator })
+        Ok(Self {
+            traces,
+            meters,
+            logs,
+            tracer,
+            meter,
+            http_duration,
+            rpc_duration,
+            propagator,
+        })
     }
 
     /// The layer that sends the log up to this level, with the trace that an event belongs to.
@@ -88,7 +113,8 @@ impl Telemetry {
         let wanted = move |about: &tracing::Metadata<'_>| {
             *about.level() <= level && !OWN.iter().any(|own| about.target().starts_with(own))
         };
-        OpenTelemetryTracingBridge::new(&self.logs).with_filter(filter_fn(wanted).with_max_level_hint(level))
+        OpenTelemetryTracingBridge::new(&self.logs)
+            .with_filter(filter_fn(wanted).with_max_level_hint(level))
     }
 
     /// Exports what these sources count.
@@ -117,7 +143,10 @@ impl Telemetry {
         let until = clock.now().saturating_add(within.into());
         (0..3).all(|_| {
             let left = until.saturating_since(clock.now());
-            matches!(ended.recv_timeout(left.into()), Ok(Ok(()) | Err(OTelSdkError::AlreadyShutdown)))
+            matches!(
+                ended.recv_timeout(left.into()),
+                Ok(Ok(()) | Err(OTelSdkError::AlreadyShutdown))
+            )
         })
     }
 }

@@ -32,16 +32,30 @@ impl Telemetry {
             KeyValue::new("network.protocol.version", version(request)),
         ];
         let of_span = [KeyValue::new("url.path", request.uri().path().to_owned())];
-        self.begin(name, attributes, of_span, request.headers(), &self.http_duration)
+        self.begin(
+            name,
+            attributes,
+            of_span,
+            request.headers(),
+            &self.http_duration,
+        )
     }
 
     /// The span of a gRPC call. The caller has seen to it that the method is one of the server's.
     #[cfg(feature = "grpc")]
     pub(crate) fn call<B>(&self, request: &Request<B>) -> Traced<'_> {
         let method = request.uri().path().trim_start_matches('/').to_owned();
-        let attributes =
-            vec![KeyValue::new("rpc.system.name", "grpc"), KeyValue::new("rpc.method", method.clone())];
-        self.begin(method, attributes, [], request.headers(), &self.rpc_duration)
+        let attributes = vec![
+            KeyValue::new("rpc.system.name", "grpc"),
+            KeyValue::new("rpc.method", method.clone()),
+        ];
+        self.begin(
+            method,
+            attributes,
+            [],
+            request.headers(),
+            &self.rpc_duration,
+        )
     }
 
     fn begin<'a>(
@@ -52,11 +66,25 @@ impl Telemetry {
         headers: &HeaderMap,
         duration: &'a Histogram<f64>,
     ) -> Traced<'a> {
-        let parent = self.propagator.extract_with_context(&Context::new(), &HeaderExtractor(headers));
-        let all = attributes.iter().cloned().chain(of_span).collect::<Vec<_>>();
-        let builder = self.tracer.span_builder(name).with_kind(SpanKind::Server).with_attributes(all);
+        let parent = self
+            .propagator
+            .extract_with_context(&Context::new(), &HeaderExtractor(headers));
+        let all = attributes
+            .iter()
+            .cloned()
+            .chain(of_span)
+            .collect::<Vec<_>>();
+        let builder = self
+            .tracer
+            .span_builder(name)
+            .with_kind(SpanKind::Server)
+            .with_attributes(all);
         let span = self.tracer.build_with_context(builder, &parent);
-        Traced { context: parent.with_span(span), duration, attributes }
+        Traced {
+            context: parent.with_span(span),
+            duration,
+            attributes,
+        }
     }
 }
 
@@ -79,7 +107,8 @@ impl Traced<'_> {
         use crate::observe::metrics::CODES;
         use tonic::{Code, Status};
         // A call that fails says so in the head; one that succeeds in the trailers.
-        let code = Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code());
+        let code =
+            Status::from_header_map(response.headers()).map_or(Code::Ok, |status| status.code());
         let name = CODES[code as usize].to_ascii_uppercase();
         let is_servers_fault = matches!(
             code,
@@ -105,7 +134,8 @@ impl Traced<'_> {
             self.attributes.push(attribute);
         }
         span.end();
-        self.duration.record(took.get() as f64 / 1e9, &self.attributes);
+        self.duration
+            .record(took.get() as f64 / 1e9, &self.attributes);
     }
 }
 

@@ -1,15 +1,17 @@
-//! A trace of live traffic: every decided request of a sample of the keys, in a bounded ring. A hash chooses the keys.
+//! A trace of live traffic: every decided request of a sample of the keys, in a bounded ring. A
+//! hash chooses the keys.
 //!
 //! ```text
 //! decision ─► Tap: is the key chosen? (a hash) ─► one of the rings ─► Recording ─► GET /v1/trace, what_if
 //! ```
 //!
-//! A key is in the trace with all its requests, or not at all. So a [replay](crate::observe::what_if) of the trace decides on its
-//! requests like a server that has nothing but these keys. The hash is keyed with random numbers that no answer shows: a reader of
+//! A key is in the trace with all its requests, or not at all. So a
+//! [replay](crate::observe::what_if) of the trace decides on its requests like a server that has
+//! nothing but these keys. The hash is keyed with random numbers that no answer shows: a reader of
 //! the trace cannot find a key by trying names.
 //!
-//! The order of a key's requests is that in which they were counted. Where several threads decide on one key at the same moment,
-//! that may differ from the order of the decisions.
+//! The order of a key's requests is that in which they were counted. Where several threads decide
+//! on one key at the same moment, that may differ from the order of the decisions.
 
 mod recording;
 mod ring;
@@ -44,7 +46,9 @@ pub struct KeyShare {
 
 impl KeyShare {
     /// Every key.
-    pub const ALL: Self = Self { millionths: 1_000_000 };
+    pub const ALL: Self = Self {
+        millionths: 1_000_000,
+    };
 
     /// As a number from 0 to 1.
     pub fn fraction(self) -> f64 {
@@ -61,12 +65,14 @@ impl FromStr for KeyShare {
     type Err = ParseKeyShareError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let percent = text.strip_suffix('%').and_then(|number| number.trim_end().parse::<f64>().ok());
+        let percent = text
+            .strip_suffix('%')
+            .and_then(|number| number.trim_end().parse::<f64>().ok());
         #[allow(clippy::cast_sign_loss, reason = "the range is checked")]
         match percent.map(|percent| (percent * 1e4).round()) {
-            Some(millionths) if (1.0..=1e6).contains(&millionths) => {
-                Ok(Self { millionths: millionths as u32 })
-            }
+            Some(millionths) if (1.0..=1e6).contains(&millionths) => Ok(Self {
+                millionths: millionths as u32,
+            }),
             _ => Err(ParseKeyShareError),
         }
     }
@@ -98,7 +104,8 @@ pub enum Verdict {
     ShadowDenied,
     /// Not a request: a refund of `cost`.
     Refunded,
-    /// `cost` was charged after the work, whether it fitted or not. The question before it had a cost of 0, and is not in the trace.
+    /// `cost` was charged after the work, whether it fitted or not. The question before it had a
+    /// cost of 0, and is not in the trace.
     Charged,
 }
 
@@ -148,7 +155,8 @@ pub struct Trace {
     limits: Mutex<Vec<Arc<str>>>,
 }
 
-/// The content of a trace at one moment, in order of time. It is complete for the chosen keys from `from` on.
+/// The content of a trace at one moment, in order of time. It is complete for the chosen keys from
+/// `from` on.
 pub(crate) struct TraceCopy {
     pub from: u64,
     pub fresh: bool,
@@ -157,8 +165,8 @@ pub(crate) struct TraceCopy {
 }
 
 impl Trace {
-    /// A trace of this share of all keys, in at most `max_bytes` (or the least that it needs). `fresh` means that all limits begin
-    /// with it, so that a replay may do the same.
+    /// A trace of this share of all keys, in at most `max_bytes` (or the least that it needs).
+    /// `fresh` means that all limits begin with it, so that a replay may do the same.
     pub fn new(share: KeyShare, max_bytes: u64, fresh: bool) -> Self {
         let max_bytes = max_bytes.max(LEAST_TRACE_BYTES);
         let chunks = usize::try_from(max_bytes / RINGS as u64 / CHUNK_BYTES).unwrap_or(usize::MAX);
@@ -180,7 +188,10 @@ impl Trace {
 
     /// The bytes that the trace takes now, and those that it may.
     pub fn bytes(&self) -> (u64, u64) {
-        (self.rings.iter().map(|ring| lock(ring).bytes()).sum(), self.max_bytes)
+        (
+            self.rings.iter().map(|ring| lock(ring).bytes()).sum(),
+            self.max_bytes,
+        )
     }
 
     /// The hash of a key, if it is chosen.
@@ -190,8 +201,8 @@ impl Trace {
         (hash < self.threshold).then_some(hash)
     }
 
-    /// The recorder of a limit's decisions. `None` for a global limit when only a sample of the keys is traced: its one key would
-    /// fill the trace, or be missing from it by chance.
+    /// The recorder of a limit's decisions. `None` for a global limit when only a sample of the
+    /// keys is traced: its one key would fill the trace, or be missing from it by chance.
     pub(crate) fn tap(self: &Arc<Self>, name: &str, is_global: bool) -> Option<Tap> {
         if is_global && self.share != KeyShare::ALL {
             return None;
@@ -206,15 +217,25 @@ impl Trace {
                 limits.len() - 1
             }
         };
-        Some(Tap { trace: Arc::clone(self), limit: number as u16 })
+        Some(Tap {
+            trace: Arc::clone(self),
+            limit: number as u16,
+        })
     }
 
     /// The last requests of a key at a limit, the newest first; `None` if the key is not chosen.
     pub(crate) fn last(&self, limit: &str, key: &[u8], most: usize) -> Option<Vec<Event>> {
         let hash = self.chosen(key)?;
-        let number = lock(&self.limits).iter().position(|known| **known == *limit).map(|at| at as u16);
+        let number = lock(&self.limits)
+            .iter()
+            .position(|known| **known == *limit)
+            .map(|at| at as u16);
         let ring = lock(&self.rings[hash as usize % RINGS]);
-        let newest = ring.chunks.iter().rev().flat_map(|chunk| chunk.iter().rev());
+        let newest = ring
+            .chunks
+            .iter()
+            .rev()
+            .flat_map(|chunk| chunk.iter().rev());
         let same = newest.filter(|event| event.key == hash && Some(event.limit) == number);
         Some(same.take(most).copied().collect())
     }
@@ -226,9 +247,12 @@ impl Trace {
             let ring = lock(ring);
             forgotten = forgotten.max(ring.forgotten);
             events.reserve(ring.chunks.iter().map(Vec::len).sum());
-            ring.chunks.iter().for_each(|chunk| events.extend_from_slice(chunk));
+            ring.chunks
+                .iter()
+                .for_each(|chunk| events.extend_from_slice(chunk));
         }
-        // Events that one ring has forgotten are dropped from all rings: each key is complete from the same time on.
+        // Events that one ring has forgotten are dropped from all rings: each key is complete from
+        // the same time on.
         if let Some(forgotten) = forgotten {
             events.retain(|event| event.time > forgotten);
         }
@@ -244,14 +268,17 @@ impl Trace {
     }
 }
 
-/// A test may have panicked with the lock: names of limits and chosen hashes are valid at each step.
+/// A test may have panicked with the lock: names of limits and chosen hashes are valid at each
+/// step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Trace").field("share", &self.share).finish_non_exhaustive()
+        f.debug_struct("Trace")
+            .field("share", &self.share)
+            .finish_non_exhaustive()
     }
 }
 
@@ -266,14 +293,34 @@ impl Tap {
     /// Adds a decided request, if its key is chosen.
     #[cold]
     pub fn see(&self, key: &[u8], cost: u64, decision: &Decision, is_shadow: bool, now: Nanos) {
-        self.add(key, cost, Verdict::of(decision, is_shadow), decision.reason(), now);
+        self.add(
+            key,
+            cost,
+            Verdict::of(decision, is_shadow),
+            decision.reason(),
+            now,
+        );
     }
 
     /// Adds anything about a key, if it is chosen.
     #[cold]
-    pub fn add(&self, key: &[u8], cost: u64, verdict: Verdict, reason: Option<DenialReason>, now: Nanos) {
+    pub fn add(
+        &self,
+        key: &[u8],
+        cost: u64,
+        verdict: Verdict,
+        reason: Option<DenialReason>,
+        now: Nanos,
+    ) {
         if let Some(hash) = self.trace.chosen(key) {
-            let event = Event { time: now.get(), key: hash, cost, limit: self.limit, verdict, reason };
+            let event = Event {
+                time: now.get(),
+                key: hash,
+                cost,
+                limit: self.limit,
+                verdict,
+                reason,
+            };
             lock(&self.trace.rings[hash as usize % RINGS]).push(event);
         }
     }

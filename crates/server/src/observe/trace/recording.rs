@@ -8,9 +8,10 @@
 //! {"end":1}
 //! ```
 //!
-//! The first line has the share of all keys that was traced, and since when the trace is complete for them. Then come the limits
-//! with their decisions for all keys in that time, the names of heavy keys, and the requests in order of time. The last line has
-//! their number. Times are seconds since 1970.
+//! The first line has the share of all keys that was traced, and since when the trace is complete
+//! for them. Then come the limits with their decisions for all keys in that time, the names of
+//! heavy keys, and the requests in order of time. The last line has their number. Times are seconds
+//! since 1970.
 
 use std::{borrow::Cow, collections::HashMap, io::BufRead};
 
@@ -57,7 +58,8 @@ pub struct Recording {
 pub struct RecordedLimit {
     /// Its name.
     pub name: String,
-    /// Its policy when the trace was taken, as rules have it; `None` for a limit that was gone by then, and for `CL.THROTTLE`.
+    /// Its policy when the trace was taken, as rules have it; `None` for a limit that was gone by
+    /// then, and for `CL.THROTTLE`.
     pub rule: Option<String>,
     /// The requests of all keys in the time of the trace, if the server's history covers it.
     pub requests: Option<u64>,
@@ -128,7 +130,11 @@ fn nanos(text: &str) -> Option<u64> {
         return None;
     }
     let fraction: u64 = format!("{fraction:0<9}").parse().ok()?;
-    whole.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(fraction)
+    whole
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1_000_000_000)?
+        .checked_add(fraction)
 }
 
 impl Recording {
@@ -140,14 +146,23 @@ impl Recording {
             r#"{{"tidegate_trace":{VERSION},"server":"{version}","share":"{share}","fresh":{fresh},"from":"{from}","until":"{until}"}}"#
         );
         let mut first = (head + "\n").into_bytes();
-        for RecordedLimit { name, rule, requests, denied } in &self.limits {
+        for RecordedLimit {
+            name,
+            rule,
+            requests,
+            denied,
+        } in &self.limits
+        {
             push(
                 &mut first,
                 &serde_json::json!({"limit": name, "rule": rule, "requests": requests, "denied": denied}),
             );
         }
         for (key, name) in &self.names {
-            push(&mut first, &serde_json::json!({"key": format!("{key:016x}"), "name": name}));
+            push(
+                &mut first,
+                &serde_json::json!({"key": format!("{key:016x}"), "name": name}),
+            );
         }
         // Names of limits are letters, digits and . _ : - and need no escapes.
         let names: Vec<String> = self.limits.into_iter().map(|limit| limit.name).collect();
@@ -220,14 +235,20 @@ struct Reader {
 impl Reader {
     fn take(&mut self, line: &[u8]) -> Result<(), RecordingError> {
         let number = self.number;
-        let wrong = |what: &str| RecordingError::Line { line: number, what: what.to_owned() };
-        let read: Line<'_> = serde_json::from_slice(line).map_err(|error| wrong(&error.to_string()))?;
+        let wrong = |what: &str| RecordingError::Line {
+            line: number,
+            what: what.to_owned(),
+        };
+        let read: Line<'_> =
+            serde_json::from_slice(line).map_err(|error| wrong(&error.to_string()))?;
         if let Some(version) = read.tidegate_trace {
             if version != VERSION {
                 return Err(RecordingError::Version(version));
             }
             let share = read.share.as_deref().unwrap_or_default();
-            let share = share.parse().map_err(|error: ParseKeyShareError| wrong(&error.to_string()))?;
+            let share = share
+                .parse()
+                .map_err(|error: ParseKeyShareError| wrong(&error.to_string()))?;
             let time = |text: &Option<Cow<'_, str>>| text.as_deref().and_then(nanos);
             let (Some(from), Some(until)) = (time(&read.from), time(&read.until)) else {
                 return Err(wrong("`from` or `until` is not a number of seconds"));
@@ -244,8 +265,10 @@ impl Reader {
             });
             return Ok(());
         }
-        let recording =
-            self.recording.as_mut().ok_or_else(|| wrong("a trace begins with `tidegate_trace`"))?;
+        let recording = self
+            .recording
+            .as_mut()
+            .ok_or_else(|| wrong("a trace begins with `tidegate_trace`"))?;
         let key = || u64::from_str_radix(read.key.as_deref()?, 16).ok();
         match (&read.limit, &read.name, &read.time, read.end) {
             (Some(limit), None, Some(time), None) => {
@@ -253,7 +276,8 @@ impl Reader {
                     .numbers
                     .get(limit.as_ref())
                     .ok_or_else(|| wrong("its limit is not listed before"))?;
-                let (Some(time), Some(key), Some(verdict)) = (nanos(time), key(), read.verdict) else {
+                let (Some(time), Some(key), Some(verdict)) = (nanos(time), key(), read.verdict)
+                else {
                     return Err(wrong("a request has a time, a key and a verdict"));
                 };
                 let named = |reason: &DenialReason| read.reason.as_deref() == Some(reason.name());
@@ -262,14 +286,22 @@ impl Reader {
                 if cost > MAX_LIMIT {
                     return Err(wrong("a cost is at most 9007199254740991"));
                 }
-                let event = Event { time, key, cost, limit: *limit, verdict, reason };
+                let event = Event {
+                    time,
+                    key,
+                    cost,
+                    limit: *limit,
+                    verdict,
+                    reason,
+                };
                 if recording.events.last().is_some_and(|last| last.time > time) {
                     return Err(wrong("the requests are not in order of time"));
                 }
                 recording.events.push(event);
             }
             (Some(name), None, None, None) => {
-                let next = u16::try_from(recording.limits.len()).map_err(|_| wrong("too many limits"))?;
+                let next =
+                    u16::try_from(recording.limits.len()).map_err(|_| wrong("too many limits"))?;
                 self.numbers.insert(name.as_ref().to_owned(), next);
                 let rule = read.rule.as_deref().map(str::to_owned);
                 let (requests, denied) = (read.requests, read.denied);
@@ -297,9 +329,14 @@ impl Reader {
 
     fn finish(self) -> Result<Recording, RecordingError> {
         let what = "a trace begins with `tidegate_trace`".to_owned();
-        let mut recording = self.recording.ok_or(RecordingError::Line { line: 1, what })?;
+        let mut recording = self
+            .recording
+            .ok_or(RecordingError::Line { line: 1, what })?;
         if recording.is_cut {
-            recording.until = recording.events.last().map_or(recording.from, |event| event.time);
+            recording.until = recording
+                .events
+                .last()
+                .map_or(recording.from, |event| event.time);
         }
         Ok(recording)
     }

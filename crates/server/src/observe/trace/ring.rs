@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 
 use super::Event;
 
-/// Events in a chunk. Memory is taken, and events are forgotten, a chunk at a time, so that no decision waits for a large copy.
+/// Events in a chunk. Memory is taken, and events are forgotten, a chunk at a time, so that no
+/// decision waits for a large copy.
 const CHUNK: usize = 1_024;
 
 /// The size of one chunk.
@@ -22,7 +23,11 @@ pub(super) struct Ring {
 
 impl Ring {
     pub fn new(most: usize) -> Self {
-        Self { chunks: VecDeque::new(), most: most.max(2), forgotten: None }
+        Self {
+            chunks: VecDeque::new(),
+            most: most.max(2),
+            forgotten: None,
+        }
     }
 
     pub fn push(&mut self, event: Event) {
@@ -42,7 +47,11 @@ impl Ring {
             return Vec::with_capacity(CHUNK);
         }
         let mut oldest = self.chunks.pop_front().unwrap_or_default();
-        self.forgotten = oldest.iter().map(|event| event.time).max().max(self.forgotten);
+        self.forgotten = oldest
+            .iter()
+            .map(|event| event.time)
+            .max()
+            .max(self.forgotten);
         oldest.clear();
         oldest
     }

@@ -1,7 +1,8 @@
 //! Posts each threshold that a key reaches to an operator's URL.
 //!
-//! A decision only puts the event into a bounded queue. A thread sends one event after the other, and repeats one that failed with
-//! pauses that double. Events that find the queue full, or that failed [`ATTEMPTS`] times, are dropped and counted.
+//! A decision only puts the event into a bounded queue. A thread sends one event after the other,
+//! and repeats one that failed with pauses that double. Events that find the queue full, or that
+//! failed [`ATTEMPTS`] times, are dropped and counted.
 
 use std::{
     io,
@@ -44,11 +45,13 @@ impl Webhook {
         let (queue, waiting) = mpsc::sync_channel(WAITING);
         let its = Arc::clone(&stats);
         let agent = agent::new(&agent::of_this_machine(), TIMEOUT);
-        thread::Builder::new().name("webhook".to_owned()).spawn(move || {
-            for event in waiting {
-                send(&agent, &url, &event, pause, &its);
-            }
-        })?;
+        thread::Builder::new()
+            .name("webhook".to_owned())
+            .spawn(move || {
+                for event in waiting {
+                    send(&agent, &url, &event, pause, &its);
+                }
+            })?;
         Ok(Self { queue, stats })
     }
 
@@ -62,7 +65,10 @@ impl Webhook {
 fn send(agent: &Agent, url: &str, event: &Reached, pause: Duration, stats: &WebhookStats) {
     let body = serde_json::to_vec(event).unwrap_or_default();
     for attempt in 0..ATTEMPTS {
-        let answer = agent.post(url).content_type("application/json").send(&body[..]);
+        let answer = agent
+            .post(url)
+            .content_type("application/json")
+            .send(&body[..]);
         let (why, may_help) = match answer {
             Ok(answer) if answer.status().is_success() => {
                 stats.sent.fetch_add(1, Ordering::Relaxed);
@@ -71,7 +77,10 @@ fn send(agent: &Agent, url: &str, event: &Reached, pause: Duration, stats: &Webh
             // The receiver refuses this event: it will refuse it again.
             Ok(answer) => {
                 let status = answer.status().as_u16();
-                (answer.status().to_string(), status >= 500 || [408, 425, 429].contains(&status))
+                (
+                    answer.status().to_string(),
+                    status >= 500 || [408, 425, 429].contains(&status),
+                )
             }
             Err(error) => (error.to_string(), true),
         };
@@ -98,11 +107,22 @@ mod tests {
     use super::*;
 
     fn event(percent: u8) -> Reached {
-        Reached { limit: "l".into(), key: "k".into(), percent, used: 8, of: 10, time_ms: 5 }
+        Reached {
+            limit: "l".into(),
+            key: "k".into(),
+            percent,
+            used: 8,
+            of: 10,
+            time_ms: 5,
+        }
     }
 
     fn counts(webhook: &Webhook) -> [u64; 3] {
-        let WebhookStats { sent, failed, dropped } = &*webhook.stats;
+        let WebhookStats {
+            sent,
+            failed,
+            dropped,
+        } = &*webhook.stats;
         [sent, failed, dropped].map(|counter| counter.load(Ordering::Relaxed))
     }
 
@@ -110,7 +130,8 @@ mod tests {
     fn what_is_refused_or_finds_no_room_is_dropped_and_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
-        let webhook = Webhook::with_pause(url.clone(), Duration::from_millis(1), Arc::default()).unwrap();
+        let webhook =
+            Webhook::with_pause(url.clone(), Duration::from_millis(1), Arc::default()).unwrap();
         webhook.post(event(80));
         webhook.post(event(90));
         for status in [400, 429, 200] {
@@ -122,19 +143,23 @@ mod tests {
                 let read = stream.read(&mut piece).unwrap();
                 request.extend_from_slice(&piece[..read]);
             }
-            let head = format!("HTTP/1.1 {status} x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            let head =
+                format!("HTTP/1.1 {status} x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
             stream.write_all(head.as_bytes()).unwrap();
         }
         eventually("the second is taken", || counts(&webhook) == [1, 2, 1]);
         // Nobody listens there any more, and the thread pauses for long after its first attempt.
         drop(listener);
-        let webhook = Webhook::with_pause(url.clone(), Duration::from_secs(1_000), Arc::default()).unwrap();
+        let webhook =
+            Webhook::with_pause(url.clone(), Duration::from_secs(1_000), Arc::default()).unwrap();
         webhook.post(event(1));
         eventually("the thread pauses", || counts(&webhook)[1] == 1);
         (0..WAITING + 7).for_each(|_| webhook.post(event(2)));
         assert_eq!(counts(&webhook), [0, 1, 7]);
         let webhook = Webhook::with_pause(url, Duration::from_nanos(1), Arc::default()).unwrap();
         webhook.post(event(3));
-        eventually("it is given up", || counts(&webhook) == [0, u64::from(ATTEMPTS), 1]);
+        eventually("it is given up", || {
+            counts(&webhook) == [0, u64::from(ATTEMPTS), 1]
+        });
     }
 }

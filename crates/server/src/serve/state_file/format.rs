@@ -5,14 +5,16 @@ use std::io;
 pub(super) const MAGIC: &[u8; 8] = b"TIDEGATE";
 pub(super) const VERSION: u32 = 1;
 
-/// The only section of a server whose limits are in a store: the number of servers that share it, in place of a limit's number
-/// of keys. No limit has such a name.
+/// The only section of a server whose limits are in a store: the number of servers that share it,
+/// in place of a limit's number of keys. No limit has such a name.
 pub(super) const NODES: &str = ":nodes";
 
-/// How a section begins that holds a quota by an operator: then its limit, the quota and the key, with blanks between them. Where a
-/// limit says how many keys it may have, it says until when. No limit's name has a blank.
+/// How a section begins that holds a quota by an operator: then its limit, the quota and the key,
+/// with blanks between them. Where a limit says how many keys it may have, it says until when. No
+/// limit's name has a blank.
 pub(super) const OVERRIDE: &str = ":override ";
-/// How a section begins that holds a reservation as JSON. Where a limit says how many keys it may have, it says when it is due.
+/// How a section begins that holds a reservation as JSON. Where a limit says how many keys it may
+/// have, it says when it is due.
 pub(super) const RESERVATION: &str = ":reservation ";
 
 /// The first byte of an entry.
@@ -55,6 +57,10 @@ pub enum StateError {
 
 impl From<io::Error> for StateError {
     fn from(e: io::Error) -> Self {
-        if e.kind() == io::ErrorKind::UnexpectedEof { Self::Length } else { Self::Io(e) }
+        if e.kind() == io::ErrorKind::UnexpectedEof {
+            Self::Length
+        } else {
+            Self::Io(e)
+        }
     }
 }

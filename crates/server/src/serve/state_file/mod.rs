@@ -7,16 +7,17 @@
 //! CRC-32 of the above u32
 //! ```
 //!
-//! A server with a store saves only the number of servers that share the store, written as a limit without entries.
+//! A server with a store saves only the number of servers that share the store, written as a limit
+//! without entries.
 //!
 //! A quota that an operator gave a key is a section without entries, too. Its name holds all of it.
 //!
-//! Numbers are little-endian; texts are preceded by a length of 16 bits. Only keys with such a quota are in the file by name. For
-//! all others it contains tags, and the hash seeds of the tags. With the seeds one could construct colliding keys, so only the
-//! owner may read the file.
+//! Numbers are little-endian; texts are preceded by a length of 16 bits. Only keys with such a
+//! quota are in the file by name. For all others it contains tags, and the hash seeds of the tags.
+//! With the seeds one could construct colliding keys, so only the owner may read the file.
 //!
-//! A file is read twice: first to check every byte of it, and only then to restore from it. A file that fails the check is
-//! renamed, never overwritten.
+//! A file is read twice: first to check every byte of it, and only then to restore from it. A file
+//! that fails the check is renamed, never overwritten.
 
 mod format;
 mod place;
@@ -36,8 +37,8 @@ pub(crate) use write::write;
 /// The server waits for times up to this far ahead: clocks are sometimes set back a little.
 const AHEAD: Nanos = Nanos::from_secs(300);
 
-/// How far ahead of the clock a file was written if its times cannot be right; otherwise zero. Then one of the two clocks was
-/// wrong, and the server takes all units in the file as used now.
+/// How far ahead of the clock a file was written if its times cannot be right; otherwise zero. Then
+/// one of the two clocks was wrong, and the server takes all units in the file as used now.
 pub(crate) fn too_far_ahead(written_at: Nanos, now: Nanos) -> Nanos {
     let ahead = written_at.saturating_since(now);
     if ahead > AHEAD { ahead } else { Nanos::ZERO }
@@ -55,7 +56,8 @@ pub(crate) fn check(path: &Path) -> Result<Option<Headers>, StateError> {
     }
 }
 
-/// Checks bytes as if they were a state file, and restores them into `service` if they pass. For the fuzz target.
+/// Checks bytes as if they were a state file, and restores them into `service` if they pass. For
+/// the fuzz target.
 ///
 /// # Errors
 /// When they are not a state file, or a damaged one.

@@ -18,7 +18,9 @@ pub enum StatePathError {
     #[error("it is {0}; --state needs a regular file")]
     NotAFile(&'static str),
     /// A server did not write the file.
-    #[error("the file exists, but is not a Tidegate state file; choose another path, or move the file away")]
+    #[error(
+        "the file exists, but is not a Tidegate state file; choose another path, or move the file away"
+    )]
     NotAState,
     /// Another server keeps its state there.
     #[error("{} keeps its state there; give each server a different file", holder(*.by))]
@@ -32,7 +34,10 @@ pub enum StatePathError {
 }
 
 fn holder(pid: Option<u32>) -> String {
-    pid.map_or_else(|| "another server".to_owned(), |pid| format!("the server with process id {pid}"))
+    pid.map_or_else(
+        || "another server".to_owned(),
+        |pid| format!("the server with process id {pid}"),
+    )
 }
 
 /// A server's state file, locked until this is dropped.
@@ -47,7 +52,8 @@ impl StateFile {
     /// Resolves the path, which need not exist yet, and locks the file.
     ///
     /// # Errors
-    /// When the path is not a regular file, another server has locked it, or the directory is not writable.
+    /// When the path is not a regular file, another server has locked it, or the directory is not
+    /// writable.
     pub fn open(path: &Path) -> Result<Self, StatePathError> {
         let path = behind_symlinks(path)?;
         let lock = Lock::take(beside(&path, ".lock"))?;
@@ -68,11 +74,21 @@ impl StateFile {
         let path = self.new_path();
         match fs::symlink_metadata(&path) {
             Ok(there) if there.is_file() => fs::remove_file(&path)?,
-            Ok(there) => return Err(io::Error::other(format!("{} is {}", path.display(), kind(&there)))),
+            Ok(there) => {
+                return Err(io::Error::other(format!(
+                    "{} is {}",
+                    path.display(),
+                    kind(&there)
+                )));
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
         }
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)
+        OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
     }
 
     /// Replaces the file with the new one.
@@ -82,7 +98,11 @@ impl StateFile {
     pub fn replace(&self) -> io::Result<()> {
         match fs::symlink_metadata(&self.path) {
             Ok(there) if !there.is_file() => {
-                return Err(io::Error::other(format!("{} has become {}", self.path.display(), kind(&there))));
+                return Err(io::Error::other(format!(
+                    "{} has become {}",
+                    self.path.display(),
+                    kind(&there)
+                )));
             }
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => fs::rename(self.new_path(), &self.path)?,
@@ -97,7 +117,8 @@ impl StateFile {
         let _ = fs::remove_file(self.new_path());
     }
 
-    /// Renames an unusable file to `FILE.damaged-1` (or `-2`, …), so that it is kept but not in the way.
+    /// Renames an unusable file to `FILE.damaged-1` (or `-2`, …), so that it is kept but not in the
+    /// way.
     ///
     /// # Errors
     /// When the system refuses to rename it.
@@ -125,7 +146,9 @@ fn behind_symlinks(path: &Path) -> Result<PathBuf, StatePathError> {
     let mut path = path.to_owned();
     for _ in 0..40 {
         let Ok(target) = fs::read_link(&path) else {
-            let Some(name) = path.file_name() else { return Err(StatePathError::NotAFile("a directory")) };
+            let Some(name) = path.file_name() else {
+                return Err(StatePathError::NotAFile("a directory"));
+            };
             return Ok(fs::canonicalize(directory(&path))?.join(name));
         };
         // An absolute target replaces the directory.
@@ -151,7 +174,9 @@ fn kind(metadata: &fs::Metadata) -> &'static str {
 }
 
 fn directory(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
 }
 
 /// `.NAME` with a suffix, in the same directory.
@@ -174,7 +199,12 @@ impl Lock {
         loop {
             let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
             let mut options = OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(false).mode(0o600);
+            options
+                .read(true)
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(0o600);
             let mut file = options.custom_flags(flags.cast_signed()).open(&path)?;
             match file.try_lock() {
                 Ok(()) => {}
@@ -182,7 +212,9 @@ impl Lock {
                     let mut pid = String::new();
                     // The holder may not have written its id yet.
                     let _ = file.take(16).read_to_string(&mut pid);
-                    return Err(StatePathError::Locked { by: pid.trim().parse().ok() });
+                    return Err(StatePathError::Locked {
+                        by: pid.trim().parse().ok(),
+                    });
                 }
                 Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => {
                     tracing::warn!(
@@ -207,7 +239,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Removed while it is still locked, so no other process can hold it. A file left behind does no harm.
+        // Removed while it is still locked, so no other process can hold it. A file left behind
+        // does no harm.
         let _ = fs::remove_file(&self.path);
     }
 }

@@ -13,7 +13,8 @@ use tidegate_limiter::{Debt, HashKeys, KeyedLimiter, RecordSpot, SnapshotEntry};
 use super::{
     StateError,
     format::{
-        BLOCKED, END, KEY, MAGIC, MOST_WORDS, NODES, OVERRIDE, OWN, RECORD, RESERVATION, SHARED_DEBT, VERSION,
+        BLOCKED, END, KEY, MAGIC, MOST_WORDS, NODES, OVERRIDE, OWN, RECORD, RESERVATION,
+        SHARED_DEBT, VERSION,
     },
     too_far_ahead,
 };
@@ -51,7 +52,9 @@ impl Headers {
 
     /// How many servers shared the store, if the server that wrote the file had one.
     pub fn nodes(&self) -> Option<u32> {
-        self.sections.get(NODES).map(|header| u32::try_from(header.max_keys).unwrap_or(u32::MAX))
+        self.sections
+            .get(NODES)
+            .map(|header| u32::try_from(header.max_keys).unwrap_or(u32::MAX))
     }
 }
 
@@ -74,7 +77,10 @@ pub(super) fn headers(file: impl Read) -> Result<Headers, StateError> {
         sections.insert(name, header);
     }
     input.end()?;
-    Ok(Headers { written_at, sections })
+    Ok(Headers {
+        written_at,
+        sections,
+    })
 }
 
 /// Restores the states of a checked file into the limits of the same names.
@@ -85,7 +91,11 @@ pub(crate) fn restore(path: &Path, service: &Service, now: Nanos) -> Result<Rest
     restore_from(File::open(path)?, service, now)
 }
 
-pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Result<Restored, StateError> {
+pub(super) fn restore_from(
+    file: impl Read,
+    service: &Service,
+    now: Nanos,
+) -> Result<Restored, StateError> {
     let mut input = Input::new(file);
     let (written_at, count) = beginning(&mut input)?;
     let ahead = too_far_ahead(written_at, now);
@@ -94,7 +104,9 @@ pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Re
     for _ in 0..count {
         let (name, header) = header(&mut input)?;
         let time = sooner(header.max_keys, ahead);
-        let an_override = name.strip_prefix(OVERRIDE).map(|text| restore_override(&limits, text, time, now));
+        let an_override = name
+            .strip_prefix(OVERRIDE)
+            .map(|text| restore_override(&limits, text, time, now));
         let reservation = name.strip_prefix(RESERVATION);
         let reservation = reservation.map(|text| service.reservations.restore(text, time));
         if let Some(is_restored) = an_override.or(reservation) {
@@ -106,10 +118,13 @@ pub(super) fn restore_from(file: impl Read, service: &Service, now: Nanos) -> Re
             Some(service.throttle().limiter())
         } else {
             let limit = limits.limit(name.as_bytes());
-            limit.filter(|limit| limit.spec().global == header.global).map(|limit| limit.limiter())
+            limit
+                .filter(|limit| limit.spec().global == header.global)
+                .map(|limit| limit.limiter())
         };
         each_entry(&mut input, header.words, |entry| {
-            let done = limiter.is_some_and(|limiter| give_back(limiter, &header, entry, ahead, now));
+            let done =
+                limiter.is_some_and(|limiter| give_back(limiter, &header, entry, ahead, now));
             restored.states += u64::from(done);
             restored.dropped += u64::from(!done);
         })?;
@@ -127,7 +142,8 @@ fn restore_override(limits: &Limits, text: &str, until: Nanos, now: Nanos) -> bo
     let left = until.saturating_since(now).into();
     let operation = Operation::Override(quota.to_owned(), Some(left));
     let resolved = resolve_operated(limits, limit.as_bytes(), Some(key.as_bytes()), &operation);
-    until <= now || resolved.is_ok_and(|of| of.limit.operate_in_memory(of.key, &operation, now).is_ok())
+    until <= now
+        || resolved.is_ok_and(|of| of.limit.operate_in_memory(of.key, &operation, now).is_ok())
 }
 
 fn sooner(time: u64, by: Nanos) -> Nanos {
@@ -198,7 +214,17 @@ fn header(input: &mut Input<impl Read>) -> Result<(String, LimitHeader), StateEr
         let tag = input.u64()?;
         own.extend(input.policy()?.map(|policy| (tag, policy)));
     }
-    Ok((name, LimitHeader { policy, global, max_keys, hash, words: words as usize, own }))
+    Ok((
+        name,
+        LimitHeader {
+            policy,
+            global,
+            max_keys,
+            hash,
+            words: words as usize,
+            own,
+        },
+    ))
 }
 
 fn each_entry(
@@ -213,7 +239,10 @@ fn each_entry(
         }
         let number = input.u64()?;
         take(match kind {
-            KEY => SnapshotEntry::Key { tag: number, state: input.words(words)? },
+            KEY => SnapshotEntry::Key {
+                tag: number,
+                state: input.words(words)?,
+            },
             SHARED_DEBT => {
                 // Its owner is unknown.
                 input.words(words)?;
@@ -227,12 +256,16 @@ fn each_entry(
                 }
             }
             OWN => match usize::try_from(input.u64()?) {
-                Ok(words) if words <= MOST_WORDS as usize => {
-                    SnapshotEntry::Own { tag: number, state: input.words(words)? }
-                }
+                Ok(words) if words <= MOST_WORDS as usize => SnapshotEntry::Own {
+                    tag: number,
+                    state: input.words(words)?,
+                },
                 _ => return Err(StateError::Contents("a state of too many words")),
             },
-            BLOCKED => SnapshotEntry::Blocked { tag: number, until: input.u64()? },
+            BLOCKED => SnapshotEntry::Blocked {
+                tag: number,
+                until: input.u64()?,
+            },
             _ => return Err(StateError::Contents("an entry of an unknown kind")),
         });
     }
@@ -246,7 +279,10 @@ struct Input<R> {
 
 impl<R: Read> Input<R> {
     fn new(file: R) -> Self {
-        Self { file: BufReader::with_capacity(1 << 16, file), checksum: crc32fast::Hasher::new() }
+        Self {
+            file: BufReader::with_capacity(1 << 16, file),
+            checksum: crc32fast::Hasher::new(),
+        }
     }
 
     fn bytes(&mut self, bytes: &mut [u8]) -> Result<(), StateError> {
@@ -285,8 +321,11 @@ impl<R: Read> Input<R> {
         if text.is_empty() {
             return Ok(None);
         }
-        let spec = parse_policy(&text).map_err(|_| StateError::Contents("a policy that cannot be parsed"))?;
-        spec.policy().map(Some).map_err(|_| StateError::Contents("an invalid policy"))
+        let spec = parse_policy(&text)
+            .map_err(|_| StateError::Contents("a policy that cannot be parsed"))?;
+        spec.policy()
+            .map(Some)
+            .map_err(|_| StateError::Contents("an invalid policy"))
     }
 
     fn words(&mut self, count: usize) -> Result<Vec<u64>, StateError> {
@@ -302,6 +341,10 @@ impl<R: Read> Input<R> {
         if rest > 0 {
             return Err(StateError::Length);
         }
-        if found == expected { Ok(()) } else { Err(StateError::Checksum) }
+        if found == expected {
+            Ok(())
+        } else {
+            Err(StateError::Checksum)
+        }
     }
 }

@@ -21,10 +21,12 @@ use crate::{
     rules::{PolicySpec, THROTTLE},
 };
 
-/// Writes the states of all limits to a new file, which then replaces the state file. Returns its length.
+/// Writes the states of all limits to a new file, which then replaces the state file. Returns its
+/// length.
 ///
-/// A crash at any moment leaves the old file or the new one. Decisions continue during the write: a limit's states are copied to
-/// memory before they are written, because a state is locked while it is read, and a disk may be slow.
+/// A crash at any moment leaves the old file or the new one. Decisions continue during the write: a
+/// limit's states are copied to memory before they are written, because a state is locked while it
+/// is read, and a disk may be slow.
 ///
 /// # Errors
 /// When the system refuses any step. The old file is then unchanged.
@@ -41,7 +43,11 @@ pub(crate) fn write(file: &StateFile, service: &Service) -> io::Result<u64> {
 }
 
 fn write_to(file: File, service: &Service) -> io::Result<u64> {
-    let mut out = Out { file: BufWriter::new(file), checksum: crc32fast::Hasher::new(), length: 0 };
+    let mut out = Out {
+        file: BufWriter::new(file),
+        checksum: crc32fast::Hasher::new(),
+        length: 0,
+    };
     let now = service.now();
     let limits = service.limits();
     out.write(MAGIC)?;
@@ -51,8 +57,11 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
         out.u32(1)?;
         out.bare(NODES, shared.store().nodes().into())?;
     } else {
-        let overrides: Vec<_> =
-            limits.limits().iter().map(|limit| limit.runtime_overrides(usize::MAX).1).collect();
+        let overrides: Vec<_> = limits
+            .limits()
+            .iter()
+            .map(|limit| limit.runtime_overrides(usize::MAX).1)
+            .collect();
         let more: usize = overrides.iter().map(Vec::len).sum();
         let reservations = service.reservations.seen();
         out.u32((limits.limits().len() + 1 + more + reservations.len()) as u32)?;
@@ -78,7 +87,10 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
     let checksum = out.checksum.clone().finalize();
     out.u32(checksum)?;
     let length = out.length;
-    out.file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()?;
+    out.file
+        .into_inner()
+        .map_err(io::IntoInnerError::into_error)?
+        .sync_all()?;
     Ok(length)
 }
 
@@ -106,7 +118,8 @@ impl Out {
 
     /// Names and policies have at most a few hundred bytes.
     fn text(&mut self, text: &str) -> io::Result<()> {
-        let length = u16::try_from(text.len()).map_err(|_| io::Error::other("a text of more than 64 KiB"))?;
+        let length = u16::try_from(text.len())
+            .map_err(|_| io::Error::other("a text of more than 64 KiB"))?;
         self.write(&length.to_le_bytes())?;
         self.write(text.as_bytes())
     }
@@ -135,10 +148,23 @@ impl Out {
         now: Nanos,
     ) -> io::Result<()> {
         let spec = limit.spec();
-        self.header(&spec.name, &spec.policy.to_string(), spec.global, limit.limiter())?;
+        self.header(
+            &spec.name,
+            &spec.policy.to_string(),
+            spec.global,
+            limit.limiter(),
+        )?;
         let mut own: BTreeMap<&str, &PolicySpec> = BTreeMap::new();
-        own.extend(spec.overrides.iter().map(|(key, policy)| (key.as_str(), policy)));
-        own.extend(overrides.iter().map(|(key, own)| (key.as_str(), &own.policy)));
+        own.extend(
+            spec.overrides
+                .iter()
+                .map(|(key, policy)| (key.as_str(), policy)),
+        );
+        own.extend(
+            overrides
+                .iter()
+                .map(|(key, own)| (key.as_str(), &own.policy)),
+        );
         self.u32(own.len() as u32)?;
         let hash = limit.limiter().hash_keys();
         for (key, policy) in own {
@@ -148,7 +174,8 @@ impl Out {
         self.entries(|show| limit.snapshot(now, show))
     }
 
-    /// A section with a name and a number: no policy, no seeds, no states (of one word), no overrides.
+    /// A section with a name and a number: no policy, no seeds, no states (of one word), no
+    /// overrides.
     fn bare(&mut self, name: &str, number: u64) -> io::Result<()> {
         self.text(name)?;
         self.text("")?;
@@ -176,7 +203,9 @@ fn put(bytes: &mut Vec<u8>, entry: &SnapshotEntry) {
     };
     match entry {
         SnapshotEntry::Key { tag, state } => numbers(KEY, &[*tag], state),
-        SnapshotEntry::Record { place, debt } => numbers(RECORD, &place.to_words(), &debt.to_words()),
+        SnapshotEntry::Record { place, debt } => {
+            numbers(RECORD, &place.to_words(), &debt.to_words())
+        }
         SnapshotEntry::Own { tag, state } => numbers(OWN, &[*tag, state.len() as u64], state),
         SnapshotEntry::Blocked { tag, until } => numbers(BLOCKED, &[*tag, *until], &[]),
         // A kind that a later library adds, which this format cannot represent.

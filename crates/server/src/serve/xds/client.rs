@@ -1,4 +1,5 @@
-//! The stream to one control plane. It reconnects when it is lost; until then the last accepted rules stay in force.
+//! The stream to one control plane. It reconnects when it is lost; until then the last accepted
+//! rules stay in force.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -46,7 +47,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The pause between two messages that say that a connection is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// The pause before a version is refused that was refused already. Some control planes send it again at once.
+/// The pause before a version is refused that was refused already. Some control planes send it
+/// again at once.
 const AGAIN: Duration = Duration::from_secs(1);
 /// `INVALID_ARGUMENT` of gRPC.
 const INVALID: i32 = 3;
@@ -81,7 +83,8 @@ impl Client {
         }
     }
 
-    /// Opens a stream, and follows it to its end. An answer that was put in force makes the next pause the first one again.
+    /// Opens a stream, and follows it to its end. An answer that was put in force makes the next
+    /// pause the first one again.
     async fn stream(&self, pause: &mut Duration) -> Result<(), String> {
         let channel = self.channel().await?;
         let client = AggregatedDiscoveryServiceClient::new(channel);
@@ -96,9 +99,13 @@ impl Client {
                 _ => return Err("a header field of the address is not valid".to_owned()),
             }
         }
-        // Without a version: a control plane that has started again may count its versions from the beginning.
+        // Without a version: a control plane that has started again may count its versions from the
+        // beginning.
         let _ = send.send(self.question("", "", None)).await;
-        let answers = client.stream_aggregated_resources(request).await.map_err(|status| shown(&status))?;
+        let answers = client
+            .stream_aggregated_resources(request)
+            .await
+            .map_err(|status| shown(&status))?;
         let mut answers = answers.into_inner();
         let (mut in_force, mut refused) = (String::new(), None::<(String, String)>);
         while let Some(answer) = answers.message().await.map_err(|status| shown(&status))? {
@@ -106,7 +113,9 @@ impl Client {
                 continue;
             }
             self.stats.seen_up(self.service.now());
-            let known = refused.take().filter(|(version, _)| *version == answer.version_info);
+            let known = refused
+                .take()
+                .filter(|(version, _)| *version == answer.version_info);
             let applied = match known {
                 Some((_, reason)) => {
                     sleep(AGAIN).await;
@@ -136,7 +145,8 @@ impl Client {
 
     async fn channel(&self) -> Result<Channel, String> {
         let source = &self.source;
-        let mut endpoint = Endpoint::from_shared(source.origin.clone()).map_err(|error| error.to_string())?;
+        let mut endpoint =
+            Endpoint::from_shared(source.origin.clone()).map_err(|error| error.to_string())?;
         endpoint = endpoint
             .connect_timeout(PATIENCE)
             .http2_keep_alive_interval(KEEP_ALIVE)
@@ -145,7 +155,8 @@ impl Client {
         if source.uses_tls {
             // Read at each connection: certificates are renewed in place.
             let read = |path: &Path| {
-                std::fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
+                std::fs::read(path)
+                    .map_err(|error| format!("cannot read {}: {error}", path.display()))
             };
             let mut tls = ClientTlsConfig::new();
             tls = match &source.ca {
@@ -165,16 +176,32 @@ impl Client {
 
     /// A request for all resources, which also accepts or refuses the previous response.
     fn question(&self, version: &str, nonce: &str, reason: Option<String>) -> DiscoveryRequest {
-        let text = |text: &String| Value { kind: Some(Kind::StringValue(text.clone())) };
-        let metadata = self.source.metadata.iter().map(|(name, value)| (name.clone(), text(value)));
-        let metadata = Struct { fields: metadata.collect() };
+        let text = |text: &String| Value {
+            kind: Some(Kind::StringValue(text.clone())),
+        };
+        let metadata = self
+            .source
+            .metadata
+            .iter()
+            .map(|(name, value)| (name.clone(), text(value)));
+        let metadata = Struct {
+            fields: metadata.collect(),
+        };
         let metadata = (!metadata.fields.is_empty()).then_some(metadata);
         DiscoveryRequest {
             version_info: version.to_owned(),
-            node: Some(Node { id: self.source.node.clone(), metadata, ..Node::default() }),
+            node: Some(Node {
+                id: self.source.node.clone(),
+                metadata,
+                ..Node::default()
+            }),
             type_url: TYPE.to_owned(),
             response_nonce: nonce.to_owned(),
-            error_detail: reason.map(|message| Status { code: INVALID, message, details: Vec::new() }),
+            error_detail: reason.map(|message| Status {
+                code: INVALID,
+                message,
+                details: Vec::new(),
+            }),
             ..DiscoveryRequest::default()
         }
     }
@@ -183,7 +210,8 @@ impl Client {
     ///
     /// When the response is refused. The previous rules stay in force.
     async fn apply(&self, answer: &DiscoveryResponse) -> Result<(), String> {
-        let new = texts(&answer.resources, &self.source.origin).and_then(|texts| self.checked(texts))?;
+        let new =
+            texts(&answer.resources, &self.source.origin).and_then(|texts| self.checked(texts))?;
         let domains = new.len();
         let before = self.discovered.replace(new);
         let (tell, receiver) = oneshot::channel();
@@ -191,7 +219,12 @@ impl Client {
             Ok(()) => match receiver.await {
                 Ok(Reloaded::Loaded { .. } | Reloaded::BuiltIn) => {
                     let (url, version) = (&self.source.origin, &answer.version_info);
-                    tracing::info!(url, version, domains, "rules of the control plane are in force");
+                    tracing::info!(
+                        url,
+                        version,
+                        domains,
+                        "rules of the control plane are in force"
+                    );
                     return Ok(());
                 }
                 Ok(Reloaded::Rejected { problems }) => problems.join("; "),
@@ -205,7 +238,11 @@ impl Client {
 
     /// Checks the resources by themselves, so that mistakes are not mixed with those of files.
     fn checked(&self, texts: Vec<Text>) -> Result<Vec<Text>, String> {
-        let checked = build(texts.iter().cloned().map(Ok), self.service.keeping(), self.merge_domains);
+        let checked = build(
+            texts.iter().cloned().map(Ok),
+            self.service.keeping(),
+            self.merge_domains,
+        );
         checked.map(|_| texts).map_err(|error| {
             let reason = abridged(error.to_string());
             tracing::error!(

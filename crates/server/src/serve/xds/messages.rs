@@ -11,7 +11,9 @@ use crate::envoy::load::Text;
 /// The type of the resources.
 pub(super) const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
 /// The units by their numbers.
-const UNITS: [&str; 8] = ["", "second", "minute", "hour", "day", "month", "year", "week"];
+const UNITS: [&str; 8] = [
+    "", "second", "minute", "hour", "day", "month", "year", "week",
+];
 /// The field of a rule's metadata with options of its limit, such as `algorithm`.
 const OPTIONS: &str = "tidegate";
 
@@ -81,9 +83,15 @@ pub(super) fn texts(resources: &[Any], origin: &str) -> Result<Vec<Text>, String
         let config = RateLimitConfig::decode(&*resource.value)
             .map_err(|error| format!("a resource cannot be decoded: {error}"))?;
         let origin = PathBuf::from(format!("{origin} domain {}", config.domain));
-        Ok(Text { origin, text: config.json().to_string() })
+        Ok(Text {
+            origin,
+            text: config.json().to_string(),
+        })
     };
-    let mut texts = resources.iter().map(text).collect::<Result<Vec<_>, String>>()?;
+    let mut texts = resources
+        .iter()
+        .map(text)
+        .collect::<Result<Vec<_>, String>>()?;
     texts.sort_by(|one, other| one.origin.cmp(&other.origin));
     Ok(texts)
 }
@@ -120,7 +128,9 @@ impl Descriptor {
             put("rate_limit", policy.json(options));
         }
         if !metadata.is_empty() {
-            let values = metadata.into_iter().map(|(name, value)| (name, plain(value)));
+            let values = metadata
+                .into_iter()
+                .map(|(name, value)| (name, plain(value)));
             put("metadata", values.collect::<Map<_, _>>().into());
         }
         if !self.descriptors.is_empty() {
@@ -137,7 +147,10 @@ impl Policy {
             _ => Map::new(),
         };
         let mut put = |name: &str, value: Json| fields.insert(name.to_owned(), value);
-        let unit = usize::try_from(self.unit).ok().and_then(|unit| UNITS.get(unit)).copied();
+        let unit = usize::try_from(self.unit)
+            .ok()
+            .and_then(|unit| UNITS.get(unit))
+            .copied();
         match unit {
             Some("") if self.unlimited => None,
             // The reader names the units that there are.
@@ -152,7 +165,10 @@ impl Policy {
             put("name", self.name.into());
         }
         if !self.replaces.is_empty() {
-            let names = self.replaces.into_iter().map(|replace| json!({"name": replace.name}));
+            let names = self
+                .replaces
+                .into_iter()
+                .map(|replace| json!({"name": replace.name}));
             put("replaces", names.collect::<Vec<_>>().into());
         }
         fields.into()
@@ -169,9 +185,17 @@ fn plain(value: Value) -> Json {
         Some(Kind::NumberValue(number)) => number.into(),
         Some(Kind::StringValue(text)) => text.into(),
         Some(Kind::BoolValue(is_on)) => is_on.into(),
-        Some(Kind::StructValue(fields)) => {
-            fields.fields.into_iter().map(|(name, value)| (name, plain(value))).collect::<Map<_, _>>().into()
-        }
-        Some(Kind::ListValue(values)) => values.values.into_iter().map(plain).collect::<Vec<_>>().into(),
+        Some(Kind::StructValue(fields)) => fields
+            .fields
+            .into_iter()
+            .map(|(name, value)| (name, plain(value)))
+            .collect::<Map<_, _>>()
+            .into(),
+        Some(Kind::ListValue(values)) => values
+            .values
+            .into_iter()
+            .map(plain)
+            .collect::<Vec<_>>()
+            .into(),
     }
 }

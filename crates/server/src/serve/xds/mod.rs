@@ -1,4 +1,5 @@
-//! Control planes that send the configuration of Envoy's rate limit service, as Envoy Gateway does (xDS, state of the world).
+//! Control planes that send the configuration of Envoy's rate limit service, as Envoy Gateway does
+//! (xDS, state of the world).
 //!
 //! ```text
 //! client ─ an answer with all domains ─► messages ─► Discovered ─► Reload ─ in force ─► ACK

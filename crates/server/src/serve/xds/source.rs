@@ -7,7 +7,8 @@ use url::Url;
 /// The largest answer of a control plane, unless its address says otherwise.
 const MAX_MESSAGE: usize = 64 << 20;
 
-/// A control plane, as in `https://envoy-gateway:18001?node=envoy-ratelimit&ca=/certs/ca.crt&cert=/certs/tls.crt&key=/certs/tls.key`.
+/// A control plane, as in
+/// `https://envoy-gateway:18001?node=envoy-ratelimit&ca=/certs/ca.crt&cert=/certs/tls.crt&key=/certs/tls.key`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XdsSource {
     /// Scheme, host and port.
@@ -65,9 +66,9 @@ impl std::str::FromStr for XdsSource {
         for (name, value) in url.query_pairs() {
             let pair = |sign| match value.split_once(sign) {
                 Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-                _ => {
-                    Err(XdsSourceError(format!("{name} is `{value}`; write it as in {name}=NAME{sign}VALUE")))
-                }
+                _ => Err(XdsSourceError(format!(
+                    "{name} is `{value}`; write it as in {name}=NAME{sign}VALUE"
+                ))),
             };
             match &*name {
                 "node" => source.node = value.into_owned(),
@@ -79,7 +80,11 @@ impl std::str::FromStr for XdsSource {
                 "server_name" => source.server_name = Some(value.into_owned()),
                 "max_message" => match value.parse() {
                     Ok(bytes) => source.max_message = bytes,
-                    Err(_) => return refuse(format!("max_message is `{value}`; write a number of bytes")),
+                    Err(_) => {
+                        return refuse(format!(
+                            "max_message is `{value}`; write a number of bytes"
+                        ));
+                    }
                 },
                 "first_pause" | "longest_pause" => match tidegate_core::parse_duration(&value) {
                     Ok(pause) if name == "first_pause" => source.pauses.0 = pause,
@@ -99,7 +104,9 @@ impl std::str::FromStr for XdsSource {
             (None, None) => None,
             _ => return refuse("a client certificate needs cert and key".to_owned()),
         };
-        if !uses_tls && (source.ca.is_some() || source.identity.is_some() || source.server_name.is_some()) {
+        if !uses_tls
+            && (source.ca.is_some() || source.identity.is_some() || source.server_name.is_some())
+        {
             return refuse("ca, cert, key and server_name are for https://".to_owned());
         }
         Ok(source)

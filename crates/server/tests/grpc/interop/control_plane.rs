@@ -27,7 +27,8 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     pub fn start(arguments: &[&str]) -> Self {
-        let program = env::var("TIDEGATE_CONTROL_PLANE").expect("scripts/servers.sh control-plane names it");
+        let program =
+            env::var("TIDEGATE_CONTROL_PLANE").expect("scripts/servers.sh control-plane names it");
         let mut process = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
@@ -37,8 +38,17 @@ impl ControlPlane {
         let input = process.stdin.take().unwrap();
         let output = BufReader::new(process.stdout.take().unwrap());
         let (send, lines) = mpsc::channel();
-        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-        Self { process, input, lines }
+        thread::spawn(move || {
+            output
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| send.send(line))
+        });
+        Self {
+            process,
+            input,
+            lines,
+        }
     }
 
     pub fn send(&mut self, snapshot: &str) {
@@ -63,14 +73,23 @@ fn certificates(directory: &Path) -> [String; 3] {
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let (authority, key) = {
         let key = KeyPair::generate().unwrap();
-        (params.self_signed(&key).unwrap().pem(), Issuer::new(params, key))
+        (
+            params.self_signed(&key).unwrap().pem(),
+            Issuer::new(params, key),
+        )
     };
     let mut params = CertificateParams::new(vec!["envoy-gateway".to_owned()]).unwrap();
-    params.extended_key_usages =
-        vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
     let own = KeyPair::generate().unwrap();
     let certificate = params.signed_by(&own, &key).unwrap().pem();
-    let texts = [("tls.crt", certificate), ("tls.key", own.serialize_pem()), ("ca.crt", authority)];
+    let texts = [
+        ("tls.crt", certificate),
+        ("tls.key", own.serialize_pem()),
+        ("ca.crt", authority),
+    ];
     texts.map(|(name, text)| {
         let path = directory.join(name);
         fs::write(&path, text).unwrap();
@@ -82,7 +101,8 @@ fn certificates(directory: &Path) -> [String; 3] {
 #[ignore = "needs Go: scripts/test.sh --interop"]
 fn snapshots_of_go_control_plane_are_in_force_or_refused_once_a_second() {
     let [cert, key, ca] = certificates(&scratch("xds-go"));
-    let mut control_plane = ControlPlane::start(&["127.0.0.1:0", "envoy-ratelimit", &cert, &key, &ca]);
+    let mut control_plane =
+        ControlPlane::start(&["127.0.0.1:0", "envoy-ratelimit", &cert, &key, &ca]);
     let address = control_plane.line().split_once(' ').unwrap().1.to_owned();
     control_plane.send("1 shop=2 bank=1");
     let url = format!(
@@ -97,14 +117,26 @@ fn snapshots_of_go_control_plane_are_in_force_or_refused_once_a_second() {
     let server = Running::start_at(options, START);
     assert_eq!(control_plane.line(), "ACK 1");
     let mut client = Client::of(server.grpc);
-    let mut told = |domain: &str| shown(&client.try_ask(request(domain, vec![one("user", "ada")])).unwrap());
-    assert_eq!([told("shop"), told("bank"), told("bank")], ["OK: OK/1", "OK: OK/0", "OVER: OVER/0"]);
+    let mut told = |domain: &str| {
+        shown(
+            &client
+                .try_ask(request(domain, vec![one("user", "ada")]))
+                .unwrap(),
+        )
+    };
+    assert_eq!(
+        [told("shop"), told("bank"), told("bank")],
+        ["OK: OK/1", "OK: OK/0", "OVER: OVER/0"]
+    );
 
     // go-control-plane sends a refused snapshot again at once.
     control_plane.send("2 shop=9 bank=0");
     let clock = SystemClock::new();
     let first = control_plane.line();
-    assert!(first.starts_with("NACK 1 ") && first.contains("domain bank"), "{first}");
+    assert!(
+        first.starts_with("NACK 1 ") && first.contains("domain bank"),
+        "{first}"
+    );
     let begin = clock.now();
     for _ in 0..2 {
         assert_eq!(control_plane.line(), first);
@@ -114,16 +146,27 @@ fn snapshots_of_go_control_plane_are_in_force_or_refused_once_a_second() {
     control_plane.send("3 shop=4");
     // A refusal may be on its way.
     let next = control_plane.line();
-    let next = if next == first { control_plane.line() } else { next };
+    let next = if next == first {
+        control_plane.line()
+    } else {
+        next
+    };
     assert_eq!(next, "ACK 3");
     assert_eq!([told("shop"), told("bank")], ["OK: OK/1", "OK: OK/0"]);
 
     // Snapshots under load: each is in force, and no request fails.
     for version in 4..104 {
-        control_plane.send(&format!("{version} shop={} extra-{version}=5", 1_000 + version));
+        control_plane.send(&format!(
+            "{version} shop={} extra-{version}=5",
+            1_000 + version
+        ));
         assert_eq!(control_plane.line(), format!("ACK {version}"));
         let limit = told(&format!("extra-{version}"));
         assert_eq!(limit, "OK: OK/4");
     }
-    assert_eq!(told("shop"), format!("OK: OK/{}", 1_103 - 4), "three were admitted before");
+    assert_eq!(
+        told("shop"),
+        format!("OK: OK/{}", 1_103 - 4),
+        "three were admitted before"
+    );
 }

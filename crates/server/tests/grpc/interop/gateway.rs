@@ -1,10 +1,11 @@
-//! The configurations that Envoy Gateway's own translator makes of its test inputs (files of its Go module), from go-control-plane to both
-//! servers: each decision agrees.
+//! The configurations that Envoy Gateway's own translator makes of its test inputs (files of its Go
+//! module), from go-control-plane to both servers: each decision agrees.
 
 use std::{env, fs, path::PathBuf};
 
 use envoy_types::pb::envoy::{
-    extensions::common::ratelimit::v3::RateLimitDescriptor, service::ratelimit::v3::RateLimitRequest,
+    extensions::common::ratelimit::v3::RateLimitDescriptor,
+    service::ratelimit::v3::RateLimitRequest,
 };
 use tidegate_core::Nanos;
 use tidegate_server::{Options, descriptors::Consume};
@@ -20,9 +21,14 @@ use crate::{
     harness::Running,
 };
 
-/// Requests for each of the files, of which there are 26: with `TIDEGATE_LONG=1` more than 100,000 in all.
+/// Requests for each of the files, of which there are 26: with `TIDEGATE_LONG=1` more than 100,000
+/// in all.
 fn requests() -> u64 {
-    if env::var_os("TIDEGATE_LONG").is_some() { 4_000 } else { 150 }
+    if env::var_os("TIDEGATE_LONG").is_some() {
+        4_000
+    } else {
+        150
+    }
 }
 
 /// A limit: its domain, and the keys and values down to it. An empty value stands for any.
@@ -35,8 +41,14 @@ impl Rule {
     fn read(line: &str) -> Self {
         let mut words = line.split('\t').skip(1);
         let domain = words.next().unwrap().to_owned();
-        let pair = |word: &str| word.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned()));
-        Self { domain, path: words.map(|word| pair(word).unwrap()).collect() }
+        let pair = |word: &str| {
+            word.split_once('=')
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        };
+        Self {
+            domain,
+            path: words.map(|word| pair(word).unwrap()).collect(),
+        }
     }
 
     /// A descriptor that Envoy could send for it, or one that misses it.
@@ -46,7 +58,10 @@ impl Rule {
             .iter()
             .map(|(key, value)| {
                 let any = format!("10.0.0.{}", random.below(6));
-                (key.as_str(), if value.is_empty() { any } else { value.clone() })
+                (
+                    key.as_str(),
+                    if value.is_empty() { any } else { value.clone() },
+                )
             })
             .collect();
         match random.below(12) {
@@ -59,7 +74,12 @@ impl Rule {
         if path.is_empty() {
             path.push(("nothing", String::new()));
         }
-        chain(&path.iter().map(|(key, value)| (*key, value.as_str())).collect::<Vec<_>>())
+        chain(
+            &path
+                .iter()
+                .map(|(key, value)| (*key, value.as_str()))
+                .collect::<Vec<_>>(),
+        )
     }
 }
 
@@ -68,7 +88,9 @@ fn ask(random: &mut Random, rules: &[Rule]) -> RateLimitRequest {
     let domain = rules[at(random, rules.len())].domain.as_str();
     let its: Vec<&Rule> = rules.iter().filter(|rule| rule.domain == domain).collect();
     let count = 1 + random.below(4);
-    let descriptors = (0..count).map(|_| its[at(random, its.len())].descriptor(random)).collect();
+    let descriptors = (0..count)
+        .map(|_| its[at(random, its.len())].descriptor(random))
+        .collect();
     let mut request = request(domain, descriptors);
     request.hits_addend = u32::try_from(random.below(3)).unwrap();
     request
@@ -78,10 +100,14 @@ fn ask(random: &mut Random, rules: &[Rule]) -> RateLimitRequest {
 #[ignore = "needs Go and envoyproxy/ratelimit: scripts/test.sh --interop"]
 fn what_envoy_gateway_configures_is_decided_as_by_envoyproxy_ratelimit() {
     let module = env::var_os("TIDEGATE_GATEWAY").expect("scripts/servers.sh gateway names it");
-    let directory = PathBuf::from(module).join("internal/xds/translator/testdata/out/ratelimit-config");
-    let files = fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
-    let mut files: Vec<PathBuf> =
-        files.filter(|file| !file.to_str().unwrap().ends_with(".routes.yaml")).collect();
+    let directory =
+        PathBuf::from(module).join("internal/xds/translator/testdata/out/ratelimit-config");
+    let files = fs::read_dir(directory)
+        .unwrap()
+        .map(|file| file.unwrap().path());
+    let mut files: Vec<PathBuf> = files
+        .filter(|file| !file.to_str().unwrap().ends_with(".routes.yaml"))
+        .collect();
     files.sort();
     assert!(files.len() >= 20, "{files:?}");
 
@@ -99,7 +125,11 @@ fn what_envoy_gateway_configures_is_decided_as_by_envoyproxy_ratelimit() {
     );
     let options = Options {
         grpc: Some("127.0.0.1:0".to_owned()),
-        envoy_xds: vec![format!("http://{address}?node=envoy-ratelimit&first_pause=10ms").parse().unwrap()],
+        envoy_xds: vec![
+            format!("http://{address}?node=envoy-ratelimit&first_pause=10ms")
+                .parse()
+                .unwrap(),
+        ],
         envoy_consume: Consume::Each,
         ..Options::default()
     };
@@ -120,13 +150,25 @@ fn what_envoy_gateway_configures_is_decided_as_by_envoyproxy_ratelimit() {
         };
         // Each of the two has it in force.
         let ack = format!("ACK {version}");
-        assert_eq!([first, control_plane.line()], [ack.clone(), ack], "{}", file.display());
+        assert_eq!(
+            [first, control_plane.line()],
+            [ack.clone(), ack],
+            "{}",
+            file.display()
+        );
         for _ in 0..requests() {
             let request = ask(&mut random, &rules);
-            let (here, there) =
-                (ours.try_ask(request.clone()).unwrap(), theirs.try_ask(request.clone()).unwrap());
+            let (here, there) = (
+                ours.try_ask(request.clone()).unwrap(),
+                theirs.try_ask(request.clone()).unwrap(),
+            );
             let what = || {
-                format!("{}: {request:?}\nours: {}\ntheirs: {}", file.display(), shown(&here), shown(&there))
+                format!(
+                    "{}: {request:?}\nours: {}\ntheirs: {}",
+                    file.display(),
+                    shown(&here),
+                    shown(&there)
+                )
             };
             assert_eq!(here.overall_code, there.overall_code, "{}", what());
             assert_eq!(here.statuses.len(), there.statuses.len(), "{}", what());
@@ -139,6 +181,9 @@ fn what_envoy_gateway_configures_is_decided_as_by_envoyproxy_ratelimit() {
             }
         }
     }
-    println!("{} files: {statuses} statuses agree, {limited} of limits, {over} of them over", files.len());
+    println!(
+        "{} files: {statuses} statuses agree, {limited} of limits, {over} of them over",
+        files.len()
+    );
     assert!(limited > statuses / 2 && over > limited / 10);
 }

@@ -1,10 +1,12 @@
 //! The metadata of answers, compared where both have it.
 //!
-//! The version on Go's module proxy has the request's part of it. What rules add came later, and `quotaModeEnabled` and
-//! `quotaModeViolations` were removed.
+//! The version on Go's module proxy has the request's part of it. What rules add came later, and
+//! `quotaModeEnabled` and `quotaModeViolations` were removed.
 
 use envoy_types::pb::envoy::{
-    extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
+    extensions::common::ratelimit::v3::{
+        RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
+    },
     r#type::v3::RateLimitUnit,
 };
 use serde_json::Value;
@@ -41,22 +43,50 @@ fn a_request_is_described_in_the_same_way() {
         &[CONFIG.to_owned()],
         &[("RESPONSE_DYNAMIC_METADATA", "true")],
     );
-    let envoy_modes = Modes { metadata: true, ..Modes::default() };
-    let ours =
-        Options { envoy_modes, envoy_consume: Consume::Each, ..options("interop-metadata-ours", CONFIG) };
+    let envoy_modes = Modes {
+        metadata: true,
+        ..Modes::default()
+    };
+    let ours = Options {
+        envoy_modes,
+        envoy_consume: Consume::Each,
+        ..options("interop-metadata-ours", CONFIG)
+    };
     let ours = Running::start_at(ours, Nanos::from_secs(seconds()));
     let mut clients = [Client::of(ours.grpc), Client::of(theirs.grpc)];
     let changed = |number| RateLimitDescriptor {
-        limit: Some(RateLimitOverride { requests_per_unit: number, unit: RateLimitUnit::Day.into() }),
+        limit: Some(RateLimitOverride {
+            requests_per_unit: number,
+            unit: RateLimitUnit::Day.into(),
+        }),
         ..one("user", "a=b \u{e9}")
     };
-    let several = || [one("user", ""), one("x", "y")].map(|one| one.entries).concat();
-    let several = || RateLimitDescriptor { entries: several(), ..RateLimitDescriptor::default() };
+    let several = || {
+        [one("user", ""), one("x", "y")]
+            .map(|one| one.entries)
+            .concat()
+    };
+    let several = || RateLimitDescriptor {
+        entries: several(),
+        ..RateLimitDescriptor::default()
+    };
     for (domain, addend, descriptors) in [
         ("shop", 0, vec![one("user", "ada")]),
-        ("shop", 7, vec![one("user", "ada"), hits(0, one("pool", "p")), hits(5, one("none", "n"))]),
+        (
+            "shop",
+            7,
+            vec![
+                one("user", "ada"),
+                hits(0, one("pool", "p")),
+                hits(5, one("none", "n")),
+            ],
+        ),
         ("shop", 1, vec![changed(5), changed(0), several()]),
-        ("other", 2, vec![one("user", "ada"), RateLimitDescriptor::default()]),
+        (
+            "other",
+            2,
+            vec![one("user", "ada"), RateLimitDescriptor::default()],
+        ),
     ] {
         let [mut here, mut there] = clients.each_mut().map(|client| {
             let mut asked = request(domain, descriptors.clone());
@@ -69,7 +99,10 @@ fn a_request_is_described_in_the_same_way() {
             }
         }
         let there = there.as_object_mut().unwrap();
-        assert!(there.remove("quotaModeEnabled").is_some(), "a later version: compare what rules add, too");
+        assert!(
+            there.remove("quotaModeEnabled").is_some(),
+            "a later version: compare what rules add, too"
+        );
         there.remove("quotaModeViolations");
         here.as_object_mut().unwrap().remove("passedBackends");
         assert_eq!(here.as_object().unwrap(), there, "{descriptors:?}");

@@ -3,7 +3,9 @@
 use std::{collections::HashMap, thread};
 
 use envoy_types::pb::envoy::{
-    extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride},
+    extensions::common::ratelimit::v3::{
+        RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
+    },
     service::ratelimit::v3::{
         RateLimitRequest, RateLimitResponse,
         rate_limit_response::{Code, DescriptorStatus},
@@ -20,8 +22,8 @@ const LANES: u64 = 4;
 /// In all lanes together.
 const REQUESTS: u64 = 20_000;
 
-/// Limits small enough for many requests to be denied. No test runs long enough to see two windows of a day, except around
-/// midnight; then it runs again.
+/// Limits small enough for many requests to be denied. No test runs long enough to see two windows
+/// of a day, except around midnight; then it runs again.
 fn config(lane: u64) -> String {
     format!("domain: mix-{lane}")
         + "
@@ -85,12 +87,17 @@ impl Random {
                 let tenant = format!("t{}", self.below(12));
                 let tenant = self.of(&["big", &tenant, &tenant, &tenant]).to_owned();
                 let path = format!("/other{}", self.below(9));
-                let path = self.of(&["/api", "/static/a", "/static/b", "/st", "/stop", &path]).to_owned();
+                let path = self
+                    .of(&["/api", "/static/a", "/static/b", "/st", "/stop", &path])
+                    .to_owned();
                 chain(&[("tenant", &tenant), ("path", &path)])
             }
             5 => {
                 let tenant = format!("t{}", self.below(12));
-                let (region, path) = (self.of(&["eu1", "eu2", "us"]), self.of(&["/api", "/api/x", "/no"]));
+                let (region, path) = (
+                    self.of(&["eu1", "eu2", "us"]),
+                    self.of(&["/api", "/api/x", "/no"]),
+                );
                 chain(&[("tenant", &tenant), ("region", region), ("path", path)])
             }
             6 => one("base", &format!("b{}", self.below(9))),
@@ -99,14 +106,19 @@ impl Random {
             9 => one("pool", self.of(&["a", "b", "c"])),
             10 => {
                 let number = self.below(60);
-                // The rule that it replaces has another unit, or never counts: number 5 of the list.
-                let unit = [RateLimitUnit::Month, RateLimitUnit::Year][usize::from(number.is_multiple_of(2))];
+                // The rule that it replaces has another unit, or never counts: number 5 of the
+                // list.
+                let unit = [RateLimitUnit::Month, RateLimitUnit::Year]
+                    [usize::from(number.is_multiple_of(2))];
                 let limit = RateLimitOverride {
                     requests_per_unit: 10 + u32::try_from(number).unwrap() % 20,
                     unit: unit.into(),
                 };
                 let (key, value) = (self.of(&["user", "nothing"]), format!("o{number}"));
-                RateLimitDescriptor { limit: Some(limit), ..one(key, &value) }
+                RateLimitDescriptor {
+                    limit: Some(limit),
+                    ..one(key, &value)
+                }
             }
             11 => chain(&[("user", "u1"), ("beyond", "x")]),
             _ => one("spend", &format!("s{}", self.below(90))),
@@ -121,8 +133,14 @@ impl Random {
 }
 
 pub fn chain(entries: &[(&str, &str)]) -> RateLimitDescriptor {
-    let entries = entries.iter().flat_map(|(key, value)| one(key, value).entries).collect();
-    RateLimitDescriptor { entries, ..RateLimitDescriptor::default() }
+    let entries = entries
+        .iter()
+        .flat_map(|(key, value)| one(key, value).entries)
+        .collect();
+    RateLimitDescriptor {
+        entries,
+        ..RateLimitDescriptor::default()
+    }
 }
 
 /// The hits that one state was asked for.
@@ -144,17 +162,37 @@ struct Compared {
 
 impl Compared {
     /// Compares the answers to a request when each limit is charged separately.
-    fn compare(&mut self, request: &RateLimitRequest, ours: &RateLimitResponse, theirs: &RateLimitResponse) {
-        let what = || format!("{request:?}\nours: {}\ntheirs: {}", shown(ours), shown(theirs));
+    fn compare(
+        &mut self,
+        request: &RateLimitRequest,
+        ours: &RateLimitResponse,
+        theirs: &RateLimitResponse,
+    ) {
+        let what = || {
+            format!(
+                "{request:?}\nours: {}\ntheirs: {}",
+                shown(ours),
+                shown(theirs)
+            )
+        };
         assert_eq!(ours.statuses.len(), request.descriptors.len(), "{}", what());
-        assert_eq!(theirs.statuses.len(), request.descriptors.len(), "{}", what());
+        assert_eq!(
+            theirs.statuses.len(),
+            request.descriptors.len(),
+            "{}",
+            what()
+        );
         let (mut plain_over, mut quotas, mut quotas_over, mut they_over) = (false, 0, 0, false);
-        for ((descriptor, ours), theirs) in
-            request.descriptors.iter().zip(&ours.statuses).zip(&theirs.statuses)
+        for ((descriptor, ours), theirs) in request
+            .descriptors
+            .iter()
+            .zip(&ours.statuses)
+            .zip(&theirs.statuses)
         {
             they_over |= is_over(theirs.code);
-            let asked =
-                descriptor.hits_addend.map_or(u64::from(request.hits_addend.max(1)), |hits| hits.value);
+            let asked = descriptor
+                .hits_addend
+                .map_or(u64::from(request.hits_addend.max(1)), |hits| hits.value);
             let key = descriptor.entries[0].key.as_str();
             let (is_quota, is_shadow) = (key == "pool", key == "quiet");
             assert_eq!(ours.current_limit, theirs.current_limit, "{}", what());
@@ -167,7 +205,12 @@ impl Compared {
             let counter = self.counters.entry(state(descriptor)).or_default();
             counter.asked += asked;
             let (fits, left) = (counter.asked <= limit, limit.saturating_sub(counter.asked));
-            assert_eq!(same(theirs), expected(fits, left, is_shadow || is_quota), "{}", what());
+            assert_eq!(
+                same(theirs),
+                expected(fits, left, is_shadow || is_quota),
+                "{}",
+                what()
+            );
             assert_eq!(same(ours), expected(fits, left, is_shadow), "{}", what());
             if is_quota {
                 quotas += 1;
@@ -190,21 +233,33 @@ impl Compared {
         assert_eq!(is_over(theirs.overall_code), they_over, "{}", what());
     }
 
-    /// Compares the answers to a request when a denial charges nothing. Once a denied request has asked a state, it is charged
-    /// there but not here.
+    /// Compares the answers to a request when a denial charges nothing. Once a denied request has
+    /// asked a state, it is charged there but not here.
     fn compare_joint(
         &mut self,
         request: &RateLimitRequest,
         ours: &RateLimitResponse,
         theirs: &RateLimitResponse,
     ) {
-        let what = || format!("{request:?}\nours: {}\ntheirs: {}", shown(ours), shown(theirs));
-        let is_known =
-            |descriptor| self.counters.get(&state(descriptor)).is_none_or(|counter| !counter.is_denied);
+        let what = || {
+            format!(
+                "{request:?}\nours: {}\ntheirs: {}",
+                shown(ours),
+                shown(theirs)
+            )
+        };
+        let is_known = |descriptor| {
+            self.counters
+                .get(&state(descriptor))
+                .is_none_or(|counter| !counter.is_denied)
+        };
         let is_comparable = request.descriptors.iter().all(is_known);
         let is_denied = is_over(ours.overall_code);
-        for ((descriptor, ours), theirs) in
-            request.descriptors.iter().zip(&ours.statuses).zip(&theirs.statuses)
+        for ((descriptor, ours), theirs) in request
+            .descriptors
+            .iter()
+            .zip(&ours.statuses)
+            .zip(&theirs.statuses)
         {
             assert_eq!(ours.current_limit, theirs.current_limit, "{}", what());
             if !is_comparable || theirs.current_limit.is_none() {
@@ -219,7 +274,10 @@ impl Compared {
             }
             // In shadow mode a status is never over.
             if is_denied || is_over(theirs.code) || theirs.limit_remaining == 0 {
-                self.counters.entry(state(descriptor)).or_default().is_denied = true;
+                self.counters
+                    .entry(state(descriptor))
+                    .or_default()
+                    .is_denied = true;
             }
         }
         if is_comparable {
@@ -246,7 +304,11 @@ fn state(descriptor: &RateLimitDescriptor) -> String {
     let brought = descriptor.limit.is_some();
     let entries = descriptor.entries.iter().map(|entry| {
         let shares = entry.value.starts_with("/static") && descriptor.entries[0].value != "big";
-        format!("{}={} ", entry.key, if shares { "/static*" } else { &entry.value })
+        format!(
+            "{}={} ",
+            entry.key,
+            if shares { "/static*" } else { &entry.value }
+        )
     });
     entries.collect::<String>() + if brought { "brought along" } else { "" }
 }
@@ -266,7 +328,9 @@ fn run(name: &str, requests: u64, consume: Consume) -> Compared {
                 let mut request = random.request(&format!("mix-{lane}"));
                 if consume == Consume::AllOrNone {
                     // Number 3 of the list would decide everything else.
-                    request.descriptors.retain(|descriptor| descriptor.entries[0].key != "pool");
+                    request
+                        .descriptors
+                        .retain(|descriptor| descriptor.entries[0].key != "pool");
                     if request.descriptors.is_empty() {
                         continue;
                     }
@@ -279,7 +343,10 @@ fn run(name: &str, requests: u64, consume: Consume) -> Compared {
         };
         let answers = thread::scope(|scope| {
             let lanes: Vec<_> = (0..LANES).map(|at| scope.spawn(move || lane(at))).collect();
-            lanes.into_iter().map(|lane| lane.join().unwrap()).collect::<Vec<_>>()
+            lanes
+                .into_iter()
+                .map(|lane| lane.join().unwrap())
+                .collect::<Vec<_>>()
         });
         // Their clock continues, and at midnight their windows end.
         if start / 86_400 != seconds() / 86_400 {
@@ -307,11 +374,19 @@ fn run(name: &str, requests: u64, consume: Consume) -> Compared {
 fn resets_agree(ours: &RateLimitResponse, theirs: &RateLimitResponse, gone: u64) {
     for (ours, theirs) in ours.statuses.iter().zip(&theirs.statuses) {
         // Number 3 of the list: a quota that is used up has no reset.
-        if let (Some(here), Some(there)) = (&ours.duration_until_reset, &theirs.duration_until_reset) {
+        if let (Some(here), Some(there)) =
+            (&ours.duration_until_reset, &theirs.duration_until_reset)
+        {
             let later = there.seconds..=there.seconds + i64::try_from(gone).unwrap() + 1;
-            assert!(later.contains(&here.seconds), "{here:?}, {there:?} after {gone} s");
+            assert!(
+                later.contains(&here.seconds),
+                "{here:?}, {there:?} after {gone} s"
+            );
         }
-        assert!(ours.duration_until_reset.is_some() == ours.current_limit.is_some(), "{ours:?}");
+        assert!(
+            ours.duration_until_reset.is_some() == ours.current_limit.is_some(),
+            "{ours:?}"
+        );
     }
 }
 
@@ -319,8 +394,14 @@ fn resets_agree(ours: &RateLimitResponse, theirs: &RateLimitResponse, gone: u64)
 #[ignore = "needs envoyproxy/ratelimit: scripts/test.sh --interop"]
 fn twenty_thousand_random_requests_get_the_same_answers() {
     let compared = run("interop-each", REQUESTS, Consume::Each);
-    println!("{} statuses agree; on the list: {} quotas", compared.agree, compared.quotas);
-    assert!(compared.agree > 20 * compared.quotas && compared.denied_hits == 0, "{compared:?}");
+    println!(
+        "{} statuses agree; on the list: {} quotas",
+        compared.agree, compared.quotas
+    );
+    assert!(
+        compared.agree > 20 * compared.quotas && compared.denied_hits == 0,
+        "{compared:?}"
+    );
 }
 
 #[test]

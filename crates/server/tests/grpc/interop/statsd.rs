@@ -38,13 +38,21 @@ descriptors:
 
 fn entries(all: &[(&str, &str)]) -> RateLimitDescriptor {
     let entries = all.iter().flat_map(|(key, value)| one(key, value).entries);
-    RateLimitDescriptor { entries: entries.collect(), ..RateLimitDescriptor::default() }
+    RateLimitDescriptor {
+        entries: entries.collect(),
+        ..RateLimitDescriptor::default()
+    }
 }
 
 /// The same requests to both. Each descriptor is asked until it is over its limit.
 fn ask(client: &mut Client) {
     for round in 0..12 {
-        let ip = ["10.1.2.3", "192.168.0.1", "1234.5.6.7890", "1.2.3.4.5.6.7.8"][round % 4];
+        let ip = [
+            "10.1.2.3",
+            "192.168.0.1",
+            "1234.5.6.7890",
+            "1.2.3.4.5.6.7.8",
+        ][round % 4];
         for descriptors in [
             vec![one("user", "ada"), one("quiet", "x")],
             vec![one("remote_address", ip), one("open", "y")],
@@ -52,14 +60,20 @@ fn ask(client: &mut Client) {
             vec![one("loud", ip)],
             vec![one("loud", "a|b:c")],
             vec![entries(&[("shown", "v1.2"), ("deep", "z")])],
-            vec![entries(&[("outer", "a:b|c"), ("inner", "x"), ("last", "q")])],
+            vec![entries(&[
+                ("outer", "a:b|c"),
+                ("inner", "x"),
+                ("last", "q"),
+            ])],
             vec![one("unknown", "x")],
         ] {
             client.try_ask(request("my.shop", descriptors)).unwrap();
         }
     }
     for _ in 0..3 {
-        client.try_ask(request("", vec![one("user", "ada")])).unwrap_err();
+        client
+            .try_ask(request("", vec![one("user", "ada")]))
+            .unwrap_err();
     }
 }
 
@@ -76,13 +90,18 @@ fn statsd_gets_the_same_counters_with_the_same_tags() {
     let tags = [("EXTRA_TAGS", "zone:eu.1,app:shop")];
     let theirs = Theirs::start_with("interop-statsd", &[CONFIG.to_owned()], &tags);
     let statsd = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = format!("tcp://{}?interval=200ms&tag=zone:eu.1&tag=app:shop", statsd.local_addr().unwrap());
+    let address = format!(
+        "tcp://{}?interval=200ms&tag=zone:eu.1&tag=app:shop",
+        statsd.local_addr().unwrap()
+    );
     let counters: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
     thread::spawn({
         let counters = Arc::clone(&counters);
         move || gather(&statsd, &counters)
     });
-    let server = ours("interop-statsd-ours", |options| options.envoy_statsd = Some(address.parse().unwrap()));
+    let server = ours("interop-statsd-ours", |options| {
+        options.envoy_statsd = Some(address.parse().unwrap())
+    });
     for grpc in [server.grpc, theirs.grpc] {
         ask(&mut Client::of(grpc));
     }
@@ -92,7 +111,9 @@ fn statsd_gets_the_same_counters_with_the_same_tags() {
         both.iter().all(|sent| sent.get(calls) == Some(&99))
     });
     // The last counters of a flush may come after that one.
-    eventually("both have sent the same", || theirs.counters() == of_the_service(&counters));
+    eventually("both have sent the same", || {
+        theirs.counters() == of_the_service(&counters)
+    });
     let sent = theirs.counters();
     println!("{} counters:\n{sent:#?}", sent.len());
     assert!(sent.len() > 40, "{sent:#?}");
@@ -112,11 +133,19 @@ fn datagrams() -> (u16, Arc<Mutex<BTreeMap<String, u64>>>) {
                 let (name, rest) = line.split_once(':').unwrap();
                 let mut parts = rest.split('|');
                 let by = parts.next().unwrap().parse::<u64>();
-                let (Ok(by), Some("c")) = (by, parts.next()) else { continue };
-                let tags = parts.find_map(|part| part.strip_prefix('#')).unwrap_or_default();
+                let (Ok(by), Some("c")) = (by, parts.next()) else {
+                    continue;
+                };
+                let tags = parts
+                    .find_map(|part| part.strip_prefix('#'))
+                    .unwrap_or_default();
                 let mut tags: Vec<&str> = tags.split(',').collect();
                 tags.sort_unstable();
-                *theirs.lock().unwrap().entry(format!("{name} {}", tags.join(" "))).or_default() += by;
+                *theirs
+                    .lock()
+                    .unwrap()
+                    .entry(format!("{name} {}", tags.join(" ")))
+                    .or_default() += by;
             }
         }
     });
@@ -138,7 +167,8 @@ fn dogstatsd_gets_the_same_counters_with_the_same_tags() {
             ("EXTRA_TAGS", "zone:eu.1,app:shop"),
         ],
     );
-    let address = format!("dogstatsd://localhost:{ours_at}?interval=200ms&tag=zone:eu.1&tag=app:shop");
+    let address =
+        format!("dogstatsd://localhost:{ours_at}?interval=200ms&tag=zone:eu.1&tag=app:shop");
     let here = ours("interop-dogstatsd-ours", |options| {
         options.envoy_statsd = Some(address.parse().unwrap());
         options.envoy_modes.shadow = true;
@@ -148,9 +178,13 @@ fn dogstatsd_gets_the_same_counters_with_the_same_tags() {
     }
     let calls = "ratelimit_server.ShouldRateLimit.total_requests app:shop zone:eu_1";
     eventually("both have sent all", || {
-        [&theirs, &ours_sent].iter().all(|sent| of_the_service(sent).get(calls) == Some(&99))
+        [&theirs, &ours_sent]
+            .iter()
+            .all(|sent| of_the_service(sent).get(calls) == Some(&99))
     });
-    eventually("both have sent the same", || of_the_service(&theirs) == of_the_service(&ours_sent));
+    eventually("both have sent the same", || {
+        of_the_service(&theirs) == of_the_service(&ours_sent)
+    });
     let sent = of_the_service(&theirs);
     println!("{} counters", sent.len());
     let shadowed = sent.get("ratelimit.service.global_shadow_mode app:shop zone:eu_1");
@@ -170,7 +204,9 @@ fn prometheus_gets_the_same_families_and_labels() {
             ("PROMETHEUS_ADDR", &format!("127.0.0.1:{port}")),
         ],
     );
-    let server = ours("interop-prometheus-ours", |options| options.envoy_metric_names = true);
+    let server = ours("interop-prometheus-ours", |options| {
+        options.envoy_metric_names = true
+    });
     for grpc in [server.grpc, theirs.grpc] {
         ask(&mut Client::of(grpc));
     }
@@ -188,10 +224,16 @@ fn prometheus_gets_the_same_families_and_labels() {
     };
     let there = || metrics(SocketAddr::from(([127, 0, 0, 1], port)));
     let here = metrics(server.admin);
-    let is_counted =
-        |line: &String| line.starts_with("ratelimit_service_total_requests") && line.ends_with(" 99");
+    let is_counted = |line: &String| {
+        line.starts_with("ratelimit_service_total_requests") && line.ends_with(" 99")
+    };
     eventually("it has counted all", || there().iter().any(is_counted));
-    let missing = || here.iter().filter(|line| !there().contains(line)).cloned().collect::<Vec<_>>();
+    let missing = || {
+        here.iter()
+            .filter(|line| !there().contains(line))
+            .cloned()
+            .collect::<Vec<_>>()
+    };
     // It has no family without a count.
     let without = ["config_load_error", "global_shadow_mode"];
     let without = without.map(|name| format!("# TYPE ratelimit_service_{name} counter"));

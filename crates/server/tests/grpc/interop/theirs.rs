@@ -43,7 +43,9 @@ impl Theirs {
         let statsd = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = free_port();
         let mut command = Command::new(program);
-        command.env("RUNTIME_ROOT", &root).env("REDIS_URL", format!("127.0.0.1:{}", redis.port()));
+        command
+            .env("RUNTIME_ROOT", &root)
+            .env("REDIS_URL", format!("127.0.0.1:{}", redis.port()));
         for (name, value) in [
             ("HOST", "127.0.0.1"),
             ("DEBUG_HOST", "127.0.0.1"),
@@ -58,27 +60,44 @@ impl Theirs {
         ] {
             command.env(name, value);
         }
-        command.env("STATSD_PORT", statsd.local_addr().unwrap().port().to_string());
+        command.env(
+            "STATSD_PORT",
+            statsd.local_addr().unwrap().port().to_string(),
+        );
         command.envs(environment.iter().copied());
         command.env("GRPC_PORT", port.to_string());
         for name in ["PORT", "DEBUG_PORT"] {
             command.env(name, free_port().to_string());
         }
-        let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let child = command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let counters = Arc::default();
         thread::spawn({
             let counters = Arc::clone(&counters);
             move || gather(&statsd, &counters)
         });
         let grpc = SocketAddr::from(([127, 0, 0, 1], port));
-        eventually("envoyproxy/ratelimit listens", || TcpStream::connect(grpc).is_ok());
-        Self { child, grpc, counters, _redis: redis }
+        eventually("envoyproxy/ratelimit listens", || {
+            TcpStream::connect(grpc).is_ok()
+        });
+        Self {
+            child,
+            grpc,
+            counters,
+            _redis: redis,
+        }
     }
 
     /// A counter of a rule, as in `shop.path_/cart.total_hits`.
     pub fn counter(&self, name: &str) -> u64 {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        counters.get(&format!("ratelimit.service.rate_limit.{name}")).copied().unwrap_or(0)
+        counters
+            .get(&format!("ratelimit.service.rate_limit.{name}"))
+            .copied()
+            .unwrap_or(0)
     }
 }
 
@@ -92,9 +111,15 @@ impl Theirs {
 /// The counters of the service and its calls, without those of its runtime and its store.
 pub fn of_the_service(counters: &Mutex<BTreeMap<String, u64>>) -> BTreeMap<String, u64> {
     let all = counters.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_there =
-        |name: &str| ["ratelimit.service.", "ratelimit_server."].iter().any(|one| name.starts_with(one));
-    all.iter().filter(|(name, _)| is_there(name)).map(|(name, sum)| (name.clone(), *sum)).collect()
+    let is_there = |name: &str| {
+        ["ratelimit.service.", "ratelimit_server."]
+            .iter()
+            .any(|one| name.starts_with(one))
+    };
+    all.iter()
+        .filter(|(name, _)| is_there(name))
+        .map(|(name, sum)| (name.clone(), *sum))
+        .collect()
 }
 
 impl Drop for Theirs {
@@ -108,10 +133,20 @@ impl Drop for Theirs {
 pub fn gather(statsd: &TcpListener, counters: &Mutex<BTreeMap<String, u64>>) {
     for stream in statsd.incoming().map_while(Result::ok) {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
-            let Some((name, rest)) = line.split_once(':') else { continue };
-            let Some(by) = rest.strip_suffix("|c").and_then(|by| by.parse::<u64>().ok()) else { continue };
-            *counters.lock().unwrap_or_else(PoisonError::into_inner).entry(name.to_owned()).or_default() +=
-                by;
+            let Some((name, rest)) = line.split_once(':') else {
+                continue;
+            };
+            let Some(by) = rest
+                .strip_suffix("|c")
+                .and_then(|by| by.parse::<u64>().ok())
+            else {
+                continue;
+            };
+            *counters
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .entry(name.to_owned())
+                .or_default() += by;
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Sentinel's library as the oracle: the same steps go through its jar, on a clock of ours, and through `tidegate::flow`. Run by
-//! `scripts/test.sh --interop`.
+//! Sentinel's library as the oracle: the same steps go through its jar, on a clock of ours, and
+//! through `tidegate::flow`. Run by `scripts/test.sh --interop`.
 
 mod differences;
 mod scenarios;
@@ -45,7 +45,9 @@ fn ours(script: &str) -> Vec<Decision> {
     let build = || Gate::sentinel().timer(timer.clone()).build();
     let (mut gate, mut calls, mut decisions) = (build(), HashMap::new(), Vec::new());
     for line in script.lines() {
-        let words: Vec<&str> = line.splitn(if line.starts_with("rules") { 3 } else { 9 }, ' ').collect();
+        let words: Vec<&str> = line
+            .splitn(if line.starts_with("rules") { 3 } else { 9 }, ' ')
+            .collect();
         match *words.as_slice() {
             ["begin"] => {
                 calls.clear();
@@ -55,14 +57,19 @@ fn ours(script: &str) -> Vec<Decision> {
             ["moves"] => {}
             ["at", ms] => timer.set(millis(ms.parse().unwrap())),
             ["rules", kind, json] => {
-                let kind = Kind::OF_COMMANDS.into_iter().find(|known| known.name() == kind).unwrap();
+                let kind = Kind::OF_COMMANDS
+                    .into_iter()
+                    .find(|known| known.name() == kind)
+                    .unwrap();
                 let update = parse(kind, json).unwrap_or_else(|e| panic!("{json}: {e}"));
                 gate.update(|rules: &mut Rules| update.apply(rules))
                     .unwrap_or_else(|e| panic!("{json}: {e}"));
             }
             ["enter", call, ref words @ ..] => match enter(&gate, words) {
                 Ok(guard) => {
-                    decisions.push(Decision::Pass(u64::try_from(guard.delay().as_nanos()).unwrap()));
+                    decisions.push(Decision::Pass(
+                        u64::try_from(guard.delay().as_nanos()).unwrap(),
+                    ));
                     calls.insert(call.to_owned(), guard);
                 }
                 Err(kind) => decisions.push(Decision::Block(kind)),
@@ -82,7 +89,16 @@ fn ours(script: &str) -> Vec<Decision> {
 }
 
 fn enter(gate: &Gate, words: &[&str]) -> Result<OwnedGuard, &'static str> {
-    let &[resource, count, direction, is_prioritized, origin, context, value] = words else {
+    let &[
+        resource,
+        count,
+        direction,
+        is_prioritized,
+        origin,
+        context,
+        value,
+    ] = words
+    else {
         panic!("{words:?}");
     };
     let resource = gate.resource(resource);

@@ -1,4 +1,5 @@
-//! The messages in transit. Messages of one kind all take the same time, so each kind is a queue in the order of time.
+//! The messages in transit. Messages of one kind all take the same time, so each kind is a queue in
+//! the order of time.
 
 use std::collections::VecDeque;
 
@@ -62,7 +63,8 @@ impl Queues {
         self.to_node.push_back((time, message));
     }
 
-    /// The first event that is due at or before `now`; answers before questions, and questions before ticks.
+    /// The first event that is due at or before `now`; answers before questions, and questions
+    /// before ticks.
     pub fn next(&mut self, now: u64) -> Option<(u64, FleetEvent)> {
         let first = |time: Option<u64>| time.unwrap_or(u64::MAX);
         let ticks = first(self.ticks.front().map(|event| event.0));
@@ -73,11 +75,17 @@ impl Queues {
             return None;
         }
         if time == back {
-            self.to_node.pop_front().map(|(time, message)| (time, FleetEvent::ToNode(message)))
+            self.to_node
+                .pop_front()
+                .map(|(time, message)| (time, FleetEvent::ToNode(message)))
         } else if time == there {
-            self.to_authority.pop_front().map(|(time, message)| (time, FleetEvent::ToAuthority(message)))
+            self.to_authority
+                .pop_front()
+                .map(|(time, message)| (time, FleetEvent::ToAuthority(message)))
         } else {
-            self.ticks.pop_front().map(|(time, node)| (time, FleetEvent::Tick(node)))
+            self.ticks
+                .pop_front()
+                .map(|(time, node)| (time, FleetEvent::Tick(node)))
         }
     }
 

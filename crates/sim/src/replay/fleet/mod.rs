@@ -1,4 +1,5 @@
-//! A replay through servers that share a limit: they, the store and the messages between them, in virtual time.
+//! A replay through servers that share a limit: they, the store and the messages between them, in
+//! virtual time.
 
 mod messages;
 mod node;

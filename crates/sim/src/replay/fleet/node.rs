@@ -15,10 +15,14 @@ pub(super) struct Lives {
 
 impl Lives {
     pub fn new(nodes: u64, length: Option<u64>) -> Self {
-        Self { nodes, length: length.map(|length| length.max(1)) }
+        Self {
+            nodes,
+            length: length.map(|length| length.max(1)),
+        }
     }
 
-    /// The node that is at a place at a time. The deaths of the places are spread evenly over a lifetime.
+    /// The node that is at a place at a time. The deaths of the places are spread evenly over a
+    /// lifetime.
     pub fn at(&self, place: usize, time: u64) -> Life {
         let Some(length) = self.length else { return 0 };
         let shift = u128::from(length) * place as u128 / u128::from(self.nodes);
@@ -38,13 +42,22 @@ pub(super) struct FleetNode {
 
 impl FleetNode {
     pub fn new(terms: Terms, life: Life) -> Self {
-        Self { lease: Lease::new(terms), life, asked: 0, ticking: false }
+        Self {
+            lease: Lease::new(terms),
+            life,
+            asked: 0,
+            ticking: false,
+        }
     }
 
     /// The lease of the current node: a new node starts with nothing.
     pub fn lease(&mut self, life: Life) -> &Lease {
         if self.life != life {
-            *self = Self { ticking: self.ticking, asked: self.asked, ..Self::new(*self.lease.terms(), life) };
+            *self = Self {
+                ticking: self.ticking,
+                asked: self.asked,
+                ..Self::new(*self.lease.terms(), life)
+            };
         }
         &self.lease
     }

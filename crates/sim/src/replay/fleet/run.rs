@@ -51,7 +51,9 @@ impl FleetRun {
             load: fleet.load,
             lives: Lives::new(fleet.nodes.get().into(), life),
             one_way: Nanos::from(fleet.round_trip).get() / 2,
-            nodes: (0..fleet.nodes.get()).map(|_| FleetNode::new(terms, 0)).collect(),
+            nodes: (0..fleet.nodes.get())
+                .map(|_| FleetNode::new(terms, 0))
+                .collect(),
             shared: KeyState::new(*terms.policy()),
             queues: Queues::default(),
             one_place: KeyState::new(candidate.policy),
@@ -70,12 +72,25 @@ impl FleetRun {
 
     pub fn run(&mut self, key: u32, stretch: &Stretch) {
         self.key = key;
-        let Stretch { requests, timeline_steps, exact, .. } = stretch;
+        let Stretch {
+            requests,
+            timeline_steps,
+            exact,
+            ..
+        } = stretch;
         for ((&(time, cost), &step), &exact) in requests.iter().zip(timeline_steps).zip(exact) {
             self.advance(time);
             let one_place = !self.one_place.decide(time, cost).is_denied();
             self.figures.admitted_in_one_place += u64::from(one_place);
-            self.ask(time, Caller { step, exact, one_place, cost });
+            self.ask(
+                time,
+                Caller {
+                    step,
+                    exact,
+                    one_place,
+                    cost,
+                },
+            );
         }
     }
 
@@ -85,10 +100,18 @@ impl FleetRun {
             match event {
                 FleetEvent::Tick(node) => self.tick(time, node),
                 FleetEvent::ToAuthority(message) => self.serve(time, message),
-                FleetEvent::ToNode(ToNode { node, life, request, grant }) => {
+                FleetEvent::ToNode(ToNode {
+                    node,
+                    life,
+                    request,
+                    grant,
+                }) => {
                     // If the node is gone, the answer is lost.
                     if self.lives.at(node, time) == life {
-                        let _ = self.nodes[node].lease(life).granted(request, &grant, Nanos::new(time));
+                        let _ =
+                            self.nodes[node]
+                                .lease(life)
+                                .granted(request, &grant, Nanos::new(time));
                     }
                 }
             }
@@ -96,12 +119,17 @@ impl FleetRun {
     }
 
     fn ask(&mut self, now: u64, caller: Caller) {
-        let at = self.load.node(deal(self.key, self.requests), now, self.nodes.len() as u64) as usize;
+        let at = self
+            .load
+            .node(deal(self.key, self.requests), now, self.nodes.len() as u64)
+            as usize;
         self.requests += 1;
         self.cost += caller.cost;
         let node = &mut self.nodes[at];
         node.asked = now;
-        let answer = node.lease(self.lives.at(at, now)).ask(caller.cost, Nanos::new(now));
+        let answer = node
+            .lease(self.lives.at(at, now))
+            .ask(caller.cost, Nanos::new(now));
         if let Some(decision) = answer.decision() {
             self.decided(now, &decision, caller);
         }
@@ -119,13 +147,29 @@ impl FleetRun {
     fn send(&mut self, now: u64, node: usize, request: Request, caller: Option<Caller>) {
         self.figures.round_trips += 1;
         let life = self.lives.at(node, now);
-        self.queues.send(now + self.one_way, ToAuthority { node, life, request, caller });
+        self.queues.send(
+            now + self.one_way,
+            ToAuthority {
+                node,
+                life,
+                request,
+                caller,
+            },
+        );
     }
 
     fn serve(&mut self, now: u64, message: ToAuthority) {
-        let ToAuthority { node, life, request, caller } = message;
-        let grant = self.terms.serve(self.shared.words(), Nanos::new(now), &request);
-        self.charged += request.cost + u64::from(request.spent) + u64::from(grant.units.min(request.ahead));
+        let ToAuthority {
+            node,
+            life,
+            request,
+            caller,
+        } = message;
+        let grant = self
+            .terms
+            .serve(self.shared.words(), Nanos::new(now), &request);
+        self.charged +=
+            request.cost + u64::from(request.spent) + u64::from(grant.units.min(request.ahead));
         let back = now + self.one_way;
         if let Some(caller) = caller {
             if self.lives.at(node, back) == life {
@@ -134,7 +178,15 @@ impl FleetRun {
                 self.deny(caller);
             }
         }
-        self.queues.answer(back, ToNode { node, life, request, grant });
+        self.queues.answer(
+            back,
+            ToNode {
+                node,
+                life,
+                request,
+                grant,
+            },
+        );
     }
 
     fn schedule_tick(&mut self, now: u64, node: usize) {
@@ -148,7 +200,9 @@ impl FleetRun {
     fn tick(&mut self, now: u64, at: usize) {
         let node = &mut self.nodes[at];
         node.ticking = false;
-        let request = node.lease(self.lives.at(at, now)).returning(Nanos::new(now));
+        let request = node
+            .lease(self.lives.at(at, now))
+            .returning(Nanos::new(now));
         if node.is_awake(now) {
             self.schedule_tick(now, at);
         }
@@ -163,7 +217,10 @@ impl FleetRun {
         }
         self.row.admitted += 1;
         self.row.wrongly_admitted += u64::from(!caller.exact);
-        self.row.worst_window = self.row.worst_window.max(self.admitted.add(now, caller.cost));
+        self.row.worst_window = self
+            .row
+            .worst_window
+            .max(self.admitted.add(now, caller.cost));
         if let Some(delays) = &mut self.row.delays {
             delays.add(decision.delay());
         }
@@ -205,11 +262,16 @@ impl FleetRun {
     }
 
     pub fn row(&self) -> Row {
-        Row { shared: Some(self.figures), ..self.row.clone() }
+        Row {
+            shared: Some(self.figures),
+            ..self.row.clone()
+        }
     }
 }
 
 /// A pseudo-random number for each request of each key.
 fn deal(key: u32, request: u64) -> u64 {
-    mix((u64::from(key) << 32).wrapping_add(request).wrapping_add(0x9e37_79b9_7f4a_7c15))
+    mix((u64::from(key) << 32)
+        .wrapping_add(request)
+        .wrapping_add(0x9e37_79b9_7f4a_7c15))
 }

@@ -30,8 +30,9 @@ pub(super) enum CallError {
     Request,
 }
 
-/// Sends a command, and returns the text of the answer. Its parameters are in the query, or in the body if it `changes` something, as
-/// they may be long then. No answer leads to another address: a redirect is an error.
+/// Sends a command, and returns the text of the answer. Its parameters are in the query, or in the
+/// body if it `changes` something, as they may be long then. No answer leads to another address: a
+/// redirect is an error.
 pub(super) async fn call(
     address: SocketAddr,
     command: &str,
@@ -45,7 +46,10 @@ pub(super) async fn call(
     };
     let request = request
         .header(header::HOST, address.to_string())
-        .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded; charset=UTF-8")
+        .header(
+            header::CONTENT_TYPE,
+            "application/x-www-form-urlencoded; charset=UTF-8",
+        )
         .header(header::CONNECTION, "close")
         .body(Full::new(Bytes::from(body)))
         .map_err(|_| CallError::Request)?;
@@ -62,5 +66,7 @@ pub(super) async fn call(
         let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
         Ok(String::from_utf8_lossy(&body.map_err(|_| CallError::Body)?.to_bytes()).into_owned())
     };
-    timeout(PATIENCE, asked).await.unwrap_or(Err(CallError::Late))
+    timeout(PATIENCE, asked)
+        .await
+        .unwrap_or(Err(CallError::Late))
 }

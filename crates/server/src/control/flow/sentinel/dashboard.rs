@@ -45,7 +45,10 @@ pub(crate) struct Dashboard {
 /// Serves until the acceptor stops, and then until each heartbeat under way is answered.
 pub(crate) async fn serve(connections: Acceptor, dashboard: Dashboard) {
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false).max_buf_size(BUFFER);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE)
+        .keep_alive(false)
+        .max_buf_size(BUFFER);
     let dashboard = Arc::new(dashboard);
     let serve = |Accepted { io, calls, peer }| {
         let (http, dashboard) = (http.clone(), Arc::clone(&dashboard));
@@ -90,8 +93,16 @@ impl Dashboard {
         answer
     }
 
-    async fn take(&self, request: Request<Incoming>, from: IpAddr) -> Result<(), (StatusCode, String)> {
-        let rights = self.door.rights(Shown::Address(from)).ok().filter(|rights| rights.may(Role::Report));
+    async fn take(
+        &self,
+        request: Request<Incoming>,
+        from: IpAddr,
+    ) -> Result<(), (StatusCode, String)> {
+        let rights = self
+            .door
+            .rights(Shown::Address(from))
+            .ok()
+            .filter(|rights| rights.may(Role::Report));
         let Some(rights) = rights else {
             let why = format!("no client with the role report has the address {from}");
             return Err((StatusCode::FORBIDDEN, why));
@@ -99,13 +110,25 @@ impl Dashboard {
         if request.uri().path() != "/registry/machine"
             || ![Method::GET, Method::POST].contains(request.method())
         {
-            return Err((StatusCode::NOT_FOUND, "there is only /registry/machine".to_owned()));
+            return Err((
+                StatusCode::NOT_FOUND,
+                "there is only /registry/machine".to_owned(),
+            ));
         }
         let (head, body) = request.into_parts();
         let body = Limited::new(body, MAX_BODY).collect().await;
-        let body = body.map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?.to_bytes();
-        let fields = |text: &[u8]| url::form_urlencoded::parse(text).into_owned().collect::<Vec<_>>();
-        let (query, body) = (fields(head.uri.query().unwrap_or_default().as_bytes()), fields(&body));
+        let body = body
+            .map_err(|error| (StatusCode::PAYLOAD_TOO_LARGE, error.to_string()))?
+            .to_bytes();
+        let fields = |text: &[u8]| {
+            url::form_urlencoded::parse(text)
+                .into_owned()
+                .collect::<Vec<_>>()
+        };
+        let (query, body) = (
+            fields(head.uri.query().unwrap_or_default().as_bytes()),
+            fields(&body),
+        );
         let refused = |error: HeartbeatError| {
             let status = match error {
                 HeartbeatError::Field(_) => StatusCode::BAD_REQUEST,
@@ -116,7 +139,10 @@ impl Dashboard {
         };
         let heartbeat = Heartbeat::read(query.into_iter().chain(body)).map_err(refused)?;
         if !rights.concern(heartbeat.app.as_bytes()) {
-            let why = format!("{} may not use the application `{}`", rights.name, heartbeat.app);
+            let why = format!(
+                "{} may not use the application `{}`",
+                rights.name, heartbeat.app
+            );
             return Err((StatusCode::FORBIDDEN, why));
         }
         self.programs.heard(heartbeat, from).map_err(refused)

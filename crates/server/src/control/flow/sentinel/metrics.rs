@@ -11,8 +11,9 @@ use super::{
 
 /// Seconds that are asked for again: the program writes the lines of a second one after another.
 const AGAIN: u64 = 2;
-/// Seconds that the first call asks for at least. It begins with the last minute, which the program has in its log: what a server that
-/// started again has not seen. After a call that failed, as one with too long an answer does, the next one asks for half as much.
+/// Seconds that the first call asks for at least. It begins with the last minute, which the program
+/// has in its log: what a server that started again has not seen. After a call that failed, as one
+/// with too long an answer does, the next one asks for half as much.
 const FIRST: u64 = 6;
 /// Resources of one program.
 const MAX_RESOURCES: usize = 2_000;
@@ -36,17 +37,32 @@ pub(super) struct Metrics {
 impl Metrics {
     pub fn new(ahead: i128) -> Self {
         let first = MINUTE as u64;
-        Self { ahead, first, now: 0, newest: None, known: BTreeMap::new(), seconds: BTreeMap::new() }
+        Self {
+            ahead,
+            first,
+            now: 0,
+            newest: None,
+            known: BTreeMap::new(),
+            seconds: BTreeMap::new(),
+        }
     }
 
     /// Asks the program at this time of the server.
     pub async fn pull(&mut self, address: SocketAddr, now_ms: u64) -> Result<(), CallError> {
         let now = u64::try_from((i128::from(now_ms) + self.ahead) / 1_000).unwrap_or(0);
-        let first =
-            self.newest.map_or(now.saturating_sub(self.first), |newest| newest.saturating_sub(AGAIN - 1));
+        let first = self
+            .newest
+            .map_or(now.saturating_sub(self.first), |newest| {
+                newest.saturating_sub(AGAIN - 1)
+            });
         let form = Serializer::new(String::new())
             .append_pair("startTime", &first.saturating_mul(1_000).to_string())
-            .append_pair("endTime", &now.saturating_add(MINUTE as u64).saturating_mul(1_000).to_string())
+            .append_pair(
+                "endTime",
+                &now.saturating_add(MINUTE as u64)
+                    .saturating_mul(1_000)
+                    .to_string(),
+            )
             .finish();
         let answer = call(address, "metric", form, false).await;
         if answer.is_err() {
@@ -71,7 +87,10 @@ impl Metrics {
             let newest = self.known.entry(name.to_owned()).or_default();
             *newest = (second[0], second[6]).max(*newest);
             self.newest = self.newest.max(Some(second[0]));
-            self.seconds.entry(name.to_owned()).or_default().push(second);
+            self.seconds
+                .entry(name.to_owned())
+                .or_default()
+                .push(second);
         }
         for seconds in self.seconds.values_mut() {
             seconds.sort_unstable();
@@ -82,26 +101,50 @@ impl Metrics {
         self.known.retain(|_, (newest, _)| *newest >= first);
     }
 
-    /// The program's current second, and its resources of the last minute with the seconds of the last answer.
+    /// The program's current second, and its resources of the last minute with the seconds of the
+    /// last answer.
     pub fn reports(&mut self) -> (u64, Vec<ResourceReport>) {
-        let reports = self.known.iter().map(|(name, (newest, in_flight))| ResourceReport {
-            name: name.clone(),
-            in_flight: if self.now.saturating_sub(*newest) <= 3 { *in_flight } else { 0 },
-            seconds: self.seconds.remove(name).unwrap_or_default(),
-            ..ResourceReport::default()
-        });
+        let reports = self
+            .known
+            .iter()
+            .map(|(name, (newest, in_flight))| ResourceReport {
+                name: name.clone(),
+                in_flight: if self.now.saturating_sub(*newest) <= 3 {
+                    *in_flight
+                } else {
+                    0
+                },
+                seconds: self.seconds.remove(name).unwrap_or_default(),
+                ..ResourceReport::default()
+            });
         (self.now, reports.collect())
     }
 }
 
-/// A line without a date: `ms|resource|pass|block|success|exception|rt|occupied|concurrency|class`, in the order of a report's second.
+/// A line without a date: `ms|resource|pass|block|success|exception|rt|occupied|concurrency|class`,
+/// in the order of a report's second.
 fn line(text: &str) -> Option<(&str, [u64; 7])> {
     let mut fields = text.split('|');
     let at = fields.next()?.parse::<u64>().ok()?;
     let name = fields.next()?;
-    let numbers: Vec<u64> = fields.map(|field| field.parse().ok()).collect::<Option<_>>()?;
-    let [pass, block, success, exception, rt, rest @ ..] = &numbers[..] else { return None };
+    let numbers: Vec<u64> = fields
+        .map(|field| field.parse().ok())
+        .collect::<Option<_>>()?;
+    let [pass, block, success, exception, rt, rest @ ..] = &numbers[..] else {
+        return None;
+    };
     let micros = rt.saturating_mul(1_000).saturating_mul(*success);
     let in_flight = rest.get(1).copied().unwrap_or(0);
-    Some((name, [at / 1_000, *pass, *block, *exception, *success, micros, in_flight]))
+    Some((
+        name,
+        [
+            at / 1_000,
+            *pass,
+            *block,
+            *exception,
+            *success,
+            micros,
+            in_flight,
+        ],
+    ))
 }

@@ -1,5 +1,5 @@
-//! Programs with Alibaba Sentinel, which send heartbeats instead of reports: the server asks each of them for its metrics, and pushes
-//! the kept rules of its application.
+//! Programs with Alibaba Sentinel, which send heartbeats instead of reports: the server asks each
+//! of them for its metrics, and pushes the kept rules of its application.
 //!
 //! ```text
 //! program ─ heartbeat ─► Programs ─► one task for each: metrics each second ─► Reports
@@ -7,8 +7,9 @@
 //!    └──── getRules, setRules ─────────────┴─◄ Pushed
 //! ```
 //!
-//! A heartbeat names the address that is then called. Only the client's own address counts, or one of the networks that the operator
-//! lists. Nothing redirects a call, and each has a deadline and a bound on its answer.
+//! A heartbeat names the address that is then called. Only the client's own address counts, or one
+//! of the networks that the operator lists. Nothing redirects a call, and each has a deadline and a
+//! bound on its answer.
 
 mod call;
 mod dashboard;
@@ -43,7 +44,8 @@ const MAX_CALLS: usize = 256;
 const EVERY: Duration = Duration::from_secs(1);
 /// How many of these times pass from one comparison of the rules to the next.
 const RULES_EVERY: u32 = 3;
-/// A program without a heartbeat for this long is not asked any more. Sentinel sends one every ten seconds.
+/// A program without a heartbeat for this long is not asked any more. Sentinel sends one every ten
+/// seconds.
 const GONE: Duration = Duration::from_secs(35);
 
 /// A heartbeat.
@@ -78,12 +80,27 @@ impl Heartbeat {
         let fields: HashMap<String, String> = fields.collect();
         let field = |name: &str| fields.get(name).map(String::as_str).unwrap_or_default();
         let wrong = HeartbeatError::Field;
-        let app = Some(field("app")).filter(|app| is_name(app)).ok_or(wrong("app"))?.to_owned();
-        let ip = field("ip").parse::<IpAddr>().map_err(|_| wrong("ip"))?.to_canonical();
-        let port = field("port").parse().ok().filter(|port| *port != 0).ok_or(wrong("port"))?;
+        let app = Some(field("app"))
+            .filter(|app| is_name(app))
+            .ok_or(wrong("app"))?
+            .to_owned();
+        let ip = field("ip")
+            .parse::<IpAddr>()
+            .map_err(|_| wrong("ip"))?
+            .to_canonical();
+        let port = field("port")
+            .parse()
+            .ok()
+            .filter(|port| *port != 0)
+            .ok_or(wrong("port"))?;
         // In Sentinel `version` is the time, and `v` the version.
         let at_ms = field("version").parse().ok();
-        Ok(Self { app, ip, port, at_ms })
+        Ok(Self {
+            app,
+            ip,
+            port,
+            at_ms,
+        })
     }
 }
 
@@ -117,12 +134,30 @@ impl Programs {
         stopped: watch::Receiver<bool>,
     ) -> Self {
         let calls = Semaphore::new(MAX_CALLS);
-        Self { flow, service, networks, known: Mutex::default(), tasks: AtomicU64::default(), calls, stopped }
+        Self {
+            flow,
+            service,
+            networks,
+            known: Mutex::default(),
+            tasks: AtomicU64::default(),
+            calls,
+            stopped,
+        }
     }
 
-    /// Takes the heartbeat of a client. The program is asked from then on, until its heartbeats end.
-    pub fn heard(self: &Arc<Self>, heartbeat: Heartbeat, from: IpAddr) -> Result<(), HeartbeatError> {
-        let Heartbeat { app, ip: named, port, at_ms } = heartbeat;
+    /// Takes the heartbeat of a client. The program is asked from then on, until its heartbeats
+    /// end.
+    pub fn heard(
+        self: &Arc<Self>,
+        heartbeat: Heartbeat,
+        from: IpAddr,
+    ) -> Result<(), HeartbeatError> {
+        let Heartbeat {
+            app,
+            ip: named,
+            port,
+            at_ms,
+        } = heartbeat;
         let from = from.to_canonical();
         if named != from && !self.networks.iter().any(|network| network.contains(&named)) {
             return Err(HeartbeatError::Foreign { from, named });
@@ -140,13 +175,21 @@ impl Programs {
         }
         // Relaxed: the lock orders it.
         let task = self.tasks.fetch_add(1, Ordering::Relaxed);
-        known.insert(name.clone(), Known { heard: now, from, task });
+        known.insert(
+            name.clone(),
+            Known {
+                heard: now,
+                from,
+                task,
+            },
+        );
         let ahead = at_ms.map_or(0, |ms| i128::from(ms) - i128::from(now.get() / 1_000_000));
         tokio::spawn(Arc::clone(self).follow(name, task, ahead));
         Ok(())
     }
 
-    /// Asks one program until its heartbeats end or the server stops. Its clock is `ahead` milliseconds of the server's.
+    /// Asks one program until its heartbeats end or the server stops. Its clock is `ahead`
+    /// milliseconds of the server's.
     async fn follow(self: Arc<Self>, name: Name, task: u64, ahead: i128) {
         let (mut metrics, mut rules) = (Metrics::new(ahead), RuleSync::default());
         let mut ticks = ticks(EVERY);
@@ -157,7 +200,13 @@ impl Programs {
                 if self.is_gone(&name, task) {
                     return;
                 }
-                self.ask(&name, &mut metrics, &mut rules, tick.is_multiple_of(RULES_EVERY)).await;
+                self.ask(
+                    &name,
+                    &mut metrics,
+                    &mut rules,
+                    tick.is_multiple_of(RULES_EVERY),
+                )
+                .await;
             }
         };
         tokio::select! {
@@ -167,11 +216,14 @@ impl Programs {
         }
     }
 
-    /// Forgets a program whose heartbeats ended. It is also gone if it gave way, even if another task asks it since then.
+    /// Forgets a program whose heartbeats ended. It is also gone if it gave way, even if another
+    /// task asks it since then.
     fn is_gone(&self, name: &Name, task: u64) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.service.now();
-        let Some(program) = known.get(name).filter(|program| program.task == task) else { return true };
+        let Some(program) = known.get(name).filter(|program| program.task == task) else {
+            return true;
+        };
         let is_gone = now.saturating_since(program.heard) >= GONE.into();
         if is_gone {
             known.remove(name);
@@ -183,7 +235,9 @@ impl Programs {
     async fn ask(&self, name: &Name, metrics: &mut Metrics, rules: &mut RuleSync, compares: bool) {
         let (app, address) = name;
         // The semaphore is never closed.
-        let Ok(_call) = self.calls.acquire().await else { return };
+        let Ok(_call) = self.calls.acquire().await else {
+            return;
+        };
         let now_ms = self.service.now().get() / 1_000_000;
         if let Err(error) = metrics.pull(*address, now_ms).await {
             tracing::debug!(app, %address, %error, "no metrics");
@@ -210,16 +264,21 @@ impl Programs {
     }
 }
 
-/// The program that gives way to one from this network: of the network with the most programs, the one that was silent longest. `None` if
-/// no network would still have at least as many as the newcomer's.
+/// The program that gives way to one from this network: of the network with the most programs, the
+/// one that was silent longest. `None` if no network would still have at least as many as the
+/// newcomer's.
 fn must_give_way(known: &HashMap<Name, Known>, from: IpAddr) -> Option<Name> {
     let mut programs: HashMap<IpAddr, usize> = HashMap::new();
     for program in known.values() {
         *programs.entry(program.from).or_default() += 1;
     }
     let own = programs.get(&from).copied().unwrap_or(0);
-    let (largest, _) =
-        programs.into_iter().filter(|(_, most)| *most > own + 1).max_by_key(|(_, most)| *most)?;
+    let (largest, _) = programs
+        .into_iter()
+        .filter(|(_, most)| *most > own + 1)
+        .max_by_key(|(_, most)| *most)?;
     let of_largest = known.iter().filter(|(_, program)| program.from == largest);
-    of_largest.min_by_key(|(_, program)| program.heard).map(|(name, _)| name.clone())
+    of_largest
+        .min_by_key(|(_, program)| program.heard)
+        .map(|(name, _)| name.clone())
 }

@@ -19,7 +19,8 @@ use super::{
 
 const KINDS: [Kind; 5] = Kind::OF_COMMANDS;
 
-/// Which of the kept rules a program has. A heartbeat does not say whether a program was started again, so its rules are compared.
+/// Which of the kept rules a program has. A heartbeat does not say whether a program was started
+/// again, so its rules are compared.
 #[derive(Debug, Default)]
 pub(super) struct RuleSync {
     /// The version of the kept rules, if the program has them.
@@ -48,22 +49,34 @@ impl Wanted {
         // They were checked when they were pushed.
         let mut rules = yaml::parse(&kept.text).unwrap_or_default();
         // In Sentinel an isolation rule is a flow rule.
-        let isolation = std::mem::take(&mut rules.isolation).into_iter().map(|rule| FlowRule {
-            id: rule.id,
-            measure: Measure::InFlight,
-            ..FlowRule::new(rule.resource, rule.threshold)
-        });
+        let isolation = std::mem::take(&mut rules.isolation)
+            .into_iter()
+            .map(|rule| FlowRule {
+                id: rule.id,
+                measure: Measure::InFlight,
+                ..FlowRule::new(rule.resource, rule.threshold)
+            });
         rules.flow.extend(isolation);
-        let mut left_out: Vec<String> =
-            rules.adaptive.iter().map(|rule| format!("{rule}: Sentinel has no adaptive rules")).collect();
+        let mut left_out: Vec<String> = rules
+            .adaptive
+            .iter()
+            .map(|rule| format!("{rule}: Sentinel has no adaptive rules"))
+            .collect();
         let kinds = KINDS.map(|kind| {
             let (text, without) = sentinel::write(kind, &rules);
             left_out.extend(without);
             let content = content(kind, &text);
             // The program may decode the text once more: neither of these means itself then.
-            (text.replace('%', "\\u0025").replace('+', "\\u002b"), content)
+            (
+                text.replace('%', "\\u0025").replace('+', "\\u002b"),
+                content,
+            )
         });
-        Self { version: kept.version.clone(), kinds, left_out }
+        Self {
+            version: kept.version.clone(),
+            kinds,
+            left_out,
+        }
     }
 }
 
@@ -89,16 +102,24 @@ fn content(kind: Kind, text: &str) -> String {
         return format!("{rules:?} and {why}");
     }
     // Sentinel lists the lowest limits of all system rules, each as a rule.
-    let system = rules.system.iter().fold(SystemRule::default(), |all, rule| SystemRule {
-        id: None,
-        load: lowest(all.load, rule.load),
-        cpu: lowest(all.cpu, rule.cpu),
-        mean_rt: lowest(all.mean_rt, rule.mean_rt),
-        in_flight: lowest(all.in_flight, rule.in_flight),
-        qps: lowest(all.qps, rule.qps),
-    });
-    let limits = shown(&rules.flow).chain(shown(&rules.breakers)).chain(shown(&rules.hot_params));
-    let mut all: Vec<String> = limits.chain(shown(&rules.authority)).chain(shown(&[system])).collect();
+    let system = rules
+        .system
+        .iter()
+        .fold(SystemRule::default(), |all, rule| SystemRule {
+            id: None,
+            load: lowest(all.load, rule.load),
+            cpu: lowest(all.cpu, rule.cpu),
+            mean_rt: lowest(all.mean_rt, rule.mean_rt),
+            in_flight: lowest(all.in_flight, rule.in_flight),
+            qps: lowest(all.qps, rule.qps),
+        });
+    let limits = shown(&rules.flow)
+        .chain(shown(&rules.breakers))
+        .chain(shown(&rules.hot_params));
+    let mut all: Vec<String> = limits
+        .chain(shown(&rules.authority))
+        .chain(shown(&[system]))
+        .collect();
     all.sort_unstable();
     all.join("\n")
 }
@@ -115,24 +136,39 @@ fn lowest<T: PartialOrd>(one: Option<T>, other: Option<T>) -> Option<T> {
 }
 
 impl RuleSync {
-    /// Compares the program's rules with the kept ones, and pushes those that differ. Rules that the program has made something else of
-    /// are pushed again only when it has others, as after a start.
+    /// Compares the program's rules with the kept ones, and pushes those that differ. Rules that
+    /// the program has made something else of are pushed again only when it has others, as after a
+    /// start.
     pub async fn compare(&mut self, address: SocketAddr, kept: Option<Rules>) {
         let Some(kept) = kept else {
-            *self = Self { own: own(address).await.ok(), ..Self::default() };
+            *self = Self {
+                own: own(address).await.ok(),
+                ..Self::default()
+            };
             return;
         };
-        if self.wanted.as_ref().is_none_or(|wanted| wanted.version != kept.version) {
-            *self = Self { wanted: Some(Wanted::of(&kept)), ..Self::default() };
+        if self
+            .wanted
+            .as_ref()
+            .is_none_or(|wanted| wanted.version != kept.version)
+        {
+            *self = Self {
+                wanted: Some(Wanted::of(&kept)),
+                ..Self::default()
+            };
         }
         let Some(wanted) = &self.wanted else { return };
         let mut reasons = wanted.left_out.clone();
-        for ((kind, (text, content)), refused) in KINDS.into_iter().zip(&wanted.kinds).zip(&mut self.refused)
+        for ((kind, (text, content)), refused) in
+            KINDS.into_iter().zip(&wanted.kinds).zip(&mut self.refused)
         {
             if let Err(error) = bring(address, kind, (text, content), refused).await {
                 reasons.push(format!("{}: {error}", kind.name()));
             } else if refused.is_some() {
-                reasons.push(format!("the program has other {} rules than those pushed", kind.name()));
+                reasons.push(format!(
+                    "the program has other {} rules than those pushed",
+                    kind.name()
+                ));
             }
         }
         let has_all = reasons.is_empty();
@@ -149,12 +185,19 @@ async fn own(address: SocketAddr) -> Result<OwnRules, CallError> {
     }
     let (text, without) = yaml::write(&rules);
     left_out.extend(without);
-    Ok(OwnRules { text: text.into(), left_out })
+    Ok(OwnRules {
+        text: text.into(),
+        left_out,
+    })
 }
 
 /// Asks a program for its rules of one kind.
 async fn get(address: SocketAddr, kind: Kind) -> Result<String, CallError> {
-    let path = if kind == Kind::ParamFlow { "getParamFlowRules" } else { "getRules" };
+    let path = if kind == Kind::ParamFlow {
+        "getParamFlowRules"
+    } else {
+        "getRules"
+    };
     call(address, path, form(kind, None), false).await
 }
 
@@ -180,7 +223,11 @@ async fn bring(
         }
         return Ok(());
     }
-    let set = if kind == Kind::ParamFlow { "setParamFlowRules" } else { "setRules" };
+    let set = if kind == Kind::ParamFlow {
+        "setParamFlowRules"
+    } else {
+        "setRules"
+    };
     call(address, set, form(kind, Some(text)), true).await?;
     tracing::info!(%address, kind = kind.name(), "rules pushed to a program with Sentinel");
     let has = content(kind, &get(address, kind).await?);

@@ -1,4 +1,5 @@
-//! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store: reserve, extend, settle, cancel, and the end of those that expire.
+//! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store:
+//! reserve, extend, settle, cancel, and the end of those that expire.
 
 use tidegate_core::Nanos;
 use tidegate_limiter::Estimate;
@@ -23,16 +24,20 @@ use model::pause as between;
 
 /// What a part takes if it is admitted.
 fn estimate(part: &JointPart<'_>, now: Nanos) -> Estimate {
-    Estimate { cost: part.cost, taken: now, place: part.limit.limiter().place(part.key) }
+    Estimate {
+        cost: part.cost,
+        taken: now,
+        place: part.limit.limiter().place(part.key),
+    }
 }
 
 impl Service {
-    /// Takes an estimate from each limit if all admit, and keeps it under an id for `ttl`. `None` if a limit denied: then
-    /// nothing was taken.
+    /// Takes an estimate from each limit if all admit, and keeps it under an id for `ttl`. `None`
+    /// if a limit denied: then nothing was taken.
     ///
     /// # Errors
-    /// As [`acquire_all`](Self::acquire_all); also if there are too many reservations or limits, if only some of the limits are in the
-    /// store, and if the store does not reply.
+    /// As [`acquire_all`](Self::acquire_all); also if there are too many reservations or limits, if
+    /// only some of the limits are in the store, and if the store does not reply.
     pub(crate) async fn reserve(
         &self,
         asks: &[Ask<'_>],
@@ -43,7 +48,8 @@ impl Service {
         Ok((decided.into_joint(), id))
     }
 
-    /// [`reserve`](Self::reserve), for a client that may need only the answer of the limit that bound.
+    /// [`reserve`](Self::reserve), for a client that may need only the answer of the limit that
+    /// bound.
     ///
     /// # Errors
     /// The same.
@@ -83,13 +89,19 @@ impl Service {
         if !decided.is_allowed() {
             return Ok((decided, None));
         }
-        let all = decided.each().zip(estimates).map(|((part, decision), estimate)| {
-            // A shadow limit that would deny has taken nothing, unless it is soft.
-            let has_taken = decision.is_allowed() || part.limit.spec().soft;
-            let cost = if has_taken { estimate.cost } else { 0 };
-            let taken = Estimate { cost, ..estimate }.into();
-            Part { taken, ..Part::new(part.limit.spec(), part.key) }
-        });
+        let all = decided
+            .each()
+            .zip(estimates)
+            .map(|((part, decision), estimate)| {
+                // A shadow limit that would deny has taken nothing, unless it is soft.
+                let has_taken = decision.is_allowed() || part.limit.spec().soft;
+                let cost = if has_taken { estimate.cost } else { 0 };
+                let taken = Estimate { cost, ..estimate }.into();
+                Part {
+                    taken,
+                    ..Part::new(part.limit.spec(), part.key)
+                }
+            });
         let taken: Vec<_> = all.collect();
         between().await;
         match self.reservations.add(&taken, ttl, now) {
@@ -115,16 +127,23 @@ impl Service {
         }
     }
 
-    /// Takes more for a reservation, one cost for each of its limits, and lets it live for its time from now. If a limit denies,
-    /// nothing was taken and the reservation stays as it was.
+    /// Takes more for a reservation, one cost for each of its limits, and lets it live for its time
+    /// from now. If a limit denies, nothing was taken and the reservation stays as it was.
     ///
     /// # Errors
-    /// If the reservation is unknown or has ended, the number of costs is wrong, or a limit is gone.
-    pub(crate) async fn extend(&self, id: Id, costs: &[u64], now: Nanos) -> Result<JointAnswer, Refusal> {
+    /// If the reservation is unknown or has ended, the number of costs is wrong, or a limit is
+    /// gone.
+    pub(crate) async fn extend(
+        &self,
+        id: Id,
+        costs: &[u64],
+        now: Nanos,
+    ) -> Result<JointAnswer, Refusal> {
         let (parts, store) = match (self.reservations.parts(id), self.store()) {
-            (Err(ReservationError::Unknown), Some(store)) => {
-                (Box::pin(reserved_in_store(store.store(), id)).await, Some(store.store()))
-            }
+            (Err(ReservationError::Unknown), Some(store)) => (
+                Box::pin(reserved_in_store(store.store(), id)).await,
+                Some(store.store()),
+            ),
             (found, _) => (found, None),
         };
         let parts = parts.map_err(Refusal::Reservation)?;
@@ -132,22 +151,35 @@ impl Service {
             return Err(Refusal::Reservation(ReservationError::Ended));
         }
         if parts.len() != costs.len() {
-            return Err(Refusal::Reservation(ReservationError::Costs { parts: parts.len() }));
+            return Err(Refusal::Reservation(ReservationError::Costs {
+                parts: parts.len(),
+            }));
         }
         let ask = |(part, &cost)| {
             let Part { limit, key, .. }: &Part = part;
-            Ask { limit: limit.as_bytes(), key: Some(key), cost }
+            Ask {
+                limit: limit.as_bytes(),
+                key: Some(key),
+                cost,
+            }
         };
         let asks: Vec<_> = parts.iter().zip(costs).map(ask).collect();
         let asked = self.parts(&asks).map_err(|(_, refusal)| refusal)?;
         if let Some(store) = store {
-            let taken = self.take_in_store(asked, now, async |parts| store.extend(id.0, parts).await);
-            return Box::pin(taken).await.map(|(decided, _)| decided.into_joint());
+            let taken =
+                self.take_in_store(asked, now, async |parts| store.extend(id.0, parts).await);
+            return Box::pin(taken)
+                .await
+                .map(|(decided, _)| decided.into_joint());
         }
         let more: Vec<_> = asked.iter().map(|part| estimate(part, now)).collect();
         between().await;
         let decisions = self.take_all(&asked, now).await?;
-        let joint = Decided { parts: asked, decisions }.into_joint();
+        let joint = Decided {
+            parts: asked,
+            decisions,
+        }
+        .into_joint();
         between().await;
         if joint.is_allowed()
             && let Err(why) = self.reservations.extend(id, &more, now)
@@ -155,15 +187,18 @@ impl Service {
             // It ended in between.
             between().await;
             let more = parts.into_iter().zip(more);
-            let more = more.map(|(part, estimate)| Part { taken: estimate.into(), ..part });
+            let more = more.map(|(part, estimate)| Part {
+                taken: estimate.into(),
+                ..part
+            });
             self.settle_parts(more, None, now);
             return Err(Refusal::Reservation(why));
         }
         Ok(joint)
     }
 
-    /// Corrects each limit to what was used: `costs` has one cost for each limit, in the order of the reservation, or is `None` if
-    /// nothing was done. Returns whether this was the first time.
+    /// Corrects each limit to what was used: `costs` has one cost for each limit, in the order of
+    /// the reservation, or is `None` if nothing was done. Returns whether this was the first time.
     ///
     /// # Errors
     /// If the reservation is unknown, the number of costs is wrong, or the store does not reply.
@@ -173,23 +208,33 @@ impl Service {
         costs: Option<&[u64]>,
         now: Nanos,
     ) -> Result<bool, ReservationError> {
-        let ending = match (self.reservations.end(id, costs.map(<[u64]>::len), now), self.store()) {
+        let ending = match (
+            self.reservations.end(id, costs.map(<[u64]>::len), now),
+            self.store(),
+        ) {
             (Err(ReservationError::Unknown), Some(store)) => {
                 return Box::pin(self.settle_in_store(store.store(), id, costs, now)).await;
             }
             (ending, _) => ending?,
         };
-        let Some(Ending { mut parts, is_late }) = ending else { return Ok(false) };
+        let Some(Ending { mut parts, is_late }) = ending else {
+            return Ok(false);
+        };
         for part in parts.iter_mut().filter(|part| is_late && part.is_released) {
-            part.taken = Estimate { cost: 0, taken: now, place: 0 }.into();
+            part.taken = Estimate {
+                cost: 0,
+                taken: now,
+                place: 0,
+            }
+            .into();
         }
         between().await;
         self.settle_parts(parts, costs, now);
         Ok(true)
     }
 
-    /// Releases what reservations hold that have expired, and forgets those that ended some time ago. `everywhere` also looks for
-    /// those in the store that only other servers have seen.
+    /// Releases what reservations hold that have expired, and forgets those that ended some time
+    /// ago. `everywhere` also looks for those in the store that only other servers have seen.
     pub(crate) async fn expire_reservations(&self, everywhere: bool) {
         let now = self.now();
         let released = self.reservations.expire(now);
@@ -209,8 +254,9 @@ impl Service {
         let limits = self.limits();
         for (at, part) in parts.into_iter().enumerate() {
             // A limit that is no longer in the rules has nothing to correct.
-            let Some(limit) =
-                limits.limit(part.limit.as_ref().as_bytes()).filter(|limit| limit.store().is_none())
+            let Some(limit) = limits
+                .limit(part.limit.as_ref().as_bytes())
+                .filter(|limit| limit.store().is_none())
             else {
                 continue;
             };

@@ -1,5 +1,6 @@
-//! Every order in which threads settle, extend, cancel and expire a reservation, take units next to it, and copy all states to a file, with
-//! the real service: a thread pauses wherever another one may come in between. Each guard can be left out, and is then missed.
+//! Every order in which threads settle, extend, cancel and expire a reservation, take units next to
+//! it, and copy all states to a file, with the real service: a thread pauses wherever another one
+//! may come in between. Each guard can be left out, and is then missed.
 
 use std::{
     cell::{Cell, RefCell},
@@ -38,7 +39,14 @@ thread_local! { static EXPLORES: Cell<bool> = const { Cell::new(false) }; }
 /// Lets another thread come in between, while a test explores.
 pub(super) async fn pause() {
     let mut has_paused = !EXPLORES.get();
-    poll_fn(|_| if mem::replace(&mut has_paused, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+    poll_fn(|_| {
+        if mem::replace(&mut has_paused, true) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
 }
 
 /// What a thread does.
@@ -110,7 +118,11 @@ fn service(on_expiry: &str, clock: &Arc<ManualClock>) -> Service {
     );
     let hash = |_: &str| Some(HashKeys::from_seeds(1, 2));
     let limits = Limits::new(rules::parse(&rules).unwrap(), 1 << 15, hash, START).unwrap();
-    Service::new(limits, Throttle::new(4, None).unwrap(), Arc::clone(clock) as _)
+    Service::new(
+        limits,
+        Throttle::new(4, None).unwrap(),
+        Arc::clone(clock) as _,
+    )
 }
 
 impl Simulation {
@@ -118,11 +130,22 @@ impl Simulation {
         clock.set(START);
         let (service, key) = (service.with_reservations(2), number.to_le_bytes().to_vec());
         for (limit, cost) in [(&b"tokens"[..], OTHERS), (b"in-flight", 1)] {
-            let ask = Ask { limit, key: Some(&key), cost };
-            let answer = service.decide(ask, Act::Take, START).now_or_never().unwrap().unwrap();
+            let ask = Ask {
+                limit,
+                key: Some(&key),
+                cost,
+            };
+            let answer = service
+                .decide(ask, Act::Take, START)
+                .now_or_never()
+                .unwrap()
+                .unwrap();
             assert!(answer.decision.is_allowed());
         }
-        let reserved = service.reserve(&asks(&key, HELD, 1), TTL, START).now_or_never().unwrap();
+        let reserved = service
+            .reserve(&asks(&key, HELD, 1), TTL, START)
+            .now_or_never()
+            .unwrap();
         let id = reserved.ok().and_then(|(_, id)| id).unwrap();
         let (is_released, taken) = (false, Cell::new(OTHERS));
         Self {
@@ -148,10 +171,19 @@ impl Simulation {
             Settle(cost) => self.settle(Some(cost)).await,
             Cancel => self.settle(None).await,
             Extend if self.without == Some(Guard::Extension) => {
-                let joint = service.acquire_all(&asks(&self.key, MORE, 0), now).await.ok().unwrap();
-                let more = [MORE, 0].map(|cost| Estimate { cost, taken: now, place: 0 });
+                let joint = service
+                    .acquire_all(&asks(&self.key, MORE, 0), now)
+                    .await
+                    .ok()
+                    .unwrap();
+                let more = [MORE, 0].map(|cost| Estimate {
+                    cost,
+                    taken: now,
+                    place: 0,
+                });
                 pause().await;
-                let is_kept = joint.is_allowed() && service.reservations.extend(self.id, &more, now).is_ok();
+                let is_kept =
+                    joint.is_allowed() && service.reservations.extend(self.id, &more, now).is_ok();
                 Outcome::Extended(is_kept)
             }
             Extend => {
@@ -165,19 +197,31 @@ impl Simulation {
                 Outcome::Expired
             }
             Take => {
-                let ask = Ask { limit: b"tokens", key: Some(&self.key), cost: HELD };
+                let ask = Ask {
+                    limit: b"tokens",
+                    key: Some(&self.key),
+                    cost: HELD,
+                };
                 let answer = service.decide(ask, Act::Take, now).await.ok().unwrap();
                 self.took(answer.decision.is_allowed())
             }
             Reserve if self.without == Some(Guard::Room) => {
-                let joint = service.acquire_all(&asks(&self.key, HELD, 0), now).await.ok().unwrap();
+                let joint = service
+                    .acquire_all(&asks(&self.key, HELD, 0), now)
+                    .await
+                    .ok()
+                    .unwrap();
                 pause().await;
-                let is_made =
-                    service.reservations.add::<&str, &[u8]>(&[], Nanos::from_secs(3_000), now).is_ok();
+                let is_made = service
+                    .reservations
+                    .add::<&str, &[u8]>(&[], Nanos::from_secs(3_000), now)
+                    .is_ok();
                 self.took(joint.is_allowed() && is_made)
             }
             Reserve => {
-                let answer = service.reserve(&asks(&self.key, HELD, 0), Nanos::from_secs(3_000), now).await;
+                let answer = service
+                    .reserve(&asks(&self.key, HELD, 0), Nanos::from_secs(3_000), now)
+                    .await;
                 self.took(answer.is_ok_and(|(_, id)| id.is_some()))
             }
             Save => {
@@ -207,7 +251,10 @@ impl Simulation {
                 is_open
             }
             Some(Guard::Late) => {
-                let ending = service.reservations.end(self.id, costs.map(<[u64]>::len), now).unwrap();
+                let ending = service
+                    .reservations
+                    .end(self.id, costs.map(<[u64]>::len), now)
+                    .unwrap();
                 pause().await;
                 let is_first = ending.is_some();
                 service.settle_parts(
@@ -227,8 +274,12 @@ impl Simulation {
         let (service, now) = (&self.service, self.service.now());
         let mut copy = SavedStates::default();
         let seen = service.reservations.seen();
-        let at_once = (self.without == Some(Guard::SeenAgain))
-            .then(|| service.reservations.texts(service.reservations.seen()).collect());
+        let at_once = (self.without == Some(Guard::SeenAgain)).then(|| {
+            service
+                .reservations
+                .texts(service.reservations.seen())
+                .collect()
+        });
         pause().await;
         for (at, limit) in service.limits().limits().to_vec().iter().enumerate() {
             limit.snapshot(now, |entry| copy.limits.push((at, entry)));
@@ -242,22 +293,45 @@ impl Simulation {
     fn check(&self) -> Result<(), String> {
         let used = self.used()[0];
         let is_open = self.service.now() == START
-            && self.service.reservations.parts(self.id).is_ok_and(|parts| !parts.is_empty());
+            && self
+                .service
+                .reservations
+                .parts(self.id)
+                .is_ok_and(|parts| !parts.is_empty());
         let least = self.taken.get() + if is_open { HELD } else { 0 };
-        if used < least { Err(format!("{used} units count, not {least}")) } else { Ok(()) }
+        if used < least {
+            Err(format!("{used} units count, not {least}"))
+        } else {
+            Ok(())
+        }
     }
 
     /// What must hold when all threads have ended.
     fn check_end(&self, outcomes: &[Outcome]) -> Result<(), String> {
-        let settlements = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Settled(_))).count();
+        let settlements = outcomes
+            .iter()
+            .filter(|outcome| matches!(outcome, Outcome::Settled(_)))
+            .count();
         let counted: Vec<u64> = outcomes
             .iter()
-            .filter_map(|outcome| if let Outcome::Settled(cost) = outcome { *cost } else { None })
+            .filter_map(|outcome| {
+                if let Outcome::Settled(cost) = outcome {
+                    *cost
+                } else {
+                    None
+                }
+            })
             .collect();
         if counted.len() != settlements.min(1) {
-            return Err(format!("{} of {settlements} settlements count", counted.len()));
+            return Err(format!(
+                "{} of {settlements} settlements count",
+                counted.len()
+            ));
         }
-        let extended = outcomes.iter().filter(|outcome| **outcome == Outcome::Extended(true)).count() as u64;
+        let extended = outcomes
+            .iter()
+            .filter(|outcome| **outcome == Outcome::Extended(true))
+            .count() as u64;
         let has_expired = outcomes.contains(&Outcome::Expired);
         let held = match counted.first() {
             Some(&cost) => cost,
@@ -265,28 +339,46 @@ impl Simulation {
             None => HELD + MORE * extended,
         };
         let permits = u64::from(counted.is_empty() && !has_expired);
-        let (used, expected) = (self.used(), [(self.taken.get() + held).min(LIMIT), 1 + permits]);
+        let (used, expected) = (
+            self.used(),
+            [(self.taken.get() + held).min(LIMIT), 1 + permits],
+        );
         if used != expected {
-            return Err(format!("{used:?} units and permits count, not {expected:?}"));
+            return Err(format!(
+                "{used:?} units and permits count, not {expected:?}"
+            ));
         }
         self.check_restored()
     }
 
-    /// After a crash the client repeats its settlement, and the time passes. The units of others must still count.
+    /// After a crash the client repeats its settlement, and the time passes. The units of others
+    /// must still count.
     fn check_restored(&self) -> Result<(), String> {
-        let Some(copy) = self.copy.take() else { return Ok(()) };
-        let after = service(if self.is_released { "release" } else { "keep" }, &self.clock);
+        let Some(copy) = self.copy.take() else {
+            return Ok(());
+        };
+        let after = service(
+            if self.is_released { "release" } else { "keep" },
+            &self.clock,
+        );
         let now = after.now();
         for (at, entry) in &copy.limits {
             let limit = Arc::clone(&after.limits().limits()[*at]);
-            assert!(limit.limiter().restore_at(&limit.spec().policy.policy().unwrap(), entry, now));
+            assert!(
+                limit
+                    .limiter()
+                    .restore_at(&limit.spec().policy.policy().unwrap(), entry, now)
+            );
         }
         for (text, due) in &copy.reservations {
             assert!(after.reservations.restore(text, *due), "{text}");
         }
         self.clock.set(START.saturating_add(TTL));
         after.expire_reservations(false).now_or_never().unwrap();
-        let _ = after.settle(self.id, Some(&[0, 0]), after.now()).now_or_never().unwrap();
+        let _ = after
+            .settle(self.id, Some(&[0, 0]), after.now())
+            .now_or_never()
+            .unwrap();
         let used = used(&after, &self.key);
         if used[0] < OTHERS || used[1] < 1 {
             return Err(format!(
@@ -298,13 +390,22 @@ impl Simulation {
 }
 
 fn asks(key: &[u8], tokens: u64, permits: u64) -> [Ask<'_>; 2] {
-    let ask = |limit, cost| Ask { limit, key: Some(key), cost };
+    let ask = |limit, cost| Ask {
+        limit,
+        key: Some(key),
+        cost,
+    };
     [ask(b"tokens", tokens), ask(b"in-flight", permits)]
 }
 
 fn used(service: &Service, key: &[u8]) -> [u64; 2] {
     [(&b"tokens"[..], LIMIT), (b"in-flight", 5)].map(|(name, limit)| {
-        let left = service.limits().limit(name).unwrap().limiter().peek_at(key, 0, service.now());
+        let left = service
+            .limits()
+            .limit(name)
+            .unwrap()
+            .limiter()
+            .peek_at(key, 0, service.now());
         limit - left.remaining()
     })
 }
@@ -317,14 +418,17 @@ fn play(
 ) -> Result<(), String> {
     let thread = |&step: &Step| {
         let simulation = Rc::clone(simulation);
-        Box::pin(async move { simulation.step(step).await }) as Pin<Box<dyn Future<Output = Outcome>>>
+        Box::pin(async move { simulation.step(step).await })
+            as Pin<Box<dyn Future<Output = Outcome>>>
     };
     let mut threads: Vec<_> = steps.iter().map(thread).collect();
     let mut outcomes = Vec::new();
     while !threads.is_empty() {
         let at = choose(threads.len());
         EXPLORES.set(true);
-        let polled = threads[at].as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        let polled = threads[at]
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
         EXPLORES.set(false);
         if let Poll::Ready(outcome) = polled {
             outcomes.push(outcome);
@@ -392,7 +496,11 @@ fn explore_all(without: Option<Guard>) -> Result<usize, String> {
     ];
     for (one, first) in all.iter().enumerate() {
         for (two, second) in all.iter().enumerate().skip(one) {
-            threads.extend(all[two + 1..].iter().map(|third| vec![*first, *second, *third]));
+            threads.extend(
+                all[two + 1..]
+                    .iter()
+                    .map(|third| vec![*first, *second, *third]),
+            );
         }
     }
     let mut orders = 0;
@@ -413,7 +521,13 @@ fn units_count_once_and_return_once_in_every_order() {
 
 #[test]
 fn each_guard_is_needed() {
-    for without in [Guard::EndsFirst, Guard::Late, Guard::Extension, Guard::Room, Guard::SeenAgain] {
+    for without in [
+        Guard::EndsFirst,
+        Guard::Late,
+        Guard::Extension,
+        Guard::Room,
+        Guard::SeenAgain,
+    ] {
         assert!(explore_all(Some(without)).is_err(), "{without:?}");
     }
 }

@@ -1,8 +1,10 @@
-//! `grpc.reflection`, v1 and v1alpha: programs such as grpcurl learn the services and their messages from the server.
+//! `grpc.reflection`, v1 and v1alpha: programs such as grpcurl learn the services and their
+//! messages from the server.
 //!
-//! The generated types come without descriptors. `descriptors.bin` has them, compiled from the files in `proto`: the parts of Envoy's
-//! messages without the options that only check values. A test compiles the files again and compares; `TIDEGATE_WRITE=1` writes the
-//! result. Another test holds it to the generated types.
+//! The generated types come without descriptors. `descriptors.bin` has them, compiled from the
+//! files in `proto`: the parts of Envoy's messages without the options that only check values. A
+//! test compiles the files again and compares; `TIDEGATE_WRITE=1` writes the result. Another test
+//! holds it to the generated types.
 
 use std::{convert::Infallible, pin::Pin};
 
@@ -44,7 +46,10 @@ impl Reflection {
 
     /// The service of this name.
     pub fn service(&self, name: &str) -> Option<&Erased> {
-        self.services.iter().find(|(known, _)| *known == name).map(|(_, service)| service)
+        self.services
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, service)| service)
     }
 }
 

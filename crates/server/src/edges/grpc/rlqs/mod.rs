@@ -1,4 +1,5 @@
-//! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService`: Envoy itself decides, with a share of the limit.
+//! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService`: Envoy itself decides, with a share of
+//! the limit.
 //!
 //! ```text
 //! streams ─ reports ─► assigner ─ each second ─► the limit, as for any other request
@@ -6,12 +7,13 @@
 //!    └─── assignments ────┘  terms   who gets how much of a second
 //! ```
 //!
-//! An Envoy is a node with a lease: the units that it may admit in the next second are taken from the limit before they are
-//! assigned. The assignment is a token bucket with that many tokens per second. So what all Envoys admit never exceeds what
-//! was charged. [`part`] describes where Envoy's own bucket makes this inexact.
+//! An Envoy is a node with a lease: the units that it may admit in the next second are taken from
+//! the limit before they are assigned. The assignment is a token bucket with that many tokens per
+//! second. So what all Envoys admit never exceeds what was charged. [`part`] describes where
+//! Envoy's own bucket makes this inexact.
 //!
-//! An Envoy's reports determine how much it gets from then on. If windows are fixed and longer than a second, unused units are
-//! given back to the limit.
+//! An Envoy's reports determine how much it gets from then on. If windows are fixed and longer than
+//! a second, unused units are given back to the limit.
 
 mod assigner;
 mod part;
@@ -38,9 +40,11 @@ use self::assigner::Event;
 pub(super) use self::assigner::assign;
 use crate::listen::access::Rights;
 
-/// The maximum number of answers that wait for a stream's client. If there are more, the stream is closed.
+/// The maximum number of answers that wait for a stream's client. If there are more, the stream is
+/// closed.
 const WAITING: usize = 8;
-/// The maximum number of unread reports of all streams. A report takes up to 5 MB once it is decoded.
+/// The maximum number of unread reports of all streams. A report takes up to 5 MB once it is
+/// decoded.
 pub(super) const EVENTS: usize = 4;
 
 /// A message from the assigner to one stream.
@@ -55,7 +59,10 @@ pub(super) struct Quotas {
 
 impl Quotas {
     pub fn new(events: mpsc::Sender<Event>) -> Self {
-        Self { events, streams: Arc::default() }
+        Self {
+            events,
+            streams: Arc::default(),
+        }
     }
 }
 
@@ -72,8 +79,17 @@ impl RateLimitQuotaService for Quotas {
         let (say, said) = mpsc::channel(WAITING);
         let stopping = |_| Status::unavailable("the server stops");
         let heard = say.downgrade();
-        self.events.send(Event::Opened { id, say }).await.map_err(stopping)?;
-        tokio::spawn(listen(id, rights, request.into_inner(), self.events.clone(), heard));
+        self.events
+            .send(Event::Opened { id, say })
+            .await
+            .map_err(stopping)?;
+        tokio::spawn(listen(
+            id,
+            rights,
+            request.into_inner(),
+            self.events.clone(),
+            heard,
+        ));
         let answers = stream::unfold(said, async |mut said| Some((said.recv().await?, said)));
         Ok(Response::new(Box::pin(answers)))
     }

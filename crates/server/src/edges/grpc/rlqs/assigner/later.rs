@@ -1,5 +1,6 @@
-//! Pieces of a second that are taken after its beginning. Servers that share a limit of one second take only one at the beginning, so
-//! that those that look first do not take everything. Then they take further pieces until nothing is left or wanted.
+//! Pieces of a second that are taken after its beginning. Servers that share a limit of one second
+//! take only one at the beginning, so that those that look first do not take everything. Then they
+//! take further pieces until nothing is left or wanted.
 
 use std::{collections::BTreeMap, mem, sync::Arc};
 
@@ -41,9 +42,21 @@ impl Later {
     }
 
     /// Records the first piece of a key, after which `room` is left.
-    pub fn took(&mut self, charged: &Charged, live: Vec<(usize, Arc<Bucket>, u64)>, units: u64, room: u64) {
+    pub fn took(
+        &mut self,
+        charged: &Charged,
+        live: Vec<(usize, Arc<Bucket>, u64)>,
+        units: u64,
+        room: u64,
+    ) {
         let shared = room.saturating_add(units) < charged.terms.limit;
-        self.keys.push(KeyInSecond { charged: charged.clone(), live, units, shared, done: false });
+        self.keys.push(KeyInSecond {
+            charged: charged.clone(),
+            live,
+            units,
+            shared,
+            done: false,
+        });
     }
 }
 
@@ -59,27 +72,40 @@ impl Assigner {
             let held = &self.held;
             // A stream may have ended, and another bucket may be in its place.
             key.live.retain(|(at, bucket, _)| {
-                held.get(*at).is_some_and(|held| Arc::ptr_eq(&held.bucket, bucket) && !held.part.is_lost)
+                held.get(*at)
+                    .is_some_and(|held| Arc::ptr_eq(&held.bucket, bucket) && !held.part.is_lost)
             });
         }
         let servers = self.servers();
-        let unmet =
-            |(at, _, wants): &(usize, Arc<Bucket>, u64)| wants.saturating_sub(self.held[*at].part.share);
-        let wants: Vec<Vec<u64>> = keys.iter().map(|key| key.live.iter().map(unmet).collect()).collect();
+        let unmet = |(at, _, wants): &(usize, Arc<Bucket>, u64)| {
+            wants.saturating_sub(self.held[*at].part.share)
+        };
+        let wants: Vec<Vec<u64>> = keys
+            .iter()
+            .map(|key| key.live.iter().map(unmet).collect())
+            .collect();
         let sums: Vec<u64> = wants
             .iter()
-            .map(|wants| wants.iter().fold(0, |sum: u64, want| sum.saturating_add(*want)))
+            .map(|wants| {
+                wants
+                    .iter()
+                    .fold(0, |sum: u64, want| sum.saturating_add(*want))
+            })
             .collect();
         let granted = join_all(keys.iter().zip(&sums).map(async |(key, sum)| {
             if key.done {
                 return (0, 0);
             }
             let most = key.charged.terms.at_a_time(servers, !key.shared);
-            key.charged.take_within_budget(0, 0, (*sum).min(most), now).await
+            key.charged
+                .take_within_budget(0, 0, (*sum).min(most), now)
+                .await
         }))
         .await;
         let mut said: BTreeMap<u64, Vec<_>> = BTreeMap::new();
-        for (((key, wants), sum), (granted, room)) in keys.iter_mut().zip(&wants).zip(&sums).zip(granted) {
+        for (((key, wants), sum), (granted, room)) in
+            keys.iter_mut().zip(&wants).zip(&sums).zip(granted)
+        {
             if key.done {
                 continue;
             }
@@ -87,12 +113,18 @@ impl Assigner {
             key.shared |= room.saturating_add(key.units) < key.charged.terms.limit;
             key.done = granted == *sum || room == 0;
             let window = key.charged.terms.window_of(self.second);
-            for ((at, bucket, _), granted) in key.live.iter().zip(divide(wants, granted, self.second)) {
+            for ((at, bucket, _), granted) in
+                key.live.iter().zip(divide(wants, granted, self.second))
+            {
                 if granted > 0 {
                     let held = &mut self.held[*at];
                     let share = held.part.raise(granted, window);
                     held.part.lasts(TIME_TO_LIVE, now);
-                    said.entry(held.stream).or_default().push(wire::tokens(bucket, share, TIME_TO_LIVE));
+                    said.entry(held.stream).or_default().push(wire::tokens(
+                        bucket,
+                        share,
+                        TIME_TO_LIVE,
+                    ));
                 }
             }
         }

@@ -1,4 +1,5 @@
-//! The task that manages all streams: it takes in reports, charges the limits each second, and assigns shares.
+//! The task that manages all streams: it takes in reports, charges the limits each second, and
+//! assigns shares.
 
 mod later;
 mod place;
@@ -40,9 +41,11 @@ use crate::{
 const SECOND: u64 = Nanos::from_secs(1).get();
 /// The maximum number of buckets of all streams. Further ones get no assignment.
 const MAX_BUCKETS: usize = 100_000;
-/// The maximum number of buckets of one stream. A stream with more is ended: each of its reports would be as long.
+/// The maximum number of buckets of one stream. A stream with more is ended: each of its reports
+/// would be as long.
 const MAX_BUCKETS_PER_STREAM: usize = 10_000;
-/// The maximum length of all buckets' names and values together, in bytes. Buckets beyond it get no assignment.
+/// The maximum length of all buckets' names and values together, in bytes. Buckets beyond it get no
+/// assignment.
 const MAX_TEXT: usize = 16 << 20;
 /// The same for a single bucket.
 const MAX_BUCKET_TEXT: usize = 4 << 10;
@@ -58,9 +61,17 @@ const LONG: Duration = Duration::from_secs(1_000);
 /// An event of a stream.
 #[derive(Debug)]
 pub(in crate::edges::grpc) enum Event {
-    Opened { id: u64, say: mpsc::Sender<Said> },
-    Reported { id: u64, report: RateLimitQuotaUsageReports },
-    Closed { id: u64 },
+    Opened {
+        id: u64,
+        say: mpsc::Sender<Said>,
+    },
+    Reported {
+        id: u64,
+        report: RateLimitQuotaUsageReports,
+    },
+    Closed {
+        id: u64,
+    },
 }
 
 /// One open stream.
@@ -86,7 +97,8 @@ struct Group {
     live: Vec<usize>,
     /// Buckets of lost streams, which continue to spend.
     lost: Vec<usize>,
-    /// The tokens that lost buckets spend in this second, and those that they may still spend later.
+    /// The tokens that lost buckets spend in this second, and those that they may still spend
+    /// later.
     due: u64,
     reserve: u64,
     /// The sum of the live buckets' demands.
@@ -130,13 +142,20 @@ pub(in crate::edges::grpc) async fn assign(
         let event = tokio::select! {
             event = events.recv() => event,
             () = tokio::time::sleep(pause) => continue,
-            // An error means that the sender is gone, so no one can stop the server any more: stop then, too.
+            // An error means that the sender is gone, so no one can stop the server any more: stop
+            // then, too.
             _ = stop.wait_for(|stop| *stop) => None,
         };
         let Some(event) = event else { return };
         assigner.take_in(event).await;
-        assigner.stats.quota_streams.store(assigner.streams.len(), Ordering::Relaxed);
-        assigner.stats.quota_buckets.store(assigner.held.len(), Ordering::Relaxed);
+        assigner
+            .stats
+            .quota_streams
+            .store(assigner.streams.len(), Ordering::Relaxed);
+        assigner
+            .stats
+            .quota_buckets
+            .store(assigner.held.len(), Ordering::Relaxed);
     }
 }
 
@@ -146,12 +165,25 @@ impl Assigner {
         let second = service.now().get() / SECOND;
         let (streams, held, full) = (HashMap::new(), Slab::new(), OnceAMinute::default());
         let later = Later::default();
-        Self { service, stats, in_force, streams, held, text: 0, second, later, full }
+        Self {
+            service,
+            stats,
+            in_force,
+            streams,
+            held,
+            text: 0,
+            second,
+            later,
+            full,
+        }
     }
 
     /// The number of servers that share the limits.
     fn servers(&self) -> u64 {
-        self.service.store().map_or(1, |shared| shared.store().nodes()).into()
+        self.service
+            .store()
+            .map_or(1, |shared| shared.store().nodes())
+            .into()
     }
 
     /// Charges for the current second, unless that is done.
@@ -164,12 +196,17 @@ impl Assigner {
     async fn take_in(&mut self, event: Event) {
         match event {
             Event::Opened { say, .. } if self.streams.len() >= MAX_STREAMS => {
-                let why =
-                    format!("all {MAX_STREAMS} streams are in use; spread the Envoys over more servers");
+                let why = format!(
+                    "all {MAX_STREAMS} streams are in use; spread the Envoys over more servers"
+                );
                 let _ = say.try_send(Err(Status::resource_exhausted(why)));
             }
             Event::Opened { id, say } => {
-                let stream = Stream { domain: "".into(), say, buckets: HashMap::new() };
+                let stream = Stream {
+                    domain: "".into(),
+                    say,
+                    buckets: HashMap::new(),
+                };
                 self.streams.insert(id, stream);
             }
             Event::Closed { id } => self.close(id),
@@ -183,7 +220,9 @@ impl Assigner {
 
     /// Handles the end of a stream. Its Envoy continues with its assignments.
     fn close(&mut self, id: u64) {
-        let Some(stream) = self.streams.remove(&id) else { return };
+        let Some(stream) = self.streams.remove(&id) else {
+            return;
+        };
         let now = self.service.now();
         for at in stream.buckets.into_values() {
             let held = &mut self.held[at];
@@ -208,9 +247,14 @@ impl Assigner {
 
     /// Sends actions on a stream. If the client does not read them, the stream is closed.
     fn say(&mut self, id: u64, bucket_action: Vec<BucketAction>) {
-        let Some(stream) = self.streams.get(&id) else { return };
+        let Some(stream) = self.streams.get(&id) else {
+            return;
+        };
         if !bucket_action.is_empty()
-            && stream.say.try_send(Ok(RateLimitQuotaResponse { bucket_action })).is_err()
+            && stream
+                .say
+                .try_send(Ok(RateLimitQuotaResponse { bucket_action }))
+                .is_err()
         {
             self.close(id);
         }
@@ -229,19 +273,31 @@ impl Assigner {
                 "the domain is longer than 1,024 bytes; set a shorter `domain` in Envoy's filter",
             );
         }
-        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         if stream.domain.is_empty() {
             stream.domain = report.domain.as_str().into();
         }
         if stream.domain.is_empty() {
-            return self.refuse(id, "the first report must name the domain; set `domain` in Envoy's filter");
+            return self.refuse(
+                id,
+                "the first report must name the domain; set `domain` in Envoy's filter",
+            );
         }
         if !report.domain.is_empty() && *report.domain != *stream.domain {
-            return self.refuse(id, "a stream has only one domain; open another stream for the other domain");
+            return self.refuse(
+                id,
+                "a stream has only one domain; open another stream for the other domain",
+            );
         }
         let mut actions = Vec::new();
         for usage in report.bucket_quota_usages {
-            if self.streams.get(&id).is_some_and(|stream| stream.buckets.len() > MAX_BUCKETS_PER_STREAM) {
+            if self
+                .streams
+                .get(&id)
+                .is_some_and(|stream| stream.buckets.len() > MAX_BUCKETS_PER_STREAM)
+            {
                 let why = format!(
                     "the stream has more than {MAX_BUCKETS_PER_STREAM} buckets; make fewer with the filter's \
                      bucket_id_builder, or spread the Envoys over more streams"
@@ -281,17 +337,29 @@ impl Assigner {
                 let domain = Arc::clone(&stream.domain);
                 let place = place(&self.in_force, &domain, &bucket);
                 let its = Arc::clone(&bucket);
-                let at =
-                    self.held.insert(Held { stream: id, bucket: its, domain, part: Part::new(now), place });
+                let at = self.held.insert(Held {
+                    stream: id,
+                    bucket: its,
+                    domain,
+                    part: Part::new(now),
+                    place,
+                });
                 stream.buckets.insert(Arc::clone(&bucket), at);
                 self.text += text;
                 at
             }
         };
         let held = &mut self.held[at];
-        let owed = held.part.report(usage.num_requests_allowed, usage.num_requests_denied, now);
+        let owed = held
+            .part
+            .report(usage.num_requests_allowed, usage.num_requests_denied, now);
         let place = held.place.clone();
-        count(&self.in_force, &place, usage.num_requests_allowed, usage.num_requests_denied);
+        count(
+            &self.in_force,
+            &place,
+            usage.num_requests_allowed,
+            usage.num_requests_denied,
+        );
         if let Place::Limited(charged) = &place {
             // Requests admitted without an assignment count, too, as far as there is room.
             if owed > 0 {
@@ -309,16 +377,21 @@ impl Assigner {
         }
         match place {
             Place::Free { .. } => Some(wire::everything(&bucket)),
-            // From the next second on it shares with the others. Until then it gets what is left over.
+            // From the next second on it shares with the others. Until then it gets what is left
+            // over.
             Place::Limited(charged) if known.is_none() => {
                 let (envoys, reserve) = self.beside(&charged, now);
                 let floor = self.floor(&charged.terms, envoys);
-                let wanted = self.held[at].part.wants(&charged.terms, envoys, floor, now).most;
+                let wanted = self.held[at]
+                    .part
+                    .wants(&charged.terms, envoys, floor, now)
+                    .most;
                 let (granted, room) = charged.take_within_budget(0, reserve, wanted, now).await;
                 let window = charged.terms.window_of(now.get() / SECOND);
                 let part = &mut self.held[at].part;
-                // The assignment begins within a second, and so extends into one more. If that could not be paid, there is no
-                // share, and the next report gives back what was taken.
+                // The assignment begins within a second, and so extends into one more. If that
+                // could not be paid, there is no share, and the next report gives back what was
+                // taken.
                 let lasting = charged.terms.lasting(room, granted.div_ceil(2)) - 1;
                 let share = if lasting > 0 {
                     part.assign(granted, window, now)
@@ -334,14 +407,18 @@ impl Assigner {
         }
     }
 
-    /// The number of open buckets with this key, and how much all of them, including lost ones, may spend in later seconds.
+    /// The number of open buckets with this key, and how much all of them, including lost ones, may
+    /// spend in later seconds.
     fn beside(&self, charged: &Charged, now: Nanos) -> (u64, u64) {
-        let same = |held: &&Held| matches!(&held.place, Place::Limited(other) if other.is_same(charged));
+        let same =
+            |held: &&Held| matches!(&held.place, Place::Limited(other) if other.is_same(charged));
         let (mut open, mut reserve) = (0, 0_u64);
         for held in self.held.iter().map(|(_, held)| held).filter(same) {
             open += u64::from(!held.part.is_lost);
             // An assignment that began within a second also ends within one.
-            reserve = reserve.saturating_add(held.part.later(now)).saturating_add(held.part.share);
+            reserve = reserve
+                .saturating_add(held.part.later(now))
+                .saturating_add(held.part.share);
         }
         (open, reserve)
     }
@@ -371,9 +448,19 @@ impl Assigner {
         let groups = self.groups(second, now);
         let servers = self.servers();
         let granted = join_all(groups.iter().map(async |group| {
-            let Group { charged, due, reserve, wanted, .. } = group;
-            let most = charged.terms.at_a_time(servers, self.later.was_alone(charged));
-            charged.take_within_budget(*due, *reserve, (*wanted).min(most), now).await
+            let Group {
+                charged,
+                due,
+                reserve,
+                wanted,
+                ..
+            } = group;
+            let most = charged
+                .terms
+                .at_a_time(servers, self.later.was_alone(charged));
+            charged
+                .take_within_budget(*due, *reserve, (*wanted).min(most), now)
+                .await
         }))
         .await;
         self.later.begin(now);
@@ -386,43 +473,66 @@ impl Assigner {
                 part.pay(part.share, window);
             }
             let floor = self.floor(terms, envoys);
-            let wants: Vec<_> =
-                group.live.iter().map(|at| self.held[*at].part.wants(terms, envoys, floor, now)).collect();
+            let wants: Vec<_> = group
+                .live
+                .iter()
+                .map(|at| self.held[*at].part.wants(terms, envoys, floor, now))
+                .collect();
             if terms.at_a_time(servers, false) < u64::MAX {
                 let unmet = group.live.iter().zip(&wants).map(|(at, want)| {
                     let held = &self.held[*at];
-                    let most = if held.part.is_fresh(now) { want.most / 2 } else { want.most };
+                    let most = if held.part.is_fresh(now) {
+                        want.most / 2
+                    } else {
+                        want.most
+                    };
                     (*at, Arc::clone(&held.bucket), most)
                 });
-                self.later.took(&group.charged, unmet.collect(), group.due + granted, room);
+                self.later
+                    .took(&group.charged, unmet.collect(), group.due + granted, room);
             }
             let shares: Vec<u64> = share_out(&wants, granted, second)
                 .into_iter()
                 .zip(&group.live)
                 .map(|(granted, at)| self.held[*at].part.assign(granted, window, now))
                 .collect();
-            let lasting =
-                terms.lasting(room, shares.iter().fold(0, |sum: u64, share| sum.saturating_add(*share)));
+            let lasting = terms.lasting(
+                room,
+                shares
+                    .iter()
+                    .fold(0, |sum: u64, share| sum.saturating_add(*share)),
+            );
             for (at, share) in group.live.iter().zip(shares) {
                 let held = &mut self.held[*at];
                 // An assignment of nothing need not end early.
                 let lasting = if share == 0 { TIME_TO_LIVE } else { lasting };
                 held.part.lasts(lasting, now);
-                said.entry(held.stream).or_default().push(wire::tokens(&held.bucket, share, lasting));
+                said.entry(held.stream).or_default().push(wire::tokens(
+                    &held.bucket,
+                    share,
+                    lasting,
+                ));
             }
         }
         self.say_all(said);
     }
 
-    /// The tokens of an Envoy that does not need them. Servers that share a limit take none: another server may need them.
+    /// The tokens of an Envoy that does not need them. Servers that share a limit take none:
+    /// another server may need them.
     fn floor(&self, terms: &Terms, envoys: u64) -> u64 {
-        if terms.at_a_time(self.servers(), false) < u64::MAX { 0 } else { terms.floor(envoys) }
+        if terms.at_a_time(self.servers(), false) < u64::MAX {
+            0
+        } else {
+            terms.floor(envoys)
+        }
     }
 
     fn groups(&mut self, second: u64, now: Nanos) -> Vec<Group> {
         let mut sides: HashMap<(*const Limit, &[u8]), Sides> = HashMap::new();
         for (at, held) in &self.held {
-            let Place::Limited(charged) = &held.place else { continue };
+            let Place::Limited(charged) = &held.place else {
+                continue;
+            };
             let same = sides.entry((Arc::as_ptr(&charged.limit), &charged.key));
             let (_, sides) = same.or_insert_with(|| (charged.clone(), Default::default()));
             sides[usize::from(held.part.is_lost)].push(at);
@@ -432,14 +542,31 @@ impl Assigner {
             for at in live.iter().chain(&lost) {
                 self.held[*at].part.pay(0, charged.terms.window_of(second));
             }
-            let due = lost.iter().map(|at| self.held[*at].part.share).fold(0, u64::saturating_add);
-            let reserve = lost.iter().map(|at| self.held[*at].part.later(now)).fold(0, u64::saturating_add);
+            let due = lost
+                .iter()
+                .map(|at| self.held[*at].part.share)
+                .fold(0, u64::saturating_add);
+            let reserve = lost
+                .iter()
+                .map(|at| self.held[*at].part.later(now))
+                .fold(0, u64::saturating_add);
             let envoys = live.len() as u64;
             let floor = self.floor(&charged.terms, envoys);
-            let wants =
-                live.iter().map(|at| self.held[*at].part.wants(&charged.terms, envoys, floor, now).most);
+            let wants = live.iter().map(|at| {
+                self.held[*at]
+                    .part
+                    .wants(&charged.terms, envoys, floor, now)
+                    .most
+            });
             let wanted = wants.fold(0, u64::saturating_add);
-            Group { charged, live, lost, due, reserve, wanted }
+            Group {
+                charged,
+                live,
+                lost,
+                due,
+                reserve,
+                wanted,
+            }
         };
         sides.into_iter().map(group).collect()
     }

@@ -36,9 +36,16 @@ impl Charged {
         Arc::ptr_eq(&self.limit, &other.limit) && self.key == other.key
     }
 
-    /// Takes what is due, as far as it is available, and then, except for a reserve, what is wanted within the budget. Returns
-    /// how much of the wanted units was taken, and what is left beyond the reserve.
-    pub async fn take_within_budget(&self, due: u64, reserve: u64, wanted: u64, now: Nanos) -> (u64, u64) {
+    /// Takes what is due, as far as it is available, and then, except for a reserve, what is wanted
+    /// within the budget. Returns how much of the wanted units was taken, and what is left beyond
+    /// the reserve.
+    pub async fn take_within_budget(
+        &self,
+        due: u64,
+        reserve: u64,
+        wanted: u64,
+        now: Nanos,
+    ) -> (u64, u64) {
         // A window of one second needs no reserve.
         let reserve = if self.terms.window == 1 { 0 } else { reserve };
         // Another client may take units between the look and the step.
@@ -75,13 +82,26 @@ impl Charged {
     }
 
     async fn take_exactly(&self, units: u64, now: Nanos) -> bool {
-        self.limit.decide(Act::Take, &self.key, units, now).await.is_ok_and(|decision| decision.is_allowed())
+        self.limit
+            .decide(Act::Take, &self.key, units, now)
+            .await
+            .is_ok_and(|decision| decision.is_allowed())
     }
 
     pub async fn give_back(&self, units: u64, now: Nanos) {
-        if units > 0 && self.limit.decide(Act::Refund, &self.key, units, now).await.is_err() {
+        if units > 0
+            && self
+                .limit
+                .decide(Act::Refund, &self.key, units, now)
+                .await
+                .is_err()
+        {
             // The units stay charged until their window ends.
-            tracing::debug!(limit = self.limit.spec().name, units, "an unused share could not be given back");
+            tracing::debug!(
+                limit = self.limit.spec().name,
+                units,
+                "an unused share could not be given back"
+            );
         }
     }
 }
@@ -98,12 +118,22 @@ pub(super) fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place 
         return Place::Free { rule: Some(rule) };
     };
     let (spec, policy) = (limit.spec(), limit.policy_of(&key));
-    let is_exact = limit.store().is_none() || spec.sharing.mode.is_none_or(|mode| mode == Mode::Exact);
+    let is_exact =
+        limit.store().is_none() || spec.sharing.mode.is_none_or(|mode| mode == Mode::Exact);
     // Other algorithms remember when units were taken, which is unknown when they are given back.
     let is_aligned = policy.algorithm.name() == "fixed-window" && policy.options().is_empty();
     let window = policy.window.map_or(1, |window| window.as_secs().max(1));
-    let terms = Terms { limit: policy.limit, window, gives_back: window > 1 && is_aligned && is_exact };
-    Place::Limited(Charged { rule, limit: Arc::clone(limit), key, terms })
+    let terms = Terms {
+        limit: policy.limit,
+        window,
+        gives_back: window > 1 && is_aligned && is_exact,
+    };
+    Place::Limited(Charged {
+        rule,
+        limit: Arc::clone(limit),
+        key,
+        terms,
+    })
 }
 
 /// Counts an Envoy's report for dashboards.
@@ -118,7 +148,15 @@ pub(super) fn count(in_force: &InForce, place: &Place, admitted: u64, denied: u6
         if hits > 0 {
             // Envoy does not report how near the limit was.
             let (decided, near, remaining) = (hits, limit, limit);
-            let fate = Fate { hits, decided, is_denied, limit, near, remaining, ..Fate::default() };
+            let fate = Fate {
+                hits,
+                decided,
+                is_denied,
+                limit,
+                near,
+                remaining,
+                ..Fate::default()
+            };
             counts.add(None, fate);
         }
     }
