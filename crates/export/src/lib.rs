@@ -1,5 +1,5 @@
-//! What the server sends to other systems about its decisions: metrics, traces and logs to a
-//! collector of OpenTelemetry, the counters of envoyproxy/ratelimit to StatsD, events to a webhook.
+//! Sends what is known about decisions to other systems: metrics, traces and logs to a collector of
+//! OpenTelemetry, the counters of envoyproxy/ratelimit to `StatsD`, events to a webhook.
 //! Each is a feature; without it, only its address or a type without values is here.
 //!
 //! An internal crate of `tidegate serve`, without a promise of stability. `tidegate-server` exports

@@ -15,8 +15,6 @@ mod metrics;
 mod overrides;
 mod question;
 #[cfg(feature = "grpc")]
-mod reference;
-#[cfg(feature = "grpc")]
 mod reserve;
 mod settings;
 
@@ -39,8 +37,6 @@ use tidegate_service::decide::{
 };
 
 pub use self::in_force::Descriptors;
-#[cfg(feature = "grpc")]
-pub use self::reference::Reference;
 use self::{
     found::{Found, Place, limited, limited_mut, undecided},
     overrides::Overrides,

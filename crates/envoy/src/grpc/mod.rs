@@ -13,6 +13,7 @@
 mod health;
 mod kuadrant;
 mod messages;
+mod reference;
 mod reflection;
 mod rlqs;
 mod rls;
@@ -23,6 +24,7 @@ mod wire;
 
 use std::sync::Arc;
 
+pub use reference::Reference;
 pub use serve::{MaxAge, serve};
 pub use stats::{CODES, GrpcStats};
 

@@ -1,4 +1,4 @@
-//! The metrics of one program, as its command `metric` tells them.
+//! The metrics of one program, as its command `metric` prints them.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 

@@ -4,8 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use tidegate_envoy::{
-    descriptors::{DescriptorService, Reference},
-    grpc::GrpcStats,
+    descriptors::DescriptorService,
+    grpc::{GrpcStats, Reference},
     xds::{self, XdsStats},
 };
 use tidegate_export::statsd::Statsd;

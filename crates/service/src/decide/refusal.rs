@@ -184,7 +184,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Refuses a text that is no quota for the limit.
+    /// Refuses a text that the limit cannot have as its quota.
     pub fn no_quota(limit: &str, quota: &str, why: QuotaTextError) -> Self {
         Self::NoQuota {
             limit: limit.to_owned(),

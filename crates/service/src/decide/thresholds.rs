@@ -9,7 +9,7 @@ use tidegate_core::{Decision, DenialReason, Nanos};
 
 use crate::observe::reached::Reached;
 
-/// What a limit does with each event.
+/// Called by a limit with each event.
 pub type OnThreshold = Arc<dyn Fn(Reached) + Send + Sync>;
 
 /// The maximum number of events that are remembered. Beyond that, events of other keys are left out

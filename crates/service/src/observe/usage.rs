@@ -48,7 +48,7 @@ pub struct UsageLine {
     pub denied: u64,
 }
 
-/// What is added to a key's use.
+/// An addition to a key's use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Use {
     pub used: i64,

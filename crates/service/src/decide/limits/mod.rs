@@ -180,7 +180,7 @@ impl Limits {
         )
     }
 
-    /// What these limits were built from.
+    /// The rules that these limits were built from.
     fn plan(&self) -> Plan<'_> {
         let keeping = if self.shared.is_some() {
             Keeping::Store

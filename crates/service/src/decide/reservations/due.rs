@@ -1,5 +1,5 @@
 //! When the records of a shard are due: lists that are linked through the records' first cells, so
-//! that they take no memory of their own.
+//! that they take no further memory.
 //!
 //! A list has the records whose tick differs from the current one in the same highest bit. When
 //! time has come to that bit, the records of the list go to lists of lower bits or are due (a radix
@@ -44,7 +44,7 @@ impl Due {
         taken
     }
 
-    /// The list of a tick. What was due before the current one is due now.
+    /// The list of a tick. Anything due before the current one is due now.
     fn list(&self, tick: u32) -> usize {
         (u32::BITS - (tick.max(self.tick) ^ self.tick).leading_zeros()) as usize
     }

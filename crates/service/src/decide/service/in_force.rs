@@ -11,7 +11,7 @@ pub struct InForce {
     attached: Vec<Box<dyn Attached>>,
 }
 
-/// What a protocol keeps about limits, such as a tree of Envoy's descriptors that lead to them. It
+/// Knowledge of a protocol about limits, such as a tree of Envoy's descriptors that lead to them. It
 /// comes into force, and goes, together with them.
 pub trait Attached: Any + Send + Sync {
     /// Reports its counters.
@@ -26,7 +26,7 @@ impl InForce {
         Self { limits, attached }
     }
 
-    /// What a protocol has attached.
+    /// The attached value of this type.
     #[inline]
     pub fn attached<T: Attached>(&self) -> Option<&T> {
         let mut all = self.attached.iter();

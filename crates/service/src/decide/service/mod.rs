@@ -65,7 +65,7 @@ pub struct DeniedKey {
 }
 
 impl DeniedKey {
-    /// What the limit would decide on the key now; `None` if only the store knows.
+    /// The decision that the limit would make on the key now; `None` if only the store knows.
     pub fn standing(&self, now: Nanos) -> Option<Decision> {
         self.limit
             .decide_in_memory(Act::Peek, &self.key.key, 1, now)
@@ -83,7 +83,7 @@ pub struct Service {
     trace: Option<Arc<Trace>>,
     /// Operators' actions.
     pub audit: Audit,
-    /// What the rules must have for the server to be ready; `None` if any rules will do.
+    /// Whether rules suffice for the server to be ready; `None` if any do.
     pub needs: Option<fn(&InForce) -> bool>,
 }
 

@@ -22,7 +22,7 @@ fn between() -> std::future::Ready<()> {
 #[cfg(test)]
 use model::pause as between;
 
-/// What a part takes if it is admitted.
+/// The units that a part takes if it is admitted.
 fn estimate(part: &JointPart<'_>, now: Nanos) -> Estimate {
     Estimate {
         cost: part.cost,

@@ -49,7 +49,7 @@ pub(super) async fn pause() {
     .await;
 }
 
-/// What a thread does.
+/// The work of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Settle(u64),
@@ -289,7 +289,7 @@ impl Simulation {
         self.copy.replace(Some(copy));
     }
 
-    /// What must hold at each moment.
+    /// The promises that hold at each moment.
     fn check(&self) -> Result<(), String> {
         let used = self.used()[0];
         let is_open = self.service.now() == START
@@ -306,7 +306,7 @@ impl Simulation {
         }
     }
 
-    /// What must hold when all threads have ended.
+    /// The promises that hold when all threads have ended.
     fn check_end(&self, outcomes: &[Outcome]) -> Result<(), String> {
         let settlements = outcomes
             .iter()

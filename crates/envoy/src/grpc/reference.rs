@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use tidegate_service::observe::metrics::{Events, Labels, MetricKind, MetricSource, Sink, read};
 use tonic::Code;
 
-use super::{DescriptorService, Descriptors, counts::NAMES};
-use crate::grpc::GrpcStats;
+use super::GrpcStats;
+use crate::descriptors::{DescriptorService, Descriptors, counts::NAMES};
 
 /// Rules with longer names are left out, so that each line fits into a datagram.
 const MAX_NAME: usize = 1_024;
