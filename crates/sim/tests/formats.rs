@@ -233,6 +233,7 @@ INFO:aiohttp.access:2001:db8:1:2::9 [17/May/2015:10:05:07 +0000] "POST /login HT
         "fastify",
         r#"{"level":30,"time":1431857103000,"pid":1,"hostname":"h","reqId":"req-1","req":{"method":"GET","url":"/shop?q=1","host":"h","remoteAddress":"192.0.2.7","remotePort":1},"msg":"incoming request"}
 {"level":30,"time":1431857103005,"pid":1,"hostname":"h","reqId":"req-1","res":{"statusCode":200},"responseTime":5.1,"msg":"request completed"}
+{"level":50,"time":1431857103005,"pid":1,"hostname":"h","reqId":"req-1","req":{"method":"GET","url":"/shop","host":"h","remoteAddress":"192.0.2.7"},"res":{"statusCode":500},"err":{"type":"Error"},"msg":"broken"}
 {"level":30,"time":1431857107000,"pid":1,"hostname":"h","reqId":"req-2","req":{"method":"POST","url":"/login","host":"h","remoteAddress":"2001:db8:1:2::9","remotePort":1},"msg":"incoming request"}"#,
     ),
     (

@@ -320,7 +320,7 @@ fn format_of(
         },
         None => InputError::UnknownFormat {
             source_name: source_name.to_owned(),
-            advice: advice(detected.unknown()),
+            advice: detected.unknown().iter().find_map(|line| advice(line)),
         },
     })
 }

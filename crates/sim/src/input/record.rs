@@ -145,10 +145,8 @@ impl<'a> Record<'a> {
         times: &mut TimeCache,
     ) -> Result<Option<Self>, LineError> {
         let fields = object(line).ok_or(LineError::NotJson)?;
-        // Fastify writes a second line when the answer has ended.
-        let is_second = fields.contains_key("reqId")
-            && fields.contains_key("responseTime")
-            && !fields.contains_key("req");
+        // Fastify writes a second line when the answer has ended, and another one for an error.
+        let is_second = fields.contains_key("reqId") && fields.contains_key("res");
         if is_second {
             return Ok(None);
         }
