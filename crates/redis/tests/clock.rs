@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use tidegate_core::{Policy, Quota, algorithm::Concurrency};
-use tidegate_redis::{Health, Mode, SharedLimit, Store};
-use tidegate_redis_servers::{PATIENCE, Server, eventually};
+use tidegate_redis::{
+    Corrected, Correction, Health, Mode, Part, Reserved, SharedLimit, Store, StoreError,
+};
+use tidegate_redis_servers::{PATIENCE, Reply, Server, eventually};
 
 const HOUR: i64 = 3_600;
 /// Longer than the tests' steps take, shorter than a test may wait.
@@ -123,4 +125,121 @@ async fn the_difference_of_the_clocks_is_measured_and_a_small_step_back_is_none(
     eventually("that is a step back", || store.stats().clock_went_back);
     server.shift_clock(1);
     eventually("the clock has caught up", || !store.stats().clock_went_back);
+}
+
+/// The latest time in the set of nodes, by its member.
+fn latest_in_store(server: &Server) -> Option<(String, u64)> {
+    let newest = server.ask(&["ZRANGE", "tidegate:nodes", "-1", "-1", "WITHSCORES"]);
+    let Reply::Array(newest) = newest else {
+        panic!("{newest:?}")
+    };
+    // The set expires when the clock steps forward.
+    let [member, score] = &newest[..] else {
+        return None;
+    };
+    let score: f64 = score.text().parse().expect("a score is a number");
+    Some((member.text().to_owned(), score as u64))
+}
+
+/// Waits until a heartbeat of the store's node has reached it after this call.
+fn after_a_heartbeat(server: &Server, store: &Store) {
+    let before = latest_in_store(server);
+    eventually("the heartbeat", || {
+        let latest = latest_in_store(server);
+        store.health() == Health::Up && latest.is_some() && latest != before
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_that_is_done_with_a_reservation_moves_the_clock() -> Result<(), StoreError> {
+    let server = Server::start(&[]);
+    let (store, day) = (open(&server), Duration::from_hours(24));
+    let limits = limits(&store, Mode::Exact);
+    let limit = &limits[0];
+    let parts = [(
+        Part {
+            limit,
+            key: b"k",
+            cost: 1,
+        },
+        false,
+    )];
+    let correction = [Correction {
+        at: 0,
+        limit,
+        key: b"k",
+        actual: 0,
+    }];
+    // Settled, as SETTLE and CANCEL do, and expired.
+    for (id, expires) in [(1, false), (2, true)] {
+        let ttl = Duration::from_millis(if expires { 1 } else { 60_000 });
+        let text = b"[\"a text that is no time\"]";
+        let reserved = store.reserve(id, &parts, text, ttl, 9).await?;
+        assert!(matches!(reserved, Reserved::Decided(_, _)), "{reserved:?}");
+        assert_eq!(store.reserved(id).await?, Some(text.to_vec()));
+        store.extend(id, &parts).await?;
+        if expires {
+            while store.expire(id, &correction).await? == Corrected::Before {}
+        } else {
+            store.settle(id, &correction).await?;
+        }
+        // A reply with the server's time shows whether a later one was seen before.
+        let _by_time = limit.acquire("k", 1).await;
+        assert_eq!(store.reserved(id).await?, Some(text.to_vec()));
+    }
+    let _by_time = limit.acquire("k", 1).await;
+    after_a_heartbeat(&server, &store);
+    assert!(!store.stats().clock_went_back);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let now = now.unwrap_or_default();
+    let (member, score) = latest_in_store(&server).expect("the set has this node");
+    assert!(
+        u128::from(score) < (now + day).as_millis(),
+        "{member} {score}"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_time_that_no_clock_shows_is_removed_from_the_store() {
+    // What a former version stored: the latest possible time, in milliseconds.
+    const DEFECT: &str = "4611686018427";
+    let server = Server::start(&[]);
+    for again in [false, true] {
+        server.ask(&["ZADD", "tidegate:nodes", DEFECT, "clock"]);
+        server.ask(&["PEXPIRE", "tidegate:nodes", "2800000000000"]);
+        let store = open(&server);
+        assert!(!store.stats().clock_went_back);
+        let score = server.ask(&["ZSCORE", "tidegate:nodes", "clock"]);
+        assert_eq!(score, Reply::Nil, "{again}");
+        let lives = server.ask(&["PTTL", "tidegate:nodes"]);
+        let lives: u64 = lives.text().parse().expect("PTTL is a number");
+        assert!(lives <= 10_000, "{lives}");
+        assert_eq!(store.nodes(), 1 + u32::from(again));
+        // A server of that version writes it again.
+        server.ask(&["ZADD", "tidegate:nodes", DEFECT, "clock"]);
+        eventually("the heartbeat removes it", || {
+            server.ask(&["ZSCORE", "tidegate:nodes", "clock"]) == Reply::Nil
+        });
+        assert!(!store.stats().clock_went_back);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_was_a_year_ahead_is_remembered() {
+    let server = Server::with_clock();
+    let store = open(&server);
+    let limit = &limits(&store, Mode::Exact)[3];
+    server.shift_clock(366 * 24 * HOUR);
+    assert_eq!(admitted(limit, "k").await, 4);
+    after_a_heartbeat(&server, &store);
+    server.shift_clock(0);
+    eventually("the step back is noticed", || store.stats().clock_went_back);
+    assert!(open(&server).stats().clock_went_back, "from the store");
+    // The units that were used in the future count from now on.
+    let wait = limit.acquire("k", 4).await.decision.retry_after();
+    assert!(
+        wait.unwrap_or_default() <= Duration::from_secs(8),
+        "{wait:?}"
+    );
 }

@@ -11,7 +11,7 @@ use std::{
 
 use tidegate_core::{Policy, Quota, algorithm::Concurrency};
 use tidegate_redis::{Health, Mode, Part, SharedLimit, Source, Store, StoreError};
-use tidegate_redis_servers::{PATIENCE, Server};
+use tidegate_redis_servers::{PATIENCE, Reply, Server};
 use tokio::time::sleep;
 use waiting::{Until, reach, until};
 
@@ -113,6 +113,24 @@ async fn an_outage_logs_one_line_when_it_begins_and_one_when_it_ends() {
         .filter(|line| !line.contains("the shared store is down"))
         .collect();
     assert!(others.len() <= 2, "{others:?}");
+}
+
+#[tokio::test]
+async fn a_time_that_no_clock_shows_is_logged_once_a_minute() {
+    let (lines, _guard) = Lines::capture();
+    let server = Server::start(&[]);
+    let defect = ["ZADD", "tidegate:nodes", "4611686018427", "clock"];
+    server.ask(&defect);
+    let store = reach(&server.address()).await;
+    let text = "ignored a time that the shared store's clock does not show";
+    until("it is logged", || lines.with(text).len() == 1).await;
+    assert!(lines.with(text)[0].contains("time_ms=4611686018427"));
+    let clock = || server.ask(&["ZSCORE", "tidegate:nodes", "clock"]);
+    server.ask(&defect);
+    until("it is removed again", || clock() == Reply::Nil).await;
+    assert_eq!(lines.with(text).len(), 1, "{:?}", lines.with(""));
+    assert_eq!(lines.with("the shared store's clock went back").len(), 0);
+    assert!(!store.stats().clock_went_back);
 }
 
 #[tokio::test]

@@ -5,7 +5,10 @@ use std::time::Duration;
 use tidegate_core::{Clock, Nanos, Policy, Quota};
 use tidegate_limiter::{Limiter, SystemClock};
 
-use super::{Health, Monitor, store_clock::APART};
+use super::{
+    Health, Monitor,
+    store_clock::{APART, StoreClock},
+};
 
 /// The maximum number of lines per minute, and in a burst.
 const LINES: u64 = 6;
@@ -28,15 +31,15 @@ pub struct HealthLog {
     far: bool,
     logged: Health,
     opened: u64,
-    /// For the lines about the store's clock: that it differs from this node's, and that it went
-    /// back.
-    clock: [Limiter<SystemClock>; 2],
+    /// For the lines about the store's clock: that it differs from this node's, that it went back,
+    /// and that an implausible time is ignored.
+    clock: [Limiter<SystemClock>; 3],
 }
 
 impl HealthLog {
     pub fn new() -> Self {
         let a_minute = |lines| Limiter::new(Policy::token_bucket(Quota::per_minute(lines)));
-        let clock = [a_minute(1), a_minute(1)];
+        let clock = [a_minute(1), a_minute(1), a_minute(1)];
         Self {
             limiter: a_minute(LINES),
             logged: Health::Up,
@@ -99,11 +102,23 @@ impl HealthLog {
     fn log_clock(&self, monitor: &Monitor) {
         let ((ahead, went_back), now) = (monitor.store_clock(), monitor.clock.now());
         let store = monitor.runner.connector.address();
-        let [apart, back] = &self.clock;
+        let [apart, back, implausible] = &self.clock;
         if went_back && back.acquire_at(1, now).is_allowed() {
             tracing::warn!(
                 %store,
                 "the shared store's clock went back; until it has caught up, what was used in its future counts from now on"
+            );
+        }
+        let ignored = monitor.clocks.iter().filter_map(StoreClock::take_ignored);
+        if let Some(time) = ignored.max()
+            && implausible.acquire_at(1, now).is_allowed()
+        {
+            let time_ms = time.get() / 1_000_000;
+            tracing::warn!(
+                %store,
+                time_ms,
+                "ignored a time that the shared store's clock does not show, in a reply or in the store, from which it was removed; \
+                 if this line repeats, update the servers of an earlier version that share the store"
             );
         }
         if let Some(ahead_ms) = ahead

@@ -28,7 +28,7 @@ use tokio::sync::Notify;
 use crate::{
     Deadline, StoreError, Timeout,
     connection::{SLOTS, slot},
-    script::{Runner, Script, call},
+    script::{Runner, Script},
     stats::StoreCounters,
     sync::lock,
 };
@@ -217,7 +217,9 @@ impl Monitor {
             Ok(reply) => {
                 self.distance
                     .measured(self.clock.now().saturating_since(sent));
-                let doubtful = call::time(reply).is_some_and(|now| clock.saw(now));
+                let doubtful = script
+                    .time(reply)
+                    .is_some_and(|now| clock.saw(now, self.clock.now()));
                 if doubtful && self.breakers[shard].suspect() {
                     self.wake.notify_one();
                 }

@@ -23,7 +23,8 @@ const PROOF: Nanos = Nanos::from_secs(15);
 
 /// While the clock is behind a time that it has shown, the member `clock` keeps that time as its
 /// score (see [`store_clock`](super::store_clock)). A user who may not list the nodes does not
-/// share it.
+/// share it. A time that no clock shows is removed: a former version took the text of a
+/// reservation for a time, and kept it there.
 const SCRIPT: &str = include_str!("beat.lua");
 
 /// Lists the nodes with the milliseconds since their last heartbeats, at most as many as this, the
@@ -270,8 +271,11 @@ impl Beat {
             StoreError::Forbidden(why) | StoreError::Script(why) => StoreError::NotPermitted(why),
             error => error,
         })?;
-        let (nodes, now, latest) =
+        let (nodes, now, latest, removed): (_, _, _, u64) =
             redis::from_redis_value(reply).map_err(|_| StoreError::BadReply)?;
+        if removed > 0 {
+            clock.removed(Nanos::from_millis(removed));
+        }
         let (now, latest) = (Nanos::from_millis(now), Nanos::from_millis(latest));
         clock.beat(now, before, latest);
         // The node's clock of decisions is monotonic, so it does not follow the system's time.

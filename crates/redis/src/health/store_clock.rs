@@ -6,6 +6,9 @@
 //! through the store, and keep it there for nodes that start later. Until the clock has caught up,
 //! the scripts move values from its future to now (see
 //! [`Script::after_step`](crate::script::Script::after_step)).
+//!
+//! A time far ahead of all clocks counts only if a heartbeat confirms it: it is more likely that
+//! the reply is not what it should be.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
@@ -16,6 +19,9 @@ use tidegate_core::Nanos;
 pub const STEP: Nanos = Nanos::from_secs(1);
 /// The largest difference between the store's clock and this node's that is not reported.
 pub const APART: Nanos = Nanos::from_secs(1);
+/// A time in a reply that is further than this ahead of the server's last heartbeat and of this
+/// node's clock counts only once a heartbeat has confirmed it.
+const PLAUSIBLE: Nanos = Nanos::from_secs(86_400);
 
 /// The latest time of one server's clock, and its steps back.
 #[derive(Debug)]
@@ -25,6 +31,13 @@ pub struct StoreClock {
     /// The latest time that it has shown, in nanoseconds.
     latest: AtomicU64,
     went_back: AtomicBool,
+    /// The time in the last heartbeat's reply, in nanoseconds.
+    confirmed: AtomicU64,
+    /// The latest implausible time since a heartbeat, in nanoseconds; 0 for none.
+    doubted: AtomicU64,
+    /// An implausible time that no heartbeat has confirmed, in nanoseconds; 0 for none. It has not
+    /// been logged.
+    ignored: AtomicU64,
     /// How far it is ahead of this node's clock, in milliseconds; `i64::MIN` before the first
     /// heartbeat.
     ahead: AtomicI64,
@@ -32,19 +45,28 @@ pub struct StoreClock {
 
 impl Default for StoreClock {
     fn default() -> Self {
-        let (latest, went_back) = (AtomicU64::new(0), AtomicBool::new(false));
+        let none = || AtomicU64::new(0);
         Self {
-            latest,
-            went_back,
+            latest: none(),
+            went_back: AtomicBool::new(false),
+            confirmed: none(),
+            doubted: none(),
+            ignored: none(),
             ahead: AtomicI64::new(i64::MIN),
         }
     }
 }
 
 impl StoreClock {
-    /// Takes in the time of a reply. Returns whether only a heartbeat can find out if the clock
-    /// went back: replies may arrive late.
-    pub fn saw(&self, now: Nanos) -> bool {
+    /// Takes in the time of a reply. `here` is this node's time. Returns whether only a heartbeat
+    /// can find out if the clock went back, because replies may arrive late, or if it shows this
+    /// time at all.
+    pub fn saw(&self, now: Nanos, here: Nanos) -> bool {
+        let confirmed = Nanos::new(self.confirmed.load(Ordering::Relaxed));
+        if now.saturating_since(confirmed.max(here)) > PLAUSIBLE {
+            self.doubted.fetch_max(now.get(), Ordering::Relaxed);
+            return true;
+        }
         let latest = self.latest();
         if now >= latest {
             self.latest.fetch_max(now.get(), Ordering::Relaxed);
@@ -65,12 +87,28 @@ impl StoreClock {
     /// `before` is the [latest](Self::latest) time when the heartbeat was sent.
     pub fn beat(&self, now: Nanos, before: Nanos, seen_by_others: Nanos) {
         let latest = before.max(seen_by_others);
+        self.confirmed.store(now.get(), Ordering::Relaxed);
+        let doubted = Nanos::new(self.doubted.swap(0, Ordering::Relaxed));
+        if doubted.saturating_since(now) > PLAUSIBLE {
+            self.ignored.fetch_max(doubted.get(), Ordering::Relaxed);
+        }
         self.latest
             .fetch_max(latest.max(now).get(), Ordering::Relaxed);
         // Once the clock is known to have gone back, it must catch up completely.
         let least = if self.went_back() { Nanos::ZERO } else { STEP };
         self.went_back
             .store(latest.saturating_since(now) > least, Ordering::Relaxed);
+    }
+
+    /// An implausible time that no heartbeat has confirmed, once.
+    pub fn take_ignored(&self) -> Option<Nanos> {
+        let ignored = Nanos::new(self.ignored.swap(0, Ordering::Relaxed));
+        (ignored > Nanos::ZERO).then_some(ignored)
+    }
+
+    /// Records an implausible time that was removed from the store.
+    pub fn removed(&self, time: Nanos) {
+        self.ignored.fetch_max(time.get(), Ordering::Relaxed);
     }
 
     /// Whether the clock has shown a later time than now.
@@ -105,36 +143,58 @@ mod tests {
     fn a_step_back_counts_until_the_clock_has_caught_up() {
         let clock = StoreClock::default();
         assert!(
-            !clock.saw(at(0)) && !clock.saw(at(3_600_000)),
+            !clock.saw(at(0), at(0)) && !clock.saw(at(3_600_000), at(0)),
             "a step forward"
         );
         assert!(
-            clock.saw(at(700)) && !clock.went_back(),
+            clock.saw(at(700), at(0)) && !clock.went_back(),
             "a reply may be late"
         );
         clock.beat(at(710), clock.latest(), Nanos::ZERO);
-        assert!(clock.went_back() && !clock.saw(at(720)));
+        assert!(clock.went_back() && !clock.saw(at(720), at(0)));
         clock.beat(at(3_599_999), clock.latest(), Nanos::ZERO);
         assert!(clock.went_back(), "a millisecond is missing");
-        assert!(!clock.saw(at(3_600_000)) && !clock.went_back());
+        assert!(!clock.saw(at(3_600_000), at(0)) && !clock.went_back());
     }
 
     #[test]
     fn late_replies_and_small_steps_are_no_step_back() {
         let clock = StoreClock::default();
-        clock.saw(at(5_000));
-        assert!(!clock.saw(at(4_000)), "a second");
+        clock.saw(at(5_000), at(0));
+        assert!(!clock.saw(at(4_000), at(0)), "a second");
         clock.beat(at(4_000), clock.latest(), Nanos::ZERO);
         assert!(!clock.went_back());
         // This reply was late: the heartbeat that was sent after it shows a later time.
-        assert!(clock.saw(at(10)));
+        assert!(clock.saw(at(10), at(0)));
         clock.beat(at(5_001), clock.latest(), Nanos::ZERO);
         assert!(!clock.went_back() && clock.latest() == at(5_001));
         // While a heartbeat is under way, later replies overtake it.
         let before = clock.latest();
-        clock.saw(at(9_000));
+        clock.saw(at(9_000), at(0));
         clock.beat(at(5_002), before, Nanos::ZERO);
         assert!(!clock.went_back());
+    }
+
+    #[test]
+    fn a_time_far_ahead_counts_only_if_a_heartbeat_confirms_it() {
+        let (clock, day) = (StoreClock::default(), 86_400_000);
+        assert!(!clock.saw(at(day), at(0)), "as far ahead as a clock may be");
+        assert!(clock.saw(at(day + 1), at(0)) && clock.latest() == at(day));
+        clock.beat(at(0), clock.latest(), Nanos::ZERO);
+        assert_eq!(clock.take_ignored(), Some(at(day + 1)));
+        assert_eq!(clock.take_ignored(), None, "it is logged once");
+        // The clock steps that far ahead, and back.
+        assert!(clock.saw(at(90 * day), at(0)));
+        clock.beat(at(90 * day + 1), clock.latest(), Nanos::ZERO);
+        assert!(clock.take_ignored().is_none() && clock.latest() == at(90 * day + 1));
+        assert!(!clock.saw(at(90 * day + 2), at(0)), "it is the clock's");
+        clock.beat(at(3), clock.latest(), Nanos::ZERO);
+        assert!(clock.went_back());
+        // This node's clock may be behind the server's.
+        let behind = StoreClock::default();
+        assert!(behind.saw(at(9 * day), at(0)));
+        behind.beat(at(9 * day), Nanos::ZERO, Nanos::ZERO);
+        assert!(!behind.saw(at(9 * day + 1), at(1)) && behind.take_ignored().is_none());
     }
 
     #[test]

@@ -191,10 +191,10 @@ impl Store {
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
     pub async fn reserved(&self, id: u128) -> Result<Option<Vec<u8>>, StoreError> {
-        let script = Script::new("return redis.call('HGET', KEYS[1], 'p')".to_owned());
+        let script = &self.batcher().scripts.record;
         let [record, _] = self.keys_of(id);
         match self
-            .ask_about(id, &script, &[record], &[], Deadline::after(USUAL))
+            .ask_about(id, script, &[record], &[], Deadline::after(USUAL))
             .await?
         {
             Value::BulkString(text) => Ok(Some(text)),

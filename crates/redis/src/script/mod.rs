@@ -14,7 +14,9 @@ use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 #[cfg(feature = "servers")]
 pub use plan::TEST_TIME;
 pub use plan::{Plan, PlanError};
+use redis::Value;
 pub use runner::Runner;
+use tidegate_core::Nanos;
 
 const VALUE: &str = include_str!("lua/value.lua");
 const SPAN: &str = include_str!("lua/span.lua");
@@ -126,17 +128,31 @@ impl ScriptKind {
 pub struct Script {
     pub text: String,
     pub sha: String,
+    /// Whether its reply promises the server's time.
+    is_timed: bool,
     /// The number of the connection on which it last ran: the server behind it knows the SHA.
     known_on: AtomicU64,
     after_step: OnceLock<Arc<Self>>,
 }
 
 impl Script {
+    /// A script whose reply has any form, so that no time is read from it.
     pub fn new(text: String) -> Self {
+        Self::with_reply(text, false)
+    }
+
+    /// A script whose reply promises the server's time, in one of the two forms that
+    /// [`call::time`] reads.
+    pub fn timed(text: String) -> Self {
+        Self::with_reply(text, true)
+    }
+
+    fn with_reply(text: String, is_timed: bool) -> Self {
         let sha = sha1_smol::Sha1::from(&text).digest().to_string();
         Self {
             text,
             sha,
+            is_timed,
             known_on: AtomicU64::new(0),
             after_step: OnceLock::new(),
         }
@@ -150,8 +166,13 @@ impl Script {
             let text = self
                 .text
                 .replacen(&format!("{FLAG}false"), &format!("{FLAG}true"), 1);
-            Arc::new(Self::new(text))
+            Arc::new(Self::with_reply(text, self.is_timed))
         })
+    }
+
+    /// The server's time in a reply, if the script promises one.
+    pub fn time(&self, reply: &Value) -> Option<Nanos> {
+        call::time(reply).filter(|_| self.is_timed)
     }
 }
 
@@ -171,6 +192,8 @@ pub struct Scripts {
     pub correct: Arc<Script>,
     /// Lists the reservations whose time is over.
     pub due: Arc<Script>,
+    /// Reads the text of a reservation.
+    pub record: Arc<Script>,
     /// Forgets what a key has used.
     pub reset: Arc<Script>,
 }
@@ -188,7 +211,7 @@ impl Scripts {
     }
 
     fn on_clock(clock: &str) -> Self {
-        let script = |text: String| Arc::new(Script::new(text));
+        let script = |text: String| Arc::new(Script::timed(text));
         let of = |kind: ScriptKind, rest: &str| script(format!("{clock}{}{rest}", functions(kind)));
         let batch = |kind| {
             of(
@@ -256,7 +279,10 @@ impl Scripts {
             reserve: script(reserve),
             correct: script(correct),
             due: script(format!("{clock}{DUE}")),
-            reset: script(format!("{clock}{RESET}")),
+            record: Arc::new(Script::new(
+                "return redis.call('HGET', KEYS[1], 'p')".to_owned(),
+            )),
+            reset: Arc::new(Script::new(format!("{clock}{RESET}"))),
         }
     }
 
@@ -322,4 +348,164 @@ fn algorithm_ahead(kind: ScriptKind) -> String {
          local _, _, give_back, charge = (function()\n{ahead}end)()\n\
          algorithms.{letter} = {{prepare = prepare, adopt = adopt, give_back = {give_back}, charge = charge}} end\n"
     )
+}
+
+#[cfg(all(test, feature = "servers"))]
+mod tests {
+    use tidegate_core::lease::{Mode, Request};
+    use tidegate_core::{Clock, Policy};
+    use tidegate_limiter::SystemClock;
+    use tidegate_redis_servers::Server;
+
+    use super::*;
+
+    const DAY: Nanos = Nanos::from_secs(86_400);
+
+    /// A policy of each kind, in the order of [`ScriptKind::ALL`].
+    fn plans() -> [Plan; 7] {
+        [
+            "fixed-window 9/1h",
+            "sliding-window 9/1h",
+            "sliding-counter 9/1h",
+            "token-bucket 9/1h",
+            "leaky-bucket 9/1h",
+            "sliding-log 9/1h",
+            "concurrency:hold=1h 9",
+        ]
+        .map(|text| {
+            let policy: Policy = text.parse().expect("the policy is well formed");
+            Plan::new(policy).expect("the scripts can decide it")
+        })
+    }
+
+    /// The connection to a server on which scripts run.
+    struct Runs(redis::Connection);
+
+    impl Runs {
+        fn run(&mut self, script: &Script, keys: &[&str], arguments: &[Vec<u8>]) -> Value {
+            call::command(script, true, keys, arguments)
+                .query(&mut self.0)
+                .unwrap_or_else(|error| panic!("{error}\n{}", script.text))
+        }
+
+        /// Runs a script whose reply promises a time.
+        fn timed(&mut self, script: &Script, keys: &[&str], arguments: &[Vec<u8>]) -> Value {
+            let before = SystemClock::new().now();
+            let reply = self.run(script, keys, arguments);
+            let time = script.time(&reply);
+            let time = time.unwrap_or_else(|| panic!("no time in {reply:?}\n{}", script.text));
+            // The same machine's clock, in whole microseconds.
+            let apart = before.get().abs_diff(time.get());
+            assert!(apart < DAY.get(), "{time:?} in {reply:?}\n{}", script.text);
+            reply
+        }
+
+        /// Runs a script whose reply has no time.
+        fn without_time(&mut self, script: &Script, keys: &[&str], arguments: &[Vec<u8>]) -> Value {
+            let reply = self.run(script, keys, arguments);
+            assert_eq!(script.time(&reply), None, "{}", script.text);
+            assert_eq!(script.after_step().time(&reply), None, "{}", script.text);
+            reply
+        }
+    }
+
+    #[test]
+    fn a_time_is_read_only_from_replies_that_promise_one_and_each_of_those_has_it() {
+        let server = Server::start(&[]);
+        let client = redis::Client::open(server.address()).expect("the address is well formed");
+        let mut runs = Runs(client.get_connection().expect("the server replies"));
+        // Without `..`, so that a new script comes with its line here.
+        let Scripts {
+            batches,
+            leases,
+            refunds,
+            charges,
+            joint,
+            settle,
+            reserve,
+            correct,
+            due,
+            record,
+            reset,
+        } = Scripts::new();
+        for (at, plan) in plans().iter().enumerate() {
+            assert_eq!(plan.kind() as usize, at);
+            let names = [format!("fresh-{at}"), format!("used-{at}")];
+            let keys = names.each_ref().map(|name| &**name);
+            let take = call::Batch {
+                keys: vec![Vec::new()],
+                costs: vec![2],
+                counts: vec![1],
+            };
+            let request = Request {
+                cost: 1,
+                ahead: 2,
+                spent: 1,
+                back: None,
+                sent: Nanos::ZERO,
+            };
+            let lease =
+                call::lease_arguments(plan, Mode::Leased, [request].iter(), [1].into_iter());
+            for key in keys {
+                // The second time round the key has a value.
+                for _ in 0..2 {
+                    runs.timed(&refunds[at], &[key], &call::refund_arguments(plan, 1));
+                    if let Some(charge) = &charges[at] {
+                        runs.timed(charge, &[key], &call::charge_arguments(plan, 1));
+                    }
+                    if let Some(script) = &leases[at] {
+                        runs.timed(script, &[key], &lease);
+                        runs.timed(script.after_step(), &[key], &lease);
+                    }
+                    runs.timed(&batches[at], &[key], &take.arguments(plan));
+                }
+                // A denial, and a key of another type.
+                runs.timed(&batches[at], &[key], &take.arguments(plan));
+            }
+        }
+        let (hold, holder) = (Nanos::from_secs(60), SystemClock::new().now());
+        runs.timed(
+            &settle,
+            &["used-6"],
+            &call::settle_arguments(hold, false, holder),
+        );
+        let keys: Vec<String> = (0..7).map(|at| format!("used-{at}")).collect();
+        let mut keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
+        let plans = plans();
+        let all = || plans.iter().map(|plan| (plan, 1));
+        runs.timed(&joint, &keys, &call::joint_arguments(all(), true));
+        runs.timed(&joint, &keys, &call::joint_arguments(all(), false));
+        // The text of a reservation, which a former version took for a time.
+        let text = b"[\"a text of at least eight bytes\"]";
+        keys = vec!["fresh-reserved", "record", "open"];
+        let arguments = |text: &[u8], most| {
+            let parts = plans[..1].iter().map(|plan| (plan, 1, false));
+            call::reserve_arguments(parts, (text, hold, most), "01")
+        };
+        let word = |reply: &Value| call::word(reply).map(str::to_owned);
+        let unknown = runs.timed(&reserve, &keys, &arguments(b"", 0));
+        assert_eq!(word(&unknown).as_deref(), Some("unknown"));
+        let full = runs.timed(&reserve, &keys, &arguments(text, 0));
+        assert_eq!(word(&full).as_deref(), Some("full"));
+        runs.timed(&reserve, &keys, &arguments(text, 9));
+        let repeated = runs.timed(&reserve, &keys, &arguments(text, 9));
+        assert_eq!(word(&repeated).as_deref(), Some("repeated"));
+        runs.timed(&reserve, &keys, &arguments(b"", 0));
+        runs.timed(&due, &["open"], &[]);
+        let found = runs.without_time(&record, &["record"], &[]);
+        assert_eq!(found, Value::BulkString(text.to_vec()));
+        assert!(call::time(&found).is_some(), "it could be taken for a time");
+        runs.without_time(&record, &["none"], &[]);
+        keys.insert(1, "reset-key");
+        for expires in [true, false, false] {
+            let parts = plans[..1].iter().map(|plan| (0, plan, 0));
+            runs.timed(
+                &correct,
+                &keys,
+                &call::correct_arguments(parts, expires, "01"),
+            );
+        }
+        runs.timed(&due, &["open"], &[]);
+        runs.without_time(&reset, &["used-0", "reset-key"], &[]);
+    }
 }
