@@ -10,8 +10,8 @@ local timeout, pause = 0.1, 1 -- seconds
 -- While Tidegate does not answer, requests go on. For denying them instead: false.
 local fail_open = true
 
--- When this thread asks again after a failure.
-local again = 0
+-- This thread's failures in a row. After three it does not ask until `again`.
+local failures, again = 0, 0
 
 -- The status and the header fields of an answer; nil if there is none in time.
 local function ask(key)
@@ -49,7 +49,10 @@ function check(r)
         -- 401 and 403 say that Tidegate does not accept this server's credentials.
         if not (status and (status < 300 or status == 429)) then
             if status then r:err("Tidegate answers " .. status) else r:warn("Tidegate did not answer in time") end
-            status, again = nil, socket.gettime() + pause
+            status, failures = nil, failures + 1
+            if failures >= 3 then again = socket.gettime() + pause end
+        else
+            failures = 0
         end
     end
     if not status then

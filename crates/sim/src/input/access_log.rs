@@ -137,7 +137,9 @@ impl<'a> AccessLine<'a> {
     fn has_vhost(first: &[u8], second: &[u8]) -> bool {
         let names_port = target::without_port(first).len() + 1 < first.len();
         let is_client = is_address(second) || has_port(second);
-        !is_address(first) && (is_client || (names_port && is_name(second)))
+        let host = target::without_port(first);
+        let is_host = is_name(host) || (names_port && is_address(host));
+        is_host && (is_client || (names_port && is_name(second)))
     }
 
     /// Parses a line in Envoy's default format.
