@@ -6,6 +6,8 @@ use std::{
     path::PathBuf,
 };
 
+use tidegate_headers::Networks;
+
 use super::{
     charge::{Took, cost},
     columns::Header,
@@ -90,6 +92,8 @@ pub struct Options {
     pub stamped: Option<Stamp>,
     /// The zone of times that state none.
     pub zone: Zone,
+    /// The proxies whose `X-Forwarded-For` counts for the key `forwarded`.
+    pub trusted: Networks,
 }
 
 /// A log that was read.
@@ -320,7 +324,7 @@ fn format_of(
         },
         None => InputError::UnknownFormat {
             source_name: source_name.to_owned(),
-            advice: advice(detected.unknown()),
+            advice: detected.unknown().iter().find_map(|line| advice(line)),
         },
     })
 }
@@ -770,7 +774,7 @@ impl<'a> Reading<'a> {
                 continue;
             }
             self.key.clear();
-            match request.key(&target.by, &mut self.key) {
+            match request.key(&target.by, &self.options.trusted, &mut self.key) {
                 Ok(()) => {
                     target.trace.line_time(request.time());
                     let is_taken = match charge {

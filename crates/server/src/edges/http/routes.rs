@@ -117,7 +117,7 @@ impl Paths {
     ) -> Response<Body> {
         let (app, &Route { method, path, .. }) = (&*self.app, route);
         let started = app.service.now();
-        let admits_errors = route.endpoint == Endpoint::Check && ask::admits_errors(request.uri());
+        let admits_errors = route.endpoint == Endpoint::Check && ask::admits_errors(&request);
         let traced = app
             .telemetry
             .as_deref()
