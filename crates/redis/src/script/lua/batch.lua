@@ -6,10 +6,12 @@ local keys, costs, counts, at = KEYS, ARGV[2], ARGV[3], 1
 local same = #costs == 8 and counts == '' and read('<I8', costs)
 p.looks = same == 0
 local states = call('MGET', unpack(keys))
+local rule, sub = p.rule, string.sub
+local tail = rule and -#rule
 for i = 1, #keys do
   local there = states[i]
   local before, as_is = there, true
-  if there and (went_back or not is_own(p, there, size)) then before, as_is = own(p, there, size, adopt, keys[i]) end
+  if there and (went_back or #there ~= size or rule and sub(there, tail) ~= rule) then before, as_is = own(p, there, size, adopt, keys[i]) end
   local ours = before ~= nil
   local value, head, was
   if same then
