@@ -1,19 +1,39 @@
 #!/usr/bin/env python3
-"""Checks that the modules of a crate import only modules below them.
+"""Checks that a crate depends only on crates below it, that the modules of a crate import only modules below them, and that no modules
+import each other in a circle. A name that a crate's root exports counts as its module.
 
 usage: scripts/layers.py
-
-A module of the crate's root that is in no layer (errors, counters, deadlines, threads) may be imported from everywhere, and imports none of the
-layers.
 """
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# The modules of each crate's root, from the top layer to the bottom one.
+# The crates from the top layer to the bottom one. Crates of one layer do not depend on each other.
+CRATES = [
+    ["cli"],
+    ["server"],
+    ["envoy", "sentinel"],
+    ["export", "listen"],
+    ["service"],
+    ["sim", "tidegate"],
+    ["tower"],
+    ["redis"],
+    ["limiter"],
+    ["flow"],
+    ["config", "headers", "macros"],
+    ["core"],
+]
+# The modules of each crate's root, from the top layer to the bottom one. A module of the root that is in no layer (errors, counters,
+# deadlines, threads) may be imported from everywhere, and imports none of the layers.
 LAYERS = {
-    "server": [["serve"], ["control"], ["edges"], ["decide"], ["envoy"], ["listen"], ["observe"], ["rules"]],
+    "server": [["serve"], ["control"], ["edges"]],
+    "envoy": [["grpc", "xds"], ["descriptors"], ["config"]],
+    "sentinel": [["programs", "token_server"], ["cluster", "stats"]],
+    "listen": [["connections", "security"], ["credentials"], ["access", "descriptors", "socket", "tls"]],
+    "export": [["statsd", "telemetry", "webhook"], ["agent"]],
+    "service": [["decide", "flow"], ["observe"], ["rules"], ["digest"]],
     "flow": [["report", "sentinel"], ["metric_log", "sources"], ["call"], ["rules"], ["machine", "stats"]],
     "redis": [
         ["ad_hoc", "limit", "orders", "rules", "store"],
@@ -23,6 +43,13 @@ LAYERS = {
         ["script"],
         ["connection"],
     ],
+}
+# Modules that import each other: a crate may have only these circles.
+CIRCLES = {
+    "core": "algorithm calendar cell debt decision parameters policy quota spec time",
+    "limiter": "keyed limiter permit reserve",
+    "redis": "ad_hoc limit store",
+    "tower": "decide fields hold layer question service",
 }
 
 
@@ -68,26 +95,71 @@ def exports(text):
     return found
 
 
+def circles(graph):
+    """The groups of modules that can reach each other."""
+    reached = {}
+    for start in graph:
+        seen, todo = set(), [start]
+        while todo:
+            for target in graph.get(todo.pop(), ()):
+                if target not in seen:
+                    seen.add(target)
+                    todo.append(target)
+        reached[start] = seen
+    return {
+        frozenset(other for other in graph if other in reached[one] and one in reached[other])
+        for one in graph
+        if one in reached[one]
+    }
+
+
+def crates():
+    """What is wrong with the dependencies of the crates."""
+    layer = {crate: at for at, row in enumerate(CRATES) for crate in row}
+    wrong = []
+    for manifest in sorted((ROOT / "crates").glob("*/Cargo.toml")):
+        crate, text = manifest.parent.name, tomllib.loads(manifest.read_text())
+        if text["package"].get("publish") is False:
+            continue
+        if crate not in layer:
+            sys.exit(f"{crate} is in no layer: add it to CRATES in scripts/layers.py")
+        wrong += [
+            f"crates/{crate}/Cargo.toml: {name} is not below `{crate}`"
+            for name in text.get("dependencies", {})
+            if name.startswith("tidegate-") and layer[name.removeprefix("tidegate-")] <= layer[crate]
+        ]
+    return wrong
+
+
 def main():
-    wrong, looked = [], 0
-    for crate, layers in LAYERS.items():
-        source = ROOT / "crates" / crate / "src"
+    wrong, looked = crates(), 0
+    for source in sorted((ROOT / "crates").glob("*/src")):
+        crate = source.parent.name
+        layers = LAYERS.get(crate, [])
         layer = {module: at for at, modules in enumerate(layers) for module in modules}
-        missing = [module for module in layer if not (source / module).exists() and not (source / f"{module}.rs").exists()]
-        if missing:
+        modules = {path.name.removesuffix(".rs") for path in source.iterdir()} - {"lib", "main"}
+        if missing := sorted(set(layer) - modules):
             sys.exit(f"{crate} has no module {', '.join(missing)}: change LAYERS in scripts/layers.py")
-        exported = exports((source / "lib.rs").read_text())
+        root = next(path for path in (source / "lib.rs", source / "main.rs") if path.exists())
+        exported, graph = exports(root.read_text()), {module: set() for module in modules}
         for path in sorted(source.rglob("*.rs")):
             own = path.relative_to(source).parts[0].removesuffix(".rs")
-            if own == "lib":
+            if path == root:
                 continue
             for name in imports(path.read_text()):
                 looked += 1
                 first = name.split("::")[0]
-                target = layer.get(first, layer.get(exported.get(first)))
-                if target is not None and target < layer.get(own, len(layers)):
+                target = first if first in modules else exported.get(first)
+                if target in modules and target != own:
+                    graph[own].add(target)
+                if target in layer and layer[target] < layer.get(own, len(layers)):
                     wrong.append(f"{path.relative_to(ROOT)}: crate::{name} is above `{own}`")
-    if looked < 500:
+        known = frozenset(CIRCLES.get(crate, "").split())
+        found = circles(graph)
+        wrong += [f"crates/{crate}: {', '.join(sorted(circle))} import each other" for circle in found if circle != known]
+        if known and known not in found:
+            wrong.append(f"crates/{crate}: the circle in CIRCLES of scripts/layers.py is gone: remove it there")
+    if looked < 1000:
         sys.exit(f"only {looked} imports were found: scripts/layers.py does not read them any more")
     if wrong:
         sys.exit("\n".join(wrong))

@@ -15,8 +15,8 @@ use similar::TextDiff;
 const RUSTC: &str = "rustc 1.95.";
 
 /// The libraries whose API a program can depend on.
-const LIBRARIES: [&str; 7] = [
-    "core", "config", "limiter", "flow", "redis", "tower", "tidegate",
+const LIBRARIES: [&str; 8] = [
+    "core", "config", "headers", "limiter", "flow", "redis", "tower", "tidegate",
 ];
 
 /// Types that no program needs to name: the type parameters of layers, and the YAML readers that

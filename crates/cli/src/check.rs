@@ -318,18 +318,7 @@ fn table_of(clients: &[access::Client]) -> String {
 /// Loads the rules of the file, in either form.
 fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
     if is_sentinels(path) {
-        let limits = rules::load_cluster(path)?.limits;
-        // A file with cluster rules is one for the server, and may have several kinds of them.
-        let gate = if limits.is_empty() && path.is_file() {
-            gate_rules(path)?
-        } else {
-            GateRules::default()
-        };
-        return Ok(Rules {
-            limits,
-            gate,
-            ..Rules::default()
-        });
+        return load_sentinels(path);
     }
     if path.is_dir() || envoy::is_config(path) {
         let limits = envoy::load(path, keeping)?.limits;
@@ -339,6 +328,30 @@ fn load(path: &Path, keeping: Keeping) -> Result<Rules, RulesError> {
         });
     }
     rules::load(path, keeping)
+}
+
+#[cfg(feature = "sentinel")]
+fn load_sentinels(path: &Path) -> Result<Rules, RulesError> {
+    let limits = tidegate_server::cluster::load_cluster(path)?.limits;
+    // A file with cluster rules is one for the server, and may have several kinds of them.
+    let gate = if limits.is_empty() && path.is_file() {
+        gate_rules(path)?
+    } else {
+        GateRules::default()
+    };
+    Ok(Rules {
+        limits,
+        gate,
+        ..Rules::default()
+    })
+}
+
+/// They may be cluster rules, which this program does not know.
+#[cfg(not(feature = "sentinel"))]
+fn load_sentinels(path: &Path) -> Result<Rules, RulesError> {
+    let problem = rules::Problem::overall("this program was built without Sentinel");
+    let problem = problem.mend("check these rules with one that has the feature `sentinel`");
+    Err(RulesError::invalid(Some(path), problem))
 }
 
 /// Whether these are rules of Sentinel: a file that ends in `.json`, or a directory with one.

@@ -4,12 +4,14 @@ use crate::table::{Full, Joint, Tag, Wanted};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Clock, Decision, Nanos, Policy};
+use tidegate_core::{Algorithm, Clock, Decision, Estimate, Nanos, Policy};
 
 use crate::{
     KeyedLimiter, Limiter,
     block::refused_until,
+    eras::Site,
     keyed::{Home, assert_fits},
+    limiter::NOTHING,
     version,
     wait::{Ground, Ticket, WaitLine, Wakes},
 };
@@ -185,16 +187,36 @@ pub fn acquire_all_at<C: ?Sized>(
     requests: &[Request<'_, C>],
     now: Nanos,
 ) -> Result<AllDecision, Full> {
-    let decisions = with_all(requests, now, |states, blocked, wakes| {
+    let decisions = with_all(requests, now, false, |states, blocked, wakes| {
         states.decide(blocked, &[], now, wakes)
     })?;
     Ok(AllDecision::new(decisions))
 }
 
-/// One step on the states of all requests, locked together.
+/// [`acquire_all_at`] for units that may return. The second value is what each request has taken,
+/// for [`Limiter::settle_at`] and [`KeyedLimiter::settle_at`]; it is empty if a limit denied.
+///
+/// # Panics
+/// As [`acquire_all_at`].
+///
+/// # Errors
+/// The same as [`acquire_all_at`].
+pub fn acquire_all_estimates_at<C: ?Sized>(
+    requests: &[Request<'_, C>],
+    now: Nanos,
+) -> Result<(AllDecision, Vec<Estimate>), Full> {
+    let (decisions, estimates) = with_all(requests, now, true, |states, blocked, wakes| {
+        states.decide_and_note(blocked, &[], now, wakes)
+    })?;
+    Ok((AllDecision::new(decisions), estimates.into_vec()))
+}
+
+/// One step on the states of all requests, locked together. A step that `notes` places of units is
+/// not made while all keys of a limiter are being reset.
 pub(crate) fn with_all<C: ?Sized, R>(
     requests: &[Request<'_, C>],
     now: Nanos,
+    notes: bool,
     mut step: impl FnMut(&mut States<'_, '_, C>, &[Option<Decision>], &mut Wakes) -> R,
 ) -> Result<R, Full> {
     // A blocked limit denies without any lock.
@@ -214,13 +236,13 @@ pub(crate) fn with_all<C: ?Sized, R>(
         // Declared before all locks, so that it is dropped after them: no task is woken under a
         // lock.
         let mut wakes = Wakes::default();
-        let stepped = attempt(requests, &generations, now, |states| {
+        let stepped = attempt(requests, &generations, now, notes, |states| {
             step(states, &blocked, &mut wakes)
         })?;
         if let Some(result) = stepped {
             return Ok(result);
         }
-        // One of the generations was retired; its successor will be there in a moment.
+        // One of the generations was retired, or all keys are being reset: that ends in a moment.
         crate::sync::yield_now();
     }
 }
@@ -243,11 +265,12 @@ fn blocked_at<C: ?Sized>(request: &Request<'_, C>, now: Nanos) -> Option<Decisio
     }
 }
 
-/// One attempt; `None` if a generation was retired.
+/// One attempt; `None` if a generation was retired, or places cannot be noted.
 fn attempt<C: ?Sized, R>(
     requests: &[Request<'_, C>],
     generations: &[Option<(Home, Tag)>],
     now: Nanos,
+    notes: bool,
     step: impl FnOnce(&mut States<'_, '_, C>) -> R,
 ) -> Result<Option<R>, Full> {
     // A state that is still in an older generation is moved before anything else is locked.
@@ -289,7 +312,8 @@ fn attempt<C: ?Sized, R>(
         .collect();
     let joint = Joint::lock(&wanted, now)?;
     for &(limiter, generation, tag) in &homes {
-        if generation.is_retired() || !limiter.is_home(tag, generation) {
+        let must_wait = notes && limiter.eras.is_resetting();
+        if must_wait || generation.is_retired() || !limiter.is_home(tag, generation) {
             return Ok(None);
         }
     }
@@ -319,7 +343,7 @@ pub(crate) struct States<'l, 'r, C: ?Sized> {
     joint: Joint<'l>,
 }
 
-impl<C: ?Sized> States<'_, '_, C> {
+impl<'r, C: ?Sized> States<'_, 'r, C> {
     /// A request's state, and the policy of its words; or the time until which its key is refused.
     fn state(&mut self, at: usize) -> Result<(&Policy, &mut [u64]), Nanos> {
         match self.places[at] {
@@ -371,6 +395,46 @@ impl<C: ?Sized> States<'_, '_, C> {
         decisions
     }
 
+    /// [`decide`](Self::decide), and the estimates of what was taken.
+    pub fn decide_and_note(
+        &mut self,
+        blocked: &[Option<Decision>],
+        tickets: &[Option<Arc<Ticket>>],
+        now: Nanos,
+        wakes: &mut Wakes,
+    ) -> (Few<Decision>, Few<Estimate>) {
+        let decisions = self.decide(blocked, tickets, now, wakes);
+        let mut estimates = Few::new();
+        if decisions.iter().all(Decision::is_allowed) {
+            estimates.extend((0..decisions.len()).map(|at| self.note(at, now)));
+        }
+        (decisions, estimates)
+    }
+
+    /// The estimate of what an admitted request has taken.
+    fn note(&mut self, at: usize, now: Nanos) -> Estimate {
+        let cost = self.requests[at].cost();
+        let site = self.site(at);
+        match self.state(at) {
+            Ok((policy, state)) if cost > 0 => site.note(policy, state, cost, now),
+            _ => NOTHING,
+        }
+    }
+
+    /// What the place of a request's units depends on.
+    fn site(&self, at: usize) -> Site<'r> {
+        match self.places[at] {
+            KeyPlace::Keyed(k) => {
+                let (limiter, home, tag) = self.homes[k];
+                limiter.site(home, tag)
+            }
+            KeyPlace::Unkeyed(u) => {
+                let limiter: &'r Limiter<C> = self.unkeyed[u];
+                limiter.site(&self.cells[u])
+            }
+        }
+    }
+
     fn answer(
         &mut self,
         at: usize,
@@ -419,10 +483,12 @@ impl<C: ?Sized> States<'_, '_, C> {
             KeyPlace::Unkeyed(_) => None,
         };
         let unkeyed = self.unkeyed;
+        let site = self.site(at);
         let (policy, state) = self.state(at).ok()?;
         let mut ground = Ground {
             policy,
             state,
+            site,
             blocked: Nanos::ZERO,
             now,
         };

@@ -25,6 +25,7 @@
 //! ```
 
 mod block;
+mod eras;
 mod joint;
 mod keyed;
 mod limit;
@@ -40,7 +41,7 @@ mod wait_all;
 
 pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use block::Until;
-pub use joint::{AllDecision, Request, acquire_all, acquire_all_at};
+pub use joint::{AllDecision, Request, acquire_all, acquire_all_at, acquire_all_estimates_at};
 pub use keyed::{
     Change, KeyedBuilder, KeyedLimiter, OverrideError, SnapshotEntry, Sweeping, TooManyExceptions,
 };
@@ -57,4 +58,4 @@ pub use tidegate_core::{
 #[cfg(feature = "calendar")]
 pub use tidegate_core::{Calendar, Period};
 pub use wait::WaitError;
-pub use wait_all::{WaitAllError, wait_all};
+pub use wait_all::{WaitAllError, wait_all, wait_all_estimates};

@@ -13,9 +13,16 @@ use tidegate_core::{
 use crate::{
     SystemClock, Timer, WaitError,
     block::{Until, denied_until},
-    reserve::Eras,
+    eras::{Eras, Site},
     version::{LockedVersion, Versions},
     wait::{Ground, Home, OneLine, Ticket, WaitLine, Wakes, wait},
+};
+
+/// The estimate of a request that took nothing.
+pub(crate) const NOTHING: Estimate = Estimate {
+    cost: 0,
+    taken: Nanos::ZERO,
+    place: 0,
 };
 
 /// A limit without keys: a policy, one state and a clock.
@@ -119,7 +126,28 @@ impl<C: ?Sized> Limiter<C> {
         if cost == 0 || !self.line.is_busy() {
             return self.versions.decide(now, cost);
         }
-        self.step(now, |line, ground, wakes| line.decide(ground, cost, wakes))
+        self.step(now, |line, ground, wakes| {
+            line.decide(ground, cost, wakes).0
+        })
+    }
+
+    /// [`acquire_at`](Self::acquire_at) for units that may return. The second value is what was
+    /// taken, for [`settle_at`](Self::settle_at): nothing if the request was denied.
+    pub fn acquire_estimate_at(&self, cost: u64, now: Nanos) -> (Decision, Estimate) {
+        if let Some(denied) = self.blocked_at(now) {
+            return (denied, NOTHING);
+        }
+        if cost > 0 && self.line.is_busy() {
+            return self.step(now, |line, ground, wakes| line.decide(ground, cost, wakes));
+        }
+        let mut held = self.versions.lock();
+        let site = self.site(&held);
+        let (policy, state) = held.parts();
+        let decision = policy.decide(state, now, cost);
+        if decision.is_denied() {
+            return (decision, NOTHING);
+        }
+        (decision, site.note(policy, state, cost, now))
     }
 
     /// Serves the waiters, after a change that may have made room.
@@ -217,29 +245,21 @@ impl<C: ?Sized> Limiter<C> {
         self.serve(now);
     }
 
-    /// Where units count now, for [`Estimate::place`]. Read it before the units are taken.
-    #[must_use]
-    pub fn place(&self) -> u64 {
-        self.eras.place(&self.policy())
-    }
-
     /// Corrects an estimate at `now` to the `actual` cost (see [`Policy::settle`]). A caller
-    /// settles each estimate once.
+    /// settles each estimate once. Nothing returns of units that were taken before a reset, and of
+    /// a bucket's units that were taken before a change of its policy.
     pub fn settle_at(&self, estimate: Estimate, actual: u64, now: Nanos) {
         if self.line.is_busy() {
             return self.step(now, |line, ground, wakes| {
-                let actual = self.eras.actual(ground.policy, estimate, actual);
                 line.correct(ground, estimate, actual, wakes);
             });
         }
-        self.versions.apply(|policy, state| {
-            policy.settle(
-                state,
-                now,
-                estimate,
-                self.eras.actual(policy, estimate, actual),
-            );
-        });
+        let mut held = self.versions.lock();
+        let site = self.site(&held);
+        let (policy, state) = held.parts();
+        let refund = |state: &mut [u64], units| policy.refund(state, now, units);
+        site.settle(policy, state, now, (estimate, actual), refund);
+        drop(held);
         // A waiter may have joined just before, without seeing this room.
         self.serve(now);
     }
@@ -247,12 +267,12 @@ impl<C: ?Sized> Limiter<C> {
     /// Forgets what was used, as if the limiter were new. A block stays. Permits in use are
     /// forgotten too: releasing one later has no effect. Returns whether anything was in use.
     pub fn reset_at(&self, now: Nanos) -> bool {
+        let mut held = self.versions.lock();
+        let (policy, state) = held.parts();
+        let was_used = !policy.is_recovered(state, now);
+        state.fill(0);
         self.eras.reset();
-        let was_used = self.versions.apply(|policy, state| {
-            let was_used = !policy.is_recovered(state, now);
-            state.fill(0);
-            was_used
-        });
+        drop(held);
         self.serve(now);
         was_used
     }
@@ -276,8 +296,7 @@ impl<C: ?Sized> Limiter<C> {
     /// Each different policy that the limiter ever has keeps about 400 bytes until the limiter is
     /// dropped.
     pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) {
-        self.eras
-            .change(|| self.versions.change(policy.into(), now));
+        self.versions.change(policy.into(), now);
         self.serve(now);
     }
 
@@ -300,6 +319,11 @@ impl<C: ?Sized> Limiter<C> {
         });
         self.serve(now);
         true
+    }
+
+    /// What the place of units depends on in a locked state.
+    pub(crate) const fn site(&self, held: &LockedVersion<'_>) -> Site<'_> {
+        self.eras.site(held.rate, None)
     }
 
     pub(crate) fn lock(&self) -> LockedVersion<'_> {
@@ -389,7 +413,22 @@ impl<T: Timer> Limiter<T> {
         cost: u64,
         deadline: Option<Nanos>,
     ) -> impl Future<Output = Result<Admission, WaitError>> {
-        wait(self, cost, deadline, &self.clock)
+        wait(self, cost, deadline, &self.clock, |admission, _| admission)
+    }
+
+    /// [`wait`](Self::wait) for units that may return. The second value is what was taken, for
+    /// [`settle_at`](Self::settle_at).
+    ///
+    /// # Errors
+    /// The same as [`wait`](Self::wait).
+    pub fn wait_estimate(
+        &self,
+        cost: u64,
+        deadline: Option<Nanos>,
+    ) -> impl Future<Output = Result<(Admission, Estimate), WaitError>> {
+        wait(self, cost, deadline, &self.clock, |admission, estimate| {
+            (admission, estimate)
+        })
     }
 
     /// [`wait`](Self::wait) for a thread without an async runtime: it blocks the thread.
@@ -423,11 +462,13 @@ impl<C: ?Sized> Home for &Limiter<C> {
         // Declared first, so that it is dropped last: no task is woken while the state is locked.
         let mut wakes = Wakes::default();
         let mut held = self.versions.lock();
+        let site = self.site(&held);
         let (policy, state) = held.parts();
         let blocked = Nanos::new(self.blocked.load(Ordering::Relaxed));
         let mut ground = Ground {
             policy,
             state,
+            site,
             blocked,
             now,
         };

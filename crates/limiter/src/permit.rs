@@ -2,15 +2,15 @@
 
 use std::{fmt, sync::Arc};
 
-use tidegate_core::{Clock, Denied, Key, Nanos};
+use tidegate_core::{Clock, Denied, Estimate, Key, Nanos};
 
-use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
+use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, limiter::NOTHING, table::Tag};
 
 /// Units that are returned when the work is over: on return, on an error, on a panic, and when a
 /// future is cancelled.
 ///
 /// Made for [`Policy::concurrency`](crate::Policy::concurrency), where returning them lets the next
-/// caller in.
+/// caller in. A reset forgets the permits in use: those that were taken before it return nothing.
 ///
 /// ```
 /// # use tidegate_limiter as tidegate;
@@ -26,7 +26,7 @@ use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, table::Tag};
 #[must_use = "a permit that is dropped is given back at once"]
 pub struct Permit<'a, C: Clock = SystemClock> {
     from: From<'a, C>,
-    cost: u64,
+    estimate: Estimate,
 }
 
 enum From<'a, C> {
@@ -36,39 +36,47 @@ enum From<'a, C> {
 
 impl<'a, C: Clock> Permit<'a, C> {
     /// Units that were taken.
-    pub(crate) const fn of(limiter: &'a Limiter<C>, cost: u64) -> Self {
+    pub(crate) const fn of(limiter: &'a Limiter<C>, estimate: Estimate) -> Self {
         Self {
             from: From::One(limiter),
-            cost,
+            estimate,
         }
     }
 
     /// Units of a key that were taken.
-    pub(crate) const fn of_key(limiter: &'a KeyedLimiter<C>, tag: Tag, cost: u64) -> Self {
+    pub(crate) const fn of_key(limiter: &'a KeyedLimiter<C>, tag: Tag, estimate: Estimate) -> Self {
         Self {
             from: From::Key(limiter, tag),
-            cost,
+            estimate,
         }
     }
 
     /// The number of units.
     #[must_use]
     pub const fn cost(&self) -> u64 {
-        self.cost
+        self.estimate.cost
     }
 
     /// Keeps the units: they are not returned.
-    pub fn keep(mut self) {
-        self.cost = 0;
+    pub fn keep(self) {
+        let _ = self.take();
+    }
+
+    /// What was taken, which the permit no longer returns.
+    pub(crate) fn take(mut self) -> Estimate {
+        std::mem::replace(&mut self.estimate, NOTHING)
     }
 }
 
 impl<C: Clock> Drop for Permit<'_, C> {
     fn drop(&mut self) {
-        match &self.from {
-            _ if self.cost == 0 => {}
-            From::One(limiter) => limiter.refund(self.cost),
-            From::Key(limiter, tag) => limiter.refund_tag(*tag, self.cost, limiter.clock().now()),
+        let Self { from, estimate } = self;
+        match from {
+            _ if estimate.cost == 0 => {}
+            From::One(limiter) => limiter.settle_at(*estimate, 0, limiter.clock().now()),
+            From::Key(limiter, tag) => {
+                limiter.settle_tag(*tag, *estimate, 0, limiter.clock().now());
+            }
         }
     }
 }
@@ -76,7 +84,7 @@ impl<C: Clock> Drop for Permit<'_, C> {
 impl<C: Clock> fmt::Debug for Permit<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
-            .field("cost", &self.cost)
+            .field("cost", &self.cost())
             .finish_non_exhaustive()
     }
 }
@@ -97,7 +105,7 @@ impl<C: Clock> fmt::Debug for Permit<'_, C> {
 #[must_use = "a permit that is dropped is given back at once"]
 pub struct OwnedPermit<C: Clock = SystemClock> {
     from: Owned<C>,
-    cost: u64,
+    estimate: Estimate,
 }
 
 /// A limiter or one of its keys, which is kept alive.
@@ -112,10 +120,9 @@ impl<C: Clock> OwnedPermit<C> {
     /// # Errors
     /// The same as [`Limiter::permit`].
     pub fn of(limiter: &Arc<Limiter<C>>, cost: u64) -> Result<Self, Denied> {
-        limiter.permit(cost)?.keep();
         Ok(Self {
             from: Owned::One(Arc::clone(limiter)),
-            cost,
+            estimate: limiter.permit(cost)?.take(),
         })
     }
 
@@ -129,22 +136,21 @@ impl<C: Clock> OwnedPermit<C> {
         cost: u64,
     ) -> Result<Self, Denied> {
         let tag = limiter.tag_of(&key);
-        limiter.permit(key, cost)?.keep();
         Ok(Self {
             from: Owned::Key(Arc::clone(limiter), tag),
-            cost,
+            estimate: limiter.permit(key, cost)?.take(),
         })
     }
 
     /// The number of units.
     #[must_use]
     pub const fn cost(&self) -> u64 {
-        self.cost
+        self.estimate.cost
     }
 
     /// Keeps the units: they are not returned.
     pub fn keep(mut self) {
-        self.cost = 0;
+        self.estimate = NOTHING;
     }
 }
 
@@ -158,10 +164,9 @@ impl<T: Timer> OwnedPermit<T> {
         cost: u64,
         deadline: Option<Nanos>,
     ) -> Result<Self, WaitError> {
-        limiter.wait_permit(cost, deadline).await?.keep();
         Ok(Self {
             from: Owned::One(Arc::clone(limiter)),
-            cost,
+            estimate: limiter.wait_permit(cost, deadline).await?.take(),
         })
     }
 
@@ -176,10 +181,9 @@ impl<T: Timer> OwnedPermit<T> {
         deadline: Option<Nanos>,
     ) -> Result<Self, WaitError> {
         let tag = limiter.tag_of(&key);
-        limiter.wait_permit(key, cost, deadline).await?.keep();
         Ok(Self {
             from: Owned::Key(Arc::clone(limiter), tag),
-            cost,
+            estimate: limiter.wait_permit(key, cost, deadline).await?.take(),
         })
     }
 }
@@ -187,8 +191,8 @@ impl<T: Timer> OwnedPermit<T> {
 impl<C: Clock> Drop for OwnedPermit<C> {
     fn drop(&mut self) {
         drop(match &self.from {
-            Owned::One(limiter) => Permit::of(limiter, self.cost),
-            Owned::Key(limiter, tag) => Permit::of_key(limiter, *tag, self.cost),
+            Owned::One(limiter) => Permit::of(limiter, self.estimate),
+            Owned::Key(limiter, tag) => Permit::of_key(limiter, *tag, self.estimate),
         });
     }
 }
@@ -196,7 +200,7 @@ impl<C: Clock> Drop for OwnedPermit<C> {
 impl<C: Clock> fmt::Debug for OwnedPermit<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OwnedPermit")
-            .field("cost", &self.cost)
+            .field("cost", &self.cost())
             .finish_non_exhaustive()
     }
 }
@@ -209,8 +213,9 @@ impl<C: Clock> Limiter<C> {
     /// [`acquire`](Self::acquire). Use [`wait_permit`](Self::wait_permit), which waits for the
     /// delay.
     pub fn permit(&self, cost: u64) -> Result<Permit<'_, C>, Denied> {
-        self.acquire(cost).into_result()?;
-        Ok(Permit::of(self, cost))
+        let (decision, estimate) = self.acquire_estimate_at(cost, self.clock().now());
+        decision.into_result()?;
+        Ok(Permit::of(self, estimate))
     }
 }
 
@@ -224,8 +229,8 @@ impl<T: Timer> Limiter<T> {
         cost: u64,
         deadline: Option<Nanos>,
     ) -> Result<Permit<'_, T>, WaitError> {
-        self.wait(cost, deadline).await?;
-        Ok(Permit::of(self, cost))
+        let (_, estimate) = self.wait_estimate(cost, deadline).await?;
+        Ok(Permit::of(self, estimate))
     }
 }
 
@@ -238,8 +243,9 @@ impl<C: Clock> KeyedLimiter<C> {
     /// delay.
     pub fn permit(&self, key: impl Key, cost: u64) -> Result<Permit<'_, C>, Denied> {
         let tag = self.tag_of(&key);
-        self.acquire(key, cost).into_result()?;
-        Ok(Permit::of_key(self, tag, cost))
+        let (decision, estimate) = self.acquire_estimate(tag, cost, self.clock().now());
+        decision.into_result()?;
+        Ok(Permit::of_key(self, tag, estimate))
     }
 }
 
@@ -255,7 +261,7 @@ impl<T: Timer> KeyedLimiter<T> {
         deadline: Option<Nanos>,
     ) -> Result<Permit<'_, T>, WaitError> {
         let tag = self.tag_of(&key);
-        self.wait(key, cost, deadline).await?;
-        Ok(Permit::of_key(self, tag, cost))
+        let (_, estimate) = self.wait_estimate(key, cost, deadline).await?;
+        Ok(Permit::of_key(self, tag, estimate))
     }
 }

@@ -1,75 +1,14 @@
 //! Reservations: an estimate is taken before the work and corrected when the true cost is known.
 
-use std::{
-    fmt,
-    hash::{BuildHasher, RandomState},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::{fmt, sync::Arc};
 
 use smallvec::{SmallVec, smallvec};
-use tidegate_core::{Clock, Denied, Estimate, Key, Nanos, Policy};
+use tidegate_core::{Clock, Denied, Estimate, Key, Nanos};
 
 use crate::{KeyedLimiter, Limiter, SystemClock, permit::Owned};
 
 /// The number of estimates that are remembered with their times.
 const MOST: usize = 16;
-
-/// Counts the changes after which the units of earlier estimates do not return: of a rate, and
-/// resets.
-pub(crate) struct Eras {
-    rates: AtomicU64,
-    resets: AtomicU64,
-    /// Differs in each process, so that a number from another one matches nothing.
-    own: RandomState,
-}
-
-impl Eras {
-    pub fn new() -> Self {
-        Self {
-            rates: AtomicU64::new(0),
-            resets: AtomicU64::new(0),
-            own: RandomState::new(),
-        }
-    }
-
-    /// Runs a change of a policy. A policy that is read during the change belongs to neither era.
-    pub fn change<R>(&self, change: impl FnOnce() -> R) -> R {
-        self.rates.fetch_add(1, Ordering::AcqRel);
-        let result = change();
-        self.rates.fetch_add(1, Ordering::AcqRel);
-        result
-    }
-
-    pub fn reset(&self) {
-        self.resets.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// See [`Estimate::place`].
-    pub fn place(&self, policy: &Policy) -> u64 {
-        // Acquire: an estimate that was taken before a change sees an older number.
-        let resets = self.resets.load(Ordering::Acquire);
-        match policy.place() {
-            Some(place) if resets == 0 => place,
-            Some(place) => self.own.hash_one((place, resets)),
-            None => self
-                .own
-                .hash_one((self.rates.load(Ordering::Acquire), resets)),
-        }
-    }
-
-    /// The cost to which an estimate is corrected: if its units no longer count where they did, at
-    /// least the estimate.
-    pub fn actual(&self, policy: &Policy, estimate: Estimate, actual: u64) -> u64 {
-        if self.place(policy) == estimate.place {
-            actual
-        } else {
-            actual.max(estimate.cost)
-        }
-    }
-}
 
 /// Units for work whose cost is known only when it is over, such as the tokens of an answer or the
 /// bytes of a response.
@@ -238,17 +177,13 @@ impl<C: Clock> Owned<C> {
     }
 
     fn take(&self, cost: u64) -> Result<Estimate, Denied> {
-        let taken = self.now();
-        let place = match self {
-            Self::One(limiter) => limiter.place(),
-            Self::Key(limiter, tag) => limiter.place_of(*tag),
-        };
-        let decision = match self {
-            Self::One(limiter) => limiter.acquire_at(cost, taken),
-            Self::Key(limiter, tag) => limiter.acquire_tag(*tag, cost, taken),
+        let now = self.now();
+        let (decision, estimate) = match self {
+            Self::One(limiter) => limiter.acquire_estimate_at(cost, now),
+            Self::Key(limiter, tag) => limiter.acquire_estimate(*tag, cost, now),
         };
         decision.into_result()?;
-        Ok(Estimate { cost, taken, place })
+        Ok(estimate)
     }
 
     fn settle(&self, estimate: Estimate, actual: u64) {

@@ -39,6 +39,8 @@ pub(crate) struct Versions {
 /// The current version, locked.
 pub(crate) struct LockedVersion<'a> {
     pub policy: &'a Policy,
+    /// Identifies the time for which the policy is in force.
+    pub rate: u64,
     state: StateGuard<'a>,
 }
 
@@ -122,9 +124,12 @@ impl Versions {
     pub fn lock(&self) -> LockedVersion<'_> {
         retry(|| {
             let version = self.current();
+            let state = version.cell.try_lock()?;
             Some(LockedVersion {
                 policy: &version.policy,
-                state: version.cell.try_lock()?,
+                // Relaxed: it changes while both states are locked.
+                rate: self.changes.load(Ordering::Relaxed),
+                state,
             })
         })
     }

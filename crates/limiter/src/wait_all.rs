@@ -7,10 +7,10 @@ use std::{
     task::Poll,
 };
 
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::{Decision, Estimate, Nanos};
 
 use crate::{
-    AllDecision, Full, Permit, Request, Timer,
+    AllDecision, Full, Permit, Request, Timer, acquire_all_estimates_at,
     joint::{Few, States, with_all},
     wait::{CALL, Ticket, Wakes},
 };
@@ -84,8 +84,24 @@ pub async fn wait_all<T: Timer>(
     requests: &[Request<'_, T>],
     deadline: Option<Nanos>,
 ) -> Result<AllDecision, WaitAllError> {
+    Ok(wait_all_estimates(requests, deadline).await?.0)
+}
+
+/// [`wait_all`] for units that may return. The second value is what each request has taken, for
+/// [`Limiter::settle_at`](crate::Limiter::settle_at) and
+/// [`KeyedLimiter::settle_at`](crate::KeyedLimiter::settle_at).
+///
+/// # Errors
+/// The same as [`wait_all`].
+///
+/// # Panics
+/// As [`wait_all`].
+pub async fn wait_all_estimates<T: Timer>(
+    requests: &[Request<'_, T>],
+    deadline: Option<Nanos>,
+) -> Result<(AllDecision, Vec<Estimate>), WaitAllError> {
     let Some(timer) = requests.first().map(Request::clock) else {
-        return Ok(AllDecision::new(Few::new()));
+        return Ok((AllDecision::new(Few::new()), Vec::new()));
     };
     let began = timer.now();
     let mut places = Places {
@@ -94,13 +110,13 @@ pub async fn wait_all<T: Timer>(
     };
     loop {
         let now = timer.now();
-        let (all, next) = places.look(now, began)?;
+        let (all, taken, next) = places.look(now, began)?;
         if all.is_allowed() {
             drop(places);
-            return start(requests, all, now, deadline).await;
+            return start(requests, all, taken, now, deadline).await;
         }
         let Some(binding) = all.binding() else {
-            return Ok(all);
+            return Ok((all, Vec::new()));
         };
         if binding.retry_after().is_none()
             && !all.bound().is_some_and(|at| requests[at].is_in_flight())
@@ -123,13 +139,15 @@ pub async fn wait_all<T: Timer>(
     }
 }
 
-/// Waits for a leaky bucket's delay. A future that is dropped during the delay returns everything.
+/// Waits for a leaky bucket's delay. A future that is dropped during the delay returns everything,
+/// but for the leaky buckets' units that others have queued behind.
 async fn start<T: Timer>(
     requests: &[Request<'_, T>],
     all: AllDecision,
+    taken: Few<Estimate>,
     now: Nanos,
     deadline: Option<Nanos>,
-) -> Result<AllDecision, WaitAllError> {
+) -> Result<(AllDecision, Vec<Estimate>), WaitAllError> {
     let delay = all
         .decisions()
         .iter()
@@ -137,16 +155,19 @@ async fn start<T: Timer>(
         .max()
         .unwrap_or_default();
     if delay.is_zero() {
-        return Ok(all);
+        return Ok((all, taken.into_vec()));
     }
-    let permits: Few<_> = requests.iter().map(Request::taken).collect();
+    let permits: Few<_> = requests
+        .iter()
+        .zip(taken)
+        .map(|(request, taken)| request.permit(taken))
+        .collect();
     let start = now.saturating_add(delay.into());
     if deadline.is_some_and(|deadline| start > deadline) {
         return Err(WaitAllError::Deadline(Box::new(all)));
     }
     requests[0].clock().sleep_until(start).await;
-    permits.into_iter().for_each(Permit::keep);
-    Ok(all)
+    Ok((all, permits.into_iter().map(Permit::take).collect()))
 }
 
 /// A caller's places in the lines of its limits.
@@ -160,21 +181,25 @@ struct Places<'a, T: Timer> {
 impl<T: Timer> Places<'_, T> {
     /// Decides on all limits, and takes them if all admit. Otherwise it orders the places, and
     /// returns when to look again at the latest.
-    fn look(&mut self, now: Nanos, began: Nanos) -> Result<(AllDecision, Nanos), Full> {
+    fn look(
+        &mut self,
+        now: Nanos,
+        began: Nanos,
+    ) -> Result<(AllDecision, Few<Estimate>, Nanos), Full> {
         let Self { requests, tickets } = self;
         let mut has_entered = !tickets.is_empty();
         if !has_entered {
-            let all = crate::acquire_all_at(requests, now)?;
+            let (all, taken) = acquire_all_estimates_at(requests, now)?;
             if all.is_allowed() {
-                return Ok((all, now));
+                return Ok((all, taken.into(), now));
             }
             requests
                 .iter()
                 .filter_map(Request::key)
                 .for_each(|(limiter, tag)| limiter.announce_line(tag));
         }
-        let looked = with_all(requests, now, |states, blocked, wakes| {
-            let decisions = states.decide(blocked, tickets, now, wakes);
+        let looked = with_all(requests, now, true, |states, blocked, wakes| {
+            let (decisions, taken) = states.decide_and_note(blocked, tickets, now, wakes);
             if !std::mem::replace(&mut has_entered, true) {
                 let is_denied = decisions.iter().any(Decision::is_denied);
                 *tickets = (0..requests.len())
@@ -182,10 +207,10 @@ impl<T: Timer> Places<'_, T> {
                     .collect();
             }
             if decisions.iter().all(Decision::is_allowed) {
-                return (AllDecision::new(decisions), now);
+                return (AllDecision::new(decisions), taken, now);
             }
             let next = order(states, tickets, &decisions, (now, began), wakes);
-            (AllDecision::new(decisions), next)
+            (AllDecision::new(decisions), taken, next)
         });
         if looked.is_err() && tickets.is_empty() {
             requests
@@ -319,12 +344,10 @@ impl<'a, C: Timer> Request<'a, C> {
     }
 
     /// The units that this request has taken.
-    fn taken(&self) -> Permit<'a, C> {
+    fn permit(&self, taken: Estimate) -> Permit<'a, C> {
         match self {
-            Self::Keyed {
-                limiter, key, cost, ..
-            } => Permit::of_key(limiter, limiter.tag(key), *cost),
-            Self::Unkeyed { limiter, cost } => Permit::of(limiter, *cost),
+            Self::Keyed { limiter, key, .. } => Permit::of_key(limiter, limiter.tag(key), taken),
+            Self::Unkeyed { limiter, .. } => Permit::of(limiter, taken),
         }
     }
 }

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use proptest::prelude::*;
 use tidegate_limiter::{
-    Estimate, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Reservation, WhenFull,
-    algorithm::{LeakyBucket, SlidingLog, SlidingWindow},
+    KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Reservation, WhenFull,
+    algorithm::{Concurrency, LeakyBucket, SlidingLog, SlidingWindow},
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -87,12 +87,16 @@ proptest! {
                 Step::Pass(by) => now += by,
                 Step::Acquire(cost) | Step::Reserve(cost) => {
                     let fits = taken.used(kind, now) + cost <= 100;
-                    prop_assert_eq!(keys.acquire_at("a", cost, time).is_allowed(), fits);
-                    prop_assert_eq!(one.acquire_at(cost, time).is_allowed(), fits);
+                    let (decision, estimate) = keys.acquire_estimate_at("a", cost, time);
+                    prop_assert_eq!(decision.is_allowed(), fits);
+                    let (decision, other) = one.acquire_estimate_at(cost, time);
+                    prop_assert_eq!(decision.is_allowed(), fits);
+                    prop_assert_eq!(estimate.cost, if fits { cost } else { 0 });
                     if fits {
+                        prop_assert_eq!(estimate, other);
                         taken.0.push((now, cost));
                         if matches!(step, Step::Reserve(_)) {
-                            open.push((taken.0.len() - 1, Estimate { cost, taken: time, place: keys.place("a") }));
+                            open.push((taken.0.len() - 1, estimate));
                         }
                     }
                 }
@@ -130,9 +134,10 @@ proptest! {
                     }
                 }
                 Step::Reserve(cost) => {
-                    if one.acquire_at(cost, time).is_allowed() {
+                    let (decision, estimate) = one.acquire_estimate_at(cost, time);
+                    if decision.is_allowed() {
                         let _ = known.charge_at(cost / 2, time);
-                        open.push(Estimate { cost, taken: time, place: one.place() });
+                        open.push(estimate);
                     }
                 }
                 Step::Settle(at, _) if at < open.len() => {
@@ -276,6 +281,106 @@ fn after_a_change_of_a_rate_or_a_reset_nothing_returns() {
     assert!(one.reset() && one.acquire(50).is_allowed());
     work.settle(0);
     assert_eq!(one.peek(0).remaining(), 50);
+}
+
+#[test]
+fn a_change_of_one_key_leaves_the_estimates_of_the_others() {
+    let bucket = |limit| Policy::token_bucket(quota(limit));
+    for policy in [bucket(1_000), exact(0, 1_000), exact(2, 1_000)] {
+        let (_, keys) = keys(policy);
+        let work = Reservation::of_key(&keys, "a", 800).unwrap();
+        assert!(keys.acquire("b", 1).is_allowed());
+        assert!(keys.reset("b"));
+        keys.set_override("b", bucket(7)).unwrap();
+        assert!(keys.remove_override("b"));
+        keys.set_max_keys(9).unwrap().finish();
+        work.settle(100);
+        assert_eq!(left(&keys), 900, "{}", policy.name());
+    }
+}
+
+#[test]
+fn an_override_that_came_and_went_ends_the_estimates_of_its_key() {
+    let bucket = |limit| Policy::token_bucket(quota(limit));
+    let (timer, keys) = keys(bucket(100));
+    let work = Reservation::of_key(&keys, "a", 100).unwrap();
+    keys.set_override("a", bucket(200)).unwrap();
+    timer.advance(Duration::from_nanos(WINDOW / 4));
+    assert!(keys.remove_override("a"));
+    work.settle(0);
+    assert_eq!(left(&keys), 50, "the faster rate has refilled 50 of 100");
+}
+
+#[test]
+fn the_latest_resets_of_as_many_keys_as_the_limiter_holds_are_remembered() {
+    let (_, keys) = keys(exact(2, 100));
+    let work = Reservation::of_key(&keys, "a", 60).unwrap();
+    assert!(keys.reset("a"));
+    for other in 0..40 {
+        assert!(keys.acquire(other, 1).is_allowed() && keys.reset(other));
+    }
+    assert!(keys.acquire("a", 60).is_allowed());
+    work.settle(0);
+    assert_eq!(left(&keys), 40, "nothing returns, as long as it is unknown");
+}
+
+#[test]
+fn a_reset_ends_the_permits_that_were_taken_before_it() {
+    let (_, keys) = keys(Policy::concurrency(2));
+    let one = Limiter::new(Policy::concurrency(2));
+    for all in [false, true] {
+        let (first, mine) = (keys.permit("a", 1).unwrap(), one.permit(1).unwrap());
+        assert!(one.reset());
+        if all {
+            keys.reset_all();
+        } else {
+            assert!(keys.reset("a"));
+        }
+        let taken = [keys.permit("a", 1).unwrap(), keys.permit("a", 1).unwrap()];
+        let others = [one.permit(1).unwrap(), one.permit(1).unwrap()];
+        drop((first, mine));
+        assert!(keys.permit("a", 1).is_err(), "two are in use");
+        assert!(one.permit(1).is_err());
+        drop((taken, others));
+        assert_eq!((left(&keys), one.peek(0).remaining()), (2, 2));
+    }
+    // A reset of another key, and changes of the limit, end no permit.
+    let first = keys.permit("a", 1).unwrap();
+    drop(keys.permit("b", 1).unwrap());
+    keys.reset("b");
+    keys.set_policy(Policy::concurrency(5)).unwrap().finish();
+    keys.set_override("a", Policy::concurrency(1)).unwrap();
+    assert!(keys.permit("a", 1).is_err());
+    drop(first);
+    assert_eq!(left(&keys), 1);
+}
+
+#[test]
+fn a_permit_that_outlived_its_hold_releases_nobody_elses() {
+    let held = Concurrency::new(1).hold(Duration::from_secs(10)).unwrap();
+    let (timer, keys) = keys(held);
+    let late = keys.permit("a", 1).unwrap();
+    timer.advance(Duration::from_secs(10));
+    let other = keys.permit("a", 1).unwrap();
+    drop(late);
+    assert!(keys.permit("a", 1).is_err(), "the other permit is in use");
+    drop(other);
+    assert!(keys.permit("a", 1).is_ok());
+}
+
+#[test]
+fn a_leaky_bucket_takes_back_what_nobody_has_queued_behind() {
+    let leaky = LeakyBucket::new(Quota::per_second(10))
+        .max_wait(Duration::from_mins(1))
+        .unwrap();
+    let (_, keys) = keys(leaky);
+    let first = Reservation::of_key(&keys, "a", 1).unwrap();
+    let second = Reservation::of_key(&keys, "a", 1).unwrap();
+    let third = keys.peek("a", 1).delay();
+    second.settle(0);
+    assert!(keys.peek("a", 1).delay() < third, "it was the last one");
+    first.settle(0);
+    assert!(keys.peek("a", 1).delay().is_zero(), "and so was the first");
 }
 
 #[test]

@@ -42,17 +42,20 @@ fn keyed(timer: &ManualTimer, policy: impl Into<Policy>) -> KeyedLimiter<ManualT
 }
 
 /// 20 units a second, 12 seconds: 2 callers of cost 15 among 32 of cost 1. All ask again as soon as
-/// they are served. Returns how often the large costs were served.
+/// they are served, with a deadline that leaves time for the whole line. Returns how often the large
+/// costs were served.
 fn large_costs_served<'a>(
     timer: &ManualTimer,
+    patience: Option<Nanos>,
     requests: impl Fn(u64) -> Vec<Request<'a, ManualTimer>>,
 ) -> u64 {
+    let deadline = || patience.map(|patience| timer.now().saturating_add(patience));
     let costs: Vec<u64> = (0..34)
         .map(|caller| if caller < 2 { 15 } else { 1 })
         .collect();
     let mut callers: Vec<_> = costs
         .iter()
-        .map(|cost| wait(requests(*cost), None))
+        .map(|cost| wait(requests(*cost), deadline()))
         .collect();
     let mut served = [0; 34];
     for _ in 0..1_200 {
@@ -60,7 +63,7 @@ fn large_costs_served<'a>(
             if let Poll::Ready(result) = poll(caller) {
                 assert!(result.is_ok(), "none is refused: {result:?}");
                 served[at] += 1;
-                *caller = wait(requests(costs[at]), None);
+                *caller = wait(requests(costs[at]), deadline());
             }
         }
         timer.advance(Duration::from_millis(10));
@@ -79,22 +82,31 @@ fn large_costs_served<'a>(
 #[test]
 fn callers_with_large_costs_are_served_among_many_with_small_ones() {
     let quota = Quota::per_second(20);
-    for (policy, at_least) in [
+    let policies = [
         (Policy::token_bucket(quota), 8),
         (Policy::sliding_window(quota), 6),
         (Policy::sliding_log(quota).unwrap(), 6),
-    ] {
+    ];
+    // The second limit binds as the first, or never.
+    let never = Policy::token_bucket(Quota::per_second(1_000_000));
+    let patient = Some(Nanos::from_secs(5));
+    for ((policy, at_least), second, patience) in policies
+        .into_iter()
+        .flat_map(|policy| [(policy, policy.0), (policy, never)])
+        .flat_map(|(policy, second)| [(policy, second, None), (policy, second, patient)])
+    {
         let timer = ManualTimer::new(START);
         let in_all = unkeyed(&timer, policy);
-        let alone = large_costs_served(&timer, |cost| vec![Request::unkeyed(&in_all, cost)]);
-        let (in_all, per_key) = (unkeyed(&timer, policy), keyed(&timer, policy));
+        let alone = |cost| vec![Request::unkeyed(&in_all, cost)];
+        let alone = large_costs_served(&timer, patience, alone);
+        let (in_all, per_key) = (unkeyed(&timer, policy), keyed(&timer, second));
         let both = |cost| {
             vec![
                 Request::unkeyed(&in_all, cost),
                 Request::keyed(&per_key, b"k", cost),
             ]
         };
-        let together = large_costs_served(&timer, both);
+        let together = large_costs_served(&timer, patience, both);
         assert!(
             together >= at_least,
             "{}: {together} over two limits, {alone} over one",

@@ -45,30 +45,10 @@
 )]
 
 mod control;
-pub mod decide;
 mod edges;
-pub mod envoy;
-pub mod listen;
-pub mod observe;
-pub mod rules;
 mod serve;
 
-pub use control::flow::PushError;
-pub use decide::{
-    counts, descriptors, limits, observers::DecisionObservers, reservations, service, shared,
-    throttle,
-};
 pub use edges::{http, resp};
-pub use listen::{
-    access,
-    security::{Exposed, Lacks},
-    tls::{TlsError, TlsFiles},
-};
-pub use observe::{
-    heavy, history,
-    statsd::{StatsdAddress, StatsdAddressError},
-    telemetry, trace, usage, what_if,
-};
 #[doc(hidden)]
 pub use serve::state_file::check_and_restore;
 pub use serve::{
@@ -78,7 +58,29 @@ pub use serve::{
     shutdown::signals,
     start_error::{StartError, StoreOptionError},
     state_file::StatePathError,
+};
+pub use tidegate_envoy::{
+    config as envoy, descriptors,
     xds::{XdsSource, XdsSourceError},
 };
+pub use tidegate_export::{
+    statsd::{StatsdAddress, StatsdAddressError},
+    telemetry,
+};
+pub use tidegate_headers::Vendor;
+pub use tidegate_listen::{
+    access,
+    security::{Exposed, Lacks},
+    tls::{TlsError, TlsFiles},
+};
 pub use tidegate_redis::{Mode, Timeout};
-pub use tidegate_tower::Vendor;
+#[cfg(feature = "sentinel")]
+pub use tidegate_sentinel::cluster;
+pub use tidegate_service::{
+    decide::{
+        counts, limits, observers::DecisionObservers, reservations, service, shared, throttle,
+    },
+    flow::PushError,
+    observe::{heavy, history, trace, usage, what_if},
+    rules,
+};

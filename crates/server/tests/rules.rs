@@ -529,6 +529,7 @@ fn memory_that_is_too_small_for_the_limits_is_refused_with_advice() {
     }
 }
 
+#[cfg(feature = "sentinel")]
 #[test]
 fn a_cluster_rule_becomes_a_limit_that_counts_as_sentinel_counts_and_a_files_name_is_its_namespace()
 {
@@ -537,7 +538,7 @@ fn a_cluster_rule_becomes_a_limit_that_counts_as_sentinel_counts_and_a_files_nam
     let load = |name: &str, text: &str| {
         let path = directory.join(name);
         std::fs::write(&path, text).unwrap();
-        rules::load_cluster(&path).map_err(|error| error.to_string())
+        tidegate_server::cluster::load_cluster(&path).map_err(|error| error.to_string())
     };
     let text = r#"[{"resource":"a","count":2.5,"clusterMode":true,
         "clusterConfig":{"flowId":7,"thresholdType":1,"windowIntervalMs":2000,"sampleCount":4}},

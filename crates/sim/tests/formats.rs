@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 
 use tidegate_sim::{
     Progress, Workload,
-    input::{By, Charge, Loaded, Options, Source, read},
+    input::{By, Loaded, Options, Source, read},
 };
 
 /// Every log has these two requests of two clients, four seconds apart, on two paths.
@@ -13,7 +13,7 @@ const CLIENTS: [&str; 2] = ["192.0.2.7", "2001:db8:1:2::/64"];
 const PATHS: [&str; 2] = ["/shop", "/login"];
 
 /// Logs that are read.
-const READ: [(&str, &str); 32] = [
+const READ: [(&str, &str); 48] = [
     (
         "common",
         r#"192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /shop?q=1 HTTP/1.1" 200 512
@@ -169,14 +169,104 @@ web-1  | 2001:db8:1:2::9 - - [17/May/2015:10:05:07 +0000] "POST /login HTTP/1.1"
         r#"<190>1 2015-05-17T10:05:03Z web nginx 7 - - 192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /shop HTTP/1.1" 200 512 "-" "curl"
 <190>1 2015-05-17T10:05:07Z web nginx 7 - - 2001:db8:1:2::9 - - [17/May/2015:10:05:07 +0000] "POST /login HTTP/1.1" 401 512 "-" "curl""#,
     ),
+    (
+        "squid",
+        r#"1431857103.000    110 192.0.2.7 TCP_MISS/200 4512 GET http://shop.example.com/shop? - HIER_DIRECT/203.0.113.5 text/html
+1431857107.000    110 2001:db8:1:2::9 TCP_MISS/401 12 POST http://shop.example.com/login bob HIER_DIRECT/203.0.113.5 -"#,
+    ),
+    (
+        "traffic server",
+        r#"1431857103.000 110 192.0.2.7 TCP_MISS/200 4512 GET http://shop.example.com/shop - DIRECT/shop.example.com text/html
+1431857107.000 110 2001:db8:1:2::9 TCP_MISS/401 12 POST http://shop.example.com/login - DIRECT/shop.example.com -"#,
+    ),
+    (
+        "hypercorn",
+        r#"[2015-05-17 12:05:03 +0200] [7] [INFO] 192.0.2.7:4711 - - [17/May/2015:12:05:03 +0200] "GET /shop 1.1" 200 512 "-" "curl"
+[2015-05-17 12:05:07 +0200] [7] [INFO] 2001:db8:1:2::9:4712 - - [17/May/2015:12:05:07 +0200] "POST /login 1.1" 401 12 "-" "curl""#,
+    ),
+    (
+        "daphne",
+        r#"192.0.2.7:4711 - - [17/May/2015:10:05:03] "GET /shop" 200 512
+2001:db8:1:2::9:4712 - - [17/May/2015:10:05:07] "POST /login" 401 12"#,
+    ),
+    (
+        "Spring Boot's logger",
+        r#"2015-05-17T10:05:04.123Z  INFO 1 --- [nio-8080-exec-1] o.a.c.AccessLog : 192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /shop HTTP/1.1" 200 5
+2015-05-17T10:05:07.123Z  INFO 1 --- [nio-8080-exec-2] o.a.c.AccessLog : 2001:db8:1:2::9 - - [17/May/2015:10:05:07 +0000] "POST /login HTTP/1.1" 401 5"#,
+    ),
+    (
+        "Python's logger",
+        r#"INFO:aiohttp.access:192.0.2.7 [17/May/2015:10:05:03 +0000] "GET /shop HTTP/1.1" 200 158 "-" "curl"
+INFO:aiohttp.access:2001:db8:1:2::9 [17/May/2015:10:05:07 +0000] "POST /login HTTP/1.1" 401 158 "-" "curl""#,
+    ),
+    (
+        "werkzeug",
+        r#"192.0.2.7 - - [17/May/2015 10:05:03] "GET /shop HTTP/1.1" 200 -
+2001:db8:1:2::9 - - [17/May/2015 10:05:07] "POST /login HTTP/1.1" 401 -"#,
+    ),
+    (
+        "granian",
+        r#"[2015-05-17 12:05:03 +0200] 192.0.2.7 - "GET /shop HTTP/1.1" 200 12.345
+[2015-05-17 12:05:07 +0200] 2001:db8:1:2::9 - "POST /login HTTP/1.1" 401 0.345"#,
+    ),
+    (
+        "tornado",
+        r#"[I 150517 10:05:03 web:2348] 200 GET /shop?q=1 (192.0.2.7) 2.00ms
+[W 150517 10:05:07 web:2348] 401 POST /login (2001:db8:1:2::9) 2.00ms"#,
+    ),
+    (
+        "gin",
+        r#"[GIN] 2015/05/17 - 10:05:03 | 200 |         2ms |       192.0.2.7 | GET      "/shop?q=1"
+[GIN] 2015/05/17 - 10:05:07 | 401 |    2000.0µs | 2001:db8:1:2::9 | POST     "/login""#,
+    ),
+    (
+        "morgan, default",
+        r#"::ffff:192.0.2.7 - - [Sun, 17 May 2015 10:05:03 GMT] "GET /shop HTTP/1.1" 200 512 "-" "curl"
+2001:db8:1:2::9 - - [Sun, 17 May 2015 10:05:07 GMT] "POST /login HTTP/1.1" 401 12 "-" "curl""#,
+    ),
+    (
+        "pino-http",
+        r#"{"level":30,"time":1431857103005,"pid":1,"hostname":"h","req":{"id":1,"method":"GET","url":"/shop?q=1","headers":{"host":"h"},"remoteAddress":"::ffff:192.0.2.7","remotePort":1},"res":{"statusCode":200,"headers":{}},"responseTime":5,"msg":"request completed"}
+{"level":30,"time":1431857107005,"pid":1,"hostname":"h","req":{"id":2,"method":"POST","url":"/login","headers":{"host":"h"},"remoteAddress":"2001:db8:1:2::9","remotePort":1},"res":{"statusCode":401,"headers":{}},"responseTime":5,"msg":"request completed"}"#,
+    ),
+    (
+        "fastify",
+        r#"{"level":30,"time":1431857103000,"pid":1,"hostname":"h","reqId":"req-1","req":{"method":"GET","url":"/shop?q=1","host":"h","remoteAddress":"192.0.2.7","remotePort":1},"msg":"incoming request"}
+{"level":30,"time":1431857103005,"pid":1,"hostname":"h","reqId":"req-1","res":{"statusCode":200},"responseTime":5.1,"msg":"request completed"}
+{"level":30,"time":1431857107000,"pid":1,"hostname":"h","reqId":"req-2","req":{"method":"POST","url":"/login","host":"h","remoteAddress":"2001:db8:1:2::9","remotePort":1},"msg":"incoming request"}"#,
+    ),
+    (
+        "varnishncsa",
+        r#"192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET http://shop.example.com:80/shop?q=1 HTTP/1.1" 200 512 "-" "curl"
+2001:db8:1:2::9 - bob smith [17/May/2015:10:05:07 +0000] "POST http://shop.example.com:80/login HTTP/1.1" 401 12 "-" "curl""#,
+    ),
+    (
+        "jetty",
+        r#"192.0.2.7 - - [17/May/2015:10:05:03 +0000] "GET /shop HTTP/1.1" 200 512 "-" "a "quoted" agent"
+[2001:db8:1:2:0:0:0:9] - - [17/May/2015:10:05:07 +0000] "POST /login HTTP/1.1" 401 12 "-" "curl""#,
+    ),
+    (
+        "nginx JSON with a byte that is not UTF-8",
+        r#"{"time_iso8601":"2015-05-17T10:05:03+00:00","remote_addr":"192.0.2.7","request":"GET /shop?q=1 HTTP/1.1","status":"200","http_user_agent":"caf\xe9"}
+{"time_iso8601":"2015-05-17T10:05:07+00:00","remote_addr":"2001:db8:1:2::9","request":"POST http://shop.example.com/login HTTP/1.1","status":"401","http_user_agent":"-"}"#,
+    ),
+];
+
+/// Formats whose times are those of the end of a request, and how many milliseconds each took.
+const STAMPED_AT_THE_END: [(&str, u64); 5] = [
+    ("AWS application load balancer", 1),
+    ("caddy", 1),
+    ("squid", 110),
+    ("tornado", 2),
+    ("gin", 2),
 ];
 
 /// Logs that are refused, and what the error says.
-const REFUSED: [(&str, &str, &str); 14] = [
+const REFUSED: [(&str, &str, &str); 13] = [
     (
         "AWS network load balancer",
         "tls 2.0 2018-12-20T02:59:40 net/my-nlb/c6e77e28c25b2234 g3d4b5e8bb8464cd 192.0.2.7:51341 172.100.100.185:443 5 2 98 246 - arn:aws:acm - ECDHE tlsv12 - my.elb.amazonaws.com\n",
-        "in no form that can be replayed",
+        "log them at the servers behind it",
     ),
     (
         "AWS S3",
@@ -186,37 +276,32 @@ const REFUSED: [(&str, &str, &str); 14] = [
     (
         "haproxy, TCP",
         "Feb  6 12:12:56 localhost haproxy[14387]: 192.0.2.7:33313 [06/Feb/2009:12:12:51.443] fnt bck/srv1 0/0/5007 212 -- 0/0/0/0/3 0/0\n",
-        "in no form that can be replayed",
+        "option httplog",
     ),
     (
         "haproxy, default",
         "Feb  6 12:12:09 localhost haproxy[14385]: Connect from 192.0.2.7:33312 to 10.0.3.31:8012 (www/HTTP)\n",
-        "in no form that can be replayed",
-    ),
-    (
-        "squid",
-        "1431857103.123    110 192.0.2.7 TCP_MISS/200 4512 GET http://e.org/ - HIER_DIRECT/203.0.113.5 text/html\n",
-        "in no form that can be replayed",
+        "option httplog",
     ),
     (
         "apache's error log",
         "[Sun May 17 10:05:03.123456 2015] [core:error] [pid 35708:tid 43288] [client 192.0.2.7:4711] File does not exist: /var/www/favicon.ico\n",
-        "in no form that can be replayed",
+        "CustomLog",
     ),
     (
         "nginx's error log",
         "2015/05/17 10:05:03 [error] 7#7: *1 open() \"/var/www/x\" failed (2: No such file or directory), client: 192.0.2.7, server: localhost, request: \"GET /x HTTP/1.1\", host: \"localhost\"\n",
-        "in no form that can be replayed",
+        "access_log",
     ),
     (
         "uvicorn",
         "INFO:     192.0.2.7:53336 - \"GET /shop HTTP/1.1\" 200 OK\n",
-        "in no form that can be replayed",
+        "--log-config",
     ),
     (
         "morgan",
         "GET /shop 200 4.123 ms - 512\n",
-        "in no form that can be replayed",
+        "morgan('combined')",
     ),
     (
         "CSV without a header",
@@ -269,9 +354,13 @@ fn every_known_format_is_recognised_with_its_clients_paths_and_times() {
         assert_eq!(labels(&clients), CLIENTS, "{name}");
         assert_eq!((clients.lines, clients.unparsed.count), (2, 0), "{name}");
         let (first, last) = clients.trace.span();
+        let took = STAMPED_AT_THE_END
+            .iter()
+            .find(|(ends, _)| *ends == name)
+            .map_or(0, |(_, took)| *took * 1_000_000);
         assert_eq!(
             (first, last - first),
-            (1_431_857_103_000_000_000, 4_000_000_000),
+            (1_431_857_103_000_000_000 - took, 4_000_000_000),
             "{name}"
         );
         let paths =
@@ -288,12 +377,9 @@ fn the_bytes_of_an_answer_are_found_and_charged_when_it_ended() {
             .join(format!("charged-{}", name.replace(' ', "-")));
         fs::write(&path, text).unwrap();
         let took = took.map(|took| took.parse().unwrap());
-        let charge = Some(Charge {
-            cost: cost.parse::<By>().unwrap().fields()[0].clone(),
-            took,
-        });
         let options = Options {
-            charge,
+            charge: Some(cost.parse::<By>().unwrap().fields()[0].clone()),
+            took,
             ..Options::default()
         };
         let trace = read(&[Source::File(path)], &options, &Progress::default())
@@ -310,15 +396,16 @@ fn the_bytes_of_an_answer_are_found_and_charged_when_it_ended() {
             took,
         ))
     };
-    for (name, bytes) in [
-        ("common", [512, 12]),
-        ("combined", [512, 12]),
-        ("vhost_combined", [512, 12]),
-        ("tomcat", [0, 0]),
-        ("envoy", [512, 12]),
-        ("AWS application load balancer", [366, 366]),
-        ("AWS classic load balancer", [29, 29]),
-        ("haproxy in syslog", [2_750, 2_750]),
+    for (name, bytes, took) in [
+        ("common", [512, 12], 0),
+        ("combined", [512, 12], 0),
+        ("vhost_combined", [512, 12], 0),
+        ("tomcat", [0, 0], 0),
+        ("envoy", [512, 12], 3),
+        ("AWS application load balancer", [366, 366], 1),
+        ("AWS classic load balancer", [29, 29], 1),
+        ("haproxy in syslog", [2_750, 2_750], 109),
+        ("squid", [4_512, 12], 110),
     ] {
         if name == "tomcat" {
             assert!(
@@ -329,7 +416,7 @@ fn the_bytes_of_an_answer_are_found_and_charged_when_it_ended() {
         } else {
             assert_eq!(
                 charged(name, "bytes", None),
-                Ok((bytes.to_vec(), vec![0, 0])),
+                Ok((bytes.to_vec(), vec![took, took])),
                 "{name}"
             );
         }

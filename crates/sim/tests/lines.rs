@@ -102,7 +102,7 @@ fn each_format_gives_every_part() {
         (
             Format::Alb,
             r#"https 2015-05-17T10:05:03.186641Z app/my-loadbalancer/50dc6c495c0c9188 192.168.131.39:2817 10.0.0.1:80 0.086 0.048 0.037 200 201 0 57 "GET https://www.example.com:443/a?b=c HTTP/1.1" "curl/7.46.0" ECDHE-RSA-AES128-GCM-SHA256 TLSv1.2 arn "Root=1" "www.example.com""#,
-            MAY + 186_641_000,
+            MAY + 186_641_000 - 171_000_000, // the processing times before the end
             "192.168.131.39 GET /a 200 www.example.com curl/7.46.0",
         ),
     ] {
@@ -273,13 +273,12 @@ fn the_format_is_detected_from_most_of_the_first_lines() {
     assert_eq!(detect(b"{\"time\":1}\n{\"ti"), Some(Format::JsonLines));
     assert_eq!(detect(b"1 0 0 3\n5 5"), Some(Format::Rate));
     assert_eq!(detect(b"once upon\na time"), None);
-    // Words in front of the client would otherwise be taken for the client.
-    for front in ["app INFO access ", "web-1 : ", "x y z | "] {
-        assert_eq!(
-            detect(&[front.as_bytes(), &access[..]].concat()),
-            None,
-            "{front}"
-        );
+    // Words in front of the client are not taken for the client.
+    for front in ["app INFO access ", "web-1 : ", "x y z | ", "INFO:access:"] {
+        let line = [front.as_bytes(), &access[..]].concat();
+        assert_eq!(detect(&line), Some(Format::AccessLog), "{front}");
+        let read = lines_of(Format::AccessLog, &line, &by("ip"));
+        assert_eq!(read.trace.label(0), "1.2.3.4", "{front}");
     }
     assert_eq!(detect(b"  \n\n"), None);
 }
@@ -403,11 +402,32 @@ fn naive(line: &[u8]) -> Option<Parts> {
         at += line[at..].iter().position(|&byte| byte == b'[')? + 1;
         let close = line[at..].iter().position(|&byte| byte == b']')?;
         let text = &line[at..at + close];
-        if let Some(time) = parse_access_log_time(text).or_else(|| parse_rfc3339(text)) {
+        let behind = line[at + close + 1..]
+            .iter()
+            .find(|byte| !byte.is_ascii_whitespace());
+        if let Some(time) = parse_access_log_time(text).or_else(|| parse_rfc3339(text))
+            && behind == Some(&b'"')
+        {
             at += close + 1;
             break time;
         }
     };
+    let is_address = |text: &str| text.parse::<std::net::IpAddr>().is_ok();
+    let text = String::from_utf8(ip.clone()).ok()?;
+    let is_client = is_address(&text)
+        || text.rsplit_once(':').is_some_and(|(host, port)| {
+            is_address(host)
+                && (1..6).contains(&port.len())
+                && port.bytes().all(|byte| byte.is_ascii_digit())
+        });
+    let before = &line[ip.len()..line.iter().position(|&byte| byte == b'[')?];
+    let others = before
+        .split(|&byte| byte == b' ')
+        .filter(|word| !word.is_empty());
+    let is_name = !text.contains(':') && text.contains(|c: char| c.is_ascii_alphabetic());
+    if !is_client && !(is_name && others.count() == 2) {
+        return None;
+    }
     let skip = |at: &mut usize| {
         while line.get(*at).is_some_and(u8::is_ascii_whitespace) {
             *at += 1;
@@ -438,12 +458,24 @@ fn naive(line: &[u8]) -> Option<Parts> {
         }
         line[from..*at].to_vec()
     };
-    let request = quoted(&mut at)?;
-    let status = word(&mut at);
-    let is_number = status.len() == 3 && status.iter().all(u8::is_ascii_digit);
-    if !is_number && status != b"-" {
-        return None;
+    let is_status = |status: &[u8]| {
+        status == b"-" || status.len() == 3 && status.iter().all(u8::is_ascii_digit)
+    };
+    skip(&mut at);
+    let begin = at;
+    let mut request = quoted(&mut at);
+    let mut status = word(&mut at);
+    if request.is_none() || !is_status(&status) {
+        // A quote that is not escaped: the first one before a status ends the request.
+        let end = (begin + 1..line.len()).find(|&end| {
+            at = end + 1;
+            line[end] == b'"' && is_status(&word(&mut at))
+        })?;
+        at = end + 1;
+        request = Some(line[begin + 1..end].to_vec());
+        status = word(&mut at);
     }
+    let request = request?;
     let _bytes = word(&mut at);
     let agent = quoted(&mut at).and_then(|_| quoted(&mut at));
     let mut words = request

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use proptest::prelude::*;
 use tidegate_sim::{
     AlgorithmSpec, Progress, Trial, Workload, heat_map,
-    input::By,
+    input::{By, Sample},
     replay,
     report::{Report, printable, write_html},
     workload::TraceBuilder,
@@ -28,6 +28,13 @@ fn page(text: &str) -> String {
         source: text(),
         by: text(),
         warnings: vec![text()],
+        samples: vec![Sample {
+            line: text(),
+            keys: vec![Some(text())],
+            time: text(),
+            path: Some(text()),
+            cost: 1,
+        }],
         limits: vec![text()],
         names: vec![vec![text()]],
         heat: vec![heat_map(&trace, &trial, &findings[0])],

@@ -12,12 +12,15 @@ use std::{borrow::Cow, time::Duration};
 use http::request::Parts;
 use smallvec::SmallVec;
 use tidegate_core::Decision;
-use tidegate_limiter::{Request, Timer, acquire_all, wait_all};
+use tidegate_limiter::{
+    Estimate, Request, Timer, acquire_all, acquire_all_estimates_at, wait_all_estimates,
+};
 
 use crate::{
     Reason, Refusal,
     header_decision::HeaderDecision,
     hold::Holds,
+    in_flight::Returns,
     layer::{LayerOptions, no_decision},
     limit::LimitKind,
     question::{LayerQuestions, LimitQuestion, Refused},
@@ -252,27 +255,29 @@ impl<C: Timer + 'static> LayerOptions<C> {
         bound: Duration,
     ) -> LayerDecision<C> {
         let LimitQuestion { key, cost, .. } = question;
+        let deadline = Some(self.time.now().saturating_add(bound.into()));
         let waited = match &question.limit.0 {
-            LimitKind::Keyed(limiter) => limiter.wait_for(key, *cost, bound).await,
-            LimitKind::Unkeyed(limiter) => limiter.wait_for(*cost, bound).await,
+            LimitKind::Keyed(limiter) => limiter.wait_estimate(key, *cost, deadline).await,
+            LimitKind::Unkeyed(limiter) => limiter.wait_estimate(*cost, deadline).await,
             _ => return self.decide_all(std::slice::from_ref(question)).await,
         };
         let mut verdict = LayerDecision::new();
         match waited {
-            Ok(decision) => {
+            Ok((decision, estimate)) => {
                 // The delay has already been waited out.
                 let decision = if decision.delay().is_zero() {
                     *decision
                 } else {
                     undelayed(&decision)
                 };
-                self.take(&mut verdict, question, decision, false);
+                self.take(&mut verdict, question, decision, Some(estimate), false);
             }
             Err(error) => {
                 self.take(
                     &mut verdict,
                     question,
                     denied_within(error.decision(), bound),
+                    None,
                     false,
                 );
             }
@@ -288,13 +293,15 @@ impl<C: Timer + 'static> LayerOptions<C> {
     ) -> LayerDecision<C> {
         let requests = requests(questions);
         let deadline = self.time.now().saturating_add(bound.into());
-        let waited = wait_all(&requests, Some(deadline)).await;
+        let waited = wait_all_estimates(&requests, Some(deadline)).await;
         let mut verdict = LayerDecision::new();
         match waited {
-            Ok(all) => {
-                for (question, decision) in questions.iter().zip(all.decisions()) {
+            Ok((all, estimates)) => {
+                let decided = all.decisions().iter().zip(estimates);
+                for (question, (decision, estimate)) in questions.iter().zip(decided) {
                     // The delay has already been waited out.
-                    self.take(&mut verdict, question, undelayed(decision), false);
+                    let decision = undelayed(decision);
+                    self.take(&mut verdict, question, decision, Some(estimate), false);
                 }
             }
             Err(error) => match error.decision() {
@@ -305,6 +312,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
                                 &mut verdict,
                                 question,
                                 denied_within(decision, bound),
+                                None,
                                 false,
                             );
                         } else {
@@ -389,7 +397,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
             };
             let decision = limit.decide(&question.key, question.cost).await;
             let mut next = LayerDecision::new();
-            self.take(&mut next, question, decision, true);
+            self.take(&mut next, question, decision, None, true);
             verdict.then(next);
         }
         verdict
@@ -406,17 +414,22 @@ impl<C: Timer + 'static> LayerOptions<C> {
         match questions {
             [] => {}
             [question] => {
-                let decision = match &question.limit.0 {
-                    LimitKind::Keyed(limiter) => limiter.acquire(&question.key, question.cost),
-                    LimitKind::Unkeyed(limiter) => limiter.acquire(question.cost),
+                let LimitQuestion { key, cost, .. } = question;
+                let notes = self.notes(question, may_return);
+                let noted = |(decision, estimate)| (decision, Some(estimate));
+                let (decision, estimate) = match &question.limit.0 {
+                    LimitKind::Keyed(limiter) if notes => {
+                        noted(limiter.acquire_estimate_at(key, *cost, limiter.clock().now()))
+                    }
+                    LimitKind::Keyed(limiter) => (limiter.acquire(key, *cost), None),
+                    LimitKind::Unkeyed(limiter) if notes => {
+                        noted(limiter.acquire_estimate_at(*cost, limiter.clock().now()))
+                    }
+                    LimitKind::Unkeyed(limiter) => (limiter.acquire(*cost), None),
                     _ => return,
                 };
-                self.take(
-                    verdict,
-                    question,
-                    decision,
-                    may_return || !decision.delay().is_zero(),
-                );
+                let may_return = may_return || !decision.delay().is_zero();
+                self.take(verdict, question, decision, estimate, may_return);
             }
             several => self.decide_together(verdict, several, may_return),
         }
@@ -428,17 +441,26 @@ impl<C: Timer + 'static> LayerOptions<C> {
         questions: &[LimitQuestion<'_, C>],
         may_return: bool,
     ) {
-        match acquire_all(&requests(questions)) {
-            Ok(all) => {
+        let asked = requests(questions);
+        let notes = |question| self.notes(question, may_return);
+        let decided = if questions.iter().any(notes) {
+            acquire_all_estimates_at(&asked, self.time.now())
+        } else {
+            acquire_all(&asked).map(|all| (all, Vec::new()))
+        };
+        match decided {
+            Ok((all, estimates)) => {
                 let allowed = all.is_allowed();
                 let may_return = may_return
                     || all
                         .decisions()
                         .iter()
                         .any(|decision| !decision.delay().is_zero());
-                for (question, decision) in questions.iter().zip(all.decisions()) {
+                for (at, (question, decision)) in questions.iter().zip(all.decisions()).enumerate()
+                {
                     if allowed || decision.is_denied() {
-                        self.take(verdict, question, *decision, may_return);
+                        let estimate = estimates.get(at).copied();
+                        self.take(verdict, question, *decision, estimate, may_return);
                     } else {
                         // This limit was not charged.
                         verdict.add(question, standing(question).unwrap_or(*decision));
@@ -449,14 +471,31 @@ impl<C: Timer + 'static> LayerOptions<C> {
         }
     }
 
-    /// Takes in a limit's decision. `may_return` says whether a cost may have to be refunded, for
-    /// example because a store denies.
+    /// Whether units that a request takes may return, so that the limit must note where they count.
+    #[inline]
+    fn notes(&self, question: &LimitQuestion<'_, C>, may_return: bool) -> bool {
+        may_return
+            || !matches!(self.rules[question.rule].settle, Settle::Before)
+            || self.returns(question) != Returns::Refused
+    }
+
+    #[inline]
+    fn returns(&self, question: &LimitQuestion<'_, C>) -> Returns {
+        let is_own = matches!(question.limit, Cow::Borrowed(_));
+        self.rules[question.rule]
+            .returns
+            .of(&question.limit, is_own, &question.key)
+    }
+
+    /// Takes in a limit's decision. `may_return` says whether the units may have to be returned, for
+    /// example because a store denies. `estimate` says where those of a limit of this process count.
     #[inline]
     pub(crate) fn take(
         &self,
         verdict: &mut LayerDecision<C>,
         question: &LimitQuestion<'_, C>,
         decision: Decision,
+        estimate: Option<Estimate>,
         may_return: bool,
     ) {
         verdict.add(question, decision);
@@ -464,19 +503,15 @@ impl<C: Timer + 'static> LayerOptions<C> {
             return verdict.refuse(question.rule, Reason::Limited, decision);
         }
         let rule = &self.rules[question.rule];
-        let in_flight = rule.in_flight.of(
-            &question.limit,
-            matches!(question.limit, Cow::Borrowed(_)),
-            &question.key,
-        );
-        // If no refund is possible, the cost is not recorded.
+        let in_flight = self.returns(question) == Returns::AtTheEnd;
+        // If no unit can return, the cost is not recorded.
         if may_return || in_flight || !matches!(rule.settle, Settle::Before) {
             let settle = match &rule.settle {
                 _ if in_flight => Settle::Back,
                 Settle::Bill(_) => Settle::Bill(question.bill.cloned()),
                 settle => settle.clone(),
             };
-            verdict.holds.add(question, settle);
+            verdict.holds.add(question, estimate, settle);
         }
     }
 }

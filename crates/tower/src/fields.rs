@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
+use tidegate_headers::{FieldText, ceil_secs, push_state};
 use tidegate_limiter::Timer;
 
 use crate::{
     header_decision::{HeaderDecision, value},
-    headers::{FieldText, ceil_secs, push_state},
     layer::{LayerOptions, LimitSource},
 };
 

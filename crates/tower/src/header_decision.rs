@@ -5,12 +5,10 @@ use std::sync::{Arc, OnceLock};
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use tidegate_core::{Decision, Policy};
+use tidegate_headers::{FieldText, Per, push_policy, quota};
 use tidegate_limiter::Timer;
 
-use crate::{
-    headers::{FieldText, Per, push_policy, quota},
-    limit::Limit,
-};
+use crate::limit::Limit;
 
 /// Which responses report the state of the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use tidegate_redis::Permit;
 
 use http::response;
 use smallvec::SmallVec;
-use tidegate_limiter::Timer;
+use tidegate_limiter::{Estimate, Timer};
 
 #[cfg(feature = "json")]
 use crate::usage::Usage;
@@ -22,17 +22,20 @@ pub(crate) struct Hold<C: Timer + 'static> {
     limit: Limit<C>,
     key: SmallVec<[u8; 24]>,
     cost: u64,
+    /// Where the units count in a limit of this process.
+    estimate: Option<Estimate>,
     /// A shared limit's permit. It gives itself back when it is dropped.
     #[cfg(feature = "shared")]
     _permit: Option<Permit>,
 }
 
 impl<C: Timer + 'static> Hold<C> {
-    fn new(question: &LimitQuestion<'_, C>) -> Self {
+    fn new(question: &LimitQuestion<'_, C>, estimate: Option<Estimate>) -> Self {
         Self {
             limit: question.limit.clone().into_owned(),
             key: question.key[..].into(),
             cost: question.cost,
+            estimate,
             #[cfg(feature = "shared")]
             _permit: None,
         }
@@ -44,15 +47,20 @@ impl<C: Timer + 'static> Hold<C> {
             limit,
             key: SmallVec::new(),
             cost: 0,
+            estimate: None,
             _permit: Some(permit),
         }
     }
 
-    /// Adjusts the charge to the final `cost`: refunds the difference, or charges it, whether it
-    /// fits or not. `None` leaves it as it is.
+    /// Adjusts the charge to the final `cost`: the difference returns to where it counts, or is
+    /// charged, whether it fits or not. `None` leaves it as it is.
     fn settle(&mut self, cost: Option<u64>) {
         let before = std::mem::replace(&mut self.cost, 0);
+        let estimate = self.estimate.take();
         let Some(cost) = cost else { return };
+        if let Some(estimate) = estimate {
+            return correct(&self.limit, &self.key, estimate, cost);
+        }
         let (more, less) = (cost.saturating_sub(before), before.saturating_sub(cost));
         match &self.limit.0 {
             LimitKind::Keyed(limiter) if more > 0 => drop(limiter.charge(&self.key[..], more)),
@@ -72,7 +80,22 @@ impl<C: Timer + 'static> Hold<C> {
 
 impl<C: Timer + 'static> Drop for Hold<C> {
     fn drop(&mut self) {
-        give_back(&self.limit, &self.key, self.cost);
+        match self.estimate.take() {
+            Some(estimate) if estimate.cost > 0 => correct(&self.limit, &self.key, estimate, 0),
+            Some(_) => {}
+            None => give_back(&self.limit, &self.key, self.cost),
+        }
+    }
+}
+
+/// Corrects what was taken from a limit of this process to the `actual` cost.
+fn correct<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], estimate: Estimate, actual: u64) {
+    match &limit.0 {
+        LimitKind::Keyed(limiter) => {
+            limiter.settle_at(key, estimate, actual, limiter.clock().now());
+        }
+        LimitKind::Unkeyed(limiter) => limiter.settle_at(estimate, actual, limiter.clock().now()),
+        _ => {}
     }
 }
 
@@ -132,9 +155,14 @@ impl<C: Timer + 'static> Holds<C> {
 
     /// Adds what a request has taken from one limit.
     #[cold]
-    pub(crate) fn add(&mut self, question: &LimitQuestion<'_, C>, settle: Settle) {
+    pub(crate) fn add(
+        &mut self,
+        question: &LimitQuestion<'_, C>,
+        estimate: Option<Estimate>,
+        settle: Settle,
+    ) {
         if question.cost > 0 || !matches!(settle, Settle::Before | Settle::Back) {
-            self.push(Hold::new(question), settle);
+            self.push(Hold::new(question, estimate), settle);
         }
     }
 

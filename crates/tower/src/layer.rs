@@ -14,7 +14,7 @@ use crate::{
     IntoLimit, Limit, RateLimit, Refusal, Tell,
     bodies::{Same, Wrapped},
     header_decision::{LastText, Name},
-    in_flight::InFlight,
+    in_flight::KnownReturns,
     key::{KeyList, KeySource},
     settle::Settle,
     time::Time,
@@ -59,7 +59,7 @@ pub(crate) struct LayerRule<C> {
     pub(crate) shadow: bool,
     pub(crate) name: Name,
     pub(crate) last_text: LastText,
-    pub(crate) in_flight: InFlight,
+    pub(crate) returns: KnownReturns,
 }
 
 impl<C> LayerRule<C> {
@@ -73,7 +73,7 @@ impl<C> LayerRule<C> {
             shadow: false,
             name: Name::new("default"),
             last_text: LastText::default(),
-            in_flight: InFlight::default(),
+            returns: KnownReturns::default(),
         }
     }
 }

@@ -104,7 +104,15 @@ mod future;
 #[cfg(feature = "flow")]
 mod gate;
 mod header_decision;
-pub mod headers;
+pub mod headers {
+    //! The header fields of the IETF draft `draft-ietf-httpapi-ratelimit-headers`, version 10.
+    //!
+    //! `RateLimit-Policy: "name";q=100;w=60` describes a limit. `RateLimit: "name";r=99;t=66` says
+    //! how much the client has left, and in how many seconds the limit is full again. Both are
+    //! lists, so one response can report several limits.
+
+    pub use tidegate_headers::{Per, ceil_secs, quota, write_policy, write_state};
+}
 mod hold;
 mod in_flight;
 pub mod key;
@@ -120,8 +128,6 @@ mod signals;
 mod time;
 #[cfg(feature = "json")]
 mod usage;
-#[cfg(feature = "vendors")]
-mod vendor;
 
 pub use answer::{Reason, Refusal};
 pub use bill::Bill;
@@ -138,4 +144,4 @@ pub use layer::{Builder, NoKey, RateLimitLayer};
 pub use limit::{IntoLimit, Limit};
 pub use service::RateLimit;
 #[cfg(feature = "vendors")]
-pub use vendor::{UnknownVendor, Vendor};
+pub use tidegate_headers::{UnknownVendor, Vendor};

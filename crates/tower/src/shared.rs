@@ -136,7 +136,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
             }
             // Nothing was taken, and the state of the limit is unknown.
             (Source::Failed(_), false) => {}
-            _ => self.take(verdict, question, answer.decision, true),
+            _ => self.take(verdict, question, answer.decision, None, true),
         }
     }
 }

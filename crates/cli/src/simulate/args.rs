@@ -10,7 +10,7 @@ use clap::{Parser, ValueEnum};
 use tidegate_core::{Quota, parse_duration};
 use tidegate_sim::{
     AlgorithmSpec, Fleet, Goal, Load, Mode, Share,
-    input::{By, Charge, Condition, Field, Filter, Format, Moment, Took, UnknownFormat},
+    input::{By, Condition, Field, Filter, Format, Moment, Stamp, Took, UnknownFormat, Zone},
     workload::{Arrival, Traffic},
 };
 
@@ -26,8 +26,8 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(after_long_help = AFTER)]
 pub struct Args {
-    /// Logs: access logs (common, combined, vhost_combined; Envoy's, HAProxy's, an AWS load
-    /// balancer's), lines with named fields (JSON of nginx, Caddy, Traefik, a cloud or your own,
+    /// Logs: access logs (common, combined, vhost_combined; those of Envoy, HAProxy, Squid, granian,
+    /// Tornado, gin and AWS load balancers), lines with named fields (JSON of nginx, Caddy, Traefik, a cloud or your own,
     /// logfmt, CSV with a header, W3C logs), or requests per second (whole numbers separated by
     /// blanks); plain, .gz, .bz2, .xz, .zst or .tar; - is standard input. Or the trace of a server,
     /// as tidegate record writes it.
@@ -105,8 +105,8 @@ pub struct Args {
     )]
     pub until: Option<Moment>,
 
-    /// The log's format: auto, common, combined, vhost_combined, envoy, alb, haproxy, jsonl,
-    /// logfmt, w3c, csv, rate (requests per second).
+    /// The log's format: auto, common, combined, vhost_combined, envoy, alb, haproxy, squid, granian,
+    /// tornado, gin, jsonl, logfmt, w3c, csv, rate (requests per second).
     #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = parse_format)]
     pub format_in: MayBeNone<Format>,
 
@@ -130,10 +130,20 @@ pub struct Args {
     )]
     pub charge: Option<Field>,
 
-    /// The field with the time that a request took, in seconds, or with :ms or :us behind its name.
-    /// The cost is charged so long after the time of the line. [default: at the time of the line]
-    #[arg(long, value_name = "FIELD[:UNIT]", requires = "charge")]
+    /// The field with the time that a request took, in seconds, or with :ms, :us or :ns behind its
+    /// name. A cost is charged when the answer ended, and with times of the end a request counts
+    /// when it began. [default: the format's own field, if it has one]
+    #[arg(long, value_name = "FIELD[:UNIT]", conflicts_with_all = ["synthetic", "server"])]
     pub took: Option<Took>,
+
+    /// What the times of the log are: those of the start of a request, or of its end. [default: as
+    /// the format says; start if it does not say]
+    #[arg(long, value_name = "start|end", conflicts_with_all = ["synthetic", "server"])]
+    pub stamped: Option<Stamp>,
+
+    /// The time zone of times that state none, such as +02:00 or Europe/Berlin.
+    #[arg(long, value_name = "ZONE", default_value_t, conflicts_with_all = ["synthetic", "server"])]
+    pub zone: Zone,
 
     /// How to print the findings.
     #[arg(long, value_enum, default_value_t)]
@@ -165,14 +175,6 @@ pub struct Args {
 }
 
 impl Args {
-    /// The cost that is charged after the answer.
-    pub fn charged(&self) -> Option<Charge> {
-        Some(Charge {
-            cost: self.charge.clone()?,
-            took: self.took.clone(),
-        })
-    }
-
     /// The requests to leave out.
     pub fn filter(&self) -> Filter {
         Filter {

@@ -49,7 +49,7 @@ pub enum SimulateError {
     EmptyTrace(String),
     /// Traces have no fields.
     #[error(
-        "--charge, --exclude, --from and --to are for logs; `tidegate record --seconds N` takes a part of a trace"
+        "--charge, --took, --stamped, --exclude, --from and --to are for logs; `tidegate record --seconds N` takes a part of a trace"
     )]
     TraceFilter,
     /// A suggestion counts requests.

@@ -216,6 +216,8 @@ fn logged(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     report
         .warnings
         .extend(warn_of_keys(&loaded.trace, &loaded.by));
+    report.warnings.extend(loaded.proof.notes(windows));
+    report.samples = loaded.proof.samples;
     report.source = source_names(args, &sources, loaded.format);
     report.by = loaded.by.to_string();
     report.lines = loaded.lines;
@@ -259,7 +261,10 @@ fn options(args: &Args) -> input::Options {
         time_field: input::TimeField::new(args.time_field.clone()),
         spread: args.spread,
         filter: args.filter(),
-        charge: args.charged(),
+        charge: args.charge.clone(),
+        took: args.took.clone(),
+        stamped: args.stamped,
+        zone: args.zone.clone(),
     }
 }
 

@@ -54,6 +54,8 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
         error,
     })?;
     if args.charge.is_some()
+        || args.took.is_some()
+        || args.stamped.is_some()
         || !args.exclude.is_empty()
         || args.since.is_some()
         || args.until.is_some()

@@ -46,11 +46,14 @@ pub fn replay_rules(
     let sources = sources(args);
     let loaded = input::read_limits(&sources, &options(args), &selectors, progress)?;
     warn_of_unparsed(&loaded.unparsed, loaded.lines, loaded.format.parts());
+    let windows = limits.iter().filter_map(|limit| limit.policy.window);
     let mut report = Report {
         source: source_names(args, &sources, loaded.format),
         lines: loaded.lines,
         unparsed: loaded.unparsed.count,
         excluded: loaded.excluded,
+        samples: loaded.proof.samples.clone(),
+        warnings: loaded.proof.notes(windows.min()),
         ..Report::default()
     };
     for ((limit, selector), selected) in limits.into_iter().zip(&selectors).zip(loaded.selected) {

@@ -66,6 +66,16 @@ impl Concurrency {
         }
     }
 
+    /// Releases permits that were taken at `taken`. Permits whose hold has passed are free already.
+    pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
+        let is_free = self
+            .held
+            .is_some_and(|log| now.saturating_since(taken).get() >= log.lifetime());
+        if !is_free {
+            self.refund(state, now, cost);
+        }
+    }
+
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u64) {
         match self.held {

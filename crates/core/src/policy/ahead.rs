@@ -80,7 +80,7 @@ impl Policy {
             AnyAlgorithm::SlidingCounter(counter) => counter.give_back(state, now, taken, cost),
             AnyAlgorithm::TokenBucket(bucket) => bucket.give_back(state, now, taken, cost),
             AnyAlgorithm::LeakyBucket(_) => {}
-            AnyAlgorithm::Concurrency(permits) => permits.refund(state, now, cost),
+            AnyAlgorithm::Concurrency(permits) => permits.give_back(state, now, taken, cost),
         }
     }
 }

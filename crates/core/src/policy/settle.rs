@@ -60,14 +60,15 @@ impl Policy {
     /// times that it gave out, so nothing goes back. If more was used, the difference is
     /// [charged](Algorithm::charge) at `now`.
     ///
-    /// Permits in flight are returned, all of the estimate: the work is over.
+    /// Permits in flight are returned, all of the estimate: the work is over. Permits whose hold has
+    /// passed are free already.
     ///
     /// Callers settle an estimate once, and pass an `actual` of at least its cost if its
-    /// [place](Estimate::place) is another one now.
+    /// [place](Estimate::place) is another one now. They do not settle permits that were reset.
     pub fn settle(&self, state: &mut [u64], now: Nanos, estimate: Estimate, actual: u64) {
         let Estimate { cost, taken, .. } = estimate;
         if matches!(self.rule, AnyAlgorithm::Concurrency(_)) {
-            self.refund(state, now, cost);
+            self.give_back(state, now, taken, cost);
         } else if actual < cost {
             self.give_back(state, now, taken, cost - actual);
         } else {

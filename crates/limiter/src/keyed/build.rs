@@ -8,7 +8,7 @@ use super::{
     exceptions::Exceptions,
     generation::{Generations, Room},
 };
-use crate::{SystemClock, marks::Marks, reserve::Eras, sync::Mutex, wait::Lines};
+use crate::{SystemClock, eras::Eras, marks::Marks, sync::Mutex, wait::Lines};
 
 /// The default bound on keys.
 const DEFAULT_MAX_KEYS: usize = 1 << 20;
@@ -97,7 +97,7 @@ impl<C> KeyedBuilder<C> {
             when_full,
         };
         Ok(KeyedLimiter {
-            generations: Generations::new(Generation::new(policy, room, None)?),
+            generations: Generations::new(Generation::new(policy, 0, room, None)?),
             exceptions: Exceptions::new(max_keys),
             hash: hash.unwrap_or_else(HashKeys::random),
             changing: Mutex::new(room),

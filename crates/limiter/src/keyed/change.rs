@@ -78,9 +78,16 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let (policy, room) = to(*old.policy(), *one_at_a_time);
         if policy != *old.policy() || room != *one_at_a_time {
             while old.count_older() >= MOST_OLDER && old.sweep(now) {}
-            let new = self.generations.make(policy, room, Arc::clone(&old))?;
+            let rate = if policy == *old.policy() {
+                old.rate()
+            } else {
+                self.eras.next()
+            };
+            let new = self
+                .generations
+                .make(policy, rate, room, Arc::clone(&old))?;
             self.exceptions.set_most(room.max_keys);
-            self.eras.change(|| self.generations.publish(&old, new));
+            self.generations.publish(&old, new);
             *one_at_a_time = room;
         }
         drop((one_at_a_time, old));
@@ -102,23 +109,21 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let tag = self.tag_of(&key);
         let (policy, old) = (policy.into(), self.generation_of(tag));
-        let own = Arc::new(Generation::own(policy)?);
+        let own = Arc::new(Generation::own(policy, self.eras.next())?);
         // In one step under the key's lock in its old place: the state moves, and later requests
         // follow it.
-        let moved = self.eras.change(|| {
-            old.apply(old.policy(), tag, now, |state| {
-                let _ = own.apply(&policy, tag, now, |mine| {
-                    own.receive(mine, old.policy(), state, now)
-                });
-                let replaced = self.exceptions.change(&self.marks, tag, now, |exception| {
-                    exception.own.replace(Arc::clone(&own))
-                })?;
-                state.fill(0);
-                if let Some(replaced) = replaced {
-                    replaced.retire();
-                }
-                Ok::<(), TooManyExceptions>(())
-            })
+        let moved = old.apply(old.policy(), tag, now, |state| {
+            let _ = own.apply(&policy, tag, now, |mine| {
+                own.receive(mine, old.policy(), state, now)
+            });
+            let replaced = self.exceptions.change(&self.marks, tag, now, |exception| {
+                exception.own.replace(Arc::clone(&own))
+            })?;
+            state.fill(0);
+            if let Some(replaced) = replaced {
+                replaced.retire();
+            }
+            Ok::<(), TooManyExceptions>(())
         });
         match moved {
             Ok(done) => done?,
@@ -141,17 +146,17 @@ impl<C: ?Sized> KeyedLimiter<C> {
         };
         let general = self.generations.current();
         // As above. The general table's lock is taken before the key's own one, in both places.
-        let _ = self.eras.change(|| {
-            general.apply(general.policy(), tag, now, |state| {
-                own.retire();
-                own.table.take_out(own.policy(), tag, now, |old| {
-                    general.receive(state, own.policy(), old, now)
-                });
-                // The only possible error concerns a new key beyond the bound; this one is not new.
-                let _ = self
-                    .exceptions
-                    .change(&self.marks, tag, now, |exception| exception.own = None);
-            })
+        let _ = general.apply(general.policy(), tag, now, |state| {
+            own.retire();
+            own.table.take_out(own.policy(), tag, now, |old| {
+                general.receive(state, own.policy(), old, now)
+            });
+            // Units from before the override do not return, as if it were a change of policy.
+            self.eras.change_rate(tag, self.exceptions.most());
+            // The only possible error concerns a new key beyond the bound; this one is not new.
+            let _ = self
+                .exceptions
+                .change(&self.marks, tag, now, |exception| exception.own = None);
         });
         self.serve(tag, now);
         true

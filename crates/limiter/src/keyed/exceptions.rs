@@ -56,6 +56,11 @@ impl Exceptions {
         self.most.store(most, Ordering::Relaxed);
     }
 
+    /// The maximum.
+    pub fn most(&self) -> usize {
+        self.most.load(Ordering::Relaxed)
+    }
+
     /// The exception of a key. Only marked keys have one.
     pub fn get(&self, tag: Tag) -> Option<Exception> {
         self.read().map.get(&tag).cloned()
@@ -84,7 +89,7 @@ impl Exceptions {
         change: impl FnOnce(&mut Exception) -> R,
     ) -> Result<R, TooManyExceptions> {
         let inner = &mut *self.write();
-        let most = self.most.load(Ordering::Relaxed);
+        let most = self.most();
         inner.drop_some_passed(marks, most, now);
         let known = inner.map.contains_key(&tag);
         if inner.map.len() >= most && !known {

@@ -45,6 +45,9 @@ pub(crate) struct Generation {
     pub is_own: bool,
     /// How many general generations there were before.
     number: AtomicU64,
+    /// Identifies the time for which the policy is in force. Generations that differ in their room
+    /// alone have the same.
+    rate: AtomicU64,
     /// Set when no decision may be made here.
     retired: AtomicBool,
     /// The generation that holds states from before the change until they have moved; it may have a
@@ -110,6 +113,7 @@ impl From<Refused> for NoStep {
 impl Generation {
     pub fn new(
         policy: Policy,
+        rate: u64,
         room: Room,
         previous: Option<Arc<Self>>,
     ) -> Result<Self, BuildError> {
@@ -126,6 +130,7 @@ impl Generation {
             room,
             is_own: false,
             number: AtomicU64::new(number),
+            rate: AtomicU64::new(rate),
             retired: AtomicBool::new(false),
             complete: AtomicBool::new(previous.is_none()),
             previous: Mutex::new(previous),
@@ -135,7 +140,7 @@ impl Generation {
 
     /// Reuses this generation after another one. The caller has seen that no thread holds a
     /// reference.
-    fn renew(&self, policy: Policy, previous: Arc<Self>) {
+    fn renew(&self, policy: Policy, rate: u64, previous: Arc<Self>) {
         // Acquire: the last holder's actions come before.
         fence(std::sync::atomic::Ordering::Acquire);
         // SAFETY: the generation is retired, so no late thread reads the policy. Threads that had
@@ -147,6 +152,7 @@ impl Generation {
             previous.number.load(Ordering::Relaxed) + 1,
             Ordering::Relaxed,
         );
+        self.rate.store(rate, Ordering::Relaxed);
         *lock(&self.sweep) = Sweep::BEGIN;
         *lock(&self.previous) = Some(previous);
         self.complete.store(false, Ordering::Relaxed);
@@ -163,15 +169,21 @@ impl Generation {
         unsafe { &*self.policy.get() }
     }
 
+    /// Identifies the time for which the policy is in force.
+    pub fn rate(&self) -> u64 {
+        // Relaxed: it changes only while no thread holds a reference.
+        self.rate.load(Ordering::Relaxed)
+    }
+
     /// A generation for one key with its own policy.
-    pub fn own(policy: Policy) -> Result<Self, BuildError> {
+    pub fn own(policy: Policy, rate: u64) -> Result<Self, BuildError> {
         let room = Room {
             max_keys: 1,
             when_full: WhenFull::Forget,
         };
         Ok(Self {
             is_own: true,
-            ..Self::new(policy, room, None)?
+            ..Self::new(policy, rate, room, None)?
         })
     }
 
@@ -392,21 +404,6 @@ impl Generation {
         self.table.take_record(self.policy(), tag, now, state);
     }
 
-    /// Forgets a key's usage; returns whether there was any.
-    pub fn reset(&self, tag: Tag, now: Nanos) -> bool {
-        // The oldest generation first: a state that moves during the walk moves here.
-        let older = self.older();
-        let mut had = false;
-        for one in older.iter().rev().map(|one| &**one).chain([self]) {
-            let policy = one.policy();
-            let was_used = one
-                .table
-                .take_out(policy, tag, now, |old| !policy.is_recovered(old, now));
-            had |= was_used == Some(true);
-        }
-        had
-    }
-
     /// Converts a debt under another policy to this one.
     pub fn receive_debt(&self, from: &Policy, debt: Debt, now: Nanos) -> Option<Debt> {
         if *from == *self.policy() {
@@ -517,6 +514,7 @@ impl Generations {
     pub fn make(
         &self,
         policy: Policy,
+        rate: u64,
         room: Room,
         previous: Arc<Generation>,
     ) -> Result<Arc<Generation>, BuildError> {
@@ -530,10 +528,10 @@ impl Generations {
                 && Arc::strong_count(one) == 1
         };
         if let Some(spare) = all.iter().find(is_spare) {
-            spare.renew(policy, previous);
+            spare.renew(policy, rate, previous);
             return Ok(Arc::clone(spare));
         }
-        let new = Arc::new(Generation::new(policy, room, Some(previous))?);
+        let new = Arc::new(Generation::new(policy, rate, room, Some(previous))?);
         all.push(Arc::clone(&new));
         Ok(new)
     }

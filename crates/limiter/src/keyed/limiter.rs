@@ -13,8 +13,9 @@ use super::{
 use crate::{
     SystemClock,
     block::{Until, denied_until, refused_until},
+    eras::{Eras, Site},
+    limiter::NOTHING,
     marks::Marks,
-    reserve::Eras,
     sync::{Mutex, yield_now},
     wait::{Ground, Lines, WaitLine, Wakes},
 };
@@ -63,7 +64,7 @@ pub struct KeyedLimiter<C: ?Sized = SystemClock> {
     /// The keys that have an exception or waiters.
     pub(super) marks: Marks,
     pub(super) lines: Lines,
-    pub(super) eras: Eras,
+    pub(crate) eras: Eras,
     /// Last, so that a reference to a limiter becomes one to a limiter with any clock.
     pub(super) clock: C,
 }
@@ -157,10 +158,6 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.decide(self.tag_of(&key), cost, now)
     }
 
-    pub(crate) fn acquire_tag(&self, tag: Tag, cost: u64, now: Nanos) -> Decision {
-        self.decide(tag, cost, now)
-    }
-
     /// Decides by the general policy in the common case that no exception and no waiter concerns
     /// the key.
     #[inline(always)]
@@ -193,10 +190,53 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.on_line(
             tag,
             now,
-            |line, ground, wakes| line.decide(ground, cost, wakes),
-            |policy, state| policy.decide(state, now, cost),
+            |line, ground, wakes| line.decide(ground, cost, wakes).0,
+            |policy, state, _| policy.decide(state, now, cost),
         )
         .unwrap_or_else(|refused| refused)
+    }
+
+    /// [`acquire_at`](Self::acquire_at) for units that may return. The second value is what was
+    /// taken, for [`settle_at`](Self::settle_at): nothing if the request was denied.
+    pub fn acquire_estimate_at(
+        &self,
+        key: impl Key,
+        cost: u64,
+        now: Nanos,
+    ) -> (Decision, Estimate) {
+        self.acquire_estimate(self.tag_of(&key), cost, now)
+    }
+
+    pub(crate) fn acquire_estimate(&self, tag: Tag, cost: u64, now: Nanos) -> (Decision, Estimate) {
+        if cost == 0 {
+            return (self.peek_tag(tag, 0, now), NOTHING);
+        }
+        if let Some(denied) = self.blocked_tag(tag, now) {
+            return (denied, NOTHING);
+        }
+        loop {
+            let decided = self.on_line(
+                tag,
+                now,
+                |line, ground, wakes| {
+                    (!ground.site.is_resetting()).then(|| line.decide(ground, cost, wakes))
+                },
+                |policy, state, site| {
+                    if site.is_resetting() {
+                        return None;
+                    }
+                    let decision = policy.decide(state, now, cost);
+                    let taken = if decision.is_allowed() { cost } else { 0 };
+                    Some((decision, site.note(policy, state, taken, now)))
+                },
+            );
+            match decided {
+                Ok(Some(decided)) => return decided,
+                // The places of units are not known before all keys are reset.
+                Ok(None) => yield_now(),
+                Err(refused) => return (refused, NOTHING),
+            }
+        }
     }
 
     /// One atomic step on a key's state, with the policy that applies to the key.
@@ -208,19 +248,20 @@ impl<C: ?Sized> KeyedLimiter<C> {
         &self,
         tag: Tag,
         now: Nanos,
-        step: impl FnOnce(&Policy, &mut [u64]) -> R,
+        step: impl FnOnce(&Policy, &mut [u64], Site<'_>) -> R,
     ) -> Result<R, Nanos> {
         let mut step = Some(step);
         loop {
             let generation = self.generation_of(tag);
             let policy = generation.policy();
+            let site = self.site(&generation, tag);
             let result = generation.apply(policy, tag, now, |state| {
                 let step = if self.is_home(tag, &generation) {
                     step.take()
                 } else {
                     None
                 };
-                step.map(|step| step(policy, state))
+                step.map(|step| step(policy, state, site))
             });
             match result {
                 Ok(Some(result)) => return Ok(result),
@@ -229,6 +270,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
                 Ok(None) | Err(NoStep::Retired) => yield_now(),
             }
         }
+    }
+
+    /// What the place of a key's units depends on in this generation.
+    pub(crate) fn site(&self, generation: &Generation, tag: Tag) -> Site<'_> {
+        self.eras.site(generation.rate(), Some(tag))
     }
 
     /// Whether a key's state is in this generation, as seen under the key's lock there, under which
@@ -316,7 +362,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
                 policy.decide(ground.state, now, cost)
             }
         };
-        let decided = self.on_line(tag, now, behind, |mine, state| {
+        let decided = self.on_line(tag, now, behind, |mine, state, _| {
             fits(mine);
             policy.decide(state, now, cost)
         });
@@ -346,7 +392,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
             let check = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
                 Some(line.check(ground, cost, wakes))
             };
-            match self.on_line(tag, now, check, |_, _| None) {
+            match self.on_line(tag, now, check, |_, _, _| None) {
                 Ok(Some(decision)) | Err(decision) => return decision,
                 Ok(None) => {}
             }
@@ -371,7 +417,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
                     tag,
                     now,
                     |line, ground, wakes| line.decide_up_to(ground, cost, wakes),
-                    |policy, state| policy.decide_up_to(state, now, cost),
+                    |policy, state, _| policy.decide_up_to(state, now, cost),
                 )
                 .unwrap_or_else(|refused| (0, refused)),
         }
@@ -419,7 +465,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
                 let by = by(ground.policy);
                 line.charge(ground, &by, cost, wakes)
             };
-            self.on_line(tag, now, on_line, |mine, state| {
+            self.on_line(tag, now, on_line, |mine, state, _| {
                 let by = by(mine);
                 by.charge(state, now, cost);
                 by.peek(state, now, 0)
@@ -431,32 +477,31 @@ impl<C: ?Sized> KeyedLimiter<C> {
 
     /// Returns up to `cost` of the units that the key took last; never more than are in use.
     pub fn refund_at(&self, key: impl Key, cost: u64, now: Nanos) {
-        self.refund_tag(self.tag_of(&key), cost, now);
-    }
-
-    pub(crate) fn refund_tag(&self, tag: Tag, cost: u64, now: Nanos) {
         // A key without a place has taken nothing.
         let _ = self.on_line(
-            tag,
+            self.tag_of(&key),
             now,
             |line, ground, wakes| line.refund(ground, cost, wakes),
-            |policy, state| policy.refund(state, now, cost),
+            |policy, state, _| policy.refund(state, now, cost),
         );
     }
 
-    /// Where the key's units count now, for [`Estimate::place`]. Read it before the units are
-    /// taken.
+    /// Where the key's units count now, for the [`Estimate::place`] of units that another call takes
+    /// afterwards. A reset in between makes it void.
+    /// [`acquire_estimate_at`](Self::acquire_estimate_at) takes and notes in one step.
     #[must_use]
     pub fn place(&self, key: impl Key) -> u64 {
-        self.place_of(self.tag_of(&key))
-    }
-
-    pub(crate) fn place_of(&self, tag: Tag) -> u64 {
-        self.eras.place(self.generation_of(tag).policy())
+        let tag = self.tag_of(&key);
+        let generation = self.generation_of(tag);
+        self.look(tag, Nanos::ZERO, |policy, state| {
+            self.site(&generation, tag).place(policy, state)
+        })
     }
 
     /// Corrects an estimate of the key at `now` to the `actual` cost (see [`Policy::settle`]). A
-    /// caller settles each estimate once.
+    /// caller settles each estimate once. Nothing returns of units that were taken before a reset
+    /// of the key, and of a bucket's units that were taken before a change of the key's policy. The
+    /// latest resets of as many keys as the limiter holds are remembered.
     pub fn settle_at(&self, key: impl Key, estimate: Estimate, actual: u64, now: Nanos) {
         self.settle_tag(self.tag_of(&key), estimate, actual, now);
     }
@@ -467,17 +512,10 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let _ = self.on_line(
             tag,
             now,
-            |line, ground, wakes| {
-                let actual = self.eras.actual(ground.policy, estimate, actual);
-                line.correct(ground, estimate, actual, wakes);
-            },
-            |policy, state| {
-                policy.settle(
-                    state,
-                    now,
-                    estimate,
-                    self.eras.actual(policy, estimate, actual),
-                )
+            |line, ground, wakes| line.correct(ground, estimate, actual, wakes),
+            |policy, state, site| {
+                let refund = |state: &mut [u64], units| policy.refund(state, now, units);
+                site.settle(policy, state, now, (estimate, actual), refund);
             },
         );
     }
@@ -486,27 +524,38 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// the key's own policy. Permits in use are forgotten too: releasing one later has no effect.
     /// Returns whether there was anything to forget.
     pub fn reset_at(&self, key: impl Key, now: Nanos) -> bool {
-        self.eras.reset();
         let tag = self.tag_of(&key);
-        let reset = self.generation_of(tag).reset(tag, now);
+        let is_used = self.look(tag, now, |policy, state| !policy.is_recovered(state, now));
+        // A key that has used nothing is not added to the table.
+        let was_used = is_used
+            && self
+                .with_state(tag, now, |policy, state, _| {
+                    let was_used = !policy.is_recovered(state, now);
+                    state.fill(0);
+                    self.eras.reset_key(tag, self.exceptions.most());
+                    was_used
+                })
+                .unwrap_or(false);
         self.serve(tag, now);
-        reset
+        was_used
     }
 
     /// Forgets the usage of all keys (see [`reset_at`](Self::reset_at)), key by key, while
     /// decisions continue. Units that a key takes during the call may or may not be forgotten.
     pub fn reset_all_at(&self, now: Nanos) {
-        self.eras.reset();
         {
             // A change of policy would move keys that are not reset yet to places that were already
             // reset.
             let _no_change = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            self.generations.sweep_all(now).table.clear();
-            for (_, exception) in self.exceptions.all() {
-                if let Some(own) = exception.own {
-                    own.table.clear();
+            let general = self.generations.sweep_all(now);
+            self.eras.reset_all(|| {
+                general.table.clear();
+                for (_, exception) in self.exceptions.all() {
+                    if let Some(own) = exception.own {
+                        own.table.clear();
+                    }
                 }
-            }
+            });
         }
         self.serve_all(now);
     }

@@ -120,7 +120,7 @@ impl<C> KeyedLimiter<C> {
 
     /// Merges a state of another policy into a key's state.
     fn receive(&self, tag: Tag, from: &Policy, state: &[u64], now: Nanos) {
-        let received = self.with_state(tag, now, |policy, mine| {
+        let received = self.with_state(tag, now, |policy, mine, _| {
             let mut converted = vec![0; policy.words()];
             policy.transfer(&mut converted, from, state, now);
             policy.join(mine, &converted, now);

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Admission, Algorithm, Decision, Key, Nanos, Policy, clock::block_on};
+use tidegate_core::{
+    Admission, Algorithm, Decision, Estimate, Key, Nanos, Policy, clock::block_on,
+};
 
 use super::KeyedLimiter;
 use crate::{
     Timer, WaitError,
     block::refused_until,
+    eras::Site,
     table::Tag,
     wait::{Ground, Ticket, WaitLine, Wakes, wait},
 };
@@ -20,30 +23,28 @@ impl<C: ?Sized> KeyedLimiter<C> {
         tag: Tag,
         now: Nanos,
         on_line: impl FnOnce(&mut WaitLine, &mut Ground<'_>, &mut Wakes) -> R,
-        alone: impl FnOnce(&Policy, &mut [u64]) -> R,
+        alone: impl FnOnce(&Policy, &mut [u64], Site<'_>) -> R,
     ) -> Result<R, Decision> {
         // Declared first, so that it is dropped last: no task is woken under a lock.
         let mut wakes = Wakes::default();
-        let stepped = self.with_state(tag, now, |policy, state| {
+        let stepped = self.with_state(tag, now, |policy, state, site| {
             if self.marks.has(tag) {
                 let blocked = self.exceptions.blocked(tag);
                 let behind = |line: &mut WaitLine| {
-                    on_line(
-                        line,
-                        &mut Ground {
-                            policy,
-                            state: &mut *state,
-                            blocked,
-                            now,
-                        },
-                        &mut wakes,
-                    )
+                    let ground = &mut Ground {
+                        policy,
+                        state: &mut *state,
+                        site,
+                        blocked,
+                        now,
+                    };
+                    on_line(line, ground, &mut wakes)
                 };
                 if let Some(found) = self.lines.find(&self.marks, tag, behind) {
                     return found;
                 }
             }
-            alone(policy, state)
+            alone(policy, state, site)
         });
         stepped.map_err(|until| refused_until(&self.policy(), until, now))
     }
@@ -56,7 +57,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
             |_: &Policy, _: &mut [u64]| self.lines.find(&self.marks, tag, |_| ()).is_some();
         if self.marks.has(tag) && self.look(tag, now, has_line) {
             // A waiter of a key without a place asks again when there may be one.
-            let _ = self.on_line(tag, now, WaitLine::changed, |_, _| ());
+            let _ = self.on_line(tag, now, WaitLine::changed, |_, _, _| ());
         }
     }
 
@@ -129,15 +130,27 @@ impl<T: Timer> KeyedLimiter<T> {
         cost: u64,
         deadline: Option<Nanos>,
     ) -> impl Future<Output = Result<Admission, WaitError>> {
-        wait(
-            OneKey {
-                limiter: self,
-                tag: self.tag_of(&key),
-            },
-            cost,
-            deadline,
-            &self.clock,
-        )
+        let (tag, timer) = (self.tag_of(&key), &self.clock);
+        let home = OneKey { limiter: self, tag };
+        wait(home, cost, deadline, timer, |admission, _| admission)
+    }
+
+    /// [`wait`](Self::wait) for units that may return. The second value is what was taken, for
+    /// [`settle_at`](Self::settle_at).
+    ///
+    /// # Errors
+    /// The same as [`wait`](Self::wait).
+    pub fn wait_estimate(
+        &self,
+        key: impl Key,
+        cost: u64,
+        deadline: Option<Nanos>,
+    ) -> impl Future<Output = Result<(Admission, Estimate), WaitError>> {
+        let (tag, timer) = (self.tag_of(&key), &self.clock);
+        let home = OneKey { limiter: self, tag };
+        wait(home, cost, deadline, timer, |admission, estimate| {
+            (admission, estimate)
+        })
     }
 
     /// [`wait`](Self::wait) for a thread without an async runtime: it blocks the thread.
@@ -190,11 +203,12 @@ impl<C: ?Sized> crate::wait::Home for OneKey<'_, C> {
         // is a line.
         limiter.marks.add(tag);
         let mut step = Some(step);
-        let mut on_line = |policy: &Policy, state: &mut [u64], blocked: Nanos| {
+        let mut on_line = |policy: &Policy, state: &mut [u64], site: Site<'_>, blocked: Nanos| {
             let step = step.take()?;
             let mut ground = Ground {
                 policy,
                 state,
+                site,
                 blocked,
                 now,
             };
@@ -202,8 +216,8 @@ impl<C: ?Sized> crate::wait::Home for OneKey<'_, C> {
                 step(line, &mut ground, &mut wakes)
             }))
         };
-        let stepped = limiter.with_state(tag, now, |policy, state| {
-            on_line(policy, state, limiter.exceptions.blocked(tag))
+        let stepped = limiter.with_state(tag, now, |policy, state, site| {
+            on_line(policy, state, site, limiter.exceptions.blocked(tag))
         });
         let stepped = stepped.unwrap_or_else(|until| {
             // A new key without a place counts as blocked until then, and has used nothing.
@@ -211,6 +225,7 @@ impl<C: ?Sized> crate::wait::Home for OneKey<'_, C> {
             on_line(
                 &policy,
                 &mut vec![0; policy.words()],
+                limiter.eras.site(0, Some(tag)),
                 until.max(limiter.exceptions.blocked(tag)),
             )
         });

@@ -53,7 +53,7 @@ struct Waiter {
 
 /// The result of joining.
 pub(crate) enum Joined {
-    Admitted(Decision),
+    Admitted(Decision, Estimate),
     Waiting(Arc<Ticket>),
 }
 
@@ -94,7 +94,7 @@ impl WaitLine {
                 self.version += 1;
                 continue;
             }
-            if ground.blocked > ground.now {
+            if ground.blocked > ground.now || ground.site.is_resetting() {
                 break;
             }
             if first.get().ticket.takes_itself {
@@ -168,19 +168,27 @@ impl WaitLine {
         }
     }
 
-    /// Decides on a cost after serving the waiters, and behind them.
-    pub fn decide(&mut self, ground: &mut Ground<'_>, cost: u64, wakes: &mut Wakes) -> Decision {
+    /// Decides on a cost after serving the waiters, and behind them. The second value is the
+    /// estimate that returns what was taken.
+    pub fn decide(
+        &mut self,
+        ground: &mut Ground<'_>,
+        cost: u64,
+        wakes: &mut Wakes,
+    ) -> (Decision, Estimate) {
         self.settle(ground, wakes);
         if self.is_waiting() {
-            return self.answer(ground, cost);
+            return (self.answer(ground, cost), ground.note(0));
         }
         let free = self
             .reservations
             .take_free(ground.policy, ground.state, ground.now, cost);
-        free.map_or_else(
-            || ground.policy.decide(ground.state, ground.now, cost),
-            |(decision, _)| decision,
-        )
+        if let Some((decision, _)) = free {
+            return (decision, in_the_queue(ground.note(cost)));
+        }
+        let decision = ground.policy.decide(ground.state, ground.now, cost);
+        let taken = if decision.is_allowed() { cost } else { 0 };
+        (decision, ground.note(taken))
     }
 
     /// The result that [`decide`](Self::decide) would have.
@@ -238,14 +246,14 @@ impl WaitLine {
         if cost == 0 {
             let look = ground.policy.peek(ground.state, now, 0);
             if look.is_allowed() {
-                return Ok(Joined::Admitted(look));
+                return Ok(Joined::Admitted(look, ground.note(0)));
             }
         }
         let in_time = |start: Nanos| deadline.is_none_or(|deadline| start <= deadline);
-        if !self.is_waiting() && blocked <= now {
+        if !self.is_waiting() && blocked <= now && !ground.site.is_resetting() {
             match take(&mut self.reservations, ground, cost) {
                 Ok(admitted) if admitted.start <= now => {
-                    return Ok(Joined::Admitted(admitted.decision));
+                    return Ok(Joined::Admitted(admitted.decision, admitted.estimate));
                 }
                 Ok(admitted) if in_time(admitted.start) => {
                     let ticket = self.ticket(cost, alarm);
@@ -369,12 +377,39 @@ impl WaitLine {
     ) -> Option<Decision> {
         self.settle(ground, wakes);
         let (first, _) = self.waiting.first_key_value()?;
-        let is_first = ticket.is_some_and(|ticket| ticket.number <= *first);
-        if is_first {
-            None
-        } else {
-            Some(self.answer(ground, cost))
+        match ticket {
+            Some(ticket) if ticket.number <= *first => None,
+            Some(ticket) => Some(self.answer_at(ground, cost, ticket)),
+            None => Some(self.answer(ground, cost)),
         }
+    }
+
+    /// The decision on `cost` at a ticket's place: behind the waiters that came before it. Behind
+    /// more than [`PLAN_STEP`] of them, a caller that lets others pass gets the earliest time that is
+    /// possible.
+    fn answer_at(&mut self, ground: &Ground<'_>, cost: u64, ticket: &Ticket) -> Decision {
+        if let Some(denied) = denied_until(ground.policy, ground.blocked, ground.now) {
+            return denied;
+        }
+        self.planned(ground);
+        let planned = |at| match at {
+            Nanos::MAX => WaitTurn::Unknown,
+            at => WaitTurn::At(at, Nanos::ZERO),
+        };
+        if let Some(waiter) = self.waiting.get(&ticket.number) {
+            return Self::denial(ground, cost, planned(waiter.planned));
+        }
+        let before = self.waiting.range(..ticket.number);
+        if before.clone().nth(PLAN_STEP).is_none() {
+            let from = ground.now.max(ground.blocked);
+            let mut plan = WaitPlan::new(ground.policy, ground.state, from, self.version);
+            for (_, waiter) in before {
+                plan.add(waiter.ticket.cost);
+            }
+            return plan.denial(cost, ground.now);
+        }
+        let last = before.last().map_or(ground.now, |(_, last)| last.planned);
+        Self::denial(ground, cost, planned(last))
     }
 
     /// Serves the line for one of its waiters, and sets the alarm again.
@@ -403,7 +438,7 @@ impl WaitLine {
                     self.reservations
                         .give_up(ground.state, ground.now, reservation)
                 }
-                None => ground.policy.refund(ground.state, ground.now, ticket.cost),
+                None => self.settle_units(ground, admitted.estimate, 0),
             },
             Some(Err(_)) => {}
         }
@@ -458,10 +493,18 @@ impl WaitLine {
     ) {
         self.reservations
             .refresh(ground.policy, ground.state, ground.now);
-        ground
-            .policy
-            .settle(ground.state, ground.now, estimate, actual);
+        self.settle_units(ground, estimate, actual);
         self.changed(ground, wakes);
+    }
+
+    fn settle_units(&mut self, ground: &mut Ground<'_>, estimate: Estimate, actual: u64) {
+        let Ground {
+            policy, site, now, ..
+        } = *ground;
+        let refund = |state: &mut [u64], units| {
+            self.reservations.refund(policy, state, now, units);
+        };
+        site.settle(policy, ground.state, now, (estimate, actual), refund);
     }
 
     /// Handles a change that no plan foresaw: of the policy, or a block. Serves waiters for whom it
@@ -551,6 +594,15 @@ impl WaitLine {
     }
 }
 
+/// The estimate of a leaky bucket's units in the middle of its queue: they are not the latest ones,
+/// so none returns.
+const fn in_the_queue(estimate: Estimate) -> Estimate {
+    Estimate {
+        place: !estimate.place,
+        ..estimate
+    }
+}
+
 /// Takes `cost` if it is admitted now.
 fn take(
     reservations: &mut Reservations,
@@ -558,9 +610,9 @@ fn take(
     cost: u64,
 ) -> Result<Admitted, Decision> {
     let Ground { policy, now, .. } = *ground;
-    let (decision, start_ticks) =
+    let (decision, start_ticks, estimate) =
         if let Some((decision, from)) = reservations.take_free(policy, ground.state, now, cost) {
-            (decision, Some(from))
+            (decision, Some(from), in_the_queue(ground.note(cost)))
         } else {
             let from = Reservations::next_start(policy, ground.state, now);
             let decision = policy.peek(ground.state, now, cost);
@@ -568,7 +620,7 @@ fn take(
                 return Err(decision);
             }
             policy.record(ground.state, now, cost);
-            (decision, from)
+            (decision, from, ground.note(cost))
         };
     let start = now.saturating_add(decision.delay().into());
     let reservation = start_ticks
@@ -576,6 +628,7 @@ fn take(
         .and_then(|from| reservations.hold(policy, from, cost));
     Ok(Admitted {
         decision,
+        estimate,
         start,
         reservation,
     })

@@ -17,9 +17,9 @@ mod ticket;
 
 use std::{pin::pin, sync::Arc};
 
-use tidegate_core::{Admission, Decision, Nanos, Policy};
+use tidegate_core::{Admission, Decision, Estimate, Nanos, Policy};
 
-use crate::Timer;
+use crate::{Timer, eras::Site};
 use alarm::Alarm;
 pub(crate) use line::{CALL, Joined, WaitLine};
 pub(crate) use lines::{Lines, OneLine};
@@ -63,9 +63,17 @@ fn after_the_deadline(decision: &Decision) -> String {
 pub(crate) struct Ground<'a> {
     pub policy: &'a Policy,
     pub state: &'a mut [u64],
+    pub site: Site<'a>,
     /// The key is denied until this time.
     pub blocked: Nanos,
     pub now: Nanos,
+}
+
+impl Ground<'_> {
+    /// The estimate of units that were just taken.
+    fn note(&self, cost: u64) -> Estimate {
+        self.site.note(self.policy, self.state, cost, self.now)
+    }
 }
 
 /// The owner of a line and its state.
@@ -78,22 +86,27 @@ pub(crate) trait Home {
     ) -> R;
 }
 
-/// Waits in line for `cost`.
+/// Waits in line for `cost`. Returns what `result` makes of the admission and of the estimate that
+/// returns the units.
 // The future of an async function would hold the arguments twice, and there may be a hundred
 // thousand waiters.
 #[allow(clippy::manual_async_fn)]
-pub(crate) fn wait(
+pub(crate) fn wait<R>(
     home: impl Home,
     cost: u64,
     deadline: Option<Nanos>,
     timer: &impl Timer,
-) -> impl Future<Output = Result<Admission, WaitError>> {
+    result: impl FnOnce(Admission, Estimate) -> R,
+) -> impl Future<Output = Result<R, WaitError>> {
     async move {
-        let joined = home.step(timer.now(), |line, ground, wakes| {
+        let join = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
             line.join(ground, cost, deadline, timer, wakes)
-        })?;
-        let seat = match joined {
-            Joined::Admitted(decision) => return Ok(admitted(decision)),
+        };
+        // No variable holds what was joined: the future would hold it, too.
+        let seat = match home.step(timer.now(), join)? {
+            Joined::Admitted(decision, estimate) => {
+                return Ok(result(admitted(decision), estimate));
+            }
             Joined::Waiting(ticket) => Seat {
                 home: &home,
                 timer,
@@ -124,7 +137,7 @@ pub(crate) fn wait(
         seat.taken();
         outcome
             .unwrap_or_else(|| unreachable!("a wait ends with an outcome"))
-            .map(|last| admitted(last.decision))
+            .map(|last| result(admitted(last.decision), last.estimate))
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
     task::{Poll, Waker},
 };
 
-use tidegate_core::{Decision, Nanos};
+use tidegate_core::{Decision, Estimate, Nanos};
 
 use super::{Alarm, WaitError, reservations::Reservation};
 
@@ -44,6 +44,8 @@ pub(crate) type WaitOutcome = Result<Admitted, WaitError>;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Admitted {
     pub decision: Decision,
+    /// Returns the units.
+    pub estimate: Estimate,
     /// When the work may start: at once, except for a leaky bucket's delay.
     pub start: Nanos,
     /// A leaky bucket's reservation.

@@ -1,23 +1,20 @@
-//! The control plane: its paths (`api`), its pages for people (`pages`), and the programs that
-//! report to it (`flow`).
+//! The control plane: its paths (`api`), and its pages for people (`pages`).
 
 mod api;
-pub(crate) mod flow;
 pub(crate) mod pages;
-pub(crate) mod reload;
 mod rules_thread;
 
 use std::sync::Arc;
 
+use tidegate_service::{
+    flow::Flow,
+    observe::metrics::{Events, Metrics},
+    rules::{file::RulesFile, reload::ReloadOrder},
+};
 use tokio::sync::{Semaphore, mpsc};
 
 pub(crate) use self::rules_thread::RulesThread;
-use self::{flow::Flow, reload::ReloadOrder};
-use crate::{
-    edges::http::App,
-    observe::metrics::{Events, Metrics},
-    rules::file::RulesFile,
-};
+use crate::edges::http::App;
 
 /// The state that all handlers and pages share.
 pub(crate) struct ControlPlane {

@@ -2,13 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::task::spawn_blocking;
-
-use crate::{
-    control::flow::Flow,
+use tidegate_service::{
     decide::{limits, service::Service},
+    flow::Flow,
     observe::ticks::ticks,
 };
+use tokio::task::spawn_blocking;
 
 /// Calls `act` now and after each period, until the future is dropped.
 pub(super) async fn every(period: Duration, mut act: impl FnMut()) {

@@ -7,12 +7,9 @@ use std::{
 };
 
 use tidegate_config::file::{Look, Watch};
+use tidegate_listen::security::ListenerSecurity;
+use tidegate_service::observe::{metrics::Events, ticks::ticks};
 use tokio::{sync::watch, task::spawn_blocking};
-
-use crate::{
-    listen::security::ListenerSecurity,
-    observe::{metrics::Events, ticks::ticks},
-};
 
 /// The maximum size of a file of certificates or clients.
 const MAX_BYTES: u64 = 4 << 20;

@@ -3,21 +3,23 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tidegate_envoy::{
+    descriptors::DescriptorService,
+    grpc::{GrpcStats, Reference},
+    xds::{self, XdsStats},
+};
+use tidegate_export::statsd::Statsd;
+use tidegate_service::{
+    observe::metrics::{Events, Metrics},
+    rules::reload::ReloadOrder,
+};
 use tokio::{
     sync::{mpsc, oneshot},
     task::{JoinHandle, JoinSet},
     time::timeout,
 };
 
-use crate::{
-    control::reload::ReloadOrder,
-    decide::descriptors::{DescriptorService, Reference},
-    observe::{
-        metrics::{Events, Metrics, XdsStats},
-        statsd::Statsd,
-    },
-    serve::{options::Options, sources::Sources, xds},
-};
+use crate::serve::{options::Options, sources::Sources};
 
 /// How long the last counters may take when the server stops.
 const LAST_COUNTERS: Duration = Duration::from_secs(1);
@@ -36,6 +38,7 @@ impl ForEnvoy {
         rates: &Arc<DescriptorService>,
         events: &Arc<Events>,
         reload: &mpsc::Sender<ReloadOrder>,
+        grpc: Arc<GrpcStats>,
         metrics: &mut Metrics,
     ) -> Self {
         let each = options.envoy_xds.iter().zip(&sources.discovered);
@@ -53,13 +56,9 @@ impl ForEnvoy {
             .iter()
             .map(|client| Arc::clone(&client.stats))
             .collect();
-        metrics.add(Arc::new(stats));
+        metrics.add(Arc::new(xds::ControlPlanes(stats)));
         let has_files = options.envoy_config.is_some();
-        let (rates, events, grpc) = (
-            Arc::clone(rates),
-            Arc::clone(events),
-            Arc::clone(&metrics.grpc),
-        );
+        let (rates, events) = (Arc::clone(rates), Arc::clone(events));
         let reference = Arc::new(Reference {
             rates,
             events,
@@ -67,7 +66,7 @@ impl ForEnvoy {
             has_files,
         });
         if options.envoy_metric_names {
-            metrics.add_reference(Arc::clone(&reference) as _);
+            metrics.add_without_prefix(Arc::clone(&reference) as _);
         }
         let statsd = options
             .envoy_statsd

@@ -3,33 +3,32 @@
 use std::{io, net::SocketAddr, sync::Arc};
 
 use tidegate_core::Nanos;
+#[cfg(feature = "grpc")]
+use tidegate_envoy::{
+    descriptors::DescriptorService,
+    grpc::{self, GrpcStats},
+};
+use tidegate_listen::{
+    access::{Access, Door},
+    connections::{Acceptor, Bounds},
+    peers::Peers,
+    security::ListenerSecurity,
+    socket::{LOCAL, Listener},
+    strangers::Strangers,
+    tls::Tls,
+};
+use tidegate_service::{
+    decide::service::Service,
+    observe::metrics::{ConnectionStats, Metrics},
+};
 use tokio::{net::TcpListener, runtime::Handle, sync::watch, task::JoinSet};
 
 use crate::{
-    control::{
-        ControlPlane,
-        flow::{self, Dashboard, Flow, Programs},
-        pages,
-    },
-    decide::{descriptors::DescriptorService, service::Service},
+    control::{ControlPlane, pages},
     edges::{
         http::{self, Plane},
-        resp::{self, Reactors, RespConfig, Shared},
-        sentinel::{self, TokenServer},
-        spoe::{self, Agent},
-    },
-    listen::{
-        access::{Access, Door},
-        connections::{Acceptor, Bounds},
-        peers::Peers,
-        security::ListenerSecurity,
-        socket::{LOCAL, Listener},
-        strangers::Strangers,
-        tls::Tls,
-    },
-    observe::{
-        metrics::{ConnectionStats, DashboardStats, Metrics, RespStats, SentinelStats, SpoeStats},
-        once_a_minute::OnceAMinute,
+        resp::{self, Reactors, RespConfig, RespStats, Shared},
+        spoe::{self, Agent, SpoeStats},
     },
     serve::{options::Options, start_error::StartError},
 };
@@ -110,7 +109,7 @@ impl Listeners<'_> {
     }
 
     /// The connections of a listener.
-    fn accept(
+    pub(super) fn accept(
         &self,
         name: &'static str,
         listener: Listener,
@@ -158,52 +157,43 @@ impl Listeners<'_> {
         &mut self,
         rates: &Arc<DescriptorService>,
         metrics: &mut Metrics,
-    ) -> Result<(), StartError> {
-        use crate::{
-            edges::grpc::{MaxAge, Shared, serve},
-            observe::metrics::GrpcStats,
-        };
-
+    ) -> Result<Arc<GrpcStats>, StartError> {
         let (options, security) = (self.options, self.security);
+        let stats = Arc::new(GrpcStats::default());
         let Some((listener, address)) = self.listen("grpc", options.grpc.as_deref()).await? else {
-            return Ok(());
+            return Ok(stats);
         };
         let door = security.door("grpc", address, false)?;
-        let stats = Arc::new(GrpcStats::default());
-        metrics.add_grpc(Arc::clone(&stats));
+        metrics.add(Arc::clone(&stats) as _);
         let connections = self.accept(
             "grpc",
             listener,
             options.max_connections,
             &stats.connections,
         );
-        let shared = Shared {
+        let shared = grpc::Shared {
             rates: Arc::clone(rates),
-            stats,
+            stats: Arc::clone(&stats),
             door,
             telemetry: options.telemetry.clone(),
         };
-        let max_age = options.grpc_max_age.map(|age| MaxAge {
+        let max_age = options.grpc_max_age.map(|age| grpc::MaxAge {
             age,
             grace: options.grpc_max_age_grace,
         });
-        self.serving.spawn(serve(
+        self.serving.spawn(grpc::serve(
             connections,
             shared,
             security.of("grpc"),
             max_age,
             self.stopped.clone(),
         ));
-        Ok(())
+        Ok(stats)
     }
 
+    /// Refuses the options for Envoy that need gRPC.
     #[cfg(not(feature = "grpc"))]
-    #[allow(clippy::unused_async, reason = "the same form as with gRPC")]
-    pub async fn serve_grpc(
-        &mut self,
-        _: &Arc<DescriptorService>,
-        _: &mut Metrics,
-    ) -> Result<(), StartError> {
+    pub fn refuse_grpc(&self) -> Result<(), StartError> {
         let Options {
             grpc,
             envoy_xds,
@@ -217,6 +207,22 @@ impl Listeners<'_> {
             || *envoy_metric_names;
         if asks {
             Err(StartError::NoGrpc)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Refuses the options for Sentinel.
+    #[cfg(not(feature = "sentinel"))]
+    pub fn refuse_sentinel(&self) -> Result<(), StartError> {
+        let Options {
+            sentinel,
+            sentinel_rules,
+            sentinel_dashboard,
+            ..
+        } = self.options;
+        if sentinel.is_some() || sentinel_rules.is_some() || sentinel_dashboard.is_some() {
+            Err(StartError::NoSentinel)
         } else {
             Ok(())
         }
@@ -247,62 +253,6 @@ impl Listeners<'_> {
             security.of("spoe"),
             self.stopped.clone(),
         ));
-        Ok(())
-    }
-
-    pub async fn serve_sentinel(&mut self, metrics: &mut Metrics) -> Result<(), StartError> {
-        const NAME: &str = "sentinel-token";
-        let options = self.options;
-        let Some((listener, address)) = self.listen(NAME, options.sentinel.as_deref()).await?
-        else {
-            return Ok(());
-        };
-        let door = self.security.door_by_address(NAME, address)?;
-        let stats = Arc::new(SentinelStats::default());
-        metrics.add(Arc::clone(&stats) as _);
-        let connections = self.accept(NAME, listener, options.max_connections, &stats.connections);
-        let server = TokenServer::new(
-            Arc::clone(self.service),
-            options.sentinel_max_qps,
-            door,
-            stats,
-        );
-        self.serving
-            .spawn(sentinel::serve(connections, server, self.stopped.clone()));
-        Ok(())
-    }
-
-    /// Takes heartbeats of programs with Sentinel.
-    pub async fn serve_dashboard(
-        &mut self,
-        flow: &Arc<Flow>,
-        metrics: &mut Metrics,
-    ) -> Result<(), StartError> {
-        const NAME: &str = "sentinel-dashboard";
-        let options = self.options;
-        let Some((listener, address)) = self
-            .listen(NAME, options.sentinel_dashboard.as_deref())
-            .await?
-        else {
-            return Ok(());
-        };
-        let door = self.security.door_by_address(NAME, address)?;
-        let stats = Arc::new(DashboardStats::default());
-        metrics.add(Arc::clone(&stats) as _);
-        let connections = self.accept(NAME, listener, options.max_connections, &stats.connections);
-        let (flow, service) = (Arc::clone(flow), Arc::clone(self.service));
-        let networks = options.sentinel_dashboard_networks.clone();
-        let programs = Programs::new(flow, Arc::clone(&service), networks, self.stopped.clone());
-        let refused = OnceAMinute::default();
-        let dashboard = Dashboard {
-            programs: Arc::new(programs),
-            door,
-            service,
-            refused,
-            stats,
-        };
-        self.serving
-            .spawn(flow::serve_dashboard(connections, dashboard));
         Ok(())
     }
 

@@ -4,7 +4,10 @@ pub(crate) mod background;
 pub(crate) mod follow;
 #[cfg(feature = "grpc")]
 mod for_envoy;
+#[cfg(feature = "sentinel")]
+mod for_sentinel;
 mod listeners;
+mod metrics;
 pub(crate) mod open_files;
 pub(crate) mod options;
 pub(crate) mod reload;
@@ -14,4 +17,3 @@ pub(crate) mod sources;
 pub(crate) mod start_error;
 pub(crate) mod state;
 pub(crate) mod state_file;
-pub(crate) mod xds;

@@ -3,24 +3,21 @@
 use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
+use tidegate_envoy::{
+    descriptors::{AnswerFields, Consume, Modes},
+    xds::XdsSource,
+};
+use tidegate_export::{statsd::StatsdAddress, telemetry::Telemetry};
+use tidegate_headers::Vendor;
+use tidegate_listen::tls::TlsFiles;
 use tidegate_redis::{Mode, Timeout};
-use tidegate_tower::Vendor;
-
-use crate::{
-    decide::{
-        descriptors::{AnswerFields, Consume, Modes},
-        reservations::MOST_RESERVATIONS,
-        throttle::ThrottleAllowed,
-    },
-    listen::tls::TlsFiles,
+use tidegate_service::{
+    decide::{reservations::MOST_RESERVATIONS, throttle::ThrottleAllowed},
     observe::{
         heavy::TOP_KEYS,
         history::HISTORY_BYTES,
-        statsd::StatsdAddress,
-        telemetry::Telemetry,
         trace::{KeyShare, TRACE_BYTES},
     },
-    serve::xds::XdsSource,
 };
 
 /// The options of a server. [`Options::default`] has the defaults of `tidegate serve`, except that

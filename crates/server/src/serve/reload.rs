@@ -9,21 +9,23 @@ use std::{
 };
 
 use tidegate_config::file::Watch;
+use tidegate_service::{
+    decide::service::Service,
+    observe::{metrics::Events, ticks::ticks},
+    rules::{
+        self, RulesError,
+        reload::{ReloadOrder, Reloaded},
+    },
+};
 use tokio::{
     sync::{mpsc, watch},
     task::spawn_blocking,
     time::timeout,
 };
 
-use crate::{
-    control::reload::{ReloadOrder, Reloaded},
-    decide::service::{InForce, Service},
-    observe::{metrics::Events, ticks::ticks},
-    rules::{self, RulesError},
-    serve::{
-        follow::is_due,
-        sources::{Loaded, Sources},
-    },
+use crate::serve::{
+    follow::is_due,
+    sources::{Loaded, Sources},
 };
 
 /// After this long, a file that does not respond is logged.
@@ -51,13 +53,12 @@ impl Reload {
         let load = move |service: &Service| {
             let Loaded {
                 rules,
-                domains,
-                tokens,
+                of_protocols,
             } = from.load(service.keeping())?;
             let before = service.in_force();
             let limits = before.limits.follow(rules, service.now())?;
             let count = limits.limits().len();
-            service.set_limits(InForce::new(limits, domains, tokens, Some(&before)));
+            service.set_limits(of_protocols.in_force(limits, Some(&before)));
             Ok(count)
         };
         let load = Arc::new(load);
@@ -189,9 +190,9 @@ mod tests {
     use std::sync::{Mutex, mpsc as blocking};
 
     use tidegate_core::{ManualClock, Nanos};
+    use tidegate_service::decide::{limits::Limits, throttle::Throttle};
 
     use super::*;
-    use crate::decide::{limits::Limits, throttle::Throttle};
 
     #[tokio::test]
     async fn a_file_system_that_hangs_is_logged_and_blocks_nothing() {

@@ -11,48 +11,52 @@ use std::{
 };
 
 use tidegate_core::{Clock, Nanos};
+use tidegate_envoy::descriptors::{DescriptorService, Descriptors};
+#[cfg(feature = "webhook")]
+use tidegate_export::webhook::Webhook;
 use tidegate_limiter::SystemClock;
+use tidegate_listen::{access::Door, security::ListenerSecurity};
 use tidegate_redis::Address;
+use tidegate_service::{
+    decide::{
+        limits::{Capacity, Limits},
+        observers::DecisionObservers,
+        occupancy::{self, Occupancy},
+        service::Service,
+        shared::SharedStore,
+        thresholds::OnThreshold,
+        throttle::Throttle,
+    },
+    flow::Flow,
+    observe::{
+        audit::Audit,
+        history,
+        metrics::{Events, Metrics},
+        once_a_minute::OnceAMinute,
+        trace::Trace,
+        usage::Ledger,
+    },
+    rules::{Keeping, THROTTLE, is_sensible, reload::ReloadOrder},
+};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
     time::{Instant, timeout},
 };
 
-#[cfg(feature = "webhook")]
-use crate::observe::webhook::Webhook;
 #[cfg(feature = "grpc")]
 use crate::serve::for_envoy::ForEnvoy;
 use crate::{
-    control::{ControlPlane, RulesThread, flow::Flow, reload::ReloadOrder},
-    decide::{
-        descriptors::DescriptorService,
-        limits::{Capacity, Limits},
-        observers::DecisionObservers,
-        occupancy::{self, Occupancy},
-        service::{InForce, Service},
-        shared::SharedStore,
-        thresholds::OnThreshold,
-        throttle::Throttle,
-    },
+    control::{ControlPlane, RulesThread},
     edges::{
         http::{App, HttpStats, Plane, hosts::Hosts},
-        resp::Reactors,
+        resp::{Reactors, RespStats},
     },
-    listen::{access::Door, security::ListenerSecurity},
-    observe::{
-        audit::Audit,
-        history,
-        metrics::{Events, Metrics, RespStats},
-        once_a_minute::OnceAMinute,
-        trace::Trace,
-        usage::Ledger,
-    },
-    rules::{Keeping, THROTTLE, is_sensible},
     serve::{
         background::{divide_memory, end_what_is_due, every, keep_hours},
         follow::follow,
         listeners::{Listeners, listener_security},
+        metrics::Counted,
         options::Options,
         reload::Reload,
         sources::{Loaded, Sources},
@@ -184,7 +188,11 @@ impl Server {
         let (stop_serving, stopped) = watch::channel(false);
         let security = listener_security(&options)?;
         let http_stats = Arc::new(HttpStats::default());
-        let mut metrics = Metrics::new(Arc::clone(&events), Arc::clone(&stats));
+        let mut metrics = Metrics::new();
+        metrics.add(Arc::new(Counted {
+            events: Arc::clone(&events),
+            resp: Arc::clone(&stats),
+        }));
         metrics.add(Arc::clone(&service) as _);
         metrics.add_to_scrapes(Arc::clone(&http_stats) as _);
         security
@@ -199,10 +207,17 @@ impl Server {
             places: Vec::new(),
             serving: JoinSet::new(),
         };
-        listeners.serve_grpc(&rates, &mut metrics).await?;
+        #[cfg(feature = "grpc")]
+        let grpc_stats = listeners.serve_grpc(&rates, &mut metrics).await?;
+        #[cfg(not(feature = "grpc"))]
+        listeners.refuse_grpc()?;
         listeners.serve_spoe(&mut metrics).await?;
+        #[cfg(feature = "sentinel")]
         listeners.serve_sentinel(&mut metrics).await?;
+        #[cfg(not(feature = "sentinel"))]
+        listeners.refuse_sentinel()?;
         let flow = Arc::new(Flow::open(options.flow_rules.as_deref(), service.now())?);
+        #[cfg(feature = "sentinel")]
         listeners.serve_dashboard(&flow, &mut metrics).await?;
         // All addresses are bound before any is served.
         let http = listeners.listen("http", options.http.as_deref()).await?;
@@ -223,6 +238,7 @@ impl Server {
             &rates,
             &events,
             &reload_orders.0,
+            grpc_stats,
             &mut metrics,
         );
         if let Some(telemetry) = &options.telemetry {
@@ -557,8 +573,7 @@ fn make_service(
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
     let Loaded {
         rules,
-        domains,
-        tokens,
+        of_protocols,
     } = loaded;
     let Options {
         max_keys,
@@ -593,7 +608,7 @@ fn make_service(
         .allowing(options.throttle.clone())
         .with_top_keys(top_keys)
         .observed_by(&observers);
-    let in_force = InForce::new(limits, domains, tokens, None);
+    let in_force = of_protocols.in_force(limits, None);
     let audit = match options.audit.clone() {
         None => Audit::default(),
         Some(path) => Audit::appending_to(path.clone())
@@ -603,7 +618,8 @@ fn make_service(
         .with_reservations(options.max_reservations)
         .with_trace(trace);
     service.history = history::History::new(options.history_memory);
-    (service.audit, service.needs_rules) = (audit, options.envoy_await_rules);
+    service.audit = audit;
+    service.needs = options.envoy_await_rules.then_some(Descriptors::has_rules);
     Ok(service)
 }
 

@@ -5,23 +5,31 @@ use std::{
     collections::BTreeSet,
     fmt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use tidegate_config::file::Watch;
-use tidegate_redis::Mode;
-
-use crate::{
-    envoy::{
+use tidegate_envoy::{
+    config::{
         Config, Domains,
-        load::{Text, build, read},
+        load::{build, read},
     },
-    rules::{
-        self, ClusterRules, Keeping, LimitSpec, Problem, Rules, RulesError, TokenRule,
-        file::RulesFile, files::files,
-    },
-    serve::options::Options,
+    descriptors::Descriptors,
+    xds::Discovered,
 };
+#[cfg(feature = "sentinel")]
+use tidegate_redis::Mode;
+#[cfg(feature = "sentinel")]
+use tidegate_sentinel::cluster::{ClusterRules, TokenRules, load_cluster};
+use tidegate_service::decide::{
+    limits::Limits,
+    service::{Attached, InForce},
+};
+use tidegate_service::rules::{
+    self, Keeping, LimitSpec, Problem, Rules, RulesError, file::RulesFile, files::files,
+};
+
+use crate::serve::options::Options;
 
 /// The files that define what a server enforces. Without any, the built-in example rules apply.
 #[derive(Clone, Debug, Default)]
@@ -35,40 +43,40 @@ pub(crate) struct Sources {
     pub merge_domains: bool,
     /// A file or a directory with Sentinel's cluster rules.
     pub sentinel: Option<PathBuf>,
+    #[cfg(feature = "sentinel")]
     pub sentinel_sharing: Option<Mode>,
     /// The configurations of Envoy's rate limit service that control planes send.
     pub discovered: Vec<Arc<Discovered>>,
 }
 
-/// The resources that a control plane has sent.
-#[derive(Debug, Default)]
-pub(crate) struct Discovered(Mutex<Vec<Text>>);
-
-impl Discovered {
-    /// Replaces the resources, and returns those before.
-    #[cfg(feature = "grpc")]
-    pub fn replace(&self, texts: Vec<Text>) -> Vec<Text> {
-        std::mem::replace(
-            &mut self.0.lock().unwrap_or_else(PoisonError::into_inner),
-            texts,
-        )
-    }
-
-    fn texts(&self) -> Vec<Text> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
-    }
-}
-
 /// The contents of all files.
 #[derive(Debug, Default)]
 pub(crate) struct Loaded {
-    /// The rules, including the limits for the descriptors of `domains` and for `tokens`.
+    /// The rules, including the limits that protocols have rules for.
     pub rules: Rules,
-    pub domains: Domains,
-    pub tokens: Vec<TokenRule>,
+    pub of_protocols: OfProtocols,
+}
+
+/// What protocols keep about the limits of loaded rules.
+#[derive(Debug, Default)]
+pub(crate) struct OfProtocols {
+    domains: Domains,
+    #[cfg(feature = "sentinel")]
+    tokens: TokenRules,
+}
+
+impl OfProtocols {
+    /// Attaches it to these limits. Rules for descriptors keep their counts from `before`.
+    pub fn in_force(self, limits: Limits, before: Option<&InForce>) -> InForce {
+        let limit = |name: &str| limits.limit(name.as_bytes());
+        let descriptors = Descriptors::new(self.domains, limit, before.map(Descriptors::of));
+        let attached: Vec<Box<dyn Attached>> = vec![
+            Box::new(descriptors),
+            #[cfg(feature = "sentinel")]
+            Box::new(self.tokens),
+        ];
+        InForce::new(limits, attached)
+    }
 }
 
 impl Sources {
@@ -78,6 +86,7 @@ impl Sources {
             envoy: options.envoy_config.clone(),
             merge_domains: options.envoy_modes.merge_domains,
             sentinel: options.sentinel_rules.clone(),
+            #[cfg(feature = "sentinel")]
             sentinel_sharing: options.sentinel_sharing,
             discovered: options.envoy_xds.iter().map(|_| Arc::default()).collect(),
         }
@@ -175,10 +184,11 @@ impl Sources {
                     .unwrap_or(Path::new("the control plane's configuration"));
                 distinct(path, &config.limits, "a descriptor's limit", taken).map(|()| config)
             });
+        #[cfg(feature = "sentinel")]
         let cluster = self.sentinel.as_deref().map_or_else(
             || Ok(ClusterRules::default()),
             |path| {
-                let mut cluster = rules::load_cluster(path)?;
+                let mut cluster = load_cluster(path)?;
                 for limit in cluster
                     .limits
                     .iter_mut()
@@ -198,16 +208,23 @@ impl Sources {
         let mut rules = rules.unwrap_or_else(|error| left_out(error, &mut errors));
         let Config { domains, limits } =
             config.unwrap_or_else(|error| left_out(error, &mut errors));
-        let ClusterRules {
-            tokens,
-            limits: of_tokens,
-        } = cluster.unwrap_or_else(|error| left_out(error, &mut errors));
+        rules.limits.extend(limits);
+        #[cfg(feature = "sentinel")]
+        let tokens = {
+            let ClusterRules { tokens, limits } =
+                cluster.unwrap_or_else(|error| left_out(error, &mut errors));
+            rules.limits.extend(limits);
+            TokenRules(tokens)
+        };
         RulesError::check(errors)?;
-        rules.limits.extend(limits.into_iter().chain(of_tokens));
+        let of_protocols = OfProtocols {
+            domains,
+            #[cfg(feature = "sentinel")]
+            tokens,
+        };
         Ok(Loaded {
             rules,
-            domains,
-            tokens,
+            of_protocols,
         })
     }
 }

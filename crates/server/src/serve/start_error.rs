@@ -3,14 +3,11 @@
 use std::{io, path::PathBuf};
 
 use tidegate_limiter::BuildError;
+use tidegate_listen::{security::Exposed, tls::TlsError};
 use tidegate_redis::StoreError;
+use tidegate_service::{flow::PushError, rules::RulesError};
 
-use crate::{
-    control::flow::PushError,
-    listen::{security::Exposed, tls::TlsError},
-    rules::RulesError,
-    serve::{options::Options, state_file::StatePathError},
-};
+use crate::serve::{options::Options, state_file::StatePathError};
 
 /// Why a server does not start. The message says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -92,6 +89,12 @@ pub enum StartError {
          --envoy-metric-names"
     )]
     NoGrpc,
+    /// Sentinel is configured, but the program was built without it.
+    #[error(
+        "this program was built without Sentinel (the crate's feature `sentinel`): remove --sentinel-token, --sentinel-rules and \
+         --sentinel-dashboard"
+    )]
+    NoSentinel,
     /// The memory for the keys of `CL.THROTTLE` cannot be reserved.
     #[error("CL.THROTTLE: {0}")]
     Throttle(#[source] BuildError),

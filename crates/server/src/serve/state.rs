@@ -9,18 +9,18 @@ use std::{
 
 use tidegate_core::Nanos;
 use tidegate_limiter::HashKeys;
+use tidegate_service::{
+    decide::service::Service,
+    observe::{metrics::Events, once_a_minute::OnceAMinute},
+};
 use tokio::{
     task::spawn_blocking,
     time::{Instant, sleep, timeout},
 };
 
-use crate::{
-    decide::service::Service,
-    observe::{metrics::Events, once_a_minute::OnceAMinute},
-    serve::{
-        start_error::StartError,
-        state_file::{self, Restored, StateError, StateFile, StatePathError, too_far_ahead},
-    },
+use crate::serve::{
+    start_error::StartError,
+    state_file::{self, Restored, StateError, StateFile, StatePathError, too_far_ahead},
 };
 
 /// A write that takes longer than this is logged, because the disk may hang.

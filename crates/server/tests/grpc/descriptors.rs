@@ -41,7 +41,7 @@ use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Ty
 use crate::kuadrant::{CommitRequest, CommitResponse, ReserveRequest, ReserveResponse};
 
 /// What the server tells about its services.
-const DESCRIPTORS: &[u8] = include_bytes!("../../src/edges/grpc/reflection/descriptors.bin");
+const DESCRIPTORS: &[u8] = include_bytes!("../../../envoy/src/grpc/reflection/descriptors.bin");
 
 fn files() -> FileDescriptorSet {
     FileDescriptorSet::decode(DESCRIPTORS).unwrap()
@@ -55,7 +55,7 @@ fn the_descriptors_are_those_of_the_proto_files() {
     let services = services
         .into_iter()
         .chain(["kuadrant/service/ratelimit/v1/ratelimit.proto".to_owned()]);
-    let compiled = protox::compile(services, [here.join("proto")])
+    let compiled = protox::compile(services, [here.join("../envoy/proto")])
         .unwrap()
         .encode_to_vec();
     if std::env::var_os("TIDEGATE_WRITE").is_some() {

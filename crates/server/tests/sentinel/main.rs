@@ -1,6 +1,6 @@
 //! The token server for Sentinel's clients, byte by byte. The first test repeats what was seen
 //! between Sentinel's own client and server.
-#![cfg(not(loom))]
+#![cfg(all(feature = "sentinel", not(loom)))]
 
 mod dashboard;
 #[path = "../harness/mod.rs"]

@@ -7,48 +7,62 @@
 //! | Envoy | `[time] "request" status flags received sent duration upstream "forwarded for" "user agent" "id" "authority" …` |
 //! | AWS | `type time elb client:port target:port … status … "request" "user agent" …`; a classic balancer writes no type |
 //! | HAProxy | `client:port [time] frontend backend/server timers status … "request"` |
+//! | Squid, Traffic Server | `time duration client code/status bytes method url user hierarchy/server type` |
+//! | granian | `[time] client - "request" status duration` |
+//! | Tornado | `[I time module:line] status method target (client) duration` |
+//! | gin | `[GIN] time \| status \| duration \| client \| method "target"` |
 //!
-//! A time is written as `17/May/2015:10:05:03 +0000` or in the form of RFC 3339. Nothing is copied,
-//! and the part of a line after the status is parsed only on request.
+//! A line is read only if each column holds what it must: a time in the time's place, a client that
+//! is an address (or the name of a host), a request and a status. A time is written as
+//! `17/May/2015:10:05:03 +0000` or in the form of RFC 3339. Nothing is copied, and the part of a
+//! line after the status is parsed only on request.
 
 use std::borrow::Cow;
 
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr_iter, memchr2, memrchr};
 
 use super::{
-    client::{address, is_address},
+    client::{has_port, is_address, without_port},
     line::LineError,
-    request::LogRequest,
-    timestamp::{TimeCache, parse_rfc3339},
+    request::{LogRequest, Stamp},
+    target::{self, split_request, split_target},
+    timestamp::{TimeCache, gin_time, parse_unix, tornado_time},
 };
 use crate::workload::Field;
 
+const SECOND: f64 = 1e9;
+const MILLI: f64 = 1e6;
+
 /// The parts of a line that may be part of a key. Texts are as in the log, including escapes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AccessLine<'a> {
-    /// The client: the first column, `client:port` (ALB), or the last address of `x-forwarded-for`
-    /// (Envoy).
+    /// The client: an address without its port, or a host's name. Envoy's is the last address of
+    /// `x-forwarded-for`, and empty if there is none.
     pub ip: &'a [u8],
     /// Nanoseconds since 1970.
     pub time: u64,
     /// `-` if the request has no method (not HTTP, or nothing was sent).
     pub method: &'a [u8],
-    /// The path without the query; if the request has no method, the whole request.
+    /// The path without the query and without a host; if the request has no method, the whole
+    /// request.
     pub path: &'a [u8],
     /// Three digits, or `-`.
     pub status: &'a [u8],
-    /// The requested host, if the format has it.
+    /// The requested host, if the format or the request has it.
     pub host: Option<&'a [u8]>,
-    agent: Agent<'a>,
+    tail: Tail<'a>,
     /// The bytes of the answer, if they are not behind the status.
     bytes: Option<&'a [u8]>,
+    /// How long the request took, in nanoseconds.
+    took: Option<u64>,
+    stamp: Option<Stamp>,
 }
 
 /// The position of the user agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Agent<'a> {
+enum Tail<'a> {
     /// After the bytes and the referer, if it is present.
-    Behind(&'a [u8]),
+    Combined(&'a [u8]),
     Found(Option<&'a [u8]>),
 }
 
@@ -56,7 +70,7 @@ impl<'a> AccessLine<'a> {
     /// Parses a line of a common or combined log.
     ///
     /// # Errors
-    /// If the line has no host, no time in brackets, no request in quotes, or no status.
+    /// If the line has no client, no time in brackets, no request in quotes, or no status.
     pub fn parse(line: &'a [u8]) -> Result<Self, LineError> {
         Self::common(line, &mut TimeCache::default())
     }
@@ -67,77 +81,65 @@ impl<'a> AccessLine<'a> {
         if ip.is_empty() {
             return Err(LineError::NotAccessLog);
         }
-        let (time, rest) = bracketed_time(rest, times)?;
-        let (request, rest) = quoted(rest).ok_or(LineError::NoRequest)?;
-        let (status, rest) = status(rest)?;
-        let (method, path) = split_request(request);
+        let (time, request) = time_of_request(rest, times)?;
+        let before = &rest[..rest.len() - request.len()];
+        if !is_client(ip, before) {
+            return Err(LineError::NotClient);
+        }
+        let (request, status, tail) = request_and_status(request)?;
         Ok(Self {
+            tail: Tail::Combined(tail),
+            ..Self::of_request(ip, time, request, status)
+        })
+    }
+
+    /// A line with these parts and no others.
+    fn of_request(ip: &'a [u8], time: u64, request: &'a [u8], status: &'a [u8]) -> Self {
+        let (method, target) = split_request(request);
+        let (host, path) = if method == b"-" {
+            (None, target)
+        } else {
+            split_target(target)
+        };
+        Self {
             ip,
             time,
             method,
             path,
             status,
-            host: None,
-            agent: Agent::Behind(rest),
+            host,
+            tail: Tail::Found(None),
             bytes: None,
-        })
+            took: None,
+            stamp: None,
+        }
     }
 
     /// Parses a line with the server's name and port in front.
     pub(super) fn vhost(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
         let (host, rest) = word(line);
-        let line = Self::common(rest.trim_ascii_start(), times)?;
+        let rest = rest.trim_ascii_start();
+        if !Self::has_vhost(host, word(rest).0) {
+            return Err(LineError::NotVhost);
+        }
+        let line = Self::common(rest, times)?;
         // The port is the server's own, and says nothing about the host.
-        let port = host
-            .iter()
-            .rposition(|&byte| byte == b':')
-            .filter(|&colon| host[colon + 1..].iter().all(u8::is_ascii_digit));
-        Ok(Self {
-            host: Some(&host[..port.unwrap_or(host.len())]),
-            ..line
-        })
+        let host = Some(target::without_port(host));
+        Ok(Self { host, ..line })
     }
 
-    /// Whether a line of an access log begins with a server's name, so that the client is in its
-    /// second column.
-    pub(super) fn has_vhost(line: &[u8]) -> bool {
-        let (first, rest) = word(line);
-        let (second, rest) = word(rest);
-        let before_time = memchr(b'[', rest).map_or(&[][..], |open| &rest[..open]);
-        let columns = before_time
-            .split(|&byte| byte == b' ')
-            .filter(|word| !word.is_empty())
-            .count();
-        let named = first
-            .rsplit(|&byte| byte == b':')
-            .next()
-            .is_some_and(|port| {
-                port.len() < first.len() && !port.is_empty() && port.iter().all(u8::is_ascii_digit)
-            });
-        !is_address(first) && columns >= 2 && (is_address(second) || (named && second != b"-"))
-    }
-
-    /// Whether only the client, its identity and its user are in front of the time. The user's name
-    /// may contain blanks if the client is an address.
-    pub(super) fn begins_with_client(line: &[u8]) -> bool {
-        let before_time = memchr(b'[', line).map_or(line, |open| &line[..open]);
-        let mut columns = before_time
-            .split(|&byte| byte == b' ')
-            .filter(|word| !word.is_empty());
-        let client = columns.next().unwrap_or_default();
-        let others = columns.count();
-        let is_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.:%-".contains(byte);
-        is_address(client) || (others == 2 && client.iter().all(is_name))
+    /// Whether the first column is a server's name and the second one the client.
+    fn has_vhost(first: &[u8], second: &[u8]) -> bool {
+        let names_port = target::without_port(first).len() + 1 < first.len();
+        let is_client = is_address(second) || has_port(second);
+        !is_address(first) && (is_client || (names_port && is_name(second)))
     }
 
     /// Parses a line in Envoy's default format.
     pub(super) fn envoy(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
-        if line.first() != Some(&b'[') {
-            return Err(LineError::NotEnvoy);
-        }
-        let (time, rest) = bracketed_time(line, times)?;
-        let (request, rest) = quoted(rest).ok_or(LineError::NoRequest)?;
-        let (status, mut rest) = word(rest);
+        let (time, request) = leading_time(line, times).ok_or(LineError::NotEnvoy)?;
+        let (request, rest) = quoted(request).ok_or(LineError::NotEnvoy)?;
+        let (status, rest) = word(rest);
         if status.is_empty() || !status.iter().all(u8::is_ascii_digit) {
             return Err(LineError::NoStatus);
         }
@@ -145,33 +147,34 @@ impl<'a> AccessLine<'a> {
         // next quote ends them, except for a quote inside a reason, which hardly ever occurs in a
         // log.
         let quote = memchr(b'"', rest).ok_or(LineError::NotEnvoy)?;
-        // The last of them: bytes sent, duration, time of the upstream.
-        let bytes = rest[..quote]
+        let mut numbers = rest[..quote]
             .rsplit(|&byte| byte == b' ')
-            .filter(|word| !word.is_empty())
-            .nth(2);
-        rest = &rest[quote..];
-        let (forwarded, rest) = quoted(rest).ok_or(LineError::NotEnvoy)?;
+            .filter(|word| !word.is_empty());
+        // From the last one: time of the upstream, duration, bytes sent.
+        let (_, took, bytes) = (numbers.next(), numbers.next(), numbers.next());
+        let took = took
+            .and_then(|took| nanos(took, MILLI))
+            .ok_or(LineError::NotEnvoy)?;
+        let (forwarded, rest) = quoted(&rest[quote..]).ok_or(LineError::NotEnvoy)?;
         let (agent, rest) = quoted(rest).ok_or(LineError::NotEnvoy)?;
         let authority = quoted(rest)
             .and_then(|(_id, rest)| quoted(rest))
             .map(|(authority, _)| authority);
-        let ip = forwarded
-            .rsplit(|&byte| byte == b',')
-            .next()
-            .unwrap_or(forwarded)
-            .trim_ascii();
-        let (method, path) = split_request(request);
-        let agent = Agent::Found(Some(agent));
+        let last = memrchr(b',', forwarded).map_or(forwarded, |comma| &forwarded[comma + 1..]);
+        let last = last.trim_ascii();
+        let ip = if is_address(last) || has_port(last) {
+            last
+        } else {
+            b""
+        };
+        let line = Self::of_request(ip, time, request, status);
         Ok(Self {
-            ip,
-            time,
-            method,
-            path,
-            status,
-            host: authority,
-            agent,
+            host: authority.or(line.host),
+            tail: Tail::Found(Some(agent)),
             bytes,
+            took: Some(took),
+            stamp: Some(Stamp::Start),
+            ..line
         })
     }
 
@@ -188,45 +191,97 @@ impl<'a> AccessLine<'a> {
         } else {
             LineError::NotAlb
         };
-        let time = times.read(time, parse_rfc3339).ok_or(wrong)?;
+        let time = times.read_rfc3339(time).ok_or(wrong)?;
         let (_elb, rest) = word(rest);
         let (ip, rest) = word(rest);
+        let ip = without_port(ip).ok_or(LineError::NotAlb)?;
         let before = memchr(b'"', rest).ok_or(LineError::NoRequest)?;
-        let columns: [&[u8]; 8] = nth_words(&rest[..before]).ok_or(LineError::NotAlb)?;
         // Target, three processing times, the balancer's status, the target's, bytes received and
         // sent.
-        let (status, bytes) = (columns[4], Some(columns[7]));
+        let columns: [&[u8]; 8] = nth_words(&rest[..before]).ok_or(LineError::NotAlb)?;
+        let (status, _) = status(columns[4]).map_err(|_| LineError::NotAlb)?;
+        // A negative time stands for a part that did not happen.
+        let took = columns[1..4]
+            .iter()
+            .map(|part| nanos(part, SECOND))
+            .try_fold(0_u64, |sum, part| sum.checked_add(part?));
         let (request, rest) = quoted(&rest[before..]).ok_or(LineError::NoRequest)?;
-        let agent = Agent::Found(quoted(rest).map(|(agent, _)| agent));
-        let (method, target) = split_request(request);
-        let (host, path) = split_url(target);
         Ok(Self {
-            ip,
-            time,
-            method,
-            path,
-            status,
-            host,
-            agent,
-            bytes,
+            tail: Tail::Found(quoted(rest).map(|(agent, _)| agent)),
+            bytes: Some(columns[7]),
+            took,
+            // A classic balancer writes when it received the request.
+            stamp: Some(if is_kind { Stamp::End } else { Stamp::Start }),
+            ..Self::of_request(ip, time, request, status)
         })
     }
 
     /// Parses a line of HAProxy (`option httplog`).
     pub(super) fn haproxy(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
-        let (ip, rest) = word(line);
-        if address(ip).is_none() || is_address(ip) || !rest.starts_with(b" [") {
-            return Err(LineError::NotHaproxy);
-        }
-        let (time, rest) = bracketed_time(rest, times)?;
+        let (client, rest) = word(line);
+        let ip = without_port(client)
+            .or_else(|| client.starts_with(b"unix:").then_some(client))
+            .ok_or(LineError::NotHaproxy)?;
+        let (time, rest) =
+            leading_time(rest.trim_ascii_start(), times).ok_or(LineError::NotHaproxy)?;
         // Frontend, backend and server, timers, status. The request is the last column.
         let columns: [&[u8]; 5] = nth_words(rest).ok_or(LineError::NotHaproxy)?;
-        let (status, _) = status(columns[3])?;
+        let is_server = memchr(b'/', columns[1]).is_some();
+        let mut timers = columns[2].split(|&byte| byte == b'/');
+        let took = timers.clone().nth(4).ok_or(LineError::NotHaproxy)?;
+        let is_timer = |timer: &[u8]| {
+            let digits = unsigned(timer);
+            !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
+        };
+        let (status, _) = status(columns[3]).or_else(|error| match columns[3] {
+            b"-1" => Ok((&b"-"[..], &b""[..])),
+            _ => Err(error),
+        })?;
+        if !is_server || !timers.all(is_timer) {
+            return Err(LineError::NotHaproxy);
+        }
         let quote = memchr(b'"', rest).ok_or(LineError::NotHaproxy)?;
         let (request, _) = quoted(&rest[quote..]).ok_or(LineError::NoRequest)?;
-        let (method, target) = split_request(request);
-        let (host, path) = split_url(target);
-        let (agent, bytes) = (Agent::Found(None), Some(columns[4]));
+        Ok(Self {
+            bytes: Some(columns[4]),
+            took: nanos(took.strip_prefix(b"+").unwrap_or(took), MILLI),
+            stamp: Some(Stamp::Start),
+            ..Self::of_request(ip, time, request, status)
+        })
+    }
+
+    /// Parses a line of Squid's native log, or of Traffic Server's `squid` format.
+    pub(super) fn squid(line: &'a [u8]) -> Result<Self, LineError> {
+        let columns: [&[u8]; 10] = nth_words(line).ok_or(LineError::NotSquid)?;
+        let [
+            time,
+            took,
+            ip,
+            code,
+            bytes,
+            method,
+            url,
+            _user,
+            hierarchy,
+            _kind,
+        ] = columns;
+        let is_time = time.len() > 4 && time[time.len() - 4] == b'.' && time[0].is_ascii_digit();
+        let time = std::str::from_utf8(time)
+            .ok()
+            .filter(|_| is_time)
+            .and_then(parse_unix)
+            .ok_or(LineError::NotSquid)?;
+        let slash = memchr(b'/', code).ok_or(LineError::NotSquid)?;
+        let status = &code[slash + 1..];
+        let is_code = code[..slash]
+            .iter()
+            .all(|byte| byte.is_ascii_uppercase() || *byte == b'_');
+        let numbers = took.iter().chain(bytes).all(u8::is_ascii_digit);
+        let fits = is_code && is_status(status) && numbers && memchr(b'/', hierarchy).is_some();
+        if !fits || !(is_address(ip) || is_name(ip)) {
+            return Err(LineError::NotSquid);
+        }
+        let (host, path) = split_target(url);
         Ok(Self {
             ip,
             time,
@@ -234,16 +289,114 @@ impl<'a> AccessLine<'a> {
             path,
             status,
             host,
-            agent,
-            bytes,
+            tail: Tail::Found(None),
+            bytes: Some(bytes),
+            took: nanos(took, MILLI),
+            // Traffic Server has the same columns, and writes when a request began.
+            stamp: Some(if hierarchy.starts_with(b"HIER_") {
+                Stamp::End
+            } else {
+                Stamp::Start
+            }),
         })
+    }
+
+    /// Parses a line of granian.
+    pub(super) fn granian(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
+        let (time, rest) = leading_time(line, times).ok_or(LineError::NotGranian)?;
+        let (ip, rest) = word(rest);
+        let request = rest.strip_prefix(b" - ").ok_or(LineError::NotGranian)?;
+        if !is_address(ip) {
+            return Err(LineError::NotGranian);
+        }
+        let (request, status, rest) = request_and_status(request)?;
+        let took = nanos(rest.trim_ascii(), MILLI).ok_or(LineError::NotGranian)?;
+        Ok(Self {
+            took: Some(took),
+            stamp: Some(Stamp::Start),
+            ..Self::of_request(ip, time, request, status)
+        })
+    }
+
+    /// Parses a line of Tornado.
+    pub(super) fn tornado(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
+        let parse = || {
+            let inside = line.strip_prefix(b"[")?;
+            let (level, rest) = word(inside);
+            let close = memchr(b']', rest)?;
+            let time = rest[..close].trim_ascii_start();
+            let time = &time[..memrchr(b' ', time)?];
+            let (status, rest) = word(&rest[close + 1..]);
+            let open = memchr::memmem::rfind(rest, b" (")?;
+            let (ip, took) = rest[open + 2..].split_at(memchr(b')', &rest[open + 2..])?);
+            let took = took[1..].trim_ascii().strip_suffix(b"ms")?;
+            let fits = level.len() == 1 && is_status(status) && is_address(ip);
+            fits.then_some((
+                time,
+                status,
+                rest[..open].trim_ascii(),
+                ip,
+                nanos(took, MILLI)?,
+            ))
+        };
+        let (time, status, request, ip, took) = parse().ok_or(LineError::NotTornado)?;
+        let time = times
+            .read_local(time, tornado_time)
+            .ok_or(LineError::NotTornado)?;
+        Ok(Self {
+            took: Some(took),
+            stamp: Some(Stamp::End),
+            ..Self::of_request(ip, time, request, status)
+        })
+    }
+
+    /// Parses a line of gin.
+    pub(super) fn gin(line: &'a [u8], times: &mut TimeCache) -> Result<Self, LineError> {
+        let rest = line.strip_prefix(b"[GIN] ").ok_or(LineError::NotGin)?;
+        let mut columns = rest.splitn(5, |&byte| byte == b'|').map(<[u8]>::trim_ascii);
+        let mut column = || columns.next().ok_or(LineError::NotGin);
+        let (time, status, took, ip, request) =
+            (column()?, column()?, column()?, column()?, column()?);
+        let (method, target) = word(request);
+        let (target, _) = quoted(target).ok_or(LineError::NotGin)?;
+        let took = go_duration(took).ok_or(LineError::NotGin)?;
+        if !is_status(status) || !is_address(ip) {
+            return Err(LineError::NotGin);
+        }
+        let (host, path) = split_target(target);
+        Ok(Self {
+            method,
+            path,
+            host,
+            took: Some(took),
+            stamp: Some(Stamp::End),
+            ..Self::of_request(
+                ip,
+                times.read_local(time, gin_time).ok_or(LineError::NotGin)?,
+                b"",
+                status,
+            )
+        })
+    }
+
+    /// Whether the client is an address with a port, for which `::1:80` is not an address alone.
+    pub(super) fn client_has_port(&self) -> bool {
+        has_port(self.ip)
+    }
+
+    /// The line, with a client without a port.
+    pub(super) fn without_port(self) -> Self {
+        Self {
+            ip: without_port(self.ip).unwrap_or(self.ip),
+            ..self
+        }
     }
 
     /// The user agent; the combined format and later ones have it.
     pub fn user_agent(&self) -> Option<&'a [u8]> {
-        match self.agent {
-            Agent::Found(agent) => agent,
-            Agent::Behind(rest) => {
+        match self.tail {
+            Tail::Found(agent) => agent,
+            Tail::Combined(rest) => {
                 let (_bytes, rest) = word(rest);
                 quoted(rest)
                     .and_then(|(_referer, rest)| quoted(rest))
@@ -253,21 +406,69 @@ impl<'a> AccessLine<'a> {
     }
 }
 
+/// Whether a first column is a client. A user's name may contain blanks if the client is an
+/// address; a client with a name has two columns between it and the time, its identity and its
+/// user.
+fn is_client(first: &[u8], before_request: &[u8]) -> bool {
+    if is_address(first) || first.starts_with(b"unix:") {
+        return true;
+    }
+    if has_port(first) {
+        // Followed by a client, it would be the server's.
+        return !is_address(word(before_request).0);
+    }
+    let time = memchr(b'[', before_request).unwrap_or(before_request.len());
+    let others = before_request[..time].split(|&byte| byte == b' ');
+    is_name(first) && others.filter(|word| !word.is_empty()).count() == 2
+}
+
+/// The time in brackets at the beginning, and the text behind it.
+fn leading_time<'a>(line: &'a [u8], times: &mut TimeCache) -> Option<(u64, &'a [u8])> {
+    let inside = line.strip_prefix(b"[")?;
+    let close = memchr(b']', inside)?;
+    let time = times.read_log_time(&inside[..close])?;
+    Some((time, inside[close + 1..].strip_prefix(b" ")?))
+}
+
+/// HAProxy writes `-1` for a timer that did not run, and `+` for one that did not end.
+fn unsigned(timer: &[u8]) -> &[u8] {
+    timer
+        .strip_prefix(b"+")
+        .or_else(|| timer.strip_prefix(b"-"))
+        .unwrap_or(timer)
+}
+
 impl LogRequest for AccessLine<'_> {
     fn time(&self) -> u64 {
         self.time
     }
 
+    fn took(&self) -> Option<u64> {
+        self.took
+    }
+
+    fn stamp(&self) -> Option<Stamp> {
+        match self.tail {
+            Tail::Combined(rest) if is_traefik(rest) => Some(Stamp::Start),
+            _ => self.stamp,
+        }
+    }
+
+    fn is_http(&self) -> bool {
+        self.method != b"-"
+    }
+
     fn field(&self, field: &Field) -> Result<Cow<'_, [u8]>, LineError> {
         Ok(Cow::Borrowed(match field {
+            Field::Ip if self.ip.is_empty() => return Err(LineError::NoClient),
             Field::Ip => self.ip,
             Field::Path => self.path,
             Field::Method => self.method,
             Field::Status => self.status,
             Field::UserAgent => self.user_agent().ok_or(LineError::NoUserAgent)?,
             Field::Host => self.host.ok_or(LineError::NoHost)?,
-            Field::Named(name) if name == "bytes" => match (self.agent, self.bytes) {
-                (Agent::Behind(rest), _) => word(rest).0,
+            Field::Named(name) if name == "bytes" => match (self.tail, self.bytes) {
+                (Tail::Combined(rest), _) => word(rest).0,
                 (_, bytes) => bytes.unwrap_or_default(),
             },
             Field::Named(name) => {
@@ -281,9 +482,22 @@ impl LogRequest for AccessLine<'_> {
     }
 }
 
-/// The first bracket that contains a time, and the text after it: a user's name may contain
-/// brackets too.
-fn bracketed_time<'a>(
+/// Whether the end of a common or combined line is Traefik's: `1 "router" "server" 3ms`.
+fn is_traefik(rest: &[u8]) -> bool {
+    rest.strip_suffix(b"ms").is_some_and(|rest| {
+        let quote = rest.iter().rposition(|&byte| byte == b'"');
+        quote.is_some_and(|quote| {
+            rest[quote + 1..]
+                .trim_ascii()
+                .iter()
+                .all(u8::is_ascii_digit)
+        })
+    })
+}
+
+/// The first bracket that contains a time and is followed by a quote, and the text from that quote
+/// on. A user's name may contain brackets, and even a time in brackets.
+fn time_of_request<'a>(
     mut rest: &'a [u8],
     times: &mut TimeCache,
 ) -> Result<(u64, &'a [u8]), LineError> {
@@ -293,9 +507,31 @@ fn bracketed_time<'a>(
         let Some(close) = memchr(b']', rest) else {
             break;
         };
+        let behind = rest[close + 1..].trim_ascii_start();
         match times.read_log_time(&rest[..close]) {
-            Some(time) => return Ok((time, &rest[close + 1..])),
-            None => error = LineError::AccessTime,
+            Some(time) if behind.starts_with(b"\"") => return Ok((time, behind)),
+            Some(_) => error = LineError::NoRequest,
+            None if error == LineError::NotAccessLog => error = LineError::AccessTime,
+            None => {}
+        }
+    }
+    Err(error)
+}
+
+/// The request in quotes, the status behind it, and the rest of the line. Not every server escapes
+/// a quote within the request: then the first quote before a status ends it.
+fn request_and_status(rest: &[u8]) -> Result<(&[u8], &[u8], &[u8]), LineError> {
+    let mut error = LineError::NoRequest;
+    if let Some((request, rest)) = quoted(rest) {
+        match status(rest) {
+            Ok((status, rest)) => return Ok((request, status, rest)),
+            Err(wrong) => error = wrong,
+        }
+    }
+    let text = rest.strip_prefix(b"\"").ok_or(LineError::NoRequest)?;
+    for quote in memchr_iter(b'"', text) {
+        if let Ok((status, rest)) = status(&text[quote + 1..]) {
+            return Ok((&text[..quote], status, rest));
         }
     }
     Err(error)
@@ -331,33 +567,51 @@ fn nth_words<const N: usize>(mut text: &[u8]) -> Option<[&[u8]; N]> {
 
 fn status(text: &[u8]) -> Result<(&[u8], &[u8]), LineError> {
     let (status, rest) = word(text);
-    let digits = status.len() == 3 && status.iter().all(u8::is_ascii_digit);
-    if digits || status == b"-" {
+    if is_status(status) || status == b"-" {
         Ok((status, rest))
     } else {
         Err(LineError::NoStatus)
     }
 }
 
-pub(super) fn split_request(request: &[u8]) -> (&[u8], &[u8]) {
-    let (method, rest) = word(request);
-    let (target, _) = word(rest);
-    if target.is_empty() {
-        return (b"-", request);
+fn is_status(text: &[u8]) -> bool {
+    text.len() == 3 && text.iter().all(u8::is_ascii_digit)
+}
+
+fn is_name(text: &[u8]) -> bool {
+    let of_name = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-".contains(byte);
+    text.iter().all(of_name) && text.iter().any(u8::is_ascii_alphabetic)
+}
+
+/// A number of units, as nanoseconds; `None` for other text, also for negative numbers.
+fn nanos(text: &[u8], unit: f64) -> Option<u64> {
+    let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    // A cast of a float saturates.
+    #[allow(clippy::cast_sign_loss)]
+    (number.is_finite() && number >= 0.0).then_some((number * unit).round() as u64)
+}
+
+/// A duration as Go writes it: `45.2µs`, `1m2.5s`.
+fn go_duration(text: &[u8]) -> Option<u64> {
+    let mut text = std::str::from_utf8(text).ok()?;
+    let mut sum: u64 = 0;
+    while !text.is_empty() {
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let (number, rest) = text.split_at(digits);
+        let end = rest
+            .find(|c: char| c.is_ascii_digit())
+            .unwrap_or(rest.len());
+        let unit = match &rest[..end] {
+            "h" => 3_600.0 * SECOND,
+            "m" => 60.0 * SECOND,
+            "s" => SECOND,
+            "ms" => MILLI,
+            "us" | "µs" | "μs" => 1e3,
+            "ns" => 1.0,
+            _ => return None,
+        };
+        sum = sum.checked_add(nanos(number.as_bytes(), unit)?)?;
+        text = &rest[end..];
     }
-    (method, without_query(target))
-}
-
-pub(super) fn without_query(target: &[u8]) -> &[u8] {
-    &target[..memchr(b'?', target).unwrap_or(target.len())]
-}
-
-/// Splits `https://host:port/path` into host and path; a target without a host is a path.
-pub(super) fn split_url(target: &[u8]) -> (Option<&[u8]>, &[u8]) {
-    let Some(after) = memchr::memmem::find(target, b"://").map(|at| &target[at + 3..]) else {
-        return (None, target);
-    };
-    let (host, path) = after.split_at(memchr(b'/', after).unwrap_or(after.len()));
-    let host = &host[..memchr(b':', host).unwrap_or(host.len())];
-    (Some(host), if path.is_empty() { b"/" } else { path })
+    Some(sum)
 }

@@ -19,22 +19,36 @@ pub(super) fn client(text: &[u8]) -> Cow<'_, [u8]> {
 
 /// Parses an address, with or without brackets and a port.
 pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|rest| rest.split_once(']'))
-        .map(|(inside, _)| inside);
-    let found = bare.unwrap_or(text).parse().ok();
-    let found = found.or_else(|| {
-        let (host, port) = text.rsplit_once(':')?;
-        port.bytes()
-            .all(|digit| digit.is_ascii_digit())
-            .then(|| host.parse().ok())?
-    });
-    found.map(|address: IpAddr| address.to_canonical())
+    let found = parsed(bare(text)).or_else(|| parsed(without_port(text)?));
+    found.map(|address| address.to_canonical())
 }
 
-/// Whether the text is an address.
+/// Whether the text is an address, with or without brackets.
 pub(super) fn is_address(text: &[u8]) -> bool {
-    std::str::from_utf8(text).is_ok_and(|text| text.parse::<IpAddr>().is_ok())
+    parsed(bare(text)).is_some()
+}
+
+/// The address of a text that ends with a port: `192.0.2.7:80`, `[2001:db8::1]:80`, or
+/// `2001:db8::1:80`, which could also be an address without a port. `None` for any other text.
+pub(super) fn without_port(text: &[u8]) -> Option<&[u8]> {
+    let colon = text.iter().rposition(|&byte| byte == b':')?;
+    let (address, port) = (bare(&text[..colon]), &text[colon + 1..]);
+    let is_port = !port.is_empty() && port.len() <= 5 && port.iter().all(u8::is_ascii_digit);
+    (is_port && parsed(address).is_some()).then_some(address)
+}
+
+/// Whether the text is an address with a port, and cannot be one without.
+pub(super) fn has_port(text: &[u8]) -> bool {
+    !is_address(text) && without_port(text).is_some()
+}
+
+/// The text without brackets around it.
+fn bare(text: &[u8]) -> &[u8] {
+    text.strip_prefix(b"[")
+        .and_then(|rest| rest.strip_suffix(b"]"))
+        .unwrap_or(text)
+}
+
+fn parsed(text: &[u8]) -> Option<IpAddr> {
+    std::str::from_utf8(text).ok()?.parse().ok()
 }

@@ -3,9 +3,14 @@
 use std::borrow::Cow;
 
 use super::{
-    format::Format,
-    timestamp::{MONTHS, parse_rfc3339},
+    access_log::AccessLine,
+    client::{has_port, is_address},
+    format::{Detected, Format},
+    timestamp::{MONTHS, TimeCache, parse_rfc3339},
 };
+
+/// How much a program's logger may write in front of a line.
+const LONGEST_PREFIX: usize = 256;
 
 /// The text in front of each line of a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +29,11 @@ pub(super) enum Envelope {
     /// syslog's and journalctl's: `<190>May 17 10:05:03 host nginx[7]: …`, also with a time as in
     /// RFC 3339.
     Syslog,
+    /// What a program's logger writes in front of an access line: hypercorn's
+    /// `[2015-05-17 10:05:03 +0000] [7] [INFO] …`, Spring Boot's `2015-05-17T10:05:03Z INFO 1 --- […] o.a.c.Access : …`,
+    /// Python's `INFO:aiohttp.access:…`. It ends where a client's address begins, from which on
+    /// the line is an access line.
+    Logger,
 }
 
 impl Envelope {
@@ -46,13 +56,22 @@ impl Envelope {
         let total = first_lines(head).count();
         Self::ALL
             .into_iter()
+            .chain([Self::Plain, Self::Logger])
             .find(|envelope| 2 * known(*envelope) > total)
             .unwrap_or_default()
     }
 
-    /// The format of most of the programs' lines.
-    pub fn format_of(self, head: &[u8]) -> Option<Format> {
+    /// The formats of the programs' lines.
+    pub fn formats_of(self, head: &[u8]) -> Detected {
         Format::detect(first_lines(head).filter_map(|line| self.open(line)))
+    }
+
+    /// Whether the clients of an access log have ports, which tells `::1:80` from an address.
+    pub fn has_ports(self, head: &[u8]) -> bool {
+        let times = &mut TimeCache::default();
+        first_lines(head)
+            .filter_map(|line| self.open(line))
+            .any(|line| AccessLine::common(&line, times).is_ok_and(|line| line.client_has_port()))
     }
 
     /// The program's line; `None` if the line does not begin as it should, or is only a part of
@@ -75,6 +94,7 @@ impl Envelope {
     fn behind(self, line: &[u8]) -> Option<&[u8]> {
         match self {
             Self::Plain | Self::Docker => Some(line),
+            Self::Logger => behind_logger(line),
             Self::Cri => {
                 let (time, rest) = word(line)?;
                 let (stream, rest) = word(rest)?;
@@ -136,6 +156,25 @@ impl Envelope {
             }
         }
     }
+}
+
+/// The access line behind a logger's prefix. Nothing in front of it is from the client.
+fn behind_logger(line: &[u8]) -> Option<&[u8]> {
+    let end = line.len().min(LONGEST_PREFIX);
+    let starts = (1..end).filter(|&at| b" :|]".contains(&line[at - 1]));
+    starts.map(|at| &line[at..]).find(|rest| {
+        let client = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
+        (is_address(client) || has_port(client))
+            && AccessLine::common(rest, &mut TimeCache::default()).is_ok()
+    })
+}
+
+/// What stands in front of an access line, whoever its client is.
+pub(super) fn prefix(line: &[u8]) -> Option<&[u8]> {
+    let end = line.len().min(LONGEST_PREFIX);
+    let mut starts = (1..end).filter(|&at| line[at - 1] == b' ');
+    let is_line = |at: &usize| Format::of_line(&line[*at..]).is_some_and(Format::is_access_line);
+    starts.find(is_line).map(|at| &line[..at])
 }
 
 /// The lines that a format is detected from.

@@ -74,12 +74,30 @@ pub enum InputError {
     },
     /// None of the first lines has an accepted format.
     #[error(
-        "{source_name} is in no form that can be replayed; {}",
+        "{source_name} is in no form that can be replayed{}; {}",
+        advice.as_ref().map(|advice| format!(": {advice}")).unwrap_or_default(),
         Format::ACCEPTED
     )]
     UnknownFormat {
         /// The source.
         source_name: String,
+        /// What the lines are, if that is known, and the server's setting that helps.
+        advice: Option<String>,
+    },
+    /// No format fits most of the first lines.
+    #[error(
+        "no format fits most of the first {lines} lines of {source_name}:\n  {}\n  {}\nName the right one with --format-in; the other \
+         lines are then left out and counted",
+        readings[0],
+        readings[1]
+    )]
+    Plurality {
+        /// The source.
+        source_name: String,
+        /// The number of lines.
+        lines: usize,
+        /// How the lines read in two ways.
+        readings: [String; 2],
     },
     /// A condition names a field that no line has, so it would exclude nothing.
     #[error(
@@ -92,14 +110,16 @@ pub enum InputError {
         /// The log's format.
         format: Format,
     },
-    /// No line has the cost to charge.
+    /// No line has the cost to charge, or the duration.
     #[error(
-        "no line has the field `{field}` that --charge names{}",
+        "no line has the field `{field}` that {option} names{}",
         if format.names_fields() { String::new() } else { format!("; {format} has bytes, those of the answer") }
     )]
     NoCost {
         /// The field.
         field: String,
+        /// The option.
+        option: &'static str,
         /// The log's format.
         format: Format,
     },

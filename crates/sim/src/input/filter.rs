@@ -138,8 +138,9 @@ pub struct Filter {
 }
 
 impl Filter {
-    pub(super) fn takes(&self, request: &impl LogRequest) -> bool {
-        let time = Moment(request.time());
+    /// Whether a request that began at `time` is replayed.
+    pub(super) fn takes(&self, request: &impl LogRequest, time: u64) -> bool {
+        let time = Moment(time);
         self.since.is_none_or(|since| time >= since)
             && self.until.is_none_or(|until| time < until)
             && !self.exclude.iter().any(|condition| condition.fits(request))

@@ -72,6 +72,17 @@ pub enum LineError {
     /// The line does not start like `host ident user [time] …`.
     #[error("no `host ident user [time] …`")]
     NotAccessLog,
+    /// The first column of an access log is not the address or the name of a client.
+    #[error("the first column is not a client's address")]
+    NotClient,
+    /// The first two columns are not a server and a client.
+    #[error("no `server:port client ident user [time] …`")]
+    NotVhost,
+    /// The key needs the client, and the line has no address of one.
+    #[error(
+        "no client address (Envoy's default log has one only if it adds it to X-Forwarded-For: set use_remote_address)"
+    )]
+    NoClient,
     /// No bracket contains a time in the form of access logs.
     #[error("no time such as [17/May/2015:10:05:03 +0000]")]
     AccessTime,
@@ -106,6 +117,27 @@ pub enum LineError {
         "no `client:port [time] frontend backend/server timers status … \"request\"` as HAProxy writes it with `option httplog`"
     )]
     NotHaproxy,
+    /// The line is not in Squid's native format.
+    #[error(
+        "no `time duration client code/status bytes method url user hierarchy/server type` as Squid writes it"
+    )]
+    NotSquid,
+    /// The line is not in granian's format.
+    #[error("no `[time] client - \"request\" status duration` as granian writes it")]
+    NotGranian,
+    /// The line is not in Tornado's format.
+    #[error(
+        "no `[I 150517 10:05:03 web:2348] status method target (client) duration` as Tornado writes it"
+    )]
+    NotTornado,
+    /// The line is not in gin's format.
+    #[error("no `[GIN] time | status | duration | client | method \"target\"` as gin writes it")]
+    NotGin,
+    /// Fastify writes the status in another line than the client.
+    #[error(
+        "fastify writes the status in a second line: set disableRequestLogging and log with pino-http, which writes one line"
+    )]
+    FastifyStatus,
     /// The line is not in Envoy's format.
     #[error("no `[time] \"request\" status flags …` as Envoy writes it")]
     NotEnvoy,

@@ -7,23 +7,25 @@ use std::{
 };
 
 use super::{
-    access_log::AccessLine,
-    charge::Charge,
+    charge::{Took, cost},
     columns::Header,
     envelope::Envelope,
     error::{InputError, Unparsed},
     filter::{Condition, Filter},
-    format::Format,
+    format::{Detected, Format},
     line::{LineError, each_line},
+    proof::{Ends, Proof, Sample},
     rates::read_count,
     record::{Record, TimeField},
-    request::LogRequest,
-    timestamp::TimeCache,
+    refusal::advice,
+    request::{LogRequest, Stamp},
+    timestamp::{TimeCache, Zone},
     unpack::unpack,
 };
 use crate::workload::{By, Field};
 use crate::{
     progress::Progress,
+    report::printable,
     workload::{Trace, TraceBuilder},
 };
 
@@ -32,6 +34,8 @@ const SECOND: u64 = 1_000_000_000;
 const HEAD: usize = 64 * 1024;
 /// The last second for a request, 146 years after the first: later ones saturate there.
 const LAST_SECOND: u64 = (1 << 62) / SECOND - 1;
+/// Among how many of the first requests the samples are.
+const SAMPLED_FROM: u64 = 1_000;
 /// How many lines are read between two progress reports.
 const TOLD: u64 = 4_096;
 
@@ -77,9 +81,15 @@ pub struct Options {
     pub spread: bool,
     /// The requests to leave out. Requests per second have no fields to filter by.
     pub filter: Filter,
-    /// A cost that is charged after the answer: a request asks with a cost of 0. `None` takes a
-    /// cost of 1.
-    pub charge: Option<Charge>,
+    /// The field with a cost that is charged after the answer, a whole number: a request asks with
+    /// a cost of 0. `None` takes a cost of 1.
+    pub charge: Option<Field>,
+    /// How long a request took; `None` takes the format's own field, if it has one.
+    pub took: Option<Took>,
+    /// What the time of a line is; `None` takes what the format says, and otherwise the start.
+    pub stamped: Option<Stamp>,
+    /// The zone of times that state none.
+    pub zone: Zone,
 }
 
 /// A log that was read.
@@ -97,6 +107,8 @@ pub struct Loaded {
     pub unparsed: Unparsed,
     /// The number of requests that the filter left out.
     pub excluded: u64,
+    /// How the log was read.
+    pub proof: Proof,
 }
 
 /// Selects the requests of a limit, and their keys.
@@ -133,6 +145,8 @@ pub struct LoadedLimits {
     pub unparsed: Unparsed,
     /// The number of requests that the filter left out.
     pub excluded: u64,
+    /// How the log was read.
+    pub proof: Proof,
 }
 
 /// Reads sources one after another. Requests are sorted by time; requests per second continue where
@@ -167,6 +181,7 @@ pub fn read(
         unparsed,
         excluded,
         mut targets,
+        proof,
         ..
     } = reading;
     let target = targets.remove(0);
@@ -178,6 +193,7 @@ pub fn read(
         lines,
         unparsed,
         excluded,
+        proof,
     })
 }
 
@@ -210,6 +226,7 @@ pub fn read_limits(
         excluded,
         taken,
         targets,
+        proof,
         ..
     } = reading;
     let finish = |target: RequestTarget| Selected {
@@ -224,6 +241,7 @@ pub fn read_limits(
         lines,
         unparsed,
         excluded,
+        proof,
     })
 }
 
@@ -252,14 +270,12 @@ pub fn read_lines(
         (Some(format), _) => format,
         // Without lines, every format gives no requests.
         (None, true) => Format::AccessLog,
-        (None, false) => {
-            let found = options
-                .format
-                .or_else(|| Envelope::detect(lines).format_of(lines));
-            *format.insert(found.ok_or_else(|| InputError::UnknownFormat {
-                source_name: source_name.into(),
-            })?)
-        }
+        (None, false) => *format.insert(format_of(
+            Envelope::detect(lines),
+            lines,
+            options,
+            source_name,
+        )?),
     };
     if matches!(known, Format::Rate | Format::W3c | Format::Csv) {
         return Err(InputError::NoLines(known));
@@ -273,13 +289,70 @@ pub fn read_lines(
         options,
         &progress,
     );
-    reading.envelope = Envelope::detect(lines);
+    reading.begin(Envelope::detect(lines), lines);
     reading.source(source_name, lines)?;
     let (mut targets, unparsed) = (reading.targets, reading.unparsed);
     Ok(Lines {
         trace: targets.remove(0).finish(known, options.spread),
         unparsed,
     })
+}
+
+/// The format of a log that begins with `head`.
+fn format_of(
+    envelope: Envelope,
+    head: &[u8],
+    options: &Options,
+    source_name: &str,
+) -> Result<Format, InputError> {
+    if let Some(format) = options.format {
+        return Ok(format);
+    }
+    let detected = envelope.formats_of(head);
+    if let Some(format) = detected.format() {
+        return Ok(format);
+    }
+    Err(match readings(&detected, options) {
+        Some(readings) => InputError::Plurality {
+            source_name: source_name.to_owned(),
+            lines: detected.lines(),
+            readings,
+        },
+        None => InputError::UnknownFormat {
+            source_name: source_name.to_owned(),
+            advice: advice(detected.unknown()),
+        },
+    })
+}
+
+/// The two most frequent kinds of lines, each with what is read from its first line.
+fn readings(detected: &Detected, options: &Options) -> Option<[String; 2]> {
+    let progress = Progress::default();
+    let kinds = detected.kinds()?;
+    Some(kinds.map(|(format, count, line)| {
+        let shown = printable(&String::from_utf8_lossy(line), 120);
+        let Some(format) = format else {
+            return format!("{count} lines are in no known format, such as {shown}");
+        };
+        let by = options.by.clone().unwrap_or_else(By::ip);
+        let target = RequestTarget::new(Vec::new(), by, true);
+        // The filter and the cost say nothing about the format.
+        let options = Options {
+            filter: Filter::default(),
+            charge: None,
+            took: None,
+            ..options.clone()
+        };
+        let mut reading = Reading::new(format, vec![target], &options, &progress);
+        let read = match reading.line(line) {
+            Ok(()) => reading.proof.samples.first().map(ToString::to_string),
+            Err(error) => Some(error.to_string()),
+        };
+        format!(
+            "{count} lines read as {format}, such as {shown}: {}",
+            read.unwrap_or_default()
+        )
+    }))
 }
 
 fn check_by(format: Format, by: &By) -> Result<(), InputError> {
@@ -320,11 +393,11 @@ fn read_all<'a>(
             if head.trim_ascii().is_empty() && head.len() < HEAD {
                 return Ok(());
             }
-            let envelope = Envelope::detect(&head);
-            let format = options.format.or_else(|| envelope.format_of(&head));
-            let format = format.ok_or_else(|| InputError::UnknownFormat {
-                source_name: source_name.clone(),
-            })?;
+            // The last line of the head may be cut.
+            let whole = head.iter().rposition(|&byte| byte == b'\n');
+            let whole = &head[..whole.filter(|_| head.len() == HEAD).unwrap_or(head.len())];
+            let envelope = Envelope::detect(whole);
+            let format = format_of(envelope, whole, options, &source_name)?;
             let reading = match &mut reading {
                 None => reading.insert(Reading::new(format, targets(format)?, options, progress)),
                 Some(reading) if reading.format != format => {
@@ -337,8 +410,8 @@ fn read_all<'a>(
                 }
                 Some(reading) => reading,
             };
-            reading.envelope = envelope;
-            reading.source(&source_name, io::Cursor::new(head).chain(input))?;
+            reading.begin(envelope, whole);
+            reading.source(&source_name, io::Cursor::new(&head).chain(input))?;
             Ok(())
         });
         read.map_err(|stopped| stopped.of(&source_name, 0))?;
@@ -372,14 +445,18 @@ fn read_all<'a>(
             format: reading.format,
         });
     }
-    if let Some(charge) = options
-        .charge
+    let wants_cost = options.charge.as_ref().filter(|_| !reading.has_cost);
+    let wants_took = options
+        .took
         .as_ref()
-        .filter(|_| reading.taken > 0 && !reading.has_cost)
-    {
-        let field = charge.cost.name().to_owned();
+        .filter(|_| reading.proof.longest.is_none());
+    let wanted = wants_cost
+        .map(|field| (field, "--charge"))
+        .or(wants_took.map(|took| (took.field(), "--took")));
+    if let Some((field, option)) = wanted.filter(|_| reading.taken > 0) {
         return Err(InputError::NoCost {
-            field,
+            field: field.name().to_owned(),
+            option,
             format: reading.format,
         });
     }
@@ -473,6 +550,13 @@ struct Reading<'a> {
     times: TimeCache,
     /// The key under construction.
     key: Vec<u8>,
+    /// Whether the clients of the current source have ports.
+    has_ports: bool,
+    proof: Proof,
+    /// The keys of the samples.
+    sampled: Vec<Vec<Option<String>>>,
+    /// The sources so far.
+    ends: Vec<(String, Ends)>,
 }
 
 impl<'a> Reading<'a> {
@@ -499,9 +583,22 @@ impl<'a> Reading<'a> {
             has_field: vec![format == Format::Rate; options.filter.exclude.len()],
             has_cost: false,
             second: 0,
-            times: TimeCache::default(),
+            times: TimeCache::new(options.zone.clone()),
             key: Vec::new(),
+            has_ports: false,
+            proof: Proof {
+                stamped: options.stamped,
+                ..Proof::default()
+            },
+            sampled: Vec::new(),
+            ends: Vec::new(),
         }
+    }
+
+    /// Prepares for a source that begins with `head`.
+    fn begin(&mut self, envelope: Envelope, head: &[u8]) {
+        self.envelope = envelope;
+        self.has_ports = self.format == Format::AccessLog && envelope.has_ports(head);
     }
 
     fn source(&mut self, name: &str, mut input: impl BufRead) -> Result<(), InputError> {
@@ -511,6 +608,9 @@ impl<'a> Reading<'a> {
             Format::Rate => self.counts(name, &mut input),
             _ => self.log_lines(name, &mut input),
         };
+        if self.times.is_local {
+            self.proof.time_without_zone(&self.options.zone);
+        }
         let after = self.lines - before;
         self.progress.add(after % TOLD);
         read.map_err(|stopped| stopped.of(name, after))
@@ -540,11 +640,13 @@ impl<'a> Reading<'a> {
 
     fn log_lines(&mut self, name: &str, input: &mut impl BufRead) -> Result<(), Stopped> {
         let (mut number, mut from_start) = (0, 0);
-        each_line(input, |line| {
+        let mut ends = Ends::default();
+        let read = each_line(input, |line| {
             number += 1;
             if line.is_some_and(|line| line.trim_ascii().is_empty()) {
                 return Ok(());
             }
+            ends.add(line.unwrap_or_default());
             from_start += 1;
             self.add_line(from_start);
             match line.map_or(Err(LineError::TooLong.into()), |line| self.line(line)) {
@@ -553,7 +655,12 @@ impl<'a> Reading<'a> {
                 Err(Unread::TooManyKeys) => return Err(InputError::TooManyKeys.into()),
             }
             Ok(())
-        })
+        });
+        if let Some((same, _)) = self.ends.iter().find(|(_, known)| known.same(&ends)) {
+            self.proof.repeated.push((same.clone(), name.to_owned()));
+        }
+        self.ends.push((name.to_owned(), ends));
+        read
     }
 
     fn add_line(&mut self, number: u64) {
@@ -563,13 +670,23 @@ impl<'a> Reading<'a> {
         }
     }
 
-    fn line(&mut self, line: &[u8]) -> Result<(), Unread> {
-        let line = self.envelope.open(line).ok_or(LineError::Envelope)?;
+    fn line(&mut self, text: &[u8]) -> Result<(), Unread> {
+        let line = self.envelope.open(text).ok_or(LineError::Envelope)?;
         let line = &*line;
         let (times, time_field) = (&mut self.times, &self.options.time_field);
-        let line = match self.format {
-            Format::JsonLines => return self.request(&Record::json(line, time_field)?),
-            Format::Logfmt => return self.request(&Record::logfmt(line, time_field)?),
+        match self.format {
+            Format::JsonLines => match Record::json(line, time_field, times)? {
+                Some(record) => self.request(&record, text),
+                None => {
+                    // It is no request, and no mistake.
+                    self.lines -= 1;
+                    Ok(())
+                }
+            },
+            Format::Logfmt => {
+                let record = Record::logfmt(line, time_field, times)?;
+                self.request(&record, text)
+            }
             Format::W3c | Format::Csv => {
                 let is_directive = self.format == Format::W3c && line.starts_with(b"#");
                 if is_directive || (self.format == Format::Csv && self.header.is_none()) {
@@ -587,24 +704,48 @@ impl<'a> Reading<'a> {
                     .header
                     .as_ref()
                     .ok_or(LineError::Columns { wanted: 0 })?;
-                let record = Record::columns(line, header, time_field)?;
-                return self.request(&record);
+                let record = Record::columns(line, header, time_field, times)?;
+                self.request(&record, text)
             }
-            Format::Haproxy => AccessLine::haproxy(line, times)?,
-            Format::VhostCombined => AccessLine::vhost(line, times)?,
-            Format::Envoy => AccessLine::envoy(line, times)?,
-            Format::Alb => AccessLine::alb(line, times)?,
-            Format::AccessLog | Format::Rate => AccessLine::common(line, times)?,
-        };
-        self.request(&line)
+            format => {
+                let line = format.access_line(line, times)?;
+                let line = if self.has_ports {
+                    line.without_port()
+                } else {
+                    line
+                };
+                self.request(&line, text)
+            }
+        }
     }
 
-    fn request(&mut self, request: &impl LogRequest) -> Result<(), Unread> {
+    /// When a request began, and when it ended as far as that is known.
+    fn span(&mut self, request: &impl LogRequest) -> Result<(u64, u64), LineError> {
         let time = request.time();
+        let took = match &self.options.took {
+            Some(took) => took.of(request)?,
+            None => request.took(),
+        };
+        self.proof.longest = self.proof.longest.max(took);
+        match (self.options.stamped.or_else(|| request.stamp()), took) {
+            (Some(Stamp::End), Some(took)) => {
+                self.proof.moved += 1;
+                return Ok((time.saturating_sub(took), time));
+            }
+            (Some(Stamp::End), None) => self.proof.late += 1,
+            (Some(Stamp::Start), _) => {}
+            (None, _) => self.proof.unstamped += 1,
+        }
+        let end = time.saturating_add(took.unwrap_or(0));
+        Ok((time, end.min(tidegate_core::Nanos::MAX.get())))
+    }
+
+    fn request(&mut self, request: &impl LogRequest, line: &[u8]) -> Result<(), Unread> {
+        let (time, end) = self.span(request)?;
         for (condition, has) in self.options.filter.exclude.iter().zip(&mut self.has_field) {
             *has = *has || request.field(condition.field()).is_ok();
         }
-        if !self.options.filter.takes(request) {
+        if !self.options.filter.takes(request, time) {
             self.excluded += 1;
             self.excluded_span = (
                 self.excluded_span.0.min(time),
@@ -612,26 +753,28 @@ impl<'a> Reading<'a> {
             );
             return Ok(());
         }
-        let charge = self
-            .options
-            .charge
-            .as_ref()
-            .map(|charge| charge.of(request))
-            .transpose()?;
-        self.has_cost |= charge.is_some_and(|(_, cost)| cost.is_some());
+        let charge = match &self.options.charge {
+            Some(field) => Some(cost(request, field)?),
+            None => None,
+        };
+        self.has_cost |= charge.is_some_and(|cost| cost.is_some());
+        let wants_sample = self.sampled.len() < Proof::SAMPLES && self.taken < SAMPLED_FROM;
+        let mut keys = Vec::new();
         for target in &mut self.targets {
             if !target
                 .conditions
                 .iter()
                 .all(|condition| condition.fits(request))
             {
+                keys.extend(wants_sample.then_some(None));
                 continue;
             }
             self.key.clear();
             match request.key(&target.by, &mut self.key) {
                 Ok(()) => {
+                    target.trace.line_time(request.time());
                     let is_taken = match charge {
-                        Some((end, cost)) => target.trace.push_charged(
+                        Some(cost) => target.trace.push_charged(
                             &self.key,
                             time,
                             end,
@@ -642,11 +785,23 @@ impl<'a> Reading<'a> {
                     if !is_taken {
                         return Err(Unread::TooManyKeys);
                     }
+                    keys.extend(wants_sample.then(|| Some(target.by.label(&self.key))));
                 }
                 Err(error) if target.needs_key => return Err(error.into()),
-                Err(_) => target.keyless += 1,
+                Err(_) => {
+                    target.keyless += 1;
+                    keys.extend(wants_sample.then_some(None));
+                }
             }
         }
+        if wants_sample && !self.sampled.contains(&keys) {
+            let path = request.field(&Field::Path).ok();
+            let cost = charge.map_or(1, |cost| cost.unwrap_or(0).into());
+            let sample = Sample::new(line, keys.clone(), time, path.as_deref(), cost);
+            self.proof.samples.push(sample);
+            self.sampled.push(keys);
+        }
+        self.proof.requestless += u64::from(!request.is_http());
         self.taken += 1;
         Ok(())
     }

@@ -8,11 +8,12 @@ use memchr::memchr;
 use serde_json::{Map, Value};
 
 use super::{
-    access_log::{split_request, split_url, without_query},
     columns::Header,
+    json::{mended, object},
     line::LineError,
-    request::{IP, LogRequest},
-    timestamp::{parse_access_log_time, parse_rfc3339, parse_unix},
+    request::{IP, LogRequest, Stamp},
+    target::{split_request, split_target},
+    timestamp::{TimeCache, parse_unix},
 };
 use crate::workload::Field;
 
@@ -23,18 +24,56 @@ const TIME_FIELDS: &str = "StartUTC time timestamp @timestamp ts msec time_iso86
 /// those of nginx, Caddy, Envoy, Traefik, W3C logs (IIS), Google Cloud, AWS (API Gateway, WAF),
 /// Cloudflare, Azure and Elastic, and common ones.
 const PATH: &str = "path request_uri uri request.uri RequestPath cs-uri-stem httpRequest.requestUrl httpRequest.uri \
-    ClientRequestURI properties.requestUri url.path url request";
+    ClientRequestURI properties.requestUri url.path req.url url request";
 const METHOD: &str = "method request_method request.method RequestMethod cs-method httpRequest.requestMethod httpRequest.httpMethod \
-    httpMethod ClientRequestMethod properties.httpMethod http.request.method request";
+    httpMethod ClientRequestMethod properties.httpMethod http.request.method req.method request";
 const STATUS: &str = "status response_code status_code DownstreamStatus sc-status httpRequest.status EdgeResponseStatus \
-    properties.httpStatusCode http.response.status_code";
+    properties.httpStatusCode http.response.status_code res.statusCode";
 const USER_AGENT: &str = "user-agent user_agent http_user_agent request.headers.User-Agent request_User-Agent cs(User-Agent) \
-    httpRequest.userAgent ClientRequestUserAgent properties.userAgent user_agent.original";
+    httpRequest.userAgent ClientRequestUserAgent properties.userAgent user_agent.original req.headers.user-agent";
 const HOST: &str = "host http_host request.host authority server_name RequestHost x-host-header cs(Host) cs-host ClientRequestHost \
-    url.domain";
+    url.domain req.host req.headers.host";
 /// The bytes of the answer.
 const BYTES: &str = "bytes body_bytes_sent bytes_sent size response_size DownstreamContentSize sc-bytes httpRequest.responseSize \
     EdgeResponseBytes http.response.body.bytes";
+/// What the time of a program's line is. The time's field and one that the program's lines have
+/// show which program it was; then the field with the duration, and its unit in nanoseconds.
+const STAMPS: [(&str, &str, Stamp, &str, u64); 10] = [
+    ("StartUTC", "", Stamp::Start, "Duration", 1), // Traefik
+    (
+        "start_time",
+        "response_code",
+        Stamp::Start,
+        "duration",
+        1_000_000,
+    ), // Envoy
+    ("EdgeStartTimestamp", "", Stamp::Start, "", 0), // Cloudflare
+    (
+        "ts",
+        "request.remote_ip",
+        Stamp::End,
+        "duration",
+        1_000_000_000,
+    ), // Caddy
+    (
+        "time",
+        "responseTime",
+        Stamp::End,
+        "responseTime",
+        1_000_000,
+    ), // pino-http
+    ("time", "req.remoteAddress", Stamp::Start, "", 0), // fastify
+    ("time", "latency_human", Stamp::End, "latency", 1), // echo
+    (
+        "time_iso8601",
+        "",
+        Stamp::End,
+        "request_time",
+        1_000_000_000,
+    ), // nginx
+    ("time_local", "", Stamp::End, "request_time", 1_000_000_000), // nginx
+    ("msec", "", Stamp::End, "request_time", 1_000_000_000), // nginx
+];
 /// How many fields of a line an error lists.
 const LISTED: usize = 30;
 
@@ -51,7 +90,12 @@ impl TimeField {
         Self(name)
     }
 
-    fn read(&self, line: &Map<String, Value>) -> Result<u64, LineError> {
+    /// The name of the time's field, and the time.
+    fn read<'a>(
+        &'a self,
+        line: &Map<String, Value>,
+        times: &mut TimeCache,
+    ) -> Result<(&'a str, u64), LineError> {
         let (name, value) = match &self.0 {
             Some(name) => (name.as_str(), field(line, name)),
             None => TIME_FIELDS
@@ -61,51 +105,72 @@ impl TimeField {
         };
         if let (None, "time", Some(Value::String(time)), Some(Value::String(date))) =
             (&self.0, name, value, line.get("date"))
-            && let Some(time) = parse_rfc3339(format!("{date} {time}").as_bytes())
+            && let Some(time) = times.read_rfc3339(format!("{date} {time}").as_bytes())
         {
-            return Ok(time);
+            return Ok((name, time));
         }
         let missing = || LineError::NoTime {
             name: name.to_owned(),
             has: list(line),
         };
         let time = match value.ok_or_else(missing)? {
-            Value::String(text) => parse_rfc3339(text.as_bytes())
-                .or_else(|| parse_unix(text))
-                .or_else(|| parse_access_log_time(text.as_bytes())),
+            Value::String(text) => {
+                parse_unix(text).or_else(|| times.read_log_time(text.as_bytes()))
+            }
             Value::Number(number) => parse_unix(&number.to_string()),
             _ => None,
         };
-        time.ok_or_else(|| LineError::Time(name.to_owned()))
+        time.map(|time| (name, time))
+            .ok_or_else(|| LineError::Time(name.to_owned()))
     }
 }
 
 /// The fields of a line, and its time.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct Record<'a> {
     fields: Map<String, Value>,
+    /// The name of the time's field.
+    time_field: &'a str,
     time: u64,
 }
 
-impl Record {
-    /// Parses a JSON object.
+impl<'a> Record<'a> {
+    /// Parses a JSON object; `None` for a line that goes with a request before it.
     ///
     /// # Errors
     /// Here and below: if the line has another form, or if its time is missing or invalid.
-    pub fn json(line: &[u8], time: &TimeField) -> Result<Self, LineError> {
-        let Ok(Value::Object(fields)) = serde_json::from_slice(line) else {
-            return Err(LineError::NotJson);
-        };
-        Self::new(fields, time)
+    pub fn json(
+        line: &[u8],
+        time: &'a TimeField,
+        times: &mut TimeCache,
+    ) -> Result<Option<Self>, LineError> {
+        let fields = object(line).ok_or(LineError::NotJson)?;
+        // Fastify writes a second line when the answer has ended.
+        let is_second = fields.contains_key("reqId")
+            && fields.contains_key("responseTime")
+            && !fields.contains_key("req");
+        if is_second {
+            return Ok(None);
+        }
+        Self::new(fields, time, times).map(Some)
     }
 
     /// Parses `name=value name="value with blanks"`.
-    pub fn logfmt(line: &[u8], time: &TimeField) -> Result<Self, LineError> {
-        Self::new(logfmt(line).ok_or(LineError::NotLogfmt)?, time)
+    pub fn logfmt(
+        line: &[u8],
+        time: &'a TimeField,
+        times: &mut TimeCache,
+    ) -> Result<Self, LineError> {
+        Self::new(logfmt(line).ok_or(LineError::NotLogfmt)?, time, times)
     }
 
     /// Parses a line below a header.
-    pub fn columns(line: &[u8], header: &Header, time: &TimeField) -> Result<Self, LineError> {
+    pub fn columns(
+        line: &[u8],
+        header: &Header,
+        time: &'a TimeField,
+        times: &mut TimeCache,
+    ) -> Result<Self, LineError> {
         let value = |text: String| {
             if text == "-" || text.is_empty() {
                 Value::Null
@@ -119,18 +184,54 @@ impl Record {
                 .map(|(name, text)| (name.clone(), value(text)))
                 .collect(),
             time,
+            times,
         )
     }
 
-    fn new(fields: Map<String, Value>, time: &TimeField) -> Result<Self, LineError> {
-        let time = time.read(&fields)?;
-        Ok(Self { fields, time })
+    fn new(
+        fields: Map<String, Value>,
+        time: &'a TimeField,
+        times: &mut TimeCache,
+    ) -> Result<Self, LineError> {
+        let (time_field, time) = time.read(&fields, times)?;
+        Ok(Self {
+            fields,
+            time_field,
+            time,
+        })
+    }
+
+    /// What the time is, and the field with the duration and its unit.
+    fn timing(&self) -> Option<(Stamp, &'static str, u64)> {
+        let fits = |time: &str, mark: &str| {
+            time == self.time_field && (mark.is_empty() || field(&self.fields, mark).is_some())
+        };
+        STAMPS
+            .into_iter()
+            .find(|(time, mark, ..)| fits(time, mark))
+            .map(|(_, _, stamp, took, unit)| (stamp, took, unit))
     }
 }
 
-impl LogRequest for Record {
+impl LogRequest for Record<'_> {
     fn time(&self) -> u64 {
         self.time
+    }
+
+    fn took(&self) -> Option<u64> {
+        let (_, name, unit) = self.timing()?;
+        let number: f64 = text(self.fields.get(name)?)?.parse().ok()?;
+        // A cast of a float saturates.
+        #[allow(clippy::cast_sign_loss)]
+        (number.is_finite() && number >= 0.0).then_some((number * unit as f64).round() as u64)
+    }
+
+    fn stamp(&self) -> Option<Stamp> {
+        self.timing().map(|(stamp, ..)| stamp)
+    }
+
+    fn is_http(&self) -> bool {
+        true
     }
 
     fn field(&self, wanted: &Field) -> Result<Cow<'_, [u8]>, LineError> {
@@ -155,12 +256,27 @@ impl LogRequest for Record {
             name: wanted.name().to_owned(),
             has: list(&self.fields),
         };
+        if found.is_none() && *wanted == Field::Status && self.fields.contains_key("reqId") {
+            return Err(LineError::FastifyStatus);
+        }
+        if found.is_none() && *wanted == Field::Host {
+            let path = PATH.split(' ').find_map(value).ok_or_else(missing)?;
+            let path = if path.0 == "request" {
+                part(&path.1, |text| split_request(text).1)
+            } else {
+                path.1.into_owned().into_bytes().into()
+            };
+            let host = split_target(&path).0.map(<[u8]>::to_vec);
+            return host.map(Cow::Owned).ok_or_else(missing);
+        }
         let (name, text) = found.ok_or_else(missing)?;
         // nginx' `request` is the whole request line. A path counts without its query.
         Ok(match wanted {
             Field::Method if name == "request" => part(&text, |text| split_request(text).0),
-            Field::Path if name == "request" => part(&text, |text| split_request(text).1),
-            Field::Path => part(&text, |text| without_query(split_url(text).1)),
+            Field::Path if name == "request" => {
+                part(&text, |text| split_target(split_request(text).1).1)
+            }
+            Field::Path => part(&text, |text| split_target(text).1),
             _ => match text {
                 Cow::Borrowed(text) => Cow::Borrowed(text.as_bytes()),
                 Cow::Owned(text) => Cow::Owned(text.into_bytes()),
@@ -176,7 +292,8 @@ fn part(text: &str, of: impl Fn(&[u8]) -> &[u8]) -> Cow<'static, [u8]> {
 /// The fields of a logfmt line; `None` for any other text.
 pub(super) fn logfmt(line: &[u8]) -> Option<Map<String, Value>> {
     let mut fields = Map::new();
-    let mut rest = std::str::from_utf8(line).ok()?.trim();
+    let line = mended(line);
+    let mut rest = line.trim();
     while !rest.is_empty() {
         let (name, behind) = rest.split_once('=')?;
         if name.is_empty()

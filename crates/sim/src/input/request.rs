@@ -1,6 +1,6 @@
 //! A request of a log by its fields, in any format.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, str::FromStr};
 
 use super::{
     client::{client, is_address},
@@ -13,12 +13,47 @@ use crate::workload::{By, Field};
 /// ones.
 pub(super) const IP: &str = "ip client_ip remote_addr request.client_ip request.remote_ip downstream_remote_address_without_port \
     downstream_remote_address remote_ip ClientHost c-ip httpRequest.remoteIp httpRequest.clientIp ClientIP \
-    properties.clientIp client.ip source.ip client remote";
+    properties.clientIp client.ip source.ip req.remoteAddress client remote";
+
+/// The moment of a request that the time of its line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stamp {
+    /// The request's arrival.
+    Start,
+    /// The end of the answer.
+    End,
+}
+
+impl FromStr for Stamp {
+    type Err = StampError;
+
+    fn from_str(text: &str) -> Result<Self, StampError> {
+        match text {
+            "start" => Ok(Self::Start),
+            "end" => Ok(Self::End),
+            _ => Err(StampError),
+        }
+    }
+}
+
+/// A text names no moment of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("choose start or end")]
+pub struct StampError;
 
 /// The contents of a line about a request.
 pub(super) trait LogRequest {
-    /// Nanoseconds since 1970.
+    /// The time of the line, in nanoseconds since 1970.
     fn time(&self) -> u64;
+
+    /// How long the request took, in nanoseconds, if the format says so.
+    fn took(&self) -> Option<u64>;
+
+    /// What the time of the line is; `None` if the format leaves it open.
+    fn stamp(&self) -> Option<Stamp>;
+
+    /// Whether the client sent a request, and not only opened a connection.
+    fn is_http(&self) -> bool;
 
     /// The text of a field, as in the log.
     fn field(&self, field: &Field) -> Result<Cow<'_, [u8]>, LineError>;

@@ -75,6 +75,9 @@ fn conclusions(report: &Report) -> Markup {
         div class="card conclusions" {
             @for said in report.conclusions() { p { (printable(&said, 400)) } }
             @for warning in &report.warnings { p class="warning" { (printable(warning, 600)) } }
+            @for sample in &report.samples {
+                p class="dim" { code { (printable(&sample.line, 200)) } br; (printable(&sample.to_string(), 400)) }
+            }
             @if !report.command.is_empty() || !report.date.is_empty() {
                 p class="dim made" { code { (printable(&report.command, 500)) } " " (printable(&report.date, 60)) }
             }
@@ -83,14 +86,20 @@ fn conclusions(report: &Report) -> Markup {
 }
 
 fn tiles(report: &Report, first: &Findings) -> Markup {
-    let (start, end) = first.span;
+    // A limit may concern no request.
+    let some = report
+        .findings
+        .iter()
+        .find(|findings| findings.requests > 0);
+    let spanning = some.unwrap_or(first);
+    let (start, end) = spanning.span;
     let mut tiles = vec![
         (grouped(first.requests), "requests".to_owned()),
         (
             grouped(first.keys),
             format!("keys, by {}", printable(&report.by, 60)),
         ),
-        (span(Duration::from_nanos(end - start)), spanned(first)),
+        (span(Duration::from_nanos(end - start)), spanned(spanning)),
     ];
     if report.lines > 0 {
         let share = percent(report.unparsed, report.lines);

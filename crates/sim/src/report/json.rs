@@ -27,7 +27,7 @@ use crate::replay::{Findings, Row};
 /// `round_trip_us`, and the counts of [`Sharing`](crate::fleet::Sharing)).
 ///
 /// Besides these there are `command`, `date`, `source`, `by`, `lines`, `unparsed`, `excluded`,
-/// `warnings`, `conclusions`, and on request `suggestion`: `goal`, `found`, `busiest_window` and
+/// `samples` (`line`, `keys`, `time`, `path`, `cost`), `warnings`, `conclusions`, and on request `suggestion`: `goal`, `found`, `busiest_window` and
 /// `recommended` (`algorithm`, `limit`, `reason`, `yaml`, `curve`).
 ///
 /// # Errors
@@ -45,6 +45,7 @@ pub fn write_json(out: &mut impl Write, report: &Report) -> io::Result<()> {
         "lines": report.lines,
         "unparsed": report.unparsed,
         "excluded": report.excluded,
+        "samples": report.samples,
         "warnings": report.warnings,
         "conclusions": report.conclusions(),
         "trials": trials,
@@ -102,8 +103,9 @@ fn trial(report: &Report, trial: usize, findings: &Findings) -> Value {
         "limit": findings.quota,
         "requests": findings.requests,
         "keys": findings.keys,
-        "start": moment(timeline, findings.span.0),
-        "end": moment(timeline, findings.span.1),
+        // Without requests there is neither.
+        "start": (findings.requests > 0).then(|| moment(timeline, findings.span.0)),
+        "end": (findings.requests > 0).then(|| moment(timeline, findings.span.1)),
         "timeline": {"start": moment(timeline, timeline.start), "step_seconds": timeline.step as f64 / 1e9},
         "requests_over_time": findings.requests_over_time,
         "results": findings.rows.iter().map(|row| result(report, findings, row)).collect::<Vec<_>>(),

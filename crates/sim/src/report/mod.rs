@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use crate::{
     algorithm::AlgorithmSpec,
+    input::Sample,
     replay::{DeniedKey, Findings, HeatMap, Row},
     suggest::{Goal, Recommendation, Suggestion, Survey},
 };
@@ -39,6 +40,8 @@ pub struct Report {
     pub unparsed: u64,
     /// The number of requests that a filter left out.
     pub excluded: u64,
+    /// Lines of the log, and what was taken from them.
+    pub samples: Vec<Sample>,
     /// Warnings that qualify the numbers.
     pub warnings: Vec<String>,
     /// The findings of each trial.

@@ -22,6 +22,9 @@ use crate::{
 /// The maximum length of a key in the table.
 const KEY: usize = 48;
 
+/// The maximum length of a sample line.
+const SAMPLE: usize = 110;
+
 /// Writes what was replayed, a line for each trial and algorithm, and the `top` most denied keys.
 ///
 /// Text from logs is escaped for terminals.
@@ -44,7 +47,16 @@ pub fn write_table(out: &mut impl Write, report: &Report, top: usize) -> io::Res
                 traffic(findings, &report.by)
             )?;
         }
-        writeln!(out, "{}", spanned(first))?;
+        // A limit may concern no request.
+        let some = report
+            .findings
+            .iter()
+            .find(|findings| findings.requests > 0);
+        writeln!(out, "{}", spanned(some.unwrap_or(first)))?;
+    }
+    for sample in &report.samples {
+        writeln!(out, "  {}", printable(&sample.line, SAMPLE))?;
+        writeln!(out, "    {sample}")?;
     }
     writeln!(out)?;
     for said in report.conclusions() {
@@ -77,6 +89,9 @@ fn traffic(findings: &Findings, by: &str) -> String {
 
 pub(super) fn spanned(findings: &Findings) -> String {
     let (timeline, (start, end)) = (&findings.timeline, findings.span);
+    if findings.requests == 0 {
+        return "no requests".to_owned();
+    }
     let zone = if timeline.has_dates { " UTC" } else { "" };
     format!(
         "{} to {}{zone}",

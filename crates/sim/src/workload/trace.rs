@@ -210,6 +210,7 @@ pub struct TraceBuilder {
     /// The index in [`GRAINS`] of the coarsest resolution of all times so far.
     grain: usize,
     last_time: u64,
+    line_time: Option<u64>,
 }
 
 impl TraceBuilder {
@@ -225,6 +226,7 @@ impl TraceBuilder {
             large: Vec::new(),
             grain: 0,
             last_time: 0,
+            line_time: None,
         }
     }
 
@@ -280,10 +282,17 @@ impl TraceBuilder {
         Some(key as u32)
     }
 
+    /// The time of the line of the next request, if the request's time was computed from it. It
+    /// has the log's [resolution](Self::resolution), which the computed time exceeds.
+    pub(crate) fn line_time(&mut self, time: u64) {
+        self.line_time = Some(time);
+    }
+
     fn add(&mut self, event: TraceEvent, requests: u64) {
-        if event.time != self.last_time {
-            self.last_time = event.time;
-            while !event.time.is_multiple_of(GRAINS[self.grain]) {
+        let time = self.line_time.take().unwrap_or(event.time);
+        if time != self.last_time {
+            self.last_time = time;
+            while !time.is_multiple_of(GRAINS[self.grain]) {
                 self.grain += 1;
             }
         }

@@ -7,13 +7,14 @@ use axum::http::{Request, StatusCode, Uri};
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tidegate_service::{
+    flow::{AppSummary, ProgramReport, PushError, ReportError, ResourceSummary},
+    observe::audit::Action,
+};
 
 use super::rules_file::parsing;
 use crate::{
-    control::{
-        ControlPlane,
-        flow::{AppSummary, ProgramReport, PushError, ReportError, ResourceSummary},
-    },
+    control::ControlPlane,
     edges::http::{
         answer, ask,
         body::body,
@@ -21,7 +22,6 @@ use crate::{
         problem::{Answered, Problem},
         query,
     },
-    observe::audit::Action,
 };
 
 /// The rules of an application.

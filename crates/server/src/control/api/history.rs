@@ -2,16 +2,16 @@
 
 use axum::http::Uri;
 use serde_json::{Value, json};
-
-use crate::{
+use tidegate_service::{
     decide::service::{Refusal, resolve},
-    edges::http::{
-        App, answer,
-        permit::Caller,
-        problem::{Answered, Problem},
-        query,
-    },
     observe::history::{OUTCOMES, Size, Step, latency_bounds},
+};
+
+use crate::edges::http::{
+    App, answer,
+    permit::Caller,
+    problem::{Answered, Problem},
+    query,
 };
 
 fn memory(size: Size) -> Value {

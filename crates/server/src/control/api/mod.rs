@@ -26,25 +26,25 @@ use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
 use tidegate_core::Nanos;
 use tidegate_redis::OrderKind;
-use tokio::sync::oneshot;
-
-use super::{ControlPlane, reload::Reloaded};
-use crate::{
+use tidegate_service::{
     decide::{
         limits::Limit,
         refusal::MOST_OVERRIDES,
         service::{Operation, Operator},
     },
-    edges::http::{
-        ControlPaths, Endpoint,
-        answer::{self, text},
-        ask,
-        body::body,
-        permit::Caller,
-        problem::{Answered, Problem},
-    },
     observe::{audit::Action, metrics::in_format},
-    rules::LimitSpec,
+    rules::{LimitSpec, reload::Reloaded},
+};
+use tokio::sync::oneshot;
+
+use super::ControlPlane;
+use crate::edges::http::{
+    ControlPaths, Endpoint,
+    answer::{self, text},
+    ask,
+    body::body,
+    permit::Caller,
+    problem::{Answered, Problem},
 };
 
 /// How long a request to reload the rules waits for the result, because a file system may hang.

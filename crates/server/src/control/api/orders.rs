@@ -5,16 +5,16 @@ use axum::http::Uri;
 use serde_json::{Value, json};
 use tidegate_core::{DenialReason, Nanos};
 use tidegate_redis::OrderKind;
-
-use crate::{
+use tidegate_service::{
     decide::{
         limits::{Limit, RuntimeOverride},
         refusal::MOST_OVERRIDES,
         service::{Act, Ask, reset_after},
     },
-    edges::http::{App, Endpoint, answer, permit::Caller, problem::Answered, query},
     observe::trace::Event,
 };
+
+use crate::edges::http::{App, Endpoint, answer, permit::Caller, problem::Answered, query};
 
 /// How many requests of a key are shown.
 const RECENT: usize = 20;

@@ -2,13 +2,13 @@
 
 use axum::http::Uri;
 use serde_json::{Value, json};
-
-use crate::{
+use tidegate_service::{
     decide::{limits::Limit, service::health_name},
-    edges::http::{App, answer, permit::Caller, problem::Answered, query},
     observe::history::Step,
     rules::LimitSpec,
 };
+
+use crate::edges::http::{App, answer, permit::Caller, problem::Answered, query};
 
 /// The number of seconds over which rates are averaged.
 const RATE_SECONDS: usize = 10;

@@ -7,6 +7,13 @@ use axum::http::{Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
 use similar::TextDiff;
+use tidegate_service::{
+    observe::audit::Action,
+    rules::{
+        RulesError,
+        file::{SaveError, Text},
+    },
+};
 use tokio::task::spawn_blocking;
 
 use super::reload;
@@ -18,11 +25,6 @@ use crate::{
         permit::Caller,
         problem::{Answered, Problem, mistake},
         query,
-    },
-    observe::audit::Action,
-    rules::{
-        RulesError,
-        file::{SaveError, Text},
     },
 };
 

@@ -5,12 +5,9 @@ use std::borrow::Cow;
 
 use axum::http::Uri;
 use serde_json::{Value, json};
+use tidegate_service::{decide::service::DeniedKey, observe::heavy::TopKey};
 
-use crate::{
-    decide::service::DeniedKey,
-    edges::http::{answer, permit::Caller, problem::Answered, query},
-    observe::heavy::TopKey,
-};
+use crate::edges::http::{answer, permit::Caller, problem::Answered, query};
 
 /// The default number of keys.
 const USUAL: usize = 10;

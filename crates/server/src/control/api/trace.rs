@@ -8,19 +8,21 @@ use axum::{
 };
 use futures_util::stream;
 use tidegate_core::Nanos;
+use tidegate_service::{
+    decide::service::{Refusal, resolve},
+    observe::trace::Recording,
+    rules::THROTTLE,
+};
 use tokio::{sync::OwnedSemaphorePermit, task::spawn_blocking};
 
 use crate::{
     control::ControlPlane,
-    decide::service::{Refusal, resolve},
     edges::http::{
         answer::text,
         permit::Caller,
         problem::{Answered, Problem},
         query,
     },
-    observe::trace::Recording,
-    rules::THROTTLE,
 };
 
 /// The trace as lines, with a part of the memory for one reader at a time.

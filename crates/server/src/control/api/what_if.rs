@@ -3,6 +3,7 @@
 use axum::http::Request;
 use hyper::body::Incoming;
 use serde_json::json;
+use tidegate_service::{observe::what_if::what_if, rules};
 use tokio::task::spawn_blocking;
 
 use super::{rules_file::parsing, trace::taken};
@@ -14,8 +15,6 @@ use crate::{
         permit::Caller,
         problem::{Answered, Problem},
     },
-    observe::what_if::what_if,
-    rules,
 };
 
 /// How many keys of each limit are listed.

@@ -1,19 +1,15 @@
 //! The pages of programs that link `tidegate::flow`: their applications, and the resources and
 //! rules of one.
 
+use tidegate_service::flow::{AppSummary, InstanceSummary, Limits, ResourceSummary};
+
 use super::{
     Missing,
     chart::{self, Pair},
     layout::layout,
     shown,
 };
-use crate::{
-    control::{
-        ControlPlane,
-        flow::{AppSummary, InstanceSummary, Limits, ResourceSummary},
-    },
-    edges::http::permit::Viewer,
-};
+use crate::{control::ControlPlane, edges::http::permit::Viewer};
 use maud::{Markup, html};
 use tidegate_flow::rules::Target;
 

@@ -3,8 +3,7 @@
 use std::fmt::Write;
 
 use maud::{Markup, html};
-
-use crate::observe::history::latency_bounds;
+use tidegate_service::observe::history::latency_bounds;
 
 /// The counts of all these points together.
 pub(super) fn sums<const N: usize>(points: &[[u32; N]]) -> Vec<u64> {

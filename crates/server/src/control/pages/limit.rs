@@ -3,6 +3,13 @@
 use axum::http::Uri;
 use maud::{Markup, html};
 use tidegate_core::Nanos;
+use tidegate_service::{
+    decide::{
+        limits::Limit,
+        service::{Act, Ask, Refusal, reset_after, resolve},
+    },
+    observe::{heavy::TopKey, history::Step},
+};
 
 use super::{
     Missing, chart,
@@ -12,14 +19,7 @@ use super::{
     overview::{pairs, rates},
     shown,
 };
-use crate::{
-    decide::{
-        limits::Limit,
-        service::{Act, Ask, Refusal, reset_after, resolve},
-    },
-    edges::http::{App, permit::Viewer, query},
-    observe::{heavy::TopKey, history::Step},
-};
+use crate::edges::http::{App, permit::Viewer, query};
 
 /// The number of heavy keys to list.
 const KEYS: usize = 20;
@@ -61,7 +61,10 @@ pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup,
     ))
 }
 
-fn found<'l>(limits: &'l crate::decide::limits::Limits, name: &str) -> Result<&'l Limit, Missing> {
+fn found<'l>(
+    limits: &'l tidegate_service::decide::limits::Limits,
+    name: &str,
+) -> Result<&'l Limit, Missing> {
     let resolved = resolve(limits, name.as_bytes(), Some(&[]));
     resolved
         .map(|resolved| &**resolved.limit)

@@ -12,13 +12,13 @@ use axum::{
 };
 use futures_util::stream;
 use maud::Markup;
+use tidegate_service::observe::ticks::ticks;
 use tokio::time::Interval;
 
 use super::{Missing, answer as response, flow, limit, overview, page, resource, servers};
 use crate::{
     control::ControlPlane,
     edges::http::{permit::Viewer, query},
-    observe::ticks::ticks,
 };
 
 const EVERY: Duration = Duration::from_secs(1);

@@ -2,6 +2,10 @@
 
 use axum::http::Uri;
 use maud::{Markup, html};
+use tidegate_service::{
+    decide::{limits::Limit, service::health_name},
+    observe::history::{Points, Step},
+};
 
 use super::{
     Missing,
@@ -10,11 +14,7 @@ use super::{
     layout::layout,
     shown,
 };
-use crate::{
-    decide::{limits::Limit, service::health_name},
-    edges::http::{App, permit::Viewer, query},
-    observe::history::{Points, Step},
-};
+use crate::edges::http::{App, permit::Viewer, query};
 
 /// The number of seconds in the small charts.
 const RECENT: usize = 60;

@@ -8,13 +8,14 @@ use std::{
 
 use maud::{Markup, html};
 use tidegate_core::{AlgorithmSpec, Wants};
+use tidegate_service::rules::file::Text;
 use tokio::task::spawn_blocking;
 
 use super::{
     layout::{Action, layout, post},
     shown,
 };
-use crate::{control::ControlPlane, edges::http::permit::Viewer, rules::file::Text};
+use crate::{control::ControlPlane, edges::http::permit::Viewer};
 
 pub(super) async fn page(control: &ControlPlane, viewer: Viewer) -> Markup {
     let limits = control.app.service.limits();

@@ -1,9 +1,10 @@
 //! The servers that share the store.
 
 use maud::{Markup, html};
+use tidegate_service::decide::service::health_name;
 
 use super::{layout::layout, shown};
-use crate::{decide::service::health_name, edges::http::App};
+use crate::edges::http::App;
 
 pub(super) async fn page(app: &App) -> Markup {
     let head = html! { p { a href="/" { "All limits" } } h1 { "Servers" } };

@@ -9,9 +9,8 @@ use axum::{
 };
 use serde::Serialize;
 use tidegate_core::DenialReason;
-use tidegate_tower::headers;
-
-use crate::decide::service::{Answer, JointAnswer, SOFT_EXCEEDED};
+use tidegate_headers as headers;
+use tidegate_service::decide::service::{Answer, JointAnswer, SOFT_EXCEEDED};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const STATE: HeaderName = HeaderName::from_static("ratelimit");

@@ -6,16 +6,15 @@ use axum::{
     body::Body,
     http::{Response, StatusCode},
 };
+use tidegate_envoy::descriptors::DescriptorService;
+use tidegate_export::telemetry::Telemetry;
+use tidegate_listen::access::Door;
+use tidegate_service::{
+    decide::service::{Answer, Service},
+    observe::once_a_minute::OnceAMinute,
+};
 
 use super::{HttpStats, answer, hosts::Hosts, problem::Problem, table::Plane};
-use crate::{
-    decide::{
-        descriptors::DescriptorService,
-        service::{Answer, Service},
-    },
-    listen::access::Door,
-    observe::{once_a_minute::OnceAMinute, telemetry::Telemetry},
-};
 
 /// The state that all handlers share.
 pub(crate) struct App {

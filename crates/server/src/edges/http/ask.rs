@@ -10,9 +10,9 @@ use serde::{
 };
 use serde_path_to_error::{Path, Segment};
 use tidegate_core::{MAX_LIMIT, parse_duration, parse_units};
+use tidegate_service::decide::service;
 
 use super::{problem::Problem, query};
-use crate::decide::service;
 
 /// The maximum number of limits in one `all`.
 pub const MAX_ALL: usize = 32;

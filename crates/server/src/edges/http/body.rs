@@ -9,20 +9,17 @@ use axum::{
 };
 use bytes::BytesMut;
 use futures_util::FutureExt;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::BodyExt;
 
+use tidegate_service::rules::MAX_FILE;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::problem::Problem;
-use crate::rules::MAX_FILE;
 
 /// The longest body, in bytes.
 pub const MAX_BODY: usize = 64 * 1024;
 /// How long a client may take to send its body.
 const BODY_TIME: Duration = Duration::from_secs(10);
-
-/// How long to read the rest of a refused request.
-const DRAIN_TIME: Duration = Duration::from_secs(1);
 
 /// The body of a request, as it arrives.
 pub(crate) trait Arrives: HttpBody<Data = Bytes, Error: Into<BoxError>> {}
@@ -121,14 +118,6 @@ async fn whole<B: Arrives>(body: B, most: usize) -> Result<Option<Bytes>, B::Err
         };
     }
     Ok(Some(whole))
-}
-
-/// Reads the rest of a request that is refused in any case, if it arrives soon. Some HTTP/2 clients
-/// drop a response that overtakes their own request.
-pub(crate) async fn drain<B: Arrives + Unpin>(body: B) {
-    let rest = Limited::new(body, MAX_BODY).collect();
-    // It does not matter whether it arrived.
-    let _ = tokio::time::timeout(DRAIN_TIME, rest).await;
 }
 
 #[cfg(test)]

@@ -9,19 +9,17 @@ use axum::{
 };
 use serde::{Deserialize, Deserializer, de};
 use serde_json::{Map, Value, json};
+use tidegate_envoy::{
+    config::Unit,
+    descriptors::{Answer, Descriptor, Override, Question, Status, Unanswered},
+};
+use tidegate_service::decide::service::Refusal;
 use tokio::sync::Semaphore;
 
 use super::{
     answer, ask,
     permit::Caller,
     problem::{Answered, Problem},
-};
-use crate::{
-    decide::{
-        descriptors::{Answer, Descriptor, Override, Question, Status, Unanswered},
-        service::Refusal,
-    },
-    envoy::Unit,
 };
 
 /// Up to this length in bytes, a body is read at once.

@@ -5,8 +5,7 @@
 //! To add a path, add a row to [`ROUTES`] in `table`, which says where it is served, and an arm in
 //! `routes` (data) or in the room `control` (control), which implements `ControlPaths`.
 //!
-//! `credentials` reads a client's token or certificate, and `permit` refuses requests that they do
-//! not cover. `body` reads a body within its bounds, `ask` and `descriptors` parse it, and `query`
+//! `permit` refuses requests that a client's token or certificate does not cover. `body` reads a body within its bounds, `ask` and `descriptors` parse it, and `query`
 //! parses the query of a GET. `routes` calls the handler of a path, with the `App` that all
 //! handlers share; `answer` and `problem` write responses, and `stats` counts them. `serve` handles
 //! the connections.
@@ -15,7 +14,6 @@ pub(crate) mod answer;
 mod app;
 pub(crate) mod ask;
 pub(crate) mod body;
-mod credentials;
 mod descriptors;
 pub(crate) mod hosts;
 pub(crate) mod permit;
@@ -31,8 +29,6 @@ pub(crate) use answer::{policy_field, state_field};
 pub(crate) use app::App;
 pub use ask::MAX_ALL;
 pub use body::MAX_BODY;
-#[cfg(feature = "grpc")]
-pub(crate) use credentials::http_rights;
 pub(crate) use routes::{ControlPaths, Paths};
 pub(crate) use serve::serve;
 pub(crate) use stats::HttpStats;

@@ -9,18 +9,18 @@ use axum::{
     http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header},
     middleware::Next,
 };
+use tidegate_listen::{
+    access::{Rights, Role},
+    credentials::{Certificate, http_rights},
+};
+use tidegate_service::decide::service::refuse_unknown;
 
 use super::{
     app::App,
     ask::Ask,
-    credentials::{Certificate, http_rights},
     hosts::{Hosts, host_of},
     problem::Problem,
     table::Plane,
-};
-use crate::{
-    decide::service::refuse_unknown,
-    listen::access::{Rights, Role},
 };
 
 /// A browser sends requests for any page that it shows, even to servers that only this machine can
@@ -192,7 +192,7 @@ impl Caller<'_> {
         Ok(refuse_unknown(
             &self.app.service.limits(),
             limit.as_bytes(),
-            rights,
+            &**rights,
         )?)
     }
 

@@ -8,13 +8,13 @@ use axum::{
 };
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
-
-use super::answer::text;
-use crate::{
+use tidegate_listen::access::Stranger;
+use tidegate_service::{
     decide::{reservations::ReservationError, service::Refusal},
-    listen::access::Stranger,
     rules::Problem as Mistake,
 };
+
+use super::answer::text;
 
 /// The response to a request, or why it is refused.
 pub(crate) type Answered = Result<Response<Body>, Problem>;

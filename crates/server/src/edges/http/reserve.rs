@@ -3,6 +3,10 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate_service::decide::{
+    reservations::{Id, ReservationError},
+    service::Refusal,
+};
 
 use super::{
     answer,
@@ -10,10 +14,6 @@ use super::{
     permit::Caller,
     problem::{Answered, Problem},
     table::Endpoint,
-};
-use crate::decide::{
-    reservations::{Id, ReservationError},
-    service::Refusal,
 };
 
 /// How long a reservation lives if the request does not say it.

@@ -16,19 +16,20 @@ use futures_util::future::BoxFuture;
 use hyper::{body::Incoming, service::Service as _};
 use hyper_util::service::TowerToHyperService;
 use serde_json::json;
+use tidegate_listen::drain::drain;
+use tidegate_service::decide::service::{self, Act, Readiness, health_name};
 
 use super::{
     answer::{self, text},
     app::App,
     ask::{self, Ask, Asks},
-    body::{body, drain},
+    body::body,
     descriptors,
     permit::{Caller, permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates, shown},
     problem::{Answered, Problem},
     reserve,
     table::{Endpoint, FoundRoute, Plane, ROUTES, Route, find},
 };
-use crate::decide::service::{self, Act, Readiness, health_name};
 
 /// The paths of operators and their tools.
 pub(crate) trait ControlPaths: Send + Sync {

@@ -23,18 +23,17 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
-use tidegate_tower::headers::ceil_secs;
-
-use super::{MAX_BODY, credentials::Certificate, problem::Problem, routes::Paths};
-use crate::{
-    listen::{
-        connections::{Accepted, Acceptor, Call, Calls, ControlFrames},
-        security::ListenerSecurity,
-        strangers::Strangers,
-        tls::{self, Above},
-    },
-    observe::metrics::ConnectionStats,
+use tidegate_headers::ceil_secs;
+use tidegate_listen::{
+    connections::{Accepted, Acceptor, Call, Calls, ControlFrames},
+    credentials::Certificate,
+    security::ListenerSecurity,
+    strangers::Strangers,
+    tls::{self, Above},
 };
+use tidegate_service::observe::metrics::ConnectionStats;
+
+use super::{MAX_BODY, problem::Problem, routes::Paths};
 
 /// How long a client may take to send the head of a request, and how long a connection may wait
 /// between requests.
@@ -288,13 +287,13 @@ fn refuse(request: &Request<Incoming>, is_spare: bool) -> Option<Problem> {
 
 #[cfg(test)]
 mod tests {
+    use tidegate_listen::connections::Slots;
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, duplex},
         time::Instant,
     };
 
     use super::*;
-    use crate::listen::connections::Slots;
 
     #[tokio::test(start_paused = true)]
     async fn a_download_that_lasts_longer_than_a_connection_may_be_idle_is_complete() {

@@ -10,12 +10,12 @@ use std::{
 };
 
 use tidegate_core::Nanos;
-
-use super::table::{ROUTES, Route};
-use crate::observe::{
+use tidegate_service::observe::{
     latency::{self, Latency},
     metrics::{Labels, MetricKind, MetricSource, Sink, read},
 };
+
+use super::table::{ROUTES, Route};
 
 /// The requests of both HTTP listeners. Relaxed throughout: a scrape needs no exact moment.
 #[derive(Debug)]

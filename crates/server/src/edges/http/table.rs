@@ -1,8 +1,7 @@
 //! The table of all paths: what each does, and on which listener it is served.
 
 use axum::http::Method;
-
-use crate::listen::access::Role;
+use tidegate_listen::access::Role;
 
 /// The function of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

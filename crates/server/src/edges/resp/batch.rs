@@ -26,6 +26,7 @@ use std::{
 
 use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
 use tidegate_core::{Decision, Nanos};
+use tidegate_service::decide::{limits::Limit, service::Service};
 
 use super::{
     Protocol,
@@ -35,7 +36,6 @@ use super::{
     reserving::write_reserved,
     session::Session,
 };
-use crate::decide::{limits::Limit, service::Service};
 
 /// The maximum number of questions of one connection in flight.
 const MOST: usize = 128;

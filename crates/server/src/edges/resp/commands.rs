@@ -2,16 +2,17 @@
 
 use std::fmt::Write;
 
+use tidegate_listen::access::Role;
+use tidegate_service::{
+    decide::service::{Act, Operation, Refusal, refuse_unknown},
+    rules::THROTTLE,
+};
+
 use super::{
     handshake, heavy, introspection,
     limiting::{self, decide, operate, refuse},
     reserving,
     session::{Command, Context, Needs, find},
-};
-use crate::{
-    decide::service::{Act, Operation, Refusal, refuse_unknown},
-    listen::access::Role,
-    rules::THROTTLE,
 };
 
 const MANY: usize = super::MAX_ARGS;

@@ -8,6 +8,8 @@ use std::{
 };
 
 use tidegate_core::Nanos;
+use tidegate_listen::tls::HANDSHAKE_TIME;
+use tidegate_service::decide::limits::Limits;
 
 use super::{
     MAX_FRAME, Shared,
@@ -18,7 +20,6 @@ use super::{
     session::{Context, Session},
     socket::Socket,
 };
-use crate::{decide::limits::Limits, listen::tls::HANDSHAKE_TIME};
 
 /// How much is read from a socket at a time.
 pub(super) const READ: usize = 64 * 1024;

@@ -1,10 +1,11 @@
 //! `TOP`: the keys of a limit with the most requests and the most denials.
 
+use tidegate_service::observe::heavy::TopKey;
+
 use super::{
     limiting::{number, refuse, refuse_number},
     session::Context,
 };
-use crate::observe::heavy::TopKey;
 
 /// The default number of keys.
 const USUAL: usize = 10;

@@ -2,11 +2,12 @@
 
 use std::{fmt::Write, sync::atomic::Ordering};
 
+use tidegate_listen::access::Role;
+
 use super::{
     reply::Replies,
     session::{Command, Context, find},
 };
-use crate::listen::access::Role;
 
 /// The Redis version to report, for clients that check it before they use a feature.
 const REDIS_VERSION: &str = "7.0.0";

@@ -3,18 +3,16 @@
 use std::{sync::Arc, time::Duration};
 
 use tidegate_core::{Decision, DenialReason, MAX_LIMIT};
+use tidegate_listen::access::Role;
+use tidegate_service::decide::{
+    service::{Act, Operation, Operator, Refusal, Resolved, reset_after, resolve},
+    throttle::{self, ThrottleQuota},
+};
 
 use super::{
     question::Question,
     reply::{Replies, to_integer},
     session::Context,
-};
-use crate::{
-    decide::{
-        service::{Act, Operation, Operator, Refusal, Resolved, reset_after, resolve},
-        throttle::{self, ThrottleQuota},
-    },
-    listen::access::Role,
 };
 
 /// `limit key [cost]` → five integers, with `REASON` after the cost also the reason of a denial.
@@ -169,7 +167,7 @@ pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) {
         *to = number;
     }
     let [max_burst, count, period, quantity] = numbers;
-    if args[0].len() > crate::rules::MAX_KEY_BYTES {
+    if args[0].len() > tidegate_service::rules::MAX_KEY_BYTES {
         let refusal = Refusal::KeyTooLong {
             bytes: args[0].len(),
         };

@@ -35,6 +35,7 @@ mod reply;
 mod reserving;
 mod session;
 mod socket;
+mod stats;
 
 use std::sync::Arc;
 
@@ -42,14 +43,11 @@ use tidegate_core::Nanos;
 
 pub use parse::{Args, MAX_ARGS, MAX_BULK, MAX_FRAME, ProtocolError, parse};
 pub(crate) use reactor::{Reactors, start};
-
-use crate::{
-    decide::service::Service,
-    listen::{
-        access::Door, descriptors::Descriptors, peers::Peers, strangers::Strangers, tls::Tls,
-    },
-    observe::metrics::RespStats,
+pub(crate) use stats::RespStats;
+use tidegate_listen::{
+    access::Door, descriptors::Descriptors, peers::Peers, strangers::Strangers, tls::Tls,
 };
+use tidegate_service::decide::service::Service;
 
 /// The protocol version. A connection starts with 2, and `HELLO` can change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

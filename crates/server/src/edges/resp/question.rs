@@ -3,17 +3,15 @@
 use std::{sync::Arc, time::Duration};
 
 use tidegate_core::{Decision, Nanos};
+use tidegate_listen::access::{Rights, Role};
+use tidegate_service::decide::{
+    limits::{Limit, Operation, Operator},
+    reservations::{Id, ReservationError},
+    service::{Act, Answer, Ask, Refusal, Service, refuse_unknown},
+    throttle::{ThrottleError, ThrottleQuota},
+};
 
 use super::Protocol;
-use crate::{
-    decide::{
-        limits::{Limit, Operation, Operator},
-        reservations::{Id, ReservationError},
-        service::{Act, Answer, Ask, Refusal, Service, refuse_unknown},
-        throttle::{ThrottleError, ThrottleQuota},
-    },
-    listen::access::{Rights, Role},
-};
 
 /// A question that only the store can answer.
 #[derive(Debug)]

@@ -20,6 +20,11 @@ use mio::{
 use slab::Slab;
 use socket2::{SockRef, TcpKeepalive};
 use tidegate_core::Nanos;
+use tidegate_listen::{
+    descriptors::{self, Connections},
+    idle::LongestIdle,
+    tls::Above,
+};
 use tokio::{runtime::Handle, sync::mpsc};
 
 use super::{
@@ -30,14 +35,7 @@ use super::{
     session::Session,
     socket::Socket,
 };
-use crate::{
-    listen::{
-        descriptors::{self, Connections},
-        idle::LongestIdle,
-        tls::Above,
-    },
-    observe::metrics::RespStats,
-};
+use crate::edges::resp::RespStats;
 
 const LISTENER: Token = Token(usize::MAX);
 const CONTROL: Token = Token(usize::MAX - 1);

@@ -3,18 +3,18 @@
 use std::{net::SocketAddr, sync::atomic::AtomicU8};
 
 use tidegate_core::ManualClock;
-
-use super::*;
-use crate::{
+use tidegate_listen::{
+    access::{Access, Door},
+    peers::Peers,
+    strangers::Strangers,
+};
+use tidegate_service::{
     decide::{limits::Limits, service::Service, throttle::Throttle},
-    edges::resp::RespConfig,
-    listen::{
-        access::{Access, Door},
-        peers::Peers,
-        strangers::Strangers,
-    },
     rules,
 };
+
+use super::*;
+use crate::edges::resp::RespConfig;
 
 const PING: &[u8] = b"PING\r\n";
 

@@ -2,19 +2,17 @@
 
 use futures_util::FutureExt;
 use tidegate_core::Nanos;
+use tidegate_listen::access::Rights;
+use tidegate_service::decide::{
+    reservations::{Id, MOST_PARTS, ReservationError},
+    service::{Answer, Ask, Refusal},
+};
 
 use super::{
     limiting::{number, read_cost, refuse_number, write_numbers},
     question::{self, Done, Question, ReservationAct, Reserving},
     reply::Replies,
     session::Context,
-};
-use crate::{
-    decide::{
-        reservations::{Id, MOST_PARTS, ReservationError},
-        service::{Answer, Ask, Refusal},
-    },
-    listen::access::Rights,
 };
 
 /// The maximum number of arguments of `RESERVE`, and of the commands with an id and costs.

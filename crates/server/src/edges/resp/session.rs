@@ -7,15 +7,16 @@ use std::{
 
 use subtle::ConstantTimeEq as _;
 use tidegate_core::Nanos;
+use tidegate_listen::{
+    access::{Rights, Role, Shown},
+    peers::Peer,
+};
+use tidegate_service::{
+    decide::limits::{Limit, Limits},
+    digest::{Digest, digest_of},
+};
 
 use super::{Protocol, Shared, question::Question, reply::Replies};
-use crate::{
-    decide::limits::{Limit, Limits},
-    listen::{
-        access::{Digest, Rights, Role, Shown, digest_of},
-        peers::Peer,
-    },
-};
 
 /// The state of a client's session.
 pub(super) struct Session {

@@ -8,8 +8,7 @@ use std::{
 
 use mio::net::TcpStream;
 use rustls::{ServerConfig, ServerConnection};
-
-use crate::listen::tls;
+use tidegate_listen::tls;
 
 /// The maximum number of plain-text bytes that wait in TLS until the client takes them.
 const UNSENT: usize = 64 * 1024;

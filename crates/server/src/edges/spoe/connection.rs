@@ -9,6 +9,11 @@ use spop::{
     frame::{FramePayload, FrameType, Message},
     frames::{Ack, AgentDisconnect, AgentHello, FrameCapabilities, HaproxyHello},
 };
+use tidegate_listen::{
+    access::{Rights, Role, Shown},
+    connections::Calls,
+};
+use tidegate_service::decide::service::{Ask, JointAnswer, refuse_unknown};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     sync::watch,
@@ -19,14 +24,7 @@ use super::{
     Agent,
     question::{Asked, Unasked, asked},
 };
-use crate::{
-    decide::service::{Ask, JointAnswer, refuse_unknown},
-    edges::http::{policy_field, state_field},
-    listen::{
-        access::{Rights, Role, Shown},
-        connections::Calls,
-    },
-};
+use crate::edges::http::{policy_field, state_field};
 
 /// The longest frame, in bytes. HAProxy's longest is its buffer: 16 KiB, unless it is configured.
 const MAX_FRAME: u32 = 64 * 1024;
@@ -179,7 +177,7 @@ impl<'a> Connection<'a> {
                     .set_var(txn, "ratelimit", state_field(&answer.answers))
                     .set_var(txn, "ratelimit_policy", policy_field(&answer.answers));
                 if let Some(wait) = answer.answers[answer.bound].retry_after() {
-                    ack = ack.set_var(txn, "retry_after", tidegate_tower::headers::ceil_secs(wait));
+                    ack = ack.set_var(txn, "retry_after", tidegate_headers::ceil_secs(wait));
                 }
                 (if is_denied { denied } else { admitted }, ack)
             }
@@ -209,7 +207,7 @@ impl<'a> Connection<'a> {
         let limits = service.limits();
         asked
             .iter()
-            .try_for_each(|asked| refuse_unknown(&limits, asked.limit.as_bytes(), &rights))?;
+            .try_for_each(|asked| refuse_unknown(&limits, asked.limit.as_bytes(), &*rights))?;
         drop(limits);
         let asks: Vec<Ask<'_>> = asked.iter().map(Asked::ask).collect();
         service

@@ -10,12 +10,15 @@
 mod connection;
 mod question;
 mod serve;
+mod stats;
 
 use std::sync::Arc;
 
 pub(crate) use serve::serve;
+pub(crate) use stats::SpoeStats;
 
-use crate::{decide::service::Service, listen::access::Door, observe::metrics::SpoeStats};
+use tidegate_listen::access::Door;
+use tidegate_service::decide::service::Service;
 
 /// The state that all connections share.
 #[derive(Clone)]

@@ -2,11 +2,9 @@
 
 use spop::{TypedData, frame::Message};
 use tidegate_core::MAX_LIMIT;
+use tidegate_service::decide::{refusal::Refusal, service::Ask};
 
-use crate::{
-    decide::{refusal::Refusal, service::Ask},
-    edges::http::MAX_ALL,
-};
+use crate::edges::http::MAX_ALL;
 
 /// The question of one message.
 #[derive(Debug, PartialEq, Eq)]

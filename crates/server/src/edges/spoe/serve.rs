@@ -5,14 +5,14 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::watch;
-
-use super::{Agent, connection::Connection};
-use crate::listen::{
+use tidegate_listen::{
     connections::{Accepted, Acceptor},
     security::ListenerSecurity,
     tls::{self, Above},
 };
+use tokio::sync::watch;
+
+use super::{Agent, connection::Connection};
 
 /// How long a client may take from the connection to its first frame.
 const FIRST_FRAME: Duration = Duration::from_mins(1);

@@ -64,7 +64,7 @@ pub(crate) fn check(path: &Path) -> Result<Option<Headers>, StateError> {
 #[doc(hidden)]
 pub fn check_and_restore(
     bytes: &[u8],
-    service: &crate::decide::service::Service,
+    service: &tidegate_service::decide::service::Service,
     now: Nanos,
 ) -> Result<u64, StateError> {
     read::headers(bytes)?;

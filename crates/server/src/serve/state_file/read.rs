@@ -9,6 +9,13 @@ use std::{
 
 use tidegate_core::{Algorithm as _, Nanos, Policy};
 use tidegate_limiter::{Debt, HashKeys, KeyedLimiter, RecordSpot, SnapshotEntry};
+use tidegate_service::{
+    decide::{
+        limits::{Limits, Operation},
+        service::{Service, resolve_operated},
+    },
+    rules::{THROTTLE, parse_policy},
+};
 
 use super::{
     StateError,
@@ -17,13 +24,6 @@ use super::{
         SHARED_DEBT, VERSION,
     },
     too_far_ahead,
-};
-use crate::{
-    decide::{
-        limits::{Limits, Operation},
-        service::{Service, resolve_operated},
-    },
-    rules::{THROTTLE, parse_policy},
 };
 
 /// The limits' headers in a checked file.

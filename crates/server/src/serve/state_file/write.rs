@@ -8,17 +8,17 @@ use std::{
 
 use tidegate_core::Nanos;
 use tidegate_limiter::{Algorithm, KeyedLimiter, SnapshotEntry};
-
-use super::{
-    StateFile,
-    format::{BLOCKED, END, KEY, MAGIC, NODES, OVERRIDE, OWN, RECORD, RESERVATION, VERSION},
-};
-use crate::{
+use tidegate_service::{
     decide::{
         limits::{Limit, RuntimeOverride},
         service::Service,
     },
     rules::{PolicySpec, THROTTLE},
+};
+
+use super::{
+    StateFile,
+    format::{BLOCKED, END, KEY, MAGIC, NODES, OVERRIDE, OWN, RECORD, RESERVATION, VERSION},
 };
 
 /// Writes the states of all limits to a new file, which then replaces the state file. Returns its

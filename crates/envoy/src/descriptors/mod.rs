@@ -1,0 +1,427 @@
+//! Decides on a request's descriptors through the server's one decision path.
+//!
+//! ```text
+//! request ─ Question ─► Domains::find ─► the limit and the key of each descriptor ─ Limit::decide ─► Answer
+//! ```
+//!
+//! `in_force` has the configuration in use with its limits and counters, `overrides` the limits
+//! that requests bring, `reserve` the calls of Kuadrant's service.
+
+pub mod counts;
+mod found;
+pub mod in_force;
+mod metadata;
+mod metrics;
+mod overrides;
+mod question;
+#[cfg(feature = "grpc")]
+mod reserve;
+mod settings;
+
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use futures_util::future::join_all;
+use http::HeaderValue;
+use serde_json::{Map, Value};
+use tidegate_core::Nanos;
+use tidegate_headers::{self as headers, Vendor};
+use tidegate_service::decide::{
+    limits::Limit,
+    service::{Act, InForce, Part, Refusal, SOFT_EXCEEDED, Service},
+};
+
+pub use self::in_force::Descriptors;
+use self::{
+    found::{Found, Place, limited, limited_mut, undecided},
+    overrides::Overrides,
+};
+pub use self::{
+    overrides::Override,
+    question::{Answer, Current, Descriptor, Question, Status, Unanswered},
+    settings::{AnswerFields, Consume, Modes},
+};
+use crate::config::Charge;
+
+/// Decides on requests with descriptors.
+pub struct DescriptorService {
+    service: Arc<Service>,
+    consume: Consume,
+    fields: AnswerFields,
+    modes: Modes,
+    /// The provider of language models whose header fields they also include.
+    pub vendor: Option<Vendor>,
+    overrides: Overrides,
+    /// The requests that were admitted only because all are.
+    pub shadowed: AtomicU64,
+}
+
+impl DescriptorService {
+    /// Decides with the limits of this service. Answers also include the header fields of `vendor`,
+    /// a provider of language models.
+    pub fn new(
+        service: Arc<Service>,
+        consume: Consume,
+        fields: AnswerFields,
+        modes: Modes,
+        vendor: Option<Vendor>,
+    ) -> Self {
+        let (overrides, shadowed) = (Overrides::default(), AtomicU64::new(0));
+        Self {
+            service,
+            consume,
+            fields,
+            modes,
+            vendor,
+            overrides,
+            shadowed,
+        }
+    }
+
+    /// The service with the limits.
+    pub fn service(&self) -> &Arc<Service> {
+        &self.service
+    }
+
+    /// Decides on a request. It never waits if the limits are in memory.
+    ///
+    /// A descriptor that cannot be decided does not release the others: they are decided and
+    /// charged, and if one of them denies, the request is denied.
+    ///
+    /// # Errors
+    /// When the request is invalid, or one of its descriptors cannot be decided and no other
+    /// denies: see [`Unanswered`]. The caller must not take that for an admission.
+    pub async fn decide(&self, question: &Question<'_>, now: Nanos) -> Result<Answer, Unanswered> {
+        question.check()?;
+        let in_force = self.service.in_force();
+        let mut places = self.places(&in_force, question, now);
+        let descriptors = Descriptors::of(&in_force);
+        drop_replaced(descriptors, &mut places);
+        self.refund(&mut places, now).await;
+        let mut takes: Vec<&mut Found> = limited_mut(&mut places)
+            .filter(|found| found.act == Act::Take)
+            .collect();
+        let together = match self.consume {
+            Consume::AllOrNone => self.take_together(&mut takes, now).await,
+            Consume::Each => None,
+        };
+        let is_over = match together {
+            Some(is_over) => is_over,
+            None => take_each(&mut takes, now).await?,
+        };
+        let is_uncharged = is_over && together.is_some();
+        if is_uncharged {
+            for found in takes
+                .iter_mut()
+                .filter(|found| found.charge == Charge::Always)
+            {
+                found.take(now).await?;
+            }
+        }
+        match undecided(&places) {
+            Some(error) if !is_over => Err(error.clone()),
+            _ => Ok(self.answer(descriptors, question, &places, is_over, is_uncharged, now)),
+        }
+    }
+
+    /// Finds what each descriptor matches.
+    fn places(&self, in_force: &InForce, question: &Question<'_>, now: Nanos) -> Vec<Place> {
+        let place = |descriptor| self.place(in_force, question, descriptor, now);
+        question
+            .descriptors
+            .iter()
+            .map(|one| place(one).unwrap_or_else(Place::Undecided))
+            .collect()
+    }
+
+    fn place(
+        &self,
+        in_force: &InForce,
+        question: &Question<'_>,
+        descriptor: &Descriptor<'_>,
+        now: Nanos,
+    ) -> Result<Place, Unanswered> {
+        let descriptors = Descriptors::of(in_force);
+        let cost = descriptor.hits.unwrap_or_else(|| question.hits.max(1));
+        let act = if descriptor.is_refund {
+            Act::Refund
+        } else {
+            Act::Take
+        };
+        if let Some(wanted) = &descriptor.limit {
+            // As in envoyproxy/ratelimit: an unconfigured domain has no limits, and even overrides
+            // are ignored.
+            if descriptors.domains.domain(question.domain).is_none() {
+                return Ok(Place::Nowhere);
+            }
+            let wanted = wanted.clone()?;
+            return Ok(Place::Limited(Found {
+                rule: None,
+                limit: self
+                    .overrides
+                    .limit(&in_force.limits, question.domain, wanted, now)?,
+                key: overrides::key(&descriptor.entries),
+                cost,
+                act,
+                charge: self.charge(None),
+                quota: self.modes.quota,
+                requests_per_unit: wanted.requests_per_unit.into(),
+                unit: wanted.unit,
+                decision: None,
+            }));
+        }
+        let mut key = Vec::new();
+        let entries = descriptor.entries.iter().copied();
+        let Some(found) = descriptors.domains.find(question.domain, entries, &mut key) else {
+            return Ok(Place::Nowhere);
+        };
+        let (Some(limit), Some(unit)) = (descriptors.limits[found.index].as_ref(), found.rule.unit)
+        else {
+            return Ok(Place::Unlimited(found.index));
+        };
+        Ok(Place::Limited(Found {
+            rule: Some(found.index),
+            limit: Arc::clone(limit),
+            key,
+            cost,
+            act,
+            charge: found
+                .rule
+                .charge
+                .unwrap_or_else(|| self.charge(Some(limit))),
+            quota: self.modes.quota || found.rule.quota,
+            requests_per_unit: found.rule.requests_per_unit,
+            unit,
+            decision: None,
+        }))
+    }
+
+    /// Which requests a limit counts whose rule does not say it. Overrides are fixed windows.
+    fn charge(&self, limit: Option<&Limit>) -> Charge {
+        let is_fixed =
+            limit.is_none_or(|limit| limit.spec().policy.algorithm.name() == "fixed-window");
+        if self.consume == Consume::Each && is_fixed {
+            Charge::Always
+        } else {
+            Charge::Admitted
+        }
+    }
+
+    /// Makes the refunds. They come first, so that the request's own descriptors may take what they
+    /// give back.
+    async fn refund(&self, places: &mut [Place], now: Nanos) {
+        for place in places {
+            let Place::Limited(found) = place else {
+                continue;
+            };
+            if found.act != Act::Refund {
+                continue;
+            }
+            match found
+                .limit
+                .decide(Act::Refund, &found.key, found.cost, now)
+                .await
+            {
+                Ok(decision) => found.decision = Some(decision),
+                Err(refusal) => *place = Place::Undecided(refusal.into()),
+            }
+        }
+    }
+
+    /// All plain limits and one of those in quota mode must admit, otherwise none is charged. A
+    /// quota that is used up is left out and the others are asked again, so everything that is
+    /// charged was admitted in one step. Returns whether the request is denied; `None` if one step
+    /// cannot decide on all of them, because they are on different nodes of a cluster or a table
+    /// has no room for all keys. Then nothing was charged.
+    async fn take_together(&self, takes: &mut [&mut Found], now: Nanos) -> Option<bool> {
+        let mut asked: Vec<usize> = (0..takes.len()).collect();
+        loop {
+            let parts: Vec<Part<'_>> = asked.iter().map(|at| takes[*at].part()).collect();
+            let decisions = self.service.take_all(&parts, now).await.ok()?;
+            drop(parts);
+            let (mut over, mut quotas, mut quotas_over) = (false, 0, 0);
+            for (at, decision) in asked.iter().zip(decisions) {
+                takes[*at].decision = Some(decision);
+                let denies = takes[*at].denies();
+                if takes[*at].is_quota() {
+                    quotas += 1;
+                    quotas_over += usize::from(denies);
+                } else {
+                    over |= denies;
+                }
+            }
+            if over || quotas_over == 0 {
+                return Some(over);
+            }
+            if quotas == quotas_over {
+                return Some(true);
+            }
+            asked.retain(|at| !(takes[*at].is_quota() && takes[*at].denies()));
+        }
+    }
+
+    fn answer(
+        &self,
+        descriptors: &Descriptors,
+        question: &Question<'_>,
+        places: &[Place],
+        is_over: bool,
+        is_uncharged: bool,
+        now: Nanos,
+    ) -> Answer {
+        let rules = descriptors.domains.rules();
+        let mut statuses = Vec::with_capacity(places.len());
+        let mut metadata: Map<String, Value> = Map::new();
+        let (mut policies, mut states) = (String::new(), String::new());
+        for (place, descriptor) in places.iter().zip(&question.descriptors) {
+            if let Some(rule) = place.rule() {
+                for (name, text) in metadata::texts(&rules[rule].metadata) {
+                    metadata.entry(name.as_str()).or_insert(text);
+                }
+            }
+            statuses.push(match place {
+                Place::Nowhere | Place::Undecided(_) => Status::default(),
+                Place::Unlimited(_) => Status {
+                    remaining: u32::MAX,
+                    ..Status::default()
+                },
+                Place::Limited(found) => {
+                    found.count(
+                        descriptors,
+                        question,
+                        descriptor,
+                        is_uncharged,
+                        self.modes.near_limit,
+                        now,
+                    );
+                    if self.fields == AnswerFields::RateLimit
+                        && let Some(decision) = &found.decision
+                    {
+                        let spec = found.limit.spec();
+                        let per = headers::Per::Window(found.unit.span());
+                        headers::write_policy(
+                            &mut policies,
+                            &spec.name,
+                            found.requests_per_unit,
+                            per,
+                        );
+                        headers::write_state(&mut states, &spec.name, decision);
+                    }
+                    found.status(descriptors, is_uncharged, now)
+                }
+            });
+        }
+        let mut headers: Vec<(Cow<'static, str>, String)> = if policies.is_empty() {
+            Vec::new()
+        } else {
+            vec![
+                ("ratelimit-policy".into(), policies),
+                ("ratelimit".into(), states),
+            ]
+        };
+        if let AnswerFields::Named(names) = &self.fields
+            && let Some((limit, status)) = strictest(&statuses)
+        {
+            let reset = status.reset_after.unwrap_or_default();
+            let numbers = [limit.requests_per_unit, u64::from(status.remaining), reset];
+            let names = names
+                .iter()
+                .map(|name| Cow::Owned(name.as_str().to_owned()));
+            headers.extend(names.zip(numbers.map(|number| number.to_string())));
+        }
+        if is_over && self.modes.shadow {
+            self.shadowed.fetch_add(1, Ordering::Relaxed);
+        }
+        let is_over = is_over && !self.modes.shadow;
+        let denied = limited(places)
+            .filter(|found| is_over && found.denies() && !self.modes.without_reasons)
+            .filter_map(|found| Some((found, found.decision?.reason()?)));
+        // A quota that is used up denies only if no other limit does and all quotas are.
+        if let Some((found, reason)) = denied.min_by_key(|(found, _)| found.is_quota()) {
+            metadata.insert(
+                "denied_by".to_owned(),
+                found.limit.spec().name.as_str().into(),
+            );
+            metadata.insert("denied_reason".to_owned(), reason.name().into());
+        }
+        let exceeded = limited(places)
+            .filter(|found| found.limit.spec().soft && found.is_denied())
+            .map(|found| found.limit.spec().name.as_str());
+        let exceeded = exceeded.collect::<Vec<_>>().join(", ");
+        if !exceeded.is_empty() {
+            metadata.insert("soft_exceeded".to_owned(), exceeded.as_str().into());
+            headers.push((SOFT_EXCEEDED.into(), exceeded));
+        }
+        if let Some(vendor) = self.vendor {
+            let decided = limited(places).filter_map(|found| {
+                Some((found.limit.spec().name.as_str(), found.decision.as_ref()?))
+            });
+            let text = |value: HeaderValue| value.to_str().unwrap_or_default().to_owned();
+            let fields = vendor.fields(decided, now).into_iter();
+            headers
+                .extend(fields.map(|(name, value)| (name.as_str().to_owned().into(), text(value))));
+        }
+        if self.modes.metadata {
+            metadata = self.description(rules, question, places, &statuses);
+        }
+        Answer {
+            is_over,
+            statuses,
+            metadata,
+            headers,
+        }
+    }
+}
+
+/// The descriptor that tells a client most: the last one that denies, or else the first of those
+/// with the least remaining.
+fn strictest(statuses: &[Status]) -> Option<(&Current, &Status)> {
+    let limited = || {
+        statuses
+            .iter()
+            .filter_map(|status| Some((status.limit.as_ref()?, status)))
+    };
+    let over = limited().rfind(|(_, status)| status.is_over);
+    over.or_else(|| limited().min_by_key(|(_, status)| status.remaining))
+}
+
+/// Removes the rules that others replace. Two rules that replace each other are both removed. A
+/// rule without a limit stays.
+fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
+    let rules = descriptors.domains.rules();
+    let replaced: Vec<&str> = places
+        .iter()
+        .filter_map(Place::rule)
+        .flat_map(|rule| &rules[rule].replaces)
+        .map(String::as_str)
+        .collect();
+    if replaced.is_empty() {
+        return;
+    }
+    for place in places {
+        if let Place::Limited(Found {
+            rule: Some(rule), ..
+        }) = place
+            && replaced.contains(&rules[*rule].name.as_str())
+        {
+            *place = Place::Nowhere;
+        }
+    }
+}
+
+/// Charges each limit separately. Returns whether the request is denied.
+async fn take_each(takes: &mut [&mut Found], now: Nanos) -> Result<bool, Unanswered> {
+    join_all(takes.iter_mut().map(|found| found.take(now)))
+        .await
+        .into_iter()
+        .collect::<Result<(), Refusal>>()?;
+    let (quotas, plain): (Vec<&&mut Found>, Vec<_>) =
+        takes.iter().partition(|found| found.is_quota());
+    Ok(plain.iter().any(|found| found.denies())
+        || (!quotas.is_empty() && quotas.iter().all(|found| found.denies())))
+}

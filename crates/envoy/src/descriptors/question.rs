@@ -1,0 +1,100 @@
+//! Envoy's requests and the answers, independent of the wire format.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Value};
+use tidegate_service::decide::refusal::Refusal;
+
+use super::Override;
+use crate::config::{Entry, Unit};
+
+/// One request for a decision.
+#[derive(Clone, Debug)]
+pub struct Question<'a> {
+    /// Which rules apply.
+    pub domain: &'a str,
+    /// The hits of each descriptor that does not set its own; 0 stands for 1.
+    pub hits: u64,
+    /// Different descriptions of the request, each of which may match a rule.
+    pub descriptors: Vec<Descriptor<'a>>,
+}
+
+impl Question<'_> {
+    /// Refuses a request without a domain or descriptors.
+    pub(super) fn check(&self) -> Result<(), Unanswered> {
+        match (self.domain, &*self.descriptors) {
+            ("", _) => Err(Unanswered::NoDomain),
+            (_, []) => Err(Unanswered::NoDescriptors),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One descriptor of a request.
+#[derive(Clone, Debug)]
+pub struct Descriptor<'a> {
+    /// Keys and values, in order.
+    pub entries: Vec<Entry<'a>>,
+    /// The hits; 0 looks without taking, and `None` uses the request's value.
+    pub hits: Option<u64>,
+    /// Whether the hits are refunded instead.
+    pub is_refund: bool,
+    /// The limit to apply instead of the configuration's, or why it is none.
+    pub limit: Option<Result<Override, Unanswered>>,
+}
+
+/// The answer to Envoy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether Envoy should deny the request.
+    pub is_over: bool,
+    /// One for each descriptor, in order.
+    pub statuses: Vec<Status>,
+    /// The metadata of the rules that applied, as texts, or the request's description. If several
+    /// rules have the same name, the first wins.
+    pub metadata: Map<String, Value>,
+    /// Header fields for the response, if enabled.
+    pub headers: Vec<(Cow<'static, str>, String)>,
+}
+
+/// The outcome for one descriptor.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Whether it is over its limit. Never true in shadow mode.
+    pub is_over: bool,
+    /// The limit that applied.
+    pub limit: Option<Current>,
+    /// How much is left; `u32::MAX` for a rule without a limit, 0 if no rule matches.
+    pub remaining: u32,
+    /// The seconds, rounded up, until the limit admits again (if it is over) or is full again.
+    pub reset_after: Option<u64>,
+}
+
+/// A limit in an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Current {
+    /// The rule's name, which is often empty.
+    pub name: String,
+    /// The number of requests.
+    pub requests_per_unit: u64,
+    /// The unit of time.
+    pub unit: Unit,
+}
+
+/// Why a request, or one of its descriptors, cannot be decided. The message says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unanswered {
+    /// The request names no domain.
+    #[error("rate limit domain must not be empty: set `domain` in Envoy's filter")]
+    NoDomain,
+    /// The request has no descriptor.
+    #[error("rate limit descriptor list must not be empty: add `rate_limits` to the route")]
+    NoDescriptors,
+    /// The request's override is invalid.
+    #[error("the limit in the request is invalid: {0}")]
+    Override(String),
+    /// The limits refused the request.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}

@@ -1,0 +1,272 @@
+//! The stream to one control plane. It reconnects when it is lost; until then the last accepted
+//! rules stay in force.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    path::Path,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use envoy_types::pb::{
+    envoy::{
+        config::core::v3::Node,
+        service::discovery::v3::{
+            DiscoveryRequest, DiscoveryResponse,
+            aggregated_discovery_service_client::AggregatedDiscoveryServiceClient,
+        },
+    },
+    google::{
+        protobuf::{Struct, Value, value::Kind},
+        rpc::Status,
+    },
+};
+use tidegate_service::{
+    decide::service::Service,
+    rules::reload::{ReloadOrder, Reloaded},
+};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::sleep,
+};
+use tonic::{
+    Request,
+    metadata::{MetadataKey, MetadataValue},
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity},
+};
+
+use super::{
+    XdsSource,
+    messages::{TYPE, texts},
+};
+use crate::{
+    config::load::{Text, build},
+    xds::{Discovered, XdsStats},
+};
+
+/// How long a control plane may take to accept a connection, and to answer that it is there.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The pause between two messages that say that a connection is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// The pause before a version is refused that was refused already. Some control planes send it
+/// again at once.
+const AGAIN: Duration = Duration::from_secs(1);
+/// `INVALID_ARGUMENT` of gRPC.
+const INVALID: i32 = 3;
+/// The longest reason for a refusal, in bytes.
+const LONGEST_REASON: usize = 4_096;
+
+/// Follows one control plane.
+pub struct Client {
+    pub source: XdsSource,
+    pub discovered: Arc<Discovered>,
+    pub stats: Arc<XdsStats>,
+    pub service: Arc<Service>,
+    pub reload: mpsc::Sender<ReloadOrder>,
+    /// Whether several resources may have descriptors of one domain.
+    pub merge_domains: bool,
+}
+
+impl Client {
+    /// Follows the control plane until the future is dropped.
+    pub async fn follow(self) {
+        let (first, longest) = self.source.pauses;
+        let mut pause = first;
+        loop {
+            let ended = self.stream(&mut pause).await;
+            self.stats.seen_down(self.service.now());
+            let reason = ended.map_or_else(|error| error, |()| "it ended the stream".to_owned());
+            tracing::warn!(url = self.source.origin, reason, again_in = ?pause, "no stream from the control plane; its last rules stay in force");
+            // Servers that lost the same control plane do not come back all at once.
+            let jitter = (RandomState::new().hash_one(pause) % 256) as u32;
+            sleep(pause / 2 + pause * jitter / 256).await;
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    /// Opens a stream, and follows it to its end. An answer that was put in force makes the next
+    /// pause the first one again.
+    async fn stream(&self, pause: &mut Duration) -> Result<(), String> {
+        let channel = self.channel().await?;
+        let client = AggregatedDiscoveryServiceClient::new(channel);
+        let mut client = client.max_decoding_message_size(self.source.max_message);
+        let (send, mut requests) = mpsc::channel(1);
+        let outgoing = futures_util::stream::poll_fn(move |context| requests.poll_recv(context));
+        let mut request = Request::new(outgoing);
+        for (name, value) in &self.source.headers {
+            let name = MetadataKey::from_bytes(name.to_ascii_lowercase().as_bytes());
+            match (name, MetadataValue::try_from(value.as_str())) {
+                (Ok(name), Ok(value)) => drop(request.metadata_mut().insert(name, value)),
+                _ => return Err("a header field of the address is not valid".to_owned()),
+            }
+        }
+        // Without a version: a control plane that has started again may count its versions from the
+        // beginning.
+        let _ = send.send(self.question("", "", None)).await;
+        let answers = client
+            .stream_aggregated_resources(request)
+            .await
+            .map_err(|status| shown(&status))?;
+        let mut answers = answers.into_inner();
+        let (mut in_force, mut refused) = (String::new(), None::<(String, String)>);
+        while let Some(answer) = answers.message().await.map_err(|status| shown(&status))? {
+            if answer.type_url != TYPE {
+                continue;
+            }
+            self.stats.seen_up(self.service.now());
+            let known = refused
+                .take()
+                .filter(|(version, _)| *version == answer.version_info);
+            let applied = match known {
+                Some((_, reason)) => {
+                    sleep(AGAIN).await;
+                    Err(reason)
+                }
+                None => self.apply(&answer).await,
+            };
+            let request = match applied {
+                Ok(()) => {
+                    *pause = self.source.pauses.0;
+                    self.stats.updates.fetch_add(1, Ordering::Relaxed);
+                    in_force.clone_from(&answer.version_info);
+                    self.question(&in_force, &answer.nonce, None)
+                }
+                Err(reason) => {
+                    self.stats.refused.fetch_add(1, Ordering::Relaxed);
+                    refused = Some((answer.version_info, reason.clone()));
+                    self.question(&in_force, &answer.nonce, Some(reason))
+                }
+            };
+            if send.send(request).await.is_err() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn channel(&self) -> Result<Channel, String> {
+        let source = &self.source;
+        let mut endpoint =
+            Endpoint::from_shared(source.origin.clone()).map_err(|error| error.to_string())?;
+        endpoint = endpoint
+            .connect_timeout(PATIENCE)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .keep_alive_timeout(PATIENCE)
+            .keep_alive_while_idle(true);
+        if source.uses_tls {
+            // Read at each connection: certificates are renewed in place.
+            let read = |path: &Path| {
+                std::fs::read(path)
+                    .map_err(|error| format!("cannot read {}: {error}", path.display()))
+            };
+            let mut tls = ClientTlsConfig::new();
+            tls = match &source.ca {
+                Some(ca) => tls.ca_certificate(Certificate::from_pem(read(ca)?)),
+                None => tls.with_native_roots(),
+            };
+            if let Some((cert, key)) = &source.identity {
+                tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+            }
+            if let Some(name) = &source.server_name {
+                tls = tls.domain_name(name);
+            }
+            endpoint = endpoint.tls_config(tls).map_err(|error| causes(&error))?;
+        }
+        endpoint.connect().await.map_err(|error| causes(&error))
+    }
+
+    /// A request for all resources, which also accepts or refuses the previous response.
+    fn question(&self, version: &str, nonce: &str, reason: Option<String>) -> DiscoveryRequest {
+        let text = |text: &String| Value {
+            kind: Some(Kind::StringValue(text.clone())),
+        };
+        let metadata = self
+            .source
+            .metadata
+            .iter()
+            .map(|(name, value)| (name.clone(), text(value)));
+        let metadata = Struct {
+            fields: metadata.collect(),
+        };
+        let metadata = (!metadata.fields.is_empty()).then_some(metadata);
+        DiscoveryRequest {
+            version_info: version.to_owned(),
+            node: Some(Node {
+                id: self.source.node.clone(),
+                metadata,
+                ..Node::default()
+            }),
+            type_url: TYPE.to_owned(),
+            response_nonce: nonce.to_owned(),
+            error_detail: reason.map(|message| Status {
+                code: INVALID,
+                message,
+                details: Vec::new(),
+            }),
+            ..DiscoveryRequest::default()
+        }
+    }
+
+    /// Puts an answer in force.
+    ///
+    /// When the response is refused. The previous rules stay in force.
+    async fn apply(&self, answer: &DiscoveryResponse) -> Result<(), String> {
+        let new =
+            texts(&answer.resources, &self.source.origin).and_then(|texts| self.checked(texts))?;
+        let domains = new.len();
+        let before = self.discovered.replace(new);
+        let (tell, receiver) = oneshot::channel();
+        let reason = match self.reload.send(Some(tell)).await {
+            Ok(()) => match receiver.await {
+                Ok(Reloaded::Loaded { .. } | Reloaded::BuiltIn) => {
+                    let (url, version) = (&self.source.origin, &answer.version_info);
+                    tracing::info!(
+                        url,
+                        version,
+                        domains,
+                        "rules of the control plane are in force"
+                    );
+                    return Ok(());
+                }
+                Ok(Reloaded::Rejected { problems }) => problems.join("; "),
+                Err(_) => "the rules could not be loaded".to_owned(),
+            },
+            Err(_) => "the server is stopping".to_owned(),
+        };
+        self.discovered.replace(before);
+        Err(abridged(reason))
+    }
+
+    /// Checks the resources by themselves, so that mistakes are not mixed with those of files.
+    fn checked(&self, texts: Vec<Text>) -> Result<Vec<Text>, String> {
+        let checked = build(
+            texts.iter().cloned().map(Ok),
+            self.service.keeping(),
+            self.merge_domains,
+        );
+        checked.map(|_| texts).map_err(|error| {
+            let reason = abridged(error.to_string());
+            tracing::error!(
+                url = self.source.origin,
+                reason,
+                "rules of the control plane rejected; the previous rules stay active"
+            );
+            reason
+        })
+    }
+}
+
+fn abridged(mut reason: String) -> String {
+    reason.truncate(reason.floor_char_boundary(LONGEST_REASON));
+    reason
+}
+
+fn shown(status: &tonic::Status) -> String {
+    format!("{}: {}", status.code(), status.message())
+}
+
+/// An error with all its causes.
+fn causes(error: &dyn std::error::Error) -> String {
+    let all = std::iter::successors(Some(error), |error| error.source());
+    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

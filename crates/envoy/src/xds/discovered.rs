@@ -1,0 +1,27 @@
+//! The resources that a control plane has sent.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::config::load::Text;
+
+/// The configurations of Envoy's rate limit service that a control plane has sent.
+#[derive(Debug, Default)]
+pub struct Discovered(Mutex<Vec<Text>>);
+
+impl Discovered {
+    /// Replaces the resources, and returns those before.
+    #[cfg(feature = "grpc")]
+    pub fn replace(&self, texts: Vec<Text>) -> Vec<Text> {
+        std::mem::replace(
+            &mut self.0.lock().unwrap_or_else(PoisonError::into_inner),
+            texts,
+        )
+    }
+
+    pub fn texts(&self) -> Vec<Text> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}

@@ -1,0 +1,201 @@
+//! The resources of a control plane, as texts of a configuration.
+
+use std::path::PathBuf;
+
+use envoy_types::pb::google::protobuf::{Any, Struct, Value, value::Kind};
+use prost::Message;
+use serde_json::{Map, Value as Json, json};
+
+use crate::config::load::Text;
+
+/// The type of the resources.
+pub(super) const TYPE: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+/// The units by their numbers.
+const UNITS: [&str; 8] = [
+    "", "second", "minute", "hour", "day", "month", "year", "week",
+];
+/// The field of a rule's metadata with options of its limit, such as `algorithm`.
+const OPTIONS: &str = "tidegate";
+
+/// `ratelimit.config.ratelimit.v3.RateLimitConfig`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct RateLimitConfig {
+    #[prost(string, tag = "1")]
+    pub name: String,
+    #[prost(string, tag = "2")]
+    pub domain: String,
+    #[prost(message, repeated, tag = "3")]
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// `RateLimitDescriptor`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Descriptor {
+    #[prost(string, tag = "1")]
+    pub key: String,
+    #[prost(string, tag = "2")]
+    pub value: String,
+    #[prost(message, optional, tag = "3")]
+    pub rate_limit: Option<Policy>,
+    #[prost(message, repeated, tag = "4")]
+    pub descriptors: Vec<Self>,
+    #[prost(bool, tag = "5")]
+    pub shadow_mode: bool,
+    #[prost(bool, tag = "6")]
+    pub detailed_metric: bool,
+    #[prost(bool, tag = "7")]
+    pub quota_mode: bool,
+    #[prost(message, optional, tag = "8")]
+    pub metadata: Option<Struct>,
+}
+
+/// `RateLimitPolicy`
+#[derive(Clone, PartialEq, Message)]
+pub(super) struct Policy {
+    #[prost(int32, tag = "1")]
+    pub unit: i32,
+    #[prost(uint32, tag = "2")]
+    pub requests_per_unit: u32,
+    #[prost(bool, tag = "3")]
+    pub unlimited: bool,
+    #[prost(string, tag = "4")]
+    pub name: String,
+    #[prost(message, repeated, tag = "5")]
+    pub replaces: Vec<Replace>,
+}
+
+/// `RateLimitReplace`
+#[derive(Clone, PartialEq, Eq, Message)]
+pub(super) struct Replace {
+    #[prost(string, tag = "1")]
+    pub name: String,
+}
+
+/// The configuration in an answer's resources, sorted by domain.
+///
+/// # Errors
+/// When a resource cannot be decoded.
+pub(super) fn texts(resources: &[Any], origin: &str) -> Result<Vec<Text>, String> {
+    let text = |resource: &Any| {
+        if resource.type_url != TYPE {
+            return Err(format!("a resource has the type {}", resource.type_url));
+        }
+        let config = RateLimitConfig::decode(&*resource.value)
+            .map_err(|error| format!("a resource cannot be decoded: {error}"))?;
+        let origin = PathBuf::from(format!("{origin} domain {}", config.domain));
+        Ok(Text {
+            origin,
+            text: config.json().to_string(),
+        })
+    };
+    let mut texts = resources
+        .iter()
+        .map(text)
+        .collect::<Result<Vec<_>, String>>()?;
+    texts.sort_by(|one, other| one.origin.cmp(&other.origin));
+    Ok(texts)
+}
+
+impl RateLimitConfig {
+    /// As in a file: YAML includes JSON.
+    fn json(self) -> Json {
+        json!({"domain": self.domain, "descriptors": all(self.descriptors)})
+    }
+}
+
+fn all(descriptors: Vec<Descriptor>) -> Vec<Json> {
+    descriptors.into_iter().map(Descriptor::json).collect()
+}
+
+impl Descriptor {
+    fn json(self) -> Json {
+        let mut fields = Map::from_iter([("key".to_owned(), Json::from(self.key))]);
+        let mut put = |name: &str, value: Json| fields.insert(name.to_owned(), value);
+        if !self.value.is_empty() {
+            put("value", self.value.into());
+        }
+        let flags = [
+            ("shadow_mode", self.shadow_mode),
+            ("detailed_metric", self.detailed_metric),
+            ("quota_mode", self.quota_mode),
+        ];
+        for (name, _) in flags.into_iter().filter(|(_, is_on)| *is_on) {
+            put(name, true.into());
+        }
+        let mut metadata = self.metadata.unwrap_or_default().fields;
+        let options = metadata.remove(OPTIONS).map(plain);
+        if let Some(policy) = self.rate_limit {
+            put("rate_limit", policy.json(options));
+        }
+        if !metadata.is_empty() {
+            let values = metadata
+                .into_iter()
+                .map(|(name, value)| (name, plain(value)));
+            put("metadata", values.collect::<Map<_, _>>().into());
+        }
+        if !self.descriptors.is_empty() {
+            put("descriptors", all(self.descriptors).into());
+        }
+        fields.into()
+    }
+}
+
+impl Policy {
+    fn json(self, options: Option<Json>) -> Json {
+        let mut fields = match options {
+            Some(Json::Object(options)) => options,
+            _ => Map::new(),
+        };
+        let mut put = |name: &str, value: Json| fields.insert(name.to_owned(), value);
+        let unit = usize::try_from(self.unit)
+            .ok()
+            .and_then(|unit| UNITS.get(unit))
+            .copied();
+        match unit {
+            Some("") if self.unlimited => None,
+            // The reader names the units that there are.
+            unit => put("unit", unit.map_or_else(|| self.unit.into(), Json::from)),
+        };
+        if self.unlimited {
+            put("unlimited", true.into());
+        } else {
+            put("requests_per_unit", self.requests_per_unit.into());
+        }
+        if !self.name.is_empty() {
+            put("name", self.name.into());
+        }
+        if !self.replaces.is_empty() {
+            let names = self
+                .replaces
+                .into_iter()
+                .map(|replace| json!({"name": replace.name}));
+            put("replaces", names.collect::<Vec<_>>().into());
+        }
+        fields.into()
+    }
+}
+
+fn plain(value: Value) -> Json {
+    match value.kind {
+        None | Some(Kind::NullValue(_)) => Json::Null,
+        // A whole number is written without a fraction.
+        Some(Kind::NumberValue(number)) if number.fract() == 0.0 && number.abs() < 1e15 => {
+            (number as i64).into()
+        }
+        Some(Kind::NumberValue(number)) => number.into(),
+        Some(Kind::StringValue(text)) => text.into(),
+        Some(Kind::BoolValue(is_on)) => is_on.into(),
+        Some(Kind::StructValue(fields)) => fields
+            .fields
+            .into_iter()
+            .map(|(name, value)| (name, plain(value)))
+            .collect::<Map<_, _>>()
+            .into(),
+        Some(Kind::ListValue(values)) => values
+            .values
+            .into_iter()
+            .map(plain)
+            .collect::<Vec<_>>()
+            .into(),
+    }
+}

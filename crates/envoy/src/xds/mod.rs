@@ -1,0 +1,23 @@
+//! Control planes that send the configuration of Envoy's rate limit service, as Envoy Gateway does
+//! (xDS, state of the world).
+//!
+//! ```text
+//! client ─ an answer with all domains ─► messages ─► Discovered ─► Reload ─ in force ─► ACK
+//!                                                                        └─ refused ──► NACK, and the rules of before stay
+//! ```
+
+#[cfg(feature = "grpc")]
+mod client;
+mod discovered;
+#[cfg(feature = "grpc")]
+mod messages;
+mod source;
+#[cfg(feature = "grpc")]
+mod stats;
+
+#[cfg(feature = "grpc")]
+pub use client::Client;
+pub use discovered::Discovered;
+pub use source::{XdsSource, XdsSourceError};
+#[cfg(feature = "grpc")]
+pub use stats::{ControlPlanes, XdsStats};

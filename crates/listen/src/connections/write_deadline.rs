@@ -1,0 +1,143 @@
+//! Bounds how long a response waits for a client that does not read it.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::watch,
+    time::{Instant, Sleep, sleep},
+};
+
+/// How long a response may wait for a client once the server is stopping.
+const WHILE_STOPPING: Duration = Duration::from_secs(1);
+
+/// A stream whose writes fail when the peer has read nothing for a given time.
+#[derive(Debug)]
+pub struct WriteDeadline<S> {
+    stream: S,
+    patience: Duration,
+    /// Runs while the peer reads nothing.
+    waiting: Option<Pin<Box<Sleep>>>,
+    stopping: watch::Receiver<bool>,
+    give_up: fn(&S),
+}
+
+impl<S> WriteDeadline<S> {
+    /// `give_up` is called when the time is over, just before the write fails.
+    pub fn new(
+        stream: S,
+        patience: Duration,
+        stopping: watch::Receiver<bool>,
+        give_up: fn(&S),
+    ) -> Self {
+        Self {
+            stream,
+            patience,
+            waiting: None,
+            stopping,
+            give_up,
+        }
+    }
+
+    /// The result of a write. While the peer reads nothing, it is pending until the time is over.
+    fn written(
+        &mut self,
+        written: Poll<io::Result<usize>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.waiting = None;
+            return written;
+        }
+        let patience = self.patience;
+        let waiting = self
+            .waiting
+            .get_or_insert_with(|| Box::pin(sleep(patience)));
+        let soon = Instant::now() + WHILE_STOPPING;
+        if *self.stopping.borrow() && waiting.deadline() > soon {
+            waiting.as_mut().reset(soon);
+        }
+        ready!(waiting.as_mut().poll(context));
+        (self.give_up)(&self.stream);
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the client does not read the response",
+        )))
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for WriteDeadline<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(written, context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.written(written, context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_nothing_times_out_and_one_that_reads_a_little_does_not() {
+        let (mut here, mut there) = duplex(4);
+        let (stop, stopping) = watch::channel(false);
+        let mut stream = WriteDeadline::new(&mut here, Duration::from_secs(10), stopping, |_| ());
+        let started = Instant::now();
+        let slowly = async {
+            for _ in 0..5 {
+                sleep(Duration::from_secs(9)).await;
+                there.read_exact(&mut [0; 4]).await.unwrap();
+            }
+        };
+        let (written, ()) = tokio::join!(stream.write_all(&[0; 64]), slowly);
+        assert_eq!(written.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(started.elapsed(), Duration::from_secs(5 * 9 + 10));
+        stop.send(true).unwrap();
+        stream.waiting = None;
+        let started = Instant::now();
+        assert!(stream.write_all(&[0; 64]).await.is_err());
+        assert_eq!(started.elapsed(), WHILE_STOPPING);
+    }
+}

@@ -1,0 +1,131 @@
+//! Bounds how many connections one client may have, so that it cannot take all of them.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+/// The connections of a listener, by client address.
+#[derive(Debug)]
+pub struct Peers {
+    most: usize,
+    /// Whether clients on this machine have no bound: often one proxy there is the client of all
+    /// requests.
+    is_for_others: bool,
+    open: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// A client's connection. Dropping it makes room for another.
+#[derive(Debug)]
+pub struct Peer {
+    peers: Arc<Peers>,
+    address: IpAddr,
+}
+
+impl Peers {
+    /// Without a configured bound, a client on another machine may have half of a listener's
+    /// connections.
+    pub fn new(bound: Option<usize>, max_connections: usize) -> Arc<Self> {
+        let most = bound.unwrap_or(max_connections.div_ceil(2));
+        Arc::new(Self {
+            most,
+            is_for_others: bound.is_none(),
+            open: Mutex::default(),
+        })
+    }
+
+    /// Adds a connection of this client.
+    ///
+    /// # Errors
+    /// When it already has the maximum number. Without a bound for it, the result is `Ok(None)`.
+    pub fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Option<Peer>, TooMany> {
+        if self.is_for_others && address.to_canonical().is_loopback() {
+            return Ok(None);
+        }
+        let address = subnet(address);
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_default();
+        if *count >= self.most {
+            return Err(TooMany);
+        }
+        *count += 1;
+        Ok(Some(Peer {
+            peers: Arc::clone(self),
+            address,
+        }))
+    }
+}
+
+/// A client already has the maximum number of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany;
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let mut open = self
+            .peers
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// One client is assumed to have all addresses of an IPv6 /64 network.
+pub fn subnet(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_client_has_its_own_bound_on_connections() {
+        let peers = Peers::new(Some(2), 100);
+        let enter = |address: &str| peers.enter(address.parse().unwrap());
+        let one = enter("10.0.0.1").unwrap();
+        let _two = enter("::ffff:10.0.0.1").unwrap();
+        assert_eq!(enter("10.0.0.1").unwrap_err(), TooMany);
+        let _other = enter("10.0.0.2").unwrap();
+        drop(one);
+        let _three = enter("10.0.0.1").unwrap();
+        let _six = [enter("2001:db8::1").unwrap(), enter("2001:db8::2").unwrap()];
+        assert_eq!(enter("2001:db8::3").unwrap_err(), TooMany);
+        let _neighbour = enter("2001:db8:0:1::1").unwrap();
+    }
+
+    #[test]
+    fn without_a_bound_a_client_has_half_of_the_connections_except_on_this_machine() {
+        let peers = Peers::new(None, 9);
+        let many = |address: [u8; 4]| {
+            (0..9)
+                .map_while(|_| peers.enter(address.into()).ok())
+                .collect::<Vec<_>>()
+        };
+        let (hoarder, other, local) = (
+            many([10, 0, 0, 1]),
+            many([10, 0, 0, 2]),
+            many([127, 0, 0, 1]),
+        );
+        assert_eq!([hoarder.len(), other.len(), local.len()], [5, 5, 9]);
+    }
+
+    #[test]
+    fn clients_without_connections_take_no_memory() {
+        let peers = Peers::new(Some(1), 100);
+        for last in 0..=255 {
+            drop(peers.enter([10, 0, 0, last].into()).unwrap());
+        }
+        assert!(peers.open.lock().unwrap().is_empty());
+    }
+}

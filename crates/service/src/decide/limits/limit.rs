@@ -1,0 +1,562 @@
+//! One limit in use: the only place that makes and counts a single decision, wherever the states
+//! are.
+
+use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
+
+use futures_util::future::join_all;
+use tidegate_core::{Decision, DenialReason, Nanos, Policy, PolicyError};
+use tidegate_limiter::{KeyedLimiter, OverrideError, Request, SnapshotEntry};
+use tidegate_redis::{SharedDecision, Source};
+
+use super::{Act, memory::Memory};
+use crate::{
+    decide::{
+        counts::CountsRead, observers::DecisionObservers, refusal::Refusal, shared::StoreLimit,
+    },
+    observe::{
+        heavy::Top,
+        reached::Reached,
+        trace::{Tap, Verdict},
+        usage::{Ledger, Use},
+    },
+    rules::{LimitSpec, PolicySpec, sharing::mode_name},
+};
+
+/// One limit in use. Its states are in this server's memory or in a shared store.
+#[derive(Clone)]
+pub struct Limit {
+    pub(super) spec: LimitSpec,
+    /// The maximum number of keys; `None` if it follows the use.
+    pub(super) max_keys: Option<usize>,
+    /// The part that survives a change of the rules.
+    pub memory: Arc<Memory>,
+    /// `None` if the states are in `memory`. Otherwise `memory` only records blocked keys.
+    pub(super) store: Option<Arc<StoreLimit>>,
+    /// Keeps what chosen keys ask.
+    pub(super) tap: Option<Tap>,
+    pub(super) observers: DecisionObservers,
+    /// Decides instead of the policy of the states in `memory`, for numbers that come with a
+    /// request.
+    pub(super) own: Option<Policy>,
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Limit")
+            .field("spec", &self.spec)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Limit {
+    /// The limit's definition in the rules.
+    pub fn spec(&self) -> &LimitSpec {
+        &self.spec
+    }
+
+    /// The keys and their states. A global limit has one key, the empty one. If the states are in a
+    /// store, this limiter only records blocked keys.
+    pub fn limiter(&self) -> &KeyedLimiter<()> {
+        &self.memory.limiter
+    }
+
+    /// The limit in the shared store, if its states are there.
+    pub fn store(&self) -> Option<&StoreLimit> {
+        self.store.as_deref()
+    }
+
+    /// Whether the limit has a meaning for this act.
+    ///
+    /// # Errors
+    /// [`Refusal::Held`] for a charge of permits.
+    pub fn accepts(&self, act: Act) -> Result<(), Refusal> {
+        if act == Act::Charge && !self.spec.policy.algorithm.limits_rate() {
+            return Err(Refusal::Held {
+                limit: self.spec.name.clone(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Decides in memory and counts the decision. `None` if only the store can decide: then call
+    /// [`decide`](Self::decide).
+    ///
+    /// Memory decides for all limits that this server keeps, and for blocked keys of shared limits.
+    /// It never waits and does not allocate.
+    #[inline]
+    #[must_use = "`None` means that nothing was decided"]
+    pub fn decide_in_memory(
+        &self,
+        act: Act,
+        key: &[u8],
+        cost: u64,
+        now: Nanos,
+    ) -> Option<Decision> {
+        let act = self.counted(act);
+        if self.store.is_some() {
+            return self.decide_blocked(act, key, cost, now);
+        }
+        let limiter = &self.memory.limiter;
+        let decision = match act {
+            Act::Take => self.take_in_memory(key, cost, now),
+            Act::TakeAnyway | Act::Charge => match &self.own {
+                None => limiter.charge_at(key, cost, now),
+                Some(own) => limiter.charge_with_at(own, key, cost, now),
+            },
+            Act::Peek => self.standing(key, cost, now),
+            Act::Refund => {
+                limiter.refund_at(key, cost, now);
+                self.see_refund(key, cost, now);
+                self.standing(key, 0, now)
+            }
+        };
+        let decision = self.explained(key, decision);
+        self.count(act, key, cost, &decision, now);
+        Some(decision)
+    }
+
+    /// A soft limit counts every request.
+    #[inline]
+    fn counted(&self, act: Act) -> Act {
+        if self.spec.soft && act == Act::Take {
+            Act::TakeAnyway
+        } else {
+            act
+        }
+    }
+
+    /// The same decision; the reason of a denial by the deny list says so.
+    #[inline]
+    pub fn explained(&self, key: &[u8], decision: Decision) -> Decision {
+        if decision.reason() == Some(DenialReason::Blocked) && self.is_denied(key) {
+            decision.because(DenialReason::DenyListed)
+        } else {
+            decision
+        }
+    }
+
+    /// Takes in memory without counting the decision.
+    #[inline]
+    pub fn take_in_memory(&self, key: &[u8], cost: u64, now: Nanos) -> Decision {
+        match &self.own {
+            None => self.memory.limiter.acquire_at(key, cost, now),
+            Some(own) => self.memory.limiter.acquire_with_at(own, key, cost, now),
+        }
+    }
+
+    /// This limit's part in a joint decision in memory.
+    pub fn request<'a>(&'a self, key: &'a [u8], cost: u64) -> Request<'a, ()> {
+        Request::keyed(&self.memory.limiter, key, cost).with_policy(self.own.as_ref())
+    }
+
+    /// This limit with the numbers of another policy of the same algorithm and window. The states
+    /// are shared.
+    pub fn with_numbers(&self, policy: PolicySpec) -> Result<Self, PolicyError> {
+        let own = Some(policy.policy()?);
+        let spec = LimitSpec {
+            policy,
+            ..self.spec.clone()
+        };
+        Ok(Self {
+            spec,
+            store: None,
+            own,
+            ..self.clone()
+        })
+    }
+
+    /// Takes `cost` from a limit in the store if this server can decide without asking the store:
+    /// from an allotment that it holds, or by a remembered denial. `None` means that nothing was
+    /// decided or counted.
+    #[inline]
+    pub fn take_here(&self, key: &[u8], cost: u64, now: Nanos) -> Option<Decision> {
+        if self.spec.soft {
+            return None;
+        }
+        let decision = self.by_store(&self.store.as_ref()?.take_here(key, cost)?);
+        self.count(Act::Take, key, cost, &decision, now);
+        Some(decision)
+    }
+
+    /// Decides wherever the states are: immediately in memory, or in the store.
+    ///
+    /// # Errors
+    /// When a refund is refused: see [`Refusal`].
+    pub async fn decide(
+        &self,
+        act: Act,
+        key: &[u8],
+        cost: u64,
+        now: Nanos,
+    ) -> Result<Decision, Refusal> {
+        self.decide_after(Duration::ZERO, act, key, cost, now).await
+    }
+
+    /// [`decide`](Self::decide), with `spent` of the store's deadline already used.
+    pub async fn decide_after(
+        &self,
+        spent: Duration,
+        act: Act,
+        key: &[u8],
+        cost: u64,
+        now: Nanos,
+    ) -> Result<Decision, Refusal> {
+        let act = self.counted(act);
+        match (self.decide_in_memory(act, key, cost, now), &self.store) {
+            (Some(decision), _) => Ok(decision),
+            // Boxed, so that callers whose limits are in memory do not carry the state of a
+            // question to the store.
+            (None, Some(store)) => {
+                Box::pin(self.decide_in(store, spent, act, key, cost, now)).await
+            }
+            (None, None) => unreachable!("without a store, memory always decides"),
+        }
+    }
+
+    async fn decide_in(
+        &self,
+        store: &StoreLimit,
+        spent: Duration,
+        act: Act,
+        key: &[u8],
+        cost: u64,
+        now: Nanos,
+    ) -> Result<Decision, Refusal> {
+        let decision = match act {
+            Act::Take => self.by_store(&store.take(key, cost, spent).await),
+            Act::TakeAnyway => {
+                // A cost that fits is taken as usual, with others in one call or from an allotment.
+                let mut shared = store.take(key, cost, spent).await;
+                if cost > 0
+                    && shared.decision.is_denied()
+                    && !matches!(shared.source, Source::Failed(_))
+                {
+                    shared = Box::pin(store.charge(key, cost)).await;
+                }
+                let standing = self.by_store(&shared);
+                self.block_of(key, now).unwrap_or(standing)
+            }
+            Act::Charge => {
+                let shared = Box::pin(store.charge(key, cost)).await;
+                if let Source::Failed(why) = &shared.source {
+                    return Err(Refusal::NotCharged {
+                        limit: self.spec.name.clone(),
+                        why: why.clone(),
+                    });
+                }
+                let standing = self.by_store(&shared);
+                self.block_of(key, now).unwrap_or(standing)
+            }
+            // Boxed, as below: a question that takes is the common one, and its future is moved
+            // several times.
+            Act::Peek => Box::pin(store.peek(key, cost, spent)).await,
+            Act::Refund => {
+                let standing = Box::pin(store.refund(key, cost)).await?;
+                self.see_refund(key, cost, now);
+                self.block_of(key, now).unwrap_or(standing)
+            }
+        };
+        self.count(act, key, cost, &decision, now);
+        Ok(decision)
+    }
+
+    /// Takes each of these costs if it is admitted, with `spent` of the store's deadline already
+    /// used; neighbours with the same key in this order.
+    pub async fn take_many(
+        &self,
+        spent: Duration,
+        requests: &[(&[u8], u64)],
+        now: Nanos,
+    ) -> Vec<Decision> {
+        if self.spec.soft {
+            let asked = requests
+                .iter()
+                .map(|(key, cost)| self.decide_after(spent, Act::Take, key, *cost, now));
+            // Only a refund is refused.
+            return join_all(asked).await.into_iter().flatten().collect();
+        }
+        let Some(store) = &self.store else {
+            let take =
+                |&(key, cost): &(&[u8], u64)| self.decide_in_memory(Act::Take, key, cost, now);
+            return requests.iter().filter_map(take).collect();
+        };
+        let all = store.take_many(requests, spent).await;
+        let decisions: Vec<_> = all.iter().map(|shared| self.by_store(shared)).collect();
+        for (decision, (key, cost)) in decisions.iter().zip(requests) {
+            self.count(Act::Take, key, *cost, decision, now);
+        }
+        decisions
+    }
+
+    /// A decision by the store, or by its replacement while it does not reply, which is counted as
+    /// an error.
+    pub fn by_store(&self, shared: &SharedDecision) -> Decision {
+        if matches!(shared.source, Source::Failed(_) | Source::Local(_)) {
+            self.memory.counts.add_error();
+        }
+        shared.decision
+    }
+
+    /// How servers share it: `local` if they do not.
+    pub fn sharing(&self) -> &'static str {
+        match (&self.store, self.spec.sharing.mode.unwrap_or_default()) {
+            (None, _) => "local",
+            (Some(_), mode) => mode_name(mode),
+        }
+    }
+
+    /// The decision for a blocked key of a shared limit, without the store. Only the store can make
+    /// a refund or a charge.
+    #[inline(never)]
+    fn decide_blocked(&self, act: Act, key: &[u8], cost: u64, now: Nanos) -> Option<Decision> {
+        let changes = !matches!(act, Act::Take | Act::Peek);
+        let blocked = if changes {
+            None
+        } else {
+            self.block_of(key, now)
+        }?;
+        self.count(act, key, cost, &blocked, now);
+        Some(blocked)
+    }
+
+    /// The denial of a key that is on the deny list or blocked.
+    pub fn block_of(&self, key: &[u8], now: Nanos) -> Option<Decision> {
+        let here = self
+            .memory
+            .limiter
+            .blocked_at(key, now)
+            .map(|denied| self.explained(key, denied));
+        here.or_else(|| self.store.as_ref()?.block_of(key))
+    }
+
+    /// Whether `cost` would be admitted, with what remains before it.
+    fn standing(&self, key: &[u8], cost: u64, now: Nanos) -> Decision {
+        let limiter = &self.memory.limiter;
+        if self.own.is_some() && cost == 0 {
+            return self.take_in_memory(key, 0, now);
+        }
+        let standing = limiter.peek_at(key, 0, now);
+        let asked = if cost == 0 {
+            standing
+        } else {
+            limiter.peek_at(key, cost, now)
+        };
+        if asked.is_denied() {
+            return asked;
+        }
+        Decision::delayed(standing.standing(), asked.delay().as_nanos() as u64)
+    }
+
+    /// Counts what takes units, and every denial. Units that are charged count as admitted: the
+    /// work was done.
+    #[inline]
+    pub fn count(&self, act: Act, key: &[u8], cost: u64, decision: &Decision, now: Nanos) {
+        if cost == 0 && (!matches!(act, Act::Take | Act::TakeAnyway) || decision.is_allowed()) {
+            return;
+        }
+        if let Some(ledger) = &self.observers.usage {
+            self.keep_usage(ledger, act, key, cost, decision, now);
+        }
+        match act {
+            Act::Take | Act::TakeAnyway => {
+                self.count_taken(key, decision, now);
+                if let Some(tap) = &self.tap {
+                    tap.see(key, cost, decision, self.spec.shadow, now);
+                }
+            }
+            Act::Charge => {
+                let done = Decision::allow(decision.standing());
+                self.count_taken(key, &done, now);
+                if let Some(tap) = &self.tap {
+                    tap.add(key, cost, Verdict::Charged, None, now);
+                }
+            }
+            Act::Peek | Act::Refund => {}
+        }
+    }
+
+    /// Counts the correction of an estimate: units beyond it as charged, units that were returned
+    /// as refunded.
+    pub fn count_settled(&self, key: &[u8], estimated: u64, actual: u64, now: Nanos) {
+        let actual = if self.spec.policy.algorithm.limits_rate() {
+            actual
+        } else {
+            0
+        };
+        if actual > estimated {
+            let standing = self.standing(key, 0, now);
+            self.count(Act::Charge, key, actual - estimated, &standing, now);
+        } else {
+            self.see_refund(key, estimated - actual, now);
+        }
+    }
+
+    #[cold]
+    fn keep_usage(
+        &self,
+        ledger: &Ledger,
+        act: Act,
+        key: &[u8],
+        cost: u64,
+        decision: &Decision,
+        now: Nanos,
+    ) {
+        let denied = decision.is_denied() && act != Act::Charge;
+        let used = match act {
+            Act::Take if denied => 0,
+            Act::Take | Act::TakeAnyway | Act::Charge => i64::try_from(cost).unwrap_or(i64::MAX),
+            Act::Peek | Act::Refund => return,
+        };
+        let more = Use {
+            used,
+            requests: u64::from(!denied),
+            denied: u64::from(denied),
+        };
+        ledger.add(&self.spec.name, key, more, now);
+    }
+
+    #[inline]
+    fn count_taken(&self, key: &[u8], decision: &Decision, now: Nanos) {
+        let counts = &self.memory.counts;
+        let sampled = if self.spec.shadow {
+            counts.add_shadow(decision)
+        } else {
+            counts.add(decision)
+        };
+        if sampled {
+            self.sample(key, decision, now);
+        }
+        if !self.spec.thresholds.is_empty() {
+            self.see_thresholds(key, decision, now);
+        }
+    }
+
+    #[cold]
+    fn see_thresholds(&self, key: &[u8], decision: &Decision, now: Nanos) {
+        let tag = self.limiter().hash_keys().tag(key);
+        self.memory.thresholds.see(&self.spec.thresholds, tag, decision, now, |percent, used| {
+            let (limit, key) = (self.spec.name.as_str(), String::from_utf8_lossy(key));
+            tracing::info!(limit, %key, used, of = decision.limit(), "a key has used {percent}% of its limit");
+            if let Some(tell) = &self.observers.on_threshold {
+                let (limit, key, of) = (limit.to_owned(), key.into_owned(), decision.limit());
+                tell(Reached { limit, key, percent, used, of, time_ms: now.get() / 1_000_000 });
+            }
+        });
+    }
+
+    /// Looks at one of the sample: who asked, and how long it took since its edge had it.
+    #[cold]
+    fn sample(&self, key: &[u8], decision: &Decision, now: Nanos) {
+        let Memory {
+            counts,
+            heavy,
+            latency,
+            ..
+        } = &*self.memory;
+        heavy.record(key, decision.is_denied(), &counts.sampling, now);
+        if let Some(clock) = &self.observers.clock {
+            latency.observe(clock.now().saturating_since(now), 1);
+        }
+    }
+
+    #[inline]
+    fn see_refund(&self, key: &[u8], cost: u64, now: Nanos) {
+        if let Some(ledger) = &self.observers.usage {
+            let used = -i64::try_from(cost).unwrap_or(i64::MAX);
+            ledger.add(
+                &self.spec.name,
+                key,
+                Use {
+                    used,
+                    ..Use::default()
+                },
+                now,
+            );
+        }
+        if let Some(tap) = &self.tap
+            && cost > 0
+        {
+            tap.add(key, cost, Verdict::Refunded, None, now);
+        }
+    }
+
+    /// Attaches the trace and the latency clock.
+    pub(super) fn observe_with(&mut self, observers: &DecisionObservers) {
+        let trace = observers.trace.as_ref();
+        self.tap = trace.and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
+        self.observers.clone_from(observers);
+    }
+
+    /// The `most` keys with the most recent requests, and those with the most recent denials.
+    /// `None` if no names are kept: the limit is global, or heavy keys are off.
+    pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {
+        self.memory.heavy.top(most, now)
+    }
+
+    /// The policy of the key: the quota that an operator gave it, its override, or the limit's own.
+    pub fn policy_of(&self, key: &[u8]) -> Cow<'_, PolicySpec> {
+        let by_operator = match &self.store {
+            None => self.memory.overrides.get(key).map(|own| own.policy),
+            Some(store) => store
+                .orders
+                .override_of(key)
+                .and_then(|quota| self.spec.policy.with_quota(&quota).ok()),
+        };
+        if let Some(own) = by_operator {
+            return Cow::Owned(own);
+        }
+        let own = if self.spec.overrides.is_empty() {
+            None
+        } else {
+            str::from_utf8(key).ok()
+        };
+        Cow::Borrowed(
+            own.and_then(|key| self.spec.overrides.get(key))
+                .unwrap_or(&self.spec.policy),
+        )
+    }
+
+    /// Whether the rules deny this key permanently.
+    pub fn is_denied(&self, key: &[u8]) -> bool {
+        !self.spec.deny.is_empty()
+            && str::from_utf8(key).is_ok_and(|key| self.spec.deny.contains(key))
+    }
+
+    /// How often the limit admitted and denied.
+    pub fn counts(&self) -> CountsRead {
+        self.memory.counts.read()
+    }
+
+    /// Passes every state that is not fresh to `show`, except those that follow from the rules (the
+    /// deny list).
+    pub fn snapshot(&self, now: Nanos, mut show: impl FnMut(SnapshotEntry)) {
+        let hash = self.limiter().hash_keys();
+        let denied: HashSet<u64> = self
+            .spec
+            .deny
+            .iter()
+            .map(|key| hash.tag(key.as_bytes()))
+            .collect();
+        self.limiter().snapshot_at(now, |entry| match entry {
+            SnapshotEntry::Blocked { tag, .. } if denied.contains(&tag) => {}
+            entry => show(entry),
+        });
+    }
+
+    /// Applies these rules to the states, which followed those of `old` or are new.
+    pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), OverrideError> {
+        self.memory
+            .change(old.map(|old| &old.spec), &self.spec, self.max_keys, now)
+    }
+
+    /// Applies the rules of `old` again, as far as possible.
+    pub(super) fn undo(&self, old: Option<&Self>, now: Nanos) {
+        if let Some(old) = old
+            && let Err(error) = self
+                .memory
+                .change(Some(&self.spec), &old.spec, old.max_keys, now)
+        {
+            tracing::error!(limit = old.spec.name, %error, "cannot undo a change of rules");
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! A limit's states in this server's memory, and its counters: the part that survives a change of
+//! the rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tidegate_core::{Algorithm, Nanos, Policy, PolicyError, algorithm::TokenBucket};
+use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError, Until};
+
+use super::runtime_overrides::{QuotasByKey, RuntimeOverride, RuntimeOverrides};
+use crate::{
+    decide::{
+        counts::Counts,
+        refusal::{MOST_OVERRIDES, Refusal},
+        thresholds::Thresholds,
+    },
+    observe::{heavy::HeavyKeys, latency::Latency},
+    rules::{Keeping, LimitSpec, PolicySpec, QuotaTextError, RulesError},
+};
+
+/// The states of a limit and its counters. If the states are in a store, the limiter only records
+/// blocked keys.
+pub struct Memory {
+    pub limiter: KeyedLimiter<()>,
+    pub counts: Counts,
+    pub heavy: HeavyKeys,
+    /// The quotas that operators gave single keys.
+    pub(super) overrides: RuntimeOverrides,
+    /// Of a sample of the decisions.
+    pub latency: Latency,
+    pub thresholds: Thresholds,
+    keeping: Keeping,
+}
+
+/// The policy of the states in the server's own memory. If a store decides, this is a policy with
+/// the limit's number (denials show it) and the smallest state. Otherwise a log of thousands of
+/// entries would be reserved for each of a million keys without being used.
+pub(super) fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, PolicyError> {
+    let policy = spec.policy()?;
+    match keeping {
+        Keeping::Memory => Ok(policy),
+        Keeping::Store => match u32::try_from(policy.limit()) {
+            Ok(limit) => Ok(Policy::concurrency(limit)),
+            Err(_) => TokenBucket::from_interval(Nanos::new(1), policy.limit()).map(Policy::from),
+        },
+    }
+}
+
+/// With a store, the maximum number of blocked keys of a limit, unless its rules name more.
+const MOST_BLOCKED: usize = 1 << 16;
+
+/// The number of keys to make room for. If the states are in a store, only the exceptions need
+/// room.
+fn room(spec: &LimitSpec, keeping: Keeping, max_keys: usize) -> usize {
+    match keeping {
+        Keeping::Memory => max_keys,
+        Keeping::Store => {
+            let named = spec.deny.len() + spec.overrides.len();
+            max_keys.min(MOST_BLOCKED.max(2 * named))
+        }
+    }
+}
+
+impl Memory {
+    /// Fresh states for a limit, with the names of up to `top_keys` heavy keys.
+    /// [`change`](Self::change) adds its overrides and its deny list.
+    pub fn new(
+        spec: &LimitSpec,
+        max_keys: usize,
+        top_keys: usize,
+        hash: Option<HashKeys>,
+        keeping: Keeping,
+    ) -> Result<Self, RulesError> {
+        let refuse = |source| RulesError::Store {
+            limit: spec.name.clone(),
+            source,
+        };
+        let policy =
+            policy(&spec.policy, keeping).map_err(|e| RulesError::of_policy(&spec.name, &e))?;
+        let max_keys = room(spec, keeping, max_keys);
+        let mut builder = KeyedLimiter::builder(policy)
+            .max_keys(max_keys)
+            .when_full(spec.when_full)
+            .clock(());
+        if let Some(hash) = hash {
+            builder = builder.hash_keys(hash);
+        }
+        let limiter = builder.build().map_err(|error| refuse(error.into()))?;
+        let counts = Counts::default();
+        // A global limit has one key without a name.
+        let heavy = HeavyKeys::new(if spec.global { 0 } else { top_keys }, &counts.sampling);
+        let (latency, overrides) = (Latency::default(), RuntimeOverrides::new(spec));
+        Ok(Self {
+            limiter,
+            counts,
+            heavy,
+            overrides,
+            latency,
+            thresholds: Thresholds::default(),
+            keeping,
+        })
+    }
+
+    /// Changes the limiter from the rules in `from` (`None` for fresh states of `to`'s policy) to
+    /// those in `to`, with room for `max_keys` keys (`None`: as before).
+    pub fn change(
+        &self,
+        from: Option<&LimitSpec>,
+        to: &LimitSpec,
+        max_keys: Option<usize>,
+        now: Nanos,
+    ) -> Result<(), OverrideError> {
+        let limiter = &self.limiter;
+        if let Some(max_keys) = max_keys {
+            limiter
+                .set_max_keys_at(room(to, self.keeping, max_keys), now)?
+                .finish_at(now);
+        }
+        limiter.set_when_full_at(to.when_full, now)?.finish_at(now);
+        // The specification was checked when it was parsed.
+        let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
+        if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
+            limiter.set_policy_at(policy, now)?.finish_at(now);
+        }
+        let none = LimitSpec {
+            overrides: BTreeMap::new(),
+            deny: BTreeSet::new(),
+            ..to.clone()
+        };
+        let from = from.unwrap_or(&none);
+        let mut operators = self.overrides.lock();
+        let by_operator = |key: &&String| operators.inner.keys.contains_key(*key);
+        let gone = from
+            .overrides
+            .keys()
+            .filter(|key| !to.overrides.contains_key(*key));
+        for key in gone.filter(|key| !by_operator(key)) {
+            limiter.remove_override_at(key, now);
+        }
+        let changed = to
+            .overrides
+            .iter()
+            .filter(|(key, spec)| from.overrides.get(*key) != Some(spec));
+        for (key, spec) in changed.filter(|(key, _)| !by_operator(key)) {
+            if let Some(policy) = policy(spec) {
+                limiter.set_override_at(key, policy, now)?;
+            }
+        }
+        operators.inner.general = to.policy.clone();
+        operators.inner.by_rules.clone_from(&to.overrides);
+        let mut refused = Vec::new();
+        for (key, own) in &mut operators.inner.keys {
+            // Options that the limit's algorithm does not have are dropped.
+            let follows = own.policy.clone().of(&to.policy);
+            match follows.policy() {
+                Ok(_) if follows == own.policy => {}
+                Ok(policy) => {
+                    limiter.set_override_at(key, policy, now)?;
+                    own.policy = follows;
+                }
+                Err(error) => {
+                    tracing::warn!(limit = to.name, %error, "a key's override does not fit the limit's new rules, and has ended");
+                    refused.push(key.clone());
+                }
+            }
+        }
+        for key in refused {
+            self.end(&mut operators.inner, &key, now)?;
+        }
+        drop(operators);
+        for key in from.deny.difference(&to.deny) {
+            limiter.unblock_at(key, now);
+        }
+        for key in to.deny.difference(&from.deny) {
+            limiter.block_at(key, Until::UNBLOCKED, now)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a key a quota until a time, in place of its quota in the rules. Its use still counts.
+    pub fn set_override(
+        &self,
+        limit: &str,
+        key: &str,
+        quota: &str,
+        until: Nanos,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let no_quota = |why| Refusal::no_quota(limit, quota, why);
+        let mut operators = self.overrides.lock();
+        let inner = &mut operators.inner;
+        let spec = inner.general.with_quota(quota).map_err(no_quota)?;
+        if inner.keys.len() >= MOST_OVERRIDES && !inner.keys.contains_key(key) {
+            return Err(Refusal::TooManyOverridden {
+                limit: limit.to_owned(),
+            });
+        }
+        let policy = spec
+            .policy()
+            .map_err(QuotaTextError::Policy)
+            .map_err(no_quota)?;
+        self.limiter
+            .set_override_at(key, policy, now)
+            .map_err(|why| match why {
+                OverrideError::TooManyExceptions => Refusal::TooManyBlocked {
+                    limit: limit.to_owned(),
+                },
+                why => Refusal::NoMemory { why },
+            })?;
+        inner.keys.insert(
+            key.to_owned(),
+            RuntimeOverride {
+                policy: spec,
+                until,
+            },
+        );
+        Ok(())
+    }
+
+    /// Removes the key's override. Returns whether it had one.
+    pub fn end_override(&self, key: &str, now: Nanos) -> Result<bool, OverrideError> {
+        self.end(&mut self.overrides.lock().inner, key, now)
+    }
+
+    /// Removes the overrides that have expired.
+    pub fn end_overrides_due(&self, now: Nanos) {
+        for (key, _) in self
+            .overrides
+            .all()
+            .into_iter()
+            .filter(|(_, own)| own.until <= now)
+        {
+            let mut operators = self.overrides.lock();
+            // Another request may have set it again.
+            if operators
+                .inner
+                .keys
+                .get(&key)
+                .is_some_and(|own| own.until <= now)
+                && let Err(error) = self.end(&mut operators.inner, &key, now)
+            {
+                tracing::error!(%error, "a key's override could not be ended; trying again in a second");
+            }
+        }
+    }
+
+    fn end(
+        &self,
+        operators: &mut QuotasByKey,
+        key: &str,
+        now: Nanos,
+    ) -> Result<bool, OverrideError> {
+        if !operators.keys.contains_key(key) {
+            return Ok(false);
+        }
+        match operators
+            .by_rules
+            .get(key)
+            .and_then(|spec| policy(spec, self.keeping).ok())
+        {
+            Some(policy) => self.limiter.set_override_at(key, policy, now)?,
+            None => {
+                self.limiter.remove_override_at(key, now);
+            }
+        }
+        operators.keys.remove(key);
+        Ok(true)
+    }
+}

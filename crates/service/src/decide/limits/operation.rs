@@ -1,0 +1,193 @@
+//! Changes that an operator makes about a key while the server runs.
+
+use std::time::Duration;
+
+use tidegate_core::Nanos;
+use tidegate_limiter::Until;
+use tidegate_redis::{GivenOrder, Order, OrderKind, Plan};
+
+use super::{Limit, RuntimeOverride};
+use crate::{
+    decide::{refusal::Refusal, shared::StoreLimit},
+    rules::QuotaTextError,
+};
+
+/// A change that an operator makes about one key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Deny the key for a time, or (`None`) until it is unblocked.
+    Block(Option<Duration>),
+    /// End the block.
+    Unblock,
+    /// Give the key its own quota, such as `1000/1m`, in place of what the rules say about it: for
+    /// a time, or (`None`) until it is ended. Used units still count.
+    Override(String, Option<Duration>),
+    /// Hold the key to the rules again.
+    EndOverride,
+    /// Forget what the key has used.
+    Reset,
+}
+
+impl Operation {
+    /// The name in the audit.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Block(_) => "block",
+            Self::Unblock => "unblock",
+            Self::Override(..) => "override",
+            Self::EndOverride => "end-override",
+            Self::Reset => "reset",
+        }
+    }
+}
+
+/// The operator who makes a change.
+#[derive(Clone, Copy, Debug)]
+pub struct Operator<'a> {
+    /// The client's name in the access file.
+    pub client: &'a str,
+    /// Why, in the operator's words.
+    pub note: Option<&'a str>,
+}
+
+impl Limit {
+    /// Makes a change in the store, for all servers: they follow within a second. Returns whether
+    /// there was something to end, and `true` for the other operations.
+    pub async fn operate_in_store(
+        &self,
+        store: &StoreLimit,
+        key: &[u8],
+        operation: &Operation,
+    ) -> Result<bool, Refusal> {
+        if self.has_by_rules(key, operation)? {
+            return Ok(true);
+        }
+        let done = match operation {
+            Operation::Block(span) => store.order(key, Order::Block, *span).await.map(|()| true),
+            Operation::Unblock => store.end_order(key, OrderKind::Block).await,
+            Operation::Override(quota, span) => {
+                self.shareable(key, quota)?;
+                store
+                    .order(key, Order::Override(quota), *span)
+                    .await
+                    .map(|()| true)
+            }
+            Operation::EndOverride => store.end_order(key, OrderKind::Override).await,
+            Operation::Reset => store.reset(key).await.map(|()| true),
+        };
+        done.map_err(|why| Refusal::NotChanged {
+            limit: self.spec.name.clone(),
+            why,
+        })
+    }
+
+    /// Like [`operate_in_store`](Self::operate_in_store), for a limit in memory. An override
+    /// outlives a change of the rules.
+    pub fn operate_in_memory(
+        &self,
+        key: &[u8],
+        operation: &Operation,
+        now: Nanos,
+    ) -> Result<bool, Refusal> {
+        if self.has_by_rules(key, operation)? {
+            return Ok(true);
+        }
+        let (limiter, name) = (self.limiter(), &self.spec.name);
+        let until = |span: &Option<Duration>| {
+            span.map_or(Nanos::MAX, |span| now.saturating_add(span.into()))
+        };
+        match operation {
+            Operation::Block(span) => {
+                limiter
+                    .block_at(key, Until(until(span)), now)
+                    .map_err(|_| Refusal::TooManyBlocked {
+                        limit: name.clone(),
+                    })?
+            }
+            Operation::Unblock => return Ok(limiter.unblock_at(key, now)),
+            Operation::Override(quota, span) => {
+                self.memory
+                    .set_override(name, text(key)?, quota, until(span), now)?;
+            }
+            Operation::EndOverride => {
+                let ended = self.memory.end_override(text(key)?, now);
+                return ended.map_err(|why| Refusal::NoMemory { why });
+            }
+            Operation::Reset => {
+                limiter.reset_at(key, now);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether the rules deny the key already, so that a block changes nothing.
+    ///
+    /// # Errors
+    /// When the operation would admit a key that the rules deny permanently.
+    fn has_by_rules(&self, key: &[u8], operation: &Operation) -> Result<bool, Refusal> {
+        match operation {
+            Operation::Block(_) => Ok(self.is_denied(key)),
+            Operation::Unblock | Operation::Override(..) if self.is_denied(key) => {
+                Err(Refusal::DeniedByRules {
+                    limit: self.spec.name.clone(),
+                })
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Checks whether the limit can be shared with this quota.
+    fn shareable(&self, key: &[u8], quota: &str) -> Result<(), Refusal> {
+        text(key)?;
+        let limit = &self.spec.name;
+        let policy = self.spec.policy.with_quota(quota);
+        let policy = policy.and_then(|spec| spec.policy().map_err(QuotaTextError::Policy));
+        let planned = Plan::new(policy.map_err(|why| Refusal::no_quota(limit, quota, why))?);
+        planned.map(|_| ()).map_err(|why| Refusal::NotShareable {
+            limit: limit.clone(),
+            quota: quota.chars().take(32).collect(),
+            why,
+        })
+    }
+
+    /// The first `most` keys that operators gave a quota while the server runs, and how many there
+    /// are.
+    pub fn runtime_overrides(&self, most: usize) -> (usize, Vec<(String, RuntimeOverride)>) {
+        let Some(store) = &self.store else {
+            let mut all = self.memory.overrides.all();
+            let count = all.len();
+            all.truncate(most);
+            return (count, all);
+        };
+        let (count, given) = store.orders.list(OrderKind::Override, most);
+        let shown = |given: GivenOrder| {
+            Some((
+                String::from_utf8_lossy(&given.key).into_owned(),
+                self.given(&given)?,
+            ))
+        };
+        (count, given.into_iter().filter_map(shown).collect())
+    }
+
+    /// The quota that an operator gave a key.
+    pub fn runtime_override(&self, key: &str) -> Option<RuntimeOverride> {
+        let Some(store) = &self.store else {
+            return self.memory.overrides.get(key.as_bytes());
+        };
+        self.given(&store.orders.get(OrderKind::Override, key.as_bytes())?)
+    }
+
+    fn given(&self, order: &GivenOrder) -> Option<RuntimeOverride> {
+        let policy = self.spec.policy.with_quota(&order.text).ok()?;
+        Some(RuntimeOverride {
+            policy,
+            until: order.until.unwrap_or(Nanos::MAX),
+        })
+    }
+}
+
+/// A key as rules have it.
+fn text(key: &[u8]) -> Result<&str, Refusal> {
+    str::from_utf8(key).map_err(|_| Refusal::KeyNotText)
+}

@@ -1,0 +1,162 @@
+//! The counters of decisions and of the limits' tables, which a scrape reads.
+
+use std::fmt;
+
+use tidegate_core::DenialReason;
+use tidegate_limiter::Stats;
+
+use super::{counts::CountsRead, service::Service, shared};
+use crate::{
+    observe::metrics::{MetricKind, MetricSource, Sink},
+    rules::THROTTLE,
+};
+
+impl MetricSource for Service {
+    fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
+        let in_force = self.in_force();
+        let all = &in_force.limits;
+        let throttle = self.throttle();
+        let limits: Vec<(&str, CountsRead, Stats)> = all
+            .limits()
+            .iter()
+            .map(|limit| {
+                (
+                    limit.spec().name.as_str(),
+                    limit.counts(),
+                    limit.limiter().stats(),
+                )
+            })
+            .chain([(
+                THROTTLE,
+                throttle.counts().read(),
+                throttle.limiter().stats(),
+            )])
+            .collect();
+        let outcomes = |counts: &CountsRead| {
+            [
+                ("allowed", counts.allowed),
+                ("delayed", counts.delayed),
+                ("denied", counts.denied),
+            ]
+        };
+        let decisions = limits.iter().flat_map(|(limit, counts, _)| {
+            outcomes(counts)
+                .map(|(outcome, count)| ([("limit", *limit), ("outcome", outcome)], count))
+        });
+        sink.labelled(
+            "decisions",
+            "Decisions by limit and outcome",
+            MetricKind::Counter,
+            decisions,
+        )?;
+        let denials = limits.iter().flat_map(|(limit, counts, _)| {
+            let named = move |(reason, count): (&DenialReason, u64)| {
+                ([("limit", *limit), ("reason", reason.name())], count)
+            };
+            DenialReason::ALL.iter().zip(counts.denied_by).map(named)
+        });
+        // Most reasons never occur at a limit. Those that did stay in the answer, because counters
+        // never go back.
+        let denials = denials.filter(|(_, count)| *count > 0);
+        sink.labelled(
+            "denials",
+            "Denials by limit and reason",
+            MetricKind::Counter,
+            denials,
+        )?;
+        let reached: Vec<_> = all
+            .limits()
+            .iter()
+            .flat_map(|limit| {
+                let named =
+                    |(percent, count)| (limit.spec().name.as_str(), format!("{percent}%"), count);
+                limit.memory.thresholds.counts().into_iter().map(named)
+            })
+            .collect();
+        let reached = reached.iter().map(|(limit, percent, count)| {
+            ([("limit", *limit), ("threshold", percent.as_str())], *count)
+        });
+        let help = "Keys that reached a threshold of their limit, once in each period";
+        sink.labelled("threshold_events", help, MetricKind::Counter, reached)?;
+        report_limits(sink, &limits)?;
+        let reservations = self.reservations.len() as u64;
+        sink.gauge(
+            "reservations",
+            "Reservations that are open or remembered",
+            reservations,
+        )?;
+        in_force.report_attached(sink)?;
+        if let Some(shared) = self.store() {
+            shared::metrics::report(sink, shared.store())?;
+        }
+        sink.gauge(
+            "rules_limits",
+            "Limits in the rules",
+            all.limits().len() as u64,
+        )
+    }
+}
+
+fn report_limits(sink: &mut dyn Sink, limits: &[(&str, CountsRead, Stats)]) -> fmt::Result {
+    let mut each = |name: &str, help: &str, kind, read: fn(&CountsRead, &Stats) -> u64| {
+        let values = limits
+            .iter()
+            .map(|(limit, counts, stats)| ([("limit", *limit)], read(counts, stats)));
+        sink.labelled(name, help, kind, values)
+    };
+    let help = "Decisions that a shadow limit would have denied";
+    each("shadow_denials", help, MetricKind::Counter, |counts, _| {
+        counts.shadow_denied
+    })?;
+    each(
+        "keys",
+        "Keys of a limit in memory",
+        MetricKind::Gauge,
+        |_, stats| stats.keys,
+    )?;
+    each(
+        "keys_max",
+        "Maximum number of keys of a limit in memory",
+        MetricKind::Gauge,
+        |_, stats| stats.max_keys,
+    )?;
+    each(
+        "store_bytes",
+        "Bytes reserved for a limit's states",
+        MetricKind::Gauge,
+        |_, stats| stats.bytes,
+    )?;
+    let help = "States removed because they had fully recovered";
+    each("keys_reclaimed", help, MetricKind::Counter, |_, stats| {
+        stats.reclaimed
+    })?;
+    let help = "Keys that were evicted with a debt and left a record";
+    each("keys_evicted", help, MetricKind::Counter, |_, stats| {
+        stats.evicted
+    })?;
+    let help = "Evicted keys that returned and got their debt back";
+    each("keys_returned", help, MetricKind::Counter, |_, stats| {
+        stats.returned
+    })?;
+    each(
+        "records",
+        "Records of evicted keys",
+        MetricKind::Gauge,
+        |_, stats| stats.records,
+    )?;
+    let help = "Requests of new keys denied so that no exhausted key is forgotten";
+    each("keys_refused", help, MetricKind::Counter, |_, stats| {
+        stats.refused
+    })?;
+    let help = "Evicted keys whose debt was forgotten because no record with less debt was left";
+    each("keys_forgotten", help, MetricKind::Counter, |_, stats| {
+        stats.forgotten.total()
+    })?;
+    let help = "Forgotten keys that had used up their limit and so got a fresh allowance";
+    each(
+        "keys_forgotten_exhausted",
+        help,
+        MetricKind::Counter,
+        |_, stats| stats.forgotten.exhausted,
+    )
+}

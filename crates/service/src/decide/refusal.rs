@@ -1,0 +1,215 @@
+//! Why a question gets no decision.
+
+use tidegate_limiter::OverrideError;
+use tidegate_redis::{PlanError, StoreError};
+
+use crate::{
+    decide::reservations::ReservationError,
+    rules::{MAX_KEY_BYTES, QuotaTextError},
+};
+
+/// The maximum number of keys of one limit that operators may override while the server runs.
+pub const MOST_OVERRIDES: usize = 1_000;
+
+/// Why a question gets no decision. The message says what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No limit has this name.
+    #[error("no limit is named `{name}`; {}", nearest_names(nearest, *limits))]
+    UnknownLimit {
+        /// The name, as far as it can be displayed.
+        name: String,
+        /// The most similar names, at most three, best first.
+        nearest: Vec<String>,
+        /// The number of limits.
+        limits: usize,
+    },
+    /// A request to a keyed limit has no key.
+    #[error("limit `{limit}` counts per key: give a key (or make the limit `global: true`)")]
+    KeyMissing {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The key is longer than [`MAX_KEY_BYTES`].
+    #[error(
+        "the key has {bytes} bytes; at most {MAX_KEY_BYTES} are allowed: send a digest of longer keys"
+    )]
+    KeyTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// A limit has room for so few keys that those of one joint decision do not fit.
+    #[error(
+        "a limit has no room for all these keys at once: ask for fewer together, or raise its max_keys"
+    )]
+    TooManyKeys,
+    /// The limit already has the maximum number of blocked or overridden keys.
+    #[error(
+        "limit `{limit}` has no room to block another key: unblock some keys, or raise its max_keys"
+    )]
+    TooManyBlocked {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A global limit has no keys to block or override.
+    #[error("limit `{limit}` is global: it has no keys to block, unblock or override")]
+    GlobalHasNoKeys {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The limit keeps no names of heavy keys.
+    #[error("no heavy keys are kept for limit `{limit}`: {}", if *global { "it is global, and has no keys" } else { "the server runs with --top-keys 0" })]
+    NoHeavyKeys {
+        /// The limit's name.
+        limit: String,
+        /// Whether it has no keys at all.
+        global: bool,
+    },
+    /// The budget for histories has no room for this limit (or for any, if no name is given).
+    #[error(
+        "no history is kept{}: --history-memory leaves no room for it",
+        of_limit(limit)
+    )]
+    NoHistory {
+        /// The limit's name; empty if none was given.
+        limit: String,
+    },
+    /// No trace is kept.
+    #[error(
+        "no trace is kept: start the server with --trace-keys 10%, or another share of the keys"
+    )]
+    NoTrace,
+    /// The limits of a joint decision are on different nodes of a cluster.
+    #[error(
+        "these keys are on different nodes of the store's cluster and cannot be decided in one step: give them a common {{hash tag}} (a global limit has no key, so it cannot have one), or ask one after another"
+    )]
+    Scattered,
+    /// A refund may not have been made, because the shared store did not reply.
+    #[error(
+        "the refund to limit `{limit}` may not have been made: {why}; units that stay charged expire with the limit's window"
+    )]
+    NoAnswer {
+        /// The limit's name.
+        limit: String,
+        /// The store client's error.
+        #[source]
+        why: StoreError,
+    },
+    /// A charge may not have been made, because the shared store did not reply.
+    #[error("the charge to limit `{limit}` may not have been made: {why}")]
+    NotCharged {
+        /// The limit's name.
+        limit: String,
+        /// The store client's error.
+        #[source]
+        why: StoreError,
+    },
+    /// Permits were charged.
+    #[error(
+        "limit `{limit}` counts permits, which are held until they are returned: take them instead of charging them"
+    )]
+    Held {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The keys of a limit in a shared store can only be reset one by one.
+    #[error(
+        "limit `{limit}` is in the store, which does not reset all its keys at once: give a key"
+    )]
+    InStore {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A request can neither unblock nor override a key on the rules' deny list.
+    #[error("the key is on the deny list of limit `{limit}`: remove it from the rules file")]
+    DeniedByRules {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A block, an override or a reset may not have been made, because the shared store did not
+    /// reply or refused it.
+    #[error("the change to limit `{limit}` may not have been made: {why}; try again")]
+    NotChanged {
+        /// The limit's name.
+        limit: String,
+        /// The store client's error.
+        #[source]
+        why: StoreError,
+    },
+    /// The limit cannot be shared with this quota.
+    #[error("limit `{limit}` cannot be shared with the quota `{quota}`: {why}")]
+    NotShareable {
+        /// The limit's name.
+        limit: String,
+        /// The quota, as far as it can be shown.
+        quota: String,
+        /// The mistake.
+        #[source]
+        why: PlanError,
+    },
+    /// The text is not a quota of the limit's algorithm.
+    #[error("`{quota}` is not a quota for limit `{limit}`: {why}")]
+    NoQuota {
+        /// The limit's name.
+        limit: String,
+        /// The text of the request, shortened.
+        quota: String,
+        /// The mistake.
+        #[source]
+        why: QuotaTextError,
+    },
+    /// The limit has as many overrides as it may have.
+    #[error(
+        "{MOST_OVERRIDES} keys of limit `{limit}` are overridden already: end some, or write them into the rules file"
+    )]
+    TooManyOverridden {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The key of an override is not UTF-8.
+    #[error(
+        "the key is not UTF-8, and overridden keys must be: they can be written into the rules file"
+    )]
+    KeyNotText,
+    /// A reservation cannot be made or changed.
+    #[error(transparent)]
+    Reservation(ReservationError),
+    /// The system has no memory for the key's state.
+    #[error("the system has no memory for the overridden key's state: {why}")]
+    NoMemory {
+        /// The limiter's error.
+        #[source]
+        why: OverrideError,
+    },
+}
+
+impl Refusal {
+    /// Refuses a text that the limit cannot have as its quota.
+    pub fn no_quota(limit: &str, quota: &str, why: QuotaTextError) -> Self {
+        Self::NoQuota {
+            limit: limit.to_owned(),
+            quota: quota.chars().take(32).collect(),
+            why,
+        }
+    }
+}
+
+fn of_limit(limit: &str) -> String {
+    if limit.is_empty() {
+        String::new()
+    } else {
+        format!(" of limit `{limit}`")
+    }
+}
+
+fn nearest_names(nearest: &[String], limits: usize) -> String {
+    if nearest.is_empty() {
+        return "no limit has a name that this client may use".to_owned();
+    }
+    let few = if limits <= nearest.len() {
+        "the limits are"
+    } else {
+        "the nearest names are"
+    };
+    format!("{few}: {}", nearest.join(", "))
+}

@@ -1,0 +1,314 @@
+//! Several limits in one decision: all enforced limits admit and consume, or none consumes. Shadow
+//! limits are asked as well, but never veto.
+
+use std::{borrow::Cow, cmp::Reverse, sync::Arc, time::Duration};
+
+use futures_util::future::{join_all, try_join_all};
+use tidegate_core::{Decision, Nanos};
+use tidegate_limiter::acquire_all_at;
+use tidegate_redis::{Part as StorePart, SharedLimit};
+
+use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve};
+use crate::decide::{limits::Limit, shared::SharedStore};
+
+/// One limit of a joint decision.
+pub struct Part<'a> {
+    pub(super) limit: Arc<Limit>,
+    pub(super) key: &'a [u8],
+    pub(super) cost: u64,
+}
+
+impl Service {
+    /// Asks several limits, and takes all costs if all admit. It never waits if the limits are in
+    /// memory.
+    ///
+    /// # Errors
+    /// When a question is invalid, with its index; and [`Refusal::Scattered`] if the keys are on
+    /// different nodes of a cluster.
+    ///
+    /// # Panics
+    /// When `asks` is empty.
+    pub async fn acquire_all(
+        &self,
+        asks: &[Ask<'_>],
+        now: Nanos,
+    ) -> Result<JointAnswer, (usize, Refusal)> {
+        let parts = self.parts(asks)?;
+        let decisions = self
+            .take_all(&parts, now)
+            .await
+            .map_err(|refusal| (0, refusal))?;
+        Ok(Decided { parts, decisions }.into_joint())
+    }
+
+    /// One decision for each of these limits: all enforced limits admit and are charged, or none
+    /// is.
+    ///
+    /// # Errors
+    /// [`Refusal::Scattered`] if the keys are on different nodes of a cluster, and
+    /// [`Refusal::TooManyKeys`].
+    pub async fn take_all(&self, parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
+        match self.store().filter(|_| parts.iter().any(Part::is_stored)) {
+            Some(store) => Box::pin(self.take_all_in_store(store, parts, now)).await,
+            None => take_in_memory(parts, now),
+        }
+    }
+
+    async fn take_all_in_store(
+        &self,
+        store: &SharedStore,
+        parts: &[Part<'_>],
+        now: Nanos,
+    ) -> Result<Vec<Decision>, Refusal> {
+        if let [part] = parts
+            && let Some(decision) = part
+                .limit
+                .decide_in_memory(Act::Take, part.key, part.cost, now)
+        {
+            return Ok(vec![decision]);
+        }
+        let together = take_together(store, parts, now).await?;
+        // Later questions must be answered by the same deadline.
+        let spent = self.now().saturating_since(now).into();
+        let admitted = together
+            .as_ref()
+            .is_some_and(|all| all.iter().all(Decision::is_allowed));
+        let mut together = together.unwrap_or_default().into_iter();
+        let decisions = parts.iter().map(|part| {
+            let decided = if part.is_enforced() {
+                together.next()
+            } else {
+                None
+            };
+            part.decision(decided, admitted, now, spent)
+        });
+        Ok(join_all(decisions).await)
+    }
+
+    /// Asks several limits without taking anything.
+    ///
+    /// # Errors
+    /// The same as [`acquire_all`](Self::acquire_all).
+    ///
+    /// # Panics
+    /// When `asks` is empty.
+    pub async fn peek_all(
+        &self,
+        asks: &[Ask<'_>],
+        now: Nanos,
+    ) -> Result<JointAnswer, (usize, Refusal)> {
+        let parts = self.parts(asks)?;
+        let decisions = parts.iter().enumerate().map(async |(at, part)| {
+            let decision = part.limit.decide(Act::Peek, part.key, part.cost, now).await;
+            decision.map_err(|refusal| (at, refusal))
+        });
+        let decisions = try_join_all(decisions).await?;
+        Ok(Decided { parts, decisions }.into_joint())
+    }
+
+    pub(super) fn parts<'a>(&self, asks: &[Ask<'a>]) -> Result<Vec<Part<'a>>, (usize, Refusal)> {
+        let limits = self.limits();
+        // Collecting results would grow the list twice.
+        let mut parts = Vec::with_capacity(asks.len());
+        for (at, ask) in asks.iter().enumerate() {
+            let resolved = resolve(&limits, ask.limit, ask.key).map_err(|refusal| (at, refusal))?;
+            parts.push(Part {
+                limit: Arc::clone(resolved.limit),
+                key: resolved.key,
+                cost: ask.cost,
+            });
+        }
+        Ok(parts)
+    }
+}
+
+/// Parts and their decisions, at least one.
+pub struct Decided<'a> {
+    pub(super) parts: Vec<Part<'a>>,
+    pub(super) decisions: Vec<Decision>,
+}
+
+impl Decided<'_> {
+    pub(super) fn each(&self) -> impl ExactSizeIterator<Item = (&Part<'_>, &Decision)> {
+        self.parts.iter().zip(&self.decisions)
+    }
+
+    /// Whether all enforced limits admitted.
+    pub(super) fn is_allowed(&self) -> bool {
+        self.each().all(|(part, decision)| part.allows(decision))
+    }
+
+    /// See [`JointAnswer::bound`].
+    fn bound(&self) -> usize {
+        let strictness = |(at, (part, decision)): (usize, (&Part<'_>, &Decision))| {
+            let severity = if part.allows(decision) {
+                0
+            } else {
+                decision.severity()
+            };
+            // The first among equals.
+            (severity, Reverse(decision.remaining()), Reverse(at))
+        };
+        let strictest = self.each().enumerate().map(strictness).max();
+        let (.., Reverse(at)) = strictest.expect("at least one limit is asked");
+        at
+    }
+
+    /// The answer of each limit.
+    pub(super) fn into_joint(self) -> JointAnswer {
+        let bound = self.bound();
+        let answers = self
+            .parts
+            .into_iter()
+            .zip(self.decisions)
+            .map(|(part, decision)| part.answer(decision));
+        JointAnswer {
+            answers: answers.collect(),
+            bound,
+        }
+    }
+
+    /// The answer of the limit that bound.
+    pub fn into_bound(mut self) -> Answer {
+        let bound = self.bound();
+        self.parts.swap_remove(bound).answer(self.decisions[bound])
+    }
+}
+
+/// One decision for each of these limits, which are all in memory.
+///
+/// # Errors
+/// [`Refusal::TooManyKeys`]
+pub(super) fn take_in_memory(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
+    let alone = |part: &Part<'_>, act| {
+        let decision = part.limit.decide_in_memory(act, part.key, part.cost, now);
+        decision.expect("the limit is in memory")
+    };
+    if let [part] = parts {
+        return Ok(vec![alone(part, Act::Take)]);
+    }
+    let enforced = || parts.iter().filter(|part| part.is_enforced());
+    // The memory of all states is fetched in parallel instead of one after another.
+    enforced().for_each(|part| part.limit.limiter().prefetch(part.key));
+    let requests: Vec<_> = enforced()
+        .map(|part| part.limit.request(part.key, part.cost))
+        .collect();
+    let joint = acquire_all_at(&requests, now).map_err(|_| Refusal::TooManyKeys)?;
+    let (admitted, mut together) = (joint.is_allowed(), joint.decisions().iter());
+    let mut decided = |part: &Part<'_>| {
+        if part.is_enforced() {
+            together.next()
+        } else {
+            None
+        }
+    };
+    let decision = |part| match decided(part) {
+        Some(&decided) => part.counted(decided, admitted, now),
+        None => alone(part, after(admitted)),
+    };
+    Ok(parts.iter().map(decision).collect())
+}
+
+/// The decisions of the enforced limits, made in one step in the store; `None` if it was not asked
+/// because one of the keys is blocked.
+async fn take_together(
+    store: &SharedStore,
+    parts: &[Part<'_>],
+    now: Nanos,
+) -> Result<Option<Vec<Decision>>, Refusal> {
+    let enforced = || parts.iter().filter(|part| part.is_enforced());
+    if enforced().any(|part| part.limit.block_of(part.key, now).is_some()) {
+        return Ok(None);
+    }
+    let limits: Option<Vec<_>> = enforced().map(Part::stored).collect();
+    match limits {
+        Some(limits) if !limits.is_empty() => {
+            let pairs = limits.iter().zip(enforced());
+            let asked: Vec<_> = pairs
+                .map(|(limit, part)| StorePart {
+                    limit,
+                    key: part.key,
+                    cost: part.cost,
+                })
+                .collect();
+            let shared = store.acquire_all(&asked).await?;
+            let counted = enforced()
+                .zip(shared)
+                .map(|(part, shared)| part.limit.by_store(&shared));
+            Ok(Some(counted.collect()))
+        }
+        _ => Ok(Some(Vec::new())),
+    }
+}
+
+/// A shadow limit consumes what the enforced limits admit.
+fn after(admitted: bool) -> Act {
+    if admitted { Act::Take } else { Act::Peek }
+}
+
+impl<'a> Part<'a> {
+    pub fn new(limit: Arc<Limit>, key: &'a [u8], cost: u64) -> Self {
+        Self { limit, key, cost }
+    }
+
+    pub fn is_enforced(&self) -> bool {
+        !self.limit.spec().shadow
+    }
+
+    /// Whether the limit allows the work.
+    pub(super) fn allows(&self, decision: &Decision) -> bool {
+        decision.is_allowed() || !self.is_enforced()
+    }
+
+    fn answer(self, decision: Decision) -> Answer {
+        Answer {
+            limit: self.limit,
+            key: self.key.to_vec(),
+            decision,
+        }
+    }
+
+    pub fn is_stored(&self) -> bool {
+        self.limit.store().is_some()
+    }
+
+    /// The limit in the store for this key; `None` if a change of the rules has moved it out of the
+    /// store.
+    pub fn stored(&self) -> Option<Cow<'_, SharedLimit>> {
+        Some(self.limit.store()?.of(self.key))
+    }
+
+    /// This limit's decision in the joint step, counted.
+    fn counted(&self, decided: Decision, admitted: bool, now: Nanos) -> Decision {
+        let decision = self.limit.explained(self.key, decided);
+        // A limit that would have admitted what another denied counts as neither.
+        if admitted || decision.is_denied() {
+            self.limit
+                .count(Act::Take, self.key, self.cost, &decision, now);
+        }
+        decision
+    }
+
+    /// This limit's decision, from its decision in the joint step and whether that admitted.
+    async fn decision(
+        &self,
+        decided: Option<Decision>,
+        admitted: bool,
+        now: Nanos,
+        spent: Duration,
+    ) -> Decision {
+        let Self { limit, key, cost } = self;
+        if let Some(decided) = decided {
+            return self.counted(decided, admitted, now);
+        }
+        let decision = limit
+            .decide_after(spent, after(admitted), key, *cost, now)
+            .await;
+        let decision = decision.expect("only a refund is refused");
+        // The key is blocked, so the store was not asked.
+        if !admitted && decision.is_denied() && self.is_enforced() {
+            limit.count(Act::Take, key, *cost, &decision, now);
+        }
+        decision
+    }
+}

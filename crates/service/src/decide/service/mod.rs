@@ -1,0 +1,383 @@
+//! The service that every edge calls: it takes a limit's name and a key, and returns a decision or
+//! a refusal. Edges need not know whether the limits are in this server's memory or in a store.
+//!
+//! | an edge wants | it calls |
+//! |---|---|
+//! | one limit, from async code | [`Service::decide`] with an [`Act`]: take, charge, peek or refund |
+//! | several limits, all or none | [`Service::acquire_all`], [`Service::peek_all`] |
+//! | an estimate that is corrected after the work | `Service::reserve`, `Service::extend`, `Service::settle` |
+//! | one limit, from a thread that must not block | [`resolve`], then [`Limit::decide_in_memory`](crate::decide::limits::Limit::decide_in_memory), and [`Limit::decide`](crate::decide::limits::Limit::decide) on the runtime if that returns `None` |
+//!
+//! If the limits are in memory, none of these waits. The time of a decision is an argument: an edge
+//! reads the service's clock once for everything that it has read from a socket.
+
+mod answer;
+mod in_force;
+mod joint;
+mod question;
+mod readiness;
+mod recording;
+mod reserve;
+mod reserve_in_store;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tidegate_core::{Clock, Decision, Nanos};
+
+pub use self::answer::SOFT_EXCEEDED;
+pub use self::joint::Part;
+pub use self::question::{Sees, refuse_unknown, resolve_operated};
+pub use self::readiness::health_name;
+pub use self::{
+    answer::{Answer, JointAnswer, reset_after},
+    in_force::{Attached, CurrentLimits, InForce},
+    question::{Ask, Resolved, resolve},
+    readiness::Readiness,
+};
+pub use crate::decide::{
+    limits::{Act, Operation, Operator},
+    refusal::Refusal,
+};
+use crate::{
+    decide::{
+        limits::Limit,
+        reservations::{MOST_RESERVATIONS, Reservations},
+        shared::SharedStore,
+        throttle::{Throttle, ThrottleError, ThrottleQuota},
+    },
+    observe::{
+        audit::{Action, Audit},
+        heavy::{Top, TopKey},
+        history::History,
+        trace::Trace,
+    },
+    rules::{Keeping, LimitSpec, THROTTLE},
+};
+
+/// A key that a limit denied a short time ago.
+pub struct DeniedKey {
+    pub limit: Arc<Limit>,
+    /// The key and the number of its denials.
+    pub key: TopKey,
+    /// How long they have been counted.
+    pub span: Nanos,
+}
+
+impl DeniedKey {
+    /// The decision that the limit would make on the key now; `None` if only the store knows.
+    pub fn standing(&self, now: Nanos) -> Option<Decision> {
+        self.limit
+            .decide_in_memory(Act::Peek, &self.key.key, 1, now)
+    }
+}
+
+/// The limits in use, and their clock.
+pub struct Service {
+    in_force: ArcSwap<InForce>,
+    throttle: Throttle,
+    pub reservations: Reservations,
+    clock: Arc<dyn Clock>,
+    store: Option<Arc<SharedStore>>,
+    pub history: History,
+    trace: Option<Arc<Trace>>,
+    /// Operators' actions.
+    pub audit: Audit,
+    /// Whether rules suffice for the server to be ready; `None` if any do.
+    pub needs: Option<fn(&InForce) -> bool>,
+}
+
+impl Service {
+    /// A service with these limits (shared, if they have a store) and a table for the keys of
+    /// `CL.THROTTLE`.
+    pub fn new(limits: impl Into<InForce>, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
+        let in_force = limits.into();
+        let store = in_force.limits.shared().cloned();
+        let history = History::default();
+        let reservations = Reservations::new(MOST_RESERVATIONS);
+        Self {
+            in_force: ArcSwap::from_pointee(in_force),
+            throttle,
+            reservations,
+            clock,
+            store,
+            history,
+            trace: None,
+            audit: Audit::default(),
+            needs: None,
+        }
+    }
+
+    /// The same with room for at most `most` reservations.
+    pub fn with_reservations(self, most: usize) -> Self {
+        Self {
+            reservations: Reservations::new(most),
+            ..self
+        }
+    }
+
+    /// The same service with the trace that its limits and `CL.THROTTLE` [report
+    /// to](tidegate_server::DecisionObservers).
+    pub fn with_trace(self, trace: Option<Arc<Trace>>) -> Self {
+        Self { trace, ..self }
+    }
+
+    /// The trace; `None` if none is kept.
+    pub fn trace(&self) -> Option<&Arc<Trace>> {
+        self.trace.as_ref()
+    }
+
+    /// The recent decisions of the limits.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// The store that the limits are shared over; `None` if they are only this server's.
+    #[inline]
+    pub fn store(&self) -> Option<&Arc<SharedStore>> {
+        self.store.as_ref()
+    }
+
+    /// The clock of its decisions.
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// The time for decisions that are made now.
+    pub fn now(&self) -> Nanos {
+        self.clock.now()
+    }
+
+    /// Where the limits are kept, which determines which rules can be served.
+    pub fn keeping(&self) -> Keeping {
+        if self.store.is_some() {
+            Keeping::Store
+        } else {
+            Keeping::Memory
+        }
+    }
+
+    /// The limits in force.
+    pub fn limits(&self) -> CurrentLimits {
+        CurrentLimits(self.in_force.load())
+    }
+
+    /// The limits in force with what is attached to them, for longer use.
+    pub fn in_force(&self) -> Arc<InForce> {
+        self.in_force.load_full()
+    }
+
+    /// Replaces all limits at once.
+    pub fn set_limits(&self, limits: impl Into<InForce>) {
+        self.in_force.store(Arc::new(limits.into()));
+    }
+
+    /// Takes, charges, peeks at or refunds the cost of one limit. It never waits if the limits are
+    /// in memory.
+    ///
+    /// # Errors
+    /// When the question is invalid, or a refund or a charge cannot be made: see [`Refusal`].
+    pub async fn decide(&self, ask: Ask<'_>, act: Act, now: Nanos) -> Result<Answer, Refusal> {
+        let (limit, key) = {
+            let limits = self.limits();
+            let resolved = resolve(&limits, ask.limit, ask.key)?;
+            (Arc::clone(resolved.limit), resolved.key)
+        };
+        limit.accepts(act)?;
+        let decision = limit.decide(act, key, ask.cost, now).await?;
+        Ok(Answer {
+            limit,
+            key: key.to_vec(),
+            decision,
+        })
+    }
+
+    /// Makes an operator's change about a key: for a limit in the store at all servers, within a
+    /// second. Without a key, a [reset](Operation::Reset) concerns all keys of a limit in memory.
+    /// Returns whether there was something to end, and `true` for the operations that end nothing.
+    ///
+    /// # Errors
+    /// The same as [`decide`](Self::decide); also when the operation makes no sense for the limit
+    /// or the key, does not fit into its room, or the store does not reply: see [`Refusal`].
+    pub async fn operate(
+        &self,
+        limit: &[u8],
+        key: Option<&[u8]>,
+        operation: &Operation,
+        by: &Operator<'_>,
+    ) -> Result<bool, Refusal> {
+        if let Some(done) = self.operate_in_memory(limit, key, operation, by) {
+            return done;
+        }
+        let (limit, key) = {
+            let limits = self.limits();
+            let resolved = resolve_operated(&limits, limit, key, operation)?;
+            if key.is_none() && !resolved.limit.spec().global {
+                return Err(Refusal::InStore {
+                    limit: resolved.limit.spec().name.clone(),
+                });
+            }
+            (Arc::clone(resolved.limit), resolved.key)
+        };
+        let name = limit.spec().name.as_bytes();
+        match limit.store() {
+            Some(store) => {
+                let done = limit.operate_in_store(store, key, operation).await;
+                self.record(done, name, Some(key), operation, by)
+            }
+            // The rules have changed.
+            None => self
+                .operate_in_memory(name, Some(key), operation, by)
+                .unwrap_or(Ok(false)),
+        }
+    }
+
+    /// Like [`operate`](Self::operate), but `None` for a limit in the store: nothing was done.
+    pub fn operate_in_memory(
+        &self,
+        limit: &[u8],
+        key: Option<&[u8]>,
+        operation: &Operation,
+        by: &Operator<'_>,
+    ) -> Option<Result<bool, Refusal>> {
+        let limits = self.limits();
+        let done = match resolve_operated(&limits, limit, key, operation) {
+            Ok(resolved) if resolved.limit.store().is_some() => return None,
+            // A reset of all keys.
+            Ok(Resolved { limit, .. }) if key.is_none() && !limit.spec().global => {
+                limit.limiter().reset_all_at(self.now());
+                Ok(true)
+            }
+            Ok(Resolved { limit, key }) => limit.operate_in_memory(key, operation, self.now()),
+            Err(refusal) => Err(refusal),
+        };
+        Some(self.record(done, limit, key, operation, by))
+    }
+
+    /// Records a refund of what a rate has counted, which only operators make.
+    pub fn record_refund(&self, client: &str, limit: &Limit, key: &[u8], cost: u64) {
+        if limit.spec().policy.algorithm.limits_rate() {
+            let action = Action::new(client, "refund")
+                .on(limit.spec().name.as_bytes(), Some(key))
+                .with(&cost);
+            self.audit.record(self.now(), action);
+        }
+    }
+
+    /// Records an operation that took effect.
+    fn record(
+        &self,
+        done: Result<bool, Refusal>,
+        limit: &[u8],
+        key: Option<&[u8]>,
+        operation: &Operation,
+        by: &Operator<'_>,
+    ) -> Result<bool, Refusal> {
+        if done == Ok(true) {
+            let action = Action::new(by.client, operation.name()).on(limit, key);
+            let action = match operation {
+                Operation::Block(span) => action.lasting(*span),
+                Operation::Override(quota, span) => action.with(quota).lasting(*span),
+                Operation::Unblock | Operation::EndOverride | Operation::Reset => action,
+            };
+            let note = by.note.map(ToOwned::to_owned);
+            self.audit.record(self.now(), Action { note, ..action });
+        }
+        done
+    }
+
+    /// Removes the overrides that have expired.
+    pub fn end_overrides_due(&self) {
+        let now = self.now();
+        for limit in self.limits().limits() {
+            limit.memory.end_overrides_due(now);
+        }
+    }
+
+    /// The `most` keys of a limit (or of `CL.THROTTLE`) with the most recent requests, and those
+    /// with the most recent denials.
+    ///
+    /// # Errors
+    /// When no limit has this name, or it keeps no names of keys.
+    pub fn top(&self, limit: &[u8], most: usize, now: Nanos) -> Result<Top, Refusal> {
+        let limits = self.limits();
+        let none = |limit: &str, global| Refusal::NoHeavyKeys {
+            limit: limit.to_owned(),
+            global,
+        };
+        if limit.eq_ignore_ascii_case(THROTTLE.as_bytes()) && limits.limit(limit).is_none() {
+            return self
+                .throttle
+                .top(most, now)
+                .ok_or_else(|| none(THROTTLE, false));
+        }
+        let limit = resolve(&limits, limit, Some(&[]))?.limit;
+        let LimitSpec { name, global, .. } = limit.spec();
+        limit.top(most, now).ok_or_else(|| none(name, *global))
+    }
+
+    /// The `most` keys with the most recent denials, of all limits that `covers` selects.
+    pub fn denied_most(
+        &self,
+        covers: impl Fn(&str) -> bool,
+        most: usize,
+        now: Nanos,
+    ) -> Vec<DeniedKey> {
+        let limits = self.limits();
+        let covered = limits
+            .limits()
+            .iter()
+            .filter(|limit| covers(&limit.spec().name));
+        let mut all: Vec<DeniedKey> = covered
+            .filter_map(|limit| Some((limit, limit.top(most, now)?)))
+            .flat_map(|(limit, top)| {
+                let key = |key| DeniedKey {
+                    limit: Arc::clone(limit),
+                    key,
+                    span: top.span,
+                };
+                top.denied.into_iter().map(key).collect::<Vec<_>>()
+            })
+            .collect();
+        all.sort_by_key(|denied| std::cmp::Reverse(denied.key.count));
+        all.truncate(most);
+        all
+    }
+
+    /// The buckets of `CL.THROTTLE` in this server's memory.
+    pub fn throttle(&self) -> &Throttle {
+        &self.throttle
+    }
+
+    /// Takes from a bucket of `CL.THROTTLE` in memory; `None` if the buckets are in the store.
+    #[inline]
+    pub fn throttle_in_memory(
+        &self,
+        key: &[u8],
+        quota: ThrottleQuota,
+        quantity: i64,
+        now: Nanos,
+    ) -> Option<Result<Decision, ThrottleError>> {
+        self.store
+            .is_none()
+            .then(|| self.throttle.acquire(key, quota, quantity, now))
+    }
+
+    /// Takes from a bucket of `CL.THROTTLE`, wherever the buckets are.
+    pub async fn throttle_in_store(
+        &self,
+        key: &[u8],
+        quota: ThrottleQuota,
+        quantity: i64,
+        now: Nanos,
+    ) -> Result<Decision, ThrottleError> {
+        match &self.store {
+            Some(store) => {
+                store
+                    .throttle(&self.throttle, key, quota, quantity, now)
+                    .await
+            }
+            None => self.throttle.acquire(key, quota, quantity, now),
+        }
+    }
+}

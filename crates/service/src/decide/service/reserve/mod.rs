@@ -1,0 +1,266 @@
+//! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store:
+//! reserve, extend, settle, cancel, and the end of those that expire.
+
+use tidegate_core::Nanos;
+use tidegate_limiter::Estimate;
+
+use super::{
+    Ask, JointAnswer, Part as JointPart, Refusal, Service,
+    joint::{Decided, take_in_memory},
+    reserve_in_store::reserved_in_store,
+};
+use crate::decide::reservations::{Ending, Id, MOST_PARTS, Part, ReservationError};
+
+#[cfg(test)]
+mod model;
+
+/// Marks where another thread may come in between: the model tries every order.
+#[cfg(not(test))]
+fn between() -> std::future::Ready<()> {
+    std::future::ready(())
+}
+#[cfg(test)]
+use model::pause as between;
+
+/// The units that a part takes if it is admitted.
+fn estimate(part: &JointPart<'_>, now: Nanos) -> Estimate {
+    Estimate {
+        cost: part.cost,
+        taken: now,
+        place: part.limit.limiter().place(part.key),
+    }
+}
+
+impl Service {
+    /// Takes an estimate from each limit if all admit, and keeps it under an id for `ttl`. `None`
+    /// if a limit denied: then nothing was taken.
+    ///
+    /// # Errors
+    /// As [`acquire_all`](Self::acquire_all); also if there are too many reservations or limits, if
+    /// only some of the limits are in the store, and if the store does not reply.
+    pub async fn reserve(
+        &self,
+        asks: &[Ask<'_>],
+        ttl: Nanos,
+        now: Nanos,
+    ) -> Result<(JointAnswer, Option<Id>), (usize, Refusal)> {
+        let (decided, id) = self.reserve_decided(asks, ttl, now).await?;
+        Ok((decided.into_joint(), id))
+    }
+
+    /// [`reserve`](Self::reserve), for a client that may need only the answer of the limit that
+    /// bound.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn reserve_decided<'a>(
+        &self,
+        asks: &[Ask<'a>],
+        ttl: Nanos,
+        now: Nanos,
+    ) -> Result<(Decided<'a>, Option<Id>), (usize, Refusal)> {
+        let refuse = |why| (0, Refusal::Reservation(why));
+        if asks.len() > MOST_PARTS {
+            return Err(refuse(ReservationError::TooManyParts));
+        }
+        let parts = self.parts(asks)?;
+        let stored = parts.iter().filter(|part| part.is_stored()).count();
+        if stored > 0 && stored < parts.len() {
+            return Err(refuse(ReservationError::Mixed));
+        }
+        let reserved = match self.store().filter(|_| stored > 0) {
+            Some(store) => Box::pin(self.reserve_in_store(store.store(), parts, ttl, now)).await,
+            None => self.reserve_in_memory(parts, ttl, now).await,
+        };
+        reserved.map_err(|refusal| (0, refusal))
+    }
+
+    async fn reserve_in_memory<'a>(
+        &self,
+        parts: Vec<JointPart<'a>>,
+        ttl: Nanos,
+        now: Nanos,
+    ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
+        self.reservations.has_room().map_err(Refusal::Reservation)?;
+        let estimates: Vec<_> = parts.iter().map(|part| estimate(part, now)).collect();
+        between().await;
+        let decisions = take_in_memory(&parts, now)?;
+        let decided = Decided { parts, decisions };
+        if !decided.is_allowed() {
+            return Ok((decided, None));
+        }
+        let all = decided
+            .each()
+            .zip(estimates)
+            .map(|((part, decision), estimate)| {
+                // A shadow limit that would deny has taken nothing, unless it is soft.
+                let has_taken = decision.is_allowed() || part.limit.spec().soft;
+                let cost = if has_taken { estimate.cost } else { 0 };
+                let taken = Estimate { cost, ..estimate }.into();
+                Part {
+                    taken,
+                    ..Part::new(part.limit.spec(), part.key)
+                }
+            });
+        let taken: Vec<_> = all.collect();
+        between().await;
+        match self.reservations.add(&taken, ttl, now) {
+            Ok(id) => Ok((decided, Some(id))),
+            Err(why) => {
+                between().await;
+                self.settle_parts(taken, None, now);
+                Err(Refusal::Reservation(why))
+            }
+        }
+    }
+
+    /// The limits and keys of a reservation; empty if it was made here and is done.
+    ///
+    /// # Errors
+    /// If it is unknown, or the store does not reply.
+    pub async fn reserved(&self, id: Id) -> Result<Vec<Part>, ReservationError> {
+        match (self.reservations.parts(id), self.store()) {
+            (Err(ReservationError::Unknown), Some(store)) => {
+                Box::pin(reserved_in_store(store.store(), id)).await
+            }
+            (found, _) => found,
+        }
+    }
+
+    /// Takes more for a reservation, one cost for each of its limits, and lets it live for its time
+    /// from now. If a limit denies, nothing was taken and the reservation stays as it was.
+    ///
+    /// # Errors
+    /// If the reservation is unknown or has ended, the number of costs is wrong, or a limit is
+    /// gone.
+    pub async fn extend(&self, id: Id, costs: &[u64], now: Nanos) -> Result<JointAnswer, Refusal> {
+        let (parts, store) = match (self.reservations.parts(id), self.store()) {
+            (Err(ReservationError::Unknown), Some(store)) => (
+                Box::pin(reserved_in_store(store.store(), id)).await,
+                Some(store.store()),
+            ),
+            (found, _) => (found, None),
+        };
+        let parts = parts.map_err(Refusal::Reservation)?;
+        if parts.is_empty() {
+            return Err(Refusal::Reservation(ReservationError::Ended));
+        }
+        if parts.len() != costs.len() {
+            return Err(Refusal::Reservation(ReservationError::Costs {
+                parts: parts.len(),
+            }));
+        }
+        let ask = |(part, &cost)| {
+            let Part { limit, key, .. }: &Part = part;
+            Ask {
+                limit: limit.as_bytes(),
+                key: Some(key),
+                cost,
+            }
+        };
+        let asks: Vec<_> = parts.iter().zip(costs).map(ask).collect();
+        let asked = self.parts(&asks).map_err(|(_, refusal)| refusal)?;
+        if let Some(store) = store {
+            let taken =
+                self.take_in_store(asked, now, async |parts| store.extend(id.0, parts).await);
+            return Box::pin(taken)
+                .await
+                .map(|(decided, _)| decided.into_joint());
+        }
+        let more: Vec<_> = asked.iter().map(|part| estimate(part, now)).collect();
+        between().await;
+        let decisions = self.take_all(&asked, now).await?;
+        let joint = Decided {
+            parts: asked,
+            decisions,
+        }
+        .into_joint();
+        between().await;
+        if joint.is_allowed()
+            && let Err(why) = self.reservations.extend(id, &more, now)
+        {
+            // It ended in between.
+            between().await;
+            let more = parts.into_iter().zip(more);
+            let more = more.map(|(part, estimate)| Part {
+                taken: estimate.into(),
+                ..part
+            });
+            self.settle_parts(more, None, now);
+            return Err(Refusal::Reservation(why));
+        }
+        Ok(joint)
+    }
+
+    /// Corrects each limit to what was used: `costs` has one cost for each limit, in the order of
+    /// the reservation, or is `None` if nothing was done. Returns whether this was the first time.
+    ///
+    /// # Errors
+    /// If the reservation is unknown, the number of costs is wrong, or the store does not reply.
+    pub async fn settle(
+        &self,
+        id: Id,
+        costs: Option<&[u64]>,
+        now: Nanos,
+    ) -> Result<bool, ReservationError> {
+        let ending = match (
+            self.reservations.end(id, costs.map(<[u64]>::len), now),
+            self.store(),
+        ) {
+            (Err(ReservationError::Unknown), Some(store)) => {
+                return Box::pin(self.settle_in_store(store.store(), id, costs, now)).await;
+            }
+            (ending, _) => ending?,
+        };
+        let Some(Ending { mut parts, is_late }) = ending else {
+            return Ok(false);
+        };
+        for part in parts.iter_mut().filter(|part| is_late && part.is_released) {
+            part.taken = Estimate {
+                cost: 0,
+                taken: now,
+                place: 0,
+            }
+            .into();
+        }
+        between().await;
+        self.settle_parts(parts, costs, now);
+        Ok(true)
+    }
+
+    /// Releases what reservations hold that have expired, and forgets those that ended some time
+    /// ago. `everywhere` also looks for those in the store that only other servers have seen.
+    pub async fn expire_reservations(&self, everywhere: bool) {
+        let now = self.now();
+        let released = self.reservations.expire(now);
+        between().await;
+        self.settle_parts(released, None, now);
+        if let Some(store) = self.store() {
+            self.expire_in_store(store, everywhere, now).await;
+        }
+    }
+
+    fn settle_parts<L: AsRef<str>, K: AsRef<[u8]>>(
+        &self,
+        parts: impl IntoIterator<Item = Part<L, K>>,
+        costs: Option<&[u64]>,
+        now: Nanos,
+    ) {
+        let limits = self.limits();
+        for (at, part) in parts.into_iter().enumerate() {
+            // A limit that is no longer in the rules has nothing to correct.
+            let Some(limit) = limits
+                .limit(part.limit.as_ref().as_bytes())
+                .filter(|limit| limit.store().is_none())
+            else {
+                continue;
+            };
+            let actual = costs.and_then(|costs| costs.get(at)).copied().unwrap_or(0);
+            let (key, estimated) = (part.key.as_ref(), part.taken.cost());
+            part.taken.settle(actual, |estimate, actual| {
+                limit.limiter().settle_at(key, estimate, actual, now);
+            });
+            limit.count_settled(key, estimated, actual, now);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The limits of an application's resources, from its rules.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use tidegate_flow::{
+    rules::{AuthorityRule, FlowRule, HotParamRule, IsolationRule, Target},
+    sources::yaml,
+};
+
+/// Applications whose limits are kept: pages of so many are open at once.
+const MOST: usize = 16;
+
+/// The rules by their resources, each with its kind and its limit.
+pub type Limits = Arc<[(Target, String)]>;
+
+/// The limits of the applications that were shown last. A page changes each second, but their rules
+/// are read only when they change.
+#[derive(Debug, Default)]
+pub struct KnownLimits(Mutex<BTreeMap<String, (String, Limits)>>);
+
+impl KnownLimits {
+    /// The limits of an application with these rules in YAML; none if the text is not such rules.
+    pub fn of(&self, app: &str, rules: &str) -> Limits {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, limits)) = lock().get(app).filter(|(text, _)| text == rules) {
+            return Arc::clone(limits);
+        }
+        let limits = read(rules);
+        let mut known = lock();
+        if known.len() >= MOST {
+            known.clear();
+        }
+        known.insert(app.to_owned(), (rules.to_owned(), Arc::clone(&limits)));
+        limits
+    }
+}
+
+fn read(rules: &str) -> Limits {
+    let rules = yaml::parse(rules).unwrap_or_default();
+    let mut all = Vec::new();
+    for rule in rules.flow {
+        let limit = FlowRule {
+            id: None,
+            ..rule.clone()
+        };
+        all.push((rule.resource, format!("flow {limit}")));
+    }
+    for rule in rules.isolation {
+        let limit = IsolationRule {
+            id: None,
+            ..rule.clone()
+        };
+        all.push((rule.resource, format!("isolation {limit}")));
+    }
+    for rule in rules.hot_params {
+        let limit = HotParamRule {
+            id: None,
+            ..rule.clone()
+        };
+        all.push((rule.resource, format!("hot parameter {limit}")));
+    }
+    for rule in rules.authority {
+        let origins = AuthorityRule {
+            id: None,
+            ..rule.clone()
+        };
+        all.push((rule.resource, format!("authority {origins}")));
+    }
+    all.into()
+}

@@ -1,0 +1,282 @@
+//! Rules as written: definitions that can be compared with earlier ones and printed as in the file.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::{self, Write as _},
+    time::Duration,
+};
+
+use serde_json::json;
+use tidegate_core::{AlgorithmSpec, ParseQuotaError, Policy, PolicyError, Quota};
+use tidegate_limiter::WhenFull;
+use tidegate_redis::{Mode, OnError, Timeout};
+
+/// The contents of a rules file, in its order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rules {
+    /// The limits; their names differ.
+    pub limits: Vec<LimitSpec>,
+    /// The maximum bytes for the states of all limits together, divided by use; `None` if the file
+    /// does not set it.
+    pub max_memory: Option<u64>,
+    /// Flow control for programs with a gate that read the same file. The server only checks it.
+    pub gate: tidegate_flow::rules::Rules,
+}
+
+/// One limit as a rules file defines it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitSpec {
+    /// The name in requests and metrics: 1 to 64 of `A-Z a-z 0-9 . _ : -`.
+    pub name: String,
+    /// The algorithm and its options.
+    pub policy: PolicySpec,
+    /// One state for all requests instead of one for each key.
+    pub global: bool,
+    /// Counts and reports, but never denies.
+    pub shadow: bool,
+    /// Counts every request, also beyond the limit, and answers say that it is exceeded. A soft
+    /// limit is a `shadow` limit, too.
+    pub soft: bool,
+    /// Percentages of the limit. A key that has used one of them is reported once in each period.
+    pub thresholds: Vec<u8>,
+    /// The maximum number of keys in memory; `None` for the server's own setting.
+    pub max_keys: Option<usize>,
+    /// The decision on new keys if only evicting an exhausted key could make room.
+    pub when_full: WhenFull,
+    /// The treatment of an estimate whose reservation expires.
+    pub on_expiry: OnExpiry,
+    /// Keys with a different policy.
+    pub overrides: BTreeMap<String, PolicySpec>,
+    /// Keys that are always denied.
+    pub deny: BTreeSet<String>,
+    /// How it is shared, if the server has a store.
+    pub sharing: SharingSpec,
+    /// Which requests of a log it applies to, for `tidegate simulate --rules`. A server gets the
+    /// key from its caller.
+    pub traffic: TrafficSpec,
+}
+
+impl LimitSpec {
+    /// A limit without any option.
+    pub fn new(name: String, policy: PolicySpec) -> Self {
+        Self {
+            name,
+            policy,
+            ..Self::default()
+        }
+    }
+
+    /// The limit in the form of a rules file.
+    pub fn yaml(&self) -> String {
+        let mut text = format!("- name: {}\n", self.name);
+        // Writing to a `String` does not fail.
+        let _ = writeln!(
+            text,
+            "  limit: {}\n  algorithm: {}",
+            self.policy.quota(),
+            self.policy.algorithm.name()
+        );
+        for options in [self.policy.options(), self.sharing.options()] {
+            options
+                .split(", ")
+                .filter(|option| !option.is_empty())
+                .for_each(|option| {
+                    let _ = writeln!(text, "  {option}");
+                });
+        }
+        for (name, on) in [
+            ("global", self.global),
+            ("shadow", self.shadow && !self.soft),
+            ("soft", self.soft),
+        ] {
+            if on {
+                let _ = writeln!(text, "  {name}: true");
+            }
+        }
+        if !self.thresholds.is_empty() {
+            let percentages: Vec<_> = self
+                .thresholds
+                .iter()
+                .map(|percent| format!("{percent}%"))
+                .collect();
+            let _ = writeln!(text, "  thresholds: [{}]", percentages.join(", "));
+        }
+        if let Some(max_keys) = self.max_keys {
+            let _ = writeln!(text, "  max_keys: {max_keys}");
+        }
+        // A JSON string is also a YAML string, with any characters.
+        if !self.overrides.is_empty() {
+            text.push_str("  overrides:\n");
+            for (key, policy) in &self.overrides {
+                let options = policy.options();
+                let options = if options.is_empty() {
+                    options
+                } else {
+                    format!(", {options}")
+                };
+                let _ = writeln!(
+                    text,
+                    "    {}: {{limit: {}{options}}}",
+                    json!(key),
+                    policy.quota()
+                );
+            }
+        }
+        if !self.deny.is_empty() {
+            let _ = writeln!(text, "  deny: {}", json!(self.deny));
+        }
+        text
+    }
+}
+
+/// The treatment of an estimate whose reservation expires before it is settled. Permits in flight
+/// are always released.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExpiry {
+    /// The estimate stays charged: the work may have been done.
+    #[default]
+    Keep,
+    /// The estimate is given back.
+    Release,
+}
+
+/// Which requests of a log a limit applies to, and their keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TrafficSpec {
+    /// `match`: fields with patterns, all of which must match, as in `path: /login`.
+    pub conditions: Vec<(String, String)>,
+    /// `by`: the fields whose values make up the key; empty if the rules do not set it.
+    pub by: Vec<String>,
+}
+
+/// How servers share a limit; `None` stands for the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SharingSpec {
+    /// Whether each server decides by its own count, also with a store. No rules file says so.
+    pub unshared: bool,
+    /// Where it is decided.
+    pub mode: Option<Mode>,
+    /// The substitute decision while the store is down.
+    pub on_error: Option<OnError>,
+    /// The deadline of a decision by the store.
+    pub deadline: Option<Timeout>,
+    /// How long a server keeps units of a leased limit, and how long a report of a reported limit
+    /// waits.
+    pub slack: Option<Duration>,
+    /// How much each server may use of a reported limit before it must report it.
+    pub unreported: Option<u32>,
+}
+
+/// An algorithm with its numbers and options, as written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicySpec {
+    /// Which algorithm, with its options.
+    pub algorithm: AlgorithmSpec,
+    /// `N` of `N/duration`, or the permits of `concurrency`.
+    pub limit: u64,
+    /// The duration; `None` for `concurrency`.
+    pub window: Option<Duration>,
+}
+
+impl PolicySpec {
+    /// An algorithm with a limit.
+    pub const fn new(algorithm: AlgorithmSpec, limit: u64, window: Option<Duration>) -> Self {
+        Self {
+            algorithm,
+            limit,
+            window,
+        }
+    }
+
+    /// The policy that decides.
+    ///
+    /// # Errors
+    /// When the numbers are invalid together: see [`PolicyError`].
+    pub fn policy(&self) -> Result<Policy, PolicyError> {
+        match self.window {
+            Some(window) => self
+                .algorithm
+                .policy(Quota::new(self.limit, window).map_err(PolicyError::Quota)?),
+            None => self.algorithm.permits(self.limit),
+        }
+    }
+
+    /// `100/1m`, or the number of permits.
+    pub fn quota(&self) -> String {
+        let quota = self
+            .window
+            .and_then(|window| Quota::new(self.limit, window).ok());
+        quota.map_or_else(|| self.limit.to_string(), |quota| quota.to_string())
+    }
+
+    /// The same algorithm and options with another quota: `100/1m`, or a number of permits.
+    ///
+    /// # Errors
+    /// When the text is not a quota of this algorithm.
+    pub fn with_quota(&self, text: &str) -> Result<Self, QuotaTextError> {
+        let (limit, window) = if self.algorithm.limits_rate() {
+            let quota: Quota = text.parse()?;
+            (quota.limit(), Some(quota.window()))
+        } else {
+            (text.parse().map_err(|_| QuotaTextError::Permits)?, None)
+        };
+        let spec = Self {
+            limit,
+            window,
+            ..self.clone()
+        };
+        spec.policy().map_err(QuotaTextError::Policy)?;
+        Ok(spec)
+    }
+
+    /// This quota with the algorithm and the options of another policy. Whether they fit
+    /// [`policy`](Self::policy) says.
+    pub fn of(self, other: &Self) -> Self {
+        Self {
+            algorithm: other.algorithm,
+            ..self
+        }
+    }
+
+    /// All options except the quota, as in the file: `burst: 20, count_denied: true`.
+    pub fn options(&self) -> String {
+        let options: Vec<String> = self
+            .algorithm
+            .options()
+            .map(|(name, value)| format!("{name}: {value}"))
+            .collect();
+        options.join(", ")
+    }
+}
+
+/// Why a text is not a quota of an algorithm.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuotaTextError {
+    /// The algorithm counts permits.
+    #[error("concurrency counts permits: write a whole number, as in 10")]
+    Permits,
+    /// It is not `N/duration`.
+    #[error("{0}; write it as in 10/500ms, 100/1m or 5000/1d")]
+    Quota(#[from] ParseQuotaError),
+    /// The algorithm cannot count by it.
+    #[error(transparent)]
+    Policy(PolicyError),
+}
+
+/// A YAML mapping, the form that [`parse_policy`](super::parse_policy) parses.
+impl fmt::Display for PolicySpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{{algorithm: {}, limit: {}",
+            self.algorithm.name(),
+            self.quota()
+        )?;
+        let options = self.options();
+        if !options.is_empty() {
+            write!(f, ", {options}")?;
+        }
+        f.write_str("}")
+    }
+}
