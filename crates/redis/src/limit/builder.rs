@@ -136,6 +136,8 @@ impl LimitBuilder {
             return Err(LimitError::Name);
         }
         let terms = Terms::of(self.mode, self.policy, self.slack.into(), self.unreported);
+        // The store decides on them by `whole`.
+        let terms = terms.without_large_costs();
         let plan = Arc::new(Plan::new(*terms.policy()).map_err(LimitError::Plan)?);
         let local = match self.on_error {
             OnError::Local => {
@@ -154,6 +156,9 @@ impl LimitBuilder {
         let remembers = self.remember_denials && plan.hold().is_none();
         // The salt separates denials of one key by limits with different numbers.
         let salt = self.store.denials().tag(plan.numbers());
+        let whole = (terms.mode() == Mode::Leased)
+            .then(|| Plan::whole(self.policy, &plan, terms.slack()))
+            .flatten();
         let script = batcher
             .scripts
             .lease(plan.kind())
@@ -185,6 +190,7 @@ impl LimitBuilder {
             name: self.name,
             policy: self.policy,
             plan,
+            whole: whole.map(Arc::new),
             prefix,
             leases,
             on_error: self.on_error,
