@@ -16,7 +16,7 @@ mod vendor;
 
 #[doc(hidden)]
 pub use fields::{FieldText, push_policy, push_state};
-pub use fields::{Per, ceil_secs, quota, write_policy, write_state};
+pub use fields::{Per, ceil_secs, quota, retry_after, write_policy, write_state};
 #[cfg(feature = "forwarded")]
 pub use forwarded::{Forwarded, NetworkError, Networks};
 #[cfg(feature = "vendors")]

@@ -66,9 +66,16 @@ impl App {
             let decided = answers
                 .iter()
                 .map(|answer| (answer.limit.spec().name.as_str(), &answer.decision));
-            response
-                .headers_mut()
-                .extend(vendor.fields(decided, self.service.now()));
+            let headers = response.headers_mut();
+            headers.extend(vendor.fields(decided, self.service.now()));
+            let denied = answers.iter().filter(|answer| !answer.is_allowed());
+            let waits: Vec<_> = denied.map(Answer::retry_after).collect();
+            if !waits.is_empty() {
+                // No wait helps if none helps at one of them.
+                let wait = waits.into_iter().collect::<Option<Vec<_>>>();
+                let wait = wait.and_then(|waits| waits.into_iter().max());
+                headers.extend(vendor.retry_fields(wait));
+            }
         }
         response
     }

@@ -238,9 +238,9 @@ fn without_body(mut response: Response<Body>) -> Response<Body> {
 /// Decides for a proxy.
 async fn check(caller: &Caller<'_>, request: &Request<Incoming>) -> Answered {
     let (app, ask) = (caller.app, ask::in_head(request)?);
-    caller.permit(ask.limit)?;
+    caller.permit(&String::from_utf8_lossy(&ask.limit))?;
     let asked = service::Ask {
-        limit: ask.limit.as_bytes(),
+        limit: &ask.limit,
         key: ask.key.as_deref(),
         cost: ask.cost,
     };

@@ -190,7 +190,7 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) {
         _ => {
             let name = String::from_utf8_lossy(&subcommand).into_owned();
             context.error(&format!(
-                "ERR unknown subcommand '{name}'; CLIENT supports GETNAME, ID, INFO, LIST, SETINFO and SETNAME"
+                "ERR unknown subcommand '{name}'; CLIENT supports GETNAME, ID, INFO, LIST, SETINFO, SETNAME and TRACKING"
             ));
         }
     }
