@@ -163,6 +163,7 @@ impl LimitBuilder {
             .scripts
             .lease(plan.kind())
             .filter(|_| terms.mode() != Mode::Exact);
+        let script_of_leases = script;
         let leases = script.map(|script| {
             let (plan, script) = (Arc::clone(&plan), Arc::clone(script));
             Arc::new(Leases::new(
@@ -174,6 +175,12 @@ impl LimitBuilder {
                 Arc::clone(&wait),
             ))
         });
+        let of_leases = leases.as_ref().and(script_of_leases);
+        batcher.monitor.needs(
+            &plan,
+            batcher.scripts.batch(plan.kind()),
+            of_leases.map(|script| (terms.mode(), script)),
+        );
         if let Some(leases) = &leases {
             batcher.take_on(leases);
             // Resets and refunds concern the leases.

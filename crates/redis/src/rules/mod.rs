@@ -277,7 +277,7 @@ impl Rules {
             while let Some(batcher) = weak.upgrade() {
                 let pause = match rules.renew(&batcher.monitor).await {
                     Ok(()) => EVERY,
-                    Err(error) if error.is_refusal() => {
+                    Err(error) if error.is_refusal() || error.is_about_the_key() => {
                         tracing::warn!(%error, "rules that differ between nodes of the shared store are not found");
                         for announcement in rules.living() {
                             announcement.knows_until(Nanos::MAX);
