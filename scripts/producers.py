@@ -244,7 +244,7 @@ def haproxy_tcp(at):
 def squid(at):
     if os.getuid() == 0:  # it does not run as root
         shutil.chown(at, "proxy")
-    return {"files": {"squid.conf": text("squid.conf")}, "command": [debian("squid", "squid"), "-N", "-f", at / "squid.conf"],
+    return {"files": {"squid.conf": text("squid.conf")}, "command": [debian("squid", "squid"), "-N", "-n", f"tidegate{os.getpid()}", "-f", at / "squid.conf"],
             "logs": {"squid": ("access.log", [], None)}}
 
 
@@ -336,6 +336,8 @@ class Running:
         self.process = subprocess.Popen([fill(str(part)) for part in it["command"]], cwd=at, env=env, stdout=out,
                                         stderr=subprocess.STDOUT, start_new_session=True)
         until(f"{it['command'][0]} listens", lambda: self.process.poll() is not None or answers(self.port, host))
+        if self.process.poll() is not None:
+            raise OSError(f"{it['command'][0]} ended: " + (at / it.get("stdout", "server.out")).read_text(errors="replace")[-400:])
         if "ready" in it:
             until(f"{it['ready']} is there", it["ready"].exists)
 

@@ -32,7 +32,9 @@ fn expected(text: &str) -> Expected {
                 let words: Vec<_> = rest.split_ascii_whitespace().collect();
                 for option in words.chunks(2) {
                     match option {
-                        ["--stamped", stamp] => expected.options.stamped = Some(stamp.parse().unwrap()),
+                        ["--stamped", stamp] => {
+                            expected.options.stamped = Some(stamp.parse().unwrap())
+                        }
                         ["--zone", zone] => expected.options.zone = zone.parse().unwrap(),
                         ["--exclude", condition] => {
                             let condition: Condition = condition.parse().unwrap();
@@ -83,7 +85,10 @@ fn each_real_log_is_read_as_the_client_s_requests_or_refused_with_advice() {
         let sources = [Source::File(path)];
         let loaded = read(&sources, &expected.options, &Progress::default());
         if let Some(advice) = &expected.refused {
-            let error = loaded.map(|loaded| labels(&loaded)).unwrap_err().to_string();
+            let error = loaded
+                .map(|loaded| labels(&loaded))
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(advice), "{name}: {error}");
             continue;
         }
@@ -99,7 +104,10 @@ fn each_real_log_is_read_as_the_client_s_requests_or_refused_with_advice() {
         assert_eq!(findings[0].rows[0].denied, expected.denied, "{name}");
         let first = loaded.trace.span().0 as f64 / 1e9;
         let late = first - expected.begin;
-        assert!((-2.0..4.0).contains(&late), "{name}: {late} s from the first request");
+        assert!(
+            (-2.0..4.0).contains(&late),
+            "{name}: {late} s from the first request"
+        );
         let by_path = Options {
             by: Some("path".parse().unwrap()),
             ..expected.options
@@ -109,7 +117,11 @@ fn each_real_log_is_read_as_the_client_s_requests_or_refused_with_advice() {
         let paths = labels(&paths);
         assert_eq!(paths.len(), expected.paths.len(), "{name}: {paths:?}");
         let plain = |path: &&String| !path.contains('%');
-        let missing = expected.paths.iter().filter(plain).find(|path| !paths.contains(path));
+        let missing = expected
+            .paths
+            .iter()
+            .filter(plain)
+            .find(|path| !paths.contains(path));
         assert_eq!(missing, None, "{name}: {paths:?}");
     }
 }

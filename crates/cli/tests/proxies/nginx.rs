@@ -225,7 +225,9 @@ fn nginx_hardly_asks_a_tidegate_that_does_not_answer() {
     // Each is marked in the log, and has a line in the log of those that went on unasked.
     let lines = |name: &str| {
         let log = fs::read_to_string(nginx.error_log.with_file_name(name)).unwrap_or_default();
-        log.lines().filter(|line| name != "access.log" || line.ends_with(" unasked")).count()
+        log.lines()
+            .filter(|line| name != "access.log" || line.ends_with(" unasked"))
+            .count()
     };
     eventually("nginx has logged what it did not ask", || {
         lines("access.log") == 300 && lines("tidegate-unasked.log") == 300

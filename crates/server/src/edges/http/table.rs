@@ -51,6 +51,7 @@ pub enum Endpoint {
     /// Decide on one limit in the head of a request, for proxies that ask before they forward a
     /// request.
     Check,
+    CheckPath,
     /// Decide on descriptors, like envoyproxy/ratelimit.
     Json,
     /// Whether the server accepts requests, in the form of envoyproxy/ratelimit.
@@ -207,7 +208,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: ANY,
         path: "/v1/check/{limit}/{path}",
-        endpoint: Endpoint::Check,
+        endpoint: Endpoint::CheckPath,
         served: Served::OnData,
     },
     post("/json", Endpoint::Json, Served::OnData),
