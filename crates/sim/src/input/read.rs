@@ -26,8 +26,8 @@ use super::{
 };
 use crate::workload::{By, Field};
 use crate::{
+    escape::printable,
     progress::Progress,
-    report::printable,
     workload::{Trace, TraceBuilder},
 };
 
@@ -88,7 +88,8 @@ pub struct Options {
     pub charge: Option<Field>,
     /// How long a request took; `None` takes the format's own field, if it has one.
     pub took: Option<Took>,
-    /// What the time of a line is; `None` takes what the format says, and otherwise the start.
+    /// The moment of a request that the time of its line is; `None` follows the format, and otherwise
+    /// means the start.
     pub stamped: Option<Stamp>,
     /// The zone of times that state none.
     pub zone: Zone,
@@ -682,7 +683,7 @@ impl<'a> Reading<'a> {
             Format::JsonLines => match Record::json(line, time_field, times)? {
                 Some(record) => self.request(&record, text),
                 None => {
-                    // It is no request, and no mistake.
+                    // Neither a request nor a mistake.
                     self.lines -= 1;
                     Ok(())
                 }
@@ -700,7 +701,7 @@ impl<'a> Reading<'a> {
                         Header::of_table(line)
                     };
                     self.header = new.or(self.header.take());
-                    // It is no request, and no mistake.
+                    // Neither a request nor a mistake.
                     self.lines -= 1;
                     return Ok(());
                 }
