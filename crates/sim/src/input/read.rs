@@ -257,6 +257,8 @@ pub struct Lines {
     pub trace: Trace,
     /// The lines that are not requests.
     pub unparsed: Unparsed,
+    /// How the lines were read.
+    pub proof: Proof,
 }
 
 /// Reads whole lines that were appended to a log. The first of them determine `format`, which is
@@ -296,10 +298,16 @@ pub fn read_lines(
     );
     reading.begin(Envelope::detect(lines), lines);
     reading.source(source_name, lines)?;
-    let (mut targets, unparsed) = (reading.targets, reading.unparsed);
+    let Reading {
+        mut targets,
+        unparsed,
+        proof,
+        ..
+    } = reading;
     Ok(Lines {
         trace: targets.remove(0).finish(known, options.spread),
         unparsed,
+        proof,
     })
 }
 

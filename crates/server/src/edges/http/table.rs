@@ -51,6 +51,7 @@ pub enum Endpoint {
     /// Decide on one limit in the head of a request, for proxies that ask before they forward a
     /// request.
     Check,
+    /// [`Check`](Self::Check) with the path of a proxy's client behind it.
     CheckPath,
     /// Decide on descriptors, like envoyproxy/ratelimit.
     Json,
