@@ -213,11 +213,30 @@ def varnish(at, port, tidegate, backend, _):
     return [debian("varnishd", "varnish"), "-F", "-n", at / "varnish", "-a", f"127.0.0.1:{port}", "-f", at / "default.vcl", "-s", "malloc,10M"]
 
 
+def client(name):
+    """The middleware of clients/ in a program of its framework."""
+    def front(at, port, tidegate, *_):
+        sys.path.insert(0, str(ROOT / "clients"))
+        import test as clients
+        clients.install([name])
+        place = at / "program"
+        place.mkdir()
+        variables = {"SERVER": f"http://127.0.0.1:{tidegate}", "LIMIT": "per-address", "PORT": port, "TIMEOUT": 0.1, "TOKEN": "", "OPEN": 1}
+        return ["env", "-C", place, *(f"{name}={value}" for name, value in variables.items()), *clients.command(name, place)]
+    return front
+
+
 FRONTS = {
     "nginx": nginx, "HAProxy": haproxy_of(lambda: debian("haproxy", "haproxy"), "tcp"), "Envoy (ext_authz)": envoy, "Caddy": caddy,
     "Caddy, failing closed": caddy_closed, "Traefik": traefik, "Traefik, failing closed": traefik_closed, "Apache httpd": apache,
     "Varnish": varnish,
+    "clients/asgi.py": client("fastapi"), "clients/django_middleware.py": client("django"), "clients/express.mjs": client("express"),
+    "clients/fastify.mjs": client("fastify"), "clients/nethttp.go": client("go"), "clients/TidegateFilter.java": client("spring"),
 }
+# The request line's target and the header fields of each request. A client cannot choose its key; the key of clients/ is a field here.
+USUAL = "/a?key=other&cost=0", ""
+CLIENTS = "/", "X-Key: client\r\n"
+asked = list(USUAL)
 if os.environ.get("TIDEGATE_HAPROXY"):
     FRONTS["HAProxy 3.1 or later (mode spop)"] = haproxy_of(lambda: os.environ["TIDEGATE_HAPROXY"], "spop")
 CLOSED = {"Caddy, failing closed", "Traefik, failing closed"}
@@ -237,7 +256,8 @@ class Setup:
         self.front = subprocess.Popen(command, cwd=at, stdout=self.out, stderr=self.out, start_new_session=True)
         until(f"{command[0]} listens", lambda: self.front.poll() is not None or answers(self.port), 30)
         self.baseline = self.front_lines(), 0
-        until(f"{command[0]} serves", lambda: ask(self.port, "POST", cost=False)[0] not in (0, 503), 30)
+        method = "GET" if tuple(asked) == CLIENTS else "POST"
+        until(f"{command[0]} serves", lambda: ask(self.port, method)[0] not in (0, 503), 30)
 
     def front_lines(self):
         own = sum(len(path.read_bytes().splitlines()) for path in [self.at / "out.log", self.at / "front.log"] if path.exists())
@@ -255,14 +275,14 @@ class Setup:
         self.tidegate.kill()
 
 
-def ask(port, method="GET", fields="", cost=True):
+def ask(port, method="GET", fields=""):
     """The status, the header fields and the seconds that a request takes."""
     begin = time.monotonic()
     try:
         with socket.create_connection(("127.0.0.1", port), 60) as connection:
             connection.settimeout(60)
             body = "hello" if method == "POST" else ""
-            connection.sendall(f"{method} /a?key=other&cost=0 HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(body)}\r\n{fields}\r\n{body}".encode())
+            connection.sendall(f"{method} {asked[0]} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {len(body)}\r\n{asked[1]}{fields}\r\n{body}".encode())
             answer = b""
             while chunk := connection.recv(65536):
                 answer += chunk
@@ -321,9 +341,10 @@ def exhausted(setup):
     until("the limit denies", lambda: ask(setup.port)[0] == 429, 30)
 
 
-def run(name, make, backend, only=None):
+def run(name, make, backend):
     """A row of the table, and what is wrong."""
     cells, wrong = {}, []
+    asked[:] = CLIENTS if name.startswith("clients/") else USUAL
     scratch = pathlib.Path(tempfile.mkdtemp(prefix="tidegate-front-"))
     scratch.chmod(0o777)
 
@@ -417,6 +438,9 @@ def main():
     threading.Thread(target=backend.serve_forever, daemon=True).start()
     rows, bad = [], 0
     for name in names:
+        if name.startswith("Traefik") and not shutil.which("go") and "TIDEGATE_TRAEFIK" not in os.environ:
+            print(f"{name}: NOT run (no Go)")
+            continue
         cells, wrong = run(name, FRONTS[name], backend.server_address[1])
         print(f"{name}: {'as it should' if not wrong else 'WRONG'}", flush=True)
         for line in [*(f"{head}: {cells.get(head)}" for head in HEADS), *wrong]:

@@ -107,7 +107,7 @@ class Backend(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.path.startswith("/slow") or self.path.endswith("/slow"):
-            time.sleep(1.5)
+            time.sleep(5)
         body = b"hello"
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -244,8 +244,8 @@ def haproxy_tcp(at):
 def squid(at):
     if os.getuid() == 0:  # it does not run as root
         shutil.chown(at, "proxy")
-    return {"files": {"squid.conf": text("squid.conf")}, "command": [debian("squid", "squid"), "-N", "-f", at / "squid.conf"],
-            "logs": {"squid": ("access.log", [], None)}}
+    return {"files": {"squid.conf": text("squid.conf")}, "command": [debian("squid", "squid"), "-N", "-n", f"tidegate{os.getpid()}", "-f", at / "squid.conf"],
+            "logs": {"squid": ("access.log", ["--exclude", "method=-"], None)}}
 
 
 def varnish(at):
@@ -318,6 +318,11 @@ SERVERS = {
 }
 
 
+# Logs from which the start of each request is known: their times are those of the start, or they have a duration.
+STARTS = {"nginx-json", "apache", "apache-vhost", "apache-json", "haproxy", "haproxy-clf", "squid", "varnishncsa", "caddy", "granian", "tornado",
+          "aiohttp", "pino-http", "fastify", "gorilla", "echo", "gin", "jetty", "reactor-netty"}
+
+
 class Running:
     """A server that runs in a directory, in another time zone."""
 
@@ -336,6 +341,8 @@ class Running:
         self.process = subprocess.Popen([fill(str(part)) for part in it["command"]], cwd=at, env=env, stdout=out,
                                         stderr=subprocess.STDOUT, start_new_session=True)
         until(f"{it['command'][0]} listens", lambda: self.process.poll() is not None or answers(self.port, host))
+        if self.process.poll() is not None:
+            raise OSError(f"{it['command'][0]} ended: " + (at / it.get("stdout", "server.out")).read_text(errors="replace")[-400:])
         if "ready" in it:
             until(f"{it['ready']} is there", it["ready"].exists)
 
@@ -359,7 +366,11 @@ def simulate(*arguments):
     return subprocess.run([PROGRAM, "simulate", *map(str, arguments)], capture_output=True, text=True)
 
 
-def wrong(log, made, options, refused, begin, end):
+def seconds(text):
+    return datetime.datetime.fromisoformat(text).replace(tzinfo=datetime.timezone.utc).timestamp()
+
+
+def wrong(log, made, options, refused, begin, last, end):
     """What the simulator reads that the client did not send; None if nothing."""
     expected = oracle(made)
     command = [log, "--limit", f"{LIMIT}/{WINDOW}", "--algorithm", "sliding-log", "--format", "json", "--threads", "1"]
@@ -378,9 +389,12 @@ def wrong(log, made, options, refused, begin, end):
     del wanted["paths"]
     if found != wanted:
         return f"gives {found} instead of {wanted}: {read.stderr[-600:]}"
-    moment = datetime.datetime.fromisoformat(trial["start"]).replace(tzinfo=datetime.timezone.utc).timestamp()
+    moment = seconds(trial["start"])
     if not begin - 2 <= moment <= end + 1:
         return f"begins at {trial['start']} UTC, {moment - begin:+.0f} s from the first request"
+    # The slow request was sent first, and ends a second after the others at least.
+    if last and end - last > 1.2 and seconds(trial["end"]) > last + 0.1:
+        return f"has a request {seconds(trial['end']) - last:.1f} s after the last one: the slow one counts at its end"
     # The key is the path alone, so that an absolute target or a query would show.
     paths = simulate(*command, *options, "--by", "path")
     keys = json.loads(paths.stdout)["trials"][0]["keys"] if paths.returncode == 0 else paths.stderr
@@ -389,12 +403,12 @@ def wrong(log, made, options, refused, begin, end):
     return None
 
 
-def expectation(made, options, refused, begin):
+def expectation(made, options, refused, begin, last):
     it = oracle(made)
     fields = [f"options {' '.join(options)}".strip()]
     if refused:
         return "\n".join([*fields, f"refused {refused}"]) + "\n"
-    return "\n".join([*fields, f"requests {it['requests']}", f"denied {it['denied']}", f"begin {begin:.3f}",
+    return "\n".join([*fields, f"requests {it['requests']}", f"denied {it['denied']}", f"begin {begin:.3f}", *([f"last {last:.3f}"] if last else []),
                       *(f"key {name}" for name in it["keys"]), *(f"path {name}" for name in it["paths"])]) + "\n"
 
 
@@ -415,15 +429,16 @@ def run(name, backend, write):
         else:
             families = [(server, made)]
         ready = {name: len(lines(scratch / log)) for name, (log, _, _) in server.logs.items()}
-        begin = time.time()
+        begin = last = time.time()
         sent = []
-        for running, some in families:
+        for running, some in reversed(families):  # the slow request is in the first
             slow = [request for request in some if request.path == "/slow"]
             with concurrent.futures.ThreadPoolExecutor(4) as pool:
                 waiting = [pool.submit(send, running.port, request) for request in slow]
                 for request in some:
                     if request.path != "/slow" and send(running.port, request):
                         sent.append(request)
+                        last = time.time()
                 sent += [request for request, answer in zip(slow, waiting) if answer.result()]
         end = time.time()
         if len(sent) != len(made):
@@ -437,13 +452,14 @@ def run(name, backend, write):
             for running, _ in families[1:]:
                 time.sleep(0.5)
                 path.write_bytes(path.read_bytes() + (second / log).read_bytes())
-            mistake = wrong(path, sent, options, refused, begin, end)
+            known = last if log_name in STARTS else None
+            mistake = wrong(path, sent, options, refused, begin, known, end)
             if mistake:
                 failures.append(f"{log_name} {mistake}\n" + b"\n".join(lines(path)[-4:]).decode(errors="replace"))
             if write:
                 LOGS.mkdir(exist_ok=True)
                 (LOGS / f"{log_name}.log").write_bytes(path.read_bytes())
-                (LOGS / f"{log_name}.expected").write_text(expectation(sent, options, refused, begin))
+                (LOGS / f"{log_name}.expected").write_text(expectation(sent, options, refused, begin, known))
     except (OSError, subprocess.CalledProcessError, TimeoutError) as error:
         failures.append(f"{name}: {error}")
     finally:

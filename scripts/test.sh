@@ -384,6 +384,19 @@ benches() {
 if [ -n "${TIDEGATE_LONG:-}" ]; then
     resp_clients
     stage "the benches compile" benches
+    if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
+        skipped+=("the logs of real servers, and fronts with their real programs (TIDEGATE_OFFLINE)")
+    else
+        need apache2 apache2
+        need lighttpd lighttpd
+        need varnishd varnish
+        need squid squid
+        [ -e /usr/share/lua/5.3/socket.lua ] || need lua-socket lua-socket
+        need mvn maven
+        need javac default-jdk-headless
+        stage "the logs of real servers" scripts/producers.py
+        stage "fronts with their real programs" scripts/fronts.py
+    fi
     flood=(--release --test flood)
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys
     tests "a hundred million made-up keys" "${flood[@]}" -- --ignored --test-threads=1 hundred_million

@@ -37,7 +37,7 @@ def tornado():
     class Hello(tornado.web.RequestHandler):
         async def get(self, *_):
             if self.request.path == "/slow":
-                await asyncio.sleep(1.5)
+                await asyncio.sleep(5)
             self.write("hello")
 
         post = get
@@ -60,7 +60,7 @@ def aiohttp():
 
     async def hello(request):
         if request.path == "/slow":
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(5)
         return web.Response(text="hello")
 
     application = web.Application()

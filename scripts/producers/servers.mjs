@@ -7,7 +7,7 @@ import morgan from "morgan";
 import pino from "pino-http";
 
 const [name, port] = process.argv.slice(2);
-const later = (path, answer) => (path === "/slow" ? setTimeout(answer, 1500) : answer());
+const later = (path, answer) => (path === "/slow" ? setTimeout(answer, 5000) : answer());
 
 if (name === "fastify") {
   const app = fastify({ logger: true });

@@ -1,5 +1,5 @@
 //! The addresses that proxies write into `X-Forwarded-For` and `Forwarded`. Each proxy appends the
-//! address of its own peer to the right end. Clients can write anything further left, so lists are
+//! address of its peer to the right end. Clients can write anything further left, so lists are
 //! read from the right.
 
 use std::net::{IpAddr, SocketAddr};

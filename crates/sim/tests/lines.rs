@@ -37,7 +37,9 @@ fn detect(text: &[u8]) -> Option<Format> {
 
 /// The time and the key of a line of this format, or why it is no request.
 fn request(format: Format, line: &str, options: &Options) -> Result<(u64, String), LineError> {
-    let Lines { trace, unparsed } = lines_of(format, line.as_bytes(), options);
+    let Lines {
+        trace, unparsed, ..
+    } = lines_of(format, line.as_bytes(), options);
     match unparsed.first.into_iter().next() {
         Some(failed) => Err(failed.error),
         None => Ok((trace.span().0, trace.label(0))),

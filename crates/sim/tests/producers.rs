@@ -19,6 +19,9 @@ struct Expected {
     denied: u64,
     /// When the first request was sent, in seconds.
     begin: f64,
+    /// When the last of the quick requests was answered, if the log says when requests began. A slow
+    /// one, which was sent first, ended later.
+    last: Option<f64>,
     keys: Vec<String>,
     paths: Vec<String>,
 }
@@ -51,6 +54,7 @@ fn expected(text: &str) -> Expected {
             "requests" => expected.requests = rest.parse().unwrap(),
             "denied" => expected.denied = rest.parse().unwrap(),
             "begin" => expected.begin = rest.parse().unwrap(),
+            "last" => expected.last = Some(rest.parse().unwrap()),
             "key" => expected.keys.push(rest.to_owned()),
             "path" => expected.paths.push(rest.to_owned()),
             other => panic!("{other} is not known"),
@@ -107,6 +111,11 @@ fn each_real_log_is_read_as_the_client_s_requests_or_refused_with_advice() {
         assert!(
             (-2.0..4.0).contains(&late),
             "{name}: {late} s from the first request"
+        );
+        let end = loaded.trace.span().1 as f64 / 1e9;
+        assert!(
+            expected.last.is_none_or(|last| end <= last + 0.1),
+            "{name}: {end}"
         );
         let by_path = Options {
             by: Some("path".parse().unwrap()),

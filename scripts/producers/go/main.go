@@ -18,7 +18,7 @@ import (
 
 func pause(path string) {
 	if path == "/slow" {
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(5 * time.Second)
 	}
 }
 

@@ -6,7 +6,7 @@ public class Servers {
     static void pause(String path) {
         if (path.equals("/slow")) {
             try {
-                Thread.sleep(1500);
+                Thread.sleep(5000);
             } catch (InterruptedException interrupted) {
                 Thread.currentThread().interrupt();
             }
@@ -109,7 +109,7 @@ public class Servers {
                 .handle((request, response) -> {
                     var answer = response.sendString(reactor.core.publisher.Mono.just("hello"));
                     return request.uri().equals("/slow")
-                            ? reactor.core.publisher.Mono.delay(java.time.Duration.ofMillis(1500)).thenMany(answer) : answer;
+                            ? reactor.core.publisher.Mono.delay(java.time.Duration.ofSeconds(5)).thenMany(answer) : answer;
                 })
                 .bindNow();
     }

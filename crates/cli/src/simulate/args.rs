@@ -144,8 +144,8 @@ pub struct Args {
     #[arg(long, value_name = "FIELD[:UNIT]", conflicts_with_all = ["synthetic", "server"])]
     pub took: Option<Took>,
 
-    /// What the times of the log are: those of the start of a request, or of its end. [default: as
-    /// the format says; start if it does not say]
+    /// The moment of a request that its time in the log is: its start or its end. [default: as the
+    /// format says; start if it does not say]
     #[arg(long, value_name = "start|end", conflicts_with_all = ["synthetic", "server"])]
     pub stamped: Option<Stamp>,
 

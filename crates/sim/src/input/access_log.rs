@@ -300,8 +300,7 @@ impl<'a> AccessLine<'a> {
             tail: Tail::Found(None),
             bytes: Some(bytes),
             took: nanos(took, MILLI),
-            // Traffic Server has the same columns, and writes when a request began.
-            stamp: Some(if hierarchy.starts_with(b"HIER_") {
+            stamp: Some(if is_squid(line, took, hierarchy) {
                 Stamp::End
             } else {
                 Stamp::Start
@@ -429,6 +428,16 @@ fn is_client(first: &[u8], before_request: &[u8]) -> bool {
     let time = memchr(b'[', before_request).unwrap_or(before_request.len());
     let others = before_request[..time].split(|&byte| byte == b' ');
     is_name(first) && others.filter(|word| !word.is_empty()).count() == 2
+}
+
+/// Whether Squid wrote the line, and not Traffic Server, which has the same columns and writes when a
+/// request began. Squid fills a duration up to six columns with blanks; for longer ones
+/// Squid's names for a route decide.
+fn is_squid(line: &[u8], took: &[u8], hierarchy: &[u8]) -> bool {
+    if took.len() < 6 {
+        return memchr::memmem::find(line, b"  ").is_some_and(|at| line[..at].len() < 20);
+    }
+    hierarchy.starts_with(b"HIER_") || memchr::memmem::find(hierarchy, b"_PARENT").is_some()
 }
 
 /// The time in brackets at the beginning, and the text behind it.

@@ -26,8 +26,8 @@ use super::{
 };
 use crate::workload::{By, Field};
 use crate::{
+    escape::printable,
     progress::Progress,
-    report::printable,
     workload::{Trace, TraceBuilder},
 };
 
@@ -88,7 +88,8 @@ pub struct Options {
     pub charge: Option<Field>,
     /// How long a request took; `None` takes the format's own field, if it has one.
     pub took: Option<Took>,
-    /// What the time of a line is; `None` takes what the format says, and otherwise the start.
+    /// The moment of a request that the time of its line is; `None` follows the format, and otherwise
+    /// means the start.
     pub stamped: Option<Stamp>,
     /// The zone of times that state none.
     pub zone: Zone,
@@ -256,6 +257,8 @@ pub struct Lines {
     pub trace: Trace,
     /// The lines that are not requests.
     pub unparsed: Unparsed,
+    /// How the lines were read.
+    pub proof: Proof,
 }
 
 /// Reads whole lines that were appended to a log. The first of them determine `format`, which is
@@ -295,10 +298,16 @@ pub fn read_lines(
     );
     reading.begin(Envelope::detect(lines), lines);
     reading.source(source_name, lines)?;
-    let (mut targets, unparsed) = (reading.targets, reading.unparsed);
+    let Reading {
+        mut targets,
+        unparsed,
+        proof,
+        ..
+    } = reading;
     Ok(Lines {
         trace: targets.remove(0).finish(known, options.spread),
         unparsed,
+        proof,
     })
 }
 
@@ -682,7 +691,7 @@ impl<'a> Reading<'a> {
             Format::JsonLines => match Record::json(line, time_field, times)? {
                 Some(record) => self.request(&record, text),
                 None => {
-                    // It is no request, and no mistake.
+                    // Neither a request nor a mistake.
                     self.lines -= 1;
                     Ok(())
                 }
@@ -700,7 +709,7 @@ impl<'a> Reading<'a> {
                         Header::of_table(line)
                     };
                     self.header = new.or(self.header.take());
-                    // It is no request, and no mistake.
+                    // Neither a request nor a mistake.
                     self.lines -= 1;
                     return Ok(());
                 }

@@ -42,7 +42,7 @@ const FORWARDED: &str =
 /// The bytes of the answer.
 const BYTES: &str = "bytes body_bytes_sent bytes_sent size response_size DownstreamContentSize sc-bytes httpRequest.responseSize \
     EdgeResponseBytes http.response.body.bytes";
-/// What the time of a program's line is. The time's field and one that the program's lines have
+/// The moment that the time of a program's line is. The time's field and one that the program's lines have
 /// show which program it was; then the field with the duration, and its unit in nanoseconds.
 const STAMPS: [(&str, &str, Stamp, &str, u64); 10] = [
     ("StartUTC", "", Stamp::Start, "Duration", 1), // Traefik
@@ -205,7 +205,7 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// What the time is, and the field with the duration and its unit.
+    /// The moment that the time is, and the field with the duration and its unit.
     fn timing(&self) -> Option<(Stamp, &'static str, u64)> {
         let fits = |time: &str, mark: &str| {
             time == self.time_field && (mark.is_empty() || field(&self.fields, mark).is_some())

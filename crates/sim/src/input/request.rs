@@ -51,7 +51,7 @@ pub(super) trait LogRequest {
     /// How long the request took, in nanoseconds, if the format says so.
     fn took(&self) -> Option<u64>;
 
-    /// What the time of the line is; `None` if the format leaves it open.
+    /// The moment that the time of the line is; `None` if the format does not say.
     fn stamp(&self) -> Option<Stamp>;
 
     /// Whether the client sent a request, and not only opened a connection.

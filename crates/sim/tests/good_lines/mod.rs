@@ -52,12 +52,12 @@ fn edited(line: &str, edits: &[Edit]) -> Vec<u8> {
     line
 }
 
-/// Whether a line is found to be of this format, or refused. With a name in front, a line of a
-/// common log is one of `vhost_combined`.
+/// Whether a line is found to be of this format, or refused. A name in front of a common line makes it
+/// one of `vhost_combined`; two words that are no server are a logger's prefix. The client is the
+/// same.
 fn is_read_as(format: Format, line: &[u8]) -> bool {
     let mut found = None;
     let _ = read_lines(line, &mut found, &Options::default());
-    found.is_none_or(|found| {
-        found == format || (format, found) == (Format::AccessLog, Format::VhostCombined)
-    })
+    let pair = [Format::AccessLog, Format::VhostCombined];
+    found.is_none_or(|found| found == format || (pair.contains(&format) && pair.contains(&found)))
 }

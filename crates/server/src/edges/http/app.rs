@@ -46,9 +46,9 @@ impl App {
         self.for_vendor(std::slice::from_ref(answer), answer::one(answer, status))
     }
 
-    /// The response to a proxy's question that has no decision: 204, so the proxy's request goes
-    /// on. The requests by route and status count it.
-    pub(super) fn without_decision(&self, problem: &Problem) -> Response<Body> {
+    /// The response to a proxy's question that has no decision: a status with which the proxy's
+    /// request goes on. The requests by route and status count it.
+    pub(super) fn without_decision(&self, problem: &Problem, status: StatusCode) -> Response<Body> {
         if self.undecided.is_due(self.service.now()) {
             tracing::warn!(
                 error = problem.detail(),
@@ -56,7 +56,7 @@ impl App {
             );
         }
         let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::NO_CONTENT;
+        *response.status_mut() = status;
         response
     }
 

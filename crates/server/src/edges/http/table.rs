@@ -51,6 +51,8 @@ pub enum Endpoint {
     /// Decide on one limit in the head of a request, for proxies that ask before they forward a
     /// request.
     Check,
+    /// [`Check`](Self::Check) with the path of a proxy's client behind it.
+    CheckPath,
     /// Decide on descriptors, like envoyproxy/ratelimit.
     Json,
     /// Whether the server accepts requests, in the form of envoyproxy/ratelimit.
@@ -207,7 +209,7 @@ pub const ROUTES: &[Route] = &[
     Route {
         method: ANY,
         path: "/v1/check/{limit}/{path}",
-        endpoint: Endpoint::Check,
+        endpoint: Endpoint::CheckPath,
         served: Served::OnData,
     },
     post("/json", Endpoint::Json, Served::OnData),
