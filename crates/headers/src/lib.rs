@@ -7,6 +7,8 @@
 //!
 //! With the feature `vendors`, [`Vendor`] has those of providers of language models.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod fields;
 #[cfg(feature = "vendors")]
 mod vendor;
