@@ -192,6 +192,19 @@ model_clients() {
     stage "the clients of language models" clients/test_models.py
 }
 
+# The client libraries of Redis and Valkey, at their defaults.
+resp_clients() {
+    if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
+        skipped+=("the client libraries of Redis and Valkey (TIDEGATE_OFFLINE)")
+        return
+    fi
+    need python3 python3
+    need_venv
+    stage "the server for the client libraries" \
+        cargo test --quiet --workspace --all-features --locked --no-run --test sentinel
+    stage "the client libraries of Redis and Valkey" scripts/clients/run.py "$program"
+}
+
 need cc gcc
 need redis-server redis-server
 need redis-cli redis-tools
@@ -203,6 +216,7 @@ case "${1:-}" in
     configuration_services
     interop
     model_clients
+    resp_clients
     exit
     ;;
 *)
@@ -375,7 +389,21 @@ benches() {
     for manifest in bench/*/Cargo.toml; do cargo check --quiet --locked --all-targets --manifest-path "$manifest"; done
 }
 if [ -n "${TIDEGATE_LONG:-}" ]; then
+    resp_clients
     stage "the benches compile" benches
+    if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
+        skipped+=("the logs of real servers, and fronts with their real programs (TIDEGATE_OFFLINE)")
+    else
+        need apache2 apache2
+        need lighttpd lighttpd
+        need varnishd varnish
+        need squid squid
+        [ -e /usr/share/lua/5.3/socket.lua ] || need lua-socket lua-socket
+        need mvn maven
+        need javac default-jdk-headless
+        stage "the logs of real servers" scripts/producers.py
+        stage "fronts with their real programs" scripts/fronts.py
+    fi
     flood=(--release --test flood)
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys
     tests "a hundred million made-up keys" "${flood[@]}" -- --ignored --test-threads=1 hundred_million

@@ -16,7 +16,7 @@ use std::{
 
 use clap::ValueEnum;
 use serde_json::{Value, json};
-use tidegate_core::Nanos;
+use tidegate_core::{Algorithm, Nanos};
 use tidegate_flow::{rules::Rules as GateRules, sources::sentinel};
 use tidegate_server::{
     access, envoy,
@@ -428,9 +428,7 @@ fn row(limit: &Limit) -> [String; 7] {
     let mut notes = vec![spec.policy.options(), spec.sharing.options()];
     notes.extend(match spec.exact_all_the_same() {
         0 => None,
-        all if all > spec.overrides.len() => {
-            Some("exact: this algorithm has no other mode".to_owned())
-        }
+        all if all > spec.overrides.len() => Some(format!("exact: {}", why_exact(limit))),
         some => Some(format!("{some} of its policies are exact")),
     });
     notes.extend(
@@ -454,6 +452,29 @@ fn row(limit: &Limit) -> [String; 7] {
         format!("at most {}", size(stats.bytes)),
         notes.join(", "),
     ]
+}
+
+/// Why a limit is exact although another mode is configured.
+fn why_exact(limit: &Limit) -> String {
+    let spec = limit.spec();
+    let Ok(policy) = spec.policy.policy() else {
+        return "its policy is invalid".to_owned();
+    };
+    let leased = spec.sharing.mode == Some(tidegate_server::Mode::Leased);
+    let why = match (policy.name(), policy.limit()) {
+        ("leaky-bucket" | "concurrency", _) => "this algorithm has no other mode",
+        _ if policy.counts_denied() => "each denial counts, so the store must see it",
+        (_, 0) => "it admits nothing",
+        ("token-bucket", burst) if leased && burst < 16 => {
+            "a leased token bucket needs a burst of at least 16"
+        }
+        ("token-bucket", _) if leased => {
+            "less than one unit is refilled within its slack, so none can be taken ahead; set a longer `slack`"
+        }
+        _ if leased => "its window is too short for units that are taken ahead",
+        _ => "nothing may be unreported",
+    };
+    why.to_owned()
 }
 
 fn size(bytes: u64) -> String {

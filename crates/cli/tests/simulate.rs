@@ -737,8 +737,10 @@ fn times_as_coarse_as_the_window_cause_a_warning_with_advice() {
         warning.contains("whole multiples of 1s") && warning.contains("a window of 10s or more"),
         "{warning}"
     );
-    assert_eq!(warnings(&["--limit", "5/10s"]), "[]");
-    assert_eq!(warnings(&["--limit", "5/1s", "--spread"]), "[]");
+    let start = ["--stamped", "start", "--limit"];
+    assert_eq!(warnings(&[&start[..], &["5/10s"]].concat()), "[]");
+    let spread = [&start[..], &["5/1s", "--spread"]].concat();
+    assert_eq!(warnings(&spread), "[]");
     assert!(
         String::from_utf8_lossy(&simulate(&[log, "--limit", "5/1s"]).stderr)
             .contains("warning: the log's times")
@@ -974,6 +976,9 @@ fn lines_behind_what_a_collector_puts_in_front_give_the_same_result() {
         "web-1  | ",
         "<190>May 17 10:05:03 host nginx: ",
         "May 17 10:05:03 host nginx[71]: ",
+        "[2015-05-17 10:05:03 +0000] [7] [INFO] ",
+        "2015-05-17T10:05:03.123Z  INFO 1 --- [nio-8080-exec-1] o.a.c.AccessLog : ",
+        "INFO:aiohttp.access:",
     ]
     .into_iter()
     .enumerate()
@@ -987,12 +992,17 @@ fn lines_behind_what_a_collector_puts_in_front_give_the_same_result() {
     }
     let unknown: Vec<String> = log()
         .lines()
-        .map(|line| format!("app INFO request {line}"))
+        .map(|line| {
+            format!(
+                "app INFO request no-address{}",
+                &line[line.find(' ').unwrap()..]
+            )
+        })
         .collect();
     let log = file("unknown-front.log", unknown.join("\n"));
     let error = failure(&[log.to_str().unwrap(), "--limit", "5/10s"]);
     assert!(
-        error.contains("is in no form that can be replayed"),
+        error.contains("is in no form that can be replayed: `app INFO request` stands in front"),
         "{error}"
     );
 }

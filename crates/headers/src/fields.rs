@@ -146,6 +146,17 @@ pub fn ceil_secs(span: Duration) -> u64 {
         .saturating_add(u64::from(span.subsec_nanos() > 0))
 }
 
+/// The highest value of [`retry_after`], in seconds: about 23 days. Clients that count milliseconds
+/// in 32 bits misread a time from 24.8 days on, and ask again at once.
+const LONGEST_WAIT: u64 = 2_000_000;
+
+/// The value of `Retry-After` in seconds, rounded up, and at most 2,000,000: a client that asks
+/// again then gets the rest.
+#[must_use]
+pub fn retry_after(wait: Duration) -> u64 {
+    ceil_secs(wait).min(LONGEST_WAIT)
+}
+
 /// The quota of a policy and its unit. For a bucket this is the burst and the time that refills it:
 /// the same as its quota if the burst equals the quota.
 #[must_use]

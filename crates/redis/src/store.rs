@@ -197,6 +197,8 @@ impl Store {
         stats.remembered += counts.remembered;
         stats.differing_rules = self.0.rules.differing().len() as u64;
         (stats.clock_ahead_ms, stats.clock_went_back) = monitor.store_clock();
+        let remarks = monitor.examination.remarks();
+        (stats.evicts, stats.evicted_keys) = (remarks.evicts, remarks.evicted);
         stats
     }
 

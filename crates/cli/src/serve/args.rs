@@ -209,7 +209,7 @@ pub struct Args {
     #[arg(long, env = "TIDEGATE_ENVOY_METRIC_NAMES", help_heading = ENVOY, hide_short_help = true)]
     envoy_metric_names: bool,
     /// Add the header fields of a provider of language models to answers over HTTP and to Envoy:
-    /// openai or anthropic
+    /// openai, anthropic or aws
     ///
     /// They report the limits whose names are or end with requests, tokens, input-tokens or
     /// output-tokens.

@@ -50,6 +50,10 @@ pub fn run(args: &Args) -> ExitCode {
 /// Fails if the input cannot be read, an argument is invalid, or the findings cannot be written. A
 /// reader that closes standard output is not a failure.
 fn simulate(args: &Args) -> Result<(), SimulateError> {
+    let by = args.by.iter().flat_map(By::fields);
+    if by.into_iter().any(|field| *field == Field::Forwarded) && args.trusted_proxies.is_none() {
+        return Err(SimulateError::NoProxies);
+    }
     if args.follow {
         return follow::follow(args);
     }
@@ -265,6 +269,7 @@ fn options(args: &Args) -> input::Options {
         took: args.took.clone(),
         stamped: args.stamped,
         zone: args.zone.clone(),
+        trusted: args.trusted_proxies.clone().unwrap_or_default(),
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     envelope::prefix,
 };
 
-/// What an unknown line is, and what to do; `None` if it is not a known one.
+/// A description of an unknown line, and the setting that helps; `None` if it is not a known one.
 pub(super) fn advice(line: &[u8]) -> Option<String> {
     let line = line.trim_ascii();
     let text = String::from_utf8_lossy(line);

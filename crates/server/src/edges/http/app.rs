@@ -46,9 +46,9 @@ impl App {
         self.for_vendor(std::slice::from_ref(answer), answer::one(answer, status))
     }
 
-    /// The response to a proxy's question that has no decision: 204, so the proxy's request goes
-    /// on. The requests by route and status count it.
-    pub(super) fn without_decision(&self, problem: &Problem) -> Response<Body> {
+    /// The response to a proxy's question that has no decision: a status with which the proxy's
+    /// request goes on. The requests by route and status count it.
+    pub(super) fn without_decision(&self, problem: &Problem, status: StatusCode) -> Response<Body> {
         if self.undecided.is_due(self.service.now()) {
             tracing::warn!(
                 error = problem.detail(),
@@ -56,7 +56,7 @@ impl App {
             );
         }
         let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::NO_CONTENT;
+        *response.status_mut() = status;
         response
     }
 
@@ -66,9 +66,16 @@ impl App {
             let decided = answers
                 .iter()
                 .map(|answer| (answer.limit.spec().name.as_str(), &answer.decision));
-            response
-                .headers_mut()
-                .extend(vendor.fields(decided, self.service.now()));
+            let headers = response.headers_mut();
+            headers.extend(vendor.fields(decided, self.service.now()));
+            let denied = answers.iter().filter(|answer| !answer.is_allowed());
+            let waits: Vec<_> = denied.map(Answer::retry_after).collect();
+            if !waits.is_empty() {
+                // No wait helps if none helps at one of them.
+                let wait = waits.into_iter().collect::<Option<Vec<_>>>();
+                let wait = wait.and_then(|waits| waits.into_iter().max());
+                headers.extend(vendor.retry_fields(wait));
+            }
         }
         response
     }

@@ -117,7 +117,12 @@ impl Paths {
     ) -> Response<Body> {
         let (app, &Route { method, path, .. }) = (&*self.app, route);
         let started = app.service.now();
-        let admits_errors = route.endpoint == Endpoint::Check && ask::admits_errors(request.uri());
+        let admits_errors = match route.endpoint {
+            Endpoint::Check if ask::admits_errors(&request) => Some(StatusCode::NO_CONTENT),
+            // Envoy admits with a 200 only.
+            Endpoint::CheckPath if ask::admits_errors(&request) => Some(StatusCode::OK),
+            _ => None,
+        };
         let traced = app
             .telemetry
             .as_deref()
@@ -125,12 +130,9 @@ impl Paths {
         // Pinned here, or this future would have room for it in each of the two branches.
         let answer = pin!(async {
             let answer = self.run(route, request).await;
-            let response = answer.unwrap_or_else(|refused| {
-                if admits_errors {
-                    app.without_decision(&refused)
-                } else {
-                    refused.into_response()
-                }
+            let response = answer.unwrap_or_else(|refused| match admits_errors {
+                Some(status) => app.without_decision(&refused, status),
+                None => refused.into_response(),
             });
             tracing::debug!(
                 method,
@@ -176,7 +178,7 @@ impl Paths {
                 ready(app)?;
                 Ok(text("OK".to_owned(), "text/plain; charset=utf-8"))
             }
-            Endpoint::Check => check(&caller, &request).await,
+            Endpoint::Check | Endpoint::CheckPath => check(&caller, &request).await,
             Endpoint::Json => {
                 let body = body(request).await?;
                 Box::pin(descriptors::decide(&caller, &body)).await
@@ -238,9 +240,9 @@ fn without_body(mut response: Response<Body>) -> Response<Body> {
 /// Decides for a proxy.
 async fn check(caller: &Caller<'_>, request: &Request<Incoming>) -> Answered {
     let (app, ask) = (caller.app, ask::in_head(request)?);
-    caller.permit(ask.limit)?;
+    caller.permit(&String::from_utf8_lossy(&ask.limit))?;
     let asked = service::Ask {
-        limit: ask.limit.as_bytes(),
+        limit: &ask.limit,
         key: ask.key.as_deref(),
         cost: ask.cost,
     };
