@@ -47,6 +47,12 @@ pub struct FieldText {
 /// Two limits with names of usual length.
 const SHORT: usize = 96;
 
+impl Default for FieldText {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl FieldText {
     /// An empty value.
     #[must_use]

@@ -8,6 +8,8 @@
 //! With the feature `vendors`, `Vendor` has those of providers of language models. With the feature
 //! `forwarded`, `Forwarded` reads the addresses that proxies write.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod fields;
 #[cfg(feature = "forwarded")]
 mod forwarded;
