@@ -58,8 +58,7 @@ const TELEMETRY: &str = "Log and telemetry";
 )]
 #[allow(clippy::struct_excessive_bools, reason = "each is a separate option")]
 pub struct Args {
-    /// A file with these options, in YAML, one per line and without the leading dashes:
-    /// `tls-cert: server.pem`
+    /// A YAML file with these options, one per line without the dashes: `tls-cert: server.pem`
     ///
     /// The command line and environment variables take precedence. A flag is true or false; an
     /// option that takes several values also takes a list. The file is read when the server starts.
