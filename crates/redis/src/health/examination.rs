@@ -129,7 +129,8 @@ impl Monitor {
         let monitor = Arc::clone(self);
         self.runner.connector.runtime().spawn(async move {
             let had = monitor.examination.verdict();
-            let verdict = monitor.examine(number).await.err();
+            let verdict = monitor.examine_now(number).await;
+            let verdict = verdict.err().filter(StoreError::is_refusal);
             let pause = if verdict.is_some() { AGAIN } else { LOOKS };
             let (examination, now) = (&monitor.examination, monitor.clock.now());
             let until = |pause| now.saturating_add(pause).get();
@@ -146,16 +147,16 @@ impl Monitor {
     /// Examines the store behind the connection with this number.
     ///
     /// # Errors
-    /// Why it cannot decide. A failure of the connection is no result: heartbeats report it.
-    pub async fn examine(&self, number: u64) -> Result<(), StoreError> {
+    /// Why it cannot decide, also if only the connection failed.
+    pub async fn examine_now(&self, number: u64) -> Result<(), StoreError> {
         let examination = &self.examination;
         examination.due.store(false, Ordering::Relaxed);
         let result = self.examined(number).await;
-        match &result {
-            Err(error) if !error.is_refusal() => return Ok(()),
-            result => *lock(&examination.verdict) = result.as_ref().err().cloned(),
+        // Heartbeats report any other failure.
+        if result.as_ref().err().is_none_or(StoreError::is_refusal) {
+            *lock(&examination.verdict) = result.as_ref().err().cloned();
+            examination.examined.store(number, Ordering::Relaxed);
         }
-        examination.examined.store(number, Ordering::Relaxed);
         result
     }
 
