@@ -257,7 +257,7 @@ class Setup:
         until(f"{command[0]} listens", lambda: self.front.poll() is not None or answers(self.port), 30)
         self.baseline = self.front_lines(), 0
         method = "GET" if tuple(asked) == CLIENTS else "POST"
-        until(f"{command[0]} serves", lambda: ask(self.port, method)[0] not in (0, 503), 30)
+        until(f"{command[0]} serves", lambda: ask(self.port, method)[0] in (200, 429), 30)
 
     def front_lines(self):
         own = sum(len(path.read_bytes().splitlines()) for path in [self.at / "out.log", self.at / "front.log"] if path.exists())

@@ -12,7 +12,7 @@ use super::{
     columns::Header,
     json::{mended, object},
     line::LineError,
-    request::{IP, LogRequest, Stamp},
+    request::{AddressList, IP, LogRequest, Stamp},
     target::{split_request, split_target},
     timestamp::{TimeCache, parse_unix},
 };
@@ -238,7 +238,7 @@ impl LogRequest for Record<'_> {
         true
     }
 
-    fn forwarded(&self) -> Result<Option<(Forwarded, Cow<'_, [u8]>)>, LineError> {
+    fn forwarded(&self) -> Result<Option<AddressList<'_>>, LineError> {
         let names = [
             (Forwarded::XForwardedFor, X_FORWARDED_FOR),
             (Forwarded::Forwarded, FORWARDED),
