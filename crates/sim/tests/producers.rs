@@ -36,7 +36,7 @@ fn expected(text: &str) -> Expected {
                 for option in words.chunks(2) {
                     match option {
                         ["--stamped", stamp] => {
-                            expected.options.stamped = Some(stamp.parse().unwrap())
+                            expected.options.stamped = Some(stamp.parse().unwrap());
                         }
                         ["--zone", zone] => expected.options.zone = zone.parse().unwrap(),
                         ["--exclude", condition] => {

@@ -211,7 +211,7 @@ impl Orders {
             );
             let is_last = page.changes.len() < PAGE;
             match cursor.take(&page, is_last, |change, round| {
-                self.apply(change, round, batcher)
+                self.apply(change, round, batcher);
             }) {
                 PageTaken::Part => {}
                 PageTaken::All => return Ok(()),
@@ -231,7 +231,7 @@ impl Orders {
         match kind {
             StoredOrder::Lasting(kind) => {
                 self.kept
-                    .set(kind, limit, key, (&change.text, change.ends), round)
+                    .set(kind, limit, key, (&change.text, change.ends), round);
             }
             StoredOrder::Reset | StoredOrder::Refund => {
                 let prefix = batcher.monitor.runner.connector.prefix();

@@ -379,7 +379,7 @@ fn list(line: &Map<String, Value>) -> String {
         for (name, value) in line {
             match value {
                 Value::Object(inner) if !inner.is_empty() => {
-                    add(names, &format!("{before}{name}."), inner)
+                    add(names, &format!("{before}{name}."), inner);
                 }
                 _ => names.push(format!("{before}{name}")),
             }
