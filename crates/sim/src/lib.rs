@@ -31,6 +31,7 @@ pub mod report;
 pub mod workload;
 
 mod algorithm;
+mod escape;
 mod fleet;
 mod live;
 mod progress;

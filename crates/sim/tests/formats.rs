@@ -233,6 +233,7 @@ INFO:aiohttp.access:2001:db8:1:2::9 [17/May/2015:10:05:07 +0000] "POST /login HT
         "fastify",
         r#"{"level":30,"time":1431857103000,"pid":1,"hostname":"h","reqId":"req-1","req":{"method":"GET","url":"/shop?q=1","host":"h","remoteAddress":"192.0.2.7","remotePort":1},"msg":"incoming request"}
 {"level":30,"time":1431857103005,"pid":1,"hostname":"h","reqId":"req-1","res":{"statusCode":200},"responseTime":5.1,"msg":"request completed"}
+{"level":50,"time":1431857103005,"pid":1,"hostname":"h","reqId":"req-1","req":{"method":"GET","url":"/shop","host":"h","remoteAddress":"192.0.2.7"},"res":{"statusCode":500},"err":{"type":"Error"},"msg":"broken"}
 {"level":30,"time":1431857107000,"pid":1,"hostname":"h","reqId":"req-2","req":{"method":"POST","url":"/login","host":"h","remoteAddress":"2001:db8:1:2::9","remotePort":1},"msg":"incoming request"}"#,
     ),
     (
@@ -481,4 +482,68 @@ fn a_table_may_have_other_names_if_they_are_given() {
     };
     let loaded = read(&[Source::File(path)], &options, &Progress::default()).unwrap();
     assert_eq!(labels(&loaded), ["192.0.2.7"]);
+}
+
+#[test]
+fn the_client_behind_trusted_proxies_is_the_key() {
+    let nginx = |peer: &str, list: &str| {
+        format!(
+            "{peer} - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\" \"{list}\"\n"
+        )
+    };
+    let json = |peer: &str, list: &str| {
+        format!("{{\"time\":1,\"remote_addr\":\"{peer}\",\"http_x_forwarded_for\":\"{list}\"}}\n")
+    };
+    let envoy = |list: &str| {
+        format!(
+            "[2015-05-17T10:05:03.000Z] \"GET / HTTP/1.1\" 200 - 0 5 3 2 \"{list}\" \"curl\" \"id\" \"h\" \"10.1.0.3:80\"\n"
+        )
+    };
+    let caddy = "{\"ts\":1.0,\"request\":{\"remote_ip\":\"10.0.0.1\",\"headers\":{\"X-Forwarded-For\":[\"192.0.2.7\",\"10.0.0.2\"]}}}\n";
+    let forwarded = "{\"time\":1,\"ip\":\"10.0.0.1\",\"forwarded\":\"for=\\\"[2001:db8:1:2::9]:80\\\";proto=http\"}\n";
+    for (name, log, expected) in [
+        (
+            "trusted peer",
+            nginx("10.0.0.1", "198.51.100.1, 192.0.2.7:80, ::ffff:10.0.0.2"),
+            "192.0.2.7",
+        ),
+        (
+            "another peer",
+            nginx("192.0.2.8", "198.51.100.1"),
+            "192.0.2.8",
+        ),
+        ("no list", nginx("10.0.0.1", "-"), "10.0.0.1"),
+        (
+            "only proxies",
+            nginx("10.0.0.1", "10.0.0.3, 10.0.0.2"),
+            "10.0.0.3",
+        ),
+        (
+            "IPv6",
+            json("10.0.0.1", "2001:db8:1:2::9"),
+            "2001:db8:1:2::/64",
+        ),
+        (
+            "Envoy",
+            envoy("198.51.100.1, 192.0.2.7, 10.0.0.1"),
+            "192.0.2.7",
+        ),
+        ("Caddy", caddy.to_owned(), "192.0.2.7"),
+        ("Forwarded", forwarded.to_owned(), "2001:db8:1:2::/64"),
+    ] {
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
+            .join(format!("forwarded-{}", name.replace(' ', "-")));
+        fs::write(&path, &log).unwrap();
+        let options = Options {
+            by: Some("forwarded".parse().unwrap()),
+            trusted: "10.0.0.0/8".parse().unwrap(),
+            ..Options::default()
+        };
+        let loaded = read(&[Source::File(path)], &options, &Progress::default());
+        let loaded = loaded.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(labels(&loaded), [expected], "{name}");
+    }
+    let unknown = nginx("10.0.0.1", "192.0.2.7, unknown");
+    let error = load("forwarded-unknown", &unknown, None).map(|loaded| labels(&loaded));
+    assert_eq!(error, Ok(vec!["10.0.0.1".to_owned()]), "by ip");
 }

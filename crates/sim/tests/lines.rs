@@ -10,6 +10,8 @@ use tidegate_sim::{
     },
 };
 
+include!("good_lines/mod.rs");
+
 const COMBINED: &[u8] = br#"83.149.9.216 - frank [17/May/2015:10:05:03 +0000] "GET /a/b.png?x=1 HTTP/1.1" 200 203 "http://e/" "Mozilla \"5\" (X)""#;
 const LINE: &str = r#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;
 const MAY: u64 = 1_431_857_103_000_000_000;
@@ -35,7 +37,9 @@ fn detect(text: &[u8]) -> Option<Format> {
 
 /// The time and the key of a line of this format, or why it is no request.
 fn request(format: Format, line: &str, options: &Options) -> Result<(u64, String), LineError> {
-    let Lines { trace, unparsed } = lines_of(format, line.as_bytes(), options);
+    let Lines {
+        trace, unparsed, ..
+    } = lines_of(format, line.as_bytes(), options);
     match unparsed.first.into_iter().next() {
         Some(failed) => Err(failed.error),
         None => Ok((trace.span().0, trace.label(0))),
@@ -60,6 +64,13 @@ fn a_combined_line_gives_every_part() {
         (&b"GET"[..], &b"/a/b.png"[..], &b"200"[..])
     );
     assert_eq!(line.user_agent(), Some(&br#"Mozilla \"5\" (X)"#[..]));
+}
+
+#[test]
+fn every_good_line_is_found_to_be_of_its_format() {
+    for (format, line) in GOOD {
+        assert_eq!(detect(line.as_bytes()), Some(format), "{line}");
+    }
 }
 
 #[test]
@@ -554,6 +565,19 @@ proptest! {
         let mut expected: Vec<u64> = lines.iter().filter_map(|line| Some(naive(line)?.1)).collect();
         expected.sort_unstable();
         prop_assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_changed_line_is_read_as_its_format_or_refused(
+        at in 0..GOOD.len(), edits in prop::collection::vec(any::<[u8; 4]>(), 0..4),
+    ) {
+        let (format, line) = GOOD[at];
+        // Bytes that occur in logs change more than others.
+        let byte = |byte: u8| if byte < 128 { b" \"[]:.-/0a,="[usize::from(byte) % 12] } else { byte };
+        let edits: Vec<_> = edits.iter().map(|edit| Edit { byte: byte(edit[3]), ..edit_of(edit) }).collect();
+        let changed = edited(line, &edits);
+        prop_assert!(is_read_as(format, &changed), "{}", String::from_utf8_lossy(&changed));
+        prop_assert!(is_read_as(format, line.as_bytes()));
     }
 
     #[test]

@@ -10,7 +10,9 @@ use clap::{Parser, ValueEnum};
 use tidegate_core::{Quota, parse_duration};
 use tidegate_sim::{
     AlgorithmSpec, Fleet, Goal, Load, Mode, Share,
-    input::{By, Condition, Field, Filter, Format, Moment, Stamp, Took, UnknownFormat, Zone},
+    input::{
+        By, Condition, Field, Filter, Format, Moment, Networks, Stamp, Took, UnknownFormat, Zone,
+    },
     workload::{Arrival, Traffic},
 };
 
@@ -67,11 +69,17 @@ pub struct Args {
     )]
     pub follow: bool,
 
-    /// The key of each limit: ip (of an IPv6 address the first 64 bits), path, method, status,
+    /// The key of each limit: ip (of an IPv6 address the first 64 bits), forwarded (the client behind
+    /// the proxies of --trusted-proxies), path, method, status,
     /// user-agent, host, a field of lines with named fields, global (one limit for all), or several
     /// joined by commas, such as ip,path. [default: ip; for requests per second: global]
     #[arg(long)]
     pub by: Option<By>,
+
+    /// The networks and addresses of proxies, joined by commas. For --by forwarded, the client is the
+    /// first address outside them: the log's client, then X-Forwarded-For from the right.
+    #[arg(long, value_name = "NETWORKS", conflicts_with_all = ["synthetic", "server"])]
+    pub trusted_proxies: Option<Networks>,
 
     /// Algorithms to compare, joined by commas, each option after a colon. [default: all six]
     ///
@@ -136,8 +144,8 @@ pub struct Args {
     #[arg(long, value_name = "FIELD[:UNIT]", conflicts_with_all = ["synthetic", "server"])]
     pub took: Option<Took>,
 
-    /// What the times of the log are: those of the start of a request, or of its end. [default: as
-    /// the format says; start if it does not say]
+    /// The moment of a request that its time in the log is: its start or its end. [default: as the
+    /// format says; start if it does not say]
     #[arg(long, value_name = "start|end", conflicts_with_all = ["synthetic", "server"])]
     pub stamped: Option<Stamp>,
 

@@ -20,6 +20,11 @@ pub enum SimulateError {
     /// The parameters of the synthetic traffic are invalid.
     #[error(transparent)]
     Synthetic(#[from] SyntheticError),
+    /// Nothing says whose `X-Forwarded-For` counts.
+    #[error(
+        "--by forwarded needs --trusted-proxies, such as 10.0.0.0/8: clients can write anything into X-Forwarded-For"
+    )]
+    NoProxies,
     /// Only one log can be followed.
     #[error("--follow reads one log; give one file, or - for standard input")]
     FollowOne,

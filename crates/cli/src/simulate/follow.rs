@@ -15,6 +15,7 @@ use tidegate_core::{Clock, clock::SystemClock};
 use tidegate_sim::{
     AlgorithmSpec, Live, LiveCounts, Trial,
     input::{self, read_lines},
+    report::printable,
 };
 
 use super::{Args, Output, SimulateError, note, options};
@@ -55,7 +56,7 @@ pub fn follow(args: &Args) -> Result<(), SimulateError> {
     thread::spawn(move || tail.send_all(&sender));
 
     let clock = SystemClock::new();
-    let (mut format, mut pending) = (None, Vec::new());
+    let (mut format, mut pending, mut is_proved) = (None, Vec::new(), false);
     loop {
         let ended = gather(&chunks, &clock, &mut pending);
         let ended = ended.map_err(|error| input_error(source, error))?;
@@ -69,6 +70,18 @@ pub fn follow(args: &Args) -> Result<(), SimulateError> {
                 .map_or(0, |at| at + 1)
         };
         let read = read_lines(&pending[..complete], &mut format, &options)?;
+        if !is_proved && !read.proof.samples.is_empty() {
+            is_proved = true;
+            for sample in &read.proof.samples {
+                note(&format!("  {}\n    {sample}", printable(&sample.line, 110)));
+            }
+            for said in read
+                .proof
+                .notes(args.limits.iter().map(|quota| quota.window()).min())
+            {
+                note(&format!("warning: {said}"));
+            }
+        }
         let second = live.take(&read.trace, read.unparsed.count);
         pending.drain(..complete);
         if pending.len() > PENDING {

@@ -45,6 +45,7 @@ impl Nginx {
                 format!("server 127.0.0.1:{backend};"),
             ),
             ("listen 80;", format!("listen 127.0.0.1:{port};")),
+            ("/var/log/nginx/", format!("{}/", directory.display())),
         ] {
             assert!(
                 site.contains(from),
@@ -216,11 +217,21 @@ fn nginx_hardly_asks_a_tidegate_that_does_not_answer() {
     }
     silent.set_nonblocking(true).unwrap();
     let asked = silent.incoming().map_while(Result::ok).count();
-    // One at first, and one for every ten seconds that the test takes on a slow machine.
+    // Three at first, and three for every second that the test takes.
     assert!(
-        (1..=3).contains(&asked),
+        (3..=60).contains(&asked),
         "{asked} of 300 requests waited for it"
     );
+    // Each is marked in the log, and has a line in the log of those that went on unasked.
+    let lines = |name: &str| {
+        let log = fs::read_to_string(nginx.error_log.with_file_name(name)).unwrap_or_default();
+        log.lines()
+            .filter(|line| name != "access.log" || line.ends_with(" unasked"))
+            .count()
+    };
+    eventually("nginx has logged what it did not ask", || {
+        lines("access.log") == 300 && lines("tidegate-unasked.log") == 300
+    });
 }
 
 /// docs/src/migrate.md has the rules.

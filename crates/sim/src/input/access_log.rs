@@ -21,10 +21,12 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memchr_iter, memchr2, memrchr};
 
+use tidegate_headers::Forwarded;
+
 use super::{
     client::{has_port, is_address, without_port},
     line::LineError,
-    request::{LogRequest, Stamp},
+    request::{AddressList, LogRequest, Stamp},
     target::{self, split_request, split_target},
     timestamp::{TimeCache, gin_time, parse_unix, tornado_time},
 };
@@ -56,6 +58,8 @@ pub struct AccessLine<'a> {
     /// How long the request took, in nanoseconds.
     took: Option<u64>,
     stamp: Option<Stamp>,
+    /// The list of addresses, if the last of them is the client.
+    forwarded: Option<&'a [u8]>,
 }
 
 /// The position of the user agent.
@@ -86,7 +90,7 @@ impl<'a> AccessLine<'a> {
         if !is_client(ip, before) {
             return Err(LineError::NotClient);
         }
-        let (request, status, tail) = request_and_status(request)?;
+        let [request, status, tail] = request_and_status(request)?;
         Ok(Self {
             tail: Tail::Combined(tail),
             ..Self::of_request(ip, time, request, status)
@@ -112,6 +116,7 @@ impl<'a> AccessLine<'a> {
             bytes: None,
             took: None,
             stamp: None,
+            forwarded: None,
         }
     }
 
@@ -132,7 +137,9 @@ impl<'a> AccessLine<'a> {
     fn has_vhost(first: &[u8], second: &[u8]) -> bool {
         let names_port = target::without_port(first).len() + 1 < first.len();
         let is_client = is_address(second) || has_port(second);
-        !is_address(first) && (is_client || (names_port && is_name(second)))
+        let host = target::without_port(first);
+        let is_host = is_name(host) || (names_port && is_address(host));
+        is_host && (is_client || (names_port && is_name(second)))
     }
 
     /// Parses a line in Envoy's default format.
@@ -174,6 +181,7 @@ impl<'a> AccessLine<'a> {
             bytes,
             took: Some(took),
             stamp: Some(Stamp::Start),
+            forwarded: Some(forwarded),
             ..line
         })
     }
@@ -292,12 +300,12 @@ impl<'a> AccessLine<'a> {
             tail: Tail::Found(None),
             bytes: Some(bytes),
             took: nanos(took, MILLI),
-            // Traffic Server has the same columns, and writes when a request began.
-            stamp: Some(if hierarchy.starts_with(b"HIER_") {
+            stamp: Some(if is_squid(line, took, hierarchy) {
                 Stamp::End
             } else {
                 Stamp::Start
             }),
+            forwarded: None,
         })
     }
 
@@ -309,7 +317,7 @@ impl<'a> AccessLine<'a> {
         if !is_address(ip) {
             return Err(LineError::NotGranian);
         }
-        let (request, status, rest) = request_and_status(request)?;
+        let [request, status, rest] = request_and_status(request)?;
         let took = nanos(rest.trim_ascii(), MILLI).ok_or(LineError::NotGranian)?;
         Ok(Self {
             took: Some(took),
@@ -422,6 +430,16 @@ fn is_client(first: &[u8], before_request: &[u8]) -> bool {
     is_name(first) && others.filter(|word| !word.is_empty()).count() == 2
 }
 
+/// Whether Squid wrote the line, and not Traffic Server, which has the same columns and writes when a
+/// request began. Squid fills a duration up to six columns with blanks; for longer ones
+/// Squid's names for a route decide.
+fn is_squid(line: &[u8], took: &[u8], hierarchy: &[u8]) -> bool {
+    if took.len() < 6 {
+        return memchr::memmem::find(line, b"  ").is_some_and(|at| line[..at].len() < 20);
+    }
+    hierarchy.starts_with(b"HIER_") || memchr::memmem::find(hierarchy, b"_PARENT").is_some()
+}
+
 /// The time in brackets at the beginning, and the text behind it.
 fn leading_time<'a>(line: &'a [u8], times: &mut TimeCache) -> Option<(u64, &'a [u8])> {
     let inside = line.strip_prefix(b"[")?;
@@ -458,8 +476,30 @@ impl LogRequest for AccessLine<'_> {
         self.method != b"-"
     }
 
+    fn forwarded(&self) -> Result<Option<AddressList<'_>>, LineError> {
+        let list = match (self.forwarded, self.tail) {
+            (Some(list), _) => list,
+            (None, Tail::Combined(rest)) => {
+                let (_bytes, rest) = word(rest);
+                quoted(rest)
+                    .and_then(|(_referer, rest)| quoted(rest))
+                    .and_then(|(_agent, rest)| quoted(rest))
+                    .ok_or(LineError::NoForwarded)?
+                    .0
+            }
+            (None, Tail::Found(_)) => return Err(LineError::NoForwarded),
+        };
+        let is_list = !list.is_empty() && list != b"-";
+        Ok(is_list.then_some((Forwarded::XForwardedFor, list.into())))
+    }
+
+    fn has_no_peer(&self) -> bool {
+        self.forwarded.is_some()
+    }
+
     fn field(&self, field: &Field) -> Result<Cow<'_, [u8]>, LineError> {
         Ok(Cow::Borrowed(match field {
+            Field::Forwarded => return Err(LineError::NoForwarded),
             Field::Ip if self.ip.is_empty() => return Err(LineError::NoClient),
             Field::Ip => self.ip,
             Field::Path => self.path,
@@ -520,18 +560,18 @@ fn time_of_request<'a>(
 
 /// The request in quotes, the status behind it, and the rest of the line. Not every server escapes
 /// a quote within the request: then the first quote before a status ends it.
-fn request_and_status(rest: &[u8]) -> Result<(&[u8], &[u8], &[u8]), LineError> {
+fn request_and_status(rest: &[u8]) -> Result<[&[u8]; 3], LineError> {
     let mut error = LineError::NoRequest;
     if let Some((request, rest)) = quoted(rest) {
         match status(rest) {
-            Ok((status, rest)) => return Ok((request, status, rest)),
+            Ok((status, rest)) => return Ok([request, status, rest]),
             Err(wrong) => error = wrong,
         }
     }
     let text = rest.strip_prefix(b"\"").ok_or(LineError::NoRequest)?;
     for quote in memchr_iter(b'"', text) {
         if let Ok((status, rest)) = status(&text[quote + 1..]) {
-            return Ok((&text[..quote], status, rest));
+            return Ok([&text[..quote], status, rest]);
         }
     }
     Err(error)

@@ -29,7 +29,7 @@ pub(super) enum Envelope {
     /// syslog's and journalctl's: `<190>May 17 10:05:03 host nginx[7]: …`, also with a time as in
     /// RFC 3339.
     Syslog,
-    /// What a program's logger writes in front of an access line: hypercorn's
+    /// The prefix of a program's logger in front of an access line: hypercorn's
     /// `[2015-05-17 10:05:03 +0000] [7] [INFO] …`, Spring Boot's `2015-05-17T10:05:03Z INFO 1 --- […] o.a.c.Access : …`,
     /// Python's `INFO:aiohttp.access:…`. It ends where a client's address begins, from which on
     /// the line is an access line.
@@ -66,7 +66,7 @@ impl Envelope {
         Format::detect(first_lines(head).filter_map(|line| self.open(line)))
     }
 
-    /// Whether the clients of an access log have ports, which tells `::1:80` from an address.
+    /// Whether the clients of an access log have ports, so that `::1:80` is not an address alone.
     pub fn has_ports(self, head: &[u8]) -> bool {
         let times = &mut TimeCache::default();
         first_lines(head)
@@ -162,14 +162,19 @@ impl Envelope {
 fn behind_logger(line: &[u8]) -> Option<&[u8]> {
     let end = line.len().min(LONGEST_PREFIX);
     let starts = (1..end).filter(|&at| b" :|]".contains(&line[at - 1]));
-    starts.map(|at| &line[at..]).find(|rest| {
+    let found = starts.map(|at| line.split_at(at)).find(|(_, rest)| {
         let client = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
         (is_address(client) || has_port(client))
             && AccessLine::common(rest, &mut TimeCache::default()).is_ok()
-    })
+    });
+    let (prefix, rest) = found?;
+    // A single word could be a column.
+    let prefix = prefix.trim_ascii();
+    let is_prefix = prefix.contains(&b' ') || prefix.last().is_some_and(|end| b":]|".contains(end));
+    is_prefix.then_some(rest)
 }
 
-/// What stands in front of an access line, whoever its client is.
+/// The text in front of an access line with any client.
 pub(super) fn prefix(line: &[u8]) -> Option<&[u8]> {
     let end = line.len().min(LONGEST_PREFIX);
     let mut starts = (1..end).filter(|&at| line[at - 1] == b' ');

@@ -81,7 +81,7 @@ pub enum InputError {
     UnknownFormat {
         /// The source.
         source_name: String,
-        /// What the lines are, if that is known, and the server's setting that helps.
+        /// A description of the lines if they are known, and the server's setting that helps.
         advice: Option<String>,
     },
     /// No format fits most of the first lines.

@@ -174,13 +174,16 @@ impl FromStr for Format {
     }
 }
 
+/// A format, or `None` for no known one; the number of its lines, and the first of them.
+type Kind<'a> = (Option<Format>, usize, &'a [u8]);
+
 /// How many of a log's first lines each format fits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Detected {
     /// How many lines a format fits, and the first of them.
     votes: Vec<(Format, usize, Vec<u8>)>,
-    /// How many lines no format fits, and the first of them.
-    unknown: (usize, Vec<u8>),
+    /// The lines that no format fits.
+    unknown: Vec<Vec<u8>>,
 }
 
 impl Detected {
@@ -195,10 +198,7 @@ impl Detected {
         let Some(format) = format else {
             // A comment says nothing about the other lines.
             if !line.starts_with(b"#") {
-                self.unknown.0 += 1;
-                if self.unknown.1.is_empty() {
-                    self.unknown.1 = line.to_vec();
-                }
+                self.unknown.push(line.to_vec());
             }
             return;
         };
@@ -217,14 +217,15 @@ impl Detected {
     }
 
     pub fn lines(&self) -> usize {
-        self.votes.iter().map(|(_, votes, _)| votes).sum::<usize>() + self.unknown.0
+        self.votes.iter().map(|(_, votes, _)| votes).sum::<usize>() + self.unknown.len()
     }
 
     /// The two kinds of lines of which there are most, if a format fits some: each with its number
     /// and its first line.
-    pub fn kinds(&self) -> Option<[(Option<Format>, usize, &[u8]); 2]> {
+    pub fn kinds(&self) -> Option<[Kind<'_>; 2]> {
         let (format, votes, line) = self.votes.first()?;
-        let unknown = (None, self.unknown.0, &self.unknown.1[..]);
+        let first = self.unknown.first().map_or(&[][..], Vec::as_slice);
+        let unknown = (None, self.unknown.len(), first);
         let second = self
             .votes
             .get(1)
@@ -235,9 +236,9 @@ impl Detected {
         Some([(Some(*format), *votes, line), second])
     }
 
-    /// The first line that no format fits.
-    pub fn unknown(&self) -> &[u8] {
-        &self.unknown.1
+    /// The lines that no format fits.
+    pub fn unknown(&self) -> &[Vec<u8>] {
+        &self.unknown
     }
 }
 

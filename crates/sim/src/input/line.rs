@@ -83,6 +83,15 @@ pub enum LineError {
         "no client address (Envoy's default log has one only if it adds it to X-Forwarded-For: set use_remote_address)"
     )]
     NoClient,
+    /// The format does not have the addresses that proxies write.
+    #[error(
+        "no column with X-Forwarded-For (nginx's format `main` has it last; in lines with named fields it is x_forwarded_for)"
+    )]
+    NoForwarded,
+    /// A trusted proxy wrote something that is not an address, or the client's own address is
+    /// missing.
+    #[error("a trusted proxy wrote something that is not an address")]
+    NotForwarded,
     /// No bracket contains a time in the form of access logs.
     #[error("no time such as [17/May/2015:10:05:03 +0000]")]
     AccessTime,

@@ -34,6 +34,7 @@ pub use read::{
 };
 pub use record::TimeField;
 pub use request::{Stamp, StampError};
+pub use tidegate_headers::{NetworkError, Networks};
 pub(crate) use timestamp::write_time;
 pub use timestamp::{Zone, ZoneError, parse_access_log_time, parse_rfc3339, parse_unix, write_utc};
 pub use unpack::unpack;

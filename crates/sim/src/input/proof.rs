@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use super::{request::Stamp, timestamp::Zone, timestamp::write_time};
-use crate::report::printable;
+use crate::escape::printable;
 
 /// How many characters of a sample line are kept.
 const KEPT: usize = 400;
@@ -19,7 +19,7 @@ pub struct Sample {
     pub time: String,
     /// The request's path, if the log has it.
     pub path: Option<String>,
-    /// What the request costs.
+    /// The cost of the request.
     pub cost: u64,
 }
 
@@ -80,7 +80,7 @@ pub struct Proof {
     pub zone: Option<String>,
     /// Pairs of sources with the same lines.
     pub repeated: Vec<(String, String)>,
-    /// What the time of a line was said to be.
+    /// The moment that `--stamped` names.
     pub stamped: Option<Stamp>,
 }
 
@@ -92,7 +92,7 @@ impl Proof {
         self.zone = Some(zone.to_string());
     }
 
-    /// What may change the findings, with the option that changes it, one sentence each. `window`
+    /// Facts that may change the findings, each in one sentence with the option that changes it. `window`
     /// is the shortest of the limits.
     pub fn notes(&self, window: Option<Duration>) -> Vec<String> {
         let mut notes = Vec::new();

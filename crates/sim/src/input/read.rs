@@ -6,6 +6,8 @@ use std::{
     path::PathBuf,
 };
 
+use tidegate_headers::Networks;
+
 use super::{
     charge::{Took, cost},
     columns::Header,
@@ -24,8 +26,8 @@ use super::{
 };
 use crate::workload::{By, Field};
 use crate::{
+    escape::printable,
     progress::Progress,
-    report::printable,
     workload::{Trace, TraceBuilder},
 };
 
@@ -86,10 +88,13 @@ pub struct Options {
     pub charge: Option<Field>,
     /// How long a request took; `None` takes the format's own field, if it has one.
     pub took: Option<Took>,
-    /// What the time of a line is; `None` takes what the format says, and otherwise the start.
+    /// The moment of a request that the time of its line is; `None` follows the format, and otherwise
+    /// means the start.
     pub stamped: Option<Stamp>,
     /// The zone of times that state none.
     pub zone: Zone,
+    /// The proxies whose `X-Forwarded-For` counts for the key `forwarded`.
+    pub trusted: Networks,
 }
 
 /// A log that was read.
@@ -252,6 +257,8 @@ pub struct Lines {
     pub trace: Trace,
     /// The lines that are not requests.
     pub unparsed: Unparsed,
+    /// How the lines were read.
+    pub proof: Proof,
 }
 
 /// Reads whole lines that were appended to a log. The first of them determine `format`, which is
@@ -291,10 +298,16 @@ pub fn read_lines(
     );
     reading.begin(Envelope::detect(lines), lines);
     reading.source(source_name, lines)?;
-    let (mut targets, unparsed) = (reading.targets, reading.unparsed);
+    let Reading {
+        mut targets,
+        unparsed,
+        proof,
+        ..
+    } = reading;
     Ok(Lines {
         trace: targets.remove(0).finish(known, options.spread),
         unparsed,
+        proof,
     })
 }
 
@@ -320,7 +333,7 @@ fn format_of(
         },
         None => InputError::UnknownFormat {
             source_name: source_name.to_owned(),
-            advice: advice(detected.unknown()),
+            advice: detected.unknown().iter().find_map(|line| advice(line)),
         },
     })
 }
@@ -675,14 +688,14 @@ impl<'a> Reading<'a> {
         let line = &*line;
         let (times, time_field) = (&mut self.times, &self.options.time_field);
         match self.format {
-            Format::JsonLines => match Record::json(line, time_field, times)? {
-                Some(record) => self.request(&record, text),
-                None => {
-                    // It is no request, and no mistake.
-                    self.lines -= 1;
-                    Ok(())
+            Format::JsonLines => {
+                if let Some(record) = Record::json(line, time_field, times)? {
+                    return self.request(&record, text);
                 }
-            },
+                // Neither a request nor a mistake.
+                self.lines -= 1;
+                Ok(())
+            }
             Format::Logfmt => {
                 let record = Record::logfmt(line, time_field, times)?;
                 self.request(&record, text)
@@ -696,7 +709,7 @@ impl<'a> Reading<'a> {
                         Header::of_table(line)
                     };
                     self.header = new.or(self.header.take());
-                    // It is no request, and no mistake.
+                    // Neither a request nor a mistake.
                     self.lines -= 1;
                     return Ok(());
                 }
@@ -770,7 +783,7 @@ impl<'a> Reading<'a> {
                 continue;
             }
             self.key.clear();
-            match request.key(&target.by, &mut self.key) {
+            match request.key(&target.by, &self.options.trusted, &mut self.key) {
                 Ok(()) => {
                     target.trace.line_time(request.time());
                     let is_taken = match charge {

@@ -6,12 +6,13 @@ use std::{borrow::Cow, fmt::Write as _};
 use memchr::memchr;
 
 use serde_json::{Map, Value};
+use tidegate_headers::Forwarded;
 
 use super::{
     columns::Header,
     json::{mended, object},
     line::LineError,
-    request::{IP, LogRequest, Stamp},
+    request::{AddressList, IP, LogRequest, Stamp},
     target::{split_request, split_target},
     timestamp::{TimeCache, parse_unix},
 };
@@ -33,10 +34,15 @@ const USER_AGENT: &str = "user-agent user_agent http_user_agent request.headers.
     httpRequest.userAgent ClientRequestUserAgent properties.userAgent user_agent.original req.headers.user-agent";
 const HOST: &str = "host http_host request.host authority server_name RequestHost x-host-header cs(Host) cs-host ClientRequestHost \
     url.domain req.host req.headers.host";
+/// The lists of addresses that proxies write.
+const X_FORWARDED_FOR: &str = "http_x_forwarded_for x_forwarded_for x-forwarded-for X-Forwarded-For xff request.headers.X-Forwarded-For \
+    request_X-Forwarded-For req.headers.x-forwarded-for cs(X-Forwarded-For) headers.x-forwarded-for";
+const FORWARDED: &str =
+    "http_forwarded forwarded request.headers.Forwarded request_Forwarded req.headers.forwarded";
 /// The bytes of the answer.
 const BYTES: &str = "bytes body_bytes_sent bytes_sent size response_size DownstreamContentSize sc-bytes httpRequest.responseSize \
     EdgeResponseBytes http.response.body.bytes";
-/// What the time of a program's line is. The time's field and one that the program's lines have
+/// The moment that the time of a program's line is. The time's field and one that the program's lines have
 /// show which program it was; then the field with the duration, and its unit in nanoseconds.
 const STAMPS: [(&str, &str, Stamp, &str, u64); 10] = [
     ("StartUTC", "", Stamp::Start, "Duration", 1), // Traefik
@@ -145,10 +151,8 @@ impl<'a> Record<'a> {
         times: &mut TimeCache,
     ) -> Result<Option<Self>, LineError> {
         let fields = object(line).ok_or(LineError::NotJson)?;
-        // Fastify writes a second line when the answer has ended.
-        let is_second = fields.contains_key("reqId")
-            && fields.contains_key("responseTime")
-            && !fields.contains_key("req");
+        // Fastify writes a second line when the answer has ended, and another one for an error.
+        let is_second = fields.contains_key("reqId") && fields.contains_key("res");
         if is_second {
             return Ok(None);
         }
@@ -201,7 +205,7 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// What the time is, and the field with the duration and its unit.
+    /// The moment that the time is, and the field with the duration and its unit.
     fn timing(&self) -> Option<(Stamp, &'static str, u64)> {
         let fits = |time: &str, mark: &str| {
             time == self.time_field && (mark.is_empty() || field(&self.fields, mark).is_some())
@@ -234,8 +238,31 @@ impl LogRequest for Record<'_> {
         true
     }
 
+    fn forwarded(&self) -> Result<Option<AddressList<'_>>, LineError> {
+        let names = [
+            (Forwarded::XForwardedFor, X_FORWARDED_FOR),
+            (Forwarded::Forwarded, FORWARDED),
+        ];
+        for (kind, names) in names {
+            // A list of lines is one list.
+            let found = names.split(' ').find_map(|name| field(&self.fields, name));
+            let text = match found {
+                Some(Value::String(text)) => text.clone(),
+                Some(Value::Array(lines)) => {
+                    let lines: Vec<_> = lines.iter().filter_map(Value::as_str).collect();
+                    lines.join(", ")
+                }
+                _ => continue,
+            };
+            let is_list = !text.is_empty() && text != "-";
+            return Ok(is_list.then(|| (kind, text.into_bytes().into())));
+        }
+        Ok(None)
+    }
+
     fn field(&self, wanted: &Field) -> Result<Cow<'_, [u8]>, LineError> {
         let names = match wanted {
+            Field::Forwarded => return Err(LineError::NoForwarded),
             Field::Ip => IP,
             Field::Path => PATH,
             Field::Method => METHOD,

@@ -8,7 +8,7 @@ use super::{
     envelope::prefix,
 };
 
-/// What an unknown line is, and what to do; `None` if it is not a known one.
+/// A description of an unknown line, and the setting that helps; `None` if it is not a known one.
 pub(super) fn advice(line: &[u8]) -> Option<String> {
     let line = line.trim_ascii();
     let text = String::from_utf8_lossy(line);
@@ -56,7 +56,7 @@ const KNOWN: [Known; 12] = [
          Logger::new(r#\"%a - - [%t] \"%r\" %s %b \"%{Referer}i\" \"%{User-Agent}i\"\"#), and a logger that writes the message alone",
     ),
     (
-        |line| columns(line, '|').is_some_and(|first| clock(first)),
+        |line| columns(line, '|').is_some_and(clock),
         "fiber writes only the time of day: set Format to `${ip} - - [${time}] \"${method} ${path} ${protocol}\" ${status} \
          ${bytesSent}\\n` and TimeFormat to `02/Jan/2006:15:04:05 -0700`",
     ),

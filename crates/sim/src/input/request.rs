@@ -2,8 +2,10 @@
 
 use std::{borrow::Cow, str::FromStr};
 
+use tidegate_headers::{Forwarded, Networks};
+
 use super::{
-    client::{client, is_address},
+    client::{address, client, is_address},
     line::LineError,
 };
 use crate::workload::{By, Field};
@@ -41,6 +43,9 @@ impl FromStr for Stamp {
 #[error("choose start or end")]
 pub struct StampError;
 
+/// The value of `X-Forwarded-For` or `Forwarded`.
+pub(super) type AddressList<'a> = (Forwarded, Cow<'a, [u8]>);
+
 /// The contents of a line about a request.
 pub(super) trait LogRequest {
     /// The time of the line, in nanoseconds since 1970.
@@ -49,7 +54,7 @@ pub(super) trait LogRequest {
     /// How long the request took, in nanoseconds, if the format says so.
     fn took(&self) -> Option<u64>;
 
-    /// What the time of the line is; `None` if the format leaves it open.
+    /// The moment that the time of the line is; `None` if the format does not say.
     fn stamp(&self) -> Option<Stamp>;
 
     /// Whether the client sent a request, and not only opened a connection.
@@ -58,9 +63,37 @@ pub(super) trait LogRequest {
     /// The text of a field, as in the log.
     fn field(&self, field: &Field) -> Result<Cow<'_, [u8]>, LineError>;
 
+    /// The list of addresses that proxies wrote; `None` if the request has none.
+    fn forwarded(&self) -> Result<Option<AddressList<'_>>, LineError>;
+
+    /// The client behind these proxies. A line without its peer's address, as Envoy's, has it at
+    /// the end of the list.
+    fn client(&self, trusted: &Networks) -> Result<String, LineError> {
+        let list = self.forwarded()?;
+        let mut before = list.iter().flat_map(|(field, list)| field.addresses(list));
+        let peer = match self.field(&Field::Ip) {
+            Ok(peer) if !self.has_no_peer() => address(&peer),
+            _ => before.next().flatten(),
+        };
+        let client = peer.and_then(|peer| trusted.client(peer, before));
+        Ok(tidegate_core::address_key(
+            client.ok_or(LineError::NotForwarded)?,
+            64,
+        ))
+    }
+
+    /// Whether the client of the line is the last address of the list.
+    fn has_no_peer(&self) -> bool {
+        false
+    }
+
     /// Composes the request's key. Addresses become [clients](client).
-    fn key(&self, by: &By, key: &mut Vec<u8>) -> Result<(), LineError> {
+    fn key(&self, by: &By, trusted: &Networks, key: &mut Vec<u8>) -> Result<(), LineError> {
         for field in by.fields() {
+            if *field == Field::Forwarded {
+                by.push(key, self.client(trusted)?.as_bytes());
+                continue;
+            }
             let text = self.field(field)?;
             // A field with any other name may have an address, but its port may matter.
             let is_client = match field {

@@ -3,10 +3,9 @@
 
 use maud::{Markup, html};
 
-use super::{
-    escape::printable,
-    format::{grouped, moment, percent, span},
-};
+use crate::escape::printable;
+
+use super::format::{grouped, moment, percent, span};
 use crate::{
     input::write_time,
     replay::{Findings, Row, SECONDS, Timeline},

@@ -7,10 +7,11 @@ use std::{
 
 use maud::{Markup, PreEscaped, html};
 
+use crate::escape::printable;
+
 use super::{
     Recommendation, Report, Suggested,
     chart::{heat_row, over_time},
-    escape::printable,
     format::{grouped, moment, percent, span},
     shared,
     table::{HEADS, cells, note, spanned},

@@ -1,14 +1,13 @@
 //! Findings for people (a table, a page) and for programs (JSON).
 
 mod chart;
-mod escape;
 mod format;
 mod html;
 mod json;
 mod shared;
 mod table;
 
-pub use escape::printable;
+pub use crate::escape::printable;
 pub(crate) use format::{grouped, percent};
 pub use html::write_html;
 pub use json::write_json;

@@ -7,9 +7,10 @@ use std::{
 
 use tidegate_core::Quota;
 
+use crate::escape::printable;
+
 use super::{
     Report,
-    escape::printable,
     format::{grouped, moment, percent, percentage, span},
     shared,
 };

@@ -7,6 +7,8 @@ use std::{fmt, str::FromStr};
 pub enum Field {
     /// The client: its IPv4 address, or the first 64 bits of its IPv6 address.
     Ip,
+    /// The client behind trusted proxies, as `X-Forwarded-For` names it.
+    Forwarded,
     /// The path of the request, without its query.
     Path,
     /// The method of the request.
@@ -27,6 +29,7 @@ impl Field {
         Some(match name {
             "" => return None,
             "ip" => Self::Ip,
+            "forwarded" => Self::Forwarded,
             "path" => Self::Path,
             "method" => Self::Method,
             "status" => Self::Status,
@@ -40,6 +43,7 @@ impl Field {
     pub fn name(&self) -> &str {
         match self {
             Self::Ip => "ip",
+            Self::Forwarded => "forwarded",
             Self::Path => "path",
             Self::Method => "method",
             Self::Status => "status",
@@ -143,7 +147,7 @@ impl fmt::Display for By {
 pub enum ByError {
     /// A name is missing before, between or after the commas.
     #[error(
-        "name one or more of ip, path, method, status, user-agent, host, global, or (for JSON lines) a field, joined by commas as in ip,path"
+        "name one or more of ip, forwarded, path, method, status, user-agent, host, global, or (for JSON lines) a field, joined by commas as in ip,path"
     )]
     Empty,
 }

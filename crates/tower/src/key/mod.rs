@@ -35,11 +35,12 @@ use std::borrow::Cow;
 use http::request::Parts;
 
 pub use address::{Peer, PeerIn, address_key};
-pub use forwarded::{Client, NetworkError, Networks};
+pub use forwarded::Client;
 pub use list::KeyList;
 #[cfg(feature = "axum")]
 pub use request::Route;
 pub use request::{Extension, Fixed, GrpcMethod, Header, Path};
+pub use tidegate_headers::{NetworkError, Networks};
 
 /// Finds the key of a request.
 ///

@@ -1,6 +1,6 @@
 //! The state that all handlers share.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
@@ -24,8 +24,6 @@ pub(crate) struct App {
     pub stats: Arc<HttpStats>,
     /// The access control of the data plane and of the control plane.
     pub doors: [Door; 2],
-    /// Whether the server accepts new work; false once it is stopping.
-    pub ready: AtomicBool,
     /// Whether clients without credentials may read the metrics.
     pub open_metrics: bool,
     /// Another path of `/metrics`.
@@ -46,9 +44,9 @@ impl App {
         self.for_vendor(std::slice::from_ref(answer), answer::one(answer, status))
     }
 
-    /// The response to a proxy's question that has no decision: 204, so the proxy's request goes
-    /// on. The requests by route and status count it.
-    pub(super) fn without_decision(&self, problem: &Problem) -> Response<Body> {
+    /// The response to a proxy's question that has no decision: a status with which the proxy's
+    /// request goes on. The requests by route and status count it.
+    pub(super) fn without_decision(&self, problem: &Problem, status: StatusCode) -> Response<Body> {
         if self.undecided.is_due(self.service.now()) {
             tracing::warn!(
                 error = problem.detail(),
@@ -56,7 +54,7 @@ impl App {
             );
         }
         let mut response = Response::new(Body::empty());
-        *response.status_mut() = StatusCode::NO_CONTENT;
+        *response.status_mut() = status;
         response
     }
 
@@ -66,9 +64,16 @@ impl App {
             let decided = answers
                 .iter()
                 .map(|answer| (answer.limit.spec().name.as_str(), &answer.decision));
-            response
-                .headers_mut()
-                .extend(vendor.fields(decided, self.service.now()));
+            let headers = response.headers_mut();
+            headers.extend(vendor.fields(decided, self.service.now()));
+            let denied = answers.iter().filter(|answer| !answer.is_allowed());
+            let waits: Vec<_> = denied.map(Answer::retry_after).collect();
+            if !waits.is_empty() {
+                // No wait helps if none helps at one of them.
+                let wait = waits.into_iter().collect::<Option<Vec<_>>>();
+                let wait = wait.and_then(|waits| waits.into_iter().max());
+                headers.extend(vendor.retry_fields(wait));
+            }
         }
         response
     }

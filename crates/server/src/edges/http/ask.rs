@@ -3,6 +3,7 @@
 use std::{borrow::Cow, fmt, ops::Deref, time::Duration};
 
 use axum::http::{self, StatusCode};
+use percent_encoding::percent_decode_str;
 
 use serde::{
     Deserialize, Deserializer,
@@ -10,6 +11,7 @@ use serde::{
 };
 use serde_path_to_error::{Path, Segment};
 use tidegate_core::{MAX_LIMIT, parse_duration, parse_units};
+use tidegate_headers::Forwarded;
 use tidegate_service::decide::service;
 
 use super::{problem::Problem, query};
@@ -358,7 +360,7 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, 
 /// The question in the head of a proxy's request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InHead<'a> {
-    pub limit: &'a str,
+    pub limit: Cow<'a, [u8]>,
     pub key: Option<Cow<'a, [u8]>>,
     pub cost: u64,
     /// The status of a denial.
@@ -368,20 +370,63 @@ pub(super) struct InHead<'a> {
 /// The header fields that can replace the query.
 const KEY: &str = "x-tidegate-key";
 const COST: &str = "x-tidegate-cost";
+/// The header field that stands for `errors` if the query is the client's.
+const ERRORS: &str = "x-tidegate-errors";
+
+/// The limit, and whether the query is the proxy's own. Envoy's `ext_authz` puts the path and the
+/// query of the client's request behind the limit.
+fn limit(path: &str) -> (Cow<'_, [u8]>, bool) {
+    let behind = path.strip_prefix("/v1/check/").unwrap_or_default();
+    let (limit, has_query) = match behind.split_once('/') {
+        Some((limit, _)) => (limit, false),
+        None => (behind, true),
+    };
+    (percent_decode_str(limit).into(), has_query)
+}
 
 /// Whether a proxy asks with `errors=admit`: its request goes on if there is no decision.
-pub(super) fn admits_errors(uri: &http::Uri) -> bool {
-    uri.query()
-        .is_some_and(|query| query.split('&').any(|pair| pair == "errors=admit"))
+pub(super) fn admits_errors<B>(request: &http::Request<B>) -> bool {
+    let (_, has_query) = limit(request.uri().path());
+    if !has_query {
+        return request
+            .headers()
+            .get(ERRORS)
+            .is_some_and(|errors| errors == "admit");
+    }
+    let query = request.uri().query().unwrap_or_default();
+    query.split('&').any(|pair| pair == "errors=admit")
+}
+
+/// The client's address as a key: the entry of this number in `X-Forwarded-For`, counted from the
+/// right.
+fn forwarded(headers: &http::HeaderMap, behind: &[u8]) -> Result<String, Problem> {
+    let number = str::from_utf8(behind)
+        .ok()
+        .and_then(|number| number.parse().ok());
+    let number: usize = number
+        .filter(|number| (1..=100).contains(number))
+        .ok_or_else(|| Problem::at("#", "`behind` must be a number of proxies, from 1 to 100"))?;
+    let field = Forwarded::XForwardedFor;
+    let lines = headers.get_all(field.name()).iter().rev();
+    let mut addresses = lines.flat_map(|line| field.addresses(line.as_bytes()));
+    let client = addresses.nth(number - 1).flatten().ok_or_else(|| {
+        let what = format!(
+            "X-Forwarded-For has no address at place {number} from the right: does each proxy append its peer's?"
+        );
+        Problem::at("#", what)
+    })?;
+    Ok(tidegate_core::address_key(client, 64))
 }
 
 /// Parses `/v1/check/LIMIT?key=KEY&cost=N&denied=403&errors=admit`, where header fields can replace
-/// key and cost. A key is any bytes.
+/// key and cost, and `behind=N` takes the key from `X-Forwarded-For`. A key is any bytes. In
+/// `/v1/check/LIMIT/PATH?QUERY` path and query are the client's, and only header fields count.
 pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Problem> {
-    let limit = request.uri().path().rsplit('/').next().unwrap_or_default();
-    let fields = query::values(request.uri().query(), ["key", "cost", "denied", "errors"])
+    let (limit, has_query) = limit(request.uri().path());
+    let query = request.uri().query().filter(|_| has_query);
+    let fields = query::values(query, ["key", "cost", "denied", "errors", "behind"])
         .map_err(|error| Problem::at("#", error.to_string()))?;
-    let [key, cost, denied, errors] = fields.map(|value| value.map(Cow::from));
+    let [key, cost, denied, errors, behind] = fields.map(|value| value.map(Cow::from));
     let denied = match denied.as_deref() {
         None | Some(b"429") => StatusCode::TOO_MANY_REQUESTS,
         Some(b"403") => StatusCode::FORBIDDEN,
@@ -401,7 +446,13 @@ pub(super) fn in_head<B>(request: &http::Request<B>) -> Result<InHead<'_>, Probl
             }
         }
     }
-    let [key, cost] = parts;
+    let [mut key, cost] = parts;
+    if let Some(behind) = behind {
+        let client = forwarded(request.headers(), &behind)?;
+        if key.replace(client.into_bytes().into()).is_some() {
+            return Err(Problem::at("#", "`behind` is the key; give no other"));
+        }
+    }
     let cost = match cost {
         None => one_unit(),
         Some(text) => str::from_utf8(&text)

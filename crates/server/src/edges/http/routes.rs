@@ -1,9 +1,6 @@
 //! The handlers of the paths.
 
-use std::{
-    pin::pin,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{pin::pin, sync::Arc};
 
 use axum::{
     Router,
@@ -54,6 +51,11 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
+    /// Whether the server stops soon, so that clients should connect elsewhere.
+    pub fn is_stopping(&self) -> bool {
+        self.app.service.is_stopping()
+    }
+
     /// The control plane also has these pages, for clients that may see every limit.
     pub fn new(
         app: Arc<App>,
@@ -117,7 +119,12 @@ impl Paths {
     ) -> Response<Body> {
         let (app, &Route { method, path, .. }) = (&*self.app, route);
         let started = app.service.now();
-        let admits_errors = route.endpoint == Endpoint::Check && ask::admits_errors(request.uri());
+        let admits_errors = match route.endpoint {
+            Endpoint::Check if ask::admits_errors(&request) => Some(StatusCode::NO_CONTENT),
+            // Envoy admits with a 200 only.
+            Endpoint::CheckPath if ask::admits_errors(&request) => Some(StatusCode::OK),
+            _ => None,
+        };
         let traced = app
             .telemetry
             .as_deref()
@@ -125,12 +132,9 @@ impl Paths {
         // Pinned here, or this future would have room for it in each of the two branches.
         let answer = pin!(async {
             let answer = self.run(route, request).await;
-            let response = answer.unwrap_or_else(|refused| {
-                if admits_errors {
-                    app.without_decision(&refused)
-                } else {
-                    refused.into_response()
-                }
+            let response = answer.unwrap_or_else(|refused| match admits_errors {
+                Some(status) => app.without_decision(&refused, status),
+                None => refused.into_response(),
             });
             tracing::debug!(
                 method,
@@ -176,7 +180,7 @@ impl Paths {
                 ready(app)?;
                 Ok(text("OK".to_owned(), "text/plain; charset=utf-8"))
             }
-            Endpoint::Check => check(&caller, &request).await,
+            Endpoint::Check | Endpoint::CheckPath => check(&caller, &request).await,
             Endpoint::Json => {
                 let body = body(request).await?;
                 Box::pin(descriptors::decide(&caller, &body)).await
@@ -238,9 +242,9 @@ fn without_body(mut response: Response<Body>) -> Response<Body> {
 /// Decides for a proxy.
 async fn check(caller: &Caller<'_>, request: &Request<Incoming>) -> Answered {
     let (app, ask) = (caller.app, ask::in_head(request)?);
-    caller.permit(ask.limit)?;
+    caller.permit(&String::from_utf8_lossy(&ask.limit))?;
     let asked = service::Ask {
-        limit: ask.limit.as_bytes(),
+        limit: &ask.limit,
         key: ask.key.as_deref(),
         cost: ask.cost,
     };
@@ -263,13 +267,11 @@ async fn check(caller: &Caller<'_>, request: &Request<Incoming>) -> Answered {
 fn ready(app: &App) -> Answered {
     let unavailable =
         |title, detail: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail);
-    if !app.ready.load(Ordering::Acquire) {
-        return Err(unavailable(
+    match app.service.readiness() {
+        Readiness::Stopping => Err(unavailable(
             "Stopping",
             "the server is stopping; use another server".to_owned(),
-        ));
-    }
-    match app.service.readiness() {
+        )),
         Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
         Readiness::Degraded { health, why } => {
             let store = health_name(health);

@@ -51,6 +51,8 @@ pub enum Endpoint {
     /// Decide on one limit in the head of a request, for proxies that ask before they forward a
     /// request.
     Check,
+    /// [`Check`](Self::Check) with the path of a proxy's client behind it.
+    CheckPath,
     /// Decide on descriptors, like envoyproxy/ratelimit.
     Json,
     /// Whether the server accepts requests, in the form of envoyproxy/ratelimit.
@@ -108,9 +110,9 @@ pub enum Served {
 /// One path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// GET or POST.
+    /// GET or POST, or [`ANY`].
     pub method: &'static str,
-    /// `{name}` stands for a variable part.
+    /// `{name}` stands for a variable part. `{path}` is last, and may contain slashes.
     pub path: &'static str,
     /// The function that answers.
     pub endpoint: Endpoint,
@@ -153,6 +155,9 @@ impl Route {
     fn has(&self, path: &str) -> bool {
         match self.path.split_once('{') {
             None => path == self.path,
+            Some((before, name)) if name.ends_with("/{path}") => path
+                .strip_prefix(before)
+                .is_some_and(|rest| rest.find('/').is_some_and(|slash| slash > 0)),
             Some((before, _)) => path
                 .strip_prefix(before)
                 .is_some_and(|rest| !rest.is_empty() && !rest.contains('/')),
@@ -187,6 +192,9 @@ const fn post(path: &'static str, endpoint: Endpoint, served: Served) -> Route {
     }
 }
 
+/// Stands for every method.
+const ANY: &str = "any";
+
 /// All paths of both listeners.
 pub const ROUTES: &[Route] = &[
     post("/v1/acquire", Endpoint::Acquire, Served::OnData),
@@ -198,6 +206,12 @@ pub const ROUTES: &[Route] = &[
     post("/v1/cancel", Endpoint::Cancel, Served::OnData),
     post("/v1/refund", Endpoint::Refund, Served::OnBoth),
     get("/v1/check/{limit}", Endpoint::Check, Served::OnData),
+    Route {
+        method: ANY,
+        path: "/v1/check/{limit}/{path}",
+        endpoint: Endpoint::CheckPath,
+        served: Served::OnData,
+    },
     post("/json", Endpoint::Json, Served::OnData),
     get("/healthcheck", Endpoint::HealthCheck, Served::OnBoth),
     get("/healthz", Endpoint::Health, Served::OnBoth),
@@ -249,7 +263,7 @@ pub(super) fn find(plane: Plane, method: &Method, path: &str) -> Option<FoundRou
         .iter()
         .filter(|route| route.has(path) && route.is_on(plane))
     {
-        if route.method == method {
+        if [method, ANY].contains(&route.method) {
             return Some(FoundRoute::Route(route));
         }
         allowed = Some(FoundRoute::OtherMethod(route.method));
