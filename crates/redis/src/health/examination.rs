@@ -259,7 +259,8 @@ impl Monitor {
                 .find(|(field, _)| *field == name)
                 .map(|(_, value)| value.trim())
         };
-        if field("redis_mode") == Some("cluster") {
+        // Valkey calls it `server_mode`.
+        if field("redis_mode").or_else(|| field("server_mode")) == Some("cluster") {
             return Err(StoreError::node_of_a_cluster());
         }
         let policy = field("maxmemory_policy").filter(|policy| *policy != "noeviction");
