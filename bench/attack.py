@@ -9,7 +9,7 @@ counted, and the last lines name the attacks with a refusal or with a 99th perce
 Attackers that compute take processors from the client, too. So they first attack another server on the same machine, in a row of its own
 ("elsewhere"): that is what they cost without a word to the server that the client asks. `of that` compares with it.
 
-    cargo build --release -p tidegate-cli
+    cargo build --profile dist -p tidegate-cli --features full
     bench/attack.py [--seconds 5] [--connections 10000] [--only NAME ...] [PROGRAM]
 
 `--seconds` is for each half.
@@ -426,7 +426,7 @@ def serve(program, directory, kind, connections, ports):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("program", nargs="?", default="target/release/tidegate", metavar="PROGRAM")
+    parser.add_argument("program", nargs="?", default="target/dist/tidegate", metavar="PROGRAM")
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--connections", type=int, default=10_000)
     parser.add_argument("--only", nargs="*", default=[], metavar="NAME")

@@ -13,8 +13,8 @@ rounds=${1:-9} requests=${2:-2000000}
 scratch=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$scratch"' EXIT
 
-tidegate=${TIDEGATE:-target/release/tidegate}
-[ -n "${TIDEGATE:-}" ] || cargo build --release --bin tidegate >&2
+tidegate=${TIDEGATE:-target/dist/tidegate}
+[ -n "${TIDEGATE:-}" ] || cargo build --profile dist --bin tidegate --features full >&2
 echo 'limits: [{name: bucket, limit: 100/1m}]' >"$scratch/rules.yaml"
 servers=(usual again no-heavy-keys no-history trace-10% trace-100%)
 declare -A options=(

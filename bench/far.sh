@@ -10,8 +10,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tidegate=${1:-} rounds=${2:-3} delay=${3:-}
 if [ -z "$tidegate" ]; then
-    cargo build --release --quiet -p tidegate-cli
-    tidegate=target/release/tidegate
+    cargo build --profile dist --quiet -p tidegate-cli --features full
+    tidegate=target/dist/tidegate
 fi
 if [ -z "$delay" ]; then
     cargo build --release --quiet -p tidegate-redis-servers --example delay

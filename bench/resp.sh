@@ -13,7 +13,7 @@ rounds=${1:-5} requests=${2:-1000000}
 scratch=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$scratch"' EXIT
 
-cargo build --release --bin tidegate >&2
+cargo build --profile dist --bin tidegate --features full >&2
 cargo build --release --manifest-path bench/peers/Cargo.toml --bin echo >&2
 cat >"$scratch/rules.yaml" <<'RULES'
 limits:
@@ -23,7 +23,7 @@ RULES
 redis_port=16379 tidegate_port=16380 floor_port=16381
 redis-server --port $redis_port --bind 127.0.0.1 --save "" --appendonly no --dir "$scratch" >/dev/null &
 redis=$!
-target/release/tidegate serve --http off --admin off --resp 127.0.0.1:$tidegate_port --rules "$scratch/rules.yaml" >/dev/null &
+target/dist/tidegate serve --http off --admin off --resp 127.0.0.1:$tidegate_port --rules "$scratch/rules.yaml" >/dev/null &
 tidegate=$!
 bench/peers/target/release/echo 127.0.0.1:$floor_port >/dev/null &
 floor=$!

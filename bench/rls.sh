@@ -19,8 +19,8 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 if [ -z "${TIDEGATE:-}" ]; then
-    cargo build --release --bin tidegate >&2
-    TIDEGATE=target/release/tidegate
+    cargo build --profile dist --bin tidegate --features full >&2
+    TIDEGATE=target/dist/tidegate
 fi
 if [ -z "${RLS_LOAD:-}" ]; then
     cargo build --release --manifest-path bench/rls/Cargo.toml >&2

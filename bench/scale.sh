@@ -8,14 +8,14 @@
 # average. Prints a table of what the servers admit of what one place admits, by how much they are over, and round trips a decision.
 set -euo pipefail
 
-tidegate=${1:-} delay=${2:-} build=$(dirname "$0")/../target/release
+tidegate=${1:-} delay=${2:-} build=$(dirname "$0")/../target
 if [ -z "$tidegate" ]; then
-    cargo build --release --quiet -p tidegate-cli
-    tidegate=$build/tidegate
+    cargo build --profile dist --quiet -p tidegate-cli --features full
+    tidegate=$build/dist/tidegate
 fi
 if [ -z "$delay" ]; then
     cargo build --release --quiet -p tidegate-redis-servers --example delay
-    delay=$build/examples/delay
+    delay=$build/release/examples/delay
 fi
 
 echo "| servers | round trip | mode | algorithm | admitted of one place | over by | round trips a decision |"

@@ -12,8 +12,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5} requests=${2:-200000}
 if [ -z "${TIDEGATE:-}" ]; then
-    cargo build --release --quiet -p tidegate-cli
-    TIDEGATE=target/release/tidegate
+    cargo build --profile dist --quiet -p tidegate-cli --features full
+    TIDEGATE=target/dist/tidegate
 fi
 sentinel=$(scripts/servers.sh sentinel)
 scratch=$(mktemp -d)

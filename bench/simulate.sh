@@ -9,8 +9,8 @@
 set -euo pipefail
 
 log=${1:?usage: bench/simulate.sh ACCESS.log [REQUESTS_PER_SECOND]}
-cargo build --release --quiet -p tidegate-cli
-tidegate=$(dirname "$0")/../target/release/tidegate
+cargo build --profile dist --quiet -p tidegate-cli --features full
+tidegate=$(dirname "$0")/../target/dist/tidegate
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

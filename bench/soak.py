@@ -9,7 +9,7 @@ Each second a line of CSV is written: the time, the server's resident memory, de
 the errors, and the median and the longest latency in microseconds. At the end, a drawing of them is written next to the CSV as SVG, and
 the first and the last third are compared. The exit code is 1 if the server died, or if memory or descriptors grew.
 
-    cargo build --release -p tidegate-cli
+    cargo build --profile dist -p tidegate-cli --features full
     bench/soak.py [--minutes 120] [--csv soak.csv] [--pace 100] [PROGRAM]
 
 `--pace` is how many questions each of the twelve clients asks in a second.
@@ -424,7 +424,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=120)
     parser.add_argument("--csv", default="soak.csv")
     parser.add_argument("--pace", type=float, default=100)
-    parser.add_argument("program", nargs="?", default="target/release/tidegate")
+    parser.add_argument("program", nargs="?", default="target/dist/tidegate")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tidegate-soak-") as directory:
         soak = Soak(arguments.program, directory, arguments.pace)

@@ -12,8 +12,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 tidegate=${1:-} rounds=${2:-3} requests=${3:-400000}
 if [ -z "$tidegate" ]; then
-    cargo build --release --quiet -p tidegate-cli
-    tidegate=target/release/tidegate
+    cargo build --profile dist --quiet -p tidegate-cli --features full
+    tidegate=target/dist/tidegate
 fi
 scratch=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$scratch"' EXIT

@@ -4,6 +4,7 @@ there, every #part to a heading, and each test that is named is there, as is eac
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,6 +52,16 @@ for page in sorted(BOOK.glob("*.md")):
     for name in re.findall(r"`((?:a|an|the|near|nginx|data|scripts|servers)_[a-z_]{15,})`", page.read_text()):
         if f"fn {name}(" not in tests:
             wrong.append(f"{page.relative_to(ROOT)}: there is no test {name}")
+# docs.rs shows everything that a feature adds, with the feature's name.
+for manifest in sorted(ROOT.glob("crates/*/Cargo.toml")):
+    package, library = tomllib.loads(manifest.read_text()), manifest.parent / "src/lib.rs"
+    if package["package"].get("publish") is False or not library.exists() or not set(package.get("features", {})) - {"default", "servers"}:
+        continue
+    shown = package["package"].get("metadata", {}).get("docs", {}).get("rs", {})
+    if not shown.get("all-features") or "docsrs" not in shown.get("rustdoc-args", []):
+        wrong.append(f"{manifest.relative_to(ROOT)}: [package.metadata.docs.rs] does not show all features with --cfg docsrs")
+    if "#![cfg_attr(docsrs, feature(doc_cfg))]" not in library.read_text():
+        wrong.append(f"{library.relative_to(ROOT)}: docs.rs names no features without #![cfg_attr(docsrs, feature(doc_cfg))]")
 # A message that the page of messages quotes is one of the program, but for the lines that break it.
 source = "".join(path.read_text() for path in ROOT.glob("crates/*/src/**/*.rs"))
 source = re.sub(r"\\\n\s*", "", source)

@@ -47,7 +47,6 @@ LAYERS = {
 # Modules that import each other: a crate may have only these circles.
 CIRCLES = {
     "core": "algorithm calendar cell debt decision parameters policy quota spec time",
-    "limiter": "keyed limiter permit reserve",
     "redis": "ad_hoc limit store",
     "tower": "decide fields hold layer question service",
 }

@@ -12,7 +12,7 @@ trap 'kill $(jobs -p) 2>/dev/null || true; wait 2>/dev/null || true; rm -rf "$sc
 
 tidegate=${TIDEGATE:-}
 if [ -z "$tidegate" ]; then
-    cargo build --locked --quiet -p tidegate-cli
+    cargo build --locked --quiet -p tidegate-cli --features full
     tidegate=${CARGO_TARGET_DIR:-target}/debug/tidegate
 fi
 [ -d scripts/pages/node_modules ] || npm install --prefix scripts/pages --no-package-lock --no-audit --no-fund --loglevel=error

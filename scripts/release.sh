@@ -34,13 +34,18 @@ if [ -z "$target" ]; then
     fi
 fi
 if [ -z "$program" ]; then
-    cargo build --release --locked -p tidegate-cli --target "$target"
-    program=${CARGO_TARGET_DIR:-target}/$target/release/tidegate
+    cargo build --profile dist --locked -p tidegate-cli --features full --target "$target"
+    program=${CARGO_TARGET_DIR:-target}/$target/dist/tidegate
 fi
 
-# The program: stripped, and static where it is for musl.
+# The program: stripped, not too large, and static where it is for musl.
 cp "$program" "$scratch/tidegate"
 strip --strip-all "$scratch/tidegate"
+size=$(stat -c %s "$scratch/tidegate")
+# A program of the tests is not optimized.
+case "$program" in
+*/dist/tidegate) [ "$size" -le 20000000 ] || fail "the program has $size bytes; at most 20,000,000 are allowed" ;;
+esac
 needed=$(readelf -d "$scratch/tidegate" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 case "$target" in
 *-musl) [ -z "$needed" ] || fail "the program is not static, it needs $needed" ;;

@@ -192,6 +192,19 @@ model_clients() {
     stage "the clients of language models" clients/test_models.py
 }
 
+# The client libraries of Redis and Valkey, at their defaults.
+resp_clients() {
+    if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
+        skipped+=("the client libraries of Redis and Valkey (TIDEGATE_OFFLINE)")
+        return
+    fi
+    need python3 python3
+    need_venv
+    stage "the server for the client libraries" \
+        cargo test --quiet --workspace --all-features --locked --no-run --test sentinel
+    stage "the client libraries of Redis and Valkey" scripts/clients/run.py "$program"
+}
+
 need cc gcc
 need redis-server redis-server
 need redis-cli redis-tools
@@ -203,6 +216,7 @@ case "${1:-}" in
     configuration_services
     interop
     model_clients
+    resp_clients
     exit
     ;;
 *)
@@ -232,7 +246,6 @@ need curl curl
 need node nodejs
 need npm npm
 typos=$(scripts/tools.sh typos)
-deny=$(scripts/tools.sh cargo-deny)
 
 if command -v promtool >/dev/null || { [ -z "${TIDEGATE_OFFLINE:-}" ] && command -v apt-get >/dev/null; }; then
     stage "the alert rules" "$(scripts/tools.sh promtool)" test rules packaging/prometheus/alerts.test.yaml
@@ -264,14 +277,18 @@ stage "spelling" "$typos"
 stage "plain English" scripts/style.py
 stage "modules import only what is below them" scripts/layers.py
 loom() {
-    RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 cargo test --locked --release --target-dir target/loom \
+    RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
         -p tidegate-core -p tidegate-limiter -p tidegate-flow --lib --test 'loom_*'
 }
 # Its longest model keeps one processor busy for minutes.
 begin "lock-free pieces in every interleaving (loom)" loom
 stage "lints" cargo clippy --workspace --all-targets --all-features --locked -- -D warnings
-stage "licences, sources and banned crates" \
-    "$deny" --all-features --locked check --hide-inclusion-graph bans licenses sources
+if command -v cargo-deny >/dev/null; then
+    stage "licences, sources and banned crates" \
+        cargo-deny --all-features --locked check --hide-inclusion-graph bans licenses sources
+else
+    skipped+=("licences, sources and banned crates (no cargo-deny; the workflow has a job for them)")
+fi
 
 packages() {
     local crate file
@@ -295,8 +312,12 @@ documentation() {
 stage "documentation" documentation
 stage "the public API, its documentation and its snapshot" cargo run --quiet --locked --manifest-path api/Cargo.toml
 stage "the core without the standard library" cargo check --locked --quiet -p tidegate-core --no-default-features
-stage "the command without gRPC, OpenTelemetry, the simulator and top" \
+features() {
     cargo clippy --locked --quiet -p tidegate-cli --no-default-features -- -D warnings
+    cargo clippy --locked --quiet -p tidegate-cli --features grpc,webhook -- -D warnings
+}
+stage "the command with none and with some of its features" features
+stage "the types of Envoy's messages" cargo run --quiet --locked --manifest-path proto/Cargo.toml
 
 if rustup target list --installed 2>/dev/null | grep -qx x86_64-unknown-linux-musl; then
     stage "the calls to the system with musl, which the released binaries have" \
@@ -368,6 +389,7 @@ benches() {
     for manifest in bench/*/Cargo.toml; do cargo check --quiet --locked --all-targets --manifest-path "$manifest"; done
 }
 if [ -n "${TIDEGATE_LONG:-}" ]; then
+    resp_clients
     stage "the benches compile" benches
     if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
         skipped+=("the logs of real servers, and fronts with their real programs (TIDEGATE_OFFLINE)")

@@ -2,7 +2,7 @@
 # Prints the path of a checking tool that scripts/test.sh runs beside cargo's own:
 #
 #   scripts/tools.sh typos        spelling (a wheel of PyPI, pinned by version)
-#   scripts/tools.sh cargo-deny   licences, sources and banned crates (built by cargo install; five minutes, once)
+#   scripts/tools.sh cargo-deny   licences, sources and banned crates, for the workflow (built by cargo install; five minutes, once)
 #   scripts/tools.sh promtool     rules of Prometheus (from Debian's package prometheus)
 #   scripts/tools.sh helm         charts of Kubernetes (built by go install; three minutes, once)
 #

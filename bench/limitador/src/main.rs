@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use envoy_types::pb::{
+use tidegate_envoy::pb::{
     envoy::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
         service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},

@@ -1,7 +1,7 @@
 //! The messages of `kuadrant.service.ratelimit.v1`, whose field numbers are those of Kuadrant's RFC
 //! 0021.
 
-use envoy_types::pb::{
+use tidegate_envoy::pb::{
     envoy::extensions::common::ratelimit::v3::RateLimitDescriptor, google::protobuf,
 };
 use prost::Message;

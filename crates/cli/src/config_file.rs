@@ -6,7 +6,7 @@ use std::{ffi::OsString, path::Path};
 use clap::{ArgAction, FromArgMatches, error::ContextKind};
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, file, parse};
 
-use crate::{Cli, help};
+use crate::{Cli, help, missing};
 
 /// The largest file that is read.
 const MAX_FILE: u64 = 1 << 20;
@@ -24,10 +24,7 @@ pub fn command_line(arguments: &[OsString]) -> Cli {
     if let Some(path) = config_of(arguments) {
         let entries = match read(Path::new(&path)) {
             Ok(entries) => entries,
-            Err(text) => {
-                eprintln!("{text}");
-                std::process::exit(2);
-            }
+            Err(text) => refuse(&text),
         };
         command = command.mut_subcommand("serve", |serve| {
             serve.mut_args(|arg| {
@@ -41,8 +38,22 @@ pub fn command_line(arguments: &[OsString]) -> Cli {
             })
         });
     }
-    let matches = command.get_matches_from(arguments);
+    let matches = command.try_get_matches_from(arguments);
+    let matches = matches.unwrap_or_else(|error| match missing::of_command_line(&error) {
+        Some(text) => refuse(&text),
+        None => error.exit(),
+    });
+    if matches.subcommand_matches("serve").is_some()
+        && let Some(text) = missing::of_environment()
+    {
+        refuse(&text);
+    }
     Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+}
+
+fn refuse(text: &str) -> ! {
+    eprintln!("{text}");
+    std::process::exit(2);
 }
 
 /// Returns the file that the command line gives to `serve`. Other mistakes on it are reported

@@ -10,6 +10,7 @@ mod import;
 mod manual;
 #[cfg(feature = "sim")]
 mod metrics;
+mod missing;
 #[cfg(feature = "otlp")]
 mod otlp;
 mod ratelimit;

@@ -105,7 +105,9 @@ fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
             let shown: Vec<&str> =
                 std::iter::from_fn(|| lines.next_if(|next| !next.starts_with("$ "))).collect();
             ran += 1;
-            if let Some(arguments) = command.strip_prefix("cargo run --release -- ") {
+            // The program of the tests has all features.
+            let full = command.replace("--release --features full -- ", "--release -- ");
+            if let Some(arguments) = full.strip_prefix("cargo run --release -- ") {
                 // Ctrl-C ends it well.
                 let ports = ["--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
                 let mut server = tidegate();

@@ -18,6 +18,8 @@
 //! assert_eq!(denied.retry_after(), Some(core::time::Duration::from_millis(1)));
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(not(any(feature = "std", loom)), no_std)]
 
 extern crate alloc;

@@ -306,6 +306,19 @@ fn use_moves_to_another_calendar_and_back_to_fixed_lengths() {
     }
 }
 
+/// The first week of 1970 began on a Thursday, and calendars' weeks begin on Monday.
+#[test]
+fn every_named_zone_means_the_calendar_also_utc() {
+    let monday = Nanos::from_secs(1_763_942_400);
+    let tuesday = monday.saturating_add(Nanos::from_secs(86_400));
+    for zone in ["UTC", "Etc/UTC", "utc", "Zulu"] {
+        let policy = read(&format!("fixed-window:time-zone={zone} 5/week"));
+        let mut state = vec![0; policy.words()];
+        let reset = policy.decide(&mut state, tuesday, 1).reset_after_nanos();
+        assert_eq!(reset, 6 * 86_400 * 1_000_000_000, "{zone}");
+    }
+}
+
 #[test]
 fn a_policy_is_read_as_it_is_written() {
     for (text, written) in [
@@ -316,6 +329,11 @@ fn a_policy_is_read_as_it_is_written() {
             "fixed-window:time-zone=Europe/Berlin:starts=15 5/month",
         ),
         ("fixed-window:time-zone=UTC 5/year", "fixed-window 5/year"),
+        (
+            "fixed-window:time-zone=UTC 5/week",
+            "fixed-window:calendar 5/7d",
+        ),
+        ("fixed-window:time-zone=utc 5/30d", "fixed-window 5/month"),
         (
             "fixed-window:time-zone=Asia/Tokyo 5/day",
             "fixed-window:calendar:time-zone=Asia/Tokyo 5/1d",
@@ -358,6 +376,15 @@ fn a_policy_is_read_as_it_is_written() {
         (
             "fixed-window:first-hit:time-zone=Asia/Tokyo 5/day",
             "not both",
+        ),
+        (
+            "fixed-window:calendar=false:time-zone=UTC 5/week",
+            "need `calendar: true`",
+        ),
+        ("fixed-window:first-hit:time-zone=UTC 5/week", "not both"),
+        (
+            "fixed-window:time-zone=UTC 5/1h",
+            "days, weeks, months and years",
         ),
         ("sliding-window:calendar 5/day", "no option `calendar`"),
     ] {

@@ -54,7 +54,8 @@ fn skew() -> impl Strategy<Value = Skew> {
 /// Gaps in nanoseconds: mostly busy, at times quiet.
 fn steps(nodes: usize) -> impl Strategy<Value = Vec<(u64, Step)>> {
     let gap = prop_oneof![4 => Just(0), 8 => 0..300_000_u64, 2 => 0..5 * MS, 1 => 0..60 * MS];
-    let cost = prop_oneof![12 => Just(1_u64), 2 => 1_u64..5, 1 => 0_u64..50];
+    // Some costs are so large that only a full bucket can hold them.
+    let cost = prop_oneof![12 => Just(1_u64), 2 => 1_u64..5, 1 => 0_u64..50, 1 => 14_u64..300];
     let step = (0..nodes, cost, 0_u64..100).prop_map(|(node, cost, what)| match what {
         0 => Step::Die { node },
         1 => Step::Leave { node },

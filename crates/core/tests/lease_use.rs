@@ -199,3 +199,42 @@ fn a_leased_bucket_that_is_partly_used_loses_little_of_its_refill() {
         }
     }
 }
+
+/// Units that were taken ahead count when they were taken, and may be used a slack later. A cost
+/// that only the full bucket can hold must fit even then.
+#[test]
+fn a_large_cost_waits_until_units_that_were_taken_ahead_are_used() {
+    use tidegate_core::lease::{Request, Terms};
+    use tidegate_core::{Algorithm, Nanos, Policy};
+
+    let full: Policy = "token-bucket 1000/1s".parse().expect("it is well formed");
+    let slack = Nanos::from_millis(50);
+    let terms = Terms::leased(full, slack);
+    assert_eq!((terms.limit(), terms.most()), (950, 1_000));
+    let at = |ms: u64| Nanos::from_millis(1_000_000 + ms);
+    let mut state = vec![0; terms.policy().words()];
+    let request = |cost, ahead, now| Request {
+        cost,
+        ahead,
+        spent: 0,
+        back: None,
+        sent: now,
+    };
+    let taken = terms.serve(&mut state, at(0), &request(0, 30, at(0))).units;
+    assert_eq!(taken, 30);
+    // The shared state has recovered, and the units have not been used yet.
+    let large = |state: &mut Vec<u64>, now| terms.serve(state, now, &request(1_000, 0, now));
+    let denied = large(&mut state, at(30)).decision;
+    assert!(
+        denied.is_denied() && denied.retry_after() == Some(slack.into()),
+        "{denied:?}"
+    );
+    // By the times of use, the full bucket denies it, too.
+    let mut used = vec![0; full.words()];
+    assert!(full.decide(&mut used, at(29), taken.into()).is_allowed());
+    assert!(full.decide(&mut used, at(30), 1_000).is_denied());
+    assert!(large(&mut state, at(80)).decision.is_allowed());
+    assert!(large(&mut state, at(81)).decision.is_denied());
+    let never = terms.serve(&mut state, at(5_000), &request(1_001, 0, at(5_000)));
+    assert_eq!(never.decision.retry_after(), None);
+}

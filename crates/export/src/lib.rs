@@ -5,8 +5,10 @@
 //! An internal crate of `tidegate serve`, without a promise of stability. `tidegate-server` exports
 //! what programs that embed the server need.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![allow(
     missing_docs,
+    clippy::len_without_is_empty,
     clippy::missing_errors_doc,
     clippy::must_use_candidate,
     clippy::return_self_not_must_use,

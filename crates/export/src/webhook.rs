@@ -102,8 +102,6 @@ mod tests {
         net::TcpListener,
     };
 
-    use tidegate_redis_servers::eventually;
-
     use super::*;
 
     fn event(percent: u8) -> Reached {
@@ -115,6 +113,17 @@ mod tests {
             of: 10,
             time_ms: 5,
         }
+    }
+
+    /// Polls for at most ten seconds.
+    fn eventually(what: &str, is_so: impl Fn() -> bool) {
+        for _ in 0..1_000 {
+            if is_so() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("not within ten seconds: {what}");
     }
 
     fn counts(webhook: &Webhook) -> [u64; 3] {

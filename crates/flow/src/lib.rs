@@ -35,6 +35,8 @@
 //! - An entry checks only the rules of its resource. Rules of other resources cost it nothing.
 //! - Gates share no state with each other.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod background;
 mod call;
 mod machine;

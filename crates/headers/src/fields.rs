@@ -47,6 +47,12 @@ pub struct FieldText {
 /// Two limits with names of usual length.
 const SHORT: usize = 96;
 
+impl Default for FieldText {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl FieldText {
     /// An empty value.
     #[must_use]
@@ -138,6 +144,17 @@ fn push_number(line: &mut FieldText, number: u64) {
 pub fn ceil_secs(span: Duration) -> u64 {
     span.as_secs()
         .saturating_add(u64::from(span.subsec_nanos() > 0))
+}
+
+/// The highest value of [`retry_after`], in seconds: about 23 days. Clients that count milliseconds
+/// in 32 bits misread a time from 24.8 days on, and ask again at once.
+const LONGEST_WAIT: u64 = 2_000_000;
+
+/// The value of `Retry-After` in seconds, rounded up, and at most 2,000,000: a client that asks
+/// again then gets the rest.
+#[must_use]
+pub fn retry_after(wait: Duration) -> u64 {
+    ceil_secs(wait).min(LONGEST_WAIT)
 }
 
 /// The quota of a policy and its unit. For a bucket this is the burst and the time that refills it:

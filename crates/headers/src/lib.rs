@@ -8,6 +8,8 @@
 //! With the feature `vendors`, `Vendor` has those of providers of language models. With the feature
 //! `forwarded`, `Forwarded` reads the addresses that proxies write.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod fields;
 #[cfg(feature = "forwarded")]
 mod forwarded;
@@ -16,7 +18,7 @@ mod vendor;
 
 #[doc(hidden)]
 pub use fields::{FieldText, push_policy, push_state};
-pub use fields::{Per, ceil_secs, quota, write_policy, write_state};
+pub use fields::{Per, ceil_secs, quota, retry_after, write_policy, write_state};
 #[cfg(feature = "forwarded")]
 pub use forwarded::{Forwarded, NetworkError, Networks};
 #[cfg(feature = "vendors")]

@@ -18,11 +18,17 @@ pub enum Vendor {
     /// 3339, when the limit is full again), and the same for `tokens`, `input-tokens` and
     /// `output-tokens`.
     Anthropic,
+    /// None about the limits; a refusal has `x-amz-retry-after`, the wait in milliseconds.
+    Aws,
 }
+
+/// The longest wait that every client of `OpenAI` obeys. After a longer one, the client for
+/// JavaScript asks again at once, and the one for Python not at all.
+const OPENAI_OBEYS: Duration = Duration::from_secs(60);
 
 /// The text is no [`Vendor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the vendors are openai and anthropic")]
+#[error("the vendors are openai, anthropic and aws")]
 pub struct UnknownVendor;
 
 impl FromStr for Vendor {
@@ -32,6 +38,7 @@ impl FromStr for Vendor {
         match text {
             "openai" => Ok(Self::OpenAi),
             "anthropic" => Ok(Self::Anthropic),
+            "aws" => Ok(Self::Aws),
             _ => Err(UnknownVendor),
         }
     }
@@ -43,6 +50,7 @@ impl Vendor {
         match self {
             Self::OpenAi => &["requests", "tokens"],
             Self::Anthropic => &["requests", "input-tokens", "output-tokens", "tokens"],
+            Self::Aws => &[],
         }
     }
 
@@ -73,7 +81,7 @@ impl Vendor {
             let Some(decision) = decision else { continue };
             let mut add = |what: &str, value: HeaderValue| {
                 let name = match self {
-                    Self::OpenAi => format!("x-ratelimit-{what}-{kind}"),
+                    Self::OpenAi | Self::Aws => format!("x-ratelimit-{what}-{kind}"),
                     Self::Anthropic => format!("anthropic-ratelimit-{kind}-{what}"),
                 };
                 fields.extend(name.parse().ok().map(|name| (name, value)));
@@ -87,6 +95,26 @@ impl Vendor {
             }
         }
         fields
+    }
+
+    /// The fields of a refusal, for the clients of the vendor, which try again by themselves:
+    /// `retry-after-ms` with the exact wait, and `x-should-retry: false` where no wait helps or the
+    /// clients do not obey it. `wait` is `None` where no wait helps.
+    #[must_use]
+    pub fn retry_fields(self, wait: Option<Duration>) -> Vec<(HeaderName, HeaderValue)> {
+        // A client takes 0 for no value, and waits by its own rule.
+        let ms = wait.map(|wait| wait.as_nanos().div_ceil(1_000_000).max(1));
+        // Clients count in 32 bits.
+        let ms = ms.map(|ms| i32::try_from(ms).unwrap_or(i32::MAX));
+        let field = |name, value| (HeaderName::from_static(name), value);
+        let no_retry = || vec![field("x-should-retry", HeaderValue::from_static("false"))];
+        match (self, wait, ms) {
+            (Self::Aws, _, Some(ms)) => vec![field("x-amz-retry-after", ms.into())],
+            (Self::Aws, ..) => Vec::new(),
+            (Self::OpenAi, Some(wait), _) if wait > OPENAI_OBEYS => no_retry(),
+            (_, _, Some(ms)) => vec![field("retry-after-ms", ms.into())],
+            (_, _, None) => no_retry(),
+        }
     }
 
     fn reset(self, after: Duration, now: Nanos) -> Option<String> {
@@ -103,7 +131,7 @@ impl Vendor {
                     _ => format!("{hours}h{minutes}m{seconds}s"),
                 })
             }
-            Self::Anthropic => {
+            Self::Anthropic | Self::Aws => {
                 let at = ceil_secs(Duration::from(now).saturating_add(after));
                 let at = jiff::Timestamp::from_second(i64::try_from(at).ok()?).ok()?;
                 Some(format!("{at:.0}"))

@@ -6,6 +6,7 @@
 
 #![allow(
     missing_docs,
+    clippy::len_without_is_empty,
     clippy::missing_errors_doc,
     clippy::must_use_candidate,
     clippy::return_self_not_must_use,

@@ -24,6 +24,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::either::Either;
 
+mod expiry;
+
 /// How long a client may take for its handshake.
 pub const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
 
@@ -193,8 +195,7 @@ fn load(files: &TlsFiles) -> Result<(ServerConfig, u64), TlsError> {
 
 /// When a certificate expires, in seconds since 1970.
 fn expires(certificate: &CertificateDer<'_>) -> Option<u64> {
-    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    u64::try_from(parsed.validity().not_after.timestamp()).ok()
+    u64::try_from(expiry::not_after(certificate)?).ok()
 }
 
 /// A client without a certificate passes the handshake but has no rights, so that the server can

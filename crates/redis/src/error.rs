@@ -90,6 +90,9 @@ pub enum StoreError {
     /// The server's reply is not what the script returns.
     #[error("unexpected reply from the store")]
     BadReply,
+    /// The store cannot decide, or not on every key: it is of a kind that the address does not say.
+    #[error("the store cannot be used like this: {0}")]
+    Unfit(Arc<str>),
     /// A recent heartbeat found the store down, so it was not asked.
     #[error("the store went down a moment ago and was not asked")]
     Down,
@@ -98,7 +101,7 @@ pub enum StoreError {
 /// The kinds of [`StoreError`], for counters.
 impl StoreError {
     /// All names that [`name`](Self::name) can return.
-    pub const NAMES: [&'static str; 22] = [
+    pub const NAMES: [&'static str; 23] = [
         "refused",
         "lost",
         "timed-out",
@@ -121,6 +124,7 @@ impl StoreError {
         "script",
         "held",
         "later-version",
+        "unfit",
     ];
 
     pub(crate) const fn index(&self) -> usize {
@@ -147,6 +151,7 @@ impl StoreError {
             Self::Script(_) => 19,
             Self::Held => 20,
             Self::LaterVersion(_) => 21,
+            Self::Unfit(_) => 22,
         }
     }
 
@@ -154,6 +159,15 @@ impl StoreError {
     #[must_use]
     pub const fn name(&self) -> &'static str {
         Self::NAMES[self.index()]
+    }
+
+    /// The server is a node of a cluster, but the address is of a single server.
+    pub(crate) fn node_of_a_cluster() -> Self {
+        Self::Unfit(
+            "this is a node of a cluster, or a proxy before several servers; write redis+cluster:// and the nodes' addresses (proxies that \
+             spread keys over servers cannot be used)"
+                .into(),
+        )
     }
 
     /// Whether the error concerns one key or one request and says nothing about the store's health.
@@ -185,7 +199,7 @@ impl StoreError {
     pub(crate) const fn is_refusal(&self) -> bool {
         matches!(
             self,
-            Self::Forbidden(_) | Self::Script(_) | Self::NotPermitted(_)
+            Self::Forbidden(_) | Self::Script(_) | Self::NotPermitted(_) | Self::Unfit(_)
         )
     }
 

@@ -72,10 +72,13 @@
 //!   same effect, for example after a failover to a master whose clock is ahead. Requests that
 //!   [`OnError`] admits come on top. This holds for leases, too: forgotten units are granted again,
 //!   and nodes still use up the allotments that they hold.
-//! * A change of a limit's numbers keeps its use: windows keep their counts, logs and permits their
-//!   times, and buckets the time until they are full again (to the microsecond). A change of the
-//!   window, the slots or the algorithm starts from zero under new keys. A log, however, keeps its
-//!   times when its window changes.
+//! * A change of a limit's numbers keeps its use, as
+//!   [`Policy::transfer`](tidegate_core::Policy::transfer) does in memory: windows keep their
+//!   counts, logs and permits their times, token buckets the units that they owe, and leaky buckets
+//!   the start times that they gave out. A token bucket's value includes the rule that wrote it,
+//!   and the key's next request by another rule converts it. A change of the window, the slots or
+//!   the algorithm starts from zero under new keys. A log, however, keeps its times when its window
+//!   changes.
 //!
 //! # When the store is down
 //!
@@ -101,10 +104,11 @@
 //!
 //! # In Redis
 //!
-//! A key is `prefix:name:shape:key`. Its value is a string of 7 to 13 bytes (a sliding counter
-//! above 65,535: 15 bytes; a sliding window: 7 bytes plus 1, 2 or 4 for each slot, for the slot
-//! that is leaving, and for the sum; a log: 8 bytes per entry, above 128 entries up to 12; permits:
-//! 8 bytes plus 16 each). Every key expires within six seconds after its limit has fully recovered.
+//! A key is `prefix:name:shape:key`. Its value is a string of 7 to 13 bytes (a token bucket: 18,
+//! or 32 if its interval is not a whole number of microseconds; a sliding counter above 65,535: 15;
+//! a sliding window: 7 bytes plus 1, 2 or 4 for each slot, for the slot that is leaving, and for
+//! the sum; a log: 8 bytes per entry, above 128 entries up to 12; permits: 8 bytes plus 16 each).
+//! Every key expires within six seconds after its limit has fully recovered.
 //! In a cluster, the keys of one joint decision need a common hash tag: `{tenant}:user`. A
 //! reservation is a hash, `prefix:reserved:id`, until its end and as long again; the open ones are
 //! in the sorted set `prefix:reserved:`.

@@ -52,6 +52,12 @@ pub struct Stats {
     pub clock_ahead_ms: Option<i64>,
     /// Whether the store's clock has shown a later time than now.
     pub clock_went_back: bool,
+    /// The store's eviction policy, if it may evict limits in force; `None` also if its user may
+    /// not read it.
+    pub evicts: Option<String>,
+    /// How many keys the store has evicted since its start; `None` if its user may not read it, and
+    /// in a cluster.
+    pub evicted_keys: Option<u64>,
 }
 
 impl Stats {

@@ -576,3 +576,57 @@ async fn policies_that_cannot_be_leased_are_exact() {
         Mode::Exact
     );
 }
+
+/// A part of a leased bucket is kept back, but a single cost may need all of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cost_that_only_the_full_bucket_can_hold_is_decided_in_the_store() {
+    let server = Server::start(&[]);
+    let (one, two) = (store(&server), store(&server));
+    let policy = Policy::token_bucket(quota("1000/1s"));
+    let (here, there) = (leased(&one, policy), leased(&two, policy));
+    assert_eq!(here.mode(), Mode::Leased);
+    assert_eq!(here.plan().policy().limit(), 938, "the rest is kept back");
+    for (key, cost) in [("a", 939), ("b", 1_000)] {
+        let admitted = here.acquire(key, cost).await;
+        assert!(admitted.is_allowed(), "{cost}: {admitted:?}");
+        assert_eq!(admitted.source, Source::Store);
+        // Neither a cost of the other server nor another large one fits now.
+        for denied in [there.acquire(key, cost).await, here.peek(key, cost).await] {
+            let wait = denied.decision.retry_after();
+            assert!(denied.is_denied() && wait.is_some(), "{denied:?}");
+            assert!(wait < Some(Duration::from_millis(1_100)), "{denied:?}");
+        }
+    }
+    let too_large = here.acquire("c", 1_001).await;
+    assert_eq!(too_large.decision.retry_after(), None, "{too_large:?}");
+    // In a batch, too, and in a decision over several limits.
+    let many = here.acquire_many(&[("d", 1), ("e", 1_000), ("d", 1)]).await;
+    assert!(
+        many.iter().all(tidegate_redis::SharedDecision::is_allowed),
+        "{many:?}"
+    );
+    let part = |limit, cost| tidegate_redis::Part {
+        limit,
+        key: b"f",
+        cost,
+    };
+    let other = two.limit("y", policy).deadline(PATIENCE).build();
+    let other = other.expect("the policy can be shared");
+    let both = [part(&here, 1_000), part(&other, 1)];
+    let both = one.acquire_all(&both).await.expect("one server has both");
+    assert!(
+        both.iter().all(tidegate_redis::SharedDecision::is_allowed),
+        "{both:?}"
+    );
+    // Units that were taken ahead may be used a slack later, so the full bucket is not free until
+    // then.
+    assert!(here.acquire("g", 1).await.is_allowed());
+    assert!(here.acquire("g", 1_000).await.is_denied());
+    for _ in 0..PATIENCE.as_millis() / 20 {
+        if here.acquire("g", 1_000).await.is_allowed() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("a large cost is locked out");
+}

@@ -39,9 +39,9 @@ async fn every_state_except_a_log_is_one_string_of_a_few_bytes() {
         (Policy::sliding_counter(quota("65535/1h")), 15),
         (slots("200/1h"), 7 + 62),
         (slots("1000/1h"), 7 + 2 * 62),
-        (Policy::token_bucket(quota("3600/1h")), 7),
-        (Policy::token_bucket(quota("999983/1h")), 12),
-        (Policy::token_bucket(quota("4294967291/1h")), 13),
+        (Policy::token_bucket(quota("3600/1h")), 18),
+        (Policy::token_bucket(quota("999983/1h")), 32),
+        (Policy::token_bucket(quota("4294967291/1h")), 34),
         (Policy::leaky_bucket(quota("3600/1h")), 7),
         (permits, 8 + 16 * 20),
     ]
@@ -83,7 +83,7 @@ async fn every_state_except_a_log_is_one_string_of_a_few_bytes() {
 /// The memory of a key with its name, compared with the smallest possible limit: a number with a
 /// TTL under a name of the same length.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_takes_at_most_three_tenths_more_than_a_bare_counter_with_a_ttl() {
+async fn a_key_takes_little_more_than_a_bare_counter_with_a_ttl() {
     let server = Server::start(&[]);
     // Redis is built with jemalloc by default. The C library's allocator rounds a bare counter up
     // less.
@@ -92,6 +92,11 @@ async fn a_key_takes_at_most_three_tenths_more_than_a_bare_counter_with_a_ttl() 
         .text()
         .contains("mem_allocator:jemalloc");
     let tenths = if is_jemalloc { 13 } else { 14 };
+    // A token bucket's value includes the rule that wrote it.
+    let bucket_tenths = |policy: &Policy| match policy.name() {
+        "token-bucket" => tenths + 4,
+        _ => tenths,
+    };
     let store = Store::open(&server.address()).expect("the address is well formed");
     let memory = |key: &str| {
         let reply = server.ask(&["MEMORY", "USAGE", key, "SAMPLES", "0"]);
@@ -135,7 +140,7 @@ async fn a_key_takes_at_most_three_tenths_more_than_a_bare_counter_with_a_ttl() 
             }
             let (ours, bare) = (least(&names), least(&bare));
             assert!(
-                10 * ours <= tenths * bare,
+                10 * ours <= bucket_tenths(&policy) * bare,
                 "{policy:?}, decision {nth}: {ours} bytes compared with {bare}"
             );
         }

@@ -295,6 +295,9 @@ descriptors:
   - {key: b, rate_limit: {unit: month, requests_per_unit: 3, calendar: true}}
   - {key: c, rate_limit: {unit: year, requests_per_unit: 3, time_zone: Europe/Berlin}}
   - {key: d, rate_limit: {unit: week, requests_per_unit: 3, calendar: true}}
+  - {key: e, rate_limit: {unit: week, requests_per_unit: 3, time_zone: UTC}}
+  - {key: f, rate_limit: {unit: month, requests_per_unit: 3, time_zone: UTC}}
+  - {key: g, rate_limit: {unit: year, requests_per_unit: 3, time_zone: UTC}}
 ",
     );
     let policies = config
@@ -306,6 +309,9 @@ descriptors:
         "fixed-window 3/month",
         "fixed-window:time-zone=Europe/Berlin 3/year",
         "fixed-window:calendar 3/7d",
+        "fixed-window:calendar 3/7d",
+        "fixed-window 3/month",
+        "fixed-window 3/year",
     ];
     assert_eq!(policies.collect::<Vec<_>>(), written);
 }

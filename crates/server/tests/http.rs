@@ -1024,6 +1024,31 @@ fn the_number_of_metrics_depends_on_the_rules_and_never_on_the_keys() {
 }
 
 #[test]
+fn the_wait_in_the_header_field_is_one_that_no_client_misreads() {
+    let rules = "limits: [{name: monthly, limit: 1/31d, algorithm: sliding-log}]";
+    let server = Running::with_rules("http-long-wait", rules);
+    let body = r#"{"limit":"monthly","key":"alice"}"#;
+    assert_eq!(acquire(&server, body).status, 200);
+    let denied = acquire(&server, body);
+    assert_eq!(denied.status, 429);
+    assert_eq!(denied.header("retry-after"), Some("2000000"));
+    assert_eq!(
+        denied.json()["retry_after_ms"],
+        31 * 86_400_000_u64,
+        "exact in the document"
+    );
+}
+
+#[test]
+fn a_limits_name_in_a_path_is_decoded() {
+    let server = Running::with_rules("http-check-decoded", RULES);
+    assert_eq!(server.get("/v1/check/%70er%2Duser?key=a").status, 200);
+    assert_eq!(server.get("/v1/check/%65veryone").status, 200);
+    assert_eq!(server.get("/v1/check/%ff?key=a").status, 404);
+    assert_eq!(server.get("/v1/check/per%00user?key=a").status, 404);
+}
+
+#[test]
 fn a_check_by_a_proxy_gets_200_or_429_with_the_header_fields() {
     let server = Running::with_rules("http-check", RULES);
     let admitted = server.get("/v1/check/per-user?key=alice&cost=2");

@@ -556,6 +556,13 @@ fn answers_also_have_the_header_fields_of_a_vendor_if_that_is_chosen() {
     );
     let reset = denied.header("x-ratelimit-reset-tokens").unwrap();
     assert!(reset.ends_with('s') && reset.contains('m'), "{reset}");
+    // An hour is more than these clients wait.
+    assert_eq!(denied.header("x-should-retry"), Some("false"));
+    assert_eq!(denied.header("retry-after-ms"), None);
+    let body = json!({"limit": "tokens", "key": "alice", "cost": 100_000}).to_string();
+    let hopeless = server.post("/v1/acquire", &body);
+    assert_eq!(hopeless.header("x-should-retry"), Some("false"));
+    assert_eq!(answer.header("x-should-retry"), None, "it was admitted");
 }
 
 #[cfg(feature = "servers")]

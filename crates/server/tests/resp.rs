@@ -278,7 +278,7 @@ fn the_commands_that_client_libraries_send_are_answered() {
         ("CONFIG GET save", "[save ]"),
         ("CONFIG GET append*", "[appendonly no]"),
         ("CONFIG GET nothing", "[]"),
-        ("COMMAND COUNT", "25"),
+        ("COMMAND COUNT", "33"),
         (
             "COMMAND INFO acquire nothing",
             "[[acquire -2 [fast] 2 2 1 [] [] [] []] nil]",
@@ -314,6 +314,74 @@ fn the_commands_that_client_libraries_send_are_answered() {
     assert!(!client.ask("INFO clients").contains("redis_version"));
     assert_eq!(client.ask("QUIT"), "OK");
     assert!(client.ends());
+}
+
+#[test]
+fn a_transaction_runs_its_commands_in_order_or_none() {
+    let server = Running::with_rules("resp-multi", RULES);
+    let mut client = Resp::connect(server.resp);
+    let mut other = Resp::connect(server.resp);
+    assert_eq!(client.ask("WATCH any key"), "OK");
+    assert_eq!(client.ask("MULTI"), "OK");
+    for command in ["ACQUIRE per-user alice", "PING", "ACQUIRE per-user alice x"] {
+        assert_eq!(client.ask(command), "QUEUED");
+    }
+    assert_eq!(
+        other.ask("PEEK per-user alice 0"),
+        "[0 3 3 -1 0]",
+        "nothing is taken yet"
+    );
+    assert_eq!(
+        client.ask("EXEC"),
+        "[[0 3 2 -1 60000] PONG ERR cost is 'x'; it must be a whole number from 0 to \
+         9007199254740991]"
+    );
+    assert_eq!(client.ask("MULTI"), "OK");
+    assert_eq!(client.ask("EXEC"), "[]");
+
+    // A command that is refused while it is queued, of each kind: nothing is taken.
+    for wrong in ["NOSUCH a", "ACQUIRE", "ACQUIRE nosuch alice"] {
+        assert_eq!(client.ask("MULTI"), "OK");
+        assert_eq!(client.ask("ACQUIRE per-user alice"), "QUEUED");
+        assert!(client.ask(wrong).starts_with("ERR "), "{wrong}");
+        assert_eq!(client.ask("ACQUIRE per-user alice"), "QUEUED");
+        assert_eq!(
+            client.ask("EXEC"),
+            "EXECABORT Transaction discarded because of previous errors."
+        );
+    }
+    assert_eq!(client.ask("MULTI"), "OK");
+    assert!(client.ask("MULTI").contains("can not be nested"));
+    assert!(client.ask("WATCH a").contains("inside MULTI"));
+    assert_eq!(client.ask("UNWATCH"), "QUEUED");
+    assert_eq!(client.ask("DISCARD"), "OK");
+    assert_eq!(client.ask("DISCARD"), "ERR DISCARD without MULTI");
+    assert_eq!(client.ask("EXEC"), "ERR EXEC without MULTI");
+    assert_eq!(client.ask("MULTI"), "OK");
+    assert_eq!(client.ask("RESET"), "RESET");
+    assert_eq!(client.ask("EXEC"), "ERR EXEC without MULTI");
+    assert_eq!(client.ask("PEEK per-user alice 0"), "[0 3 2 -1 60000]");
+}
+
+#[test]
+fn a_proposed_command_answers_about_the_bucket_in_it() {
+    let server = Running::with_rules("resp-gcra", RULES);
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("GCRA k 2 30 60 TOKENS 0"), "[0 3 3 -1 0]");
+    assert_eq!(client.ask("GCRA k 2 30 60 TOKENS 2"), "[0 3 1 -1 4]");
+    server.advance(Duration::from_millis(500));
+    assert_eq!(client.ask("GCRA k 2 30 60"), "[0 3 0 -1 5.5]");
+    assert_eq!(client.ask("GCRA k 2 30 60"), "[1 3 0 1.5 5.5]");
+    assert_eq!(client.ask("RL.THROTTLE k 2 30 60"), "[1 3 0 2 6]");
+    assert!(
+        client
+            .ask("GCRA k 2 30 60 TOKENS")
+            .starts_with("ERR syntax")
+    );
+    assert_eq!(client.ask("ROLE"), "[master 0 []]");
+    assert!(client.ask("INFO replication").contains("role:master"));
+    assert_eq!(client.ask("CLIENT TRACKING ON OPTIN"), "OK");
+    assert_eq!(client.ask("CLIENT CACHING YES"), "OK");
 }
 
 #[test]

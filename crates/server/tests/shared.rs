@@ -162,6 +162,41 @@ fn a_pipeline_is_answered_in_order_whatever_it_contains() {
 }
 
 #[test]
+fn a_transaction_over_the_store_is_answered_in_order() {
+    let store = Server::start(&[]);
+    let server = on("shared-multi", &store.address(), RULES);
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("MULTI"), "OK");
+    for command in [
+        "PING",
+        "ACQUIRE bucket alice 3",
+        "ECHO between",
+        "ACQUIRE bucket alice 3",
+        "GCRA k 2 30 60",
+        "ACQUIRE log mallory",
+        "ACQUIRE bucket bob 0",
+        "PING",
+    ] {
+        assert_eq!(client.ask(command), "QUEUED");
+    }
+    let replies = client.ask("EXEC");
+    let parts = [
+        "[PONG [0 4 1 -1 ",
+        "] between [1 4 1 ",
+        "] [0 3 2 -1 ",
+        "] [1 20 0 -1 -1] [0 4 4 -1 0] PONG]",
+    ];
+    let mut rest = &replies[..];
+    for part in parts {
+        let at = rest
+            .find(part)
+            .unwrap_or_else(|| panic!("no {part} in {replies}"));
+        rest = &rest[at + part.len()..];
+    }
+    assert_eq!(client.ask("ECHO after"), "after");
+}
+
+#[test]
 fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
     let store = Server::start(&[]);
     let server = on("shared-hot", &store.address(), RULES);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
-use tidegate_headers::{FieldText, ceil_secs, push_state};
+use tidegate_headers::{FieldText, ceil_secs, push_state, retry_after};
 use tidegate_limiter::Timer;
 
 use crate::{
@@ -135,5 +135,5 @@ impl OldFields {
 pub(crate) fn write_retry_after(headers: &mut HeaderMap, wait: Duration) {
     headers
         .entry(RETRY_AFTER)
-        .or_insert_with(|| ceil_secs(wait).into());
+        .or_insert_with(|| retry_after(wait).into());
 }

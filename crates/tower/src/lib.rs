@@ -91,6 +91,8 @@
 //! [`Builder::and_by`] chooses for each request, a [`key::KeyList`] of exempt keys, and a gate's
 //! rules. Use [`Builder::shadow`] to try a limit before you enforce it.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod answer;
 mod bill;
 mod bodies;

@@ -13,6 +13,8 @@ use http::{Request, Response, request::Parts};
 use tidegate_limiter::{SystemClock, Timer};
 use tower_service::Service;
 
+#[cfg(feature = "vendors")]
+use crate::Reason;
 use crate::{
     Bill, Tell,
     answer::is_grpc,
@@ -203,6 +205,13 @@ impl<C: Timer + 'static> LayerOptions<C> {
         let (mut head, text) = response.into_parts();
         if let Some(wait) = refused.decision.retry_after() {
             write_retry_after(&mut head.headers, wait);
+        }
+        #[cfg(feature = "vendors")]
+        if let Some(vendor) = self.vendor
+            && refused.reason == Reason::Limited
+        {
+            let wait = refused.decision.retry_after();
+            head.headers.extend(vendor.retry_fields(wait));
         }
         if self.tell != Tell::Never
             && let Some(fields) = self.fields(&verdict.decisions)

@@ -49,6 +49,10 @@ async fn a_denied_call_is_resource_exhausted_with_retry_info() {
         "{wait:?}"
     );
     assert!(denied.metadata().contains_key("retry-after"));
+    // The clients' own retries obey this field, in whole milliseconds.
+    let pushback = denied.metadata().get("grpc-retry-pushback-ms").unwrap();
+    let pushback: u64 = pushback.to_str().unwrap().parse().unwrap();
+    assert_eq!(u128::from(pushback), wait.as_nanos().div_ceil(1_000_000));
     // Another method of the same client has a separate limit.
     let other = client.watch(HealthCheckRequest::default()).await;
     assert!(other.is_ok(), "{other:?}");
@@ -68,6 +72,15 @@ async fn a_client_that_limits_itself_reads_its_own_refusal_as_a_status() {
         .await
         .unwrap_err();
     assert_eq!(denied.code(), Code::ResourceExhausted);
+    let never = Limiter::new(Policy::token_bucket("0/1h".parse().unwrap()));
+    let channel = example::connect(start().await).await.unwrap();
+    let mut hopeless = HealthClient::new(RateLimitLayer::new(never, Fixed::new("")).layer(channel));
+    let hopeless = hopeless
+        .check(HealthCheckRequest::default())
+        .await
+        .unwrap_err();
+    let pushback = hopeless.metadata().get("grpc-retry-pushback-ms");
+    assert_eq!(pushback.unwrap(), "-1", "no wait helps");
     assert!(
         denied.message().starts_with("limit mine: denied"),
         "{denied}"

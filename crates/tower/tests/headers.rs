@@ -94,6 +94,37 @@ mod vendors {
     }
 
     #[test]
+    fn a_refusal_steers_the_retries_of_the_vendors_clients() {
+        use std::time::Duration;
+
+        let told = |vendor: Vendor, wait: Option<Duration>| {
+            let fields = vendor.retry_fields(wait).into_iter();
+            let text = |(name, value): (http::HeaderName, http::HeaderValue)| {
+                format!("{name}: {}", value.to_str().unwrap())
+            };
+            fields.map(text).collect::<Vec<_>>().join(", ")
+        };
+        let ms = |ms: f64| Some(Duration::from_secs_f64(ms / 1_000.0));
+        assert_eq!(told(Vendor::OpenAi, ms(400.2)), "retry-after-ms: 401");
+        assert_eq!(
+            told(Vendor::OpenAi, Some(Duration::ZERO)),
+            "retry-after-ms: 1"
+        );
+        assert_eq!(told(Vendor::OpenAi, ms(60_000.0)), "retry-after-ms: 60000");
+        assert_eq!(told(Vendor::OpenAi, ms(60_001.0)), "x-should-retry: false");
+        assert_eq!(told(Vendor::OpenAi, None), "x-should-retry: false");
+        assert_eq!(
+            told(Vendor::Anthropic, ms(90_000.0)),
+            "retry-after-ms: 90000"
+        );
+        let days = Some(Duration::from_hours(24 * 31));
+        assert_eq!(told(Vendor::Anthropic, days), "retry-after-ms: 2147483647");
+        assert_eq!(told(Vendor::Anthropic, None), "x-should-retry: false");
+        assert_eq!(told(Vendor::Aws, ms(400.2)), "x-amz-retry-after: 401");
+        assert_eq!(told(Vendor::Aws, None), "");
+    }
+
+    #[test]
     fn openais_fields_have_spans_and_anthropics_have_times() {
         let limits = [
             ("requests", left(60, 500_000_000)),

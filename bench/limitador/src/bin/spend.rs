@@ -22,7 +22,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use envoy_types::pb::{
+use tidegate_envoy::pb::{
     envoy::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
         service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},

@@ -2,11 +2,11 @@
 
 use std::fs;
 
-use envoy_types::pb::envoy::{
+use opentelemetry_proto::tonic::{logs::v1::LogRecord, trace::v1::span::SpanKind};
+use tidegate_envoy::pb::envoy::{
     extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
     service::ratelimit::v3::{RateLimitRequest, rate_limit_service_client::RateLimitServiceClient},
 };
-use opentelemetry_proto::tonic::{logs::v1::LogRecord, trace::v1::span::SpanKind};
 use tonic::metadata::MetadataValue;
 
 use crate::{

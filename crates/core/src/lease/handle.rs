@@ -184,7 +184,7 @@ impl Lease {
     #[cold]
     #[inline(never)]
     fn ask_slowly(&self, cost: u64, now: Nanos) -> Answer {
-        if cost > self.limit {
+        if cost > self.terms.most() {
             let room = self.allotment.left().into();
             let standing = Standing {
                 limit: self.limit,
@@ -195,6 +195,13 @@ impl Lease {
             return Answer::Decided(Decision::too_large(standing));
         }
         let mut state = self.state();
+        if cost > self.limit {
+            // Only the authority can decide on it.
+            return match state.refusal(&self.allotment, &self.terms, cost, now) {
+                Some(denied) => Answer::Decided(denied),
+                None => Answer::Refill(state.request_alone(cost, now)),
+            };
+        }
         if let Some((decision, renewal, _)) = self.spend_reserves(&mut state, cost, now) {
             return renewal.map_or(Answer::Decided(decision), |request| {
                 Answer::Renew(decision, request)

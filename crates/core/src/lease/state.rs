@@ -249,6 +249,11 @@ impl LeaseState {
         self.say(cost, ahead, now)
     }
 
+    /// A request for a caller's cost that no allotment can hold.
+    pub fn request_alone(&mut self, cost: u64, now: Nanos) -> Request {
+        self.say(cost, 0, now)
+    }
+
     fn say(&mut self, cost: u64, ahead: u32, now: Nanos) -> Request {
         if ahead > 0 {
             self.next = Next::Asked;
@@ -409,7 +414,11 @@ impl LeaseState {
         } else {
             room
         };
-        self.scarce = grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
+        // A cost that no allotment can hold says nothing about the others.
+        if request.cost <= terms.limit() {
+            self.scarce =
+                grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
+        }
         if grant.decision.is_denied() {
             // A denial that consumes units must be asked for each time.
             if terms.policy().counts_denied() {

@@ -57,6 +57,8 @@ impl fmt::Display for Mode {
 pub struct Terms {
     mode: Mode,
     shared: Policy,
+    /// The policy that decides on costs for which the shared one is too small.
+    whole: Option<Policy>,
     /// The maximum time for which leased units are kept, and for which a report waits.
     slack: Nanos,
     unreported: u32,
@@ -92,6 +94,7 @@ impl Terms {
         Self {
             mode: Mode::Exact,
             shared: policy,
+            whole: None,
             slack: Nanos::ZERO,
             unreported: 0,
         }
@@ -103,7 +106,8 @@ impl Terms {
     /// Units are kept for at most `slack`. This has a cost (see [`Policy::ahead`]): a sliding log
     /// is stretched by the slack, by at most a sixteenth; a token bucket is smaller by what refills
     /// in the slack, by at most a sixteenth; windows, slots and the sliding counter lose nothing.
-    /// If nothing can be taken ahead (leaky bucket, permits in flight, `count-denied`, buckets of
+    /// The authority admits a cost that only the full bucket can hold if it would fit even though
+    /// all units that were taken before are used a slack later. If nothing can be taken ahead (leaky bucket, permits in flight, `count-denied`, buckets of
     /// less than 16), the terms are [`exact`](Self::exact). If a round trip takes half the slack or
     /// more, nodes take nothing ahead.
     #[must_use]
@@ -112,6 +116,7 @@ impl Terms {
             Some((shared, slack)) if usable(slack) > Nanos::ZERO => Self {
                 mode: Mode::Leased,
                 shared,
+                whole: (shared.limit() < policy.limit()).then_some(policy),
                 slack,
                 unreported: 0,
             },
@@ -134,6 +139,7 @@ impl Terms {
             Self {
                 mode: Mode::Reported,
                 shared: policy,
+                whole: None,
                 slack: interval,
                 unreported,
             }
@@ -149,6 +155,16 @@ impl Terms {
         u32::try_from((policy.limit() / 20).max(1)).unwrap_or(u32::MAX)
     }
 
+    /// These terms for an authority that decides in another way on costs for which the shared
+    /// policy is too small. To [`serve`](Self::serve), they never fit.
+    #[must_use]
+    pub const fn without_large_costs(self) -> Self {
+        Self {
+            whole: None,
+            ..self
+        }
+    }
+
     /// The effective mode: `Exact` if the policy supports no other.
     #[must_use]
     pub const fn mode(&self) -> Mode {
@@ -162,10 +178,16 @@ impl Terms {
         &self.shared
     }
 
-    /// The highest cost that can ever be admitted.
+    /// The limit of the shared state's policy: higher costs cannot be decided by a node.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.shared.limit()
+    }
+
+    /// The highest cost that can ever be admitted.
+    #[must_use]
+    pub fn most(&self) -> u64 {
+        self.whole.unwrap_or(self.shared).limit()
     }
 
     /// The maximum time for which leased units are kept, and for which a report waits.
@@ -202,6 +224,18 @@ impl Terms {
                 decision,
                 units,
                 usable_for: Nanos::MAX,
+                now,
+            };
+        }
+        if let Some(whole) = self.whole.filter(|_| request.cost > self.limit()) {
+            let decision = whole.peek(state, now.saturating_since(self.slack), request.cost);
+            if decision.is_allowed() {
+                whole.record(state, now, request.cost);
+            }
+            return Grant {
+                decision,
+                units: 0,
+                usable_for: Nanos::ZERO,
                 now,
             };
         }

@@ -75,7 +75,7 @@ pub enum Wants {
     Switch,
     /// A duration, as in `500ms`.
     Span,
-    /// A time zone's name; `UTC` is the default.
+    /// A time zone's name. A name, `UTC` included, means that windows follow the calendar.
     Zone,
     /// One of these words; the first is the default.
     OneOf(&'static [&'static str]),

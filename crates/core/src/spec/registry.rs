@@ -55,7 +55,7 @@ impl AlgorithmSpec {
         let is_default = match (wants, value) {
             (Wants::OneOf(words), Value::Word(word)) => words.first() == Some(&word),
             (Wants::Switch, _) => false,
-            (_, value) => value == Value::Flag(false) || value == Value::Word("UTC"),
+            (_, value) => value == Value::Flag(false),
         };
         self.values[at] = (!is_default).then_some(value);
         Ok(())

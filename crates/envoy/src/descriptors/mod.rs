@@ -362,7 +362,16 @@ impl DescriptorService {
                 Some((found.limit.spec().name.as_str(), found.decision.as_ref()?))
             });
             let text = |value: HeaderValue| value.to_str().unwrap_or_default().to_owned();
-            let fields = vendor.fields(decided, now).into_iter();
+            let mut fields = vendor.fields(decided, now);
+            if is_over {
+                let denied = limited(places).filter(|found| found.denies());
+                let waits = denied.map(|found| found.decision.as_ref()?.retry_after());
+                // No wait helps if none helps at one of them.
+                let wait = waits.collect::<Option<Vec<_>>>();
+                let wait = wait.and_then(|waits| waits.into_iter().max());
+                fields.extend(vendor.retry_fields(wait));
+            }
+            let fields = fields.into_iter();
             headers
                 .extend(fields.map(|(name, value)| (name.as_str().to_owned().into(), text(value))));
         }

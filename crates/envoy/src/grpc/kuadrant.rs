@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use envoy_types::pb::{
+use crate::pb::{
     envoy::{
         extensions::common::ratelimit::v3::RateLimitDescriptor,
         service::ratelimit::v3::{

@@ -233,7 +233,7 @@ fn count(mut bytes: &[u8], path: &[usize], left: &mut usize) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
-    use envoy_types::pb::envoy::{
+    use crate::pb::envoy::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
         service::ratelimit::v3::RateLimitRequest,
     };

@@ -1,6 +1,6 @@
 //! `envoy.service.ratelimit.v3.RateLimitService`.
 
-use envoy_types::pb::envoy::service::ratelimit::v3::{
+use crate::pb::envoy::service::ratelimit::v3::{
     RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
 };
 use tidegate_service::decide::{reservations::ReservationError, service::Refusal};

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
-use envoy_types::pb::envoy::service::{
+use crate::pb::envoy::service::{
     rate_limit_quota::v3::rate_limit_quota_service_server::{
         RateLimitQuotaServiceServer, SERVICE_NAME as QUOTA,
     },

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use envoy_types::pb::{
+use crate::pb::{
     envoy::{
         config::core::v3::HeaderValue,
         extensions::common::ratelimit::v3::{

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use envoy_types::pb::{
+use crate::pb::{
     envoy::{
         config::core::v3::Node,
         service::discovery::v3::{
@@ -201,7 +201,6 @@ impl Client {
             error_detail: reason.map(|message| Status {
                 code: INVALID,
                 message,
-                details: Vec::new(),
             }),
             ..DiscoveryRequest::default()
         }

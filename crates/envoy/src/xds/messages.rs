@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use envoy_types::pb::google::protobuf::{Any, Struct, Value, value::Kind};
+use crate::pb::google::protobuf::{Any, Struct, Value, value::Kind};
 use prost::Message;
 use serde_json::{Map, Value as Json, json};
 

@@ -7,8 +7,8 @@ use std::{
 };
 
 use redis::{
-    AsyncConnectionConfig, Cmd, ConnectionInfo, RedisConnectionInfo, RedisError, RedisResult,
-    TlsCertificates, TlsMode, Value,
+    AsyncConnectionConfig, Cmd, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError,
+    RedisResult, ServerErrorKind, TlsCertificates, TlsMode, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster::ClusterClient,
     cluster_async::ClusterConnection,
@@ -105,6 +105,13 @@ impl Connector {
 
     /// Converts a client error.
     pub fn fault(&self, error: &RedisError) -> StoreError {
+        let is_moved = matches!(
+            error.kind(),
+            ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)
+        );
+        if is_moved && !self.address.is_cluster() {
+            return StoreError::node_of_a_cluster();
+        }
         fault::of(error, &self.prefix)
     }
 
@@ -219,7 +226,8 @@ impl Connector {
 }
 
 const NO_TLS: &str = "is it a TLS port? if not, write redis for rediss in the address";
-const TLS: &str = "is it a TLS port? if so, write rediss for redis in the address";
+const TLS: &str = "is it a TLS port? if so, write rediss for redis in the address; or a proxy such as twemproxy, which lacks commands \
+                   and ends the connection? if so, use the server itself";
 const CERTIFICATE: &str =
     "if a private authority signed it, name its certificate with ?ca=FILE in the address";
 

@@ -56,7 +56,7 @@ pub fn of(error: &RedisError, prefix: &str) -> StoreError {
             Some("NOPERM") => StoreError::Forbidden(needs(error, prefix)),
             // The general code: this script failed. The heartbeat finds out whether other scripts
             // fail, too.
-            Some("ERR") => StoreError::Script(needs(error, prefix)),
+            Some("ERR") => StoreError::Script(advice(error, prefix)),
             _ => StoreError::Server(why()),
         },
     }
@@ -94,6 +94,24 @@ pub fn words(error: &RedisError) -> String {
 /// An error of the login. No ACL has been checked yet.
 fn login(error: &RedisError) -> Arc<str> {
     format!("{}; check user and password", words(error)).into()
+}
+
+/// Appends what to do about a script that failed. Only the advice depends on the text, because the
+/// servers give all these errors the same code.
+fn advice(error: &RedisError, prefix: &str) -> Arc<str> {
+    let words = words(error);
+    let has = |part: &str| words.contains(part);
+    let advice = if has("permission") || has("ACL") || has("can't run this command") {
+        return needs(error, prefix);
+    } else if has("'struct'") || has("non-function object") || has("nil value") {
+        "the store's scripts have no library `struct`, as those of fakeredis and miniredis; use Redis 6.2 or later, Valkey or Redict"
+    } else if has("nknown command") || has("nknown Redis command") {
+        "the store does not know a command that the scripts need: a proxy leaves it out, or `rename-command` has renamed it; undo that, \
+         or use the server itself"
+    } else {
+        return words.into();
+    };
+    format!("{words}; {advice}").into()
 }
 
 /// Appends the permissions that the scripts need.

@@ -42,6 +42,9 @@ pub fn keep(monitor: &Arc<Monitor>) {
     monitor.runner.connector.runtime().spawn(async move {
         while let Some(monitor) = weak.upgrade() {
             heartbeat.round(&monitor).await;
+            if !monitor.any_open() {
+                monitor.examine_if_due();
+            }
             heartbeat.lines.log(&monitor);
             let (open, doubt, now) = (
                 monitor.any_open(),

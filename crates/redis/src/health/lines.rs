@@ -71,10 +71,13 @@ impl HealthLog {
         self.log_distance(monitor);
         self.log_clock(monitor);
         let (opened, now) = (monitor.counters().opened.get(), monitor.clock.now());
-        let Some(line) = self.next(monitor.health(), monitor.any_open(), opened, now) else {
+        let refuses = monitor.examination.verdict();
+        let is_down = monitor.any_open() || refuses.is_some();
+        let Some(line) = self.next(monitor.health(), is_down, opened, now) else {
             return;
         };
-        let (store, why) = (monitor.runner.connector.address(), monitor.why());
+        let store = monitor.runner.connector.address();
+        let why = refuses.or_else(|| monitor.why());
         let error = why.as_ref().map(tracing::field::display);
         match line {
             Line::Back => tracing::info!(%store, "the shared store is up again"),

@@ -3,6 +3,7 @@
 
 mod breaker;
 mod distance;
+mod examination;
 mod heartbeat;
 mod lines;
 mod nodes;
@@ -16,19 +17,21 @@ use std::sync::{
 
 use breaker::Breaker;
 pub use distance::{Distance, Pace};
+use examination::Examination;
+
 use nodes::Identity;
 pub use nodes::{Nodes, SeenNode, random, seen};
 pub use patience::{Patience, Wait};
 use redis::Value;
 use store_clock::StoreClock;
-use tidegate_core::Clock;
+use tidegate_core::{Clock, lease::Mode};
 use tidegate_limiter::SystemClock;
 use tokio::sync::Notify;
 
 use crate::{
     Deadline, StoreError, Timeout,
     connection::{SLOTS, slot},
-    script::{Runner, Script},
+    script::{Plan, Runner, Script},
     stats::StoreCounters,
     sync::lock,
 };
@@ -65,6 +68,7 @@ pub struct Monitor {
     /// The error that last opened a breaker.
     why: Mutex<Option<StoreError>>,
     punctual: Punctual,
+    pub examination: Examination,
 }
 
 impl Monitor {
@@ -87,6 +91,7 @@ impl Monitor {
             wake: Arc::default(),
             why: Mutex::default(),
             punctual: Punctual::default(),
+            examination: Examination::default(),
         });
         heartbeat::keep(&monitor);
         monitor
@@ -146,10 +151,23 @@ impl Monitor {
         });
         match open {
             _ if self.runner.connector.made() == 0 => Health::Down,
+            _ if self.examination.verdict().is_some() => Health::Down,
             0 if self.punctual.is_slow() => Health::Slow,
             0 => Health::Up,
             open if open < all => Health::Partly,
             _ => Health::Down,
+        }
+    }
+
+    /// Has the store examined with these scripts, too.
+    pub fn needs(
+        &self,
+        plan: &Arc<Plan>,
+        decides: &Arc<Script>,
+        leases: Option<(Mode, &Arc<Script>)>,
+    ) {
+        if self.examination.needs(plan, decides, leases) {
+            self.wake.notify_one();
         }
     }
 
@@ -158,7 +176,7 @@ impl Monitor {
         match self.health() {
             Health::Up => None,
             Health::Slow => Some(StoreError::TimedOut),
-            Health::Partly | Health::Down => self.why(),
+            Health::Partly | Health::Down => self.examination.verdict().or_else(|| self.why()),
         }
     }
 
@@ -235,6 +253,9 @@ impl Monitor {
         // without waiting for a heartbeat.
         if *error == StoreError::TimedOut && self.runner.connector.made() == 0 {
             self.blame(error);
+        }
+        if error.is_refusal() && self.examination.suspect() {
+            self.wake.notify_one();
         }
         if error.is_certain() {
             self.open(shard, error);

@@ -6,7 +6,7 @@ use tidegate_core::{Decision, Key};
 
 use super::{
     SharedDecision, SharedLimit,
-    joint::{decide_joint, key_of, of_formers, strictest},
+    joint::{JointRequest, decide_joint, key_of, of_formers, strictest},
 };
 use crate::{
     Deadline, StoreError,
@@ -136,7 +136,13 @@ impl SharedLimit {
     ) -> Result<Vec<Decision>, StoreError> {
         self.0.store.in_time(deadline)?;
         let (near, far) = self.by_slot(key, Box::pin(self.formers(key, deadline)).await?);
-        let own = [self.request(key, 0), self.request(key, cost)];
+        let asked = self.request(key, cost);
+        let none = JointRequest {
+            cost: 0,
+            key: asked.key.clone(),
+            ..asked
+        };
+        let own = [none, asked];
         let all: Vec<_> = own
             .into_iter()
             .chain(of_formers(&near, key, cost))

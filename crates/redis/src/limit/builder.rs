@@ -136,6 +136,8 @@ impl LimitBuilder {
             return Err(LimitError::Name);
         }
         let terms = Terms::of(self.mode, self.policy, self.slack.into(), self.unreported);
+        // The store decides on them by `whole`.
+        let terms = terms.without_large_costs();
         let plan = Arc::new(Plan::new(*terms.policy()).map_err(LimitError::Plan)?);
         let local = match self.on_error {
             OnError::Local => {
@@ -154,10 +156,14 @@ impl LimitBuilder {
         let remembers = self.remember_denials && plan.hold().is_none();
         // The salt separates denials of one key by limits with different numbers.
         let salt = self.store.denials().tag(plan.numbers());
+        let whole = (terms.mode() == Mode::Leased)
+            .then(|| Plan::whole(self.policy, &plan, terms.slack()))
+            .flatten();
         let script = batcher
             .scripts
             .lease(plan.kind())
             .filter(|_| terms.mode() != Mode::Exact);
+        let script_of_leases = script;
         let leases = script.map(|script| {
             let (plan, script) = (Arc::clone(&plan), Arc::clone(script));
             Arc::new(Leases::new(
@@ -169,6 +175,12 @@ impl LimitBuilder {
                 Arc::clone(&wait),
             ))
         });
+        let of_leases = leases.as_ref().and(script_of_leases);
+        batcher.monitor.needs(
+            &plan,
+            batcher.scripts.batch(plan.kind()),
+            of_leases.map(|script| (terms.mode(), script)),
+        );
         if let Some(leases) = &leases {
             batcher.take_on(leases);
             // Resets and refunds concern the leases.
@@ -185,6 +197,7 @@ impl LimitBuilder {
             name: self.name,
             policy: self.policy,
             plan,
+            whole: whole.map(Arc::new),
             prefix,
             leases,
             on_error: self.on_error,

@@ -28,8 +28,6 @@ pub struct JointRequest<'a> {
     pub plan: &'a Plan,
     pub key: Vec<u8>,
     pub cost: u64,
-    /// Whether the plan is a former one of a limit, whose keys may be the same.
-    pub is_former: bool,
 }
 
 /// See [`Store::acquire_all`].
@@ -233,18 +231,11 @@ async fn decide(
     let mut sums: Vec<Sum<'_>> = Vec::new();
     // For each request, its sum and its cost on top of the requests before it.
     let mut costs = Vec::with_capacity(requests.len());
-    for JointRequest {
-        plan,
-        key,
-        cost,
-        is_former,
-    } in requests
-    {
+    for JointRequest { plan, key, cost } in requests {
         let same = |sum: &Sum<'_>| sum.key == key && sum.plan.numbers() == plan.numbers();
         let known = sums.iter().position(same);
-        // This is the same state with other numbers, but the script takes each key only once,
-        // except for buckets, of whose values it writes the later one.
-        if known.is_none() && !is_former && sums.iter().any(|sum| sum.key == key) {
+        // This is the same state with other numbers, but the script takes each key only once.
+        if known.is_none() && sums.iter().any(|sum| sum.key == key) {
             return Err(StoreError::OneKey);
         }
         let at = known.unwrap_or_else(|| {
@@ -282,7 +273,6 @@ pub(super) fn of_formers<'a>(
         plan: &former.plan,
         key: key_of(former, key),
         cost,
-        is_former: true,
     })
 }
 

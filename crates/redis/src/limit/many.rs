@@ -49,6 +49,11 @@ impl SharedLimit {
         requests: &[(K, u64)],
         deadline: Deadline,
     ) -> Vec<SharedDecision> {
+        if requests.iter().any(|(_, cost)| self.is_large(*cost)) {
+            let asked = requests.iter();
+            return join_all(asked.map(|(key, cost)| self.acquire_alone(key, *cost, deadline)))
+                .await;
+        }
         match &self.0.leases {
             Some(leases) => Box::pin(self.acquire_many_leased(leases, requests, deadline)).await,
             None => self.acquire_many_exact(requests, deadline).await,

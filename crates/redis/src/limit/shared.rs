@@ -32,6 +32,8 @@ pub struct Shared {
     pub name: String,
     pub policy: Policy,
     pub plan: Arc<Plan>,
+    /// For costs that are larger than a leased bucket, of which a part is kept back.
+    pub whole: Option<Arc<Plan>>,
     pub prefix: Vec<u8>,
     /// `None` if the store makes every decision.
     pub leases: Option<Arc<Leases>>,
@@ -156,6 +158,9 @@ impl SharedLimit {
         cost: u64,
         deadline: Deadline,
     ) -> SharedDecision {
+        if self.is_large(cost) {
+            return Box::pin(self.acquire_exact(key, cost, deadline)).await.0;
+        }
         // A caller that never has to wait must still yield now and then, so that the tasks that
         // renew its lease can run.
         tokio::task::consume_budget().await;
@@ -218,7 +223,7 @@ impl SharedLimit {
         let whole = self.redis_key(key);
         let tag = self.denial_tag(&whole);
         let ask = Ask {
-            plan: &self.0.plan,
+            plan: self.plan_for(cost),
             key: whole,
             cost,
             tag,
@@ -482,11 +487,22 @@ impl SharedLimit {
     /// A part of a joint decision.
     pub(super) fn request(&self, key: impl Key, cost: u64) -> JointRequest<'_> {
         JointRequest {
-            plan: &self.0.plan,
+            plan: self.plan_for(cost),
             key: self.redis_key(key),
             cost,
-            is_former: false,
         }
+    }
+
+    /// Whether a cost is larger than a leased bucket, of which a part is kept back. The store
+    /// decides on it by the full bucket.
+    pub(super) fn is_large(&self, cost: u64) -> bool {
+        self.0.whole.is_some() && cost > self.0.plan.policy().limit()
+    }
+
+    /// The plan for decisions on a cost.
+    fn plan_for(&self, cost: u64) -> &Arc<Plan> {
+        let whole = self.0.whole.as_ref().filter(|_| self.is_large(cost));
+        whole.unwrap_or(&self.0.plan)
     }
 
     /// The hash under which denials of a key are remembered, if they are.

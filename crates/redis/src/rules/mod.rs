@@ -1,7 +1,7 @@
 //! The rules of limits, which nodes announce to each other in the store.
 //!
 //! While an operator changes a limit, some nodes have its former rule and some the new one. If both
-//! rules have the same keys in the store, nothing is lost. With another algorithm or window they
+//! rules have the same keys in the store, nothing is lost: each value counts for both. With another algorithm or window they
 //! have different keys, and each would admit its own limit. So a node whose rule was announced
 //! later asks for both in one step, and never decides before it knows what the others have
 //! announced. [`announced`] says for how long.
@@ -20,7 +20,7 @@ use std::{
 };
 
 use redis::Value;
-use tidegate_core::{Algorithm, Clock, Nanos, Parameters, Policy, Quota, lease::Terms};
+use tidegate_core::{Algorithm, Clock, Nanos, Policy, Quota, lease::Terms};
 use tidegate_limiter::{Limiter, SystemClock};
 use tokio::sync::Notify;
 
@@ -187,20 +187,8 @@ impl Announcement {
             b":",
         ]
         .concat();
-        let conflicts = prefix != self.prefix || !same_interval(&self.plan, &plan);
-        conflicts.then(|| (Arc::new(plan), prefix.into()))
+        (prefix != self.prefix).then(|| (Arc::new(plan), prefix.into()))
     }
-}
-
-/// Whether both rules mean the same by a value in the store. A bucket's value is a time, which is
-/// worth other units at another rate.
-fn same_interval(one: &Plan, other: &Plan) -> bool {
-    let interval = |plan: &Plan| match plan.policy().parameters() {
-        Parameters::TokenBucket { step, parts, .. }
-        | Parameters::LeakyBucket { step, parts, .. } => Some((step, parts)),
-        _ => None,
-    };
-    interval(one) == interval(other)
 }
 
 /// For how long a state of this policy remembers what was used.
@@ -289,7 +277,7 @@ impl Rules {
             while let Some(batcher) = weak.upgrade() {
                 let pause = match rules.renew(&batcher.monitor).await {
                     Ok(()) => EVERY,
-                    Err(error) if error.is_refusal() => {
+                    Err(error) if error.is_refusal() || error.is_about_the_key() => {
                         tracing::warn!(%error, "rules that differ between nodes of the shared store are not found");
                         for announcement in rules.living() {
                             announcement.knows_until(Nanos::MAX);
@@ -365,7 +353,7 @@ impl Rules {
                 node,
                 here,
                 there,
-                "another node has another rule for this limit; until all have the same, the stricter of both applies at nodes whose rule is newer"
+                "another node has another rule for this limit; until all have the same, each decides by its own, and also by the older rule if that has another algorithm or window"
             );
         }
     }

@@ -42,7 +42,7 @@ const RESET: &str = include_str!("lua/reset.lua");
 const REPLY: &str = "return {time[1], time[2], replies}\n";
 
 /// The algorithm of a script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ScriptKind {
     FixedWindow,
     SlidingWindow,

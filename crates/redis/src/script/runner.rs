@@ -23,11 +23,23 @@ impl Runner {
         arguments: &[A],
         may_repeat: bool,
     ) -> Result<Value, StoreError> {
+        self.counters.calls.add(1);
+        self.run_uncounted(script, keys, arguments, may_repeat)
+            .await
+    }
+
+    /// Like [`run`](Self::run), without counting the call.
+    pub async fn run_uncounted<K: AsRef<[u8]>, A: AsRef<[u8]>>(
+        &self,
+        script: &Script,
+        keys: &[K],
+        arguments: &[A],
+        may_repeat: bool,
+    ) -> Result<Value, StoreError> {
         let is_cluster = self.connector.address().is_cluster();
         let mut again = may_repeat;
         loop {
             let (number, mut connection) = self.connector.get().await?;
-            self.counters.calls.add(1);
             // Relaxed: a stale value only means that the text is sent once more. A restarted server
             // has a new connection. In a cluster, one node's knowledge says nothing about the
             // others.
@@ -65,6 +77,7 @@ impl Runner {
                 return Err(error);
             }
             again = false;
+            self.counters.calls.add(1);
         }
     }
 }

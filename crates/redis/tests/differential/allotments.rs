@@ -8,7 +8,7 @@ use super::*;
 const SLACK: Nanos = Nanos::from_millis(100);
 
 fn leased(policy: impl Into<Policy>) -> Terms {
-    let terms = Terms::leased(policy.into(), SLACK);
+    let terms = Terms::leased(policy.into(), SLACK).without_large_costs();
     assert_eq!(terms.mode(), Mode::Leased, "{terms:?}");
     terms
 }

@@ -35,7 +35,10 @@ fn shared(policy: &str, mode: &str) -> Option<(Terms, Plan)> {
     let policy: Policy = policy.parse().expect("the policy is well formed");
     let slack = Nanos::from_millis(100);
     let (terms, wanted) = match mode {
-        "leased" => (Terms::leased(policy, slack), Mode::Leased),
+        "leased" => (
+            Terms::leased(policy, slack).without_large_costs(),
+            Mode::Leased,
+        ),
         "reported" => (Terms::reported(policy, 10, slack), Mode::Reported),
         _ => (Terms::exact(policy), Mode::Exact),
     };
@@ -45,7 +48,7 @@ fn shared(policy: &str, mode: &str) -> Option<(Terms, Plan)> {
 
 impl Bench {
     /// One decision on a key as the store has it, and the time that it names a holder by.
-    fn decide(&mut self, plan: &Plan, key: &[u8], cost: u64) -> (Decision, Nanos) {
+    pub(super) fn decide(&mut self, plan: &Plan, key: &[u8], cost: u64) -> (Decision, Nanos) {
         let batch = Batch {
             keys: vec![key.to_vec()],
             costs: vec![cost],
@@ -111,7 +114,11 @@ impl Bench {
     }
 }
 
-fn only(plan: &Plan, (now, found): (Nanos, Vec<Before>), cost: u64) -> (Decision, Nanos) {
+pub(super) fn only(
+    plan: &Plan,
+    (now, found): (Nanos, Vec<Before>),
+    cost: u64,
+) -> (Decision, Nanos) {
     let [Ok(before)] = &found[..] else {
         panic!("{plan:?} finds no value of its own: {found:?}")
     };

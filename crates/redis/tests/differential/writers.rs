@@ -130,7 +130,7 @@ fn policies() -> Vec<Policy> {
 fn every_writer_of_a_key_finds_what_the_others_wrote() {
     let mut bench = Bench::new(31);
     for policy in policies() {
-        let terms = Terms::leased(policy, Nanos::from_millis(1));
+        let terms = Terms::leased(policy, Nanos::from_millis(1)).without_large_costs();
         let plan = Plan::new(*terms.policy()).expect("the policy can be shared");
         let window = window_of(&policy);
         let mut all = [Known::default(), Known::default(), Known::default()];
@@ -157,7 +157,7 @@ fn every_writer_of_a_key_finds_what_the_others_wrote() {
 fn a_key_expires_two_to_six_seconds_after_its_value_means_nothing() {
     let mut bench = Bench::on(Scripts::new(), false, 32);
     for policy in policies() {
-        let terms = Terms::leased(policy, Nanos::from_millis(1));
+        let terms = Terms::leased(policy, Nanos::from_millis(1)).without_large_costs();
         let plan = Plan::new(*terms.policy()).expect("the policy can be shared");
         let lasts = match policy.parameters() {
             Parameters::FixedWindow { window, .. } => window,

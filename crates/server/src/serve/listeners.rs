@@ -206,10 +206,14 @@ impl Listeners<'_> {
             || envoy_statsd.is_some()
             || *envoy_metric_names;
         if asks {
-            Err(StartError::NoGrpc)
-        } else {
-            Ok(())
+            return Err(StartError::NoGrpc);
         }
+        if self.options.envoy_config.is_some() {
+            tracing::warn!(
+                "this program was built without gRPC (the feature `grpc`): the configuration for Envoy is served only as POST /json over HTTP"
+            );
+        }
+        Ok(())
     }
 
     /// Refuses the options for Sentinel.

@@ -170,23 +170,32 @@ fn a_resp_client_that_outlasts_the_grace_is_disconnected_and_the_state_is_writte
 }
 
 #[test]
-fn transaction_commands_are_refused_because_nothing_is_queued() {
+fn a_transaction_is_bounded_and_does_not_speed_up_guessing() {
     let server = Running::with_rules("attack-multi", RULES);
     let mut client = Resp::connect(server.resp);
-    assert!(client.ask("MULTI").contains("nothing is queued"));
-    assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 2 -1 60000]");
+    assert_eq!(client.ask("MULTI"), "OK");
+    for _ in 0..1_024 {
+        assert_eq!(client.ask("PING"), "QUEUED");
+    }
+    assert!(client.ask("PING").contains("at most 1024 commands"));
+    assert_eq!(client.ask("PING"), "QUEUED", "and forgotten");
+    assert!(client.ask("EXEC").starts_with("EXECABORT"));
+    let long = "k".repeat(4_000);
+    assert_eq!(client.ask("MULTI"), "OK");
+    let replies: Vec<_> = (0..20)
+        .map(|_| client.ask(&format!("ECHO {long}")))
+        .collect();
     assert!(
-        client
-            .ask("EXEC")
-            .starts_with("ERR EXEC without MULTI: nothing was queued")
+        replies
+            .iter()
+            .any(|reply| reply.contains("65536 bytes in all"))
     );
-    assert!(client.ask("DISCARD").contains("nothing is undone"));
-    assert!(
-        client
-            .ask("WATCH a")
-            .contains("transactions are not supported")
-    );
-    assert_eq!(client.ask("ACQUIRE per-user alice"), "[0 3 1 -1 60000]");
+    assert!(client.ask("EXEC").starts_with("EXECABORT"));
+    for guess in ["AUTH a wrong", "HELLO 3 AUTH a wrong"] {
+        assert_eq!(client.ask("MULTI"), "OK");
+        assert!(client.ask(guess).contains("inside MULTI is not allowed"));
+        assert!(client.ask("EXEC").starts_with("EXECABORT"));
+    }
 }
 
 #[test]

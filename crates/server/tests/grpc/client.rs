@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use envoy_types::pb::{
+use serde_json::Value as Json;
+use tidegate_envoy::pb::{
     envoy::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
         service::ratelimit::v3::{
@@ -13,7 +14,6 @@ use envoy_types::pb::{
     },
     google::protobuf::{Struct, UInt64Value, Value, value::Kind},
 };
-use serde_json::Value as Json;
 use tokio::runtime::Runtime;
 use tonic::{
     Status,

@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use envoy_types::pb::{
+use prost::Message as _;
+use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
+use tidegate_envoy::pb::{
     envoy::{
         config::core::v3::HeaderValue,
         extensions::common::ratelimit::v3::{
@@ -35,8 +37,6 @@ use envoy_types::pb::{
         Duration, ListValue, Struct, Timestamp, UInt32Value, UInt64Value, Value, value,
     },
 };
-use prost::Message as _;
-use prost_types::{DescriptorProto, FileDescriptorSet, field_descriptor_proto::Type};
 
 use crate::kuadrant::{CommitRequest, CommitResponse, ReserveRequest, ReserveResponse};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use envoy_types::pb::{
+use tidegate_envoy::pb::{
     envoy::{
         extensions::common::ratelimit::v3::RateLimitDescriptor,
         service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response::Code},

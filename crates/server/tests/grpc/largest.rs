@@ -523,7 +523,7 @@ fn rls_message() -> Vec<u8> {
 
 /// A report of 4 MB with as many buckets as are allowed.
 fn report_message() -> Vec<u8> {
-    use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
+    use tidegate_envoy::pb::envoy::service::rate_limit_quota::v3::{
         BucketId, RateLimitQuotaUsageReports, rate_limit_quota_usage_reports::BucketQuotaUsage,
     };
     let usage = |at: usize| BucketQuotaUsage {

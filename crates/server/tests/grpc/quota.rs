@@ -2,7 +2,9 @@
 
 use std::{path::Path, time::Duration};
 
-use envoy_types::pb::envoy::{
+use futures_util::stream;
+use tidegate_core::Nanos;
+use tidegate_envoy::pb::envoy::{
     service::rate_limit_quota::v3::{
         BucketId, RateLimitQuotaResponse, RateLimitQuotaUsageReports,
         rate_limit_quota_response::{BucketAction, bucket_action::BucketAction as Action},
@@ -11,8 +13,6 @@ use envoy_types::pb::envoy::{
     },
     r#type::v3::rate_limit_strategy::{BlanketRule, Strategy},
 };
-use futures_util::stream;
-use tidegate_core::Nanos;
 use tidegate_server::{Ended, Options, Order};
 use tokio::{runtime::Runtime, sync::mpsc};
 use tonic::{Code, Status, Streaming, transport::Channel};

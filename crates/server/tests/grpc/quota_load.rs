@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::BucketAction;
 use proptest::{
     prelude::*,
     test_runner::{RngAlgorithm, TestRng},
 };
+use tidegate_envoy::pb::envoy::service::rate_limit_quota::v3::rate_limit_quota_response::BucketAction;
 use tidegate_redis_servers::eventually;
 use tidegate_server::Options;
 

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use envoy_types::pb::envoy::{
+use serde_json::json;
+use tidegate_core::Nanos;
+use tidegate_envoy::pb::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
     },
@@ -12,8 +14,6 @@ use envoy_types::pb::envoy::{
     },
     r#type::v3::RateLimitUnit,
 };
-use serde_json::json;
-use tidegate_core::Nanos;
 use tidegate_redis_servers::eventually;
 use tidegate_server::{
     Options,
@@ -934,7 +934,7 @@ fn programs_such_as_grpcurl_learn_the_services_from_the_server() {
 #[test]
 fn a_connection_of_the_maximum_age_is_replaced_without_a_failed_call_and_a_stream_ends_with_the_grace()
  {
-    use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
+    use tidegate_envoy::pb::envoy::service::rate_limit_quota::v3::{
         RateLimitQuotaUsageReports, rate_limit_quota_service_client::RateLimitQuotaServiceClient,
     };
     let aged = |name, grace| {

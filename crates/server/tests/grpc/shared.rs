@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use envoy_types::pb::envoy::{
+use tidegate_envoy::pb::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
     },

@@ -2,11 +2,14 @@
 
 use std::{net::SocketAddr, sync::Mutex, time::Duration};
 
-use envoy_types::pb::{
+use futures_util::stream::BoxStream;
+use prost::Message;
+use tidegate_core::{Clock, Nanos, clock::SystemClock};
+use tidegate_envoy::pb::{
     envoy::{
         extensions::common::ratelimit::v3::RateLimitDescriptor,
         service::discovery::v3::{
-            DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse,
+            DiscoveryRequest, DiscoveryResponse,
             aggregated_discovery_service_server::{
                 AggregatedDiscoveryService, AggregatedDiscoveryServiceServer,
             },
@@ -14,9 +17,6 @@ use envoy_types::pb::{
     },
     google::protobuf::{Any, Struct, Value, value::Kind},
 };
-use futures_util::stream::BoxStream;
-use prost::Message;
-use tidegate_core::{Clock, Nanos, clock::SystemClock};
 use tidegate_redis_servers::eventually;
 use tidegate_server::{
     Options, XdsSource,
@@ -134,8 +134,6 @@ struct Service(mpsc::UnboundedSender<Stream>);
 #[tonic::async_trait]
 impl AggregatedDiscoveryService for Service {
     type StreamAggregatedResourcesStream = BoxStream<'static, Result<DiscoveryResponse, Status>>;
-    type DeltaAggregatedResourcesStream =
-        BoxStream<'static, Result<DeltaDiscoveryResponse, Status>>;
 
     async fn stream_aggregated_resources(
         &self,
@@ -157,13 +155,6 @@ impl AggregatedDiscoveryService for Service {
         });
         let outgoing = futures_util::stream::poll_fn(move |context| outgoing.poll_recv(context));
         Ok(Response::new(Box::pin(outgoing)))
-    }
-
-    async fn delta_aggregated_resources(
-        &self,
-        _: Request<Streaming<DeltaDiscoveryRequest>>,
-    ) -> Result<Response<Self::DeltaAggregatedResourcesStream>, Status> {
-        Err(Status::unimplemented("no deltas"))
     }
 }
 

@@ -1,4 +1,5 @@
-//! Refusals for gRPC: a status without messages, with `google.rpc.RetryInfo` if the wait is known.
+//! Refusals for gRPC: a status without messages, with `google.rpc.RetryInfo` if the wait is known,
+//! and `grpc-retry-pushback-ms`, which the clients' own retries obey.
 
 use std::{fmt::Write, time::Duration};
 
@@ -6,6 +7,8 @@ use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 use bytes::Bytes;
 use http::{Response, header::CONTENT_TYPE, header::HeaderValue};
 
+/// The status code of a denial.
+const RESOURCE_EXHAUSTED: u8 = 8;
 const RETRY_INFO: &[u8] = b"type.googleapis.com/google.rpc.RetryInfo";
 
 pub(crate) fn answer(
@@ -24,6 +27,9 @@ pub(crate) fn answer(
     if let Ok(message) = HeaderValue::try_from(percent(message)) {
         headers.insert("grpc-message", message);
     }
+    if let Some(pushback) = pushback(code, retry_after) {
+        headers.insert("grpc-retry-pushback-ms", pushback.into());
+    }
     if let Some(wait) = retry_after {
         let details = STANDARD_NO_PAD.encode(status(code, message, wait));
         if let Ok(details) = HeaderValue::try_from(details) {
@@ -31,6 +37,17 @@ pub(crate) fn answer(
         }
     }
     response
+}
+
+/// The wait for clients that retry by themselves, in whole milliseconds (gRFC A6). −1, which forbids
+/// a retry, if no wait helps, or if the wait is beyond the 24 days that clients can count.
+fn pushback(code: u8, retry_after: Option<Duration>) -> Option<i32> {
+    let Some(wait) = retry_after else {
+        return (code == RESOURCE_EXHAUSTED).then_some(-1);
+    };
+    // After 0, grpcio does not try again before its deadline.
+    let ms = wait.as_nanos().div_ceil(1_000_000).max(1);
+    Some(i32::try_from(ms).unwrap_or(-1))
 }
 
 /// Percent-encodes everything except printable ASCII, and the percent sign, as gRPC requires.

@@ -28,7 +28,7 @@ use std::{
     },
 };
 
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
+use crate::pb::envoy::service::rate_limit_quota::v3::{
     RateLimitQuotaResponse, RateLimitQuotaUsageReports,
     rate_limit_quota_service_server::RateLimitQuotaService,
 };

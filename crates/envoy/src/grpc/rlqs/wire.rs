@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use envoy_types::pb::{
+use crate::pb::{
     envoy::{
         service::rate_limit_quota::v3::{
             BucketId,

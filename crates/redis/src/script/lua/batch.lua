@@ -1,14 +1,17 @@
 -- Many requests of one limit, each decided separately. ARGV: the limit's numbers; one cost for all keys, or the costs of each
 -- key in order; and then the number of costs of each key. The caller computes the decisions from the reply.
-local p = {read('<dddddd', ARGV[1])}
+local p = {read(#ARGV[1] == 48 and '<dddddd' or '<dddddddd', ARGV[1])}
 local size = prepare(p)
 local keys, costs, counts, at = KEYS, ARGV[2], ARGV[3], 1
 local same = #costs == 8 and counts == '' and read('<I8', costs)
+p.looks = same == 0
 local states = call('MGET', unpack(keys))
+local rule, sub = p.rule, string.sub
+local tail = rule and -#rule
 for i = 1, #keys do
   local there = states[i]
   local before, as_is = there, true
-  if there and (went_back or #there ~= size) then before, as_is = own(p, there, size, adopt, keys[i]) end
+  if there and (went_back or #there ~= size or rule and sub(there, tail) ~= rule) then before, as_is = own(p, there, size, adopt, keys[i]) end
   local ours = before ~= nil
   local value, head, was
   if same then

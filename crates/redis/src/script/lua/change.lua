@@ -3,6 +3,7 @@
 -- made. The reply has the value after the change; 1 means a key of another type, 2 a value that is not of this limit.
 local p = {struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1])}
 local size, cost = prepare(p), tonumber(ARGV[2])
+p.looks = cost == 0
 local there = redis.pcall('GET', KEYS[1])
 if type(there) == 'table' then
   if not string.find(there.err, 'WRONGTYPE', 1, true) then return there end

@@ -13,7 +13,7 @@ end
 -- may have forgotten older ones, so nothing is removed.
 local function give_back_to(p, log, taken, units)
   if not log.seen then log_of.look(p, log) end
-  if log.live > p[1] then return end
+  if log.live > p[1] or log.over > 0 then return end
   local newer = since(log, taken, false)
   local gone = math.min(since(log, taken, true) - newer, units)
   if gone == 0 then return end

@@ -6,8 +6,9 @@ local replies, parts, admitted, takes = {}, {}, true, ARGV[3 * count + 1] ~= 'lo
 for i = 1, count do
   local letter, numbers = ARGV[3 * i - 2], ARGV[3 * i - 1]
   local kind, shadow = algorithms[string.lower(letter)], string.find(letter, '%u')
-  local part = {kind = kind, p = {struct.unpack('<dddddd', numbers)}}
+  local part = {kind = kind, p = {struct.unpack(#numbers == 48 and '<dddddd' or '<dddddddd', numbers)}}
   part.cost = tonumber(ARGV[3 * i])
+  part.p.looks = not takes or part.cost == 0
   parts[i] = part
   if kind.open then
     local log, wrong = kind.open(part.p, KEYS[i])
@@ -38,16 +39,10 @@ for i = 1, count do
   admitted = admitted and type(replies[i]) ~= 'number'
 end
 if admitted and takes then
-  -- A key that two rules have gets the later value.
-  local latest = {}
-  for i, part in ipairs(parts) do
-    local other = parts[latest[KEYS[i]]]
-    if part.fits and part.cost > 0 and part.head and (not other or part.head > other.head) then latest[KEYS[i]] = i end
-  end
   for i, part in ipairs(parts) do
     if part.log then
       part.kind.close(part.p, part.log)
-    elseif part.fits and part.cost > 0 and latest[KEYS[i]] == i then
+    elseif part.fits and part.cost > 0 then
       local value = part.as_is and part.after or whole(replies[i], part.after)
       put(part.p, KEYS[i], part.there, value, part.head, part.as_is and part.there and part.was)
     end

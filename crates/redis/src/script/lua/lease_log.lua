@@ -25,7 +25,7 @@ for i = 1, count do
       if spent > 0 then log_of.charge(p, log, spent) end
       local units = 0
       if leased then
-        local room = p[1] - log.live - log.added
+        local room = p[1] - log.live - log.over - log.added
         units = math.min(ahead, math.floor(math.max(room - cost, 0) / 4))
       end
       local _, answer = log_of.take(p, log, cost + units)

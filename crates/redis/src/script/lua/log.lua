@@ -1,7 +1,9 @@
 -- The times of admissions, 8 bytes each. Either a list, oldest first, that is read and written whole; or a ring with a header
--- (next slot, length, newest time, four zero bytes), of which only the necessary entries are read and written. Reading 8 kB
--- costs ten times as much as reading one entry. The four zero bytes distinguish a ring from a list: a limit that grows or
--- shrinks can find the other form, and writes its own. numbers: limit, lifetime, 1 for a ring
+-- (next slot, length, newest time, units beyond), of which only the necessary entries are read and written. Reading 8 kB
+-- costs ten times as much as reading one entry. The four bytes at the end distinguish a ring from a list: a limit that grows or
+-- shrinks can find the other form, and writes its own. The units beyond were charged to a full log, or more were in use than a
+-- lower limit: each counts as long as the oldest entry, as in tidegate-core. A log that has any is a ring.
+-- numbers: limit, lifetime, 1 for a ring
 local HEAD = 20
 local function time_at(log, slot)
   if log.value then return (struct.unpack('<I8', log.value, log.head + 8 * slot + 1)) end
@@ -45,7 +47,7 @@ end
 -- The key's log, or what is wrong with the key.
 local function open(p, key)
   local ring = p[3] == 1
-  local log = {key = key, head = 0, next = 0, slots = 0, len = 0, live = 0}
+  local log = {key = key, head = 0, next = 0, slots = 0, len = 0, live = 0, beyond = 0, over = 0}
   local value
   if ring then
     value = redis.pcall('GETRANGE', key, 0, HEAD - 1)
@@ -72,7 +74,7 @@ local function open(p, key)
     log.len = log.slots
     return went_back and from_future(p, log) or log
   end
-  log.next, log.len, log.last = struct.unpack('<I4I4I8', value)
+  log.next, log.len, log.last, log.beyond = struct.unpack('<I4I4I8I4', value)
   if log.len < 1 or log.len > log.slots or log.next >= log.slots then return nil, foreign(value) end
   return went_back and from_future(p, log) or log
 end
@@ -96,7 +98,7 @@ local function look(p, log)
     local rank = math.floor((live + dead) / 2)
     if log.seen - newest(log, rank) < p[2] then live = rank else dead = rank end
   end
-  log.live = live
+  log.live, log.over = live, live == log.len and log.beyond or 0
 end
 
 -- Takes `cost` if it fits. The answer: verdict, how many entries count, the newest entry's age, the age of the entry that must
@@ -104,13 +106,13 @@ end
 -- writes them. After a charge one entry more than the limit may count: the cost of 0 waits until it leaves.
 local function take(p, log, cost)
   if not log.seen then look(p, log) end
-  local limit, live, age = p[1], log.live + log.added, 0
+  local limit, live, age = p[1], log.live + log.over + log.added, 0
   local fits = cost <= limit and live + cost <= limit
   if not fits and cost <= limit then
     local rank = limit - cost + 1 - log.added
-    if rank > 0 then age = log.seen - newest(log, rank) end
+    if rank > 0 then age = log.seen - newest(log, math.min(rank, log.live)) end
   end
-  local answer = struct.pack('<I1I4I8I8I8', fits and 1 or 0, live, log.newest_age, age, log.seen)
+  local answer = struct.pack('<I1I4I8I8I8', fits and 1 or 0, math.min(live, 4294967295), log.newest_age, age, log.seen)
   if fits and cost > 0 then log.added, log.newest_age = log.added + cost, 0 end
   return fits, answer
 end
@@ -138,7 +140,7 @@ local function close(p, log)
   local cost = log.added
   if not cost or cost == 0 then return end
   local times, upto = string.rep(struct.pack('<I8', log.seen), cost), pxat(log.seen + p[2])
-  if p[3] == 0 then
+  if p[3] == 0 and log.over == 0 then
     redis.call('SET', log.key, kept(log) .. times, 'PXAT', upto)
     return
   end
@@ -148,15 +150,17 @@ local function close(p, log)
     redis.call('SET', log.key, string.rep('\0', HEAD) .. body, 'PXAT', upto)
   end
   put(log, log.next, times)
-  redis.call('SETRANGE', log.key, 0, struct.pack('<I4I4I8', (log.next + cost) % log.slots, len, log.seen))
+  redis.call('SETRANGE', log.key, 0, struct.pack('<I4I4I8I4', (log.next + cost) % log.slots, len, log.seen, log.over))
   redis.call('PEXPIREAT', log.key, upto)
 end
--- Charges units that were used, even if they do not fit. Beyond one more than the limit, the oldest entries are forgotten: they
--- leave before anything fits in any case.
+-- Charges units that were used, even if they do not fit. Of the oldest entries beyond one more than the limit, only the number
+-- is kept: they leave before anything fits in any case.
 local function charge(p, log, spent)
   if not log.seen then look(p, log) end
+  local all = log.live + log.over + log.added + spent
   log.added = math.min(log.added + spent, p[1] + 1)
   log.live = math.min(log.live, p[1] + 1 - log.added)
+  log.over = math.min(all - log.added - log.live, 4294967295)
   if log.added > 0 then log.newest_age = 0 end
 end
 return {open = open, look = look, take = take, close = close, charge = charge, newest = newest, put = put}

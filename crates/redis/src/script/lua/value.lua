@@ -25,17 +25,32 @@ local function put(p, key, before, value, head, was)
   return call('SET', key, value, 'PXAT', ends, 'NX')
 end
 
+-- Whether a value has this limit's form, and the rule that wrote it is the same (token buckets).
+local function is_own(p, value, size)
+  return #value == size and (not p.rule or string.sub(value, -#p.rule) == p.rule)
+end
+
 -- The value in this limit's form, and whether it was already in it. If only the limit's numbers have changed since it was
--- written, it may have another form, which the algorithm's `adopt` converts. A value from the clock's future is moved to now,
--- as if its units had just been used, and written: otherwise it would deny until the clock gets there.
+-- written, it may have another form, which the algorithm's `adopt` converts. If the value means something else by the new
+-- numbers, it is written at once, unless this is a look: otherwise the former numbers would apply until the next admission. A
+-- value from the clock's future is moved to now, as if its units had just been used, and written: otherwise it would deny
+-- until the clock gets there.
 local function own(p, before, size, adopt, key)
   local value, as_is = before, true
-  if before and #before ~= size then value, as_is = adopt and adopt(p, before) or nil, false end
+  if before and not is_own(p, before, size) then
+    local moved
+    value, as_is = nil, false
+    if adopt then value, moved = adopt(p, before) end
+    if moved and not p.looks then
+      put(p, key, before, value, (read('<I7', value)))
+      as_is = true
+    end
+  end
   if went_back and value then
     local latest = p.from and p.begin or p.aligned and now - now % p.aligned or now + (p.ahead or 0)
     if read('<I7', value) > latest then
       -- A bucket's fraction is part of its head.
-      local rest = p.ahead and string.rep('\0', size - 7) or string.sub(value, 8)
+      local rest = p.ahead and string.rep('\0', size - 7 - #(p.rule or '')) .. (p.rule or '') or string.sub(value, 8)
       value, as_is = struct.pack('<I7', latest) .. rest, true
       put(p, key, before, value, latest)
     end

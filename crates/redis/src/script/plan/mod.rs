@@ -29,6 +29,8 @@ pub struct Plan {
     shape: String,
     layout: ValueLayout,
     calendar: Option<&'static Calendar>,
+    /// How much later than it counts a unit may be used (see [`whole`](Self::whole)).
+    held: Nanos,
 }
 
 /// The layout of a value in Redis.
@@ -44,8 +46,13 @@ enum ValueLayout {
         count_bytes: usize,
         span: usize,
     },
-    /// Microseconds and, unless the interval is whole, a fraction in `1 / (1000 × parts)` of one.
-    Bucket { part_bytes: usize, parts: u64 },
+    /// Microseconds; unless the interval is whole, a fraction in `1 / (1000 × parts)` of one; and
+    /// the rule that wrote it.
+    Bucket {
+        part_bytes: usize,
+        parts: u64,
+        rule_bytes: usize,
+    },
     /// The script's answers instead of the value.
     Log { lifetime: u64, permits: bool },
 }
@@ -134,9 +141,19 @@ impl Plan {
                 )
             }
             Parameters::TokenBucket { burst, step, parts } => {
-                let (numbers, layout) =
+                let (numbers, part_bytes) =
                     numbers::bucket(burst, step, parts, u128::from(burst) * u128::from(step));
-                (ScriptKind::TokenBucket, numbers, "t".into(), layout)
+                let rule_bytes = if part_bytes == 0 { 11 } else { 15 + part_bytes };
+                (
+                    ScriptKind::TokenBucket,
+                    numbers,
+                    "t".into(),
+                    ValueLayout::Bucket {
+                        part_bytes,
+                        parts,
+                        rule_bytes,
+                    },
+                )
             }
             Parameters::LeakyBucket {
                 limit,
@@ -145,7 +162,13 @@ impl Plan {
                 max_wait,
             } => {
                 let wait = u128::from(max_wait) * u128::from(parts);
-                let (numbers, layout) = numbers::bucket(limit, step, parts, wait);
+                let (numbers, part_bytes) = numbers::bucket(limit, step, parts, wait);
+                // A rule that changes keeps the start times, so a value needs no rule.
+                let layout = ValueLayout::Bucket {
+                    part_bytes,
+                    parts,
+                    rule_bytes: 0,
+                };
                 (ScriptKind::LeakyBucket, numbers, "l".into(), layout)
             }
             Parameters::SlidingLog { limit, lifetime } => {
@@ -189,6 +212,25 @@ impl Plan {
             shape,
             layout,
             calendar: followed,
+            held: Nanos::ZERO,
+        })
+    }
+
+    /// The plan of a leased token bucket's full burst, for costs that are larger than the burst of
+    /// `leased`, its plan with a part kept back. Such a cost is admitted only if it would fit even
+    /// though all units that were taken before are used `slack` later.
+    pub(crate) fn whole(policy: Policy, leased: &Self, slack: Nanos) -> Option<Self> {
+        let plan = Self::new(policy).ok()?;
+        let is_larger = plan.policy.limit() > leased.policy.limit();
+        if !is_larger || plan.kind != ScriptKind::TokenBucket || leased.kind != plan.kind {
+            return None;
+        }
+        let micros = slack.get().div_ceil(1_000);
+        let held = numbers::held(micros, leased.policy.limit());
+        Some(Self {
+            numbers: [plan.numbers, held].concat(),
+            held: Nanos::from_micros(micros),
+            ..plan
         })
     }
 
@@ -317,9 +359,10 @@ impl Plan {
             return Some(());
         }
         let mut state = self.state(before)?;
+        let seen = now.saturating_since(self.held);
         for (at, &cost) in costs.iter().enumerate() {
             // Not `decide`: Redis writes nothing for a denial.
-            let decision = self.policy.peek(&state, now, cost);
+            let decision = self.policy.peek(&state, seen, cost);
             if cost > 0 && decision.is_allowed() && at + 1 < costs.len() {
                 self.policy.record(&mut state, now, cost);
             }

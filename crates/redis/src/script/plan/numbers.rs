@@ -1,7 +1,5 @@
 //! Numbers for Lua, which has only doubles. None exceeds 2⁵³, so none is rounded.
 
-use super::ValueLayout;
-
 /// Packs six numbers for `struct.unpack('<dddddd')`; missing ones are zero.
 pub(super) fn pack(numbers: &[u64]) -> Vec<u8> {
     debug_assert!(numbers.len() <= 6 && numbers.iter().all(|&number| number <= 1 << 53));
@@ -21,7 +19,9 @@ pub(super) fn with_edges(numbers: &[u8], edges: [u64; 3]) -> Vec<u8> {
 ///
 /// Spans are whole microseconds and a fraction in `1 / (1000 × parts)` of one, which is exact for
 /// every rate. The fraction's unit is at least 2⁻⁴² µs, and spans are at most 73 years.
-pub(super) fn bucket(limit: u64, step: u64, parts: u64, bound: u128) -> (Vec<u8>, ValueLayout) {
+///
+/// Also returns the number of bytes of the fraction in a value.
+pub(super) fn bucket(limit: u64, step: u64, parts: u64, bound: u128) -> (Vec<u8>, usize) {
     let scale = 1_000 * parts;
     let part = |ticks: u128| (ticks % u128::from(scale)) as u64;
     let whole = |ticks: u128| (ticks / u128::from(scale)) as u64;
@@ -39,7 +39,13 @@ pub(super) fn bucket(limit: u64, step: u64, parts: u64, bound: u128) -> (Vec<u8>
         _ if scale <= 1 << 40 => 5,
         _ => 6,
     };
-    (numbers, ValueLayout::Bucket { part_bytes, parts })
+    (numbers, part_bytes)
+}
+
+/// The additional numbers of a leased bucket's full burst: how much later than they count units may
+/// be used, in microseconds, and the burst of the leased bucket.
+pub(super) fn held(micros: u64, burst: u64) -> Vec<u8> {
+    pack(&[micros, burst])[..16].to_vec()
 }
 
 /// The longest debt of a bucket in `tidegate-core`, in nanoseconds.

@@ -68,9 +68,12 @@ impl Plan {
                     }
                 }
             }
-            ValueLayout::Bucket { part_bytes: 0, .. } if rest.is_empty() => words[0] = nanos(start),
-            ValueLayout::Bucket { part_bytes, parts } if rest.len() == part_bytes => {
-                let (start, part) = match (start, number(rest)) {
+            ValueLayout::Bucket {
+                part_bytes,
+                parts,
+                rule_bytes,
+            } if rest.len() == part_bytes + rule_bytes => {
+                let (start, part) = match (start, number(&rest[..part_bytes])) {
                     (start, part) if part < 1_000 * parts => (start, part),
                     // Another rate wrote it: its fraction of a microsecond is in another unit, and
                     // is rounded up.

@@ -164,7 +164,7 @@ fn respond(
     if !bound.is_allowed()
         && let Some(wait) = bound.retry_after()
     {
-        headers.insert(header::RETRY_AFTER, headers::ceil_secs(wait).into());
+        headers.insert(header::RETRY_AFTER, headers::retry_after(wait).into());
     }
     response
 }

@@ -1,6 +1,6 @@
 //! The state that all handlers share.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
@@ -24,8 +24,6 @@ pub(crate) struct App {
     pub stats: Arc<HttpStats>,
     /// The access control of the data plane and of the control plane.
     pub doors: [Door; 2],
-    /// Whether the server accepts new work; false once it is stopping.
-    pub ready: AtomicBool,
     /// Whether clients without credentials may read the metrics.
     pub open_metrics: bool,
     /// Another path of `/metrics`.
@@ -66,9 +64,16 @@ impl App {
             let decided = answers
                 .iter()
                 .map(|answer| (answer.limit.spec().name.as_str(), &answer.decision));
-            response
-                .headers_mut()
-                .extend(vendor.fields(decided, self.service.now()));
+            let headers = response.headers_mut();
+            headers.extend(vendor.fields(decided, self.service.now()));
+            let denied = answers.iter().filter(|answer| !answer.is_allowed());
+            let waits: Vec<_> = denied.map(Answer::retry_after).collect();
+            if !waits.is_empty() {
+                // No wait helps if none helps at one of them.
+                let wait = waits.into_iter().collect::<Option<Vec<_>>>();
+                let wait = wait.and_then(|waits| waits.into_iter().max());
+                headers.extend(vendor.retry_fields(wait));
+            }
         }
         response
     }

@@ -3,6 +3,7 @@
 use std::{borrow::Cow, fmt, ops::Deref, time::Duration};
 
 use axum::http::{self, StatusCode};
+use percent_encoding::percent_decode_str;
 
 use serde::{
     Deserialize, Deserializer,
@@ -359,7 +360,7 @@ fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, 
 /// The question in the head of a proxy's request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InHead<'a> {
-    pub limit: &'a str,
+    pub limit: Cow<'a, [u8]>,
     pub key: Option<Cow<'a, [u8]>>,
     pub cost: u64,
     /// The status of a denial.
@@ -374,12 +375,13 @@ const ERRORS: &str = "x-tidegate-errors";
 
 /// The limit, and whether the query is the proxy's own. Envoy's `ext_authz` puts the path and the
 /// query of the client's request behind the limit.
-fn limit(path: &str) -> (&str, bool) {
+fn limit(path: &str) -> (Cow<'_, [u8]>, bool) {
     let behind = path.strip_prefix("/v1/check/").unwrap_or_default();
-    match behind.split_once('/') {
+    let (limit, has_query) = match behind.split_once('/') {
         Some((limit, _)) => (limit, false),
         None => (behind, true),
-    }
+    };
+    (percent_decode_str(limit).into(), has_query)
 }
 
 /// Whether a proxy asks with `errors=admit`: its request goes on if there is no decision.

@@ -23,7 +23,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::{conn::auto, graceful::GracefulShutdown},
 };
-use tidegate_headers::ceil_secs;
+use tidegate_headers::retry_after;
 use tidegate_listen::{
     connections::{Accepted, Acceptor, Call, Calls, ControlFrames},
     credentials::Certificate,
@@ -187,9 +187,10 @@ async fn answer(
         response = Problem::guesses(wait).into_response();
         response
             .headers_mut()
-            .insert(header::RETRY_AFTER, ceil_secs(wait).into());
+            .insert(header::RETRY_AFTER, retry_after(wait).into());
     }
-    if (is_spare || guesses.is_some()) && version != Version::HTTP_2 {
+    let closes = is_spare || guesses.is_some() || paths.is_stopping();
+    if closes && version != Version::HTTP_2 {
         response
             .headers_mut()
             .insert(header::CONNECTION, HeaderValue::from_static("close"));

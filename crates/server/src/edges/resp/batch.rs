@@ -30,7 +30,7 @@ use tidegate_service::decide::{limits::Limit, service::Service};
 
 use super::{
     Protocol,
-    limiting::{write_cell, write_decision, write_done},
+    limiting::{write_bucket, write_decision, write_done},
     question::{Question, Reply},
     reply::Replies,
     reserving::write_reserved,
@@ -152,9 +152,12 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
         ) => {
             write_decision(&mut replies, decision, limit.spec().shadow, *with_reason);
         }
-        (Reply::Limit(Ok(decision)) | Reply::Throttle(Ok(decision)), _) => {
-            write_cell(&mut replies, decision);
+        (Reply::Throttle(Ok(decision)), Question::Throttle { form, protocol, .. }) => {
+            replies.protocol = *protocol;
+            write_bucket(&mut replies, decision, *form);
         }
+        // An answer has its question's kind.
+        (Reply::Limit(Ok(_)) | Reply::Throttle(Ok(_)), _) => {}
         (Reply::Operate(Ok(done)), Question::Operate { operation, .. }) => {
             write_done(&mut replies, operation, *done);
         }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use tidegate_listen::access::Role;
 use tidegate_service::{
-    decide::service::{Act, Operation, Refusal, refuse_unknown},
+    decide::service::{Act, Operation, Refusal, refuse_unknown, resolve},
     rules::THROTTLE,
 };
 
@@ -13,6 +13,7 @@ use super::{
     limiting::{self, decide, operate, refuse},
     reserving,
     session::{Command, Context, Needs, find},
+    transaction,
 };
 
 const MANY: usize = super::MAX_ARGS;
@@ -40,7 +41,7 @@ macro_rules! command {
 }
 
 /// All commands, the most frequent first, because a lookup searches in this order.
-pub(super) static COMMANDS: [Command; 25] = [
+pub(super) static COMMANDS: [Command; 33] = [
     command!(DECIDE "acquire"(1, 4), 2, "limit key [cost [REASON]]", "Take a cost (default 1) from a limit if it admits", |context, args| decide(context, "acquire", args, Act::Take)),
     command!(THROTTLED "cl.throttle"(4, 5), 1, "key max_burst count period [quantity]", "Take from a bucket given in the command, as redis-cell does", limiting::cl_throttle),
     command!(DECIDE "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", |context, args| decide(context, "peek", args, Act::Peek)),
@@ -53,6 +54,13 @@ pub(super) static COMMANDS: [Command; 25] = [
     command!(OPERATE "block"(2, 3), 2, "limit key [milliseconds]", "Deny a key for a time, or until it is unblocked", limiting::block),
     command!(OPERATE "unblock"(2, 2), 2, "limit key", "End the block of a key", |context, args| operate(context, "unblock", args, Operation::Unblock)),
     command!(OPERATE "override"(3, 4), 2, "limit key quota|END [milliseconds]", "Give a key its own quota, for a time or until END", limiting::override_key),
+    command!(THROTTLED "rl.throttle"(4, 5), 1, "key max_burst count period [quantity]", "CL.THROTTLE by the name that Valkey proposes", limiting::cl_throttle),
+    command!(THROTTLED "gcra"(4, 6), 1, "key max_burst count period [TOKENS quantity]", "Take from a bucket given in the command, as Redis proposes", limiting::gcra),
+    command!(ANY "multi"(0, 0), 0, "", "Queue the following commands", transaction::multi),
+    command!(ANY "exec"(0, 0), 0, "", "Run the queued commands", transaction::exec),
+    command!(ANY "discard"(0, 0), 0, "", "Forget the queued commands", transaction::discard),
+    command!(ANY "watch"(1, MANY), 0, "key [key ...]", "Nothing here changes by itself: OK", transaction::watch),
+    command!(ANY "unwatch"(0, 0), 0, "", "OK", transaction::unwatch),
     command!(OBSERVE "top"(1, 2), 0, "limit [count]", "The keys with the most requests and the most denials", heavy::top),
     command!(ANY "ping"(0, 1), 0, "[message]", "Reply with PONG or the message", handshake::ping),
     command!(ANY "echo"(1, 1), 0, "message", "Reply with the message", handshake::echo),
@@ -64,18 +72,44 @@ pub(super) static COMMANDS: [Command; 25] = [
     command!(OPEN "reset"(0, 0), 0, "", "Reset the connection", handshake::reset),
     command!(ANY "command"(0, MANY), 0, "[COUNT|DOCS|INFO|LIST]", "About the commands", introspection::command),
     command!(ANY "info"(0, MANY), 0, "[section ...]", "About the server", introspection::info),
+    command!(ANY "role"(0, 0), 0, "", "The role of a server without replicas: master", introspection::role),
     command!(ANY "config"(1, MANY), 0, "GET pattern", "Settings that some clients query", introspection::config),
     command!(ANY "dbsize"(0, 0), 0, "", "The number of keys in memory", introspection::dbsize),
 ];
 
-/// Runs one command; `args` begins with its name.
+/// Runs one command, or queues it within a transaction; `args` begins with its name.
 #[inline]
 pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) {
-    let Some((name, args)) = args.split_first() else {
+    let Some((name, rest)) = args.split_first() else {
         return;
     };
+    match permitted(context, name, rest) {
+        None => context.void_transaction(),
+        Some(command)
+            if context.session.transaction.is_some() && !transaction::runs_at_once(command) =>
+        {
+            let known = match command.needs {
+                Needs::OnLimit(_) => resolve(context.limits, rest[0], Some(b"any")).map(drop),
+                _ => Ok(()),
+            };
+            match known {
+                Ok(()) => transaction::queue(context, command, args),
+                Err(refusal) => {
+                    refuse(context, command.name, &refusal);
+                    context.void_transaction();
+                }
+            }
+        }
+        Some(command) => (command.run)(context, rest),
+    }
+}
+
+/// The command, if the client may run it with so many arguments; otherwise an error was sent.
+#[inline]
+fn permitted(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) -> Option<&'static Command> {
     let Some(command) = find(&COMMANDS, name) else {
-        return unknown(context, name, args);
+        unknown(context, name, args);
+        return None;
     };
     if context.session.rights().is_none() && command.needs != Needs::Nothing {
         context.error("NOAUTH Authentication required.");
@@ -86,8 +120,9 @@ pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) {
     } else if let Err(refusal) = refuse_unknown_limit(context, command.needs, args) {
         refuse(context, command.name, &refusal);
     } else {
-        (command.run)(context, args);
+        return Some(command);
     }
+    None
 }
 
 #[inline]
@@ -128,22 +163,7 @@ fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
         let _ = write!(beginning, "'{}' ", shown(arg));
     }
     let name = shown(name);
-    // A client that uses transactions must not mistake an unknown command for a queued one.
-    let transaction = match name.to_ascii_uppercase().as_str() {
-        "MULTI" => Some(
-            "ERR MULTI is not supported: no transaction was started and nothing is queued; each following command takes \
-             effect immediately",
-        ),
-        "EXEC" => Some(
-            "ERR EXEC without MULTI: nothing was queued; earlier commands have already taken effect",
-        ),
-        "DISCARD" => Some(
-            "ERR DISCARD without MULTI: nothing was queued and nothing is undone; earlier commands have already \
-             taken effect",
-        ),
-        "WATCH" | "UNWATCH" => Some("ERR transactions are not supported: nothing is watched"),
-        _ => None,
-    };
-    let unknown = || format!("ERR unknown command '{name}', with args beginning with: {beginning}");
-    context.error(&transaction.map_or_else(unknown, str::to_owned));
+    context.error(&format!(
+        "ERR unknown command '{name}', with args beginning with: {beginning}"
+    ));
 }

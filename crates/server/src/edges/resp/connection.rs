@@ -19,6 +19,7 @@ use super::{
     reply::Replies,
     session::{Context, Session},
     socket::Socket,
+    transaction::Queued,
 };
 
 /// How much is read from a socket at a time.
@@ -177,18 +178,16 @@ impl Connection {
         let (mut used, mut commands) = (0, 0);
         let questions = self.batch.questions.len();
         while used < data.len() && !self.closing && !self.must_wait() {
-            // Replies after a question wait for its reply.
-            let out = if self.batch.is_empty() {
-                &mut self.output
-            } else {
-                &mut self.batch.between
-            };
             let mut frame = ahead.next();
             if frame.is_none() {
                 if let Err(error) = look_ahead(&data[used..], &mut ahead, context) {
                     stats.protocol_errors.fetch_add(1, Ordering::Relaxed);
                     let mut replies = Replies {
-                        out,
+                        out: if self.batch.is_empty() {
+                            &mut self.output
+                        } else {
+                            &mut self.batch.between
+                        },
                         protocol: self.session.protocol,
                     };
                     replies.error(&format!("ERR {error}"));
@@ -204,18 +203,11 @@ impl Connection {
                 continue;
             }
             commands += 1;
-            let mut context = Context {
-                shared: context.shared,
-                limits: context.limits,
-                now: context.now,
-                commands: &COMMANDS,
-                session: &mut self.session,
-                out,
-                questions: &mut self.batch.questions,
-                closes: false,
-            };
-            run(&mut context, args);
-            self.closing = context.closes;
+            for queued in self.run(args, context) {
+                commands += 1;
+                let args: Vec<&[u8]> = queued.iter().map(|arg| &**arg).collect();
+                self.run(&args, context);
+            }
         }
         self.waiting = self.must_wait() && used < data.len();
         self.moved |= used > 0;
@@ -228,6 +220,30 @@ impl Connection {
             self.last_command = context.now;
         }
         if self.closing { data.len() } else { used }
+    }
+
+    /// Runs a command. Returns those of a transaction that follow it.
+    #[inline]
+    fn run(&mut self, args: &[&[u8]], context: TurnContext<'_>) -> Vec<Queued> {
+        let mut context = Context {
+            shared: context.shared,
+            limits: context.limits,
+            now: context.now,
+            commands: &COMMANDS,
+            session: &mut self.session,
+            // Replies after a question wait for its reply.
+            out: if self.batch.questions.is_empty() {
+                &mut self.output
+            } else {
+                &mut self.batch.between
+            },
+            questions: &mut self.batch.questions,
+            runs_next: Vec::new(),
+            closes: false,
+        };
+        run(&mut context, args);
+        self.closing = context.closes;
+        context.runs_next
     }
 
     fn keep(&mut self, rest: &[u8]) {

@@ -168,14 +168,21 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) {
             let line = describe(context);
             context.replies().verbatim(&line);
         }
-        (b"NO-EVICT" | b"NO-TOUCH" | b"TRACKING", [switch])
-            if switch.eq_ignore_ascii_case(b"OFF") =>
+        (b"NO-EVICT" | b"NO-TOUCH", [switch])
+            if switch.eq_ignore_ascii_case(b"OFF") || switch.eq_ignore_ascii_case(b"ON") =>
         {
             context.replies().ok();
         }
-        (b"NO-EVICT" | b"NO-TOUCH" | b"REPLY", [switch]) if switch.eq_ignore_ascii_case(b"ON") => {
+        (b"REPLY", [switch]) if switch.eq_ignore_ascii_case(b"ON") => context.replies().ok(),
+        // No command here has a reply that a client caches, so nothing is ever invalidated.
+        (b"TRACKING" | b"CACHING", [switch, ..])
+            if [&b"ON"[..], b"OFF", b"YES", b"NO"]
+                .iter()
+                .any(|known| switch.eq_ignore_ascii_case(known)) =>
+        {
             context.replies().ok();
         }
+        (b"GETREDIR", []) => context.replies().integer(-1),
         (b"SETNAME" | b"GETNAME" | b"ID" | b"SETINFO" | b"INFO", _) => {
             let name = String::from_utf8_lossy(&subcommand).to_ascii_lowercase();
             context.wrong_number(&format!("client|{name}"));
@@ -183,7 +190,7 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) {
         _ => {
             let name = String::from_utf8_lossy(&subcommand).into_owned();
             context.error(&format!(
-                "ERR unknown subcommand '{name}'; CLIENT supports GETNAME, ID, INFO, LIST, SETINFO and SETNAME"
+                "ERR unknown subcommand '{name}'; CLIENT supports GETNAME, ID, INFO, LIST, SETINFO, SETNAME and TRACKING"
             ));
         }
     }

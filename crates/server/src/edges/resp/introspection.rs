@@ -116,7 +116,7 @@ pub(super) fn info(context: &mut Context<'_>, args: &[&[u8]]) {
 }
 
 type WriteSection = fn(&Context<'_>, &mut String) -> std::fmt::Result;
-const SECTIONS: [(&str, WriteSection); 5] = [
+const SECTIONS: [(&str, WriteSection); 6] = [
     ("Server", |context, text| {
         let up = context.now.saturating_since(context.shared.started).get() / 1_000_000_000;
         write!(
@@ -150,6 +150,9 @@ const SECTIONS: [(&str, WriteSection); 5] = [
             stats.commands.load(Ordering::Relaxed),
             stats.connections.refused.load(Ordering::Relaxed),
         )
+    }),
+    ("Replication", |_, text| {
+        text.write_str("role:master\r\nconnected_slaves:0\r\n")
     }),
     ("Limits", |context, text| {
         let rights = context
@@ -188,6 +191,15 @@ fn keys(context: &Context<'_>) -> u64 {
         .iter()
         .map(|limit| limit.limiter().stats().keys);
     limits.sum::<u64>() + context.shared.service.throttle().limiter().stats().keys
+}
+
+/// As a master without replicas, which some clients look for.
+pub(super) fn role(context: &mut Context<'_>, _args: &[&[u8]]) {
+    let mut replies = context.replies();
+    replies.array(3);
+    replies.bulk(b"master");
+    replies.integer(0);
+    replies.array(0);
 }
 
 pub(super) fn dbsize(context: &mut Context<'_>, _args: &[&[u8]]) {

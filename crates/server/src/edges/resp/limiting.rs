@@ -10,7 +10,7 @@ use tidegate_service::decide::{
 };
 
 use super::{
-    question::Question,
+    question::{BucketReply, Question},
     reply::{Replies, to_integer},
     session::Context,
 };
@@ -148,15 +148,58 @@ pub(super) fn write_numbers(replies: &mut Replies<'_>, decision: &Decision, shad
     ]);
 }
 
+/// The answer about a bucket that the request describes.
+pub(super) fn write_bucket(replies: &mut Replies<'_>, decision: &Decision, form: BucketReply) {
+    match form {
+        BucketReply::Cell => write_cell(replies, decision),
+        BucketReply::Gcra => write_gcra(replies, decision),
+    }
+}
+
 /// Five integers, in redis-cell's format.
-pub(super) fn write_cell(replies: &mut Replies<'_>, decision: &Decision) {
+fn write_cell(replies: &mut Replies<'_>, decision: &Decision) {
     replies.array(5);
     for number in throttle::reply(decision) {
         replies.integer(number);
     }
 }
 
+/// Two integers and the bucket's size, as `CL.THROTTLE` has them, and two times in seconds, exact
+/// to a nanosecond; −1 if a time does not apply.
+fn write_gcra(replies: &mut Replies<'_>, decision: &Decision) {
+    let seconds = |span: Option<Duration>| span.map_or(-1.0, |span| span.as_secs_f64());
+    let wait = decision.retry_after().filter(|_| decision.is_denied());
+    replies.array(5);
+    replies.integers([
+        i64::from(decision.is_denied()),
+        to_integer(decision.limit()),
+        to_integer(decision.remaining()),
+    ]);
+    replies.double(seconds(wait));
+    replies.double(seconds(reset_after(decision)));
+}
+
+/// `key max_burst count period [TOKENS quantity]`: a proposal to Redis, which clients send already.
+pub(super) fn gcra(context: &mut Context<'_>, args: &[&[u8]]) {
+    match args {
+        [_, _, _, _] => throttle(context, args, BucketReply::Gcra),
+        [key, burst, count, period, word, quantity] if word.eq_ignore_ascii_case(b"tokens") => {
+            throttle(
+                context,
+                &[key, burst, count, period, quantity],
+                BucketReply::Gcra,
+            );
+        }
+        _ => context.error("ERR syntax error: after the period only TOKENS and a number are known"),
+    }
+}
+
 pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) {
+    throttle(context, args, BucketReply::Cell);
+}
+
+/// Decides by the bucket in `key max_burst count period [quantity]`.
+fn throttle(context: &mut Context<'_>, args: &[&[u8]], form: BucketReply) {
     let mut numbers = [0, 0, 0, 1];
     for (to, text) in numbers.iter_mut().zip(&args[1..]) {
         let Some(number) = number(text) else {
@@ -183,13 +226,18 @@ pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) {
         .service
         .throttle_in_memory(args[0], quota, quantity, context.now)
     {
-        Some(Ok(decision)) => write_cell(&mut context.replies(), &decision),
+        Some(Ok(decision)) => write_bucket(&mut context.replies(), &decision, form),
         Some(Err(e)) => context.error(&e.to_string()),
-        None => context.ask(Question::Throttle {
-            key: args[0].into(),
-            quota,
-            quantity,
-        }),
+        None => {
+            let protocol = context.session.protocol;
+            context.ask(Question::Throttle {
+                key: args[0].into(),
+                quota,
+                quantity,
+                form,
+                protocol,
+            });
+        }
     }
 }
 

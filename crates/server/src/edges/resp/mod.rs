@@ -7,8 +7,9 @@
 //! ```
 //!
 //! `commands` has the table of all commands. It imports the commands that limit (`limiting`), those
-//! about heavy keys (`heavy`), those about the connection (`handshake`) and those about the server
-//! (`introspection`), which import only `session` and `reply`.
+//! about heavy keys (`heavy`), those about the connection (`handshake`), those about the server
+//! (`introspection`) and those that queue others (`transaction`), which import only `session` and
+//! `reply`.
 //!
 //! If limits are shared over a store, `batch` keeps the questions of a connection in a future that
 //! the thread polls between its turns, and the store's reply wakes the thread. Nothing else
@@ -36,6 +37,7 @@ mod reserving;
 mod session;
 mod socket;
 mod stats;
+mod transaction;
 
 use std::sync::Arc;
 

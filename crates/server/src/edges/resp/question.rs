@@ -37,9 +37,20 @@ pub(crate) enum Question {
         key: Box<[u8]>,
         quota: ThrottleQuota,
         quantity: i64,
+        form: BucketReply,
+        protocol: Protocol,
     },
     /// About a reservation.
     Reserve(Reserving),
+}
+
+/// The form of the answer about a bucket that the request describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BucketReply {
+    /// Five integers, as redis-cell's.
+    Cell,
+    /// Three integers and two doubles, as of the command that is proposed to Redis.
+    Gcra,
 }
 
 /// The store's answer.
@@ -170,6 +181,7 @@ impl Question {
                 key,
                 quota,
                 quantity,
+                ..
             } => {
                 let asked = service.throttle_in_store(key, *quota, *quantity, service.now());
                 // Boxed, or the future of every question would have room for it.

@@ -103,6 +103,19 @@ impl Replies<'_> {
         }
     }
 
+    /// A number with a fraction: a double in version 3, its text in version 2.
+    pub fn double(&mut self, number: f64) {
+        let text = number.to_string();
+        match self.protocol {
+            Protocol::Resp2 => self.bulk(text.as_bytes()),
+            Protocol::Resp3 => {
+                self.out.push(b',');
+                self.out.extend_from_slice(text.as_bytes());
+                self.end();
+            }
+        }
+    }
+
     /// A text for people.
     pub fn verbatim(&mut self, text: &str) {
         match self.protocol {

@@ -16,7 +16,12 @@ use tidegate_service::{
     digest::{Digest, digest_of},
 };
 
-use super::{Protocol, Shared, question::Question, reply::Replies};
+use super::{
+    Protocol, Shared,
+    question::Question,
+    reply::Replies,
+    transaction::{Queued, Transaction},
+};
 
 /// The state of a client's session.
 pub(super) struct Session {
@@ -35,6 +40,8 @@ pub(super) struct Session {
     pub name: Vec<u8>,
     /// The number of consecutive wrong passwords.
     pub auth_failures: u32,
+    /// The commands since `MULTI`.
+    pub transaction: Option<Box<Transaction>>,
     /// Until then nothing is sent and no command runs: the delay after a wrong password.
     pub held_until: Option<Nanos>,
 }
@@ -97,6 +104,8 @@ pub(super) struct Context<'a> {
     pub out: &'a mut Vec<u8>,
     /// Questions for the shared store, each with its position in `out`.
     pub questions: &'a mut Vec<(usize, Question)>,
+    /// Commands to run after this one: those of a transaction.
+    pub runs_next: Vec<Queued>,
     /// Whether the connection ends after this command.
     pub closes: bool,
 }
@@ -125,6 +134,14 @@ impl Context<'_> {
         self.error(&format!(
             "ERR wrong number of arguments for '{name}' command"
         ));
+    }
+
+    /// A command was refused: if a transaction was begun, `EXEC` runs nothing.
+    #[cold]
+    pub fn void_transaction(&mut self) {
+        if let Some(transaction) = &mut self.session.transaction {
+            transaction.make_void();
+        }
     }
 
     /// Leaves the reply to the store.
@@ -166,6 +183,7 @@ impl Session {
             generation: shared.door.access.generation(),
             name: Vec::new(),
             auth_failures: 0,
+            transaction: None,
             held_until: None,
         };
         session.look_up(shared);
@@ -176,6 +194,7 @@ impl Session {
     pub fn reset(&mut self, shared: &Shared) {
         self.protocol = Protocol::Resp2;
         self.name = Vec::new();
+        self.transaction = None;
         self.shown = Credential::Nothing;
         self.look_up(shared);
     }

@@ -1,6 +1,6 @@
 //! Shows each difference on the list.
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tidegate_envoy::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tidegate_server::descriptors::Consume;
 
 use super::{both, shown};

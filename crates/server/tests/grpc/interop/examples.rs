@@ -1,6 +1,6 @@
 //! The examples of envoyproxy/ratelimit's README.
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use tidegate_envoy::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tidegate_redis_servers::eventually;
 use tidegate_server::descriptors::Consume;
 

@@ -3,11 +3,11 @@
 
 use std::{env, fs, path::PathBuf};
 
-use envoy_types::pb::envoy::{
+use tidegate_core::Nanos;
+use tidegate_envoy::pb::envoy::{
     extensions::common::ratelimit::v3::RateLimitDescriptor,
     service::ratelimit::v3::RateLimitRequest,
 };
-use tidegate_core::Nanos;
 use tidegate_server::{Options, descriptors::Consume};
 
 use super::{

@@ -3,14 +3,14 @@
 //! The version on Go's module proxy has the request's part of it. What rules add came later, and
 //! `quotaModeEnabled` and `quotaModeViolations` were removed.
 
-use envoy_types::pb::envoy::{
+use serde_json::Value;
+use tidegate_core::Nanos;
+use tidegate_envoy::pb::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
     },
     r#type::v3::RateLimitUnit,
 };
-use serde_json::Value;
-use tidegate_core::Nanos;
 use tidegate_server::{
     Options,
     descriptors::{Consume, Modes},

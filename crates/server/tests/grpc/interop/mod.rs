@@ -29,12 +29,12 @@ mod theirs;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use envoy_types::pb::envoy::service::ratelimit::v3::{
+use theirs::Theirs;
+use tidegate_core::Nanos;
+use tidegate_envoy::pb::envoy::service::ratelimit::v3::{
     RateLimitResponse,
     rate_limit_response::{Code, DescriptorStatus, rate_limit::Unit},
 };
-use theirs::Theirs;
-use tidegate_core::Nanos;
 use tidegate_server::{Options, descriptors::Consume};
 
 use crate::harness::{Running, scratch};

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, thread};
 
-use envoy_types::pb::envoy::{
+use tidegate_envoy::pb::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
     },

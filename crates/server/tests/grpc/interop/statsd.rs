@@ -7,8 +7,8 @@ use std::{
     thread,
 };
 
-use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tidegate_core::Nanos;
+use tidegate_envoy::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use tidegate_redis_servers::{eventually, free_port};
 use tidegate_server::{Options, descriptors::Consume};
 

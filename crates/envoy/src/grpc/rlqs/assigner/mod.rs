@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use envoy_types::pb::envoy::service::rate_limit_quota::v3::{
+use crate::pb::envoy::service::rate_limit_quota::v3::{
     RateLimitQuotaResponse, RateLimitQuotaUsageReports, rate_limit_quota_response::BucketAction,
     rate_limit_quota_usage_reports::BucketQuotaUsage,
 };

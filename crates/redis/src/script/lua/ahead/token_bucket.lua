@@ -19,8 +19,10 @@ local function plus(p, a, a_part, b, b_part)
   if part >= p[6] then return a + b + 1, part - p[6] end
   return a + b, part
 end
-local function write(p, debt, part)
-  return p[3] == 0 and struct.pack('<I7', now + debt) or struct.pack(p.head, now + debt, part)
+-- A token bucket that is shut stays so.
+local function write(p, v, debt, part)
+  local head = p[3] == 0 and struct.pack('<I7', now + debt) or struct.pack(p.head, now + debt, part)
+  return p.rule and head .. string.sub(v or p.rule, -#p.rule) or head
 end
 local function room(p, v)
   local debt, part = debt_of(p, v)
@@ -41,7 +43,7 @@ local function give_back(p, v, taken, units)
   local span, span_part = span_of(p, units)
   local credit, credit_part = minus(p, span, span_part, math.max(now - taken, 0), 0)
   if credit == 0 and credit_part == 0 or debt == 0 and part == 0 then return v end
-  return write(p, minus(p, debt, part, credit, credit_part))
+  return write(p, v, minus(p, debt, part, credit, credit_part))
 end
 -- p[7]: the maximum debt in units; p[8] and p[9]: its span. For the leaky bucket, too.
 local function charge(p, v, spent)
@@ -52,6 +54,6 @@ local function charge(p, v, spent)
     after, after_part = p[8], p[9]
     if less(after, after_part, debt, part) then after, after_part = debt, part end
   end
-  return write(p, after, after_part)
+  return write(p, v, after, after_part)
 end
 return room, alike, give_back, charge

@@ -1,5 +1,7 @@
 -- For the token bucket and the leaky bucket.
 return function(p, v, cost)
+  -- A shut token bucket does not say how much it owes.
+  if p.rule and not is_own(p, v, #v) then return v end
   local tat, part = 0, 0
   if p[3] == 0 then tat = struct.unpack('<I7', v) else tat, part = struct.unpack(p.head, v) end
   if part >= p[6] then tat, part = tat + 1, 0 end
@@ -9,5 +11,5 @@ return function(p, v, cost)
   part = part - span_part
   if part < 0 then debt, part = debt - 1, part + p[6] end
   if debt < 0 then debt, part = 0, 0 end
-  return p[3] == 0 and struct.pack('<I7', now + debt) or struct.pack(p.head, now + debt, part)
+  return (p[3] == 0 and struct.pack('<I7', now + debt) or struct.pack(p.head, now + debt, part)) .. (p.rule or '')
 end

@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Runs the newest client libraries of Redis and Valkey against `tidegate serve`, at their defaults.
+
+usage: run.py PROGRAM [--write]
+
+PROGRAM is the built `tidegate`. Each client connects, asks for decisions alone, in a pipeline and in a transaction, meets a refused
+transaction, and asks again after the server was restarted. The table is compared with the one in docs/src/clients.md; --write replaces it.
+It needs Python's venv, and for their clients Node with npm, and Go.
+"""
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent.parent / "docs" / "src" / "clients.md"
+# Every version in one place.
+PYTHON = {"redis": "8.1.0", "valkey": "6.1.1", "coredis": "6.9.0", "valkey-glide": "2.6.0"}
+NODE = {"redis": "6.3.1", "ioredis": "6.0.0", "iovalkey": "0.3.3", "@valkey/valkey-glide": "2.5.2"}
+GO = {
+    "github.com/redis/go-redis/v9": "v9.23.0",
+    "github.com/redis/rueidis": "v1.0.79",
+    "github.com/gomodule/redigo": "v1.9.3",
+}
+# What a program reports of each client, and what is right.
+CHECKS = {
+    "acquire": [0, 100, 99, -1],
+    "cl.throttle": [0, 3, 2, -1, 2],
+    "pipeline": [[0, 100, 99, -1], [0, 100, 98, -1]],
+    "transaction": [[0, 100, 99, -1], [0, 100, 98, -1]],
+    "refused transaction": "nothing taken",
+    "after a restart": [0, 100, 99, -1],
+}
+RULES = "limits: [{name: per-user, limit: 100/1h, algorithm: sliding-log}]\n"
+
+
+class Server:
+    """`tidegate serve` on one port, which the clients tell to restart through a file."""
+
+    def __init__(self, program, folder):
+        self.program, self.folder = program, Path(folder)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        (self.folder / "rules.yaml").write_text(RULES)
+        self.process = None
+
+    def start(self):
+        command = [self.program, "serve", "--rules", self.folder / "rules.yaml", "--resp", f"127.0.0.1:{self.port}"]
+        command += ["--http", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+        log = open(self.folder / "log", "ab")
+        self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        until = time.monotonic() + 30
+        while time.monotonic() < until:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        sys.exit(f"tidegate did not start:\n{(self.folder / 'log').read_text()}")
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait(30)
+
+
+def clients(folder):
+    """The commands that run each group of clients, after they were installed."""
+    folder = Path(folder)
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    packages = [f"{name}=={version}" for name, version in PYTHON.items()]
+    subprocess.run([folder / "venv/bin/pip", "install", "--quiet", *packages], check=True)
+    yield [folder / "venv/bin/python", HERE / "clients.py"]
+    if shutil.which("npm"):
+        (folder / "package.json").write_text("{}")
+        shutil.copy(HERE / "clients.mjs", folder)
+        packages = [f"{name}@{version}" for name, version in NODE.items()]
+        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", *packages], cwd=folder, check=True)
+        yield ["node", folder / "clients.mjs"]
+    if shutil.which("go"):
+        module = folder / "module"
+        module.mkdir()
+        shutil.copy(HERE / "clients.go", module / "main.go")
+        environment = {**os.environ, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
+        subprocess.run(["go", "mod", "init", "clients"], cwd=module, check=True, capture_output=True)
+        for name, version in GO.items():
+            subprocess.run(["go", "get", f"{name}@{version}"], cwd=module, check=True, capture_output=True, env=environment)
+        subprocess.run(["go", "build", "-o", folder / "clients-go", "."], cwd=module, check=True, env=environment)
+        yield [folder / "clients-go"]
+
+
+def rows(program):
+    """For each client its name, and of each check whether it was right."""
+    versions = {**{f"{name} (Python)": version for name, version in PYTHON.items()}}
+    versions |= {f"{name} (Node)": version for name, version in NODE.items()}
+    versions |= {f"{name.removeprefix('github.com/')} (Go)": version for name, version in GO.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(program, folder)
+        for command in clients(folder):
+            server.start()
+            running = subprocess.Popen(
+                [*command, str(server.port)], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True
+            )
+            for line in running.stdout:
+                if line.strip() == "restart":
+                    server.stop()
+                    server.start()
+                    print("restarted", file=running.stdin, flush=True)
+                    continue
+                # A client's own log may be there, too.
+                if not line.startswith("{"):
+                    continue
+                found = json.loads(line)
+                yield found["client"], versions[found["client"]], found
+            if running.wait(60) != 0:
+                sys.exit(f"{command[-1]} ended with {running.returncode}")
+            server.stop()
+
+
+def main():
+    program = sys.argv[1] if len(sys.argv) > 1 else sys.exit(__doc__)
+    lines = ["| client | version | " + " | ".join(CHECKS) + " |", "|---|---|" + "---|" * len(CHECKS)]
+    wrong = []
+    for client, version, found in rows(program):
+        marks = []
+        for check, right in CHECKS.items():
+            is_right = found.get(check) == right
+            marks.append("yes" if is_right else "no")
+            if not is_right:
+                wrong.append(f"{client} {version}: {check} is {found.get(check)!r}, not {right!r}")
+        lines.append(f"| {client} | {version} | " + " | ".join(marks) + " |")
+        print(lines[-1], flush=True)
+    table = "\n".join(lines)
+    page = PAGE.read_text()
+    head, rest = page.split("<!-- the table of scripts/clients/run.py -->\n", 1)
+    _, tail = rest.split("<!-- end -->", 1)
+    written = f"{head}<!-- the table of scripts/clients/run.py -->\n{table}\n<!-- end -->{tail}"
+    if "--write" in sys.argv:
+        PAGE.write_text(written)
+    elif written != page and shutil.which("npm") and shutil.which("go"):
+        wrong.append(f"the table in {PAGE.name} is not the one above: write it with --write")
+    if wrong:
+        sys.exit("\n".join(wrong))
+    print("every client works at its defaults")
+
+
+main()
