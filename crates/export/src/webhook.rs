@@ -2,7 +2,7 @@
 //!
 //! A decision only puts the event into a bounded queue. A thread sends one event after the other,
 //! and repeats one that failed with pauses that double. Events that find the queue full, or that
-//! failed [`ATTEMPTS`] times, are dropped and counted.
+//! failed `ATTEMPTS` times, are dropped and counted.
 
 use std::{
     io,

@@ -36,7 +36,7 @@ fn write(text: &mut String, push: impl FnOnce(&mut FieldText)) {
     text.push_str(str::from_utf8(&line).unwrap_or_default());
 }
 
-/// A field's value while it is written. Up to [`SHORT`] bytes are kept without an allocation.
+/// A field's value while it is written. Up to 96 bytes are kept without an allocation.
 pub struct FieldText {
     short: [u8; SHORT],
     used: usize,

@@ -110,7 +110,7 @@ pub enum Served {
 /// One path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// GET or POST, or [`ANY`].
+    /// GET or POST, or `any`.
     pub method: &'static str,
     /// `{name}` stands for a variable part. `{path}` is last, and may contain slashes.
     pub path: &'static str,

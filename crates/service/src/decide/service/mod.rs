@@ -131,8 +131,7 @@ impl Service {
         }
     }
 
-    /// The same service with the trace that its limits and `CL.THROTTLE` [report
-    /// to](tidegate_server::DecisionObservers).
+    /// The same service with the trace that its limits and `CL.THROTTLE` report to.
     pub fn with_trace(self, trace: Option<Arc<Trace>>) -> Self {
         Self { trace, ..self }
     }
