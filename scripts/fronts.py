@@ -257,7 +257,7 @@ class Setup:
         until(f"{command[0]} listens", lambda: self.front.poll() is not None or answers(self.port), 30)
         self.baseline = self.front_lines(), 0
         method = "GET" if tuple(asked) == CLIENTS else "POST"
-        until(f"{command[0]} serves", lambda: ask(self.port, method)[0] not in (0, 503), 30)
+        until(f"{command[0]} serves", lambda: ask(self.port, method)[0] in (200, 429), 30)
 
     def front_lines(self):
         own = sum(len(path.read_bytes().splitlines()) for path in [self.at / "out.log", self.at / "front.log"] if path.exists())
@@ -355,7 +355,8 @@ def run(name, make, backend):
 
     def noticed(it, before):
         front, own = it.front_lines() - before[0], it.tidegate.lines() - before[1]
-        return " and ".join([*(["the front's log"] if front else []), *(["Tidegate's log"] if own else [])]) or "nobody"
+        logs = [*(["the front's log"] if front else []), *(["Tidegate's log"] if own else [])]
+        return "noticed by " + " and ".join(logs) if logs else "in no log"
 
     try:
         it = setup("usual")
@@ -380,7 +381,7 @@ def run(name, make, backend):
             it.http.delay = it.spoe.delay = 0.15
             statuses, delays = seen(it.port)
             it.http.delay = it.spoe.delay = 0
-            cells["slow"] = f"{summary(statuses, delays)}; limits again after {limits_again(it.port):.1f} s; noticed by {noticed(it, before)}"
+            cells["slow"] = f"{summary(statuses, delays)}; limits again after {limits_again(it.port):.1f} s; {noticed(it, before)}"
             # Stopped.
             time.sleep(1.5)
             exhausted(it)
@@ -388,7 +389,7 @@ def run(name, make, backend):
             it.tidegate.stop()
             statuses, delays = seen(it.port)
             it.tidegate.signal(signal.SIGCONT)
-            cells["stopped"] = f"{summary(statuses, delays)}; limits again after {limits_again(it.port):.1f} s; noticed by {noticed(it, before)}"
+            cells["stopped"] = f"{summary(statuses, delays)}; limits again after {limits_again(it.port):.1f} s; {noticed(it, before)}"
             check(name, "stopped", statuses, delays, wrong)
             # Dead.
             time.sleep(1.5)
@@ -398,7 +399,7 @@ def run(name, make, backend):
             statuses, delays = seen(it.port)
             who = noticed(it, before)
             it.tidegate.start()
-            cells["dead"] = f"{summary(statuses, delays)}; limits again after {limits_again(it.port):.1f} s; noticed by {who}"
+            cells["dead"] = f"{summary(statuses, delays)}; limits again after {limits_again(it.port):.1f} s; {who}"
             check(name, "dead", statuses, delays, wrong)
         finally:
             it.stop()
@@ -406,7 +407,7 @@ def run(name, make, backend):
             it = setup(case.replace(" ", "-"), **options)
             try:
                 before = it.baseline
-                cells[case] = f"{summary(*seen(it.port))}; noticed by {noticed(it, before)}"
+                cells[case] = f"{summary(*seen(it.port))}; {noticed(it, before)}"
             finally:
                 it.stop()
     except (OSError, subprocess.CalledProcessError, TimeoutError, AssertionError) as error:

@@ -6,7 +6,6 @@
 #   scripts/servers.sh envoy         Envoy
 #   scripts/servers.sh caddy         Caddy
 #   scripts/servers.sh traefik       Traefik, built with the Go that is there
-#   scripts/servers.sh haproxy       HAProxy 3.2 or newer, from Debian's backports
 #   scripts/servers.sh ratelimit     envoyproxy/ratelimit, built with the Go that is there
 #   scripts/servers.sh ratelimit-tests   the integration tests of envoyproxy/ratelimit, which start the program in TIDEGATE_PROGRAM
 #                                    (scripts/ratelimit) and run in the directory integration next to them, built in the same way
@@ -19,7 +18,7 @@
 #
 # Fetched once into ${XDG_CACHE_HOME:-~/.cache}/tidegate/servers; nothing is installed system-wide. Redis 6.2 and Envoy have a
 # pinned version and content, envoyproxy/ratelimit, grpcurl and Envoy Gateway a pinned version; Valkey is what Debian has signed.
-# TIDEGATE_REDIS62, TIDEGATE_VALKEY, TIDEGATE_ENVOY, TIDEGATE_RATELIMIT, TIDEGATE_GRPCURL and TIDEGATE_ENVOY_GATEWAY name programs that
+# TIDEGATE_REDIS62, TIDEGATE_VALKEY, TIDEGATE_ENVOY, TIDEGATE_RATELIMIT, TIDEGATE_GRPCURL, TIDEGATE_CADDY, TIDEGATE_TRAEFIK and TIDEGATE_ENVOY_GATEWAY name programs that
 # are there already: then nothing is fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -107,14 +106,6 @@ fetch_traefik() { # fetch_traefik DIRECTORY
     rm -r "$1/module"
 }
 
-fetch_haproxy() { # fetch_haproxy DIRECTORY
-    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || die "HAProxy is fetched with apt; name one in TIDEGATE_HAPROXY"
-    again backport "$1" haproxy || die "Debian's backports have no haproxy; see above. Name one in TIDEGATE_HAPROXY"
-    dpkg-deb -x "$1"/haproxy_*.deb "$1/files"
-    mv "$1/files/usr/sbin/haproxy" "$1/server"
-    rm -rf "$1/files" "$1/apt" "$1"/haproxy_*.deb
-}
-
 # Builds a program with Go.
 go_program() { # go_program DIRECTORY MODULE VERSION WHAT VARIABLE
     command -v go >/dev/null || die "$4 is built with Go: install it, or name the program in $5"
@@ -188,14 +179,10 @@ mirror() {
         grep -v security | sort | uniq -c | sort -rn | awk 'NR == 1 { print $2 }'
 }
 
-# From the sources that are set, or else from the backports on the same mirror.
+# From the sources that are set, or else from the backports on the same mirror, by lists of its own. apt checks the signature.
 download() { # download DIRECTORY PACKAGE
-    (cd "$1" && apt-get download -qq "$2" >&2 2>/dev/null) || backport "$1" "$2"
-}
-
-# From the backports, by lists of its own. apt checks the signature.
-backport() { # backport DIRECTORY PACKAGE
     local own="$1/apt" code
+    (cd "$1" && apt-get download -qq "$2" >&2 2>/dev/null) && return
     code=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
     [ -n "$(mirror)" ] && [ -n "$code" ] || return 1
     mkdir -p "$own/lists/partial" "$own/cache/archives/partial"
@@ -287,14 +274,6 @@ traefik)
         echo "$program"
     fi
     ;;
-haproxy)
-    if [ -n "${TIDEGATE_HAPROXY:-}" ]; then
-        echo "$TIDEGATE_HAPROXY"
-    else
-        provide haproxy fetch_haproxy
-        echo "$program"
-    fi
-    ;;
 ratelimit)
     if [ -n "${TIDEGATE_RATELIMIT:-}" ]; then
         echo "$TIDEGATE_RATELIMIT"
@@ -335,5 +314,5 @@ envoy-gateway)
         echo "$program"
     fi
     ;;
-*) die "which one: redis-6.2, valkey, envoy, caddy, traefik, haproxy, ratelimit, ratelimit-tests, grpcurl, control-plane, gateway, envoy-gateway or sentinel?" ;;
+*) die "which one: redis-6.2, valkey, envoy, caddy, traefik, ratelimit, ratelimit-tests, grpcurl, control-plane, gateway, envoy-gateway or sentinel?" ;;
 esac

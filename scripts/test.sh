@@ -401,6 +401,7 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
         [ -e /usr/share/lua/5.3/socket.lua ] || need lua-socket lua-socket
         need mvn maven
         need javac default-jdk-headless
+        need_venv
         stage "the logs of real servers" scripts/producers.py
         stage "fronts with their real programs" scripts/fronts.py
     fi

@@ -51,6 +51,10 @@ pub struct Args {
     /// not support every limit
     #[arg(long)]
     shared: bool,
+    /// Also run the script of each limit once in this store, as for serve --store, and report what
+    /// keeps decisions from working there: commands, rights, a node of a cluster, a proxy
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
 }
 
 /// How the result is printed.
@@ -131,6 +135,12 @@ fn check(args: &Args, file: &Path) -> ExitCode {
         ),
         None => (of_rules(args, file), "none of its rules would be used"),
     };
+    if let (Ok(_), Some(url)) = (&checked, &args.store)
+        && let Err(error) = examine(url, args, file)
+    {
+        eprintln!("error: the store cannot decide these limits: {error}");
+        return ExitCode::FAILURE;
+    }
     match checked {
         Ok((what, names, _)) if args.format == Format::Json => {
             println!(
@@ -145,6 +155,46 @@ fn check(args: &Args, file: &Path) -> ExitCode {
         }
         Err(error) => refuse(&error, args, file, so),
     }
+}
+
+/// Runs each limit's script once in the store at this address. Nothing is announced to the servers
+/// that share it.
+fn examine(url: &str, args: &Args, file: &Path) -> Result<(), String> {
+    let address = url
+        .parse()
+        .map_err(|error: tidegate_redis::StoreError| error.to_string())?;
+    let rules = load(file, Keeping::Store).map_err(|error| error.to_string())?;
+    let capacity = Capacity::from(args.max_keys as usize);
+    let limits = Limits::for_a_store(rules, capacity, Nanos::ZERO);
+    let limits = limits.map_err(|error| error.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| error.to_string())?;
+    runtime.block_on(async {
+        let store = tidegate_redis::Store::at(address, "tidegate").map_err(|e| e.to_string())?;
+        let mut built = Vec::new();
+        for limit in limits.limits() {
+            let spec = limit.spec();
+            let policy = spec.policy.policy().map_err(|error| error.to_string())?;
+            let mut limit = store
+                .limit(&spec.name, policy)
+                .mode(spec.sharing.mode.unwrap_or_default())
+                .local_keys(1);
+            if let Some(slack) = spec.sharing.slack {
+                limit = limit.slack(slack);
+            }
+            built.push(limit.build().map_err(|error| error.to_string())?);
+        }
+        store.examine().await.map_err(|error| error.to_string())?;
+        if let Some(policy) = store.stats().evicts {
+            eprintln!(
+                "warning: the store may evict limits in force ({policy}), which then admit their units again; set maxmemory-policy to \
+                 noeviction, or give the limits a store of their own"
+            );
+        }
+        Ok(())
+    })
 }
 
 fn of_clients(clients: &[access::Client], args: &Args, file: &Path) -> Valid {
@@ -164,7 +214,7 @@ fn of_clients(clients: &[access::Client], args: &Args, file: &Path) -> Valid {
 }
 
 fn of_rules(args: &Args, file: &Path) -> Result<Valid, RulesError> {
-    let keeping = if args.shared {
+    let keeping = if args.shared || args.store.is_some() {
         Keeping::Store
     } else {
         Keeping::Memory
@@ -460,7 +510,7 @@ fn why_exact(limit: &Limit) -> String {
     let Ok(policy) = spec.policy.policy() else {
         return "its policy is invalid".to_owned();
     };
-    let leased = spec.sharing.mode == Some(tidegate_server::Mode::Leased);
+    let leased = spec.sharing.mode == Some(tidegate_redis::Mode::Leased);
     let why = match (policy.name(), policy.limit()) {
         ("leaky-bucket" | "concurrency", _) => "this algorithm has no other mode",
         _ if policy.counts_denied() => "each denial counts, so the store must see it",

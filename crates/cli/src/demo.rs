@@ -123,7 +123,7 @@ fn traffic(server: SocketAddr, rate: u32) {
                     &mut commands,
                     tick.wrapping_mul(per_tick).wrapping_add(at),
                     rate,
-                )
+                );
             });
             others(&mut commands, tick);
             stream.write_all(commands.as_bytes())?;

@@ -1031,6 +1031,37 @@ fn a_report_never_replaces_what_is_read() {
 }
 
 #[test]
+fn a_key_from_x_forwarded_for_needs_the_proxies_that_are_trusted() {
+    let line = |list: &str| {
+        format!(
+            "10.0.0.1 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"curl\" \"{list}\"\n"
+        )
+    };
+    let log = file(
+        "forwarded.log",
+        line("198.51.100.1, 192.0.2.7") + &line("192.0.2.8"),
+    );
+    let log = log.to_str().unwrap();
+    let rules = file(
+        "forwarded.yaml",
+        "limits: [{name: a, limit: 1/1h, by: forwarded}]",
+    );
+    let by = [log, "--limit", "1/1h", "--by", "forwarded"];
+    let with_rules = [log, "--rules", rules.to_str().unwrap()];
+    for args in [&by[..], &with_rules] {
+        let error = failure(args);
+        assert!(
+            error.contains("--by forwarded needs --trusted-proxies"),
+            "{error}"
+        );
+        let proxies = ["--trusted-proxies", "10.0.0.0/8"];
+        let document = document(&[args, &proxies].concat());
+        assert_eq!(document["trials"][0]["keys"], 2, "{document}");
+        assert_eq!(document["samples"][0]["keys"][0], "192.0.2.7", "{document}");
+    }
+}
+
+#[test]
 fn a_condition_on_a_field_that_no_line_has_is_refused() {
     let log = file("condition.log", log());
     let run = |condition: &str| {

@@ -345,7 +345,7 @@ fn every_description_of_the_store_covers_the_same_subjects() {
     let subjects = [
         ["admitted", "crash"],
         ["appendonly yes", "second"],
-        ["noeviction", "volatile-ttl"],
+        ["noeviction", "evicted"],
         ["steps forward", "steps back"],
         ["unused", "leased"],
     ];

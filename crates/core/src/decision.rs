@@ -385,11 +385,11 @@ impl fmt::Display for Decision {
                     }
                     DenialReason::Blocked => f.write_str("denied, the key is blocked")?,
                     DenialReason::DenyListed => {
-                        f.write_str("denied, the key is on the deny list")?
+                        f.write_str("denied, the key is on the deny list")?;
                     }
                     DenialReason::TableFull => f.write_str("denied, no room for another key")?,
                     DenialReason::StoreDown => {
-                        f.write_str("denied, the shared store did not reply")?
+                        f.write_str("denied, the shared store did not reply")?;
                     }
                 }
                 let Some(wait) = self.retry_after() else {

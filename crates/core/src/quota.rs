@@ -201,7 +201,7 @@ pub fn parse_units(text: &str) -> Option<u64> {
             b'0'..=b'9' => {
                 number = number
                     .checked_mul(10)?
-                    .checked_add(u64::from(byte - b'0'))?
+                    .checked_add(u64::from(byte - b'0'))?;
             }
             _ => return None,
         }

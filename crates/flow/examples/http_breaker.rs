@@ -92,7 +92,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Rules::default()
     })?;
     gate.on_breaker_change(|change| {
-        println!("          breaker: {:?} -> {:?}", change.from, change.to)
+        println!("          breaker: {:?} -> {:?}", change.from, change.to);
     });
     let backend = gate.resource("backend");
 

@@ -127,7 +127,7 @@ fn a_call_reports_to_the_breakers_that_were_in_force_when_it_began() {
             breakers,
             ..Rules::default()
         })
-        .unwrap()
+        .unwrap();
     };
     let r = gate.resource("r");
     let state = || r.breakers()[0].1;
@@ -472,7 +472,7 @@ fn sixty_four_threads_get_exactly_the_probes_of_each_period() {
                     probes
                         .lock()
                         .unwrap()
-                        .extend(db.gate.resource("r").enter_owned().ok())
+                        .extend(db.gate.resource("r").enter_owned().ok());
                 });
             }
         });

@@ -120,7 +120,7 @@ fn an_entry_refused_late_returns_what_its_earlier_rules_took() {
         ..Rules::default()
     });
     in_the_middle(&gate, |gate| {
-        assert_eq!(gate.resource("r").enter().unwrap().delay(), ms(0))
+        assert_eq!(gate.resource("r").enter().unwrap().delay(), ms(0));
     });
     r.enter().unwrap().mark_failed();
     timer.advance(ms(2_000));
@@ -158,7 +158,7 @@ fn an_entry_refused_late_by_a_system_rule_is_counted_nowhere_as_passed() {
         ..Rules::default()
     });
     in_the_middle(&gate, |gate| {
-        drop(gate.resource("other").entry().inbound().enter().unwrap())
+        drop(gate.resource("other").entry().inbound().enter().unwrap());
     });
     r.enter().unwrap().mark_failed();
     timer.advance(ms(2_000));

@@ -41,7 +41,7 @@ fn a_file_is_loaded_again_when_it_changes_however_it_is_replaced() {
     let source = FileSource::yaml(&path).every(ms(2));
     let follower = gate
         .follow(source, move |result| {
-            report.send(result.map_err(ToString::to_string)).unwrap()
+            report.send(result.map_err(ToString::to_string)).unwrap();
         })
         .unwrap();
     let loaded = || gate.rules().flow[0].to_string();
@@ -95,7 +95,7 @@ fn a_file_of_sentinels_rules_is_followed() {
     let source = FileSource::sentinel(&path, Kind::Flow).every(ms(2));
     let _follower = gate
         .follow(source, move |result| {
-            report.send(result.map_err(ToString::to_string)).unwrap()
+            report.send(result.map_err(ToString::to_string)).unwrap();
         })
         .unwrap();
     assert_eq!(gate.rules().flow, [FlowRule::new("r", 1)]);
@@ -142,7 +142,7 @@ fn a_custom_source_changes_only_its_kinds_of_rules() {
     let (report, reports) = mpsc::channel();
     let follower = gate
         .follow(Counter(0), move |result| {
-            report.send(result.map_err(ToString::to_string)).unwrap()
+            report.send(result.map_err(ToString::to_string)).unwrap();
         })
         .unwrap();
     assert_eq!(
@@ -313,7 +313,7 @@ fn the_first_start_loads_good_rules_beside_bad_ones_and_later_loads_take_all_or_
         let gate = Gate::new();
         let (report, reports) = mpsc::channel();
         let report = move |result: Result<(), &SourceError>| {
-            report.send(result.map_err(ToString::to_string)).unwrap()
+            report.send(result.map_err(ToString::to_string)).unwrap();
         };
         let next = || reports.recv_timeout(Duration::from_mins(5)).unwrap();
         let source = FileSource::sentinel(&path, Kind::Flow).every(ms(2));

@@ -193,7 +193,7 @@ fn what_is_in_flight_of_a_value_stays_counted_when_the_rules_numbers_change() {
             hot_params,
             ..Rules::default()
         })
-        .unwrap()
+        .unwrap();
     };
     let r = gate.resource("r");
     let enter = |value: &'static str| r.entry().arg(value).enter_owned();

@@ -24,7 +24,7 @@ pub enum Vendor {
 
 /// The longest wait that every client of `OpenAI` obeys. After a longer one, the client for
 /// JavaScript asks again at once, and the one for Python not at all.
-const OPENAI_OBEYS: Duration = Duration::from_secs(60);
+const OPENAI_OBEYS: Duration = Duration::from_mins(1);
 
 /// The text is no [`Vendor`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

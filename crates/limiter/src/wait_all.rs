@@ -249,7 +249,7 @@ impl<T: Timer> Drop for Places<'_, T> {
                     limiter.leave_line(limiter.tag(key), ticket, limiter.clock().now());
                 }
                 Request::Unkeyed { limiter, .. } => {
-                    limiter.leave_line(ticket, limiter.clock().now())
+                    limiter.leave_line(ticket, limiter.clock().now());
                 }
             }
         }
@@ -325,7 +325,7 @@ fn order<T: Timer>(
                 .saturating_add(CALL)
         });
         states.on_line(at, false, now, |line, ground| {
-            line.place(ground, ticket, until, wakes)
+            line.place(ground, ticket, until, wakes);
         });
     }
     next

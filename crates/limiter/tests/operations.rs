@@ -505,7 +505,7 @@ fn blocks_that_have_passed_make_room_and_others_stay() {
     }
     let mut blocked = 0;
     limiter.snapshot_at(at(60), |entry| {
-        blocked += u32::from(matches!(entry, SnapshotEntry::Blocked { .. }))
+        blocked += u32::from(matches!(entry, SnapshotEntry::Blocked { .. }));
     });
     assert_eq!(blocked, 100);
     assert!((1..=50_u64).all(|key| limiter.acquire_at(key, 1, at(60)).is_allowed()));

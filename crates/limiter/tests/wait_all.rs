@@ -288,10 +288,10 @@ fn no_window_ever_has_more_than_its_limit() {
             let now = timer.now();
             match next(8) {
                 0 if !waiting.is_empty() => {
-                    drop(waiting.swap_remove(next(waiting.len() as u64) as usize))
+                    drop(waiting.swap_remove(next(waiting.len() as u64) as usize));
                 }
                 1 if acquire_all_at(&requests, now).unwrap().is_allowed() => {
-                    note(&mut admitted, &parts, now)
+                    note(&mut admitted, &parts, now);
                 }
                 1 => {}
                 _ if waiting.len() < 6 => waiting.push((parts, wait(requests, None))),

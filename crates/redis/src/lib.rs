@@ -67,8 +67,8 @@
 //! * **Never over**, as long as Redis keeps what it has written. Redis replicates after it replies.
 //!   So these events admit the lost writes again: a failover to a replica that has not seen the
 //!   last writes, a restart without an append-only file (or with one that lags behind), a
-//!   `FLUSHALL`, and an eviction (`maxmemory-policy` should be `noeviction`, or `volatile-ttl` if
-//!   limits may be forgotten under memory pressure). A forward step of the server's clock has the
+//!   `FLUSHALL`, and an eviction (`maxmemory-policy` should be
+//!   `noeviction`: any other admits the units of evicted keys again). A forward step of the server's clock has the
 //!   same effect, for example after a failover to a master whose clock is ahead. Requests that
 //!   [`OnError`] admits come on top. This holds for leases, too: forgotten units are granted again,
 //!   and nodes still use up the allotments that they hold.
@@ -115,7 +115,7 @@
 //!
 //! An ACL user needs access to the keys with the prefix, and these commands:
 //! `~tidegate:* +eval +evalsha +time +get +mget +set +getrange +setrange +strlen +pexpire +pexpireat +del +zadd +zremrangebyscore +zcard +zrange +hget +hmget +hset +hdel +hlen +zrem`.
-//! In a cluster it also needs the commands with which the client finds the slots. A missing key or
+//! In a cluster it also needs `+cluster|slots`, and `+asking` while slots move. A missing key or
 //! command fails only what needs it: `ZRANGE` only lists nodes, and the last six only serve orders
 //! about keys. But a user that may not send heartbeats (`PEXPIRE`, `ZADD`, `ZREMRANGEBYSCORE`,
 //! `ZCARD`) cannot use the store at all.

@@ -114,6 +114,21 @@ impl Store {
         acquire_all(self, parts).await
     }
 
+    /// Whether decisions of the limits that were built so far would work in the store: each of their
+    /// scripts runs there once. Heartbeats do the same after each connection, and
+    /// [`health`](Self::health) and [`trouble`](Self::trouble) show the result.
+    ///
+    /// # Errors
+    /// Why they would not, with what to do about it.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn examine(&self) -> Result<(), StoreError> {
+        let monitor = &self.batcher().monitor;
+        let (number, _) = monitor.runner.connector.get().await?;
+        monitor.examine_now(number).await
+    }
+
     /// Whether the other is a clone of this store, so that their limits can be decided together.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {

@@ -166,3 +166,49 @@ async fn rules_of_another_type_leave_each_server_to_its_own_rule() {
     let limit = limit.build().expect("the policy can be shared");
     assert_eq!(limit.acquire("k", 1).await.source, Source::Store);
 }
+
+/// As fakeredis does: its heartbeats work, but a script with the library `struct` ends the
+/// connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_ends_the_connection_whenever_a_limits_script_runs_is_down() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let server = Server::start(&[]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+        .await
+        .expect("a free port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let to = server.port();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let Ok(mut real) = tokio::net::TcpStream::connect(("127.0.0.1", to)).await else {
+                return;
+            };
+            tokio::spawn(async move {
+                let (mut asked, mut replied) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+                loop {
+                    tokio::select! {
+                        count = client.read(&mut asked) => match count {
+                            Ok(count @ 1..) => {
+                                let text = String::from_utf8_lossy(&asked[..count]);
+                                if text.contains("struct.pack") || real.write_all(&asked[..count]).await.is_err() {
+                                    return;
+                                }
+                            }
+                            _ => return,
+                        },
+                        count = real.read(&mut replied) => match count {
+                            Ok(count @ 1..) if client.write_all(&replied[..count]).await.is_ok() => {}
+                            _ => return,
+                        },
+                    }
+                }
+            });
+        }
+    });
+    let store = open(&format!("redis://127.0.0.1:{port}"));
+    eventually("the heartbeat works", || store.health() == Health::Up);
+    let _limit = limit(&store, POLICIES[1], Mode::Exact);
+    is_down(&store, "as fakeredis does");
+    let why = store.examine().await.expect_err("it cannot decide");
+    assert_eq!(why.name(), "unfit");
+}

@@ -39,13 +39,13 @@ async fn a_decision_from_an_allotment_or_a_remembered_denial_allocates_nothing()
             let poll = || {
                 first = answer
                     .as_mut()
-                    .poll(&mut Context::from_waker(Waker::noop()))
+                    .poll(&mut Context::from_waker(Waker::noop()));
             };
             let allocations = measure(poll).count_total;
             match first {
                 // A few renew the allotment, which creates a task.
                 Poll::Ready(answer) => {
-                    free += u32::from(answer.source == wanted && allocations == 0)
+                    free += u32::from(answer.source == wanted && allocations == 0);
                 }
                 Poll::Pending => drop(answer.await),
             }

@@ -236,10 +236,62 @@ async fn a_node_that_missed_an_end_or_knew_another_store_starts_again() {
     server.ask(&["FLUSHALL"]);
     block(&near, "dave", None).await;
     proxy.refuse(false);
-    eventually("only the new order is in force", || {
-        orders.blocked_for(b"dave").is_some() && orders.blocked_for(b"bob").is_none()
+    eventually(
+        "the new order is in force, and those that the store lost",
+        || {
+            ["bob", "carol", "dave"]
+                .iter()
+                .all(|key| orders.blocked_for(key.as_bytes()).is_some())
+        },
+    );
+    assert_eq!(orders.list(OrderKind::Block, 9).0, 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_restarts_empty_is_given_its_orders_again() {
+    let mut server = Server::start(&[]);
+    let (one, two) = (open(&server.address()), open(&server.address()));
+    let (here, there) = (one.orders("logins"), two.orders("logins"));
+    block(&one, "for good", None).await;
+    block(&one, "for an hour", Some(Duration::from_hours(1))).await;
+    block(&one, "ended", None).await;
+    let quota = Order::Override("70/1h");
+    one.order("logins", b"bob", quota, None)
+        .await
+        .expect("the store takes it");
+    eventually("the other follows", || {
+        there.list(OrderKind::Block, 9).0 == 3 && there.override_of(b"bob").is_some()
     });
-    assert_eq!(orders.list(OrderKind::Block, 9).0, 1);
+    one.end_order("logins", b"ended", OrderKind::Block)
+        .await
+        .expect("it is up");
+    eventually("the other follows", || {
+        there.list(OrderKind::Block, 9).0 == 2
+    });
+    let before = there
+        .get(OrderKind::Block, b"for an hour")
+        .expect("it is in force");
+    server.start_again();
+    let later = open(&server.address());
+    let found = later.orders("logins");
+    eventually("a node that starts later knows them", || {
+        found.list(OrderKind::Block, 9).0 == 2
+            && found.override_of(b"bob").as_deref() == Some("70/1h")
+    });
+    let after = found
+        .get(OrderKind::Block, b"for an hour")
+        .expect("it is in force");
+    let apart = before
+        .until
+        .expect("it ends")
+        .get()
+        .abs_diff(after.until.expect("it ends").get());
+    assert!(apart < 60_000_000_000, "{before:?} {after:?}");
+    for orders in [&here, &there] {
+        eventually("the others keep them", || {
+            orders.list(OrderKind::Block, 9).0 == 2
+        });
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

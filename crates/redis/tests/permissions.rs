@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::{Policy, Quota, algorithm::Concurrency, algorithm::FixedWindow};
 use tidegate_redis::{Corrected, Health, Mode, OnError, SharedLimit, Source, Store, StoreError};
-use tidegate_redis_servers::{PATIENCE, Server, eventually};
+use tidegate_redis_servers::{Cluster, PATIENCE, Server, eventually};
 
 /// The permissions that the errors and the crate's documentation list.
 const NEEDED: [&str; 22] = [
@@ -354,4 +354,57 @@ async fn a_user_who_may_run_no_scripts_cannot_use_the_store() {
         "{told:?}"
     );
     assert!(store.stats().errors_of("not-permitted") > 0);
+}
+
+/// What the documentation names for a cluster on top of the others.
+const NEEDED_IN_A_CLUSTER: [&str; 1] = ["+cluster|slots"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_with_the_listed_permissions_can_use_a_cluster_also_while_a_slot_moves() {
+    let cluster = Cluster::start(3);
+    for server in &cluster.servers {
+        let user = [
+            &[
+                "ACL",
+                "SETUSER",
+                "app",
+                "on",
+                ">secret",
+                "-@all",
+                "~tidegate:*",
+            ],
+            &NEEDED[..],
+            &NEEDED_IN_A_CLUSTER,
+        ]
+        .concat();
+        assert_eq!(server.ask(&user).text(), "OK");
+    }
+    let addresses = cluster.addresses().join(",");
+    let store = Store::open(&format!("redis+cluster://app:secret@{addresses}"));
+    let store = store.expect("the address is well formed");
+    let limit = limit(&store, "x", Policy::sliding_window(quota("1000/366d")));
+    eventually("the cluster is up", || store.health() == Health::Up);
+    let ask = async |key: &str| {
+        let answer = limit.acquire(key, 1).await;
+        assert_eq!(answer.source, Source::Store, "{key}: {answer:?}");
+    };
+    for at in 0..30 {
+        ask(&format!("key{at}")).await;
+    }
+    let slot = cluster.servers[0].ask(&["CLUSTER", "KEYSLOT", "{moving}"]);
+    let slot: u16 = slot.text().parse().expect("a slot is a number");
+    let from = usize::from(slot) * 3 / 16_384;
+    let to = (from + 1) % 3;
+    ask("{moving}0").await;
+    cluster.begin_move(slot, from, to);
+    for at in 0..20 {
+        // Keys that are still there, and new ones, which the other master has.
+        ask("{moving}0").await;
+        ask(&format!("{{moving}}{at}")).await;
+    }
+    cluster.end_move(slot, from, to);
+    for at in 0..20 {
+        ask(&format!("{{moving}}{at}")).await;
+    }
+    assert_eq!(store.health(), Health::Up);
 }

@@ -154,8 +154,9 @@ fn build(store: &Store, name: &str, policy: Policy, mode: Mode, announced: bool)
         .expect("the policy can be shared")
 }
 
-/// How many units these limits admit in turn, until each of them has denied one after another. Units
-/// that are given back in the background arrive late, so it asks on until there are at least so many.
+/// How many units these limits admit in turn, until each of them has denied one after another.
+/// Units that are given back in the background arrive late, so it asks on until there are at least
+/// so many.
 async fn admitted(limits: &[SharedLimit], least: u64) -> u64 {
     let (mut admitted, mut denied, mut waits) = (0, 0, 0);
     while denied < limits.len() || admitted < least && waits < 2_000 {
@@ -187,8 +188,8 @@ fn bounds(
     let most = left(case, before, &case.to);
     match (mode, to.mode()) {
         (_, Mode::Exact) => (most, most),
-        // A part of a bucket is kept back, under the former rule, too; and what a server holds, others
-        // cannot use.
+        // A part of a bucket is kept back, under the former rule, too; and others cannot use what a
+        // server holds.
         (Mode::Leased, _) => {
             let least = left(case, before, to.plan().policy());
             // While an override is in force, the limit of the rules holds at most a quarter of what

@@ -21,7 +21,7 @@ fn any_of_a_clients_tokens_works_for_its_limits_and_a_name_must_match_the_token(
     std::fs::write(&file, entries).unwrap();
     let rules = "limits: [{name: shop, limit: 9/1h}, {name: shop.cart, limit: 9/1h}]";
     let server = Running::with_rules_and("access-tokens-rules", rules, |options| {
-        options.access = Some(file)
+        options.access = Some(file);
     });
     let ask = |credentials: &str, limit: &str| {
         let body = format!(r#"{{"limit":"{limit}","key":"a"}}"#);

@@ -219,7 +219,7 @@ fn trace(server: &Running, query: &str) -> Vec<Value> {
 
 fn traced(name: &str, share: &str) -> Running {
     Running::with_rules_and(name, RULES, |options| {
-        options.trace_keys = Some(share.parse().unwrap())
+        options.trace_keys = Some(share.parse().unwrap());
     })
 }
 

@@ -44,7 +44,7 @@ fn begin() {
         tracing_subscriber::fmt()
             .with_ansi(false)
             .with_writer(|| Log)
-            .init()
+            .init();
     });
 }
 

@@ -738,7 +738,7 @@ fn a_limit_shows_how_long_its_decisions_took() {
 fn a_saved_file_keeps_its_owner_and_its_mode() {
     use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
     let server = Running::with_rules_and("pages-owner", RULES, |options| {
-        options.rules_writable = true
+        options.rules_writable = true;
     });
     let file = server.get("/v1/rules/file").json();
     let path = std::path::PathBuf::from(file["path"].as_str().unwrap());

@@ -75,7 +75,7 @@ fn an_unchanged_limit_keeps_its_state_and_a_changed_quota_keeps_the_use() {
         replace(
             &path,
             limits(&["name: b, limit: 10/1m, algorithm: token-bucket"]),
-        )
+        );
     });
     assert_eq!(client.ask("PEEK b alice"), "[0 10 8 -1 12000]");
 }
@@ -106,7 +106,7 @@ fn a_bad_file_is_rejected_and_the_previous_rules_stay_active() {
         replace(
             &path,
             limits(&["name: a, limit: 4/1m, algorithm: sliding-log"]),
-        )
+        );
     });
     assert_eq!(client.ask("PEEK a alice"), "[0 4 2 -1 60000]");
     assert_eq!(
@@ -175,7 +175,7 @@ fn what_an_operator_gave_a_key_outlives_a_change_of_the_rules() {
         replace(
             &path,
             limits(&["name: a, limit: 3, algorithm: concurrency"]),
-        )
+        );
     });
     eventually("the rules are loaded", || {
         client.ask("PEEK a vip").starts_with("[0 3 ")
@@ -244,7 +244,7 @@ fn a_changed_bound_keeps_the_states_and_a_shadow_limit_can_be_enforced() {
         replace(
             &path,
             with(", max_keys: 50, overrides: {admin: 9/1m}, deny: [bob]"),
-        )
+        );
     });
     assert_eq!(server.metric(r#"tidegate_keys_max{limit="a"}"#), 50);
     assert_eq!(client.ask("PEEK a alice"), "[1 3 0 60000 60000]");

@@ -24,7 +24,7 @@ fn measure(asked: &str, most: usize) -> u64 {
   - {name: in-flight, limit: 4000000, algorithm: concurrency}
 ";
     let server = Running::with_rules_and("reservation-memory", rules, |options| {
-        options.max_reservations = most
+        options.max_reservations = most;
     });
     let mut client = Resp::connect(server.resp);
     let command = frame(&format!("RESERVE 80000000 {asked}"));

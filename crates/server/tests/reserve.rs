@@ -302,7 +302,7 @@ fn the_commands_of_redis_clients_reserve_and_settle() {
 #[test]
 fn more_reservations_than_the_server_keeps_are_refused_and_take_nothing() {
     let server = Running::with_rules_and("reserve-many", RULES, |options| {
-        options.max_reservations = 200
+        options.max_reservations = 200;
     });
     let body = json!({"ttl": "1s", "limit": "released", "key": "alice", "cost": 2});
     for _ in 0..200 {

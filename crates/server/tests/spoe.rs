@@ -91,7 +91,7 @@ fn sets(payload: &[u8], name: &str, start: &[u8]) -> bool {
 
 fn serving(name: &str, rules: &str) -> Running {
     Running::with_rules_and(name, rules, |options| {
-        options.spoe = Some("127.0.0.1:0".to_owned())
+        options.spoe = Some("127.0.0.1:0".to_owned());
     })
 }
 

@@ -265,6 +265,31 @@ fn stopping_finishes_requests_in_progress_and_accepts_nothing_new() {
 }
 
 #[test]
+fn a_draining_server_is_not_ready_and_answers_until_it_stops() {
+    let patient = Options {
+        drain: Duration::from_secs(1_000_000),
+        ..options(&scratch("state-drain"), RULES)
+    };
+    let server = Running::start_at(patient, START);
+    let mut resp = Resp::connect(server.resp);
+    assert_eq!(resp.ask("PING"), "PONG");
+    server.order(Order::Stop);
+    tidegate_redis_servers::eventually("the server is not ready", || {
+        server.get("/readyz").status == 503
+    });
+    // Clients that do not know yet are answered, on old connections and on new ones.
+    assert_eq!(resp.ask("ACQUIRE log alice"), "[0 3 2 -1 60000]");
+    assert_eq!(server.resp("ACQUIRE log alice"), "[0 3 1 -1 60000]");
+    let answer = server.post("/v1/acquire", r#"{"limit":"log","key":"alice"}"#);
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("connection"), Some("close"));
+    // A second order ends the wait.
+    server.order(Order::Stop);
+    assert!(resp.ends());
+    assert_eq!(server.ended(), Ended::Complete);
+}
+
+#[test]
 fn a_request_that_never_ends_delays_the_stop_only_for_the_grace() {
     let grace = Options {
         grace: Duration::from_millis(50),

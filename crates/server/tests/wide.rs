@@ -174,7 +174,7 @@ fn a_state_file_keeps_large_counts() {
     );
     let start = || {
         Running::with_rules_and("wide-state-file", &rules, |options| {
-            options.state = Some(path.clone())
+            options.state = Some(path.clone());
         })
     };
     let server = start();

@@ -171,13 +171,13 @@ web-1  | 2001:db8:1:2::9 - - [17/May/2015:10:05:07 +0000] "POST /login HTTP/1.1"
     ),
     (
         "squid",
-        r#"1431857103.000    110 192.0.2.7 TCP_MISS/200 4512 GET http://shop.example.com/shop? - HIER_DIRECT/203.0.113.5 text/html
-1431857107.000    110 2001:db8:1:2::9 TCP_MISS/401 12 POST http://shop.example.com/login bob HIER_DIRECT/203.0.113.5 -"#,
+        r"1431857103.000    110 192.0.2.7 TCP_MISS/200 4512 GET http://shop.example.com/shop? - HIER_DIRECT/203.0.113.5 text/html
+1431857107.000    110 2001:db8:1:2::9 TCP_MISS/401 12 POST http://shop.example.com/login bob HIER_DIRECT/203.0.113.5 -",
     ),
     (
         "traffic server",
-        r#"1431857103.000 110 192.0.2.7 TCP_MISS/200 4512 GET http://shop.example.com/shop - DIRECT/shop.example.com text/html
-1431857107.000 110 2001:db8:1:2::9 TCP_MISS/401 12 POST http://shop.example.com/login - DIRECT/shop.example.com -"#,
+        r"1431857103.000 110 192.0.2.7 TCP_MISS/200 4512 GET http://shop.example.com/shop - DIRECT/shop.example.com text/html
+1431857107.000 110 2001:db8:1:2::9 TCP_MISS/401 12 POST http://shop.example.com/login - DIRECT/shop.example.com -",
     ),
     (
         "hypercorn",
@@ -211,8 +211,8 @@ INFO:aiohttp.access:2001:db8:1:2::9 [17/May/2015:10:05:07 +0000] "POST /login HT
     ),
     (
         "tornado",
-        r#"[I 150517 10:05:03 web:2348] 200 GET /shop?q=1 (192.0.2.7) 2.00ms
-[W 150517 10:05:07 web:2348] 401 POST /login (2001:db8:1:2::9) 2.00ms"#,
+        r"[I 150517 10:05:03 web:2348] 200 GET /shop?q=1 (192.0.2.7) 2.00ms
+[W 150517 10:05:07 web:2348] 401 POST /login (2001:db8:1:2::9) 2.00ms",
     ),
     (
         "gin",

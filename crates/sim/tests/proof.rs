@@ -32,7 +32,7 @@ fn denied(loaded: &Loaded, limit: &str) -> u64 {
 }
 
 fn notes(loaded: &Loaded) -> String {
-    loaded.proof.notes(Some(Duration::from_secs(60))).join("\n")
+    loaded.proof.notes(Some(Duration::from_mins(1))).join("\n")
 }
 
 /// A hundred requests at once, which are answered over twenty seconds.

@@ -132,7 +132,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
     ) {
         match (&answer.source, answer.is_denied()) {
             (Source::Failed(_), true) => {
-                verdict.refuse(question.rule, Reason::StoreFailed, answer.decision)
+                verdict.refuse(question.rule, Reason::StoreFailed, answer.decision);
             }
             // Nothing was taken, and the state of the limit is unknown.
             (Source::Failed(_), false) => {}

@@ -58,8 +58,7 @@ const TELEMETRY: &str = "Log and telemetry";
 )]
 #[allow(clippy::struct_excessive_bools, reason = "each is a separate option")]
 pub struct Args {
-    /// A file with these options, in YAML, one per line and without the leading dashes:
-    /// `tls-cert: server.pem`
+    /// A YAML file with these options, one per line without the dashes: `tls-cert: server.pem`
     ///
     /// The command line and environment variables take precedence. A flag is true or false; an
     /// option that takes several values also takes a list. The file is read when the server starts.
@@ -452,6 +451,12 @@ pub struct Args {
     /// A proxy counts as one client for everything that it forwards.
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_parser = clap::value_parser!(u32).range(1..), help_heading = LISTENERS, hide_short_help = true)]
     max_connections_per_peer: Option<u32>,
+    /// How long the server answers as before after the order to stop, while /readyz is 503
+    ///
+    /// Load balancers and proxies need this time to learn that they must ask another server. A
+    /// second SIGTERM ends it.
+    #[arg(long, value_name = "DURATION", env = "TIDEGATE_DRAIN", default_value = "0s", value_parser = parse_duration, help_heading = LISTENERS, hide_short_help = true)]
+    drain: Duration,
     /// How long requests in progress, and then the last write of the state (at least 5s), may take
     /// when the server stops
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_GRACE", default_value = "10s", value_parser = parse_duration, help_heading = LISTENERS, hide_short_help = true)]
@@ -739,6 +744,7 @@ impl Args {
                 ThrottleAllowed::Within(_) => ThrottleAllowed::Within(self.resp_max_period),
                 other => other.clone(),
             },
+            drain: self.drain,
             grace: self.grace,
             ..Options::default()
         }

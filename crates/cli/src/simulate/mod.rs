@@ -50,10 +50,7 @@ pub fn run(args: &Args) -> ExitCode {
 /// Fails if the input cannot be read, an argument is invalid, or the findings cannot be written. A
 /// reader that closes standard output is not a failure.
 fn simulate(args: &Args) -> Result<(), SimulateError> {
-    let by = args.by.iter().flat_map(By::fields);
-    if by.into_iter().any(|field| *field == Field::Forwarded) && args.trusted_proxies.is_none() {
-        return Err(SimulateError::NoProxies);
-    }
+    check_proxies(args.by.iter().flat_map(By::fields), args)?;
     if args.follow {
         return follow::follow(args);
     }
@@ -105,6 +102,18 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
         Output::Table => write_table(out, &report, args.top.into()),
         Output::Json => write_json(out, &report),
     }))
+}
+
+/// Checks that it is known whose `X-Forwarded-For` counts, if a key needs it.
+fn check_proxies<'a>(
+    mut by: impl Iterator<Item = &'a Field>,
+    args: &Args,
+) -> Result<(), SimulateError> {
+    let needs_proxies = by.any(|field| *field == Field::Forwarded);
+    if needs_proxies && args.trusted_proxies.is_none() {
+        return Err(SimulateError::NoProxies);
+    }
+    Ok(())
 }
 
 fn print_with(

@@ -12,8 +12,8 @@ use tidegate_sim::{
 };
 
 use super::{
-    args::Args, error::SimulateError, note, options, source_names, sources, threads, warn_of_keys,
-    warn_of_unparsed,
+    args::Args, check_proxies, error::SimulateError, note, options, source_names, sources, threads,
+    warn_of_keys, warn_of_unparsed,
 };
 
 /// A policy to replay with its requests: the limit itself, or one of its overrides.
@@ -43,6 +43,8 @@ pub fn replay_rules(
         .iter()
         .map(|limit| selector(limit))
         .collect::<Result<Vec<_>, _>>()?;
+    let by = selectors.iter().flat_map(|selector| selector.by.fields());
+    check_proxies(by, args)?;
     let sources = sources(args);
     let loaded = input::read_limits(&sources, &options(args), &selectors, progress)?;
     warn_of_unparsed(&loaded.unparsed, loaded.lines, loaded.format.parts());

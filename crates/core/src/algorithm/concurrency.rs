@@ -145,7 +145,7 @@ impl Algorithm for Concurrency {
             None => {
                 state[0] = state[0]
                     .saturating_add(cost)
-                    .min(self.limit().max(state[0]))
+                    .min(self.limit().max(state[0]));
             }
         }
     }
@@ -204,7 +204,7 @@ impl Algorithm for Concurrency {
             (None, Lasts::UntilReturned(out)) => state[0] = out.into(),
             // This algorithm makes no such debt.
             (None, Lasts::Until(_)) => {
-                state[0] = debt.share.units(self.limit()).min(u32::MAX.into())
+                state[0] = debt.share.units(self.limit()).min(u32::MAX.into());
             }
         }
     }

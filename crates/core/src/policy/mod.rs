@@ -241,7 +241,7 @@ impl Policy {
         match (&self.rule, &from.rule) {
             (to, from) if to == from => new.copy_from_slice(old),
             (AnyAlgorithm::SlidingLog(to), AnyAlgorithm::SlidingLog(from)) => {
-                to.carry(new, from, old)
+                to.carry(new, from, old);
             }
             (AnyAlgorithm::SlidingWindow(to), AnyAlgorithm::SlidingWindow(from))
                 if to.same_slots(from) =>
@@ -259,13 +259,13 @@ impl Policy {
                 to.carry(new, from, old);
             }
             (AnyAlgorithm::TokenBucket(to), AnyAlgorithm::TokenBucket(from)) => {
-                to.carry(new, from, old, now)
+                to.carry(new, from, old, now);
             }
             (AnyAlgorithm::LeakyBucket(to), AnyAlgorithm::LeakyBucket(from)) => {
-                to.carry(new, from, old, now)
+                to.carry(new, from, old, now);
             }
             (AnyAlgorithm::Concurrency(to), AnyAlgorithm::Concurrency(from)) => {
-                to.carry(new, from, old, now)
+                to.carry(new, from, old, now);
             }
             (_, from) => {
                 let used = from.at_most(old, now);

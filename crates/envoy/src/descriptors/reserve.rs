@@ -169,7 +169,7 @@ impl DescriptorService {
     ) -> Result<Vec<Place>, Unanswered> {
         question.check()?;
         let mut places = self.places(in_force, question, now);
-        drop_replaced(Descriptors::of(&in_force), &mut places);
+        drop_replaced(Descriptors::of(in_force), &mut places);
         match undecided(&places) {
             Some(why) => Err(why.clone()),
             None => Ok(places),

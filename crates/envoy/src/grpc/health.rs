@@ -31,7 +31,9 @@ pub(super) async fn report(
     loop {
         let status = match service.readiness() {
             Readiness::Ready | Readiness::Degraded { .. } => ServingStatus::Serving,
-            Readiness::NoRules | Readiness::Closed { .. } => ServingStatus::NotServing,
+            Readiness::Stopping | Readiness::NoRules | Readiness::Closed { .. } => {
+                ServingStatus::NotServing
+            }
         };
         set(&reporter, status).await;
         tokio::select! {

@@ -194,7 +194,6 @@ impl Client {
             node: Some(Node {
                 id: self.source.node.clone(),
                 metadata,
-                ..Node::default()
             }),
             type_url: TYPE.to_owned(),
             response_nonce: nonce.to_owned(),

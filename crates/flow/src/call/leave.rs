@@ -84,7 +84,7 @@ pub(crate) fn leave(resource: &Resource, pass: &mut Pass) {
         let probe = extra.and_then(|extra| extra.probes.iter().find(|(of, _)| *of == at));
         match (probe, pass.outcome) {
             (Some((_, probe)), Outcome::Cancelled) => {
-                breaker.settle(*probe, ProbeOutcome::None, now, &tell)
+                breaker.settle(*probe, ProbeOutcome::None, now, &tell);
             }
             (Some((_, probe)), _) if bad => breaker.settle(*probe, ProbeOutcome::Bad, now, &tell),
             (Some((_, probe)), _) => breaker.settle(*probe, ProbeOutcome::Good, now, &tell),

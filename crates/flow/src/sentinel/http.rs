@@ -137,7 +137,7 @@ async fn beat(program: Arc<Program>, dashboard: String) {
         let sent = sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
         match &sent {
             Err(error) if !has_failed => {
-                tracing::warn!(dashboard, %error, "a heartbeat was not accepted")
+                tracing::warn!(dashboard, %error, "a heartbeat was not accepted");
             }
             Ok(()) if has_failed => tracing::info!(dashboard, "heartbeats are accepted again"),
             _ => {}

@@ -114,7 +114,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         // follow it.
         let moved = old.apply(old.policy(), tag, now, |state| {
             let _ = own.apply(&policy, tag, now, |mine| {
-                own.receive(mine, old.policy(), state, now)
+                own.receive(mine, old.policy(), state, now);
             });
             let replaced = self.exceptions.change(&self.marks, tag, now, |exception| {
                 exception.own.replace(Arc::clone(&own))
@@ -149,7 +149,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let _ = general.apply(general.policy(), tag, now, |state| {
             own.retire();
             own.table.take_out(own.policy(), tag, now, |old| {
-                general.receive(state, own.policy(), old, now)
+                general.receive(state, own.policy(), old, now);
             });
             // Units from before the override do not return, as if it were a change of policy.
             self.eras.change_rate(tag, self.exceptions.most());

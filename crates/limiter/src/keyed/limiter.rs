@@ -574,7 +574,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     ) -> Result<(), TooManyExceptions> {
         let tag = self.tag_of(&key);
         self.exceptions.change(&self.marks, tag, now, |exception| {
-            exception.blocked = until.0
+            exception.blocked = until.0;
         })?;
         self.serve(tag, now);
         Ok(())

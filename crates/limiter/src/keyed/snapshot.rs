@@ -81,7 +81,7 @@ impl<C> KeyedLimiter<C> {
                     show(SnapshotEntry::Own {
                         tag: tag.get(),
                         state: state.to_vec(),
-                    })
+                    });
                 });
             }
         }

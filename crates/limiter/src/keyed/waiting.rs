@@ -112,7 +112,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     pub(crate) fn leave_line(&self, tag: Tag, ticket: &Ticket, now: Nanos) {
         let home = OneKey { limiter: self, tag };
         crate::wait::Home::step(&home, now, |line, ground, wakes| {
-            line.leave(ground, ticket, wakes)
+            line.leave(ground, ticket, wakes);
         });
     }
 }

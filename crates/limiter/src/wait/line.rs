@@ -436,7 +436,7 @@ impl WaitLine {
             Some(Ok(admitted)) => match admitted.reservation {
                 Some(reservation) => {
                     self.reservations
-                        .give_up(ground.state, ground.now, reservation)
+                        .give_up(ground.state, ground.now, reservation);
                 }
                 None => self.settle_units(ground, admitted.estimate, 0),
             },

@@ -122,7 +122,7 @@ pub(crate) fn wait<R>(
                         &seat.ticket,
                         None::<std::pin::Pin<&mut std::future::Ready<()>>>,
                     )
-                    .await
+                    .await;
                 }
             }
             if let Some(outcome) = seat.look(deadline) {
@@ -163,7 +163,7 @@ impl<H: Home, T: Timer> Seat<'_, H, T> {
         }
         let now = self.timer.now();
         self.home.step(now, |line, ground, wakes| {
-            line.attend(ground, &self.ticket, wakes)
+            line.attend(ground, &self.ticket, wakes);
         });
         let outcome = self.ticket.outcome();
         let late = outcome.is_none() && deadline.is_some_and(|deadline| now >= deadline);
@@ -194,7 +194,7 @@ impl<H: Home, T: Timer> Drop for Seat<'_, H, T> {
     fn drop(&mut self) {
         if !self.ticket.is_finished() {
             self.home.step(self.timer.now(), |line, ground, wakes| {
-                line.leave(ground, &self.ticket, wakes)
+                line.leave(ground, &self.ticket, wakes);
             });
         }
     }

@@ -24,17 +24,14 @@ pub(super) fn not_after(certificate: &[u8]) -> Option<i64> {
     let (validity, _) = take(SEQUENCE, fields)?;
     let (tag, _) = validity.split_first()?;
     let (_, after) = take(*tag, validity)?;
-    match take(UTC_TIME, after) {
-        Some((text, _)) => {
-            let (year, rest) = number(text, 2)?;
-            // RFC 5280: two digits are a year from 1950 to 2049.
-            seconds(if year < 50 { 2000 + year } else { 1900 + year }, rest)
-        }
-        None => {
-            let (text, _) = take(GENERALIZED_TIME, after)?;
-            let (year, rest) = number(text, 4)?;
-            seconds(year, rest)
-        }
+    if let Some((text, _)) = take(UTC_TIME, after) {
+        let (year, rest) = number(text, 2)?;
+        // RFC 5280: two digits are a year from 1950 to 2049.
+        seconds(if year < 50 { 2000 + year } else { 1900 + year }, rest)
+    } else {
+        let (text, _) = take(GENERALIZED_TIME, after)?;
+        let (year, rest) = number(text, 4)?;
+        seconds(year, rest)
     }
 }
 

@@ -155,7 +155,7 @@ fn each_answer(
 ) {
     let recomputed = before.and_then(|value| {
         let recomputed = plan.decisions(value.as_deref(), now, costs, |_, decision, seen| {
-            give(Ok((decision, seen)))
+            give(Ok((decision, seen)));
         });
         recomputed.ok_or(StoreError::NotOurs)
     });

@@ -54,7 +54,7 @@ impl Batcher {
             let may_send = |key: &[u8]| !monitor.is_down(monitor.shard_of(key));
             let mut due = Vec::new();
             leases.sweep(monitor.clock.now(), may_send, |held, request| {
-                due.push((Arc::clone(held), request))
+                due.push((Arc::clone(held), request));
             });
             // In few calls, however many keys they are about.
             due.sort_by_cached_key(|(held, _)| monitor.shard_of(&held.key));
@@ -77,7 +77,7 @@ impl Batcher {
     /// Gives back all units that these leases hold. The requests are in flight when this returns.
     pub fn close(self: &Arc<Self>, leases: &Arc<Leases>) {
         leases.close(self.monitor.clock.now(), |held, request| {
-            self.send_errand(leases, held, request)
+            self.send_errand(leases, held, request);
         });
     }
 

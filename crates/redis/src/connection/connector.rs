@@ -226,7 +226,8 @@ impl Connector {
 }
 
 const NO_TLS: &str = "is it a TLS port? if not, write redis for rediss in the address";
-const TLS: &str = "is it a TLS port? if so, write rediss for redis in the address";
+const TLS: &str = "is it a TLS port? if so, write rediss for redis in the address; or a proxy such as twemproxy, which lacks commands \
+                   and ends the connection? if so, use the server itself";
 const CERTIFICATE: &str =
     "if a private authority signed it, name its certificate with ?ca=FILE in the address";
 

@@ -36,6 +36,10 @@ const LOOKS: Nanos = Nanos::from_secs(30);
 /// How long a step may take.
 const TIME: Duration = Duration::from_secs(2);
 
+/// What a store does that is not a real server, such as fakeredis.
+const ENDS: &str = "it ends the connection whenever a limit's script runs, as fakeredis does, which has no library `struct`; use Redis 6.2 or \
+                    later, Valkey or Redict";
+
 /// What the store must be able to do for one kind of limit.
 struct Needed {
     plan: Arc<Plan>,
@@ -108,9 +112,9 @@ impl Examination {
 
     fn is_due(&self, connection: u64, now: Nanos) -> bool {
         let at = |time: &AtomicU64| Nanos::new(time.load(Ordering::Relaxed));
-        self.examined.load(Ordering::Relaxed) != connection
-            || now >= at(&self.next)
-            || self.due.load(Ordering::Relaxed) && now >= at(&self.earliest)
+        let is_new = self.examined.load(Ordering::Relaxed) != connection;
+        let asked = is_new || self.due.load(Ordering::Relaxed);
+        now >= at(&self.next) || asked && now >= at(&self.earliest)
     }
 }
 
@@ -129,12 +133,16 @@ impl Monitor {
         let monitor = Arc::clone(self);
         self.runner.connector.runtime().spawn(async move {
             let had = monitor.examination.verdict();
-            let verdict = monitor.examine(number).await.err();
-            let pause = if verdict.is_some() { AGAIN } else { LOOKS };
+            let verdict = monitor.examine_now(number).await;
+            let verdict = verdict.err().filter(StoreError::is_refusal);
+            let (pause, least) = match verdict {
+                Some(_) => (AGAIN, AGAIN),
+                None => (LOOKS, SELDOM),
+            };
             let (examination, now) = (&monitor.examination, monitor.clock.now());
             let until = |pause| now.saturating_add(pause).get();
             examination.next.store(until(pause), Ordering::Relaxed);
-            examination.earliest.store(until(SELDOM), Ordering::Relaxed);
+            examination.earliest.store(until(least), Ordering::Relaxed);
             examination.is_running.store(false, Ordering::Relaxed);
             if had != verdict {
                 // The heartbeat logs the change.
@@ -146,16 +154,16 @@ impl Monitor {
     /// Examines the store behind the connection with this number.
     ///
     /// # Errors
-    /// Why it cannot decide. A failure of the connection is no result: heartbeats report it.
-    pub async fn examine(&self, number: u64) -> Result<(), StoreError> {
+    /// Why it cannot decide, also if only the connection failed.
+    pub async fn examine_now(&self, number: u64) -> Result<(), StoreError> {
         let examination = &self.examination;
         examination.due.store(false, Ordering::Relaxed);
         let result = self.examined(number).await;
-        match &result {
-            Err(error) if !error.is_refusal() => return Ok(()),
-            result => *lock(&examination.verdict) = result.as_ref().err().cloned(),
+        // Heartbeats report any other failure.
+        if result.as_ref().err().is_none_or(StoreError::is_refusal) {
+            *lock(&examination.verdict) = result.as_ref().err().cloned();
+            examination.examined.store(number, Ordering::Relaxed);
         }
-        examination.examined.store(number, Ordering::Relaxed);
         result
     }
 
@@ -198,6 +206,15 @@ impl Monitor {
                 let arguments =
                     call::lease_arguments(&plan, mode, requests.iter(), counts.into_iter());
                 outcome = self.probe(&script, &key, &arguments).await;
+            }
+            if matches!(outcome, Err(StoreError::Lost(_))) {
+                // Perhaps the connection broke by chance.
+                let other = Script::new("return 1".to_owned());
+                let others_run = self.probe(&other, &key, &[] as &[Vec<u8>]).await.is_ok();
+                outcome = self.probe(&decides, &key, &batch.arguments(&plan)).await;
+                if others_run && matches!(outcome, Err(StoreError::Lost(_))) {
+                    return Err(StoreError::Unfit(ENDS.into()));
+                }
             }
             // Otherwise the key expires with its limit.
             let end = Script::new("return redis.call('DEL', KEYS[1])".to_owned());
@@ -242,7 +259,8 @@ impl Monitor {
                 .find(|(field, _)| *field == name)
                 .map(|(_, value)| value.trim())
         };
-        if field("redis_mode") == Some("cluster") {
+        // Valkey calls it `server_mode`.
+        if field("redis_mode").or_else(|| field("server_mode")) == Some("cluster") {
             return Err(StoreError::node_of_a_cluster());
         }
         let policy = field("maxmemory_policy").filter(|policy| *policy != "noeviction");

@@ -82,10 +82,10 @@ impl HealthLog {
         match line {
             Line::Back => tracing::info!(%store, "the shared store is up again"),
             Line::WasDown => {
-                tracing::warn!(%store, error, "the shared store was down for a moment")
+                tracing::warn!(%store, error, "the shared store was down for a moment");
             }
             Line::Partly => {
-                tracing::warn!(%store, error, "a part of the shared store's cluster is down")
+                tracing::warn!(%store, error, "a part of the shared store's cluster is down");
             }
             Line::Slow => {
                 tracing::warn!(%store, "the shared store replies to most decisions after their deadline");

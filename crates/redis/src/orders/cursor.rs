@@ -11,6 +11,8 @@ pub struct Cursor {
     /// Grows when the node starts from the beginning.
     pub round: u64,
     is_complete: bool,
+    /// Whether the store has lost the orders that this node knew.
+    is_emptied: bool,
 }
 
 /// Some orders in the reply to a look.
@@ -57,10 +59,12 @@ impl Cursor {
     ) -> PageTaken {
         if self.must_start_again(page) {
             let round = self.round + 1;
+            let is_emptied = self.is_emptied || self.made != 0 && page.made != self.made;
             *self = Self {
                 made: page.made,
                 forgotten: page.forgotten,
                 round,
+                is_emptied,
                 ..Self::default()
             };
             return PageTaken::Part;
@@ -78,6 +82,11 @@ impl Cursor {
         } else {
             PageTaken::AllOfARound
         }
+    }
+
+    /// Whether the store has lost orders since the last call: it was emptied.
+    pub fn take_emptied(&mut self) -> bool {
+        std::mem::take(&mut self.is_emptied)
     }
 
     /// Whether the store has other orders than those that this node knows, or has forgotten an end

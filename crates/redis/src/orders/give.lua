@@ -1,5 +1,6 @@
 -- Gives an order about a key, or ends one. KEYS: the orders (a hash), their versions and their ends (sorted sets). ARGV: the
--- order's field, its text (empty to end it), its span in microseconds (0 for no end), and the largest number of orders.
+-- order's field, its text (empty to end it), its span in microseconds (0 for no end), the largest number of orders, and
+-- `absent` if it replaces no other.
 -- The hash has a value for each order: its version, when it ends (0 for never), and its text. An order that was ended stays for
 -- a day without a text, so that every node sees its end. The hash's other fields: when it was made (`+`), the newest version
 -- (`.`), and the newest version of an end that was forgotten (`-`).
@@ -29,7 +30,7 @@ if before then
   local _, ends, text = parse(before)
   if text ~= '' and (ends == 0 or ends > now) then was = 1 end
 end
-if ARGV[2] == '' and was == 0 then return 0 end
+if ARGV[2] == '' and was == 0 or ARGV[5] == 'absent' and before then return was end
 if not before and redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[4]) then return -1 end
 local version = math.max(now, tonumber(redis.call('HGET', KEYS[1], '.') or 0) + 1)
 local ends = tonumber(ARGV[3])

@@ -31,7 +31,7 @@ impl StoreTime {
             .store(i64::try_from(ahead).unwrap_or(i64::MAX), Ordering::Relaxed);
     }
 
-    fn now(&self) -> Nanos {
+    pub fn now(&self) -> Nanos {
         Nanos::new(
             self.clock
                 .now()
@@ -235,6 +235,29 @@ impl KeptOrders {
         let new: Arc<str> = text.into();
         texts.insert(Arc::clone(&new));
         new
+    }
+
+    /// The orders in force that were not seen in this round.
+    pub fn not_seen(&self, round: u64) -> Vec<(OrderKind, Box<str>, GivenOrder)> {
+        let now = self.time.now();
+        let mut found = Vec::new();
+        for (limit, orders) in &*read(&self.limits) {
+            for kind in [OrderKind::Block, OrderKind::Override] {
+                let by_key = read(&orders.keys(kind).by_key);
+                let lost = by_key
+                    .iter()
+                    .filter(|(_, given)| given.round != round && given.until > now);
+                found.extend(lost.map(|(key, given)| {
+                    let order = GivenOrder {
+                        key: key.clone(),
+                        text: Arc::clone(&given.text),
+                        until: (given.until < Nanos::MAX).then_some(given.until),
+                    };
+                    (kind, limit.clone(), order)
+                }));
+            }
+        }
+        found
     }
 
     /// Forgets the orders that were not seen in this round, and those that have ended.

@@ -4,7 +4,8 @@
 //! Each order has a version, which grows. A node asks for the orders since the newest version that
 //! it knows, several times a second, so a change costs each node one order, however many there are.
 //! A node starts from the beginning if the store has other orders than those that it knows (it was
-//! emptied), or has forgotten an end that the node has not seen.
+//! emptied), or has forgotten an end that the node has not seen. If it was emptied, every node gives
+//! the orders in force again that it knows.
 
 mod cursor;
 mod kept;
@@ -211,15 +212,53 @@ impl Orders {
             );
             let is_last = page.changes.len() < PAGE;
             match cursor.take(&page, is_last, |change, round| {
-                self.apply(change, round, batcher)
+                self.apply(change, round, batcher);
             }) {
                 PageTaken::Part => {}
                 PageTaken::All => return Ok(()),
                 PageTaken::AllOfARound => {
+                    if cursor.take_emptied() {
+                        // They come back with the next looks.
+                        self.give_again(batcher, cursor.round).await;
+                        return Ok(());
+                    }
                     self.kept.keep_only(cursor.round);
                     return Ok(());
                 }
             }
+        }
+    }
+
+    /// Gives the orders again that an emptied store has lost, unless another node has.
+    async fn give_again(&self, batcher: &Arc<Batcher>, round: u64) {
+        let (mut given, mut lost) = (0_u64, 0_u64);
+        for (kind, limit, order) in self.kept.not_seen(round) {
+            let left = order.until.map_or(0, |until| {
+                let left = until.saturating_since(self.kept.time.now());
+                (left.get() / 1_000).max(1)
+            });
+            let arguments = [
+                StoredOrder::Lasting(kind).field(&limit, &order.key),
+                order.text.as_bytes().to_vec(),
+                left.to_string().into_bytes(),
+                MOST.to_string().into_bytes(),
+                b"absent".to_vec(),
+            ];
+            let again = self.run(&batcher.monitor, &self.give, 3, &arguments).await;
+            match again {
+                Ok(Value::Int(0..)) => given += 1,
+                _ => lost += 1,
+            }
+        }
+        if given + lost > 0 {
+            let store = batcher.monitor.runner.connector.address();
+            tracing::warn!(
+                %store,
+                given,
+                lost,
+                "the shared store has lost its blocks and overrides, for example in a restart without appendonly; this server has given \
+                 those that it knew again"
+            );
         }
     }
 
@@ -231,7 +270,7 @@ impl Orders {
         match kind {
             StoredOrder::Lasting(kind) => {
                 self.kept
-                    .set(kind, limit, key, (&change.text, change.ends), round)
+                    .set(kind, limit, key, (&change.text, change.ends), round);
             }
             StoredOrder::Reset | StoredOrder::Refund => {
                 let prefix = batcher.monitor.runner.connector.prefix();

@@ -97,7 +97,7 @@ fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
             };
             let mut told = None;
             plan.decisions(value.as_deref(), now, &[asked], |_, decision, _| {
-                told = Some(decision)
+                told = Some(decision);
             })
             .unwrap_or_else(|| panic!("{policy:?}: {value:?} is not a state"));
             let told = told.expect("one cost has one decision");

@@ -131,7 +131,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             };
             let mut told = None;
             plan.decisions(value.as_deref(), now, &[asked], |_, decision, _| {
-                told = Some(decision)
+                told = Some(decision);
             })
             .unwrap_or_else(|| panic!("{policy:?}: {value:?} is not a state"));
             let told = told.expect("one cost has one decision");
@@ -275,7 +275,7 @@ fn holders_from_the_future_keep_their_names_and_their_hold_counts_from_now_on() 
         };
         let mut told = None;
         plan.decisions(value.as_deref(), now, &[cost], |_, decision, name| {
-            told = Some((decision, name))
+            told = Some((decision, name));
         });
         told.expect("one cost has one decision")
     };
@@ -338,7 +338,7 @@ fn a_calendar_from_the_future_counts_in_the_window_of_now() {
         };
         let mut decisions = Vec::new();
         plan.decisions(before.as_deref(), now, &[cost], |_, decision, _| {
-            decisions.push(decision)
+            decisions.push(decision);
         })
         .expect("the value is a state");
         decisions[0]

@@ -126,7 +126,7 @@ impl Held {
         let _ = self
             .plan
             .decisions(value.as_deref(), now, &[0], |_, decision, _| {
-                free = decision.remaining()
+                free = decision.remaining();
             });
         free
     }

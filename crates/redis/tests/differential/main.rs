@@ -187,7 +187,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                 };
                 let mut decisions = Vec::new();
                 plan.decisions(before.as_deref(), now, &costs, |_, decision, _| {
-                    decisions.push(decision)
+                    decisions.push(decision);
                 })
                 .unwrap_or_else(|| {
                     panic!("{policy:?}: {before:?} is no state, at {now:?} for {costs:?}")

@@ -60,7 +60,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             let mut told = None;
             let costs = [if takes { cost } else { 0 }];
             plan.decisions(value.as_deref(), now, &costs, |_, decision, _| {
-                told = Some(decision)
+                told = Some(decision);
             })
             .unwrap_or_else(|| panic!("{policy:?}: {value:?} is not a state"));
             assert_eq!(
@@ -192,7 +192,7 @@ fn a_refund_that_arrives_twice_is_made_once() {
             };
             let mut left = None;
             plan.decisions(value.as_deref(), now, &[0], |_, decision, _| {
-                left = Some(decision.remaining())
+                left = Some(decision.remaining());
             });
             left
         };

@@ -155,7 +155,7 @@ impl Model {
                 policy.charge(state, now, actual);
             } else {
                 taken.settle(actual, |estimate, actual| {
-                    policy.settle(state, now, estimate, actual)
+                    policy.settle(state, now, estimate, actual);
                 });
             }
         }

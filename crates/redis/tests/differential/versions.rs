@@ -124,7 +124,7 @@ pub(super) fn only(
     };
     let mut told = None;
     plan.decisions(before.as_deref(), now, &[cost], |_, decision, name| {
-        told = Some((decision, name))
+        told = Some((decision, name));
     })
     .unwrap_or_else(|| panic!("{plan:?}: {before:?} is no state"));
     told.expect("there is one decision")

@@ -175,6 +175,9 @@ pub struct Options {
     pub admin_hosts: Vec<String>,
     /// The buckets that `CL.THROTTLE` may use.
     pub throttle: ThrottleAllowed,
+    /// How long the server answers as before when it is to stop, while it says that it is not
+    /// ready. A second order to stop ends this time.
+    pub drain: Duration,
     /// How long requests in progress may take when the server stops.
     pub grace: Duration,
     /// Sends metrics and traces to a collector; `None` for not at all. Needs the crate's feature
@@ -248,6 +251,7 @@ impl Default for Options {
             http_origins: Vec::new(),
             admin_hosts: Vec::new(),
             throttle: ThrottleAllowed::default(),
+            drain: Duration::ZERO,
             grace: Duration::from_secs(10),
             telemetry: None,
         }

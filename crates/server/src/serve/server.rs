@@ -3,10 +3,7 @@
 use std::{
     net::SocketAddr,
     path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -41,7 +38,7 @@ use tidegate_service::{
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     task::JoinSet,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 #[cfg(feature = "grpc")]
@@ -249,7 +246,6 @@ impl Server {
             rates,
             stats: http_stats,
             doors,
-            ready: AtomicBool::new(true),
             open_metrics: options.open_metrics,
             metrics_path: options.metrics_path.clone(),
             origins: options.http_origins.clone(),
@@ -368,11 +364,21 @@ impl Server {
                 store.store().refresh();
             }
         }
+        service.stop();
+        if !options.drain.is_zero() {
+            tracing::info!(
+                drain = ?options.drain,
+                "stopping soon: not ready any more; requests are answered until then"
+            );
+            tokio::select! {
+                () = sleep(options.drain) => {}
+                () = stop_again(&mut orders) => {}
+            }
+        }
         tracing::info!("stopping: no new connections; finishing requests in progress");
         // A step that hangs continues in its own thread and ends with the process.
         background.shutdown().await;
         let stopping = Instant::now();
-        app.ready.store(false, Ordering::Release);
         // Without a receiver, no listener is left to stop.
         let _ = self.stop_serving.send(true);
         let open = || control.events.http.open.load(Ordering::Relaxed);

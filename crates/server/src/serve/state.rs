@@ -136,7 +136,7 @@ impl State {
         }
         match state_file::restore(&self.file.path, service, service.now()) {
             Ok(Restored { states, dropped }) => {
-                tracing::info!(%file, states, dropped, "state restored")
+                tracing::info!(%file, states, dropped, "state restored");
             }
             Err(error) => {
                 tracing::error!(%file, %error, "the state file changed while it was read: not all of it was restored");

@@ -21,7 +21,7 @@ use crate::{
 #[test]
 fn the_resp_connection_that_was_idle_longest_is_closed_for_a_new_one() {
     let server = Running::with_rules_and("attack-resp-idle", RULES, |options| {
-        options.max_connections = 2
+        options.max_connections = 2;
     });
     let [mut one, mut two] = [Resp::connect(server.resp), Resp::connect(server.resp)];
     for client in [&mut one, &mut two] {
@@ -41,7 +41,7 @@ fn the_resp_connection_that_was_idle_longest_is_closed_for_a_new_one() {
 #[test]
 fn slowly_sent_frames_keep_no_client_out() {
     let server = Running::with_rules_and("attack-resp-loris", RULES, |options| {
-        options.max_connections = 8
+        options.max_connections = 8;
     });
     let mut slow: Vec<_> = (0..40).map(|_| Resp::connect(server.resp)).collect();
     for client in &mut slow {
@@ -62,7 +62,7 @@ fn many_idle_connections_are_all_served_and_make_room_for_more() {
     let many = size(300, 10_000);
     let _ = tidegate_server::raise_open_files(many + 100, 1);
     let server = Running::with_rules_and("attack-many", RULES, |options| {
-        options.max_connections = many
+        options.max_connections = many;
     });
     // In a separate process: both ends of 10,000 connections need more descriptors than one process
     // may have.

@@ -466,7 +466,7 @@ fn metrics_become_seconds_and_an_idle_resource_is_shown_for_a_minute() {
             )
             .0,
             200
-        )
+        );
     };
     let resources = || {
         app(&server, "old")["resources"]

@@ -56,7 +56,7 @@ impl Hours {
             Ok(kept) => reports.restore(kept, now),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => {
-                tracing::warn!(path = %path.display(), %error, "the hours of programs are lost")
+                tracing::warn!(path = %path.display(), %error, "the hours of programs are lost");
             }
         }
     }

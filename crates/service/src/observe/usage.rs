@@ -394,7 +394,7 @@ mod tests {
         counts.write().unwrap();
         let mut used = Vec::new();
         read_usage(&directory, (None, None), |line| {
-            used.push((line.key, line.used))
+            used.push((line.key, line.used));
         })
         .unwrap();
         assert_eq!(used, [7, 1].map(|used| (Some("k".to_owned()), used)));

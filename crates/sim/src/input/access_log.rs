@@ -26,7 +26,7 @@ use tidegate_headers::Forwarded;
 use super::{
     client::{has_port, is_address, without_port},
     line::LineError,
-    request::{LogRequest, Stamp},
+    request::{AddressList, LogRequest, Stamp},
     target::{self, split_request, split_target},
     timestamp::{TimeCache, gin_time, parse_unix, tornado_time},
 };
@@ -90,7 +90,7 @@ impl<'a> AccessLine<'a> {
         if !is_client(ip, before) {
             return Err(LineError::NotClient);
         }
-        let (request, status, tail) = request_and_status(request)?;
+        let [request, status, tail] = request_and_status(request)?;
         Ok(Self {
             tail: Tail::Combined(tail),
             ..Self::of_request(ip, time, request, status)
@@ -317,7 +317,7 @@ impl<'a> AccessLine<'a> {
         if !is_address(ip) {
             return Err(LineError::NotGranian);
         }
-        let (request, status, rest) = request_and_status(request)?;
+        let [request, status, rest] = request_and_status(request)?;
         let took = nanos(rest.trim_ascii(), MILLI).ok_or(LineError::NotGranian)?;
         Ok(Self {
             took: Some(took),
@@ -476,7 +476,7 @@ impl LogRequest for AccessLine<'_> {
         self.method != b"-"
     }
 
-    fn forwarded(&self) -> Result<Option<(Forwarded, Cow<'_, [u8]>)>, LineError> {
+    fn forwarded(&self) -> Result<Option<AddressList<'_>>, LineError> {
         let list = match (self.forwarded, self.tail) {
             (Some(list), _) => list,
             (None, Tail::Combined(rest)) => {
@@ -560,18 +560,18 @@ fn time_of_request<'a>(
 
 /// The request in quotes, the status behind it, and the rest of the line. Not every server escapes
 /// a quote within the request: then the first quote before a status ends it.
-fn request_and_status(rest: &[u8]) -> Result<(&[u8], &[u8], &[u8]), LineError> {
+fn request_and_status(rest: &[u8]) -> Result<[&[u8]; 3], LineError> {
     let mut error = LineError::NoRequest;
     if let Some((request, rest)) = quoted(rest) {
         match status(rest) {
-            Ok((status, rest)) => return Ok((request, status, rest)),
+            Ok((status, rest)) => return Ok([request, status, rest]),
             Err(wrong) => error = wrong,
         }
     }
     let text = rest.strip_prefix(b"\"").ok_or(LineError::NoRequest)?;
     for quote in memchr_iter(b'"', text) {
         if let Ok((status, rest)) = status(&text[quote + 1..]) {
-            return Ok((&text[..quote], status, rest));
+            return Ok([&text[..quote], status, rest]);
         }
     }
     Err(error)

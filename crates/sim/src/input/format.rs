@@ -174,6 +174,9 @@ impl FromStr for Format {
     }
 }
 
+/// A format, or `None` for no known one; the number of its lines, and the first of them.
+type Kind<'a> = (Option<Format>, usize, &'a [u8]);
+
 /// How many of a log's first lines each format fits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Detected {
@@ -219,7 +222,7 @@ impl Detected {
 
     /// The two kinds of lines of which there are most, if a format fits some: each with its number
     /// and its first line.
-    pub fn kinds(&self) -> Option<[(Option<Format>, usize, &[u8]); 2]> {
+    pub fn kinds(&self) -> Option<[Kind<'_>; 2]> {
         let (format, votes, line) = self.votes.first()?;
         let first = self.unknown.first().map_or(&[][..], Vec::as_slice);
         let unknown = (None, self.unknown.len(), first);

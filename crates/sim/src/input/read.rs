@@ -688,14 +688,14 @@ impl<'a> Reading<'a> {
         let line = &*line;
         let (times, time_field) = (&mut self.times, &self.options.time_field);
         match self.format {
-            Format::JsonLines => match Record::json(line, time_field, times)? {
-                Some(record) => self.request(&record, text),
-                None => {
-                    // Neither a request nor a mistake.
-                    self.lines -= 1;
-                    Ok(())
+            Format::JsonLines => {
+                if let Some(record) = Record::json(line, time_field, times)? {
+                    return self.request(&record, text);
                 }
-            },
+                // Neither a request nor a mistake.
+                self.lines -= 1;
+                Ok(())
+            }
             Format::Logfmt => {
                 let record = Record::logfmt(line, time_field, times)?;
                 self.request(&record, text)

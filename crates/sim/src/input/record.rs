@@ -12,7 +12,7 @@ use super::{
     columns::Header,
     json::{mended, object},
     line::LineError,
-    request::{IP, LogRequest, Stamp},
+    request::{AddressList, IP, LogRequest, Stamp},
     target::{split_request, split_target},
     timestamp::{TimeCache, parse_unix},
 };
@@ -238,7 +238,7 @@ impl LogRequest for Record<'_> {
         true
     }
 
-    fn forwarded(&self) -> Result<Option<(Forwarded, Cow<'_, [u8]>)>, LineError> {
+    fn forwarded(&self) -> Result<Option<AddressList<'_>>, LineError> {
         let names = [
             (Forwarded::XForwardedFor, X_FORWARDED_FOR),
             (Forwarded::Forwarded, FORWARDED),
@@ -379,7 +379,7 @@ fn list(line: &Map<String, Value>) -> String {
         for (name, value) in line {
             match value {
                 Value::Object(inner) if !inner.is_empty() => {
-                    add(names, &format!("{before}{name}."), inner)
+                    add(names, &format!("{before}{name}."), inner);
                 }
                 _ => names.push(format!("{before}{name}")),
             }

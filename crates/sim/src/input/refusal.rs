@@ -56,7 +56,7 @@ const KNOWN: [Known; 12] = [
          Logger::new(r#\"%a - - [%t] \"%r\" %s %b \"%{Referer}i\" \"%{User-Agent}i\"\"#), and a logger that writes the message alone",
     ),
     (
-        |line| columns(line, '|').is_some_and(|first| clock(first)),
+        |line| columns(line, '|').is_some_and(clock),
         "fiber writes only the time of day: set Format to `${ip} - - [${time}] \"${method} ${path} ${protocol}\" ${status} \
          ${bytesSent}\\n` and TimeFormat to `02/Jan/2006:15:04:05 -0700`",
     ),

@@ -43,6 +43,9 @@ impl FromStr for Stamp {
 #[error("choose start or end")]
 pub struct StampError;
 
+/// The value of `X-Forwarded-For` or `Forwarded`.
+pub(super) type AddressList<'a> = (Forwarded, Cow<'a, [u8]>);
+
 /// The contents of a line about a request.
 pub(super) trait LogRequest {
     /// The time of the line, in nanoseconds since 1970.
@@ -61,7 +64,7 @@ pub(super) trait LogRequest {
     fn field(&self, field: &Field) -> Result<Cow<'_, [u8]>, LineError>;
 
     /// The list of addresses that proxies wrote; `None` if the request has none.
-    fn forwarded(&self) -> Result<Option<(Forwarded, Cow<'_, [u8]>)>, LineError>;
+    fn forwarded(&self) -> Result<Option<AddressList<'_>>, LineError>;
 
     /// The client behind these proxies. A line without its peer's address, as Envoy's, has it at
     /// the end of the list.

@@ -173,7 +173,7 @@ impl fmt::Display for HotParamRule {
         match self.measure {
             ParamMeasure::InFlight => f.write_str(" in flight")?,
             ParamMeasure::Rate | ParamMeasure::Throttle { .. } => {
-                write!(f, "/{:?}", self.duration)?
+                write!(f, "/{:?}", self.duration)?;
             }
         }
         match &self.key {

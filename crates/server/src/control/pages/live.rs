@@ -1,10 +1,6 @@
 //! The part of a page that changes, rendered each second and sent as a server-sent event.
 
-use std::{
-    convert::Infallible,
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     body::Body,
@@ -102,7 +98,7 @@ struct Going {
 /// file changes: the browser then connects again with its credentials.
 async fn next(mut going: Going) -> Option<(Result<String, Infallible>, Going)> {
     going.ticks.tick().await;
-    if !going.control.app.ready.load(Ordering::Acquire)
+    if going.control.app.service.is_stopping()
         || going.control.app.access_generation() != going.access
     {
         return None;

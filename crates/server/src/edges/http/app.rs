@@ -1,6 +1,6 @@
 //! The state that all handlers share.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use axum::{
     body::Body,
@@ -24,8 +24,6 @@ pub(crate) struct App {
     pub stats: Arc<HttpStats>,
     /// The access control of the data plane and of the control plane.
     pub doors: [Door; 2],
-    /// Whether the server accepts new work; false once it is stopping.
-    pub ready: AtomicBool,
     /// Whether clients without credentials may read the metrics.
     pub open_metrics: bool,
     /// Another path of `/metrics`.

@@ -1,9 +1,6 @@
 //! The handlers of the paths.
 
-use std::{
-    pin::pin,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{pin::pin, sync::Arc};
 
 use axum::{
     Router,
@@ -54,6 +51,11 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
+    /// Whether the server stops soon, so that clients should connect elsewhere.
+    pub fn is_stopping(&self) -> bool {
+        self.app.service.is_stopping()
+    }
+
     /// The control plane also has these pages, for clients that may see every limit.
     pub fn new(
         app: Arc<App>,
@@ -265,13 +267,11 @@ async fn check(caller: &Caller<'_>, request: &Request<Incoming>) -> Answered {
 fn ready(app: &App) -> Answered {
     let unavailable =
         |title, detail: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, title, detail);
-    if !app.ready.load(Ordering::Acquire) {
-        return Err(unavailable(
+    match app.service.readiness() {
+        Readiness::Stopping => Err(unavailable(
             "Stopping",
             "the server is stopping; use another server".to_owned(),
-        ));
-    }
-    match app.service.readiness() {
+        )),
         Readiness::Ready => Ok(answer::json(&json!({"status": "ready"}))),
         Readiness::Degraded { health, why } => {
             let store = health_name(health);

@@ -189,7 +189,8 @@ async fn answer(
             .headers_mut()
             .insert(header::RETRY_AFTER, retry_after(wait).into());
     }
-    if (is_spare || guesses.is_some()) && version != Version::HTTP_2 {
+    let closes = is_spare || guesses.is_some() || paths.is_stopping();
+    if closes && version != Version::HTTP_2 {
         response
             .headers_mut()
             .insert(header::CONNECTION, HeaderValue::from_static("close"));

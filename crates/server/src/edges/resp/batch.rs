@@ -156,8 +156,6 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
             replies.protocol = *protocol;
             write_bucket(&mut replies, decision, *form);
         }
-        // An answer has its question's kind.
-        (Reply::Limit(Ok(_)) | Reply::Throttle(Ok(_)), _) => {}
         (Reply::Operate(Ok(done)), Question::Operate { operation, .. }) => {
             write_done(&mut replies, operation, *done);
         }
@@ -170,7 +168,8 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
             replies.protocol = reserving.protocol;
             write_reserved(&mut replies, reserving.rights.as_deref(), done);
         }
-        (Reply::Reserve(_), _) => {}
+        // An answer has its question's kind.
+        (Reply::Limit(Ok(_)) | Reply::Throttle(Ok(_)) | Reply::Reserve(_), _) => {}
     }
 }
 

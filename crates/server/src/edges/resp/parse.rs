@@ -248,7 +248,7 @@ fn long_number(
             None => return Ok(None),
             // Nine digits exceed every bound here and never overflow.
             Some(digit @ b'0'..=b'9') if at - digits < 9 => {
-                value = value * 10 + i64::from(digit - b'0')
+                value = value * 10 + i64::from(digit - b'0');
             }
             Some(b'\r') if at > digits => break,
             Some(_) => return Err(wrong),

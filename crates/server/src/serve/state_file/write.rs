@@ -204,7 +204,7 @@ fn put(bytes: &mut Vec<u8>, entry: &SnapshotEntry) {
     match entry {
         SnapshotEntry::Key { tag, state } => numbers(KEY, &[*tag], state),
         SnapshotEntry::Record { place, debt } => {
-            numbers(RECORD, &place.to_words(), &debt.to_words())
+            numbers(RECORD, &place.to_words(), &debt.to_words());
         }
         SnapshotEntry::Own { tag, state } => numbers(OWN, &[*tag, state.len() as u64], state),
         SnapshotEntry::Blocked { tag, until } => numbers(BLOCKED, &[*tag, *until], &[]),

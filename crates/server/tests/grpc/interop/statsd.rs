@@ -100,7 +100,7 @@ fn statsd_gets_the_same_counters_with_the_same_tags() {
         move || gather(&statsd, &counters)
     });
     let server = ours("interop-statsd-ours", |options| {
-        options.envoy_statsd = Some(address.parse().unwrap())
+        options.envoy_statsd = Some(address.parse().unwrap());
     });
     for grpc in [server.grpc, theirs.grpc] {
         ask(&mut Client::of(grpc));
@@ -205,7 +205,7 @@ fn prometheus_gets_the_same_families_and_labels() {
         ],
     );
     let server = ours("interop-prometheus-ours", |options| {
-        options.envoy_metric_names = true
+        options.envoy_metric_names = true;
     });
     for grpc in [server.grpc, theirs.grpc] {
         ask(&mut Client::of(grpc));

@@ -103,7 +103,7 @@ impl Limit {
                     .block_at(key, Until(until(span)), now)
                     .map_err(|_| Refusal::TooManyBlocked {
                         limit: name.clone(),
-                    })?
+                    })?;
             }
             Operation::Unblock => return Ok(limiter.unblock_at(key, now)),
             Operation::Override(quota, span) => {

@@ -20,7 +20,10 @@ mod recording;
 mod reserve;
 mod reserve_in_store;
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use arc_swap::ArcSwap;
 use tidegate_core::{Clock, Decision, Nanos};
@@ -85,6 +88,7 @@ pub struct Service {
     pub audit: Audit,
     /// Whether rules suffice for the server to be ready; `None` if any do.
     pub needs: Option<fn(&InForce) -> bool>,
+    stopping: AtomicBool,
 }
 
 impl Service {
@@ -105,7 +109,18 @@ impl Service {
             trace: None,
             audit: Audit::default(),
             needs: None,
+            stopping: AtomicBool::new(false),
         }
+    }
+
+    /// The server stops soon, so it should get no more requests. It still answers those that come.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+    }
+
+    /// Whether the server [stops](Self::stop) soon.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
     /// The same with room for at most `most` reservations.

@@ -9,6 +9,8 @@ use super::Service;
 pub enum Readiness {
     /// The server has no store, or its store is up.
     Ready,
+    /// The server stops soon.
+    Stopping,
     /// The store, or a part of it, does not reply, and every limit continues without it as its
     /// `on_error` says.
     Degraded {
@@ -32,6 +34,9 @@ impl Service {
     /// Whether the store and the rules let this server work. If a cluster fails in part, most keys
     /// are decided normally: that counts as degraded, with any `on_error`.
     pub fn readiness(&self) -> Readiness {
+        if self.is_stopping() {
+            return Readiness::Stopping;
+        }
         if self.needs.is_some_and(|suffice| !suffice(&self.in_force())) {
             return Readiness::NoRules;
         }

