@@ -121,7 +121,7 @@ mod tests {
             if is_so() {
                 return;
             }
-            thread::sleep(Duration::from_millis(10));
+            thread::park_timeout(Duration::from_millis(10));
         }
         panic!("not within ten seconds: {what}");
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::{Policy, Quota, algorithm::Concurrency};
+use tidegate_core::{Clock as _, Policy, Quota, algorithm::Concurrency};
 use tidegate_redis::{
     Corrected, Correction, Health, Mode, Part, Reserved, SharedLimit, Store, StoreError,
 };
@@ -137,8 +137,8 @@ fn latest_in_store(server: &Server) -> Option<(String, u64)> {
     let [member, score] = &newest[..] else {
         return None;
     };
-    let score: f64 = score.text().parse().expect("a score is a number");
-    Some((member.text().to_owned(), score as u64))
+    let score = score.text().parse().expect("a score in whole milliseconds");
+    Some((member.text().to_owned(), score))
 }
 
 /// Waits until a heartbeat of the store's node has reached it after this call.
@@ -190,11 +190,10 @@ async fn nothing_that_is_done_with_a_reservation_moves_the_clock() -> Result<(),
     let _by_time = limit.acquire("k", 1).await;
     after_a_heartbeat(&server, &store);
     assert!(!store.stats().clock_went_back);
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    let now = now.unwrap_or_default();
+    let now = tidegate_limiter::SystemClock::new().now();
     let (member, score) = latest_in_store(&server).expect("the set has this node");
     assert!(
-        u128::from(score) < (now + day).as_millis(),
+        u128::from(score) < (Duration::from(now) + day).as_millis(),
         "{member} {score}"
     );
     Ok(())

@@ -10,6 +10,8 @@ use tidegate_redis::{Mode, OnError, SharedLimit, Source, Store};
 use tidegate_redis_servers::{PATIENCE, Server};
 
 /// So long that the test takes no part of it, and so that no window ends within it.
+/// More units than any case has.
+const MOST: u64 = 10_000;
 const WINDOW: &str = "366d";
 const SLACK: Duration = Duration::from_hours(30 * 24);
 const NOW: Nanos = Nanos::from_secs(1_763_000_000);
@@ -100,7 +102,7 @@ fn left(case: &Case, before: Before, shared: &Policy) -> u64 {
     let mut new = vec![0; shared.words()];
     let later = NOW.saturating_add(Nanos::from_millis(20));
     shared.transfer(&mut new, &case.from, &old, later);
-    (0..)
+    (0..MOST)
         .find(|_| shared.decide(&mut new, later, 1).is_denied())
         .unwrap_or_default()
 }
@@ -128,7 +130,7 @@ fn left_in_memory(case: &Case, before: Before, way: Way) -> u64 {
             .expect("there is memory")
             .finish();
     }
-    (0..)
+    (0..MOST)
         .find(|_| limiter.acquire("k", 1).is_denied())
         .unwrap_or_default()
 }

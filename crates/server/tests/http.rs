@@ -648,6 +648,7 @@ fn a_leaky_bucket_returns_the_delay() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "a table of mistakes")]
 fn errors_name_their_position_and_what_to_do() {
     let server = Running::with_rules("http-refusals", RULES);
     let long = format!(r#"{{"limit":"per-user","key":"{}"}}"#, "x".repeat(1025));

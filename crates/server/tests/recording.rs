@@ -148,8 +148,10 @@ fn the_newest_requests_stay_and_what_is_forgotten_of_one_key_is_left_out_of_all(
     const END: u64 = 10_000;
     // The trace keeps as little as it can. It knows the names that the rules have.
     let trace = Arc::new(Trace::new(KeyShare::ALL, 0, true));
-    let mut observers = DecisionObservers::default();
-    observers.trace = Some(Arc::clone(&trace));
+    let observers = DecisionObservers {
+        trace: Some(Arc::clone(&trace)),
+        ..DecisionObservers::default()
+    };
     let rules = rules::parse("limits: [{name: a, limit: 1/1d, deny: [busy]}]").unwrap();
     let limits = Limits::new(rules, 1_000, |_| None, Nanos::ZERO)
         .unwrap()

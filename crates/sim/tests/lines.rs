@@ -436,7 +436,8 @@ fn naive(line: &[u8]) -> Option<Parts> {
         .split(|&byte| byte == b' ')
         .filter(|word| !word.is_empty());
     let is_name = !text.contains(':') && text.contains(|c: char| c.is_ascii_alphabetic());
-    if !is_client && !(is_name && others.count() == 2) {
+    let is_host = is_name && others.count() == 2;
+    if !is_client && !is_host {
         return None;
     }
     let skip = |at: &mut usize| {

@@ -249,7 +249,6 @@ impl Stream {
             nonce: format!("nonce of {version}"),
             type_url: TYPE.to_owned(),
             resources,
-            ..DiscoveryResponse::default()
         };
         self.answers.send(Ok(answer)).unwrap();
         let request = self.request();
