@@ -242,7 +242,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
         ),
         (
             "CLIENT KILL 1",
-            "ERR unknown subcommand 'KILL'; CLIENT supports GETNAME, ID, INFO, LIST, SETINFO and SETNAME",
+            "ERR unknown subcommand 'KILL'; CLIENT supports GETNAME, ID, INFO, LIST, SETINFO, SETNAME and TRACKING",
         ),
         (
             "CLIENT SETNAME",

@@ -535,12 +535,17 @@ mod over_a_store {
             let (options, file) = options(&name);
             replace(&file, RULES);
             let (store, name) = (Some(store.address()), Some(name));
-            Running::start(Options {
+            let server = Running::start(Options {
                 store,
                 name,
                 sentinel_sharing: mode,
+                // A machine that is busy decides nothing locally.
+                store_deadline: Duration::from_secs(5).into(),
                 ..options
-            })
+            });
+            let ready = || server.get("/readyz").json()["status"] == "ready";
+            tidegate_redis_servers::eventually("the store has been reached", ready);
+            server
         })
     }
 
