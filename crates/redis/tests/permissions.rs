@@ -357,7 +357,7 @@ async fn a_user_who_may_run_no_scripts_cannot_use_the_store() {
 }
 
 /// What the documentation names for a cluster on top of the others.
-const NEEDED_IN_A_CLUSTER: [&str; 1] = ["+cluster|slots"];
+const NEEDED_IN_A_CLUSTER: [&str; 2] = ["+cluster|slots", "+asking"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_with_the_listed_permissions_can_use_a_cluster_also_while_a_slot_moves() {
