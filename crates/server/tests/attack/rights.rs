@@ -349,7 +349,8 @@ fn command(server: &Running, name: &str, limit: &str) -> (String, Option<Role>) 
         "unblock" => (format!("{name} {limit} b"), Some(Role::Operate)),
         "override" => (format!("{name} {limit} o 5/1m 1000"), Some(Role::Operate)),
         "top" => (format!("{name} {limit}"), Some(Role::Observe)),
-        "ping" | "info" | "dbsize" => (name.to_owned(), None),
+        "ping" | "info" | "dbsize" | "role" | "unwatch" => (name.to_owned(), None),
+        "watch" => (format!("{name} k"), None),
         "echo" => (format!("{name} hello"), None),
         "client" => (format!("{name} id"), None),
         "select" => (format!("{name} 0"), None),
@@ -391,9 +392,26 @@ fn each_command_serves_only_the_roles_and_the_limits_of_its_clients() {
     for client in Client::all() {
         let mut resp = log_in(client);
         for name in listed.iter().filter(|name| !open.contains(name)) {
-            if *name == "cl.throttle" {
-                // It is named like a limit: `cl.throttle`.
-                let told = resp.ask("CL.THROTTLE k 15 30 60");
+            if ["multi", "exec", "discard"].contains(name) {
+                // What may not run outside a transaction is not queued in one.
+                let began = resp.ask("MULTI");
+                if client.role.is_none() {
+                    assert!(began.starts_with("NOAUTH"), "{client:?}: {began}");
+                    continue;
+                }
+                assert_eq!(began, "OK");
+                let queued = resp.ask("ACQUIRE team-b.secret k 0");
+                let may = client.may(Role::Decide) && !client.is_bounded;
+                let expected = if may { "QUEUED" } else { "NOPERM" };
+                assert!(queued.starts_with(expected), "{client:?}: {queued}");
+                let ran = resp.ask("EXEC");
+                let expected = if may { "[[0" } else { "EXECABORT" };
+                assert!(ran.starts_with(expected), "{client:?}: {ran}");
+                continue;
+            }
+            if ["cl.throttle", "rl.throttle", "gcra"].contains(name) {
+                // They are named like a limit: `cl.throttle`.
+                let told = resp.ask(&format!("{name} k 15 30 60"));
                 let may = client.may(Role::Decide) && !client.is_bounded;
                 let expected = if client.role.is_none() {
                     "NOAUTH"
