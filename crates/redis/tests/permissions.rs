@@ -290,7 +290,12 @@ async fn a_forbidden_key_is_reported_and_affects_no_other() {
     let store = open_as(
         &server,
         "app",
-        &["~tidegate:nodes", "~tidegate:fine:*", "+@all"],
+        &[
+            "~tidegate:nodes",
+            "~tidegate:probe:*",
+            "~tidegate:fine:*",
+            "+@all",
+        ],
     );
     eventually("the store is reached", || store.health() == Health::Up);
     let (fine, other) = (
