@@ -29,10 +29,7 @@ fn limiter(
 ) -> KeyedLimiter<()> {
     // Fixed: by chance a key is mistaken for another one's record, rarely, but not never.
     let builder = KeyedLimiter::builder(policy).hash_keys(HashKeys::from_seeds(3, 5));
-    with(builder.max_keys(max_keys))
-        .clock(())
-        .build()
-        .unwrap()
+    with(builder.max_keys(max_keys)).clock(()).build().unwrap()
 }
 
 /// A key of a kind: real ones and made-up ones never meet.
