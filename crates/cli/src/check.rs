@@ -521,7 +521,6 @@ fn why_exact(limit: &Limit) -> String {
     let leased = spec.sharing.mode == Some(tidegate_redis::Mode::Leased);
     let why = match (policy.name(), policy.limit()) {
         ("leaky-bucket" | "concurrency", _) => "this algorithm has no other mode",
-        _ if policy.counts_denied() => "each denial counts, so the store must see it",
         (_, 0) => "it admits nothing",
         ("token-bucket", burst) if leased && burst < 16 => {
             "a leased token bucket needs a burst of at least 16"

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::{Policy, Quota, algorithm::Concurrency, algorithm::FixedWindow};
 use tidegate_redis::{Corrected, Health, Mode, OnError, SharedLimit, Source, Store, StoreError};
-use tidegate_redis_servers::{Cluster, PATIENCE, Reply, Server, eventually};
+use tidegate_redis_servers::{Cluster, PATIENCE, Reply, Sentinel, Server, eventually};
 
 /// The permissions that the errors and the crate's documentation list.
 const NEEDED: [&str; 22] = [
@@ -425,6 +425,57 @@ async fn a_user_who_may_run_no_scripts_cannot_use_the_store() {
 
 /// What the documentation names for a cluster on top of the others.
 const NEEDED_IN_A_CLUSTER: [&str; 2] = ["+cluster|slots", "+asking"];
+
+/// What the documentation names for a sentinel's user, and for the store's on top of the others.
+const NEEDED_AT_A_SENTINEL: [&str; 2] = ["+sentinel|masters", "+role"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_with_the_listed_permissions_can_use_sentinels_and_need_each() {
+    let master = Server::start(&[]);
+    let sentinel = Sentinel::watch(&master, 0);
+    let user = |name: &str, left_out: &str| -> [Vec<String>; 2] {
+        let begin = ["ACL", "SETUSER", name, "on", ">secret", "-@all"];
+        let all = |rights: &[&str]| {
+            let kept = rights.iter().filter(|right| **right != left_out);
+            begin
+                .iter()
+                .chain(kept)
+                .map(|part| (*part).to_owned())
+                .collect()
+        };
+        let of_the_store = [&["~tidegate:*", "+role"], &NEEDED[..]].concat();
+        [all(&of_the_store), all(&NEEDED_AT_A_SENTINEL)]
+    };
+    let open = |name: &str, left_out: &str| {
+        let [store, watcher] = user(name, left_out);
+        assert_eq!(
+            master
+                .ask(&store.iter().map(String::as_str).collect::<Vec<_>>())
+                .text(),
+            "OK"
+        );
+        assert_eq!(
+            sentinel
+                .ask(&watcher.iter().map(String::as_str).collect::<Vec<_>>())
+                .text(),
+            "OK"
+        );
+        let store = Store::open(&format!(
+            "redis+sentinel://{name}:secret@127.0.0.1:{}/main?sentinel_username={name}&sentinel_password=secret",
+            sentinel.port()
+        ));
+        store.expect("the address is well formed")
+    };
+    let store = open("app", "");
+    eventually("the store is reached", || store.health() == Health::Up);
+    let limit = limit(&store, "x", log("10/1h"));
+    assert_eq!(limit.acquire("k", 1).await.source, Source::Store);
+    for right in NEEDED_AT_A_SENTINEL {
+        let store = open("less", right);
+        let why = store.examine().await.expect_err("a right is missing");
+        assert!(why.to_string().contains("permission"), "{right}: {why}");
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_with_the_listed_permissions_can_use_a_cluster_also_while_a_slot_moves() {
