@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from producers import answers, debian, free_port, until
@@ -125,6 +126,11 @@ class Tidegate:
     def lines(self):
         return len(re.findall(r"WARN|ERROR|without a decision", (self.at / "tidegate.log").read_text(errors="replace")))
 
+    def unawaited(self):
+        """The answers for which the front did not wait, as far as Tidegate knows."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=30) as answer:
+            return int(re.search(r"^tidegate_http_answers_unawaited_total (\d+)$", answer.read().decode(), re.M)[1])
+
 
 def packaged(name, replacements):
     text = (PACKAGING / name).read_text()
@@ -227,7 +233,8 @@ def client(name):
 
 
 FRONTS = {
-    "nginx": nginx, "HAProxy": haproxy_of(lambda: debian("haproxy", "haproxy"), "tcp"), "Envoy (ext_authz)": envoy, "Caddy": caddy,
+    "nginx": nginx, "HAProxy": haproxy_of(lambda: debian("haproxy", "haproxy"), "tcp"),
+    "HAProxy 3.2 (mode spop)": haproxy_of(lambda: servers("haproxy"), "spop"), "Envoy (ext_authz)": envoy, "Caddy": caddy,
     "Caddy, failing closed": caddy_closed, "Traefik": traefik, "Traefik, failing closed": traefik_closed, "Apache httpd": apache,
     "Varnish": varnish,
     "clients/asgi.py": client("fastapi"), "clients/django_middleware.py": client("django"), "clients/express.mjs": client("express"),
@@ -237,8 +244,6 @@ FRONTS = {
 USUAL = "/a?key=other&cost=0", ""
 CLIENTS = "/", "X-Key: client\r\n"
 asked = list(USUAL)
-if os.environ.get("TIDEGATE_HAPROXY"):
-    FRONTS["HAProxy 3.1 or later (mode spop)"] = haproxy_of(lambda: os.environ["TIDEGATE_HAPROXY"], "spop")
 CLOSED = {"Caddy, failing closed", "Traefik, failing closed"}
 # A front's longest delay, in milliseconds, while Tidegate does not answer; more only on a busy machine.
 LONGEST = 1_000
@@ -391,6 +396,12 @@ def run(name, make, backend):
             it.tidegate.signal(signal.SIGCONT)
             cells["stopped"] = f"{summary(statuses, delays)}; limits again after {limits_again(it.port):.1f} s; {noticed(it, before)}"
             check(name, "stopped", statuses, delays, wrong)
+            unawaited = it.tidegate.unawaited()
+            cells["stopped"] += f", {unawaited} in Tidegate's metric" if unawaited else ""
+            if name == "nginx":
+                unasked = len((it.at / "tidegate-unasked.log").read_bytes().splitlines())
+                if not 0 < unawaited <= unasked:
+                    wrong.append(f"stopped: Tidegate counts {unawaited} answers without an asker, nginx {unasked} requests without an answer")
             # Dead.
             time.sleep(1.5)
             exhausted(it)

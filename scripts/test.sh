@@ -392,18 +392,20 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
     resp_clients
     stage "the benches compile" benches
     if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
-        skipped+=("the logs of real servers, and fronts with their real programs (TIDEGATE_OFFLINE)")
+        skipped+=("the logs of real servers, fronts with their real programs, and other limiters (TIDEGATE_OFFLINE)")
     else
         need apache2 apache2
         need lighttpd lighttpd
         need varnishd varnish
         need squid squid
+        need traffic_server trafficserver
         [ -e /usr/share/lua/5.3/socket.lua ] || need lua-socket lua-socket
         need mvn maven
         need javac default-jdk-headless
         need_venv
         stage "the logs of real servers" scripts/producers.py
         stage "fronts with their real programs" scripts/fronts.py
+        stage "other limiters and the rules that replace them" scripts/migrate.py
     fi
     flood=(--release --test flood)
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys

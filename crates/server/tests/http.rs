@@ -627,6 +627,31 @@ fn a_client_that_sends_nothing_more_gets_its_answer() {
 }
 
 #[test]
+fn answers_to_clients_that_have_gone_are_counted() {
+    const UNAWAITED: &str = "tidegate_http_answers_unawaited_total";
+    let server = Running::with_rules("http-unawaited", RULES);
+    let body = r#"{"limit":"per-user","key":"alice"}"#;
+    for _ in 0..20 {
+        assert_eq!(server.post("/v1/peek", body).status, 200);
+    }
+    assert_eq!(server.metric(UNAWAITED), 0, "these clients wait");
+    // The answer may be written before the server's system knows that the client has gone.
+    let mut gone = 0;
+    eventually("a client goes before its answer", || {
+        let mut client = Http::connect(server.http);
+        let length = body.len();
+        let head = format!(
+            "POST /v1/peek HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n"
+        );
+        client.write(format!("{head}{body}").as_bytes());
+        drop(client);
+        gone += 1;
+        server.metric(UNAWAITED) > 0
+    });
+    assert!(server.metric(UNAWAITED) <= gone);
+}
+
+#[test]
 fn a_leaky_bucket_returns_the_delay() {
     let server = Running::with_rules("http-leaky", RULES);
     let ask = r#"{"limit":"paced","key":"alice"}"#;

@@ -100,7 +100,9 @@ pub async fn serve(
         Strangers::new(connections.bounds.name),
     ));
     let http = builder();
-    let serve = |Accepted { io, calls, peer }| {
+    let serve = |Accepted {
+                     io, calls, peer, ..
+                 }| {
         let (routes, http, tls) = (
             Arc::clone(&routes),
             http.clone(),

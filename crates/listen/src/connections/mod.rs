@@ -1,10 +1,12 @@
 //! The connections of a listener of any protocol, accepted within their bounds.
 //!
 //! `slots` bounds their number and decides which one is closed for a new one. `write_deadline`
-//! bounds how long an answer waits for a client that does not read. `control_frames` bounds the
-//! frames of an HTTP/2 client that are not requests.
+//! bounds how long an answer waits for a client that does not read. `responses` counts the answers
+//! to clients that have gone. `control_frames` bounds the frames of an HTTP/2 client that are not
+//! requests.
 
 mod control_frames;
+mod responses;
 mod slots;
 mod write_deadline;
 
@@ -14,10 +16,15 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use socket2::SockRef;
 use tidegate_core::Clock;
 use tidegate_service::observe::{metrics::ConnectionStats, once_a_minute::OnceAMinute};
-use tokio::{sync::watch, task::JoinSet};
+use tokio::{
+    io::{Interest, Ready},
+    sync::watch,
+    task::JoinSet,
+};
 use tokio_util::either::Either;
 
 use crate::{
@@ -27,8 +34,10 @@ use crate::{
 };
 
 pub use control_frames::ControlFrames;
+pub use responses::Responses;
 use slots::Admission;
 pub use slots::{Call, Calls, Slots};
+use write_deadline::Peering;
 pub use write_deadline::WriteDeadline;
 
 /// The pause before `accept` is retried when the system has no free descriptor.
@@ -66,6 +75,7 @@ pub struct Acceptor {
 pub struct Accepted {
     pub io: WriteDeadline<Socket>,
     pub calls: Arc<Calls>,
+    pub responses: Arc<Responses>,
     pub peer: SocketAddr,
 }
 
@@ -195,28 +205,45 @@ impl Acceptor {
             stats: Arc::clone(stats),
             _of_peer: of_peer,
         };
-        let give_up = |stream: &Socket| {
-            // Unread data is dropped with the connection instead of being kept by the system.
-            if let Either::Left(tcp) = stream {
-                let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
-            }
-        };
+        let responses = Arc::new(Responses::new(Arc::clone(stats)));
         let io = WriteDeadline::new(
             stream,
             self.bounds.write_timeout,
             self.stop.clone(),
-            give_up,
+            PEERING,
+            Arc::clone(&responses),
         );
         Some((
             Accepted {
                 io,
                 calls: Arc::new(Calls::new(slot)),
+                responses,
                 peer,
             },
             open,
         ))
     }
 }
+
+const PEERING: Peering<Socket> = Peering {
+    give_up: |stream| {
+        // Unread data is dropped with the connection instead of being kept by the system.
+        if let Either::Left(tcp) = stream {
+            let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
+        }
+    },
+    has_gone: |stream| {
+        // A stream is nearly always writable, so this is the state that the last poll has left.
+        let any = Interest::READABLE | Interest::WRITABLE;
+        let ready = match stream {
+            Either::Left(tcp) => tcp.ready(any).now_or_never(),
+            Either::Right(unix) => unix.ready(any).now_or_never(),
+        };
+        ready
+            .and_then(Result::ok)
+            .is_some_and(Ready::is_read_closed)
+    },
+};
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {

@@ -1,8 +1,10 @@
-//! Bounds how long a response waits for a client that does not read it.
+//! Bounds how long a response waits for a client that does not read it, and counts the responses to
+//! clients that have gone.
 
 use std::{
     io,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -12,6 +14,8 @@ use tokio::{
     sync::watch,
     time::{Instant, Sleep, sleep},
 };
+
+use super::Responses;
 
 /// How long a response may wait for a client once the server is stopping.
 const WHILE_STOPPING: Duration = Duration::from_secs(1);
@@ -24,24 +28,40 @@ pub struct WriteDeadline<S> {
     /// Runs while the peer reads nothing.
     waiting: Option<Pin<Box<Sleep>>>,
     stopping: watch::Receiver<bool>,
-    give_up: fn(&S),
+    peer: Peering<S>,
+    responses: Arc<Responses>,
+}
+
+/// What a stream does about its peer.
+#[derive(Debug)]
+pub struct Peering<S> {
+    /// Called when the time is over, just before the write fails.
+    pub give_up: fn(&S),
+    /// Whether the peer has closed its side of the connection, as far as is known without asking
+    /// the system.
+    pub has_gone: fn(&S) -> bool,
 }
 
 impl<S> WriteDeadline<S> {
-    /// `give_up` is called when the time is over, just before the write fails.
     pub fn new(
         stream: S,
         patience: Duration,
         stopping: watch::Receiver<bool>,
-        give_up: fn(&S),
+        peer: Peering<S>,
+        responses: Arc<Responses>,
     ) -> Self {
         Self {
             stream,
             patience,
             waiting: None,
             stopping,
-            give_up,
+            peer,
+            responses,
         }
+    }
+
+    fn before_write(&self) {
+        self.responses.write(|| (self.peer.has_gone)(&self.stream));
     }
 
     /// The result of a write. While the peer reads nothing, it is pending until the time is over.
@@ -63,7 +83,7 @@ impl<S> WriteDeadline<S> {
             waiting.as_mut().reset(soon);
         }
         ready!(waiting.as_mut().poll(context));
-        (self.give_up)(&self.stream);
+        (self.peer.give_up)(&self.stream);
         Poll::Ready(Err(io::Error::new(
             io::ErrorKind::TimedOut,
             "the client does not read the response",
@@ -87,6 +107,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.before_write();
         let written = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.written(written, context)
     }
@@ -96,6 +117,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.before_write();
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
         self.written(written, context)
     }
@@ -115,15 +137,61 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, duplex},
+        net::{TcpListener, TcpStream},
+    };
+    use tokio_util::either::Either;
 
     use super::*;
+    use crate::connections::PEERING;
+
+    #[tokio::test]
+    async fn a_response_is_unawaited_if_its_client_has_closed_the_connection_before() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (_stop, stopping) = watch::channel(false);
+        for is_gone in [false, true] {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            let (server, _) = listener.accept().await.unwrap();
+            let responses = Arc::<Responses>::default();
+            let mut server = WriteDeadline::new(
+                Either::Left(server),
+                Duration::from_secs(10),
+                stopping.clone(),
+                PEERING,
+                Arc::clone(&responses),
+            );
+            client.write_all(b"?").await.unwrap();
+            let mut asked = Vec::new();
+            if is_gone {
+                drop(client);
+                server.read_to_end(&mut asked).await.unwrap();
+            } else {
+                server.read_buf(&mut asked).await.unwrap();
+            }
+            // What is written without a response is the end of TLS or HTTP/2.
+            server.write_all(b"bye").await.unwrap();
+            assert_eq!(responses.unawaited(), 0);
+            responses.ready();
+            // The system refuses it if it knows already that the client reads nothing.
+            let _ = server.write_all(b"!").await;
+            assert_eq!(responses.unawaited(), u64::from(is_gone));
+            let _ = server.write_all(b"bye").await;
+            assert_eq!(responses.unawaited(), u64::from(is_gone), "counted once");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_reads_nothing_times_out_and_one_that_reads_a_little_does_not() {
         let (mut here, mut there) = duplex(4);
         let (stop, stopping) = watch::channel(false);
-        let mut stream = WriteDeadline::new(&mut here, Duration::from_secs(10), stopping, |_| ());
+        let peer = Peering {
+            give_up: |_| (),
+            has_gone: |_| false,
+        };
+        let patience = Duration::from_secs(10);
+        let mut stream = WriteDeadline::new(&mut here, patience, stopping, peer, Arc::default());
         let started = Instant::now();
         let slowly = async {
             for _ in 0..5 {

@@ -48,7 +48,9 @@ pub async fn serve(connections: Acceptor, dashboard: Dashboard) {
         .keep_alive(false)
         .max_buf_size(BUFFER);
     let dashboard = Arc::new(dashboard);
-    let serve = |Accepted { io, calls, peer }| {
+    let serve = |Accepted {
+                     io, calls, peer, ..
+                 }| {
         let (http, dashboard) = (http.clone(), Arc::clone(&dashboard));
         async move {
             let its = Arc::clone(&calls);

@@ -17,7 +17,9 @@ const IDLE: Duration = Duration::from_mins(10);
 /// Serves until `stop` is set, and then until all requests that were read are answered. Dropping
 /// the future closes all connections.
 pub async fn serve(connections: Acceptor, server: TokenServer, stop: watch::Receiver<bool>) {
-    let serve = |Accepted { io, calls, peer }| {
+    let serve = |Accepted {
+                     io, calls, peer, ..
+                 }| {
         let (server, stop) = (server.clone(), stop.clone());
         async move {
             let served = Connection::new(&server, Arc::clone(&calls), peer.ip()).converse(io, stop);

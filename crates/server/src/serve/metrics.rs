@@ -75,6 +75,8 @@ impl Counted {
             "HTTP connections refused because all slots were busy or the client had too many";
         let refused = read(&events.http.refused) + read(&events.admin.refused);
         sink.count("http_connections_refused", help, refused)?;
+        let help = "HTTP answers to clients that had closed their side of the connection already; proxies that give up do";
+        sink.count("http_answers_unawaited", help, read(&events.http.unawaited))?;
         let help =
             "RESP connections refused because of the bound or because the client had too many";
         sink.count(

@@ -91,10 +91,16 @@ impl<'a> AccessLine<'a> {
             return Err(LineError::NotClient);
         }
         let [request, status, tail] = request_and_status(request)?;
-        Ok(Self {
+        let line = Self {
             tail: Tail::Combined(tail),
             ..Self::of_request(ip, time, request, status)
-        })
+        };
+        // Any text may be a bad request, but that has a status.
+        let is_method = |byte: &u8| byte.is_ascii_uppercase() || *byte == b'-';
+        if status == b"-" && !line.method.iter().all(is_method) {
+            return Err(LineError::NoStatus);
+        }
+        Ok(line)
     }
 
     /// A line with these parts and no others.

@@ -52,12 +52,15 @@ fn edited(line: &str, edits: &[Edit]) -> Vec<u8> {
     line
 }
 
-/// Whether a line is found to be of this format, or refused. A name in front of a common line makes it
-/// one of `vhost_combined`; two words that are no server are a logger's prefix. The client is the
-/// same.
+/// Whether a line is read as this format, or refused. A name in front of a common line makes it one of
+/// `vhost_combined`; two words that are no server are a logger's prefix. The client is the same. A
+/// line that begins with a brace is looked at as JSON, and refused if it is none.
 fn is_read_as(format: Format, line: &[u8]) -> bool {
     let mut found = None;
-    let _ = read_lines(line, &mut found, &Options::default());
+    let read = read_lines(line, &mut found, &Options::default());
+    let is_refused = read.map_or(true, |read| tidegate_sim::Workload::requests(&read.trace) == 0);
     let pair = [Format::AccessLog, Format::VhostCombined];
-    found.is_none_or(|found| found == format || (pair.contains(&format) && pair.contains(&found)))
+    is_refused
+        || found == Some(format)
+        || (pair.contains(&format) && found.is_some_and(|found| pair.contains(&found)))
 }

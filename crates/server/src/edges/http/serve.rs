@@ -25,7 +25,7 @@ use hyper_util::{
 };
 use tidegate_headers::retry_after;
 use tidegate_listen::{
-    connections::{Accepted, Acceptor, Call, Calls, ControlFrames},
+    connections::{Accepted, Acceptor, Call, Calls, ControlFrames, Responses},
     credentials::Certificate,
     security::ListenerSecurity,
     strangers::Strangers,
@@ -68,7 +68,13 @@ pub(crate) async fn serve(
     let (paths, graceful) = (Arc::new(paths), GracefulShutdown::new());
     let (http, spare_http) = (builder(HEAD_TIME), builder(SPARE_HEAD_TIME));
     let strangers = Arc::new(Strangers::new(connections.bounds.name));
-    let serve = |Accepted { io, calls, peer }| {
+    let serve = |accepted| {
+        let Accepted {
+            io,
+            calls,
+            responses,
+            peer,
+        } = accepted;
         let (http, idle_time) = if calls.slot.is_spare {
             (spare_http.clone(), SPARE_HEAD_TIME)
         } else {
@@ -92,6 +98,7 @@ pub(crate) async fn serve(
                 let of = Arc::new(Connection {
                     paths,
                     calls: its,
+                    responses,
                     certificate,
                     strangers,
                     client: peer.ip(),
@@ -153,6 +160,7 @@ fn builder(head_time: Duration) -> auto::Builder<TokioExecutor> {
 struct Connection {
     paths: Arc<Paths>,
     calls: Arc<Calls>,
+    responses: Arc<Responses>,
     certificate: Option<Certificate>,
     strangers: Arc<Strangers>,
     client: IpAddr,
@@ -166,6 +174,7 @@ async fn answer(
     let Connection {
         paths,
         calls,
+        responses,
         certificate,
         strangers,
         client,
@@ -195,6 +204,7 @@ async fn answer(
             .headers_mut()
             .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
+    responses.ready();
     let is_long = response
         .body()
         .size_hint()

@@ -28,7 +28,9 @@ pub(crate) async fn serve(
     security: ListenerSecurity,
     stop: watch::Receiver<bool>,
 ) {
-    let serve = |Accepted { io, calls, peer }| {
+    let serve = |Accepted {
+                     io, calls, peer, ..
+                 }| {
         let (agent, tls, stop) = (agent.clone(), security.config(Above::Resp), stop.clone());
         async move {
             let served = async {

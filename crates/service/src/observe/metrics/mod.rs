@@ -57,6 +57,8 @@ pub struct ConnectionStats {
     pub refused: AtomicU64,
     /// Connections whose TLS handshake failed or timed out.
     pub handshakes_failed: AtomicU64,
+    /// Responses whose client had closed its side of the connection before they were written.
+    pub unawaited: AtomicU64,
 }
 
 impl ConnectionStats {

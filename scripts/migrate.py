@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Other limiters and Tidegate decide on the same schedules, and the table of docs/src/migrate.md shows how many decisions differ.
+
+migrate.py [--write] [NAME ...]     of those in ROWS; --write replaces the table in the book, and the traces of the ordinary tests
+
+Each package runs as it is, with its pinned version, on a clock that the schedule sets. Packages of PyPI, npm, Go's module proxy and Maven
+Central are installed into ~/.cache/tidegate/migrate. Fails if a row has other decisions than it promises.
+"""
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tidegate/migrate"
+PEERS = ROOT / "scripts/migrate"
+PAGE = ROOT / "docs/src/migrate.md"
+TRACES = ROOT / "crates/tidegate/tests/migrate"
+PYTHON = ["limits==5.8.0", "pyrate-limiter==4.5.1", "throttled-py==3.5.0", "ratelimit==2.2.1", "token_bucket==0.4.0"]
+NODE = ["rate-limiter-flexible@11.4.0", "express-rate-limit@8.7.5"]
+# A whole second, so that aligned windows begin here.
+BEGIN = 1_700_000_000_000
+EACH = 20
+
+
+def schedules(costs):
+    """Schedules of times in milliseconds and costs, for a limit of 10 a second: random, at the edges of windows, after rests, and with
+    costs, of which some are above the limit."""
+    draw = random.Random(51)
+    made = []
+    for kind in ["random", "edges", "rests", *(["costs"] if costs else [])]:
+        for _ in range(EACH):
+            at = first = BEGIN + draw.randrange(0, 2_000)
+            schedule = []
+            for step in range(100):
+                if step and kind == "edges":
+                    window = draw.choice([first, BEGIN])
+                    at = max(at, window + 1_000 * ((at - window) // 1_000 + draw.randrange(0, 2)) + draw.choice([-1, 0, 0, 1]))
+                elif step and kind == "rests":
+                    at += draw.choice([0, 0, 0, 0, 7, 100, 999, 1_000, 1_001, 3_500])
+                elif step:
+                    at += draw.randrange(0, 180)
+                schedule.append((at, draw.choice([1, 1, 2, 3, 5, 10, 11]) if kind == "costs" else 1))
+            made.append(schedule)
+    return made
+
+
+def sh(*command, **options):
+    subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL, **options)
+
+
+def python():
+    venv, stamp = CACHE / "venv", CACHE / "venv/packages"
+    if not stamp.exists() or stamp.read_text() != " ".join(PYTHON):
+        sh(sys.executable, "-m", "venv", venv)
+        sh(venv / "bin/pip", "install", "-q", *PYTHON)
+        stamp.write_text(" ".join(PYTHON))
+    return [venv / "bin/python", PEERS / "peers.py"]
+
+
+def node():
+    home, stamp = CACHE / "node", CACHE / "node/packages"
+    if not stamp.exists() or stamp.read_text() != " ".join(NODE):
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "package.json").write_text('{"private": true, "type": "module"}')
+        sh("npm", "install", "--silent", "--no-audit", "--no-fund", *NODE, cwd=home)
+        stamp.write_text(" ".join(NODE))
+    shutil.copy(PEERS / "peers.mjs", home)
+    return ["node", home / "peers.mjs"]
+
+
+def go():
+    home = CACHE / "go"
+    shutil.copytree(PEERS / "go", home, dirs_exist_ok=True)
+    sh("go", "build", "-mod=mod", "-o", home / "peers", ".", cwd=home)
+    return [home / "peers"]
+
+
+def java():
+    home = CACHE / "java"
+    shutil.copytree(PEERS / "java", home, dirs_exist_ok=True)
+    sh("mvn", "-q", "-B", "-f", home / "pom.xml", "dependency:copy-dependencies", f"-DoutputDirectory={home}/lib")
+    sh("javac", "-cp", f"{home}/lib/*", "-d", home / "classes", home / "Peers.java")
+    return ["java", "-cp", f"{home}/classes:{home}/lib/*", "Peers"]
+
+
+class Row:
+    """`equal`: none differs. Otherwise `why` says what happens instead."""
+
+    def __init__(self, package, setting, program, rule, why="", costs=True):
+        self.package, self.setting, self.program, self.rule, self.why, self.costs = package, setting, program, rule, why, costs
+
+
+FIRST = "fixed-window:first_hit=true:count_denied=true 10/1s"
+ROWS = {
+    "flexible": Row("rate-limiter-flexible 11.4.0", "`RateLimiterMemory`, `points: 10, duration: 1`", node, FIRST),
+    "express": Row("express-rate-limit 8.7.5", "`limit: 10, windowMs: 1000`", node, FIRST, costs=False),
+    "limits-fixed": Row("limits 5.8.0 (slowapi, Flask-Limiter)", "`FixedWindowRateLimiter`, `10/second`", python, FIRST),
+    "limits-moving": Row("limits 5.8.0", "`MovingWindowRateLimiter`", python, "sliding-log:closed=true 10/1s"),
+    "limits-sliding": Row("limits 5.8.0", "`SlidingWindowCounterRateLimiter`", python, "sliding-counter 10/1s",
+                          "theirs rounds the weighted count down, so it admits more; see `sliding-window` for an exact bound"),
+    "pyrate": Row("pyrate-limiter 4.5.1", "`InMemoryBucket([Rate(10, Duration.SECOND)])`", python, "sliding-log:closed=true 10/1s"),
+    "throttled-fixed": Row("throttled-py 3.5.0", "`using=\"fixed_window\"`", python, "fixed-window:count_denied=true 10/1s"),
+    "throttled-gcra": Row("throttled-py 3.5.0", "`using=\"gcra\"`", python, "token-bucket:burst=10 10/1s"),
+    "throttled-token": Row("throttled-py 3.5.0", "`using=\"token_bucket\"`", python, "token-bucket:burst=10 10/1s",
+                           "theirs refills in whole seconds"),
+    "ratelimit": Row("ratelimit 2.2.1 (PyPI)", "`@limits(calls=10, period=1)`", python, FIRST, costs=False),
+    "token-bucket": Row("token_bucket 0.4.0 (PyPI)", "`Limiter(10, 20, MemoryStorage())`", python, "token-bucket:burst=20 10/1s",
+                        "theirs adds fractions of a token as floating-point numbers, so it may deny at the moment a token is whole"),
+    "xtime": Row("golang.org/x/time/rate 0.16.0", "`NewLimiter(10, 10)`", go, "token-bucket:burst=10 10/1s"),
+    "bucket4j-greedy": Row("Bucket4j 8.15.0", "`capacity(20)`, `refillGreedy(10, 1s)`", java, "token-bucket:burst=20 10/1s"),
+    "bucket4j-aligned": Row("Bucket4j 8.15.0", "`capacity(10)`, `refillIntervallyAligned(10, 1s, …)` from a whole second on", java,
+                            "fixed-window 10/1s"),
+    "bucket4j-intervally": Row("Bucket4j 8.15.0", "`capacity(10)`, `refillIntervally(10, 1s)`", java, "fixed-window 10/1s",
+                               "theirs begins its periods when the bucket is made, ours at whole seconds"),
+    "bucket4j-saving": Row("Bucket4j 8.15.0", "`capacity(20)`, `refillIntervally(10, 1s)`", java, "token-bucket:burst=20 10/1s",
+                           "theirs refills ten at once each second, ours steadily"),
+}
+
+
+def tidegate(rule, made):
+    """Tidegate's decisions, each schedule with a fresh limiter."""
+    lines = "\n\n".join("\n".join(f"{at * 1_000_000} {cost}" for at, cost in schedule) for schedule in made)
+    command = ["cargo", "run", "-q", "--locked", "--workspace", "--all-features", "--example", "decisions", "--", rule]
+    if program := os.environ.get("TIDEGATE_DECISIONS"):
+        command = [program, rule]
+    return subprocess.run(command, input=lines, check=True, capture_output=True, text=True, cwd=ROOT).stdout.split("\n")
+
+
+def trace(row, made, theirs, ours):
+    """Some schedules with the decisions of the package, for the ordinary tests: one of each kind, with most differences."""
+    chosen = []
+    for kind in range(0, len(made), EACH):
+        chosen.append(max(range(kind, kind + EACH), key=lambda at: sum(a != b for a, b in zip(theirs[at], ours[at]))))
+    differ = sum(a != b for at in chosen for a, b in zip(theirs[at], ours[at]))
+    parts = ["\n".join(f"{at} {cost} {decision}" for (at, cost), decision in zip(made[which], theirs[which])) for which in chosen]
+    return f"package {row.package}\nrule {row.rule}\ndiffer {differ}\n\n" + "\n\n".join(parts) + "\n"
+
+
+def main():
+    names = [name for name in sys.argv[1:] if not name.startswith("--")] or list(ROWS)
+    lines, bad = [], 0
+    for name in names:
+        row = ROWS[name]
+        made = schedules(row.costs)
+        run = subprocess.run([str(part) for part in [*row.program(), name]], input=json.dumps(made), check=True, capture_output=True, text=True)
+        theirs, ours = json.loads(run.stdout), tidegate(row.rule, made)
+        steps = sum(map(len, made))
+        if [len(it) for it in theirs] != [len(it) for it in ours] or sum(map(len, theirs)) != steps:
+            raise SystemExit(f"{name}: a decision is missing")
+        differ = sum(a != b for their, our in zip(theirs, ours) for a, b in zip(their, our))
+        is_wrong = bool(differ) != bool(row.why)
+        bad += is_wrong
+        print(f"{name}: {differ} of {steps} decisions differ{' (not as promised)' if is_wrong else ''}", flush=True)
+        lines.append(f"| {row.package} | {row.setting} | `{row.rule}` | {differ:,} of {steps:,} | {row.why or 'equal'} |")
+        if "--write" in sys.argv:
+            TRACES.mkdir(exist_ok=True)
+            (TRACES / f"{name}.txt").write_text(trace(row, made, theirs, ours))
+    if "--write" in sys.argv:
+        head = "| package | its setting | Tidegate's rule | decisions that differ | |\n|---|---|---|---|---|\n"
+        page, begin, end = PAGE.read_text(), "<!-- measured -->\n", "<!-- end of measured -->"
+        PAGE.write_text(page[:page.index(begin) + len(begin)] + head + "\n".join(lines) + "\n" + page[page.index(end):])
+    print(f"{len(names) - bad} as promised, {bad} not")
+    sys.exit(bad != 0)
+
+
+if __name__ == "__main__":
+    main()
