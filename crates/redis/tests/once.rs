@@ -11,7 +11,8 @@ use tidegate_redis_servers::{Cluster, PATIENCE, Proxy, Reply, Server, eventually
 const SHORT: Duration = Duration::from_millis(300);
 
 /// Lets all ids expire.
-const FORGET: &str = "for _, key in ipairs(redis.call('KEYS', 'tidegate:once:*')) do redis.call('DEL', key) end";
+const FORGET: &str =
+    "for _, key in ipairs(redis.call('KEYS', 'tidegate:once:*')) do redis.call('DEL', key) end";
 /// 1 if each id expires within a minute.
 const ENDS: &str = "for _, key in ipairs(redis.call('KEYS', 'tidegate:once:*')) do
   local ttl = redis.call('PTTL', key)
@@ -98,11 +99,19 @@ async fn each_id_counts_once_through_lost_replies_at_two_nodes() {
             key,
             cost,
         };
-        let once = part.limit.store().acquire_all_once(&id, &[(part, false)]).await;
+        let once = part
+            .limit
+            .store()
+            .acquire_all_once(&id, &[(part, false)])
+            .await;
         let once = once.expect("the keys are together");
         repeats += u64::from(once.is_repeat);
         let decision = &once.decisions[0].decision;
-        assert_eq!((decision.is_allowed(), decision.remaining()), expected, "step {step}");
+        assert_eq!(
+            (decision.is_allowed(), decision.remaining()),
+            expected,
+            "step {step}"
+        );
         if step % 50 == 0 {
             let left = nodes[1].peek(&request.1, 0).await.decision.remaining();
             assert_eq!(left, LIMIT - *used, "step {step}");
@@ -131,15 +140,38 @@ async fn an_id_counts_once_for_a_leased_limit() {
     let (one, two) = (open(&server.address()), open(&server.address()));
     let here = limit(&one, "10/366d", Mode::Leased, PATIENCE);
     let there = limit(&two, "10/366d", Mode::Leased, PATIENCE);
-    assert_eq!(here.acquire_once(b"id", b"k", 4).await.decision.remaining(), 6);
+    assert_eq!(
+        here.acquire_once(b"id", b"k", 4).await.decision.remaining(),
+        6
+    );
     for limit in [&here, &there, &there] {
         let again = limit.acquire_once(b"id", b"k", 4).await;
         assert_eq!((again.is_allowed(), again.decision.remaining()), (true, 6));
     }
     // Another cost, key or id is another request.
-    assert_eq!(there.acquire_once(b"id", b"k", 3).await.decision.remaining(), 3);
-    assert_eq!(there.acquire_once(b"id", b"j", 4).await.decision.remaining(), 6);
-    assert_eq!(here.acquire_once(b"other", b"k", 3).await.decision.remaining(), 0);
+    assert_eq!(
+        there
+            .acquire_once(b"id", b"k", 3)
+            .await
+            .decision
+            .remaining(),
+        3
+    );
+    assert_eq!(
+        there
+            .acquire_once(b"id", b"j", 4)
+            .await
+            .decision
+            .remaining(),
+        6
+    );
+    assert_eq!(
+        here.acquire_once(b"other", b"k", 3)
+            .await
+            .decision
+            .remaining(),
+        0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -151,14 +183,20 @@ async fn what_was_admitted_stays_admitted_if_the_rule_changes() {
     assert!(wide.acquire_once(b"a", b"k", 5).await.is_allowed());
     assert!(narrow.acquire_once(b"b", b"k", 5).await.is_denied());
     assert!(narrow.acquire_once(b"a", b"k", 5).await.is_allowed());
-    assert!(wide.acquire_once(b"b", b"k", 5).await.is_denied(), "nothing was taken");
+    assert!(
+        wide.acquire_once(b"b", b"k", 5).await.is_denied(),
+        "nothing was taken"
+    );
     assert_eq!(wide.peek("k", 0).await.decision.remaining(), 5);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_counts_once_in_a_cluster() {
     let cluster = Cluster::start(3);
-    let store = open(&format!("redis+cluster://{}", cluster.addresses().join(",")));
+    let store = open(&format!(
+        "redis+cluster://{}",
+        cluster.addresses().join(",")
+    ));
     let limit = limit(&store, "10/366d", Mode::Exact, PATIENCE);
     for key in ["{a}1", "b", "}{", "c"] {
         for _ in 0..3 {

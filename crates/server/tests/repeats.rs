@@ -34,7 +34,13 @@ fn left(server: &Running, limit: &str, key: &str) -> String {
 fn counts_once(one: &Running, two: &Running) {
     for (key, commands) in [
         ("a", ["ACQUIRE calls a 3 ID x", "ACQUIRE calls a 3 id x"]),
-        ("b", ["ACQUIRE calls b 3 REASON ID y", "ACQUIRE calls b 3 ID y REASON"]),
+        (
+            "b",
+            [
+                "ACQUIRE calls b 3 REASON ID y",
+                "ACQUIRE calls b 3 ID y REASON",
+            ],
+        ),
     ] {
         let [command, again] = commands;
         let first = one.resp(command);
@@ -47,11 +53,20 @@ fn counts_once(one: &Running, two: &Running) {
     // Without a cost, and for a global limit without a key.
     assert!(one.resp("ACQUIRE calls c ID x").starts_with("[0 10 9 "));
     assert!(two.resp("ACQUIRE calls c ID x").starts_with("[0 10 9 "));
-    assert!(one.resp("ACQUIRE calls c ID z").starts_with("[0 10 8 "), "another id");
-    assert!(one.resp("ACQUIRE calls c 2 ID z").starts_with("[0 10 6 "), "another cost");
+    assert!(
+        one.resp("ACQUIRE calls c ID z").starts_with("[0 10 8 "),
+        "another id"
+    );
+    assert!(
+        one.resp("ACQUIRE calls c 2 ID z").starts_with("[0 10 6 "),
+        "another cost"
+    );
     // A denial is the first answer, too.
     let denied = one.resp("ACQUIRE calls c 7 ID w REASON");
-    assert!(denied.starts_with("[1 10 6 ") && denied.ends_with(" quota]"), "{denied}");
+    assert!(
+        denied.starts_with("[1 10 6 ") && denied.ends_with(" quota]"),
+        "{denied}"
+    );
     assert_eq!(two.resp("ACQUIRE calls c 7 ID w REASON"), denied);
 
     let body = json!({"limit": "units", "key": "h", "cost": 40, "id": "5f1c"});
@@ -62,12 +77,14 @@ fn counts_once(one: &Running, two: &Running) {
     assert_eq!(post(one, &body).1["reason"], "deny-listed");
     assert_eq!(post(two, &body).0, 429);
 
-    let all = |cost: u64| json!({"id": "joint", "all": [
-        {"limit": "calls", "key": "j", "cost": cost},
-        {"limit": "units", "key": "j", "cost": cost},
-        {"limit": "leased", "key": "j"},
-        {"limit": "trial", "key": "j", "cost": 1},
-    ]});
+    let all = |cost: u64| {
+        json!({"id": "joint", "all": [
+            {"limit": "calls", "key": "j", "cost": cost},
+            {"limit": "units", "key": "j", "cost": cost},
+            {"limit": "leased", "key": "j"},
+            {"limit": "trial", "key": "j", "cost": 1},
+        ]})
+    };
     let (status, first) = post(one, &all(4));
     assert_eq!(status, 200, "{first}");
     for server in [two, one] {
@@ -76,13 +93,21 @@ fn counts_once(one: &Running, two: &Running) {
     let (status, denied) = post(two, &all(7));
     assert_eq!(status, 429, "{denied}");
     assert_eq!(post(one, &all(7)), (429, denied));
-    for (limit, expected) in [("calls", "6"), ("units", "96"), ("leased", "49"), ("trial", "0")] {
+    for (limit, expected) in [
+        ("calls", "6"),
+        ("units", "96"),
+        ("leased", "49"),
+        ("trial", "0"),
+    ] {
         assert_eq!(left(one, limit, "j"), expected, "{limit}");
     }
 
     // A soft limit counts each request beyond the limit, once.
     for id in ["s1", "s2", "s2", "s3", "s3"] {
-        assert!(one.resp(&format!("ACQUIRE softly s 1 ID {id}")).starts_with("[0 "));
+        assert!(
+            one.resp(&format!("ACQUIRE softly s 1 ID {id}"))
+                .starts_with("[0 ")
+        );
     }
     let used = "ACQUIRE softly s 0";
     assert!(one.resp(used).starts_with("[0 1 0 "), "{}", one.resp(used));
@@ -94,7 +119,14 @@ fn counts_once(one: &Running, two: &Running) {
         let labels = format!("{{limit=\"units\",outcome=\"{outcome}\"}}");
         server.metric(&format!("tidegate_decisions_total{labels}"))
     };
-    let of_both = |outcome| count(one, outcome) + if std::ptr::eq(one, two) { 0 } else { count(two, outcome) };
+    let of_both = |outcome| {
+        count(one, outcome)
+            + if std::ptr::eq(one, two) {
+                0
+            } else {
+                count(two, outcome)
+            }
+    };
     assert_eq!(of_both("allowed"), 2);
 }
 
@@ -103,7 +135,12 @@ fn an_id_counts_once_in_memory_for_a_minute() {
     let server = Running::with_rules("repeats", RULES);
     counts_once(&server, &server);
     server.advance(Duration::from_secs(62));
-    assert!(server.resp("ACQUIRE calls a 3 ID x").starts_with("[0 10 4 "), "it is forgotten");
+    assert!(
+        server
+            .resp("ACQUIRE calls a 3 ID x")
+            .starts_with("[0 10 4 "),
+        "it is forgotten"
+    );
 
     // A pipeline and a transaction.
     let mut client = Resp::connect(server.resp);
@@ -112,7 +149,10 @@ fn an_id_counts_once_in_memory_for_a_minute() {
         assert_eq!(client.ask("ACQUIRE calls t 1 ID t1"), "QUEUED");
         assert_eq!(client.ask("ACQUIRE calls t 1 ID t2"), "QUEUED");
         let all = client.ask("EXEC");
-        assert!(all.starts_with("[[0 10 9 ") && all.contains(" [0 10 8 "), "{all}");
+        assert!(
+            all.starts_with("[[0 10 9 ") && all.contains(" [0 10 8 "),
+            "{all}"
+        );
     }
 }
 
@@ -137,7 +177,9 @@ fn an_id_counts_once_through_connections_to_the_store_that_break() {
         proxy.silence();
         let mut client = Resp::connect(server.resp);
         client.send(&harness::frame(&command));
-        eventually("the store has decided", || left(&other, "calls", "r") == (9 - round).to_string());
+        eventually("the store has decided", || {
+            left(&other, "calls", "r") == (9 - round).to_string()
+        });
         drop(client);
         proxy.cut();
         eventually("the server is back", || ready(&server));
@@ -155,25 +197,65 @@ fn a_wrong_id_or_place_of_one_is_refused() {
     let server = Running::with_rules("repeats-wrong", RULES);
     let long = "x".repeat(129);
     for (command, expected) in [
-        ("ACQUIRE calls a ID".to_owned(), "ERR syntax error: ID needs an id"),
-        ("ACQUIRE calls a 1 ID".to_owned(), "ERR syntax error: ID needs an id"),
-        ("ACQUIRE calls a ID x ID y".to_owned(), "ERR syntax error: after the cost only REASON and ID id are known"),
-        ("ACQUIRE calls a 1 2".to_owned(), "ERR syntax error: after the cost only REASON and ID id are known"),
-        ("PEEK calls a 1 ID x".to_owned(), "ERR wrong number of arguments for 'peek' command"),
-        ("CHARGE calls a ID x".to_owned(), "ERR syntax error: after the cost only REASON is known"),
-        (format!("ACQUIRE calls a 1 ID {long}"), "ERR the id has 129 bytes; it must have 1 to 128, such as a UUID that is new for each request"),
-        ("ACQUIRE calls a 1 ID ''".to_owned(), "ERR the id has 0 bytes; it must have 1 to 128, such as a UUID that is new for each request"),
+        (
+            "ACQUIRE calls a ID".to_owned(),
+            "ERR syntax error: ID needs an id",
+        ),
+        (
+            "ACQUIRE calls a 1 ID".to_owned(),
+            "ERR syntax error: ID needs an id",
+        ),
+        (
+            "ACQUIRE calls a ID x ID y".to_owned(),
+            "ERR syntax error: after the cost only REASON and ID id are known",
+        ),
+        (
+            "ACQUIRE calls a 1 2".to_owned(),
+            "ERR syntax error: after the cost only REASON and ID id are known",
+        ),
+        (
+            "PEEK calls a 1 ID x".to_owned(),
+            "ERR wrong number of arguments for 'peek' command",
+        ),
+        (
+            "CHARGE calls a ID x".to_owned(),
+            "ERR syntax error: after the cost only REASON is known",
+        ),
+        (
+            format!("ACQUIRE calls a 1 ID {long}"),
+            "ERR the id has 129 bytes; it must have 1 to 128, such as a UUID that is new for each request",
+        ),
+        (
+            "ACQUIRE calls a 1 ID ''".to_owned(),
+            "ERR the id has 0 bytes; it must have 1 to 128, such as a UUID that is new for each request",
+        ),
     ] {
         assert_eq!(server.resp(&command), expected, "{command}");
     }
     for (path, body, pointer) in [
-        ("/v1/acquire", json!({"limit": "calls", "key": "a", "id": ""}), "#/id"),
-        ("/v1/acquire", json!({"limit": "calls", "key": "a", "id": long}), "#/id"),
-        ("/v1/peek", json!({"limit": "calls", "key": "a", "id": "x"}), "#/id"),
-        ("/v1/acquire", json!({"all": [{"limit": "calls", "key": "a", "id": "x"}]}), "#/all/0/id"),
+        (
+            "/v1/acquire",
+            json!({"limit": "calls", "key": "a", "id": ""}),
+            "#/id",
+        ),
+        (
+            "/v1/acquire",
+            json!({"limit": "calls", "key": "a", "id": long}),
+            "#/id",
+        ),
+        (
+            "/v1/peek",
+            json!({"limit": "calls", "key": "a", "id": "x"}),
+            "#/id",
+        ),
+        (
+            "/v1/acquire",
+            json!({"all": [{"limit": "calls", "key": "a", "id": "x"}]}),
+            "#/all/0/id",
+        ),
     ] {
         let response = server.post(path, &body.to_string());
-        assert_eq!(response.status, 422, "{body}: {}", response.body);
+        assert_eq!(response.status, 400, "{body}: {}", response.body);
         assert!(response.body.contains(pointer), "{}", response.body);
     }
     assert_eq!(left(&server, "calls", "a"), "10", "nothing was taken");

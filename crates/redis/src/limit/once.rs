@@ -77,7 +77,9 @@ impl Store {
             return Ok((Vec::new(), false));
         };
         let formers = formers_of(&all, deadline).await?;
-        let own = all.iter().map(|part| part.limit.request(part.key, part.cost));
+        let own = all
+            .iter()
+            .map(|part| part.limit.request(part.key, part.cost));
         let mut requests: Vec<JointRequest<'_>> = own.collect();
         let kept = self.kept_key(id, &requests);
         let mut shadows: Vec<bool> = parts.iter().map(|(_, is_shadow)| *is_shadow).collect();
@@ -95,7 +97,9 @@ impl Store {
         self.in_time(deadline)?;
         let shard = monitor.shard_of(keys[0]);
         monitor.admit(shard)?;
-        let asked = sums.iter().map(|sum| (sum.plan, sum.cost, shadows[sum.first]));
+        let asked = sums
+            .iter()
+            .map(|sum| (sum.plan, sum.cost, shadows[sum.first]));
         let arguments = call::once_arguments(asked, KEPT);
         let script = &self.batcher().scripts.once;
         let reply = monitor

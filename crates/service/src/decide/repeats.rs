@@ -128,7 +128,7 @@ impl Repeats {
         Ok(decisions)
     }
 
-    /// The first answer to a question about so many limits.
+    /// The first answer to a question about this number of limits.
     pub fn first(&self, mark: Mark, parts: usize, now: Nanos) -> Option<Vec<Decision>> {
         let mut shard = self.shard(mark);
         shard.at(now);
@@ -148,7 +148,7 @@ impl Repeats {
         }
     }
 
-    /// Forgets what is too old.
+    /// Forgets the answers that are too old.
     pub fn expire(&self, now: Nanos) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -177,7 +177,10 @@ impl Repeats {
 
 /// The tag of each part of a question. The first is remembered first, so it is forgotten first.
 fn tags(mark: Mark) -> impl Iterator<Item = u64> {
-    (0..).map(move |part: u64| mark.0.wrapping_add(part.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
+    (0..).map(move |part: u64| {
+        mark.0
+            .wrapping_add(part.wrapping_mul(0x9E37_79B9_7F4A_7C15))
+    })
 }
 
 /// The answers of a shard, in memory that is not resident until it is used.
@@ -193,7 +196,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// The second of a time that does not run backwards. What is too old by then is forgotten.
+    /// The second of a time that does not run backwards. Older answers are forgotten.
     fn at(&mut self, now: Nanos) -> u64 {
         let second = now.get() / 1_000_000_000;
         if second <= self.second {
@@ -311,10 +314,12 @@ impl Kept {
         };
         let verdict = match decision.reason() {
             None => 0,
-            Some(reason) => 1 + DenialReason::ALL
-                .iter()
-                .position(|&known| known == reason)
-                .unwrap_or(0) as u8,
+            Some(reason) => {
+                1 + DenialReason::ALL
+                    .iter()
+                    .position(|&known| known == reason)
+                    .unwrap_or(0) as u8
+            }
         };
         let mut bytes = [0; KEPT_BYTES];
         let mut at = 0;
@@ -366,7 +371,7 @@ impl Kept {
     }
 }
 
-/// What seven bytes hold, which is more than any limit.
+/// The largest number of seven bytes, above any limit.
 const MAX_UNITS: u64 = (1 << 56) - 1;
 
 fn nanos(span: Duration) -> u64 {

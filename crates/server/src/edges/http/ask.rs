@@ -498,7 +498,11 @@ mod tests {
     #[test]
     fn only_a_text_with_escapes_is_copied() {
         let question = asks(br#"{"limit":"a","key":"x\u00e9\n"}"#);
-        let Ok(Question { asks: Asks::One(ask), .. }) = question else {
+        let Ok(Question {
+            asks: Asks::One(ask),
+            ..
+        }) = question
+        else {
             panic!("it is well formed")
         };
         assert!(matches!(ask.limit, Text(Cow::Borrowed("a"))));

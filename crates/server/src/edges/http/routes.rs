@@ -303,7 +303,10 @@ async fn decide(app: &App, endpoint: Endpoint, question: Question<'_>) -> Answer
     let Question { asks, id } = question;
     if let Some(id) = id {
         if !takes {
-            return Err(Problem::at("#/id", "a peek takes nothing, so it needs no id"));
+            return Err(Problem::at(
+                "#/id",
+                "a peek takes nothing, so it needs no id",
+            ));
         }
         return Box::pin(decide_once(app, asks, id.as_bytes())).await;
     }

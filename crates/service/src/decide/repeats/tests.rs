@@ -97,7 +97,11 @@ fn each_id_counts_once_for_a_minute_in_100_000_random_steps() {
                 cost: random(&mut seed, 4),
             };
             // Some clients use one id for several questions.
-            let id = if random(&mut seed, 10) == 0 { 7 } else { u64::from(step) };
+            let id = if random(&mut seed, 10) == 0 {
+                7
+            } else {
+                u64::from(step)
+            };
             asked.push((id, question.clone()));
             (id, question)
         } else {
@@ -106,7 +110,9 @@ fn each_id_counts_once_for_a_minute_in_100_000_random_steps() {
         };
         let text = id.to_string();
         let (second, place) = (now.get() / 1_000_000_000, (id, question.clone()));
-        let known = first.get(&place).filter(|(then, _)| second - then <= REMEMBERED_SECONDS);
+        let known = first
+            .get(&place)
+            .filter(|(then, _)| second - then <= REMEMBERED_SECONDS);
         let expected = match known {
             Some((_, decisions)) => {
                 repeats += 1;
@@ -115,7 +121,10 @@ fn each_id_counts_once_for_a_minute_in_100_000_random_steps() {
             None => {
                 expired += u32::from(first.contains_key(&place));
                 let joint = oracle.acquire_all(&question.asks(), now).now_or_never();
-                let answers = joint.expect("memory answers at once").expect("it is valid").answers;
+                let answers = joint
+                    .expect("memory answers at once")
+                    .expect("it is valid")
+                    .answers;
                 let decisions: Vec<_> = answers.iter().map(|answer| answer.decision).collect();
                 first.insert(place, (second, decisions.clone()));
                 decisions
@@ -123,14 +132,21 @@ fn each_id_counts_once_for_a_minute_in_100_000_random_steps() {
         };
         let got: Vec<Decision> = if question.limits.len() == 1 && random(&mut seed, 2) == 0 {
             let limits = subject.limits();
-            let limit = limits.limit(question.limits[0].as_bytes()).expect("it exists");
+            let limit = limits
+                .limit(question.limits[0].as_bytes())
+                .expect("it exists");
             let (key, cost) = (question.key.as_bytes(), question.cost);
             let decided = subject.take_once_in_memory(text.as_bytes(), limit, key, cost, now);
             vec![decided.expect("it is in memory")]
         } else {
             let asks = question.asks();
-            let joint = subject.acquire_all_once(text.as_bytes(), &asks, now).now_or_never();
-            let answers = joint.expect("memory answers at once").expect("it is valid").answers;
+            let joint = subject
+                .acquire_all_once(text.as_bytes(), &asks, now)
+                .now_or_never();
+            let answers = joint
+                .expect("memory answers at once")
+                .expect("it is valid")
+                .answers;
             answers.iter().map(|answer| answer.decision).collect()
         };
         let shown = |all: &[Decision]| all.iter().map(seen).collect::<Vec<_>>();
@@ -146,12 +162,19 @@ fn each_id_counts_once_for_a_minute_in_100_000_random_steps() {
                         limit.decide_in_memory(Act::Peek, key.as_bytes(), 0, now)
                     };
                     let (one, other) = (standing(&subject), standing(&oracle));
-                    assert_eq!(one.as_ref().map(seen), other.as_ref().map(seen), "{name} {key}");
+                    assert_eq!(
+                        one.as_ref().map(seen),
+                        other.as_ref().map(seen),
+                        "{name} {key}"
+                    );
                 }
             }
         }
     }
-    assert!(repeats > 10_000 && expired > 1_000, "{repeats} repeats, {expired} expired");
+    assert!(
+        repeats > 10_000 && expired > 1_000,
+        "{repeats} repeats, {expired} expired"
+    );
     assert_eq!(subject.repeats.repeated(), u64::from(repeats));
     assert_eq!(subject.repeats.forgotten(), 0);
 }

@@ -158,7 +158,8 @@ impl Service {
             self.repeats.count_repeated();
             return Ok(decisions.into_iter().map(|one| one.decision).collect());
         }
-        let without_store = |source: &Source| matches!(source, Source::Failed(_) | Source::Local(_));
+        let without_store =
+            |source: &Source| matches!(source, Source::Failed(_) | Source::Local(_));
         let is_kept = !decisions.iter().any(|one| without_store(&one.source));
         let mut all = Vec::with_capacity(parts.len());
         for (part, shared) in parts.iter().zip(&decisions) {
