@@ -221,11 +221,13 @@ pub(super) struct Sum<'a> {
     pub first: usize,
 }
 
-/// The requests of each key added up, and for each request its sum and its cost on top of the
-/// requests before it.
+/// For each request its sum, and its cost on top of the requests before it.
+type Costs = Vec<(usize, u64)>;
+
+/// The requests of each key added up.
 pub(super) fn sums<'a>(
     requests: &'a [JointRequest<'_>],
-) -> Result<(Vec<Sum<'a>>, Vec<(usize, u64)>), StoreError> {
+) -> Result<(Vec<Sum<'a>>, Costs), StoreError> {
     let mut sums: Vec<Sum<'_>> = Vec::new();
     let mut costs = Vec::with_capacity(requests.len());
     for (first, JointRequest { plan, key, cost }) in requests.iter().enumerate() {

@@ -95,16 +95,21 @@ impl Repeats {
     /// Makes a decision, unless the question had an answer. No other thread answers the same
     /// question in between.
     #[inline]
-    pub fn once(&self, mark: Mark, now: Nanos, decide: impl FnOnce() -> Decision) -> Decision {
+    pub fn once(
+        &self,
+        mark: Mark,
+        now: Nanos,
+        decide: impl FnOnce() -> Option<Decision>,
+    ) -> Option<Decision> {
         let mut shard = self.shard(mark);
         shard.at(now);
         if let Some(first) = shard.get(mark.0) {
             self.repeated.fetch_add(1, Ordering::Relaxed);
-            return first;
+            return Some(first);
         }
-        let decision = decide();
+        let decision = decide()?;
         self.keep(&mut shard, mark.0, &decision);
-        decision
+        Some(decision)
     }
 
     /// Makes several decisions together, unless the question had an answer.
@@ -253,7 +258,7 @@ impl Shard {
         let mut place = tag as usize % PLACES;
         loop {
             let found = *self.index.get(place).filter(|found| **found != 0)?;
-            let slot = (found & (1 << SLOT_BITS) - 1) as usize - 1;
+            let slot = (found & ((1 << SLOT_BITS) - 1)) as usize - 1;
             if found == entry(tag, slot) && self.ring[slot].tag() == tag {
                 return Some((place, slot));
             }

@@ -183,7 +183,7 @@ impl Connection {
         self.paths.stops().await;
         // Relaxed: a request that comes now is served either way.
         if !self.is_http2.load(Ordering::Relaxed) {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

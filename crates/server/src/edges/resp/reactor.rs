@@ -167,7 +167,10 @@ fn listener_of(listener: Listener) -> io::Result<Box<dyn Fn() -> io::Result<List
             let (file, listener) = (file.map(Arc::new), listener.into_std()?);
             Box::new(move || {
                 let listener = UnixListener::from_std(listener.try_clone()?);
-                Ok(Listening::Unix(file.clone(), listener))
+                Ok(Listening::Unix {
+                    _file: file.clone(),
+                    listener,
+                })
             })
         }
     })

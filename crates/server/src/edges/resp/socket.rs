@@ -30,7 +30,10 @@ const KEEPALIVE: Duration = Duration::from_mins(5);
 pub(super) enum Listening {
     Tcp(TcpListener),
     /// The file goes when the last thread has closed its socket.
-    Unix(Option<Arc<SocketFile>>, UnixListener),
+    Unix {
+        _file: Option<Arc<SocketFile>>,
+        listener: UnixListener,
+    },
 }
 
 impl Listening {
@@ -41,14 +44,14 @@ impl Listening {
                 let (stream, peer) = listener.accept()?;
                 Ok((Stream::Tcp(stream), peer))
             }
-            Self::Unix(_, listener) => Ok((Stream::Unix(listener.accept()?.0), LOCAL)),
+            Self::Unix { listener, .. } => Ok((Stream::Unix(listener.accept()?.0), LOCAL)),
         }
     }
 
     fn source(&mut self) -> &mut dyn Source {
         match self {
             Self::Tcp(listener) => listener,
-            Self::Unix(_, listener) => listener,
+            Self::Unix { listener, .. } => listener,
         }
     }
 }

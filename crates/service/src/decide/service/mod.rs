@@ -135,7 +135,7 @@ impl Service {
         let mut stops = self.stops.subscribe();
         let is_late = *stops.borrow_and_update();
         if is_late || stops.changed().await.is_err() {
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

@@ -46,11 +46,9 @@ impl Service {
             return None;
         }
         let mark = self.repeats.mark(id, [(&*limit.spec().name, key, cost)]);
-        Some(self.repeats.once(mark, now, || {
-            limit
-                .decide_in_memory(Act::Take, key, cost, now)
-                .expect("the limit is in memory")
-        }))
+        self.repeats.once(mark, now, || {
+            limit.decide_in_memory(Act::Take, key, cost, now)
+        })
     }
 
     /// Asks several limits once for an id, as [`acquire_all`](Self::acquire_all) does.
