@@ -113,22 +113,19 @@ fn each_id_counts_once_for_a_minute_in_100_000_random_steps() {
         let known = first
             .get(&place)
             .filter(|(then, _)| second - then <= REMEMBERED_SECONDS);
-        let expected = match known {
-            Some((_, decisions)) => {
-                repeats += 1;
-                decisions.clone()
-            }
-            None => {
-                expired += u32::from(first.contains_key(&place));
-                let joint = oracle.acquire_all(&question.asks(), now).now_or_never();
-                let answers = joint
-                    .expect("memory answers at once")
-                    .expect("it is valid")
-                    .answers;
-                let decisions: Vec<_> = answers.iter().map(|answer| answer.decision).collect();
-                first.insert(place, (second, decisions.clone()));
-                decisions
-            }
+        let expected = if let Some((_, decisions)) = known {
+            repeats += 1;
+            decisions.clone()
+        } else {
+            expired += u32::from(first.contains_key(&place));
+            let joint = oracle.acquire_all(&question.asks(), now).now_or_never();
+            let answers = joint
+                .expect("memory answers at once")
+                .expect("it is valid")
+                .answers;
+            let decisions: Vec<_> = answers.iter().map(|answer| answer.decision).collect();
+            first.insert(place, (second, decisions.clone()));
+            decisions
         };
         let got: Vec<Decision> = if question.limits.len() == 1 && random(&mut seed, 2) == 0 {
             let limits = subject.limits();
@@ -179,13 +176,13 @@ fn each_id_counts_once_for_a_minute_in_100_000_random_steps() {
     assert_eq!(subject.repeats.forgotten(), 0);
 }
 
-fn allowed(remaining: u64) -> Option<Decision> {
-    Some(Decision::allow(Standing {
+fn allowed(remaining: u64) -> Decision {
+    Decision::allow(Standing {
         limit: 1 << 53,
         room: remaining,
         unit: 1,
         reset_after: 5,
-    }))
+    })
 }
 
 #[test]
@@ -194,16 +191,16 @@ fn a_full_table_forgets_the_oldest_and_uses_no_more_memory() {
     let mark = |number: u64| repeats.mark(&number.to_le_bytes(), []);
     let all = MOST_REMEMBERED as u64 * 3 / 2;
     for number in 0..all {
-        let _ = repeats.once(mark(number), START, || allowed(number));
+        let _ = repeats.once(mark(number), START, || Some(allowed(number)));
     }
     assert_eq!(repeats.len(), MOST_REMEMBERED, "every shard is full");
     assert_eq!(repeats.forgotten(), all - MOST_REMEMBERED as u64);
     // A shard has a hundredth more or less than its share, so the newest half is there.
     for number in (all - MOST_REMEMBERED as u64 / 2)..all {
-        let again = repeats.once(mark(number), START, || allowed(0));
+        let again = repeats.once(mark(number), START, || Some(allowed(0)));
         assert_eq!(again.map(|first| first.remaining()), Some(number));
     }
-    let asked_again = repeats.once(mark(0), START, || allowed(42));
+    let asked_again = repeats.once(mark(0), START, || Some(allowed(42)));
     assert_eq!(
         asked_again.map(|first| first.remaining()),
         Some(42),
@@ -232,7 +229,7 @@ fn threads_that_repeat_one_request_at_a_time_take_once() {
                     let mark = repeats.mark(&number.to_le_bytes(), []);
                     let decision = repeats.once(mark, START, || {
                         taken.fetch_add(1, Ordering::Relaxed);
-                        allowed(number)
+                        Some(allowed(number))
                     });
                     assert_eq!(decision.map(|first| first.remaining()), Some(number));
                 }
