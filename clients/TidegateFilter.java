@@ -30,10 +30,14 @@ public record TidegateFilter(String server, String limit, Function<HttpServletRe
             // The timeout of a request ends with the head of the answer; this one covers the body, too.
             var answer = CLIENT.sendAsync(question.timeout(timeout).build(), HttpResponse.BodyHandlers.ofString())
                     .get(timeout.toMillis(), TimeUnit.MILLISECONDS);
+            // A limit's name, the token or a right is wrong: the text says what to do.
+            if (answer.statusCode() / 100 == 4 && answer.statusCode() != 429) throw new ServletException(answer.body());
             told = Optional.of(JSON.readTree(answer.body())).filter(one -> one.has("allowed")).orElseThrow(() -> new IOException(answer.body()));
             status = answer.statusCode();
             answer.headers().firstValue("Retry-After").ifPresent(after -> response.setHeader("Retry-After", after));
             Thread.sleep(told.path("delay_ms").asLong());
+        } catch (ServletException refused) {
+            throw refused;
         } catch (Exception error) {
             System.getLogger("tidegate").log(System.Logger.Level.WARNING, "no decision: " + error);
         }

@@ -11,6 +11,22 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 
+class Refused(Exception):
+    """The server answers, but not this question: a limit's name, the token or a right is wrong. The text says what to do."""
+
+
+def read(answer):
+    """The server's decision."""
+    if answer.status_code in (200, 429):
+        return answer.json()
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = answer.text
+    refused = Refused if answer.status_code < 500 else ValueError
+    raise refused(f"{answer.status_code}: {detail}")
+
+
 class Tidegate:
     def __init__(self, app, limit, key, server="http://127.0.0.1:8080", timeout=0.1, fail_open=True, token=None):
         self.app, self.limit, self.key, self.fail_open = app, limit, key, fail_open
@@ -23,9 +39,7 @@ class Tidegate:
         try:
             question = {"limit": self.limit, "key": self.key(Request(scope))}
             answer = await self.client.post("/v1/acquire", json=question)
-            told = answer.json()
-            if answer.status_code not in (200, 429):
-                raise ValueError(told.get("detail"))
+            told = read(answer)
         except (httpx.HTTPError, ValueError) as error:
             logging.getLogger("tidegate").warning("no decision: %r", error)
             told = {"allowed": self.fail_open}

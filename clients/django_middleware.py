@@ -12,6 +12,18 @@ from django.conf import settings
 from django.http import JsonResponse
 
 
+class Refused(Exception):
+    """The server answers, but not this question: a limit's name, the token or a right is wrong. The text says what to do."""
+
+
+def detail(answer):
+    text = answer.read().decode(errors="replace")
+    try:
+        return json.loads(text)["detail"]
+    except (ValueError, KeyError, TypeError):
+        return text
+
+
 def tidegate(get_response):
     given = {"server": "http://127.0.0.1:8080", "timeout": 0.1, "fail_open": True, "token": None, **settings.TIDEGATE}
     headers = {"content-type": "application/json"}
@@ -25,6 +37,8 @@ def tidegate(get_response):
             with web.urlopen(question, timeout=given["timeout"]) as answer:
                 return json.load(answer)
         except error.HTTPError as answer:
+            if answer.code != 429 and answer.code < 500:
+                raise Refused(f"{answer.code}: {detail(answer)}") from None
             if answer.code != 429:
                 raise
             return json.load(answer)

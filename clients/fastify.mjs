@@ -6,14 +6,17 @@ import { setTimeout as sleep } from "node:timers/promises";
 export function tidegate({ limit, key, server = "http://127.0.0.1:8080", timeout = 100, failOpen = true, token }) {
   const headers = { "content-type": "application/json", ...(token && { authorization: `Bearer ${token}` }) };
   return async (request, reply) => {
-    let told;
+    let told, status;
     try {
       const body = JSON.stringify({ limit, key: key(request) });
       const signal = AbortSignal.timeout(timeout);
       const answer = await fetch(`${server}/v1/acquire`, { method: "POST", headers, body, signal });
+      status = answer.status;
       told = await answer.json();
-      if (![200, 429].includes(answer.status)) throw new Error(told.detail);
+      if (![200, 429].includes(status)) throw new Error(told.detail);
     } catch (error) {
+      // A limit's name, the token or a right is wrong: the text says what to do.
+      if (status >= 400 && status < 500 && status !== 429) throw error;
       request.log.warn(`tidegate: no decision: ${error.message}`);
       return failOpen ? undefined : reply.code(503).send({ reason: "no decision" });
     }

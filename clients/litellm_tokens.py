@@ -20,6 +20,22 @@ def estimate(call):
     return len(json.dumps(call.get("messages"))) // 4 + most
 
 
+class Refused(Exception):
+    """The server answers, but not this question: a limit's name, the token or a right is wrong. The text says what to do."""
+
+
+def read(answer):
+    """The server's decision."""
+    if answer.status_code in (200, 429):
+        return answer.json()
+    try:
+        detail = answer.json()["detail"]
+    except (ValueError, KeyError, TypeError):
+        detail = answer.text
+    refused = Refused if answer.status_code < 500 else ValueError
+    raise refused(f"{answer.status_code}: {detail}")
+
+
 class Tidegate(CustomLogger):
     def __init__(self, key, requests="requests", tokens="tokens", server=SERVER, timeout=0.1, fail_open=True, token=None, ttl="10m"):
         super().__init__()
@@ -30,10 +46,7 @@ class Tidegate(CustomLogger):
 
     async def ask(self, path, question):
         answer = await self.client.post(f"/v1/{path}", json=question)
-        told = answer.json()
-        if answer.status_code not in (200, 429):
-            raise ValueError(told.get("detail"))
-        return told
+        return read(answer)
 
     async def async_pre_call_deployment_hook(self, kwargs, call_type):
         key = self.key(kwargs)

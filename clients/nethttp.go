@@ -32,6 +32,12 @@ func (l Limit) Wrap(next http.Handler) http.Handler {
 			err = json.NewDecoder(answer.Body).Decode(&told)
 			answer.Body.Close()
 		}
+		if err == nil && answer.StatusCode/100 == 4 && answer.StatusCode != 429 {
+			// A limit's name, the token or a right is wrong: the text says what to do.
+			log.Printf("tidegate: %s: %v", answer.Status, told["detail"])
+			http.Error(w, "limits are misconfigured", http.StatusInternalServerError)
+			return
+		}
 		if err != nil || told["allowed"] == nil {
 			log.Printf("tidegate: no decision: %v %v", err, told["detail"])
 			answer, told = &http.Response{StatusCode: 503}, map[string]any{"allowed": l.FailOpen, "reason": "no decision"}

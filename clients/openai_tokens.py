@@ -19,10 +19,22 @@ class Denied(Exception):
         super().__init__(f"{self.limit}: {self.reason}")
 
 
+def detail(answer):
+    text = answer.read().decode(errors="replace")
+    try:
+        return json.loads(text)["detail"]
+    except (ValueError, KeyError, TypeError):
+        return text
+
+
 def estimate(call):
     """About four letters of the question are a token. The answer may have all that the call allows."""
     most = call.get("max_completion_tokens") or call.get("max_tokens") or 1_000
     return len(json.dumps(call["messages"])) // 4 + most
+
+
+class Refused(Exception):
+    """The server answers, but not this question: a limit's name, the token or a right is wrong. The text says what to do."""
 
 
 class Budget:
@@ -37,6 +49,8 @@ class Budget:
             with web.urlopen(asked, timeout=self.timeout) as answer:
                 return json.load(answer)
         except error.HTTPError as answer:
+            if answer.code != 429 and answer.code < 500:
+                raise Refused(f"{answer.code}: {detail(answer)}") from None
             if answer.code != 429:
                 raise
             return json.load(answer)

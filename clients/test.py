@@ -24,7 +24,8 @@ PYTHON = CACHE / "venv/bin/python"
 TOKEN = "the-token-of-the-program"
 RULES = """limits:
   - {name: two, limit: 2/1h, algorithm: sliding-log, deny: [mallory]}
-  - {name: paced, limit: 2/1s, algorithm: leaky-bucket}
+  - {name: paced, limit: 20/1s, algorithm: leaky-bucket}
+  - {name: slow, limit: 1/1h, algorithm: leaky-bucket, max_wait: 2h}
 """
 # A program for each framework. The key is a header field, so that one client has several.
 APPS = {
@@ -226,8 +227,34 @@ class Running:
         connection.request("GET", "/", headers={"x-key": key})
         answer = connection.getresponse()
         body = answer.read().decode()
-        reason = json.loads(body).get("reason") if answer.status != 200 else None
+        # A framework's page about an error is not JSON.
+        reason = json.loads(body).get("reason") if answer.status in (429, 503) else None
         return answer.status, reason, answer.getheader("Retry-After")
+
+    def waits(self, key):
+        """Whether a request has no answer within a second; it is not waited for longer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
+        connection.request("GET", "/", headers={"x-key": key})
+        try:
+            connection.getresponse()
+            return False
+        except TimeoutError:
+            return True
+
+
+def taken(port, limit, key):
+    """How many units the server counts, once it counts two."""
+    until = time.monotonic() + 30
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        question = json.dumps({"limit": limit, "key": key, "cost": 1})
+        connection.request("POST", "/v1/peek", question, {"content-type": "application/json"})
+        answer = json.load(connection.getresponse())
+        # Each place is an hour behind the one before.
+        places = round(answer.get("delay_ms", 0) / 3_600_000)
+        if places == 2 or time.monotonic() > until:
+            return places
+        time.sleep(0.05)
 
 
 def check(name, place, server, guarded, closed, silent):
@@ -246,16 +273,22 @@ def check(name, place, server, guarded, closed, silent):
         assert limited.get(f"{name}-bob")[0] == 200
         assert limited.get("mallory") == (429, "deny-listed", None), limited.get("mallory")
     with app(server, limit="paced") as paced:
-        began = time.monotonic()
         assert [paced.get(name)[0] for _ in range(3)] == [200, 200, 200]
-        assert time.monotonic() - began >= 0.9, "the delay of a leaky bucket is waited for"
-    for token, expected in [(TOKEN, (200, None, None)), ("", (503, "no decision", None)), ("wrong", (503, "no decision", None))]:
+    # The bucket has one place a minute: a request that came through has a place, and the next one waits until the app is killed.
+    with app(server, limit="slow") as slow:
+        assert slow.get(name)[0] == 200
+        assert slow.waits(name) and taken(server, "slow", name) == 2, "the delay of a leaky bucket is waited for"
+    for token, expected in [(TOKEN, (200, None, None)), ("", (500, None, None)), ("wrong", (500, None, None))]:
         with app(guarded, False, token=token) as guard:
             assert guard.get(f"{name}-alice") == expected, (token, guard.get(f"{name}-alice"))
     for is_open, expected in [(True, (200, None, None)), (False, (503, "no decision", None))]:
-        for address, limit, timeout in [(closed, "two", 10), (silent, "two", 0.1), (server, "unknown", 10), (guarded, "two", 10)]:
+        for address, limit, timeout in [(closed, "two", 10), (silent, "two", 0.1)]:
             with app(address, is_open, limit, timeout) as failing:
                 assert failing.get("alice") == expected, (is_open, address, limit, failing.get("alice"))
+        # A wrong name or a missing token is an error, also where requests go on without an answer.
+        for address, limit in [(server, "unknown"), (guarded, "two")]:
+            with app(address, is_open, limit) as wrong:
+                assert wrong.get("alice") == (500, None, None), (is_open, address, limit, wrong.get("alice"))
 
 
 def main():

@@ -4,7 +4,8 @@
 usage: run.py PROGRAM [--write]
 
 PROGRAM is the built `tidegate`. Each client connects, asks for decisions alone, in a pipeline and in a transaction, meets a refused
-transaction, and asks again after the server was restarted. The table is compared with the one in docs/src/clients.md; --write replaces it.
+transaction, and asks again after the server was restarted. redis-py also asks over a Unix socket. The table is compared with the one
+in docs/src/clients.md; --write replaces it.
 It needs Python's venv, and for their clients Node with npm, and Go.
 """
 import json
@@ -94,6 +95,36 @@ def clients(folder):
         yield [folder / "clients-go"]
 
 
+OVER_A_SOCKET = """
+import sys
+import redis
+client = redis.Redis(unix_socket_path=sys.argv[1])
+first = client.execute_command("ACQUIRE", "per-user", "socket", 1, "ID", "one")
+again = redis.Redis(unix_socket_path=sys.argv[1]).execute_command("ACQUIRE", "per-user", "socket", 1, "ID", "one")
+assert first == again and first[:3] == [0, 100, 99], (first, again)
+with client.pipeline() as pipeline:
+    pipeline.execute_command("ACQUIRE", "per-user", "socket").execute_command("ACQUIRE", "per-user", "socket")
+    assert [reply[:3] for reply in pipeline.execute()] == [[0, 100, 98], [0, 100, 97]]
+"""
+
+
+def over_a_unix_socket(program, folder):
+    """redis-py at `--resp unix:PATH`, with a repeated request and a transaction."""
+    folder = Path(folder)
+    path = folder / "socket"
+    command = [program, "serve", "--rules", folder / "rules.yaml", "--resp", f"unix:{path}", "--http", "127.0.0.1:0", "--admin", "off"]
+    log = open(folder / "log", "ab")
+    server = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+    until = time.monotonic() + 30
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    subprocess.run([folder / "venv/bin/python", "-c", OVER_A_SOCKET, path], check=True)
+    server.terminate()
+    server.wait(30)
+    if path.exists():
+        sys.exit("the file of the socket is still there")
+
+
 def rows(program):
     """For each client its name, and of each check whether it was right."""
     versions = {**{f"{name} (Python)": version for name, version in PYTHON.items()}}
@@ -120,6 +151,7 @@ def rows(program):
             if running.wait(60) != 0:
                 sys.exit(f"{command[-1]} ended with {running.returncode}")
             server.stop()
+        over_a_unix_socket(program, folder)
 
 
 def main():

@@ -76,6 +76,7 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
 }
 
 /// The file of a socket. It is removed when this is dropped, unless another server has replaced it.
+#[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
     /// The device and the number of the file.

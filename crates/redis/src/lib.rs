@@ -153,7 +153,7 @@ pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{
-    Corrected, Correction, LimitBuilder, LimitError, OnError, Part, Permit, Reserved,
+    Corrected, Correction, LimitBuilder, LimitError, OnError, Once, Part, Permit, Reserved,
     SharedDecision, SharedLimit, Source,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};

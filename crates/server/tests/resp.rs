@@ -100,7 +100,7 @@ fn a_client_that_wants_it_gets_the_reason_of_a_denial() {
     );
     assert_eq!(
         client.ask("ACQUIRE per-user alice 1 WHY"),
-        "ERR syntax error: after the cost only REASON is known"
+        "ERR syntax error: after the cost only REASON and ID id are known"
     );
 }
 
@@ -206,7 +206,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
         ),
         (
             "ACQUIRE a b c d",
-            "ERR syntax error: after the cost only REASON is known",
+            "ERR syntax error: after the cost only REASON and ID id are known",
         ),
         (
             "ACQUIRE a b c d e",

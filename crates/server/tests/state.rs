@@ -289,6 +289,62 @@ fn a_draining_server_is_not_ready_and_answers_until_it_stops() {
     assert_eq!(server.ended(), Ended::Complete);
 }
 
+/// Waits until the server ends an HTTP/2 connection. The client's last frame may find it closed.
+#[cfg(feature = "grpc")]
+async fn ends(connection: impl Future<Output = Result<(), h2::Error>>) {
+    let ended = tokio::time::timeout(tidegate_redis_servers::PATIENCE, connection).await;
+    if let Err(error) = ended.expect("the server ends the connection") {
+        assert!(error.is_io() || error.is_go_away(), "{error}");
+    }
+}
+
+#[cfg(feature = "grpc")]
+#[tokio::test(flavor = "multi_thread")]
+async fn a_draining_server_sends_goaway_and_serves_connections_that_come_later() {
+    let directory = scratch("state-goaway");
+    let patient = Options {
+        drain: Duration::from_secs(1_000_000),
+        grpc: Some("127.0.0.1:0".to_owned()),
+        envoy_config: Some(directory.join("envoy")),
+        ..options(&directory, RULES)
+    };
+    std::fs::create_dir_all(directory.join("envoy")).unwrap();
+    std::fs::write(directory.join("envoy/rules.yaml"), "domain: shop\n").unwrap();
+    let server = tokio::task::block_in_place(|| Running::start_at(patient, START));
+    let begin = async |address: std::net::SocketAddr| {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        h2::client::handshake(stream).await.unwrap()
+    };
+    let ready = |path: &str, address| {
+        let uri = format!("http://{address}{path}");
+        axum::http::Request::builder().uri(uri).body(()).unwrap()
+    };
+    let grpc = server.grpc;
+    let mut connections = Vec::new();
+    for (address, path) in [(server.http, "/healthz"), (grpc, "/unknown")] {
+        let (mut client, connection) = begin(address).await;
+        let connection = tokio::spawn(ends(connection));
+        let (answer, _) = client.send_request(ready(path, address), true).unwrap();
+        answer.await.unwrap();
+        connections.push((client, connection));
+    }
+    tokio::task::block_in_place(|| server.order(Order::Stop));
+    for (client, connection) in connections {
+        // The client still holds its handle, so only the server ends the connection.
+        connection.await.unwrap();
+        drop(client);
+    }
+    // Those that do not know yet, and connect now, are served.
+    for _ in 0..3 {
+        let asked = harness::http2::ask(server.http, ("GET", "/healthz"), None, "").await;
+        assert_eq!(asked.0, 200);
+    }
+    tokio::task::block_in_place(|| {
+        server.order(Order::Stop);
+        assert_eq!(server.ended(), Ended::Complete);
+    });
+}
+
 #[test]
 fn a_request_that_never_ends_delays_the_stop_only_for_the_grace() {
     let grace = Options {

@@ -80,7 +80,7 @@ pub struct Args {
     /// Address for HTTP, or unix:PATH for a Unix socket; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_HTTP", default_value = "127.0.0.1:8080", help_heading = HTTP)]
     http: String,
-    /// Address for the Redis protocol; `off` disables it
+    /// Address for the Redis protocol, or unix:PATH for a Unix socket; `off` disables it
     #[arg(long, value_name = "ADDR", env = "TIDEGATE_RESP", default_value = "127.0.0.1:6380", help_heading = REDIS)]
     resp: String,
     /// Address for the control plane over HTTP (metrics, rules, blocks, resets), or unix:PATH;

@@ -83,6 +83,7 @@ pub async fn serve(
 ) {
     let (reporter, health) = tonic_health::server::health_reporter();
     let service = Arc::clone(shared.rates.service());
+    let its_service = Arc::clone(&service);
     let mut serving = JoinSet::new();
     serving.spawn(health::report(reporter, Arc::clone(&service), stop.clone()));
     let stats = Arc::clone(&shared.stats);
@@ -109,6 +110,7 @@ pub async fn serve(
             security.config(Above::Grpc),
         );
         let (stats, mut stop) = (Arc::clone(&stats), stop.clone());
+        let service = Arc::clone(&its_service);
         async move {
             let (its, frames) = (Arc::clone(&calls), Arc::new(ControlFrames::default()));
             let served = async {
@@ -138,6 +140,8 @@ pub async fn serve(
                 let mut ends = FuturesUnordered::from_iter([async move {
                     tokio::select! {
                         _ = stop.wait_for(|stop| *stop) => Duration::MAX,
+                        // With GOAWAY the client opens its next connection at another server.
+                        () = service.stops() => Duration::MAX,
                         grace = MaxAge::reached(max_age, peer) => grace,
                     }
                 }]);

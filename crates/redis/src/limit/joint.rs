@@ -73,10 +73,20 @@ pub async fn acquire_all(
         Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
         Err(error) => error,
     };
+    Ok(all_without_store(parts, |_| true, &error))
+}
+
+/// The decisions when the store made none. Those parts that do not `veto` deny only themselves.
+pub(super) fn all_without_store(
+    parts: &[Part<'_>],
+    vetoes: impl Fn(usize) -> bool,
+    error: &StoreError,
+) -> Vec<SharedDecision> {
     let units: Vec<u64> = parts.iter().map(|part| part.limit.local_unit()).collect();
     let without = |part: &Part<'_>| part.limit.without_store(part.key, part.cost, error.clone());
     let answers: Vec<SharedDecision> = parts.iter().map(without).collect();
-    if answers.iter().any(SharedDecision::is_denied) {
+    let vetoed = |(at, answer): (usize, &SharedDecision)| answer.is_denied() && vetoes(at);
+    if answers.iter().enumerate().any(vetoed) {
         for ((part, answer), unit) in parts.iter().zip(&answers).zip(units) {
             if answer.is_allowed()
                 && let (Source::Local(_), Some(local)) = (&answer.source, part.limit.local())
@@ -85,7 +95,7 @@ pub async fn acquire_all(
             }
         }
     }
-    Ok(answers)
+    answers
 }
 
 /// Decides on these requests, also by the other rules that bind their limits.
@@ -203,10 +213,43 @@ fn limit_of(key: &[u8]) -> &[u8] {
 }
 
 /// All requests for one key, added up.
-struct Sum<'a> {
-    plan: &'a Plan,
-    key: &'a [u8],
-    cost: u64,
+pub(super) struct Sum<'a> {
+    pub plan: &'a Plan,
+    pub key: &'a [u8],
+    pub cost: u64,
+    /// The first of the requests.
+    pub first: usize,
+}
+
+/// For each request its sum, and its cost on top of the requests before it.
+type Costs = Vec<(usize, u64)>;
+
+/// The requests of each key added up.
+pub(super) fn sums<'a>(
+    requests: &'a [JointRequest<'_>],
+) -> Result<(Vec<Sum<'a>>, Costs), StoreError> {
+    let mut sums: Vec<Sum<'_>> = Vec::new();
+    let mut costs = Vec::with_capacity(requests.len());
+    for (first, JointRequest { plan, key, cost }) in requests.iter().enumerate() {
+        let same = |sum: &Sum<'_>| sum.key == key && sum.plan.numbers() == plan.numbers();
+        let known = sums.iter().position(same);
+        // This is the same state with other numbers, but the script takes each key only once.
+        if known.is_none() && sums.iter().any(|sum| sum.key == key) {
+            return Err(StoreError::OneKey);
+        }
+        let at = known.unwrap_or_else(|| {
+            sums.push(Sum {
+                plan,
+                key,
+                cost: 0,
+                first,
+            });
+            sums.len() - 1
+        });
+        sums[at].cost = sums[at].cost.saturating_add(*cost);
+        costs.push((at, sums[at].cost));
+    }
+    Ok((sums, costs))
 }
 
 async fn decide(
@@ -228,23 +271,7 @@ async fn decide(
     }
     let shard = monitor.shard_of(&first.key);
     monitor.admit(shard)?;
-    let mut sums: Vec<Sum<'_>> = Vec::new();
-    // For each request, its sum and its cost on top of the requests before it.
-    let mut costs = Vec::with_capacity(requests.len());
-    for JointRequest { plan, key, cost } in requests {
-        let same = |sum: &Sum<'_>| sum.key == key && sum.plan.numbers() == plan.numbers();
-        let known = sums.iter().position(same);
-        // This is the same state with other numbers, but the script takes each key only once.
-        if known.is_none() && sums.iter().any(|sum| sum.key == key) {
-            return Err(StoreError::OneKey);
-        }
-        let at = known.unwrap_or_else(|| {
-            sums.push(Sum { plan, key, cost: 0 });
-            sums.len() - 1
-        });
-        sums[at].cost = sums[at].cost.saturating_add(*cost);
-        costs.push((at, sums[at].cost));
-    }
+    let (sums, costs) = sums(requests)?;
     let keys: Vec<&[u8]> = sums.iter().map(|sum| sum.key).collect();
     let arguments = call::joint_arguments(sums.iter().map(|sum| (sum.plan, sum.cost)), takes);
     let reply = monitor

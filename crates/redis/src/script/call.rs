@@ -125,19 +125,6 @@ pub fn reserve_arguments<'a>(
     id: &str,
 ) -> Vec<Vec<u8>> {
     let places = parts.clone().flat_map(|(plan, ..)| plan.place()).collect();
-    let part = |(plan, cost, is_shadow): Reserved<'a>| {
-        let letter = plan.kind().letter();
-        let letter = if is_shadow {
-            letter.to_ascii_uppercase()
-        } else {
-            letter.to_owned()
-        };
-        [
-            letter.into_bytes(),
-            plan.call_numbers(),
-            exact(cost).to_string().into_bytes(),
-        ]
-    };
     let ttl = ttl.get().div_ceil(1_000).to_string().into_bytes();
     let rest = [
         text.to_vec(),
@@ -146,7 +133,56 @@ pub fn reserve_arguments<'a>(
         places,
         id.into(),
     ];
-    parts.flat_map(part).chain(rest).collect()
+    parts.flat_map(part_arguments).chain(rest).collect()
+}
+
+/// The arguments of a limit that may be a shadow limit, in a joint decision.
+fn part_arguments((plan, cost, is_shadow): Reserved<'_>) -> [Vec<u8>; 3] {
+    let letter = plan.kind().letter();
+    let letter = if is_shadow {
+        letter.to_ascii_uppercase()
+    } else {
+        letter.to_owned()
+    };
+    [
+        letter.into_bytes(),
+        plan.call_numbers(),
+        exact(cost).to_string().into_bytes(),
+    ]
+}
+
+/// The arguments of `once.lua`, after its keys.
+pub fn once_arguments<'a>(
+    parts: impl Iterator<Item = Reserved<'a>>,
+    kept_for: Nanos,
+) -> Vec<Vec<u8>> {
+    let millis = kept_for.get().div_ceil(1_000_000).to_string();
+    parts
+        .flat_map(part_arguments)
+        .chain([millis.into_bytes()])
+        .collect()
+}
+
+/// The answer of the first call, as `keep_answer.lua` writes it.
+#[derive(Debug)]
+pub struct Kept {
+    pub now: Nanos,
+    /// Whether each limit admits, and its value before the call.
+    pub parts: Vec<(bool, Option<Vec<u8>>)>,
+}
+
+/// Parses an answer that was kept.
+pub fn kept(text: &[u8]) -> Option<Kept> {
+    let (now, mut rest) = text.split_first_chunk()?;
+    let mut parts = Vec::new();
+    while let Some((&[admits, a, b, c, d], behind)) = rest.split_first_chunk() {
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        let (value, behind) = behind.split_at_checked(length.saturating_sub(1))?;
+        parts.push((admits == 1, (length > 0).then(|| value.to_vec())));
+        rest = behind;
+    }
+    let now = Nanos::from_micros(u64::from_le_bytes(*now));
+    rest.is_empty().then_some(Kept { now, parts })
 }
 
 /// The arguments of `correct.lua`, after its keys. Each part has its position in the reservation,
@@ -236,13 +272,18 @@ pub fn time(reply: &Value) -> Option<Nanos> {
 
 /// The word with which a script about a reservation replies if it did nothing.
 pub fn word(reply: &Value) -> Option<&str> {
+    str::from_utf8(word_bytes(reply)?).ok()
+}
+
+/// The third part of a reply, if it is a string.
+pub fn word_bytes(reply: &Value) -> Option<&[u8]> {
     let Value::Array(parts) = reply else {
         return None;
     };
     let [_, _, Value::BulkString(word)] = &parts[..] else {
         return None;
     };
-    str::from_utf8(word).ok()
+    Some(word)
 }
 
 /// The third part of a reply, if it is a list.

@@ -35,6 +35,8 @@ const REFUND_PERMITS: &str = include_str!("lua/refund_permits.lua");
 const GIVE_BACK_LOG: &str = include_str!("lua/give_back_log.lua");
 const RESERVE: &str = include_str!("lua/reserve.lua");
 const RECORD: &str = include_str!("lua/record.lua");
+const ONCE: &str = include_str!("lua/once.lua");
+const KEEP_ANSWER: &str = include_str!("lua/keep_answer.lua");
 const CORRECT: &str = include_str!("lua/correct.lua");
 const DUE: &str = include_str!("lua/due.lua");
 const RESET: &str = include_str!("lua/reset.lua");
@@ -184,6 +186,8 @@ pub struct Scripts {
     refunds: [Arc<Script>; 7],
     charges: [Option<Arc<Script>>; 7],
     pub joint: Arc<Script>,
+    /// A joint decision that is safe to repeat.
+    pub once: Arc<Script>,
     /// Gives back or renews the permits of one holder.
     pub settle: Arc<Script>,
     /// A joint decision whose units are recorded.
@@ -264,6 +268,7 @@ impl Scripts {
         };
         let deciding = several(algorithm);
         let joint = format!("{deciding}local count = #KEYS\n{JOINT}{REPLY}");
+        let once = format!("{deciding}{ONCE}{JOINT}{KEEP_ANSWER}{REPLY}");
         let reserve = format!("{deciding}{RESERVE}{JOINT}{RECORD}{REPLY}");
         let correct = format!(
             "{}local log_of = algorithms.g\n{GIVE_BACK_LOG}{CORRECT}",
@@ -275,6 +280,7 @@ impl Scripts {
             refunds: ScriptKind::ALL.map(refund),
             charges: ScriptKind::ALL.map(charge),
             joint: script(joint),
+            once: script(once),
             settle: of(ScriptKind::Permits, SETTLE),
             reserve: script(reserve),
             correct: script(correct),
@@ -421,6 +427,7 @@ mod tests {
             refunds,
             charges,
             joint,
+            once,
             settle,
             reserve,
             correct,
@@ -475,6 +482,14 @@ mod tests {
         let all = || plans.iter().map(|plan| (plan, 1));
         runs.timed(&joint, &keys, &call::joint_arguments(all(), true));
         runs.timed(&joint, &keys, &call::joint_arguments(all(), false));
+        let mut asked = keys.clone();
+        asked.push("answer");
+        let arguments = call::once_arguments(plans.iter().map(|plan| (plan, 1, false)), hold);
+        let first = runs.timed(&once, &asked, &arguments);
+        assert!(call::word_bytes(&first).is_none());
+        let again = runs.timed(&once, &asked, &arguments);
+        let kept = call::word_bytes(&again).and_then(call::kept);
+        assert_eq!(kept.map(|kept| kept.parts.len()), Some(plans.len()));
         // The text of a reservation, which a former version took for a time.
         let text = b"[\"a text of at least eight bytes\"]";
         keys = vec!["fresh-reserved", "record", "open"];

@@ -1,6 +1,6 @@
 //! The listeners: each is bound, and then served by its protocol.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use tidegate_core::Nanos;
 #[cfg(feature = "grpc")]
@@ -149,6 +149,7 @@ impl Listeners<'_> {
             paths,
             self.security.of(name),
             Arc::clone(stats),
+            self.stopped.clone(),
         ));
     }
 
@@ -271,16 +272,6 @@ impl Listeners<'_> {
             return Ok(None);
         };
         let (options, service) = (self.options, self.service);
-        let Listener::Tcp(listener) = listener else {
-            return Err(StartError::Listen {
-                option: "resp",
-                address: options.resp.clone().unwrap_or_default(),
-                source: io::Error::new(
-                    io::ErrorKind::Unsupported,
-                    "the Redis protocol is not served on a Unix socket",
-                ),
-            });
-        };
         let config = RespConfig {
             password: options.resp_password.clone(),
             max_connections: options.max_connections,
@@ -301,8 +292,7 @@ impl Listeners<'_> {
             runtime: service.store().map(|_| Handle::current()),
             config,
         };
-        let listener = listener.into_std().map_err(StartError::Threads)?;
-        resp::start(&listener, &Arc::new(shared))
+        resp::start(listener, &Arc::new(shared))
             .map(Some)
             .map_err(StartError::Threads)
     }

@@ -115,16 +115,47 @@ fn http_is_served_there_too_for_clients_of_this_machine() {
     assert!(get(&http, "/healthcheck").starts_with("HTTP/1.1 200"));
     // Operators on this machine need no credentials.
     assert!(get(&admin, "/metrics").contains("tidegate_build_info"));
-    let why = refused(Options {
-        resp: on(&socket("resp-unix")),
-        http: None,
-        admin: None,
-        ..options()
-    });
+}
+
+#[test]
+fn the_redis_protocol_is_served_there_too_by_every_thread() {
+    let socket = socket("resp-unix");
+    let options = || Options {
+        resp: Some(at(&socket)),
+        resp_threads: 3,
+        ..options("resp-unix", CONFIG)
+    };
+    drop(UnixListener::bind(&socket).unwrap());
+    let server = Running::start_at(options(), START);
+    let asked = |stream: &mut UnixStream, command: &[u8], length: usize| {
+        stream.write_all(command).unwrap();
+        let mut answer = vec![0; length];
+        stream.read_exact(&mut answer).unwrap();
+        String::from_utf8(answer).unwrap()
+    };
+    // Each connection has its commands answered, whichever thread took it.
+    let mut streams: Vec<_> = (0..12)
+        .map(|_| UnixStream::connect(&socket).unwrap())
+        .collect();
+    for stream in &mut streams {
+        assert_eq!(asked(stream, b"PING\r\nPING\r\n", 14), "+PONG\r\n+PONG\r\n");
+        // No credentials are needed, as on a loopback address.
+        let decided = asked(stream, b"CL.THROTTLE k 100 100 3600\r\n", 4);
+        assert_eq!(decided, "*5\r\n");
+    }
+    let open = "tidegate_connections{protocol=\"resp\"}";
+    assert_eq!(server.metric(open), 12);
+    let why = refused(options());
     assert!(
-        why.contains("the Redis protocol is not served on a Unix socket"),
+        why.contains("(--resp)") && why.contains("another program uses the address"),
         "{why}"
     );
+    server.stop();
+    assert!(!socket.exists(), "the file goes with the server");
+    for mut stream in streams {
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+    }
 }
 
 #[test]

@@ -85,6 +85,21 @@ impl MetricSource for Service {
             "Reservations that are open or remembered",
             reservations,
         )?;
+        sink.gauge(
+            "ids",
+            "First answers to requests with an id that this server remembers",
+            self.repeats.len() as u64,
+        )?;
+        sink.count(
+            "repeats",
+            "Repeated requests that got the first answer to their id",
+            self.repeats.repeated(),
+        )?;
+        sink.count(
+            "ids_forgotten",
+            "First answers that were forgotten before a minute, because there were too many",
+            self.repeats.forgotten(),
+        )?;
         in_force.report_attached(sink)?;
         let help = "Times that the system's time was set, or the machine was suspended";
         sink.count("clock_steps", help, self.wall_clock.steps())?;

@@ -4,7 +4,7 @@ use tidegate_limiter::OverrideError;
 use tidegate_redis::{PlanError, StoreError};
 
 use crate::{
-    decide::reservations::ReservationError,
+    decide::{repeats::MAX_ID_BYTES, reservations::ReservationError},
     rules::{MAX_KEY_BYTES, QuotaTextError},
 };
 
@@ -84,6 +84,19 @@ pub enum Refusal {
         "these keys are on different nodes of the store's cluster and cannot be decided in one step: give them a common {{hash tag}} (a global limit has no key, so it cannot have one), or ask one after another"
     )]
     Scattered,
+    /// Some limits of a joint decision with an id are in the store, others in memory.
+    #[error(
+        "some of these limits are in the store and others in memory: a decision with an id needs all of them in one place, so ask for them separately"
+    )]
+    Apart,
+    /// The id of a request has no bytes, or too many.
+    #[error(
+        "the id has {bytes} bytes; it must have 1 to {MAX_ID_BYTES}, such as a UUID that is new for each request"
+    )]
+    Id {
+        /// Its length.
+        bytes: usize,
+    },
     /// A refund may not have been made, because the shared store did not reply.
     #[error(
         "the refund to limit `{limit}` may not have been made: {why}; units that stay charged expire with the limit's window"

@@ -12,7 +12,7 @@ use serde::{
 use serde_path_to_error::{Path, Segment};
 use tidegate_core::{MAX_LIMIT, parse_duration, parse_units};
 use tidegate_headers::Forwarded;
-use tidegate_service::decide::service;
+use tidegate_service::decide::service::{self, check_id};
 
 use super::{problem::Problem, query};
 
@@ -57,6 +57,13 @@ pub(super) enum Asks<'a> {
     All(Vec<Ask<'a>>),
 }
 
+/// A question to limits, and the id that makes it safe to repeat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Question<'a> {
+    pub asks: Asks<'a>,
+    pub id: Option<Text<'a>>,
+}
+
 /// Either form of [`Asks`], as written.
 #[derive(Deserialize)]
 #[serde(
@@ -72,6 +79,8 @@ struct AsksBody<'a> {
     cost: Option<u64>,
     #[serde(borrow)]
     all: Option<Vec<Ask<'a>>>,
+    #[serde(borrow)]
+    id: Option<Text<'a>>,
 }
 
 /// An estimate of one limit or of several, and for how long it is kept.
@@ -109,6 +118,7 @@ impl<'a> Reserve<'a> {
                 key,
                 cost,
                 all,
+                id: None,
             })
             .asks()?
             {
@@ -211,9 +221,16 @@ pub(crate) struct Named {
     pub note: Option<String>,
 }
 
-/// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them.
-pub(super) fn asks(body: &[u8]) -> Result<Asks<'_>, Problem> {
-    read::<AsksBody<'_>>(body)?.asks()
+/// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them, and an `id` of
+/// either.
+pub(super) fn asks(body: &[u8]) -> Result<Question<'_>, Problem> {
+    let mut body = read::<AsksBody<'_>>(body)?;
+    let id = body.id.take();
+    if let Some(id) = &id {
+        check_id(id.as_bytes()).map_err(|refusal| Problem::at("#/id", refusal.to_string()))?;
+    }
+    let asks = body.asks()?;
+    Ok(Question { asks, id })
 }
 
 impl<'a> AsksBody<'a> {
@@ -223,6 +240,7 @@ impl<'a> AsksBody<'a> {
             key,
             cost,
             all,
+            id: _,
         } = self;
         let Some(all) = all else {
             let limit = limit.ok_or_else(|| {
@@ -479,7 +497,12 @@ mod tests {
 
     #[test]
     fn only_a_text_with_escapes_is_copied() {
-        let Ok(Asks::One(ask)) = asks(br#"{"limit":"a","key":"x\u00e9\n"}"#) else {
+        let question = asks(br#"{"limit":"a","key":"x\u00e9\n"}"#);
+        let Ok(Question {
+            asks: Asks::One(ask),
+            ..
+        }) = question
+        else {
             panic!("it is well formed")
         };
         assert!(matches!(ask.limit, Text(Cow::Borrowed("a"))));

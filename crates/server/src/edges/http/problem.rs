@@ -123,6 +123,8 @@ impl Problem {
                     "",
                 ),
             },
+            Refusal::Apart => (StatusCode::CONFLICT, "Kept in the store", ""),
+            Refusal::Id { .. } => (StatusCode::BAD_REQUEST, "Invalid request", "id"),
             Refusal::Scattered => (StatusCode::CONFLICT, "Keys on different nodes", ""),
             Refusal::NoAnswer { .. } | Refusal::NotCharged { .. } | Refusal::NotChanged { .. } => (
                 StatusCode::SERVICE_UNAVAILABLE,

@@ -19,7 +19,7 @@ use tidegate_service::decide::service::{self, Act, Readiness, health_name};
 use super::{
     answer::{self, text},
     app::App,
-    ask::{self, Ask, Asks},
+    ask::{self, Ask, Asks, Question},
     body::body,
     descriptors,
     permit::{Caller, permit, permit_page, refuse_foreign_pages, refuse_to_refund_rates, shown},
@@ -54,6 +54,11 @@ impl Paths {
     /// Whether the server stops soon, so that clients should connect elsewhere.
     pub fn is_stopping(&self) -> bool {
         self.app.service.is_stopping()
+    }
+
+    /// Waits until the server stops soon, for connections from before.
+    pub async fn stops(&self) {
+        self.app.service.stops().await;
     }
 
     /// The control plane also has these pages, for clients that may see every limit.
@@ -191,12 +196,12 @@ impl Paths {
             )),
             Endpoint::Acquire | Endpoint::Peek => {
                 let body = body(request).await?;
-                let asks = ask::asks(&body)?;
-                match &asks {
+                let question = ask::asks(&body)?;
+                match &question.asks {
                     Asks::One(ask) => caller.permit(&ask.limit)?,
                     Asks::All(all) => caller.permit_each(all)?,
                 }
-                decide(app, endpoint, asks).await
+                decide(app, endpoint, question).await
             }
             Endpoint::Reserve | Endpoint::Extend | Endpoint::Settle | Endpoint::Cancel => {
                 let body = body(request).await?;
@@ -292,9 +297,19 @@ fn ready(app: &App) -> Answered {
     }
 }
 
-async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Answered {
+async fn decide(app: &App, endpoint: Endpoint, question: Question<'_>) -> Answered {
     let service = &app.service;
     let takes = endpoint == Endpoint::Acquire;
+    let Question { asks, id } = question;
+    if let Some(id) = id {
+        if !takes {
+            return Err(Problem::at(
+                "#/id",
+                "a peek takes nothing, so it needs no id",
+            ));
+        }
+        return Box::pin(decide_once(app, asks, id.as_bytes())).await;
+    }
     // A peek succeeds also when it denies; 429 is only for denied requests.
     let status = if takes { None } else { Some(StatusCode::OK) };
     match asks {
@@ -313,6 +328,24 @@ async fn decide(app: &App, endpoint: Endpoint, asks: Asks<'_>) -> Answered {
             };
             let joint = joint.map_err(Problem::from_part)?;
             Ok(app.for_vendor(&joint.answers, answer::all(&joint, status)))
+        }
+    }
+}
+
+/// Decides once for an id.
+async fn decide_once(app: &App, asks: Asks<'_>, id: &[u8]) -> Answered {
+    let (service, now) = (&app.service, app.service.now());
+    match asks {
+        Asks::One(ask) => {
+            let joint = service.acquire_all_once(id, &[ask.question()], now).await;
+            let joint = joint.map_err(|(_, refusal)| refusal)?;
+            Ok(app.one(&joint.into_bound(), None))
+        }
+        Asks::All(all) => {
+            let asks: Vec<_> = all.iter().map(Ask::question).collect();
+            let joint = service.acquire_all_once(id, &asks, now).await;
+            let joint = joint.map_err(Problem::from_part)?;
+            Ok(app.for_vendor(&joint.answers, answer::all(&joint, None)))
         }
     }
 }

@@ -4,8 +4,11 @@ use std::{
     convert::Infallible,
     io,
     net::IpAddr,
-    pin::Pin,
-    sync::{Arc, atomic::Ordering},
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -21,7 +24,7 @@ use hyper::{
 };
 use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::{conn::auto, graceful::GracefulShutdown},
+    server::conn::auto,
 };
 use tidegate_headers::retry_after;
 use tidegate_listen::{
@@ -32,6 +35,7 @@ use tidegate_listen::{
     tls::{self, Above},
 };
 use tidegate_service::observe::metrics::ConnectionStats;
+use tokio::sync::watch;
 
 use super::{MAX_BODY, problem::Problem, routes::Paths};
 
@@ -64,8 +68,9 @@ pub(crate) async fn serve(
     paths: Paths,
     security: ListenerSecurity,
     stats: Arc<ConnectionStats>,
+    stop: watch::Receiver<bool>,
 ) {
-    let (paths, graceful) = (Arc::new(paths), GracefulShutdown::new());
+    let paths = Arc::new(paths);
     let (http, spare_http) = (builder(HEAD_TIME), builder(SPARE_HEAD_TIME));
     let strangers = Arc::new(Strangers::new(connections.bounds.name));
     let serve = |accepted| {
@@ -81,11 +86,8 @@ pub(crate) async fn serve(
             (http.clone(), HEAD_TIME)
         };
         let (paths, tls) = (Arc::clone(&paths), security.config(Above::Http));
-        let (stats, strangers, watcher) = (
-            Arc::clone(&stats),
-            Arc::clone(&strangers),
-            graceful.watcher(),
-        );
+        let (stats, strangers, mut stop) =
+            (Arc::clone(&stats), Arc::clone(&strangers), stop.clone());
         async move {
             let (its, frames) = (Arc::clone(&calls), Arc::new(ControlFrames::default()));
             let served = async {
@@ -102,10 +104,26 @@ pub(crate) async fn serve(
                     certificate,
                     strangers,
                     client: peer.ip(),
+                    is_http2: AtomicBool::new(false),
                 });
-                let answer = service_fn(move |request| answer(Arc::clone(&of), request));
-                let connection = http.serve_connection(TokioIo::new(frames.watch(stream)), answer);
-                watcher.watch(connection).await.map_err(io::Error::other)
+                let its = Arc::clone(&of);
+                let answer = service_fn(move |request| answer(Arc::clone(&its), request));
+                let mut connection =
+                    pin!(http.serve_connection(TokioIo::new(frames.watch(stream)), answer));
+                // In a list, as below.
+                let mut ends = FuturesUnordered::from_iter([async {
+                    tokio::select! {
+                        _ = stop.wait_for(|stop| *stop) => {}
+                        () = of.leaves() => {}
+                    }
+                }]);
+                tokio::select! {
+                    biased;
+                    ended = connection.as_mut() => return ended.map_err(io::Error::other),
+                    Some(()) = ends.next() => {}
+                }
+                connection.as_mut().graceful_shutdown();
+                connection.await.map_err(io::Error::other)
             };
             // In a list, which polls it when it was woken. To ask it at each request takes a
             // fiftieth of a request's instructions.
@@ -127,8 +145,7 @@ pub(crate) async fn serve(
             }
         }
     };
-    let _serving = connections.each(serve).await;
-    graceful.shutdown().await;
+    connections.serve(serve).await;
 }
 
 /// Serves HTTP/1.1 or HTTP/2, as the client begins, within the bounds of a connection.
@@ -164,6 +181,19 @@ struct Connection {
     certificate: Option<Certificate>,
     strangers: Arc<Strangers>,
     client: IpAddr,
+    is_http2: AtomicBool,
+}
+
+impl Connection {
+    /// Waits until the server stops soon, for an HTTP/2 connection: with GOAWAY its client opens
+    /// the next one at another server. Over HTTP/1.1 the next response says so.
+    async fn leaves(&self) {
+        self.paths.stops().await;
+        // Relaxed: a request that comes now is served either way.
+        if !self.is_http2.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+    }
 }
 
 /// Handles what all routes have in common before a request reaches its route.
@@ -178,6 +208,7 @@ async fn answer(
         certificate,
         strangers,
         client,
+        is_http2,
     } = &*of;
     if let Some(certificate) = certificate {
         request.extensions_mut().insert(certificate.clone());
@@ -185,6 +216,9 @@ async fn answer(
     let call = calls.begin();
     let is_spare = calls.slot.is_spare;
     let version = request.version();
+    if version == Version::HTTP_2 && !is_http2.load(Ordering::Relaxed) {
+        is_http2.store(true, Ordering::Relaxed);
+    }
     let has_credentials = request.headers().contains_key(header::AUTHORIZATION);
     let mut response = match refuse(&request, is_spare) {
         Some(problem) => problem.into_response(),

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use tidegate_core::{Decision, DenialReason, MAX_LIMIT};
 use tidegate_listen::access::Role;
 use tidegate_service::decide::{
-    service::{Act, Operation, Operator, Refusal, Resolved, reset_after, resolve},
+    limits::Limit,
+    service::{Act, Operation, Operator, Refusal, Resolved, check_id, reset_after, resolve},
     throttle::{self, ThrottleQuota},
 };
 
@@ -16,17 +17,23 @@ use super::{
 };
 
 /// `limit key [cost]` → five integers, with `REASON` after the cost also the reason of a denial.
-/// The key of a global limit can be omitted and is ignored.
+/// With `ID id` the request is safe to repeat. The key of a global limit can be omitted and is
+/// ignored.
 #[inline]
 pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) {
-    let with_reason = match args.get(3) {
-        None => false,
-        Some(word) if word.eq_ignore_ascii_case(b"reason") => true,
-        Some(_) => return context.error("ERR syntax error: after the cost only REASON is known"),
+    let (args, Words { with_reason, id }) = match args {
+        [_] | [_, _] | [_, _, _] if !args.get(2).is_some_and(is_word) => (args, Words::default()),
+        _ => match words(args, act) {
+            Ok(read) => read,
+            Err(why) => return context.error(&why),
+        },
     };
     let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else {
         return;
     };
+    if let Some(id) = id {
+        return decide_once(context, (limit, key, cost), with_reason, id);
+    }
     // A client may give back its permits. Only an operator may refund what a rate has counted.
     let is_operation = act == Act::Refund && limit.spec().policy.algorithm.limits_rate();
     if is_operation
@@ -78,7 +85,71 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
             act,
             by,
             with_reason,
+            id: None,
         });
+    }
+}
+
+/// The words after the cost.
+#[derive(Default)]
+struct Words<'k> {
+    with_reason: bool,
+    id: Option<&'k [u8]>,
+}
+
+/// Whether an argument is a word, and no cost.
+fn is_word(argument: &&[u8]) -> bool {
+    argument.eq_ignore_ascii_case(b"reason") || argument.eq_ignore_ascii_case(b"id")
+}
+
+/// The arguments without the words at their end, and these words.
+fn words<'a, 'k>(args: &'a [&'k [u8]], act: Act) -> Result<(&'a [&'k [u8]], Words<'k>), String> {
+    let first = 2 + usize::from(!args.get(2).is_some_and(is_word));
+    let (args, mut rest) = args.split_at(first.min(args.len()));
+    let mut words = Words::default();
+    while let Some((word, behind)) = rest.split_first() {
+        rest = behind;
+        if word.eq_ignore_ascii_case(b"reason") && !words.with_reason {
+            words.with_reason = true;
+        } else if word.eq_ignore_ascii_case(b"id") && act == Act::Take && words.id.is_none() {
+            let Some((&id, behind)) = behind.split_first() else {
+                return Err("ERR syntax error: ID needs an id".to_owned());
+            };
+            check_id(id).map_err(|refusal| format!("ERR {refusal}"))?;
+            (words.id, rest) = (Some(id), behind);
+        } else if act == Act::Take {
+            let known = "ERR syntax error: after the cost only REASON and ID id are known";
+            return Err(known.to_owned());
+        } else {
+            return Err("ERR syntax error: after the cost only REASON is known".to_owned());
+        }
+    }
+    Ok((args, words))
+}
+
+/// Takes a cost once for an id.
+#[inline(never)]
+fn decide_once(
+    context: &mut Context<'_>,
+    (limit, key, cost): (&Arc<Limit>, &[u8], u64),
+    with_reason: bool,
+    id: &[u8],
+) {
+    let (service, now) = (&context.shared.service, context.now);
+    match service.take_once_in_memory(id, limit, key, cost, now) {
+        Some(decision) => {
+            let shadow = limit.spec().shadow;
+            write_decision(&mut context.replies(), &decision, shadow, with_reason);
+        }
+        None => context.ask(Question::Limit {
+            limit: Arc::clone(limit),
+            key: key.into(),
+            cost,
+            act: Act::Take,
+            by: None,
+            with_reason,
+            id: Some(id.into()),
+        }),
     }
 }
 

@@ -7,7 +7,7 @@ use tidegate_listen::access::{Rights, Role};
 use tidegate_service::decide::{
     limits::{Limit, Operation, Operator},
     reservations::{Id, ReservationError},
-    service::{Act, Answer, Ask, Refusal, Service, refuse_unknown},
+    service::{Act, Answer, Ask, Part, Refusal, Service, refuse_unknown},
     throttle::{ThrottleError, ThrottleQuota},
 };
 
@@ -24,6 +24,8 @@ pub(crate) enum Question {
         act: Act,
         by: Option<Box<str>>,
         with_reason: bool,
+        /// The id of a request that is safe to repeat.
+        id: Option<Box<[u8]>>,
     },
     /// A change that an operator makes about one of a limit's keys.
     Operate {
@@ -81,6 +83,7 @@ impl Question {
             Self::Limit {
                 limit,
                 act: Act::Take,
+                id: None,
                 ..
             } => limit
                 .store()
@@ -137,6 +140,7 @@ impl Question {
                 key,
                 cost,
                 act: Act::Take,
+                id: None,
                 ..
             } => Some((key, *cost)),
             _ => None,
@@ -146,6 +150,17 @@ impl Question {
     /// Asks the question, which was read at a time. Its deadline counts from then.
     pub async fn ask(&self, read: Nanos, service: &Service) -> Reply {
         match self {
+            Self::Limit {
+                limit,
+                key,
+                cost,
+                id: Some(id),
+                ..
+            } => {
+                let part = Part::new(Arc::clone(limit), key, *cost);
+                let asked = Box::pin(service.take_once(id, part, service.now()));
+                Reply::Limit(asked.await.map(|answer| answer.decision))
+            }
             Self::Limit {
                 limit,
                 key,

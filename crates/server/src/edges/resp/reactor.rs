@@ -15,14 +15,14 @@ use std::{
 use mio::{
     Events, Interest, Poll, Token, Waker,
     event::Event,
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, UnixListener},
 };
 use slab::Slab;
-use socket2::{SockRef, TcpKeepalive};
 use tidegate_core::Nanos;
 use tidegate_listen::{
     descriptors::{self, Connections},
     idle::LongestIdle,
+    socket::Listener,
     tls::Above,
 };
 use tokio::{runtime::Handle, sync::mpsc};
@@ -33,7 +33,7 @@ use super::{
     connection::{BUFFER, Connection, READ, Turn, TurnContext},
     gather::{Gather, PAUSE},
     session::Session,
-    socket::Socket,
+    socket::{Listening, Socket, Stream},
 };
 use crate::edges::resp::RespStats;
 
@@ -49,8 +49,6 @@ const ACCEPTS_A_TURN: usize = 4;
 const LEAST_SHARE: usize = 4 * 1024;
 /// The share when the server stops: what a client has sent by then is answered.
 const LAST_SHARE: usize = 4 * READ;
-/// The keepalive time for silent peers, the same as in Redis.
-const KEEPALIVE: Duration = Duration::from_mins(5);
 
 /// Normal operation.
 const SERVE: u8 = 0;
@@ -124,17 +122,14 @@ impl Connections for Control {
 ///
 /// # Errors
 /// When the system refuses threads or descriptors.
-pub(crate) fn start(
-    listener: &std::net::TcpListener,
-    shared: &Arc<Shared>,
-) -> io::Result<Reactors> {
-    listener.set_nonblocking(true)?;
+pub(crate) fn start(listener: Listener, shared: &Arc<Shared>) -> io::Result<Reactors> {
+    let listener = listener_of(listener)?;
     let mut polls = Vec::new();
     let mut wakers = Vec::new();
     for _ in 0..shared.config.threads.max(1) {
         let poll = Poll::new()?;
         wakers.push(Waker::new(poll.registry(), CONTROL)?);
-        let mut listener = TcpListener::from_std(listener.try_clone()?);
+        let mut listener = listener()?;
         poll.registry()
             .register(&mut listener, LISTENER, Interest::READABLE)?;
         polls.push((poll, listener));
@@ -161,6 +156,26 @@ pub(crate) fn start(
     Ok(Reactors { control, running })
 }
 
+/// Makes the listener of each thread.
+fn listener_of(listener: Listener) -> io::Result<Box<dyn Fn() -> io::Result<Listening>>> {
+    Ok(match listener {
+        Listener::Tcp(listener) => {
+            let listener = listener.into_std()?;
+            Box::new(move || Ok(Listening::Tcp(TcpListener::from_std(listener.try_clone()?))))
+        }
+        Listener::Unix(file, listener) => {
+            let (file, listener) = (file.map(Arc::new), listener.into_std()?);
+            Box::new(move || {
+                let listener = UnixListener::from_std(listener.try_clone()?);
+                Ok(Listening::Unix {
+                    _file: file.clone(),
+                    listener,
+                })
+            })
+        }
+    })
+}
+
 /// When to accept connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Accept {
@@ -183,7 +198,7 @@ fn share(busy: usize) -> usize {
 struct Reactor {
     poll: Poll,
     /// `None` once the server no longer accepts connections.
-    listener: Option<TcpListener>,
+    listener: Option<Listening>,
     /// When to call `accept` again without a new event.
     accept: Accept,
     connections: Slab<Connection>,
@@ -213,7 +228,7 @@ impl Reactor {
     fn new(
         thread: usize,
         poll: Poll,
-        listener: TcpListener,
+        listener: Listening,
         shared: &Arc<Shared>,
         control: &Arc<Control>,
     ) -> Self {
@@ -523,7 +538,7 @@ impl Reactor {
                 // reply.
                 let _ = stream
                     .finish()
-                    .and_then(|()| stream.tcp().read(&mut self.buffer));
+                    .and_then(|()| stream.stream().read(&mut self.buffer));
             }
             Ok(true) if connection.blocked => {
                 connection.blocked = false;
@@ -547,7 +562,7 @@ impl Reactor {
         if self
             .poll
             .registry()
-            .reregister(connection.stream.tcp(), Token(at), interest)
+            .reregister(connection.stream.stream(), Token(at), interest)
             .is_err()
         {
             self.remove(at);
@@ -590,7 +605,7 @@ impl Reactor {
         self.accept = Accept::NextTurn;
     }
 
-    fn admit(&mut self, mut stream: TcpStream, peer: std::net::SocketAddr) -> io::Result<()> {
+    fn admit(&mut self, mut stream: Stream, peer: std::net::SocketAddr) -> io::Result<()> {
         let stats = Arc::clone(&self.shared.stats);
         let Ok(of_peer) = self.shared.peers.enter(peer.ip()) else {
             stats.connections.refused.fetch_add(1, Ordering::Relaxed);
@@ -624,19 +639,14 @@ impl Reactor {
         }
         stats.connections.accepted.fetch_add(1, Ordering::Relaxed);
         let tls = self.shared.tls.as_ref().map(|tls| tls.config(Above::Resp));
-        let registered = stream
-            .set_nodelay(true)
-            .and_then(|()| {
-                SockRef::from(&stream).set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))
-            })
-            .and_then(|()| {
-                let mut stream = Socket::new(stream, tls)?;
-                let token = Token(self.connections.vacant_key());
-                self.poll
-                    .registry()
-                    .register(stream.tcp(), token, Interest::READABLE)?;
-                Ok(stream)
-            });
+        let registered = stream.prepare().and_then(|()| {
+            let mut stream = Socket::new(stream, tls)?;
+            let token = Token(self.connections.vacant_key());
+            self.poll
+                .registry()
+                .register(stream.stream(), token, Interest::READABLE)?;
+            Ok(stream)
+        });
         let stream = match registered {
             Ok(stream) => stream,
             Err(error) => {
@@ -732,7 +742,7 @@ impl Reactor {
             .fetch_sub(1, Ordering::Relaxed);
         let mut connection = self.connections.remove(at);
         // Closing the descriptor removes it from the poll; this frees mio's own record of it.
-        let _ = self.poll.registry().deregister(connection.stream.tcp());
+        let _ = self.poll.registry().deregister(connection.stream.stream());
         connection
     }
 

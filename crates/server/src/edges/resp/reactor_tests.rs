@@ -47,8 +47,9 @@ fn shared() -> Shared {
 
 fn reactor() -> (Reactor, SocketAddr) {
     let poll = Poll::new().unwrap();
-    let mut listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
+    let mut listener = Listening::Tcp(listener);
     poll.registry()
         .register(&mut listener, LISTENER, Interest::READABLE)
         .unwrap();

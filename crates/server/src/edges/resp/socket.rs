@@ -1,34 +1,162 @@
-//! A client's socket: plain, or with TLS in the reactor's thread.
+//! A client's socket: TCP or of this machine, plain or with TLS in the reactor's thread.
 
 use std::{
     io::{self, Read, Write},
-    net::Shutdown,
+    net::{Shutdown, SocketAddr},
     sync::Arc,
+    time::Duration,
 };
 
-use mio::net::TcpStream;
+use mio::{
+    Interest, Registry, Token,
+    event::Source,
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+};
 use rustls::{ServerConfig, ServerConnection};
-use tidegate_listen::tls;
+use socket2::{SockRef, TcpKeepalive};
+use tidegate_listen::{
+    socket::{LOCAL, SocketFile},
+    tls,
+};
 
 /// The maximum number of plain-text bytes that wait in TLS until the client takes them.
 const UNSENT: usize = 64 * 1024;
 
+/// The keepalive time for silent peers, the same as in Redis.
+const KEEPALIVE: Duration = Duration::from_mins(5);
+
+/// A socket that listens, of one thread.
+#[derive(Debug)]
+pub(super) enum Listening {
+    Tcp(TcpListener),
+    /// The file goes when the last thread has closed its socket.
+    Unix {
+        _file: Option<Arc<SocketFile>>,
+        listener: UnixListener,
+    },
+}
+
+impl Listening {
+    /// The next connection, and the client's address.
+    pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept()?;
+                Ok((Stream::Tcp(stream), peer))
+            }
+            Self::Unix { listener, .. } => Ok((Stream::Unix(listener.accept()?.0), LOCAL)),
+        }
+    }
+
+    fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Self::Tcp(listener) => listener,
+            Self::Unix { listener, .. } => listener,
+        }
+    }
+}
+
+impl Source for Listening {
+    fn register(&mut self, to: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        self.source().register(to, token, interests)
+    }
+
+    fn reregister(&mut self, to: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        self.source().reregister(to, token, interests)
+    }
+
+    fn deregister(&mut self, from: &Registry) -> io::Result<()> {
+        self.source().deregister(from)
+    }
+}
+
+/// A connection, before TLS.
+#[derive(Debug)]
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Sets what each connection has.
+    pub fn prepare(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => {
+                stream.set_nodelay(true)?;
+                let keepalive = TcpKeepalive::new().with_time(KEEPALIVE);
+                SockRef::from(stream).set_tcp_keepalive(&keepalive)
+            }
+            Self::Unix(_) => Ok(()),
+        }
+    }
+
+    fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.shutdown(how),
+            Self::Unix(stream) => stream.shutdown(how),
+        }
+    }
+
+    fn source(&mut self) -> &mut dyn Source {
+        match self {
+            Self::Tcp(stream) => stream,
+            Self::Unix(stream) => stream,
+        }
+    }
+}
+
+impl Source for Stream {
+    fn register(&mut self, to: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        self.source().register(to, token, interests)
+    }
+
+    fn reregister(&mut self, to: &Registry, token: Token, interests: Interest) -> io::Result<()> {
+        self.source().reregister(to, token, interests)
+    }
+
+    fn deregister(&mut self, from: &Registry) -> io::Result<()> {
+        self.source().deregister(from)
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Socket {
-    Plain(TcpStream),
+    Plain(Stream),
     Tls(Box<Tls>),
 }
 
 #[derive(Debug)]
 pub(super) struct Tls {
-    socket: TcpStream,
+    socket: Stream,
     connection: ServerConnection,
 }
 
 impl Socket {
     /// # Errors
     /// When TLS cannot be started.
-    pub fn new(socket: TcpStream, config: Option<Arc<ServerConfig>>) -> io::Result<Self> {
+    pub fn new(socket: Stream, config: Option<Arc<ServerConfig>>) -> io::Result<Self> {
         let Some(config) = config else {
             return Ok(Self::Plain(socket));
         };
@@ -37,7 +165,7 @@ impl Socket {
         Ok(Self::Tls(Box::new(Tls { socket, connection })))
     }
 
-    pub fn tcp(&mut self) -> &mut TcpStream {
+    pub fn stream(&mut self) -> &mut Stream {
         match self {
             Self::Plain(socket) => socket,
             Self::Tls(tls) => &mut tls.socket,
@@ -68,7 +196,7 @@ impl Socket {
             tls.connection.send_close_notify();
             let _ = tls.send();
         }
-        self.tcp().shutdown(Shutdown::Write)
+        self.stream().shutdown(Shutdown::Write)
     }
 }
 

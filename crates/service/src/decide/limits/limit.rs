@@ -261,6 +261,17 @@ impl Limit {
         Ok(decision)
     }
 
+    /// Charges what the store denied although this soft limit counts it, and counts the request.
+    pub async fn charge_denied(&self, key: &[u8], cost: u64, now: Nanos) -> Decision {
+        let Some(store) = self.store.as_ref().filter(|_| cost > 0) else {
+            return self.standing(key, cost, now);
+        };
+        let standing = self.by_store(&store.charge(key, cost).await);
+        let decision = self.block_of(key, now).unwrap_or(standing);
+        self.count(Act::TakeAnyway, key, cost, &decision, now);
+        decision
+    }
+
     /// Takes each of these costs if it is admitted, with `spent` of the store's deadline already
     /// used; neighbours with the same key in this order.
     pub async fn take_many(

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | one limit, from async code | [`Service::decide`] with an [`Act`]: take, charge, peek or refund |
 //! | several limits, all or none | [`Service::acquire_all`], [`Service::peek_all`] |
+//! | a request with an id, which is safe to repeat | [`Service::acquire_all_once`], [`Service::take_once`] |
 //! | an estimate that is corrected after the work | `Service::reserve`, `Service::extend`, `Service::settle` |
 //! | one limit, from a thread that must not block | [`resolve`], then [`Limit::decide_in_memory`](crate::decide::limits::Limit::decide_in_memory), and [`Limit::decide`](crate::decide::limits::Limit::decide) on the runtime if that returns `None` |
 //!
@@ -14,6 +15,7 @@
 mod answer;
 mod in_force;
 mod joint;
+mod once;
 mod question;
 mod readiness;
 mod recording;
@@ -28,9 +30,11 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 use tidegate_core::{Clock, Decision, Nanos};
+use tokio::sync::watch;
 
 pub use self::answer::SOFT_EXCEEDED;
 pub use self::joint::Part;
+pub use self::once::check_id;
 pub use self::question::{Sees, refuse_unknown, resolve_operated};
 pub use self::readiness::health_name;
 use self::wall_clock::WallClock;
@@ -47,6 +51,7 @@ pub use crate::decide::{
 use crate::{
     decide::{
         limits::Limit,
+        repeats::Repeats,
         reservations::{MOST_RESERVATIONS, Reservations},
         shared::SharedStore,
         throttle::{Throttle, ThrottleError, ThrottleQuota},
@@ -82,6 +87,8 @@ pub struct Service {
     in_force: ArcSwap<InForce>,
     throttle: Throttle,
     pub reservations: Reservations,
+    /// The first answers to requests with an id.
+    pub repeats: Repeats,
     clock: Arc<dyn Clock>,
     pub(super) wall_clock: WallClock,
     /// Orders that the store had lost, as far as they are recorded.
@@ -94,6 +101,7 @@ pub struct Service {
     /// Whether rules suffice for the server to be ready; `None` if any do.
     pub needs: Option<fn(&InForce) -> bool>,
     stopping: AtomicBool,
+    stops: watch::Sender<bool>,
 }
 
 impl Service {
@@ -110,6 +118,7 @@ impl Service {
             reservations,
             wall_clock: WallClock::new(clock.wall_ahead()),
             lost_orders: AtomicU64::new(0),
+            repeats: Repeats::default(),
             clock,
             store,
             history,
@@ -117,12 +126,24 @@ impl Service {
             audit: Audit::default(),
             needs: None,
             stopping: AtomicBool::new(false),
+            stops: watch::Sender::new(false),
         }
     }
 
     /// The server stops soon, so it should get no more requests. It still answers those that come.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
+        self.stops.send_replace(true);
+    }
+
+    /// Waits until the server [stops](Self::stop) soon. It never ends if that is so already: who
+    /// comes then knows it.
+    pub async fn stops(&self) {
+        let mut stops = self.stops.subscribe();
+        let is_late = *stops.borrow_and_update();
+        if is_late || stops.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 
     /// Whether the server [stops](Self::stop) soon.

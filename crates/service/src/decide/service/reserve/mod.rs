@@ -232,6 +232,7 @@ impl Service {
     /// ago. `everywhere` also looks for those in the store that only other servers have seen.
     pub async fn expire_reservations(&self, everywhere: bool) {
         let now = self.now();
+        self.repeats.expire(now);
         let released = self.reservations.expire(now);
         between().await;
         self.settle_parts(released, None, now);

@@ -1,0 +1,179 @@
+//! Decisions that are safe to repeat: the same id with the same limits, keys and costs gets the
+//! first answer for a minute, and takes once.
+//!
+//! For limits in the store, the store keeps the answers. This server keeps those that it makes
+//! without the store: about blocked keys, and while the store does not reply.
+
+use tidegate_core::{Decision, Nanos};
+use tidegate_redis::{Once, Part as StorePart, Source, StoreError};
+
+use super::{
+    Act, Answer, Ask, JointAnswer, Part, Refusal, Service,
+    joint::{Decided, take_in_memory},
+};
+use crate::decide::{
+    limits::Limit,
+    repeats::{MAX_ID_BYTES, Mark},
+    reservations::ReservationError,
+    shared::SharedStore,
+};
+
+/// Checks the id of a request.
+///
+/// # Errors
+/// [`Refusal::Id`]
+pub fn check_id(id: &[u8]) -> Result<(), Refusal> {
+    if id.is_empty() || id.len() > MAX_ID_BYTES {
+        return Err(Refusal::Id { bytes: id.len() });
+    }
+    Ok(())
+}
+
+impl Service {
+    /// Takes a cost from a limit in memory once for an id. `None` if the limit is in the store: then
+    /// call [`take_once`](Self::take_once).
+    #[inline]
+    #[must_use = "`None` means that nothing was decided"]
+    pub fn take_once_in_memory(
+        &self,
+        id: &[u8],
+        limit: &Limit,
+        key: &[u8],
+        cost: u64,
+        now: Nanos,
+    ) -> Option<Decision> {
+        if limit.store().is_some() {
+            return None;
+        }
+        let mark = self.repeats.mark(id, [(&*limit.spec().name, key, cost)]);
+        self.repeats.once(mark, now, || {
+            limit.decide_in_memory(Act::Take, key, cost, now)
+        })
+    }
+
+    /// Asks several limits once for an id, as [`acquire_all`](Self::acquire_all) does.
+    ///
+    /// # Errors
+    /// The same; also [`Refusal::Id`] and [`Refusal::Apart`].
+    ///
+    /// # Panics
+    /// When `asks` is empty.
+    pub async fn acquire_all_once(
+        &self,
+        id: &[u8],
+        asks: &[Ask<'_>],
+        now: Nanos,
+    ) -> Result<JointAnswer, (usize, Refusal)> {
+        let parts = self.parts(asks)?;
+        let decided = self.decide_once(id, parts, now).await;
+        decided
+            .map(Decided::into_joint)
+            .map_err(|refusal| (0, refusal))
+    }
+
+    /// Takes a cost from one limit once for an id.
+    ///
+    /// # Errors
+    /// [`Refusal::Id`]
+    pub async fn take_once(
+        &self,
+        id: &[u8],
+        part: Part<'_>,
+        now: Nanos,
+    ) -> Result<Answer, Refusal> {
+        Ok(self.decide_once(id, vec![part], now).await?.into_bound())
+    }
+
+    async fn decide_once<'a>(
+        &self,
+        id: &[u8],
+        parts: Vec<Part<'a>>,
+        now: Nanos,
+    ) -> Result<Decided<'a>, Refusal> {
+        check_id(id)?;
+        let asked = parts
+            .iter()
+            .map(|part| (&*part.limit.spec().name, part.key, part.cost));
+        let mark = self.repeats.mark(id, asked);
+        let stored = parts.iter().filter(|part| part.is_stored()).count();
+        let decisions = match self.store().filter(|_| stored > 0) {
+            None => self
+                .repeats
+                .once_all(mark, parts.len(), now, || take_in_memory(&parts, now))?,
+            Some(_) if stored < parts.len() => return Err(Refusal::Apart),
+            Some(store) => Box::pin(self.once_in_store(store, (id, mark), &parts, now)).await?,
+        };
+        Ok(Decided { parts, decisions })
+    }
+
+    async fn once_in_store(
+        &self,
+        store: &SharedStore,
+        (id, mark): (&[u8], Mark),
+        parts: &[Part<'_>],
+        now: Nanos,
+    ) -> Result<Vec<Decision>, Refusal> {
+        if let Some(first) = self.repeats.first(mark, parts.len(), now) {
+            return Ok(first);
+        }
+        let keep = |decisions: Vec<Decision>| {
+            self.repeats
+                .once_all(mark, parts.len(), now, || Ok(decisions))
+        };
+        let is_blocked = |part: &Part<'_>| part.limit.block_of(part.key, now).is_some();
+        let is_alone = parts.len() == 1;
+        if parts
+            .iter()
+            .any(|part| (part.is_enforced() || is_alone) && is_blocked(part))
+        {
+            // The joint decision denies without asking the store, and takes nothing.
+            return keep(self.take_all(parts, now).await?);
+        }
+        let limits: Option<Vec<_>> = parts.iter().map(Part::stored).collect();
+        let limits = limits.ok_or(Refusal::Apart)?;
+        let pairs = limits.iter().zip(parts);
+        let asked: Vec<_> = pairs
+            .map(|(limit, part)| {
+                let asked = StorePart {
+                    limit,
+                    key: part.key,
+                    cost: part.cost,
+                };
+                (asked, !part.is_enforced())
+            })
+            .collect();
+        let Once {
+            decisions,
+            is_repeat,
+        } = match store.store().acquire_all_once(id, &asked).await {
+            Ok(once) => once,
+            Err(StoreError::OneKey) => {
+                return Err(Refusal::Reservation(ReservationError::Twice));
+            }
+            Err(_) => return Err(Refusal::Scattered),
+        };
+        if is_repeat {
+            self.repeats.count_repeated();
+            return Ok(decisions.into_iter().map(|one| one.decision).collect());
+        }
+        let without_store =
+            |source: &Source| matches!(source, Source::Failed(_) | Source::Local(_));
+        let is_kept = !decisions.iter().any(|one| without_store(&one.source));
+        let mut all = Vec::with_capacity(parts.len());
+        for (part, shared) in parts.iter().zip(&decisions) {
+            all.push(part.limit.by_store(shared));
+        }
+        let vetoed = |(part, decision): (&Part<'_>, &Decision)| !part.allows(decision);
+        let admitted = !parts.iter().zip(&all).any(vetoed);
+        for (part, decision) in parts.iter().zip(&mut all) {
+            if admitted && part.limit.spec().soft && decision.is_denied() && is_kept {
+                // A soft limit counts what does not fit, too.
+                *decision = part.limit.charge_denied(part.key, part.cost, now).await;
+            } else if admitted || decision.is_denied() && part.is_enforced() {
+                part.limit
+                    .count(Act::Take, part.key, part.cost, decision, now);
+            }
+        }
+        if is_kept { Ok(all) } else { keep(all) }
+    }
+}
