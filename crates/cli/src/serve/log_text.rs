@@ -1,5 +1,5 @@
 //! The fields of a line of the text log: control characters are escaped, so no value that comes from
-//! a client begins a line of its own or reaches a terminal as a command.
+//! a client begins another line or reaches a terminal as a command.
 
 use std::fmt::{self, Write as _};
 
