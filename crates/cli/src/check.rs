@@ -187,7 +187,15 @@ fn examine(url: &str, args: &Args, file: &Path) -> Result<(), String> {
             built.push(limit.build().map_err(|error| error.to_string())?);
         }
         store.examine().await.map_err(|error| error.to_string())?;
-        if let Some(policy) = store.stats().evicts {
+        let stats = store.stats();
+        if !stats.missing_commands.is_empty() {
+            eprintln!(
+                "warning: the store does not run {}: these limits work, and reservations, refunds, blocks or overrides may not; give the \
+                 store's user these commands",
+                stats.missing_commands.join(", ")
+            );
+        }
+        if let Some(policy) = stats.evicts {
             eprintln!(
                 "warning: the store may evict limits in force ({policy}), which then admit their units again; set maxmemory-policy to \
                  noeviction, or give the limits a store of their own"
