@@ -54,7 +54,7 @@ struct Shared {
 struct Queue {
     /// In the order in which they came.
     fresh: VecDeque<Reached>,
-    /// By the time of their next attempt, and a number that tells equal times apart.
+    /// By the time of their next attempt, and a number that separates equal times.
     failing: BTreeMap<(Nanos, u64), Failing>,
     failed: u64,
     /// Until when events are sent after a stop.

@@ -1,16 +1,26 @@
 //! Limits that come with requests: every number against every width of a state.
 #![cfg(not(loom))]
 
-#[path = "../../core/tests/random/mod.rs"]
-mod random;
-
 use std::time::Duration;
 
-use random::Random;
 use tidegate_limiter::{
     AlgorithmSpec, KeyedLimiter, Nanos, Policy, Quota, Request, acquire_all_at,
     algorithm::SlidingWindow,
 };
+
+/// A generator that needs nothing but its seed.
+struct Random(u64);
+
+impl Random {
+    /// From 0 to below this number.
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 20) % most
+    }
+}
 
 /// Numbers at which the layouts of states change, and those next to them.
 const NUMBERS: [u64; 14] = [
@@ -37,7 +47,7 @@ const WINDOWS: [Duration; 3] = [
 ];
 
 fn pick<T: Clone>(random: &mut Random, of: &[T]) -> T {
-    of[(random.unit() * of.len() as f64) as usize].clone()
+    of[random.below(of.len() as u64) as usize].clone()
 }
 
 fn any_policy(random: &mut Random) -> Policy {
@@ -55,7 +65,7 @@ fn any_policy(random: &mut Random) -> Policy {
         };
         let narrow = policy.ok().filter(|policy| words(policy) < 2_000);
         if let Some(policy) = narrow {
-            return if random.unit() < 0.2 {
+            return if random.below(5) == 0 {
                 policy.wide()
             } else {
                 policy
@@ -100,7 +110,7 @@ fn any_policy_decides_on_states_of_any_other() {
                 tidegate_limiter::Algorithm::limit(&mine),
                 "{round}"
             );
-            let gap = (random.unit() * 2e9) as u64;
+            let gap = random.below(2_000_000_000);
             now = now.saturating_add(Nanos::new(gap));
         }
     }
@@ -118,13 +128,13 @@ fn a_wide_window_counts_for_limits_of_any_size() {
         let (by_request, changed) = (build().unwrap(), build().unwrap());
         let mut now = Nanos::from_secs(1_000);
         for step in 0..200 {
-            let limit = 10 * (1 + (random.unit() * 7_000.0) as u64);
-            let cost = 1 + (random.unit() * limit as f64 / 4.0) as u64;
+            let limit = 10 * (1 + random.below(7_000));
+            let cost = 1 + random.below(limit / 4);
             let by = Policy::from(window(limit)).wide();
             changed.set_policy_at(by, now).unwrap().finish_at(now);
             let asked = by_request.acquire_with_at(&by, 1_u64, cost, now);
             assert_eq!(asked, changed.acquire_at(1_u64, cost, now), "step {step}");
-            now = now.saturating_add(Nanos::new((random.unit() * 1e8) as u64));
+            now = now.saturating_add(Nanos::new(random.below(100_000_000)));
         }
     }
 }

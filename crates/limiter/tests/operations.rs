@@ -888,7 +888,7 @@ fn days_follow_the_systems_time_and_rates_do_not() {
     let later: Policy = "fixed-window:calendar 4/day".parse().unwrap();
     limiter.set_policy(later).unwrap().finish();
     assert_eq!((left("a"), wait("a")), (2, 29));
-    limiter.clock().advance(Duration::from_secs(29 * 3_600));
+    limiter.clock().advance(Duration::from_hours(29));
     assert_eq!((left("a"), set(-2)), (4, Ok(false)));
     let rate = keyed(Policy::fixed_window(Quota::per_hour(1)));
     rate.clock().set_wall_ahead(5 * HOUR);

@@ -145,15 +145,12 @@ impl Client {
                 .filter(|(version, _)| *version == answer.version_info);
             let (version, nonce) = (answer.version_info.clone(), answer.nonce.clone());
             let mut started = None;
-            let applied = match known {
-                Some((_, reason)) => {
-                    sleep(AGAIN).await;
-                    Err(reason)
-                }
-                None => {
-                    started = Some(Instant::now());
-                    self.apply(answer).await
-                }
+            let applied = if let Some((_, reason)) = known {
+                sleep(AGAIN).await;
+                Err(reason)
+            } else {
+                started = Some(Instant::now());
+                self.apply(answer).await
             };
             let request = match applied {
                 Ok(()) => {

@@ -19,27 +19,33 @@ pub(super) struct Count {
     values: usize,
 }
 
-/// The messages whose fields are counted.
+/// The messages that are looked into.
 #[derive(Clone, Copy)]
 enum Within {
     Config,
     Descriptor,
     Policy,
-    Metadata,
+    Replace,
+    /// A `google.protobuf.Struct`, an entry of it, a value, and a list of values.
+    Struct,
+    Entry,
+    Value,
+    List,
 }
 
 impl Within {
     /// The message in a field.
     const fn inner(self, field: u64) -> Option<Self> {
-        match (self, field) {
-            (Self::Config, 3) | (Self::Descriptor, 4) => Some(Self::Descriptor),
-            (Self::Descriptor, 3) => Some(Self::Policy),
-            (Self::Descriptor, 8) | (Self::Policy, 5) => Some(Self::Metadata),
-            // A struct's fields, a field's value, a list or a struct, a list's values: their
-            // numbers overlap with those of texts, which are counted as one value.
-            (Self::Metadata, 1 | 2 | 5 | 6) => Some(Self::Metadata),
-            _ => None,
-        }
+        Some(match (self, field) {
+            (Self::Config, 3) | (Self::Descriptor, 4) => Self::Descriptor,
+            (Self::Descriptor, 3) => Self::Policy,
+            (Self::Policy, 5) => Self::Replace,
+            (Self::Descriptor, 8) | (Self::Value, 5) => Self::Struct,
+            (Self::Struct, 1) => Self::Entry,
+            (Self::Entry, 2) | (Self::List, 1) => Self::Value,
+            (Self::Value, 6) => Self::List,
+            _ => return None,
+        })
     }
 }
 
@@ -71,7 +77,7 @@ impl Count {
             let inner = within.inner(tag >> 3).filter(|_| tag & 7 == 2);
             match inner {
                 Some(Within::Descriptor) => self.descriptors += 1,
-                Some(Within::Metadata) => self.values += 1,
+                Some(Within::Replace | Within::Value) => self.values += 1,
                 _ => {}
             }
             if self.descriptors > MAX_DESCRIPTORS {
