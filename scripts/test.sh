@@ -276,6 +276,7 @@ stage "formatting" cargo fmt --all --check
 stage "spelling" "$typos"
 stage "plain English" scripts/style.py
 stage "modules import only what is below them" scripts/layers.py
+stage "what could panic on a request has a reason" scripts/panics.py
 loom() {
     RUSTFLAGS="--cfg loom" cargo test --locked --release --target-dir target/loom \
         -p tidegate-core -p tidegate-limiter -p tidegate-flow --lib --test 'loom_*'

@@ -5,7 +5,9 @@
 //! 1. no window holds more than the highest limit that stood in it admits (by the algorithm's own
 //!    bound);
 //! 2. a limit lowered and raised again at once admits no more than if nothing had changed;
-//! 3. a window without traffic after the last change (two for a sliding counter, one and a token's
+//! 3. charges survive every change: whatever limits stood in between, nothing is admitted that the
+//!    highest of them, with the same charges, would not have admitted.
+//! 4. a window without traffic after the last change (two for a sliding counter, one and a token's
 //!    time for a bucket), something is admitted.
 
 use std::time::Duration;
@@ -179,6 +181,21 @@ fn a_sliding_window_whose_counts_lose_bits_counts_as_full() {
     assert_eq!(limit.admitted_of(1, WINDOW * 2), 1);
 }
 
+#[test]
+fn charged_debt_outlasts_a_lowered_limit() {
+    let minutes = |limit| Policy::token_bucket(Quota::per_minute(limit));
+    for lowered in [0, 1, 10, 400, 999] {
+        let mut limit = Limit::new(minutes(1_000));
+        assert!(limit.admits(0, 1_000));
+        limit.policy.charge(&mut limit.state, Nanos::ZERO, 1_000);
+        limit.change(minutes(lowered), 0);
+        limit.change(minutes(1_000), 61_000_000_000);
+        // Without the change, 1,016 of 2,000 units would be repaid.
+        let free = limit.admitted_of(2_000, 61_000_000_000);
+        assert!(free <= 16, "{free} are free after {lowered}/1m");
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Ask(u64),
@@ -230,6 +247,37 @@ impl Past {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_admitted_that_the_highest_limit_with_the_same_charges_would_deny(
+        kind in (0..KINDS).prop_filter("starts, not arrivals", |&kind| kind != LEAKY),
+        first in 0_u64..300, steps in steps(), charges in prop::collection::vec(0_u64..900, 150)
+    ) {
+        let limits = steps.iter().map(|(_, step)| match step {
+            Step::Change(to) => *to,
+            _ => 0,
+        });
+        let highest = limits.max().unwrap_or(0).max(first);
+        let mut limit = Limit::new(policy(kind, first));
+        let mut same = Limit::new(policy(kind, highest));
+        let mut now = 12_345;
+        for ((gap, step), units) in steps.into_iter().zip(charges) {
+            now += gap * WINDOW / 1_000;
+            match step {
+                Step::Ask(cost) => {
+                    if limit.admits(now, cost) {
+                        prop_assert!(same.admits(now, cost), "kind {kind}: {cost} at {now}");
+                    }
+                }
+                Step::Change(to) => limit.change(policy(kind, to), now),
+                Step::GiveBack(_) => {
+                    for one in [&mut limit, &mut same] {
+                        one.policy.charge(&mut one.state, Nanos::new(now), units);
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn no_window_holds_more_than_its_highest_limit_admits(

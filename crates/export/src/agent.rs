@@ -13,7 +13,8 @@ pub(super) fn of_this_machine() -> Vec<CertificateDer<'static>> {
     rustls_native_certs::load_native_certs().certs
 }
 
-/// A client that trusts these authorities. Any status is an answer.
+/// A client that trusts these authorities. Any status is an answer, and no redirect is followed: what
+/// is sent reaches the address that the operator gave, or nothing.
 pub(super) fn new(trusted: &[CertificateDer<'static>], timeout: Duration) -> Agent {
     let trusted = trusted
         .iter()
@@ -26,6 +27,7 @@ pub(super) fn new(trusted: &[CertificateDer<'static>], timeout: Duration) -> Age
     let config = Agent::config_builder()
         .tls_config(tls)
         .http_status_as_error(false)
+        .max_redirects(0)
         .timeout_global(Some(timeout))
         .build();
     config.into()

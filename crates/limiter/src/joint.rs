@@ -10,7 +10,7 @@ use crate::{
     KeyedLimiter, Limiter,
     block::refused_until,
     eras::Site,
-    keyed::{Home, assert_fits},
+    keyed::{Home, step_by},
     limiter::NOTHING,
     version,
     wait::{Ground, Ticket, WaitLine, Wakes},
@@ -385,10 +385,8 @@ impl<'r, C: ?Sized> States<'_, 'r, C> {
             {
                 // Admitted, so the key was not refused.
                 if let Ok((general, state)) = self.state(at) {
-                    request
-                        .own_policy()
-                        .unwrap_or(general)
-                        .record(state, now, request.cost());
+                    let (by, cost) = (request.own_policy().unwrap_or(general), request.cost());
+                    step_by(general, by, state, now, |state| by.record(state, now, cost));
                 }
             }
         }
@@ -455,10 +453,10 @@ impl<'r, C: ?Sized> States<'_, 'r, C> {
         };
         match self.state(at) {
             Ok((general, state)) => {
-                let policy = own
-                    .inspect(|own| assert_fits(general, own))
-                    .unwrap_or(general);
-                behind.unwrap_or_else(|| policy.peek(state, now, cost))
+                let by = own.unwrap_or(general);
+                behind.unwrap_or_else(|| {
+                    step_by(general, by, state, now, |state| by.peek(state, now, cost))
+                })
             }
             Err(until) => {
                 let KeyPlace::Keyed(k) = self.places[at] else {

@@ -220,16 +220,16 @@ impl<C: ?Sized> Limiter<C> {
     /// against waiters, and during a block. Returns the decision on a cost of 0 afterwards: a
     /// denial if more is in use than the limit.
     pub fn charge_at(&self, cost: u64, now: Nanos) -> Decision {
+        let charge = |policy: &Policy, state: &mut [u64]| {
+            policy.charge(state, now, cost);
+            policy.peek(state, now, 0)
+        };
         let standing = if self.line.is_busy() {
             self.step(now, |line, ground, wakes| {
-                let policy = *ground.policy;
-                line.charge(ground, &policy, cost, wakes)
+                line.charge(ground, charge, wakes)
             })
         } else {
-            self.versions.apply(|policy, state| {
-                policy.charge(state, now, cost);
-                policy.peek(state, now, 0)
-            })
+            self.versions.apply(charge)
         };
         self.blocked_at(now).unwrap_or(standing)
     }
@@ -293,8 +293,9 @@ impl<C: ?Sized> Limiter<C> {
     /// Changes the policy and keeps the current usage (see [`Policy::transfer`]). The call returns
     /// at once, and decisions and waits continue.
     ///
-    /// Each different policy that the limiter ever has keeps about 400 bytes until the limiter is
-    /// dropped.
+    /// Each of the first 64 different policies that the limiter has keeps about 400 bytes until the
+    /// limiter is dropped. From the 65th on, the limiter decides behind a lock, so any number of
+    /// policies takes no more memory.
     pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) {
         let ahead = self.policy().wall_ahead();
         self.versions

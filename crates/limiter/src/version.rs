@@ -9,6 +9,10 @@
 //! more than the decision itself. So a version is kept, and used again when its policy returns: a
 //! late thread that finds it open then decides by the policy that it read, in a cell that is
 //! current. A version that is not current holds no state; it takes about 400 bytes.
+//!
+//! After [`MOST`] versions comes the last one, whose policy and state are behind a lock, so that
+//! both can change any number of times. Its cell is locked for ever: a decision looks behind the
+//! lock once it has found the cell locked, and the others pay nothing for it.
 #![allow(unsafe_code)] // The version in force is reached by a pointer.
 
 use std::sync::{Arc, PoisonError};
@@ -18,15 +22,27 @@ use tidegate_core::{
     cell::{Backoff, StateCell, StateGuard},
 };
 
-use crate::sync::{AtomicPtr, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicPtr, AtomicU64, Mutex, MutexGuard, Ordering};
+
+/// The maximum number of policies that decide without a lock.
+const MOST: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// A policy and its state.
 pub(crate) struct Version {
     policy: Policy,
     cell: StateCell,
+    /// In the last version, what decides instead.
+    last: Option<Mutex<Last>>,
 }
 
-/// One version for each policy that a limiter ever had. One of them is current.
+/// A policy and its state, which change together.
+pub(crate) struct Last {
+    policy: Policy,
+    state: Vec<u64>,
+}
+
+/// The versions of a limiter: one for each of its first policies, and one for all others. One of
+/// them is current.
 pub(crate) struct Versions {
     current: AtomicPtr<Version>,
     /// Locked during a change. Nothing is ever removed.
@@ -38,16 +54,29 @@ pub(crate) struct Versions {
 
 /// The current version, locked.
 pub(crate) struct LockedVersion<'a> {
-    pub policy: &'a Policy,
     /// Identifies the time for which the policy is in force.
     pub rate: u64,
-    state: StateGuard<'a>,
+    held: Held<'a>,
+}
+
+enum Held<'a> {
+    Cell(&'a Policy, StateGuard<'a>),
+    Last(MutexGuard<'a, Last>),
 }
 
 impl LockedVersion<'_> {
     /// The policy and the words of the state.
     pub fn parts(&mut self) -> (&Policy, &mut [u64]) {
-        (self.policy, self.state.words())
+        match &mut self.held {
+            Held::Cell(policy, state) => (policy, state.words()),
+            Held::Last(last) => last.parts(),
+        }
+    }
+}
+
+impl Last {
+    fn parts(&mut self) -> (&Policy, &mut [u64]) {
+        (&self.policy, &mut self.state)
     }
 }
 
@@ -56,7 +85,23 @@ impl Version {
         Arc::new(Self {
             policy,
             cell: StateCell::new(policy.words()),
+            last: None,
         })
+    }
+
+    fn last(policy: Policy) -> Arc<Self> {
+        let cell = StateCell::new(policy.words());
+        cell.lock().retire();
+        let state = vec![0; policy.words()];
+        let last = Some(Mutex::new(Last { policy, state }));
+        Arc::new(Self { policy, cell, last })
+    }
+
+    /// What is behind the lock, in the last version.
+    fn behind(&self) -> Option<MutexGuard<'_, Last>> {
+        let last = self.last.as_ref()?;
+        // A step that panics midway has changed only words.
+        Some(last.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -81,7 +126,8 @@ impl Versions {
 
     /// The current policy.
     pub fn policy(&self) -> Policy {
-        self.current().policy
+        let version = self.current();
+        version.behind().map_or(version.policy, |last| last.policy)
     }
 
     /// How often the current version was replaced.
@@ -108,7 +154,14 @@ impl Versions {
 
     /// Decides, after waiting for a thread that holds the state.
     pub fn decide(&self, now: Nanos, cost: u64) -> Decision {
-        retry(|| self.try_decide(|| now, cost))
+        retry(|| {
+            let decided = self.try_decide(|| now, cost);
+            decided.or_else(|| {
+                let mut last = self.current().behind()?;
+                let (policy, state) = last.parts();
+                Some(policy.decide(state, now, cost))
+            })
+        })
     }
 
     /// One atomic step on the state. The closure may run more than once and must change nothing but
@@ -116,6 +169,10 @@ impl Versions {
     pub fn apply<R>(&self, mut step: impl FnMut(&Policy, &mut [u64]) -> R) -> R {
         retry(|| {
             let version = self.current();
+            if let Some(mut last) = version.behind() {
+                let (policy, state) = last.parts();
+                return Some(step(policy, state));
+            }
             version.cell.try_apply(|state| step(&version.policy, state))
         })
     }
@@ -124,12 +181,14 @@ impl Versions {
     pub fn lock(&self) -> LockedVersion<'_> {
         retry(|| {
             let version = self.current();
-            let state = version.cell.try_lock()?;
+            let held = match version.behind() {
+                Some(last) => Held::Last(last),
+                None => Held::Cell(&version.policy, version.cell.try_lock()?),
+            };
             Some(LockedVersion {
-                policy: &version.policy,
                 // Relaxed: it changes while both states are locked.
                 rate: self.changes.load(Ordering::Relaxed),
-                state,
+                held,
             })
         })
     }
@@ -139,23 +198,46 @@ impl Versions {
         // No change panics midway.
         let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.current();
+        if let Some(mut last) = old.behind() {
+            if last.policy != policy {
+                let mut state = vec![0; policy.words()];
+                policy.transfer(&mut state, &last.policy, &last.state, now);
+                *last = Last { policy, state };
+                self.changes.fetch_add(1, Ordering::Release);
+            }
+            return;
+        }
         if old.policy == policy {
             return;
         }
         let new = if let Some(known) = all.iter().find(|version| version.policy == policy) {
             Arc::clone(known)
         } else {
-            all.push(Version::new(policy));
-            Arc::clone(&all[all.len() - 1])
+            let new = if all.len() < MOST {
+                Version::new(policy)
+            } else {
+                Version::last(policy)
+            };
+            all.push(Arc::clone(&new));
+            new
         };
         // Changes come one at a time, so this stays the current version to the end, and is open.
         let mut before = old.cell.lock();
-        // Retired, or new and not yet visible to other threads.
-        let mut after = new
-            .cell
-            .resume(policy.words())
-            .unwrap_or_else(|| new.cell.lock());
-        policy.transfer(after.words(), &old.policy, before.words(), now);
+        let mut after = match new.behind() {
+            Some(last) => Held::Last(last),
+            // Retired, or new and not yet visible to other threads.
+            None => Held::Cell(
+                &new.policy,
+                new.cell
+                    .resume(policy.words())
+                    .unwrap_or_else(|| new.cell.lock()),
+            ),
+        };
+        let state = match &mut after {
+            Held::Cell(_, state) => state.words(),
+            Held::Last(last) => &mut last.state,
+        };
+        policy.transfer(state, &old.policy, before.words(), now);
         // Release: see `current`. No thread decides in a version that is not current: it is locked
         // until then.
         self.current

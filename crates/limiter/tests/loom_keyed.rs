@@ -301,3 +301,28 @@ fn a_unit_is_admitted_once_while_the_policy_changes_and_changes_back() {
         assert!(mine != other.join().unwrap());
     });
 }
+
+#[test]
+fn a_unit_is_admitted_once_while_the_last_version_takes_over() {
+    // The model keeps two versions, so the third policy goes to the last one, and the fourth, too.
+    let policies = [
+        "token-bucket 1/1h",
+        "sliding-log 1/1h",
+        "fixed-window 1/1h",
+        "token-bucket 1/2h",
+    ]
+    .map(|text| text.parse::<Policy>().unwrap());
+    model(move || {
+        let limiter = Arc::new(Limiter::with_clock(policies[0], ()));
+        limiter.set_policy_at(policies[1], NOW);
+        let other = {
+            let limiter = limiter.clone();
+            thread::spawn(move || limiter.acquire_at(1, NOW).is_allowed())
+        };
+        limiter.set_policy_at(policies[2], NOW);
+        limiter.set_policy_at(policies[3], NOW);
+        let mine = limiter.acquire_at(1, NOW).is_allowed();
+        assert!(mine != other.join().unwrap());
+        assert_eq!(limiter.policy(), policies[3]);
+    });
+}

@@ -92,6 +92,32 @@ fn ten_thousand_changes_under_load_keep_a_few_tables_of_each_width() {
 }
 
 #[test]
+fn any_number_of_policies_takes_bounded_memory_and_keeps_what_was_used() {
+    let _alone = alone();
+    let before = bytes();
+    let policy = |round: u64| Policy::token_bucket(Quota::per_hour(100 + round % 40_000));
+    let limiter = Limiter::with_clock(policy(0), ());
+    assert!(limiter.acquire_at(10, NOW).is_allowed());
+    let wide = Policy::sliding_log(Quota::per_hour(50)).unwrap();
+    for round in 1..40_000 {
+        limiter.set_policy_at(policy(round), NOW);
+        if round % 1_000 == 0 {
+            limiter.set_policy_at(wide, NOW);
+            limiter.set_policy_at(policy(round), NOW);
+            assert_eq!(limiter.policy(), policy(round));
+            // A bucket counts a started unit as a whole one.
+            let left = limiter.peek_at(0, NOW).remaining();
+            assert!(
+                (90 + round - 1..=90 + round).contains(&left),
+                "{round}: {left}"
+            );
+        }
+    }
+    let kept = bytes().saturating_sub(before);
+    assert!(kept <= 64 << 10, "{kept} bytes");
+}
+
+#[test]
 fn a_policy_that_returns_takes_no_more_memory() {
     let _alone = alone();
     let policies = ["token-bucket 5/1h", "sliding-log 5/1h", "fixed-window 5/1h"];

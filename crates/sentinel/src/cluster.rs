@@ -207,5 +207,9 @@ fn policy(rule: &ClusterRule, count: f64) -> PolicySpec {
     algorithm
         .set("mode", Some("balanced"))
         .expect("the registry has the option");
-    PolicySpec::new(algorithm, rule.units(count).into(), Some(rule.window))
+    let policy = PolicySpec::new(algorithm, rule.units(count).into(), Some(rule.window));
+    match rule.threshold {
+        ClusterThreshold::AverageLocal => policy.wide(),
+        _ => policy,
+    }
 }

@@ -331,6 +331,30 @@ fn rejected_rules_are_shown_with_their_problems_until_they_are_fixed() {
 }
 
 #[test]
+fn pages_that_get_updates_leave_connections_to_operators() {
+    let server = Running::with_rules("pages-many", RULES);
+    let stream = || {
+        let mut page = Http::connect(server.admin);
+        page.write(b"GET /live?name=per-user HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        let mut status = [0; 12];
+        page.stream().read_exact(&mut status).unwrap();
+        (String::from_utf8_lossy(&status).into_owned(), page)
+    };
+    let mut pages: Vec<_> = (0..100).map(|_| stream()).collect();
+    let count = |status: &str| {
+        let all = pages.iter();
+        all.filter(|(told, _)| told.ends_with(status)).count()
+    };
+    assert_eq!([count("200"), count("503")], [64, 36]);
+    let body = r#"{"limit": "per-user", "key": "somebody"}"#;
+    let unblock = Http::connect(server.admin).send("POST", "/v1/unblock", body);
+    assert_eq!(unblock.status, 200);
+    // A page that is closed makes room for another.
+    pages.clear();
+    tidegate_redis_servers::eventually("room for a page", || stream().0.ends_with("200"));
+}
+
+#[test]
 fn a_stream_that_runs_is_no_idle_connection() {
     let server =
         Running::with_rules_and("pages-stream", RULES, |options| options.max_connections = 2);

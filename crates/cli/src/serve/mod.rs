@@ -1,6 +1,7 @@
 //! `tidegate serve`: starts the server and its log, and runs it until a signal ends it.
 
 mod args;
+mod log_text;
 mod ready;
 
 use std::{io, process::ExitCode, sync::Arc};
@@ -130,7 +131,10 @@ fn start_log(args: &Args, telemetry: Option<&Telemetry>) -> WorkerGuard {
         .with_writer(stderr)
         .with_target(false);
     let lines = match format {
-        LogFormat::Text => lines.with_ansi(is_terminal).boxed(),
+        LogFormat::Text => lines
+            .with_ansi(is_terminal)
+            .fmt_fields(log_text::fields())
+            .boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     let log = tracing_subscriber::registry().with(lines.with_filter(wanted(level)));

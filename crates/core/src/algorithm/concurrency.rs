@@ -38,6 +38,15 @@ pub struct Concurrency {
 }
 
 impl Concurrency {
+    /// Whether both read the same words in the same way.
+    pub(crate) const fn same_layout(&self, other: &Self) -> bool {
+        match (&self.held, &other.held) {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.same_layout(other),
+            _ => false,
+        }
+    }
+
     /// Permits that only a refund releases.
     #[must_use]
     pub const fn new(limit: u32) -> Self {

@@ -17,11 +17,9 @@ use crate::{Debt, MOST_USED, Nanos, Quota, cell::LOCKED};
 /// The longest burst or wait, in nanoseconds: keeps a TAT below 2⁶³ at any time up to
 /// [`Nanos::MAX`].
 pub(super) const MAX_SPAN: u64 = 1 << 61;
-/// The lowest byte of a shut token bucket.
-pub(super) const SHUT: u64 = 0xFF;
 /// The longest debt, in nanoseconds (109 years): keeps a TAT below 2⁶³ at any time, with its lowest
 /// byte free for a mark.
-pub(super) const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - SHUT;
+pub(super) const MAX_OWED: u64 = MAX_SPAN / 2 * 3 - 1 - 0xFF;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Gcra {

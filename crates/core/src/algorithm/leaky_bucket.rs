@@ -75,6 +75,11 @@ impl LeakyBucket {
         if debt <= self.max_wait { self.limit } else { 0 }
     }
 
+    /// Whether both read the same words in the same way.
+    pub(crate) const fn same_layout(&self, other: &Self) -> bool {
+        self.gcra.parts == other.gcra.parts
+    }
+
     /// Carries the queue over from `old`, a state of `from`, to `new`, a fresh state: the start
     /// times that were handed out stay, and the next one comes after them, even if the queue is
     /// longer than this policy's maximum wait. New work is then denied until it would wait no

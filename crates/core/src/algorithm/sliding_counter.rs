@@ -59,6 +59,11 @@ impl SlidingCounter {
         }
     }
 
+    /// Whether both read the same words in the same way.
+    pub(crate) const fn same_layout(&self, other: &Self) -> bool {
+        self.same_windows(other) && self.is_wide() == other.is_wide()
+    }
+
     pub(crate) const fn same_windows(&self, other: &Self) -> bool {
         self.window == other.window
     }

@@ -61,6 +61,11 @@ pub struct SlidingLog {
 }
 
 impl SlidingLog {
+    /// Whether both read the same words in the same way.
+    pub(crate) const fn same_layout(&self, other: &Self) -> bool {
+        self.limit == other.limit
+    }
+
     /// Half-open windows.
     ///
     /// # Errors

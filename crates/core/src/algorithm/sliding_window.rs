@@ -61,6 +61,8 @@ pub struct SlidingWindow {
     slot: u64,
     /// How many slots count, including the current one.
     span: usize,
+    /// Whether a count has at least 32 bits.
+    wide: bool,
     /// Bits of a count, as a power of two: no count, and no sum, is above the limit.
     lane_bits: u32,
     /// The limit, if the sum and the newest count share a word; otherwise 0.
@@ -71,7 +73,13 @@ impl SlidingWindow {
     /// Ten slots, strict.
     #[must_use]
     pub const fn new(quota: Quota) -> Self {
-        Self::with(quota.limit(), quota.window_nanos(), DEFAULT_SLOTS, true)
+        Self::with(
+            quota.limit(),
+            quota.window_nanos(),
+            DEFAULT_SLOTS,
+            true,
+            false,
+        )
     }
 
     /// Divides the window into `slots` instead. More slots are closer to an exact log and take up
@@ -84,21 +92,35 @@ impl SlidingWindow {
         if slots == 0 || slots > MAX_SLOTS || slots as u64 > self.window {
             return Err(PolicyError::Slots);
         }
-        Ok(Self::with(self.limit, self.window, slots, self.is_strict()))
+        Ok(Self::with(
+            self.limit,
+            self.window,
+            slots,
+            self.is_strict(),
+            self.wide,
+        ))
     }
 
     /// Counts the current slot and the `k − 1` before it.
     #[must_use]
     pub const fn balanced(self) -> Self {
-        Self::with(self.limit, self.window, self.slots, false)
+        Self::with(self.limit, self.window, self.slots, false, self.wide)
     }
 
-    const fn with(limit: u64, window: u64, slots: u32, strict: bool) -> Self {
+    /// Counts with at least 32 bits each, whatever the limit is: windows with limits up to
+    /// 4,294,967,295 then decide on the same states.
+    #[must_use]
+    pub const fn wide(self) -> Self {
+        let strict = self.is_strict();
+        Self::with(self.limit, self.window, self.slots, strict, true)
+    }
+
+    const fn with(limit: u64, window: u64, slots: u32, strict: bool, wide: bool) -> Self {
         let span = slots as usize + strict as usize;
         let lane_bits = match limit {
-            0..=0xFE => 3,
-            0xFF..=0xFFFE => 4,
-            0xFFFF..=0xFFFF_FFFF => 5,
+            0..=0xFE if !wide => 3,
+            0..=0xFFFE if !wide => 4,
+            0..=0xFFFF_FFFF => 5,
             _ => 6,
         };
         let limit_in_word = if lane_bits < 6 { limit } else { 0 };
@@ -108,6 +130,7 @@ impl SlidingWindow {
             slots,
             slot: window.div_ceil(slots as u64),
             span,
+            wide,
             lane_bits,
             limit_in_word,
         }
@@ -115,6 +138,11 @@ impl SlidingWindow {
 
     pub(crate) const fn same_slots(&self, other: &Self) -> bool {
         self.slot == other.slot && self.span == other.span
+    }
+
+    /// Whether both read the same words in the same way.
+    pub(crate) fn same_layout(&self, other: &Self) -> bool {
+        self.same_slots(other) && self.lane_bits == other.lane_bits
     }
 
     const fn is_strict(&self) -> bool {

@@ -4,7 +4,7 @@ use core::hint::select_unpredictable;
 
 use super::{
     Algorithm,
-    gcra::{Gcra, MAX_OWED, SHUT},
+    gcra::{Gcra, MAX_OWED},
     never_fits,
 };
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
@@ -34,12 +34,13 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
 /// Bound: `burst + limit` in any window. State: one word, or two if `window / limit` is not a whole
 /// number of nanoseconds; both are exact.
 ///
-/// After the limit is lowered, a bucket may owe more than its capacity. Up to twice the capacity is
-/// recorded exactly, so that raising the limit again changes nothing. A bucket that would owe more
-/// is *shut* instead: it admits nothing for the time that it takes to fill once, also if the limit
-/// changes in that time, and then counts as just used up. The lowest byte of the state
-/// distinguishes the two cases, so a time is up to 256 ns later than it would be. The byte has no
-/// meaning while the bucket owes no more than its capacity.
+/// A bucket may owe more than its capacity. What charges made it owe is recorded exactly, whichever
+/// limits come next. After the limit is lowered, up to twice the capacity is recorded exactly, so
+/// that raising the limit again changes nothing. A bucket that would owe more is *shut* instead: it
+/// admits nothing for the time that it takes to fill once, also if the limit changes in that time,
+/// and then counts as just used up. The lowest byte of the state distinguishes the cases, so a time
+/// is up to 256 ns later than it would be. The byte has no meaning while the bucket owes no more
+/// than its capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     gcra: Gcra,
@@ -48,6 +49,60 @@ pub struct TokenBucket {
     capacity: u128,
     /// `burst` in nanoseconds, rounded up.
     capacity_nanos: u64,
+}
+
+/// Why a bucket owes more than its capacity: the lowest byte of its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Above {
+    /// Units were charged; or it owes no more than its capacity.
+    Charged,
+    /// The limit was lowered, and nothing was charged since.
+    Lowered,
+    /// It is shut.
+    Shut,
+    /// It is shut, and units were charged since.
+    ShutAndCharged,
+}
+
+impl Above {
+    /// The lowest byte of a state whose bucket owes more than it can hold for another reason than a
+    /// charge.
+    const LEAST: u64 = 0xFD;
+
+    const fn of(byte: u64) -> Self {
+        match byte & 0xFF {
+            0xFF => Self::Shut,
+            0xFE => Self::Lowered,
+            Self::LEAST => Self::ShutAndCharged,
+            _ => Self::Charged,
+        }
+    }
+
+    /// The earliest time from `tat` on that has this mark.
+    const fn mark(self, tat: u64) -> u64 {
+        let byte = match self {
+            Self::Shut => 0xFF,
+            Self::Lowered => 0xFE,
+            Self::ShutAndCharged => Self::LEAST,
+            Self::Charged if tat & 0xFF < Self::LEAST => tat & 0xFF,
+            Self::Charged => 0,
+        };
+        let marked = tat & !0xFF | byte;
+        if marked < tat { marked + 0x100 } else { marked }
+    }
+
+    const fn is_shut(self) -> bool {
+        matches!(self, Self::Shut | Self::ShutAndCharged)
+    }
+
+    /// After a charge.
+    const fn charged(self) -> Self {
+        if self.is_shut() {
+            Self::ShutAndCharged
+        } else {
+            Self::Charged
+        }
+    }
 }
 
 impl TokenBucket {
@@ -121,45 +176,70 @@ impl TokenBucket {
         }
     }
 
-    /// Whether the state owes more than can be recorded.
-    fn is_shut(&self, state: &[u64], now: Nanos) -> bool {
-        self.gcra.debt(state, now) > self.capacity && state[0] & SHUT == SHUT
+    /// Why the state owes more than the capacity.
+    fn above(&self, state: &[u64], now: Nanos) -> Above {
+        if self.gcra.debt(state, now) > self.capacity {
+            Above::of(state[0])
+        } else {
+            Above::Charged
+        }
     }
 
     /// Marks a state that owes more than the capacity.
-    fn mark(&self, state: &mut [u64], now: Nanos, shut: bool) {
+    fn mark(&self, state: &mut [u64], now: Nanos, why: Above) {
         if self.gcra.debt(state, now) <= self.capacity {
             return;
         }
-        if shut {
-            state[0] |= SHUT;
-        } else if state[0] & SHUT == SHUT {
-            state[0] += 1;
+        let marked = why.mark(state[0]);
+        if marked > state[0] {
+            state[0] = marked;
+            if let Some(part) = state.get_mut(1).filter(|_| self.gcra.parts > 1) {
+                *part = 0;
+            }
         }
     }
 
     /// Shuts the bucket: it admits nothing for `span` nanoseconds from now, and then counts as just
     /// used up.
-    fn shut(&self, state: &mut [u64], now: Nanos, span: u64) {
-        let debt = (self.capacity_nanos + span.min(self.filling())).min(MAX_OWED);
+    fn shut(&self, state: &mut [u64], now: Nanos, span: u64, why: Above) {
+        let debt = self.capacity_nanos.saturating_add(span).min(MAX_OWED);
         self.gcra
             .set_debt(state, now, u128::from(debt) * u128::from(self.gcra.parts));
-        self.mark(state, now, true);
+        self.mark(state, now, why);
+    }
+
+    /// Whether both read the same words in the same way.
+    pub(crate) const fn same_layout(&self, other: &Self) -> bool {
+        self.gcra.parts == other.gcra.parts
     }
 
     /// Carries the debt over from `old`, a state of `from`, to `new`, a fresh state: the same
     /// number of units, at the new rate.
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
-        let debt = from.gcra.debt(old, now);
-        if from.is_shut(old, now) {
-            return self.shut(new, now, from.gcra.to_nanos(debt - from.capacity));
+        let (debt, above) = (from.gcra.debt(old, now), from.above(old, now));
+        if above.is_shut() {
+            let left = from.gcra.to_nanos(debt - from.capacity);
+            // How much of the span the charges are is unknown, so all of it counts as charged.
+            let span = if above == Above::ShutAndCharged {
+                let (units, part) = self.units_of(from, debt - from.capacity);
+                let charged = units.saturating_mul(self.gcra.step.into()) + part;
+                let charged = charged.min(self.gcra.longest_debt());
+                left.max(self.gcra.to_nanos(charged))
+            } else {
+                left.min(self.filling())
+            };
+            return self.shut(new, now, span, above);
         }
+        let is_charged = debt > from.capacity && above == Above::Charged;
+        let (units, part) = self.units_of(from, debt);
+        self.owe(new, now, units, part, is_charged);
+    }
+
+    /// The whole units in a debt of `from`, and the rest in ticks of this bucket.
+    fn units_of(&self, from: &Self, debt: u128) -> (u128, u128) {
         let step = u128::from(from.gcra.step);
         let part = ((debt % step) * u128::from(self.gcra.step)).div_ceil(step);
-        // Only charges make a bucket owe more than twice its capacity. They are carried over in
-        // full.
-        let is_charged = debt > 2 * from.capacity;
-        self.owe(new, now, debt / step, part, is_charged);
+        (debt / step, part)
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
@@ -167,22 +247,25 @@ impl TokenBucket {
         self.owe(new, now, used.into(), 0, false);
     }
 
-    fn owe(&self, new: &mut [u64], now: Nanos, units: u128, part: u128, in_full: bool) {
+    fn owe(&self, new: &mut [u64], now: Nanos, units: u128, part: u128, is_charged: bool) {
         let debt = units
             .saturating_mul(u128::from(self.gcra.step))
             .saturating_add(part);
         let longest = self.gcra.longest_debt();
-        if in_full || debt <= longest.min(2 * self.capacity) {
+        if is_charged {
             self.gcra.set_debt(new, now, debt.min(longest));
-            self.mark(new, now, false);
+            self.mark(new, now, Above::Charged);
+        } else if debt <= longest.min(2 * self.capacity) {
+            self.gcra.set_debt(new, now, debt);
+            self.mark(new, now, Above::Lowered);
         } else {
-            self.shut(new, now, self.filling());
+            self.shut(new, now, self.filling(), Above::Shut);
         }
     }
 
     /// An upper bound on the units in use: unbounded if the bucket is shut.
     pub(crate) fn at_most(&self, state: &[u64], now: Nanos) -> u64 {
-        if self.is_shut(state, now) {
+        if self.above(state, now).is_shut() {
             u64::MAX
         } else {
             self.used(state, now)
@@ -193,11 +276,11 @@ impl TokenBucket {
     /// may have overflowed since, and the overflow is lost.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
         let refilled = u128::from(now.saturating_since(taken).get()) * u128::from(self.gcra.parts);
-        let debt = self.gcra.debt(state, now);
+        let (debt, above) = (self.gcra.debt(state, now), self.above(state, now));
         let credit = self.gcra.ticks(cost).saturating_sub(refilled).min(debt);
         if credit > 0 {
             self.gcra.set_debt(state, now, debt - credit);
-            self.mark(state, now, false);
+            self.mark(state, now, above);
         }
     }
 
@@ -419,17 +502,18 @@ impl Algorithm for TokenBucket {
 
     fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
         if cost > 0 {
-            let is_shut = self.is_shut(state, now);
+            let above = self.above(state, now).charged();
             self.gcra.charge(state, now, cost);
-            self.mark(state, now, is_shut);
+            self.mark(state, now, above);
         }
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u64) {
         // A shut bucket does not record how much it owes.
-        if !self.is_shut(state, now) {
+        let above = self.above(state, now);
+        if !above.is_shut() {
             self.gcra.refund(state, now, cost);
-            self.mark(state, now, false);
+            self.mark(state, now, above);
         }
     }
 
@@ -449,7 +533,7 @@ impl Algorithm for TokenBucket {
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
         let mut debt = Debt::until(self.used(state, now), self.burst, self.gcra.end(state), now)?;
         // A record has the end only roughly, so the share says whether the bucket is shut.
-        debt.share = if self.is_shut(state, now) {
+        debt.share = if self.above(state, now).is_shut() {
             Share::UNBOUNDED
         } else {
             debt.share.min(Share::MOST_KNOWN)
@@ -460,13 +544,14 @@ impl Algorithm for TokenBucket {
     fn owe(&self, state: &mut [u64], debt: Debt) {
         self.gcra.owe(state, debt);
         if debt.share == Share::UNBOUNDED {
-            state[0] |= SHUT;
-        } else if state[0] & SHUT == SHUT && debt.share > Share::EXHAUSTED {
-            // Not shut. The largest fraction of a nanosecond below the end is at least what the
-            // bucket owed.
-            state[0] -= 1;
-            if self.gcra.parts > 1 {
-                state[1] = self.gcra.parts - 1;
+            state[0] = Above::Shut.mark(state[0]);
+        } else if debt.share > Share::EXHAUSTED && Above::of(state[0]) != Above::Charged {
+            // Not shut, and what it owes counts as charged. The largest fraction of a nanosecond
+            // below the end is at least what the bucket owed, unless the limit was lowered.
+            if state[0] & 0xFF == Above::LEAST && self.gcra.parts > 1 {
+                (state[0], state[1]) = (state[0] - 1, self.gcra.parts - 1);
+            } else {
+                state[0] = Above::Charged.mark(state[0]);
             }
         }
     }

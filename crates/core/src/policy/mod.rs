@@ -217,6 +217,51 @@ impl Policy {
         self.count_denied
     }
 
+    /// The same policy with states in which limits up to 4,294,967,295 have room, so that policies
+    /// with other limits [decide on the same states](Self::reads_states_of). It makes the states of
+    /// a [`SlidingWindow`] wider (see [`SlidingWindow::wide`]) and changes no other algorithm.
+    #[must_use]
+    pub fn wide(self) -> Self {
+        match self.rule {
+            AnyAlgorithm::SlidingWindow(window) => Self {
+                rule: AnyAlgorithm::SlidingWindow(window.wide()),
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    /// Whether this policy can decide on states of another as they are: the same algorithm, with
+    /// the same layout of its words. Otherwise [`transfer`](Self::transfer) converts a state.
+    #[must_use]
+    #[inline]
+    pub fn reads_states_of(&self, other: &Self) -> bool {
+        match (&self.rule, &other.rule) {
+            (AnyAlgorithm::FixedWindow(one), AnyAlgorithm::FixedWindow(other)) => {
+                one.same_windows(other) && one.wall_ahead() == other.wall_ahead()
+            }
+            (AnyAlgorithm::SlidingLog(one), AnyAlgorithm::SlidingLog(other)) => {
+                one.same_layout(other)
+            }
+            (AnyAlgorithm::SlidingWindow(one), AnyAlgorithm::SlidingWindow(other)) => {
+                one.same_layout(other)
+            }
+            (AnyAlgorithm::SlidingCounter(one), AnyAlgorithm::SlidingCounter(other)) => {
+                one.same_layout(other)
+            }
+            (AnyAlgorithm::TokenBucket(one), AnyAlgorithm::TokenBucket(other)) => {
+                one.same_layout(other)
+            }
+            (AnyAlgorithm::LeakyBucket(one), AnyAlgorithm::LeakyBucket(other)) => {
+                one.same_layout(other)
+            }
+            (AnyAlgorithm::Concurrency(one), AnyAlgorithm::Concurrency(other)) => {
+                one.same_layout(other)
+            }
+            _ => false,
+        }
+    }
+
     /// A single call to the algorithm's own function. If all were inlined side by side, each would
     /// pay for the registers of all.
     #[inline(never)]
@@ -265,7 +310,8 @@ impl Policy {
     ///   older ones; the older ones count as taken at the oldest time that is kept;
     /// * a [`SlidingWindow`] keeps counts up to 254 for limits up to 254 (65,534 for limits up to
     ///   that); a higher count stands for the whole limit, whichever limit comes next;
-    /// * a [`TokenBucket`] owes up to twice its capacity. If it would owe more, it denies
+    /// * a [`TokenBucket`] that owes more than its capacity because of charges keeps all that it
+    ///   owes. Otherwise it owes up to twice its capacity. If it would owe more, it denies
     ///   everything for the time that it takes to fill once, also if the limit changes in that
     ///   time, and then counts as just used up;
     /// * a [`LeakyBucket`] keeps the start times that it has handed out.

@@ -10,7 +10,7 @@ use tidegate_service::rules::{Keeping, LimitSpec, Problem, RulesError, files::fi
 use super::{Domains, parse, tree::Domain};
 
 /// The maximum number of rules in all files together. It bounds the number of metrics.
-const MAX_RULES: usize = 10_000;
+pub(crate) const MAX_RULES: usize = 10_000;
 
 /// The contents of all files of a configuration.
 #[derive(Debug, Default)]

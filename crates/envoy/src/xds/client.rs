@@ -4,6 +4,7 @@
 use std::{
     hash::{BuildHasher, RandomState},
     path::Path,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -23,11 +24,14 @@ use crate::pb::{
 };
 use tidegate_service::{
     decide::service::Service,
-    rules::reload::{ReloadOrder, Reloaded},
+    rules::{
+        Keeping,
+        reload::{ReloadOrder, Reloaded},
+    },
 };
 use tokio::{
     sync::{mpsc, oneshot},
-    time::sleep,
+    time::{Instant, sleep},
 };
 use tonic::{
     Request,
@@ -51,6 +55,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// The pause before a version is refused that was refused already. Some control planes send it
 /// again at once.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The pause after an answer, in the time that it took to put it in force: so any number of answers
+/// takes at most a quarter of a processor.
+const PAUSE: u32 = 3;
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 /// `INVALID_ARGUMENT` of gRPC.
 const INVALID: i32 = 3;
 /// The longest reason for a refusal, in bytes.
@@ -109,39 +117,73 @@ impl Client {
             .map_err(|status| shown(&status))?;
         let mut answers = answers.into_inner();
         let (mut in_force, mut refused) = (String::new(), None::<(String, String)>);
-        while let Some(answer) = answers.message().await.map_err(|status| shown(&status))? {
+        let mut next = None;
+        loop {
+            let answer = match next.take() {
+                Some(answer) => answer,
+                None => match answers.message().await.map_err(|status| shown(&status))? {
+                    Some(answer) => answer,
+                    None => return Ok(()),
+                },
+            };
+            self.stats.seen_up(self.service.now());
             if answer.type_url != TYPE {
+                self.stats.refused.fetch_add(1, Ordering::Relaxed);
+                sleep(AGAIN).await;
+                let reason = format!("this server asks for {TYPE} alone");
+                let refusal = DiscoveryRequest {
+                    type_url: answer.type_url,
+                    ..self.question("", &answer.nonce, Some(reason))
+                };
+                if send.send(refusal).await.is_err() {
+                    return Ok(());
+                }
                 continue;
             }
-            self.stats.seen_up(self.service.now());
             let known = refused
                 .take()
                 .filter(|(version, _)| *version == answer.version_info);
-            let applied = match known {
-                Some((_, reason)) => {
-                    sleep(AGAIN).await;
-                    Err(reason)
-                }
-                None => self.apply(&answer).await,
+            let (version, nonce) = (answer.version_info.clone(), answer.nonce.clone());
+            let mut started = None;
+            let applied = if let Some((_, reason)) = known {
+                sleep(AGAIN).await;
+                Err(reason)
+            } else {
+                started = Some(Instant::now());
+                self.apply(answer).await
             };
             let request = match applied {
                 Ok(()) => {
                     *pause = self.source.pauses.0;
                     self.stats.updates.fetch_add(1, Ordering::Relaxed);
-                    in_force.clone_from(&answer.version_info);
-                    self.question(&in_force, &answer.nonce, None)
+                    in_force = version;
+                    self.question(&in_force, &nonce, None)
                 }
                 Err(reason) => {
                     self.stats.refused.fetch_add(1, Ordering::Relaxed);
-                    refused = Some((answer.version_info, reason.clone()));
-                    self.question(&in_force, &answer.nonce, Some(reason))
+                    refused = Some((version, reason.clone()));
+                    self.question(&in_force, &nonce, Some(reason))
                 }
             };
             if send.send(request).await.is_err() {
                 return Ok(());
             }
+            // Of the answers that come in the pause only the newest is put in force. Each has all
+            // resources.
+            let took = started.map_or(Duration::ZERO, |started| started.elapsed());
+            let pause = (took * PAUSE).min(LONGEST_PAUSE);
+            let mut pause = pin!(sleep(pause));
+            loop {
+                tokio::select! {
+                    () = &mut pause => break,
+                    answer = answers.message() => match answer.map_err(|status| shown(&status))? {
+                        Some(answer) if answer.type_url == TYPE || next.is_none() => next = Some(answer),
+                        Some(_) => {}
+                        None => return Ok(()),
+                    },
+                }
+            }
         }
-        Ok(())
     }
 
     async fn channel(&self) -> Result<Channel, String> {
@@ -205,19 +247,37 @@ impl Client {
         }
     }
 
-    /// Puts an answer in force.
+    /// Puts an answer in force. It is read on a thread that may block.
     ///
     /// When the response is refused. The previous rules stay in force.
-    async fn apply(&self, answer: &DiscoveryResponse) -> Result<(), String> {
-        let new =
-            texts(&answer.resources, &self.source.origin).and_then(|texts| self.checked(texts))?;
+    async fn apply(&self, answer: DiscoveryResponse) -> Result<(), String> {
+        let DiscoveryResponse {
+            version_info: version,
+            resources,
+            ..
+        } = answer;
+        let (origin, keeping) = (self.source.origin.clone(), self.service.keeping());
+        let merges = self.merge_domains;
+        let read =
+            move || texts(resources, &origin).and_then(|texts| checked(texts, keeping, merges));
+        let read = tokio::task::spawn_blocking(read).await;
+        let new = read
+            .unwrap_or_else(|_| Err("the server is stopping".to_owned()))
+            .map_err(abridged)
+            .inspect_err(|reason| {
+                tracing::error!(
+                    url = self.source.origin,
+                    reason,
+                    "rules of the control plane rejected; the previous rules stay active"
+                );
+            })?;
         let domains = new.len();
         let before = self.discovered.replace(new);
         let (tell, receiver) = oneshot::channel();
         let reason = match self.reload.send(Some(tell)).await {
             Ok(()) => match receiver.await {
                 Ok(Reloaded::Loaded { .. } | Reloaded::BuiltIn) => {
-                    let (url, version) = (&self.source.origin, &answer.version_info);
+                    let url = &self.source.origin;
                     tracing::info!(
                         url,
                         version,
@@ -234,23 +294,13 @@ impl Client {
         self.discovered.replace(before);
         Err(abridged(reason))
     }
+}
 
-    /// Checks the resources by themselves, so that mistakes are not mixed with those of files.
-    fn checked(&self, texts: Vec<Text>) -> Result<Vec<Text>, String> {
-        let checked = build(
-            texts.iter().cloned().map(Ok),
-            self.service.keeping(),
-            self.merge_domains,
-        );
-        checked.map(|_| texts).map_err(|error| {
-            let reason = abridged(error.to_string());
-            tracing::error!(
-                url = self.source.origin,
-                reason,
-                "rules of the control plane rejected; the previous rules stay active"
-            );
-            reason
-        })
+/// Checks the resources by themselves, so that mistakes are not mixed with those of files.
+fn checked(texts: Vec<Text>, keeping: Keeping, merges: bool) -> Result<Vec<Text>, String> {
+    match build(texts.iter().cloned().map(Ok), keeping, merges) {
+        Ok(_) => Ok(texts),
+        Err(error) => Err(error.to_string()),
     }
 }
 

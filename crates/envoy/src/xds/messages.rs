@@ -6,6 +6,7 @@ use crate::pb::google::protobuf::{Any, Struct, Value, value::Kind};
 use prost::Message;
 use serde_json::{Map, Value as Json, json};
 
+use super::count::Count;
 use crate::config::load::Text;
 
 /// The type of the resources.
@@ -71,15 +72,20 @@ pub(super) struct Replace {
     pub name: String,
 }
 
-/// The configuration in an answer's resources, sorted by domain.
+/// The configuration in an answer's resources, sorted by domain. All of them are counted before any
+/// is decoded.
 ///
 /// # Errors
-/// When a resource cannot be decoded.
-pub(super) fn texts(resources: &[Any], origin: &str) -> Result<Vec<Text>, String> {
-    let text = |resource: &Any| {
+/// When a resource cannot be decoded, or there is too much in them.
+pub(super) fn texts(resources: Vec<Any>, origin: &str) -> Result<Vec<Text>, String> {
+    let mut count = Count::default();
+    for resource in &resources {
         if resource.type_url != TYPE {
             return Err(format!("a resource has the type {}", resource.type_url));
         }
+        count.add(&resource.value)?;
+    }
+    let text = |resource: Any| {
         let config = RateLimitConfig::decode(&*resource.value)
             .map_err(|error| format!("a resource cannot be decoded: {error}"))?;
         let origin = PathBuf::from(format!("{origin} domain {}", config.domain));
@@ -89,7 +95,7 @@ pub(super) fn texts(resources: &[Any], origin: &str) -> Result<Vec<Text>, String
         })
     };
     let mut texts = resources
-        .iter()
+        .into_iter()
         .map(text)
         .collect::<Result<Vec<_>, String>>()?;
     texts.sort_by(|one, other| one.origin.cmp(&other.origin));

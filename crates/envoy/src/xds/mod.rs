@@ -2,12 +2,14 @@
 //! (xDS, state of the world).
 //!
 //! ```text
-//! client ─ an answer with all domains ─► messages ─► Discovered ─► Reload ─ in force ─► ACK
+//! client ─ the newest answer ─► count ─► messages ─► Discovered ─► Reload ─ in force ─► ACK
 //!                                                                        └─ refused ──► NACK, and the rules of before stay
 //! ```
 
 #[cfg(feature = "grpc")]
 mod client;
+#[cfg(feature = "grpc")]
+mod count;
 mod discovered;
 #[cfg(feature = "grpc")]
 mod messages;

@@ -329,13 +329,12 @@ impl<C: ?Sized> KeyedLimiter<C> {
         denied_until(self.generation_of(tag).policy(), blocked, now)
     }
 
-    /// Decides by another policy on the key's state, for a limit that comes with each request. The
-    /// policy must read the same words in the same way: the same algorithm and options, with other
-    /// numbers that keep [`words`](Algorithm::words), and on a calendar the same
-    /// [`wall_ahead`](Policy::wall_ahead).
+    /// Decides by another policy on the key's state, for a limit that comes with each request.
     ///
-    /// # Panics
-    /// If the policy has another algorithm, or states of another width.
+    /// If the policy does not [read the state as it is](Policy::reads_states_of), the state is
+    /// converted for the decision and back (see [`Policy::transfer`]). That allocates, and is as
+    /// strict as the limiter's own states are exact: give the limiter a policy whose states have
+    /// room for all limits that requests may bring, such as [`Policy::wide`].
     pub fn acquire_with_at(
         &self,
         policy: &Policy,
@@ -347,26 +346,25 @@ impl<C: ?Sized> KeyedLimiter<C> {
         if let Some(denied) = self.blocked_tag(tag, now) {
             return denied;
         }
-        let fits = |mine: &Policy| assert_fits(mine, policy);
         if cost == 0 {
             return self.look(tag, now, |mine, state| {
-                fits(mine);
-                policy.peek(state, now, 0)
+                step_by(mine, policy, state, now, |state| policy.peek(state, now, 0))
             });
         }
+        let decide = |mine: &Policy, state: &mut [u64]| {
+            step_by(mine, policy, state, now, |state| {
+                policy.decide(state, now, cost)
+            })
+        };
         let behind = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
-            fits(ground.policy);
             line.settle(ground, wakes);
             if line.is_waiting() {
                 line.answer(ground, cost)
             } else {
-                policy.decide(ground.state, now, cost)
+                decide(ground.policy, ground.state)
             }
         };
-        let decided = self.on_line(tag, now, behind, |mine, state, _| {
-            fits(mine);
-            policy.decide(state, now, cost)
-        });
+        let decided = self.on_line(tag, now, behind, |mine, state, _| decide(mine, state));
         decided.unwrap_or_else(|refused| refused)
     }
 
@@ -439,9 +437,6 @@ impl<C: ?Sized> KeyedLimiter<C> {
 
     /// [`charge_at`](Self::charge_at) by another policy on the key's state, as
     /// [`acquire_with_at`](Self::acquire_with_at) decides.
-    ///
-    /// # Panics
-    /// If the policy has another algorithm, or states of another width.
     pub fn charge_with_at(
         &self,
         policy: &Policy,
@@ -453,24 +448,22 @@ impl<C: ?Sized> KeyedLimiter<C> {
     }
 
     fn charge_by(&self, by: Option<&Policy>, tag: Tag, cost: u64, now: Nanos) -> Decision {
-        let by = |mine: &Policy| {
-            by.map_or(*mine, |by| {
-                assert_fits(mine, by);
-                *by
+        let charge = |mine: &Policy, state: &mut [u64]| {
+            let by = by.unwrap_or(mine);
+            step_by(mine, by, state, now, |state| {
+                if cost > 0 {
+                    by.charge(state, now, cost);
+                }
+                by.peek(state, now, 0)
             })
         };
         let standing = if cost == 0 {
-            Ok(self.look(tag, now, |mine, state| by(mine).peek(state, now, 0)))
+            Ok(self.look(tag, now, charge))
         } else {
             let on_line = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
-                let by = by(ground.policy);
-                line.charge(ground, &by, cost, wakes)
+                line.charge(ground, charge, wakes)
             };
-            self.on_line(tag, now, on_line, |mine, state, _| {
-                let by = by(mine);
-                by.charge(state, now, cost);
-                by.peek(state, now, 0)
-            })
+            self.on_line(tag, now, on_line, |mine, state, _| charge(mine, state))
         };
         self.blocked_tag(tag, now)
             .unwrap_or_else(|| standing.unwrap_or_else(|refused| refused))
@@ -668,11 +661,28 @@ impl<C: ?Sized> fmt::Debug for KeyedLimiter<C> {
     }
 }
 
-/// Panics if `policy` cannot decide on a state of `mine`.
+/// A step by another policy on a state of `mine`. A state with another layout is converted for it
+/// and back.
 #[inline]
-pub(crate) fn assert_fits(mine: &Policy, policy: &Policy) {
-    assert!(
-        mine.name() == policy.name() && mine.words() == policy.words(),
-        "a policy for one request must have the limiter's algorithm and width of state"
-    );
+pub(crate) fn step_by<R>(
+    mine: &Policy,
+    by: &Policy,
+    state: &mut [u64],
+    now: Nanos,
+    step: impl FnOnce(&mut [u64]) -> R,
+) -> R {
+    if by.reads_states_of(mine) {
+        return step(state);
+    }
+    let mut theirs = vec![0; by.words()];
+    by.transfer(&mut theirs, mine, &state[..mine.words()], now);
+    let before = theirs.clone();
+    let result = step(&mut theirs);
+    // A step without an effect leaves the state as exact as it was.
+    if theirs != before {
+        let state = &mut state[..mine.words()];
+        state.fill(0);
+        mine.transfer(state, by, &theirs, now);
+    }
+    result
 }

@@ -16,5 +16,5 @@ pub use error::{OverrideError, TooManyExceptions};
 use generation::Generation;
 pub(crate) use generation::Home;
 pub use limiter::KeyedLimiter;
-pub(crate) use limiter::assert_fits;
+pub(crate) use limiter::step_by;
 pub use snapshot::SnapshotEntry;

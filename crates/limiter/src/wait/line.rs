@@ -471,14 +471,12 @@ impl WaitLine {
     pub fn charge(
         &mut self,
         ground: &mut Ground<'_>,
-        by: &Policy,
-        cost: u64,
+        charge: impl FnOnce(&Policy, &mut [u64]) -> Decision,
         wakes: &mut Wakes,
     ) -> Decision {
         self.reservations
             .refresh(ground.policy, ground.state, ground.now);
-        by.charge(ground.state, ground.now, cost);
-        let standing = by.peek(ground.state, ground.now, 0);
+        let standing = charge(ground.policy, ground.state);
         self.changed(ground, wakes);
         standing
     }

@@ -35,6 +35,14 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                 .entry(keys[0].clone())
                 .or_insert_with(|| (vec![0; policy.words()], Nanos::ZERO));
             let takes = bench.random.below(5) < 3;
+            // Once the clock has gone back a token bucket owes more than it holds. The algorithm then
+            // keeps the lowest byte of its state free for a mark. `changes` compares such states.
+            let owes = policy.used(state, Nanos::from_micros(bench.now)) > policy.limit();
+            if policy.name() == "token-bucket" && owes {
+                era += 1;
+                states.clear();
+                continue;
+            }
             let (expected, (now, found)) = if takes {
                 let asked = Batch {
                     keys: keys.to_vec(),

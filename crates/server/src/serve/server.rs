@@ -21,7 +21,6 @@ use tidegate_service::{
         occupancy::{self, Occupancy},
         service::Service,
         shared::SharedStore,
-        thresholds::OnThreshold,
         throttle::Throttle,
     },
     flow::Flow,
@@ -44,7 +43,7 @@ use tokio::{
 #[cfg(feature = "grpc")]
 use crate::serve::for_envoy::ForEnvoy;
 use crate::{
-    control::{ControlPlane, RulesThread},
+    control::{ControlPlane, RulesThread, Scrapes, pages::Streams},
     edges::{
         http::{App, HttpStats, Plane, hosts::Hosts},
         resp::{Reactors, RespStats},
@@ -64,6 +63,10 @@ use crate::{
 
 /// The least time for the last write of the usage and of the hours of programs.
 const LAST_WRITE: Duration = Duration::from_secs(1);
+
+/// The longest time in which a stop sends the events that wait for the webhook.
+#[cfg(feature = "webhook")]
+const LAST_EVENTS: Duration = Duration::from_secs(5);
 
 /// An order to a running server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +102,8 @@ pub struct Server {
     reload_orders: (mpsc::Sender<ReloadOrder>, mpsc::Receiver<ReloadOrder>),
     state: Option<Arc<State>>,
     usage: Option<Arc<Ledger>>,
+    #[cfg(feature = "webhook")]
+    webhook: Option<Arc<Webhook>>,
     /// Where each option listens: HOST:PORT or unix:PATH.
     places: Vec<(&'static str, String)>,
     /// All listeners but that of RESP, and what stops them.
@@ -165,8 +170,16 @@ impl Server {
         let loaded = sources
             .load(keeping)
             .map_err(|error| StartError::of_rules(error, &options))?;
-        let observers = observers(&options, &events)?;
+        let mut observers = observers(&options)?;
         let usage = observers.usage.clone();
+        #[cfg(feature = "webhook")]
+        let webhook = webhook(&options, &events)?;
+        #[cfg(feature = "webhook")]
+        if let Some(webhook) = webhook.clone() {
+            observers.on_threshold = Some(Arc::new(move |event| webhook.post(event)));
+        }
+        #[cfg(not(feature = "webhook"))]
+        refuse_webhook(&options)?;
         let service = Arc::new(make_service(
             &options,
             loaded,
@@ -255,11 +268,13 @@ impl Server {
         });
         let control = Arc::new(ControlPlane {
             app,
-            metrics,
+            metrics: Arc::new(metrics),
             events,
             flow,
             rules_file: Arc::new(sources.rules_file(options.rules_writable)),
             reload: reload_orders.0.clone(),
+            scrapes: Scrapes::default(),
+            streams: Streams::default(),
             trace_readers: Arc::new(Semaphore::new(1)),
             rules_thread: RulesThread::start().map_err(StartError::Threads)?,
         });
@@ -280,6 +295,8 @@ impl Server {
             reload_orders,
             state: state.map(Arc::new),
             usage,
+            #[cfg(feature = "webhook")]
+            webhook,
             places,
             serving,
             stop_serving,
@@ -396,13 +413,25 @@ impl Server {
             .grace
             .saturating_sub(stopping.elapsed())
             .max(LAST_WRITE);
+        #[cfg(feature = "webhook")]
+        let events = self.webhook.map(|webhook| {
+            tokio::task::spawn_blocking(move || finish_webhook(&webhook, left.min(LAST_EVENTS)))
+        });
         if timeout(left, tokio::task::spawn_blocking(last))
             .await
             .is_err()
         {
             tracing::error!("the last usage, or the hours of programs, were not written in time");
         }
+        let events_sent = async {
+            #[cfg(feature = "webhook")]
+            if let Some(events) = events {
+                // It ends within its own bound.
+                let _ = events.await;
+            }
+        };
         let Some(state) = state else {
+            events_sent.await;
             tracing::info!(complete = ended == Ended::Complete, "stopped");
             return ended;
         };
@@ -422,6 +451,7 @@ impl Server {
                 false
             }
         };
+        events_sent.await;
         tracing::info!(complete = ended == Ended::Complete, is_saved, "stopped");
         if is_saved { ended } else { Ended::Unsaved }
     }
@@ -538,34 +568,55 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOpti
     Ok(Some(Arc::new(store)))
 }
 
-/// The ledger of usage and the webhook.
-fn observers(options: &Options, events: &Events) -> Result<DecisionObservers, StartError> {
+/// The ledger of usage.
+fn observers(options: &Options) -> Result<DecisionObservers, StartError> {
     let open = |path: PathBuf| {
         Ledger::open(path.clone()).map_err(|source| StartError::Usage { path, source })
     };
     Ok(DecisionObservers {
         usage: options.usage.clone().map(open).transpose()?.map(Arc::new),
-        on_threshold: on_threshold(options, events)?,
         ..DecisionObservers::default()
     })
 }
 
 /// What posts the thresholds that keys reach, if there is a webhook.
-fn on_threshold(options: &Options, events: &Events) -> Result<Option<OnThreshold>, StartError> {
-    let Some(url) = options.webhook.clone() else {
-        return Ok(None);
-    };
-    #[cfg(feature = "webhook")]
-    {
-        let webhook = Webhook::to(url, Arc::clone(&events.webhook)).map_err(StartError::Threads)?;
-        Ok(Some(Arc::new(move |event| webhook.post(event))))
-    }
-    #[cfg(not(feature = "webhook"))]
-    {
-        let _ = (url, events);
-        Err(StartError::Threads(std::io::Error::other(
+#[cfg(feature = "webhook")]
+fn webhook(options: &Options, events: &Events) -> Result<Option<Arc<Webhook>>, StartError> {
+    let to = |url| Webhook::to(url, Arc::clone(&events.webhook)).map_err(StartError::Threads);
+    Ok(options.webhook.clone().map(to).transpose()?.map(Arc::new))
+}
+
+#[cfg(not(feature = "webhook"))]
+fn refuse_webhook(options: &Options) -> Result<(), StartError> {
+    match options.webhook {
+        None => Ok(()),
+        Some(_) => Err(StartError::Threads(std::io::Error::other(
             "--webhook needs the feature `webhook`",
-        )))
+        ))),
+    }
+}
+
+/// Sends the events that wait for the webhook, or names them.
+#[cfg(feature = "webhook")]
+fn finish_webhook(webhook: &Webhook, within: Duration) {
+    for event in webhook.finish(within) {
+        let tidegate_service::observe::reached::Reached {
+            limit,
+            key,
+            percent,
+            used,
+            of,
+            time_ms,
+        } = event;
+        tracing::warn!(
+            limit,
+            key,
+            percent,
+            used,
+            of,
+            time_ms,
+            "an event was not sent to the webhook"
+        );
     }
 }
 

@@ -391,6 +391,74 @@ fn what_a_control_plane_sends_is_enforced_and_mistakes_change_nothing() {
     assert!(metric("last_answer_timestamp_seconds") > 1_700_000_000);
 }
 
+/// An answer is small on the wire and large as rules: it is counted before it is built.
+#[test]
+fn too_many_descriptors_and_foreign_types_are_refused_with_the_reason() {
+    let control_plane = ControlPlane::start(anywhere());
+    let server = following(&[control_plane.url("")]);
+    let mut client = Client::of(server.grpc);
+    let mut stream = control_plane.stream();
+    stream.request();
+    stream.accepted("1", vec![domain("shop", 4)]);
+    let value = |number| Descriptor::of("user", &format!("{number}"));
+    let many = resource("shop", (0..300_000).map(value).collect());
+    let reason = stream.refused("2", vec![many], "1");
+    assert!(reason.contains("more than 40000 descriptors"), "{reason}");
+    let foreign = DiscoveryResponse {
+        version_info: "1".to_owned(),
+        nonce: "foreign".to_owned(),
+        type_url: "type.googleapis.com/envoy.config.cluster.v3.Cluster".to_owned(),
+        resources: Vec::new(),
+    };
+    stream.answers.send(Ok(foreign.clone())).unwrap();
+    let request = stream.request();
+    assert_eq!(
+        (request.type_url, request.response_nonce),
+        (foreign.type_url, foreign.nonce)
+    );
+    let reason = request.error_detail.unwrap().message;
+    assert!(reason.contains(TYPE), "{reason}");
+    assert_eq!(told(&mut client, "shop"), "OK: OK/3");
+}
+
+#[test]
+fn of_many_updates_in_a_row_the_last_comes_into_force_and_most_are_left_out() {
+    let control_plane = ControlPlane::start(anywhere());
+    let server = following(&[control_plane.url("")]);
+    let mut stream = control_plane.stream();
+    stream.request();
+    // Large enough that reading one takes longer than sending the others.
+    let value = |number| Descriptor {
+        rate_limit: Some(Policy {
+            unit: 3,
+            requests_per_unit: 5,
+            ..Policy::default()
+        }),
+        ..Descriptor::of("user", &format!("{number}"))
+    };
+    let large = resource("shop", (0..1_000).map(value).collect());
+    for version in 1..=300 {
+        let answer = DiscoveryResponse {
+            version_info: version.to_string(),
+            nonce: version.to_string(),
+            type_url: TYPE.to_owned(),
+            resources: vec![large.clone()],
+        };
+        stream.answers.send(Ok(answer)).unwrap();
+    }
+    let mut accepted = 0;
+    loop {
+        let request = stream.request();
+        assert_eq!(request.error_detail, None);
+        accepted += 1;
+        if request.version_info == "300" {
+            break;
+        }
+    }
+    assert!(accepted < 300, "{accepted}");
+    drop(server);
+}
+
 /// The limits of a server, and what it answers to some questions, with the metadata of its rules.
 fn shown_by(server: &Running) -> (serde_json::Value, Vec<String>) {
     let mut client = Client::of(server.grpc);

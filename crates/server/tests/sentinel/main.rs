@@ -631,3 +631,27 @@ mod over_a_store {
         );
     }
 }
+
+/// Each connection adds the rule's units, also where they pass what the rule's own number would
+/// need for its counts: 26 × 10 units need more bits than 10 do.
+#[test]
+fn connections_add_units_beyond_any_width_of_a_count() {
+    let server = server("sentinel-connections");
+    let mut all = Vec::new();
+    for connections in 1..=40 {
+        let mut client = Client::of_shop(&server);
+        let (status, _, _) = client.ask(102, 1, false);
+        assert!(status == 0 || status == 1, "{connections}: {status}");
+        let (status, _, _) = client.ask_values(202, 1, &["vip"]);
+        assert!(status == 0 || status == 1, "{connections}: {status}");
+        all.push(client);
+    }
+    // 40 of 400 units were taken, in the same window: time stands still. Of the value, 40 of 200.
+    let one = all.last_mut().expect("there are 40");
+    assert_eq!(one.ask(102, 361, false).0, 1);
+    assert_eq!(one.ask(102, 359, false), (0, 1, 0));
+    assert_eq!(one.ask(102, 1, false), (0, 0, 0));
+    assert_eq!(one.ask(102, 1, false).0, 1);
+    assert_eq!(one.ask_values(202, 161, &["vip"]).0, 1);
+    assert_eq!(one.ask_values(202, 160, &["vip"]), (0, 0, 0));
+}

@@ -11,6 +11,8 @@ const MINUTE: Nanos = Nanos::from_secs(60);
 pub struct OnceAMinute {
     /// When the message is allowed again.
     next: AtomicU64,
+    /// How often it was not allowed since.
+    left_out: AtomicU64,
 }
 
 impl OnceAMinute {
@@ -22,5 +24,15 @@ impl OnceAMinute {
         self.next
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, due)
             .is_ok()
+    }
+
+    /// The same for a message about many: how many were left out since the last one, if it may be
+    /// logged now. Otherwise it is one more.
+    pub fn due(&self, now: Nanos) -> Option<u64> {
+        if self.is_due(now) {
+            return Some(self.left_out.swap(0, Ordering::Relaxed));
+        }
+        self.left_out.fetch_add(1, Ordering::Relaxed);
+        None
     }
 }

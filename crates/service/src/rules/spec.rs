@@ -176,6 +176,9 @@ pub struct PolicySpec {
     pub limit: u64,
     /// The duration; `None` for `concurrency`.
     pub window: Option<Duration>,
+    /// Whether the states have room for other limits that come while the server runs, such as those
+    /// that a number of connections gives. No rules file says so.
+    pub wide: bool,
 }
 
 impl PolicySpec {
@@ -185,7 +188,13 @@ impl PolicySpec {
             algorithm,
             limit,
             window,
+            wide: false,
         }
+    }
+
+    /// The same with states in which limits up to 4,294,967,295 have room.
+    pub fn wide(self) -> Self {
+        Self { wide: true, ..self }
     }
 
     /// The policy that decides.
@@ -193,12 +202,13 @@ impl PolicySpec {
     /// # Errors
     /// When the numbers are invalid together: see [`PolicyError`].
     pub fn policy(&self) -> Result<Policy, PolicyError> {
-        match self.window {
+        let policy = match self.window {
             Some(window) => self
                 .algorithm
                 .policy(Quota::new(self.limit, window).map_err(PolicyError::Quota)?),
             None => self.algorithm.permits(self.limit),
-        }
+        }?;
+        Ok(if self.wide { policy.wide() } else { policy })
     }
 
     /// `100/1m`, or the number of permits.
@@ -234,6 +244,7 @@ impl PolicySpec {
     pub fn of(self, other: &Self) -> Self {
         Self {
             algorithm: other.algorithm,
+            wide: other.wide,
             ..self
         }
     }

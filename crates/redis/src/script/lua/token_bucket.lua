@@ -4,8 +4,9 @@
 -- numbers: burst, interval and its fraction, capacity and its fraction, scale (and where they end); and for a cost that only the full bucket of a
 -- leased limit can hold: how long units may be used after they were taken, and the burst that the leased limit has
 local pack, read = struct.pack, struct.unpack
--- Added to the interval in a value: the bucket owes more than the value says, and is shut until this much is repaid.
-local SHUT = 4503599627370496
+-- In the upper half of the interval's last byte: why the bucket owes more than its capacity, as `Above` in tidegate-core. A
+-- shut bucket owes more than the value says, and is shut until this much is repaid.
+local CHARGED, SHUT, SHUT_AND_CHARGED, LOWERED = 0, 1, 2, 3
 -- The longest debt, in microseconds.
 local LONGEST = 3458764513820540
 -- The latest value and its text: keys without debt have the same value after the same cost.
@@ -51,8 +52,10 @@ local function decide(p, v, cost)
   local after = pack(p.head, now + debt, part)
   return v and after or after .. p.rule, now + debt, tat
 end
--- The rule in the value of a bucket that is shut.
-local function shut_rule(p) return pack('<I7', p[2] + SHUT) .. string.sub(p.rule, 8) end
+-- The rule in the value of a bucket that owes more than its capacity.
+local function rule_of(p, above)
+  return string.sub(p.rule, 1, 6) .. string.char(string.byte(p.rule, 7) + 16 * above) .. string.sub(p.rule, 8)
+end
 local function more(a, a_part, b, b_part) return a > b or a == b and a_part > b_part end
 local function twice(p, span, part)
   span, part = 2 * span, 2 * part
@@ -80,47 +83,59 @@ end
 -- tidegate-core does. Also returns whether the value has changed with the rule. A former version wrote no rule: its value is
 -- taken for one of this rule.
 local function adopt(p, v)
-  local bytes, tat, part, whole, burst, parts, rest = 0, 0, 0, 0, 0, 1, 0
+  local bytes, tat, part, low, high, burst, parts, rest = 0, 0, 0, 0, 0, 0, 1, 0
   if #v == 18 then
-    tat, whole, burst = read('<I7I7I4', v)
+    tat, low, high, burst = read('<I7I6I1I4', v)
   elseif #v == 32 or #v == 34 then
     bytes = (#v - 22) / 2
-    tat, part, whole, burst, parts, rest = read('<I7I' .. bytes .. 'I7I4I4I' .. bytes, v)
+    tat, part, low, high, burst, parts, rest = read('<I7I' .. bytes .. 'I6I1I4I4I' .. bytes, v)
   else
     v = adopt_bucket(p, v)
     return v and v .. p.rule
   end
-  local from = {burst, whole % SHUT, rest, 0, 0, 1000 * parts}
+  local above = math.floor(high / 16)
+  local from = {burst, low + high % 16 * 281474976710656, rest, 0, 0, 1000 * parts}
   local debt = tat - now
   if debt < 0 then debt, part = 0, 0 end
   local full, full_part = span_of(from, burst)
   local capacity, capacity_part = span_of(p, #p == 9 and p[8] or p[1])
+  if not more(debt, part, full, full_part) then above = CHARGED end
+  if string.sub(v, -#p.rule) == rule_of(p, above) then return v end
+  local interval = p[2] + p[3] / p[6]
+  -- The same number of units, at the new rate.
+  local function at_new_rate(span, span_part)
+    if from[2] == p[2] and rest == p[3] and (rest == 0 or from[6] == p[6]) then return span, span_part end
+    local units, left = units_of(from, span, span_part)
+    span, span_part = span_of(p, units)
+    left = left * interval
+    span, span_part = span + math.floor(left), span_part + math.ceil(left % 1 * p[6])
+    while span_part >= p[6] do span, span_part = span + 1, span_part - p[6] end
+    if span >= LONGEST then return LONGEST, 0 end
+    return span, span_part
+  end
   -- Admits nothing for this long, and then counts as just used up.
   local function shut(span)
-    -- At most as long as an empty bucket takes to fill.
-    local filling = p[1] == 0 and p[2] or capacity
-    local after = capacity + math.min(span, filling) + (capacity_part > 0 and 1 or 0)
-    local text = pack('<I7', now + math.min(after, LONGEST))
+    local text = pack('<I7', now + math.min(capacity + span + (capacity_part > 0 and 1 or 0), LONGEST))
     if p[3] > 0 then text = text .. string.rep('\0', #p.rule - 15) end
-    return text .. shut_rule(p), true
+    return text .. rule_of(p, above), true
   end
-  if whole >= SHUT and more(debt, part, full, full_part) then
-    if string.sub(v, -#p.rule) == shut_rule(p) then return v end
-    return shut(debt - full)
+  -- How long an empty bucket takes to fill.
+  local filling = p[1] == 0 and p[2] or capacity
+  if above == SHUT then return shut(math.min(debt - full, filling)) end
+  if above == SHUT_AND_CHARGED then
+    -- How much of the span the charges are is unknown, so all of it counts as charged.
+    local span, span_part = at_new_rate(debt - full, 0)
+    return shut(math.max(debt - full, span + (span_part > 0 and 1 or 0)))
   end
-  local new, new_part = debt, part
-  if from[2] ~= p[2] or rest ~= p[3] or rest > 0 and from[6] ~= p[6] then
-    local units, left = units_of(from, debt, part)
-    new, new_part = span_of(p, units)
-    left = left * (p[2] + p[3] / p[6])
-    new, new_part = new + math.floor(left), new_part + math.ceil(left % 1 * p[6])
-    while new_part >= p[6] do new, new_part = new + 1, new_part - p[6] end
-    if new >= LONGEST then new, new_part = LONGEST, 0 end
+  local new, new_part = at_new_rate(debt, part)
+  if above == LOWERED or not more(debt, part, full, full_part) then
+    above = more(new, new_part, capacity, capacity_part) and LOWERED or CHARGED
+    if more(new, new_part, twice(p, capacity, capacity_part)) then
+      above = SHUT
+      return shut(filling)
+    end
   end
-  -- Only charges make a bucket owe more than twice its capacity. They are kept in full.
-  local charged = more(debt, part, twice(from, full, full_part))
-  if not charged and more(new, new_part, twice(p, capacity, capacity_part)) then return shut(capacity) end
-  if p[3] == 0 then return pack('<I7', now + new + (new_part > 0 and 1 or 0)) .. p.rule, true end
-  return pack(p.head, now + new, new_part) .. p.rule, true
+  if p[3] == 0 then return pack('<I7', now + new + (new_part > 0 and 1 or 0)) .. rule_of(p, above), true end
+  return pack(p.head, now + new, new_part) .. rule_of(p, above), true
 end
 return prepare, decide, adopt

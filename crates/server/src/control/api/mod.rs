@@ -32,7 +32,7 @@ use tidegate_service::{
         refusal::MOST_OVERRIDES,
         service::{Operation, Operator},
     },
-    observe::{audit::Action, metrics::in_format},
+    observe::{audit::Action, metrics::covered},
     rules::{LimitSpec, reload::Reloaded},
 };
 use tokio::sync::oneshot;
@@ -82,18 +82,25 @@ async fn answer(
         }
         Endpoint::WhatIf => what_if::answer(control, caller, request).await,
         Endpoint::Metrics => {
-            let metrics = if caller.concerns_all() {
-                control.metrics.encode()
-            } else {
-                control
-                    .metrics
-                    .encode_covered(|limit| caller.concerns(limit))
+            let stopping = || {
+                Problem::new(
+                    StatusCode::SERVICE_UNAVAILABLE,
+                    "Stopping",
+                    "the server is stopping",
+                )
             };
+            let rendering = control.scrapes.render(&control.metrics).await;
+            let rendering = rendering.ok_or_else(stopping)?;
             let accept = request
                 .headers()
                 .get(ACCEPT)
                 .and_then(|types| types.to_str().ok());
-            let (metrics, kind) = in_format(accept, metrics);
+            let (metrics, kind) = rendering.in_format(accept);
+            let metrics = if caller.concerns_all() {
+                metrics.to_owned()
+            } else {
+                covered(metrics, |limit| caller.concerns(limit))
+            };
             Ok(text(metrics, kind))
         }
         Endpoint::Block => {

@@ -8,16 +8,59 @@ use axum::{
 };
 use futures_util::stream;
 use maud::Markup;
+use tidegate_listen::peers::{Peer, Peers};
 use tidegate_service::observe::ticks::ticks;
-use tokio::time::Interval;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Interval,
+};
 
 use super::{Missing, answer as response, flow, limit, overview, page, resource, servers};
 use crate::{
     control::ControlPlane,
-    edges::http::{permit::Viewer, query},
+    edges::http::{ClientAddress, permit::Viewer, query},
 };
 
 const EVERY: Duration = Duration::from_secs(1);
+/// The maximum number of pages that get updates: a quarter of the connections of the control plane,
+/// so that the others stay free for operators and scrapers.
+const MOST_STREAMS: usize = 64;
+
+/// The pages that get updates. A client on another machine has at most half of them.
+#[derive(Debug)]
+pub(crate) struct Streams {
+    all: Arc<Semaphore>,
+    of_peers: Arc<Peers>,
+}
+
+/// A page that gets updates, until it is dropped.
+struct OpenStream {
+    _of_all: OwnedSemaphorePermit,
+    _of_peer: Option<Peer>,
+}
+
+impl Default for Streams {
+    fn default() -> Self {
+        Self {
+            all: Arc::new(Semaphore::new(MOST_STREAMS)),
+            of_peers: Peers::new(None, MOST_STREAMS),
+        }
+    }
+}
+
+impl Streams {
+    /// `None` if there are as many as there may be.
+    fn open(&self, client: Option<ClientAddress>) -> Option<OpenStream> {
+        let of_peer = match client {
+            Some(ClientAddress(client)) => self.of_peers.enter(client).ok()?,
+            None => None,
+        };
+        Some(OpenStream {
+            _of_all: Arc::clone(&self.all).try_acquire_owned().ok()?,
+            _of_peer: of_peer,
+        })
+    }
+}
 
 /// The part to render.
 enum LivePart {
@@ -54,7 +97,12 @@ impl LivePart {
     }
 }
 
-pub(super) fn answer(control: Arc<ControlPlane>, uri: &Uri, viewer: Viewer) -> Response<Body> {
+pub(super) fn answer(
+    control: Arc<ControlPlane>,
+    uri: &Uri,
+    viewer: Viewer,
+    client: Option<ClientAddress>,
+) -> Response<Body> {
     let part = match query::texts(
         uri,
         ["name", "app", "servers", "resource", "q", "sort", "page"],
@@ -69,6 +117,14 @@ pub(super) fn answer(control: Arc<ControlPlane>, uri: &Uri, viewer: Viewer) -> R
         },
         Err(error) => return page(Err(error.into())),
     };
+    let Some(open) = control.streams.open(client) else {
+        let why = "as many pages get updates as there may be: 64, and half of that for a client on another machine";
+        return response(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "text/plain; charset=utf-8",
+            why.into(),
+        );
+    };
     let (ticks, access) = (ticks(EVERY), control.app.access_generation());
     let events = stream::unfold(
         Going {
@@ -76,6 +132,7 @@ pub(super) fn answer(control: Arc<ControlPlane>, uri: &Uri, viewer: Viewer) -> R
             part,
             ticks,
             access,
+            _open: open,
         },
         next,
     );
@@ -92,6 +149,7 @@ struct Going {
     ticks: Interval,
     /// The number of the access file under which the client was let in.
     access: u64,
+    _open: OpenStream,
 }
 
 /// The next event. The stream ends when the server stops, the limit no longer exists, or the access

@@ -33,6 +33,7 @@ use axum::{
 };
 use maud::Markup;
 
+pub(crate) use self::live::Streams;
 use super::ControlPlane;
 use crate::edges::http::{
     App,
@@ -96,7 +97,10 @@ async fn show(State(control): State<Arc<ControlPlane>>, request: Request) -> Res
             Ok([name, _]) => flow::page(&control, name, viewer),
             Err(error) => Err(error.into()),
         },
-        _ => return live::answer(control, uri, viewer),
+        _ => {
+            let client = head.extensions.get().copied();
+            return live::answer(control, uri, viewer, client);
+        }
     })
 }
 

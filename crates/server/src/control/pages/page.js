@@ -46,7 +46,9 @@ if (live.dataset.live) {
     show(event.data);
   };
   source.onerror = () => {
-    connection.textContent = 'The server does not answer. These are the last numbers.';
+    connection.textContent = source.readyState === EventSource.CLOSED
+      ? 'Too many pages get updates. These are the numbers of the start; reload later.'
+      : 'The server does not answer. These are the last numbers.';
   };
   pause.addEventListener('click', () => {
     paused = !paused;

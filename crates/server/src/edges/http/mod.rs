@@ -30,6 +30,6 @@ pub(crate) use app::App;
 pub use ask::MAX_ALL;
 pub use body::MAX_BODY;
 pub(crate) use routes::{ControlPaths, Paths};
-pub(crate) use serve::serve;
+pub(crate) use serve::{ClientAddress, serve};
 pub(crate) use stats::HttpStats;
 pub use table::{Endpoint, Plane, ROUTES, Route, Served};

@@ -61,6 +61,11 @@ impl Paths {
         self.app.service.stops().await;
     }
 
+    /// Whether a path here has a bound for each client.
+    pub fn count_clients(&self) -> bool {
+        self.plane == Plane::Admin
+    }
+
     /// The control plane also has these pages, for clients that may see every limit.
     pub fn new(
         app: Arc<App>,

@@ -173,6 +173,10 @@ fn builder(head_time: Duration) -> auto::Builder<TokioExecutor> {
     http
 }
 
+/// The address that a request came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientAddress(pub IpAddr);
+
 /// What the requests of a connection share.
 struct Connection {
     paths: Arc<Paths>,
@@ -212,6 +216,9 @@ async fn answer(
     } = &*of;
     if let Some(certificate) = certificate {
         request.extensions_mut().insert(certificate.clone());
+    }
+    if paths.count_clients() {
+        request.extensions_mut().insert(ClientAddress(*client));
     }
     let call = calls.begin();
     let is_spare = calls.slot.is_spare;

@@ -446,14 +446,36 @@ impl Limit {
     #[cold]
     fn see_thresholds(&self, key: &[u8], decision: &Decision, now: Nanos) {
         let tag = self.limiter().hash_keys().tag(key);
-        self.memory.thresholds.see(&self.spec.thresholds, tag, decision, now, |percent, used| {
-            let (limit, key) = (self.spec.name.as_str(), String::from_utf8_lossy(key));
-            tracing::info!(limit, %key, used, of = decision.limit(), "a key has used {percent}% of its limit");
-            if let Some(tell) = &self.observers.on_threshold {
-                let (limit, key, of) = (limit.to_owned(), key.into_owned(), decision.limit());
-                tell(Reached { limit, key, percent, used, of, time_ms: now.get() / 1_000_000 });
-            }
-        });
+        self.memory.thresholds.see(
+            &self.spec.thresholds,
+            tag,
+            decision,
+            now,
+            |percent, used| {
+                let (limit, key) = (self.spec.name.as_str(), String::from_utf8_lossy(key));
+                if let Some(left_out) = self.memory.reached.due(now) {
+                    tracing::info!(
+                        limit,
+                        ?key,
+                        used,
+                        of = decision.limit(),
+                        left_out,
+                        "a key has used {percent}% of its limit; at most one line a minute"
+                    );
+                }
+                if let Some(tell) = &self.observers.on_threshold {
+                    let (limit, key, of) = (limit.to_owned(), key.into_owned(), decision.limit());
+                    tell(Reached {
+                        limit,
+                        key,
+                        percent,
+                        used,
+                        of,
+                        time_ms: now.get() / 1_000_000,
+                    });
+                }
+            },
+        );
     }
 
     /// Looks at one of the sample: who asked, and how long it took since its edge had it.

@@ -13,7 +13,7 @@ use crate::{
         refusal::{MOST_OVERRIDES, Refusal},
         thresholds::Thresholds,
     },
-    observe::{heavy::HeavyKeys, latency::Latency},
+    observe::{heavy::HeavyKeys, latency::Latency, once_a_minute::OnceAMinute},
     rules::{Keeping, LimitSpec, PolicySpec, QuotaTextError, RulesError},
 };
 
@@ -28,6 +28,8 @@ pub struct Memory {
     /// Of a sample of the decisions.
     pub latency: Latency,
     pub thresholds: Thresholds,
+    /// The line about a threshold that a key reaches.
+    pub reached: OnceAMinute,
     keeping: Keeping,
 }
 
@@ -96,6 +98,7 @@ impl Memory {
             overrides,
             latency,
             thresholds: Thresholds::default(),
+            reached: OnceAMinute::default(),
             keeping,
         })
     }

@@ -22,7 +22,7 @@ mod text;
 
 use source::Scraped;
 pub use source::{Labels, MetricKind, MetricSource, Sink};
-pub use text::in_format;
+pub use text::Rendering;
 
 /// Events other than decisions. Relaxed counters: a scrape needs no exact moment.
 #[derive(Debug, Default)]
@@ -139,24 +139,23 @@ impl Metrics {
         self.process.register_collector(Box::new(Scraped(source)));
     }
 
-    /// All metrics in the text format of `OpenMetrics`.
-    pub fn encode(&self) -> String {
+    /// All metrics as they are now.
+    pub fn render(&self) -> Rendering {
         let mut text = String::new();
         // Writing to a `String` does not fail.
         let _ = encode_registry(&mut text, &self.registry);
         let _ = encode_registry(&mut text, &self.process);
         let _ = encode_eof(&mut text);
-        text
+        Rendering::new(text)
     }
+}
 
-    /// The metrics of the limits that `covers` selects, and no others: neither names nor counts of
-    /// other limits, rules and programs.
-    pub fn encode_covered(&self, covers: impl Fn(&str) -> bool) -> String {
-        let keeps = |line: &&str| {
-            line.starts_with('#') || limit_of(line).is_some_and(|limit| covers(&limit))
-        };
-        self.encode().split_inclusive('\n').filter(keeps).collect()
-    }
+/// The metrics of the limits that `covers` selects, and no others: neither names nor counts of other
+/// limits, rules and programs.
+pub fn covered(text: &str, covers: impl Fn(&str) -> bool) -> String {
+    let keeps =
+        |line: &&str| line.starts_with('#') || limit_of(line).is_some_and(|limit| covers(&limit));
+    text.split_inclusive('\n').filter(keeps).collect()
 }
 
 /// The limit that a line names in its labels.

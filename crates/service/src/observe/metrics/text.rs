@@ -1,18 +1,27 @@
 //! The two text formats of metrics.
 
-/// Text of `OpenMetrics` in the format that a client asks for with `Accept`, and its content type.
-/// A client that names none gets the older one, which every reader knows.
-pub fn in_format(accept: Option<&str>, text: String) -> (String, &'static str) {
-    if accept.is_some_and(|types| types.contains("application/openmetrics-text")) {
-        (
-            text,
-            "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        )
-    } else {
-        (
-            prometheus(&text),
-            "text/plain; version=0.0.4; charset=utf-8",
-        )
+/// All metrics at one moment, in both formats.
+#[derive(Debug)]
+pub struct Rendering {
+    open: String,
+    older: String,
+}
+
+impl Rendering {
+    pub(super) fn new(open: String) -> Self {
+        let older = prometheus(&open);
+        Self { open, older }
+    }
+
+    /// The text in the format that a client asks for with `Accept`, and its content type. A client
+    /// that names none gets the older one, which every reader knows.
+    pub fn in_format(&self, accept: Option<&str>) -> (&str, &'static str) {
+        if accept.is_some_and(|types| types.contains("application/openmetrics-text")) {
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            (&self.open, kind)
+        } else {
+            (&self.older, "text/plain; version=0.0.4; charset=utf-8")
+        }
     }
 }
 

@@ -19,10 +19,18 @@ local function plus(p, a, a_part, b, b_part)
   if part >= p[6] then return a + b + 1, part - p[6] end
   return a + b, part
 end
--- A token bucket that is shut stays so.
-local function write(p, v, debt, part)
+-- A token bucket's rule stays, with the reason why it owes more than its capacity, unless that is a charge now: see
+-- token_bucket.lua.
+local function write(p, v, debt, part, is_charged)
   local head = p[3] == 0 and struct.pack('<I7', now + debt) or struct.pack(p.head, now + debt, part)
-  return p.rule and head .. string.sub(v or p.rule, -#p.rule) or head
+  if not p.rule then return head end
+  local rule = string.sub(v or p.rule, -#p.rule)
+  if is_charged then
+    local last = string.byte(rule, 7)
+    local is_shut = last >= 16 and last < 48
+    rule = string.sub(rule, 1, 6) .. string.char(last % 16 + (is_shut and 32 or 0)) .. string.sub(rule, 8)
+  end
+  return head .. rule
 end
 local function room(p, v)
   local debt, part = debt_of(p, v)
@@ -54,6 +62,6 @@ local function charge(p, v, spent)
     after, after_part = p[8], p[9]
     if less(after, after_part, debt, part) then after, after_part = debt, part end
   end
-  return write(p, v, after, after_part)
+  return write(p, v, after, after_part, spent > 0)
 end
 return room, alike, give_back, charge
