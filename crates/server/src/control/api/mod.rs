@@ -153,7 +153,7 @@ async fn answer(
                 caller.name().to_owned(),
             );
             // A limit may hold many keys, so the reset must not block a serving thread.
-            let done = tokio::task::spawn_blocking(move || {
+            let done = rules_file::on_a_thread(move || {
                 let key = asked.key.as_deref().map(str::as_bytes);
                 let by = Operator {
                     client: &who,
@@ -161,8 +161,7 @@ async fn answer(
                 };
                 its.operate_in_memory(asked.limit.as_bytes(), key, &Operation::Reset, &by)
             });
-            // A panic has already logged itself.
-            if let Some(done) = done.await.unwrap_or(Some(Ok(true))) {
+            if let Some(done) = done.await? {
                 done?;
             } else {
                 operate(caller, &named, &Operation::Reset).await?;

@@ -154,8 +154,8 @@ pub(super) async fn parsing<T: Send + 'static>(
     control.rules_thread.run(work).await.ok_or_else(failed)
 }
 
-/// A file system may hang: not on a thread that serves.
-async fn on_a_thread<T: Send + 'static>(
+/// Does what may take long, or hangs with the file system, not on a thread that serves.
+pub(super) async fn on_a_thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
     spawn_blocking(work).await.map_err(|_| failed())
