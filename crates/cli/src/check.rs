@@ -187,7 +187,15 @@ fn examine(url: &str, args: &Args, file: &Path) -> Result<(), String> {
             built.push(limit.build().map_err(|error| error.to_string())?);
         }
         store.examine().await.map_err(|error| error.to_string())?;
-        if let Some(policy) = store.stats().evicts {
+        let stats = store.stats();
+        if !stats.missing_commands.is_empty() {
+            eprintln!(
+                "warning: the store does not run {}: these limits work, and reservations, refunds, blocks or overrides may not; give the \
+                 store's user these commands",
+                stats.missing_commands.join(", ")
+            );
+        }
+        if let Some(policy) = stats.evicts {
             eprintln!(
                 "warning: the store may evict limits in force ({policy}), which then admit their units again; set maxmemory-policy to \
                  noeviction, or give the limits a store of their own"
@@ -513,7 +521,6 @@ fn why_exact(limit: &Limit) -> String {
     let leased = spec.sharing.mode == Some(tidegate_redis::Mode::Leased);
     let why = match (policy.name(), policy.limit()) {
         ("leaky-bucket" | "concurrency", _) => "this algorithm has no other mode",
-        _ if policy.counts_denied() => "each denial counts, so the store must see it",
         (_, 0) => "it admits nothing",
         ("token-bucket", burst) if leased && burst < 16 => {
             "a leased token bucket needs a burst of at least 16"

@@ -14,7 +14,7 @@ use std::{
 
 use program::{PATIENCE, Serving, scratch, tidegate};
 use tidegate_core::{Clock, Nanos, clock::SystemClock};
-use tidegate_redis_servers::{Reply, Server, eventually};
+use tidegate_redis_servers::{Reply, Server, eventually, free_port};
 
 /// A server process with these rules on this store, once it has reached it. Its deadline is long,
 /// for busy machines.
@@ -546,4 +546,101 @@ fn sighup_reads_the_password_of_the_store_again() {
         })
         .sum();
     assert_eq!(failed, 0);
+}
+
+#[test]
+fn check_says_whether_decisions_would_work_in_a_store() {
+    let rules = scratch("store-check").join("rules.yaml");
+    fs::write(
+        &rules,
+        "limits: [{name: a, limit: 10/1m}, {name: b, limit: 10/1m, algorithm: token-bucket}]",
+    )
+    .unwrap();
+    let check = |store: &str| {
+        let command = ["check", "--store", store, rules.to_str().unwrap()];
+        let output = tidegate().args(command).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (
+            output.status.success(),
+            text(output.stdout),
+            text(output.stderr),
+        )
+    };
+    let server = Server::start(&[]);
+    let (good, told, warned) = check(&server.address());
+    assert!(good && warned.is_empty(), "{told} {warned}");
+    let user = "ACL SETUSER app on >secret ~tidegate:* +@all";
+    server.ask(&user.split(' ').collect::<Vec<_>>());
+    let as_app = format!("redis://app:secret@127.0.0.1:{}", server.port());
+    for (right, good, says) in [
+        (
+            "-hdel",
+            true,
+            "warning: the store does not run HDEL: these limits work",
+        ),
+        ("-mget", false, "+mget"),
+    ] {
+        server.ask(&["ACL", "SETUSER", "app", right]);
+        let (is_good, told, warned) = check(&as_app);
+        assert!(is_good == good && warned.contains(says), "{told} {warned}");
+        assert!(!warned.contains("secret"), "{warned}");
+    }
+    server.ask(&["ACL", "SETUSER", "app", "+@all"]);
+    server.ask(&["CONFIG", "SET", "maxmemory", "100mb"]);
+    server.ask(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+    let (good, told, warned) = check(&as_app);
+    let says = "warning: the store may evict limits in force (volatile-ttl)";
+    assert!(good && warned.contains(says), "{told} {warned}");
+    let port = free_port().to_string();
+    let node = Server::start(&["--cluster-enabled", "yes", "--cluster-port", &port]);
+    let (good, told, warned) = check(&node.address());
+    assert!(
+        !good && warned.contains("write redis+cluster://"),
+        "{told} {warned}"
+    );
+    let (good, told, warned) = check("redis://127.0.0.1:1");
+    assert!(
+        !good && warned.contains("cannot reach the store"),
+        "{told} {warned}"
+    );
+    let left = server.ask(&["KEYS", "tidegate:*"]);
+    assert!(
+        !format!("{left:?}").contains("rules"),
+        "nothing is announced to other servers: {left:?}"
+    );
+}
+
+#[test]
+fn check_says_why_a_limit_is_exact_although_another_mode_is_configured() {
+    let rules = scratch("store-modes").join("rules.yaml");
+    let limits = [
+        (
+            "leaky",
+            "10/1s, algorithm: leaky-bucket",
+            "this algorithm has no other mode",
+        ),
+        (
+            "small",
+            "10/1s, algorithm: token-bucket",
+            "a leased token bucket needs a burst of at least 16",
+        ),
+        (
+            "slow",
+            "100/1d, algorithm: token-bucket",
+            "less than one unit is refilled within its slack",
+        ),
+        ("none", "0/1s", "it admits nothing"),
+    ];
+    let line = |(name, limit, _): &(&str, &str, &str)| {
+        format!("  - {{name: {name}, limit: {limit}, sharing: leased}}\n")
+    };
+    let text: String = limits.iter().map(line).collect();
+    fs::write(&rules, format!("limits:\n{text}")).unwrap();
+    let command = ["check", "--shared", rules.to_str().unwrap()];
+    let output = tidegate().args(command).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    for (name, _, why) in limits {
+        let row = table.lines().find(|line| line.starts_with(name));
+        assert!(row.is_some_and(|row| row.contains(why)), "{name}: {table}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use core::{
     fmt,
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
@@ -98,11 +98,23 @@ impl fmt::Display for Nanos {
 pub trait Clock: Send + Sync {
     /// The current time.
     fn now(&self) -> Nanos;
+
+    /// How far the system's time is ahead of this clock, in nanoseconds; negative if it is behind.
+    /// Not 0 for a clock that does not follow the system's time after its start: then somebody set
+    /// the system's time, or the machine was suspended. A [`Policy`](crate::Policy) on a calendar
+    /// [takes it into account](crate::Policy::with_wall_ahead).
+    fn wall_ahead(&self) -> i64 {
+        0
+    }
 }
 
 impl<C: Clock + ?Sized> Clock for &C {
     fn now(&self) -> Nanos {
         (**self).now()
+    }
+
+    fn wall_ahead(&self) -> i64 {
+        (**self).wall_ahead()
     }
 }
 
@@ -110,6 +122,10 @@ impl<C: Clock + ?Sized> Clock for &C {
 impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
     fn now(&self) -> Nanos {
         (**self).now()
+    }
+
+    fn wall_ahead(&self) -> i64 {
+        (**self).wall_ahead()
     }
 }
 
@@ -123,19 +139,32 @@ impl<C: Clock + ?Sized> Clock for std::sync::Arc<C> {
 /// assert_eq!(clock.now(), Nanos::from_millis(10_005));
 /// ```
 #[derive(Debug, Default)]
-pub struct ManualClock(AtomicU64);
+pub struct ManualClock {
+    now: AtomicU64,
+    wall_ahead: AtomicI64,
+}
 
 impl ManualClock {
     /// A clock that starts at `start`.
     #[must_use]
     pub const fn new(start: Nanos) -> Self {
-        Self(AtomicU64::new(start.0))
+        Self {
+            now: AtomicU64::new(start.0),
+            wall_ahead: AtomicI64::new(0),
+        }
     }
 
     /// Sets the clock to `to`, which may be earlier than before (to test a clock that goes back).
     pub fn set(&self, to: Nanos) {
         // Relaxed: the clock carries no other data.
-        self.0.store(to.0, Relaxed);
+        self.now.store(to.0, Relaxed);
+    }
+
+    /// Sets the system's time, as this clock [shows](Clock::wall_ahead) it, to `ahead` nanoseconds
+    /// from its own.
+    pub fn set_wall_ahead(&self, ahead: i64) {
+        // Relaxed as above.
+        self.wall_ahead.store(ahead, Relaxed);
     }
 
     /// Advances the clock by `span` (a [`Duration`] or [`Nanos`]), saturating, as
@@ -144,12 +173,16 @@ impl ManualClock {
         let span = span.into();
         let add = |ns| Some(Nanos(ns).saturating_add(span).0);
         // The closure always returns `Some`, so the result can be ignored. Relaxed as above.
-        let _ = self.0.fetch_update(Relaxed, Relaxed, add);
+        let _ = self.now.fetch_update(Relaxed, Relaxed, add);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Nanos {
-        Nanos(self.0.load(Relaxed))
+        Nanos(self.now.load(Relaxed))
+    }
+
+    fn wall_ahead(&self) -> i64 {
+        self.wall_ahead.load(Relaxed)
     }
 }

@@ -273,6 +273,95 @@ proptest! {
     }
 }
 
+#[derive(Clone, Debug)]
+enum Turn {
+    /// The limiter's clock, which never goes back.
+    Wait(u64),
+    /// Sets the system's time, by a day and more.
+    SetClock(i64),
+    /// The same by less than half a day, while the use is kept as a debt only.
+    SetClockWhileForgotten(i64),
+    Decide(u64),
+    Charge(u64),
+}
+
+fn turns() -> impl Strategy<Value = Vec<Turn>> {
+    let (day, hour) = (DAY.cast_signed(), 3_600 * SECOND.cast_signed());
+    let turn = prop_oneof![
+        2 => (0..DAY / 2).prop_map(Turn::Wait),
+        1 => (0..40 * DAY).prop_map(Turn::Wait),
+        2 => (-3 * day..3 * day).prop_map(Turn::SetClock),
+        2 => (-11 * hour..11 * hour).prop_map(Turn::SetClockWhileForgotten),
+        8 => (0_u64..6).prop_map(Turn::Decide),
+        1 => (1_u64..20).prop_map(Turn::Charge),
+    ];
+    prop::collection::vec(turn, 1..80)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Each period's units are admitted once, by its dates in the system's time, however that is
+    /// set; a period that was reached stays if the system's time goes back.
+    #[test]
+    fn a_period_counts_once_however_the_systems_time_is_set(
+        (calendar, dates) in calendars(), from in 100 * DAY..4_000_000_000 * SECOND, turns in turns()
+    ) {
+        let limit = 10;
+        let base = Policy::from(FixedWindow::new(Quota::per_second(limit)).on_calendar(calendar));
+        let (mut of, mut state) = (base, vec![0; 2]);
+        let (mut now, mut ahead) = (from, 0_i64);
+        let (mut newest, mut kept) = (0, 0_u64);
+        for turn in turns {
+            let at = Nanos::new(now);
+            match turn {
+                Turn::Wait(span) => now += span,
+                Turn::SetClock(by) => {
+                    ahead += by;
+                    let next = of.with_wall_ahead(ahead);
+                    let mut moved = vec![0; 2];
+                    next.transfer(&mut moved, &of, &state, at);
+                    (of, state) = (next, moved);
+                }
+                Turn::SetClockWhileForgotten(by) => {
+                    let debt = of.debt(&state, at);
+                    if let Some(debt) = debt.filter(|_| kept <= limit) {
+                        ahead += by;
+                        of = base.with_wall_ahead(ahead);
+                        of.owe(&mut state, debt);
+                    }
+                }
+                Turn::Decide(_) | Turn::Charge(_) => {}
+            }
+            let (at, wall) = (Nanos::new(now), now.saturating_add_signed(ahead));
+            let (start, _) = dates.period(wall);
+            let mut used = if start > newest { 0 } else { kept };
+            prop_assert_eq!(of.used(&state, at), used, "{:?}: {:?}", turn, state);
+            let (took, fits) = match turn {
+                Turn::Decide(cost) => {
+                    let fits = used + cost <= limit;
+                    let decision = of.decide(&mut state, at, cost);
+                    prop_assert_eq!(decision.is_allowed(), fits, "{:?}", decision);
+                    if let Some(wait) = decision.retry_after() {
+                        let end = dates.period(newest.max(start)).1;
+                        prop_assert_eq!(wait.as_nanos(), u128::from(end - wall));
+                    }
+                    (cost, fits)
+                }
+                Turn::Charge(cost) => {
+                    of.charge(&mut state, at, cost);
+                    (cost, true)
+                }
+                _ => (0, true),
+            };
+            if fits && took > 0 {
+                used += took;
+                (newest, kept) = (newest.max(start), used);
+            }
+        }
+    }
+}
+
 fn read(text: &str) -> Policy {
     text.parse()
         .unwrap_or_else(|error| panic!("{text}: {error}"))

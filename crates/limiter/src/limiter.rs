@@ -296,8 +296,23 @@ impl<C: ?Sized> Limiter<C> {
     /// Each different policy that the limiter ever has keeps about 400 bytes until the limiter is
     /// dropped.
     pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) {
-        self.versions.change(policy.into(), now);
+        let ahead = self.policy().wall_ahead();
+        self.versions
+            .change(policy.into().with_wall_ahead(ahead), now);
         self.serve(now);
+    }
+
+    /// Has a limit on a calendar follow the system's time, which is `ahead` nanoseconds ahead of
+    /// the limiter's clock (see [`Clock::wall_ahead`]). Less than a second of difference changes
+    /// nothing. The window's count stays (see [`Policy::with_wall_ahead`]). Returns whether
+    /// something changed. Call it now and then, each second for instance.
+    pub fn follow_wall_at(&self, ahead: i64, now: Nanos) -> bool {
+        let policy = self.policy().follow_wall(ahead);
+        if let Some(policy) = policy {
+            self.versions.change(policy, now);
+            self.serve(now);
+        }
+        policy.is_some()
     }
 
     /// A copy of the state, to be saved and [restored](Self::restore_at).
@@ -393,6 +408,11 @@ impl<C: Clock> Limiter<C> {
     /// [`set_policy_at`](Self::set_policy_at) at the current time.
     pub fn set_policy(&self, policy: impl Into<Policy>) {
         self.set_policy_at(policy, self.clock.now());
+    }
+
+    /// [`follow_wall_at`](Self::follow_wall_at) the system's time.
+    pub fn follow_wall(&self) -> bool {
+        self.follow_wall_at(self.clock.wall_ahead(), self.clock.now())
     }
 
     /// [`reset_at`](Self::reset_at) at the current time.

@@ -835,3 +835,81 @@ fn evicted_keys_keep_their_debts_through_unfinished_changes() {
     assert!((0..300_u64).all(|key| limiter.acquire_at(key.to_le_bytes(), 1, NOW).is_denied()));
     assert_eq!(limiter.stats().forgotten.total(), 0);
 }
+
+const HOUR: i64 = 3_600_000_000_000;
+
+/// The machine's clock was three hours behind at its start, and is set; later it is set back.
+#[test]
+#[cfg(feature = "calendar")]
+fn days_follow_the_systems_time_and_rates_do_not() {
+    let (noon, limit) = (
+        Nanos::from_secs(1_800_014_400),
+        "fixed-window:calendar 3/day",
+    );
+    let policy: Policy = limit.parse().unwrap();
+    let clock = ManualClock::new(noon);
+    let builder = KeyedLimiter::builder(policy).max_keys(4);
+    let limiter = builder.hash_keys(HashKeys::from_seeds(1, 2)).clock(clock);
+    let limiter = limiter.build().unwrap();
+    let own: Policy = "fixed-window:calendar 5/day".parse().unwrap();
+    limiter.set_override("vip", own).unwrap();
+    let left = |key: &str| limiter.peek(key, 0).remaining();
+    let wait = |key: &str| limiter.peek(key, 9).reset_after().as_secs() / 3_600;
+    // Seven keys in a table of four: some are only records.
+    let keys = ["vip", "a", "b", "c", "d", "e", "f"];
+    assert!(keys.iter().all(|key| limiter.acquire(key, 3).is_allowed()));
+    assert_eq!((wait("vip"), limiter.follow_wall()), (12, Ok(false)));
+    let set = |hours: i64| {
+        limiter.clock().set_wall_ahead(hours * HOUR);
+        limiter.follow_wall()
+    };
+    let all_left = || keys.map(left);
+    assert_eq!(set(3), Ok(true), "it is 15 o'clock");
+    assert_eq!(
+        (all_left(), wait("vip"), wait("a")),
+        ([2, 0, 0, 0, 0, 0, 0], 9, 9)
+    );
+    assert_eq!(set(3), Ok(false));
+    limiter.clock().set_wall_ahead(3 * HOUR + 900_000_000);
+    assert_eq!(limiter.follow_wall(), Ok(false), "less than a second");
+    limiter.clock().advance(Duration::from_secs(9 * 3_600 - 1));
+    assert_eq!(all_left(), [2, 0, 0, 0, 0, 0, 0], "just before midnight");
+    limiter.clock().advance(Duration::from_secs(1));
+    assert_eq!(
+        all_left(),
+        [5, 3, 3, 3, 3, 3, 3],
+        "midnight by the system's time"
+    );
+    assert!(limiter.acquire("a", 2).is_allowed());
+    // Back to the former day: the day that was reached stays, and its units are not given twice.
+    assert_eq!(set(-2), Ok(true));
+    assert_eq!((left("a"), wait("a")), (1, 29));
+    // A rule that follows the same clock, and one that follows none.
+    let later: Policy = "fixed-window:calendar 4/day".parse().unwrap();
+    limiter.set_policy(later).unwrap().finish();
+    assert_eq!((left("a"), wait("a")), (2, 29));
+    limiter.clock().advance(Duration::from_hours(29));
+    assert_eq!((left("a"), set(-2)), (4, Ok(false)));
+    let rate = keyed(Policy::fixed_window(Quota::per_hour(1)));
+    rate.clock().set_wall_ahead(5 * HOUR);
+    assert_eq!(rate.follow_wall(), Ok(false));
+}
+
+#[test]
+#[cfg(feature = "calendar")]
+fn a_limiter_without_keys_follows_the_systems_time() {
+    let policy: Policy = "fixed-window:calendar 3/day".parse().unwrap();
+    let clock = ManualClock::new(Nanos::from_secs(1_800_014_400));
+    let limiter = Limiter::with_clock(policy, clock);
+    assert!(limiter.acquire(3).is_allowed());
+    limiter.clock().set_wall_ahead(11 * HOUR);
+    assert!(limiter.follow_wall() && !limiter.follow_wall());
+    let denied = limiter.acquire(1);
+    assert_eq!(denied.retry_after(), Some(Duration::from_hours(1)));
+    limiter.clock().advance(Duration::from_hours(1));
+    assert!(limiter.acquire(3).is_allowed());
+    limiter.set_policy(policy);
+    limiter.clock().set_wall_ahead(0);
+    assert!(limiter.follow_wall(), "the distance is that of before");
+    assert!(limiter.acquire(1).is_denied(), "the day that was reached");
+}

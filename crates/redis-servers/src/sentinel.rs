@@ -61,6 +61,11 @@ impl Sentinel {
         self.server.port()
     }
 
+    /// Sends one command to the sentinel.
+    pub fn ask(&self, command: &[&str]) -> Reply {
+        self.server.ask(command)
+    }
+
     /// The port of the master, according to the sentinel.
     pub fn master(&self) -> Option<u16> {
         match self

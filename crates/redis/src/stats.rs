@@ -58,6 +58,13 @@ pub struct Stats {
     /// How many keys the store has evicted since its start; `None` if its user may not read it, and
     /// in a cluster.
     pub evicted_keys: Option<u64>,
+    /// Commands that Tidegate's scripts use and the store does not run, by the last examination:
+    /// limits in force work without them, and other requests may not.
+    pub missing_commands: Vec<String>,
+    /// Blocks and overrides that this node has given again to a store that had lost them.
+    pub orders_given_again: u64,
+    /// Those that it could not give again; they stay in force at this node.
+    pub orders_lost: u64,
 }
 
 impl Stats {
@@ -85,6 +92,8 @@ pub struct StoreCounters {
     pub script_loads: Counter,
     pub opened: Counter,
     pub closed: Counter,
+    pub orders_given_again: Counter,
+    pub orders_lost: Counter,
     pub errors: [Counter; StoreError::NAMES.len()],
     lines: ErrorLog,
 }
@@ -169,6 +178,8 @@ impl StoreCounters {
             connections,
             opened: self.opened.get(),
             closed: self.closed.get(),
+            orders_given_again: self.orders_given_again.get(),
+            orders_lost: self.orders_lost.get(),
             errors: std::array::from_fn(|at| self.errors[at].get()),
             nodes,
             ..Stats::default()

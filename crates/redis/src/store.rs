@@ -214,6 +214,7 @@ impl Store {
         (stats.clock_ahead_ms, stats.clock_went_back) = monitor.store_clock();
         let remarks = monitor.examination.remarks();
         (stats.evicts, stats.evicted_keys) = (remarks.evicts, remarks.evicted);
+        stats.missing_commands = remarks.missing;
         stats
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate_core::{Policy, Quota, algorithm::Concurrency, algorithm::FixedWindow};
 use tidegate_redis::{Corrected, Health, Mode, OnError, SharedLimit, Source, Store, StoreError};
-use tidegate_redis_servers::{Cluster, PATIENCE, Server, eventually};
+use tidegate_redis_servers::{Cluster, PATIENCE, Reply, Sentinel, Server, eventually};
 
 /// The permissions that the errors and the crate's documentation list.
 const NEEDED: [&str; 22] = [
@@ -290,7 +290,12 @@ async fn a_forbidden_key_is_reported_and_affects_no_other() {
     let store = open_as(
         &server,
         "app",
-        &["~tidegate:nodes", "~tidegate:fine:*", "+@all"],
+        &[
+            "~tidegate:nodes",
+            "~tidegate:probe:*",
+            "~tidegate:fine:*",
+            "+@all",
+        ],
     );
     eventually("the store is reached", || store.health() == Health::Up);
     let (fine, other) = (
@@ -340,6 +345,68 @@ async fn a_missing_command_of_one_limit_is_reported_and_affects_no_other() {
     assert_eq!(store.stats().opened, 0);
 }
 
+/// Decisions work without `HDEL` and `ZREM`, and the ends of blocks do not.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_that_only_other_requests_need_are_named_while_decisions_work() {
+    let server = Server::start(&[]);
+    let rights: Vec<_> = NEEDED
+        .into_iter()
+        .filter(|right| !["+hdel", "+zrem"].contains(right))
+        .collect();
+    let store = open_as(&server, "app", &[&["~tidegate:*"], &rights[..]].concat());
+    let here = limit(&store, "x", log("100/1h"));
+    store.examine().await.expect("decisions work");
+    assert_eq!(store.stats().missing_commands, ["HDEL", "ZREM"]);
+    assert_eq!(here.acquire("k", 1).await.source, Source::Store);
+    assert_eq!(store.health(), Health::Up);
+    server.ask(&["ACL", "SETUSER", "app", "+hdel", "+zrem"]);
+    let other = limit(&store, "y", Policy::token_bucket(quota("100/1h")));
+    store.examine().await.expect("decisions work");
+    assert_eq!(store.stats().missing_commands, [""; 0]);
+    assert_eq!(other.acquire("k", 1).await.source, Source::Store);
+    let keys = server.ask(&["KEYS", "*probe*"]);
+    assert_eq!(
+        keys,
+        Reply::Array(Vec::new()),
+        "the keys of the examination are gone"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_of_a_cluster_with_fewer_rights_keeps_the_store_from_being_up() {
+    let cluster = Cluster::start(3);
+    for (at, server) in cluster.servers.iter().enumerate() {
+        let user = [
+            "ACL",
+            "SETUSER",
+            "app",
+            "on",
+            ">secret",
+            "-@all",
+            "~tidegate:*",
+        ];
+        let least = if at == 2 { &NEEDED[..6] } else { &NEEDED[..] };
+        let rights = [&user[..], &NEEDED_IN_A_CLUSTER, least].concat();
+        assert_eq!(server.ask(&rights).text(), "OK");
+    }
+    let addresses = cluster.addresses().join(",");
+    let store = Store::open(&format!("redis+cluster://app:secret@{addresses}"));
+    let store = store.expect("the address is well formed");
+    let _limit = limit(&store, "x", Policy::token_bucket(quota("100/1h")));
+    let why = store.examine().await.expect_err("one server lacks a right");
+    let why = why.to_string();
+    assert!(
+        why.contains("does not run GETRANGE") && why.contains("slot"),
+        "{why}"
+    );
+    eventually("it counts as down", || store.health() == Health::Down);
+    for right in NEEDED {
+        cluster.servers[2].ask(&["ACL", "SETUSER", "app", right]);
+    }
+    store.examine().await.expect("all have the rights");
+    assert_eq!(store.health(), Health::Up);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_who_may_run_no_scripts_cannot_use_the_store() {
     let server = Server::start(&[]);
@@ -358,6 +425,57 @@ async fn a_user_who_may_run_no_scripts_cannot_use_the_store() {
 
 /// What the documentation names for a cluster on top of the others.
 const NEEDED_IN_A_CLUSTER: [&str; 2] = ["+cluster|slots", "+asking"];
+
+/// What the documentation names for a sentinel's user, and for the store's on top of the others.
+const NEEDED_AT_A_SENTINEL: [&str; 2] = ["+sentinel|masters", "+role"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn users_with_the_listed_permissions_can_use_sentinels_and_need_each() {
+    let master = Server::start(&[]);
+    let sentinel = Sentinel::watch(&master, 0);
+    let user = |name: &str, left_out: &str| -> [Vec<String>; 2] {
+        let begin = ["ACL", "SETUSER", name, "on", ">secret", "-@all"];
+        let all = |rights: &[&str]| {
+            let kept = rights.iter().filter(|right| **right != left_out);
+            begin
+                .iter()
+                .chain(kept)
+                .map(|part| (*part).to_owned())
+                .collect()
+        };
+        let of_the_store = [&["~tidegate:*", "+role"], &NEEDED[..]].concat();
+        [all(&of_the_store), all(&NEEDED_AT_A_SENTINEL)]
+    };
+    let open = |name: &str, left_out: &str| {
+        let [store, watcher] = user(name, left_out);
+        assert_eq!(
+            master
+                .ask(&store.iter().map(String::as_str).collect::<Vec<_>>())
+                .text(),
+            "OK"
+        );
+        assert_eq!(
+            sentinel
+                .ask(&watcher.iter().map(String::as_str).collect::<Vec<_>>())
+                .text(),
+            "OK"
+        );
+        let store = Store::open(&format!(
+            "redis+sentinel://{name}:secret@127.0.0.1:{}/main?sentinel_username={name}&sentinel_password=secret",
+            sentinel.port()
+        ));
+        store.expect("the address is well formed")
+    };
+    let store = open("app", "");
+    eventually("the store is reached", || store.health() == Health::Up);
+    let limit = limit(&store, "x", log("10/1h"));
+    assert_eq!(limit.acquire("k", 1).await.source, Source::Store);
+    for right in NEEDED_AT_A_SENTINEL {
+        let store = open("less", right);
+        let why = store.examine().await.expect_err("a right is missing");
+        assert!(why.to_string().contains("permission"), "{right}: {why}");
+    }
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_user_with_the_listed_permissions_can_use_a_cluster_also_while_a_slot_moves() {

@@ -94,7 +94,7 @@ async fn a_key_takes_little_more_than_a_bare_counter_with_a_ttl() {
     let tenths = if is_jemalloc { 13 } else { 14 };
     // A token bucket's value includes the rule that wrote it.
     let bucket_tenths = |policy: &Policy| match policy.name() {
-        "token-bucket" => tenths + 4,
+        "token-bucket" => tenths + 5,
         _ => tenths,
     };
     let store = Store::open(&server.address()).expect("the address is well formed");

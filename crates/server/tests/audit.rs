@@ -210,6 +210,29 @@ fn actions_in_the_store_are_recorded_where_they_are_made() {
 }
 
 #[test]
+fn blocks_that_the_store_lost_are_recorded_when_they_are_given_again() {
+    let mut store = Server::start(&[]);
+    let (server, _) = audited("audit-lost", Some(&store.address()));
+    for key in ["eve", "mallory"] {
+        assert_eq!(server.resp(&format!("BLOCK logins {key}")), "OK");
+    }
+    store.start_again();
+    let last = || shown(&server).pop().expect("there are two blocks");
+    eventually("that is recorded", || last()["action"] == "restore-orders");
+    let last = last();
+    assert_eq!(
+        (last["client"].as_str(), last["value"].as_str()),
+        (
+            Some("this server"),
+            Some("since the start: 2 given again, 0 lost")
+        ),
+        "{last}"
+    );
+    let metric = r#"tidegate_shared_store_lost_orders_total{outcome="given-again"}"#;
+    assert_eq!(server.metric(metric), 2);
+}
+
+#[test]
 fn a_page_shows_the_actions_and_a_name_cannot_change_it() {
     let (server, _) = audited("audit-page", None);
     let page = || Http::connect(server.admin).send("GET", "/audit", "").body;

@@ -347,3 +347,59 @@ fn reloads_beside_joint_decisions_never_deadlock_and_never_admit_too_much() {
         60
     );
 }
+
+/// Somebody sets the machine's clock, which was three hours behind at the start.
+#[test]
+fn days_follow_the_systems_time_through_reloads_and_overrides() {
+    let days = "name: days, limit: 3/day, algorithm: fixed-window, calendar: true";
+    let rate = "name: rate, limit: 3/1d, algorithm: fixed-window";
+    let (mut server, path) = following("reload-clock", &limits(&[days, rate]));
+    let ask = |command: &str| server.resp(command);
+    let noon = 12 * 3_600_000;
+    assert_eq!(ask("OVERRIDE days vip 5/day"), "OK");
+    for key in ["days alice", "days vip", "rate alice"] {
+        let left = if key == "days vip" { 3 } else { 1 };
+        let limit = left + 2;
+        assert_eq!(
+            ask(&format!("ACQUIRE {key} 2")),
+            format!("[0 {limit} {left} -1 {noon}]")
+        );
+    }
+    server.clock.set_wall_ahead(3 * 3_600_000_000_000);
+    let evening = 9 * 3_600_000;
+    let follows = || {
+        let days = format!("[0 3 1 -1 {evening}]");
+        server.resp("PEEK days alice") == days
+    };
+    eventually("the day follows", follows);
+    let vip = format!("[0 5 3 -1 {evening}]");
+    eventually("a key's own limit, too", || {
+        server.resp("PEEK days vip") == vip
+    });
+    assert_eq!(server.resp("PEEK rate alice"), format!("[0 3 1 -1 {noon}]"));
+    assert_eq!(server.metric("tidegate_clock_steps_total"), 1);
+    assert_eq!(server.metric("tidegate_clock_off_seconds"), 3 * 3_600);
+    let more = days.replace("3/day", "4/day");
+    server.reloading(|| replace(&path, limits(&[&more, rate])));
+    assert_eq!(
+        server.resp("PEEK days alice"),
+        format!("[0 4 2 -1 {evening}]")
+    );
+    server.advance(Duration::from_millis(evening));
+    assert!(server.resp("PEEK days alice").starts_with("[0 4 4 "));
+    assert!(server.resp("PEEK days vip").starts_with("[0 5 5 "));
+    assert_eq!(
+        server.resp("PEEK rate alice"),
+        format!("[0 3 1 -1 {}]", noon - evening)
+    );
+    // Back over midnight: the day that was reached goes on.
+    assert!(server.resp("ACQUIRE days alice 4").starts_with("[0 4 0 "));
+    server.clock.set_wall_ahead(0);
+    eventually("it follows back", || {
+        server.metric("tidegate_clock_steps_total") == 2
+    });
+    let denied = format!("[1 4 0 {0} {0}]", 27 * 3_600_000);
+    eventually("so does the limit", || {
+        server.resp("PEEK days alice") == denied
+    });
+}

@@ -102,7 +102,9 @@ enum Begins {
     /// At a multiple of its length.
     Aligned,
     FirstHit,
-    Calendar(&'static Calendar),
+    /// The states and all that is compared with them are times of the system's clock, which is this
+    /// far ahead of the limiter's: a window keeps its name when the distance changes.
+    Calendar(&'static Calendar, i64),
 }
 
 impl FixedWindow {
@@ -124,7 +126,7 @@ impl FixedWindow {
         Self {
             limit: self.limit,
             window: calendar.period().mean(),
-            begins: Begins::Calendar(calendar),
+            begins: Begins::Calendar(calendar, 0),
         }
     }
 
@@ -137,8 +139,41 @@ impl FixedWindow {
         }
     }
 
+    /// With windows on a calendar, says how far the system's time is ahead of the limiter's clock.
+    #[must_use]
+    pub(crate) const fn with_wall_ahead(self, ahead: i64) -> Self {
+        match self.begins {
+            Begins::Calendar(calendar, _) => Self {
+                begins: Begins::Calendar(calendar, ahead),
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    /// How far the system's time is ahead of the limiter's clock, as far as the windows depend on
+    /// it.
+    pub(crate) const fn wall_ahead(&self) -> i64 {
+        match self.begins {
+            Begins::Calendar(_, ahead) => ahead,
+            _ => 0,
+        }
+    }
+
+    /// The time on which the windows are based.
+    #[inline]
+    fn wall(&self, now: Nanos) -> u64 {
+        match self.begins {
+            Begins::Calendar(_, ahead) => {
+                now.get().saturating_add_signed(ahead).min(Nanos::MAX.get())
+            }
+            _ => now.get(),
+        }
+    }
+
     pub(crate) fn same_windows(&self, other: &Self) -> bool {
-        (self.window, self.begins) == (other.window, other.begins)
+        self.with_wall_ahead(0).begins == other.with_wall_ahead(0).begins
+            && self.window == other.window
     }
 
     #[inline]
@@ -146,13 +181,13 @@ impl FixedWindow {
         matches!(self.begins, Begins::FirstHit)
     }
 
-    /// The start of a window that begins with a unit taken at `now`.
+    /// The start of a window that begins with a unit taken at this [time](Self::wall).
     #[inline]
-    fn start(&self, now: Nanos) -> u64 {
+    fn start(&self, wall: u64) -> u64 {
         match self.begins {
-            Begins::Aligned => now.get() - now.get() % self.window,
-            Begins::FirstHit => now.get(),
-            Begins::Calendar(calendar) => calendar.start(now.get()),
+            Begins::Aligned => wall - wall % self.window,
+            Begins::FirstHit => wall,
+            Begins::Calendar(calendar, _) => calendar.start(wall),
         }
     }
 
@@ -160,7 +195,7 @@ impl FixedWindow {
     #[inline]
     fn end(&self, start: u64) -> u64 {
         match self.begins {
-            Begins::Calendar(calendar) => calendar.end(start),
+            Begins::Calendar(calendar, _) => calendar.end(start),
             _ => start + self.window,
         }
     }
@@ -179,14 +214,14 @@ impl FixedWindow {
 
     /// Returns units that were taken at `taken`, unless that window has ended.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
-        if taken.get() >= state[0] {
+        if self.wall(taken) >= state[0] {
             self.refund(state, now, cost);
         }
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.
     pub(crate) fn keep(&self, new: &mut [u64], now: Nanos, used: u64) {
-        new[0] = self.start(now);
+        new[0] = self.start(self.wall(now));
         new[1] = used.min(MOST_USED);
     }
 
@@ -194,11 +229,11 @@ impl FixedWindow {
     #[inline]
     fn current(&self, state: &[u64], now: Nanos) -> (u64, u64) {
         let (start, count) = (state[0], state[1]);
-        let end = self.end(start);
-        if now.get() >= end || (self.is_first_hit() && count == 0) {
-            (0, self.end(self.start(now)) - now.get())
+        let (wall, end) = (self.wall(now), self.end(start));
+        if wall >= end || (self.is_first_hit() && count == 0) {
+            (0, self.end(self.start(wall)) - wall)
         } else {
-            (count, end - now.get())
+            (count, end - wall)
         }
     }
 
@@ -207,7 +242,7 @@ impl FixedWindow {
     fn begin(&self, state: &mut [u64], now: Nanos, count: u64) {
         if count == 0 {
             // If the clock went back, the newest window remains current.
-            state[0] = state[0].max(self.start(now));
+            state[0] = state[0].max(self.start(self.wall(now)));
         }
     }
 
@@ -219,7 +254,7 @@ impl FixedWindow {
                 is_uneven(self.window).then_some(Value::Flag(false)),
             ),
             Begins::FirstHit => spec.with("first_hit", Some(Value::Flag(true))),
-            Begins::Calendar(calendar) => {
+            Begins::Calendar(calendar, _) => {
                 let (zone, starts) = (calendar.zone(), calendar.starts());
                 spec.with(
                     "calendar",
@@ -242,7 +277,7 @@ impl FixedWindow {
             begins,
         } = *self;
         match begins {
-            Begins::Calendar(calendar) => Parameters::CalendarWindow { limit, calendar },
+            Begins::Calendar(calendar, _) => Parameters::CalendarWindow { limit, calendar },
             _ => Parameters::FixedWindow {
                 limit,
                 window,
@@ -337,12 +372,21 @@ impl Algorithm for FixedWindow {
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
-        // An aligned window ends at a multiple of its length, even if the debt's end was rounded
-        // up.
-        let end = self.start(Nanos::new(debt.end()));
+        let end = self.wall(Nanos::new(debt.end()));
         state[0] = match self.begins {
-            Begins::Calendar(calendar) => calendar.start(end.saturating_sub(1)),
-            _ => end.saturating_sub(self.window),
+            // The debt's end was rounded up, or the distance of the clocks has changed since: the
+            // window's end is the nearest one.
+            Begins::Calendar(calendar, _) => {
+                let (start, next) = (calendar.start(end), calendar.end(end));
+                if next - end < end - start {
+                    start
+                } else {
+                    calendar.start(start.saturating_sub(1))
+                }
+            }
+            // An aligned window ends at a multiple of its length, even if the debt's end was
+            // rounded up.
+            _ => self.start(end).saturating_sub(self.window),
         };
         state[1] = debt.share.units(self.limit).min(MOST_USED);
     }

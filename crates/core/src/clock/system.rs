@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods)] // This is the module that the ban points to.
 
 use std::{
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -15,7 +16,8 @@ use crate::{Clock, Nanos};
 
 /// Nanoseconds since the Unix epoch: set once from the system's time and monotonic from then on.
 ///
-/// Later steps of the system's time do not affect it. Starting from the epoch makes states
+/// Later steps of the system's time do not affect it; [`wall_ahead`](Clock::wall_ahead) shows them.
+/// Starting from the epoch makes states
 /// comparable across a restart, and aligns fixed windows to wall-clock minutes and hours. The clock
 /// reads the processor's time stamp counter if that is steady (through `quanta`), and the system's
 /// monotonic clock otherwise. It is cheap to clone; the first one in a process may take up to a
@@ -44,9 +46,7 @@ impl SystemClock {
     #[must_use]
     pub fn not_before(floor: Nanos) -> Self {
         let source = quanta::Clock::new();
-        let epoch = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
+        let epoch = unix_time();
         let anchor = source.raw();
         // The source's own conversion checks again which kind of source it is, and shifts by a
         // variable: a multiplication takes a third of its instructions. The error is below a
@@ -60,6 +60,13 @@ impl SystemClock {
             per_tick,
         }
     }
+}
+
+/// The system's time; 0 before 1970.
+fn unix_time() -> Duration {
+    SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default()
 }
 
 impl Default for SystemClock {
@@ -80,6 +87,13 @@ impl Clock for SystemClock {
         // 584 years of uptime fit in 64 bits.
         Nanos::new(self.epoch + since)
     }
+
+    fn wall_ahead(&self) -> i64 {
+        let wall = Nanos::from(unix_time()).get();
+        // A clock that is centuries off is far enough off.
+        wall.cast_signed()
+            .saturating_sub(self.now().get().cast_signed())
+    }
 }
 
 /// The time of another clock, read at an interval by a dedicated thread. Reading this clock is one
@@ -88,9 +102,9 @@ impl Clock for SystemClock {
 /// The time is up to one interval old (older if the machine is too busy to run the thread). A
 /// decision made with an old time admits no more than the bound, but may deny for up to an interval
 /// longer. The thread ends when the clock is dropped.
-#[derive(Debug)]
 pub struct CoarseClock {
     now: Arc<AtomicU64>,
+    source: Arc<dyn Clock>,
     stop: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -109,6 +123,8 @@ impl CoarseClock {
     /// # Errors
     /// If the system cannot start a thread.
     pub fn over(source: impl Clock + 'static, interval: Duration) -> std::io::Result<Self> {
+        let source: Arc<dyn Clock> = Arc::new(source);
+        let read = Arc::clone(&source);
         let now = Arc::new(AtomicU64::new(source.now().get()));
         let interval = interval.max(Duration::from_micros(10));
         let (stop, stopped) = mpsc::channel::<()>();
@@ -119,11 +135,12 @@ impl CoarseClock {
                 // The timeout is the tick; the channel closes when the clock is dropped.
                 while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
                     // Relaxed: the time carries no other data.
-                    written.store(source.now().get(), Ordering::Relaxed);
+                    written.store(read.now().get(), Ordering::Relaxed);
                 }
             })?;
         Ok(Self {
             now,
+            source,
             stop: Some(stop),
             thread: Some(thread),
         })
@@ -134,6 +151,18 @@ impl Clock for CoarseClock {
     #[inline]
     fn now(&self) -> Nanos {
         Nanos::new(self.now.load(Ordering::Relaxed))
+    }
+
+    fn wall_ahead(&self) -> i64 {
+        self.source.wall_ahead()
+    }
+}
+
+impl fmt::Debug for CoarseClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CoarseClock")
+            .field("now", &self.now)
+            .finish_non_exhaustive()
     }
 }
 

@@ -147,6 +147,41 @@ impl Policy {
         }
     }
 
+    /// The same policy for a clock that the system's time is `ahead` of, in nanoseconds (see
+    /// [`Clock::wall_ahead`](crate::Clock::wall_ahead)). Only windows on a
+    /// [`Calendar`](crate::Calendar) depend on it; they change with the system's time. Changing a
+    /// limiter's policy to it keeps each count in its window, so a window's units are admitted
+    /// once, however the system's time is set. One exception: after a step back by less than half
+    /// a period, a key that was evicted from a full table is remembered until its window's end by
+    /// the clock of before.
+    #[must_use]
+    pub const fn with_wall_ahead(self, ahead: i64) -> Self {
+        match self.rule {
+            AnyAlgorithm::FixedWindow(window) => Self {
+                rule: AnyAlgorithm::FixedWindow(window.with_wall_ahead(ahead)),
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    /// The same policy for a clock that the system's time is `ahead` of, if it depends on that and
+    /// differs by a second or more. The smaller drift of two clocks is not worth a change.
+    #[must_use]
+    pub fn follow_wall(&self, ahead: i64) -> Option<Self> {
+        let is_off = self.wall_ahead().abs_diff(ahead) >= crate::calendar::SECOND;
+        Some(self.with_wall_ahead(ahead)).filter(|policy| is_off && policy != self)
+    }
+
+    /// What [`with_wall_ahead`](Self::with_wall_ahead) set, in nanoseconds.
+    #[must_use]
+    pub const fn wall_ahead(&self) -> i64 {
+        match &self.rule {
+            AnyAlgorithm::FixedWindow(window) => window.wall_ahead(),
+            _ => 0,
+        }
+    }
+
     /// The algorithm's name, as in its [`AlgorithmSpec`](crate::AlgorithmSpec).
     #[must_use]
     pub fn name(&self) -> &'static str {

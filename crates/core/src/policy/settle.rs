@@ -27,7 +27,9 @@ impl Policy {
                 window, first_hit, ..
             } => (1, window, u64::from(first_hit)),
             Parameters::CalendarWindow { calendar, .. } => {
-                let zone = calendar.zone().bytes().fold(0, |hash: u64, byte| {
+                // Times from before a correction of the clock are in no window of after.
+                let ahead = self.wall_ahead().cast_unsigned();
+                let zone = calendar.zone().bytes().fold(ahead, |hash: u64, byte| {
                     hash.wrapping_mul(131).wrapping_add(byte.into())
                 });
                 (

@@ -13,7 +13,7 @@ use super::{
     Generation, KeyedLimiter, OverrideError, TooManyExceptions,
     generation::{MOST_OLDER, Room},
 };
-use crate::table::{BuildError, WhenFull};
+use crate::table::{BuildError, Tag, WhenFull};
 
 impl<C: ?Sized> KeyedLimiter<C> {
     /// Changes the policy of keys without an override, and keeps the current usage (see
@@ -33,7 +33,34 @@ impl<C: ?Sized> KeyedLimiter<C> {
         now: Nanos,
     ) -> Result<Change<'_, C>, BuildError> {
         let policy = policy.into();
-        self.change_at(now, |_, room| (policy, room))
+        self.change_at(now, |old, room| {
+            (policy.with_wall_ahead(old.wall_ahead()), room)
+        })
+    }
+
+    /// Has limits on a calendar follow the system's time, which is `ahead` nanoseconds ahead of the
+    /// limiter's clock (see [`Clock::wall_ahead`]): the policy's and those of single keys. Less
+    /// than a second of difference changes nothing. Each window's count stays (see
+    /// [`Policy::with_wall_ahead`]). Returns whether something changed. Call it now and then, each
+    /// second for instance.
+    ///
+    /// # Errors
+    /// The same as [`set_policy_at`](Self::set_policy_at) and
+    /// [`set_override_at`](Self::set_override_at).
+    pub fn follow_wall_at(&self, ahead: i64, now: Nanos) -> Result<bool, OverrideError> {
+        let Some(policy) = self.policy().follow_wall(ahead) else {
+            return Ok(false);
+        };
+        self.change_at(now, |_, room| (policy, room))?
+            .finish_at(now);
+        for (tag, exception) in self.exceptions.all() {
+            if let Some(own) = exception.own
+                && let Some(policy) = own.policy().follow_wall(ahead)
+            {
+                self.set_override_of(tag, policy, now)?;
+            }
+        }
+        Ok(true)
     }
 
     /// Changes the maximum number of keys, and keeps the usage of each key. As with a change of
@@ -106,9 +133,13 @@ impl<C: ?Sized> KeyedLimiter<C> {
         policy: impl Into<Policy>,
         now: Nanos,
     ) -> Result<(), OverrideError> {
+        let policy = policy.into().with_wall_ahead(self.policy().wall_ahead());
+        self.set_override_of(self.tag_of(&key), policy, now)
+    }
+
+    fn set_override_of(&self, tag: Tag, policy: Policy, now: Nanos) -> Result<(), OverrideError> {
         let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let tag = self.tag_of(&key);
-        let (policy, old) = (policy.into(), self.generation_of(tag));
+        let old = self.generation_of(tag);
         let own = Arc::new(Generation::own(policy, self.eras.next())?);
         // In one step under the key's lock in its old place: the state moves, and later requests
         // follow it.
@@ -251,6 +282,14 @@ impl<C: ?Sized> fmt::Debug for Sweeping<'_, C> {
 }
 
 impl<C: Clock> KeyedLimiter<C> {
+    /// [`follow_wall_at`](Self::follow_wall_at) the system's time.
+    ///
+    /// # Errors
+    /// The same as [`follow_wall_at`](Self::follow_wall_at).
+    pub fn follow_wall(&self) -> Result<bool, OverrideError> {
+        self.follow_wall_at(self.clock().wall_ahead(), self.clock().now())
+    }
+
     /// [`set_policy_at`](Self::set_policy_at) at the current time.
     ///
     /// # Errors

@@ -331,7 +331,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
 
     /// Decides by another policy on the key's state, for a limit that comes with each request. The
     /// policy must read the same words in the same way: the same algorithm and options, with other
-    /// numbers that keep [`words`](Algorithm::words).
+    /// numbers that keep [`words`](Algorithm::words), and on a calendar the same
+    /// [`wall_ahead`](Policy::wall_ahead).
     ///
     /// # Panics
     /// If the policy has another algorithm, or states of another width.

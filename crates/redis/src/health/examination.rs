@@ -4,7 +4,9 @@
 //!
 //! Each script decides on a key of its own, with the commands and libraries that decisions use. If
 //! one fails, each decision by that script would be made without the store, so the store counts as
-//! down, and the result says what to do.
+//! down, and the result says what to do. After them, each command of all scripts is run in each
+//! shard: what is missing in one shard of a cluster keeps its keys from being decided, and what is
+//! missing everywhere keeps other requests from working, such as reservations.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +21,7 @@ use redis::Value;
 use tidegate_core::lease::{Mode, Request};
 use tidegate_core::{Clock, Nanos};
 
-use super::Monitor;
+use super::{Monitor, nodes};
 use crate::{
     Deadline, StoreError,
     connection::beside,
@@ -54,6 +56,8 @@ pub struct Remarks {
     pub evicts: Option<String>,
     /// How many keys it has evicted since its start.
     pub evicted: Option<u64>,
+    /// Commands that Tidegate's scripts use and the store does not run.
+    pub missing: Vec<String>,
 }
 
 /// The scripts in force, and the latest result.
@@ -70,6 +74,8 @@ pub struct Examination {
     is_running: AtomicBool,
     /// The connection on which the server refused to say anything about itself.
     mute: AtomicU64,
+    /// The connection on which the commands were tried last; 0 if a refusal has been seen since.
+    tried: AtomicU64,
     verdict: Mutex<Option<StoreError>>,
     remarks: Mutex<Remarks>,
 }
@@ -157,7 +163,9 @@ impl Monitor {
     /// Why it cannot decide, also if only the connection failed.
     pub async fn examine_now(&self, number: u64) -> Result<(), StoreError> {
         let examination = &self.examination;
-        examination.due.store(false, Ordering::Relaxed);
+        if examination.due.swap(false, Ordering::Relaxed) {
+            examination.tried.store(0, Ordering::Relaxed);
+        }
         let result = self.examined(number).await;
         // Heartbeats report any other failure.
         if result.as_ref().err().is_none_or(StoreError::is_refusal) {
@@ -168,11 +176,12 @@ impl Monitor {
     }
 
     async fn examined(&self, number: u64) -> Result<(), StoreError> {
+        let examination = &self.examination;
         // A refusal is one line in the server's ACL log, and enough.
-        if !self.is_cluster() && self.examination.mute.load(Ordering::Relaxed) != number {
+        if !self.is_cluster() && examination.mute.load(Ordering::Relaxed) != number {
             self.look_at_the_server(number).await?;
         }
-        let probes: Vec<_> = lock(&self.examination.needed)
+        let probes: Vec<_> = lock(&examination.needed)
             .values()
             .map(|needed| {
                 let Needed {
@@ -184,6 +193,7 @@ impl Monitor {
             })
             .collect();
         let first = format!("{}:nodes", self.runner.connector.prefix());
+        let is_new = !probes.is_empty() && examination.tried.load(Ordering::Relaxed) != number;
         for (plan, decides, leases) in probes {
             let text = format!("{}:probe:", self.runner.connector.prefix());
             let name = format!("{}{:016x}", plan.kind().letter(), super::random());
@@ -220,6 +230,56 @@ impl Monitor {
             let end = Script::new("return redis.call('DEL', KEYS[1])".to_owned());
             let _ = self.probe(&end, &key, &[] as &[Vec<u8>]).await;
             outcome?;
+        }
+        // Not each time: a refusal is a line in the server's ACL log.
+        if is_new {
+            self.try_commands().await?;
+            examination.tried.store(number, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Runs each command of the scripts in each shard.
+    async fn try_commands(&self) -> Result<(), StoreError> {
+        let script = Script::new(include_str!("commands.lua").to_owned());
+        let (keys, home) = nodes::a_key_of_each_shard(self);
+        let text = format!("{}:probe:", self.runner.connector.prefix());
+        let try_in = async |shard: usize| {
+            let number = super::random();
+            let key = |kind| beside(&keys[shard], &text, &format!("{kind}{number:016x}"));
+            let reply = self.probe(&script, &["s", "h", "z"].map(key), &[]).await?;
+            let mut reply: Vec<String> =
+                redis::from_redis_value(reply).map_err(|_| StoreError::BadReply)?;
+            let missing = reply.split_off(1.min(reply.len()));
+            Ok((reply.pop().unwrap_or_default(), missing))
+        };
+        let (why, missing) = try_in(home).await?;
+        for shard in (0..keys.len()).filter(|shard| *shard != home) {
+            let (why, here) = try_in(shard).await?;
+            if let Some(command) = here.iter().find(|command| !missing.contains(command)) {
+                let slot = super::slot(&keys[shard]);
+                return Err(StoreError::Unfit(
+                    format!(
+                        "the server of the cluster that has the slot {slot} does not run {command} ({why}); give the user the same rights at \
+                         each server"
+                    )
+                    .into(),
+                ));
+            }
+        }
+        let before = std::mem::replace(
+            &mut lock(&self.examination.remarks).missing,
+            missing.clone(),
+        );
+        if !missing.is_empty() && missing != before {
+            let (store, missing) = (self.runner.connector.address(), missing.join(" "));
+            tracing::warn!(
+                %store,
+                missing,
+                why,
+                "the shared store does not run some commands: limits in force work, and others, reservations, refunds, blocks or overrides \
+                 may not"
+            );
         }
         Ok(())
     }
@@ -269,6 +329,7 @@ impl Monitor {
         let new = Remarks {
             evicts: policy.filter(|_| bounded).map(str::to_owned),
             evicted,
+            missing: self.examination.remarks().missing,
         };
         let old = std::mem::replace(&mut *lock(&self.examination.remarks), new.clone());
         let store = self.runner.connector.address();

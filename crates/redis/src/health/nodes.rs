@@ -205,6 +205,29 @@ fn first_key(monitor: &Monitor) -> Vec<u8> {
     format!("{}:nodes", monitor.runner.connector.prefix()).into_bytes()
 }
 
+/// A key for each shard, and the shard of the [first](first_key).
+pub fn a_key_of_each_shard(monitor: &Monitor) -> (Vec<Vec<u8>>, usize) {
+    let prefix = monitor.runner.connector.prefix();
+    let first = first_key(monitor);
+    let home = monitor.shard_of(&first);
+    let mut keys = vec![Vec::new(); monitor.shards()];
+    let mut missing = keys.len() - 1;
+    keys[home] = first;
+    // A few hundred names are tried until each shard of a cluster has one.
+    for number in 0_u32.. {
+        if missing == 0 {
+            break;
+        }
+        let key = format!("{prefix}:nodes:{number}").into_bytes();
+        let shard = monitor.shard_of(&key);
+        if keys[shard].is_empty() {
+            keys[shard] = key;
+            missing -= 1;
+        }
+    }
+    (keys, home)
+}
+
 /// The heartbeats of one node.
 pub struct Beat {
     script: Script,
@@ -216,24 +239,7 @@ pub struct Beat {
 
 impl Beat {
     pub fn new(monitor: &Monitor) -> Self {
-        let prefix = monitor.runner.connector.prefix();
-        let first = first_key(monitor);
-        let home = monitor.shard_of(&first);
-        let mut keys = vec![Vec::new(); monitor.shards()];
-        let mut missing = keys.len() - 1;
-        keys[home] = first;
-        // A few hundred names are tried until each shard of a cluster has one.
-        for number in 0_u32.. {
-            if missing == 0 {
-                break;
-            }
-            let key = format!("{prefix}:nodes:{number}").into_bytes();
-            let shard = monitor.shard_of(&key);
-            if keys[shard].is_empty() {
-                keys[shard] = key;
-                missing -= 1;
-            }
-        }
+        let (keys, home) = a_key_of_each_shard(monitor);
         Self {
             script: Script::new(SCRIPT.into()),
             keys,

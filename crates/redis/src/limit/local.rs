@@ -1,6 +1,6 @@
 //! Decisions in memory while the store makes none.
 
-use tidegate_core::{Algorithm, Decision, DenialReason, Outcome, Policy, Standing};
+use tidegate_core::{Algorithm, Decision, DenialReason, Outcome, Parameters, Policy, Standing};
 use tidegate_limiter::{BuildError, KeyedLimiter};
 
 /// The most bytes that the default number of keys may use.
@@ -16,6 +16,7 @@ const KEYS: usize = 1 << 16;
 pub struct Local {
     limiter: KeyedLimiter,
     limit: u64,
+    on_calendar: bool,
 }
 
 impl Local {
@@ -29,6 +30,7 @@ impl Local {
         Ok(Self {
             limiter,
             limit: policy.limit(),
+            on_calendar: matches!(policy.parameters(), Parameters::CalendarWindow { .. }),
         })
     }
 
@@ -37,14 +39,26 @@ impl Local {
         u64::from(nodes).clamp(1, self.limit.max(1))
     }
 
+    /// The limiter. Windows on a calendar follow the system's time; if the memory for that is
+    /// missing, they follow it as far as before.
+    fn limiter(&self) -> &KeyedLimiter {
+        if self.on_calendar {
+            let _ = self.limiter.follow_wall();
+        }
+        &self.limiter
+    }
+
     /// Decides on a cost, with `unit` charged for each unit.
     pub fn decide(&self, key: &[u8], cost: u64, unit: u64) -> Decision {
-        share(&self.limiter.acquire(key, cost.saturating_mul(unit)), unit)
+        share(
+            &self.limiter().acquire(key, cost.saturating_mul(unit)),
+            unit,
+        )
     }
 
     /// Charges a cost, whether it fits or not, and returns the state of the key.
     pub fn charge(&self, key: &[u8], cost: u64, unit: u64) -> Decision {
-        share(&self.limiter.charge(key, cost.saturating_mul(unit)), unit)
+        share(&self.limiter().charge(key, cost.saturating_mul(unit)), unit)
     }
 
     /// Refunds up to `cost` of a key's use and returns how much. Two concurrent callers may both
@@ -60,7 +74,7 @@ impl Local {
 
     /// The state of a key.
     pub fn standing(&self, key: &[u8], unit: u64) -> Decision {
-        share(&self.limiter.peek(key, 0), unit)
+        share(&self.limiter().peek(key, 0), unit)
     }
 }
 

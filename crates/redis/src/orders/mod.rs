@@ -251,13 +251,16 @@ impl Orders {
             }
         }
         if given + lost > 0 {
+            let counters = &batcher.monitor.runner.counters;
+            counters.orders_given_again.add(given);
+            counters.orders_lost.add(lost);
             let store = batcher.monitor.runner.connector.address();
             tracing::warn!(
                 %store,
                 given,
                 lost,
                 "the shared store has lost its blocks and overrides, for example in a restart without appendonly; this server has given \
-                 those that it knew again"
+                 those that it knew again, and goes on with those that the store did not take"
             );
         }
     }

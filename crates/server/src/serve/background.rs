@@ -42,11 +42,14 @@ pub(super) async fn divide_memory(service: Arc<Service>) {
     }
 }
 
-/// Ends reservations and what operators gave single keys for a time, until the future is dropped.
+/// Ends reservations and what operators gave single keys for a time, and has calendars follow the
+/// system's time, until the future is dropped.
 pub(super) async fn end_what_is_due(service: Arc<Service>) {
     let mut ticks = ticks(Duration::from_secs(1));
     for tick in 0_u64.. {
         ticks.tick().await;
+        service.follow_wall_clock();
+        service.record_lost_orders();
         service.end_overrides_due();
         // Every half minute also for servers that have stopped.
         service.expire_reservations(tick.is_multiple_of(30)).await;

@@ -101,6 +101,10 @@ impl MetricSource for Service {
             self.repeats.forgotten(),
         )?;
         in_force.report_attached(sink)?;
+        let help = "Times that the system's time was set, or the machine was suspended";
+        sink.count("clock_steps", help, self.wall_clock.steps())?;
+        let help = "Distance of the system's time from the clock of rates, in seconds";
+        sink.gauge("clock_off_seconds", help, self.wall_clock.seconds_off())?;
         if let Some(shared) = self.store() {
             shared::metrics::report(sink, shared.store())?;
         }

@@ -33,10 +33,10 @@ const WAITING: usize = 16_384;
 pub struct Action {
     /// Milliseconds since 1970.
     pub time_ms: u64,
-    /// The name of the client in the access file, or `local client`.
+    /// The name of the client in the access file, `local client`, or `this server`.
     pub client: String,
-    /// `block`, `unblock`, `override`, `end-override`, `reset`, `refund`, `reload`, `save` or
-    /// `push`.
+    /// `block`, `unblock`, `override`, `end-override`, `reset`, `refund`, `reload`, `save`, `push`,
+    /// or `restore-orders` after the store had lost blocks and overrides.
     pub action: &'static str,
     /// The limit that it concerns.
     #[serde(skip_serializing_if = "Option::is_none")]

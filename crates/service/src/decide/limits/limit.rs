@@ -152,7 +152,8 @@ impl Limit {
     /// This limit with the numbers of another policy of the same algorithm and window. The states
     /// are shared.
     pub fn with_numbers(&self, policy: PolicySpec) -> Result<Self, PolicyError> {
-        let own = Some(policy.policy()?);
+        let ahead = self.memory.limiter.policy().wall_ahead();
+        let own = Some(policy.policy()?.with_wall_ahead(ahead));
         let spec = LimitSpec {
             policy,
             ..self.spec.clone()

@@ -21,10 +21,11 @@ mod readiness;
 mod recording;
 mod reserve;
 mod reserve_in_store;
+mod wall_clock;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use arc_swap::ArcSwap;
@@ -36,6 +37,7 @@ pub use self::joint::Part;
 pub use self::once::check_id;
 pub use self::question::{Sees, refuse_unknown, resolve_operated};
 pub use self::readiness::health_name;
+use self::wall_clock::WallClock;
 pub use self::{
     answer::{Answer, JointAnswer, reset_after},
     in_force::{Attached, CurrentLimits, InForce},
@@ -88,6 +90,9 @@ pub struct Service {
     /// The first answers to requests with an id.
     pub repeats: Repeats,
     clock: Arc<dyn Clock>,
+    pub(super) wall_clock: WallClock,
+    /// Orders that the store had lost, as far as they are recorded.
+    lost_orders: AtomicU64,
     store: Option<Arc<SharedStore>>,
     pub history: History,
     trace: Option<Arc<Trace>>,
@@ -112,6 +117,8 @@ impl Service {
             throttle,
             reservations,
             repeats: Repeats::default(),
+            wall_clock: WallClock::new(clock.wall_ahead()),
+            lost_orders: AtomicU64::new(0),
             clock,
             store,
             history,
@@ -319,6 +326,42 @@ impl Service {
             self.audit.record(self.now(), Action { note, ..action });
         }
         done
+    }
+
+    /// Has limits on a calendar in memory follow the system's time, also after somebody set it or
+    /// the machine was suspended.
+    pub fn follow_wall_clock(&self) {
+        let ahead = self.clock.wall_ahead();
+        let seconds = self.wall_clock.see(ahead);
+        if let Some(seconds) = seconds {
+            tracing::warn!(
+                seconds,
+                "the system's time was set, or the machine was suspended; days, weeks, months and years follow it, rates do not"
+            );
+        }
+        let now = self.now();
+        for limit in self.limits().limits() {
+            if let Err(error) = limit.limiter().follow_wall_at(ahead, now) {
+                let limit = &limit.spec().name;
+                tracing::error!(%limit, %error, "the limit's calendar could not follow the system's time; trying again in a second");
+            }
+        }
+    }
+
+    /// Records that the store had lost blocks and overrides, once for each time.
+    pub fn record_lost_orders(&self) {
+        let Some(shared) = &self.store else { return };
+        let stats = shared.store().stats();
+        let now = stats.orders_given_again + stats.orders_lost;
+        if self.lost_orders.swap(now, Ordering::Relaxed) == now {
+            return;
+        }
+        let value = format!(
+            "since the start: {} given again, {} lost",
+            stats.orders_given_again, stats.orders_lost
+        );
+        let action = Action::new("this server", "restore-orders").with(&value);
+        self.audit.record(self.now(), action);
     }
 
     /// Removes the overrides that have expired.

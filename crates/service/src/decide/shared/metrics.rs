@@ -36,6 +36,9 @@ pub(crate) fn report(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
         help,
         stats.evicts.is_some().into(),
     )?;
+    let help = "Commands that some requests need and the store does not run";
+    let missing = stats.missing_commands.len() as u64;
+    sink.gauge("shared_store_missing_commands", help, missing)?;
     let help = "Limits whose rule differs at another server of the store";
     sink.gauge("shared_store_rules_differ", help, stats.differing_rules)?;
     let decisions = [
@@ -60,6 +63,18 @@ pub(crate) fn report(sink: &mut dyn Sink, store: &Store) -> fmt::Result {
     ];
     let help = "Times that the store went down and came up again";
     sink.labelled("shared_store_outages", help, MetricKind::Counter, outages)?;
+    let orders = [
+        ([("outcome", "given-again")], stats.orders_given_again),
+        ([("outcome", "lost")], stats.orders_lost),
+    ];
+    let help =
+        "Blocks and overrides that a store had lost, by whether this server could give them again";
+    sink.labelled(
+        "shared_store_lost_orders",
+        help,
+        MetricKind::Counter,
+        orders,
+    )?;
     let errors = StoreError::NAMES.into_iter().zip(stats.errors);
     let errors = errors.map(|(error, count)| ([("error", error)], count));
     sink.labelled(
