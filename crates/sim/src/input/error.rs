@@ -38,12 +38,21 @@ impl Unparsed {
 
     pub(super) fn add(&mut self, source: &str, line: u64, error: LineError) {
         self.count += 1;
+        // What says how to make the log readable comes before lines that are no requests at all.
+        let advises = error == LineError::FastifyStatus
+            && self.first.iter().all(|failed| failed.error != error);
+        if advises {
+            self.first.truncate(Self::SHOWN - 1);
+        }
         if self.first.len() < Self::SHOWN {
-            self.first.push(FailedLine {
-                source: source.to_owned(),
+            let at = if advises { 0 } else { self.first.len() };
+            let source = source.to_owned();
+            let failed = FailedLine {
+                source,
                 line,
                 error,
-            });
+            };
+            self.first.insert(at, failed);
         }
     }
 }
