@@ -209,7 +209,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
             "ERR syntax error: after the cost only REASON and ID id are known",
         ),
         (
-            "ACQUIRE a b c d e",
+            "ACQUIRE a b c d e f g",
             "ERR wrong number of arguments for 'acquire' command",
         ),
         (
