@@ -1324,8 +1324,7 @@ fn every_option_of_the_rules_is_replayed_as_it_is_served() {
 #[test]
 fn the_status_of_a_log_of_fastify_is_refused_with_its_setting() {
     let log = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/tests/logs/fastify.log");
-    let command = ["simulate", log, "--limit", "3/1h", "--by", "status"];
-    let output = tidegate().args(command).output().unwrap();
+    let output = simulate(&[log, "--limit", "3/1h", "--by", "status"]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(
         !output.status.success() && error.contains("set disableRequestLogging"),
