@@ -19,6 +19,7 @@ pub mod credentials;
 pub mod descriptors;
 pub mod drain;
 pub mod idle;
+pub mod pages;
 pub mod peers;
 pub mod security;
 pub mod socket;

@@ -2,7 +2,12 @@
 
 mod harness;
 
-use std::{os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
+use std::{
+    io::{BufRead as _, BufReader},
+    os::unix::fs::PermissionsExt as _,
+    path::PathBuf,
+    time::Duration,
+};
 
 use harness::{Http, Resp, Running, frame, scratch};
 use serde_json::{Value, json};
@@ -250,6 +255,31 @@ fn a_page_shows_the_actions_and_a_name_cannot_change_it() {
         shown.contains("&lt;b&gt;") && shown.contains("1\u{a0}h 0\u{a0}min"),
         "{shown}"
     );
+}
+
+#[test]
+fn a_named_pipe_gets_the_lines_while_somebody_reads_it() {
+    let directory = scratch("audit-pipe");
+    let (pipe, rules) = (directory.join("audit.pipe"), directory.join("rules.yaml"));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    std::fs::write(&rules, "limits: [{name: logins, limit: 5/1m}]").unwrap();
+    let options = || Options {
+        rules: Some(rules.clone()),
+        audit: Some(pipe.clone()),
+        ..Options::default()
+    };
+    let start = || Running::try_start_at(options(), Nanos::from_secs(1_700_000_000));
+    let error = start().err().expect("nothing reads it");
+    assert!(error.contains("a named pipe that nothing reads"), "{error}");
+    // Open for both ways, so that opening it waits for nobody.
+    let reader = std::fs::File::options().read(true).write(true).open(&pipe);
+    let server = start().unwrap();
+    server.resp("BLOCK logins eve");
+    let mut line = String::new();
+    BufReader::new(reader.unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.contains("\"action\":\"block\""), "{line}");
 }
 
 #[test]

@@ -78,6 +78,9 @@ fn write_lines(progress: &Progress, out: &mut impl Write, over: impl Fn(Duration
 fn line((stage, done, total): (Stage, u64, u64)) -> String {
     let millions = done as f64 / 1e6;
     match (stage, (u128::from(done) * 100).checked_div(total.into())) {
+        (Stage::Reading, _) if done == 0 => {
+            "waiting for the first lines, as from a pipe that nothing writes to".to_owned()
+        }
         (Stage::Reading, _) => format!("reading: {millions:.1} million lines"),
         (Stage::Suggesting, _) => format!("looking for limits: {millions:.1} million decisions"),
         (Stage::Replaying, Some(percent)) => {
@@ -110,6 +113,10 @@ mod tests {
 
     #[test]
     fn a_line_has_the_stage_and_the_progress() {
+        assert_eq!(
+            line((Stage::Reading, 0, 0)),
+            "waiting for the first lines, as from a pipe that nothing writes to"
+        );
         assert_eq!(
             line((Stage::Reading, 1_500_000, 0)),
             "reading: 1.5 million lines"

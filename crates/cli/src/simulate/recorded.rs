@@ -92,11 +92,12 @@ fn read(path: &Path) -> Option<Result<Recording, RecordingError>> {
         let is_trace = stdin.fill_buf().is_ok_and(is_recording);
         return is_trace.then(|| Recording::read(&mut stdin));
     }
-    // A pipe can be read only once. The log reader reports errors.
-    let file = File::open(path).ok()?;
-    if !file.metadata().is_ok_and(|file| file.is_file()) {
+    // A pipe can be read only once, and opening it waits for its writer. The log reader reports
+    // errors.
+    if !path.metadata().is_ok_and(|file| file.is_file()) {
         return None;
     }
+    let file = File::open(path).ok()?;
     let mut recording = None;
     let _ = unpack(file, |text| {
         if is_recording(text.fill_buf()?) {

@@ -222,8 +222,10 @@ impl TokenBucket {
             // How much of the span the charges are is unknown, so all of it counts as charged.
             let span = if above == Above::ShutAndCharged {
                 let (units, part) = self.units_of(from, debt - from.capacity);
-                let charged = units.saturating_mul(self.gcra.step.into()) + part;
-                let charged = charged.min(self.gcra.longest_debt());
+                let charged = units
+                    .saturating_mul(self.gcra.step.into())
+                    .saturating_add(part)
+                    .min(self.gcra.longest_debt());
                 left.max(self.gcra.to_nanos(charged))
             } else {
                 left.min(self.filling())

@@ -16,6 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tidegate_listen::{
     access::{Door, Role, Shown},
     connections::{Accepted, Acceptor},
+    pages::is_from_a_browser,
 };
 use tidegate_service::{decide::service::Service, observe::once_a_minute::OnceAMinute};
 use tokio::time::timeout;
@@ -114,6 +115,10 @@ impl Dashboard {
                 StatusCode::NOT_FOUND,
                 "there is only /registry/machine".to_owned(),
             ));
+        }
+        if is_from_a_browser(request.headers()) {
+            let why = "a browser's page sent it; programs send heartbeats".to_owned();
+            return Err((StatusCode::FORBIDDEN, why));
         }
         let (head, body) = request.into_parts();
         let body = Limited::new(body, MAX_BODY).collect().await;

@@ -219,6 +219,22 @@ fn a_heartbeat_is_refused_unless_it_names_its_sender() {
         request(&server, "PUT /registry/machine HTTP/1.1\r\nHost: x", "").0,
         404
     );
+    // A page of any site can have a browser on this machine send one.
+    for field in [
+        "Origin: http://evil.example",
+        "Referer: http://evil.example/page",
+        "Sec-Fetch-Site: cross-site",
+        "User-Agent: Mozilla/5.0 (X11; Linux x86_64)",
+    ] {
+        let head = format!(
+            "GET /registry/machine?app=shop&ip=127.0.0.1&port={port}&version=1 HTTP/1.1\r\nHost: x\r\n{field}"
+        );
+        let (answer, said) = request(&server, &head, "");
+        assert!(
+            answer == 403 && said.contains("a browser"),
+            "{field}: {answer} {said}"
+        );
+    }
     listener.set_nonblocking(true).unwrap();
     assert!(listener.accept().is_err(), "the server called nobody");
     // The other form of heartbeats, which Sentinel's Netty transport sends; ::ffff:127.0.0.1 is the

@@ -139,7 +139,7 @@ impl Audit {
     /// # Errors
     /// When the file cannot be opened for appending, or the thread cannot be started.
     pub fn appending_to(path: PathBuf) -> io::Result<Self> {
-        open(&path)?;
+        check(&path)?;
         let (lines, waiting) = mpsc::sync_channel::<Arc<Action>>(WAITING);
         let thread = thread::Builder::new().name("audit".to_owned()).spawn(move || {
             for action in waiting {
@@ -263,12 +263,26 @@ impl Drop for Writer {
 }
 
 fn open(path: &std::path::Path) -> io::Result<File> {
+    options().open(path)
+}
+
+fn options() -> OpenOptions {
     const OWNER_ALONE: u32 = 0o600;
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(OWNER_ALONE)
-        .open(path)
+    let mut options = OpenOptions::new();
+    options.append(true).create(true).mode(OWNER_ALONE);
+    options
+}
+
+/// Whether lines can be appended, without waiting for the reader of a named pipe.
+fn check(path: &std::path::Path) -> io::Result<()> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let opened = options().custom_flags(flags).open(path);
+    opened.map(drop).map_err(|error| match rustix::io::Errno::from_io_error(&error) {
+        Some(rustix::io::Errno::NXIO) => io::Error::other(
+            "it is a named pipe that nothing reads, or a socket; start the reader first, or name a file",
+        ),
+        _ => error,
+    })
 }
 
 /// Appends the line in one write, so that lines of several servers do not mix.
