@@ -407,6 +407,7 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
         stage "the logs of real servers" scripts/producers.py
         stage "fronts with their real programs" scripts/fronts.py
         stage "other limiters and the rules that replace them" scripts/migrate.py
+        stage "the engines of a store, and what looks like one" scripts/stores.py
     fi
     flood=(--release --test flood)
     tests "the memory of a flooded limiter, alone in its process" "${flood[@]}" -- --ignored memory_follows_the_keys
