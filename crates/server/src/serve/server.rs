@@ -170,14 +170,18 @@ impl Server {
         let loaded = sources
             .load(keeping)
             .map_err(|error| StartError::of_rules(error, &options))?;
-        let mut observers = observers(&options)?;
+        let observers = observers(&options)?;
         let usage = observers.usage.clone();
         #[cfg(feature = "webhook")]
         let webhook = webhook(&options, &events)?;
         #[cfg(feature = "webhook")]
-        if let Some(webhook) = webhook.clone() {
-            observers.on_threshold = Some(Arc::new(move |event| webhook.post(event)));
-        }
+        let observers = match webhook.clone() {
+            None => observers,
+            Some(webhook) => DecisionObservers {
+                on_threshold: Some(Arc::new(move |event| webhook.post(event))),
+                ..observers
+            },
+        };
         #[cfg(not(feature = "webhook"))]
         refuse_webhook(&options)?;
         let service = Arc::new(make_service(

@@ -15,6 +15,7 @@ use tidegate_server::Options;
 
 use super::{
     Client, Running, digits,
+    harness::PATIENCE,
     interop::{answers, sentinel},
     interop_library::listed,
     scratch,
@@ -134,14 +135,14 @@ fn ours(row: &Row) -> String {
 }
 
 /// The answer to a bad frame with the request number 9 before a good one with 2; `None` if there is
-/// none, or only to the good one, within a second.
+/// none, or only to the good one, within three seconds.
 fn answer_to(address: SocketAddr, bad: &str) -> Option<String> {
     let mut client = Client(TcpStream::connect(address).unwrap());
-    client
-        .0
-        .set_read_timeout(Some(Duration::from_secs(1)))
-        .unwrap();
+    // A JVM may need long for its first answer.
+    client.0.set_read_timeout(Some(PATIENCE)).unwrap();
     client.says("000d 00000001 00 00000004 73686f70", None);
+    let seconds = Duration::from_secs(3);
+    client.0.set_read_timeout(Some(seconds)).unwrap();
     client.send(bad);
     client.send("0012 00000002 01 0000000000000065 00000001 00");
     let mut answer = [0; 8];
