@@ -105,7 +105,14 @@ fn advice(error: &RedisError, prefix: &str) -> Arc<str> {
         return needs(error, prefix);
     } else if has("'struct'") || has("non-function object") || has("nil value") {
         "the store's scripts have no library `struct`, as those of fakeredis and miniredis; use Redis 6.2 or later, Valkey or Redict"
-    } else if has("nknown command") || has("nknown Redis command") {
+    } else if [
+        "nknown command",
+        "nknown Redis command",
+        "nknown Redict command",
+    ]
+    .into_iter()
+    .any(has)
+    {
         "the store does not know a command that the scripts need: a proxy leaves it out, or `rename-command` has renamed it; undo that, \
          or use the server itself"
     } else {

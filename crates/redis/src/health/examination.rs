@@ -319,8 +319,9 @@ impl Monitor {
                 .find(|(field, _)| *field == name)
                 .map(|(_, value)| value.trim())
         };
-        // Valkey calls it `server_mode`.
-        if field("redis_mode").or_else(|| field("server_mode")) == Some("cluster") {
+        // Valkey calls it `server_mode`, and Redict by its own name.
+        let modes = ["redis_mode", "server_mode", "redict_mode"];
+        if modes.into_iter().find_map(field) == Some("cluster") {
             return Err(StoreError::node_of_a_cluster());
         }
         let policy = field("maxmemory_policy").filter(|policy| *policy != "noeviction");
