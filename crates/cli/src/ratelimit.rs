@@ -386,7 +386,7 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
     Ok((options, ignored.chain(unknown).collect()))
 }
 
-/// The set variables that begin as those of envoyproxy/ratelimit do and are none that Tidegate
+/// The set variables that begin as those of envoyproxy/ratelimit do and that Tidegate does not
 /// knows, in the order of their names: spelling mistakes, and variables of later versions.
 fn unknown() -> impl Iterator<Item = String> {
     let is_known = |name: &str| {
@@ -395,6 +395,17 @@ fn unknown() -> impl Iterator<Item = String> {
             .into_iter()
             .chain(without_effect)
             .any(|known| known == name)
+    };
+    // gRPC's own libraries read these.
+    let is_of_grpc = |name: &str| {
+        let of_grpc = [
+            "GRPC_DEFAULT_",
+            "GRPC_VERBOSITY",
+            "GRPC_TRACE",
+            "GRPC_GO_",
+            "GRPC_DNS_",
+        ];
+        of_grpc.iter().any(|own| name.starts_with(own))
     };
     // Kubernetes sets these for each service of the namespace, such as one called `redis`.
     let is_service = |name: &str, value: &str| {
@@ -410,6 +421,7 @@ fn unknown() -> impl Iterator<Item = String> {
             PREFIXES.iter().any(|prefix| name.starts_with(prefix))
                 && !value.is_empty()
                 && !is_known(name)
+                && !is_of_grpc(name)
                 && !is_service(name, value)
         })
         .map(|(name, _)| name)
