@@ -203,10 +203,10 @@ def free_port():
 class Running:
     """A process that listens on a port."""
 
-    def __init__(self, port, arguments, **more):
+    def __init__(self, port, arguments, patience=60, **more):
         self.port = port
         self.child = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
-        until = time.monotonic() + 60
+        until = time.monotonic() + patience
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()
