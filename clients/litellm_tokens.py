@@ -5,7 +5,6 @@ litellm.callbacks = [Tidegate(key=lambda call: call["user"])]   in a program; or
 import asyncio
 import json
 import logging
-import math
 import os
 
 import httpx
@@ -32,7 +31,8 @@ class Rejected(litellm.BadRequestError):
 
 
 class Denied(Rejected):
-    """A limit has no room for the call: `limit`, `reason`, and `retry_after_ms` until it will, if that is known."""
+    """A limit has no room for the call: `limit`, `reason`, and `retry_after_ms` until it will, if that is known. The server's `Retry-After`
+    has no time that clients misread."""
 
 
 class NoDecision(Rejected):
@@ -46,7 +46,7 @@ class Refused(Rejected):
 def read(answer):
     """The server's decision."""
     if answer.status_code in (200, 429):
-        return answer.json()
+        return answer.json() | {"retry_after": answer.headers.get("retry-after")}
     try:
         detail = answer.json()["detail"]
     except (ValueError, KeyError, TypeError):
@@ -109,7 +109,8 @@ class Tidegate(CustomLogger):
             raise NoDecision("no reservation") from why
         if not told["allowed"]:
             limit, reason, wait = (told.get(name) for name in ("limit_name", "reason", "retry_after_ms"))
-            raise Denied(f"{limit}: {reason}", limit=limit, reason=reason, retry_after_ms=wait)
+            more = {"limit": limit, "reason": reason, "retry_after_ms": wait, "retry_after": told["retry_after"]}
+            raise Denied(f"{limit}: {reason}", **more)
         self.reserved[call["litellm_call_id"]] = told["id"]
 
     async def async_pre_call_hook(self, user_api_key_dict, cache, data, call_type):
@@ -119,8 +120,7 @@ class Tidegate(CustomLogger):
         try:
             await self.reserve(data)
         except Denied as denied:
-            wait = denied.retry_after_ms
-            headers = {} if wait is None else {"retry-after": str(math.ceil(wait / 1000))}
+            headers = {} if denied.retry_after is None else {"retry-after": denied.retry_after}
             raise HTTPException(429, {"error": f"{denied.limit}: {denied.reason}"}, headers) from denied
         except NoDecision as why:
             raise HTTPException(503, {"error": "no decision"}) from why
