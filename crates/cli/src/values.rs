@@ -3,7 +3,10 @@
 use std::{fmt, time::Duration};
 
 use tidegate_core::parse_duration;
-use tidegate_server::{descriptors::AnswerFields, rules::parse_bytes};
+use tidegate_server::{
+    descriptors::{FieldNames, field_names},
+    rules::parse_bytes,
+};
 
 /// A value with a text for none, such as `off`. Under its own name, an `Option` is to clap an
 /// option that may be missing.
@@ -62,8 +65,8 @@ pub fn part(text: &str) -> Result<f32, &'static str> {
 }
 
 /// Parses the names of header fields.
-pub fn header_names(text: &str) -> Result<AnswerFields, &'static str> {
-    AnswerFields::named(text.split(',')).ok_or(
+pub fn header_names(text: &str) -> Result<FieldNames, &'static str> {
+    field_names(text.split(',')).ok_or(
         "write three names of header fields, as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset",
     )
 }

@@ -238,7 +238,8 @@ fn counters_go_to_the_statsd_of_the_environment() {
 
 /// The variables that envoyproxy/ratelimit reads (src/settings/settings.go), without those of
 /// memcached and of a second Redis.
-const VARIABLES: &str = "HOST PORT DEBUG_HOST DEBUG_PORT GRPC_UDS GRPC_HOST GRPC_PORT GRPC_MAX_CONNECTION_AGE
+const VARIABLES: &str = "LIMIT_REQUEST_HEADERS_ENABLED LIMIT_REQUEST_LIMIT_HEADER LIMIT_REQUEST_REMAINING_HEADER LIMIT_REQUEST_RESET_HEADER
+    LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED USE_CALENDAR_MONTH_RATE_LIMIT HOST PORT DEBUG_HOST DEBUG_PORT GRPC_UDS GRPC_HOST GRPC_PORT GRPC_MAX_CONNECTION_AGE
     GRPC_MAX_CONNECTION_AGE_GRACE GRPC_SERVER_USE_TLS GRPC_SERVER_TLS_CERT GRPC_SERVER_TLS_KEY GRPC_CLIENT_TLS_CACERT GRPC_CLIENT_TLS_SAN
     LOG_LEVEL LOG_FORMAT CONFIG_TYPE FORCE_START_WITHOUT_INITIAL_CONFIG CONFIG_GRPC_XDS_NODE_ID CONFIG_GRPC_XDS_NODE_METADATA
     CONFIG_GRPC_XDS_SERVER_URL CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS
@@ -614,6 +615,15 @@ fn modes_and_header_fields_are_those_of_its_environment() {
         given(&[headers]),
         "--envoy-header-names RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset"
     );
+    assert_eq!(
+        given(&[
+            ("LIMIT_REQUEST_HEADERS_ENABLED", "true"),
+            ("LIMIT_REQUEST_RESET_HEADER", "x-reset"),
+            ("LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED", "true"),
+            ("USE_CALENDAR_MONTH_RATE_LIMIT", "true"),
+        ]),
+        "--envoy-request-header-names RateLimit-Limit,RateLimit-Remaining,x-reset --envoy-unit-headers --envoy-calendar-months"
+    );
     let names = given(&[headers, ("LIMIT_LIMIT_HEADER", "x-limit")]);
     assert_eq!(
         names,
@@ -633,6 +643,27 @@ fn what_has_no_effect_is_named_and_what_cannot_be_is_refused() {
     assert!(
         ignored[1].starts_with("REDIS_PERSECOND (all limits"),
         "{ignored:?}"
+    );
+    // A later variable or a spelling mistake, but not what Kubernetes sets for a service `redis`.
+    let (_, ignored) = of(&[
+        ("LIMIT_HEADERS_ENABLED", "true"),
+        ("REDIS_PERSECOND_URL", "redis:6379"),
+        ("USE_ANYTHING", "1"),
+        ("LOG_COLOUR", ""),
+        ("REDIS_PORT", "tcp://10.0.0.7:6379"),
+        ("REDIS_PORT_6379_TCP_ADDR", "10.0.0.7"),
+        ("REDIS_SERVICE_HOST", "10.0.0.7"),
+        ("LIMIT_REQUEST_LIMIT_HEADER", "x-limit"),
+        ("HOME", "/root"),
+    ])
+    .unwrap();
+    assert_eq!(
+        ignored,
+        [
+            "LIMIT_HEADERS_ENABLED (unknown here)",
+            "REDIS_PERSECOND_URL (unknown here)",
+            "USE_ANYTHING (unknown here)"
+        ]
     );
     for (variables, says) in [
         (&[("CONFIG_TYPE", "HTTP")][..], "FILE or GRPC_XDS_SOTW"),

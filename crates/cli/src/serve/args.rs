@@ -16,7 +16,7 @@ use tidegate_core::parse_duration;
 use tidegate_flow::cgroup;
 use tidegate_server::{
     Mode, Options, StatsdAddress, Timeout, TlsFiles, Vendor, XdsSource,
-    descriptors::{AnswerFields, Consume, Modes},
+    descriptors::{AnswerFields, Consume, FieldNames, Modes},
     heavy, reservations,
     rules::parse_timeout,
     throttle::{ThrottleAllowed, ThrottleQuota},
@@ -169,7 +169,22 @@ pub struct Args {
     /// They are those of the descriptor that denies, or else of the one with the least remaining.
     /// Envoyproxy/ratelimit's usual names are RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset.
     #[arg(long, value_name = "LIMIT,REMAINING,RESET", env = "TIDEGATE_ENVOY_HEADER_NAMES", value_parser = header_names, conflicts_with = "envoy_headers", help_heading = ENVOY, hide_short_help = true)]
-    envoy_header_names: Option<AnswerFields>,
+    envoy_header_names: Option<FieldNames>,
+    /// Add three fields with these names to requests that Envoy passes on
+    ///
+    /// They have the same numbers as those of --envoy-header-names.
+    #[arg(long, value_name = "LIMIT,REMAINING,RESET", env = "TIDEGATE_ENVOY_REQUEST_HEADER_NAMES", value_parser = header_names, help_heading = ENVOY, hide_short_help = true)]
+    envoy_request_header_names: Option<FieldNames>,
+    /// Add ratelimit-limit-UNITs and ratelimit-remaining-UNITs to responses through Envoy, for each
+    /// unit of the request's limits
+    ///
+    /// Of several limits with one unit, they are those of the one that denies or has the least
+    /// remaining.
+    #[arg(long, env = "TIDEGATE_ENVOY_UNIT_HEADERS", help_heading = ENVOY, hide_short_help = true)]
+    envoy_unit_headers: bool,
+    /// Align months of rules for Envoy to the calendar of UTC instead of counting 30 days
+    #[arg(long, env = "TIDEGATE_ENVOY_CALENDAR_MONTHS", help_heading = ENVOY, hide_short_help = true)]
+    envoy_calendar_months: bool,
     /// Let several files of --envoy-config, or resources of control planes, have descriptors of one
     /// domain
     #[arg(long, env = "TIDEGATE_ENVOY_MERGE_DOMAINS", help_heading = ENVOY, hide_short_help = true)]
@@ -642,6 +657,8 @@ impl Args {
             shadow: self.envoy_shadow,
             quota: self.envoy_quota,
             metadata: self.envoy_metadata,
+            calendar_months: self.envoy_calendar_months,
+            each_unit: self.envoy_unit_headers,
             without_reasons: self.envoy_without_reasons,
         }
     }
@@ -695,10 +712,11 @@ impl Args {
                 ConsumeOption::Each => Consume::Each,
             },
             envoy_headers: match (&self.envoy_header_names, self.envoy_headers) {
-                (Some(named), _) => named.clone(),
+                (Some(names), _) => AnswerFields::Named(names.clone()),
                 (None, true) => AnswerFields::RateLimit,
                 (None, false) => AnswerFields::None,
             },
+            envoy_request_headers: self.envoy_request_header_names.clone(),
             envoy_modes: self.envoy_modes(),
             envoy_await_rules: self.envoy_await_rules,
             envoy_statsd: self.envoy_statsd.clone(),

@@ -5,9 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tidegate_service::rules::{Keeping, LimitSpec, Problem, RulesError, files::files, read_text};
+use tidegate_service::rules::{
+    Keeping, LimitSpec, PolicySpec, Problem, RulesError, files::files, read_text,
+};
 
-use super::{Domains, parse, tree::Domain};
+use super::{Domains, Unit, parse, tree::Domain};
 
 /// The maximum number of rules in all files together. It bounds the number of metrics.
 pub(crate) const MAX_RULES: usize = 10_000;
@@ -19,6 +21,31 @@ pub struct Config {
     pub domains: Domains,
     /// The limits of the rules, in the same order.
     pub limits: Vec<LimitSpec>,
+}
+
+impl Config {
+    /// The same with months of the calendar, in UTC, instead of 30 days, except for limits that
+    /// have a time zone or another kind of window already.
+    pub fn with_calendar_months(mut self) -> Self {
+        let month = Some(Unit::Month.span());
+        let months = self
+            .limits
+            .iter_mut()
+            .filter(|limit| limit.policy.window == month);
+        months.for_each(|limit| by_calendar(&mut limit.policy));
+        self
+    }
+}
+
+/// Makes a fixed window one of the calendar of UTC. Another algorithm stays as it is, and so does a
+/// window whose options say how it is aligned.
+pub(crate) fn by_calendar(policy: &mut PolicySpec) {
+    let algorithm = &mut policy.algorithm;
+    let said = ["calendar", "time_zone", "starts", "first_hit"];
+    if algorithm.name() == "fixed-window" && said.iter().all(|said| algorithm.get(said).is_none()) {
+        let is_set = algorithm.set("calendar", Some("true"));
+        debug_assert!(is_set.is_ok(), "the service builds core with calendars");
+    }
 }
 
 /// A part of a configuration: a file, or a resource of a control plane.

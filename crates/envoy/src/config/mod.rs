@@ -17,6 +17,7 @@ mod tree;
 mod unit;
 
 pub use import::to_yaml;
+pub(crate) use load::by_calendar;
 pub use load::{Config, is_config, load};
 pub use parse::{File, parse};
 pub use tree::{Charge, Domain, Domains, Entry, Match, Rule};

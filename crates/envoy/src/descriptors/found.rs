@@ -9,11 +9,13 @@ use tidegate_service::decide::{
     service::{Act, Part, Refusal, reset_after},
 };
 
-use super::{Current, Descriptor, Descriptors, Question, Status, Unanswered, counts::Fate};
+use super::{
+    Current, Descriptor, Descriptors, Question, Status, Unanswered, counts::Fate, quotas::Group,
+};
 use crate::config::{Charge, Match, Unit};
 
 /// The limit for a descriptor.
-pub(super) struct Found {
+pub(super) struct Found<'q> {
     /// The rule's number; `None` for an override in the request.
     pub rule: Option<usize>,
     pub limit: Arc<Limit>,
@@ -22,26 +24,28 @@ pub(super) struct Found {
     pub act: Act,
     /// Whether it counts requests that are denied, too.
     pub charge: Charge,
-    /// Whether its rule, or all rules, are in quota mode.
-    pub quota: bool,
+    /// Its group if its rule, or all rules, are in quota mode.
+    pub quota: Option<Group<'q>>,
     pub requests_per_unit: u64,
     pub unit: Unit,
     /// The limit's decision.
     pub decision: Option<Decision>,
+    /// Nothing was taken although it would admit: another limit denies, or one of its group.
+    pub is_uncharged: bool,
 }
 
 /// The limit that a descriptor matches.
-pub(super) enum Place {
+pub(super) enum Place<'q> {
     /// No rule, or one that another rule replaces.
     Nowhere,
     /// A rule without a limit.
     Unlimited(usize),
-    Limited(Found),
+    Limited(Found<'q>),
     /// It cannot be decided. The other descriptors are decided all the same.
     Undecided(Unanswered),
 }
 
-impl Place {
+impl Place<'_> {
     /// The number of the rule that a descriptor matches.
     pub fn rule(&self) -> Option<usize> {
         match self {
@@ -53,7 +57,7 @@ impl Place {
 }
 
 /// The limits of a request's descriptors.
-pub(super) fn limited(places: &[Place]) -> impl Iterator<Item = &Found> {
+pub(super) fn limited<'p, 'q>(places: &'p [Place<'q>]) -> impl Iterator<Item = &'p Found<'q>> {
     places.iter().filter_map(|place| {
         if let Place::Limited(found) = place {
             Some(found)
@@ -64,7 +68,9 @@ pub(super) fn limited(places: &[Place]) -> impl Iterator<Item = &Found> {
 }
 
 /// The same, to be decided.
-pub(super) fn limited_mut(places: &mut [Place]) -> impl Iterator<Item = &mut Found> {
+pub(super) fn limited_mut<'p, 'q>(
+    places: &'p mut [Place<'q>],
+) -> impl Iterator<Item = &'p mut Found<'q>> {
     places.iter_mut().filter_map(|place| {
         if let Place::Limited(found) = place {
             Some(found)
@@ -75,7 +81,7 @@ pub(super) fn limited_mut(places: &mut [Place]) -> impl Iterator<Item = &mut Fou
 }
 
 /// Why one of the descriptors cannot be decided.
-pub(super) fn undecided(places: &[Place]) -> Option<&Unanswered> {
+pub(super) fn undecided<'p>(places: &'p [Place<'_>]) -> Option<&'p Unanswered> {
     places.iter().find_map(|place| {
         if let Place::Undecided(why) = place {
             Some(why)
@@ -85,7 +91,7 @@ pub(super) fn undecided(places: &[Place]) -> Option<&Unanswered> {
     })
 }
 
-impl Found {
+impl Found<'_> {
     pub fn part(&self) -> Part<'_> {
         Part::new(Arc::clone(&self.limit), &self.key, self.cost)
     }
@@ -98,6 +104,7 @@ impl Found {
             Act::Take
         };
         self.decision = Some(self.limit.decide(act, &self.key, self.cost, now).await?);
+        self.is_uncharged = false;
         Ok(())
     }
 
@@ -110,14 +117,9 @@ impl Found {
         self.decision.is_some_and(|decision| decision.is_denied())
     }
 
-    /// Whether it is in quota mode.
-    pub fn is_quota(&self) -> bool {
-        self.quota && !self.limit.spec().shadow
-    }
-
     /// The remaining units. A limit that would have admitted a request that another denied was not
     /// charged.
-    fn remaining(&self, is_uncharged: bool, decision: &Decision) -> u64 {
+    fn remaining(&self, decision: &Decision) -> u64 {
         if decision.is_denied() {
             return if self.act == Act::Take {
                 0
@@ -125,8 +127,9 @@ impl Found {
                 decision.remaining()
             };
         }
-        let uncharged = if is_uncharged && self.act == Act::Take && self.charge == Charge::Admitted
-        {
+        // A shadow limit was only asked what remains.
+        let counts_cost = self.act == Act::Take && !self.limit.spec().shadow;
+        let uncharged = if self.is_uncharged && counts_cost {
             self.cost
         } else {
             0
@@ -134,7 +137,7 @@ impl Found {
         (decision.remaining() + uncharged).min(decision.limit())
     }
 
-    pub fn status(&self, descriptors: &Descriptors, is_uncharged: bool, now: Nanos) -> Status {
+    pub fn status(&self, descriptors: &Descriptors, now: Nanos) -> Status {
         let name = self
             .rule
             .map(|rule| descriptors.domains.rules()[rule].name.clone());
@@ -157,7 +160,7 @@ impl Found {
         Status {
             is_over: self.denies(),
             limit: Some(limit),
-            remaining: u32::try_from(self.remaining(is_uncharged, decision)).unwrap_or(u32::MAX),
+            remaining: self.remaining(decision),
             reset_after: Some(headers::ceil_secs(wait)),
         }
     }
@@ -169,7 +172,6 @@ impl Found {
         descriptors: &Descriptors,
         question: &Question<'_>,
         descriptor: &Descriptor<'_>,
-        is_uncharged: bool,
         near_limit: f32,
         now: Nanos,
     ) {
@@ -194,7 +196,7 @@ impl Found {
             detailed,
             Fate {
                 hits: self.cost,
-                decided: if is_uncharged && !is_denied {
+                decided: if self.is_uncharged && !is_denied {
                     0
                 } else {
                     self.cost

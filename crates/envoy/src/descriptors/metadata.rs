@@ -5,32 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json, map::Entry};
 
-use super::{Descriptor, DescriptorService, Override, Place, Question, Status};
+use super::{Descriptor, DescriptorService, Group, Override, Place, Question, Status};
 use crate::config::Rule;
-
-/// The quotas of one backend and model, or of one list of entries, are used up together.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-enum Group<'a> {
-    Target { backend: &'a str, model: &'a str },
-    Entries(&'a [(&'a str, &'a str)]),
-}
-
-impl<'a> Group<'a> {
-    fn of(descriptor: &'a Descriptor<'a>) -> Self {
-        let last = |wanted: &str| {
-            let mut found = descriptor
-                .entries
-                .iter()
-                .rev()
-                .filter(|(key, _)| *key == wanted);
-            found.next().map_or("", |(_, value)| *value)
-        };
-        match (last("backend_name"), last("model_name_override")) {
-            ("", "") => Self::Entries(&descriptor.entries),
-            (backend, model) => Self::Target { backend, model },
-        }
-    }
-}
 
 /// Adds the fields that are not there yet, at every depth.
 fn merge(into: &mut Map<String, Value>, from: &Map<String, Value>) {
@@ -65,12 +41,12 @@ impl DescriptorService {
         &self,
         rules: &[Rule],
         question: &Question<'_>,
-        places: &[Place],
+        places: &[Place<'_>],
         statuses: &[Status],
     ) -> Map<String, Value> {
-        let is_quota = |place: &Place| match place {
+        let is_quota = |place: &Place<'_>| match place {
             Place::Unlimited(_) => false,
-            Place::Limited(found) => found.quota,
+            Place::Limited(found) => found.quota.is_some(),
             Place::Nowhere | Place::Undecided(_) => self.modes.quota,
         };
         let asked = || places.iter().zip(statuses).zip(&question.descriptors);
@@ -78,18 +54,25 @@ impl DescriptorService {
         for ((_, status), descriptor) in asked().filter(|((place, _), _)| is_quota(place)) {
             *used_up.entry(Group::of(descriptor)).or_default() |= status.is_over;
         }
-        let (mut metadata, mut backends) = (Map::new(), Vec::new());
+        let has_targets = used_up
+            .keys()
+            .any(|group| matches!(group, Group::Target { .. }));
+        let mut metadata = Map::new();
+        let mut backends = Vec::new();
         for ((place, status), descriptor) in asked() {
             let group = Group::of(descriptor);
-            let is_over = status.is_over || (is_quota(place) && used_up[&group]);
-            if matches!(place, Place::Unlimited(_)) || is_over {
-                continue;
-            }
-            if let Some(rule) = place.rule() {
+            let is_group_over = used_up.get(&group) == Some(&true);
+            let is_over = status.is_over || is_group_over && is_quota(place);
+            if !is_over
+                && !matches!(place, Place::Unlimited(_))
+                && let Some(rule) = place.rule()
+            {
                 merge(&mut metadata, &rules[rule].metadata);
             }
             if let Group::Target { backend, model } = group
                 && !used_up.is_empty()
+                && !status.is_over
+                && !is_group_over
             {
                 let target = json!({"backend_name": backend, "model_name_override": model});
                 if !backends.contains(&target) {
@@ -109,11 +92,28 @@ impl DescriptorService {
         if !metadata.is_empty() {
             fields.insert("metadata".to_owned(), metadata.into());
         }
-        if !backends.is_empty() {
+        // An empty list says that no backend is left; without the field, any may be used.
+        if has_targets || !backends.is_empty() {
             fields.insert("passedBackends".to_owned(), backends.into());
         }
         fields
     }
+}
+
+/// The exact numbers of each status with a limit if one of them does not fit into the answer's 32
+/// bits.
+pub(super) fn exact_limits(statuses: &[Status]) -> Option<Value> {
+    if !statuses.iter().any(Status::is_scaled) {
+        return None;
+    }
+    let exact = |status: &Status| match &status.limit {
+        None => Value::Null,
+        Some(limit) => json!({
+            "requests_per_unit": limit.requests_per_unit,
+            "limit_remaining": status.remaining,
+        }),
+    };
+    Some(statuses.iter().map(exact).collect())
 }
 
 fn described(descriptor: &Descriptor<'_>) -> Value {

@@ -14,6 +14,7 @@ mod metadata;
 mod metrics;
 mod overrides;
 mod question;
+mod quotas;
 #[cfg(feature = "grpc")]
 mod reserve;
 mod settings;
@@ -40,19 +41,22 @@ pub use self::in_force::Descriptors;
 use self::{
     found::{Found, Place, limited, limited_mut, undecided},
     overrides::Overrides,
+    quotas::{Group, Verdict},
 };
 pub use self::{
     overrides::Override,
     question::{Answer, Current, Descriptor, Question, Status, Unanswered},
-    settings::{AnswerFields, Consume, Modes},
+    settings::{AnswerFields, Consume, FieldNames, Modes, field_names},
 };
-use crate::config::Charge;
+use crate::config::{Charge, Unit};
 
 /// Decides on requests with descriptors.
 pub struct DescriptorService {
     service: Arc<Service>,
     consume: Consume,
     fields: AnswerFields,
+    /// The names of the header fields for the request, if it gets any.
+    request_fields: Option<FieldNames>,
     modes: Modes,
     /// The provider of language models whose header fields they also include.
     pub vendor: Option<Vendor>,
@@ -68,18 +72,20 @@ impl DescriptorService {
         service: Arc<Service>,
         consume: Consume,
         fields: AnswerFields,
+        request_fields: Option<FieldNames>,
         modes: Modes,
         vendor: Option<Vendor>,
     ) -> Self {
-        let (overrides, shadowed) = (Overrides::default(), AtomicU64::new(0));
+        let overrides = Overrides::new(modes.calendar_months);
         Self {
             service,
             consume,
             fields,
+            request_fields,
             modes,
             vendor,
             overrides,
-            shadowed,
+            shadowed: AtomicU64::new(0),
         }
     }
 
@@ -103,7 +109,7 @@ impl DescriptorService {
         let descriptors = Descriptors::of(&in_force);
         drop_replaced(descriptors, &mut places);
         self.refund(&mut places, now).await;
-        let mut takes: Vec<&mut Found> = limited_mut(&mut places)
+        let mut takes: Vec<&mut Found<'_>> = limited_mut(&mut places)
             .filter(|found| found.act == Act::Take)
             .collect();
         let together = match self.consume {
@@ -114,23 +120,27 @@ impl DescriptorService {
             Some(is_over) => is_over,
             None => take_each(&mut takes, now).await?,
         };
-        let is_uncharged = is_over && together.is_some();
-        if is_uncharged {
-            for found in takes
-                .iter_mut()
-                .filter(|found| found.charge == Charge::Always)
-            {
-                found.take(now).await?;
+        if together.is_some() {
+            for found in &mut takes {
+                found.is_uncharged |= is_over;
+                if found.is_uncharged && found.charge == Charge::Always {
+                    found.take(now).await?;
+                }
             }
         }
         match undecided(&places) {
             Some(error) if !is_over => Err(error.clone()),
-            _ => Ok(self.answer(descriptors, question, &places, is_over, is_uncharged, now)),
+            _ => Ok(self.answer(descriptors, question, &places, is_over, now)),
         }
     }
 
     /// Finds what each descriptor matches.
-    fn places(&self, in_force: &InForce, question: &Question<'_>, now: Nanos) -> Vec<Place> {
+    fn places<'q>(
+        &self,
+        in_force: &InForce,
+        question: &'q Question<'_>,
+        now: Nanos,
+    ) -> Vec<Place<'q>> {
         let place = |descriptor| self.place(in_force, question, descriptor, now);
         question
             .descriptors
@@ -139,13 +149,13 @@ impl DescriptorService {
             .collect()
     }
 
-    fn place(
+    fn place<'q>(
         &self,
         in_force: &InForce,
         question: &Question<'_>,
-        descriptor: &Descriptor<'_>,
+        descriptor: &'q Descriptor<'_>,
         now: Nanos,
-    ) -> Result<Place, Unanswered> {
+    ) -> Result<Place<'q>, Unanswered> {
         let descriptors = Descriptors::of(in_force);
         let cost = descriptor.hits.unwrap_or_else(|| question.hits.max(1));
         let act = if descriptor.is_refund {
@@ -169,10 +179,11 @@ impl DescriptorService {
                 cost,
                 act,
                 charge: self.charge(None),
-                quota: self.modes.quota,
+                quota: self.modes.quota.then(|| Group::of(descriptor)),
                 requests_per_unit: wanted.requests_per_unit.into(),
                 unit: wanted.unit,
                 decision: None,
+                is_uncharged: false,
             }));
         }
         let mut key = Vec::new();
@@ -194,10 +205,11 @@ impl DescriptorService {
                 .rule
                 .charge
                 .unwrap_or_else(|| self.charge(Some(limit))),
-            quota: self.modes.quota || found.rule.quota,
+            quota: (self.modes.quota || found.rule.quota).then(|| Group::of(descriptor)),
             requests_per_unit: found.rule.requests_per_unit,
             unit,
             decision: None,
+            is_uncharged: false,
         }))
     }
 
@@ -214,7 +226,7 @@ impl DescriptorService {
 
     /// Makes the refunds. They come first, so that the request's own descriptors may take what they
     /// give back.
-    async fn refund(&self, places: &mut [Place], now: Nanos) {
+    async fn refund(&self, places: &mut [Place<'_>], now: Nanos) {
         for place in places {
             let Place::Limited(found) = place else {
                 continue;
@@ -233,35 +245,29 @@ impl DescriptorService {
         }
     }
 
-    /// All plain limits and one of those in quota mode must admit, otherwise none is charged. A
-    /// quota that is used up is left out and the others are asked again, so everything that is
-    /// charged was admitted in one step. Returns whether the request is denied; `None` if one step
-    /// cannot decide on all of them, because they are on different nodes of a cluster or a table
-    /// has no room for all keys. Then nothing was charged.
-    async fn take_together(&self, takes: &mut [&mut Found], now: Nanos) -> Option<bool> {
+    /// All plain limits and one group of quotas must admit, otherwise none is charged. A group that
+    /// is over is left out and the others are asked again, so everything that is charged was
+    /// admitted in one step. Returns whether the request is denied; `None` if one step cannot
+    /// decide on all of them, because they are on different nodes of a cluster or a table has no
+    /// room for all keys. Then nothing was charged.
+    async fn take_together(&self, takes: &mut [&mut Found<'_>], now: Nanos) -> Option<bool> {
         let mut asked: Vec<usize> = (0..takes.len()).collect();
         loop {
             let parts: Vec<Part<'_>> = asked.iter().map(|at| takes[*at].part()).collect();
             let decisions = self.service.take_all(&parts, now).await.ok()?;
             drop(parts);
-            let (mut over, mut quotas, mut quotas_over) = (false, 0, 0);
+            let mut verdict = Verdict::default();
             for (at, decision) in asked.iter().zip(decisions) {
                 takes[*at].decision = Some(decision);
-                let denies = takes[*at].denies();
-                if takes[*at].is_quota() {
-                    quotas += 1;
-                    quotas_over += usize::from(denies);
-                } else {
-                    over |= denies;
-                }
+                verdict.add(takes[*at]);
             }
-            if over || quotas_over == 0 {
-                return Some(over);
+            if verdict.is_over() || !verdict.leaves_out_any() {
+                return Some(verdict.is_over());
             }
-            if quotas == quotas_over {
-                return Some(true);
-            }
-            asked.retain(|at| !(takes[*at].is_quota() && takes[*at].denies()));
+            asked.retain(|at| {
+                takes[*at].is_uncharged = verdict.leaves_out(takes[*at]);
+                !takes[*at].is_uncharged
+            });
         }
     }
 
@@ -269,9 +275,8 @@ impl DescriptorService {
         &self,
         descriptors: &Descriptors,
         question: &Question<'_>,
-        places: &[Place],
+        places: &[Place<'_>],
         is_over: bool,
-        is_uncharged: bool,
         now: Nanos,
     ) -> Answer {
         let rules = descriptors.domains.rules();
@@ -287,18 +292,12 @@ impl DescriptorService {
             statuses.push(match place {
                 Place::Nowhere | Place::Undecided(_) => Status::default(),
                 Place::Unlimited(_) => Status {
-                    remaining: u32::MAX,
+                    remaining: u32::MAX.into(),
                     ..Status::default()
                 },
                 Place::Limited(found) => {
-                    found.count(
-                        descriptors,
-                        question,
-                        descriptor,
-                        is_uncharged,
-                        self.modes.near_limit,
-                        now,
-                    );
+                    let near_limit = self.modes.near_limit;
+                    found.count(descriptors, question, descriptor, near_limit, now);
                     if self.fields == AnswerFields::RateLimit
                         && let Some(decision) = &found.decision
                     {
@@ -312,7 +311,7 @@ impl DescriptorService {
                         );
                         headers::write_state(&mut states, &spec.name, decision);
                     }
-                    found.status(descriptors, is_uncharged, now)
+                    found.status(descriptors, now)
                 }
             });
         }
@@ -324,16 +323,15 @@ impl DescriptorService {
                 ("ratelimit".into(), states),
             ]
         };
-        if let AnswerFields::Named(names) = &self.fields
-            && let Some((limit, status)) = strictest(&statuses)
-        {
-            let reset = status.reset_after.unwrap_or_default();
-            let numbers = [limit.requests_per_unit, u64::from(status.remaining), reset];
-            let names = names
-                .iter()
-                .map(|name| Cow::Owned(name.as_str().to_owned()));
-            headers.extend(names.zip(numbers.map(|number| number.to_string())));
+        if let AnswerFields::Named(names) = &self.fields {
+            headers.extend(named_fields(names, &statuses));
         }
+        if self.modes.each_unit {
+            headers.extend(fields_of_units(&statuses));
+        }
+        let named = self.request_fields.iter();
+        let request_headers = named.flat_map(|names| named_fields(names, &statuses));
+        let request_headers = request_headers.collect();
         if is_over && self.modes.shadow {
             self.shadowed.fetch_add(1, Ordering::Relaxed);
         }
@@ -342,7 +340,7 @@ impl DescriptorService {
             .filter(|found| is_over && found.denies() && !self.modes.without_reasons)
             .filter_map(|found| Some((found, found.decision?.reason()?)));
         // A quota that is used up denies only if no other limit does and all quotas are.
-        if let Some((found, reason)) = denied.min_by_key(|(found, _)| found.is_quota()) {
+        if let Some((found, reason)) = denied.min_by_key(|(found, _)| found.quota.is_some()) {
             metadata.insert(
                 "denied_by".to_owned(),
                 found.limit.spec().name.as_str().into(),
@@ -378,30 +376,74 @@ impl DescriptorService {
         if self.modes.metadata {
             metadata = self.description(rules, question, places, &statuses);
         }
+        if let Some(exact) = metadata::exact_limits(&statuses) {
+            metadata.insert("exact_limits".to_owned(), exact);
+        }
         Answer {
             is_over,
             statuses,
             metadata,
             headers,
+            request_headers,
         }
     }
 }
 
 /// The descriptor that tells a client most: the last one that denies, or else the first of those
 /// with the least remaining.
-fn strictest(statuses: &[Status]) -> Option<(&Current, &Status)> {
-    let limited = || {
-        statuses
-            .iter()
-            .filter_map(|status| Some((status.limit.as_ref()?, status)))
-    };
-    let over = limited().rfind(|(_, status)| status.is_over);
-    over.or_else(|| limited().min_by_key(|(_, status)| status.remaining))
+fn strictest<'s>(
+    statuses: impl Iterator<Item = &'s Status> + Clone,
+) -> Option<(&'s Current, &'s Status)> {
+    let limited = statuses.filter_map(|status| Some((status.limit.as_ref()?, status)));
+    let over = limited.clone().filter(|(_, status)| status.is_over).last();
+    over.or_else(|| limited.min_by_key(|(_, status)| status.remaining))
+}
+
+/// The limit, what remains and the seconds until the end of the unit, of the strictest descriptor.
+fn named_fields(
+    names: &FieldNames,
+    statuses: &[Status],
+) -> impl Iterator<Item = (Cow<'static, str>, String)> {
+    let numbers = strictest(statuses.iter()).map(|(limit, status)| {
+        let reset = status.reset_after.unwrap_or_default();
+        [limit.requests_per_unit, status.remaining, reset]
+    });
+    let names = names
+        .each_ref()
+        .map(|name| Cow::Owned(name.as_str().to_owned()));
+    let fields = numbers.map(|numbers| {
+        names
+            .into_iter()
+            .zip(numbers.map(|number| number.to_string()))
+    });
+    fields.into_iter().flatten()
+}
+
+/// `ratelimit-limit-minutes` and `ratelimit-remaining-minutes`, and the same for each other unit
+/// that a limit has: those of its strictest descriptor.
+fn fields_of_units(statuses: &[Status]) -> impl Iterator<Item = (Cow<'static, str>, String)> {
+    Unit::ALL.into_iter().flat_map(|unit| {
+        let has_unit = move |status: &&Status| {
+            status
+                .limit
+                .as_ref()
+                .is_some_and(|limit| limit.unit == unit)
+        };
+        let strictest = strictest(statuses.iter().filter(has_unit));
+        let fields = strictest.map(|(limit, status)| {
+            let named = |what: &str| format!("ratelimit-{what}-{}s", unit.name()).into();
+            [
+                (named("limit"), limit.requests_per_unit.to_string()),
+                (named("remaining"), status.remaining.to_string()),
+            ]
+        });
+        fields.into_iter().flatten()
+    })
 }
 
 /// Removes the rules that others replace. Two rules that replace each other are both removed. A
 /// rule without a limit stays.
-fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
+fn drop_replaced(descriptors: &Descriptors, places: &mut [Place<'_>]) {
     let rules = descriptors.domains.rules();
     let replaced: Vec<&str> = places
         .iter()
@@ -424,13 +466,10 @@ fn drop_replaced(descriptors: &Descriptors, places: &mut [Place]) {
 }
 
 /// Charges each limit separately. Returns whether the request is denied.
-async fn take_each(takes: &mut [&mut Found], now: Nanos) -> Result<bool, Unanswered> {
+async fn take_each(takes: &mut [&mut Found<'_>], now: Nanos) -> Result<bool, Unanswered> {
     join_all(takes.iter_mut().map(|found| found.take(now)))
         .await
         .into_iter()
         .collect::<Result<(), Refusal>>()?;
-    let (quotas, plain): (Vec<&&mut Found>, Vec<_>) =
-        takes.iter().partition(|found| found.is_quota());
-    Ok(plain.iter().any(|found| found.denies())
-        || (!quotas.is_empty() && quotas.iter().all(|found| found.denies())))
+    Ok(Verdict::of(takes.iter().map(|found| &**found)).is_over())
 }

@@ -11,7 +11,7 @@ use tidegate_service::{
 };
 
 use super::Unanswered;
-use crate::config::{Entry, Unit, names};
+use crate::config::{Entry, Unit, by_calendar, names};
 
 /// The maximum number of limits that are kept for their numbers alone. They share the states of a
 /// table, so losing them costs only the time to build them again.
@@ -30,8 +30,12 @@ pub struct Override {
 }
 
 /// The overrides seen so far. They survive changes of the configuration.
-#[derive(Debug, Default)]
-pub struct Overrides(RwLock<Kept>);
+#[derive(Debug)]
+pub struct Overrides {
+    kept: RwLock<Kept>,
+    /// A month is one of the calendar.
+    calendar_months: bool,
+}
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -43,6 +47,14 @@ struct Kept {
 }
 
 impl Overrides {
+    /// None yet.
+    pub fn new(calendar_months: bool) -> Self {
+        Self {
+            kept: RwLock::default(),
+            calendar_months,
+        }
+    }
+
     /// The limit of an override in a domain.
     ///
     /// # Errors
@@ -58,7 +70,7 @@ impl Overrides {
         let name = format!("{}~{}", names::limit_name(domain, &[]), wanted.unit.name());
         let of = (name.into_boxed_str(), wanted.requests_per_unit);
         let known = self
-            .0
+            .kept
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .limits
@@ -67,11 +79,12 @@ impl Overrides {
         if let Some(limit) = known {
             return Ok(limit);
         }
-        let mut kept = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(limit) = kept.limits.get(&of) {
             return Ok(Arc::clone(limit));
         }
-        let limit = kept.build(limits, &of.0, wanted, now)?;
+        let calendar = self.calendar_months && wanted.unit == Unit::Month;
+        let limit = kept.build(limits, &of.0, wanted, calendar, now)?;
         if kept.limits.len() >= MOST_KEPT {
             kept.limits.clear();
         }
@@ -86,14 +99,15 @@ impl Kept {
         limits: &Limits,
         name: &str,
         wanted: Override,
+        calendar: bool,
         now: Nanos,
     ) -> Result<Arc<Limit>, Unanswered> {
         let algorithm = AlgorithmSpec::named("fixed-window").expect("the registry has it");
-        let policy = PolicySpec::new(
-            algorithm,
-            wanted.requests_per_unit.into(),
-            Some(wanted.unit.span()),
-        );
+        let number = wanted.requests_per_unit.into();
+        let mut policy = PolicySpec::new(algorithm, number, Some(wanted.unit.span()));
+        if calendar {
+            by_calendar(&mut policy);
+        }
         if let Some(table) = self.tables.get(name) {
             let limit = table
                 .with_numbers(policy)

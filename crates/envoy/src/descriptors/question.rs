@@ -55,6 +55,8 @@ pub struct Answer {
     pub metadata: Map<String, Value>,
     /// Header fields for the response, if enabled.
     pub headers: Vec<(Cow<'static, str>, String)>,
+    /// Header fields for the request, if enabled.
+    pub request_headers: Vec<(Cow<'static, str>, String)>,
 }
 
 /// The outcome for one descriptor.
@@ -65,9 +67,39 @@ pub struct Status {
     /// The limit that applied.
     pub limit: Option<Current>,
     /// How much is left; `u32::MAX` for a rule without a limit, 0 if no rule matches.
-    pub remaining: u32,
+    pub remaining: u64,
     /// The seconds, rounded up, until the limit admits again (if it is over) or is full again.
     pub reset_after: Option<u64>,
+}
+
+impl Status {
+    /// Whether the limit does not fit into 32 bits, so that an answer has scaled numbers.
+    pub fn is_scaled(&self) -> bool {
+        self.scale() > 0
+    }
+
+    /// The limit and what remains for a field of 32 bits. If the limit does not fit, both are
+    /// divided by the same power of two, so that their ratio stays: a client that computes with it
+    /// is off by at most one part in 2^31. What remains is 0 only if nothing does.
+    pub fn in_32_bits(&self) -> (u32, u32) {
+        let limit = self
+            .limit
+            .as_ref()
+            .map_or(0, |limit| limit.requests_per_unit);
+        let scale = self.scale();
+        let narrow = |number: u64| u32::try_from(number >> scale).unwrap_or(u32::MAX);
+        let remaining = narrow(self.remaining).max(u32::from(self.remaining > 0));
+        (narrow(limit), remaining)
+    }
+
+    /// The number of bits by which the limit is too wide.
+    fn scale(&self) -> u32 {
+        let limit = self
+            .limit
+            .as_ref()
+            .map_or(0, |limit| limit.requests_per_unit);
+        u32::BITS.saturating_sub(limit.leading_zeros())
+    }
 }
 
 /// A limit in an answer.

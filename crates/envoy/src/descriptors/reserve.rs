@@ -7,8 +7,8 @@ use tidegate_service::decide::{
 };
 
 use super::{
-    Act, Answer, DescriptorService, Descriptors, Found, Place, Question, Unanswered, drop_replaced,
-    limited_mut, undecided,
+    Act, Answer, DescriptorService, Descriptors, Found, Place, Question, Unanswered, Verdict,
+    drop_replaced, limited, limited_mut, undecided,
 };
 
 impl DescriptorService {
@@ -53,15 +53,8 @@ impl DescriptorService {
             found.limit.accepts(act)?;
             found.decision = Some(found.limit.decide(act, &found.key, found.cost, now).await?);
         }
-        let is_over = limited_mut(&mut places).any(|found| found.denies());
-        Ok(self.answer(
-            Descriptors::of(&in_force),
-            question,
-            &places,
-            is_over,
-            false,
-            now,
-        ))
+        let is_over = Verdict::of(limited(&places)).is_over();
+        Ok(self.answer(Descriptors::of(&in_force), question, &places, is_over, now))
     }
 
     /// Takes `amount` from all limits if all admit, for at most `ttl`. `None` if a limit denies;
@@ -85,11 +78,11 @@ impl DescriptorService {
             }
             (found.act, found.cost) = (Act::Take, amount);
         }
-        let reserved: Vec<&mut Found> = limited_mut(&mut places).collect();
+        let reserved: Vec<&mut Found<'_>> = limited_mut(&mut places).collect();
         if reserved.is_empty() {
             return Ok(Some(String::new()));
         }
-        let ask = |found: &&mut Found| {
+        let ask = |found: &&mut Found<'_>| {
             (
                 found.limit.spec().name.clone(),
                 found.key.clone(),
@@ -109,14 +102,15 @@ impl DescriptorService {
         let (joint, id) = result.map_err(|(_, refusal)| refusal)?;
         for (found, answer) in reserved.into_iter().zip(joint.answers) {
             found.decision = Some(answer.decision);
+            found.is_uncharged = id.is_none();
         }
         // Counts each rule.
+        let is_denied = id.is_none();
         self.answer(
             Descriptors::of(&in_force),
             question,
             &places,
-            id.is_none(),
-            id.is_none(),
+            is_denied,
             now,
         );
         Ok(id.map(|id| id.to_string()))
@@ -161,12 +155,12 @@ impl DescriptorService {
     }
 
     /// The limits of a valid question.
-    fn limited(
+    fn limited<'q>(
         &self,
         in_force: &InForce,
-        question: &Question<'_>,
+        question: &'q Question<'_>,
         now: Nanos,
-    ) -> Result<Vec<Place>, Unanswered> {
+    ) -> Result<Vec<Place<'q>>, Unanswered> {
         question.check()?;
         let mut places = self.places(in_force, question, now);
         drop_replaced(Descriptors::of(in_force), &mut places);

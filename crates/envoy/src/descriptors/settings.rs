@@ -24,15 +24,16 @@ pub enum AnswerFields {
     RateLimit,
     /// Fields with these names for the limit, what remains and the seconds until the end of the
     /// unit, of the descriptor that denies or has the least remaining, as in envoyproxy/ratelimit.
-    Named([HeaderName; 3]),
+    Named(FieldNames),
 }
 
-impl AnswerFields {
-    /// Fields with these names; `None` unless they are three valid ones.
-    pub fn named<'n>(names: impl Iterator<Item = &'n str>) -> Option<Self> {
-        let names: Option<Vec<HeaderName>> = names.map(|name| name.trim().parse().ok()).collect();
-        Some(Self::Named(names?.try_into().ok()?))
-    }
+/// The names of the fields for a limit, what remains, and the seconds until its unit ends.
+pub type FieldNames = [HeaderName; 3];
+
+/// Fields with these names; `None` unless they are three valid ones.
+pub fn field_names<'n>(names: impl Iterator<Item = &'n str>) -> Option<FieldNames> {
+    let names: Option<Vec<HeaderName>> = names.map(|name| name.trim().parse().ok()).collect();
+    names?.try_into().ok()
 }
 
 /// The settings of envoyproxy/ratelimit that concern all rules.
@@ -49,6 +50,10 @@ pub struct Modes {
     pub quota: bool,
     /// The metadata of an answer describes the request, with the rules' own below `metadata`.
     pub metadata: bool,
+    /// A month is one of the calendar, in UTC, instead of 30 days.
+    pub calendar_months: bool,
+    /// Answers have a pair of header fields for each unit of their limits.
+    pub each_unit: bool,
     /// The metadata of an answer says neither which limit denies nor why, as there.
     pub without_reasons: bool,
 }
@@ -61,6 +66,8 @@ impl Default for Modes {
             shadow: false,
             quota: false,
             metadata: false,
+            calendar_months: false,
+            each_unit: false,
             without_reasons: false,
         }
     }

@@ -78,6 +78,7 @@ pub(super) fn response(answer: Answer) -> RateLimitResponse {
         overall_code: code(answer.is_over),
         statuses: answer.statuses.into_iter().map(status).collect(),
         response_headers_to_add: answer.headers.into_iter().map(header).collect(),
+        request_headers_to_add: answer.request_headers.into_iter().map(header).collect(),
         dynamic_metadata: metadata,
         ..RateLimitResponse::default()
     }
@@ -107,14 +108,15 @@ fn value(json: Json) -> Value {
 }
 
 fn status(status: Status) -> DescriptorStatus {
+    let (requests_per_unit, limit_remaining) = status.in_32_bits();
     DescriptorStatus {
         code: code(status.is_over),
         current_limit: status.limit.map(|limit| RateLimit {
             name: limit.name,
-            requests_per_unit: u32::try_from(limit.requests_per_unit).unwrap_or(u32::MAX),
+            requests_per_unit,
             unit: unit(limit.unit).into(),
         }),
-        limit_remaining: status.remaining,
+        limit_remaining,
         duration_until_reset: status.reset_after.map(|seconds| Duration {
             seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
             nanos: 0,

@@ -84,11 +84,27 @@ fn code(error: &RedisError) -> Option<&str> {
     }
 }
 
-/// The error's text without the client's name for its kind, which means nothing to users.
+/// The longest text of an error, in characters. Some engines answer with the whole script.
+const LONGEST: usize = 200;
+
+/// The error's text on one line, without the client's name for its kind, which means nothing to
+/// users. A long text ends with `…`.
 pub fn words(error: &RedisError) -> String {
+    abridged(&whole(error))
+}
+
+fn whole(error: &RedisError) -> String {
     error
         .to_string()
         .replace(&format!(" - {:?}", error.kind()), "")
+}
+
+fn abridged(text: &str) -> String {
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line,
+    }
 }
 
 /// An error of the login. No ACL has been checked yet.
@@ -99,8 +115,8 @@ fn login(error: &RedisError) -> Arc<str> {
 /// Appends what to do about a script that failed. Only the advice depends on the text, because the
 /// servers give all these errors the same code.
 fn advice(error: &RedisError, prefix: &str) -> Arc<str> {
-    let words = words(error);
-    let has = |part: &str| words.contains(part);
+    let (whole, words) = (whole(error), words(error));
+    let has = |part: &str| whole.contains(part);
     let advice = if has("permission") || has("ACL") || has("can't run this command") {
         return needs(error, prefix);
     } else if has("'struct'") || has("non-function object") || has("nil value") {
@@ -160,6 +176,18 @@ mod tests {
             assert_eq!(of(&error, "p").name(), name);
             assert_eq!(self::io(&error).map(io::Error::kind), Some(kind));
         }
+        let script = format!("line 1\n\tline 2 {}'struct'", "x".repeat(300));
+        let long = RedisError::from((ErrorKind::Io, "Failed", script));
+        let said = words(&long);
+        assert!(
+            said.starts_with("Failed: line 1 line 2 xxx") && said.ends_with("x…"),
+            "{said}"
+        );
+        assert_eq!(said.chars().count(), LONGEST + 1);
+        assert!(
+            advice(&long, "p").contains("no library `struct`"),
+            "the advice depends on the whole text"
+        );
         let none = RedisError::from((ErrorKind::ClusterConnectionNotFound, "No connections found"));
         assert_eq!(of(&none, "p").name(), "refused");
     }

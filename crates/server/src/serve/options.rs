@@ -4,7 +4,7 @@ use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 
 use ipnet::IpNet;
 use tidegate_envoy::{
-    descriptors::{AnswerFields, Consume, Modes},
+    descriptors::{AnswerFields, Consume, FieldNames, Modes},
     xds::XdsSource,
 };
 use tidegate_export::{statsd::StatsdAddress, telemetry::Telemetry};
@@ -83,6 +83,9 @@ pub struct Options {
     pub envoy_consume: Consume,
     /// Whether Envoy adds the header fields `RateLimit` and `RateLimit-Policy` to responses.
     pub envoy_headers: AnswerFields,
+    /// The names of the header fields that Envoy adds to requests, if any: the limit, what remains,
+    /// and the seconds until the unit ends.
+    pub envoy_request_headers: Option<FieldNames>,
     /// How answers to Envoy differ from what the limits decide.
     pub envoy_modes: Modes,
     /// Where the counters of envoyproxy/ratelimit are sent; `None` for nowhere. Needs the crate's
@@ -214,6 +217,7 @@ impl Default for Options {
             envoy_xds: Vec::new(),
             envoy_consume: Consume::default(),
             envoy_headers: AnswerFields::None,
+            envoy_request_headers: None,
             envoy_modes: Modes::default(),
             envoy_statsd: None,
             envoy_await_rules: false,

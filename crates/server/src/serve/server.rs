@@ -465,15 +465,16 @@ fn descriptor_service(options: &Options, service: &Arc<Service>) -> DescriptorSe
     let Options {
         envoy_consume,
         envoy_headers,
+        envoy_request_headers,
         envoy_modes,
         vendor_headers,
         ..
     } = options;
-    let (service, fields) = (Arc::clone(service), envoy_headers.clone());
     DescriptorService::new(
-        service,
+        Arc::clone(service),
         *envoy_consume,
-        fields,
+        envoy_headers.clone(),
+        envoy_request_headers.clone(),
         *envoy_modes,
         *vendor_headers,
     )

@@ -41,6 +41,8 @@ pub(crate) struct Sources {
     /// Whether several of its files, or of the control planes' resources, may have descriptors of
     /// one domain.
     pub merge_domains: bool,
+    /// Whether their months are those of the calendar.
+    pub calendar_months: bool,
     /// A file or a directory with Sentinel's cluster rules.
     pub sentinel: Option<PathBuf>,
     #[cfg(feature = "sentinel")]
@@ -85,6 +87,7 @@ impl Sources {
             rules: options.rules.clone(),
             envoy: options.envoy_config.clone(),
             merge_domains: options.envoy_modes.merge_domains,
+            calendar_months: options.envoy_modes.calendar_months,
             sentinel: options.sentinel_rules.clone(),
             #[cfg(feature = "sentinel")]
             sentinel_sharing: options.sentinel_sharing,
@@ -178,6 +181,11 @@ impl Sources {
                     keeping,
                     self.merge_domains,
                 )?;
+                let config = if self.calendar_months {
+                    config.with_calendar_months()
+                } else {
+                    config
+                };
                 let path = self
                     .envoy
                     .as_deref()

@@ -14,6 +14,8 @@ mod kuadrant;
 mod largest;
 mod quota;
 mod quota_load;
+#[cfg(feature = "servers")]
+mod quotas;
 mod rights;
 mod rls;
 #[cfg(feature = "servers")]

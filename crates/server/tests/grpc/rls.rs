@@ -17,7 +17,7 @@ use tidegate_envoy::pb::envoy::{
 use tidegate_redis_servers::eventually;
 use tidegate_server::{
     Options,
-    descriptors::{AnswerFields, Consume, Modes},
+    descriptors::{AnswerFields, Consume, Modes, field_names},
 };
 
 use crate::{
@@ -161,7 +161,8 @@ descriptors:
     };
     let target = |backend: &str| json!({"backend_name": backend, "model_name_override": "m"});
     let answer = client.ask(vec![model("a"), model("a"), model("b")]);
-    assert_eq!(shown(&answer), "OK: OK/0 OVER/0 OK/0");
+    // One of the two quotas of `a` is over, so neither is charged.
+    assert_eq!(shown(&answer), "OK: OK/1 OVER/0 OK/0");
     let described = metadata(&answer);
     assert_eq!(
         described["passedBackends"],
@@ -611,7 +612,8 @@ fn responses_have_the_rate_limit_fields_if_enabled() {
 #[test]
 fn the_three_fields_are_those_of_the_descriptor_that_denies_or_has_least_left() {
     let mut options = options("grpc-three-headers", CONFIG);
-    options.envoy_headers = AnswerFields::named("X-Limit,x-left, x-reset".split(',')).unwrap();
+    let names = field_names("X-Limit,x-left, x-reset".split(',')).unwrap();
+    options.envoy_headers = AnswerFields::Named(names);
     let server = Running::start_at(options, START);
     let mut client = Client::of(server.grpc);
     let mut fields = |descriptors| {
@@ -639,7 +641,7 @@ fn the_three_fields_are_those_of_the_descriptor_that_denies_or_has_least_left() 
     );
     assert_eq!(fields(vec![one("unknown", "x"), one("vip", "x")]), "");
     for wrong in ["a,b", "a,b,c,d", "a,b,c d"] {
-        assert_eq!(AnswerFields::named(wrong.split(',')), None, "{wrong}");
+        assert_eq!(field_names(wrong.split(',')), None, "{wrong}");
     }
 }
 

@@ -185,12 +185,16 @@ fn respond(answer: &Answer) -> Response<Body> {
         "statuses".to_owned(),
         answer.statuses.iter().map(status).collect(),
     );
-    if !answer.headers.is_empty() {
-        let headers = answer
-            .headers
-            .iter()
-            .map(|(key, value)| json!({"key": key, "value": value}));
-        body.insert("responseHeadersToAdd".to_owned(), headers.collect());
+    for (name, headers) in [
+        ("responseHeadersToAdd", &answer.headers),
+        ("requestHeadersToAdd", &answer.request_headers),
+    ] {
+        if !headers.is_empty() {
+            let headers = headers
+                .iter()
+                .map(|(key, value)| json!({"key": key, "value": value}));
+            body.insert(name.to_owned(), headers.collect());
+        }
     }
     if !answer.metadata.is_empty() {
         body.insert("dynamicMetadata".to_owned(), answer.metadata.clone().into());
@@ -206,19 +210,20 @@ fn respond(answer: &Answer) -> Response<Body> {
 fn status(status: &Status) -> Value {
     let mut body = Map::new();
     body.insert("code".to_owned(), code(status.is_over));
+    let (requests_per_unit, remaining) = status.in_32_bits();
     if let Some(limit) = &status.limit {
         let mut current = Map::new();
         if !limit.name.is_empty() {
             current.insert("name".to_owned(), limit.name.as_str().into());
         }
-        if limit.requests_per_unit > 0 {
-            current.insert("requestsPerUnit".to_owned(), limit.requests_per_unit.into());
+        if requests_per_unit > 0 {
+            current.insert("requestsPerUnit".to_owned(), requests_per_unit.into());
         }
         current.insert("unit".to_owned(), limit.unit.name().to_uppercase().into());
         body.insert("currentLimit".to_owned(), current.into());
     }
-    if status.remaining > 0 {
-        body.insert("limitRemaining".to_owned(), status.remaining.into());
+    if remaining > 0 {
+        body.insert("limitRemaining".to_owned(), remaining.into());
     }
     if let Some(seconds) = status.reset_after {
         body.insert(

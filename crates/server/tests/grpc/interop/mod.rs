@@ -10,7 +10,7 @@
 //!    there as over it, and the rest as near it. Here all of it counts as over the limit.
 //! 3. *Quotas.* In the version on Go's module proxy, a rule in quota mode denies nothing, and its
 //!    status is OK when it is used up. Tidegate follows the later definition: the status is over
-//!    the limit, and a request is denied when all of its quotas are used up.
+//!    the limit, and a request is denied when all groups of its quotas are used up.
 //! 4. *Refunds.* `is_negative_hits` is unknown there: a refund takes the hits once more.
 //! 5. *Counters.* Their names there contain neither the limit nor the unit, and join keys and
 //!    values with `_`. So different rules may share a counter. Here each has its own.
@@ -23,7 +23,7 @@ mod examples;
 mod gateway;
 mod grpcurl;
 mod metadata;
-mod random;
+pub mod random;
 mod statsd;
 mod theirs;
 
