@@ -4,7 +4,7 @@ app.add_middleware(Tidegate, limit="per-user", key=lambda request: request.clien
 """
 import asyncio
 import logging
-import math
+import uuid
 
 import httpx
 from starlette.requests import Request
@@ -33,20 +33,28 @@ class Tidegate:
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self.client = httpx.AsyncClient(base_url=server, timeout=timeout, headers=headers)
 
+    async def ask(self, question):
+        question["id"] = str(uuid.uuid4())
+        try:
+            return await self.client.post("/v1/acquire", json=question)
+        except (httpx.ReadError, httpx.RemoteProtocolError):
+            # The answer was lost with its connection. With the same id the request is counted once.
+            return await self.client.post("/v1/acquire", json=question)
+
     async def __call__(self, scope, receive, send):
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         try:
-            question = {"limit": self.limit, "key": self.key(Request(scope))}
-            answer = await self.client.post("/v1/acquire", json=question)
+            answer = await self.ask({"limit": self.limit, "key": self.key(Request(scope))})
             told = read(answer)
         except (httpx.HTTPError, ValueError) as error:
             logging.getLogger("tidegate").warning("no decision: %r", error)
             told = {"allowed": self.fail_open}
             denial = JSONResponse({"reason": "no decision"}, 503)
         else:
-            wait = told.get("retry_after_ms")
-            headers = {} if wait is None else {"retry-after": str(math.ceil(wait / 1000))}
+            # The server's field has no time that clients misread.
+            wait = answer.headers.get("retry-after")
+            headers = {} if wait is None else {"retry-after": wait}
             denial = JSONResponse({"reason": told.get("reason")}, 429, headers)
         if not told["allowed"]:
             return await denial(scope, receive, send)

@@ -4,8 +4,9 @@ TIDEGATE = {"limit": "per-user", "key": lambda request: request.META["REMOTE_ADD
 """
 import json
 import logging
-import math
 import time
+import uuid
+from http.client import HTTPException
 from urllib import error, request as web
 
 from django.conf import settings
@@ -31,30 +32,38 @@ def tidegate(get_response):
         headers["authorization"] = f"Bearer {given['token']}"
 
     def ask(key):
-        body = json.dumps({"limit": given["limit"], "key": key}).encode()
+        body = json.dumps({"limit": given["limit"], "key": key, "id": str(uuid.uuid4())}).encode()
+        try:
+            return decide(body)
+        except ConnectionError:
+            # The answer was lost with its connection. With the same id the request is counted once.
+            return decide(body)
+
+    def decide(body):
+        """The decision, and the server's Retry-After, which has no time that clients misread."""
         question = web.Request(given["server"] + "/v1/acquire", body, headers)
         try:
             with web.urlopen(question, timeout=given["timeout"]) as answer:
-                return json.load(answer)
+                return json.load(answer), None
         except error.HTTPError as answer:
             if answer.code != 429 and answer.code < 500:
                 raise Refused(f"{answer.code}: {detail(answer)}") from None
             if answer.code != 429:
                 raise
-            return json.load(answer)
+            return json.load(answer), answer.headers["retry-after"]
 
     def middleware(request):
         try:
-            told = ask(given["key"](request))
-        except (OSError, ValueError) as why:
+            told, wait = ask(given["key"](request))
+        except (OSError, ValueError, HTTPException) as why:
             logging.getLogger("tidegate").warning("no decision: %r", why)
             return get_response(request) if given["fail_open"] else JsonResponse({"reason": "no decision"}, status=503)
         if told["allowed"]:
             time.sleep(told.get("delay_ms", 0) / 1000)
             return get_response(request)
         denial = JsonResponse({"reason": told.get("reason")}, status=429)
-        if told.get("retry_after_ms") is not None:
-            denial["Retry-After"] = math.ceil(told["retry_after_ms"] / 1000)
+        if wait is not None:
+            denial["Retry-After"] = wait
         return denial
 
     return middleware

@@ -1,17 +1,22 @@
 // Limits the requests of Express by a Tidegate server:
 //
 // app.use(tidegate({ limit: "per-user", key: (request) => request.ip }));
+import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
 export function tidegate({ limit, key, server = "http://127.0.0.1:8080", timeout = 100, failOpen = true, token }) {
   const headers = { "content-type": "application/json", ...(token && { authorization: `Bearer ${token}` }) };
   return async (request, response, next) => {
-    let told, status;
+    let told, status, wait;
     try {
-      const body = JSON.stringify({ limit, key: key(request) });
+      const body = JSON.stringify({ limit, key: key(request), id: randomUUID() });
       const signal = AbortSignal.timeout(timeout);
-      const answer = await fetch(`${server}/v1/acquire`, { method: "POST", headers, body, signal });
+      const ask = () => fetch(`${server}/v1/acquire`, { method: "POST", headers, body, signal });
+      // An answer can be lost with its connection. With the same id the request is counted once.
+      const answer = await ask().catch((lost) => (signal.aborted ? Promise.reject(lost) : ask()));
       status = answer.status;
+      // The server's field has no time that clients misread.
+      wait = answer.headers.get("retry-after");
       told = await answer.json();
       if (![200, 429].includes(status)) throw new Error(told.detail);
     } catch (error) {
@@ -21,7 +26,7 @@ export function tidegate({ limit, key, server = "http://127.0.0.1:8080", timeout
       return failOpen ? next() : response.status(503).json({ reason: "no decision" });
     }
     if (!told.allowed) {
-      if (told.retry_after_ms != null) response.set("Retry-After", String(Math.ceil(told.retry_after_ms / 1000)));
+      if (wait != null) response.set("Retry-After", wait);
       return response.status(429).json({ reason: told.reason });
     }
     if (told.delay_ms) await sleep(told.delay_ms);

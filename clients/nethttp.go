@@ -7,9 +7,12 @@ package tidegate
 import (
 	"bytes"
 	"cmp"
+	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"log"
 	"net/http"
+	"os"
 	"time"
 )
 
@@ -26,8 +29,14 @@ func (l Limit) Wrap(next http.Handler) http.Handler {
 	client := http.Client{Timeout: cmp.Or(l.Timeout, 100*time.Millisecond)}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var told map[string]any
-		body, _ := json.Marshal(map[string]string{"limit": l.Name, "key": l.Key(r)})
+		id := make([]byte, 16)
+		rand.Read(id)
+		body, _ := json.Marshal(map[string]string{"limit": l.Name, "key": l.Key(r), "id": fmt.Sprintf("%x", id)})
 		answer, err := client.Post(l.Server+"/v1/acquire", "application/json", bytes.NewReader(body))
+		if err != nil && !os.IsTimeout(err) {
+			// The answer was lost with its connection. With the same id the request is counted once.
+			answer, err = client.Post(l.Server+"/v1/acquire", "application/json", bytes.NewReader(body))
+		}
 		if err == nil {
 			err = json.NewDecoder(answer.Body).Decode(&told)
 			answer.Body.Close()

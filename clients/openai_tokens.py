@@ -6,9 +6,12 @@ for chunk in budget.stream(OpenAI(), model="gpt-5-mini", messages=[...], max_com
 import json
 import logging
 import os
+import threading
+from concurrent import futures
 from urllib import error, request as web
 
 SERVER = os.environ.get("TIDEGATE_SERVER", "http://127.0.0.1:8080")
+LATE = 30  # seconds, for what no call waits for
 
 
 class Denied(Exception):
@@ -43,10 +46,10 @@ class Budget:
         self.server, self.timeout, self.fail_open, self.ttl = server, timeout, fail_open, ttl
         self.headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {token}"} if token else {})
 
-    def ask(self, path, question):
+    def ask(self, path, question, timeout):
         asked = web.Request(f"{self.server}/v1/{path}", json.dumps(question).encode(), self.headers)
         try:
-            with web.urlopen(asked, timeout=self.timeout) as answer:
+            with web.urlopen(asked, timeout=timeout) as answer:
                 return json.load(answer)
         except error.HTTPError as answer:
             if answer.code != 429 and answer.code < 500:
@@ -55,12 +58,35 @@ class Budget:
                 raise
             return json.load(answer)
 
+    def ask_in_time(self, question):
+        """The answer to a reservation. One that comes too late is cancelled."""
+        asked = futures.Future()
+
+        def run():
+            try:
+                asked.set_result(self.ask("reserve", question, LATE))
+            except Exception as error:
+                asked.set_exception(error)
+
+        def too_late(asked):
+            if not asked.exception() and asked.result().get("id"):
+                self.end(asked.result()["id"], None, LATE)
+
+        threading.Thread(target=run, daemon=True).start()
+        try:
+            return asked.result(self.timeout)
+        except futures.TimeoutError:
+            if asked.done():
+                return asked.result()
+            asked.add_done_callback(too_late)
+            raise
+
     def reserve(self, cost):
         """The id of the reservation; None if the server does not answer and calls go on without it."""
         requests, tokens = self.limits
         try:
-            told = self.ask("reserve", {"ttl": self.ttl, "all": [requests, tokens | {"cost": cost}]})
-        except (OSError, ValueError) as why:
+            told = self.ask_in_time({"ttl": self.ttl, "all": [requests, tokens | {"cost": cost}]})
+        except (OSError, ValueError, futures.TimeoutError) as why:
             logging.getLogger("tidegate").warning("no reservation: %r", why)
             if self.fail_open:
                 return None
@@ -69,12 +95,12 @@ class Budget:
             raise Denied(told)
         return told["id"]
 
-    def end(self, reserved, used):
+    def end(self, reserved, used, timeout=None):
         """Corrects the estimate to what was used; None cancels. A repeated one counts once, so a lost answer is asked for again."""
         path, costs = ("cancel", {}) if used is None else ("settle", {"costs": [1, used]})
         for _ in range(3):
             try:
-                return self.ask(path, {"id": reserved} | costs)
+                return self.ask(path, {"id": reserved} | costs, timeout or self.timeout)
             except (OSError, ValueError) as why:
                 logging.getLogger("tidegate").warning("%s is not settled: %r", reserved, why)
 

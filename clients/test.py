@@ -7,6 +7,7 @@ TIDEGATE_PROGRAM=PROGRAM names the server (default: target/debug/tidegate)
 """
 import hashlib
 import http.client
+import http.server
 import json
 import os
 import pathlib
@@ -15,7 +16,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.error
+import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tidegate/clients"
@@ -24,6 +28,7 @@ PYTHON = CACHE / "venv/bin/python"
 TOKEN = "the-token-of-the-program"
 RULES = """limits:
   - {name: two, limit: 2/1h, algorithm: sliding-log, deny: [mallory]}
+  - {name: rare, limit: 1/360d, algorithm: sliding-log}
   - {name: paced, limit: 20/1s, algorithm: leaky-bucket}
   - {name: slow, limit: 1/1h, algorithm: leaky-bucket, max_wait: 2h}
 """
@@ -203,10 +208,10 @@ def free_port():
 class Running:
     """A process that listens on a port."""
 
-    def __init__(self, port, arguments, **more):
+    def __init__(self, port, arguments, patience=60, **more):
         self.port = port
         self.child = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
-        until = time.monotonic() + 60
+        until = time.monotonic() + patience
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()
@@ -242,6 +247,51 @@ class Running:
             return True
 
 
+class Front(http.server.BaseHTTPRequestHandler):
+    """Passes questions on to a server and counts them. It keeps the answers to reservations until `open` is set, and loses one answer
+    with its connection each time that `loses` is set."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        front = self.server
+        body = self.rfile.read(int(self.headers["content-length"]))
+        front.asked.append(self.path)
+        address = f"http://127.0.0.1:{front.behind}{self.path}"
+        asked = urllib.request.Request(address, body, {"content-type": "application/json"})
+        try:
+            with urllib.request.urlopen(asked, timeout=30) as answer:
+                status, body, wait = answer.status, answer.read(), None
+        except urllib.error.HTTPError as answer:
+            status, body, wait = answer.code, answer.read(), answer.headers["retry-after"]
+        if self.path == "/v1/reserve":
+            front.open.wait(60)
+        if front.loses:
+            front.loses, self.close_connection = False, True
+            return
+        try:
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            if wait:
+                self.send_header("retry-after", wait)
+            self.end_headers()
+            self.wfile.write(body)
+        except OSError:
+            pass  # the client did not wait
+
+    def log_message(self, *_):
+        pass
+
+
+def front_of(port):
+    front = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Front)
+    front.daemon_threads, front.behind, front.asked, front.open, front.loses = True, port, [], threading.Event(), False
+    front.open.set()
+    threading.Thread(target=front.serve_forever, daemon=True).start()
+    return front
+
+
 def taken(port, limit, key):
     """How many units the server counts, once it counts two."""
     until = time.monotonic() + 30
@@ -272,6 +322,16 @@ def check(name, place, server, guarded, closed, silent):
         assert (status, reason) == (429, "quota") and 3_000 < int(after) <= 3_600, (status, reason, after)
         assert limited.get(f"{name}-bob")[0] == 200
         assert limited.get("mallory") == (429, "deny-listed", None), limited.get("mallory")
+    with app(server, limit="rare") as rare:
+        # Clients whose timers have 32 bits misread a time of more than 24 days.
+        answers = [rare.get(name) for _ in range(2)]
+        assert answers == [(200, None, None), (429, "quota", "2000000")], answers
+    # The answer is lost after the server has taken a unit. The request is asked again, and counted once.
+    lossy = front_of(server)
+    lossy.loses = True
+    with app(lossy.server_port, is_open=False) as lost:
+        answers = [lost.get(f"{name}-lost")[:2] for _ in range(3)]
+        assert answers == [(200, None), (200, None), (429, "quota")] and len(lossy.asked) == 4, (answers, lossy.asked)
     with app(server, limit="paced") as paced:
         assert [paced.get(name)[0] for _ in range(3)] == [200, 200, 200]
     # The bucket has one place a minute: a request that came through has a place, and the next one waits until the app is killed.

@@ -6,7 +6,7 @@ usage: run.py PROGRAM [--write]
 PROGRAM is the built `tidegate`. Each client connects, asks for decisions alone, in a pipeline and in a transaction, meets a refused
 transaction, and asks again after the server was restarted. redis-py also asks over a Unix socket. The table is compared with the one
 in docs/src/clients.md; --write replaces it.
-It needs Python's venv, and for their clients Node with npm, and Go.
+It needs Python's venv, and for their clients Node with npm, Go, and Java with Maven.
 """
 import json
 import os
@@ -28,6 +28,7 @@ GO = {
     "github.com/redis/rueidis": "v1.0.79",
     "github.com/gomodule/redigo": "v1.9.3",
 }
+JAVA = {"redis.clients:jedis": "8.0.2", "io.lettuce:lettuce-core": "7.7.0.RELEASE"}
 # What a program reports of each client, and what is right.
 CHECKS = {
     "acquire": [0, 100, 99, -1],
@@ -37,6 +38,12 @@ CHECKS = {
     "refused transaction": "nothing taken",
     "after a restart": [0, 100, 99, -1],
 }
+POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>clients</groupId><artifactId>clients</artifactId><version>1</version>
+  <dependencies>{}</dependencies>
+</project>
+"""
 RULES = "limits: [{name: per-user, limit: 100/1h, algorithm: sliding-log}]\n"
 
 
@@ -93,6 +100,16 @@ def clients(folder):
             subprocess.run(["go", "get", f"{name}@{version}"], cwd=module, check=True, capture_output=True, env=environment)
         subprocess.run(["go", "build", "-o", folder / "clients-go", "."], cwd=module, check=True, env=environment)
         yield [folder / "clients-go"]
+    if shutil.which("mvn"):
+        java = folder / "java"
+        java.mkdir()
+        one = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+        needs = "".join(one.format(*name.split(":"), version) for name, version in JAVA.items())
+        (java / "pom.xml").write_text(POM.format(needs))
+        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
+        subprocess.run(command, cwd=java, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run(["javac", "-nowarn", "-XDsuppressNotes", "-cp", "lib/*", "-d", ".", HERE / "Clients.java"], cwd=java, check=True)
+        yield ["java", "-cp", f"{java}:{java}/lib/*", "Clients"]
 
 
 OVER_A_SOCKET = """
@@ -130,6 +147,7 @@ def rows(program):
     versions = {**{f"{name} (Python)": version for name, version in PYTHON.items()}}
     versions |= {f"{name} (Node)": version for name, version in NODE.items()}
     versions |= {f"{name.removeprefix('github.com/')} (Go)": version for name, version in GO.items()}
+    versions |= {f"{name.split(':')[1]} (Java)": version for name, version in JAVA.items()}
     with tempfile.TemporaryDirectory() as folder:
         server = Server(program, folder)
         for command in clients(folder):
@@ -174,7 +192,7 @@ def main():
     written = f"{head}<!-- the table of scripts/clients/run.py -->\n{table}\n<!-- end -->{tail}"
     if "--write" in sys.argv:
         PAGE.write_text(written)
-    elif written != page and shutil.which("npm") and shutil.which("go"):
+    elif written != page and all(map(shutil.which, ("npm", "go", "mvn"))):
         wrong.append(f"the table in {PAGE.name} is not the one above: write it with --write")
     if wrong:
         sys.exit("\n".join(wrong))

@@ -1344,6 +1344,12 @@ fn the_openapi_description_matches_every_path_and_response() {
         ("POST", "/v1/acquire", all),
         ("POST", "/v1/acquire", "{"),
         ("POST", "/v1/acquire", r#"{"limit":"x"}"#),
+        (
+            "POST",
+            "/throttle",
+            r#"{"key":"a","max_burst":10,"count_per_period":100,"period":60}"#,
+        ),
+        ("POST", "/throttle", r#"{"key":"a","max_burst":0}"#),
         ("POST", "/v1/peek", all),
         ("POST", "/v1/peek", r#"{"limit":"seats"}"#),
         ("POST", "/v1/refund", r#"{"limit":"per-user","key":"a"}"#),

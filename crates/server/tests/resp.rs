@@ -278,7 +278,7 @@ fn the_commands_that_client_libraries_send_are_answered() {
         ("CONFIG GET save", "[save ]"),
         ("CONFIG GET append*", "[appendonly no]"),
         ("CONFIG GET nothing", "[]"),
-        ("COMMAND COUNT", "33"),
+        ("COMMAND COUNT", "34"),
         (
             "COMMAND INFO acquire nothing",
             "[[acquire -2 [fast] 2 2 1 [] [] [] []] nil]",

@@ -399,6 +399,28 @@ fn throttle_buckets_are_shared_too() {
     assert_eq!((by("store"), by("remembered")), (decided, remembered + 20));
     let denied = "tidegate_decisions_total{limit=\"CL.THROTTLE\",outcome=\"denied\"}";
     assert_eq!(servers[1].metric(denied), 21);
+    // The same bucket by the command of throttlecrab's server, which counts the request itself.
+    assert!(
+        servers[0]
+            .resp("THROTTLE bob 3 1 3600")
+            .starts_with("[0 3 0 ")
+    );
+    assert!(
+        servers[0]
+            .resp("THROTTLE carol 1 1 3600")
+            .starts_with("[1 1 0 ")
+    );
+    assert_eq!(
+        servers[1].resp("THROTTLE bob 1 0 3600"),
+        "ERR Zero rates are not supported"
+    );
+    let body = r#"{"key":"carol","max_burst":1,"count_per_period":1,"period":3600}"#;
+    let response = servers[1].post("/throttle", body);
+    assert!(
+        response.body.contains("\"allowed\":false"),
+        "{}",
+        response.body
+    );
 }
 
 #[test]

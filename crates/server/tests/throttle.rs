@@ -1,4 +1,4 @@
-//! `CL.THROTTLE` replies as redis-cell does.
+//! `CL.THROTTLE` replies as redis-cell does, and `THROTTLE` as throttlecrab's server.
 
 mod harness;
 
@@ -171,4 +171,134 @@ fn errors_have_redis_cells_wording() {
         refused.map(|decision| reply(&decision)),
         Err(ThrottleError::TooLarge)
     );
+}
+
+/// Requests to throttlecrab-server 0.4.40, and its answers: 1 allowed, the limit, what remains,
+/// and the wait in seconds, cut off. The real server took some milliseconds in between.
+const THROTTLECRAB: [(&str, [i64; 4]); 15] = [
+    ("a 10 100 60", [1, 10, 9, 0]),
+    ("a 10 100 60", [1, 10, 8, 0]),
+    ("u 3 1 3600", [1, 3, 2, 0]),
+    ("u 3 1 3600", [1, 3, 1, 0]),
+    ("u 3 1 3600 0", [1, 3, 1, 0]),
+    ("u 3 1 3600", [1, 3, 0, 0]),
+    ("u 3 1 3600", [0, 3, 0, 3599]),
+    ("u 3 1 3600 0", [1, 3, 0, 0]),
+    ("w 5 1 3600 5", [1, 5, 0, 0]),
+    ("w 5 1 3600", [0, 5, 0, 3599]),
+    ("p 3 1 3600 0", [1, 3, 3, 0]),
+    ("v 5 1 3600 3", [1, 5, 2, 0]),
+    ("v 5 1 3600 3", [0, 5, 2, 3599]),
+    ("v 5 1 3600 2", [1, 5, 0, 0]),
+    ("one 1 1 3600", [1, 1, 0, 0]),
+];
+
+/// The answer of `POST /throttle` to the words of a command, in the order of the command.
+fn over_http(server: &Running, words: &str) -> [i64; 5] {
+    let words: Vec<&str> = words.split(' ').collect();
+    let quantity = words.get(4).copied().unwrap_or("null");
+    let body = format!(
+        r#"{{"key":"{}","max_burst":{},"count_per_period":{},"period":{},"quantity":{quantity}}}"#,
+        words[0], words[1], words[2], words[3]
+    );
+    let response = server
+        .connect_for("/throttle")
+        .send("POST", "/throttle", &body);
+    assert_eq!(response.status, 200, "{}", response.body);
+    let told = response.json();
+    let number = |name: &str| told[name].as_i64().unwrap();
+    [
+        i64::from(told["allowed"].as_bool().unwrap()),
+        number("limit"),
+        number("remaining"),
+        number("reset_after"),
+        number("retry_after"),
+    ]
+}
+
+fn over_resp(client: &mut Resp, words: &str) -> [i64; 5] {
+    let told = client.ask(&format!("THROTTLE {words}"));
+    let numbers = told.trim_matches(['[', ']']).split(' ');
+    let numbers: Vec<i64> = numbers.map(|number| number.parse().expect(&told)).collect();
+    numbers.try_into().unwrap()
+}
+
+#[test]
+fn a_client_of_throttlecrabs_server_gets_its_answers() {
+    let servers = [(); 2].map(|()| Running::start(Options::default()));
+    let mut client = Resp::connect(servers[0].resp);
+    for (words, [allowed, limit, remaining, wait]) in THROTTLECRAB {
+        let told = over_resp(&mut client, words);
+        assert_eq!(told, over_http(&servers[1], words), "{words}");
+        assert_eq!(told[..3], [allowed, limit, remaining], "{words}");
+        // Rounded up here: after the truncated wait the request would be denied again.
+        assert!((wait..=wait + 1).contains(&told[4]), "{words}: {told:?}");
+    }
+    // throttlecrab's server admits each request to a bucket of one.
+    assert_eq!(
+        over_resp(&mut client, "one 1 1 3600"),
+        [0, 1, 0, 3600, 3600]
+    );
+    // It never fits: throttlecrab's server answers with a wait that does not help.
+    assert_eq!(over_resp(&mut client, "big 5 1 3600 6"), [0, 5, 5, 0, 0]);
+    // After 8.5 idle seconds the bucket of ten is full. throttlecrab's server then admits 17.
+    assert_eq!(over_resp(&mut client, "idle 10 10 10"), [1, 10, 9, 1, 0]);
+    servers[0].advance(Duration::from_millis(8500));
+    let admitted = (0..30)
+        .filter(|_| over_resp(&mut client, "idle 10 10 10")[0] == 1)
+        .count();
+    assert_eq!(admitted, 10);
+    // `CL.THROTTLE` means the same bucket, without the request itself.
+    assert_eq!(client.ask("CL.THROTTLE idle 9 10 10"), "[1 10 0 1 10]");
+}
+
+#[test]
+fn a_wrong_question_of_a_client_of_throttlecrabs_server_is_explained() {
+    let server = Running::start(Options::default());
+    let mut client = Resp::connect(server.resp);
+    for (command, told) in [
+        (
+            "THROTTLE k 0 1 60",
+            "ERR max_burst must be at least 1, because it counts the request itself",
+        ),
+        ("THROTTLE k 1 0 60", "ERR Zero rates are not supported"),
+        (
+            "THROTTLE k 1 1 60 -1",
+            "ERR max_burst, count, period and quantity must not be negative",
+        ),
+        ("THROTTLE k x 1 60", "ERR Couldn't parse as integer: x"),
+        (
+            "THROTTLE k 1 1",
+            "ERR wrong number of arguments for 'throttle' command",
+        ),
+    ] {
+        assert_eq!(client.ask(command), told);
+    }
+    let long = "k".repeat(1_025);
+    for (body, told) in [
+        (r#"{"key":"k"}"#.to_owned(), "max_burst"),
+        (
+            r#"{"key":"k","max_burst":0,"count_per_period":1,"period":60}"#.to_owned(),
+            "max_burst must be at least 1",
+        ),
+        (
+            r#"{"key":"k","max_burst":1,"count_per_period":0,"period":60}"#.to_owned(),
+            "Zero rates are not supported",
+        ),
+        (
+            r#"{"key":"k","max_burst":1,"count_per_period":1,"period":60,"burst":1}"#.to_owned(),
+            "burst",
+        ),
+        (
+            format!(r#"{{"key":"{long}","max_burst":1,"count_per_period":1,"period":60}}"#),
+            "key",
+        ),
+        ("{".to_owned(), "JSON"),
+    ] {
+        let response = server
+            .connect_for("/throttle")
+            .send("POST", "/throttle", &body);
+        assert_eq!(response.status, 400, "{body}: {}", response.body);
+        assert!(response.body.contains(told), "{body}: {}", response.body);
+    }
 }

@@ -87,7 +87,7 @@ enum Scope {
     Names,
     /// A response lists what concerns the client.
     Lists,
-    /// It concerns all limits.
+    /// It concerns all limits, or a name that belongs to no team.
     All,
     /// Nothing.
     Nothing,
@@ -169,6 +169,11 @@ fn sample(server: &Running, endpoint: Endpoint, team: &str) -> (String, String, 
                 Names,
             )
         }
+        // They are named like a limit: `CL.THROTTLE`.
+        Endpoint::Throttle => body(
+            r#"{"key":"k","max_burst":15,"count_per_period":30,"period":60}"#.to_owned(),
+            All,
+        ),
         Endpoint::Explain => query(format!("?limit={rate}&key=k"), Names),
         Endpoint::Top | Endpoint::History => query(format!("?limit={rate}"), Names),
         Endpoint::FlowReport => body(
@@ -409,12 +414,14 @@ fn each_command_serves_only_the_roles_and_the_limits_of_its_clients() {
                 assert!(ran.starts_with(expected), "{client:?}: {ran}");
                 continue;
             }
-            if ["cl.throttle", "rl.throttle", "gcra"].contains(name) {
+            if ["cl.throttle", "rl.throttle", "gcra", "throttle"].contains(name) {
                 // They are named like a limit: `cl.throttle`.
                 let told = resp.ask(&format!("{name} k 15 30 60"));
                 let may = client.may(Role::Decide) && !client.is_bounded;
                 let expected = if client.role.is_none() {
                     "NOAUTH"
+                } else if may && *name == "throttle" {
+                    "[1"
                 } else if may {
                     "[0"
                 } else {

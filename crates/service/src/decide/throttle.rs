@@ -73,6 +73,9 @@ pub enum ThrottleError {
     /// A number is negative.
     #[error("Cell error: max_burst, count, period and quantity must not be negative")]
     Negative,
+    /// A burst that counts the request itself is below 1.
+    #[error("Cell error: max_burst must be at least 1, because it counts the request itself")]
+    NoBurst,
     /// A burst or a quantity exceeds 2⁵³ − 2.
     #[error("Cell error: max_burst and quantity are at most 9007199254740990")]
     TooLarge,
@@ -94,6 +97,15 @@ pub enum ThrottleError {
     Off,
 }
 
+impl ThrottleError {
+    /// The text without redis-cell's prefix.
+    pub fn detail(&self) -> String {
+        let text = self.to_string();
+        text.strip_prefix("Cell error: ")
+            .map_or_else(|| text.clone(), str::to_owned)
+    }
+}
+
 /// A request, converted for the bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct ThrottleAsk {
@@ -104,6 +116,22 @@ pub struct ThrottleAsk {
 }
 
 impl ThrottleQuota {
+    /// The quota of a bucket that admits `burst` at once, as throttlecrab's server counts: the
+    /// request itself is one of them.
+    ///
+    /// # Errors
+    /// [`ThrottleError::NoBurst`] if `burst` is below 1.
+    pub fn with_burst(burst: i64, count: i64, period: i64) -> Result<Self, ThrottleError> {
+        if burst < 1 {
+            return Err(ThrottleError::NoBurst);
+        }
+        Ok(Self {
+            max_burst: burst - 1,
+            count,
+            period,
+        })
+    }
+
     /// The bucket of this quota, with a cost of `quantity`; 0 is a peek.
     ///
     /// # Errors
@@ -299,11 +327,6 @@ impl Throttle {
 /// retry can succeed (-1 if it does not apply or never will), seconds until the bucket is full.
 /// Seconds are rounded up.
 pub fn reply(decision: &Decision) -> [i64; 5] {
-    let seconds = |span: Duration| {
-        i64::try_from(span.as_secs())
-            .unwrap_or(i64::MAX)
-            .saturating_add(i64::from(span.subsec_nanos() > 0))
-    };
     [
         i64::from(decision.is_denied()),
         i64::try_from(decision.limit()).unwrap_or(i64::MAX),
@@ -311,4 +334,25 @@ pub fn reply(decision: &Decision) -> [i64; 5] {
         decision.retry_after().map_or(-1, seconds),
         seconds(decision.reset_after()),
     ]
+}
+
+/// The numbers of throttlecrab's server, in its order: 1 allowed or 0 denied, the limit, what
+/// remains, seconds until the bucket is full, seconds until a retry can succeed (0 if it is allowed
+/// or never will). Seconds are rounded up. throttlecrab cuts them off, and counts until it forgets
+/// the key instead of until the bucket is full.
+pub fn throttlecrab_reply(decision: &Decision) -> [i64; 5] {
+    let [denied, limit, remaining, retry_after, reset_after] = reply(decision);
+    [
+        1 - denied,
+        limit,
+        remaining,
+        reset_after,
+        retry_after.max(0),
+    ]
+}
+
+fn seconds(span: Duration) -> i64 {
+    i64::try_from(span.as_secs())
+        .unwrap_or(i64::MAX)
+        .saturating_add(i64::from(span.subsec_nanos() > 0))
 }

@@ -129,6 +129,23 @@ impl<'a> Reserve<'a> {
     }
 }
 
+/// A bucket and its key, as throttlecrab's server reads them.
+#[derive(Debug, Deserialize)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"key\": \"alice\", \"max_burst\": 10, \"count_per_period\": 100, \"period\": 60}"
+)]
+pub(super) struct Throttle<'a> {
+    #[serde(borrow)]
+    pub key: Text<'a>,
+    /// How many at once, with the request itself.
+    pub max_burst: i64,
+    pub count_per_period: i64,
+    /// In seconds.
+    pub period: i64,
+    pub quantity: Option<i64>,
+}
+
 /// The costs of a reservation: one for each of its limits.
 #[derive(Debug, Deserialize)]
 #[serde(

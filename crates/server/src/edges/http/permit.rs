@@ -13,7 +13,7 @@ use tidegate_listen::{
     access::{Rights, Role},
     credentials::{Certificate, http_rights},
 };
-use tidegate_service::decide::service::refuse_unknown;
+use tidegate_service::{decide::service::refuse_unknown, rules::THROTTLE};
 
 use super::{
     app::App,
@@ -194,6 +194,17 @@ impl Caller<'_> {
             limit.as_bytes(),
             &**rights,
         )?)
+    }
+
+    /// Refuses a bucket that the request describes, unless the client's rights concern
+    /// `CL.THROTTLE`.
+    pub(super) fn permit_throttle(&self) -> Result<(), Problem> {
+        match &self.rights {
+            Some(rights) if !rights.concern(THROTTLE.as_bytes()) => Err(Problem::forbidden(
+                format!("{} may not use `{THROTTLE}`", rights.name),
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses one of several questions, at its place in the body.

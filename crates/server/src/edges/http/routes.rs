@@ -14,7 +14,13 @@ use hyper::{body::Incoming, service::Service as _};
 use hyper_util::service::TowerToHyperService;
 use serde_json::json;
 use tidegate_listen::drain::drain;
-use tidegate_service::decide::service::{self, Act, Readiness, health_name};
+use tidegate_service::{
+    decide::{
+        service::{self, Act, Readiness, Refusal, health_name},
+        throttle::{ThrottleError, ThrottleQuota, throttlecrab_reply},
+    },
+    rules::MAX_KEY_BYTES,
+};
 
 use super::{
     answer::{self, text},
@@ -195,6 +201,12 @@ impl Paths {
                 let body = body(request).await?;
                 Box::pin(descriptors::decide(&caller, &body)).await
             }
+            Endpoint::Throttle => {
+                caller.permit_throttle()?;
+                let body = body(request).await?;
+                let asked = ask::read::<ask::Throttle<'_>>(&body)?;
+                Box::pin(throttle(app, asked)).await
+            }
             Endpoint::OpenApi => Ok(text(
                 include_str!("openapi.json").to_owned(),
                 "application/json",
@@ -335,6 +347,34 @@ async fn decide(app: &App, endpoint: Endpoint, question: Question<'_>) -> Answer
             Ok(app.for_vendor(&joint.answers, answer::all(&joint, status)))
         }
     }
+}
+
+/// Decides by the bucket in a body, and answers as throttlecrab's server does: 200 also for a
+/// denial.
+async fn throttle(app: &App, asked: ask::Throttle<'_>) -> Answered {
+    let ask::Throttle {
+        key,
+        max_burst,
+        count_per_period,
+        period,
+        quantity,
+    } = asked;
+    if key.len() > MAX_KEY_BYTES {
+        return Err(Refusal::KeyTooLong { bytes: key.len() }.into());
+    }
+    let invalid = |error: ThrottleError| Problem::at("#", error.detail());
+    let quota = ThrottleQuota::with_burst(max_burst, count_per_period, period).map_err(invalid)?;
+    let (service, quantity) = (&app.service, quantity.unwrap_or(1));
+    let asked = service.throttle_in_store(key.as_bytes(), quota, quantity, service.now());
+    let decision = asked.await.map_err(invalid)?;
+    let [allowed, limit, remaining, reset_after, retry_after] = throttlecrab_reply(&decision);
+    Ok(answer::json(&json!({
+        "allowed": allowed == 1,
+        "limit": limit,
+        "remaining": remaining,
+        "reset_after": reset_after,
+        "retry_after": retry_after,
+    })))
 }
 
 /// Decides once for an id.

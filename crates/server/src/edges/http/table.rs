@@ -55,6 +55,8 @@ pub enum Endpoint {
     CheckPath,
     /// Decide on descriptors, like envoyproxy/ratelimit.
     Json,
+    /// Decide by a bucket in the body, like throttlecrab's server.
+    Throttle,
     /// Whether the server accepts requests, in the form of envoyproxy/ratelimit.
     HealthCheck,
     /// The keys with the most requests and the most denials.
@@ -213,6 +215,7 @@ pub const ROUTES: &[Route] = &[
         served: Served::OnData,
     },
     post("/json", Endpoint::Json, Served::OnData),
+    post("/throttle", Endpoint::Throttle, Served::OnData),
     get("/healthcheck", Endpoint::HealthCheck, Served::OnBoth),
     get("/healthz", Endpoint::Health, Served::OnBoth),
     get("/readyz", Endpoint::Ready, Served::OnBoth),

@@ -30,7 +30,7 @@ use tidegate_service::decide::{limits::Limit, service::Service};
 
 use super::{
     Protocol,
-    limiting::{write_bucket, write_decision, write_done},
+    limiting::{write_bucket, write_bucket_error, write_decision, write_done},
     question::{Question, Reply},
     reply::Replies,
     reserving::write_reserved,
@@ -163,13 +163,15 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
         (Reply::Limit(Err(refusal)) | Reply::Operate(Err(refusal)), _) => {
             replies.error(&format!("ERR {refusal}"));
         }
-        (Reply::Throttle(Err(error)), _) => replies.error(&error.to_string()),
+        (Reply::Throttle(Err(error)), Question::Throttle { form, .. }) => {
+            write_bucket_error(&mut replies, error, *form);
+        }
         (Reply::Reserve(done), Question::Reserve(reserving)) => {
             replies.protocol = reserving.protocol;
             write_reserved(&mut replies, reserving.rights.as_deref(), done);
         }
         // An answer has its question's kind.
-        (Reply::Limit(Ok(_)) | Reply::Throttle(Ok(_)) | Reply::Reserve(_), _) => {}
+        (Reply::Limit(Ok(_)) | Reply::Throttle(_) | Reply::Reserve(_), _) => {}
     }
 }
 

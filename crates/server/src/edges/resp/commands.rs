@@ -41,7 +41,7 @@ macro_rules! command {
 }
 
 /// All commands, the most frequent first, because a lookup searches in this order.
-pub(super) static COMMANDS: [Command; 33] = [
+pub(super) static COMMANDS: [Command; 34] = [
     command!(DECIDE "acquire"(1, 6), 2, "limit key [cost] [REASON] [ID id]", "Take a cost (default 1) from a limit if it admits, once for an id", |context, args| decide(context, "acquire", args, Act::Take)),
     command!(THROTTLED "cl.throttle"(4, 5), 1, "key max_burst count period [quantity]", "Take from a bucket given in the command, as redis-cell does", limiting::cl_throttle),
     command!(DECIDE "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", |context, args| decide(context, "peek", args, Act::Peek)),
@@ -55,6 +55,7 @@ pub(super) static COMMANDS: [Command; 33] = [
     command!(OPERATE "unblock"(2, 2), 2, "limit key", "End the block of a key", |context, args| operate(context, "unblock", args, Operation::Unblock)),
     command!(OPERATE "override"(3, 4), 2, "limit key quota|END [milliseconds]", "Give a key its own quota, for a time or until END", limiting::override_key),
     command!(THROTTLED "rl.throttle"(4, 5), 1, "key max_burst count period [quantity]", "CL.THROTTLE by the name that Valkey proposes", limiting::cl_throttle),
+    command!(THROTTLED "throttle"(4, 5), 1, "key max_burst count period [quantity]", "Take from a bucket given in the command, as throttlecrab's server does: 1 is allowed", limiting::throttlecrab),
     command!(THROTTLED "gcra"(4, 6), 1, "key max_burst count period [TOKENS quantity]", "Take from a bucket given in the command, as Redis proposes", limiting::gcra),
     command!(ANY "multi"(0, 0), 0, "", "Queue the following commands", transaction::multi),
     command!(ANY "exec"(0, 0), 0, "", "Run the queued commands", transaction::exec),

@@ -7,7 +7,7 @@ use tidegate_listen::access::Role;
 use tidegate_service::decide::{
     limits::Limit,
     service::{Act, Operation, Operator, Refusal, Resolved, check_id, reset_after, resolve},
-    throttle::{self, ThrottleQuota},
+    throttle::{self, ThrottleError, ThrottleQuota},
 };
 
 use super::{
@@ -222,15 +222,30 @@ pub(super) fn write_numbers(replies: &mut Replies<'_>, decision: &Decision, shad
 /// The answer about a bucket that the request describes.
 pub(super) fn write_bucket(replies: &mut Replies<'_>, decision: &Decision, form: BucketReply) {
     match form {
-        BucketReply::Cell => write_cell(replies, decision),
+        BucketReply::Cell => write_five(replies, throttle::reply(decision)),
         BucketReply::Gcra => write_gcra(replies, decision),
+        BucketReply::Throttlecrab => {
+            write_five(replies, throttle::throttlecrab_reply(decision));
+        }
     }
 }
 
-/// Five integers, in redis-cell's format.
-fn write_cell(replies: &mut Replies<'_>, decision: &Decision) {
+/// An error about such a bucket. Only clients of redis-cell look for its prefix.
+#[cold]
+pub(super) fn write_bucket_error(
+    replies: &mut Replies<'_>,
+    error: &ThrottleError,
+    form: BucketReply,
+) {
+    match form {
+        BucketReply::Throttlecrab => replies.error(&format!("ERR {}", error.detail())),
+        BucketReply::Cell | BucketReply::Gcra => replies.error(&error.to_string()),
+    }
+}
+
+fn write_five(replies: &mut Replies<'_>, numbers: [i64; 5]) {
     replies.array(5);
-    for number in throttle::reply(decision) {
+    for number in numbers {
         replies.integer(number);
     }
 }
@@ -269,14 +284,24 @@ pub(super) fn cl_throttle(context: &mut Context<'_>, args: &[&[u8]]) {
     throttle(context, args, BucketReply::Cell);
 }
 
+/// The command of throttlecrab's server: its `max_burst` counts the request itself.
+pub(super) fn throttlecrab(context: &mut Context<'_>, args: &[&[u8]]) {
+    throttle(context, args, BucketReply::Throttlecrab);
+}
+
 /// Decides by the bucket in `key max_burst count period [quantity]`.
 fn throttle(context: &mut Context<'_>, args: &[&[u8]], form: BucketReply) {
     let mut numbers = [0, 0, 0, 1];
     for (to, text) in numbers.iter_mut().zip(&args[1..]) {
         let Some(number) = number(text) else {
             // redis-cell's own wording.
+            let prefix = if form == BucketReply::Throttlecrab {
+                "ERR"
+            } else {
+                "Cell error:"
+            };
             let text = String::from_utf8_lossy(text);
-            return context.error(&format!("Cell error: Couldn't parse as integer: {text}"));
+            return context.error(&format!("{prefix} Couldn't parse as integer: {text}"));
         };
         *to = number;
     }
@@ -287,10 +312,17 @@ fn throttle(context: &mut Context<'_>, args: &[&[u8]], form: BucketReply) {
         };
         return refuse(context, "cl.throttle", &refusal);
     }
-    let quota = ThrottleQuota {
-        max_burst,
-        count,
-        period,
+    let quota = if form == BucketReply::Throttlecrab {
+        match ThrottleQuota::with_burst(max_burst, count, period) {
+            Ok(quota) => quota,
+            Err(error) => return write_bucket_error(&mut context.replies(), &error, form),
+        }
+    } else {
+        ThrottleQuota {
+            max_burst,
+            count,
+            period,
+        }
     };
     match context
         .shared
@@ -298,7 +330,7 @@ fn throttle(context: &mut Context<'_>, args: &[&[u8]], form: BucketReply) {
         .throttle_in_memory(args[0], quota, quantity, context.now)
     {
         Some(Ok(decision)) => write_bucket(&mut context.replies(), &decision, form),
-        Some(Err(e)) => context.error(&e.to_string()),
+        Some(Err(error)) => write_bucket_error(&mut context.replies(), &error, form),
         None => {
             let protocol = context.session.protocol;
             context.ask(Question::Throttle {

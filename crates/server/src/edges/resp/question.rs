@@ -53,6 +53,8 @@ pub(crate) enum BucketReply {
     Cell,
     /// Three integers and two doubles, as of the command that is proposed to Redis.
     Gcra,
+    /// Five integers, as throttlecrab's server has them.
+    Throttlecrab,
 }
 
 /// The store's answer.
