@@ -3,8 +3,8 @@
 
 migrate.py [--write] [NAME ...]     of those in ROWS; --write replaces the table in the book, and the traces of the ordinary tests
 
-Each package runs as it is, with its pinned version, on a clock that the schedule sets. Packages of PyPI, npm, Go's module proxy and Maven
-Central are installed into ~/.cache/tidegate/migrate. Fails if a row has other decisions than it promises.
+Each package runs as it is, with its pinned version, on a clock that the schedule sets. Packages of PyPI, npm, Go's module proxy, Maven
+Central and crates.io are installed into ~/.cache/tidegate/migrate. Fails if a row has other decisions than it promises.
 """
 import json
 import os
@@ -19,8 +19,9 @@ CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".ca
 PEERS = ROOT / "scripts/migrate"
 PAGE = ROOT / "docs/src/migrate.md"
 TRACES = ROOT / "crates/tidegate/tests/migrate"
-PYTHON = ["limits==5.8.0", "pyrate-limiter==4.5.1", "throttled-py==3.5.0", "ratelimit==2.2.1", "token_bucket==0.4.0"]
-NODE = ["rate-limiter-flexible@11.4.0", "express-rate-limit@8.7.5"]
+PYTHON = ["limits==5.8.0", "pyrate-limiter==4.5.1", "throttled-py==3.5.0", "ratelimit==2.2.1", "token_bucket==0.4.0",
+          "djangorestframework==3.18.3", "django-ratelimit==4.1.0", "aiolimiter==1.3.0"]
+NODE = ["rate-limiter-flexible@11.4.0", "express-rate-limit@8.7.5", "@fastify/rate-limit@11.2.0"]
 # A whole second, so that aligned windows begin here.
 BEGIN = 1_700_000_000_000
 EACH = 20
@@ -87,6 +88,13 @@ def java():
     return ["java", "-cp", f"{home}/classes:{home}/lib/*", "Peers"]
 
 
+def rust():
+    home = CACHE / "rust"
+    shutil.copytree(PEERS / "rust", home, dirs_exist_ok=True)
+    sh("cargo", "build", "-q", cwd=home, env={**os.environ, "CARGO_TARGET_DIR": str(home / "target")})
+    return [home / "target/debug/peers"]
+
+
 class Row:
     """`equal`: none differs. Otherwise `why` says what happens instead."""
 
@@ -97,6 +105,9 @@ class Row:
 FIRST = "fixed-window:first_hit=true:count_denied=true 10/1s"
 ROWS = {
     "flexible": Row("rate-limiter-flexible 11.4.0", "`RateLimiterMemory`, `points: 10, duration: 1`", node, FIRST),
+    "flexible-block": Row("rate-limiter-flexible 11.4.0", "the same with `blockDuration: 3`", node,
+                          "fixed-window:first_hit=true:count_denied=true:block-for=3s 10/1s"),
+    "fastify": Row("@fastify/rate-limit 11.2.0", "`max: 10, timeWindow: 1000`", node, FIRST, costs=False),
     "express": Row("express-rate-limit 8.7.5", "`limit: 10, windowMs: 1000`", node, FIRST, costs=False),
     "limits-fixed": Row("limits 5.8.0 (slowapi, Flask-Limiter)", "`FixedWindowRateLimiter`, `10/second`", python, FIRST),
     "limits-moving": Row("limits 5.8.0", "`MovingWindowRateLimiter`", python, "sliding-log:closed=true 10/1s"),
@@ -108,16 +119,27 @@ ROWS = {
     "throttled-token": Row("throttled-py 3.5.0", "`using=\"token_bucket\"`", python, "token-bucket:burst=10 10/1s",
                            "theirs refills in whole seconds"),
     "ratelimit": Row("ratelimit 2.2.1 (PyPI)", "`@limits(calls=10, period=1)`", python, FIRST, costs=False),
+    "drf": Row("Django REST framework 3.18.3", "`SimpleRateThrottle`, `10/s`", python, "sliding-log 10/1s", costs=False),
+    "django-ratelimit": Row("django-ratelimit 4.1.0", "`rate=\"10/s\"`; the windows of other periods begin at a hash of the key", python,
+                            "fixed-window:count_denied=true 10/1s", costs=False),
+    "aiolimiter": Row("aiolimiter 1.3.0", "`AsyncLimiter(10, 1)`, without waiting", python, "token-bucket:burst=10 10/1s",
+                      "theirs leaks fractions as floating-point numbers, so it may deny at the moment a token is whole"),
     "token-bucket": Row("token_bucket 0.4.0 (PyPI)", "`Limiter(10, 20, MemoryStorage())`", python, "token-bucket:burst=20 10/1s",
                         "theirs adds fractions of a token as floating-point numbers, so it may deny at the moment a token is whole"),
     "xtime": Row("golang.org/x/time/rate 0.16.0", "`NewLimiter(10, 10)`", go, "token-bucket:burst=10 10/1s"),
+    "throttled-go": Row("throttled 2.15.0 (Go)", "`PerSec(10)`, `MaxBurst: 9`", go, "token-bucket:burst=10 10/1s"),
+    "governor": Row("governor 0.10.4", "`Quota::per_second(10)`", rust, "token-bucket:burst=10 10/1s"),
+    "throttlecrab": Row("throttlecrab 0.4.40", "`max_burst` 10, `count_per_period` 10, `period` 1", rust, "token-bucket:burst=10 10/1s",
+                        "theirs admits more than its burst after a rest"),
     "bucket4j-greedy": Row("Bucket4j 8.15.0", "`capacity(20)`, `refillGreedy(10, 1s)`", java, "token-bucket:burst=20 10/1s"),
     "bucket4j-aligned": Row("Bucket4j 8.15.0", "`capacity(10)`, `refillIntervallyAligned(10, 1s, …)` from a whole second on", java,
                             "fixed-window 10/1s"),
     "bucket4j-intervally": Row("Bucket4j 8.15.0", "`capacity(10)`, `refillIntervally(10, 1s)`", java, "fixed-window 10/1s",
                                "theirs begins its periods when the bucket is made, ours at whole seconds"),
-    "bucket4j-saving": Row("Bucket4j 8.15.0", "`capacity(20)`, `refillIntervally(10, 1s)`", java, "token-bucket:burst=20 10/1s",
-                           "theirs refills ten at once each second, ours steadily"),
+    "bucket4j-saving-aligned": Row("Bucket4j 8.15.0", "`capacity(20)`, `refillIntervallyAligned(10, 1s, …)` from a whole second on", java,
+                                   "fixed-window:burst=20 10/1s"),
+    "bucket4j-saving": Row("Bucket4j 8.15.0", "`capacity(20)`, `refillIntervally(10, 1s)`", java, "fixed-window:first_hit=true:burst=20 10/1s",
+                           "theirs keeps its periods while the bucket is full, ours begin with the first request after that"),
 }
 
 

@@ -50,6 +50,51 @@ def ratelimit():
     return ask
 
 
+def drf():
+    from django.conf import settings
+    if not settings.configured:
+        settings.configure()
+    from django.core.cache import cache
+    from rest_framework.throttling import SimpleRateThrottle
+
+    class Throttle(SimpleRateThrottle):
+        rate = "10/s"
+        timer = staticmethod(lambda: now[0])
+
+        def get_cache_key(self, request, view):
+            return "key"
+
+    cache.clear()
+    return lambda _: Throttle().allow_request(None, None)
+
+
+def django_ratelimit():
+    from django.conf import settings
+    if not settings.configured:
+        settings.configure()
+    from django.core.cache import cache
+    from django.test import RequestFactory
+    from django_ratelimit.core import is_ratelimited
+    request = RequestFactory().get("/")
+    cache.clear()
+    return lambda _: not is_ratelimited(request, group="group", key=lambda *_: "key", rate="10/s", increment=True)
+
+
+def aiolimiter():
+    import asyncio
+    from aiolimiter import AsyncLimiter
+    loop = asyncio.new_event_loop()
+    limiter = AsyncLimiter(10, 1)
+
+    async def ask(cost):
+        # `has_capacity` leaks, and `acquire` then takes without waiting.
+        if cost > 10 or not limiter.has_capacity(cost):
+            return False
+        await limiter.acquire(cost)
+        return True
+    return lambda cost: loop.run_until_complete(ask(cost))
+
+
 def token_bucket():
     from token_bucket import Limiter, MemoryStorage
     limiter = Limiter(10, 20, MemoryStorage())
@@ -57,7 +102,7 @@ def token_bucket():
 
 
 RULES = {
-    "ratelimit": ratelimit, "token-bucket": token_bucket,
+    "drf": drf, "django-ratelimit": django_ratelimit, "aiolimiter": aiolimiter, "ratelimit": ratelimit, "token-bucket": token_bucket,
     "limits-fixed": limits("FixedWindowRateLimiter"), "limits-moving": limits("MovingWindowRateLimiter"),
     "limits-sliding": limits("SlidingWindowCounterRateLimiter"), "pyrate": pyrate, "throttled-fixed": throttled("fixed_window"),
     "throttled-gcra": throttled("gcra"), "throttled-token": throttled("token_bucket"),

@@ -4,13 +4,21 @@
     reason = "the options' comments are their help text"
 )]
 
-use std::{io::Write, path::PathBuf, process::ExitCode};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::Subcommand;
 use tidegate_flow::{rules::Rules as GateRules, sources::yaml};
 use tidegate_server::{
     envoy,
-    rules::{Keeping, RulesError},
+    rules::{
+        Keeping, RulesError,
+        import::{Format, import},
+        read_text,
+    },
 };
 
 /// Print another service's configuration as a rules file
@@ -41,6 +49,38 @@ enum From {
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
+    /// The limits of nginx: limit_req and limit_conn
+    ///
+    /// Prints a rule for each zone that is used. Other directives are left out.
+    Nginx {
+        /// The configuration, without the files that it includes
+        file: PathBuf,
+    },
+    /// The options of rate-limiter-flexible (npm), as JSON
+    RateLimiterFlexible {
+        /// A file with the options of one limiter, or a list of them
+        file: PathBuf,
+    },
+    /// The options of express-rate-limit (npm), as JSON
+    ExpressRateLimit {
+        /// A file with the options of one limiter, or a list of them
+        file: PathBuf,
+    },
+    /// Strings of Python's limits, as slowapi and Flask-Limiter have them
+    Limits {
+        /// Strings such as "10/second; 100 per 5 minutes"
+        #[arg(required = true)]
+        strings: Vec<String>,
+        /// The strategy, Flask-Limiter's RATELIMIT_STRATEGY
+        #[arg(long, value_enum, default_value_t = Strategy::FixedWindow)]
+        strategy: Strategy,
+    },
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Strategy {
+    FixedWindow,
+    MovingWindow,
 }
 
 pub fn run(args: &Args) -> ExitCode {
@@ -49,6 +89,16 @@ pub fn run(args: &Args) -> ExitCode {
             envoy::load(path, Keeping::Memory).map(|config| envoy::to_yaml(&config))
         }
         From::Sentinel { files } => of_sentinel(files),
+        From::Nginx { file } => of_file(Format::Nginx, file),
+        From::RateLimiterFlexible { file } => of_file(Format::RateLimiterFlexible, file),
+        From::ExpressRateLimit { file } => of_file(Format::ExpressRateLimit, file),
+        From::Limits { strings, strategy } => {
+            let format = match strategy {
+                Strategy::FixedWindow => Format::LimitsFixed,
+                Strategy::MovingWindow => Format::LimitsMoving,
+            };
+            imported(format, &strings.join("\n"), None)
+        }
     };
     match imported {
         Ok(text) => {
@@ -61,6 +111,21 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn of_file(format: Format, file: &Path) -> Result<String, RulesError> {
+    imported(format, &read_text(file)?, Some(file))
+}
+
+fn imported(format: Format, text: &str, file: Option<&Path>) -> Result<String, RulesError> {
+    let imported = import(format, text).map_err(|problems| RulesError::Invalid {
+        path: file.map(Path::to_owned),
+        problems,
+    })?;
+    for note in imported.notes {
+        eprintln!("note: {note}");
+    }
+    Ok(imported.yaml)
 }
 
 fn of_sentinel(files: &[PathBuf]) -> Result<String, RulesError> {

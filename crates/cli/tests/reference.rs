@@ -17,7 +17,7 @@ use tidegate_core::DenialReason;
 
 /// What each option of a limit, of the file and of an access file means. The program lists the
 /// options.
-const KEYS: [(&str, &str); 40] = [
+const KEYS: [(&str, &str); 43] = [
     ("name", "the name in requests: letters, digits and `. _ -`"),
     (
         "limit",
@@ -95,13 +95,22 @@ const KEYS: [(&str, &str); 40] = [
     ),
     ("slots", "sliding-window: the parts of a window"),
     ("mode", "sliding-window: `strict` or `balanced`"),
-    ("burst", "token-bucket: how much a key may save"),
+    (
+        "burst",
+        "token-bucket, fixed-window: how much a key may save",
+    ),
     ("max_wait", "leaky-bucket: the longest delay"),
     (
         "hold",
         "concurrency: after this time a permit that was not released is free again",
     ),
     ("count_denied", "`true`: denied requests count too"),
+    (
+        "block_for",
+        "for how long a denial blocks its key, as in `60s`, or longer each time, as in `60s, 10m, 1d`",
+    ),
+    ("block_after", "only this number of denials blocks a key"),
+    ("block_within", "the time in which these denials count"),
     (
         "limits",
         "the list of limits; in an access file the limits that a client may use, by the beginning of their names",

@@ -1297,7 +1297,9 @@ fn every_option_of_the_rules_is_replayed_as_it_is_served() {
     for policy in [
         "algorithm: fixed-window, limit: 5/10s, first_hit: true, count_denied: true",
         "algorithm: fixed-window, limit: 5/month, time_zone: Europe/Berlin, starts: 15",
+        "algorithm: fixed-window, limit: 5/10s, burst: 20",
         "algorithm: sliding-log, limit: 5/500ms, closed: true",
+        "algorithm: sliding-log, limit: 5/500ms, block_for: [1m, 1d], block_after: 3, block_within: 10s",
         "algorithm: sliding-window, limit: 5/2h, slots: 60, mode: balanced",
         "algorithm: sliding-window, limit: 5/2h, slots: 60",
         "algorithm: sliding-counter, limit: 5/1d",

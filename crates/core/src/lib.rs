@@ -48,7 +48,7 @@ pub use debt::{Debt, Lasts, Share};
 pub use decision::{Admission, Decision, DenialReason, Denied, Outcome, Standing};
 pub use key::{Key, address_key};
 pub use parameters::Parameters;
-pub use policy::{Estimate, Policy, PolicyError};
+pub use policy::{Estimate, Penalty, Policy, PolicyError, Spans};
 pub(crate) use quota::MOST_USED;
 pub use quota::{
     MAX_LIMIT, MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, parse_units,

@@ -16,6 +16,17 @@ pub enum Parameters {
         /// Whether a window begins at its first admitted request.
         first_hit: bool,
     },
+    /// [`FixedWindow`](crate::algorithm::FixedWindow) that saves what windows leave.
+    SavingWindow {
+        /// Units that each window's end gives back.
+        limit: u64,
+        /// The window.
+        window: u64,
+        /// Whether a window begins at its first admitted request.
+        first_hit: bool,
+        /// The most that can be used at once.
+        burst: u64,
+    },
     /// [`FixedWindow`](crate::algorithm::FixedWindow) that follows a calendar.
     CalendarWindow {
         /// Units in each period.

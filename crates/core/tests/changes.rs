@@ -57,7 +57,7 @@ impl Limit {
     }
 }
 
-const KINDS: usize = 8;
+const KINDS: usize = 10;
 const LEAKY: usize = 6;
 
 fn policy(kind: usize, limit: u64) -> Policy {
@@ -70,6 +70,12 @@ fn policy(kind: usize, limit: u64) -> Policy {
         4 => Policy::sliding_counter(quota),
         5 => Policy::token_bucket(quota),
         LEAKY => Policy::leaky_bucket(quota),
+        8 => FixedWindow::new(quota).burst(limit).unwrap().into(),
+        9 => FixedWindow::new(quota)
+            .first_hit()
+            .burst(limit)
+            .unwrap()
+            .into(),
         _ => Concurrency::new(limit as u32)
             .hold(quota.window())
             .unwrap()
@@ -326,6 +332,7 @@ proptest! {
             // Then it is as good as just used up, and the next token comes; the time is rounded up
             // to 256 ns.
             5 => WINDOW + WINDOW / last + 260,
+            8 | 9 => 301 * WINDOW,
             _ => WINDOW,
         };
         prop_assert!(limit.admits(now + quiet, 1), "kind {}", kind);

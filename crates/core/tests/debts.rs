@@ -11,7 +11,7 @@ use tidegate_core::{
 fn any_policy() -> impl Strategy<Value = (Policy, u64)> {
     let windows = prop_oneof![Just(1_000_u64), Just(997), Just(1_000_000_007), Just(40)];
     let limits = prop_oneof![4 => 1_u64..12, 1 => 120_u64..1_000];
-    (limits, windows, 0_usize..9, 1_u32..8).prop_map(|(limit, window, which, parts)| {
+    (limits, windows, 0_usize..11, 1_u32..8).prop_map(|(limit, window, which, parts)| {
         let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
         let wait = Duration::from_nanos(u64::from(parts) * window / 7);
         let policy = match which {
@@ -27,6 +27,15 @@ fn any_policy() -> impl Strategy<Value = (Policy, u64)> {
             5 => Policy::sliding_counter(quota),
             6 => TokenBucket::new(quota)
                 .burst(limit + u64::from(parts))
+                .unwrap()
+                .into(),
+            8 => FixedWindow::new(quota)
+                .burst((limit * u64::from(parts) / 2).max(1))
+                .unwrap()
+                .into(),
+            9 => FixedWindow::new(quota)
+                .first_hit()
+                .burst((limit * u64::from(parts) / 2).max(1))
                 .unwrap()
                 .into(),
             7 => LeakyBucket::new(quota).max_wait(wait).unwrap().into(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, AlgorithmSpec, Denied, Nanos, Policy, Quota, Wants,
+    Algorithm, AlgorithmSpec, Denied, Nanos, Penalty, Policy, Quota, Wants,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 
@@ -49,6 +49,15 @@ fn every_option_reaches_the_policy() {
             "leaky-bucket:max_wait=500ms 10/1s",
             LeakyBucket::new(quota).max_wait(wait).unwrap().into(),
         ),
+        (
+            "sliding-counter:block-for=60s,10m,1d:block-after=3:block-within=10m 10/1s",
+            Policy::sliding_counter(quota).block_for(
+                Penalty::new(&[60, 600, 86_400].map(Duration::from_secs))
+                    .unwrap()
+                    .after(3, Duration::from_mins(10))
+                    .unwrap(),
+            ),
+        ),
         ("concurrency 10", Policy::concurrency(10)),
         (
             "concurrency:hold=500ms 10",
@@ -67,11 +76,16 @@ fn every_algorithm_and_every_option_that_is_listed_can_be_read() {
         for &alias in spec.aliases() {
             assert_eq!(alias.parse(), Ok(spec), "an alias is another name");
         }
-        for known in spec.known() {
+        let common = AlgorithmSpec::common().iter().filter(|known| {
+            // These two need `block_for`.
+            spec.limits_rate() && !["block_after", "block_within"].contains(&known.name)
+        });
+        for known in spec.known().iter().chain(common) {
             let value = match known.wants {
                 Wants::Flag | Wants::Switch => "true",
                 Wants::Count { .. } => "7",
                 Wants::Span => "7s",
+                Wants::Spans => "7s,1m",
                 Wants::Zone => "Europe/Berlin",
                 Wants::OneOf(words) => words[words.len() - 1],
                 other => panic!("{other:?} has no example"),
@@ -129,6 +143,43 @@ fn an_error_names_the_mistake_and_the_known_values() {
         message("concurrency:count-denied 10").contains("no option"),
         "a denied permit is never given back"
     );
+    for (text, expected) in [
+        (
+            "fixed-window:block-for=1us 10/1s",
+            "`block-for` wants one to three durations",
+        ),
+        (
+            "fixed-window:block-for=1s,2s,3s,4s 10/1s",
+            "`block-for` wants one to three durations",
+        ),
+        (
+            "fixed-window:block-for 10/1s",
+            "`block-for` wants one to three durations",
+        ),
+        ("fixed-window:block-after=3 10/1s", "need block_for"),
+        (
+            "fixed-window:block-for=1m:block-after=3 10/1s",
+            "block_after needs block_within",
+        ),
+        (
+            "fixed-window:block-for=1m:block-within=3s 10/1s",
+            "block_within needs block_after",
+        ),
+        (
+            "fixed-window:block-for=1m:block-after=2:block-within=0s 10/1s",
+            "block_within 1ms to 49d",
+        ),
+        (
+            "concurrency:block-for=1m 10",
+            "concurrency has no option `block-for`; it has hold",
+        ),
+    ] {
+        assert!(
+            message(text).contains(expected),
+            "{text}: {}",
+            message(text)
+        );
+    }
     assert!(message("concurrency").contains("as in `concurrency 10`"));
     assert!(message("sliding-log").contains("as in `sliding-log 100/1m`"));
     assert!(message("sliding-log 10").contains("N/duration"));
@@ -175,10 +226,10 @@ proptest! {
     #[test]
     fn a_policy_is_read_back_from_what_it_prints(
         limit in 0_u64..2_000, window in 1_u64..31_622_400_000_000_000, slots in 1_u32..3_600, burst in any::<u64>(),
-        span in 1_u64..31_622_400_000_000_000, count_denied in any::<bool>()
+        span in 1_u64..31_622_400_000_000_000, count_denied in any::<bool>(), spans in 0_usize..4, after in 1_u32..4
     ) {
         let quota = Quota::new(limit, Duration::from_nanos(window)).unwrap();
-        let span = Duration::from_nanos(span);
+        let (span, millis) = (Duration::from_nanos(span), Duration::from_millis(1 + span % 4_233_600_000));
         let sliding = SlidingWindow::new(quota);
         let bucket = TokenBucket::new(quota);
         let leaky = LeakyBucket::new(quota);
@@ -193,6 +244,8 @@ proptest! {
         policies.extend([0, 1, burst % 1_000, burst].into_iter().filter_map(|burst| bucket.burst(burst).ok()).map(Policy::from));
         for policy in policies {
             let policy = if count_denied && policy.spec().limits_rate() { policy.count_denied() } else { policy };
+            let penalty = Penalty::new(&[millis, Duration::from_secs(1), millis][..spans]);
+            let policy = penalty.map_or(policy, |penalty| policy.block_for(penalty.after(after, millis).unwrap()));
             prop_assert_eq!(policy.to_string().parse(), Ok(policy), "{}", policy);
         }
     }

@@ -198,7 +198,9 @@ impl Site<'_> {
                 resets => eras.own.hash_one(resets),
             },
             // The units can return as long as nothing was queued behind them.
-            Parameters::LeakyBucket { .. } => eras.own.hash_one((rate, resets, state)),
+            Parameters::LeakyBucket { .. } => {
+                eras.own.hash_one((rate, resets, policy.units_of(state)))
+            }
             _ => eras.own.hash_one((rate, resets)),
         }
     }

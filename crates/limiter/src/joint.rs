@@ -389,8 +389,41 @@ impl<'r, C: ?Sized> States<'_, 'r, C> {
                     step_by(general, by, state, now, |state| by.record(state, now, cost));
                 }
             }
+        } else {
+            self.count_denials(blocked, &mut decisions, now, wakes);
         }
         decisions
+    }
+
+    /// Counts the denials, each state's once, and blocks the keys whose rules say so.
+    fn count_denials(
+        &mut self,
+        blocked: &[Option<Decision>],
+        decisions: &mut [Decision],
+        now: Nanos,
+        wakes: &mut Wakes,
+    ) {
+        let mut counted: Few<usize> = Few::new();
+        for (at, request) in self.requests.iter().enumerate() {
+            let Sum { first, cost } = self.of_state(at);
+            let counts = request.cost() > 0 && decisions[at].is_denied() && blocked[at].is_none();
+            if !counts || counted.contains(&first) {
+                continue;
+            }
+            counted.push(first);
+            let Ok((general, state)) = self.state(at) else {
+                continue;
+            };
+            let by = request.own_policy().unwrap_or(general);
+            let blocks = step_by(general, by, state, now, |state| {
+                by.count_denial(state, now)
+                    .then(|| by.peek(state, now, cost))
+            });
+            if let Some(blocks) = blocks {
+                decisions[at] = blocks;
+                self.on_line(at, false, now, |line, ground| line.changed(ground, wakes));
+            }
+        }
     }
 
     /// [`decide`](Self::decide), and the estimates of what was taken.

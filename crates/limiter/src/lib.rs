@@ -55,7 +55,8 @@ pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::{
     Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, DenialReason, Denied, Estimate,
     Key, Lasts, MAX_LIMIT, MAX_WINDOW, ManualClock, Nanos, Outcome, ParsePolicyError,
-    ParseQuotaError, Policy, PolicyError, Quota, QuotaError, Share, Standing, algorithm,
+    ParseQuotaError, Penalty, Policy, PolicyError, Quota, QuotaError, Share, Spans, Standing,
+    algorithm,
 };
 #[cfg(feature = "calendar")]
 pub use tidegate_core::{Calendar, Period};

@@ -264,7 +264,8 @@ impl<C: ?Sized> Limiter<C> {
         self.serve(now);
     }
 
-    /// Forgets what was used, as if the limiter were new. A block stays. Permits in use are
+    /// Forgets what was used, as if the limiter were new, and ends a block by the policy's
+    /// [`Penalty`](crate::Penalty). A [`block`](Self::block) stays. Permits in use are
     /// forgotten too: releasing one later has no effect. Returns whether anything was in use.
     pub fn reset_at(&self, now: Nanos) -> bool {
         let mut held = self.versions.lock();
@@ -282,12 +283,16 @@ impl<C: ?Sized> Limiter<C> {
         self.blocked.store(until.0.get(), Ordering::Relaxed);
     }
 
-    /// Ends a [`block`](Self::block), and admits waiters as far as there is room. Returns whether a
+    /// Ends a [`block`](Self::block), also one by the policy's [`Penalty`](crate::Penalty), and admits waiters as far as there is room. Returns whether a
     /// block was still in force.
     pub fn unblock_at(&self, now: Nanos) -> bool {
         let lifted = self.blocked.swap(0, Ordering::Relaxed) > now.get();
+        let mut held = self.versions.lock();
+        let (policy, state) = held.parts();
+        let by_rule = policy.unblock(state, now);
+        drop(held);
         self.serve(now);
-        lifted
+        lifted || by_rule
     }
 
     /// Changes the policy and keeps the current usage (see [`Policy::transfer`]). The call returns

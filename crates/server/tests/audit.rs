@@ -371,6 +371,65 @@ fn blocks_and_overrides_are_listed_while_they_are_in_force() {
 }
 
 #[test]
+fn a_rule_blocks_a_key_that_it_denies_and_an_operator_ends_that() {
+    const RULES: &str = "
+limits:
+  - name: logins
+    limit: 2/1m
+    algorithm: fixed-window
+    block_for: 10m, 1d
+    block_after: 2
+    block_within: 1m
+  - {name: everyone, limit: 1000/1m}
+";
+    let server = Running::with_rules_and("block-for", RULES, |_| {});
+    let ask = |path: &str, body: &str| {
+        let answer = server.post(path, body);
+        (answer.status, answer.json())
+    };
+    let take = |path: &str| ask(path, r#"{"limit":"logins","key":"eve","cost":1}"#);
+    let joint = r#"{"all":[{"limit":"everyone","key":"x"},{"limit":"logins","key":"eve"}]}"#;
+    assert_eq!(take("/v1/acquire").0, 200);
+    assert_eq!(take("/v1/reserve").0, 200);
+    // The first denial counts, in whichever way it is asked for, and the second blocks.
+    assert_eq!(take("/v1/reserve").0, 429);
+    assert_eq!(orders(&server, "/v1/blocks", "blocks"), [] as [Value; 0]);
+    assert_eq!(ask("/v1/acquire", joint).0, 429);
+    let (status, denied) = take("/v1/acquire");
+    assert_eq!(
+        (status, &denied["reason"], denied["retry_after_ms"].as_u64()),
+        (429, &json!("blocked"), Some(600_000))
+    );
+    // A charge counts during the block, and the answer is the block's denial.
+    assert_eq!(take("/v1/charge").1["reason"], "blocked");
+    let now = server.clock.now().get() / 1_000_000;
+    let expected = json!({
+        "limit_name": "logins", "key": "eve", "until_ms": now + 600_000, "client": "the rule", "note": null,
+    });
+    assert_eq!(
+        orders(&server, "/v1/blocks?limit=logins", "blocks"),
+        [expected]
+    );
+    let told = server.get("/v1/explain?limit=logins&key=eve").json();
+    assert_eq!(
+        (&told["reason"], &told["block"]["client"]),
+        (&json!("blocked"), &json!("the rule"))
+    );
+    assert!(
+        told["rule"]
+            .as_str()
+            .unwrap()
+            .contains(r#"block_for: "10m,1d""#),
+        "{told}"
+    );
+    let (_, lifted) = ask("/v1/unblock", KEY);
+    assert_eq!(lifted, json!({"unblocked": true}));
+    assert_eq!(orders(&server, "/v1/blocks", "blocks"), [] as [Value; 0]);
+    server.clock.advance(Duration::from_mins(1));
+    assert_eq!(take("/v1/acquire").0, 200);
+}
+
+#[test]
 fn an_explanation_says_what_binds_a_key_and_what_would_admit_it() {
     const RULES: &str = "
 limits:

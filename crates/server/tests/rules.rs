@@ -260,6 +260,31 @@ fn each_kind_of_mistake_has_specific_advice() {
             "limit: 5\nalgorithm: concurrency\ncount_denied: true",
             "remove `count_denied`",
         ),
+        (
+            "limit: 5\nalgorithm: concurrency\nblock_for: 1m",
+            "denials of permits do not block a key",
+        ),
+        (
+            "limit: 5/1s\nblock_for: soon",
+            "wants one to three durations",
+        ),
+        (
+            "limit: 5/1s\nblock_for: [1m, [x]]",
+            "it must be one to three durations",
+        ),
+        (
+            "limit: 5/1s\nblock_for: 1m\nblock_after: 0",
+            "whole number from 1",
+        ),
+        (
+            "limit: 5/1s\nblock_for: 1m\nblock_after: 2",
+            "block_after needs block_within",
+        ),
+        ("limit: 5/1s\nblock_within: 1m", "need block_for"),
+        (
+            "limit: 5/1s\nsoft: true\nblock_for: 1m",
+            "`block_for` has no meaning",
+        ),
         ("limit: 5/1s\nmax_keys: 0", "whole number from 1"),
         (
             "limit: 5/1s\nmode: loose",
@@ -371,6 +396,13 @@ fn limits_that_cannot_be_shared_are_reported_with_their_line() {
       x: {limit: 10/1s, slots: 7}
   - name: e:f
     limit: 5/1s
+  - name: g
+    limit: 5/1s
+    block_for: 1m
+  - name: h
+    limit: 5/1s
+    algorithm: fixed-window
+    burst: 9
 ";
     // Sharing options are always checked; whether a limit can be shared is checked only for servers
     // with a store.
@@ -396,9 +428,11 @@ fn limits_that_cannot_be_shared_are_reported_with_their_line() {
         "line 13: limit `c` cannot be shared: shared permits need a longest hold",
         "line 18: limit `d` cannot be shared: for `x`: the slots of a shared limit must be a whole number",
     ];
+    let blocks =
+        ["line 22: limit `g` cannot be shared: a shared limit cannot block keys for denials"];
     begins(
         &told(rules::Keeping::Store),
-        &[&everywhere[..4], &shared[..], &everywhere[4..]].concat(),
+        &[&everywhere[..4], &shared[..], &everywhere[4..], &blocks[..]].concat(),
     );
     assert!(told(rules::Keeping::Memory)[1].contains("did you mean `closed`?"));
 }

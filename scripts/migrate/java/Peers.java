@@ -27,6 +27,8 @@ public class Peers {
         return switch (rule) {
             case "bucket4j-greedy" -> Bandwidth.builder().capacity(20).refillGreedy(10, second).build();
             case "bucket4j-intervally" -> Bandwidth.builder().capacity(10).refillIntervally(10, second).build();
+            case "bucket4j-saving-aligned" -> Bandwidth.builder().capacity(20)
+                .refillIntervallyAligned(10, second, Instant.ofEpochMilli(now - now % 1_000 + 1_000)).build();
             case "bucket4j-saving" -> Bandwidth.builder().capacity(20).refillIntervally(10, second).build();
             case "bucket4j-aligned" -> Bandwidth.builder().capacity(10)
                 .refillIntervallyAligned(10, second, Instant.ofEpochMilli(now - now % 1_000 + 1_000)).build();

@@ -1,9 +1,10 @@
 //! Fixed window: a count that restarts with each window.
 
-use super::{Algorithm, never_fits};
+use super::{Algorithm, gcra::MAX_SPAN, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{
-    Calendar, Debt, Decision, MOST_USED, Nanos, Parameters, Period, PolicyError, Quota, Standing,
+    Calendar, Debt, Decision, MAX_LIMIT, MOST_USED, Nanos, Parameters, Period, PolicyError, Quota,
+    QuotaError, Share, Standing,
 };
 
 /// The registry entry.
@@ -12,6 +13,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     aliases: &[],
     options: &[
         Known::new("first_hit", Wants::Flag),
+        Known::new("burst", Wants::Count { least: 0 }),
         #[cfg(feature = "calendar")]
         Known::new("calendar", Wants::Switch),
         #[cfg(feature = "calendar")]
@@ -23,15 +25,24 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     build: |spec, amount| {
         let quota = amount.quota()?;
         let windows = FixedWindow::new(quota);
+        let burst = spec.count("burst");
         if let Some(calendar) = calendar(spec, quota.window_nanos())? {
-            return Ok(windows.on_calendar(calendar).into());
+            return if burst.is_some() {
+                Err(PolicyError::Calendar(
+                    "the windows of a calendar save nothing: remove burst, or write days as 1d and `calendar: false`",
+                ))
+            } else {
+                Ok(windows.on_calendar(calendar).into())
+            };
         }
-        Ok(if spec.flag("first_hit") {
+        let windows = if spec.flag("first_hit") {
             windows.first_hit()
         } else {
             windows
-        }
-        .into())
+        };
+        Ok(burst
+            .map_or(Ok(windows), |burst| windows.burst(burst))?
+            .into())
     },
 };
 
@@ -89,11 +100,17 @@ fn calendar(spec: &AlgorithmSpec, window: u64) -> Result<Option<&'static Calenda
 ///
 /// Bound: `2 × limit` in any window's length (the end of one window and the start of the next).
 /// State: the window's start, the count.
+///
+/// With a [`burst`](Self::burst), what earlier windows leave is saved up to the burst: a bucket of
+/// that many tokens, which gets `limit` tokens in one lump when a window ends. Bound: `burst +
+/// limit` in any window's length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     limit: u64,
     window: u64,
     begins: Begins,
+    /// The most that can be used at once, if windows save what is left.
+    burst: Option<u64>,
 }
 
 /// When a window begins.
@@ -116,6 +133,7 @@ impl FixedWindow {
             limit: quota.limit(),
             window: quota.window_nanos(),
             begins: Begins::Aligned,
+            burst: None,
         }
     }
 
@@ -127,6 +145,59 @@ impl FixedWindow {
             limit: self.limit,
             window: calendar.period().mean(),
             begins: Begins::Calendar(calendar, 0),
+            burst: None,
+        }
+    }
+
+    /// Saves what windows leave, up to `burst` units: each window's end gives back `limit` of the
+    /// units in use. A key that has used nothing may use the whole burst. Windows on a calendar
+    /// save nothing, and a limit of 0 denies everything.
+    ///
+    /// # Errors
+    /// [`PolicyError::BurstTooLong`] if it takes more than 73 years until a used-up burst is back,
+    /// or if the burst is above [`MAX_LIMIT`].
+    pub fn burst(self, burst: u64) -> Result<Self, PolicyError> {
+        if burst > MAX_LIMIT {
+            return Err(PolicyError::Quota(QuotaError::LimitTooHigh));
+        }
+        if matches!(self.begins, Begins::Calendar(..)) {
+            return Ok(self);
+        }
+        let burst = if self.limit == 0 { 0 } else { burst };
+        if burst.div_ceil(self.lump()).saturating_mul(self.window) > MAX_SPAN {
+            return Err(PolicyError::BurstTooLong);
+        }
+        Ok(Self {
+            burst: Some(burst),
+            ..self
+        })
+    }
+
+    /// The highest cost that can be admitted.
+    #[inline]
+    fn capacity(&self) -> u64 {
+        self.burst.unwrap_or(self.limit)
+    }
+
+    /// The start of the window of `now`, and the count there, if windows save what is left.
+    fn settled(&self, state: &[u64], now: Nanos) -> (u64, u64) {
+        let (start, count) = (state[0], state[1]);
+        let passed = now.get().saturating_sub(start) / self.window;
+        let count = count.saturating_sub(passed.saturating_mul(self.lump()));
+        (start + passed * self.window, count)
+    }
+
+    /// How long it takes until `units` are given back, if the window ends in `left`.
+    #[inline]
+    fn until_back(&self, units: u64, left: u64) -> u64 {
+        match (units, self.burst) {
+            (0, _) => 0,
+            (_, None) => left,
+            _ => {
+                let further = units.div_ceil(self.lump()) - 1;
+                left.saturating_add(further.saturating_mul(self.window))
+                    .min(Nanos::MAX.get())
+            }
         }
     }
 
@@ -174,6 +245,18 @@ impl FixedWindow {
     pub(crate) fn same_windows(&self, other: &Self) -> bool {
         self.with_wall_ahead(0).begins == other.with_wall_ahead(0).begins
             && self.window == other.window
+            && match (self.burst, other.burst) {
+                (None, None) => true,
+                (Some(_), Some(_)) => self.lump() == other.lump(),
+                _ => false,
+            }
+    }
+
+    /// What a window's end gives back if windows save what is left. Charges of a limit of 0 must
+    /// end, too.
+    #[inline]
+    fn lump(&self) -> u64 {
+        self.limit.max(1)
     }
 
     #[inline]
@@ -212,9 +295,18 @@ impl FixedWindow {
         }
     }
 
-    /// Returns units that were taken at `taken`, unless that window has ended.
+    /// Returns units that were taken at `taken`, unless that window has ended. If windows save what
+    /// is left, less what they have given back since.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
-        if self.wall(taken) >= state[0] {
+        if self.burst.is_some() {
+            let (start, _) = self.settled(state, now);
+            let ended = start.saturating_sub(taken.get()).div_ceil(self.window);
+            self.refund(
+                state,
+                now,
+                cost.saturating_sub(ended.saturating_mul(self.lump())),
+            );
+        } else if self.wall(taken) >= state[0] {
             self.refund(state, now, cost);
         }
     }
@@ -228,6 +320,15 @@ impl FixedWindow {
     /// The count at `now`, and how long it stays valid.
     #[inline]
     fn current(&self, state: &[u64], now: Nanos) -> (u64, u64) {
+        if self.burst.is_some() {
+            let (start, count) = self.settled(state, now);
+            let start = if count == 0 {
+                self.start(now.get())
+            } else {
+                start
+            };
+            return (count, start + self.window - now.get());
+        }
         let (start, count) = (state[0], state[1]);
         let (wall, end) = (self.wall(now), self.end(start));
         if wall >= end || (self.is_first_hit() && count == 0) {
@@ -237,17 +338,19 @@ impl FixedWindow {
         }
     }
 
-    /// Begins the window of `now` if nothing counts yet.
+    /// Begins the window of `now` if nothing counts yet, or if the count is now that of this window.
     #[inline]
     fn begin(&self, state: &mut [u64], now: Nanos, count: u64) {
-        if count == 0 {
+        if count > 0 && self.burst.is_some() {
+            state[0] = self.settled(state, now).0;
+        } else if count == 0 {
             // If the clock went back, the newest window remains current.
             state[0] = state[0].max(self.start(self.wall(now)));
         }
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
-        let spec = AlgorithmSpec::of(&ENTRY);
+        let spec = AlgorithmSpec::of(&ENTRY).with("burst", self.burst.map(Value::Count));
         let spec = match self.begins {
             Begins::Aligned => spec.with(
                 "calendar",
@@ -275,9 +378,16 @@ impl FixedWindow {
             limit,
             window,
             begins,
+            burst,
         } = *self;
-        match begins {
-            Begins::Calendar(calendar, _) => Parameters::CalendarWindow { limit, calendar },
+        match (begins, burst) {
+            (Begins::Calendar(calendar, _), _) => Parameters::CalendarWindow { limit, calendar },
+            (_, Some(burst)) => Parameters::SavingWindow {
+                limit,
+                window,
+                first_hit: self.is_first_hit(),
+                burst,
+            },
             _ => Parameters::FixedWindow {
                 limit,
                 window,
@@ -294,37 +404,38 @@ impl Algorithm for FixedWindow {
 
     #[inline]
     fn limit(&self) -> u64 {
-        self.limit
+        self.capacity()
     }
 
     #[inline]
     fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let (count, left) = self.current(state, now);
-        let limit = self.limit;
+        let limit = self.capacity();
         let room = limit.saturating_sub(count);
-        let reset = |count: u64| if count == 0 { 0 } else { left };
+        let reset = |count: u64| self.until_back(count, left);
         let standing = |room, reset_after| Standing {
-            limit: self.limit,
+            limit,
             room,
             unit: 1,
             reset_after,
         };
-        if cost > self.limit {
-            never_fits(self.limit, room, reset(count))
+        if cost > limit {
+            never_fits(limit, room, reset(count))
         } else if count + cost <= limit {
             Decision::allow(standing(room - cost, reset(count + cost)))
         } else {
-            Decision::deny(standing(room, reset(count)), left)
+            let wait = self.until_back(count + cost - limit, left);
+            Decision::deny(standing(room, reset(count)), wait)
         }
     }
 
     #[inline]
     fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         let (count, _) = self.current(state, now);
-        if cost > 0 {
+        if cost > 0 || self.burst.is_some() {
             self.begin(state, now, count);
         }
-        state[1] = count.max(count.saturating_add(cost).min(self.limit));
+        state[1] = count.max(count.saturating_add(cost).min(self.capacity()));
     }
 
     fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
@@ -339,6 +450,7 @@ impl Algorithm for FixedWindow {
         let (count, _) = self.current(state, now);
         // The highest count stands for any number, so it stays.
         if count > 0 && count < MOST_USED {
+            self.begin(state, now, count);
             state[1] = count.saturating_sub(cost);
         }
     }
@@ -350,11 +462,12 @@ impl Algorithm for FixedWindow {
             return;
         }
         // The later end and the higher count deny everything that either state would.
-        state[0] = if mine == 0 || their_left > my_left {
-            other[0]
-        } else {
-            state[0]
-        };
+        if self.burst.is_some() {
+            let (start, later) = (self.settled(state, now).0, self.settled(other, now).0);
+            state[0] = if mine == 0 { later } else { start.max(later) };
+        } else if mine == 0 || their_left > my_left {
+            state[0] = other[0];
+        }
         state[1] = mine.max(theirs);
     }
 
@@ -367,12 +480,29 @@ impl Algorithm for FixedWindow {
     }
 
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
-        let (_, left) = self.current(state, now);
-        Debt::until(self.used(state, now), self.limit, now.get() + left, now)
+        let (count, left) = self.current(state, now);
+        let end = now.get().saturating_add(self.until_back(count, left));
+        Debt::until(count, self.capacity(), end, now)
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
         let end = self.wall(Nanos::new(debt.end()));
+        if let Some(burst) = self.burst {
+            let end = if self.is_first_hit() {
+                end
+            } else {
+                self.start(end)
+            };
+            let units = debt.share.units(burst);
+            // Small shares are exact. Others are rounded up, to whole lumps: the count is never
+            // less than what the windows until the end give back.
+            let is_exact = burst <= 127 && debt.share <= Share::EXHAUSTED;
+            let lumps = units.div_ceil(self.lump()).min(end / self.window);
+            let most = lumps.saturating_mul(self.lump());
+            state[0] = end - lumps * self.window;
+            state[1] = if is_exact { units.min(most) } else { most }.min(MOST_USED);
+            return;
+        }
         state[0] = match self.begins {
             // The debt's end was rounded up, or the distance of the clocks has changed since: the
             // window's end is the nearest one.

@@ -420,8 +420,8 @@ impl LeaseState {
                 grant.decision.is_denied() || (self.scarce && self.is_scarce(request, grant));
         }
         if grant.decision.is_denied() {
-            // A denial that consumes units must be asked for each time.
-            if terms.policy().counts_denied() {
+            // A denial that consumes units, or may block the key, must be asked for each time.
+            if terms.policy().counts_denied() || terms.policy().penalty().is_some() {
                 return;
             }
             if let Some(refused) =

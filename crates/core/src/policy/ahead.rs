@@ -16,7 +16,7 @@
 //!
 //! The rest cannot be taken ahead. A leaky bucket hands out start times, and a start time cannot be
 //! kept for later. Permits in flight are held until they are returned, not used up. A policy that
-//! counts denials must see each denial.
+//! counts denials, or blocks a key for them, must see each denial.
 
 use crate::{Nanos, policy::AnyAlgorithm};
 
@@ -32,7 +32,8 @@ impl Policy {
     /// [`counted_alike_for`](Self::counted_alike_for).
     #[must_use]
     pub fn ahead(&self, slack: Nanos) -> Option<(Self, Nanos)> {
-        if self.count_denied || slack == Nanos::ZERO || self.limit() == 0 {
+        if self.count_denied || self.penalty.is_some() || slack == Nanos::ZERO || self.limit() == 0
+        {
             return None;
         }
         let (rule, slack) = match self.rule {
@@ -58,6 +59,7 @@ impl Policy {
     /// windows nor slots.
     #[must_use]
     pub fn counted_alike_for(&self, state: &[u64], now: Nanos) -> Nanos {
+        let (state, _) = self.split(state);
         match &self.rule {
             AnyAlgorithm::FixedWindow(window) => Nanos::new(window.window_left(state, now)),
             AnyAlgorithm::SlidingWindow(window) => Nanos::new(window.slot_left(state, now)),
@@ -73,6 +75,7 @@ impl Policy {
     ///
     /// Callers must not return more than was taken at that time.
     pub fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
+        let (state, _) = self.split_mut(state);
         match &self.rule {
             AnyAlgorithm::FixedWindow(window) => window.give_back(state, now, taken, cost),
             AnyAlgorithm::SlidingLog(log) => log.take_out(state, taken, cost),

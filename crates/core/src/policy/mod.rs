@@ -1,13 +1,15 @@
 //! A configured limit: one of the algorithms with its options.
 
 mod ahead;
+mod penalty;
 mod settle;
 
+pub use penalty::{Penalty, Spans};
 pub use settle::Estimate;
 
 use crate::spec::{AlgorithmSpec, Amount};
 use crate::{
-    Algorithm, Debt, Decision, Nanos, Parameters, Quota, QuotaError,
+    Algorithm, Debt, Decision, Lasts, Nanos, Parameters, Quota, QuotaError, Share,
     algorithm::{
         Concurrency, FixedWindow, LeakyBucket, PlainBucket, SlidingCounter, SlidingLog,
         SlidingWindow, TokenBucket,
@@ -29,6 +31,8 @@ use crate::{
 pub struct Policy {
     rule: AnyAlgorithm,
     count_denied: bool,
+    /// What denials do to a key.
+    penalty: Option<Penalty>,
     /// The common case, kept next to the rule so that one comparison recognizes it.
     plain: PlainBucket,
 }
@@ -88,6 +92,7 @@ impl Policy {
         Self {
             rule,
             count_denied: false,
+            penalty: None,
             plain,
         }
     }
@@ -185,12 +190,19 @@ impl Policy {
     /// The algorithm's name, as in its [`AlgorithmSpec`](crate::AlgorithmSpec).
     #[must_use]
     pub fn name(&self) -> &'static str {
-        self.written().0.name()
+        each!(self, algorithm => algorithm.written()).0.name()
     }
 
     /// The algorithm with its options, and its quota or number of permits.
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
-        each!(self, algorithm => algorithm.written())
+        let (spec, amount) = each!(self, algorithm => algorithm.written());
+        (spec.with_denials(self.count_denied, self.penalty), amount)
+    }
+
+    /// The number of the algorithm's own words.
+    #[inline]
+    fn own_words(&self) -> usize {
+        each!(self, algorithm => algorithm.words())
     }
 
     /// The algorithm with its options.
@@ -236,6 +248,9 @@ impl Policy {
     #[must_use]
     #[inline]
     pub fn reads_states_of(&self, other: &Self) -> bool {
+        if self.penalty.is_some() != other.penalty.is_some() {
+            return false;
+        }
         match (&self.rule, &other.rule) {
             (AnyAlgorithm::FixedWindow(one), AnyAlgorithm::FixedWindow(other)) => {
                 one.same_windows(other) && one.wall_ahead() == other.wall_ahead()
@@ -266,7 +281,7 @@ impl Policy {
     /// pay for the registers of all.
     #[inline(never)]
     fn decide_apart(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
-        if self.count_denied {
+        if self.count_denied || self.penalty.is_some() {
             return self.decide_counting(state, now, cost);
         }
         each!(self, algorithm => decide_with(algorithm, state, now, cost))
@@ -274,11 +289,19 @@ impl Policy {
 
     #[cold]
     fn decide_counting(&self, state: &mut [u64], now: Nanos, cost: u64) -> Decision {
-        let decision = each!(self, algorithm => algorithm.decide(state, now, cost));
-        if decision.is_allowed() {
+        // Denials during a block count nowhere, so a block ends however often the key asks.
+        if self.blocked_until(state) > now {
+            return self.peek(state, now, cost);
+        }
+        let (own, _) = self.split_mut(state);
+        let decision = each!(self, algorithm => algorithm.decide(own, now, cost));
+        if decision.is_allowed() || cost == 0 {
             return decision;
         }
-        self.record(state, now, cost);
+        if self.count_denied {
+            self.record(state, now, cost);
+        }
+        self.count_denial(state, now);
         self.peek(state, now, cost)
     }
 
@@ -292,7 +315,9 @@ impl Policy {
     #[inline]
     pub(crate) const fn plain_window(&self) -> Option<&SlidingWindow> {
         match &self.rule {
-            AnyAlgorithm::SlidingWindow(window) if !self.count_denied => Some(window),
+            AnyAlgorithm::SlidingWindow(window) if !self.count_denied && self.penalty.is_none() => {
+                Some(window)
+            }
             _ => None,
         }
     }
@@ -317,8 +342,13 @@ impl Policy {
     /// * a [`LeakyBucket`] keeps the start times that it has handed out.
     ///
     /// The new state admits something again after one window at the latest. For a sliding counter
-    /// it is two windows, and for a token bucket one window and the time of one token.
+    /// it is two windows, and for a token bucket one window and the time of one token. Fixed windows
+    /// that save what is left give it back at their own pace.
+    ///
+    /// A [`Penalty`]'s blocks and denials are carried over to a policy that has one, too.
     pub fn transfer(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
+        let ((new, blocks), (old, others)) = (self.split_mut(new), from.split(old));
+        self.transfer_block(blocks, from, others);
         match (&self.rule, &from.rule) {
             (to, from) if to == from => new.copy_from_slice(old),
             (AnyAlgorithm::SlidingLog(to), AnyAlgorithm::SlidingLog(from)) => {
@@ -375,7 +405,12 @@ impl AnyAlgorithm {
 
 impl Algorithm for Policy {
     fn words(&self) -> usize {
-        each!(self, algorithm => algorithm.words())
+        self.own_words()
+            + if self.penalty.is_some() {
+                penalty::WORDS
+            } else {
+                0
+            }
     }
 
     fn limit(&self) -> u64 {
@@ -384,40 +419,90 @@ impl Algorithm for Policy {
 
     #[inline]
     fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
-        each!(self, algorithm => algorithm.peek(state, now, cost))
+        let (own, blocks) = self.split(state);
+        let decision = each!(self, algorithm => algorithm.peek(own, now, cost));
+        Self::unless_blocked(blocks, now, decision)
     }
 
     #[inline]
     fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
-        each!(self, algorithm => algorithm.record(state, now, cost));
+        let (own, _) = self.split_mut(state);
+        each!(self, algorithm => algorithm.record(own, now, cost));
     }
 
     fn charge(&self, state: &mut [u64], now: Nanos, cost: u64) {
-        each!(self, algorithm => algorithm.charge(state, now, cost));
+        let (own, _) = self.split_mut(state);
+        each!(self, algorithm => algorithm.charge(own, now, cost));
     }
 
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u64) {
-        each!(self, algorithm => algorithm.refund(state, now, cost));
+        let (own, _) = self.split_mut(state);
+        each!(self, algorithm => algorithm.refund(own, now, cost));
     }
 
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
-        each!(self, algorithm => algorithm.join(state, other, now));
+        let ((own, blocks), (other, others)) = (self.split_mut(state), self.split(other));
+        Self::join_blocks(blocks, others);
+        each!(self, algorithm => algorithm.join(own, other, now));
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
-        each!(self, algorithm => algorithm.accepts(state))
+        if self.penalty.is_some() && state.len() != self.words() {
+            return false;
+        }
+        let (own, blocks) = self.split(state);
+        self.accepts_block(blocks) && each!(self, algorithm => algorithm.accepts(own))
     }
 
     fn used(&self, state: &[u64], now: Nanos) -> u64 {
-        each!(self, algorithm => algorithm.used(state, now))
+        let (own, _) = self.split(state);
+        each!(self, algorithm => algorithm.used(own, now))
     }
 
+    /// A block counts as more than any use of the limit. The denials that count, and the step of
+    /// the next block, are no debt: a full table forgets them.
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
-        each!(self, algorithm => algorithm.debt(state, now))
+        let (own, _) = self.split(state);
+        let debt = each!(self, algorithm => algorithm.debt(own, now));
+        let until = self.blocked_until(state);
+        if until <= now {
+            return debt;
+        }
+        let block = Debt {
+            share: Share::UNBOUNDED,
+            lasts: Lasts::Until(until),
+        };
+        Some(debt.map_or(block, |debt| debt.join(block)))
     }
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
-        each!(self, algorithm => algorithm.owe(state, debt));
+        let (own, blocks) = self.split_mut(state);
+        match (debt, blocks) {
+            (
+                Debt {
+                    share: Share::UNBOUNDED,
+                    lasts: Lasts::Until(end),
+                },
+                [until, ..],
+            ) => *until = end.get().min(Nanos::MAX.get()),
+            _ => each!(self, algorithm => algorithm.owe(own, debt)),
+        }
+    }
+
+    fn decide_up_to(&self, state: &mut [u64], now: Nanos, cost: u64) -> (u64, Decision) {
+        let peek = self.peek(state, now, 0);
+        let granted = peek.remaining().min(cost);
+        match (granted, self.penalty) {
+            (0, None) => (0, self.peek(state, now, cost.min(1))),
+            // Nothing is left, so this is a denial.
+            (0, Some(_)) => (0, self.decide(state, now, cost.min(1))),
+            _ => (granted, self.decide(state, now, granted)),
+        }
+    }
+
+    fn is_recovered(&self, state: &[u64], now: Nanos) -> bool {
+        let (own, blocks) = self.split(state);
+        self.is_forgiven(blocks, now) && each!(self, algorithm => algorithm.is_recovered(own, now))
     }
 
     #[inline(always)]
@@ -476,4 +561,7 @@ pub enum PolicyError {
     /// The window cannot follow the calendar like this.
     #[error("{0}")]
     Calendar(&'static str),
+    /// Denials cannot block a key like this.
+    #[error("{0}")]
+    Block(&'static str),
 }

@@ -10,12 +10,21 @@ mod text;
 use core::{fmt, time::Duration};
 
 pub use self::registry::ParsePolicyError;
-use crate::{MAX_LIMIT, Policy, PolicyError, Quota, write_duration};
+use crate::{MAX_LIMIT, Penalty, Policy, PolicyError, Quota, Spans, write_duration};
 
-/// The option that every rate-limiting algorithm accepts.
+/// The options that every rate-limiting algorithm accepts: what denials do.
+const COMMON: &[Known] = &[
+    Known::new(COUNT_DENIED, Wants::Flag),
+    Known::new(BLOCK_FOR, Wants::Spans),
+    Known::new(BLOCK_AFTER, Wants::Count { least: 1 }),
+    Known::new(BLOCK_WITHIN, Wants::Span),
+];
 const COUNT_DENIED: &str = "count_denied";
+const BLOCK_FOR: &str = "block_for";
+const BLOCK_AFTER: &str = "block_after";
+const BLOCK_WITHIN: &str = "block_within";
 /// The largest number of options of one algorithm.
-const MOST_OPTIONS: usize = 4;
+const MOST_OPTIONS: usize = 5;
 
 /// An algorithm's entry in the registry.
 pub(crate) struct AlgorithmEntry {
@@ -75,6 +84,8 @@ pub enum Wants {
     Switch,
     /// A duration, as in `500ms`.
     Span,
+    /// One to three durations, as in `60s, 10m, 1d`.
+    Spans,
     /// A time zone's name. A name, `UTC` included, means that windows follow the calendar.
     Zone,
     /// One of these words; the first is the default.
@@ -87,6 +98,9 @@ impl fmt::Display for Wants {
             Self::Flag | Self::Switch => f.write_str("nothing, true or false"),
             Self::Count { least } => write!(f, "a whole number from {least} to {MAX_LIMIT}"),
             Self::Span => f.write_str("a duration, as in 500ms or 1m30s"),
+            Self::Spans => {
+                f.write_str("one to three durations from 1ms to 49d, as in 60s or 60s,10m,1d")
+            }
             Self::Zone => f.write_str("a time zone's name, as in Europe/Berlin"),
             Self::OneOf(words) => f.write_str(&words.join(" or ")),
         }
@@ -103,6 +117,8 @@ pub enum Value {
     Count(u64),
     /// The value of a [`Wants::Span`].
     Span(Duration),
+    /// The value of a [`Wants::Spans`].
+    Spans(Spans),
     /// The value of a [`Wants::OneOf`] or [`Wants::Zone`].
     Word(&'static str),
 }
@@ -113,6 +129,7 @@ impl fmt::Display for Value {
             Self::Flag(on) => on.fmt(f),
             Self::Count(count) => count.fmt(f),
             Self::Span(span) => write_duration(f, *span),
+            Self::Spans(spans) => spans.fmt(f),
             Self::Word(word) => f.write_str(word),
         }
     }
@@ -137,7 +154,8 @@ pub struct AlgorithmSpec {
     entry: &'static AlgorithmEntry,
     /// In the order of the entry's options.
     values: [Option<Value>; MOST_OPTIONS],
-    count_denied: bool,
+    /// In the order of [`COMMON`].
+    common: [Option<Value>; COMMON.len()],
 }
 
 impl AlgorithmSpec {
@@ -145,7 +163,7 @@ impl AlgorithmSpec {
         Self {
             entry,
             values: [None; MOST_OPTIONS],
-            count_denied: false,
+            common: [None; COMMON.len()],
         }
     }
 
@@ -168,23 +186,34 @@ impl AlgorithmSpec {
         self.entry.limits_rate
     }
 
-    /// The algorithm's options, without `count_denied`, which every rate-limiting algorithm
-    /// accepts.
+    /// The algorithm's own options, without the [common](Self::common) ones.
     #[must_use]
     pub const fn known(&self) -> &'static [Known] {
         self.entry.options
     }
 
+    /// The options that every algorithm accepts that limits a rate: `count_denied`, `block_for`,
+    /// `block_after` and `block_within`.
+    #[must_use]
+    pub const fn common() -> &'static [Known] {
+        COMMON
+    }
+
     /// Whether denied requests also consume units.
     #[must_use]
-    pub const fn counts_denied(&self) -> bool {
-        self.count_denied
+    pub fn counts_denied(&self) -> bool {
+        self.flag(COUNT_DENIED)
     }
 
     /// The value of an option, if it has been set.
     #[must_use]
     pub fn get(&self, option: &str) -> Option<Value> {
-        self.values[self.position(option)?]
+        let common = COMMON.iter().position(|known| same(known.name, option));
+        match (self.position(option), common) {
+            (Some(at), _) => self.values[at],
+            (None, Some(at)) => self.common[at],
+            (None, None) => None,
+        }
     }
 
     fn position(&self, option: &str) -> Option<usize> {
@@ -199,6 +228,50 @@ impl AlgorithmSpec {
             self.values[at] = value;
         }
         self
+    }
+
+    /// The same algorithm with what a policy does with denials.
+    pub(crate) fn with_denials(mut self, count_denied: bool, penalty: Option<Penalty>) -> Self {
+        let (after, within) = penalty.map_or((1, Duration::ZERO), |penalty| penalty.denials());
+        let several = after > 1;
+        self.common = [
+            count_denied.then_some(Value::Flag(true)),
+            penalty.map(|penalty| Value::Spans(penalty.spans())),
+            several.then_some(Value::Count(after.into())),
+            several.then_some(Value::Span(within)),
+        ];
+        self
+    }
+
+    /// What denials do to a key.
+    fn penalty(&self) -> Result<Option<Penalty>, PolicyError> {
+        let (after, within) = (self.count(BLOCK_AFTER), self.span(BLOCK_WITHIN));
+        let Some(Value::Spans(spans)) = self.get(BLOCK_FOR) else {
+            return if after.is_some() || within.is_some() {
+                Err(PolicyError::Block(
+                    "block_after and block_within need block_for, the time for which a key is blocked",
+                ))
+            } else {
+                Ok(None)
+            };
+        };
+        let penalty = Penalty::of(spans);
+        match (after, within) {
+            (None | Some(1), None) => Ok(penalty),
+            (Some(after), Some(within)) => {
+                let after = u32::try_from(after).map_err(|_| {
+                    PolicyError::Block("block_after is at most 4294967295; lower it")
+                })?;
+                penalty.after(after, within)
+            }
+            (Some(_), None) => Err(PolicyError::Block(
+                "block_after needs block_within, the time in which the denials count",
+            )),
+            (None, Some(_)) => Err(PolicyError::Block(
+                "block_within needs block_after, the number of denials that block a key",
+            )),
+        }
+        .map(Some)
     }
 
     pub(crate) fn flag(&self, option: &str) -> bool {
@@ -229,10 +302,8 @@ impl AlgorithmSpec {
     pub fn options(&self) -> impl Iterator<Item = (&'static str, Value)> {
         let own = self.entry.options.iter().zip(self.values);
         let own = own.filter_map(|(known, value)| Some((known.name, value?)));
-        own.chain(
-            self.count_denied
-                .then_some((COUNT_DENIED, Value::Flag(true))),
-        )
+        let common = COMMON.iter().zip(self.common);
+        own.chain(common.filter_map(|(known, value)| Some((known.name, value?))))
     }
 
     /// The policy of this algorithm with the quota.
@@ -256,18 +327,21 @@ impl AlgorithmSpec {
 
     fn build(&self, amount: Amount) -> Result<Policy, PolicyError> {
         let policy = (self.entry.build)(self, amount)?;
-        Ok(if self.count_denied {
+        let policy = if self.counts_denied() {
             policy.count_denied()
         } else {
             policy
+        };
+        Ok(match self.penalty()? {
+            Some(penalty) => policy.block_for(penalty),
+            None => policy,
         })
     }
 }
 
 impl PartialEq for AlgorithmSpec {
     fn eq(&self, other: &Self) -> bool {
-        (self.name(), self.values, self.count_denied)
-            == (other.name(), other.values, other.count_denied)
+        (self.name(), self.values, self.common) == (other.name(), other.values, other.common)
     }
 }
 

@@ -4,9 +4,9 @@
 use alloc::{string::String, vec::Vec};
 use core::{fmt, str::FromStr};
 
-use super::{AlgorithmEntry, AlgorithmSpec, Amount, COUNT_DENIED, Value, Wants, same};
+use super::{AlgorithmEntry, AlgorithmSpec, Amount, COMMON, Value, Wants, same};
 use crate::{
-    ParseQuotaError, Policy, PolicyError, Quota,
+    ParseQuotaError, Policy, PolicyError, Quota, Spans,
     algorithm::{DEFAULT, ENTRIES},
     parse_duration, parse_units,
 };
@@ -37,27 +37,26 @@ impl AlgorithmSpec {
     /// # Errors
     /// If the algorithm has no such option, or the option does not accept the value.
     pub fn set(&mut self, option: &str, value: Option<&str>) -> Result<(), ParsePolicyError> {
-        if same(COUNT_DENIED, option) && self.entry.limits_rate {
-            let Value::Flag(on) = read(option, Wants::Flag, value)? else {
-                return Ok(());
-            };
-            self.count_denied = on;
-            return Ok(());
-        }
-        let Some(at) = self.position(option) else {
-            return Err(ParsePolicyError::Option {
-                option: option.into(),
-                algorithm: self.entry.name,
-            });
+        let common = COMMON
+            .iter()
+            .position(|known| same(known.name, option) && self.entry.limits_rate);
+        let (place, wants) = match (self.position(option), common) {
+            (Some(at), _) => (&mut self.values[at], self.entry.options[at].wants),
+            (None, Some(at)) => (&mut self.common[at], COMMON[at].wants),
+            (None, None) => {
+                return Err(ParsePolicyError::Option {
+                    option: option.into(),
+                    algorithm: self.entry.name,
+                });
+            }
         };
-        let wants = self.entry.options[at].wants;
         let value = read(option, wants, value)?;
         let is_default = match (wants, value) {
             (Wants::OneOf(words), Value::Word(word)) => words.first() == Some(&word),
             (Wants::Switch, _) => false,
             (_, value) => value == Value::Flag(false),
         };
-        self.values[at] = (!is_default).then_some(value);
+        *place = (!is_default).then_some(value);
         Ok(())
     }
 }
@@ -94,6 +93,7 @@ fn read(option: &str, wants: Wants, text: Option<&str>) -> Result<Value, ParsePo
             .filter(|count| *count >= least)
             .map(Value::Count),
         (Wants::Span, Some(text)) => parse_duration(text).ok().map(Value::Span),
+        (Wants::Spans, Some(text)) => Spans::parse(text).map(Value::Spans),
         #[cfg(feature = "calendar")]
         (Wants::Zone, Some(text)) => crate::calendar::zone(text).map(Value::Word),
         (Wants::OneOf(words), Some(text)) => words
@@ -159,8 +159,7 @@ impl From<Quota> for Policy {
 /// of a whole window is written as that window's quota.
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (mut spec, amount) = self.written();
-        spec.count_denied = self.counts_denied();
+        let (spec, amount) = self.written();
         match amount {
             Amount::Quota(quota) => write!(f, "{spec} {quota}"),
             Amount::Permits(permits) => write!(f, "{spec} {permits}"),
@@ -219,8 +218,9 @@ fn no_option(option: &str, algorithm: &str, f: &mut fmt::Formatter<'_>) -> fmt::
     write!(f, "{algorithm} has no option `{option}`")?;
     let spec = AlgorithmSpec::named(algorithm)?;
     let known = spec.known().iter().map(|known| known.name);
+    let common = COMMON.iter().map(|known| known.name);
     f.write_str("; it has ")?;
-    list(f, known.chain(spec.limits_rate().then_some(COUNT_DENIED)))
+    list(f, known.chain(common.filter(|_| spec.limits_rate())))
 }
 
 /// For the look-up of the registry's own names alone, which cannot fail.

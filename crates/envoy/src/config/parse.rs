@@ -342,6 +342,14 @@ impl Reader<'_> {
             return None;
         }
         options::refuse_others(fields, called, algorithm);
+        if let Some(node) = fields.get("block_for") {
+            let what = format!("{called}: Envoy's limits do not block keys for denials");
+            complaints.at(
+                node.line,
+                what,
+                "remove `block_for`; a limit of a rules file has it",
+            );
+        }
         let mut policy = PolicySpec::new(algorithm, requests, unit.map(Unit::span));
         options::read(fields, &mut policy);
         let sharing = sharing::read(fields, called);

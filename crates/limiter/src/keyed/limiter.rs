@@ -514,8 +514,9 @@ impl<C: ?Sized> KeyedLimiter<C> {
         );
     }
 
-    /// Forgets what a key has used, as if it had never sent a request. A block stays, and so does
-    /// the key's own policy. Permits in use are forgotten too: releasing one later has no effect.
+    /// Forgets what a key has used, as if it had never sent a request, and ends a block by the
+    /// policy's [`Penalty`](crate::Penalty). A [block](Self::block_at) stays, and so does the key's
+    /// own policy. Permits in use are forgotten too: releasing one later has no effect.
     /// Returns whether there was anything to forget.
     pub fn reset_at(&self, key: impl Key, now: Nanos) -> bool {
         let tag = self.tag_of(&key);
@@ -574,7 +575,8 @@ impl<C: ?Sized> KeyedLimiter<C> {
         Ok(())
     }
 
-    /// Ends a block. Returns whether it was still in force.
+    /// Ends a block, also one by the policy's [`Penalty`](crate::Penalty). Returns whether it was
+    /// still in force.
     pub fn unblock_at(&self, key: impl Key, now: Nanos) -> bool {
         let lift = |exception: &mut super::exceptions::Exception| {
             std::mem::take(&mut exception.blocked) > now
@@ -585,8 +587,24 @@ impl<C: ?Sized> KeyedLimiter<C> {
             .exceptions
             .change(&self.marks, tag, now, lift)
             .unwrap_or(false);
+        let by_rule = self.blocked_by_rule(tag, now).is_some()
+            && self
+                .with_state(tag, now, |policy, state, _| policy.unblock(state, now))
+                .unwrap_or(false);
         self.serve(tag, now);
-        lifted
+        lifted || by_rule
+    }
+
+    /// The denial of a key that the policy's [`Penalty`](crate::Penalty) blocks at `now`, or
+    /// `None`.
+    pub fn blocked_by_rule_at(&self, key: impl Key, now: Nanos) -> Option<Decision> {
+        self.blocked_by_rule(self.tag_of(&key), now)
+    }
+
+    fn blocked_by_rule(&self, tag: Tag, now: Nanos) -> Option<Decision> {
+        self.look(tag, now, |policy, state| {
+            (policy.blocked_until(state) > now).then(|| policy.peek(state, now, 0))
+        })
     }
 }
 
@@ -681,8 +699,12 @@ pub(crate) fn step_by<R>(
     // A step without an effect leaves the state as exact as it was.
     if theirs != before {
         let state = &mut state[..mine.words()];
+        let mine_before = state.to_vec();
         state.fill(0);
         mine.transfer(state, by, &theirs, now);
+        if by.penalty().is_none() {
+            mine.keep_block(state, &mine_before);
+        }
     }
     result
 }

@@ -178,7 +178,7 @@ impl WaitLine {
     ) -> (Decision, Estimate) {
         self.settle(ground, wakes);
         if self.is_waiting() {
-            return (self.answer(ground, cost), ground.note(0));
+            return (self.deny(ground, cost, wakes), ground.note(0));
         }
         let free = self
             .reservations
@@ -212,9 +212,17 @@ impl WaitLine {
     ) -> (u64, Decision) {
         self.settle(ground, wakes);
         if self.is_waiting() && cost > 0 {
-            return (0, self.answer(ground, cost.min(1)));
+            return (0, self.deny(ground, cost.min(1), wakes));
         }
         ground.policy.decide_up_to(ground.state, ground.now, cost)
+    }
+
+    /// Denies `cost` behind the waiters. The denial counts as any other one.
+    fn deny(&mut self, ground: &mut Ground<'_>, cost: u64, wakes: &mut Wakes) -> Decision {
+        if ground.policy.count_denial(ground.state, ground.now) {
+            self.changed(ground, wakes);
+        }
+        self.answer(ground, cost)
     }
 
     /// The decision on `cost` behind the waiters, without taking it.

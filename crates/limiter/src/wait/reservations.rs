@@ -152,7 +152,8 @@ impl Reservations {
     ) -> Option<(Decision, Span)> {
         let rate = self
             .rate
-            .filter(|_| !self.free.is_empty() && cost > 0 && cost <= policy.limit())?;
+            .filter(|_| !self.free.is_empty() && cost > 0 && cost <= policy.limit())
+            .filter(|_| policy.blocked_until(state) <= now)?;
         let (now_ticks, width) = (rate.ticks(now), u128::from(cost) * rate.step);
         let span = self.free.iter().find_map(|(&start, &end)| {
             let from = start.max(now_ticks);

@@ -4,6 +4,7 @@
 mod error;
 pub mod file;
 pub mod files;
+pub mod import;
 pub mod options;
 mod parse;
 pub mod reload;

@@ -1,22 +1,23 @@
 //! The options of the algorithms, wherever a file has them: those in core's registry.
 
-use tidegate_config::{Fields, Node, Problem};
+use tidegate_config::{Fields, Kind, Node, Problem};
 use tidegate_core::{AlgorithmSpec, Wants};
 
 use super::PolicySpec;
-
-const COUNT_DENIED: &str = "count_denied";
 
 /// These fields and the options of all algorithms.
 pub fn with(fields: &[&'static str]) -> Vec<&'static str> {
     let own =
         AlgorithmSpec::all().flat_map(|algorithm| algorithm.known().iter().map(|known| known.name));
-    fields
-        .iter()
-        .copied()
-        .chain(own)
-        .chain([COUNT_DENIED])
-        .collect()
+    let common = AlgorithmSpec::common().iter().map(|known| known.name);
+    let mut all = fields.to_vec();
+    for name in own.chain(common) {
+        // Several algorithms have a burst.
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
 }
 
 /// The algorithm in a mapping, by its name or an alias.
@@ -52,50 +53,60 @@ pub fn refuse_others(fields: &Fields<'_>, called: &str, algorithm: AlgorithmSpec
                 .at(node.line, what, "remove it, or change the algorithm");
         }
     }
-    let counts_denied = fields.get(COUNT_DENIED).and_then(Node::text) == Some("true");
-    if counts_denied && !algorithm.limits_rate() {
-        let what = format!("{called}: a denied permit can never be given back");
-        fields
-            .complaints()
-            .at(fields.line_of(COUNT_DENIED), what, "remove `count_denied`");
+    for common in AlgorithmSpec::common() {
+        let is_set = fields
+            .get(common.name)
+            .is_some_and(|node| node.text() != Some("false"));
+        if is_set && !algorithm.limits_rate() {
+            let what = if common.wants == Wants::Flag {
+                format!("{called}: a denied permit can never be given back")
+            } else {
+                format!("{called}: denials of permits do not block a key")
+            };
+            let mend = format!("remove `{}`", common.name);
+            fields
+                .complaints()
+                .at(fields.line_of(common.name), what, mend);
+        }
     }
 }
 
 /// Reads the options of `spec`'s algorithm. Missing options stay as they are.
 pub fn read(fields: &Fields<'_>, spec: &mut PolicySpec) {
     let algorithm = &mut spec.algorithm;
-    for known in algorithm.known() {
+    let (own, limits_rate) = (algorithm.known(), algorithm.limits_rate());
+    let common = AlgorithmSpec::common().iter().filter(|_| limits_rate);
+    for known in own.iter().chain(common) {
         // `fields` reports problems in the file's terms. Valid text is then also valid for the
         // algorithm.
         let is_right = match known.wants {
             Wants::Flag | Wants::Switch => fields.flag(known.name).is_some(),
             Wants::Count { least } => fields.units(known.name, least).is_some(),
             Wants::Span => fields.duration(known.name).is_some(),
-            Wants::Zone => true,
+            Wants::Zone | Wants::Spans => true,
             Wants::OneOf(words) => {
                 let words: Vec<(&str, ())> = words.iter().map(|&word| (word, ())).collect();
                 fields.word(known.name, &words).is_some()
             }
             _ => false,
         };
-        if let Some(text) = fields
-            .get(known.name)
-            .and_then(|node| node.text())
-            .filter(|_| is_right)
-        {
-            set(fields, algorithm, known.name, text);
+        if let Some(node) = fields.get(known.name).filter(|_| is_right) {
+            match spans(node).as_deref().or(node.text()) {
+                Some(text) => set(fields, algorithm, known.name, text),
+                None if node.is_null() => {}
+                None => fields.refuse(known.name, node, format!("it must be {}", known.wants)),
+            }
         }
     }
-    if algorithm.limits_rate()
-        && let Some(on) = fields.flag(COUNT_DENIED)
-    {
-        set(
-            fields,
-            algorithm,
-            COUNT_DENIED,
-            if on { "true" } else { "false" },
-        );
-    }
+}
+
+/// A list of durations as one text.
+fn spans(node: &Node) -> Option<String> {
+    let Kind::Sequence(items) = &node.kind else {
+        return None;
+    };
+    let texts: Option<Vec<&str>> = items.iter().map(Node::text).collect();
+    Some(texts?.join(","))
 }
 
 fn set(fields: &Fields<'_>, algorithm: &mut AlgorithmSpec, option: &str, text: &str) {

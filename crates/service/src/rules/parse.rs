@@ -230,6 +230,10 @@ fn read_limit(
             "remove `soft`, or use `shadow`",
         );
     }
+    if soft && let Some(node) = fields.get("block_for") {
+        let what = format!("{called} is soft: it denies nothing, so `block_for` has no meaning");
+        complaints.at(node.line, what, "remove one of them");
+    }
     let thresholds = read_thresholds(&fields);
     let max_keys = fields.number("max_keys", 1).map(|keys| keys as usize);
     let words = [("forget", WhenFull::Forget), ("deny", WhenFull::Deny)];

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::json;
-use tidegate_core::{AlgorithmSpec, ParseQuotaError, Policy, PolicyError, Quota};
+use tidegate_core::{AlgorithmSpec, ParseQuotaError, Policy, PolicyError, Quota, Value};
 use tidegate_limiter::WhenFull;
 use tidegate_redis::{Mode, OnError, Timeout};
 
@@ -254,7 +254,11 @@ impl PolicySpec {
         let options: Vec<String> = self
             .algorithm
             .options()
-            .map(|(name, value)| format!("{name}: {value}"))
+            .map(|(name, value)| match value {
+                // Commas end a value in `{}`.
+                Value::Spans(spans) => format!("{name}: \"{spans}\""),
+                value => format!("{name}: {value}"),
+            })
             .collect();
         options.join(", ")
     }

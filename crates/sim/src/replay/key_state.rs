@@ -51,6 +51,9 @@ impl KeyState {
             .saturating_add(1)
             .min(words);
         self.words[..if words > LARGE { touched } else { words }].fill(0);
+        // A block by the rule is in the last words.
+        let own = self.policy.units_of(&self.words).len();
+        self.words[own..].fill(0);
         debug_assert!(
             self.words.iter().all(|&word| word == 0),
             "a key begins with a fresh state"

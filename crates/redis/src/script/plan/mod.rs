@@ -67,6 +67,12 @@ impl Plan {
         if policy.counts_denied() {
             return Err(PlanError::CountsDenied);
         }
+        if policy.penalty().is_some() {
+            return Err(PlanError::Blocks);
+        }
+        if matches!(policy.parameters(), Parameters::SavingWindow { .. }) {
+            return Err(PlanError::Saves);
+        }
         let micros = |nanos: u64| nanos.is_multiple_of(1_000).then_some(nanos / 1_000);
         let (parts, counts_all) = match policy.parameters() {
             Parameters::TokenBucket { parts, .. } | Parameters::LeakyBucket { parts, .. } => {

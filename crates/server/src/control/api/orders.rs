@@ -56,13 +56,40 @@ fn blocks(app: &App, limit: &Limit) -> Vec<Value> {
     } else {
         app.service.audit.keys_of("block", &limit.spec().name)
     };
-    keys.iter()
-        .filter_map(|key| block(app, limit, key))
-        .collect()
+    let mut shown: Vec<Value> = keys
+        .iter()
+        .filter_map(|key| ordered_block(app, limit, key))
+        .collect();
+    let by_rule = limit.rule_blocks(app.service.now());
+    let others = by_rule.iter().filter(|key| !keys.contains(key));
+    shown.extend(others.filter_map(|key| block_by_rule(app, limit, key)));
+    shown
 }
 
-/// The block of a key.
+/// The block of a key, by an operator or by the rule.
 fn block(app: &App, limit: &Limit, key: &str) -> Option<Value> {
+    ordered_block(app, limit, key).or_else(|| block_by_rule(app, limit, key))
+}
+
+/// The block of a key by the rule's `block_for`. Its author is the rule.
+fn block_by_rule(app: &App, limit: &Limit, key: &str) -> Option<Value> {
+    let (now, since) = (app.service.now(), limit.rule_block_since(key.as_bytes()));
+    let denied = limit.rule_block(key.as_bytes(), now)?;
+    let until = denied
+        .retry_after()
+        .map(|left| now.saturating_add(left.into()));
+    Some(json!({
+        "limit_name": limit.spec().name,
+        "key": key,
+        "until_ms": until.map(|until| until.get().div_ceil(1_000_000)),
+        "since_ms": since.map(|since| since.get() / 1_000_000),
+        "client": "the rule",
+        "note": null,
+    }))
+}
+
+/// The block of a key by an operator.
+fn ordered_block(app: &App, limit: &Limit, key: &str) -> Option<Value> {
     let now = app.service.now();
     let denied = limit.block_of(key.as_bytes(), now)?;
     let until = denied

@@ -34,7 +34,7 @@ pub enum Endpoint {
     Rules,
     /// Operators' actions.
     Audit,
-    /// The keys that operators blocked.
+    /// The keys that operators or rules blocked.
     Blocks,
     /// The keys that operators gave a quota.
     Overrides,

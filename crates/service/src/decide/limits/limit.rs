@@ -341,6 +341,37 @@ impl Limit {
         here.or_else(|| self.store.as_ref()?.block_of(key))
     }
 
+    /// Keeps the name of a key that the rule's `block_for` blocks.
+    #[cold]
+    fn note_rule_block(&self, key: &[u8], now: Nanos) {
+        if let Some(left) = self
+            .rule_block(key, now)
+            .and_then(|denied| denied.retry_after())
+        {
+            let until = now.saturating_add(left.into());
+            self.memory.rule_blocks.note(key, until, now);
+        }
+    }
+
+    /// The denial of a key that the rule's `block_for` blocks.
+    pub fn rule_block(&self, key: &[u8], now: Nanos) -> Option<Decision> {
+        self.spec.policy.algorithm.get("block_for")?;
+        self.memory.limiter.blocked_by_rule_at(key, now)
+    }
+
+    /// The keys that the rule's `block_for` blocks.
+    pub fn rule_blocks(&self, now: Nanos) -> Vec<String> {
+        let keys = self.memory.rule_blocks.keys().into_iter();
+        keys.filter(|key| self.rule_block(key, now).is_some())
+            .map(|key| String::from_utf8_lossy(&key).into_owned())
+            .collect()
+    }
+
+    /// When the block of a key by the rule was first seen.
+    pub fn rule_block_since(&self, key: &[u8]) -> Option<Nanos> {
+        self.memory.rule_blocks.since(key)
+    }
+
     /// Whether `cost` would be admitted, with what remains before it.
     fn standing(&self, key: &[u8], cost: u64, now: Nanos) -> Decision {
         let limiter = &self.memory.limiter;
@@ -372,6 +403,9 @@ impl Limit {
         match act {
             Act::Take | Act::TakeAnyway => {
                 self.count_taken(key, decision, now);
+                if decision.reason() == Some(DenialReason::Blocked) {
+                    self.note_rule_block(key, now);
+                }
                 if let Some(tap) = &self.tap {
                     tap.see(key, cost, decision, self.spec.shadow, now);
                 }

@@ -6,7 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError, algorithm::TokenBucket};
 use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError, Until};
 
-use super::runtime_overrides::{QuotasByKey, RuntimeOverride, RuntimeOverrides};
+use super::{
+    rule_blocks::RuleBlocks,
+    runtime_overrides::{QuotasByKey, RuntimeOverride, RuntimeOverrides},
+};
 use crate::{
     decide::{
         counts::Counts,
@@ -28,6 +31,8 @@ pub struct Memory {
     /// Of a sample of the decisions.
     pub latency: Latency,
     pub thresholds: Thresholds,
+    /// The keys that the rule's `block_for` blocks.
+    pub rule_blocks: RuleBlocks,
     /// The line about a threshold that a key reaches.
     pub reached: OnceAMinute,
     keeping: Keeping,
@@ -98,6 +103,7 @@ impl Memory {
             overrides,
             latency,
             thresholds: Thresholds::default(),
+            rule_blocks: RuleBlocks::default(),
             reached: OnceAMinute::default(),
             keeping,
         })

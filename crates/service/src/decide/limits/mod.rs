@@ -11,6 +11,7 @@ mod division;
 mod limit;
 mod memory;
 mod operation;
+mod rule_blocks;
 mod runtime_overrides;
 
 use std::sync::Arc;

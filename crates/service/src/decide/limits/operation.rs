@@ -97,6 +97,9 @@ impl Limit {
         let until = |span: &Option<Duration>| {
             span.map_or(Nanos::MAX, |span| now.saturating_add(span.into()))
         };
+        if matches!(operation, Operation::Unblock | Operation::Reset) {
+            self.memory.rule_blocks.forget(key);
+        }
         match operation {
             Operation::Block(span) => {
                 limiter
