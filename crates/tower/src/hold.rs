@@ -1,7 +1,7 @@
 //! The units that a request has taken from limits, and how they are given back.
 
 #[cfg(feature = "shared")]
-use tidegate_redis::Permit;
+use tidegate_redis::{Permit, SharedEstimate};
 
 use http::response;
 use smallvec::SmallVec;
@@ -16,26 +16,41 @@ use crate::{
     settle::Settle,
 };
 
+/// The units that a request has taken from one limit, and where they count.
+pub(crate) enum TakenUnits {
+    Here(Estimate),
+    #[cfg(feature = "shared")]
+    Shared(SharedEstimate),
+}
+
+impl TakenUnits {
+    const fn cost(&self) -> u64 {
+        match self {
+            Self::Here(taken) => taken.cost,
+            #[cfg(feature = "shared")]
+            Self::Shared(taken) => taken.cost(),
+        }
+    }
+}
+
 /// The units that a request has taken from one limit. Dropping it gives them back, unless it was
 /// [settled](Self::settle).
 pub(crate) struct Hold<C: Timer + 'static> {
     limit: Limit<C>,
     key: SmallVec<[u8; 24]>,
-    cost: u64,
-    /// Where the units count in a limit of this process.
-    estimate: Option<Estimate>,
+    /// The units, and where they count. None if they cannot return.
+    taken: Option<TakenUnits>,
     /// A shared limit's permit. It gives itself back when it is dropped.
     #[cfg(feature = "shared")]
     _permit: Option<Permit>,
 }
 
 impl<C: Timer + 'static> Hold<C> {
-    fn new(question: &LimitQuestion<'_, C>, estimate: Option<Estimate>) -> Self {
+    fn new(question: &LimitQuestion<'_, C>, taken: Option<TakenUnits>) -> Self {
         Self {
             limit: question.limit.clone().into_owned(),
             key: question.key[..].into(),
-            cost: question.cost,
-            estimate,
+            taken,
             #[cfg(feature = "shared")]
             _permit: None,
         }
@@ -46,8 +61,7 @@ impl<C: Timer + 'static> Hold<C> {
         Self {
             limit,
             key: SmallVec::new(),
-            cost: 0,
-            estimate: None,
+            taken: None,
             _permit: Some(permit),
         }
     }
@@ -55,67 +69,41 @@ impl<C: Timer + 'static> Hold<C> {
     /// Adjusts the charge to the final `cost`: the difference returns to where it counts, or is
     /// charged, whether it fits or not. `None` leaves it as it is.
     fn settle(&mut self, cost: Option<u64>) {
-        let before = std::mem::replace(&mut self.cost, 0);
-        let estimate = self.estimate.take();
-        let Some(cost) = cost else { return };
-        if let Some(estimate) = estimate {
-            return correct(&self.limit, &self.key, estimate, cost);
-        }
-        let (more, less) = (cost.saturating_sub(before), before.saturating_sub(cost));
-        match &self.limit.0 {
-            LimitKind::Keyed(limiter) if more > 0 => drop(limiter.charge(&self.key[..], more)),
-            LimitKind::Unkeyed(limiter) if more > 0 => drop(limiter.charge(more)),
-            #[cfg(feature = "shared")]
-            LimitKind::Shared(limit) if more > 0 => {
-                let (limit, key) = (limit.clone(), std::mem::take(&mut self.key));
-                in_background(async move {
-                    // The store's statistics count a charge that fails.
-                    let _ = limit.charge(&key[..], more).await;
-                });
-            }
-            _ => give_back(&self.limit, &self.key, less),
+        if let (Some(taken), Some(cost)) = (self.taken.take(), cost) {
+            correct(&self.limit, &self.key, taken, cost);
         }
     }
 }
 
 impl<C: Timer + 'static> Drop for Hold<C> {
     fn drop(&mut self) {
-        match self.estimate.take() {
-            Some(estimate) if estimate.cost > 0 => correct(&self.limit, &self.key, estimate, 0),
-            Some(_) => {}
-            None => give_back(&self.limit, &self.key, self.cost),
+        if let Some(taken) = self.taken.take()
+            && taken.cost() > 0
+        {
+            correct(&self.limit, &self.key, taken, 0);
         }
     }
 }
 
-/// Corrects what was taken from a limit of this process to the `actual` cost.
-fn correct<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], estimate: Estimate, actual: u64) {
-    match &limit.0 {
-        LimitKind::Keyed(limiter) => {
-            limiter.settle_at(key, estimate, actual, limiter.clock().now());
+/// Corrects what was taken from a limit to the `actual` cost.
+fn correct<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], taken: TakenUnits, actual: u64) {
+    match (&limit.0, taken) {
+        (LimitKind::Keyed(limiter), TakenUnits::Here(taken)) => {
+            limiter.settle_at(key, taken, actual, limiter.clock().now());
         }
-        LimitKind::Unkeyed(limiter) => limiter.settle_at(estimate, actual, limiter.clock().now()),
-        _ => {}
-    }
-}
-
-fn give_back<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], cost: u64) {
-    if cost == 0 {
-        return;
-    }
-    match &limit.0 {
-        LimitKind::Keyed(limiter) => limiter.refund(key, cost),
-        LimitKind::Unkeyed(limiter) => limiter.refund(cost),
+        (LimitKind::Unkeyed(limiter), TakenUnits::Here(taken)) => {
+            limiter.settle_at(taken, actual, limiter.clock().now());
+        }
         #[cfg(feature = "shared")]
-        LimitKind::Shared(limit) => {
+        (LimitKind::Shared(limit), TakenUnits::Shared(taken)) => {
             let (limit, key) = (limit.clone(), key.to_owned());
             in_background(async move {
-                // A refund that fails (because the store is down) leaves the cost charged. The
-                // store's statistics count it.
-                let _ = limit.refund(key, cost).await;
+                // A correction that fails (because the store is down) leaves the estimate charged.
+                // The store's statistics count it.
+                let _ = limit.settle(&key[..], taken, actual).await;
             });
         }
-        LimitKind::Own(_) => {}
+        _ => {}
     }
 }
 
@@ -158,11 +146,11 @@ impl<C: Timer + 'static> Holds<C> {
     pub(crate) fn add(
         &mut self,
         question: &LimitQuestion<'_, C>,
-        estimate: Option<Estimate>,
+        taken: Option<TakenUnits>,
         settle: Settle,
     ) {
         if question.cost > 0 || !matches!(settle, Settle::Before | Settle::Back) {
-            self.push(Hold::new(question, estimate), settle);
+            self.push(Hold::new(question, taken), settle);
         }
     }
 
