@@ -14,6 +14,7 @@ use crate::{
     limit::{Limit, LimitKind},
     question::LimitQuestion,
     settle::Settle,
+    upgrade::InFlight,
 };
 
 /// The units that a request has taken from one limit, and where they count.
@@ -124,6 +125,8 @@ pub(crate) struct Holds<C: Timer + 'static>(Option<Box<HeldUnits<C>>>);
 
 struct HeldUnits<C: Timer + 'static> {
     all: SmallVec<[(Hold<C>, Settle); 1]>,
+    /// Permits that the request shares with the connection that may outlive it.
+    in_flight: Option<InFlight>,
     has_run: bool,
     /// The number of bytes of the response's body, once there is a response.
     bytes: Option<u64>,
@@ -158,6 +161,7 @@ impl<C: Timer + 'static> Holds<C> {
         let held = || {
             Box::new(HeldUnits {
                 all: SmallVec::new(),
+                in_flight: None,
                 has_run: false,
                 bytes: None,
                 #[cfg(feature = "json")]
@@ -177,6 +181,21 @@ impl<C: Timer + 'static> Holds<C> {
         }
     }
 
+    /// Takes the permits out, for all holders of the returned value and this one.
+    pub(crate) fn share_permits(&mut self) -> Option<InFlight> {
+        let held = self.0.as_mut()?;
+        let (permits, others) = std::mem::take(&mut held.all)
+            .into_iter()
+            .partition::<Vec<_>, _>(|(_, settle)| matches!(settle, Settle::Back));
+        held.all = others.into();
+        if permits.is_empty() {
+            return None;
+        }
+        let holds = permits.into_iter().map(|(hold, _)| hold);
+        held.in_flight = Some(InFlight::new(holds.collect::<Vec<Hold<C>>>()));
+        held.in_flight.clone()
+    }
+
     /// The service is called now, so costs that were known before become final.
     pub(crate) fn run(&mut self) {
         let Some(held) = &mut self.0 else { return };
@@ -188,7 +207,7 @@ impl<C: Timer + 'static> Holds<C> {
             }
             !is_spent
         });
-        if held.all.is_empty() {
+        if held.holds_nothing() {
             self.0 = None;
         }
     }
@@ -212,15 +231,17 @@ impl<C: Timer + 'static> Holds<C> {
         {
             held.usage = Usage::of(head);
         }
-        if held.all.is_empty() {
-            None
-        } else {
-            Some(held)
-        }
+        (!held.holds_nothing()).then_some(held as Box<dyn AtEnd>)
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_none()
+    }
+}
+
+impl<C: Timer + 'static> HeldUnits<C> {
+    fn holds_nothing(&self) -> bool {
+        self.all.is_empty() && self.in_flight.is_none()
     }
 }
 

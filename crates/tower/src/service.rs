@@ -25,6 +25,7 @@ use crate::{
     hold::Holds,
     layer::LayerOptions,
     signals,
+    upgrade::share_permits,
 };
 
 /// A service behind limits, made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -89,6 +90,7 @@ where
             return ResponseFuture::answered(options.refuse::<R, _>(&parts, &verdict));
         }
         if is_decided && verdict.delay().is_zero() {
+            share_permits(&mut parts, &mut verdict.holds);
             let admitted = Admitted::new(options, &mut verdict);
             return ResponseFuture::running(
                 self.inner.call(Request::from_parts(parts, body)),
@@ -107,7 +109,7 @@ where
 async fn later<S, B, R, O, C>(
     mut inner: S,
     options: Arc<LayerOptions<C>>,
-    parts: Parts,
+    mut parts: Parts,
     body: B,
     decided: Option<LayerDecision<C>>,
 ) -> Result<Response<O>, S::Error>
@@ -124,6 +126,7 @@ where
         return Ok(options.refuse::<R, O>(&parts, &verdict));
     }
     options.wait_out(&verdict).await;
+    share_permits(&mut parts, &mut verdict.holds);
     let admitted = Admitted::new(&options, &mut verdict);
     finish(admitted, inner.call(Request::from_parts(parts, body)).await)
 }
