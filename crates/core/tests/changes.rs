@@ -276,6 +276,18 @@ proptest! {
                     }
                 }
             }
+            // Also by the highest limit, from now on: a fault may show only once debt is repaid.
+            let mut raised = limit.clone();
+            raised.change(policy(kind, highest), now);
+            for later in 0..16 {
+                let at = now + later * WINDOW / 3;
+                let free = |limit: &Limit| {
+                    let standing = limit.policy.peek(&limit.state, Nanos::new(at), 0);
+                    standing.remaining()
+                };
+                let (free, bound) = (free(&raised), free(&same));
+                prop_assert!(free <= bound, "kind {kind}: {free} of {bound} are free at {at}");
+            }
         }
     }
 
