@@ -2,6 +2,7 @@
 //! other servers.
 
 use std::{
+    fmt::Write as _,
     fs::{self, File, OpenOptions, TryLockError},
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _},
@@ -76,7 +77,8 @@ pub fn json_line(value: &impl Serialize) -> Vec<u8> {
             line.push(letter);
         } else {
             for unit in letter.encode_utf16(&mut [0; 2]) {
-                line.push_str(&format!("\\u{unit:04x}"));
+                // A text takes everything, here and below.
+                let _ = write!(line, "\\u{unit:04x}");
             }
         }
     }
@@ -96,7 +98,7 @@ pub fn key_text(key: &[u8]) -> String {
     for chunk in key.utf8_chunks() {
         text.push_str(chunk.valid());
         for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
+            let _ = write!(text, "\\x{byte:02x}");
         }
     }
     text

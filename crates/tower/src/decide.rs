@@ -496,9 +496,13 @@ impl<C: Timer + 'static> LayerOptions<C> {
     /// Whether units that a request takes may return, so that the limit must note where they count.
     #[inline]
     fn notes(&self, question: &LimitQuestion<'_, C>, may_return: bool) -> bool {
-        may_return
-            || !matches!(self.rules[question.rule].settle, Settle::Before)
-            || self.returns(question) != Returns::Refused
+        may_return || self.settles(question) || self.returns(question) != Returns::Refused
+    }
+
+    /// Whether the cost is known only after the service has run.
+    #[inline]
+    pub(crate) fn settles(&self, question: &LimitQuestion<'_, C>) -> bool {
+        !matches!(self.rules[question.rule].settle, Settle::Before)
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Method, Request, Response, header::UPGRADE, request::Parts};
 use tidegate_limiter::{SystemClock, Timer};
 use tower_service::Service;
 
@@ -25,7 +25,7 @@ use crate::{
     hold::Holds,
     layer::LayerOptions,
     signals,
-    upgrade::share_permits,
+    upgrade::InFlight,
 };
 
 /// A service behind limits, made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -223,4 +223,25 @@ impl<C: Timer + 'static> LayerOptions<C> {
         }
         Response::from_parts(head, O::of_text(text))
     }
+}
+
+/// Puts the permits into the extensions of a request whose connection may outlive its response.
+#[inline]
+fn share_permits<C: Timer + 'static>(parts: &mut Parts, holds: &mut Holds<C>) {
+    if !holds.is_empty() && (parts.headers.contains_key(UPGRADE) || parts.method == Method::CONNECT)
+    {
+        share(parts, holds);
+    }
+}
+
+#[cold]
+fn share<C: Timer + 'static>(parts: &mut Parts, holds: &mut Holds<C>) {
+    let Some(permits) = holds.share_permits() else {
+        return;
+    };
+    let all = match parts.extensions.remove::<InFlight>() {
+        Some(outer) => outer.and(permits),
+        None => permits,
+    };
+    parts.extensions.insert(all);
 }

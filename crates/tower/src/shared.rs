@@ -142,11 +142,6 @@ impl<C: Timer + 'static> LayerOptions<C> {
         verdict
     }
 
-    /// Whether the cost is known only after the service has run.
-    fn settles(&self, question: &LimitQuestion<'_, C>) -> bool {
-        !matches!(self.rules[question.rule].settle, Settle::Before)
-    }
-
     fn take_shared(
         &self,
         verdict: &mut LayerDecision<C>,

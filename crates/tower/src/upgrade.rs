@@ -2,11 +2,6 @@
 
 use std::{any::Any, fmt, sync::Arc};
 
-use http::{Method, header::UPGRADE, request::Parts};
-use tidegate_limiter::Timer;
-
-use crate::hold::Holds;
-
 /// The permits of a request that asks for an upgraded connection, such as a websocket. The layer
 /// puts it into the extensions of each request with the field `Upgrade`, or with the method
 /// `CONNECT`, that holds permits of a limit of [`Policy::concurrency`].
@@ -42,7 +37,7 @@ impl InFlight {
     }
 
     /// The permits of both: of several layers around one service.
-    fn and(self, other: Self) -> Self {
+    pub(crate) fn and(self, other: Self) -> Self {
         Self::new((self, other))
     }
 }
@@ -53,25 +48,4 @@ impl fmt::Debug for InFlight {
             .field("clones", &Arc::strong_count(&self.0))
             .finish()
     }
-}
-
-/// Puts the permits into the extensions of a request whose connection may outlive its response.
-#[inline]
-pub(crate) fn share_permits<C: Timer + 'static>(parts: &mut Parts, holds: &mut Holds<C>) {
-    if !holds.is_empty() && (parts.headers.contains_key(UPGRADE) || parts.method == Method::CONNECT)
-    {
-        share(parts, holds);
-    }
-}
-
-#[cold]
-fn share<C: Timer + 'static>(parts: &mut Parts, holds: &mut Holds<C>) {
-    let Some(permits) = holds.share_permits() else {
-        return;
-    };
-    let all = match parts.extensions.remove::<InFlight>() {
-        Some(outer) => outer.and(permits),
-        None => permits,
-    };
-    parts.extensions.insert(all);
 }

@@ -1,6 +1,7 @@
 //! Writes the metric log, off the hot path.
 
 use std::{
+    fmt::Write as _,
     fs::{self, File, OpenOptions},
     io,
     path::PathBuf,
@@ -143,7 +144,11 @@ impl MetricLog {
             _ => self.roll(&date)?,
         };
         let entry = [second.to_be_bytes(), open.bytes.to_be_bytes()].concat();
-        let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+        let lines = lines.iter().fold(String::new(), |mut text, line| {
+            // A text takes everything.
+            let _ = writeln!(text, "{line}");
+            text
+        });
         // Write the lines first, so that an index entry always has its lines.
         let written = append(&open.lines, lines.as_bytes())
             .and_then(|()| {
