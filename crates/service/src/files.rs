@@ -14,22 +14,14 @@ use serde::Serialize;
 
 const OWNER_ALONE: u32 = 0o600;
 
-/// Whether a symlink in place of a file may be followed: only if an operator has named the file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Symlinks {
-    Followed,
-    Refused,
-}
+/// For a file that no operator has named: a symlink is not followed, and a named pipe that nothing
+/// reads is refused instead of waited for.
+pub const OWN_FILE: OFlags = OFlags::NOFOLLOW.union(OFlags::NONBLOCK);
 
-/// Opens a file for [`append`], and creates it for its owner alone. A named pipe that nothing reads
-/// is refused instead of waited for.
-pub fn open_to_append(path: &Path, symlinks: Symlinks) -> io::Result<File> {
+/// Opens a file for [`append`], and creates it for its owner alone.
+pub fn open_to_append(path: &Path, flags: OFlags) -> io::Result<File> {
     // A named pipe that is also opened for reading would be its own reader.
     let has_an_end = fs::metadata(path).map_or(true, |there| there.is_file());
-    let mut flags = OFlags::NONBLOCK;
-    if symlinks == Symlinks::Refused {
-        flags |= OFlags::NOFOLLOW;
-    }
     let mut options = OpenOptions::new();
     options
         .append(true)
@@ -280,15 +272,15 @@ mod tests {
         let path = std::env::temp_dir().join(format!("tidegate-torn-{}", std::process::id()));
         fs::write(&path, "whole\ntorn").unwrap();
         for line in ["a\n", "b\n"] {
-            let file = open_to_append(&path, Symlinks::Refused).unwrap();
+            let file = open_to_append(&path, OWN_FILE).unwrap();
             append(&file, line.as_bytes()).unwrap();
         }
         assert_eq!(fs::read(&path).unwrap(), b"whole\ntorn\na\nb\n");
         let link = path.with_added_extension("link");
         let _ = fs::remove_file(&link);
         std::os::unix::fs::symlink(&path, &link).unwrap();
-        assert!(open_to_append(&link, Symlinks::Followed).is_ok());
-        let refused = open_to_append(&link, Symlinks::Refused).unwrap_err();
+        assert!(open_to_append(&link, OFlags::empty()).is_ok());
+        let refused = open_to_append(&link, OWN_FILE).unwrap_err();
         assert!(refused.to_string().contains("a symlink"), "{refused}");
     }
 }

@@ -10,11 +10,12 @@ use std::{
     time::Duration,
 };
 
+use rustix::fs::OFlags;
 use serde::Serialize;
 use tidegate_core::Nanos;
 
 use super::once_a_minute::OnceAMinute;
-use crate::files::{Symlinks, append, json_line, open_to_append};
+use crate::files::{append, json_line, open_to_append};
 
 /// How many actions are kept for the page and `GET /v1/audit`.
 const KEPT: usize = 500;
@@ -138,11 +139,12 @@ impl Audit {
     /// # Errors
     /// When the file cannot be opened for appending, or the thread cannot be started.
     pub fn appending_to(path: PathBuf) -> io::Result<Self> {
-        open_to_append(&path, Symlinks::Followed)?;
+        // A named pipe that nothing reads would be waited for.
+        open_to_append(&path, OFlags::NONBLOCK)?;
         let (lines, waiting) = mpsc::sync_channel::<Arc<Action>>(WAITING);
         let thread = thread::Builder::new().name("audit".to_owned()).spawn(move || {
             for action in waiting {
-                if let Err(error) = open_to_append(&path, Symlinks::Followed).and_then(|file| append(&file, &json_line(&*action))) {
+                if let Err(error) = open_to_append(&path, OFlags::empty()).and_then(|file| append(&file, &json_line(&*action))) {
                     tracing::error!(file = %path.display(), %error, "an operator's action is missing in the audit file");
                 }
             }

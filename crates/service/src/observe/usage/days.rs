@@ -17,7 +17,7 @@ use std::{
 use rustix::fs::OFlags;
 
 use super::{UsageLine, Use};
-use crate::files::{self, Lock, LockError, Symlinks, json_line, open_to_append};
+use crate::files::{self, Lock, LockError, OWN_FILE, json_line, open_to_append};
 
 /// The keys of a day that keep their names, in the order in which days are merged.
 const LEVELS: [usize; 3] = [100_000, 10_000, 0];
@@ -55,7 +55,7 @@ impl Days {
             self.make_room(needed, stops)?;
         }
         self.merged.remove(day);
-        files::append(&open_to_append(&self.path(day), Symlinks::Refused)?, lines)
+        files::append(&open_to_append(&self.path(day), OWN_FILE)?, lines)
     }
 
     /// Whether so many bytes may be appended at once.
