@@ -96,7 +96,7 @@ pub fn key_text(key: &[u8]) -> String {
     text
 }
 
-/// Creates an empty file that can [replace](replace) another. A file that a crash has left is
+/// Creates an empty file that can [`replace`] another. A file that a crash has left is
 /// removed.
 pub fn create_new(path: &Path) -> io::Result<File> {
     match fs::symlink_metadata(path) {

@@ -3,7 +3,7 @@
 //! Decisions add to counts in memory. Every [`INTERVAL`] a thread appends what was added since to
 //! the file of the day. A line is a part of its hour: the sum of all lines is the use. A server
 //! that is killed has lost what it did not append yet, at most that of one interval. The files have
-//! a bound, for which the oldest are [merged](days).
+//! a bound, for which the oldest are merged (`days`).
 
 use std::{
     collections::{BTreeMap, HashMap},
