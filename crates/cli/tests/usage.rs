@@ -6,8 +6,8 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
-    path::Path,
-    process::Output,
+    path::{Path, PathBuf},
+    process::{Command, Output},
 };
 
 use program::{PATIENCE, Serving, request, scratch, tidegate};
@@ -50,6 +50,90 @@ fn serve(directory: &Path) -> Serving {
         "--usage",
         usage.to_str().unwrap(),
     ])
+}
+
+/// The only day of a ledger.
+fn file_of(ledger: &Path) -> PathBuf {
+    let mut days = fs::read_dir(ledger)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "jsonl"));
+    days.next().unwrap()
+}
+
+#[test]
+fn files_that_may_not_grow_have_whole_lines() {
+    let directory = scratch("usage-full");
+    let (rules, ledger) = (directory.join("rules.yaml"), directory.join("usage"));
+    let audit = directory.join("audit.jsonl");
+    fs::write(
+        &rules,
+        "limits: [{name: tokens, limit: 100/1d, algorithm: fixed-window}]",
+    )
+    .unwrap();
+    // The system writes what fits into the bound, and then fails, as on a full disk.
+    let script = "trap '' XFSZ; ulimit -f 2; exec \"$0\" \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_tidegate"), "serve"]);
+    command.args([
+        "--http",
+        "127.0.0.1:0",
+        "--resp",
+        "127.0.0.1:0",
+        "--admin",
+        "127.0.0.1:0",
+    ]);
+    for (option, path) in [
+        ("--rules", &rules),
+        ("--usage", &ledger),
+        ("--audit", &audit),
+    ] {
+        command.arg(option).arg(path);
+    }
+    let server = Serving::run(&mut command);
+    server.ask("ACQUIRE tokens alice 1");
+    eventually("the use is written", || {
+        ledger.is_dir() && lines(&ledger, &["--format", "csv"]).len() == 2
+    });
+    let before = fs::read(file_of(&ledger)).unwrap();
+    for key in 0..40 {
+        server.ask(&format!("ACQUIRE tokens key-{key} 1"));
+        server.ask(&format!("BLOCK tokens key-{key}"));
+    }
+    server.logs("is missing in the audit file");
+    server.signal("TERM");
+    server.logs("the usage cannot be written");
+    assert_eq!(server.ended(), Some(0));
+    assert_eq!(fs::read(file_of(&ledger)).unwrap(), before);
+    let text = fs::read_to_string(&audit).unwrap();
+    assert!(text.ends_with('\n') && text.len() > 800, "{text}");
+    for line in text.lines() {
+        assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
+    }
+}
+
+#[test]
+fn a_directory_belongs_to_one_server() {
+    let directory = scratch("usage-shared");
+    let first = serve(&directory);
+    let usage = directory.join("usage");
+    let refused = tidegate()
+        .args([
+            "serve",
+            "--http",
+            "127.0.0.1:0",
+            "--usage",
+            usage.to_str().unwrap(),
+        ])
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    let error = String::from_utf8(refused.stderr).unwrap();
+    let holder = format!("the server with process id {} uses it", first.child.id());
+    assert!(
+        error.contains(&holder) && error.contains("--usage"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -102,12 +186,7 @@ fn the_use_of_each_key_is_exact_after_a_kill() {
     first.child.wait().unwrap();
 
     // A line that the kill tore, and a server that goes on in the same file.
-    let file = fs::read_dir(&ledger)
-        .unwrap()
-        .next()
-        .unwrap()
-        .unwrap()
-        .path();
+    let file = file_of(&ledger);
     let torn = [fs::read(&file).unwrap(), b"{\"at\":\"2026-".to_vec()].concat();
     fs::write(&file, torn).unwrap();
     let second = serve(&directory);

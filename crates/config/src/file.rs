@@ -46,6 +46,30 @@ pub fn replace(path: &Path, text: &[u8]) -> io::Result<()> {
     File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
 }
 
+/// Appends to a file that was opened for appending: all bytes or none, as on a full disk. Processes
+/// that append in this way take turns. A pipe gets the bytes as they are.
+///
+/// # Errors
+/// If the system refuses. A regular file is then as it was.
+pub fn append(mut file: &File, bytes: &[u8]) -> io::Result<()> {
+    if !file.metadata()?.is_file() {
+        return file.write_all(bytes);
+    }
+    match file.lock() {
+        Err(error) if error.kind() != io::ErrorKind::Unsupported => return Err(error),
+        // Without locks, the bytes of one write still stay together.
+        _ => {}
+    }
+    let before = file.metadata()?.len();
+    let written = file.write_all(bytes).or_else(|error| {
+        file.set_len(before)?;
+        Err(error)
+    });
+    // The lock ends with the file at the latest.
+    let _ = file.unlock();
+    written
+}
+
 /// The result of [`Watch::look`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]

@@ -282,6 +282,20 @@ proptest! {
                     }
                 }
             }
+            // Also by the highest limit, from now on: a fault may show only once debt is repaid.
+            let mut raised = limit.clone();
+            raised.change(policy(kind, highest), now);
+            for later in 0..16 {
+                let at = now + later * WINDOW / 3;
+                let free = |limit: &Limit, at| {
+                    let standing = limit.policy.peek(&limit.state, Nanos::new(at), 0);
+                    standing.remaining()
+                };
+                // A bucket's time is up to 256 ns later after each charge.
+                let marks = if kind == 5 { 256 * 150 } else { 0 };
+                let (free, bound) = (free(&raised, at), free(&same, at + marks));
+                prop_assert!(free <= bound, "kind {kind}: {free} of {bound} are free at {at}");
+            }
         }
     }
 

@@ -91,7 +91,13 @@ fn commands_show_what_a_gate_counts() {
 
     assert_eq!(get(&commands, "version"), "1.8.9");
     assert!(json(&get(&commands, "basicInfo"))["ip"] == "127.0.0.1");
-    assert_eq!(json(&get(&commands, "api")).as_array().unwrap().len(), 15);
+    assert_eq!(json(&get(&commands, "api")).as_array().unwrap().len(), 16);
+    let role = json(&get(&commands, "getClusterMode"));
+    // What Sentinel 1.8.9 answers for a program that is neither a client nor a server.
+    assert_eq!(
+        (&role["mode"], &role["lastModified"]),
+        (&json("-1"), &json("-1"))
+    );
     let nodes = json(&get(&commands, "clusterNode?type=notZero"));
     assert_eq!(nodes.as_array().unwrap().len(), 1, "{nodes}");
     let node = &nodes[0];

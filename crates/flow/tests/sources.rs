@@ -320,7 +320,7 @@ fn ambiguous_rules_are_refused() {
         ),
         (
             Kind::ParamFlow,
-            r#"[{"resource":"a","param_idx":1,"count":5}]"#,
+            r#"[{"resource":"a","param":1,"count":5}]"#,
             "rule 0 (resource a, line 1): paramIdx is missing, or misspelt",
         ),
         (Kind::Isolation, r#"[{"resource":"a"}]"#, "threshold"),
@@ -687,6 +687,62 @@ fn what_sentinels_reader_accepts_is_accepted() {
         params,
         [HotParamRule::new("c", ParamKey::Index(0), 5).exception("x", 7)]
     );
+}
+
+#[test]
+fn rules_that_fastjson_reads_are_read_and_those_that_block_all_calls_are_refused() {
+    let five = |resource: &str| [FlowRule::new(resource, 5)];
+    // Each text was read by Sentinel 1.8.9 with fastjson 1.2.83.
+    for (text, resource) in [
+        ("[{'resource':'a','count':5}]", "a"),
+        ("[{resource : 'a', count:5}]", "a"),
+        (r#"[{"Resource":"a","COUNT":5}]"#, "a"),
+        (r#"[{"resource":7,"count":5}]"#, "7"),
+        (r#"[{"resource":true,"count":5}]"#, "true"),
+        (r#"[null,{"resource":"a","count":5}]"#, "a"),
+        (r#"[{'resource':'a"b\'c','count':5}]"#, "a\"b'c"),
+        (r"[{'resource':'a\x41\u0042\v','count':5}]", "aAB\u{b}"),
+        (
+            "[{ // it's a comment\n'resource':'a // none', /* don't */ 'count':5}]",
+            "a // none",
+        ),
+    ] {
+        assert_eq!(flow(text), five(resource), "{text}");
+    }
+    for name in ["limit_app", "limit-app", "LIMITAPP", "limitApp"] {
+        let text = format!(r#"[{{"resource":"a","{name}":"x","count":5}}]"#);
+        let [rule] = &flow(&text)[..] else {
+            panic!("{text}")
+        };
+        assert_eq!(rule.origins, Origins::Only("x".into()), "{text}");
+    }
+    // A string that is no name stays, and so does the line of a mistake.
+    assert_eq!(flow("[{'resource':'COUNT','count':5}]"), five("COUNT"));
+    for (kind, text, says) in [
+        (
+            Kind::Flow,
+            "[{'resource':'a','count':null}]",
+            "count is missing",
+        ),
+        (
+            Kind::Flow,
+            "[{'resource':\n{'x':1},'count':5}]",
+            "resource: {\"x\":1} is not a text (line 2)",
+        ),
+        (
+            Kind::Flow,
+            "[{'resource':'a','count':5,'COUNT':6}]",
+            "duplicate field",
+        ),
+        (
+            Kind::System,
+            "[{'highestCpuUsage':80,'qps':3}]",
+            "from 0 to 1",
+        ),
+    ] {
+        let said = sentinel::parse(kind, text).expect_err(text).to_string();
+        assert!(said.contains(says), "{text}: {said}");
+    }
 }
 
 #[test]

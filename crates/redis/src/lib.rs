@@ -154,7 +154,7 @@ pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{
     Corrected, Correction, LimitBuilder, LimitError, OnError, Once, Part, Permit, Reserved,
-    SharedDecision, SharedLimit, Source,
+    SharedDecision, SharedEstimate, SharedLimit, Source,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use rules::DifferingRule;

@@ -81,6 +81,7 @@ pub use tidegate_service::{
     decide::{
         counts, limits, observers::DecisionObservers, reservations, service, shared, throttle,
     },
+    files::LockError,
     flow::PushError,
     observe::{heavy, history, trace, usage, what_if},
     rules,

@@ -24,6 +24,7 @@
 
 pub mod decide;
 pub mod digest;
+pub mod files;
 pub mod flow;
 pub mod observe;
 pub mod rules;

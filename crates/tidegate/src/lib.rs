@@ -106,7 +106,13 @@ struct ReadmePage;
 #[doc = include_str!("../book/migrate.md")]
 struct MigratePage;
 
-#[cfg(all(doctest, feature = "flow", feature = "tower"))]
+#[cfg(all(
+    doctest,
+    feature = "flow",
+    feature = "redis",
+    feature = "reqwest",
+    feature = "tower"
+))]
 #[doc = include_str!("../book/library.md")]
 struct LibraryPage;
 

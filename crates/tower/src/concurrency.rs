@@ -14,10 +14,9 @@ use crate::{
 /// service until the response's body has been read or dropped. Requests above the limit are
 /// answered with 429, or wait.
 ///
-/// An upgraded connection, such as a websocket, is in flight only until its response with status 101:
-/// the connection outlives the response. To bound such connections, take an
-/// [`OwnedPermit`](tidegate_limiter::OwnedPermit) in the handler and move it into the connection's
-/// task.
+/// An upgraded connection, such as a websocket, outlives its response with status 101. A handler
+/// that moves the request's [`InFlight`](crate::InFlight) into the connection's task keeps it in
+/// flight.
 ///
 /// To set other options, or to decide together with other limits, give a [`RateLimitLayer`] a limit
 /// of [`Policy::concurrency`].

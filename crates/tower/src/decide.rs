@@ -12,14 +12,12 @@ use std::{borrow::Cow, time::Duration};
 use http::request::Parts;
 use smallvec::SmallVec;
 use tidegate_core::Decision;
-use tidegate_limiter::{
-    Estimate, Request, Timer, acquire_all, acquire_all_estimates_at, wait_all_estimates,
-};
+use tidegate_limiter::{Request, Timer, acquire_all, acquire_all_estimates_at, wait_all_estimates};
 
 use crate::{
     Reason, Refusal,
     header_decision::HeaderDecision,
-    hold::Holds,
+    hold::{Holds, TakenUnits},
     in_flight::Returns,
     layer::{LayerOptions, no_decision},
     limit::LimitKind,
@@ -270,7 +268,13 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 } else {
                     undelayed(&decision)
                 };
-                self.take(&mut verdict, question, decision, Some(estimate), false);
+                self.take(
+                    &mut verdict,
+                    question,
+                    decision,
+                    Some(TakenUnits::Here(estimate)),
+                    false,
+                );
             }
             Err(error) => {
                 self.take(
@@ -301,7 +305,13 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 for (question, (decision, estimate)) in questions.iter().zip(decided) {
                     // The delay has already been waited out.
                     let decision = undelayed(decision);
-                    self.take(&mut verdict, question, decision, Some(estimate), false);
+                    self.take(
+                        &mut verdict,
+                        question,
+                        decision,
+                        Some(TakenUnits::Here(estimate)),
+                        false,
+                    );
                 }
             }
             Err(error) => match error.decision() {
@@ -429,7 +439,13 @@ impl<C: Timer + 'static> LayerOptions<C> {
                     _ => return,
                 };
                 let may_return = may_return || !decision.delay().is_zero();
-                self.take(verdict, question, decision, estimate, may_return);
+                self.take(
+                    verdict,
+                    question,
+                    decision,
+                    estimate.map(TakenUnits::Here),
+                    may_return,
+                );
             }
             several => self.decide_together(verdict, several, may_return),
         }
@@ -460,7 +476,13 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 {
                     if allowed || decision.is_denied() {
                         let estimate = estimates.get(at).copied();
-                        self.take(verdict, question, *decision, estimate, may_return);
+                        self.take(
+                            verdict,
+                            question,
+                            *decision,
+                            estimate.map(TakenUnits::Here),
+                            may_return,
+                        );
                     } else {
                         // This limit was not charged.
                         verdict.add(question, standing(question).unwrap_or(*decision));
@@ -474,9 +496,13 @@ impl<C: Timer + 'static> LayerOptions<C> {
     /// Whether units that a request takes may return, so that the limit must note where they count.
     #[inline]
     fn notes(&self, question: &LimitQuestion<'_, C>, may_return: bool) -> bool {
-        may_return
-            || !matches!(self.rules[question.rule].settle, Settle::Before)
-            || self.returns(question) != Returns::Refused
+        may_return || self.settles(question) || self.returns(question) != Returns::Refused
+    }
+
+    /// Whether the cost is known only after the service has run.
+    #[inline]
+    pub(crate) fn settles(&self, question: &LimitQuestion<'_, C>) -> bool {
+        !matches!(self.rules[question.rule].settle, Settle::Before)
     }
 
     #[inline]
@@ -495,7 +521,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
         verdict: &mut LayerDecision<C>,
         question: &LimitQuestion<'_, C>,
         decision: Decision,
-        estimate: Option<Estimate>,
+        taken: Option<TakenUnits>,
         may_return: bool,
     ) {
         verdict.add(question, decision);
@@ -511,7 +537,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 Settle::Bill(_) => Settle::Bill(question.bill.cloned()),
                 settle => settle.clone(),
             };
-            verdict.holds.add(question, estimate, settle);
+            verdict.holds.add(question, taken, settle);
         }
     }
 }

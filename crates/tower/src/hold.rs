@@ -1,7 +1,7 @@
 //! The units that a request has taken from limits, and how they are given back.
 
 #[cfg(feature = "shared")]
-use tidegate_redis::Permit;
+use tidegate_redis::{Permit, SharedEstimate};
 
 use http::response;
 use smallvec::SmallVec;
@@ -14,28 +14,44 @@ use crate::{
     limit::{Limit, LimitKind},
     question::LimitQuestion,
     settle::Settle,
+    upgrade::InFlight,
 };
+
+/// The units that a request has taken from one limit, and where they count.
+pub(crate) enum TakenUnits {
+    Here(Estimate),
+    #[cfg(feature = "shared")]
+    Shared(SharedEstimate),
+}
+
+impl TakenUnits {
+    const fn cost(&self) -> u64 {
+        match self {
+            Self::Here(taken) => taken.cost,
+            #[cfg(feature = "shared")]
+            Self::Shared(taken) => taken.cost(),
+        }
+    }
+}
 
 /// The units that a request has taken from one limit. Dropping it gives them back, unless it was
 /// [settled](Self::settle).
 pub(crate) struct Hold<C: Timer + 'static> {
     limit: Limit<C>,
     key: SmallVec<[u8; 24]>,
-    cost: u64,
-    /// Where the units count in a limit of this process.
-    estimate: Option<Estimate>,
+    /// The units, and where they count. None if they cannot return.
+    taken: Option<TakenUnits>,
     /// A shared limit's permit. It gives itself back when it is dropped.
     #[cfg(feature = "shared")]
     _permit: Option<Permit>,
 }
 
 impl<C: Timer + 'static> Hold<C> {
-    fn new(question: &LimitQuestion<'_, C>, estimate: Option<Estimate>) -> Self {
+    fn new(question: &LimitQuestion<'_, C>, taken: Option<TakenUnits>) -> Self {
         Self {
             limit: question.limit.clone().into_owned(),
             key: question.key[..].into(),
-            cost: question.cost,
-            estimate,
+            taken,
             #[cfg(feature = "shared")]
             _permit: None,
         }
@@ -46,8 +62,7 @@ impl<C: Timer + 'static> Hold<C> {
         Self {
             limit,
             key: SmallVec::new(),
-            cost: 0,
-            estimate: None,
+            taken: None,
             _permit: Some(permit),
         }
     }
@@ -55,67 +70,41 @@ impl<C: Timer + 'static> Hold<C> {
     /// Adjusts the charge to the final `cost`: the difference returns to where it counts, or is
     /// charged, whether it fits or not. `None` leaves it as it is.
     fn settle(&mut self, cost: Option<u64>) {
-        let before = std::mem::replace(&mut self.cost, 0);
-        let estimate = self.estimate.take();
-        let Some(cost) = cost else { return };
-        if let Some(estimate) = estimate {
-            return correct(&self.limit, &self.key, estimate, cost);
-        }
-        let (more, less) = (cost.saturating_sub(before), before.saturating_sub(cost));
-        match &self.limit.0 {
-            LimitKind::Keyed(limiter) if more > 0 => drop(limiter.charge(&self.key[..], more)),
-            LimitKind::Unkeyed(limiter) if more > 0 => drop(limiter.charge(more)),
-            #[cfg(feature = "shared")]
-            LimitKind::Shared(limit) if more > 0 => {
-                let (limit, key) = (limit.clone(), std::mem::take(&mut self.key));
-                in_background(async move {
-                    // The store's statistics count a charge that fails.
-                    let _ = limit.charge(&key[..], more).await;
-                });
-            }
-            _ => give_back(&self.limit, &self.key, less),
+        if let (Some(taken), Some(cost)) = (self.taken.take(), cost) {
+            correct(&self.limit, &self.key, taken, cost);
         }
     }
 }
 
 impl<C: Timer + 'static> Drop for Hold<C> {
     fn drop(&mut self) {
-        match self.estimate.take() {
-            Some(estimate) if estimate.cost > 0 => correct(&self.limit, &self.key, estimate, 0),
-            Some(_) => {}
-            None => give_back(&self.limit, &self.key, self.cost),
+        if let Some(taken) = self.taken.take()
+            && taken.cost() > 0
+        {
+            correct(&self.limit, &self.key, taken, 0);
         }
     }
 }
 
-/// Corrects what was taken from a limit of this process to the `actual` cost.
-fn correct<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], estimate: Estimate, actual: u64) {
-    match &limit.0 {
-        LimitKind::Keyed(limiter) => {
-            limiter.settle_at(key, estimate, actual, limiter.clock().now());
+/// Corrects what was taken from a limit to the `actual` cost.
+fn correct<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], taken: TakenUnits, actual: u64) {
+    match (&limit.0, taken) {
+        (LimitKind::Keyed(limiter), TakenUnits::Here(taken)) => {
+            limiter.settle_at(key, taken, actual, limiter.clock().now());
         }
-        LimitKind::Unkeyed(limiter) => limiter.settle_at(estimate, actual, limiter.clock().now()),
-        _ => {}
-    }
-}
-
-fn give_back<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], cost: u64) {
-    if cost == 0 {
-        return;
-    }
-    match &limit.0 {
-        LimitKind::Keyed(limiter) => limiter.refund(key, cost),
-        LimitKind::Unkeyed(limiter) => limiter.refund(cost),
+        (LimitKind::Unkeyed(limiter), TakenUnits::Here(taken)) => {
+            limiter.settle_at(taken, actual, limiter.clock().now());
+        }
         #[cfg(feature = "shared")]
-        LimitKind::Shared(limit) => {
+        (LimitKind::Shared(limit), TakenUnits::Shared(taken)) => {
             let (limit, key) = (limit.clone(), key.to_owned());
             in_background(async move {
-                // A refund that fails (because the store is down) leaves the cost charged. The
-                // store's statistics count it.
-                let _ = limit.refund(key, cost).await;
+                // A correction that fails (because the store is down) leaves the estimate charged.
+                // The store's statistics count it.
+                let _ = limit.settle(&key[..], taken, actual).await;
             });
         }
-        LimitKind::Own(_) => {}
+        _ => {}
     }
 }
 
@@ -136,6 +125,8 @@ pub(crate) struct Holds<C: Timer + 'static>(Option<Box<HeldUnits<C>>>);
 
 struct HeldUnits<C: Timer + 'static> {
     all: SmallVec<[(Hold<C>, Settle); 1]>,
+    /// Permits that the request shares with the connection that may outlive it.
+    in_flight: Option<InFlight>,
     has_run: bool,
     /// The number of bytes of the response's body, once there is a response.
     bytes: Option<u64>,
@@ -158,11 +149,11 @@ impl<C: Timer + 'static> Holds<C> {
     pub(crate) fn add(
         &mut self,
         question: &LimitQuestion<'_, C>,
-        estimate: Option<Estimate>,
+        taken: Option<TakenUnits>,
         settle: Settle,
     ) {
         if question.cost > 0 || !matches!(settle, Settle::Before | Settle::Back) {
-            self.push(Hold::new(question, estimate), settle);
+            self.push(Hold::new(question, taken), settle);
         }
     }
 
@@ -170,6 +161,7 @@ impl<C: Timer + 'static> Holds<C> {
         let held = || {
             Box::new(HeldUnits {
                 all: SmallVec::new(),
+                in_flight: None,
                 has_run: false,
                 bytes: None,
                 #[cfg(feature = "json")]
@@ -189,6 +181,21 @@ impl<C: Timer + 'static> Holds<C> {
         }
     }
 
+    /// Takes the permits out, for all holders of the returned value and this one.
+    pub(crate) fn share_permits(&mut self) -> Option<InFlight> {
+        let held = self.0.as_mut()?;
+        let (permits, others) = std::mem::take(&mut held.all)
+            .into_iter()
+            .partition::<Vec<_>, _>(|(_, settle)| matches!(settle, Settle::Back));
+        held.all = others.into();
+        if permits.is_empty() {
+            return None;
+        }
+        let holds = permits.into_iter().map(|(hold, _)| hold);
+        held.in_flight = Some(InFlight::new(holds.collect::<Vec<Hold<C>>>()));
+        held.in_flight.clone()
+    }
+
     /// The service is called now, so costs that were known before become final.
     pub(crate) fn run(&mut self) {
         let Some(held) = &mut self.0 else { return };
@@ -200,7 +207,7 @@ impl<C: Timer + 'static> Holds<C> {
             }
             !is_spent
         });
-        if held.all.is_empty() {
+        if held.holds_nothing() {
             self.0 = None;
         }
     }
@@ -224,15 +231,17 @@ impl<C: Timer + 'static> Holds<C> {
         {
             held.usage = Usage::of(head);
         }
-        if held.all.is_empty() {
-            None
-        } else {
-            Some(held)
-        }
+        (!held.holds_nothing()).then_some(held as Box<dyn AtEnd>)
     }
 
     pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_none()
+    }
+}
+
+impl<C: Timer + 'static> HeldUnits<C> {
+    fn holds_nothing(&self) -> bool {
+        self.all.is_empty() && self.in_flight.is_none()
     }
 }
 

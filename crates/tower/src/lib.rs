@@ -29,6 +29,7 @@
 //! | limit each client by address, API key, user or route | [`RateLimitLayer`] with a [key] |
 //! | find the client behind proxies | [`key::Client`] |
 //! | bound the requests in flight, with or without waiting | [`ConcurrencyLayer`] |
+//! | bound upgraded connections, such as websockets | [`ConcurrencyLayer`] and [`InFlight`] |
 //! | guard a service with breakers, flow rules or adaptive limits | `GateLayer` (feature `flow`) |
 //! | share limits among processes | a `SharedLimit` of `tidegate-redis` as the limit (feature `shared`) |
 //! | send gRPC statuses to gRPC clients | feature `grpc` |
@@ -128,6 +129,7 @@ mod settle;
 mod shared;
 mod signals;
 mod time;
+mod upgrade;
 #[cfg(feature = "json")]
 mod usage;
 
@@ -147,3 +149,4 @@ pub use limit::{IntoLimit, Limit};
 pub use service::RateLimit;
 #[cfg(feature = "vendors")]
 pub use tidegate_headers::{UnknownVendor, Vendor};
+pub use upgrade::InFlight;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Method, Request, Response, header::UPGRADE, request::Parts};
 use tidegate_limiter::{SystemClock, Timer};
 use tower_service::Service;
 
@@ -25,6 +25,7 @@ use crate::{
     hold::Holds,
     layer::LayerOptions,
     signals,
+    upgrade::InFlight,
 };
 
 /// A service behind limits, made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -89,6 +90,7 @@ where
             return ResponseFuture::answered(options.refuse::<R, _>(&parts, &verdict));
         }
         if is_decided && verdict.delay().is_zero() {
+            share_permits(&mut parts, &mut verdict.holds);
             let admitted = Admitted::new(options, &mut verdict);
             return ResponseFuture::running(
                 self.inner.call(Request::from_parts(parts, body)),
@@ -107,7 +109,7 @@ where
 async fn later<S, B, R, O, C>(
     mut inner: S,
     options: Arc<LayerOptions<C>>,
-    parts: Parts,
+    mut parts: Parts,
     body: B,
     decided: Option<LayerDecision<C>>,
 ) -> Result<Response<O>, S::Error>
@@ -124,6 +126,7 @@ where
         return Ok(options.refuse::<R, O>(&parts, &verdict));
     }
     options.wait_out(&verdict).await;
+    share_permits(&mut parts, &mut verdict.holds);
     let admitted = Admitted::new(&options, &mut verdict);
     finish(admitted, inner.call(Request::from_parts(parts, body)).await)
 }
@@ -220,4 +223,25 @@ impl<C: Timer + 'static> LayerOptions<C> {
         }
         Response::from_parts(head, O::of_text(text))
     }
+}
+
+/// Puts the permits into the extensions of a request whose connection may outlive its response.
+#[inline]
+fn share_permits<C: Timer + 'static>(parts: &mut Parts, holds: &mut Holds<C>) {
+    if !holds.is_empty() && (parts.headers.contains_key(UPGRADE) || parts.method == Method::CONNECT)
+    {
+        share(parts, holds);
+    }
+}
+
+#[cold]
+fn share<C: Timer + 'static>(parts: &mut Parts, holds: &mut Holds<C>) {
+    let Some(permits) = holds.share_permits() else {
+        return;
+    };
+    let all = match parts.extensions.remove::<InFlight>() {
+        Some(outer) => outer.and(permits),
+        None => permits,
+    };
+    parts.extensions.insert(all);
 }

@@ -1,12 +1,12 @@
 //! Decisions over shared limits.
 
 use tidegate_limiter::Timer;
-use tidegate_redis::{Part, SharedDecision, SharedLimit, Source, Store};
+use tidegate_redis::{Mode, Part, SharedDecision, SharedEstimate, SharedLimit, Source, Store};
 
 use crate::{
     Reason,
     decide::LayerDecision,
-    hold::Hold,
+    hold::{Hold, TakenUnits},
     in_flight::is_in_flight,
     layer::{LayerOptions, no_decision},
     limit::LimitKind,
@@ -55,8 +55,15 @@ impl<C: Timer + 'static> LayerOptions<C> {
     ) -> LayerDecision<C> {
         let mut verdict = LayerDecision::new();
         if !is_in_flight(limit.policy()) {
-            let answer = limit.acquire(&question.key, question.cost).await;
-            self.take_shared(&mut verdict, question, &answer);
+            // Units of an allotment have no time of their own, so they could not return.
+            let (answer, taken) = if self.settles(question) || limit.mode() == Mode::Exact {
+                let asked = limit.acquire_estimate(&question.key, question.cost);
+                let (answer, taken) = asked.await;
+                (answer, Some(taken))
+            } else {
+                (limit.acquire(&question.key, question.cost).await, None)
+            };
+            self.take_shared(&mut verdict, question, &answer, taken);
             return verdict;
         }
         // A separate task asks the store: if this request is dropped before the answer, the task
@@ -75,7 +82,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 let hold = Hold::of_permit(question.limit.clone().into_owned(), permit);
                 verdict.holds.push(hold, Settle::Back);
             }
-            Ok(Err(denied)) => self.take_shared(&mut verdict, question, &denied),
+            Ok(Err(denied)) => self.take_shared(&mut verdict, question, &denied, None),
             // The runtime is shutting down.
             Err(_) => verdict.refuse(question.rule, Reason::StoreFailed, no_decision(0)),
         }
@@ -104,14 +111,25 @@ impl<C: Timer + 'static> LayerOptions<C> {
             })
             .collect();
         let mut verdict = LayerDecision::new();
-        match store.acquire_all(&parts).await {
-            Ok(answers) => {
+        let in_store = together
+            .iter()
+            .any(|(limit, question)| self.settles(question) || limit.mode() == Mode::Exact);
+        let asked = if in_store {
+            store.acquire_all_estimates(&parts).await
+        } else {
+            let answers = store.acquire_all(&parts).await;
+            answers.map(|answers| (answers, Vec::new()))
+        };
+        match asked {
+            Ok((answers, taken)) => {
+                let mut taken = taken.into_iter();
                 let allowed = answers.iter().all(SharedDecision::is_allowed);
                 for ((_, question), answer) in together.iter().zip(&answers) {
+                    let taken = taken.next();
                     // If another limit denied, the state of the limits that would have admitted is
                     // unknown.
                     if allowed || answer.is_denied() {
-                        self.take_shared(&mut verdict, question, answer);
+                        self.take_shared(&mut verdict, question, answer, taken);
                     }
                 }
             }
@@ -129,6 +147,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
         verdict: &mut LayerDecision<C>,
         question: &LimitQuestion<'_, C>,
         answer: &SharedDecision,
+        taken: Option<SharedEstimate>,
     ) {
         match (&answer.source, answer.is_denied()) {
             (Source::Failed(_), true) => {
@@ -136,7 +155,10 @@ impl<C: Timer + 'static> LayerOptions<C> {
             }
             // Nothing was taken, and the state of the limit is unknown.
             (Source::Failed(_), false) => {}
-            _ => self.take(verdict, question, answer.decision, None, true),
+            _ => {
+                let taken = taken.map(TakenUnits::Shared);
+                self.take(verdict, question, answer.decision, taken, true);
+            }
         }
     }
 }

@@ -3,13 +3,13 @@
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
-use axum::{Router, body::Body, extract::connect_info::MockConnectInfo, routing::get};
+use axum::{Extension, Router, body::Body, extract::connect_info::MockConnectInfo, routing::get};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use tidegate_limiter::{KeyedLimiter, Limiter, Policy};
 use tidegate_tower::{
-    RateLimitLayer,
+    InFlight, RateLimitLayer,
     key::{Client, Fixed, Peer, Route},
 };
 use tokio::{
@@ -210,4 +210,98 @@ async fn the_example_limits_each_client() {
         other.contains("ratelimit-policy: \"client\";q=5;w=10, \"everybody\";q=20;w=10"),
         "{other}"
     );
+}
+
+/// Answers with 101 and returns what the connection sends, as long as it is open.
+async fn echo(
+    in_flight: Option<Extension<InFlight>>,
+    mut request: axum::extract::Request,
+) -> Response<Body> {
+    tokio::spawn(async move {
+        let upgraded = hyper::upgrade::on(&mut request).await.unwrap();
+        let (mut from, mut to) = tokio::io::split(hyper_util::rt::TokioIo::new(upgraded));
+        let _ = tokio::io::copy(&mut from, &mut to).await;
+        // The permits end with the connection. (The request has a clone of them as well.)
+        drop((request, in_flight));
+    });
+    let answer = Response::builder().status(101);
+    let answer = answer
+        .header("connection", "upgrade")
+        .header("upgrade", "echo");
+    answer.body(Body::empty()).unwrap()
+}
+
+/// Opens an upgraded connection. Returns the status, and the connection if it was upgraded.
+async fn open(address: SocketAddr) -> Result<TcpStream, String> {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request = "GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: echo\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    if status(&head) != "101" {
+        return Err(status(&head).to_owned());
+    }
+    stream.write_all(b"ping").await.unwrap();
+    let mut pong = [0; 4];
+    stream.read_exact(&mut pong).await.unwrap();
+    assert_eq!(&pong, b"ping");
+    Ok(stream)
+}
+
+#[tokio::test]
+async fn an_upgraded_connection_is_in_flight_until_it_is_closed() {
+    let outer = Arc::new(Limiter::new(Policy::concurrency(3)));
+    let inner = Arc::new(KeyedLimiter::new(Policy::concurrency(2)).unwrap());
+    let requests = Arc::new(Limiter::new(
+        "sliding-log 100/1h".parse::<Policy>().unwrap(),
+    ));
+    let layer = RateLimitLayer::builder(Arc::clone(&inner), Fixed::new("k"))
+        .and(Arc::clone(&requests), Fixed::new(""));
+    let app = Router::new()
+        .route("/", get(echo))
+        .layer(layer.build())
+        .layer(RateLimitLayer::new(Arc::clone(&outer), Fixed::new("")));
+    let address = serve(app).await;
+    let free = || [outer.peek(0).remaining(), inner.peek("k", 0).remaining()];
+    for used in [2, 4] {
+        let connections = [open(address).await.unwrap(), open(address).await.unwrap()];
+        assert_eq!(free(), [1, 0]);
+        assert_eq!(open(address).await.unwrap_err(), "429");
+        assert_eq!(free(), [1, 0]);
+        assert_eq!(requests.peek(0).remaining(), 100 - used);
+        let [first, second] = connections;
+        drop(first);
+        until_free(|| free() == [2, 1]).await;
+        drop(second);
+        until_free(|| free() == [3, 2]).await;
+    }
+}
+
+#[tokio::test]
+async fn without_the_extension_or_an_upgrade_permits_end_with_the_response() {
+    let limiter = Arc::new(Limiter::new(Policy::concurrency(1)));
+    let handler = async |in_flight: Option<Extension<InFlight>>| in_flight.is_some().to_string();
+    let app = Router::new()
+        .route("/", get(handler))
+        .layer(RateLimitLayer::new(Arc::clone(&limiter), Fixed::new("")));
+    let address = serve(app).await;
+    let answer = get_from(address, "127.0.0.1", "/").await;
+    assert!(answer.ends_with("false"), "{answer}");
+    until_free(|| limiter.peek(0).remaining() == 1).await;
+    // The handler has it, and drops it.
+    assert_eq!(open(address).await.unwrap_err(), "200");
+    until_free(|| limiter.peek(0).remaining() == 1).await;
+}
+
+async fn until_free(is_free: impl Fn() -> bool) {
+    for _ in 0..1_000 {
+        if is_free() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("the permits did not return");
 }

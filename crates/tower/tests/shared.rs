@@ -6,13 +6,13 @@ use std::{convert::Infallible, sync::Arc, time::Duration};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use tidegate_limiter::{Limiter, Policy, algorithm::Concurrency};
-use tidegate_redis::{Health, Mode, OnError, Store};
+use tidegate_redis::{Health, Mode, OnError, SharedLimit, Store};
 use tidegate_redis_servers::{PATIENCE, Server, eventually};
 use tidegate_tower::{
-    RateLimit, RateLimitLayer,
+    Bill, RateLimit, RateLimitLayer,
     key::{Fixed, Header},
 };
-use tower::{Layer, ServiceExt, util::ServiceFn};
+use tower::{Layer, ServiceExt, service_fn, util::ServiceFn};
 
 const ALICE: Header = Header::named("x-api-key");
 
@@ -20,7 +20,7 @@ type Hello = ServiceFn<fn(Request<()>) -> std::future::Ready<Result<Response<Str
 
 fn behind(layer: &RateLimitLayer) -> RateLimit<Hello> {
     let hello: fn(Request<()>) -> _ = |_| std::future::ready(Ok(Response::new("hello".to_owned())));
-    layer.layer(tower::service_fn(hello))
+    layer.layer(service_fn(hello))
 }
 
 async fn ask(service: &RateLimit<Hello>, key: &str) -> Response<tidegate_tower::Body<String>> {
@@ -245,6 +245,23 @@ async fn a_request_that_is_dropped_gives_back_what_it_took_from_every_limit() {
     assert!(more <= 9, "{more} more than the one that was used");
 }
 
+type Billed = Response<tidegate_tower::Body<String>>;
+
+/// A request with an estimate, which is billed when its answer ends.
+async fn billed(layer: &RateLimitLayer, key: &str, estimate: u64, actual: u64) -> Option<Billed> {
+    let bills = service_fn(move |request: Request<()>| {
+        request.extensions().get::<Bill>().unwrap().set(actual);
+        std::future::ready(Ok::<_, Infallible>(Response::new("hello".to_owned())))
+    });
+    let request = Request::builder()
+        .header("x-api-key", key)
+        .header("x-estimate", estimate)
+        .body(())
+        .unwrap();
+    let answer = layer.layer(bills).oneshot(request).await.unwrap();
+    (answer.status() == 200).then_some(answer)
+}
+
 async fn until(what: &str, mut yes: impl AsyncFnMut() -> bool) {
     for _ in 0..1_000 {
         if yes().await {
@@ -325,4 +342,85 @@ async fn a_store_that_fails_neither_keeps_permits_nor_forgets_delays() {
     assert_eq!(status(&paced_local, "alice").await, 429);
     waits.abort();
     until("its place is free", async || taken().await == 1).await;
+}
+
+/// Each algorithm that counts units of 10,000 in a minute, alone and next to another limit, and how
+/// it is shared.
+fn budgets(store: &Store) -> Vec<(String, SharedLimit, RateLimitLayer)> {
+    let mut budgets = Vec::new();
+    for algorithm in [
+        "fixed-window:first_hit=true",
+        "sliding-window",
+        "sliding-counter",
+        "token-bucket",
+        "sliding-log",
+    ] {
+        for (mode, joint) in [
+            (Mode::Exact, false),
+            (Mode::Leased, false),
+            (Mode::Exact, true),
+        ] {
+            let name = format!("{}-{mode:?}-{joint}", algorithm.split(':').next().unwrap());
+            let limit = |name: &str, quota: &str| {
+                store
+                    .limit(
+                        name,
+                        format!("{algorithm} {quota}").parse::<Policy>().unwrap(),
+                    )
+                    .mode(mode)
+                    .remember_denials(false)
+                    .deadline(PATIENCE)
+                    .build()
+                    .unwrap()
+            };
+            let tokens = limit(&name, "10000/1m");
+            let estimate = |parts: &http::request::Parts| {
+                parts.headers["x-estimate"]
+                    .to_str()
+                    .unwrap()
+                    .parse()
+                    .unwrap()
+            };
+            let layer = RateLimitLayer::builder(tokens.clone(), ALICE)
+                .cost(estimate)
+                .billed();
+            let layer = if joint {
+                layer.and(limit(&format!("{name}-requests"), "100/1m"), ALICE)
+            } else {
+                layer
+            };
+            budgets.push((name, tokens, layer.build()));
+        }
+    }
+    budgets
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_outlasts_the_window_returns_no_units_of_other_requests() {
+    let server = Server::with_clock();
+    let store = store(&server);
+    let budgets = budgets(&store);
+    let mut slow = Vec::new();
+    for (name, limit, layer) in &budgets {
+        slow.push(billed(layer, "alice", 4_000, 500).await.expect(name));
+        // Of an answer within the window, the unused units return.
+        let quick = billed(layer, "bob", 4_000, 500).await.expect(name);
+        drop(quick);
+        until(name, async || {
+            limit.peek("bob", 0).await.decision.remaining() >= 9_500
+        })
+        .await;
+    }
+    server.shift_clock(130);
+    for ((name, limit, layer), slow) in budgets.iter().zip(slow) {
+        let others = billed(layer, "alice", 10_000, 10_000).await.expect(name);
+        drop(slow);
+        // The correction is on its way. A token bucket refills a few in the meantime.
+        for _ in 0..20 {
+            let free = limit.peek("alice", 0).await.decision.remaining();
+            assert!(free < 3_000, "{name}: {free} of 10,000 are free");
+        }
+        assert!(billed(layer, "alice", 3_500, 0).await.is_none(), "{name}");
+        drop(others);
+    }
 }

@@ -317,10 +317,16 @@ pub struct Args {
     /// `tidegate usage` sums them
     ///
     /// The server appends every 5 seconds, so a kill loses the use of at most 5 seconds. Each
-    /// server needs another directory. There is a file for each day (UTC), which the server never
-    /// deletes. In 5 seconds up to 65,536 keys are counted by name, and the rest together.
+    /// server needs another directory. There is a file for each day (UTC). In 5 seconds up to
+    /// 65,536 keys are counted by name, and the rest together.
     #[arg(long, value_name = "DIR", env = "TIDEGATE_USAGE", help_heading = CONTROL, hide_short_help = true)]
     usage: Option<PathBuf>,
+    /// The largest size of all files of --usage, such as 1GiB (at least 16MiB)
+    ///
+    /// When it is reached, the oldest days are merged: to a line for each key of a day, then to the
+    /// keys that used most. The sums of the limits stay.
+    #[arg(long, value_name = "BYTES", env = "TIDEGATE_USAGE_MAX", default_value = "1GiB", value_parser = usage_bytes, help_heading = CONTROL, hide_short_help = true)]
+    usage_max: u64,
     /// URL to which the server posts each of a limit's `thresholds` that a key reaches, as JSON
     ///
     /// A failed post is repeated up to 7 times, after 2 seconds and then twice as long each time.
@@ -529,6 +535,15 @@ fn share_or_off(text: &str) -> Result<MayBeNone<KeyShare>, ParseKeyShareError> {
     }
 }
 
+fn usage_bytes(text: &str) -> Result<u64, String> {
+    let bytes = bytes(text)?;
+    if bytes < 16 << 20 {
+        Err("give at least 16MiB".to_owned())
+    } else {
+        Ok(bytes)
+    }
+}
+
 fn trace_bytes(text: &str) -> Result<u64, String> {
     let bytes = bytes(text)?;
     if bytes < LEAST_TRACE_BYTES {
@@ -734,6 +749,7 @@ impl Args {
             max_reservations: self.max_reservations as usize,
             audit: self.audit.clone(),
             usage: self.usage.clone(),
+            usage_max: self.usage_max,
             #[cfg(feature = "webhook")]
             webhook: self.webhook.clone(),
             history_memory: self.history_memory,

@@ -1,13 +1,15 @@
 //! Writes the metric log, off the hot path.
 
 use std::{
+    fmt::Write as _,
     fs::{self, File, OpenOptions},
-    io::{self, BufWriter, Write as _},
+    io,
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use tidegate_config::file::append;
 use tidegate_core::Nanos;
 
 use super::{
@@ -31,7 +33,7 @@ pub struct MetricLog {
 
 struct OpenLog {
     file: LogFile,
-    lines: BufWriter<File>,
+    lines: File,
     index: File,
     bytes: u64,
 }
@@ -142,16 +144,23 @@ impl MetricLog {
             _ => self.roll(&date)?,
         };
         let entry = [second.to_be_bytes(), open.bytes.to_be_bytes()].concat();
-        for line in lines {
-            let line = format!("{line}\n");
-            open.lines.write_all(line.as_bytes())?;
-            open.bytes += line.len() as u64;
-        }
+        let lines = lines.iter().fold(String::new(), |mut text, line| {
+            // A text takes everything.
+            let _ = writeln!(text, "{line}");
+            text
+        });
         // Write the lines first, so that an index entry always has its lines.
-        open.lines.flush()?;
-        open.index.write_all(&entry)?;
+        let written = append(&open.lines, lines.as_bytes())
+            .and_then(|()| {
+                append(&open.index, &entry).or_else(|error| {
+                    open.lines.set_len(open.bytes)?;
+                    Err(error)
+                })
+            })
+            .map(|()| open.bytes += lines.len() as u64);
+        // A full disk has changed nothing, so the next second goes to the same file.
         self.open = Some(open);
-        Ok(())
+        written
     }
 
     /// Starts the next file of a day and removes the oldest files.
@@ -175,7 +184,7 @@ impl MetricLog {
             let _ = fs::remove_file(oldest.index());
         }
         let make = |path: &PathBuf| OpenOptions::new().append(true).create_new(true).open(path);
-        let lines = BufWriter::new(make(&file.path)?);
+        let lines = make(&file.path)?;
         let index = make(&file.index())?;
         Ok(OpenLog {
             file,

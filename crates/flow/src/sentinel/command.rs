@@ -24,10 +24,15 @@ use crate::{
 type CommandHandler = fn(&Program, &Parameters) -> Result<String, String>;
 
 /// The commands and what they do, as `api` lists them.
-const COMMANDS: [(&str, &str, CommandHandler); 15] = [
+const COMMANDS: [(&str, &str, CommandHandler); 16] = [
     ("api", "list the commands", |_, _| Ok(all())),
     ("version", "the version of the protocol", |_, _| {
         Ok(VERSION.to_owned())
+    }),
+    // As Sentinel answers while a program is neither a client nor a server.
+    ("getClusterMode", "the role in a cluster: none", |_, _| {
+        let none = json!({"mode": -1, "clientAvailable": false, "serverAvailable": false, "lastModified": -1});
+        Ok(none.to_string())
     }),
     ("basicInfo", "the machine", |program, _| {
         Ok(json!({"machine": hostname(), "ip": program.address.ip().to_string()}).to_string())

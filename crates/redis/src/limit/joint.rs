@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_core::{Clock, Decision, Key, lease::Taken};
+use tidegate_core::{Clock, Decision, Key, Nanos, lease::Taken};
 
-use super::{SharedDecision, SharedLimit, Source};
+use super::{SharedDecision, SharedEstimate, SharedLimit, Source};
 use crate::{
     Deadline, Plan, Store, StoreError,
     lease::{Held, Leases},
@@ -73,29 +73,32 @@ pub async fn acquire_all(
         Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
         Err(error) => error,
     };
-    Ok(all_without_store(parts, |_| true, &error))
+    Ok(all_without_store(parts, |_| true, &error).0)
 }
 
-/// The decisions when the store made none. Those parts that do not `veto` deny only themselves.
+/// The decisions when the store made none, and what was taken. Those parts that do not `veto` deny
+/// only themselves.
 pub(super) fn all_without_store(
     parts: &[Part<'_>],
     vetoes: impl Fn(usize) -> bool,
     error: &StoreError,
-) -> Vec<SharedDecision> {
-    let units: Vec<u64> = parts.iter().map(|part| part.limit.local_unit()).collect();
-    let without = |part: &Part<'_>| part.limit.without_store(part.key, part.cost, error.clone());
-    let answers: Vec<SharedDecision> = parts.iter().map(without).collect();
+) -> (Vec<SharedDecision>, Vec<SharedEstimate>) {
+    let without = |part: &Part<'_>| {
+        let limit = part.limit;
+        limit.take_without_store(part.key, part.cost, error.clone())
+    };
+    let (answers, mut taken): (Vec<SharedDecision>, Vec<_>) = parts.iter().map(without).unzip();
     let vetoed = |(at, answer): (usize, &SharedDecision)| answer.is_denied() && vetoes(at);
     if answers.iter().enumerate().any(vetoed) {
-        for ((part, answer), unit) in parts.iter().zip(&answers).zip(units) {
-            if answer.is_allowed()
-                && let (Source::Local(_), Some(local)) = (&answer.source, part.limit.local())
-            {
-                local.refund(part.key, part.cost, unit);
+        for (part, taken) in parts.iter().zip(&mut taken) {
+            if let (Some((estimate, unit)), Some(local)) = (taken.take(), part.limit.local()) {
+                local.settle(part.key, estimate, 0, unit);
             }
         }
     }
-    answers
+    let estimate = |(part, taken): (&Part<'_>, _)| SharedEstimate::of_local(part.cost, taken);
+    let estimates = parts.iter().zip(taken).map(estimate).collect();
+    (answers, estimates)
 }
 
 /// Decides on these requests, also by the other rules that bind their limits.
@@ -191,6 +194,17 @@ pub async fn decide_joint(
     takes: bool,
     deadline: Deadline,
 ) -> Result<Vec<Decision>, StoreError> {
+    let decided = decide_joint_seen(store, requests, takes, deadline).await?;
+    Ok(decided.into_iter().map(|(decision, _)| decision).collect())
+}
+
+/// The same, with the time that each state uses.
+pub(super) async fn decide_joint_seen(
+    store: &Store,
+    requests: &[JointRequest<'_>],
+    takes: bool,
+    deadline: Deadline,
+) -> Result<Vec<(Decision, Nanos)>, StoreError> {
     let answer = decide(store, requests, takes, deadline).await;
     let monitor = &store.batcher().monitor;
     monitor.decided(&answer);
@@ -257,7 +271,7 @@ async fn decide(
     requests: &[JointRequest<'_>],
     takes: bool,
     deadline: Deadline,
-) -> Result<Vec<Decision>, StoreError> {
+) -> Result<Vec<(Decision, Nanos)>, StoreError> {
     let Some(first) = requests.first() else {
         return Ok(Vec::new());
     };
@@ -281,7 +295,14 @@ async fn decide(
     let values = found.into_iter().collect::<Result<Vec<_>, _>>()?;
     costs
         .into_iter()
-        .map(|(at, cost)| sums[at].plan.decision(values[at].as_deref(), now, cost))
+        .map(|(at, cost)| {
+            let mut decided = Err(StoreError::NotOurs);
+            let plan = sums[at].plan;
+            plan.decisions(values[at].as_deref(), now, &[cost], |_, made, seen| {
+                decided = Ok((made, seen));
+            });
+            decided
+        })
         .collect()
 }
 

@@ -1,7 +1,9 @@
 //! Decisions in memory while the store makes none.
 
-use tidegate_core::{Algorithm, Decision, DenialReason, Outcome, Parameters, Policy, Standing};
-use tidegate_limiter::{BuildError, KeyedLimiter};
+use tidegate_core::{
+    Algorithm, Clock as _, Decision, DenialReason, Outcome, Parameters, Policy, Standing,
+};
+use tidegate_limiter::{BuildError, Estimate, KeyedLimiter};
 
 /// The most bytes that the default number of keys may use.
 const ROOM: usize = 1 << 29;
@@ -48,12 +50,17 @@ impl Local {
         &self.limiter
     }
 
-    /// Decides on a cost, with `unit` charged for each unit.
-    pub fn decide(&self, key: &[u8], cost: u64, unit: u64) -> Decision {
-        share(
-            &self.limiter().acquire(key, cost.saturating_mul(unit)),
-            unit,
-        )
+    /// Decides on a cost, with `unit` charged for each unit, and returns what was taken.
+    pub fn decide(&self, key: &[u8], cost: u64, unit: u64) -> (Decision, Estimate) {
+        let (limiter, cost) = (self.limiter(), cost.saturating_mul(unit));
+        let (whole, taken) = limiter.acquire_estimate_at(key, cost, limiter.clock().now());
+        (share(&whole, unit), taken)
+    }
+
+    /// Corrects what was taken to the `actual` cost.
+    pub fn settle(&self, key: &[u8], taken: Estimate, actual: u64, unit: u64) {
+        let (limiter, actual) = (self.limiter(), actual.saturating_mul(unit));
+        limiter.settle_at(key, taken, actual, limiter.clock().now());
     }
 
     /// Charges a cost, whether it fits or not, and returns the state of the key.

@@ -4,6 +4,7 @@ mod answer;
 mod bound;
 mod builder;
 pub mod denials;
+mod estimate;
 mod joint;
 mod local;
 mod many;
@@ -15,6 +16,7 @@ mod shared;
 
 pub use answer::{SharedDecision, Source};
 pub use builder::{LimitBuilder, LimitError};
+pub use estimate::SharedEstimate;
 pub use joint::{Part, acquire_all};
 pub use on_error::OnError;
 pub use once::Once;

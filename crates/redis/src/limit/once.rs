@@ -62,7 +62,7 @@ impl Store {
         };
         let all: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
         Ok(Once {
-            decisions: all_without_store(&all, |at| !parts[at].1, &error),
+            decisions: all_without_store(&all, |at| !parts[at].1, &error).0,
             is_repeat: false,
         })
     }

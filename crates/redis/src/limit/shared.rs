@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tidegate_core::lease::{self, Mode};
 use tidegate_core::{Algorithm, Clock, Decision, DenialReason, Key, Nanos, Policy, Standing};
-use tidegate_limiter::KeyedLimit;
+use tidegate_limiter::{Estimate, KeyedLimit};
 
 use super::{
     OnError, Permit, SharedDecision, Source,
@@ -220,6 +220,22 @@ impl SharedLimit {
         cost: u64,
         deadline: Deadline,
     ) -> (SharedDecision, Nanos) {
+        match self.ask_store(key, cost, deadline).await {
+            Ok(result) => result,
+            Err(error) => (
+                key.with_bytes(|key| self.without_store(key, cost, error)),
+                Nanos::ZERO,
+            ),
+        }
+    }
+
+    /// The store's decision, and the time that the state uses.
+    pub(super) async fn ask_store(
+        &self,
+        key: &impl Key,
+        cost: u64,
+        deadline: Deadline,
+    ) -> Result<(SharedDecision, Nanos), StoreError> {
         let whole = self.redis_key(key);
         let tag = self.denial_tag(&whole);
         let ask = Ask {
@@ -229,13 +245,7 @@ impl SharedLimit {
             tag,
             deadline,
         };
-        match self.0.store.decide(ask).await {
-            Ok(result) => result,
-            Err(error) => (
-                key.with_bytes(|key| self.without_store(key, cost, error)),
-                Nanos::ZERO,
-            ),
-        }
+        self.0.store.decide(ask).await
     }
 
     /// Whether `cost` would be admitted. Nothing is taken, and `remaining` is the current value
@@ -500,7 +510,7 @@ impl SharedLimit {
     }
 
     /// The plan for decisions on a cost.
-    fn plan_for(&self, cost: u64) -> &Arc<Plan> {
+    pub(super) fn plan_for(&self, cost: u64) -> &Arc<Plan> {
         let whole = self.0.whole.as_ref().filter(|_| self.is_large(cost));
         whole.unwrap_or(&self.0.plan)
     }
@@ -541,16 +551,25 @@ impl SharedLimit {
 
     /// The decision when the store made none.
     pub(super) fn without_store(&self, key: &[u8], cost: u64, error: StoreError) -> SharedDecision {
+        self.take_without_store(key, cost, error).0
+    }
+
+    /// The same, with what was taken in memory, and the charge for each unit.
+    pub(super) fn take_without_store(
+        &self,
+        key: &[u8],
+        cost: u64,
+        error: StoreError,
+    ) -> (SharedDecision, Option<(Estimate, u64)>) {
         let counters = self.monitor().counters();
         counters.tell_of(&error, &self.0.prefix);
         let (count, decision) = match (self.0.on_error, &self.0.local) {
             (OnError::Local, Some(local)) => {
                 counters.local.add(1);
-                let decision = local.decide(key, cost, self.local_unit());
-                return SharedDecision {
-                    decision,
-                    source: Source::Local(error),
-                };
+                let unit = self.local_unit();
+                let (decision, taken) = local.decide(key, cost, unit);
+                let source = Source::Local(error);
+                return (SharedDecision { decision, source }, Some((taken, unit)));
             }
             (OnError::Open, _) => (&counters.failed_open, Decision::allow(self.unknown())),
             _ => {
@@ -560,10 +579,8 @@ impl SharedLimit {
             }
         };
         count.add(1);
-        SharedDecision {
-            decision,
-            source: Source::Failed(error),
-        }
+        let source = Source::Failed(error);
+        (SharedDecision { decision, source }, None)
     }
 
     /// The standing of a key whose state is unknown.

@@ -212,6 +212,22 @@ pub fn correct_arguments<'a>(
         .collect()
 }
 
+/// The arguments of `correct.lua` for units that no reservation has recorded: their number, when
+/// they were taken, and where they counted then.
+pub fn settle_units_arguments(
+    plan: &Plan,
+    (cost, taken, place): (u64, Nanos, [u8; 8]),
+    actual: u64,
+) -> Vec<Vec<u8>> {
+    let mut estimate = exact(cost).to_le_bytes().to_vec();
+    estimate.extend((taken.get() / 1_000).to_le_bytes());
+    estimate.extend(place);
+    let mut arguments = correct_arguments([(0, plan, actual)].into_iter(), false, "");
+    arguments.truncate(5);
+    arguments.extend([b"units".to_vec(), estimate]);
+    arguments
+}
+
 /// The command that calls a script: by its SHA, or with its text if the server does not know the
 /// script.
 pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(

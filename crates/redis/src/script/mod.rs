@@ -343,16 +343,17 @@ fn algorithm_ahead(kind: ScriptKind) -> String {
         kind.letter(),
         kind.ahead().unwrap_or_default(),
     );
-    // Nothing goes back to a leaky bucket.
-    let give_back = if kind == ScriptKind::LeakyBucket {
-        "nil"
+    // A leaky bucket gives up the last start time at most.
+    let (refund, back) = if kind == ScriptKind::LeakyBucket {
+        (kind.refund(), "refund = refund")
     } else {
-        "give_back"
+        ("", "give_back = give_back")
     };
     format!(
         "do local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
          local _, _, give_back, charge = (function()\n{ahead}end)()\n\
-         algorithms.{letter} = {{prepare = prepare, adopt = adopt, give_back = {give_back}, charge = charge}} end\n"
+         local refund = (function()\n{refund}end)()\n\
+         algorithms.{letter} = {{prepare = prepare, adopt = adopt, {back}, charge = charge}} end\n"
     )
 }
 

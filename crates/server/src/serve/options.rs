@@ -118,6 +118,8 @@ pub struct Options {
     pub webhook: Option<String>,
     /// The directory of the ledger of usage; `None` keeps none.
     pub usage: Option<PathBuf>,
+    /// The bound on the ledger's files, in bytes. When it is reached, the oldest days are merged.
+    pub usage_max: u64,
     /// The maximum bytes for the history of decisions; 0 keeps none.
     pub history_memory: u64,
     /// The share of all keys that is traced; `None` for no trace.
@@ -230,6 +232,7 @@ impl Default for Options {
             max_reservations: MOST_RESERVATIONS,
             audit: None,
             usage: None,
+            usage_max: 1 << 30,
             webhook: None,
             history_memory: HISTORY_BYTES,
             trace_keys: None,

@@ -410,7 +410,7 @@ impl Server {
         let last = move || {
             flow.hours.write(&flow.reports, now);
             if let Some(usage) = self.usage {
-                usage.write();
+                usage.finish();
             }
         };
         let left = options
@@ -576,7 +576,8 @@ fn shared_store(options: &Options) -> Result<Option<Arc<SharedStore>>, StoreOpti
 /// The ledger of usage.
 fn observers(options: &Options) -> Result<DecisionObservers, StartError> {
     let open = |path: PathBuf| {
-        Ledger::open(path.clone()).map_err(|source| StartError::Usage { path, source })
+        Ledger::open(path.clone(), options.usage_max)
+            .map_err(|source| StartError::Usage { path, source })
     };
     Ok(DecisionObservers {
         usage: options.usage.clone().map(open).transpose()?.map(Arc::new),

@@ -7,6 +7,8 @@ use tidegate_listen::{security::Exposed, tls::TlsError};
 use tidegate_redis::StoreError;
 use tidegate_service::{flow::PushError, rules::RulesError};
 
+use tidegate_service::files::LockError;
+
 use crate::serve::{options::Options, state_file::StatePathError};
 
 /// Why a server does not start. The message says what to do.
@@ -54,12 +56,12 @@ pub enum StartError {
         source: io::Error,
     },
     /// The ledger of usage cannot be written.
-    #[error("--usage {}: cannot write there: {source}", path.display())]
+    #[error("--usage {}: cannot write there: {source}; give each server a directory that it may write", path.display())]
     Usage {
         /// The directory.
         path: PathBuf,
-        /// The system's error.
-        source: io::Error,
+        /// Why the directory cannot be used.
+        source: LockError,
     },
     /// The access file was rejected.
     #[error("--access: {0}")]

@@ -3,19 +3,19 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fs::{File, OpenOptions},
-    io::{self, Write},
-    os::unix::fs::OpenOptionsExt as _,
+    io,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread::{self, JoinHandle},
     time::Duration,
 };
 
+use rustix::fs::OFlags;
 use serde::Serialize;
 use tidegate_core::Nanos;
 
 use super::once_a_minute::OnceAMinute;
+use crate::files::{append, json_line, open_to_append};
 
 /// How many actions are kept for the page and `GET /v1/audit`.
 const KEPT: usize = 500;
@@ -139,11 +139,12 @@ impl Audit {
     /// # Errors
     /// When the file cannot be opened for appending, or the thread cannot be started.
     pub fn appending_to(path: PathBuf) -> io::Result<Self> {
-        check(&path)?;
+        // A named pipe that nothing reads would be waited for.
+        open_to_append(&path, OFlags::NONBLOCK)?;
         let (lines, waiting) = mpsc::sync_channel::<Arc<Action>>(WAITING);
         let thread = thread::Builder::new().name("audit".to_owned()).spawn(move || {
             for action in waiting {
-                if let Err(error) = open(&path).and_then(|mut file| append(&mut file, &action)) {
+                if let Err(error) = open_to_append(&path, OFlags::empty()).and_then(|file| append(&file, &json_line(&*action))) {
                     tracing::error!(file = %path.display(), %error, "an operator's action is missing in the audit file");
                 }
             }
@@ -260,34 +261,4 @@ impl Drop for Writer {
             let _ = thread.join();
         }
     }
-}
-
-fn open(path: &std::path::Path) -> io::Result<File> {
-    options().open(path)
-}
-
-fn options() -> OpenOptions {
-    const OWNER_ALONE: u32 = 0o600;
-    let mut options = OpenOptions::new();
-    options.append(true).create(true).mode(OWNER_ALONE);
-    options
-}
-
-/// Whether lines can be appended, without waiting for the reader of a named pipe.
-fn check(path: &std::path::Path) -> io::Result<()> {
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let opened = options().custom_flags(flags).open(path);
-    opened.map(drop).map_err(|error| match rustix::io::Errno::from_io_error(&error) {
-        Some(rustix::io::Errno::NXIO) => io::Error::other(
-            "it is a named pipe that nothing reads, or a socket; start the reader first, or name a file",
-        ),
-        _ => error,
-    })
-}
-
-/// Appends the line in one write, so that lines of several servers do not mix.
-fn append(file: &mut File, action: &Action) -> io::Result<()> {
-    let mut line = serde_json::to_vec(action)?;
-    line.push(b'\n');
-    file.write_all(&line)
 }

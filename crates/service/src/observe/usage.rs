@@ -2,17 +2,19 @@
 //!
 //! Decisions add to counts in memory. Every [`INTERVAL`] a thread appends what was added since to
 //! the file of the day. A line is a part of its hour: the sum of all lines is the use. A server
-//! that is killed has lost what it did not append yet, at most that of one interval.
+//! that is killed has lost what it did not append yet, at most that of one interval. The files have
+//! a bound, for which the oldest are merged (`days`).
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fs::{self, File, OpenOptions},
     hash::BuildHasher as _,
-    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
-    mem,
-    os::unix::fs::OpenOptionsExt as _,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    io, mem,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -20,6 +22,13 @@ use std::{
 use rapidhash::fast::RandomState;
 use serde::{Deserialize, Serialize};
 use tidegate_core::Nanos;
+
+use crate::files::{LockError, json_line, key_text};
+
+mod days;
+
+use days::Days;
+pub use days::read_usage;
 
 /// How often the thread appends.
 pub const INTERVAL: Duration = Duration::from_secs(5);
@@ -57,10 +66,10 @@ pub struct Use {
 }
 
 impl Use {
-    fn add(&mut self, more: Self) {
+    const fn add(&mut self, more: Self) {
         self.used = self.used.saturating_add(more.used);
-        self.requests += more.requests;
-        self.denied += more.denied;
+        self.requests = self.requests.saturating_add(more.requests);
+        self.denied = self.denied.saturating_add(more.denied);
     }
 }
 
@@ -106,22 +115,26 @@ impl Shard {
     }
 }
 
+/// What a limit's key has used in an hour.
+type HourOfKey = (Box<str>, Option<Box<[u8]>>, u64, Use);
+
 /// The uses that are not written yet.
 #[derive(Debug)]
 struct UnwrittenUses {
     shards: [Mutex<Shard>; SHARDS],
     hash: RandomState,
-    directory: PathBuf,
-    writing: Mutex<()>,
+    days: Mutex<Days>,
+    /// The server stops, and waits for the last write: no time to make room.
+    stops: AtomicBool,
 }
 
 impl UnwrittenUses {
-    fn new(directory: PathBuf) -> Self {
+    fn new(days: Days) -> Self {
         Self {
             shards: Default::default(),
             hash: RandomState::new(),
-            directory,
-            writing: Mutex::default(),
+            days: Mutex::new(days),
+            stops: AtomicBool::new(false),
         }
     }
 
@@ -134,9 +147,9 @@ impl UnwrittenUses {
 
     /// Appends everything to the files of its days. The uses of a file that cannot be written stay.
     fn write(&self) -> io::Result<()> {
-        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.days.lock().unwrap_or_else(PoisonError::into_inner);
         // By day, what was taken for its file.
-        let mut days: BTreeMap<u64, Vec<_>> = BTreeMap::new();
+        let mut days: BTreeMap<u64, Vec<HourOfKey>> = BTreeMap::new();
         for shard in &self.shards {
             let shard = mem::take(&mut *shard.lock().unwrap_or_else(PoisonError::into_inner));
             for (limit, UsedKeys { known, others }) in shard.limits {
@@ -155,9 +168,13 @@ impl UnwrittenUses {
         }
         let mut written = Ok(());
         for (day, taken) in days {
-            let name = format!("usage-{}.jsonl", &beginning(day * 24)[..10]);
-            let lines: String = taken.iter().map(line).collect();
-            if let Err(error) = append(&self.directory.join(name), &lines) {
+            let name = &beginning(day * 24)[..10];
+            let mut lines: Vec<u8> = taken.iter().flat_map(line).collect();
+            // Made-up keys may be long.
+            if !files.has_room_for(lines.len()) {
+                lines = without_keys(&taken).iter().flat_map(line).collect();
+            }
+            if let Err(error) = files.append(name, &lines, &self.stops) {
                 written = Err(error);
                 for (limit, key, hour, used) in taken {
                     self.shard(key.as_deref().unwrap_or_default()).add(
@@ -181,48 +198,30 @@ fn beginning(hour: u64) -> String {
         .to_string()
 }
 
-fn line((limit, key, hour, used): &(Box<str>, Option<Box<[u8]>>, u64, Use)) -> String {
-    let key = key
-        .as_deref()
-        .map(|key| String::from_utf8_lossy(key).into_owned());
+fn line((limit, key, hour, used): &HourOfKey) -> Vec<u8> {
     let Use {
         used,
         requests,
         denied,
     } = *used;
-    let line = UsageLine {
+    json_line(&UsageLine {
         at: beginning(*hour),
         limit: limit.to_string(),
-        key,
+        key: key.as_deref().map(key_text),
         used,
         requests,
         denied,
-    };
-    // A line without a map always serializes.
-    serde_json::to_string(&line).unwrap_or_default() + "\n"
+    })
 }
 
-/// Appends whole lines or nothing. A line that a killed server has left in part is ended first.
-fn append(path: &Path, lines: &str) -> io::Result<()> {
-    const OWNER_ALONE: u32 = 0o600;
-    let mut file = OpenOptions::new()
-        .append(true)
-        .read(true)
-        .create(true)
-        .mode(OWNER_ALONE)
-        .open(path)?;
-    let before = file.seek(SeekFrom::End(0))?;
-    let mut last = [b'\n'];
-    if before > 0 {
-        file.seek(SeekFrom::End(-1))?;
-        file.read_exact(&mut last)?;
+/// The same for each limit and hour, without the names of keys.
+fn without_keys(taken: &[HourOfKey]) -> Vec<HourOfKey> {
+    let mut sums: BTreeMap<(&str, u64), Use> = BTreeMap::new();
+    for (limit, _, hour, used) in taken {
+        sums.entry((limit, *hour)).or_default().add(*used);
     }
-    let start = if last == [b'\n'] { "" } else { "\n" };
-    let written = file.write_all(format!("{start}{lines}").as_bytes());
-    if written.is_err() {
-        file.set_len(before)?;
-    }
-    written
+    let line = |((limit, hour), used): ((&str, u64), Use)| (limit.into(), None, hour, used);
+    sums.into_iter().map(line).collect()
 }
 
 /// The ledger of a server.
@@ -234,16 +233,14 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Appends to files in this directory, which is created if it does not exist.
+    /// Appends to files in this directory, which is created if it does not exist. The files have at
+    /// most `max_bytes`.
     ///
     /// # Errors
-    /// If the directory cannot be created or written to, or the thread cannot be started.
-    pub fn open(directory: PathBuf) -> io::Result<Self> {
-        fs::create_dir_all(&directory)?;
-        let probe = directory.join(".writable");
-        File::create(&probe)?;
-        fs::remove_file(&probe)?;
-        let ledger = Arc::new(UnwrittenUses::new(directory));
+    /// If the directory cannot be created or written to, another server has it, or the thread
+    /// cannot be started.
+    pub fn open(directory: PathBuf, max_bytes: u64) -> Result<Self, LockError> {
+        let ledger = Arc::new(UnwrittenUses::new(Days::open(directory, max_bytes)?));
         let (counts, (running, ended)) = (Arc::clone(&ledger), mpsc::channel());
         // A file system may hang, and a thread that serves must not.
         thread::Builder::new()
@@ -259,8 +256,9 @@ impl Ledger {
         })
     }
 
-    /// Appends what is left.
-    pub fn write(&self) {
+    /// Appends what is left, when the server stops.
+    pub fn finish(&self) {
+        self.counts.stops.store(true, Ordering::Relaxed);
         write(&self.counts);
     }
 
@@ -272,49 +270,14 @@ impl Ledger {
 
 fn write(counts: &UnwrittenUses) {
     if let Err(error) = counts.write() {
-        let directory = counts.directory.display();
-        tracing::error!(%directory, %error, "the usage cannot be written and is kept in memory");
+        tracing::error!(%error, "the usage cannot be written and is kept in memory");
     }
-}
-
-/// The lines of the ledger in a directory whose hour begins with `from` or later and before `to`;
-/// both are beginnings of [`at`](UsageLine::at). Lines that are not whole are left out, and their
-/// number is returned.
-///
-/// # Errors
-/// If the directory or a file cannot be read.
-pub fn read_usage(
-    directory: &Path,
-    (from, to): (Option<&str>, Option<&str>),
-    mut each: impl FnMut(UsageLine),
-) -> io::Result<u64> {
-    let mut damaged = 0;
-    let mut files: Vec<PathBuf> = fs::read_dir(directory)?
-        .map(|entry| Ok(entry?.path()))
-        .collect::<io::Result<_>>()?;
-    files.retain(|path| {
-        path.extension()
-            .is_some_and(|extension| extension == "jsonl")
-    });
-    files.sort();
-    for path in files {
-        for line in io::BufRead::split(io::BufReader::new(File::open(path)?), b'\n') {
-            match serde_json::from_slice::<UsageLine>(&line?) {
-                Ok(line) => {
-                    let at = line.at.as_str();
-                    if from.is_none_or(|from| at >= from) && to.is_none_or(|to| at < to) {
-                        each(line);
-                    }
-                }
-                Err(_) => damaged += 1,
-            }
-        }
-    }
-    Ok(damaged)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn scratch(name: &str) -> PathBuf {
@@ -335,7 +298,7 @@ mod tests {
     #[test]
     fn every_unit_is_in_its_hour_also_of_keys_beyond_the_bound() {
         let directory = scratch("bound");
-        let ledger = Ledger::open(directory.clone()).unwrap();
+        let ledger = Ledger::open(directory.clone(), u64::MAX).unwrap();
         let keys = (SHARDS * MOST) as u32 * 2;
         let hour = Nanos::from_secs(HOUR);
         for key in 0..keys {
@@ -358,7 +321,7 @@ mod tests {
             .map(|shard| shard.lock().unwrap().keys)
             .sum();
         assert!(in_memory <= SHARDS * MOST, "{in_memory}");
-        ledger.write();
+        ledger.finish();
         let mut sums: BTreeMap<String, (i64, u64)> = BTreeMap::new();
         let mut others = 0;
         let damaged = read_usage(&directory, (None, None), |line| {
@@ -379,9 +342,26 @@ mod tests {
     }
 
     #[test]
+    fn long_keys_that_fill_the_bound_in_one_interval_count_together() {
+        let directory = scratch("long");
+        let counts = UnwrittenUses::new(Days::open(directory.clone(), 64 << 10).unwrap());
+        for key in 0..100_u8 {
+            let key = [&[key][..], &[1; 1_000]].concat();
+            counts.shard(&key).add("a", Some(&key), 24, one(1));
+        }
+        counts.write().unwrap();
+        let mut used = Vec::new();
+        read_usage(&directory, (None, None), |line| {
+            used.push((line.key, line.used));
+        })
+        .unwrap();
+        assert_eq!(used, [(None, 100)]);
+    }
+
+    #[test]
     fn what_cannot_be_written_stays() {
         let directory = scratch("torn");
-        let counts = UnwrittenUses::new(directory.clone());
+        let counts = UnwrittenUses::new(Days::open(directory.clone(), u64::MAX).unwrap());
         counts.shard(b"k").add("a", Some(b"k"), 24, one(7));
         // A directory in place of the file.
         let file = directory.join("usage-1970-01-02.jsonl");

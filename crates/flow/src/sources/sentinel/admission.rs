@@ -4,7 +4,11 @@ use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{Id, lenient::Lenient, name_of, no_go, target, unknown, whole};
+use super::{
+    Id,
+    lenient::{Lenient, Name},
+    name_of, no_go, target, unknown, whole,
+};
 use crate::{
     rules::{AuthorityRule, InvalidRule, IsolationRule, SystemRule},
     stats::bounds,
@@ -60,8 +64,8 @@ impl System {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Authority {
     id: Option<Id>,
-    resource: Option<String>,
-    limit_app: Option<String>,
+    resource: Option<Name>,
+    limit_app: Option<Name>,
     strategy: Lenient<i64>,
     regex: Lenient<bool>,
 }
@@ -80,6 +84,7 @@ impl Authority {
             );
         };
         let origins: BTreeSet<&str> = limit_app
+            .0
             .split(',')
             .map(str::trim)
             .filter(|origin| !origin.is_empty())
@@ -97,7 +102,7 @@ impl Authority {
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Isolation {
     id: Option<Id>,
-    resource: Option<String>,
+    resource: Option<Name>,
     #[serde(alias = "count")]
     threshold: Lenient<i64>,
     regex: Lenient<bool>,

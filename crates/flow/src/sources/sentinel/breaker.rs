@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
-    Id, lenient::Lenient, millis, name_of, no_go, required, seconds, target, unknown, whole,
+    Id,
+    lenient::{Lenient, Name},
+    millis, name_of, no_go, required, seconds, target, unknown, whole,
 };
 use crate::{
     rules::{BreakerRule, InvalidRule, Trip},
@@ -16,7 +18,7 @@ use crate::{
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Degrade {
     id: Option<Id>,
-    resource: Option<String>,
+    resource: Option<Name>,
     grade: Lenient<i64>,
     count: Lenient<f64>,
     time_window: Lenient<i64>,

@@ -6,8 +6,12 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{
-    Wrapped, cluster_config::ClusterConfig, each, lenient::Lenient, params::Item, read_rule,
-    required, unknown, whole,
+    Wrapped,
+    cluster_config::ClusterConfig,
+    each,
+    lenient::{Lenient, Name},
+    params::Item,
+    read_rule, required, unknown, whole,
 };
 use crate::{Arg, rules::InvalidRule, sources::SourceError};
 
@@ -62,7 +66,7 @@ impl ClusterRule {
 #[derive(Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Rule {
-    resource: Option<String>,
+    resource: Option<Name>,
     grade: Lenient<i64>,
     count: Lenient<f64>,
     cluster_mode: Lenient<bool>,
@@ -129,7 +133,7 @@ impl Rule {
         let exceptions: Option<Result<Vec<_>, _>> = is_of_values.then(items);
         Ok(Some(ClusterRule {
             flow_id,
-            resource: self.resource.unwrap_or_default(),
+            resource: self.resource.unwrap_or_default().0,
             count,
             threshold,
             window: Duration::from_millis(window.into()),

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::{
     Id, Others,
     cluster_config::{ClusterConfig, applies_here},
-    lenient::Lenient,
+    lenient::{Lenient, Name},
     millis, name_of, refuse_gateway, required, seconds, target, unknown, whole,
 };
 use crate::rules::{
@@ -16,15 +16,15 @@ use crate::rules::{
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Flow {
     id: Option<Id>,
-    resource: Option<String>,
-    limit_app: Option<String>,
+    resource: Option<Name>,
+    limit_app: Option<Name>,
     grade: Lenient<i64>,
     count: Lenient<f64>,
     /// Go's name for `count`.
     threshold: Lenient<f64>,
     #[serde(alias = "relationStrategy")]
     strategy: Lenient<i64>,
-    ref_resource: Option<String>,
+    ref_resource: Option<Name>,
     /// Only in Go.
     token_calculate_strategy: Lenient<i64>,
     control_behavior: Lenient<i64>,
@@ -64,7 +64,7 @@ impl Flow {
         };
         let how = self.how(measure)?;
         let (threshold, behaviour) = (self.threshold(how)?, self.behaviour(how)?);
-        let other = self.ref_resource.unwrap_or_default();
+        let other = self.ref_resource.unwrap_or_default().0;
         let relation = match *self.strategy {
             None | Some(0) => Relation::Direct,
             // Sentinel's throttle measures no traffic, with any strategy.
@@ -92,7 +92,7 @@ impl Flow {
             interval: millis("statIntervalInMs", interval)?,
             measure,
             relation,
-            origins: match self.limit_app.as_deref() {
+            origins: match self.limit_app.as_ref().map(|name| &*name.0) {
                 None | Some("default" | "") => Origins::Any,
                 Some("other") => Origins::Others,
                 Some(origin) => Origins::Only(origin.into()),

@@ -81,3 +81,17 @@ impl<'de, T: OfText> Deserialize<'de> for Lenient<T> {
             .ok_or_else(wrong)
     }
 }
+
+/// The name of a resource or an origin. A number or a flag is its text.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Name(pub(super) String);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Value::deserialize(deserializer)? {
+            Value::String(text) => Ok(Self(text)),
+            value @ (Value::Number(_) | Value::Bool(_)) => Ok(Self(value.to_string())),
+            value => Err(D::Error::custom(format!("{value} is not a text"))),
+        }
+    }
+}

@@ -8,10 +8,15 @@
 //! rejected: write a flow rule instead, or a hot-parameter rule for the value that `paramItem`
 //! selects.
 //!
-//! Everything that Sentinel's reader accepts is accepted: comments, trailing commas, a byte order
-//! mark, no text or `null` for no rules, and texts for numbers and flags (`"count": "10"`). A
-//! `null` field counts as absent, a rule without its threshold is rejected, and unknown fields are
-//! ignored because dashboards add their own.
+//! Accepted as by Sentinel's reader: comments, a trailing comma, a byte order mark, no text or
+//! `null` for no rules, `null` in place of a rule, strings in single quotes, names without quotes or
+//! in another case (`limit_app`), texts for numbers and flags (`"count": "10"`), and a number or a
+//! flag for a name (`"resource": 7`). A `null` field counts as absent, and unknown fields are ignored
+//! because dashboards add their own.
+//!
+//! Rejected, although Sentinel's reader accepts it: a rule without its threshold (Sentinel takes 0
+//! and blocks all calls), a CPU usage above 1 (Sentinel ignores it), an object for a name, a field
+//! twice in different cases, a number with `+`, and several commas in a row.
 //!
 //! A gate asks no token server. A cluster rule (`clusterMode: true`) is therefore read as Sentinel
 //! applies it while it has none: as a rule of this program if
@@ -23,6 +28,7 @@ mod breaker;
 mod cluster;
 mod cluster_config;
 mod flow;
+mod json;
 mod lenient;
 mod params;
 mod write;
@@ -44,6 +50,7 @@ use admission::{Authority, Isolation, System};
 use breaker::Degrade;
 pub use cluster::{ClusterRule, ClusterThreshold, parse_cluster};
 use flow::Flow;
+use lenient::Name;
 use params::ParamFlow;
 pub use write::write;
 
@@ -196,7 +203,7 @@ fn each<R>(
     text: &str,
     read: impl Fn(&str, &Wrapped<'_>) -> Result<Option<R>, InvalidRule>,
 ) -> Result<(Vec<R>, Option<String>), SourceError> {
-    let mut text = text.strip_prefix('\u{feff}').unwrap_or(text).to_owned();
+    let mut text = json::usual(text.strip_prefix('\u{feff}').unwrap_or(text));
     let format = |error: String| SourceError::Format(error);
     json_strip_comments::strip(&mut text).map_err(|error| format(error.to_string()))?;
     if text.trim().is_empty() {
@@ -207,6 +214,9 @@ fn each<R>(
     let mut bad = Vec::new();
     let mut good = Vec::new();
     for (at, rule) in rules.unwrap_or_default().into_iter().enumerate() {
+        if rule.get() == "null" {
+            continue;
+        }
         let wrapped = Wrapped::of(rule);
         match read(&text, &wrapped) {
             Ok(rule) => good.extend(rule),
@@ -278,7 +288,7 @@ impl<'t> Wrapped<'t> {
         }
         #[derive(Deserialize)]
         struct Named {
-            resource: Option<Value>,
+            resource: Option<Name>,
             id: Option<Id>,
         }
         // A value that is not an object is reported when the rule itself is read.
@@ -296,7 +306,7 @@ impl<'t> Wrapped<'t> {
         let named: Option<Named> = serde_json::from_str(rule.get()).ok();
         let (resource, own) =
             named.map_or((None, None), |named| (named.resource, name_of(named.id)));
-        let resource = resource.and_then(|resource| Some(resource.as_str()?.to_owned()));
+        let resource = resource.map(|name| name.0);
         Self {
             rule,
             id: own.or(id),
@@ -320,8 +330,8 @@ fn read_rule<J: DeserializeOwned>(text: &str, wrapped: &Wrapped<'_>) -> Result<J
     })
 }
 
-fn target(resource: Option<String>, regex: Option<bool>) -> Target {
-    let resource = resource.unwrap_or_default();
+fn target(resource: Option<Name>, regex: Option<bool>) -> Target {
+    let resource = resource.unwrap_or_default().0;
     if regex.unwrap_or(false) {
         Target::Pattern(resource)
     } else {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{
     Id, Others,
     cluster_config::{ClusterConfig, applies_here},
-    lenient::Lenient,
+    lenient::{Lenient, Name},
     millis, name_of, no_go, refuse_gateway, required, seconds, target, unknown, whole,
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct ParamFlow {
     id: Option<Id>,
-    resource: Option<String>,
+    resource: Option<Name>,
     grade: Lenient<i64>,
     param_idx: Lenient<i64>,
     param_key: Option<String>,

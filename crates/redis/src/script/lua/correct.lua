@@ -2,11 +2,13 @@
 -- `tidegate_limiter::Estimates::settle` do. KEYS: the limits' keys, a key for each that says when it was last reset, and the last two of
 -- reserve.lua. ARGV: for each limit the kind, its numbers, the actual cost, its position in the record, and where its units count now;
 -- then `settle`, or `expire` to release the units of these limits if the time is over; and the id. The reply: the time, and the
--- estimate of each limit.
+-- estimate of each limit. With `units` the estimate of the only limit is in place of the id, and the third key tells a repeated call.
 local count = (#KEYS - 2) / 2
 local record, open = KEYS[2 * count + 1], KEYS[2 * count + 2]
-local expires, id = ARGV[5 * count + 1] == 'expire', ARGV[5 * count + 2]
-local known = redis.call('HMGET', record, 'd', 's', 't')
+local act, id = ARGV[5 * count + 1], ARGV[5 * count + 2]
+local expires, recorded = act == 'expire', act ~= 'units'
+local known = recorded and redis.call('HMGET', record, 'd', 's', 't') or {'', false}
+if not recorded and not redis.call('SET', record, '', 'PX', 10000, 'NX') then return {time[1], time[2], 'done'} end
 if not known[1] or known[2] == 'd' or expires and (known[2] or now < tonumber(known[1])) then
   if not known[1] or known[2] then redis.call('ZREM', open, id) end
   return {time[1], time[2], known[1] and 'done' or 'unknown'}
@@ -20,7 +22,13 @@ local function of_value(kind, p, key)
   if before == nil then return end
   local value = before
   local function give_back(taken, units)
-    if value and kind.give_back then value = kind.give_back(p, value, taken, units) end
+    if not value then return end
+    if kind.give_back then
+      value = kind.give_back(p, value, taken, units)
+    elseif not recorded and head(value) == taken then
+      -- A leaky bucket's start time returns only if no other was given out behind it: `taken` is the bucket's time after it.
+      value = kind.refund(p, value, units)
+    end
   end
   local function charge(more)
     value = kind.charge(p, value, more)
@@ -55,7 +63,7 @@ local totals = {}
 for i = 1, count do
   local letter, numbers, actual, field, place = unpack(ARGV, 5 * i - 4, 5 * i)
   local kind, p = algorithms[letter], {struct.unpack('<' .. string.rep('d', #numbers / 8), numbers)}
-  local estimates, total = redis.call('HGET', record, field) or '', 0
+  local estimates, total = recorded and (redis.call('HGET', record, field) or '') or id, 0
   for at = 1, #estimates, 24 do total = total + struct.unpack('<I8', estimates, at) end
   local permits = kind.settle
   local of = permits and of_permits or kind.open and of_log or of_value
@@ -75,6 +83,7 @@ for i = 1, count do
   if expires then redis.call('HSET', record, field, '') end
   totals[i] = total
 end
+if not recorded then return {time[1], time[2], totals} end
 redis.call('HSET', record, 's', expires and 'e' or 'd')
 redis.call('PEXPIREAT', record, pxat(now + math.max(known[3], 60000000)))
 redis.call('ZREM', open, id)

@@ -2,13 +2,12 @@
 
 use std::{
     ffi::OsString,
-    fs::{self, File, OpenOptions, TryLockError},
-    io::{self, Read, Write},
-    os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
 };
 
-use rustix::fs::OFlags;
+use tidegate_service::files::{self, Lock, LockError, directory, holder, kind};
 
 /// Why the state cannot be kept at a path.
 #[derive(Debug, thiserror::Error)]
@@ -33,11 +32,14 @@ pub enum StatePathError {
     Io(#[from] io::Error),
 }
 
-fn holder(pid: Option<u32>) -> String {
-    pid.map_or_else(
-        || "another server".to_owned(),
-        |pid| format!("the server with process id {pid}"),
-    )
+impl From<LockError> for StatePathError {
+    fn from(error: LockError) -> Self {
+        match error {
+            LockError::Locked { by } => Self::Locked { by },
+            LockError::Io(error) => Self::Io(error),
+            other => Self::Io(io::Error::other(other)),
+        }
+    }
 }
 
 /// A server's state file, locked until this is dropped.
@@ -71,24 +73,7 @@ impl StateFile {
 
     /// Creates an empty file that can replace this one. A file left behind by a crash is removed.
     pub fn create_new(&self) -> io::Result<File> {
-        let path = self.new_path();
-        match fs::symlink_metadata(&path) {
-            Ok(there) if there.is_file() => fs::remove_file(&path)?,
-            Ok(there) => {
-                return Err(io::Error::other(format!(
-                    "{} is {}",
-                    path.display(),
-                    kind(&there)
-                )));
-            }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => return Err(e),
-        }
-        OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(path)
+        files::create_new(&self.new_path())
     }
 
     /// Replaces the file with the new one.
@@ -96,19 +81,7 @@ impl StateFile {
     /// # Errors
     /// When the system refuses, or the path is no longer a regular file.
     pub fn replace(&self) -> io::Result<()> {
-        match fs::symlink_metadata(&self.path) {
-            Ok(there) if !there.is_file() => {
-                return Err(io::Error::other(format!(
-                    "{} has become {}",
-                    self.path.display(),
-                    kind(&there)
-                )));
-            }
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-            _ => fs::rename(self.new_path(), &self.path)?,
-        }
-        // The rename is durable once its directory is synced.
-        File::open(directory(&self.path))?.sync_all()
+        files::replace(&self.path, &self.new_path())
     }
 
     /// Removes the new file without using it.
@@ -157,90 +130,10 @@ fn behind_symlinks(path: &Path) -> Result<PathBuf, StatePathError> {
     Err(io::Error::other("too many symlinks").into())
 }
 
-/// The kind of a path that is not a regular file.
-fn kind(metadata: &fs::Metadata) -> &'static str {
-    let kind = metadata.file_type();
-    if kind.is_dir() {
-        "a directory"
-    } else if kind.is_fifo() {
-        "a FIFO"
-    } else if kind.is_socket() {
-        "a socket"
-    } else if kind.is_symlink() {
-        "a symlink"
-    } else {
-        "a device"
-    }
-}
-
-fn directory(path: &Path) -> &Path {
-    path.parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."))
-}
-
 /// `.NAME` with a suffix, in the same directory.
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(ending);
     path.with_file_name(name)
-}
-
-/// A lock file with the process id of its holder. The system unlocks it when the process dies.
-#[derive(Debug)]
-struct Lock {
-    path: PathBuf,
-    _file: File,
-}
-
-impl Lock {
-    fn take(path: PathBuf) -> Result<Self, StatePathError> {
-        loop {
-            let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
-            let mut options = OpenOptions::new();
-            options
-                .read(true)
-                .write(true)
-                .create(true)
-                .truncate(false)
-                .mode(0o600);
-            let mut file = options.custom_flags(flags.cast_signed()).open(&path)?;
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => {
-                    let mut pid = String::new();
-                    // The holder may not have written its id yet.
-                    let _ = file.take(16).read_to_string(&mut pid);
-                    return Err(StatePathError::Locked {
-                        by: pid.trim().parse().ok(),
-                    });
-                }
-                Err(TryLockError::Error(e)) if e.kind() == io::ErrorKind::Unsupported => {
-                    tracing::warn!(
-                        file = %path.display(),
-                        "this file system does not support locks: make sure that no other server uses the same state file",
-                    );
-                }
-                Err(TryLockError::Error(e)) => return Err(e.into()),
-            }
-            // A previous holder may have removed the file after it was opened here.
-            let mine = file.metadata()?;
-            let is_there = fs::symlink_metadata(&path)
-                .is_ok_and(|there| (there.dev(), there.ino()) == (mine.dev(), mine.ino()));
-            if is_there {
-                file.set_len(0)?;
-                writeln!(file, "{}", std::process::id())?;
-                return Ok(Self { path, _file: file });
-            }
-        }
-    }
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        // Removed while it is still locked, so no other process can hold it. A file left behind
-        // does no harm.
-        let _ = fs::remove_file(&self.path);
-    }
 }
