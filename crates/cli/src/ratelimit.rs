@@ -387,7 +387,7 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
 }
 
 /// The set variables that begin as those of envoyproxy/ratelimit do and that Tidegate does not
-/// knows, in the order of their names: spelling mistakes, and variables of later versions.
+/// know, in the order of their names: spelling mistakes, and variables of later versions.
 fn unknown() -> impl Iterator<Item = String> {
     let is_known = |name: &str| {
         let without_effect = WITHOUT_EFFECT.iter().map(|(name, _)| *name);

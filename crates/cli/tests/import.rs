@@ -223,7 +223,7 @@ fn what_has_no_equal_rule_is_refused_with_its_line() {
         ),
         (
             "rate-limiter-flexible",
-            "{\"pionts\": 3}",
+            "{\"point\": 3}",
             "did you mean `points`?",
         ),
         (

@@ -1,7 +1,10 @@
 //! Quotas of backends and models: random requests against a plain reading of the rule, and limits
 //! that do not fit into the protocol's 32 bits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
 
 use serde_json::{Value, json};
 use tidegate_core::Nanos;
@@ -84,11 +87,17 @@ fn config() -> String {
                   (key, value): (&str, &str),
                   limit: Option<&Limit>| {
         let indent = "  ".repeat(2 * depth + 3);
-        *text += &format!("{indent}- key: {key}\n{indent}  value: {value}\n");
+        let _ = writeln!(text, "{indent}- key: {key}\n{indent}  value: {value}");
         if let Some(limit) = limit {
-            *text += &format!(
-                "{indent}  quota_mode: {}\n{indent}  shadow_mode: {}\n{indent}  rate_limit: {{unit: year, requests_per_unit: {}}}\n",
-                limit.is_quota, limit.is_shadow, limit.number
+            let Limit {
+                number,
+                is_quota,
+                is_shadow,
+                ..
+            } = limit;
+            let _ = writeln!(
+                text,
+                "{indent}  quota_mode: {is_quota}\n{indent}  shadow_mode: {is_shadow}\n{indent}  rate_limit: {{unit: year, requests_per_unit: {number}}}"
             );
         }
     };
@@ -116,7 +125,7 @@ fn config() -> String {
 /// The backend and the model of a descriptor, or all its entries.
 fn group(entries: &[(&str, &str)]) -> (Option<(String, String)>, String) {
     let last = |wanted: &str| {
-        let found = entries.iter().filter(|(key, _)| *key == wanted).last();
+        let found = entries.iter().rfind(|(key, _)| *key == wanted);
         found.map_or(String::new(), |(_, value)| (*value).to_owned())
     };
     let target = (last("backend_name"), last("model_name_override"));
@@ -220,7 +229,7 @@ fn compare(server: &Running, seed: u64, requests: usize, each: bool) {
             oracle = Oracle::default();
         }
         let mut asked: Vec<(&'static [(&'static str, &'static str)], u64)> = Vec::new();
-        for _ in 0..1 + random.below(5) {
+        for _ in 0..=random.below(5) {
             let entries = match random.below(LIMITS.len() as u64 + 1) {
                 at if at < LIMITS.len() as u64 => LIMITS[usize::try_from(at).unwrap()].entries,
                 _ => UNKNOWN,

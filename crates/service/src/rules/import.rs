@@ -28,7 +28,7 @@ pub enum Format {
 pub struct Imported {
     /// A rules file.
     pub yaml: String,
-    /// What concerns no decision, or the call instead of the rule.
+    /// Options that concern no decision, or the call instead of the rule.
     pub notes: Vec<String>,
 }
 

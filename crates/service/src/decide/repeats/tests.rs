@@ -38,7 +38,7 @@ fn random(seed: &mut u64, below: u64) -> u64 {
     *seed % below
 }
 
-/// What a client sees of a decision.
+/// The part of a decision that a client sees.
 fn seen(decision: &Decision) -> impl PartialEq + std::fmt::Debug + use<> {
     (
         decision.is_allowed(),

@@ -1,4 +1,4 @@
-//! What the service saw of the system's time, which somebody may set.
+//! The system's time as the service last read it. An administrator may set it.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
