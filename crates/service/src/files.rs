@@ -254,7 +254,7 @@ mod tests {
         };
         assert_eq!(line.chars().filter(hidden).collect::<String>(), "\n");
         assert!(
-            line.contains("äöü") && line.contains("😀"),
+            line.contains('ä') && line.contains('😀'),
             "letters stay readable"
         );
         assert_eq!(serde_json::from_str::<String>(&line).unwrap(), every);

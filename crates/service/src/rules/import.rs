@@ -68,7 +68,7 @@ pub fn import(format: Format, text: &str) -> Result<Imported, Vec<Problem>> {
             let _ = writeln!(yaml, "  {line}");
         });
     }
-    // What is printed is a rules file.
+    // The text is a rules file.
     parse(&yaml)?;
     Ok(Imported {
         yaml,

@@ -6,6 +6,7 @@
 //! limits stay. Only if merged days alone reach the bound is the oldest removed.
 
 use std::{
+    cmp::Ordering::{Equal, Greater, Less},
     collections::{BTreeMap, HashMap},
     fs::{self, File, OpenOptions},
     io::{self, BufRead as _, BufReader, BufWriter, Read as _},
@@ -20,7 +21,7 @@ use super::{UsageLine, Use};
 use crate::files::{self, Lock, LockError, OWN_FILE, json_line, open_to_append};
 
 /// The keys of a day that keep their names, in the order in which days are merged.
-const LEVELS: [usize; 3] = [100_000, 10_000, 0];
+const LEVELS: [usize; 5] = [100_000, 10_000, 1_000, 100, 0];
 /// A longer line is damaged: that of a key and a limit with the longest names, all escaped, is
 /// shorter.
 const MAX_LINE: u64 = 64 << 10;
@@ -195,10 +196,20 @@ impl DaySums {
             .collect();
         let bound =
             (keys > 0).then(|| *weights.select_nth_unstable_by(keys - 1, |a, b| b.cmp(a)).1);
+        // Of the keys that used as much as the last that stays, only so many stay.
+        let above = |bound| weights.iter().filter(|weight| **weight > bound).count();
+        let mut equal = bound.map_or(0, |bound| keys - above(bound));
         (self.keys, self.names) = (0, 0);
         for (known, others) in self.limits.values_mut() {
             known.retain(|key, used| {
-                let stays = self.keys < keys && bound.is_some_and(|bound| weight(used) >= bound);
+                let stays = bound.is_some_and(|bound| match weight(used).cmp(&bound) {
+                    Greater => true,
+                    Equal if equal > 0 => {
+                        equal -= 1;
+                        true
+                    }
+                    Equal | Less => false,
+                });
                 if stays {
                     self.keys += 1;
                     self.names += key.len();
