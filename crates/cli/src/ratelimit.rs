@@ -325,21 +325,27 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
     if is_on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
         given.push(("envoy-consume", "all-or-none".to_owned()));
     }
-    if is_on("LIMIT_RESPONSE_HEADERS_ENABLED") {
-        let names = [
-            or("LIMIT_LIMIT_HEADER", "RateLimit-Limit"),
-            or("LIMIT_REMAINING_HEADER", "RateLimit-Remaining"),
-            or("LIMIT_RESET_HEADER", "RateLimit-Reset"),
-        ];
-        given.push(("envoy-header-names", names.join(",")));
-    }
-    if is_on("LIMIT_REQUEST_HEADERS_ENABLED") {
-        let names = [
-            or("LIMIT_REQUEST_LIMIT_HEADER", "RateLimit-Limit"),
-            or("LIMIT_REQUEST_REMAINING_HEADER", "RateLimit-Remaining"),
-            or("LIMIT_REQUEST_RESET_HEADER", "RateLimit-Reset"),
-        ];
-        given.push(("envoy-request-header-names", names.join(",")));
+    for (switch, prefix, option) in [
+        (
+            "LIMIT_RESPONSE_HEADERS_ENABLED",
+            "LIMIT",
+            "envoy-header-names",
+        ),
+        (
+            "LIMIT_REQUEST_HEADERS_ENABLED",
+            "LIMIT_REQUEST",
+            "envoy-request-header-names",
+        ),
+    ] {
+        if is_on(switch) {
+            let name = |what, usual| or(&format!("{prefix}_{what}_HEADER"), usual);
+            let names = [
+                name("LIMIT", "RateLimit-Limit"),
+                name("REMAINING", "RateLimit-Remaining"),
+                name("RESET", "RateLimit-Reset"),
+            ];
+            given.push((option, names.join(",")));
+        }
     }
     given.extend(set([
         ("PROMETHEUS_PATH", "metrics-path"),
