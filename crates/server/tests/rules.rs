@@ -221,7 +221,7 @@ fn each_kind_of_mistake_has_specific_advice() {
         ),
         (
             "limit: 5/1s\nburst: 3",
-            "`burst` is an option of token-bucket, not of sliding-window",
+            "`burst` is an option of fixed-window and token-bucket, not of sliding-window",
         ),
         (
             "limit: 5/1s\nalgorithm: concurrency",

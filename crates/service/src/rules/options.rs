@@ -36,22 +36,29 @@ pub fn algorithm(fields: &Fields<'_>) -> Option<AlgorithmSpec> {
 
 /// Reports options that belong to another algorithm.
 pub fn refuse_others(fields: &Fields<'_>, called: &str, algorithm: AlgorithmSpec) {
-    for owner in AlgorithmSpec::all().filter(|owner| owner.name() != algorithm.name()) {
-        let others = owner
-            .known()
-            .iter()
-            .filter(|known| !algorithm.known().contains(known));
-        for (option, node) in others.filter_map(|known| Some((known.name, fields.get(known.name)?)))
-        {
-            let what = format!(
-                "{called}: `{option}` is an option of {}, not of {}",
-                owner.name(),
-                algorithm.name()
-            );
-            fields
-                .complaints()
-                .at(node.line, what, "remove it, or change the algorithm");
+    let mut reported = Vec::new();
+    let others = AlgorithmSpec::all().flat_map(|other| other.known());
+    for option in others.map(|known| known.name) {
+        let has = |owner: &AlgorithmSpec| owner.known().iter().any(|known| known.name == option);
+        if has(&algorithm) || reported.contains(&option) {
+            continue;
         }
+        let Some(node) = fields.get(option) else {
+            continue;
+        };
+        reported.push(option);
+        let owners: Vec<_> = AlgorithmSpec::all()
+            .filter(has)
+            .map(|owner| owner.name())
+            .collect();
+        let what = format!(
+            "{called}: `{option}` is an option of {}, not of {}",
+            owners.join(" and "),
+            algorithm.name()
+        );
+        fields
+            .complaints()
+            .at(node.line, what, "remove it, or change the algorithm");
     }
     for common in AlgorithmSpec::common() {
         let is_set = fields
