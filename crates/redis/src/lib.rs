@@ -153,8 +153,8 @@ pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{
-    Corrected, Correction, LimitBuilder, LimitError, OnError, Once, Part, Permit, Reserved,
-    SharedDecision, SharedEstimate, SharedLimit, Source,
+    Corrected, Correction, FoundBy, LimitBuilder, LimitError, OnError, Once, Part, Permit,
+    Reserved, SharedDecision, SharedEstimate, SharedLimit, Source,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use rules::DifferingRule;

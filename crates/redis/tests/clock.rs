@@ -169,6 +169,7 @@ async fn nothing_that_is_done_with_a_reservation_moves_the_clock() -> Result<(),
         limit,
         key: b"k",
         actual: 0,
+        is_unused: false,
     }];
     // Settled, as SETTLE and CANCEL do, and expired.
     for (id, expires) in [(1, false), (2, true)] {

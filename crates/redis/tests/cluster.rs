@@ -119,6 +119,7 @@ async fn limits_hold_in_a_cluster_while_slots_move_and_masters_die() {
         limit: &limit,
         key: key.as_bytes(),
         actual: 0,
+        is_unused: false,
     });
     assert_eq!(
         other.settle(id, &corrections).await,

@@ -119,6 +119,7 @@ async fn a_user_with_the_listed_permissions_can_do_everything() {
             limit: &limit,
             key: b"r",
             actual: 2,
+            is_unused: false,
         };
         assert_eq!(
             store.settle(at as u128, &[part]).await,

@@ -94,6 +94,7 @@ async fn settle(store: &Store, limits: &[SharedLimit], id: u128, costs: &[u64]) 
         limit,
         key: b"k",
         actual,
+        is_unused: false,
     };
     let parts: Vec<_> = limits.iter().enumerate().zip(costs).map(part).collect();
     store.settle(id, &parts).await.expect("the store replies")
@@ -237,6 +238,7 @@ async fn any_node_ends_what_has_expired_and_a_late_settlement_counts() {
             limit: &there[at],
             key: b"k",
             actual: 0,
+            is_unused: false,
         })
         .collect();
     assert_eq!(

@@ -232,6 +232,7 @@ async fn reservations_follow_both_rules() {
         limit: &two,
         key: b"hot",
         actual: 10,
+        is_unused: false,
     };
     assert_eq!(
         two.store().settle(id, &[correction]).await,

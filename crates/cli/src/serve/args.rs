@@ -148,10 +148,12 @@ pub struct Args {
     /// Gateway does; may be repeated
     ///
     /// http://HOST:PORT or https://HOST:PORT with options: node (this server's id), ca, cert, key,
-    /// server_name, header (NAME:VALUE), metadata (NAME=VALUE), max_message (bytes), first_pause
-    /// and longest_pause (1s, 1m: before a lost stream is opened again; they double). Example:
+    /// server_name, header (NAME:VALUE), metadata (NAME=VALUE), option (NAME=VALUE, for limits
+    /// without this option), max_message (bytes), first_pause and longest_pause (1s, 1m: before a
+    /// lost stream is opened again; they double). Examples:
     ///
     ///   https://envoy-gateway:18001?node=envoy-ratelimit&ca=/certs/ca.crt&cert=/certs/tls.crt&key=/certs/tls.key
+    ///   http://ai-gateway-controller:18002?node=envoy-ai-gateway-ratelimit&option=hold=5m&option=estimate=p95
     ///
     /// The server starts without a configuration, admits everything, and enforces the rules as soon
     /// as they are sent. If the control plane is away, its last rules stay in force.

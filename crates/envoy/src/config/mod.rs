@@ -9,6 +9,7 @@
 //! descriptor asks and under which key: the values that the configuration leaves open, each with
 //! its length, so that different lists of values never share a key.
 
+mod hold;
 mod import;
 pub mod load;
 pub mod names;
@@ -16,6 +17,7 @@ mod parse;
 mod tree;
 mod unit;
 
+pub use hold::{Estimate, HOLD_ID, HOLD_REPORT, Hold};
 pub use import::to_yaml;
 pub(crate) use load::by_calendar;
 pub use load::{Config, is_config, load};

@@ -7,11 +7,13 @@ use serde_json::{Map, Number, Value};
 use tidegate_config::{Complaints, Fields, Kind, Node as Yaml, Problem, abridged, parse_nested};
 
 use super::{
-    Config, Domain, Domains, Rule, Unit, names,
+    Config, Domain, Domains, HOLD_ID, HOLD_REPORT, Rule, Unit, hold, names,
     tree::{Charge, DescriptorNode, Level, Wildcard},
 };
 use tidegate_core::AlgorithmSpec;
-use tidegate_service::rules::{Keeping, LimitSpec, PolicySpec, SharingSpec, options, sharing};
+use tidegate_service::rules::{
+    Keeping, LimitSpec, OnExpiry, PolicySpec, SharingSpec, options, sharing,
+};
 
 /// The maximum nesting of descriptors. Each level is a list and a mapping in YAML.
 const MAX_LEVELS: usize = 32;
@@ -30,7 +32,7 @@ const DESCRIPTOR: [&str; 10] = [
 ];
 
 /// In addition to the algorithms' own options.
-const RATE_LIMIT: [&str; 14] = [
+const RATE_LIMIT: [&str; 18] = [
     "unit",
     "requests_per_unit",
     "unlimited",
@@ -39,6 +41,10 @@ const RATE_LIMIT: [&str; 14] = [
     "algorithm",
     "charge",
     "soft",
+    "hold",
+    "estimate",
+    "estimate_by",
+    "on_expiry",
     "sharing",
     "on_error",
     "deadline",
@@ -190,6 +196,16 @@ impl Reader<'_> {
             );
         }
         let key = key.filter(|key| !key.is_empty());
+        if let Some(key) = key
+            .as_deref()
+            .filter(|key| [HOLD_ID, HOLD_REPORT].contains(key))
+        {
+            self.complaints.at(
+                line,
+                format!("the key `{key}` is reserved: it belongs to no rule, but to requests of rules with `hold`"),
+                "remove the descriptor, or name it differently",
+            );
+        }
         // Next to a value, a `*` is a character: Envoy Gateway's routes for any host have one in
         // their names.
         if let Some(key) = key
@@ -276,6 +292,7 @@ impl Reader<'_> {
             shadow: shadow || soft,
             soft,
             quota,
+            hold: hold::read(&limit, &called),
             charge: limit.read("charge", "`always` or `admitted`", Charge::from_name),
             detailed_metric,
             value_to_metric: way.value_to_metric,
@@ -341,7 +358,7 @@ impl Reader<'_> {
             );
             return None;
         }
-        options::refuse_others(fields, called, algorithm);
+        options::refuse_others(fields, called, algorithm, &["hold"]);
         if let Some(node) = fields.get("block_for") {
             let what = format!("{called}: Envoy's limits do not block keys for denials");
             complaints.at(
@@ -361,6 +378,8 @@ impl Reader<'_> {
             );
             complaints.at(node.line, what, "remove it");
         }
+        let words = [("keep", OnExpiry::Keep), ("release", OnExpiry::Release)];
+        let on_expiry = fields.word("on_expiry", &words).unwrap_or_default();
         policy.window?;
         if let Err(error) = policy.policy() {
             complaints.add(Problem::at(fields.line(), format!("{called}: {error}")));
@@ -377,6 +396,7 @@ impl Reader<'_> {
             soft: rule.soft,
             max_keys,
             sharing,
+            on_expiry,
             ..LimitSpec::new(names::limit_name(&self.domain, &steps), policy)
         };
         if self.keeping == Keeping::Store || limit.sharing != SharingSpec::default() {

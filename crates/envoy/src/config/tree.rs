@@ -2,7 +2,7 @@
 
 use rapidhash::RapidHashMap;
 
-use super::{Unit, names};
+use super::{Hold, Unit, names};
 
 /// One key and value of a request's descriptor.
 pub type Entry<'a> = (&'a str, &'a str);
@@ -173,6 +173,8 @@ pub struct Rule {
     pub quota: bool,
     /// Whether its limit counts denied requests, too; `None` if the server's option determines it.
     pub charge: Option<Charge>,
+    /// Its questions take estimates, which reports correct.
+    pub hold: Option<Hold>,
     /// Metrics show the values of all of a request's entries.
     pub detailed_metric: bool,
     /// At least one of its descriptors shows the request's value in metrics.

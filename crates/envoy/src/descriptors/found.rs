@@ -10,7 +10,8 @@ use tidegate_service::decide::{
 };
 
 use super::{
-    Current, Descriptor, Descriptors, Question, Status, Unanswered, counts::Fate, quotas::Group,
+    Current, Descriptor, Descriptors, Question, Status, Unanswered, counts::Fate, holds::Held,
+    quotas::Group,
 };
 use crate::config::{Charge, Match, Unit};
 
@@ -24,6 +25,8 @@ pub(super) struct Found<'q> {
     pub act: Act,
     /// Whether it counts requests that are denied, too.
     pub charge: Charge,
+    /// The hold that it takes or reports, if its rule has holds.
+    pub held: Option<Held>,
     /// Its group if its rule, or all rules, are in quota mode.
     pub quota: Option<Group<'q>>,
     pub requests_per_unit: u64,
@@ -104,7 +107,15 @@ impl Found<'_> {
             Act::Take
         };
         self.decision = Some(self.limit.decide(act, &self.key, self.cost, now).await?);
-        self.is_uncharged = false;
+        (self.act, self.is_uncharged) = (Act::Take, false);
+        Ok(())
+    }
+
+    /// Asks the limit without taking anything.
+    pub async fn look(&mut self, now: Nanos) -> Result<(), Refusal> {
+        (self.act, self.is_uncharged) = (Act::Peek, true);
+        let asked = self.limit.decide(Act::Peek, &self.key, self.cost, now);
+        self.decision = Some(asked.await?);
         Ok(())
     }
 

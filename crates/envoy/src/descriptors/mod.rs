@@ -9,6 +9,7 @@
 
 pub mod counts;
 mod found;
+mod holds;
 pub mod in_force;
 mod metadata;
 mod metrics;
@@ -18,6 +19,7 @@ mod quotas;
 #[cfg(feature = "grpc")]
 mod reserve;
 mod settings;
+mod sketches;
 
 use std::{
     borrow::Cow,
@@ -40,6 +42,7 @@ use tidegate_service::decide::{
 pub use self::in_force::Descriptors;
 use self::{
     found::{Found, Place, limited, limited_mut, undecided},
+    holds::Learnt,
     overrides::Overrides,
     quotas::{Group, Verdict},
 };
@@ -61,6 +64,7 @@ pub struct DescriptorService {
     /// The provider of language models whose header fields they also include.
     pub vendor: Option<Vendor>,
     overrides: Overrides,
+    learnt: Learnt,
     /// The requests that were admitted only because all are.
     pub shadowed: AtomicU64,
 }
@@ -85,6 +89,7 @@ impl DescriptorService {
             modes,
             vendor,
             overrides,
+            learnt: Learnt::default(),
             shadowed: AtomicU64::new(0),
         }
     }
@@ -109,17 +114,30 @@ impl DescriptorService {
         let descriptors = Descriptors::of(&in_force);
         drop_replaced(descriptors, &mut places);
         self.refund(&mut places, now).await;
-        let mut takes: Vec<&mut Found<'_>> = limited_mut(&mut places)
+        self.settle_reports(&mut places, now).await;
+        let mut failed = undecided(&places).cloned();
+        let (mut held, mut takes): (Vec<_>, Vec<_>) = limited_mut(&mut places)
             .filter(|found| found.act == Act::Take)
-            .collect();
+            .partition(|found| found.held.is_some());
+        for found in &mut held {
+            if let Err(refusal) = self.hold(found, now).await {
+                failed.get_or_insert(refusal.into());
+            }
+        }
+        let verdict = Verdict::of(held.iter().map(|found| &**found));
         let together = match self.consume {
-            Consume::AllOrNone => self.take_together(&mut takes, now).await,
+            Consume::AllOrNone => self.take_together(&verdict, &mut takes, now).await,
             Consume::Each => None,
         };
-        let is_over = match together {
-            Some(is_over) => is_over,
-            None => take_each(&mut takes, now).await?,
+        let taken = match together {
+            Some(()) => Ok(()),
+            None => take_each(&mut takes, now).await,
         };
+        if let Err(refusal) = taken {
+            failed.get_or_insert(refusal.into());
+        }
+        let verdict = Verdict::of(held.iter().chain(&takes).map(|found| &**found));
+        let is_over = verdict.is_over();
         if together.is_some() {
             for found in &mut takes {
                 found.is_uncharged |= is_over;
@@ -128,8 +146,14 @@ impl DescriptorService {
                 }
             }
         }
-        match undecided(&places) {
-            Some(error) if !is_over => Err(error.clone()),
+        for found in &mut held {
+            let is_left_out = verdict.leaves_out(found);
+            if is_over && !self.modes.shadow || failed.is_some() || is_left_out {
+                self.release(found, now).await;
+            }
+        }
+        match failed {
+            Some(error) if !is_over => Err(error),
             _ => Ok(self.answer(descriptors, question, &places, is_over, now)),
         }
     }
@@ -157,7 +181,9 @@ impl DescriptorService {
         now: Nanos,
     ) -> Result<Place<'q>, Unanswered> {
         let descriptors = Descriptors::of(in_force);
-        let cost = descriptor.hits.unwrap_or_else(|| question.hits.max(1));
+        let of_request = Some(question.hits).filter(|hits| *hits > 0);
+        let named = descriptor.hits.or(of_request);
+        let cost = named.unwrap_or(1);
         let act = if descriptor.is_refund {
             Act::Refund
         } else {
@@ -179,6 +205,7 @@ impl DescriptorService {
                 cost,
                 act,
                 charge: self.charge(None),
+                held: None,
                 quota: self.modes.quota.then(|| Group::of(descriptor)),
                 requests_per_unit: wanted.requests_per_unit.into(),
                 unit: wanted.unit,
@@ -195,12 +222,20 @@ impl DescriptorService {
         else {
             return Ok(Place::Unlimited(found.index));
         };
+        let hold = found.rule.hold.as_ref();
+        let held = hold.map(|hold| self.held(hold, &limit.spec().name, &key, descriptor, named));
+        let (held, cost) = held.map_or((None, cost), |(held, units)| (Some(held), units));
+        let act = match &held {
+            Some(held) if held.is_report() => Act::Charge,
+            _ => act,
+        };
         Ok(Place::Limited(Found {
             rule: Some(found.index),
             limit: Arc::clone(limit),
             key,
             cost,
             act,
+            held,
             charge: found
                 .rule
                 .charge
@@ -247,28 +282,48 @@ impl DescriptorService {
 
     /// All plain limits and one group of quotas must admit, otherwise none is charged. A group that
     /// is over is left out and the others are asked again, so everything that is charged was
-    /// admitted in one step. Returns whether the request is denied; `None` if one step cannot
-    /// decide on all of them, because they are on different nodes of a cluster or a table has no
-    /// room for all keys. Then nothing was charged.
-    async fn take_together(&self, takes: &mut [&mut Found<'_>], now: Nanos) -> Option<bool> {
-        let mut asked: Vec<usize> = (0..takes.len()).collect();
-        loop {
+    /// admitted in one step. `held` is the verdict of the holds, which were taken before. `None` if
+    /// one step cannot decide on all of them, because they are on different nodes of a cluster or
+    /// a table has no room for all keys. Then nothing was charged.
+    async fn take_together<'q>(
+        &self,
+        held: &Verdict<'q>,
+        takes: &mut [&mut Found<'q>],
+        now: Nanos,
+    ) -> Option<()> {
+        // What the holds leave if all others admit.
+        let mut best = held.clone();
+        takes.iter().for_each(|found| best.add(found));
+        let mut asked: Vec<usize> = Vec::with_capacity(takes.len());
+        for (at, found) in takes.iter_mut().enumerate() {
+            if best.is_over() || held.leaves_out(found) {
+                found.look(now).await.ok()?;
+            } else {
+                asked.push(at);
+            }
+        }
+        while !asked.is_empty() {
             let parts: Vec<Part<'_>> = asked.iter().map(|at| takes[*at].part()).collect();
             let decisions = self.service.take_all(&parts, now).await.ok()?;
             drop(parts);
-            let mut verdict = Verdict::default();
+            let mut verdict = held.clone();
             for (at, decision) in asked.iter().zip(decisions) {
                 takes[*at].decision = Some(decision);
                 verdict.add(takes[*at]);
             }
-            if verdict.is_over() || !verdict.leaves_out_any() {
-                return Some(verdict.is_over());
+            let before = asked.len();
+            if verdict.is_over() {
+                break;
             }
             asked.retain(|at| {
                 takes[*at].is_uncharged = verdict.leaves_out(takes[*at]);
                 !takes[*at].is_uncharged
             });
+            if asked.len() == before {
+                break;
+            }
         }
+        Some(())
     }
 
     fn answer(
@@ -379,6 +434,9 @@ impl DescriptorService {
         if let Some(exact) = metadata::exact_limits(&statuses) {
             metadata.insert("exact_limits".to_owned(), exact);
         }
+        if let Some(held) = holds::described(places) {
+            metadata.insert("holds".to_owned(), held);
+        }
         Answer {
             is_over,
             statuses,
@@ -465,11 +523,10 @@ fn drop_replaced(descriptors: &Descriptors, places: &mut [Place<'_>]) {
     }
 }
 
-/// Charges each limit separately. Returns whether the request is denied.
-async fn take_each(takes: &mut [&mut Found<'_>], now: Nanos) -> Result<bool, Unanswered> {
+/// Charges each limit separately.
+async fn take_each(takes: &mut [&mut Found<'_>], now: Nanos) -> Result<(), Refusal> {
     join_all(takes.iter_mut().map(|found| found.take(now)))
         .await
         .into_iter()
-        .collect::<Result<(), Refusal>>()?;
-    Ok(Verdict::of(takes.iter().map(|found| &**found)).is_over())
+        .collect()
 }

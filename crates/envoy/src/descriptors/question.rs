@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use tidegate_service::decide::refusal::Refusal;
 
 use super::Override;
-use crate::config::{Entry, Unit};
+use crate::config::{Entry, HOLD_ID, HOLD_REPORT, Unit};
 
 /// One request for a decision.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl Question<'_> {
 /// One descriptor of a request.
 #[derive(Clone, Debug)]
 pub struct Descriptor<'a> {
-    /// Keys and values, in order.
+    /// Keys and values, in order, without those that rules with holds have for themselves.
     pub entries: Vec<Entry<'a>>,
     /// The hits; 0 looks without taking, and `None` uses the request's value.
     pub hits: Option<u64>,
@@ -41,6 +41,34 @@ pub struct Descriptor<'a> {
     pub is_refund: bool,
     /// The limit to apply instead of the configuration's, or why it is none.
     pub limit: Option<Result<Override, Unanswered>>,
+    /// The request's id for rules with holds.
+    pub hold_id: Option<&'a str>,
+    /// Whether it reports what a request has used of a rule with holds.
+    pub is_report: bool,
+}
+
+impl<'a> Descriptor<'a> {
+    /// A descriptor with these entries and the hits of its request.
+    pub fn new(entries: impl Iterator<Item = Entry<'a>>) -> Self {
+        let (mut hold_id, mut is_report) = (None, false);
+        let belongs = |&(key, value): &Entry<'a>| {
+            match key {
+                HOLD_ID => hold_id = Some(value).filter(|id| !id.is_empty()),
+                HOLD_REPORT => is_report = true,
+                _ => return true,
+            }
+            false
+        };
+        let entries = entries.filter(belongs).collect();
+        Self {
+            entries,
+            hits: None,
+            is_refund: false,
+            limit: None,
+            hold_id,
+            is_report,
+        }
+    }
 }
 
 /// The answer to Envoy.

@@ -31,7 +31,7 @@ impl<'a> Group<'a> {
 
 /// What the limits of a request say together: it is denied if one outside quota mode denies, or if
 /// every group of quotas is over. A group is over if any of its quotas denies.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Verdict<'a> {
     is_denied: bool,
     /// Each group, and whether it is over.
@@ -60,11 +60,6 @@ impl<'a> Verdict<'a> {
     /// Whether the request is denied.
     pub fn is_over(&self) -> bool {
         self.is_denied || !self.groups.is_empty() && self.groups.values().all(|is_over| *is_over)
-    }
-
-    /// Whether a group is over.
-    pub fn leaves_out_any(&self) -> bool {
-        self.groups.values().any(|is_over| *is_over)
     }
 
     /// Whether the limit belongs to a group that is over.

@@ -49,6 +49,9 @@ impl DescriptorService {
         let mut places = self.limited(&in_force, question, now)?;
         for found in limited_mut(&mut places) {
             found.act = act;
+            if let Some(held) = found.held.take() {
+                found.cost = held.hits;
+            }
             found.cost = hits.unwrap_or(found.cost);
             found.limit.accepts(act)?;
             found.decision = Some(found.limit.decide(act, &found.key, found.cost, now).await?);

@@ -42,10 +42,10 @@ pub(super) fn descriptor(descriptor: &RateLimitDescriptor) -> Descriptor<'_> {
         .iter()
         .map(|entry| (entry.key.as_str(), entry.value.as_str()));
     Descriptor {
-        entries: entries.collect(),
         hits: descriptor.hits_addend.as_ref().map(|hits| hits.value),
         is_refund: descriptor.is_negative_hits,
         limit: descriptor.limit.map(limit),
+        ..Descriptor::new(entries)
     }
 }
 

@@ -256,10 +256,10 @@ impl Client {
             resources,
             ..
         } = answer;
-        let (origin, keeping) = (self.source.origin.clone(), self.service.keeping());
+        let (source, keeping) = (self.source.clone(), self.service.keeping());
         let merges = self.merge_domains;
         let read =
-            move || texts(resources, &origin).and_then(|texts| checked(texts, keeping, merges));
+            move || texts(resources, &source).and_then(|texts| checked(texts, keeping, merges));
         let read = tokio::task::spawn_blocking(read).await;
         let new = read
             .unwrap_or_else(|_| Err("the server is stopping".to_owned()))

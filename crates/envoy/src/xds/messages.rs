@@ -1,12 +1,12 @@
 //! The resources of a control plane, as texts of a configuration.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use crate::pb::google::protobuf::{Any, Struct, Value, value::Kind};
 use prost::Message;
 use serde_json::{Map, Value as Json, json};
 
-use super::count::Count;
+use super::{count::Count, source::XdsSource};
 use crate::config::load::Text;
 
 /// The type of the resources.
@@ -77,7 +77,7 @@ pub(super) struct Replace {
 ///
 /// # Errors
 /// When a resource cannot be decoded, or there is too much in them.
-pub(super) fn texts(resources: Vec<Any>, origin: &str) -> Result<Vec<Text>, String> {
+pub(super) fn texts(resources: Vec<Any>, source: &XdsSource) -> Result<Vec<Text>, String> {
     let mut count = Count::default();
     for resource in &resources {
         if resource.type_url != TYPE {
@@ -88,10 +88,10 @@ pub(super) fn texts(resources: Vec<Any>, origin: &str) -> Result<Vec<Text>, Stri
     let text = |resource: Any| {
         let config = RateLimitConfig::decode(&*resource.value)
             .map_err(|error| format!("a resource cannot be decoded: {error}"))?;
-        let origin = PathBuf::from(format!("{origin} domain {}", config.domain));
+        let origin = PathBuf::from(format!("{} domain {}", source.origin, config.domain));
         Ok(Text {
             origin,
-            text: config.json().to_string(),
+            text: config.json(&source.options).to_string(),
         })
     };
     let mut texts = resources
@@ -104,17 +104,21 @@ pub(super) fn texts(resources: Vec<Any>, origin: &str) -> Result<Vec<Text>, Stri
 
 impl RateLimitConfig {
     /// As in a file: YAML includes JSON.
-    fn json(self) -> Json {
-        json!({"domain": self.domain, "descriptors": all(self.descriptors)})
+    fn json(self, options: &Options) -> Json {
+        json!({"domain": self.domain, "descriptors": all(self.descriptors, options)})
     }
 }
 
-fn all(descriptors: Vec<Descriptor>) -> Vec<Json> {
-    descriptors.into_iter().map(Descriptor::json).collect()
+/// Options of the limits that have no option of this name in their metadata.
+type Options = BTreeMap<String, String>;
+
+fn all(descriptors: Vec<Descriptor>, usual: &Options) -> Vec<Json> {
+    let descriptors = descriptors.into_iter();
+    descriptors.map(|one| one.json(usual)).collect()
 }
 
 impl Descriptor {
-    fn json(self) -> Json {
+    fn json(self, usual: &Options) -> Json {
         let mut fields = Map::from_iter([("key".to_owned(), Json::from(self.key))]);
         let mut put = |name: &str, value: Json| fields.insert(name.to_owned(), value);
         if !self.value.is_empty() {
@@ -131,7 +135,7 @@ impl Descriptor {
         let mut metadata = self.metadata.unwrap_or_default().fields;
         let options = metadata.remove(OPTIONS).map(plain);
         if let Some(policy) = self.rate_limit {
-            put("rate_limit", policy.json(options));
+            put("rate_limit", policy.json(options, usual));
         }
         if !metadata.is_empty() {
             let values = metadata
@@ -140,18 +144,21 @@ impl Descriptor {
             put("metadata", values.collect::<Map<_, _>>().into());
         }
         if !self.descriptors.is_empty() {
-            put("descriptors", all(self.descriptors).into());
+            put("descriptors", all(self.descriptors, usual).into());
         }
         fields.into()
     }
 }
 
 impl Policy {
-    fn json(self, options: Option<Json>) -> Json {
-        let mut fields = match options {
-            Some(Json::Object(options)) => options,
-            _ => Map::new(),
-        };
+    fn json(self, own: Option<Json>, usual: &Options) -> Json {
+        let usual = usual.iter().filter(|_| !self.unlimited);
+        let mut fields: Map<String, Json> = usual
+            .map(|(name, value)| (name.clone(), value.as_str().into()))
+            .collect();
+        if let Some(Json::Object(own)) = own {
+            fields.extend(own);
+        }
         let mut put = |name: &str, value: Json| fields.insert(name.to_owned(), value);
         let unit = usize::try_from(self.unit)
             .ok()

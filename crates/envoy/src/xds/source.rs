@@ -26,6 +26,8 @@ pub struct XdsSource {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// The name in the control plane's certificate, if it is not the host.
     pub server_name: Option<String>,
+    /// Options of the limits that have no option of this name in their metadata.
+    pub options: BTreeMap<String, String>,
     pub max_message: usize,
     /// The pauses before a lost stream is opened again: the first, and the longest.
     pub pauses: (Duration, Duration),
@@ -73,6 +75,7 @@ impl std::str::FromStr for XdsSource {
             match &*name {
                 "node" => source.node = value.into_owned(),
                 "metadata" => source.metadata.extend([pair('=')?]),
+                "option" => source.options.extend([pair('=')?]),
                 "header" => source.headers.extend([pair(':')?]),
                 "ca" => source.ca = Some(value.into_owned().into()),
                 "cert" => cert = Some(value.into_owned().into()),
@@ -93,7 +96,7 @@ impl std::str::FromStr for XdsSource {
                 },
                 _ => {
                     return refuse(format!(
-                        "there is no option `{name}`; the options are node, metadata, header, ca, cert, key, server_name, \
+                        "there is no option `{name}`; the options are node, metadata, option, header, ca, cert, key, server_name, \
                          max_message, first_pause and longest_pause"
                     ));
                 }

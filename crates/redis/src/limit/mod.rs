@@ -21,5 +21,5 @@ pub use joint::{Part, acquire_all};
 pub use on_error::OnError;
 pub use once::Once;
 pub use permit::Permit;
-pub use reserve::{Corrected, Correction, Reserved, ReservedSlots};
+pub use reserve::{Corrected, Correction, FoundBy, Reserved, ReservedSlots};
 pub use shared::SharedLimit;

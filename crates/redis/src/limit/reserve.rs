@@ -39,6 +39,8 @@ pub enum Reserved {
     Unknown,
     /// The reservation to extend has expired, or was settled.
     Ended,
+    /// A reservation has this id already.
+    Exists,
 }
 
 /// The outcome of a settlement.
@@ -61,8 +63,20 @@ pub struct Correction<'a> {
     pub limit: &'a SharedLimit,
     /// The key.
     pub key: &'a [u8],
-    /// The units that were used.
+    /// The units that were used, or were not.
     pub actual: u64,
+    /// Whether they were not.
+    pub is_unused: bool,
+}
+
+/// How a reservation of one limit is found again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FoundBy {
+    /// By its id.
+    Id(u128),
+    /// As the oldest open one of those that are made with this number, which stands for the limit
+    /// and the key.
+    Age(u64),
 }
 
 /// The slots in which reservations may be open.
@@ -90,15 +104,88 @@ impl Store {
         ttl: Duration,
         most: usize,
     ) -> Result<Reserved, StoreError> {
-        let (monitor, slots) = (&self.batcher().monitor, SLOTS as u128);
         let Some((first, _)) = parts.first() else {
             return Ok(Reserved::Decided(random, Vec::new()));
         };
-        let id = match monitor.slot(&first.limit.redis_key(first.key)) {
+        let id = self.id_at(random, first.limit, first.key);
+        let how = (text, ttl.into(), most);
+        match self.take_for(id, parts, how, None).await? {
+            // A cluster's client has sent it twice, and the first reply was lost. The reservation
+            // expires.
+            Reserved::Exists => Err(StoreError::TimedOut),
+            reserved => Ok(reserved),
+        }
+    }
+
+    /// [Reserves](Self::reserve) units of one limit that are found again by `random`, from which
+    /// the id is made, or by their age. [`Reserved::Exists`] if the id is taken.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn hold(
+        &self,
+        (random, age): (u128, Option<u64>),
+        part: (Part<'_>, bool),
+        text: &[u8],
+        ttl: Duration,
+        most: usize,
+    ) -> Result<Reserved, StoreError> {
+        let id = self.id_at(random, part.0.limit, part.0.key);
+        self.take_for(id, &[part], (text, ttl.into(), most), age)
+            .await
+    }
+
+    /// Ends a reservation of one limit: see [`settle`](Self::settle). Returns its estimate; `None`
+    /// if there is none that has not ended. One that is found by its age has not expired, either.
+    ///
+    /// # Errors
+    /// When the store does not reply. One that was to be found by its age may stay until it
+    /// expires.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn settle_hold(
+        &self,
+        by: FoundBy,
+        part: Correction<'_>,
+    ) -> Result<Option<u64>, StoreError> {
+        loop {
+            let id = match by {
+                FoundBy::Id(random) => self.id_at(random, part.limit, part.key),
+                FoundBy::Age(age) => match self.oldest(age, &part).await? {
+                    Some(id) => id,
+                    None => return Ok(None),
+                },
+            };
+            match (self.settle(id, &[part]).await?, by) {
+                (Corrected::Now(estimates), _) => return Ok(estimates.first().copied()),
+                (_, FoundBy::Id(_)) => return Ok(None),
+                // It was ended by its id, or has just expired.
+                (_, FoundBy::Age(_)) => {}
+            }
+        }
+    }
+
+    async fn oldest(&self, age: u64, part: &Correction<'_>) -> Result<Option<u128>, StoreError> {
+        let id = self.id_at(0, part.limit, part.key);
+        let script = &self.batcher().scripts.oldest;
+        let key = self.key_by_age(id, age);
+        let reply = self
+            .ask_about(id, script, &[key], &[], part.limit.deadline())
+            .await?;
+        Ok(call::list(reply)?.into_iter().find_map(id_in))
+    }
+
+    /// An id for a reservation of this key. In a cluster its low 14 bits are those of the slot.
+    fn id_at(&self, random: u128, limit: &SharedLimit, key: &[u8]) -> u128 {
+        let (monitor, slots) = (&self.batcher().monitor, SLOTS as u128);
+        match monitor.slot(&limit.redis_key(key)) {
             slot if monitor.is_cluster() => random - random % slots + u128::from(slot),
             _ => random,
-        };
-        self.take_for(id, parts, (text, ttl.into(), most)).await
+        }
     }
 
     /// Takes more for a reservation, and lets it live for its time from now. `parts` are those of
@@ -114,7 +201,7 @@ impl Store {
         id: u128,
         parts: &[(Part<'_>, bool)],
     ) -> Result<Reserved, StoreError> {
-        self.take_for(id, parts, (b"", Nanos::ZERO, 0)).await
+        self.take_for(id, parts, (b"", Nanos::ZERO, 0), None).await
     }
 
     async fn take_for(
@@ -122,6 +209,7 @@ impl Store {
         id: u128,
         parts: &[(Part<'_>, bool)],
         how: (&[u8], Nanos, usize),
+        age: Option<u64>,
     ) -> Result<Reserved, StoreError> {
         let mut requests: Vec<JointRequest<'_>> = parts
             .iter()
@@ -148,7 +236,9 @@ impl Store {
             shadows.resize(requests.len(), *is_shadow);
         }
         let mut keys: Vec<Vec<u8>> = requests.iter().map(|request| request.key.clone()).collect();
-        keys.extend(self.keys_of(id));
+        let [record, open] = self.keys_of(id);
+        let by_age = age.map_or_else(|| open.clone(), |age| self.key_by_age(id, age));
+        keys.extend([record, open, by_age]);
         let reserved = requests
             .iter()
             .zip(shadows)
@@ -162,9 +252,7 @@ impl Store {
             Some("full") => return Ok(Reserved::Full),
             Some("unknown") => return Ok(Reserved::Unknown),
             Some("ended") => return Ok(Reserved::Ended),
-            // A cluster's client has sent it twice, and the first reply was lost. The reservation
-            // expires.
-            Some("repeated") => return Err(StoreError::TimedOut),
+            Some("repeated") => return Ok(Reserved::Exists),
             _ => {}
         }
         let (now, found) = call::parse(reply, requests.len())?;
@@ -247,7 +335,7 @@ impl Store {
         let keys: Vec<Vec<u8>> = own.chain(resets).chain(self.keys_of(id)).collect();
         let corrected = parts
             .iter()
-            .map(|part| (part.at, &**part.limit.plan(), part.actual));
+            .map(|part| (part.at, &**part.limit.plan(), part.actual, part.is_unused));
         let arguments = call::correct_arguments(corrected, expires, &format!("{id:032x}"));
         let script = &self.batcher().scripts.correct;
         let reply = self
@@ -297,11 +385,7 @@ impl Store {
             if list.next() == Some(Value::Int(0)) {
                 lock(slots).remove(&slot);
             }
-            let id = |value| match value {
-                Value::BulkString(id) => u128::from_str_radix(str::from_utf8(&id).ok()?, 16).ok(),
-                _ => None,
-            };
-            due.extend(list.filter_map(id));
+            due.extend(list.filter_map(id_in));
         }
         Ok(due)
     }
@@ -341,6 +425,13 @@ impl Store {
         }
     }
 
+    /// The key of the open reservations of one limit and key in the slot of an id.
+    fn key_by_age(&self, id: u128, age: u64) -> Vec<u8> {
+        let [_, mut key] = self.keys_of(id);
+        key.extend(format!("by-age:{age:016x}").into_bytes());
+        key
+    }
+
     /// The key of a reservation's record, and that of the open reservations in its slot.
     fn keys_of(&self, id: u128) -> [Vec<u8>; 2] {
         let monitor = &self.batcher().monitor;
@@ -371,6 +462,13 @@ static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
     }
     tags.into()
 });
+
+fn id_in(value: Value) -> Option<u128> {
+    match value {
+        Value::BulkString(id) => u128::from_str_radix(str::from_utf8(&id).ok()?, 16).ok(),
+        _ => None,
+    }
+}
 
 /// The shortest deadline of these limits.
 fn deadline_of<'a>(limits: impl Iterator<Item = &'a SharedLimit>) -> Deadline {

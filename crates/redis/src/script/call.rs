@@ -186,15 +186,16 @@ pub fn kept(text: &[u8]) -> Option<Kept> {
 }
 
 /// The arguments of `correct.lua`, after its keys. Each part has its position in the reservation,
-/// from 0, and the actual cost.
+/// from 0, and the actual cost, or the unused one.
 pub fn correct_arguments<'a>(
-    parts: impl Iterator<Item = (usize, &'a Plan, u64)>,
+    parts: impl Iterator<Item = (usize, &'a Plan, u64, bool)>,
     expires: bool,
     id: &str,
 ) -> Vec<Vec<u8>> {
-    let part = |(at, plan, actual): (usize, &Plan, u64)| {
+    let part = |(at, plan, actual, is_unused): (usize, &Plan, u64, bool)| {
+        let sign = if is_unused { "-" } else { "" };
         let (actual, field) = (
-            exact(actual).to_string().into_bytes(),
+            format!("{sign}{}", exact(actual)).into_bytes(),
             (at + 1).to_string().into_bytes(),
         );
         [
@@ -222,7 +223,7 @@ pub fn settle_units_arguments(
     let mut estimate = exact(cost).to_le_bytes().to_vec();
     estimate.extend((taken.get() / 1_000).to_le_bytes());
     estimate.extend(place);
-    let mut arguments = correct_arguments([(0, plan, actual)].into_iter(), false, "");
+    let mut arguments = correct_arguments([(0, plan, actual, false)].into_iter(), false, "");
     arguments.truncate(5);
     arguments.extend([b"units".to_vec(), estimate]);
     arguments

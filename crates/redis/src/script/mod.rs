@@ -39,6 +39,7 @@ const ONCE: &str = include_str!("lua/once.lua");
 const KEEP_ANSWER: &str = include_str!("lua/keep_answer.lua");
 const CORRECT: &str = include_str!("lua/correct.lua");
 const DUE: &str = include_str!("lua/due.lua");
+const OLDEST: &str = include_str!("lua/oldest.lua");
 const RESET: &str = include_str!("lua/reset.lua");
 /// The reply of joint decisions and reservations.
 const REPLY: &str = "return {time[1], time[2], replies}\n";
@@ -196,6 +197,8 @@ pub struct Scripts {
     pub correct: Arc<Script>,
     /// Lists the reservations whose time is over.
     pub due: Arc<Script>,
+    /// Takes out the oldest reservation of a key.
+    pub oldest: Arc<Script>,
     /// Reads the text of a reservation.
     pub record: Arc<Script>,
     /// Forgets what a key has used.
@@ -285,6 +288,7 @@ impl Scripts {
             reserve: script(reserve),
             correct: script(correct),
             due: script(format!("{clock}{DUE}")),
+            oldest: script(format!("{clock}{OLDEST}")),
             record: Arc::new(Script::new(
                 "return redis.call('HGET', KEYS[1], 'p')".to_owned(),
             )),
@@ -433,6 +437,7 @@ mod tests {
             reserve,
             correct,
             due,
+            oldest,
             record,
             reset,
         } = Scripts::new();
@@ -493,7 +498,7 @@ mod tests {
         assert_eq!(kept.map(|kept| kept.parts.len()), Some(plans.len()));
         // The text of a reservation, which a former version took for a time.
         let text = b"[\"a text of at least eight bytes\"]";
-        keys = vec!["fresh-reserved", "record", "open"];
+        keys = vec!["fresh-reserved", "record", "open", "by-age"];
         let arguments = |text: &[u8], most| {
             let parts = plans[..1].iter().map(|plan| (plan, 1, false));
             call::reserve_arguments(parts, (text, hold, most), "01")
@@ -508,13 +513,16 @@ mod tests {
         assert_eq!(word(&repeated).as_deref(), Some("repeated"));
         runs.timed(&reserve, &keys, &arguments(b"", 0));
         runs.timed(&due, &["open"], &[]);
+        runs.timed(&oldest, &["by-age"], &[]);
+        runs.timed(&oldest, &["by-age"], &[]);
         let found = runs.without_time(&record, &["record"], &[]);
         assert_eq!(found, Value::BulkString(text.to_vec()));
         assert!(call::time(&found).is_some(), "it could be taken for a time");
         runs.without_time(&record, &["none"], &[]);
+        keys.pop();
         keys.insert(1, "reset-key");
         for expires in [true, false, false] {
-            let parts = plans[..1].iter().map(|plan| (0, plan, 0));
+            let parts = plans[..1].iter().map(|plan| (0, plan, 0, false));
             runs.timed(
                 &correct,
                 &keys,

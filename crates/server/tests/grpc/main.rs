@@ -9,6 +9,10 @@ mod charges;
 mod client;
 mod descriptors;
 #[cfg(feature = "servers")]
+mod holds;
+#[cfg(feature = "servers")]
+mod holds_random;
+#[cfg(feature = "servers")]
 mod interop;
 mod kuadrant;
 mod largest;

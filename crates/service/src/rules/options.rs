@@ -34,13 +34,14 @@ pub fn algorithm(fields: &Fields<'_>) -> Option<AlgorithmSpec> {
     fields.word("algorithm", &words)
 }
 
-/// Reports options that belong to another algorithm.
-pub fn refuse_others(fields: &Fields<'_>, called: &str, algorithm: AlgorithmSpec) {
+/// Reports options that belong to another algorithm, except those that mean something else in this
+/// file.
+pub fn refuse_others(fields: &Fields<'_>, called: &str, algorithm: AlgorithmSpec, except: &[&str]) {
     let mut reported = Vec::new();
     let others = AlgorithmSpec::all().flat_map(|other| other.known());
     for option in others.map(|known| known.name) {
         let has = |owner: &AlgorithmSpec| owner.known().iter().any(|known| known.name == option);
-        if has(&algorithm) || reported.contains(&option) {
+        if has(&algorithm) || reported.contains(&option) || except.contains(&option) {
             continue;
         }
         let Some(node) = fields.get(option) else {

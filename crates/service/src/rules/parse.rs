@@ -326,7 +326,7 @@ fn read_policy(fields: &Fields<'_>, called: &str, base: Option<&PolicySpec>) -> 
         (None, None) => AlgorithmSpec::default(),
         (_, Some(_)) => options::algorithm(fields)?,
     };
-    options::refuse_others(fields, called, algorithm);
+    options::refuse_others(fields, called, algorithm, &[]);
     let quota = match (fields.get("limit"), base) {
         (Some(node), _) => read_quota(fields, node, algorithm),
         (None, Some(base)) => Some((base.limit, base.window)),

@@ -1,8 +1,9 @@
 -- Ends a reservation: corrects its limits to what was used, as `tidegate_core::Policy::settle` and
--- `tidegate_limiter::Estimates::settle` do. KEYS: the limits' keys, a key for each that says when it was last reset, and the last two of
--- reserve.lua. ARGV: for each limit the kind, its numbers, the actual cost, its position in the record, and where its units count now;
--- then `settle`, or `expire` to release the units of these limits if the time is over; and the id. The reply: the time, and the
--- estimate of each limit. With `units` the estimate of the only limit is in place of the id, and the third key tells a repeated call.
+-- `tidegate_limiter::Estimates::settle` do. KEYS: the limits' keys, a key for each that says when it was last reset, and the
+-- record and the open reservations of reserve.lua. ARGV: for each limit the kind, its numbers, the actual cost (or the unused one, after
+-- a `-`), its position in the record, and where its units count now; then `settle`, or `expire` to release the units of these limits if
+-- the time is over; and the id. The reply: the time, and the estimate of each limit. With `units` the estimate of the only limit is in
+-- place of the id, and the third key tells a repeated call.
 local count = (#KEYS - 2) / 2
 local record, open = KEYS[2 * count + 1], KEYS[2 * count + 2]
 local act, id = ARGV[5 * count + 1], ARGV[5 * count + 2]
@@ -65,6 +66,7 @@ for i = 1, count do
   local kind, p = algorithms[letter], {struct.unpack('<' .. string.rep('d', #numbers / 8), numbers)}
   local estimates, total = recorded and (redis.call('HGET', record, field) or '') or id, 0
   for at = 1, #estimates, 24 do total = total + struct.unpack('<I8', estimates, at) end
+  if string.sub(actual, 1, 1) == '-' then actual = math.max(total - string.sub(actual, 2), 0) end
   local permits = kind.settle
   local of = permits and of_permits or kind.open and of_log or of_value
   local give_back, charge, close = of(kind, p, KEYS[i])

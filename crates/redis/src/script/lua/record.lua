@@ -21,4 +21,9 @@ if admitted then
   redis.call('PEXPIREAT', record, pxat(ends + math.max(ttl, 60000000)))
   redis.call('ZADD', open, string.format('%.0f', ends), id)
   redis.call('PEXPIRE', open, 172800000)
+  if by_age ~= open then
+    redis.call('ZREMRANGEBYSCORE', by_age, '-inf', string.format('%.0f', now))
+    redis.call('ZADD', by_age, string.format('%.0f', ends), id)
+    redis.call('PEXPIRE', by_age, 172800000)
+  end
 end

@@ -160,12 +160,11 @@ pub(super) async fn decide(caller: &Caller<'_>, body: &[u8]) -> Answered {
 
 impl DescriptorBody {
     fn descriptor(&self) -> Descriptor<'_> {
+        let entries = self
+            .entries
+            .iter()
+            .map(|entry| (entry.key.as_str(), entry.value.as_str()));
         Descriptor {
-            entries: self
-                .entries
-                .iter()
-                .map(|entry| (entry.key.as_str(), entry.value.as_str()))
-                .collect(),
             hits: self.hits_addend,
             is_refund: self.is_negative_hits,
             limit: self.limit.as_ref().map(|limit| {
@@ -174,6 +173,7 @@ impl DescriptorBody {
                     unit: limit.unit,
                 })
             }),
+            ..Descriptor::new(entries)
         }
     }
 }

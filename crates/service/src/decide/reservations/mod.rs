@@ -20,16 +20,19 @@ use std::{
     },
 };
 
+use rapidhash::RapidHashMap;
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 use tidegate_core::{MAX_LIMIT, Nanos};
 use tidegate_limiter::{Estimate, Estimates};
 use tidegate_redis::StoreError;
 
+pub use self::names::Name;
 use self::{due::Due, records::Records};
 use crate::rules::{LimitSpec, OnExpiry};
 
 mod due;
+mod names;
 mod records;
 #[cfg(test)]
 mod tests;
@@ -237,6 +240,8 @@ impl Seen {
 struct Shard {
     records: Records,
     due: Due,
+    /// See [`names`].
+    by_age: RapidHashMap<u64, (u64, u64)>,
 }
 
 impl Reservations {
@@ -278,25 +283,39 @@ impl Reservations {
             .map_err(|_| ReservationError::TooMany { most: self.most })
     }
 
-    /// Keeps units that were taken until `ttl` from now. On an error the caller returns them.
+    /// Keeps units that were taken until `ttl` from now, under this name or, if there is none or it
+    /// is taken, a random id. On an error the caller returns them.
     pub fn add<L: AsRef<str>, K: AsRef<[u8]>>(
         &self,
+        name: Option<Name>,
         parts: &[Part<L, K>],
         ttl: Nanos,
         now: Nanos,
     ) -> Result<Id, ReservationError> {
-        let id = Id::random().ok_or(ReservationError::NoId)?;
+        let random = Id::random().ok_or(ReservationError::NoId)?;
         self.enter()?;
-        self.shard(id).add(
-            id,
-            &Reservation {
-                parts,
-                ttl,
-                due: now.saturating_add(ttl),
-                status: Status::Open,
-            },
-        );
-        Ok(id)
+        let new = Reservation {
+            parts,
+            ttl,
+            due: now.saturating_add(ttl),
+            status: Status::Open,
+        };
+        match name {
+            Some(Name::Oldest(tag)) => {
+                let add = |shard: &mut Shard, id| shard.add(id, &new);
+                return Ok(self.shard(Id::numbered(tag, 0)).add_numbered(tag, add));
+            }
+            Some(Name::Id(id)) => {
+                let mut shard = self.shard(id);
+                if shard.records.find(id).is_none() {
+                    shard.add(id, &new);
+                    return Ok(id);
+                }
+            }
+            None => {}
+        }
+        self.shard(random).add(random, &new);
+        Ok(random)
     }
 
     /// The limits and keys of a reservation; empty if it is done.
@@ -350,6 +369,36 @@ impl Reservations {
         found.due = now.saturating_add(found.ttl.max(REMEMBERED)).max(found.due);
         shard.records.replace(id, head, &found);
         Ok(Some(Ending { parts, is_late }))
+    }
+
+    /// Ends the hold of this limit and key with this name. `None` if none has it that has not
+    /// ended; one that is found by its age has not expired, either.
+    ///
+    /// It is not remembered for longer than until it would have expired: a second report of its use
+    /// is one of other use.
+    pub fn end_hold(&self, name: Name, limit: &str, key: &[u8], now: Nanos) -> Option<Ending> {
+        let end = |shard: &mut Shard, id| {
+            let (head, mut found) = shard.get(id).ok()?;
+            let is_late = found.status == Status::Expired;
+            let [part] = &found.parts[..] else {
+                return None;
+            };
+            if *part.limit != *limit || *part.key != *key {
+                return None;
+            }
+            let parts = mem::take(&mut found.parts);
+            found.status = Status::Done;
+            shard.records.replace(id, head, &found);
+            Some(Ending { parts, is_late })
+        };
+        match name {
+            Name::Id(id) => end(&mut self.shard(id), id),
+            Name::Oldest(tag) => self.shard(Id::numbered(tag, 0)).oldest(tag, |shard, id| {
+                let head = shard.records.find(id)?;
+                let is_over = now >= shard.records.due(head);
+                if is_over { None } else { end(shard, id) }
+            }),
+        }
     }
 
     /// Returns the parts of reservations that have just expired and forgets the old ones.
@@ -425,6 +474,7 @@ impl Reservations {
                 status,
             },
         );
+        shard.restore_number(id, &parts);
         true
     }
 }
@@ -458,6 +508,7 @@ impl Shard {
                     let (id, mut found) = self.records.get(head);
                     if found.status != Status::Open {
                         self.records.forget(head);
+                        self.pass_ended(id);
                         forgotten += 1;
                         continue;
                     }
@@ -466,6 +517,7 @@ impl Shard {
                     let due = found.due.saturating_add(found.ttl.max(REMEMBERED));
                     found.due = due.max(now.saturating_add(Nanos::new(1)));
                     self.records.replace(id, head, &found);
+                    self.pass_ended(id);
                 }
                 self.due.add(head, &mut self.records);
             }

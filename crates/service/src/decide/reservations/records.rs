@@ -78,6 +78,10 @@ impl Records {
         due_in(&self.cells.cell(head).bytes)
     }
 
+    pub fn status(&self, head: u32) -> Status {
+        status_in(self.cells.cell(head).bytes[FLAGS])
+    }
+
     /// The record after this one in its list.
     pub fn link(&self, head: u32) -> Option<u32> {
         self.cells.link(head)
@@ -190,6 +194,14 @@ fn due_in(cell: &[u8]) -> Nanos {
     ))
 }
 
+fn status_in(flags: u8) -> Status {
+    match flags & 3 {
+        0 => Status::Open,
+        1 => Status::Expired,
+        _ => Status::Done,
+    }
+}
+
 /// The time that the times of estimates are written from: about when the last one was taken.
 fn base<P>(of: &Reservation<P>) -> u64 {
     let remembered = if of.status == Status::Expired {
@@ -262,11 +274,7 @@ fn decode<'s>(
     let flags = bytes[FLAGS];
     let mut rest = Rest(&bytes[FLAGS + 1..]);
     let ttl = rest.number() * if flags & WHOLE == 0 { 1 } else { 1_000_000 };
-    let status = match flags & 3 {
-        0 => Status::Open,
-        1 => Status::Expired,
-        _ => Status::Done,
-    };
+    let status = status_in(flags);
     let parts: Vec<Part> = Vec::with_capacity(usize::from(flags >> PARTS));
     let mut of = Reservation {
         parts,

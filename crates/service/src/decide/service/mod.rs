@@ -37,6 +37,7 @@ pub use self::joint::Part;
 pub use self::once::check_id;
 pub use self::question::{Sees, refuse_unknown, resolve_operated};
 pub use self::readiness::health_name;
+pub use self::reserve::Report;
 use self::wall_clock::WallClock;
 pub use self::{
     answer::{Answer, JointAnswer, reset_after},

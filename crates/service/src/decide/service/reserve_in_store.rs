@@ -4,11 +4,14 @@
 use std::sync::Arc;
 
 use tidegate_core::Nanos;
-use tidegate_redis::{Corrected, Correction, Part as StorePart, Reserved, Store, StoreError};
+use tidegate_redis::{
+    Corrected, Correction, FoundBy, Part as StorePart, Reserved, SharedLimit, Store, StoreError,
+};
 
-use super::{Act, Part as JointPart, Refusal, Service, joint::Decided};
+use super::{Act, Part as JointPart, Refusal, Report, Service, joint::Decided};
 use crate::decide::{
-    reservations::{Id, Part, ReservationError, parts_of, text_of},
+    limits::Limit,
+    reservations::{Id, Name, Part, ReservationError, parts_of, text_of},
     shared::SharedStore,
 };
 
@@ -22,6 +25,37 @@ pub(super) async fn reserved_in_store(
         .ok_or(ReservationError::Unknown)
 }
 
+/// See [`Service::settle_hold`].
+pub(super) async fn settle_hold_in_store(
+    store: &Store,
+    (limit, stored, key): (&Limit, &SharedLimit, &[u8]),
+    name: Name,
+    report: Report,
+    now: Nanos,
+) -> Result<Option<(u64, u64)>, ReservationError> {
+    let (actual, is_unused) = match report {
+        Report::Used(used) => (used, false),
+        Report::Unused(unused) => (unused, true),
+    };
+    let part = Correction {
+        at: 0,
+        limit: stored,
+        key,
+        actual,
+        is_unused,
+    };
+    let by = match name {
+        Name::Id(id) => FoundBy::Id(id.0),
+        Name::Oldest(tag) => FoundBy::Age(tag),
+    };
+    let held = store.settle_hold(by, part).await.map_err(no_answer)?;
+    Ok(held.map(|held| {
+        let used = report.used(held);
+        limit.count_settled(key, held, used, now);
+        (held, used)
+    }))
+}
+
 impl Service {
     /// See [`reserve`](Self::reserve). If the store does not reply, nothing is reserved, also with
     /// `on_error: open`: no server could correct the estimate.
@@ -29,7 +63,7 @@ impl Service {
         &self,
         store: &Store,
         parts: Vec<JointPart<'a>>,
-        ttl: Nanos,
+        (name, ttl): (Option<Name>, Nanos),
         now: Nanos,
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         let random = Id::random().ok_or(Refusal::Reservation(ReservationError::NoId))?;
@@ -38,10 +72,19 @@ impl Service {
             .map(|part| Part::new(part.limit.spec(), part.key))
             .collect();
         let (text, most) = (text_of(&kept), self.reservations.most);
-        self.take_in_store(parts, now, async |parts| {
-            store
-                .reserve(random.0, parts, &text, ttl.into(), most)
-                .await
+        let ttl = ttl.into();
+        self.take_in_store(parts, now, async |parts| match (name, parts) {
+            (Some(name), &[part]) => {
+                let by = match name {
+                    Name::Id(id) => (id.0, None),
+                    Name::Oldest(tag) => (random.0, Some(tag)),
+                };
+                match store.hold(by, part, &text, ttl, most).await? {
+                    Reserved::Exists => store.reserve(random.0, parts, &text, ttl, most).await,
+                    held => Ok(held),
+                }
+            }
+            _ => store.reserve(random.0, parts, &text, ttl, most).await,
         })
         .await
     }
@@ -89,6 +132,7 @@ impl Service {
             }
             Ok(Reserved::Unknown) => return refuse(ReservationError::Unknown),
             Ok(Reserved::Ended) => return refuse(ReservationError::Ended),
+            Ok(Reserved::Exists) => return refuse(no_answer(StoreError::BadReply)),
             Err(StoreError::CrossSlot) => return Err(Refusal::Scattered),
             Err(StoreError::OneKey) => return refuse(ReservationError::Twice),
             Err(why) => return refuse(no_answer(why)),
@@ -178,6 +222,7 @@ impl Service {
                 limit,
                 key,
                 actual: *actual,
+                is_unused: false,
             })
             .collect();
         let corrected = if expires {

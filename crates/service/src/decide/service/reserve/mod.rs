@@ -1,15 +1,18 @@
 //! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store:
 //! reserve, extend, settle, cancel, and the end of those that expire.
 
-use tidegate_core::Nanos;
+use std::sync::Arc;
+
+use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::Estimate;
 
 use super::{
     Ask, JointAnswer, Part as JointPart, Refusal, Service,
     joint::{Decided, take_in_memory},
-    reserve_in_store::reserved_in_store,
+    reserve_in_store::{reserved_in_store, settle_hold_in_store},
 };
-use crate::decide::reservations::{Ending, Id, MOST_PARTS, Part, ReservationError};
+use crate::decide::limits::Limit;
+use crate::decide::reservations::{Ending, Id, MOST_PARTS, Name, Part, ReservationError};
 
 #[cfg(test)]
 mod model;
@@ -21,6 +24,25 @@ fn between() -> std::future::Ready<()> {
 }
 #[cfg(test)]
 use model::pause as between;
+
+/// What became of the units of a hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// So many were used.
+    Used(u64),
+    /// So many were not used.
+    Unused(u64),
+}
+
+impl Report {
+    /// The units of a hold that were used.
+    pub(super) fn used(self, held: u64) -> u64 {
+        match self {
+            Self::Used(used) => used,
+            Self::Unused(unused) => held.saturating_sub(unused),
+        }
+    }
+}
 
 /// The units that a part takes if it is admitted.
 fn estimate(part: &JointPart<'_>, now: Nanos) -> Estimate {
@@ -69,16 +91,74 @@ impl Service {
             return Err(refuse(ReservationError::Mixed));
         }
         let reserved = match self.store().filter(|_| stored > 0) {
-            Some(store) => Box::pin(self.reserve_in_store(store.store(), parts, ttl, now)).await,
-            None => self.reserve_in_memory(parts, ttl, now).await,
+            Some(store) => {
+                Box::pin(self.reserve_in_store(store.store(), parts, (None, ttl), now)).await
+            }
+            None => self.reserve_in_memory(parts, (None, ttl), now).await,
         };
         reserved.map_err(|refusal| (0, refusal))
+    }
+
+    /// Takes an estimate from one limit if it admits, and keeps it for `ttl` under a name by which
+    /// [`settle_hold`](Self::settle_hold) finds it. If another hold has the name, this one expires.
+    /// Returns the id of the reservation, or `None` if the limit denied.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub async fn hold(
+        &self,
+        part: JointPart<'_>,
+        name: Name,
+        ttl: Nanos,
+        now: Nanos,
+    ) -> Result<(Decision, Option<Id>), Refusal> {
+        let how = (Some(name), ttl);
+        let (decided, id) = match self.store().filter(|_| part.is_stored()) {
+            Some(store) => {
+                Box::pin(self.reserve_in_store(store.store(), vec![part], how, now)).await
+            }
+            None => self.reserve_in_memory(vec![part], how, now).await,
+        }?;
+        Ok((decided.decisions[0], id))
+    }
+
+    /// Corrects the hold of this limit and key with this name to what was used. Returns its
+    /// estimate and its use; `None` if there is no such hold, or it has ended.
+    ///
+    /// # Errors
+    /// If the store does not reply. A hold that was to be found by its age may then stay until it
+    /// expires.
+    pub async fn settle_hold(
+        &self,
+        limit: &Arc<Limit>,
+        key: &[u8],
+        name: Name,
+        report: Report,
+        now: Nanos,
+    ) -> Result<Option<(u64, u64)>, ReservationError> {
+        if let (Some(store), Some(stored)) = (self.store(), limit.store()) {
+            let (limit, stored) = (&**limit, stored.of(key));
+            let settled =
+                settle_hold_in_store(store.store(), (limit, &stored, key), name, report, now);
+            return Box::pin(settled).await;
+        }
+        let ending = self
+            .reservations
+            .end_hold(name, &limit.spec().name, key, now);
+        let Some(ending) = ending else {
+            return Ok(None);
+        };
+        let held = ending.parts.iter().map(|part| part.taken.cost()).sum();
+        let used = report.used(held);
+        between().await;
+        self.settle_ended(ending, Some(&[used]), now);
+        Ok(Some((held, used)))
     }
 
     async fn reserve_in_memory<'a>(
         &self,
         parts: Vec<JointPart<'a>>,
-        ttl: Nanos,
+        (name, ttl): (Option<Name>, Nanos),
         now: Nanos,
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         self.reservations.has_room().map_err(Refusal::Reservation)?;
@@ -104,7 +184,7 @@ impl Service {
             });
         let taken: Vec<_> = all.collect();
         between().await;
-        match self.reservations.add(&taken, ttl, now) {
+        match self.reservations.add(name, &taken, ttl, now) {
             Ok(id) => Ok((decided, Some(id))),
             Err(why) => {
                 between().await;
@@ -212,9 +292,17 @@ impl Service {
             }
             (ending, _) => ending?,
         };
-        let Some(Ending { mut parts, is_late }) = ending else {
+        let Some(ending) = ending else {
             return Ok(false);
         };
+        between().await;
+        self.settle_ended(ending, costs, now);
+        Ok(true)
+    }
+
+    /// Corrects the limits of a reservation that has ended.
+    fn settle_ended(&self, ending: Ending, costs: Option<&[u64]>, now: Nanos) {
+        let Ending { mut parts, is_late } = ending;
         for part in parts.iter_mut().filter(|part| is_late && part.is_released) {
             part.taken = Estimate {
                 cost: 0,
@@ -223,9 +311,7 @@ impl Service {
             }
             .into();
         }
-        between().await;
         self.settle_parts(parts, costs, now);
-        Ok(true)
     }
 
     /// Releases what reservations hold that have expired, and forgets those that ended some time

@@ -214,7 +214,7 @@ impl Simulation {
                 pause().await;
                 let is_made = service
                     .reservations
-                    .add::<&str, &[u8]>(&[], Nanos::from_secs(3_000), now)
+                    .add::<&str, &[u8]>(None, &[], Nanos::from_secs(3_000), now)
                     .is_ok();
                 self.took(joint.is_allowed() && is_made)
             }
