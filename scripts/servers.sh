@@ -14,6 +14,8 @@
 #   scripts/servers.sh grpcurl       grpcurl, a client for any gRPC server, built in the same way
 #   scripts/servers.sh control-plane a control plane of Envoy's configuration, with go-control-plane (scripts/xds), built in the same way
 #   scripts/servers.sh gateway       the sources of Envoy Gateway, with what its translator makes of its test inputs
+#   scripts/servers.sh ai-gateway    the sources of Envoy AI Gateway
+#   scripts/servers.sh ai-gateway-quotas  its translator and control plane of quotas (scripts/ai-gateway), built in the same way
 #   scripts/servers.sh envoy-gateway Envoy Gateway itself, built in the same way, in half an hour on two cores
 #   scripts/servers.sh sentinel      Alibaba Sentinel's token server, its client and its decisions (scripts/sentinel), built with the JDK
 #                                    and Maven that are there
@@ -38,6 +40,7 @@ TRAEFIK=v3.6.12
 RATELIMIT=v1.4.1-0.20260122083618-3fb702589d36 # the newest that Go's module proxy has; its checksum database pins the content
 GRPCURL=v1.9.4
 GATEWAY=v1.9.1
+AI_GATEWAY=v1.0.0
 
 die() {
     printf 'scripts/servers.sh: %s\n' "$*" >&2
@@ -136,6 +139,17 @@ fetch_grpcurl() { # fetch_grpcurl DIRECTORY
 
 fetch_envoy_gateway() { # fetch_envoy_gateway DIRECTORY
     go_program "$1" github.com/envoyproxy/gateway/cmd/envoy-gateway "$GATEWAY" "Envoy Gateway" TIDEGATE_ENVOY_GATEWAY
+}
+
+fetch_ai_gateway_quotas() { # fetch_ai_gateway_quotas DIRECTORY
+    cp -r "$(module github.com/envoyproxy/ai-gateway "$AI_GATEWAY")" "$1/module"
+    chmod -R u+w "$1/module"
+    mkdir "$1/module/cmd/quotas"
+    cp scripts/ai-gateway/main.go "$1/module/cmd/quotas"
+    cp scripts/ai-gateway/route.go "$1/module/internal/extensionserver/quota_route.go"
+    (cd "$1/module" && CGO_ENABLED=0 again go build -trimpath -o "$1/server" ./cmd/quotas >&2) ||
+        die "the quotas of Envoy AI Gateway cannot be built; see above"
+    rm -r "$1/module"
 }
 
 fetch_control_plane() { # fetch_control_plane DIRECTORY
@@ -360,6 +374,12 @@ ratelimit-tests)
     echo "$program"
     ;;
 gateway) module github.com/envoyproxy/gateway "$GATEWAY" ;;
+ai-gateway) module github.com/envoyproxy/ai-gateway "$AI_GATEWAY" ;;
+ai-gateway-quotas)
+    sources=$(cat scripts/ai-gateway/* | sha256sum | cut -c 1-16)
+    provide "ai-gateway-quotas-$AI_GATEWAY-$sources" fetch_ai_gateway_quotas
+    echo "$program"
+    ;;
 envoy-gateway)
     if [ -n "${TIDEGATE_ENVOY_GATEWAY:-}" ]; then
         echo "$TIDEGATE_ENVOY_GATEWAY"
@@ -368,5 +388,5 @@ envoy-gateway)
         echo "$program"
     fi
     ;;
-*) die "which one: redis-6.2, valkey, redict, envoy, caddy, traefik, haproxy, ratelimit, ratelimit-tests, grpcurl, control-plane, gateway, envoy-gateway or sentinel?" ;;
+*) die "which one: redis-6.2, valkey, redict, envoy, caddy, traefik, haproxy, ratelimit, ratelimit-tests, grpcurl, control-plane, gateway, ai-gateway, ai-gateway-quotas, envoy-gateway or sentinel?" ;;
 esac

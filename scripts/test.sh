@@ -159,6 +159,13 @@ interop() {
         skipped+=("grpcurl (no Go, or TIDEGATE_OFFLINE)")
         known+=(--skip interop::grpcurl)
     fi
+    if [ -n "${TIDEGATE_GATEWAY:-}" ]; then
+        TIDEGATE_AI_GATEWAY=$(scripts/servers.sh ai-gateway)
+        TIDEGATE_AI_GATEWAY_QUOTAS=$(scripts/servers.sh ai-gateway-quotas)
+        TIDEGATE_ENVOY=$(scripts/servers.sh envoy)
+        export TIDEGATE_AI_GATEWAY TIDEGATE_AI_GATEWAY_QUOTAS TIDEGATE_ENVOY
+        tests "Envoy AI Gateway's names, ports and quotas" --test packaging --test envoy_proxy -- --ignored interop_ai_gateway
+    fi
     tests "grpcurl, and the same requests to envoyproxy/ratelimit" --test grpc -- --ignored interop --show-output \
         ${known[@]+"${known[@]}"}
     local programs="Envoy Gateway with its own Envoy, and the integration tests of envoyproxy/ratelimit"
@@ -258,6 +265,8 @@ chart() {
     "$TIDEGATE_HELM" template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set store.url=redis://valkey,tls.secret=a,access.secret=b \
         --set replicas=3,autoscaling.enabled=true,admin.expose=true,podMonitor.enabled=true,podMonitor.tokenSecret=t,podMonitor.serverName=n >/dev/null
     # More than one pod without a store would multiply the limits, and a value that there is not is a mistake.
+    "$TIDEGATE_HELM" template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set aiGateway.enabled=true,aiGateway.options.hold=2m |
+        grep -q 'http://ai-gateway-controller.envoy-ai-gateway-system:18002?node=envoy-ai-gateway-ratelimit&option=hold=2m"'
     ! "$TIDEGATE_HELM" template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set replicas=2 >/dev/null 2>&1
     ! "$TIDEGATE_HELM" template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set replica=2 >/dev/null 2>&1
     # The control plane is exposed only with credentials.

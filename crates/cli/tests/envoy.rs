@@ -5,7 +5,7 @@ mod program;
 
 use std::fs;
 
-use program::{Serving, scratch, tidegate};
+use program::{Serving, request, scratch, tidegate};
 
 const CONFIG: &str = "domain: shop
 descriptors:
@@ -40,6 +40,63 @@ fn a_configuration_of_envoyproxy_ratelimit_is_served_over_grpc_and_loaded_again_
     );
     server.signal("TERM");
     assert_eq!(server.ended(), Some(0));
+}
+
+/// A server that is killed knows what was held when it last wrote its state.
+#[test]
+fn holds_outlive_a_kill_of_the_server() {
+    let directory = scratch("envoy-holds");
+    let file = directory.join("shop.yaml");
+    let config = "domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 1000, hold: 5m}}
+";
+    fs::write(&file, config).unwrap();
+    let state = directory.join("state");
+    let serving = || {
+        Serving::with(&[
+            "--envoy-config",
+            file.to_str().unwrap(),
+            "--state",
+            state.to_str().unwrap(),
+            "--state-interval",
+            "1s",
+        ])
+    };
+    let say = |server: &Serving, entries: &str, hits: u32| {
+        let entries = format!(r#"{{"key":"user","value":"ada"}}{entries}"#);
+        let body = format!(
+            r#"{{"domain":"shop","descriptors":[{{"entries":[{entries}],"hitsAddend":{hits}}}]}}"#
+        );
+        let answer = request(&server.http, "POST", "/json", &body);
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        answer
+    };
+    let report = r#",{"key":"hold_report"}"#;
+    let mut server = serving();
+    for hits in [100, 200, 300] {
+        say(&server, "", hits);
+    }
+    say(&server, r#",{"key":"hold_id","value":"7"}"#, 150);
+    say(&server, report, 10);
+    let written = || {
+        let metrics = server.get("/metrics");
+        let series = r#"tidegate_state_writes_total{result="ok"} "#;
+        let line = metrics.lines().find_map(|line| line.strip_prefix(series));
+        line.map_or(0, |number| number.parse::<u64>().unwrap())
+    };
+    let before = written();
+    tidegate_redis_servers::eventually("the state has been written since", || {
+        written() >= before + 2
+    });
+    server.child.kill().unwrap();
+    drop(server);
+    let server = serving();
+    // 10, 20, 30 and 40 of 1,000 were used; the last report has an id.
+    assert!(say(&server, report, 20).contains(r#""limitRemaining":520"#));
+    assert!(say(&server, report, 30).contains(r#""limitRemaining":790"#));
+    let last = r#",{"key":"hold_report"},{"key":"hold_id","value":"7"}"#;
+    assert!(say(&server, last, 40).contains(r#""limitRemaining":900"#));
 }
 
 #[test]

@@ -113,6 +113,91 @@ fn envoy_finds_its_configuration_and_a_grpc_port_in_kubernetes() {
     }
 }
 
+/// What AI Gateway expects of the service with its quotas.
+#[cfg(feature = "grpc")]
+mod ai_gateway {
+    pub const SERVICE: &str = "envoy-ai-gateway-ratelimit";
+    pub const NAMESPACE: &str = "envoy-gateway-system";
+    pub const NODE: &str = "envoy-ai-gateway-ratelimit";
+    pub const CONTROL_PLANE: &str = "ai-gateway-controller.envoy-ai-gateway-system:18002";
+    pub const PORT: u16 = 8081;
+}
+
+#[test]
+#[cfg(feature = "grpc")]
+fn ai_gateway_finds_the_service_with_its_quotas() {
+    use ai_gateway::{CONTROL_PLANE, NAMESPACE, NODE, PORT, SERVICE};
+    let plain = read("kubernetes/ai-gateway-quota.yaml");
+    loads("ai-gateway-shares", &block(&plain, "shares.yaml: |"));
+    let kinds = ["Deployment", "Service", "PodDisruptionBudget"];
+    for kind in kinds {
+        let named =
+            format!("kind: {kind}\nmetadata:\n  name: {SERVICE}\n  namespace: {NAMESPACE}\n");
+        assert!(plain.contains(&named), "{kind}");
+    }
+    let address = format!("http://{CONTROL_PLANE}?node={NODE}");
+    for part in [
+        format!("value: \"{address}\""),
+        format!("{{ name: TIDEGATE_GRPC, value: \"0.0.0.0:{PORT}\" }}"),
+        format!("{{ name: grpc, port: {PORT}, targetPort: grpc, appProtocol: kubernetes.io/h2c }}"),
+    ] {
+        assert!(plain.contains(&part), "{part}");
+    }
+    let chart =
+        ["deployment", "service"].map(|name| read(&format!("helm/tidegate/templates/{name}.yaml")));
+    let (chart, values) = (chart.concat(), read("helm/tidegate/values.yaml"));
+    assert!(values.contains(&format!("controlPlane: {CONTROL_PLANE}\n")));
+    assert!(chart.contains(&format!("http://{{{{ .controlPlane }}}}?node={NODE}{{{{")));
+    assert!(
+        chart.contains(&format!("name: {SERVICE}\n"))
+            && chart.contains(&format!("port: {PORT}, targetPort: grpc"))
+    );
+    // The server takes the address with the options that both files propose.
+    let proposed = "&option=hold=2m&option=estimate=p95&option=on_expiry=release";
+    assert!(plain.contains(proposed));
+    assert!(values.contains("{ hold: 2m, estimate: p95, on_expiry: release }"));
+    let address = format!("{address}{proposed}");
+    drop(Serving::with(&[
+        "--grpc",
+        "127.0.0.1:0",
+        "--envoy-xds",
+        &address,
+    ]));
+}
+
+/// The same names and ports in the sources of AI Gateway.
+#[test]
+#[cfg(feature = "grpc")]
+#[ignore = "needs Go: scripts/test.sh --interop"]
+fn interop_ai_gateways_own_files_have_these_names_and_ports() {
+    use ai_gateway::{CONTROL_PLANE, NAMESPACE, NODE, PORT, SERVICE};
+    let module =
+        std::env::var("TIDEGATE_AI_GATEWAY").expect("scripts/servers.sh ai-gateway names it");
+    let read = |file: &str| fs::read_to_string(Path::new(&module).join(file)).unwrap();
+    let values = read("manifests/charts/ai-gateway-helm/values.yaml");
+    assert!(values.contains(&format!(
+        "quotaRateLimitServiceAddr: \"{SERVICE}.{NAMESPACE}\""
+    )));
+    let (name, port) = CONTROL_PLANE.split_once('.').unwrap();
+    assert!(values.contains(&format!("fullnameOverride: \"{name}\"")));
+    let port = port.rsplit_once(':').unwrap().1;
+    assert!(values.contains(&format!("- name: ratelimit-xds\n        protocol: TCP\n        appProtocol: grpc\n        port: {port}\n")));
+    let runner = read("internal/ratelimit/runner/runner.go");
+    assert!(
+        runner.contains(&format!("NodeID = \"{NODE}\""))
+            && runner.contains(&format!("DefaultPort = {port}\n"))
+    );
+    let envoy = read("internal/extensionserver/quota_ratelimit.go");
+    assert!(envoy.contains(&format!("defaultQuotaRateLimitServicePort = {PORT}\n")));
+    // The Deployment that its own end-to-end test makes.
+    let example = read("tests/e2e/testdata/backend_quota_ratelimit.yaml");
+    let (host, port) = CONTROL_PLANE.split_once(':').unwrap();
+    assert!(example.contains(&format!("value: {host}.svc.cluster.local:{port}\n")));
+    assert!(example.contains(&format!(
+        "kind: Deployment\nmetadata:\n  name: {SERVICE}\n  namespace: {NAMESPACE}\n"
+    )));
+}
+
 /// Other pods may ask for decisions and nothing else: the control plane is on the loopback address,
 /// and a listener without credentials shows no metrics and no rules.
 #[test]
@@ -166,6 +251,7 @@ fn the_variables_that_it_sets_are_options_of_serve() {
         "docker/compose.yaml",
         "systemd/tidegate.service",
         "kubernetes/tidegate.yaml",
+        "kubernetes/ai-gateway-quota.yaml",
         "helm/tidegate/values.yaml",
         "helm/tidegate/templates/deployment.yaml",
     ];

@@ -5,8 +5,10 @@
 mod certificates;
 mod envoy;
 mod gateway;
+mod holds;
 #[path = "../program/mod.rs"]
 mod program;
+mod quotas;
 mod reference;
 mod rlqs;
 mod rls;

@@ -53,7 +53,7 @@ pub fn grpc(server: &Serving) -> String {
 }
 
 /// The rate limit filter with additional fields.
-fn filter(fields: &Value) -> Value {
+pub fn filter(fields: &Value) -> Value {
     let mut message = json!({
         "domain": "shop",
         "timeout": PATIENT,
@@ -72,12 +72,12 @@ fn filter(fields: &Value) -> Value {
 }
 
 /// One descriptor with the value of a header field.
-fn header(field: &str, key: &str) -> Value {
+pub fn header(field: &str, key: &str) -> Value {
     json!({ "actions": [{ "request_headers": { "header_name": field, "descriptor_key": key } }] })
 }
 
 /// The rate limits of a route in the form that can set the hits, which the route itself cannot.
-fn own(limits: &Value) -> Value {
+pub fn own(limits: &Value) -> Value {
     let message = typed(
         "filters.http.ratelimit.v3.RateLimitPerRoute",
         json!({ "rate_limits": limits }),

@@ -11,7 +11,8 @@ use crate::program::PATIENCE;
 
 /// Starts a backend that answers every request, and returns its port. The part after `/unused/` or
 /// `/report/` in a path is returned in `x-unused`. The part after `/chat/` is the number of tokens
-/// of a streamed answer, whose last event names it as providers of language models do.
+/// of a streamed answer, whose last event names it as providers of language models do. An answer to
+/// `/endless` begins and has no end.
 pub fn backend() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -28,8 +29,19 @@ fn serve(stream: TcpStream) -> Option<()> {
     let mut requests = BufReader::new(stream.try_clone().ok()?);
     let mut answers = stream;
     loop {
-        let (line, _) = head(&mut requests)?;
+        let (line, fields) = head(&mut requests)?;
         let path = line.split(' ').nth(1).unwrap_or_default();
+        // A body, such as that of a call of a tool.
+        let length = fields.get("content-length");
+        let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+        requests.read_exact(&mut body).ok()?;
+        if path == "/endless" {
+            let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+            answers.write_all(head.as_bytes()).ok()?;
+            answers.write_all(b"7\r\ndata: 1\r\n").ok()?;
+            // Until the other end closes the connection.
+            return requests.read_exact(&mut [0]).ok();
+        }
         if let Some(tokens) = path.strip_prefix("/chat/") {
             let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
             answers.write_all(head.as_bytes()).ok()?;
@@ -109,18 +121,20 @@ impl Client {
 
     /// Sends a GET with additional header fields, as in `["x-user: ada"]`.
     pub fn get(&mut self, path: &str, fields: &[&str]) -> Answer {
-        let fields = [&["host: shop"], fields, &["\r\n"]].concat().join("\r\n");
-        let request = format!("GET {path} HTTP/1.1\r\n{fields}");
-        self.answers
-            .get_mut()
-            .write_all(request.as_bytes())
-            .unwrap();
-        let (line, fields) = head(&mut self.answers).expect("Envoy answers");
-        let status = line
-            .split(' ')
-            .nth(1)
-            .and_then(|status| status.parse().ok())
-            .expect("a status line");
+        self.send("GET", path, fields, "");
+        self.answer()
+    }
+
+    /// Sends a JSON document.
+    pub fn post(&mut self, path: &str, fields: &[&str], body: &str) -> Answer {
+        let length = format!("content-length: {}", body.len());
+        let kind = "content-type: application/json";
+        self.send("POST", path, &[&[kind, &length], fields].concat(), body);
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Answer {
+        let (status, fields) = self.head();
         let mut body = Vec::new();
         if fields.contains_key("transfer-encoding") {
             while self.read_chunk(&mut body) > 0 {}
@@ -138,6 +152,28 @@ impl Client {
             fields,
             body: String::from_utf8_lossy(&body).into_owned(),
         }
+    }
+
+    /// Sends a GET, and returns the status once the response has begun.
+    pub fn begin(&mut self, path: &str, fields: &[&str]) -> u16 {
+        self.send("GET", path, fields, "");
+        self.head().0
+    }
+
+    fn send(&mut self, method: &str, path: &str, fields: &[&str], body: &str) {
+        let fields = [&["host: shop"], fields, &["\r\n"]].concat().join("\r\n");
+        let request = format!("{method} {path} HTTP/1.1\r\n{fields}{body}");
+        self.answers
+            .get_mut()
+            .write_all(request.as_bytes())
+            .unwrap();
+    }
+
+    fn head(&mut self) -> (u16, HashMap<String, String>) {
+        let (line, fields) = head(&mut self.answers).expect("Envoy answers");
+        let status = line.split(' ').nth(1);
+        let status = status.and_then(|status| status.parse().ok());
+        (status.expect("a status line"), fields)
     }
 
     /// Appends a chunk of a body, and returns its length.

@@ -29,7 +29,7 @@ use tokio::{
 use tonic::{Request, Response, Status, Streaming, metadata::MetadataMap};
 
 use crate::{
-    client::{Client, metadata, one, request, shown},
+    client::{Client, hits, metadata, one, request, shown},
     harness::{PATIENCE, Running, replace, scratch},
     rls::START,
 };
@@ -580,6 +580,24 @@ descriptors:
     let expected = shown_by(&by_file);
     assert!(expected.1[0].contains("payments"), "{expected:?}");
     assert_eq!(shown_by(&by_plane), expected);
+}
+
+/// As for the quotas of AI Gateway, whose questions name no number of hits.
+#[test]
+fn options_of_a_control_planes_address_are_those_of_its_limits() {
+    let control_plane = ControlPlane::start(anywhere());
+    let url = control_plane.url("option=hold=5m&option=estimate=4");
+    let server = Running::start_at(that_follows(&[url]), START);
+    let mut client = Client::of(server.grpc);
+    let mut stream = control_plane.stream();
+    stream.request();
+    stream.accepted("1", vec![domain("shop", 10)]);
+    assert_eq!(told(&mut client, "shop"), "OK: OK/6");
+    assert_eq!(told(&mut client, "shop"), "OK: OK/2");
+    assert_eq!(told(&mut client, "shop"), "OVER: OVER/0");
+    let report = hits(1, one("user", "ada"));
+    let answer = client.try_ask(request("shop", vec![report])).unwrap();
+    assert_eq!(shown(&answer), "OK: OK/5");
 }
 
 #[test]

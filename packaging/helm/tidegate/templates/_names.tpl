@@ -18,6 +18,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
+{{/* Whether the listener for Envoy is on. */}}
+{{- define "tidegate.grpc" -}}
+{{- if or .Values.envoy .Values.aiGateway.enabled }}on{{ end -}}
+{{- end -}}
+
 {{- define "tidegate.secret" -}}
 {{- if .Values.store.existingSecret -}}
 {{- .Values.store.existingSecret -}}
