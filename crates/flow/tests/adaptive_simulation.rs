@@ -8,7 +8,10 @@
 
 mod simulation;
 
-use simulation::{Bound, Scenario, Service, algorithms, beside, best_fixed, run};
+use simulation::{
+    Bound, Scenario, Service, algorithms, beside, beside_between, best_fixed, best_fixed_between,
+    run,
+};
 
 /// Asserts that no scenario has a complaint, and names all that have.
 fn assert_none(complaints: impl IntoIterator<Item = String>) {
@@ -194,6 +197,63 @@ fn each_algorithm_follows_a_service_that_becomes_slower_for_good_whatever_the_si
         }
     }
     assert_none(complaints);
+}
+
+/// The seconds before a service loses a part of its capacity, those after the loss, and those after
+/// its return: each begins ten seconds late.
+const SEGMENTS: [(u32, u32); 3] = [(30, 60), (70, 120), (130, 180)];
+
+/// Compares each algorithm in each segment with the best fixed limit of that segment, as the means
+/// over the seeds.
+fn segments(
+    workers: u32,
+    service: Service,
+    load: f64,
+    slower: f64,
+    seeds: u64,
+) -> Vec<(String, f64, f64)> {
+    let scenario = |seed| Scenario {
+        slow: Some((60, 120)),
+        slower,
+        seconds: 180,
+        seed,
+        ..Scenario::new(workers, service, load)
+    };
+    let mut compared = Vec::new();
+    for (name, algorithm) in algorithms() {
+        let runs: Vec<_> = (0..seeds)
+            .map(|seed| run(&scenario(seed), &Bound::Adaptive(algorithm.clone())))
+            .collect();
+        for segment in SEGMENTS {
+            let each = runs.iter().zip(0..).map(|(run, seed)| {
+                let best = best_fixed_between(&scenario(seed), segment).1;
+                beside_between(service, segment, &best, run)
+            });
+            let (goodput, slowest) =
+                each.fold((0.0, 0.0), |sum, ratio| (sum.0 + ratio.0, sum.1 + ratio.1));
+            let what = format!(
+                "{name}, {workers} workers, {service:?}, load {load}, {slower} times slower, {segment:?}"
+            );
+            compared.push((what, goodput / seeds as f64, slowest / seeds as f64));
+        }
+    }
+    compared
+}
+
+#[test]
+#[ignore = "x"]
+fn measure_segments() {
+    for workers in [5, 20, 100] {
+        for service in Service::ALL {
+            for load in [0.9, 1.5, 3.0] {
+                for slower in [2.0, 1.0 / 0.3] {
+                    for (what, goodput, slowest) in segments(workers, service, load, slower, 3) {
+                        println!("{goodput:.3} {slowest:.2} {what}");
+                    }
+                }
+            }
+        }
+    }
 }
 
 /// Compares goodput with the usual one during ten seconds in which half of the calls fail without

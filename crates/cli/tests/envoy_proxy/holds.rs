@@ -36,7 +36,7 @@ fn serving(name: &str) -> Serving {
     ])
 }
 
-/// What is left of a user's limit.
+/// The units left of a user's limit.
 fn left(server: &Serving, limit: &str, user: &str) -> u64 {
     let answer = server.ask(&format!("PEEK shop.{limit} {user}"));
     let numbers: Vec<u64> = answer
@@ -107,7 +107,7 @@ fn a_stream_holds_its_estimate_until_its_tokens_are_reported() {
     eventually("what was not used is back", || {
         left(&server, "user", "ada") == 8
     });
-    // While one stream runs, there is no room for another one.
+    // The hold of a running stream leaves too little for another one.
     let mut running = Client::of(envoy.port);
     assert_eq!(running.begin("/endless", &ada), 200);
     assert_eq!(left(&server, "user", "ada"), 2);

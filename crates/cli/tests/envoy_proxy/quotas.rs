@@ -48,7 +48,7 @@ const HITS: &str = "\ntidegate_envoy_total_hits_total{";
 struct AiGateway {
     child: Child,
     port: u16,
-    /// The filter, and the route of each AIGatewayRoute.
+    /// The filter, and the route of each `AIGatewayRoute`.
     made: Value,
 }
 
@@ -131,7 +131,7 @@ impl World {
         }
     }
 
-    /// A request to this backend and model, whose answer has so many tokens.
+    /// A request to this backend and model, with an answer of these tokens.
     fn ask(&self, (backend, model): (&str, &str), tokens: u32, field: &str) -> Answer {
         let fields = [
             &*format!("x-backend: default/{backend}"),
@@ -178,7 +178,7 @@ fn interop_ai_gateways_own_quota_is_enforced() {
 }
 
 /// Two backends with a model each, and tenants of the first one.
-const RESOURCES: &str = r#"
+const RESOURCES: &str = r"
 apiVersion: aigateway.envoyproxy.io/v1beta1
 kind: AIServiceBackend
 metadata: {name: one, namespace: default}
@@ -220,7 +220,7 @@ metadata: {name: two, namespace: default}
 spec:
   targetRefs: [{group: aigateway.envoyproxy.io, kind: AIServiceBackend, name: two}]
   perModelQuotas: [{modelName: small, quota: {defaultBucket: {limit: 50, duration: 1d}}}]
-"#;
+";
 
 /// The cases of AI Gateway's issue 2460: a model that is used up leaves the others, the list of
 /// backends says which they are, and a tenant's quota is enforced.

@@ -22,7 +22,7 @@ pub struct Hold {
     pub estimate: Option<Estimate>,
 }
 
-/// How much a question takes that names no number of its own.
+/// How much a question takes without hits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Estimate {
     /// Always as much.

@@ -26,7 +26,7 @@ pub(super) struct Found<'q> {
     /// Whether it counts requests that are denied, too.
     pub charge: Charge,
     /// The hold that it takes or reports, if its rule has holds.
-    pub held: Option<Held>,
+    pub held: Option<Box<Held>>,
     /// Its group if its rule, or all rules, are in quota mode.
     pub quota: Option<Group<'q>>,
     pub requests_per_unit: u64,

@@ -3,7 +3,7 @@
 //!
 //! Envoy's messages do not say whether they ask or report. A descriptor of such a rule is a report
 //!
-//! * if it has negative hits: so many units were not used;
+//! * if it has negative hits: these units were not used;
 //! * if it has an entry [`HOLD_REPORT`](crate::config::HOLD_REPORT);
 //! * if the rule has an `estimate`, the message names a number of hits, and the descriptor has no
 //!   entry [`HOLD_ID`](crate::config::HOLD_ID).
@@ -11,6 +11,7 @@
 //! Every other one is a question. A message that names no number counts as one hit elsewhere.
 
 use std::{
+    fmt,
     hash::BuildHasher,
     sync::{Arc, OnceLock},
 };
@@ -31,15 +32,33 @@ pub(super) struct Held {
     ttl: Nanos,
     name: Name,
     /// The descriptor's own hits.
+    #[cfg(feature = "grpc")]
     pub hits: u64,
-    /// What became of the units; `None` for a question.
+    /// The use of the units; `None` for a question.
     report: Option<Report>,
-    /// Where the estimate of a question is from.
-    estimate: String,
+    estimate: Source,
     /// The sketches that learn from the report, the most special first.
     learn: Option<[u64; 2]>,
     /// The reservation, once it is made.
     id: Option<Id>,
+}
+
+/// Where the units of a question are from.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Hits,
+    Fixed,
+    Percentile(u8),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hits => f.write_str("hits"),
+            Self::Fixed => f.write_str("fixed"),
+            Self::Percentile(percent) => write!(f, "p{percent}"),
+        }
+    }
 }
 
 impl Held {
@@ -67,7 +86,7 @@ impl Learnt {
 }
 
 impl DescriptorService {
-    /// What a descriptor of a rule with holds is, and the units that it takes or reports.
+    /// Whether a descriptor of a rule with holds asks or reports, and the units.
     pub(super) fn held(
         &self,
         hold: &Hold,
@@ -90,9 +109,10 @@ impl DescriptorService {
         let mut held = Held {
             ttl: hold.ttl.into(),
             name,
+            #[cfg(feature = "grpc")]
             hits: cost,
             report,
-            estimate: "hits".to_owned(),
+            estimate: Source::Hits,
             learn: None,
             id: None,
         };
@@ -102,7 +122,7 @@ impl DescriptorService {
             None => cost,
             Some(Estimate::Fixed(_)) if held.is_report() => cost,
             Some(Estimate::Fixed(units)) => {
-                held.estimate = "fixed".to_owned();
+                held.estimate = Source::Fixed;
                 bounded(*units)
             }
             Some(Estimate::Percentile { percent, by }) => {
@@ -110,7 +130,7 @@ impl DescriptorService {
                     let found = descriptor.entries.iter().rfind(|(key, _)| *key == by);
                     found.map_or("", |(_, value)| *value)
                 });
-                let part = if value.is_some() { &[][..] } else { key };
+                let part = if value.is_some() { b"" } else { key };
                 let of = self.learnt.of(limit, (value, part));
                 held.learn = Some(of);
                 let sketches = self.learnt.sketches();
@@ -121,7 +141,7 @@ impl DescriptorService {
                 match report.is_none().then(learnt).flatten() {
                     None => cost,
                     Some(units) => {
-                        held.estimate = format!("p{percent}");
+                        held.estimate = Source::Percentile(*percent);
                         bounded(units)
                     }
                 }
@@ -158,7 +178,7 @@ impl DescriptorService {
         }
     }
 
-    /// Corrects the holds of reports. What no hold covers is charged, or refunded, in full.
+    /// Corrects the holds of reports. Hits that no hold covers are charged, or refunded, in full.
     pub(super) async fn settle_reports(&self, places: &mut [Place<'_>], now: Nanos) {
         for place in places {
             let Place::Limited(found) = place else {
@@ -186,8 +206,9 @@ impl DescriptorService {
             (None, Report::Unused(_)) => None,
         };
         if let (Some(of), Some(used)) = (held.learn, used) {
-            of.into_iter()
-                .for_each(|of| self.learnt.sketches().add(of, used));
+            for of in of {
+                self.learnt.sketches().add(of, used);
+            }
         }
         let (act, cost) = match (settled, report) {
             (Some(_), _) => (Act::Peek, 0),
@@ -214,7 +235,7 @@ pub(super) fn described(places: &[Place<'_>]) -> Option<Value> {
             held: Some(held),
             cost,
             ..
-        }) if !held.is_report() => json!({"units": cost, "estimate": held.estimate}),
+        }) if !held.is_report() => json!({"units": cost, "estimate": held.estimate.to_string()}),
         _ => Value::Null,
     };
     let held: Vec<Value> = places.iter().map(held).collect();

@@ -224,7 +224,7 @@ impl DescriptorService {
         };
         let hold = found.rule.hold.as_ref();
         let held = hold.map(|hold| self.held(hold, &limit.spec().name, &key, descriptor, named));
-        let (held, cost) = held.map_or((None, cost), |(held, units)| (Some(held), units));
+        let (held, cost) = held.map_or((None, cost), |(held, units)| (Some(Box::new(held)), units));
         let act = match &held {
             Some(held) if held.is_report() => Act::Charge,
             _ => act,
@@ -291,9 +291,11 @@ impl DescriptorService {
         takes: &mut [&mut Found<'q>],
         now: Nanos,
     ) -> Option<()> {
-        // What the holds leave if all others admit.
+        // The verdict if all others admit.
         let mut best = held.clone();
-        takes.iter().for_each(|found| best.add(found));
+        for found in takes.iter() {
+            best.add(found);
+        }
         let mut asked: Vec<usize> = Vec::with_capacity(takes.len());
         for (at, found) in takes.iter_mut().enumerate() {
             if best.is_over() || held.leaves_out(found) {

@@ -1,4 +1,4 @@
-//! What recent requests used, to estimate the next ones: a bounded number of sketches.
+//! Sketches of recent use, to estimate the next one. Their number is bounded.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -58,7 +58,7 @@ impl Sketches {
         sketch.len = (sketch.len + 1).min(REMEMBERED as u8);
     }
 
-    /// The number that so many percent of the last ones do not exceed. `None` after few.
+    /// A percentile of the last numbers, or `None` after few.
     pub fn percentile(&self, of: u64, percent: u8) -> Option<u64> {
         let mut set = self.set(of);
         let at = set.find(of)?;

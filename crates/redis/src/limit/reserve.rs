@@ -29,6 +29,7 @@ const USUAL: Duration = Duration::from_secs(1);
 
 /// The answer to a reservation or its extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reserved {
     /// The decision of each limit. If all admit, shadow limits aside, the units are taken and
     /// recorded under the id.
@@ -45,6 +46,7 @@ pub enum Reserved {
 
 /// The outcome of a settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Corrected {
     /// The limits were corrected. The estimate of each of them.
     Now(Vec<u64>),
@@ -139,7 +141,7 @@ impl Store {
     }
 
     /// Ends a reservation of one limit: see [`settle`](Self::settle). Returns its estimate; `None`
-    /// if there is none that has not ended. One that is found by its age has not expired, either.
+    /// if all have ended. One that is found by its age has not expired, either.
     ///
     /// # Errors
     /// When the store does not reply. One that was to be found by its age may stay until it

@@ -110,7 +110,11 @@ impl Lives {
     fn take_for(&mut self, text: &[u8], cost: u64, permits: u64) -> Result<bool, String> {
         let costs = [cost, cost, permits];
         let mut keys: Vec<_> = (0..3).map(|at| self.key(at)).collect();
-        keys.extend([format!("r:{}", self.life).into_bytes(), b"open".to_vec()]);
+        keys.extend([
+            format!("r:{}", self.life).into_bytes(),
+            b"open".to_vec(),
+            b"open".to_vec(),
+        ]);
         let parts = self
             .plans
             .iter()
@@ -147,7 +151,8 @@ impl Lives {
         let mut keys: Vec<_> = (first..3).map(|at| self.key(at)).collect();
         keys.extend((first..3).map(|at| format!("reset:{at}").into_bytes()));
         keys.extend([format!("r:{}", self.life).into_bytes(), b"open".to_vec()]);
-        let parts = (first..3).map(|at| (at, &self.plans[at], if at == 2 { 0 } else { actual }));
+        let parts =
+            (first..3).map(|at| (at, &self.plans[at], if at == 2 { 0 } else { actual }, false));
         let arguments = call::correct_arguments(parts, expires, &self.id());
         let script = Arc::clone(&self.correct);
         let reply = self.bench.reply(&script, &keys, &arguments);

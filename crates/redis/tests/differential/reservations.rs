@@ -62,7 +62,11 @@ impl Model {
         asked: &[(usize, u64, u64, bool)],
     ) -> redis::Value {
         let mut keys: Vec<_> = asked.iter().map(|&(at, of, ..)| key(at, of)).collect();
-        keys.extend([format!("r:{id}").into_bytes(), b"open".to_vec()]);
+        keys.extend([
+            format!("r:{id}").into_bytes(),
+            b"open".to_vec(),
+            b"open".to_vec(),
+        ]);
         let parts = asked
             .iter()
             .map(|&(at, _, cost, is_shadow)| (&self.plans[at], cost, is_shadow));
@@ -130,7 +134,7 @@ impl Model {
             .parts
             .iter()
             .enumerate()
-            .map(|(n, (at, ..))| (n, &self.plans[*at], actual[n]));
+            .map(|(n, (at, ..))| (n, &self.plans[*at], actual[n], false));
         let arguments = call::correct_arguments(parts, expires, &format!("{id:032x}"));
         let script = self.bench.scripts.correct.clone();
         self.bench.reply(&script, &keys, &arguments)

@@ -69,7 +69,7 @@ fn serving(name: &str, consume: Consume, store: Option<&Server>) -> (Running, Cl
     (server, client)
 }
 
-/// What is left of a key's limit, seen by a question that no report will settle.
+/// The units left of a key's limit, seen by a question that no report will settle.
 fn left(client: &mut Client, key: &str) -> u64 {
     let answer = client.ask(vec![ask(key, 0)]);
     answer.statuses[0].limit_remaining.into()
@@ -90,7 +90,7 @@ fn a_hold_counts_until_its_report_corrects_it(client: &mut Client) {
         "OK: OK/150",
         "more was used"
     );
-    // A second report of one request is of other use, and so is one that nobody asked for.
+    // A second report of one request is of other use, and so is one without a question.
     assert_eq!(client.told(vec![report("2", "user", 10)]), "OK: OK/140");
     assert_eq!(client.told(vec![report("3", "user", 40)]), "OK: OK/100");
     // A report never denies, and what it adds is owed.
@@ -120,7 +120,7 @@ fn a_hold_counts_until_its_report_corrects_it(client: &mut Client) {
         "OK: OK/975",
         "no more than was held"
     );
-    // A second question with an id takes another hold, so that nobody uses more than is counted.
+    // A second question with an id takes another hold, so that all use is counted.
     assert_eq!(client.told(vec![ask_as("7", "team", 75)]), "OK: OK/900");
     assert_eq!(client.told(vec![ask_as("7", "team", 100)]), "OK: OK/800");
     assert_eq!(client.told(vec![report("7", "team", 75)]), "OK: OK/800");
@@ -323,7 +323,7 @@ fn an_estimate_follows_what_the_key_or_the_model_has_used() {
     assert_eq!(held(&mut client, learnt("bob", 0)), by(1_000, "p95"));
     assert_eq!(held(&mut client, learnt("ada", 0)), by(190, "p95"));
     (1..=8).for_each(|_| {
-        drop(client.ask(vec![model("ada", "small", 30), model("ada", "large", 900)]))
+        drop(client.ask(vec![model("ada", "small", 30), model("ada", "large", 900)]));
     });
     assert_eq!(held(&mut client, model("bob", "small", 0)), by(30, "p50"));
     assert_eq!(held(&mut client, model("bob", "large", 0)), by(900, "p50"));

@@ -410,7 +410,7 @@ fn a_months_money_is_exact_and_never_over_by_more_than_the_streams_in_flight_exc
                 let began = events.fetch_add(1, Ordering::SeqCst);
                 // Half of the threads have no ids: then any hold is as good as another.
                 let id = next.to_string();
-                if say((thread % 2 == 0).then_some(&id), false, held) {
+                if say(thread.is_multiple_of(2).then_some(&id), false, held) {
                     last.fetch_max(began, Ordering::SeqCst);
                     open.push((next, held, used));
                 } else {
@@ -424,7 +424,7 @@ fn a_months_money_is_exact_and_never_over_by_more_than_the_streams_in_flight_exc
             let at = usize::try_from(random.below(open.len() as u64)).unwrap();
             let stream @ (number, _, used) = open.swap_remove(at);
             assert!(say(
-                (thread % 2 == 0).then_some(&number.to_string()),
+                thread.is_multiple_of(2).then_some(&number.to_string()),
                 true,
                 used
             ));
@@ -446,7 +446,7 @@ fn a_months_money_is_exact_and_never_over_by_more_than_the_streams_in_flight_exc
     let limit = limits.limit(b"shop.team").unwrap();
     let left = limit.limiter().peek_at(b"research", 0, START).remaining();
     assert_eq!(left, BUDGET.saturating_sub(spent), "{spent} were spent");
-    // What was spent above the budget is owed: as much again makes room for nothing more.
+    // Units above the budget are owed: as much again makes room for nothing more.
     let owed = spent.saturating_sub(BUDGET);
     limit.limiter().refund_at(b"research", owed, START);
     assert_eq!(

@@ -118,6 +118,7 @@ pub trait ConcurrencyLimit: Send {
 
 /// The algorithm of an [`AdaptiveRule`].
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum Algorithm {
     /// Additive increase, multiplicative decrease.
     Aimd(Aimd),
@@ -175,6 +176,7 @@ impl fmt::Debug for Algorithm {
 /// assert_eq!((rule.min, rule.max, rule.to_string().as_str()), (1, 1_000, "vegas 1..1000 in flight"));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct AdaptiveRule {
     /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
@@ -202,6 +204,15 @@ impl AdaptiveRule {
             min: 1,
             max: 1_000,
             ignore_errors: false,
+        }
+    }
+
+    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
+    #[must_use]
+    pub fn id(self, id: impl Into<String>) -> Self {
+        Self {
+            id: Some(id.into()),
+            ..self
         }
     }
 

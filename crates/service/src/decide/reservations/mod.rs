@@ -283,8 +283,8 @@ impl Reservations {
             .map_err(|_| ReservationError::TooMany { most: self.most })
     }
 
-    /// Keeps units that were taken until `ttl` from now, under this name or, if there is none or it
-    /// is taken, a random id. On an error the caller returns them.
+    /// Keeps units that were taken until `ttl` from now, under this name, or under a random
+    /// id without a name or if it is taken. On an error the caller returns them.
     pub fn add<L: AsRef<str>, K: AsRef<[u8]>>(
         &self,
         name: Option<Name>,

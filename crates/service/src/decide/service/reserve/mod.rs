@@ -25,7 +25,7 @@ fn between() -> std::future::Ready<()> {
 #[cfg(test)]
 use model::pause as between;
 
-/// What became of the units of a hold.
+/// The use of a hold's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// So many were used.
@@ -119,11 +119,11 @@ impl Service {
             }
             None => self.reserve_in_memory(vec![part], how, now).await,
         }?;
-        Ok((decided.decisions[0], id))
+        Ok((decided.into_bound().decision, id))
     }
 
     /// Corrects the hold of this limit and key with this name to what was used. Returns its
-    /// estimate and its use; `None` if there is no such hold, or it has ended.
+    /// estimate and its use; `None` if none has the name or it has ended.
     ///
     /// # Errors
     /// If the store does not reply. A hold that was to be found by its age may then stay until it
