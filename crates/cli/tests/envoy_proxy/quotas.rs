@@ -36,7 +36,9 @@ function envoy_on_response(response)
   for chunk in response:bodyChunks() do
     local text = chunk:length() > 0 and chunk:getBytes(0, chunk:length()) or ""
     local tokens = string.match(tostring(text), '"total_tokens":(%d+)')
-    if tokens then metadata:set(namespace, "quota_cost", tonumber(tokens)) end
+    if tokens then
+      response:streamInfo():dynamicMetadata():set(namespace, "quota_cost", tonumber(tokens))
+    end
   end
 end
 "#;
