@@ -6,7 +6,7 @@ use tidegate_core::{Decision, Nanos};
 use tidegate_headers as headers;
 use tidegate_service::decide::{
     limits::Limit,
-    service::{Act, Part, Refusal, reset_after},
+    service::{Act, Part, reset_after},
 };
 
 use super::{
@@ -94,18 +94,6 @@ pub(super) fn undecided<'p>(places: &'p [Place<'_>]) -> Option<&'p Unanswered> {
 impl Found<'_> {
     pub fn part(&self) -> Part<'_> {
         Part::new(Arc::clone(&self.limit), &self.key, self.cost)
-    }
-
-    /// Charges the limit, or takes from it if it admits.
-    pub async fn take(&mut self, now: Nanos) -> Result<(), Refusal> {
-        let act = if self.charge == Charge::Always {
-            Act::TakeAnyway
-        } else {
-            Act::Take
-        };
-        self.decision = Some(self.limit.decide(act, &self.key, self.cost, now).await?);
-        self.is_uncharged = false;
-        Ok(())
     }
 
     /// Whether this limit denied and its rule may deny.

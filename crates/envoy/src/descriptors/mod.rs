@@ -108,23 +108,27 @@ impl DescriptorService {
         let mut places = self.places(&in_force, question, now);
         let descriptors = Descriptors::of(&in_force);
         drop_replaced(descriptors, &mut places);
+        let id = question.id;
+        if id.is_some() && limited(&places).any(|found| found.act == Act::Refund) {
+            return Err(Unanswered::NotOnce { what: "a refund" });
+        }
         self.refund(&mut places, now).await;
         let mut takes: Vec<&mut Found<'_>> = limited_mut(&mut places)
             .filter(|found| found.act == Act::Take)
             .collect();
         let together = match self.consume {
-            Consume::AllOrNone => self.take_together(&mut takes, now).await,
+            Consume::AllOrNone => self.take_together(id, &mut takes, now).await,
             Consume::Each => None,
         };
         let is_over = match together {
             Some(is_over) => is_over,
-            None => take_each(&mut takes, now).await?,
+            None => self.take_each(id, &mut takes, now).await?,
         };
         if together.is_some() {
-            for found in &mut takes {
+            for (at, found) in takes.iter_mut().enumerate() {
                 found.is_uncharged |= is_over;
                 if found.is_uncharged && found.charge == Charge::Always {
-                    found.take(now).await?;
+                    self.take_one(id, at, found, now).await?;
                 }
             }
         }
@@ -250,12 +254,20 @@ impl DescriptorService {
     /// admitted in one step. Returns whether the request is denied; `None` if one step cannot
     /// decide on all of them, because they are on different nodes of a cluster or a table has no
     /// room for all keys. Then nothing was charged.
-    async fn take_together(&self, takes: &mut [&mut Found<'_>], now: Nanos) -> Option<bool> {
+    async fn take_together(
+        &self,
+        id: Option<&[u8]>,
+        takes: &mut [&mut Found<'_>],
+        now: Nanos,
+    ) -> Option<bool> {
         let mut asked: Vec<usize> = (0..takes.len()).collect();
         loop {
             let parts: Vec<Part<'_>> = asked.iter().map(|at| takes[*at].part()).collect();
-            let decisions = self.service.take_all(&parts, now).await.ok()?;
-            drop(parts);
+            let decisions = match id {
+                None => self.service.take_all(&parts, now).await,
+                Some(id) => self.service.take_all_once(id, parts, now).await,
+            }
+            .ok()?;
             let mut verdict = Verdict::default();
             for (at, decision) in asked.iter().zip(decisions) {
                 takes[*at].decision = Some(decision);
@@ -269,6 +281,48 @@ impl DescriptorService {
                 !takes[*at].is_uncharged
             });
         }
+    }
+
+    /// Charges each limit separately. Returns whether the request is denied.
+    async fn take_each(
+        &self,
+        id: Option<&[u8]>,
+        takes: &mut [&mut Found<'_>],
+        now: Nanos,
+    ) -> Result<bool, Unanswered> {
+        let each = takes.iter_mut().enumerate();
+        join_all(each.map(|(at, found)| self.take_one(id, at, found, now)))
+            .await
+            .into_iter()
+            .collect::<Result<(), Refusal>>()?;
+        Ok(Verdict::of(takes.iter().map(|found| &**found)).is_over())
+    }
+
+    /// Charges the limit of a descriptor, or takes from it if it admits.
+    async fn take_one(
+        &self,
+        id: Option<&[u8]>,
+        at: usize,
+        found: &mut Found<'_>,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let act = if found.charge == Charge::Always {
+            Act::TakeAnyway
+        } else {
+            Act::Take
+        };
+        let decision = match id {
+            None => found.limit.decide(act, &found.key, found.cost, now).await?,
+            Some(id) => {
+                // Two descriptors may ask the same limit for the same units.
+                let id = [id, b"#", at.to_string().as_bytes()].concat();
+                let asked = Box::pin(self.service.take_once(&id, act, found.part(), now));
+                asked.await?.decision
+            }
+        };
+        found.decision = Some(decision);
+        found.is_uncharged = false;
+        Ok(())
     }
 
     fn answer(
@@ -463,13 +517,4 @@ fn drop_replaced(descriptors: &Descriptors, places: &mut [Place<'_>]) {
             *place = Place::Nowhere;
         }
     }
-}
-
-/// Charges each limit separately. Returns whether the request is denied.
-async fn take_each(takes: &mut [&mut Found<'_>], now: Nanos) -> Result<bool, Unanswered> {
-    join_all(takes.iter_mut().map(|found| found.take(now)))
-        .await
-        .into_iter()
-        .collect::<Result<(), Refusal>>()?;
-    Ok(Verdict::of(takes.iter().map(|found| &**found)).is_over())
 }

@@ -33,6 +33,8 @@ pub enum Reserved {
     /// The decision of each limit. If all admit, shadow limits aside, the units are taken and
     /// recorded under the id.
     Decided(u128, Vec<Decision>),
+    /// A reservation with this id was made before, by the same request. Nothing was taken now.
+    Repeated(u128),
     /// As many reservations are open as may be.
     Full,
     /// The reservation to extend does not exist.
@@ -74,7 +76,8 @@ impl Store {
     /// admits, and does not deny the others. At most `most` reservations are open at a time, in a
     /// cluster for each slot.
     ///
-    /// `random` becomes the id. In a cluster its low 14 bits are replaced by the slot.
+    /// `random` becomes the id, as [`reservation_id`](Self::reservation_id) says. A request that is
+    /// sent again with the same number takes nothing if its reservation exists.
     ///
     /// # Errors
     /// When the store does not reply: then nothing was taken, or the reservation was made and
@@ -90,15 +93,22 @@ impl Store {
         ttl: Duration,
         most: usize,
     ) -> Result<Reserved, StoreError> {
-        let (monitor, slots) = (&self.batcher().monitor, SLOTS as u128);
         let Some((first, _)) = parts.first() else {
             return Ok(Reserved::Decided(random, Vec::new()));
         };
-        let id = match monitor.slot(&first.limit.redis_key(first.key)) {
+        let id = self.reservation_id(random, first.limit, first.key);
+        self.take_for(id, parts, (text, ttl.into(), most)).await
+    }
+
+    /// The id of a reservation whose first part is this key of a limit: the number itself, and in a
+    /// cluster the number with the key's slot in its low 14 bits.
+    #[must_use]
+    pub fn reservation_id(&self, random: u128, limit: &SharedLimit, key: &[u8]) -> u128 {
+        let (monitor, slots) = (&self.batcher().monitor, SLOTS as u128);
+        match monitor.slot(&limit.redis_key(key)) {
             slot if monitor.is_cluster() => random - random % slots + u128::from(slot),
             _ => random,
-        };
-        self.take_for(id, parts, (text, ttl.into(), most)).await
+        }
     }
 
     /// Takes more for a reservation, and lets it live for its time from now. `parts` are those of
@@ -162,9 +172,8 @@ impl Store {
             Some("full") => return Ok(Reserved::Full),
             Some("unknown") => return Ok(Reserved::Unknown),
             Some("ended") => return Ok(Reserved::Ended),
-            // A cluster's client has sent it twice, and the first reply was lost. The reservation
-            // expires.
-            Some("repeated") => return Err(StoreError::TimedOut),
+            // The caller, or a cluster's client, has sent it twice.
+            Some("repeated") => return Ok(Reserved::Repeated(id)),
             _ => {}
         }
         let (now, found) = call::parse(reply, requests.len())?;

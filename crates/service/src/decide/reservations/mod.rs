@@ -20,14 +20,20 @@ use std::{
     },
 };
 
-use ring::rand::{SecureRandom, SystemRandom};
+use ring::{
+    digest::{Context, SHA256},
+    rand::{SecureRandom, SystemRandom},
+};
 use serde::{Deserialize, Serialize};
 use tidegate_core::{MAX_LIMIT, Nanos};
 use tidegate_limiter::{Estimate, Estimates};
 use tidegate_redis::StoreError;
 
 use self::{due::Due, records::Records};
-use crate::rules::{LimitSpec, OnExpiry};
+use crate::{
+    decide::repeats::Asked,
+    rules::{LimitSpec, OnExpiry},
+};
 
 mod due;
 mod records;
@@ -67,6 +73,28 @@ impl Id {
             *left -= 1;
             Some(Self(u128::from_le_bytes(bytes[*left])))
         })
+    }
+
+    /// The id of a reservation that is safe to repeat. It follows from the request's id and its
+    /// limits, keys and costs, so that every server finds the same one.
+    pub fn of_request<'a>(request: &[u8], asked: impl IntoIterator<Item = Asked<'a>>) -> Self {
+        let mut hash = Context::new(&SHA256);
+        let mut add = |part: &[u8]| {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part);
+        };
+        add(request);
+        for (limit, key, cost) in asked {
+            add(limit.as_bytes());
+            add(key);
+            add(&cost.to_le_bytes());
+        }
+        let digest = hash.finish();
+        let (first, _) = digest
+            .as_ref()
+            .split_first_chunk()
+            .unwrap_or((&[0; 16], &[]));
+        Self(u128::from_le_bytes(*first))
     }
 
     /// The id as it is written. A formatter of 128-bit numbers takes several times as long.
@@ -278,16 +306,22 @@ impl Reservations {
             .map_err(|_| ReservationError::TooMany { most: self.most })
     }
 
-    /// Keeps units that were taken until `ttl` from now. On an error the caller returns them.
+    /// Keeps units that were taken until `ttl` from now. `false` if there is a reservation with this
+    /// id. Then, and on an error, the caller returns the units.
     pub fn add<L: AsRef<str>, K: AsRef<[u8]>>(
         &self,
+        id: Id,
         parts: &[Part<L, K>],
         ttl: Nanos,
         now: Nanos,
-    ) -> Result<Id, ReservationError> {
-        let id = Id::random().ok_or(ReservationError::NoId)?;
+    ) -> Result<bool, ReservationError> {
         self.enter()?;
-        self.shard(id).add(
+        let mut shard = self.shard(id);
+        if shard.records.find(id).is_some() {
+            self.len.fetch_sub(1, Ordering::Relaxed);
+            return Ok(false);
+        }
+        shard.add(
             id,
             &Reservation {
                 parts,
@@ -296,7 +330,7 @@ impl Reservations {
                 status: Status::Open,
             },
         );
-        Ok(id)
+        Ok(true)
     }
 
     /// The limits and keys of a reservation; empty if it is done.

@@ -28,20 +28,32 @@ impl Service {
     pub(super) async fn reserve_in_store<'a>(
         &self,
         store: &Store,
+        (id, repeats): (Id, bool),
         parts: Vec<JointPart<'a>>,
         ttl: Nanos,
         now: Nanos,
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
-        let random = Id::random().ok_or(Refusal::Reservation(ReservationError::NoId))?;
+        if repeats && is_blocked(&parts, now) {
+            // A block denies without asking the store, but not the repeat of what was admitted.
+            let first = parts
+                .first()
+                .and_then(|part| Some((part.stored()?, part.key)));
+            let id = first.map_or(id, |(limit, key)| {
+                Id(store.reservation_id(id.0, &limit, key))
+            });
+            match reserved_in_store(store, id).await {
+                Ok(_) => return self.reserved_before(parts, id, now).await,
+                Err(ReservationError::Unknown) => {}
+                Err(why) => return Err(Refusal::Reservation(why)),
+            }
+        }
         let kept: Vec<_> = parts
             .iter()
             .map(|part| Part::new(part.limit.spec(), part.key))
             .collect();
         let (text, most) = (text_of(&kept), self.reservations.most);
         self.take_in_store(parts, now, async |parts| {
-            store
-                .reserve(random.0, parts, &text, ttl.into(), most)
-                .await
+            store.reserve(id.0, parts, &text, ttl.into(), most).await
         })
         .await
     }
@@ -53,10 +65,7 @@ impl Service {
         now: Nanos,
         take: impl AsyncFnOnce(&[(StorePart<'_>, bool)]) -> Result<Reserved, StoreError>,
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
-        if parts
-            .iter()
-            .any(|part| part.is_enforced() && part.limit.block_of(part.key, now).is_some())
-        {
+        if is_blocked(&parts, now) {
             // The joint decision denies without asking the store, and takes nothing.
             let decisions = self.take_all(&parts, now).await?;
             return Ok((Decided { parts, decisions }, None));
@@ -82,6 +91,10 @@ impl Service {
             .collect();
         let (id, decisions) = match take(&asked).await {
             Ok(Reserved::Decided(id, decisions)) => (id, decisions),
+            Ok(Reserved::Repeated(id)) => {
+                drop(asked);
+                return self.reserved_before(parts, Id(id), now).await;
+            }
             Ok(Reserved::Full) => {
                 return refuse(ReservationError::TooMany {
                     most: self.reservations.most,
@@ -197,6 +210,13 @@ impl Service {
             Err(why) => Err(no_answer(why)),
         }
     }
+}
+
+/// Whether an enforced limit has blocked its key.
+fn is_blocked(parts: &[JointPart<'_>], now: Nanos) -> bool {
+    parts
+        .iter()
+        .any(|part| part.is_enforced() && part.limit.block_of(part.key, now).is_some())
 }
 
 fn no_answer(why: StoreError) -> ReservationError {

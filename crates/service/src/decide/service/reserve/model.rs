@@ -143,7 +143,7 @@ impl Simulation {
             assert!(answer.decision.is_allowed());
         }
         let reserved = service
-            .reserve(&asks(&key, HELD, 1), TTL, START)
+            .reserve(None, &asks(&key, HELD, 1), TTL, START)
             .now_or_never()
             .unwrap();
         let id = reserved.ok().and_then(|(_, id)| id).unwrap();
@@ -212,15 +212,19 @@ impl Simulation {
                     .ok()
                     .unwrap();
                 pause().await;
-                let is_made = service
-                    .reservations
-                    .add::<&str, &[u8]>(&[], Nanos::from_secs(3_000), now)
-                    .is_ok();
+                let (id, ttl) = (Id::random().unwrap(), Nanos::from_secs(3_000));
+                let added = service.reservations.add::<&str, &[u8]>(id, &[], ttl, now);
+                let is_made = added == Ok(true);
                 self.took(joint.is_allowed() && is_made)
             }
             Reserve => {
                 let answer = service
-                    .reserve(&asks(&self.key, HELD, 0), Nanos::from_secs(3_000), now)
+                    .reserve(
+                        None,
+                        &asks(&self.key, HELD, 0),
+                        Nanos::from_secs(3_000),
+                        now,
+                    )
                     .await;
                 self.took(answer.is_ok_and(|(_, id)| id.is_some()))
             }
