@@ -267,6 +267,7 @@ impl Server {
             metrics_path: options.metrics_path.clone(),
             origins: options.http_origins.clone(),
             hosts: Hosts::new(&options.admin_hosts),
+            dashboard: listeners.dashboard(),
             telemetry: options.telemetry.clone(),
             undecided: OnceAMinute::default(),
         });

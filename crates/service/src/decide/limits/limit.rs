@@ -490,7 +490,7 @@ impl Limit {
                 if let Some(left_out) = self.memory.reached.due(now) {
                     tracing::info!(
                         limit,
-                        ?key,
+                        key = &*key,
                         used,
                         of = decision.limit(),
                         left_out,
