@@ -63,7 +63,7 @@ fn a_shell_script_is_limited_by_exit_codes() {
         effect(&["block", "cron", "mallory", "--for", "90m"]),
         is(0, "blocked mallory in cron for 1h30m")
     );
-    let line = server.logs("operator");
+    let line = server.logs("action=\"block\"");
     assert!(
         line.contains("key=\"mallory\" ") && !line.contains("Some("),
         "{line}"
