@@ -82,7 +82,9 @@ impl Conditions {
         let mut seen = self.lock();
         let mut found = sources.lasting(now);
         for (name, count, describe) in sources.counted() {
-            let counted = seen.counted.entry(name).or_default();
+            let Some(count) = count else { continue };
+            // What was counted before the first look, as by a store, is not new.
+            let counted = seen.counted.entry(name).or_insert(Counted { count, at: 0 });
             if count > counted.count {
                 *counted = Counted { count, at: now };
             }
@@ -121,29 +123,29 @@ impl Sources<'_> {
     }
 
     /// The counters, in the order of importance, and what they mean.
-    fn counted(&self) -> [(&'static str, u64, Describe); 5] {
+    fn counted(&self) -> [(&'static str, Option<u64>, Describe); 5] {
         let store = self.service.store().map(|shared| shared.store().stats());
-        let of_store = |count: fn(&tidegate_redis::Stats) -> u64| store.as_ref().map_or(0, count);
+        let store = store.as_ref();
         [
             (
                 "forgotten-keys",
-                self.forgotten().iter().map(|(_, count)| count).sum(),
+                Some(self.forgotten().iter().map(|(_, count)| count).sum()),
                 forgotten_keys,
             ),
             (
                 "lost-orders",
-                of_store(|stats| stats.orders_lost + stats.orders_given_again),
+                store.map(|stats| stats.orders_lost + stats.orders_given_again),
                 lost_orders,
             ),
             (
                 "eviction",
-                of_store(|stats| stats.evicts.as_ref().and(stats.evicted_keys).unwrap_or(0)),
+                store.and_then(|stats| stats.evicts.as_ref().and(stats.evicted_keys)),
                 eviction,
             ),
-            ("clock", self.service.wall_clock_steps(), clock),
+            ("clock", Some(self.service.wall_clock_steps()), clock),
             (
                 "state-file",
-                self.events.state_writes_failed.load(Ordering::Relaxed),
+                Some(self.events.state_writes_failed.load(Ordering::Relaxed)),
                 state_file,
             ),
         ]
@@ -161,10 +163,12 @@ impl Sources<'_> {
         );
         let limits = self.service.limits();
         let of = |on_error: OnError| -> Vec<&str> {
-            let shared = limits.limits().iter().filter(|limit| limit.store().is_some());
-            let same = shared.filter(|limit| {
-                limit.spec().sharing.on_error.unwrap_or_default() == on_error
-            });
+            let shared = limits
+                .limits()
+                .iter()
+                .filter(|limit| limit.store().is_some());
+            let same = shared
+                .filter(|limit| limit.spec().sharing.on_error.unwrap_or_default() == on_error);
             same.map(|limit| limit.spec().name.as_str()).collect()
         };
         let (closed, open, local) = (of(OnError::Closed), of(OnError::Open), of(OnError::Local));
@@ -224,10 +228,17 @@ impl Sources<'_> {
     fn other_rules(&self) -> Option<Condition> {
         let differing = self.service.store()?.store().differing_rules();
         let first = differing.first()?;
-        let names: Vec<&str> = differing.iter().map(|differs| differs.limit.as_str()).collect();
+        let names: Vec<&str> = differing
+            .iter()
+            .map(|differs| differs.limit.as_str())
+            .collect();
         Some(Condition {
             name: "other-rules",
-            state: format!("{} has another rule at server {}", named(&names), first.node),
+            state: format!(
+                "{} has another rule at server {}",
+                named(&names),
+                first.node
+            ),
             since_ms: 0,
             effect: "servers that share the limit decide by different rules".to_owned(),
             remedy: "give all servers the same rules; during a roll-out this is usual".to_owned(),
@@ -253,7 +264,9 @@ impl Sources<'_> {
             name: "store-clock",
             state,
             since_ms: 0,
-            effect: "shared limits follow the store's clock: windows of a calendar begin at its times".to_owned(),
+            effect:
+                "shared limits follow the store's clock: windows of a calendar begin at its times"
+                    .to_owned(),
             remedy: "synchronize the clocks of the store and of the servers (NTP)".to_owned(),
             is_wrong: false,
         })
@@ -305,15 +318,18 @@ fn forgotten_keys(sources: &Sources<'_>, count: u64, at: u64, now: u64) -> Condi
         ),
         since_ms: 0,
         effect: "each of them may use its limit a second time".to_owned(),
-        remedy: "raise max_keys, or set `when_full: deny`; look for made-up keys under Most requests"
-            .to_owned(),
+        remedy:
+            "raise max_keys, or set `when_full: deny`; look for made-up keys under Most requests"
+                .to_owned(),
         is_wrong: true,
     }
 }
 
 fn lost_orders(sources: &Sources<'_>, _: u64, at: u64, now: u64) -> Condition {
     let stats = sources.service.store().map(|shared| shared.store().stats());
-    let (lost, again) = stats.map_or((0, 0), |stats| (stats.orders_lost, stats.orders_given_again));
+    let (lost, again) = stats.map_or((0, 0), |stats| {
+        (stats.orders_lost, stats.orders_given_again)
+    });
     Condition {
         name: "lost-orders",
         state: format!(
@@ -326,7 +342,8 @@ fn lost_orders(sources: &Sources<'_>, _: u64, at: u64, now: u64) -> Condition {
         } else {
             "none: they hold again".to_owned()
         },
-        remedy: "give the store persistence or a replica; see the pages Blocks and Audit".to_owned(),
+        remedy: "give the store persistence or a replica; see the pages Blocks and Audit"
+            .to_owned(),
         is_wrong: lost > 0,
     }
 }
@@ -341,7 +358,8 @@ fn eviction(_: &Sources<'_>, count: u64, at: u64, now: u64) -> Condition {
         ),
         since_ms: 0,
         effect: "a limit that is evicted admits its units again".to_owned(),
-        remedy: "set its maxmemory-policy to noeviction, or give the limits a store of their own".to_owned(),
+        remedy: "set its maxmemory-policy to noeviction, or give the limits a store of their own"
+            .to_owned(),
         is_wrong: true,
     }
 }
@@ -358,7 +376,8 @@ fn clock(sources: &Sources<'_>, count: u64, at: u64, now: u64) -> Condition {
         ),
         since_ms: 0,
         effect: "days, weeks, months and years follow it; rates do not depend on it".to_owned(),
-        remedy: "check what sets the clock (NTP); restart the server if it was wrong at the start".to_owned(),
+        remedy: "check what sets the clock (NTP); restart the server if it was wrong at the start"
+            .to_owned(),
         is_wrong: false,
     }
 }
@@ -392,7 +411,12 @@ fn counted_were(count: u64, what: &str) -> String {
 fn named(names: &[&str]) -> String {
     let mut names = names.to_vec();
     names.dedup();
-    let first = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+    let first = names
+        .iter()
+        .take(NAMED)
+        .copied()
+        .collect::<Vec<_>>()
+        .join(", ");
     match names.len().saturating_sub(NAMED) {
         0 => first,
         more => format!("{first} and {more} more"),

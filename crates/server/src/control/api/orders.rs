@@ -47,7 +47,7 @@ pub(super) fn answer(caller: &Caller<'_>, endpoint: Endpoint, uri: &Uri) -> Answ
 
 /// The blocked keys of a limit. In memory a block is known by the key's hash alone, so the keys
 /// come from what operators did since this server started.
-fn blocks(app: &App, limit: &Limit) -> Vec<Value> {
+pub(in crate::control) fn blocks(app: &App, limit: &Limit) -> Vec<Value> {
     let keys: Vec<String> = if let Some(store) = limit.store() {
         let (_, orders) = store.orders.list(OrderKind::Block, MOST_OVERRIDES);
         orders
@@ -101,7 +101,7 @@ fn ordered_block(app: &App, limit: &Limit, key: &str) -> Option<Value> {
 }
 
 /// The keys of a limit with a quota that an operator gave them.
-fn overrides(app: &App, limit: &Limit) -> Vec<Value> {
+pub(in crate::control) fn overrides(app: &App, limit: &Limit) -> Vec<Value> {
     let (_, all) = limit.runtime_overrides(MOST_OVERRIDES);
     all.iter()
         .map(|(key, own)| own_quota(app, limit, key, own))
@@ -214,7 +214,10 @@ pub(in crate::control) async fn explanation(
 /// What is known about a key, in words.
 fn facts(explained: &Value, now: Nanos) -> Vec<(&'static str, String)> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
-    let span = |name: &str| explained[name].as_u64().map(shown::span_ms);
+    let span = |name: &str| {
+        let ms = explained[name].as_u64().filter(|ms| *ms > 0)?;
+        Some(shown::span_ms(ms))
+    };
     let is_denied = !explained["reason"].is_null();
     let reason = text(&explained["reason"]).map_or_else(String::new, |why| format!(" ({why})"));
     let verdict = if is_denied { "denied" } else { "admitted" };
@@ -256,7 +259,7 @@ fn facts(explained: &Value, now: Nanos) -> Vec<(&'static str, String)> {
 }
 
 /// A block or an override: since when, until when, by whom and why.
-pub(in crate::control) fn order_in_words(order: &Value, now: Nanos) -> Option<String> {
+fn order_in_words(order: &Value, now: Nanos) -> Option<String> {
     let text = |name: &str| order[name].as_str();
     let time = |name: &str| order[name].as_u64().map(|ms| shown::when(ms, now));
     let mut words = Vec::new();

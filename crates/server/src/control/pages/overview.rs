@@ -3,7 +3,7 @@
 use axum::http::Uri;
 use maud::{Markup, html};
 use tidegate_service::{
-    decide::{limits::Limit, service::health_name},
+    decide::limits::Limit,
     observe::history::{Points, Step},
 };
 
@@ -11,7 +11,7 @@ use super::{
     Missing,
     chart::{self, Pair},
     denied, latency,
-    layout::layout,
+    layout::{Frame, layout},
     shown,
 };
 use crate::edges::http::{App, permit::Viewer, query};
@@ -37,12 +37,8 @@ pub(super) fn rates(pairs: &[Pair]) -> [f64; 2] {
     [0, 1].map(|at| last.iter().map(|pair| pair[at] as f64).sum::<f64>() / last.len().max(1) as f64)
 }
 
-/// The maximum number of limits that are listed because their rules differ at another server.
-const DIFFERING: usize = 5;
-
 struct Row<'a> {
     limit: &'a Limit,
-    pairs: Vec<Pair>,
     rates: [f64; 2],
 }
 
@@ -68,6 +64,7 @@ const COLUMNS: [Column; 7] = [
 ];
 
 /// What the page shows: the limits whose names contain `q`, in an order, from a page on.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct View {
     q: String,
     sort: String,
@@ -95,7 +92,7 @@ impl View {
     }
 }
 
-pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
+pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Frame, Missing> {
     let view = View::of(uri)?;
     let live = view.link("/live", &view.sort, view.page);
     let head = html! {
@@ -111,26 +108,24 @@ pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missi
         "Limits",
         "/",
         Some(&live),
-        &head,
-        &changing(app, &view, viewer),
+        head,
+        changing(app, &view, viewer).await,
     ))
 }
 
 /// The part that is updated each second.
-pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
+pub(super) async fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
+    let denied = denied::section(app, &view.q, viewer).await;
     let limits = app.service.limits();
-    let row = |limit| {
-        let limit: &Limit = limit;
-        let seconds = app
-            .service
-            .history()
-            .of(&limit.spec().name, Step::Second, RECENT);
-        let pairs = seconds.as_ref().map(pairs).unwrap_or_default();
-        Row {
-            limit,
-            rates: rates(&pairs),
-            pairs,
-        }
+    let recent = |limit: &Limit, seconds| {
+        let name = &limit.spec().name;
+        let points = app.service.history().of(name, Step::Second, seconds);
+        points.as_ref().map(pairs).unwrap_or_default()
+    };
+    // All limits are sorted by their rates, and only those on the page have a chart.
+    let row = |limit| Row {
+        limit,
+        rates: rates(&recent(limit, RATE)),
     };
     let named = limits
         .limits()
@@ -145,19 +140,13 @@ pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
     let at = view.page.min(pages);
     html! {
         ul class="facts" {
-            li { (shown::count(rows.len() as u64)) " of " (shown::count(limits.limits().len() as u64)) " limits" }
+            li { (shown::grouped(rows.len() as u64)) " of " (shown::grouped(limits.limits().len() as u64)) " limits" }
             @if let Some(words) = answers(app) { li { (words) } }
             @if let Some(shared) = app.service.store() {
-                li {
-                    "store " (health_name(shared.store().health())) ", "
-                    a href="/servers" { (shared.store().nodes()) " servers" }
-                }
-                @for differs in shared.store().differing_rules().iter().take(DIFFERING) {
-                    li { "limit " (shown::text(&differs.limit)) " has another rule at " (shown::text(&differs.node)) }
-                }
+                li { a href="/servers" { (shown::counted(shared.store().nodes().into(), "server")) } }
             }
         }
-        (denied::section(app, &view.q, viewer))
+        (denied)
         table class="limits" role="table" {
             caption class="hidden" { "Limits" }
             thead role="rowgroup" { tr role="row" {
@@ -168,7 +157,7 @@ pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
                     }
                 }
             } }
-            tbody role="rowgroup" { @for row in rows.iter().skip((at - 1) * PAGE).take(PAGE) { (tr(app, row)) } }
+            tbody role="rowgroup" { @for row in rows.iter().skip((at - 1) * PAGE).take(PAGE) { (tr(app, row, &recent(row.limit, RECENT))) } }
         }
         @if pages > 1 {
             nav class="facts" aria-label="Pages of limits" {
@@ -180,10 +169,9 @@ pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
     }
 }
 
-fn tr(app: &App, row: &Row<'_>) -> Markup {
+fn tr(app: &App, row: &Row<'_>, pairs: &[Pair]) -> Markup {
     let Row {
         limit,
-        pairs,
         rates: [admitted, denied],
     } = row;
     let (spec, stats) = (limit.spec(), limit.limiter().stats());
@@ -194,7 +182,7 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
     } else {
         "denied"
     };
-    let [admits, denies] = chart::sum(pairs).map(shown::count);
+    let [admits, denies] = chart::sum(pairs).map(shown::grouped);
     let words = format!(
         "{admits} admitted and {denies} {what} in the last minute, at most {most} a second"
     );
@@ -227,7 +215,7 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
             }
             td role="cell" class="chart" data-head="Last minute" {
                 (chart::minute(pairs, &words))
-                small { "≤ " (shown::count(most)) "/s" }
+                small { "≤ " (shown::grouped(most)) "/s" }
             }
             td role="cell" class="key" data-head="Most requests" {
                 @if let Some((top, all)) = heaviest {
@@ -235,7 +223,7 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
                     small { (shown::share(top.count as f64, all.max(top.count) as f64)) }
                 } @else { "–" }
             }
-            td role="cell" data-head="Keys" { @if spec.global { "–" } @else { (shown::count(stats.keys)) } }
+            td role="cell" data-head="Keys" { @if spec.global { "–" } @else { (shown::grouped(stats.keys)) } }
         }
     }
 }
@@ -247,7 +235,7 @@ fn answers(app: &App) -> Option<String> {
     let all: u64 = sums.iter().sum();
     Some(format!(
         "{} answers in the last minute, {}",
-        shown::count(all),
+        shown::grouped(all),
         latency::within(&sums)?
     ))
 }
