@@ -971,7 +971,7 @@ fn a_page_lists_blocks_and_overrides_with_a_filter_and_buttons_that_end_them() {
         "9/1h",
         "href=\"/limit?name=per%2Duser&amp;key=eve\"",
         "Unblock eve in per-user?",
-        "End the own quota of vip in per-user?",
+        "End own quota of vip in per-user?",
     ] {
         assert!(body.contains(words), "{words} in {body}");
     }

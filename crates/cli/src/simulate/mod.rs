@@ -467,7 +467,20 @@ fn propose<W: Workload>(
             .iter()
             .find(|(spec, _)| spec.label() == recommended.algorithm)
     {
-        let limits = limits_around(recommended.quota.limit());
+        let milder = recommended.milder_goal(goal, workload.requests());
+        recommended.milder = milder.and_then(|goal| {
+            let specs = std::slice::from_ref(spec);
+            suggest_all(workload, survey, specs, goal, threads, progress)
+                .pop()?
+                .ok()
+        });
+        let mut limits = limits_around(recommended.quota.limit());
+        if let Some(milder) = &recommended.milder {
+            recommended.yaml = spec.yaml(milder.quota, by);
+            limits.extend(limits_around(milder.quota.limit()));
+            limits.sort_unstable();
+            limits.dedup();
+        }
         recommended.curve = curve(workload, survey, spec, limits, threads, progress);
     }
     Ok(Suggested {

@@ -3,16 +3,20 @@
 //! A page is cut into pieces, each of which begins with a tag. An event is a JSON array: two numbers
 //! stand for pieces that the client has (the first one and how many), and a text for new ones.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use serde_json::{Value, json};
 
 /// A piece of this length or more is looked for elsewhere in the old page: it may have moved.
 const DISTINCTIVE: usize = 24;
 
-/// The pieces of a page.
+/// A page, and where its pieces begin and end.
 #[derive(Debug, Default)]
-pub(super) struct Pieces(Vec<String>);
+pub(super) struct Pieces {
+    html: Arc<str>,
+    /// The ends of the pieces.
+    ends: Vec<usize>,
+}
 
 /// An event with a whole page.
 pub(super) fn whole(html: &str) -> String {
@@ -20,25 +24,35 @@ pub(super) fn whole(html: &str) -> String {
 }
 
 impl Pieces {
-    pub fn of(html: &str) -> Self {
-        let mut pieces = Vec::new();
-        let mut begun = 0;
-        for (at, _) in html.match_indices('<').filter(|(at, _)| *at > 0) {
-            pieces.push(html[begun..at].to_owned());
-            begun = at;
-        }
-        pieces.push(html[begun..].to_owned());
-        Self(pieces)
+    pub fn of(html: Arc<str>) -> Self {
+        let begins = html.match_indices('<').map(|(at, _)| at);
+        let mut ends: Vec<usize> = begins.filter(|at| *at > 0).collect();
+        ends.push(html.len());
+        Self { html, ends }
+    }
+
+    fn piece(&self, at: usize) -> Option<&str> {
+        let begin = match at.checked_sub(1) {
+            Some(before) => *self.ends.get(before)?,
+            None => 0,
+        };
+        self.html.get(begin..*self.ends.get(at)?)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &str> {
+        (0..self.ends.len()).filter_map(|at| self.piece(at))
     }
 
     /// The event that makes this page out of the `old` one.
-    pub fn since(&self, old: &Self, html: &str) -> String {
-        if old.0.is_empty() {
-            return whole(html);
+    pub fn since(&self, old: &Self) -> String {
+        if old.ends.is_empty() {
+            return whole(&self.html);
         }
         let mut places: HashMap<&str, usize> = HashMap::new();
-        for (at, piece) in old.0.iter().enumerate() {
-            places.entry(piece).or_insert(at);
+        for (at, piece) in old.all().enumerate() {
+            if piece.len() >= DISTINCTIVE {
+                places.entry(piece).or_insert(at);
+            }
         }
         let mut steps: Vec<Value> = Vec::new();
         // Where the old page goes on, the run of old pieces, and the new text, one of which is empty.
@@ -52,14 +66,9 @@ impl Pieces {
             }
             *run = (0, 0);
         };
-        for piece in &self.0 {
-            let same = old.0.get(at) == Some(piece);
-            let moved = || {
-                places
-                    .get(piece.as_str())
-                    .copied()
-                    .filter(|_| piece.len() >= DISTINCTIVE)
-            };
+        for piece in self.all() {
+            let same = old.piece(at) == Some(piece);
+            let moved = || places.get(piece).copied();
             if let Some(found) = if same { Some(at) } else { moved() } {
                 if !text.is_empty() || run.0 + run.1 != found {
                     end(&mut run, &mut text);
@@ -95,7 +104,11 @@ mod tests {
                 let count = steps.next().unwrap().as_u64().unwrap() as usize;
                 new.extend_from_slice(&old[from..from + count]);
             } else {
-                new.extend(Pieces::of(step.as_str().unwrap()).0);
+                new.extend(
+                    Pieces::of(step.as_str().unwrap().into())
+                        .all()
+                        .map(str::to_owned),
+                );
             }
         }
         new
@@ -113,7 +126,7 @@ mod tests {
             format!("<p>a &lt; b</p><table>{rows}</table>")
         };
         let first = page(&[("a", 1), ("b", 2), ("c", 3)]);
-        let mut old = Pieces::of(&first);
+        let mut old = Pieces::of(first.into());
         for rows in [
             vec![("a", 1), ("b", 2), ("c", 3)],
             vec![("a", 1), ("b", 5), ("c", 3)],
@@ -123,19 +136,20 @@ mod tests {
             vec![("a", 1), ("b", 2), ("c", 3)],
         ] {
             let html = page(&rows);
-            let new = Pieces::of(&html);
-            let event = new.since(&old, &html);
-            assert_eq!(applied(&old.0, &event).concat(), html, "{event}");
+            let new = Pieces::of(html.as_str().into());
+            let event = new.since(&old);
+            let before: Vec<String> = old.all().map(str::to_owned).collect();
+            assert_eq!(applied(&before, &event).concat(), html, "{event}");
             old = new;
         }
     }
 
     #[test]
     fn what_stays_is_not_sent_again() {
-        let (one, other) = ("<p>a</p><p>b</p>", "<p>a</p><p>c</p>");
-        let event = Pieces::of(other).since(&Pieces::of(one), other);
-        assert_eq!(event, r#"[0,2,"<p>c",3,1]"#);
-        assert_eq!(Pieces::of(one).since(&Pieces::of(one), one), "[0,4]");
-        assert_eq!(Pieces::of(one).since(&Pieces::default(), one), whole(one));
+        let [one, other] =
+            ["<p>a</p><p>b</p>", "<p>a</p><p>c</p>"].map(|html| Pieces::of(html.into()));
+        assert_eq!(other.since(&one), r#"[0,2,"<p>c",3,1]"#);
+        assert_eq!(one.since(&one), "[0,4]");
+        assert_eq!(one.since(&Pieces::default()), whole(&one.html));
     }
 }

@@ -12,12 +12,16 @@ use crate::edges::http::{App, permit::Viewer};
 /// How many keys are shown.
 const KEYS: usize = 5;
 
-/// Nothing if no key of these limits was denied in the last minutes.
-pub(super) async fn section(app: &App, q: &str, viewer: Viewer) -> Markup {
+/// The keys of these limits with the most denials in the last minutes.
+pub(super) fn most(app: &App, q: &str) -> Vec<DeniedKey> {
     let now = app.service.now();
-    let all = app.service.denied_most(|name| name.contains(q), KEYS, now);
+    app.service.denied_most(|name| name.contains(q), KEYS, now)
+}
+
+/// Nothing if there are no such keys.
+pub(super) async fn section(app: &App, all: &[DeniedKey], viewer: Viewer) -> Markup {
     let mut rows = Vec::with_capacity(all.len());
-    for denied in &all {
+    for denied in all {
         rows.push(row(app, denied, viewer).await);
     }
     html! {

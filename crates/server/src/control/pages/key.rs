@@ -145,7 +145,7 @@ impl Named<'_> {
             fields: self.again(own, now),
             done: format!("{} has its own quota again", self.of()),
         };
-        let words = ["End the own quota of", "Ended the own quota of"];
+        let words = ["End own quota of", "Ended own quota of"];
         let end = [("end", "true")];
         self.action(
             "/v1/override",
@@ -170,7 +170,7 @@ impl Named<'_> {
         } else {
             let mut fields = self.fields();
             fields["end"] = json!(true);
-            (fields, format!("Ended the own quota of {}", self.of()))
+            (fields, format!("Ended own quota of {}", self.of()))
         };
         let undo = Undo {
             path: "/v1/override",

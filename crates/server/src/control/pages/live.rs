@@ -117,10 +117,14 @@ enum LivePart {
 
 impl LivePart {
     /// The state of the server, and the part below it.
-    async fn render(&self, control: &ControlPlane) -> Result<Markup, Missing> {
+    async fn render(
+        &self,
+        control: &ControlPlane,
+        kept: &mut overview::Kept,
+    ) -> Result<Markup, Missing> {
         let body = match self {
             Self::Overview { view, viewer } => {
-                overview::changing(&control.app, view, *viewer).await
+                overview::changing(&control.app, view, *viewer, kept).await
             }
             Self::Limit { name, key, viewer } => {
                 limit::changing(&control.app, name, key.as_deref(), *viewer).await?
@@ -159,7 +163,7 @@ fn renderings(control: &Arc<ControlPlane>, part: LivePart) -> watch::Receiver<Re
 /// Renders a part each second, until no page shows it, it no longer exists, or the server stops.
 async fn render(control: Arc<ControlPlane>, part: LivePart, sender: Arc<watch::Sender<Rendered>>) {
     let mut ticks = ticks(EVERY);
-    let mut pieces = Pieces::default();
+    let (mut pieces, mut kept) = (Pieces::default(), overview::Kept::default());
     for number in 1.. {
         ticks.tick().await;
         // A page that comes now finds either this sender or none.
@@ -169,17 +173,18 @@ async fn render(control: Arc<ControlPlane>, part: LivePart, sender: Arc<watch::S
             return;
         }
         drop(rendered);
-        let Ok(html) = part.render(&control).await else {
+        kept.forget_at(number);
+        let Ok(html) = part.render(&control, &mut kept).await else {
             return;
         };
-        let html = html.into_string();
-        let next = Pieces::of(&html);
-        let delta = next.since(&pieces, &html);
+        let html: Arc<str> = html.into_string().into();
+        let next = Pieces::of(Arc::clone(&html));
+        let delta = next.since(&pieces).into();
         pieces = next;
         sender.send_replace(Rendered {
             number,
-            html: html.into(),
-            delta: delta.into(),
+            html,
+            delta,
         });
     }
 }

@@ -1,9 +1,11 @@
 //! The overview of all limits, those with the most denials first.
 
+use std::collections::HashMap;
+
 use axum::http::Uri;
 use maud::{Markup, html};
 use tidegate_service::{
-    decide::limits::Limit,
+    decide::{limits::Limit, service::DeniedKey},
     observe::history::{Points, Step},
 };
 
@@ -92,6 +94,24 @@ impl View {
     }
 }
 
+/// What is kept from one rendering to the next: reading the heavy keys of all limits takes most of
+/// the time of a rendering.
+#[derive(Default)]
+pub(super) struct Kept {
+    denied: Option<Vec<DeniedKey>>,
+    /// The key with the most requests of each limit, and its share.
+    heaviest: HashMap<String, Option<(String, String)>>,
+}
+
+impl Kept {
+    /// Forgets everything before each fifth rendering.
+    pub fn forget_at(&mut self, number: u64) {
+        if number.is_multiple_of(5) {
+            *self = Self::default();
+        }
+    }
+}
+
 pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Frame, Missing> {
     let view = View::of(uri)?;
     let live = view.link("/live", &view.sort, view.page);
@@ -109,13 +129,16 @@ pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Frame, 
         "/",
         Some(&live),
         head,
-        changing(app, &view, viewer).await,
+        changing(app, &view, viewer, &mut Kept::default()).await,
     ))
 }
 
 /// The part that is updated each second.
-pub(super) async fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
-    let denied = denied::section(app, &view.q, viewer).await;
+pub(super) async fn changing(app: &App, view: &View, viewer: Viewer, kept: &mut Kept) -> Markup {
+    let most = kept
+        .denied
+        .get_or_insert_with(|| denied::most(app, &view.q));
+    let denied = denied::section(app, most, viewer).await;
     let limits = app.service.limits();
     let recent = |limit: &Limit, seconds| {
         let name = &limit.spec().name;
@@ -157,7 +180,7 @@ pub(super) async fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
                     }
                 }
             } }
-            tbody role="rowgroup" { @for row in rows.iter().skip((at - 1) * PAGE).take(PAGE) { (tr(app, row, &recent(row.limit, RECENT))) } }
+            tbody role="rowgroup" { @for row in rows.iter().skip((at - 1) * PAGE).take(PAGE) { (tr(app, row, &recent(row.limit, RECENT), kept)) } }
         }
         @if pages > 1 {
             nav class="facts" aria-label="Pages of limits" {
@@ -169,7 +192,7 @@ pub(super) async fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
     }
 }
 
-fn tr(app: &App, row: &Row<'_>, pairs: &[Pair]) -> Markup {
+fn tr(app: &App, row: &Row<'_>, pairs: &[Pair], kept: &mut Kept) -> Markup {
     let Row {
         limit,
         rates: [admitted, denied],
@@ -186,10 +209,12 @@ fn tr(app: &App, row: &Row<'_>, pairs: &[Pair]) -> Markup {
     let words = format!(
         "{admits} admitted and {denies} {what} in the last minute, at most {most} a second"
     );
-    let top = limit.top(1, app.service.now());
-    let heaviest = top
-        .as_ref()
-        .and_then(|top| Some((top.asked.first()?, top.requests)));
+    let heaviest = kept.heaviest.entry(name.clone()).or_insert_with(|| {
+        let top = limit.top(1, app.service.now())?;
+        let first = top.asked.first()?;
+        let share = shown::share(first.count as f64, top.requests.max(first.count) as f64);
+        Some((shown::text(&String::from_utf8_lossy(&first.key)), share))
+    });
     // A shadow limit denies nothing.
     let kind = if spec.shadow {
         Some("shadow")
@@ -218,9 +243,8 @@ fn tr(app: &App, row: &Row<'_>, pairs: &[Pair]) -> Markup {
                 small { "≤ " (shown::grouped(most)) "/s" }
             }
             td role="cell" class="key" data-head="Most requests" {
-                @if let Some((top, all)) = heaviest {
-                    (shown::text(&String::from_utf8_lossy(&top.key))) " "
-                    small { (shown::share(top.count as f64, all.max(top.count) as f64)) }
+                @if let Some((key, share)) = heaviest {
+                    (key) " " small { (share) }
                 } @else { "–" }
             }
             td role="cell" data-head="Keys" { @if spec.global { "–" } @else { (shown::grouped(stats.keys)) } }

@@ -54,13 +54,15 @@ function show(html) {
 
 const CONTROLS = 'a, button, select, summary, input:not([type=hidden])';
 
-// Where a control is: its row, because rows move, and its place in that.
+// Where a control is: its name, or its row, because rows move, and its place in that.
 function place(element) {
+  if (element.id) return { id: element.id };
   const row = element.closest('[data-row]');
   return { row: row?.dataset.row, at: [...(row ?? live).querySelectorAll(CONTROLS)].indexOf(element) };
 }
 
-function found({ row, at }) {
+function found({ id, row, at }) {
+  if (id) return document.getElementById(id);
   const within = row === undefined ? live : live.querySelector(`[data-row="${CSS.escape(row)}"]`);
   return within?.querySelectorAll(CONTROLS)[at];
 }

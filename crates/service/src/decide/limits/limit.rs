@@ -555,6 +555,11 @@ impl Limit {
         self.observers.clone_from(observers);
     }
 
+    /// Whether a key with a name was denied in the last minutes.
+    pub fn has_denials(&self, now: Nanos) -> bool {
+        self.memory.heavy.has_denials(now)
+    }
+
     /// The `most` keys with the most recent requests, and those with the most recent denials.
     /// `None` if no names are kept: the limit is global, or heavy keys are off.
     pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {

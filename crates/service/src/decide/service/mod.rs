@@ -397,7 +397,7 @@ impl Service {
         let covered = limits
             .limits()
             .iter()
-            .filter(|limit| covers(&limit.spec().name));
+            .filter(|limit| covers(&limit.spec().name) && limit.has_denials(now));
         let mut all: Vec<DeniedKey> = covered
             .filter_map(|limit| Some((limit, limit.top(most, now)?)))
             .flat_map(|(limit, top)| {
