@@ -21,7 +21,7 @@ pub struct Overview {
     pub limits: Vec<TopLimit>,
 }
 
-/// What is wrong with the server as a whole.
+/// A condition of the server as a whole.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Condition {
     pub state: String,
@@ -96,7 +96,7 @@ pub struct HeavyKey {
     pub at_most: u64,
 }
 
-/// What the server says about a key, as in `tidegate explain`.
+/// The facts about a key, as in `tidegate explain`.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Explained {
     pub facts: Vec<Fact>,

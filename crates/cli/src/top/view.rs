@@ -23,9 +23,9 @@ const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
 /// The width of the trend of denials on 80 columns, and on many.
 const TREND: [usize; 2] = [12, 60];
-/// From this many columns on, the two lists of a limit are next to each other.
+/// On screens with this width or more, the two lists of a limit are next to each other.
 const WIDE: u16 = 120;
-/// From this many rows on, each condition has its effect and the remedy below it.
+/// On screens with this height or more, each condition has its effect and the remedy below it.
 const HIGH: u16 = 16;
 const HEADS: [&str; 7] = [
     "LIMIT",
@@ -62,7 +62,7 @@ pub fn draw(frame: &mut Frame<'_>, app: &App) {
     }
 }
 
-/// What is wrong with the server as a whole.
+/// The conditions of the server as a whole.
 fn conditions(app: &App, height: u16) -> Vec<Line<'static>> {
     let now = SystemClock::new().now();
     let lines = |condition: &Condition| {
