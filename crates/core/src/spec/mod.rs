@@ -267,7 +267,7 @@ impl AlgorithmSpec {
         match (after, within) {
             (None | Some(1), None) => Ok(penalty),
             (Some(after), Some(within)) => {
-                // A larger number is no value of the option.
+                // The option accepts only smaller numbers.
                 penalty.after(u32::try_from(after).unwrap_or(u32::MAX), within)
             }
             (Some(_), None) => Err(PolicyError::Block(

@@ -1,4 +1,4 @@
-//! What is wrong with a server as a whole: its store, its rules, the clock, forgotten keys, lost
+//! The conditions of a server as a whole: its store, its rules, the clock, forgotten keys, lost
 //! orders, certificates and the state file. Each condition has a state, a beginning, an effect and a
 //! remedy, which every page and `tidegate top` show.
 
@@ -21,7 +21,7 @@ use tidegate_service::{
 const SHOWN_FOR: u64 = 10 * 60 * 1_000;
 /// How long before its end a certificate is shown, in seconds.
 const BEFORE_EXPIRY: u64 = 14 * 86_400;
-/// Differences of the clocks below this many milliseconds are usual.
+/// Smaller differences of the clocks, in milliseconds, are usual.
 const CLOCKS_APART: u64 = 1_000;
 /// How many limits a sentence names.
 const NAMED: usize = 3;
@@ -32,13 +32,13 @@ pub(crate) struct Condition {
     /// `store`, `rules`, `other-rules`, `store-clock`, `clock`, `forgotten-keys`, `lost-orders`,
     /// `certificate`, `eviction` or `state-file`.
     pub name: &'static str,
-    /// What is the case, with its subject.
+    /// The fact, as a sentence with its subject.
     pub state: String,
     /// Since when, in milliseconds since 1970.
     pub since_ms: u64,
-    /// What follows for decisions.
+    /// The effect on decisions.
     pub effect: String,
-    /// What helps.
+    /// The remedy.
     pub remedy: String,
     /// Whether decisions are wrong or closed because of it. Otherwise it is a warning.
     pub is_wrong: bool,
@@ -63,7 +63,7 @@ struct Counted {
     at: u64,
 }
 
-/// What the conditions are read from.
+/// The sources of the conditions.
 pub(crate) struct Sources<'a> {
     pub service: &'a Service,
     pub events: &'a Events,
@@ -83,7 +83,7 @@ impl Conditions {
         let mut found = sources.lasting(now);
         for (name, count, describe) in sources.counted() {
             let Some(count) = count else { continue };
-            // What was counted before the first look, as by a store, is not new.
+            // Events before the first look, which a store may have counted, are not new.
             let counted = seen.counted.entry(name).or_insert(Counted { count, at: 0 });
             if count > counted.count {
                 *counted = Counted { count, at: now };

@@ -33,7 +33,7 @@ pub(crate) struct ControlPlane {
     pub rules_file: Arc<RulesFile>,
     /// Receives requests to reload the rules.
     pub reload: mpsc::Sender<ReloadOrder>,
-    /// What is wrong with the server as a whole.
+    /// The conditions of the server as a whole.
     pub conditions: Conditions,
     /// The certificates, if the server has TLS.
     pub tls: Option<Arc<Tls>>,

@@ -21,7 +21,7 @@ pub enum OpenFiles {
     },
 }
 
-/// How many connections each of `listeners` can have with this many open files, at least 64.
+/// The number of connections that each of `listeners` can have with `allowed` open files, at least 64.
 pub fn connections_within(allowed: u64, listeners: usize) -> u32 {
     let each = allowed.saturating_sub(BESIDE) / (listeners.max(1) as u64);
     u32::try_from(each).unwrap_or(u32::MAX).max(64)

@@ -211,7 +211,7 @@ pub(in crate::control) async fn explanation(
     Ok(explained)
 }
 
-/// What is known about a key, in words.
+/// The facts about a key, in words.
 fn facts(explained: &Value, now: Nanos) -> Vec<(&'static str, String)> {
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let span = |name: &str| {

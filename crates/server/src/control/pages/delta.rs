@@ -1,4 +1,4 @@
-//! What changed in a page, for a client that has the page as it was.
+//! The changes of a page, for a client that has the page as it was.
 //!
 //! A page is cut into pieces, each of which begins with a tag. An event is a JSON array: two numbers
 //! stand for pieces that the client has (the first one and how many), and a text for new ones.
@@ -94,7 +94,7 @@ impl Pieces {
 mod tests {
     use super::*;
 
-    /// What the page's script does with an event.
+    /// Applies an event as the page's script does.
     fn applied(old: &[String], event: &str) -> Vec<String> {
         let steps: Vec<Value> = serde_json::from_str(event).unwrap();
         let (mut new, mut steps) = (Vec::new(), steps.into_iter());

@@ -18,7 +18,7 @@ pub(super) fn most(app: &App, q: &str) -> Vec<DeniedKey> {
     app.service.denied_most(|name| name.contains(q), KEYS, now)
 }
 
-/// Nothing if there are no such keys.
+/// The table of these keys; empty without any.
 pub(super) async fn section(app: &App, all: &[DeniedKey], viewer: Viewer) -> Markup {
     let mut rows = Vec::with_capacity(all.len());
     for denied in all {

@@ -138,11 +138,11 @@ pub(super) struct Action<'a> {
     pub question: &'a str,
     /// `Blocked alice in logins`
     pub done: &'a str,
-    /// What the dialog asks for.
+    /// The fields of the dialog.
     pub terms: Terms<'a>,
 }
 
-/// What the dialog of an action asks for.
+/// The fields of the dialog of an action.
 #[derive(Clone, Copy)]
 pub(super) enum Terms<'a> {
     Nothing,
@@ -151,7 +151,7 @@ pub(super) enum Terms<'a> {
     SpanAndNote(&'a str),
 }
 
-/// What takes an action back: the request, and the words for that it is done.
+/// The request that takes an action back, and the words for its result.
 pub(super) struct Undo {
     pub path: &'static str,
     pub fields: serde_json::Value,

@@ -70,7 +70,7 @@ fn found<'l>(
         .map_err(|refusal| Missing(refusal.to_string()))
 }
 
-/// What is known about a key, in the words of `tidegate explain`, and the actions on it.
+/// The facts about a key, in the words of `tidegate explain`, and the actions on it.
 async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
     let explained = explanation(app, name, Some(key)).await;
     let now = app.service.now();

@@ -57,7 +57,7 @@ struct Rendered {
     /// How often it was rendered; 0 for never.
     number: u64,
     html: Arc<str>,
-    /// What differs from the rendering before it.
+    /// The changes since the rendering before it.
     delta: Arc<str>,
 }
 

@@ -94,7 +94,7 @@ impl View {
     }
 }
 
-/// What is kept from one rendering to the next: reading the heavy keys of all limits takes most of
+/// The parts that several renderings share: reading the heavy keys of all limits takes most of
 /// the time of a rendering.
 #[derive(Default)]
 pub(super) struct Kept {

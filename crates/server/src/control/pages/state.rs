@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use super::shown;
 use crate::control::ControlPlane;
 
-/// What is well as long as no condition says otherwise, and the conditions about it.
+/// The words for a topic that is well, and the conditions about it.
 const TOPICS: [(&str, &[&str]); 5] = [
     ("rules in force", &["rules", "other-rules"]),
     ("clock steady", &["clock", "store-clock"]),
