@@ -1,7 +1,7 @@
 //! Durations, counts and commands as people read them: one form for the command, the log and the
 //! dashboard.
 
-use std::time::Duration;
+use std::{fmt::Write as _, time::Duration};
 
 use tidegate_core::{Nanos, write_duration};
 
@@ -123,7 +123,8 @@ pub fn word(word: &str) -> String {
             c if is_unsafe(c) => {
                 let mut bytes = [0; 4];
                 for byte in c.encode_utf8(&mut bytes).bytes() {
-                    quoted.push_str(&format!("\\{byte:03o}"));
+                    // Writing to a `String` does not fail.
+                    let _ = write!(quoted, "\\{byte:03o}");
                 }
             }
             c => quoted.push(c),
