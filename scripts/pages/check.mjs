@@ -229,7 +229,7 @@ async function use() {
   });
   await step('end the override', async () => {
     await page.goto(path);
-    if (!/500\/1m, given .* ends in (1h|59m)/.test(await card())) complain(where, 'the own quota is not shown');
+    if (!/500\/1m, given .* ends in (1h|59m)/.test(await card())) complain(where, `the own quota is not shown: ${await card()}`);
     await act('End own quota of', '/v1/override', `Ended own quota of ${key}`);
   });
   await step('a mistake stays in the status until the next action', async () => {

@@ -519,7 +519,12 @@ mod on_a_terminal {
         top.after("?", &["arrows, j k", "quit", "any key closes this"]);
         let lines = top.after(
             &format!("x{ENTER}"),
-            &["Keys with most denials", "Keys with most requests"],
+            &[
+                "Keys with most denials",
+                "Keys with most requests",
+                "eve",
+                "80 to 100",
+            ],
         );
         let both = lines.iter().find(|line| line.contains("eve")).unwrap();
         assert!(both.contains("bob"), "{lines:?}");

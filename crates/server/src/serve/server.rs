@@ -379,7 +379,7 @@ impl Server {
         }));
         let its = Arc::clone(&control);
         background.spawn(every(Duration::from_secs(1), move || {
-            its.look_at_conditions()
+            its.look_at_conditions();
         }));
         background.spawn(divide_memory(Arc::clone(&service)));
         background.spawn(end_what_is_due(Arc::clone(&service)));

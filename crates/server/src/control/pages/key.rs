@@ -70,11 +70,10 @@ impl Named<'_> {
         fields
     }
 
-    /// A button for the key: `verb` begins its question, `past` the text that says that it is done.
+    /// A button for the key, which posts to a path: `verb` begins its question, `past` the text that says that it is done.
     pub fn action(
         self,
-        path: &str,
-        button: &str,
+        (path, button): (&str, &str),
         [verb, past]: [&str; 2],
         terms: Terms<'_>,
         more: &[(&str, &str)],
@@ -116,7 +115,7 @@ impl Named<'_> {
         };
         let words = ["Block", "Blocked"];
         let terms = Terms::SpanAndNote("1h");
-        self.action("/v1/block", "Block", words, terms, &[], None, Some(&undo))
+        self.action(("/v1/block", "Block"), words, terms, &[], None, Some(&undo))
     }
 
     /// Ends the block of the key.
@@ -128,8 +127,7 @@ impl Named<'_> {
         });
         let words = ["Unblock", "Unblocked"];
         self.action(
-            "/v1/unblock",
-            "Unblock",
+            ("/v1/unblock", "Unblock"),
             words,
             Terms::Note,
             &[],
@@ -148,8 +146,7 @@ impl Named<'_> {
         let words = ["End own quota of", "Ended own quota of"];
         let end = [("end", "true")];
         self.action(
-            "/v1/override",
-            "End own quota",
+            ("/v1/override", "End own quota"),
             words,
             Terms::Note,
             &end,
@@ -179,8 +176,7 @@ impl Named<'_> {
         };
         let words = ["Override the quota of", "Overrode the quota of"];
         self.action(
-            "/v1/override",
-            "Override",
+            ("/v1/override", "Override"),
             words,
             Terms::SpanAndNote(""),
             &[],
@@ -202,9 +198,9 @@ impl Named<'_> {
             div class="buttons" {
                 @if explained["reason"] != "deny-listed" { (self.block(block, now)) }
                 @if block.is_object() { (self.unblock(block, now)) }
-                (self.action("/v1/reset", "Reset", reset, Terms::Note, &[], None, None))
+                (self.action(("/v1/reset", "Reset"), reset, Terms::Note, &[], None, None))
                 @if own.is_object() { (self.end_override(own, now)) }
-                (self.action("/v1/refund", "Refund", refund, Terms::Nothing, &[], Some(&units), None))
+                (self.action(("/v1/refund", "Refund"), refund, Terms::Nothing, &[], Some(&units), None))
                 (self.override_quota(own, now))
             }
         }

@@ -207,9 +207,9 @@ pub(super) fn answer(
         Ok([Some(name), key, ..]) => LivePart::Limit { name, key, viewer },
         Ok(_) => match overview::View::of(uri) {
             Ok(view) => LivePart::Overview { view, viewer },
-            Err(missing) => return error_page(&control, missing),
+            Err(missing) => return error_page(&control, &missing),
         },
-        Err(error) => return error_page(&control, error.into()),
+        Err(error) => return error_page(&control, &error.into()),
     };
     let Some(open) = control.streams.open(client) else {
         let why = "as many pages get updates as there may be: 64, and half of that for a client on another machine";

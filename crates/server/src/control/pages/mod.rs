@@ -126,7 +126,7 @@ async fn show(State(control): State<Arc<ControlPlane>>, request: Request) -> Res
 const HTML: &str = "text/html; charset=utf-8";
 
 /// The page about what is wrong with a request.
-fn error_page(control: &ControlPlane, missing: Missing) -> Response<Body> {
+fn error_page(control: &ControlPlane, missing: &Missing) -> Response<Body> {
     let frame = layout::missing(&missing.0);
     let html = frame.render(&state::strip(control)).into_string();
     answer(StatusCode::NOT_FOUND, HTML, html.into())
