@@ -1376,7 +1376,7 @@ fn a_suggestion_that_denies_much_says_so_first_and_names_the_algorithm_of_its_nu
         .find(|line| line.starts_with(&format!("{strict} denies ")) && line.contains("touches"))
         .unwrap();
     assert!(sentence.ends_with(&format!("with {algorithm}.")), "{table}");
-    let denied = number(&recommended["denied"]) as u64;
+    let denied = recommended["denied"].as_u64().unwrap();
     let plain = sentence.replace(',', "");
     assert!(plain.contains(&format!(" denies {denied} of ")), "{table}");
     // The page has the curve, with both limits on it.

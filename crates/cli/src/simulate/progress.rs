@@ -107,7 +107,7 @@ impl Pace {
         let left =
             f64::from(waited) * self.wait.as_secs_f64() * (total - done) as f64 / since as f64;
         // Whole seconds: it is an estimate.
-        let left = Duration::from_secs(left.ceil().min(1e9) as u64);
+        let left = Duration::from_secs_f64(left.ceil().clamp(0.0, 1e9));
         format!("{text}, about {} left", span(left))
     }
 }

@@ -1,5 +1,7 @@
 //! The keys with the most denials of all limits: who is limited now, how much, and why.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
 use tidegate_service::decide::service::DeniedKey;
 
@@ -48,7 +50,7 @@ async fn row(app: &App, denied: &DeniedKey, viewer: Viewer) -> Markup {
     let (link, named) = linked(name, &denied.key.key);
     let standing = app.service.standing(denied).await;
     let reason = standing.and_then(|standing| standing.reason());
-    let seconds = denied.span.get() as f64 / 1e9;
+    let seconds = denied.span.get() / 1_000_000_000;
     html! {
         tr role="row" data-row={ "denied " (shown::encoded(name)) " " (shown::encoded(&String::from_utf8_lossy(&denied.key.key))) } {
             th role="rowheader" scope="row" { (link) }
@@ -58,7 +60,7 @@ async fn row(app: &App, denied: &DeniedKey, viewer: Viewer) -> Markup {
             }
             td role="cell" {
                 (shown::grouped(denied.key.count))
-                small { " in " (shown::span(denied.span.into())) ", " (shown::rate(denied.key.count as f64 / seconds.max(1.0))) "/s" }
+                small { " in " (shown::span(Duration::from_secs(seconds))) ", " (shown::rate(denied.key.count as f64 / seconds.max(1) as f64)) "/s" }
             }
             td role="cell" {
                 @match (standing, reason) {
