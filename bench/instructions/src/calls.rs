@@ -110,10 +110,7 @@ fn batch() {
 /// A resource with one flow rule, or with rules of four kinds. None of them blocks.
 fn entry(four_kinds: bool) {
     let (name, most) = ("resource", u32::MAX);
-    let mut rules = Rules {
-        flow: vec![FlowRule::new(name, most)],
-        ..Rules::default()
-    };
+    let mut rules = Rules::from(vec![FlowRule::new(name, most)]);
     if four_kinds {
         rules.isolation = vec![IsolationRule::new(name, most)];
         rules.breakers = vec![BreakerRule::new(
@@ -121,10 +118,7 @@ fn entry(four_kinds: bool) {
             Trip::ErrorRatio { ratio: 0.5 },
             Duration::from_secs(5),
         )];
-        rules.system = vec![SystemRule {
-            qps: Some(most.into()),
-            ..SystemRule::default()
-        }];
+        rules.system = vec![SystemRule::default().qps(most.into())];
     }
     let gate = Gate::builder().timer(ManualTimer::new(NOW)).build();
     gate.load(rules).expect("possible rules");

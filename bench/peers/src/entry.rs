@@ -77,24 +77,12 @@ fn gate(guarded: Guarded) -> Gate {
     let flow = vec![FlowRule::new(name, PLENTY)];
     let rules = match guarded {
         Guarded::NoRule => Rules::default(),
-        Guarded::FlowRule => Rules {
-            flow,
-            ..Rules::default()
-        },
-        Guarded::FourKinds => Rules {
-            flow,
-            isolation: vec![IsolationRule::new(name, PLENTY)],
-            breakers: vec![BreakerRule::new(
+        Guarded::FlowRule => Rules::from(flow),
+        Guarded::FourKinds => Rules::from(flow).and(vec![IsolationRule::new(name, PLENTY)]).and(vec![BreakerRule::new(
                 name,
                 Trip::ErrorRatio { ratio: 0.5 },
                 Duration::from_secs(5),
-            )],
-            system: vec![SystemRule {
-                qps: Some(PLENTY.into()),
-                ..SystemRule::default()
-            }],
-            ..Rules::default()
-        },
+            )]).and(vec![SystemRule::default().qps(PLENTY.into())]),
     };
     let gate = Gate::new();
     gate.load(rules).expect("possible rules");
@@ -196,10 +184,7 @@ mod tests {
             .into(),
         );
         let gate = Gate::new();
-        gate.load(Rules {
-            flow: vec![FlowRule::new(name, 3)],
-            ..Rules::default()
-        })
+        gate.load(Rules::from(vec![FlowRule::new(name, 3)]))
         .unwrap();
         let sentinel = || match EntryBuilder::new(name.to_owned()).build() {
             Ok(entry) => {

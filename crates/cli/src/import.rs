@@ -131,21 +131,8 @@ fn imported(format: Format, text: &str, file: Option<&Path>) -> Result<String, R
 fn of_sentinel(files: &[PathBuf]) -> Result<String, RulesError> {
     let mut rules = GateRules::default();
     for file in files {
-        let GateRules {
-            authority,
-            system,
-            hot_params,
-            flow,
-            isolation,
-            adaptive: _,
-            breakers,
-        } = crate::check::gate_rules(file)?;
-        rules.authority.extend(authority);
-        rules.system.extend(system);
-        rules.hot_params.extend(hot_params);
-        rules.flow.extend(flow);
-        rules.isolation.extend(isolation);
-        rules.breakers.extend(breakers);
+        // Sentinel has no adaptive rules.
+        rules = rules.and(crate::check::gate_rules(file)?);
     }
     let (text, notes) = yaml::write(&rules);
     for note in notes {

@@ -1,6 +1,6 @@
 //! Posts each threshold that a key reaches to an operator's URL.
 //!
-//! A decision only puts the event into a bounded queue. A few threads send the events, so one that
+//! A decision only puts the event into a bounded queue, whose places the limits share. A few threads send the events, so one that
 //! waits for its answer does not hold the others. An event that failed is put aside, is sent again
 //! after pauses that double, and holds no other event. Events that find the queue full, or that
 //! failed `ATTEMPTS` times, are dropped and counted. At a stop, what waits is sent once more, and
@@ -15,13 +15,16 @@ use std::{
 };
 
 use tidegate_core::{Clock as _, Nanos, clock::SystemClock};
-use tidegate_service::observe::reached::{Reached, WebhookStats};
+use tidegate_service::{
+    observe::reached::{Reached, WebhookStats},
+    shares::Shares,
+};
 use ureq::Agent;
 
 use crate::agent;
 
-/// The maximum number of events that wait.
-const WAITING: usize = 1_024;
+/// The places for events, which the limits share: one limit has at most half of them.
+const PLACES: usize = 2_048;
 /// The number of events that are sent at the same time.
 const SENDERS: usize = 4;
 /// How often an event is sent until it is dropped: for about four minutes.
@@ -50,8 +53,10 @@ struct Shared {
     changed: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
+    /// The events by limit, with those that are being sent.
+    places: Shares<String>,
     /// In the order in which they came.
     fresh: VecDeque<Reached>,
     /// By the time of their next attempt, and a number that separates equal times.
@@ -83,7 +88,7 @@ impl Webhook {
             pause,
             stats,
             clock: SystemClock::new(),
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue::new()),
             changed: Condvar::new(),
         });
         let sender = |_| {
@@ -101,7 +106,7 @@ impl Webhook {
 
     pub fn post(&self, event: Reached) {
         let mut queue = self.shared.lock();
-        if queue.len() >= WAITING || queue.stop_at.is_some() {
+        if queue.stop_at.is_some() || !queue.places.enter(event.limit.clone()) {
             drop(queue);
             self.shared.stats.dropped.fetch_add(1, Ordering::Relaxed);
             return;
@@ -139,8 +144,14 @@ impl Drop for Webhook {
 }
 
 impl Queue {
-    fn len(&self) -> usize {
-        self.fresh.len() + self.failing.len()
+    fn new() -> Self {
+        Self {
+            places: Shares::new(PLACES),
+            fresh: VecDeque::new(),
+            failing: BTreeMap::new(),
+            failed: 0,
+            stop_at: None,
+        }
     }
 
     /// The next event whose time has come. After a stop, every event's has, once.
@@ -228,6 +239,7 @@ impl Shared {
         let (why, may_help) = match answer {
             Ok(answer) if answer.status().is_success() => {
                 self.stats.sent.fetch_add(1, Ordering::Relaxed);
+                self.lock().places.leave(&next.event.limit);
                 return;
             }
             Ok(answer) if answer.status().is_redirection() => (
@@ -253,6 +265,7 @@ impl Shared {
         tracing::warn!(why, attempt = attempts, is_last, "the webhook failed");
         if is_last {
             self.stats.dropped.fetch_add(1, Ordering::Relaxed);
+            self.lock().places.leave(&next.event.limit);
             return;
         }
         let pause = self.pause.saturating_mul(2_u32.pow(next.attempts));
@@ -407,9 +420,16 @@ mod tests {
         eventually("it is refused", || counts(&webhook) == [1, 2, 1]);
         // None of these is answered, so the others wait.
         let webhook = Webhook::to(url.clone(), Arc::default()).unwrap();
-        (0..SENDERS).for_each(|_| webhook.post(event(1)));
+        let of = |limit: &str| Reached {
+            limit: limit.into(),
+            ..event(2)
+        };
+        (0..SENDERS).for_each(|_| webhook.post(of("flood")));
         let unanswered: Vec<_> = (0..SENDERS).map(|_| accept(&listener)).collect();
-        (0..WAITING + 7).for_each(|_| webhook.post(event(2)));
+        (SENDERS..PLACES / 2 + 7).for_each(|_| webhook.post(of("flood")));
+        assert_eq!(counts(&webhook), [0, 0, 7]);
+        // The events of another limit have places.
+        (0..100).for_each(|_| webhook.post(of("other")));
         assert_eq!(counts(&webhook), [0, 0, 7]);
         drop((unanswered, webhook, listener));
         let webhook = Webhook::with_pause(url, Duration::from_nanos(1), Arc::default()).unwrap();

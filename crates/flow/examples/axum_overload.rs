@@ -120,10 +120,7 @@ async fn offer(at: SocketAddr, rate: u32, seconds: u32) -> Outcome {
 async fn guarded() -> Result<(Gate, SocketAddr), Box<dyn std::error::Error>> {
     let gate = Gate::new();
     let rule = AdaptiveRule::new("orders", Algorithm::Vegas(Vegas::default())).bounds(4, 50);
-    gate.load(Rules {
-        adaptive: vec![rule],
-        ..Rules::default()
-    })?;
+    gate.load(Rules::from(vec![rule]))?;
     let at = start(Some(gate.resource("orders"))).await?;
     Ok((gate, at))
 }

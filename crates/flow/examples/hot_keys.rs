@@ -42,10 +42,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1)));
     let gate = Gate::builder().timer(timer.clone()).build();
     let rule = HotParamRule::new("search", ParamKey::Name("user".into()), 5).exception(3_u32, 50);
-    gate.load(Rules {
-        hot_params: vec![rule.max_values(USERS as usize)],
-        ..Rules::default()
-    })?;
+    gate.load(Rules::from(vec![rule.max_values(USERS as usize)]))?;
     let search = gate.resource("search");
 
     let mut dice = Dice(7);

@@ -87,10 +87,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gate = Gate::builder().timer(timer.clone()).build();
     let open_time = Duration::from_millis(300);
     let rule = BreakerRule::new("backend", Trip::ErrorRatio { ratio: 0.5 }, open_time).min_calls(5);
-    gate.load(Rules {
-        breakers: vec![rule],
-        ..Rules::default()
-    })?;
+    gate.load(Rules::from(vec![rule]))?;
     gate.on_breaker_change(|change| {
         println!("          breaker: {:?} -> {:?}", change.from, change.to);
     });

@@ -6,12 +6,11 @@
 //! use tidegate_flow::{BlockKind, Gate, rules::{BreakerRule, FlowRule, IsolationRule, Rules, Trip}};
 //!
 //! let gate = Gate::new();
-//! gate.load(Rules {
-//!     flow: vec![FlowRule::new("db", 1_000)],
-//!     isolation: vec![IsolationRule::new("db", 1)],
-//!     breakers: vec![BreakerRule::new("db", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5))],
-//!     ..Rules::default()
-//! })?;
+//! let breaker = BreakerRule::new("db", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5));
+//! let rules = Rules::from(vec![FlowRule::new("db", 1_000)])
+//!     .and(vec![IsolationRule::new("db", 1)])
+//!     .and(vec![breaker]);
+//! gate.load(rules)?;
 //!
 //! let db = gate.resource("db");
 //! let mut guard = gate.enter(&db)?;

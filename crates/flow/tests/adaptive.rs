@@ -32,17 +32,10 @@ fn window(gate: &Gate, timer: &ManualTimer, takes: Duration) {
 fn the_limit_follows_windows_of_calls_and_blocks_what_is_beyond() {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
-    let slow = Some(Duration::from_millis(150));
-    let aimd = Algorithm::Aimd(Aimd {
-        initial: 2,
-        slow,
-        ..Aimd::default()
-    });
-    gate.load(Rules {
-        adaptive: vec![AdaptiveRule::new("r", aimd).bounds(1, 4)],
-        ..Rules::default()
-    })
-    .unwrap();
+    let slow = Duration::from_millis(150);
+    let aimd = Algorithm::Aimd(Aimd::default().initial(2).slow(slow));
+    gate.load(Rules::from(vec![AdaptiveRule::new("r", aimd).bounds(1, 4)]))
+        .unwrap();
     let r = gate.resource("r");
     let limit = || r.adaptive_limits()[0].1;
     let inside = [r.enter().unwrap(), r.enter().unwrap()];
@@ -95,11 +88,7 @@ fn all() -> [Algorithm; 3] {
 fn with(rule: AdaptiveRule) -> (Resource, Arc<ManualTimer>) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
-    gate.load(Rules {
-        adaptive: vec![rule],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![rule])).unwrap();
     (gate.resource("r"), timer)
 }
 
@@ -148,11 +137,7 @@ fn failing(r: &Resource, timer: &ManualTimer, failed: usize) -> usize {
 
 #[test]
 fn the_limit_returns_to_its_value_after_failures_but_not_if_they_come_back_at_once() {
-    let aimd = Aimd {
-        slow: Some(Duration::from_hours(1)),
-        backoff: 0.5,
-        ..Aimd::default()
-    };
+    let aimd = Aimd::default().slow(Duration::from_hours(1)).backoff(0.5);
     let (r, timer) = with(AdaptiveRule::new("r", Algorithm::Aimd(aimd)));
     let after = |failed| failing(&r, &timer, failed);
     assert_eq!([9, 10, 50, 0, 0].map(after), [20, 10, 5, 20, 20]);

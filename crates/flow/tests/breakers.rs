@@ -27,15 +27,11 @@ fn opened(open_seconds: &[u64], probes: u32) -> (Gate, Arc<ManualTimer>, Heard) 
         let rule = BreakerRule::new("r", trip, Duration::from_secs(*seconds))
             .min_calls(1)
             .probes(probes);
-        BreakerRule {
-            id: Some(seconds.to_string()),
-            ..rule
-        }
+        rule.id(seconds.to_string())
     };
-    gate.load(Rules {
-        breakers: open_seconds.iter().map(breaker).collect(),
-        ..Rules::default()
-    })
+    gate.load(Rules::from(
+        open_seconds.iter().map(breaker).collect::<Vec<_>>(),
+    ))
     .unwrap();
     gate.resource("r").enter().unwrap().mark_failed();
     let heard = Heard::default();
@@ -123,11 +119,7 @@ fn a_call_reports_to_the_breakers_that_were_in_force_when_it_began() {
         .min_calls(1)
     };
     let load = |breakers| {
-        gate.load(Rules {
-            breakers,
-            ..Rules::default()
-        })
-        .unwrap();
+        gate.load(Rules::from(breakers)).unwrap();
     };
     let r = gate.resource("r");
     let state = || r.breakers()[0].1;
@@ -179,11 +171,7 @@ impl Db {
     fn new(rule: BreakerRule) -> Self {
         let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
         let gate = Gate::builder().timer(timer.clone()).build();
-        gate.load(Rules {
-            breakers: vec![rule],
-            ..Rules::default()
-        })
-        .unwrap();
+        gate.load(Rules::from(vec![rule])).unwrap();
         let r = gate.resource("r");
         Self { timer, gate, r }
     }

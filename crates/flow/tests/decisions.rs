@@ -35,29 +35,19 @@ fn breaker() -> BreakerRule {
 
 #[test]
 fn checks_run_in_one_order_and_the_first_that_blocks_is_named() {
-    let (gate, r, _timer) = gate(Rules {
-        breakers: vec![breaker()],
-        ..Rules::default()
-    });
+    let (gate, r, _timer) = gate(Rules::from(vec![breaker()]));
     let _inside = r.enter().unwrap();
     r.enter().unwrap().mark_failed();
-    let system = SystemRule {
-        qps: Some(0),
-        ..SystemRule::default()
-    };
-    gate.load(Rules {
-        authority: vec![AuthorityRule::deny("r", ["o"])],
-        system: vec![system],
-        hot_params: vec![HotParamRule::new("r", ParamKey::Index(0), 0)],
-        flow: vec![FlowRule::new("r", 0)],
-        isolation: vec![IsolationRule::new("r", 0)],
-        adaptive: vec![
-            AdaptiveRule::new("r", Algorithm::Aimd(tidegate_flow::rules::Aimd::default()))
-                .bounds(1, 1),
-        ],
-        breakers: vec![breaker()],
-    })
-    .unwrap();
+    let system = SystemRule::default().qps(0);
+    let aimd = Algorithm::Aimd(tidegate_flow::rules::Aimd::default());
+    let rules = Rules::from(vec![breaker()])
+        .and(vec![AuthorityRule::deny("r", ["o"])])
+        .and(vec![system])
+        .and(vec![HotParamRule::new("r", ParamKey::Index(0), 0)])
+        .and(vec![FlowRule::new("r", 0)])
+        .and(vec![IsolationRule::new("r", 0)])
+        .and(vec![AdaptiveRule::new("r", aimd).bounds(1, 1)]);
+    gate.load(rules).unwrap();
     let enter = || {
         r.entry()
             .inbound()
@@ -110,15 +100,14 @@ fn an_entry_refused_late_returns_what_its_earlier_rules_took() {
     let throttle = FlowRule::new("r", 0.5).behaviour(Behaviour::Throttle {
         max_wait: ms(9_000),
     });
-    let (gate, r, timer) = gate(Rules {
-        flow: vec![
+    let (gate, r, timer) = gate(
+        Rules::from(vec![
             FlowRule::new("r", 3).interval(ms(60_000)),
             throttle,
             FlowRule::new("r", 1),
-        ],
-        breakers: vec![breaker().probes(2)],
-        ..Rules::default()
-    });
+        ])
+        .and(vec![breaker().probes(2)]),
+    );
     in_the_middle(&gate, |gate| {
         assert_eq!(gate.resource("r").enter().unwrap().delay(), ms(0));
     });
@@ -148,15 +137,8 @@ fn an_entry_refused_late_returns_what_its_earlier_rules_took() {
 
 #[test]
 fn an_entry_refused_late_by_a_system_rule_is_counted_nowhere_as_passed() {
-    let system = SystemRule {
-        qps: Some(1),
-        ..SystemRule::default()
-    };
-    let (gate, r, timer) = gate(Rules {
-        system: vec![system],
-        breakers: vec![breaker()],
-        ..Rules::default()
-    });
+    let system = SystemRule::default().qps(1);
+    let (gate, r, timer) = gate(Rules::from(vec![system]).and(vec![breaker()]));
     in_the_middle(&gate, |gate| {
         drop(gate.resource("other").entry().inbound().enter().unwrap());
     });

@@ -23,11 +23,7 @@ fn gate() -> (Gate, Arc<ManualTimer>) {
 
 fn with_flow(rules: Vec<FlowRule>) -> (Gate, Arc<ManualTimer>) {
     let (gate, timer) = gate();
-    gate.load(Rules {
-        flow: rules,
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(rules)).unwrap();
     (gate, timer)
 }
 
@@ -143,11 +139,8 @@ fn in_flight_counts_calls_that_have_not_ended() {
 #[test]
 fn isolation_bounds_units_in_flight() {
     let (gate, _timer) = gate();
-    gate.load(Rules {
-        isolation: vec![IsolationRule::new("r", 5)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![IsolationRule::new("r", 5)]))
+        .unwrap();
     let r = gate.resource("r");
     let three = r.entry().count(3).enter().unwrap();
     assert_eq!(
@@ -258,10 +251,7 @@ fn a_warm_up_that_would_never_begin_is_refused() {
             cold_factor,
         };
         let gate = Gate::new();
-        let rules = Rules {
-            flow: vec![FlowRule::new("r", threshold).behaviour(warm_up)],
-            ..Rules::default()
-        };
+        let rules = Rules::from(vec![FlowRule::new("r", threshold).behaviour(warm_up)]);
         assert_eq!(gate.load(rules).is_ok(), possible, "{threshold}");
     }
 }
@@ -317,11 +307,7 @@ fn a_flood_of_origins_shares_one_place_and_its_limit() {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer).max_origins(3).build();
     let rule = FlowRule::new("r", 1).origins(Origins::Others);
-    gate.load(Rules {
-        flow: vec![rule],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![rule])).unwrap();
     let r = gate.resource("r");
     let passed = (0..1_000)
         .filter(|n| r.entry().origin(&format!("made up {n}")).enter().is_ok())
@@ -393,15 +379,8 @@ fn a_threshold_follows_the_memory_in_use() {
         high_mark: 2_000,
     };
     let (gate, timer) = with_flow(vec![FlowRule::new("r", 0).clone()]);
-    let rule = FlowRule {
-        threshold: Threshold::Memory(memory),
-        ..FlowRule::new("r", 0)
-    };
-    gate.load(Rules {
-        flow: vec![rule],
-        ..Rules::default()
-    })
-    .unwrap();
+    let rule = FlowRule::new("r", Threshold::Memory(memory));
+    gate.load(Rules::from(vec![rule])).unwrap();
     let r = gate.resource("r");
     for (used, want) in [
         (0, 10),
@@ -433,17 +412,9 @@ fn a_threshold_that_is_not_an_amount_is_refused() {
         .into_iter()
         .chain([Threshold::Memory(memory)]);
     for threshold in bad {
-        let rule = FlowRule {
-            threshold,
-            ..FlowRule::new("r", 0)
-        };
+        let rule = FlowRule::new("r", threshold);
         assert!(
-            Gate::new()
-                .load(Rules {
-                    flow: vec![rule],
-                    ..Rules::default()
-                })
-                .is_err(),
+            Gate::new().load(Rules::from(vec![rule])).is_err(),
             "{threshold:?}"
         );
     }
@@ -456,11 +427,7 @@ fn an_authority_rule_looks_at_the_origin() {
         AuthorityRule::allow("a", ["x", "y"]),
         AuthorityRule::deny("d", ["x"]),
     ];
-    gate.load(Rules {
-        authority: rules,
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(rules)).unwrap();
     let from = |name: &str, origin| gate.resource(name).entry().origin(origin).enter().map(drop);
     assert!(from("a", "x").is_ok() && from("a", "z").is_err());
     assert!(from("d", "x").is_err() && from("d", "z").is_ok());
@@ -474,18 +441,11 @@ fn an_authority_rule_looks_at_the_origin() {
 #[test]
 fn the_first_blocking_rule_is_named_and_the_others_are_not_charged() {
     let (gate, _timer) = with_flow(vec![
-        FlowRule {
-            id: Some("wide".into()),
-            ..FlowRule::new("r", 3)
-        },
-        FlowRule {
-            id: Some("spaced".into()),
-            ..FlowRule::new("r", 100).behaviour(Behaviour::Throttle { max_wait: ms(15) })
-        },
-        FlowRule {
-            id: Some("minute".into()),
-            ..FlowRule::new("r", 5).interval(ms(60_000))
-        },
+        FlowRule::new("r", 3).id("wide"),
+        FlowRule::new("r", 100)
+            .behaviour(Behaviour::Throttle { max_wait: ms(15) })
+            .id("spaced"),
+        FlowRule::new("r", 5).interval(ms(60_000)).id("minute"),
     ]);
     let r = gate.resource("r");
     assert!(r.enter().is_ok() && r.enter().is_ok());
@@ -537,14 +497,10 @@ fn a_peek_takes_nothing() {
 fn an_empty_origin_is_no_origin_and_other_includes_it() {
     let white_list = AuthorityRule::allow("w", ["app"]);
     let gate = Gate::new();
-    gate.load(Rules {
-        authority: vec![white_list],
-        flow: vec![
-            FlowRule::new("f", 100).origins(Origins::Only("app".into())),
-            FlowRule::new("f", 2).origins(Origins::Others),
-        ],
-        ..Rules::default()
-    })
+    gate.load(Rules::from(vec![white_list]).and(vec![
+        FlowRule::new("f", 100).origins(Origins::Only("app".into())),
+        FlowRule::new("f", 2).origins(Origins::Others),
+    ]))
     .unwrap();
     let (w, f) = (gate.resource("w"), gate.resource("f"));
     assert!(
@@ -612,11 +568,7 @@ fn a_call_above_the_threshold_is_blocked_and_a_look_passes_in_every_kind_of_rule
 fn a_gate_as_sentinels_counts_over_two_slots() {
     let timer = ManualTimer::new(Nanos::from_secs(1_000));
     let gate = Gate::sentinel().timer(timer.clone()).build();
-    gate.load(Rules {
-        flow: vec![FlowRule::new("r", 2)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![FlowRule::new("r", 2)])).unwrap();
     let r = gate.resource("r");
     timer.advance(ms(400));
     drop([r.enter().unwrap(), r.enter().unwrap()]);
@@ -639,36 +591,20 @@ fn a_call_above_the_threshold_is_blocked_and_a_look_passes_in_rules_of_other_kin
             gate.resource("r")
         };
         for (name, r) in [
-            (
-                "param",
-                of(Rules {
-                    hot_params: vec![param.clone()],
-                    ..Rules::default()
-                }),
-            ),
+            ("param", of(Rules::from(vec![param.clone()]))),
             (
                 "param in flight",
-                of(Rules {
-                    hot_params: vec![param.measure(ParamMeasure::InFlight)],
-                    ..Rules::default()
-                }),
+                of(Rules::from(vec![param.measure(ParamMeasure::InFlight)])),
             ),
             (
                 "isolation",
-                of(Rules {
-                    isolation: vec![IsolationRule::new("r", threshold)],
-                    ..Rules::default()
-                }),
+                of(Rules::from(vec![IsolationRule::new("r", threshold)])),
             ),
             (
                 "system",
-                of(Rules {
-                    system: vec![SystemRule {
-                        qps: Some(threshold.into()),
-                        ..SystemRule::default()
-                    }],
-                    ..Rules::default()
-                }),
+                of(Rules::from(vec![
+                    SystemRule::default().qps(threshold.into()),
+                ])),
             ),
         ] {
             let enter = |units| r.entry().count(units).inbound().arg("v").enter().is_ok();

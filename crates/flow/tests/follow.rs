@@ -86,11 +86,8 @@ fn a_file_of_sentinels_rules_is_followed() {
     let rules = |count: u32| format!(r#"[{{"resource":"r","count":{count}}}]"#);
     fs::write(&path, rules(1)).unwrap();
     let gate = Gate::new();
-    gate.load(Rules {
-        isolation: vec![IsolationRule::new("r", 5)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![IsolationRule::new("r", 5)]))
+        .unwrap();
     let (report, reports) = mpsc::channel();
     let source = FileSource::sentinel(&path, Kind::Flow).every(ms(2));
     let _follower = gate
@@ -134,11 +131,8 @@ fn a_custom_source_changes_only_its_kinds_of_rules() {
         }
     }
     let gate = Gate::new();
-    gate.load(Rules {
-        isolation: vec![IsolationRule::new("r", 5)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![IsolationRule::new("r", 5)]))
+        .unwrap();
     let (report, reports) = mpsc::channel();
     let follower = gate
         .follow(Counter(0), move |result| {
@@ -362,11 +356,8 @@ fn the_first_start_loads_good_rules_beside_bad_ones_and_later_loads_take_all_or_
 #[test]
 fn the_valid_rules_of_an_update_are_loaded_and_the_others_returned() {
     let gate = Gate::new();
-    gate.load(Rules {
-        isolation: vec![IsolationRule::new("r", 5)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![IsolationRule::new("r", 5)]))
+        .unwrap();
     let flow = vec![
         FlowRule::new("a", -1.0),
         FlowRule::new("b", 2),

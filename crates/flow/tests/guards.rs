@@ -35,10 +35,7 @@ fn breaker(probes: u32) -> Rules {
     let rule = BreakerRule::new("r", Trip::ErrorCount { count: 0 }, ms(5_000))
         .min_calls(1)
         .probes(probes);
-    Rules {
-        breakers: vec![rule],
-        ..Rules::default()
-    }
+    Rules::from(vec![rule])
 }
 
 #[test]
@@ -51,11 +48,8 @@ fn a_guard_counts_how_its_call_went() {
     r.enter().unwrap().fail(&io::Error::other("broken"));
     let _: Result<(), _> = r.enter().unwrap().done(Err(io::Error::other("broken")));
     let inner = gate.resource("inner");
-    gate.load(Rules {
-        isolation: vec![IsolationRule::new("inner", 0)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![IsolationRule::new("inner", 0)]))
+        .unwrap();
     r.enter().unwrap().fail(&inner.enter().unwrap_err());
     r.enter().unwrap().cancel();
     let counts = r.node().counts(gate.now());
@@ -153,10 +147,7 @@ impl Wake for CountWakes {
 
 fn throttled() -> Rules {
     let rule = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(500) });
-    Rules {
-        flow: vec![rule],
-        ..Rules::default()
-    }
+    Rules::from(vec![rule])
 }
 
 #[test]
@@ -184,10 +175,7 @@ fn an_async_entry_is_ready_when_its_delay_is_over_and_blocks_no_thread() {
 
 #[test]
 fn an_async_entry_dropped_while_it_waits_leaves_and_gives_its_probe_back() {
-    let (gate, timer) = gate(Rules {
-        breakers: breaker(1).breakers,
-        ..throttled()
-    });
+    let (gate, timer) = gate(throttled().and(breaker(1)));
     let r = gate.resource("r");
     r.enter().unwrap().mark_failed();
     timer.advance(ms(5_000));
@@ -229,10 +217,7 @@ fn slow_calls_open_a_breaker_and_a_fast_probe_closes_it() {
         ratio: 0.5,
     };
     let rule = BreakerRule::new("r", slow, ms(5_000)).min_calls(3);
-    let (gate, timer) = gate(Rules {
-        breakers: vec![rule],
-        ..Rules::default()
-    });
+    let (gate, timer) = gate(Rules::from(vec![rule]));
     let r = gate.resource("r");
     let call = |rt: u64| {
         let guard = r.enter().unwrap();
@@ -292,15 +277,9 @@ fn a_probe_blocked_by_another_rule_is_returned() {
     // Both breakers open at the same failure. The first may try a probe while the second still
     // blocks.
     let mut rules = breaker(1);
-    let first = BreakerRule {
-        id: Some("first".into()),
-        ..rules.breakers[0].clone()
-    };
-    let second = BreakerRule {
-        id: Some("second".into()),
-        open_time: ms(60_000),
-        ..first.clone()
-    };
+    let first = rules.breakers[0].clone().id("first");
+    let mut second = first.clone().id("second");
+    second.open_time = ms(60_000);
     rules.breakers = vec![first, second];
     let (gate, timer) = gate(rules);
     let r = gate.resource("r");
@@ -365,10 +344,7 @@ fn listeners_are_told_of_breaker_changes() {
 #[test]
 fn a_panicking_listener_breaks_nothing_else() {
     let in_flight = HotParamRule::new("r", ParamKey::Index(0), 1).measure(ParamMeasure::InFlight);
-    let (gate, timer) = gate(Rules {
-        hot_params: vec![in_flight],
-        ..breaker(1)
-    });
+    let (gate, timer) = gate(breaker(1).and(vec![in_flight]));
     let heard = Arc::new(Mutex::new(Vec::new()));
     let listener = heard.clone();
     gate.on_breaker_change(|_| panic!("in the listener"));

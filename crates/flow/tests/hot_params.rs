@@ -13,11 +13,7 @@ use tidegate_flow::{
 fn gate(rule: HotParamRule) -> (Resource, Arc<ManualTimer>) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
-    gate.load(Rules {
-        hot_params: vec![rule],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![rule])).unwrap();
     (gate.resource("r"), timer)
 }
 
@@ -159,12 +155,8 @@ fn an_entry_blocked_by_another_rule_returns_its_share() {
         let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
         let gate = Gate::builder().timer(timer).build();
         let hot_params = vec![rule(1).measure(measure)];
-        gate.load(Rules {
-            hot_params: hot_params.clone(),
-            isolation: vec![IsolationRule::new("r", 0)],
-            ..Rules::default()
-        })
-        .unwrap();
+        gate.load(Rules::from(hot_params.clone()).and(vec![IsolationRule::new("r", 0)]))
+            .unwrap();
         let r = gate.resource("r");
         for _ in 0..3 {
             assert_eq!(
@@ -173,11 +165,7 @@ fn an_entry_blocked_by_another_rule_returns_its_share() {
                 "{measure:?}"
             );
         }
-        gate.load(Rules {
-            hot_params,
-            ..Rules::default()
-        })
-        .unwrap();
+        gate.load(Rules::from(hot_params)).unwrap();
         assert!(r.entry().arg("a").enter().is_ok(), "{measure:?}");
     }
 }
@@ -267,11 +255,7 @@ fn a_lower_bound_on_values_forgets_no_calls() {
     let gate = Gate::builder().timer(timer).build();
     let load = |places| {
         let rule = rule(2).measure(ParamMeasure::InFlight).max_values(places);
-        gate.load(Rules {
-            hot_params: vec![rule],
-            ..Rules::default()
-        })
-        .unwrap();
+        gate.load(Rules::from(vec![rule])).unwrap();
         gate.resource("r")
     };
     let r = load(4);
@@ -545,11 +529,9 @@ fn the_default_table_has_room_for_four_thousand_values_a_second() {
 #[test]
 fn a_throttled_value_blocks_what_exceeds_its_threshold_and_lets_a_look_pass() {
     let measure = ParamMeasure::Throttle { max_wait: s(60) };
-    let rule = HotParamRule {
-        measure,
-        ..HotParamRule::new("r", ParamKey::Index(0), 3)
-    }
-    .exception("none", 0);
+    let rule = HotParamRule::new("r", ParamKey::Index(0), 3)
+        .measure(measure)
+        .exception("none", 0);
     let (r, _timer) = gate(rule);
     let enter = |value: &'static str, units| {
         r.entry()

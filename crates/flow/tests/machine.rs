@@ -84,17 +84,8 @@ fn is_busy(r: &Resource) -> bool {
 #[test]
 fn the_gate_notices_when_the_machine_becomes_busy_and_idle() {
     let proc = Proc::new("load");
-    let system = vec![SystemRule {
-        load: Some(2.0),
-        ..SystemRule::default()
-    }];
-    let (gate, watch) = watched(
-        &proc.0,
-        Rules {
-            system,
-            ..Rules::default()
-        },
-    );
+    let system = vec![SystemRule::default().load(2.0)];
+    let (gate, watch) = watched(&proc.0, Rules::from(system));
     let r = gate.resource("r");
     // The calls end at once and the clock does not move, so the capacity is one call in flight.
     assert!(!is_busy(&r));
@@ -118,13 +109,7 @@ fn a_threshold_follows_the_memory_of_the_machine() {
         high_mark: 1 << 30,
     };
     let flow = vec![FlowRule::new("r", Threshold::Memory(memory))];
-    let (gate, _watch) = watched(
-        &proc.0,
-        Rules {
-            flow,
-            ..Rules::default()
-        },
-    );
+    let (gate, _watch) = watched(&proc.0, Rules::from(flow));
     let r = gate.resource("r");
     assert!(r.enter().is_ok());
     proc.says("0.10", 2 << 20);
@@ -157,23 +142,10 @@ fn a_rule_that_needs_samples_warns_once_when_it_is_loaded_and_nobody_gives_any()
     let count = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let heard = || count.load(std::sync::atomic::Ordering::Relaxed);
     tracing::subscriber::with_default(Warnings(count.clone()), || {
-        let busy = || Rules {
-            system: vec![SystemRule {
-                cpu: Some(0.9),
-                ..SystemRule::default()
-            }],
-            ..Rules::default()
-        };
+        let busy = || Rules::from(vec![SystemRule::default().cpu(0.9)]);
         let gate = Gate::new();
-        let quiet = SystemRule {
-            qps: Some(5),
-            ..SystemRule::default()
-        };
-        gate.load(Rules {
-            system: vec![quiet],
-            ..Rules::default()
-        })
-        .unwrap();
+        let quiet = SystemRule::default().qps(5);
+        gate.load(Rules::from(vec![quiet])).unwrap();
         assert_eq!(heard(), 0);
         gate.load(busy()).unwrap();
         gate.load(busy()).unwrap();
@@ -198,10 +170,10 @@ fn a_gate_that_is_built_to_watch_the_machine_has_a_sample_at_once_and_fails_wher
         low_mark: 1,
         high_mark: 2,
     };
-    gate.load(Rules {
-        flow: vec![FlowRule::new("r", Threshold::Memory(memory))],
-        ..Rules::default()
-    })
+    gate.load(Rules::from(vec![FlowRule::new(
+        "r",
+        Threshold::Memory(memory),
+    )]))
     .unwrap();
     assert!(
         gate.resource("r").enter().is_err(),

@@ -50,11 +50,8 @@ impl Drop for Dir {
 fn gate() -> (Gate, Arc<ManualTimer>) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(START)));
     let gate = Gate::builder().timer(timer.clone()).build();
-    gate.load(Rules {
-        flow: vec![FlowRule::new("/foo|\nx", 3)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![FlowRule::new("/foo|\nx", 3)]))
+        .unwrap();
     (gate, timer)
 }
 

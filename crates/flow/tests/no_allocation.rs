@@ -41,28 +41,15 @@ fn the_counter_counts() {
 
 #[test]
 fn an_entry_and_its_exit_allocate_nothing() {
-    let four_kinds = Rules {
-        flow: flow(u32::MAX),
-        isolation: vec![IsolationRule::new("abc", 1_000)],
-        breakers: vec![BreakerRule::new(
+    let four_kinds = Rules::from(flow(u32::MAX))
+        .and(vec![IsolationRule::new("abc", 1_000)])
+        .and(vec![BreakerRule::new(
             "abc",
             Trip::ErrorRatio { ratio: 0.5 },
             Duration::from_secs(5),
-        )],
-        system: vec![SystemRule {
-            qps: Some(u64::MAX),
-            ..SystemRule::default()
-        }],
-        ..Rules::default()
-    };
-    for rules in [
-        Rules::default(),
-        Rules {
-            flow: flow(u32::MAX),
-            ..Rules::default()
-        },
-        four_kinds,
-    ] {
+        )])
+        .and(vec![SystemRule::default().qps(u64::MAX)]);
+    for rules in [Rules::default(), Rules::from(flow(u32::MAX)), four_kinds] {
         let (gate, move_time) = gate(rules);
         let resource = gate.resource("abc");
         let enter = || {
@@ -80,10 +67,7 @@ fn an_entry_and_its_exit_allocate_nothing() {
 
 #[test]
 fn an_entry_that_is_blocked_allocates_nothing_unless_it_is_counted_with_labels() {
-    let (gate, move_time) = gate(Rules {
-        flow: flow(0),
-        ..Rules::default()
-    });
+    let (gate, move_time) = gate(Rules::from(flow(0)));
     let resource = gate.resource("abc");
     // A counter of the feature `metrics` owns the resource's name and the list of its labels.
     let counted = if cfg!(feature = "metrics") { 2_000 } else { 0 };

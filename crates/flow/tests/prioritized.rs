@@ -38,10 +38,7 @@ fn gate(rules: Rules) -> (Gate, Arc<ManualTimer>, Resource) {
 }
 
 fn ten() -> Rules {
-    Rules {
-        flow: vec![FlowRule::new("r", 10)],
-        ..Rules::default()
-    }
+    Rules::from(vec![FlowRule::new("r", 10)])
 }
 
 fn enter_all(r: &Resource, calls: usize) -> Vec<Guard<'_>> {
@@ -57,11 +54,7 @@ fn prioritized(r: &Resource, calls: usize) -> Vec<Guard<'_>> {
 #[test]
 fn borrowed_units_count_where_the_bounds_are_high() {
     let isolation = vec![IsolationRule::new("r", 1_000)];
-    let rules = Rules {
-        flow: vec![FlowRule::new("r", 200)],
-        isolation,
-        ..Rules::default()
-    };
+    let rules = Rules::from(vec![FlowRule::new("r", 200)]).and(isolation);
     let (_gate, timer, r) = gate(rules);
     assert_eq!(enter_all(&r, 300).len(), 200);
     timer.advance(ms(600));
@@ -196,19 +189,10 @@ fn an_async_entry_sleeps_until_its_slot_begins_and_gives_it_back_when_dropped() 
 
 #[test]
 fn what_is_borrowed_counts_in_flight_for_other_rules() {
-    let isolated = Rules {
-        isolation: vec![IsolationRule::new("r", 3)],
-        ..ten()
-    };
+    let isolated = ten().and(vec![IsolationRule::new("r", 3)]);
     let adaptive = AdaptiveRule::new("r", Algorithm::Aimd(Aimd::default())).bounds(3, 3);
-    let adaptive = Rules {
-        adaptive: vec![adaptive],
-        ..ten()
-    };
-    let in_flight = Rules {
-        flow: vec![FlowRule::new("r", 10), FlowRule::in_flight("r", 3)],
-        ..Rules::default()
-    };
+    let adaptive = ten().and(vec![adaptive]);
+    let in_flight = Rules::from(vec![FlowRule::new("r", 10), FlowRule::in_flight("r", 3)]);
     for rules in [isolated, adaptive, in_flight] {
         let (_gate, timer, r) = gate(rules);
         for _ in 0..10 {
@@ -225,14 +209,8 @@ fn what_is_borrowed_counts_in_flight_for_other_rules() {
 
 #[test]
 fn a_system_rule_also_holds_in_a_borrowed_slot() {
-    let system = SystemRule {
-        qps: Some(12),
-        ..SystemRule::default()
-    };
-    let (gate, timer, r) = gate(Rules {
-        system: vec![system],
-        ..ten()
-    });
+    let system = SystemRule::default().qps(12);
+    let (gate, timer, r) = gate(ten().and(vec![system]));
     let other = gate.resource("other");
     for _ in 0..10 {
         drop(r.entry().inbound().enter().unwrap());
@@ -258,10 +236,7 @@ fn a_system_rule_also_holds_in_a_borrowed_slot() {
 #[test]
 fn origins_borrow_from_their_own_window_and_throttles_never_borrow() {
     let only = FlowRule::new("r", 2).origins(Origins::Only("app".into()));
-    let (_gate, timer, r) = gate(Rules {
-        flow: vec![only],
-        ..Rules::default()
-    });
+    let (_gate, timer, r) = gate(Rules::from(vec![only]));
     let app = || r.entry().origin("app");
     drop((app().enter().unwrap(), app().enter().unwrap()));
     timer.advance(ms(600));
@@ -271,10 +246,7 @@ fn origins_borrow_from_their_own_window_and_throttles_never_borrow() {
     assert_eq!((0..5).filter(|_| app().enter().is_ok()).count(), 1);
 
     let throttle = FlowRule::new("r", 10).behaviour(Behaviour::Throttle { max_wait: ms(0) });
-    let (_gate, _timer, r) = gate(Rules {
-        flow: vec![throttle],
-        ..Rules::default()
-    });
+    let (_gate, _timer, r) = gate(Rules::from(vec![throttle]));
     assert!(r.enter().is_ok() && r.entry().prioritized().enter().is_err());
 }
 
@@ -319,7 +291,7 @@ proptest! {
         let gate = gate.layout(layout).unwrap().build();
         let rule = FlowRule::new("r", 10);
         let rule = if strict { rule.strict() } else { rule };
-        gate.load(Rules { flow: vec![rule], ..Rules::default() }).unwrap();
+        gate.load(Rules::from(vec![rule])).unwrap();
         let r = gate.resource("r");
         // The slot in which each call starts, with its units.
         let mut started: Vec<(u64, u64)> = Vec::new();

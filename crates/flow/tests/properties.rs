@@ -33,10 +33,7 @@ fn check_rate(
     span: u64,
     calls: Vec<(i64, u32)>,
 ) -> Result<(), TestCaseError> {
-    let (r, timer) = resource(Rules {
-        flow: vec![rule],
-        ..Rules::default()
-    });
+    let (r, timer) = resource(Rules::from(vec![rule]));
     let (mut now, mut newest) = (START, 0);
     let mut admitted: Vec<(u64, u64)> = Vec::new();
     for (later, n) in calls {
@@ -110,7 +107,7 @@ proptest! {
         max_wait in 0..600_u64,
     ) {
         let behaviour = Behaviour::Throttle { max_wait: Duration::from_millis(max_wait) };
-        let (r, timer) = resource(Rules { flow: vec![FlowRule::new("r", rate).behaviour(behaviour)], ..Rules::default() });
+        let (r, timer) = resource(Rules::from(vec![FlowRule::new("r", rate).behaviour(behaviour)]));
         let (mut now, mut last) = (START * 1_000_000, None);
         for (later, n) in calls {
             now += later * 1_000_000;
@@ -139,7 +136,7 @@ proptest! {
         steps in prop::collection::vec((any::<bool>(), 1..5_u32, any::<prop::sample::Index>()), 1..150),
         threshold in 0..12_u32,
     ) {
-        let (r, _timer) = resource(Rules { isolation: vec![IsolationRule::new("r", threshold)], ..Rules::default() });
+        let (r, _timer) = resource(Rules::from(vec![IsolationRule::new("r", threshold)]));
         let mut out = Vec::new();
         for (enters, n, which) in steps {
             let in_flight: u32 = out.iter().map(|(_, n)| n).sum();
@@ -163,7 +160,7 @@ proptest! {
     ) {
         let trip = Trip::ErrorRatio { ratio: 0.5 };
         let rule = BreakerRule::new("r", trip, Duration::from_secs(2)).min_calls(min_calls).probes(probes);
-        let (r, timer) = resource(Rules { breakers: vec![rule], ..Rules::default() });
+        let (r, timer) = resource(Rules::from(vec![rule]));
         let mut plain = Plain { min_calls: min_calls as usize, probes, ..Plain::default() };
         let mut now = START;
         for (later, fails, cancels) in calls {

@@ -47,43 +47,25 @@ fn first(rules: Rules, units: u32) -> (BlockKind, BlockReason) {
 
 #[test]
 fn each_rule_gives_its_reason() {
-    let flow = |rule| Rules {
-        flow: vec![rule],
-        ..Rules::default()
+    let flow = |rule| Rules::from(vec![rule]);
+    let param = |measure| {
+        Rules::from(vec![
+            HotParamRule::new("r", ParamKey::Index(0), 5)
+                .burst(2)
+                .measure(measure),
+        ])
     };
-    let param = |measure| Rules {
-        hot_params: vec![HotParamRule {
-            measure,
-            ..HotParamRule::new("r", ParamKey::Index(0), 5).burst(2)
-        }],
-        ..Rules::default()
-    };
-    let in_flight = FlowRule {
-        measure: Measure::InFlight,
-        ..FlowRule::new("r", 5)
-    };
+    let in_flight = FlowRule::new("r", 5).measure(Measure::InFlight);
     let throttle = ParamMeasure::Throttle {
         max_wait: Duration::ZERO,
     };
-    let isolation = Rules {
-        isolation: vec![IsolationRule::new("r", 5)],
-        ..Rules::default()
-    };
-    let adaptive = Rules {
-        adaptive: vec![AdaptiveRule::new("r", Algorithm::Vegas(Vegas::default()))],
-        ..Rules::default()
-    };
-    let authority = Rules {
-        authority: vec![AuthorityRule::deny("r", ["o"])],
-        ..Rules::default()
-    };
-    let system = Rules {
-        system: vec![SystemRule {
-            qps: Some(5),
-            ..SystemRule::default()
-        }],
-        ..Rules::default()
-    };
+    let isolation = Rules::from(vec![IsolationRule::new("r", 5)]);
+    let adaptive = Rules::from(vec![AdaptiveRule::new(
+        "r",
+        Algorithm::Vegas(Vegas::default()),
+    )]);
+    let authority = Rules::from(vec![AuthorityRule::deny("r", ["o"])]);
+    let system = Rules::from(vec![SystemRule::default().qps(5)]);
     for (rules, units, kind, reason) in [
         (
             flow(FlowRule::new("r", 5)),
@@ -152,11 +134,7 @@ fn each_rule_gives_its_reason() {
 fn an_open_breaker_is_a_reason_and_reasons_add_up() {
     let breaker =
         BreakerRule::new("r", Trip::ErrorCount { count: 0 }, Duration::from_secs(5)).min_calls(1);
-    let gate = gate(Rules {
-        breakers: vec![breaker],
-        flow: vec![FlowRule::new("r", 5)],
-        ..Rules::default()
-    });
+    let gate = gate(Rules::from(vec![breaker]).and(vec![FlowRule::new("r", 5)]));
     let r = gate.resource("r");
     assert!(r.blocked().is_empty());
     assert!(r.entry().count(9).enter().is_err());
@@ -191,10 +169,7 @@ fn a_value_without_a_place_is_refused_for_the_full_table() {
         .duration(Duration::from_mins(1))
         .max_values(1)
         .deny_when_full();
-    let gate = gate(Rules {
-        hot_params: vec![rule],
-        ..Rules::default()
-    });
+    let gate = gate(Rules::from(vec![rule]));
     let r = gate.resource("r");
     let values: Vec<String> = (0..200).map(|at| format!("value {at}")).collect();
     let reasons: Vec<_> = values

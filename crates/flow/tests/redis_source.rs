@@ -206,18 +206,12 @@ fn a_key_with_all_rules_as_yaml_is_followed() {
     };
     change(&mut redis, &rules(1));
     let gate = Gate::new();
-    gate.load(Rules {
-        flow: vec![FlowRule::new("gone", 1)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![FlowRule::new("gone", 1)]))
+        .unwrap();
     let source = || RedisSource::yaml(&server.address(), "rules:flow", "rules").unwrap();
     let (follower, reports) = follow(&gate, source);
-    let loaded = |n: u32| Rules {
-        flow: vec![FlowRule::new("abc", n)],
-        isolation: vec![IsolationRule::new("abc", n)],
-        ..Rules::default()
-    };
+    let loaded =
+        |n: u32| Rules::from(vec![FlowRule::new("abc", n)]).and(vec![IsolationRule::new("abc", n)]);
     assert_eq!(gate.rules(), loaded(1));
     let followed = Followed {
         gate,

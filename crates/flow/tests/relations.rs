@@ -25,11 +25,7 @@ fn gate(max_origins: usize, flow: Vec<FlowRule>) -> (Gate, Arc<ManualTimer>) {
 }
 
 fn load(gate: &Gate, flow: Vec<FlowRule>) {
-    gate.load(Rules {
-        flow,
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(flow)).unwrap();
 }
 
 fn passes(resource: &Resource, asked: usize) -> usize {
@@ -99,12 +95,7 @@ fn rules_of_two_resources_may_look_at_a_third_and_changing_one_forgets_nothing()
 #[test]
 fn a_throttle_cannot_look_at_another_resource_and_says_what_to_do() {
     let rule = throttle(1, ms(10)).relation(Relation::Related("write".into()));
-    let error = Rules {
-        flow: vec![rule],
-        ..Rules::default()
-    }
-    .validate()
-    .unwrap_err();
+    let error = Rules::from(vec![rule]).validate().unwrap_err();
     assert!(
         error
             .to_string()

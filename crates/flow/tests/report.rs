@@ -95,12 +95,8 @@ fn gate() -> (Gate, ManualTimer) {
 fn a_second_is_reported_after_it_ended_until_the_server_confirms_it() {
     let (gate, timer) = gate();
     let breaker = BreakerRule::new("db", Trip::ErrorCount { count: 1 }, Duration::from_secs(5));
-    gate.load(Rules {
-        flow: vec![FlowRule::new("db", 2)],
-        breakers: vec![breaker],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![FlowRule::new("db", 2)]).and(vec![breaker]))
+        .unwrap();
     let db = gate.resource("db");
     let held = db.enter().unwrap();
     drop(db.enter().unwrap());

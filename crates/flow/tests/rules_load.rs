@@ -20,42 +20,36 @@ fn gate() -> (Gate, Arc<ManualTimer>) {
 #[test]
 fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
     let (gate, _timer) = gate();
-    let good = Rules {
-        flow: vec![FlowRule::new("r", 1)],
-        ..Rules::default()
-    };
+    let good = Rules::from(vec![FlowRule::new("r", 1)]);
     gate.load(good.clone()).unwrap();
     let second = Duration::from_secs(1);
-    let bad = Rules {
-        flow: vec![
-            FlowRule::new("r", 50),
-            FlowRule::new("", 1),
-            FlowRule::new("r", -1.0),
-            FlowRule::new("r", f64::NAN),
-            FlowRule::new(Target::Pattern("(".into()), 1),
-            FlowRule::new("r", 1).interval(Duration::ZERO),
-            FlowRule::new("r", 1).interval(Duration::from_nanos(5)),
-            FlowRule::in_flight("r", 1).behaviour(Behaviour::Throttle { max_wait: second }),
-            FlowRule::new("r", 1).behaviour(Behaviour::WarmUp {
-                period: second,
-                cold_factor: 1.0,
-            }),
-            FlowRule::new("r", 1).origins(Origins::Only(String::new())),
-            // This would close the group around the pattern and match more than whole names.
-            FlowRule::new(Target::Pattern("a)|(?:b".into()), 1),
-        ],
-        breakers: vec![
-            BreakerRule::new("r", Trip::ErrorRatio { ratio: 1.5 }, second),
-            BreakerRule {
-                probe_timeout: Some(Duration::ZERO),
-                ..BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, second)
-            },
-        ],
-        hot_params: vec![HotParamRule::new("r", ParamKey::Index(0), 1).max_values(0)],
-        system: vec![SystemRule::default()],
-        isolation: vec![IsolationRule::new("", 1)],
-        ..Rules::default()
-    };
+    let bad = Rules::from(vec![
+        FlowRule::new("r", 50),
+        FlowRule::new("", 1),
+        FlowRule::new("r", -1.0),
+        FlowRule::new("r", f64::NAN),
+        FlowRule::new(Target::Pattern("(".into()), 1),
+        FlowRule::new("r", 1).interval(Duration::ZERO),
+        FlowRule::new("r", 1).interval(Duration::from_nanos(5)),
+        FlowRule::in_flight("r", 1).behaviour(Behaviour::Throttle { max_wait: second }),
+        FlowRule::new("r", 1).behaviour(Behaviour::WarmUp {
+            period: second,
+            cold_factor: 1.0,
+        }),
+        FlowRule::new("r", 1).origins(Origins::Only(String::new())),
+        // This would close the group around the pattern and match more than whole names.
+        FlowRule::new(Target::Pattern("a)|(?:b".into()), 1),
+    ])
+    .and(vec![
+        BreakerRule::new("r", Trip::ErrorRatio { ratio: 1.5 }, second),
+        BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, second)
+            .probe_timeout(Duration::ZERO),
+    ])
+    .and(vec![
+        HotParamRule::new("r", ParamKey::Index(0), 1).max_values(0),
+    ])
+    .and(vec![SystemRule::default()])
+    .and(vec![IsolationRule::new("", 1)]);
     let error = gate.load(bad).unwrap_err();
     assert_eq!(
         error
@@ -87,11 +81,7 @@ fn an_unchanged_rule_keeps_its_state_and_a_changed_one_starts_anew() {
     let throttle = FlowRule::new("t", 1).behaviour(Behaviour::Throttle {
         max_wait: Duration::from_secs(9),
     });
-    let rules = Rules {
-        breakers: vec![breaker.clone()],
-        flow: vec![throttle.clone()],
-        ..Rules::default()
-    };
+    let rules = Rules::from(vec![breaker.clone()]).and(vec![throttle.clone()]);
     gate.load(rules.clone()).unwrap();
     let (r, t) = (gate.resource("r"), gate.resource("t"));
     r.enter().unwrap().mark_failed();
@@ -121,20 +111,12 @@ fn an_unchanged_rule_keeps_its_state_and_a_changed_one_starts_anew() {
 #[test]
 fn a_changed_threshold_counts_what_has_passed() {
     let (gate, _timer) = gate();
-    gate.load(Rules {
-        flow: vec![FlowRule::new("r", 3)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![FlowRule::new("r", 3)])).unwrap();
     let r = gate.resource("r");
     for _ in 0..3 {
         assert!(r.enter().is_ok());
     }
-    gate.load(Rules {
-        flow: vec![FlowRule::new("r", 5)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![FlowRule::new("r", 5)])).unwrap();
     assert_eq!((0..9).filter(|_| r.enter().is_ok()).count(), 2);
 }
 
@@ -142,11 +124,12 @@ fn a_changed_threshold_counts_what_has_passed() {
 fn what_is_in_flight_stays_counted_across_a_reload() {
     let (gate, _timer) = gate();
     let param = HotParamRule::new("r", ParamKey::Index(0), 2).measure(ParamMeasure::InFlight);
-    let rules = |units| Rules {
-        isolation: vec![IsolationRule::new("r", units)],
-        flow: vec![FlowRule::in_flight("r", 9).origins(Origins::Only("o".into()))],
-        hot_params: vec![param.clone()],
-        ..Rules::default()
+    let rules = |units| {
+        Rules::from(vec![IsolationRule::new("r", units)])
+            .and(vec![
+                FlowRule::in_flight("r", 9).origins(Origins::Only("o".into())),
+            ])
+            .and(vec![param.clone()])
     };
     gate.load(rules(3)).unwrap();
     let r = gate.resource("r");
@@ -158,11 +141,8 @@ fn what_is_in_flight_stays_counted_across_a_reload() {
     gate.load(rules(2)).unwrap();
     assert_eq!(kind(), BlockKind::HotParam, "the value's count continues");
     assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Isolation);
-    gate.load(Rules {
-        flow: vec![FlowRule::in_flight("r", 2)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![FlowRule::in_flight("r", 2)]))
+        .unwrap();
     assert_eq!(r.enter().unwrap_err().kind(), BlockKind::Flow);
     gate.load(Rules::default()).unwrap();
     assert!(r.enter().is_ok());
@@ -189,11 +169,7 @@ fn what_is_in_flight_of_a_value_stays_counted_when_the_rules_numbers_change() {
             .max_values(9)
     };
     let load = |hot_params| {
-        gate.load(Rules {
-            hot_params,
-            ..Rules::default()
-        })
-        .unwrap();
+        gate.load(Rules::from(hot_params)).unwrap();
     };
     let r = gate.resource("r");
     let enter = |value: &'static str| r.entry().arg(value).enter_owned();
@@ -232,10 +208,9 @@ fn what_is_in_flight_of_a_value_stays_counted_when_the_rules_numbers_change() {
     );
 
     // A rule that counts something else starts with new state.
-    load(vec![HotParamRule {
-        key: ParamKey::Index(-1),
-        ..rule(2)
-    }]);
+    let mut last = rule(2);
+    last.key = ParamKey::Index(-1);
+    load(vec![last]);
     assert!(enter("a").is_ok());
 }
 
@@ -244,10 +219,10 @@ fn rules_reach_resources_that_were_there_before_and_that_come_after() {
     let (gate, _timer) = gate();
     let before = gate.resource("a");
     assert!(before.enter().is_ok());
-    gate.load(Rules {
-        flow: vec![FlowRule::new("a", 1), FlowRule::new("b", 0)],
-        ..Rules::default()
-    })
+    gate.load(Rules::from(vec![
+        FlowRule::new("a", 1),
+        FlowRule::new("b", 0),
+    ]))
     .unwrap();
     assert!(before.enter().is_err(), "the earlier entry counts");
     assert!(gate.resource("b").enter().is_err());
@@ -257,11 +232,7 @@ fn rules_reach_resources_that_were_there_before_and_that_come_after() {
 fn two_gates_share_no_state() {
     let (one, _timer) = gate();
     let (two, _timer) = gate();
-    one.load(Rules {
-        flow: vec![FlowRule::new("r", 0)],
-        ..Rules::default()
-    })
-    .unwrap();
+    one.load(Rules::from(vec![FlowRule::new("r", 0)])).unwrap();
     assert!(one.resource("r").enter().is_err());
     assert!(two.resource("r").enter().is_ok());
     assert_eq!(one.resource("r").node().counts(one.now()).pass, 0);
@@ -279,11 +250,8 @@ fn a_handle_from_a_full_gate_gets_the_rules_that_name_it_later() {
     let before = [x.enter(), y.enter()].map(Result::unwrap);
     assert!(x.is_overflow() && x.node().in_flight() == 2);
     let related = FlowRule::new("read", 1).relation(Relation::Related("y".into()));
-    gate.load(Rules {
-        flow: vec![FlowRule::new("x", 1), related],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![FlowRule::new("x", 1), related]))
+        .unwrap();
 
     let inside = x.enter().unwrap();
     assert_eq!(x.enter().unwrap_err().resource(), "x");
@@ -348,11 +316,7 @@ fn a_dropped_gate_frees_everything() {
     let listener = held.clone();
     gate.on_breaker_change(move |_| drop(listener.clone()));
     let related = FlowRule::new("read", 1).relation(Relation::Related("write".into()));
-    gate.load(Rules {
-        flow: vec![related],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![related])).unwrap();
     let (read, write) = (gate.resource("read"), gate.resource("write"));
     drop(gate);
     // The resources stay usable as long as a handle exists.
@@ -372,11 +336,7 @@ fn resources_beyond_the_bound_share_one_visible_node() {
         FlowRule::new("guarded", 1),
         FlowRule::new(Target::Pattern(".*".into()), 5),
     ];
-    gate.load(Rules {
-        flow: rules,
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(rules)).unwrap();
     for n in 0..10 {
         let r = gate.resource(&format!("made up {n}"));
         assert_eq!(

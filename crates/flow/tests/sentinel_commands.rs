@@ -71,11 +71,8 @@ fn scratch(name: &str) -> PathBuf {
 fn commands_show_what_a_gate_counts() {
     let timer = ManualTimer::new(Nanos::from_secs(1_000));
     let gate = Gate::sentinel().timer(timer.clone()).build();
-    gate.load(Rules {
-        flow: vec![FlowRule::new("db", 2)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![FlowRule::new("db", 2)]))
+        .unwrap();
     let commands = gate.serve_commands(api()).unwrap();
     let db = gate.resource("db");
     let held = db
@@ -278,11 +275,7 @@ fn pushed_rules_apply_at_once_and_survive_a_restart() {
 #[test]
 fn the_switch_turns_rules_off_and_rules_pushed_meanwhile_apply_later() {
     let gate = Gate::new();
-    gate.load(Rules {
-        flow: vec![FlowRule::new("a", 0)],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![FlowRule::new("a", 0)])).unwrap();
     let commands = gate.serve_commands(api()).unwrap();
     assert_eq!(get(&commands, "getSwitch"), "Sentinel switch value: true");
     for _ in 0..2 {

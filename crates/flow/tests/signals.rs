@@ -62,12 +62,8 @@ fn a_block_and_a_change_of_a_breaker_are_events_and_are_counted() {
     let gate = Gate::builder().timer(timer).build();
     let breaker =
         BreakerRule::new("db", Trip::ErrorCount { count: 0 }, Duration::from_secs(5)).min_calls(1);
-    gate.load(Rules {
-        flow: vec![FlowRule::new("search", 1)],
-        breakers: vec![breaker],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![FlowRule::new("search", 1)]).and(vec![breaker]))
+        .unwrap();
     let ((log, writer), counters) = (std::io::pipe().unwrap(), Counters::default());
     let events = tracing_subscriber::fmt()
         .with_max_level(Level::DEBUG)

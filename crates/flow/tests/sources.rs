@@ -55,13 +55,7 @@ fn sentinels_flow_rules() {
     let seventh = FlowRule::new("t", 0.5)
         .behaviour(throttle)
         .origins(Origins::Others);
-    assert_eq!(
-        rules[3],
-        FlowRule {
-            id: Some("7".into()),
-            ..seventh
-        }
-    );
+    assert_eq!(rules[3], seventh.id("7"));
     let both = Behaviour::WarmUpThrottle {
         period: Duration::from_secs(10),
         cold_factor: 3.0,
@@ -105,12 +99,7 @@ fn sentinels_flow_rules() {
             .iter()
             .all(|rule| rule.measure == Measure::Rate || rule == &rules[1])
     );
-    Rules {
-        flow: rules,
-        ..Rules::default()
-    }
-    .validate()
-    .unwrap();
+    Rules::from(rules).validate().unwrap();
 }
 
 #[test]
@@ -122,10 +111,7 @@ fn sentinels_other_rules() {
             {"resource":"d","grade":2,"count":3,"timeWindow":5}]"#,
     );
     let open = Duration::from_secs(5);
-    let breaker = |trip| BreakerRule {
-        slots: 1,
-        ..BreakerRule::new("d", trip, open)
-    };
+    let breaker = |trip| BreakerRule::new("d", trip, open).slots(1);
     let slow = breaker(Trip::SlowRatio {
         rt: ms(50),
         ratio: 0.8,
@@ -165,12 +151,7 @@ fn sentinels_other_rules() {
     let text =
         r#"[{"highestSystemLoad":-1,"highestCpuUsage":0.8,"qps":100,"avgRt":50,"maxThread":-1}]"#;
     let system = sentinel::parse(Kind::System, text).unwrap().system.unwrap();
-    let want = SystemRule {
-        cpu: Some(0.8),
-        qps: Some(100),
-        mean_rt: Some(ms(50)),
-        ..SystemRule::default()
-    };
+    let want = SystemRule::default().cpu(0.8).qps(100).mean_rt(ms(50));
     assert_eq!(system, [want]);
 
     let text = r#"[{"resource":"a","limitApp":"x, y","strategy":0},{"resource":"a","limitApp":"z","strategy":1}]"#;
@@ -412,10 +393,7 @@ fn empty_fields_of_dashboards_count_as_absent() {
         [first, second]
     );
     let text = r#"[{"highestSystemLoad":-1,"highestCpuUsage":-1,"qps":-1,"avgRt":-1,"maxThread":-1},{"qps":7,"avgRt":null}]"#;
-    let want = SystemRule {
-        qps: Some(7),
-        ..SystemRule::default()
-    };
+    let want = SystemRule::default().qps(7);
     assert_eq!(
         sentinel::parse(Kind::System, text).unwrap().system.unwrap(),
         [want]
@@ -447,10 +425,7 @@ authority:
     };
     let third = FlowRule::in_flight(Target::Pattern("x.*".into()), 3);
     let flow = vec![
-        FlowRule {
-            id: Some("first".into()),
-            ..first
-        },
+        first.id("first"),
         FlowRule::new("b", 10).behaviour(both),
         third
             .origins(Origins::Others)
@@ -584,10 +559,7 @@ flow:
 ";
     assert_eq!(
         yaml::parse(text).unwrap(),
-        Rules {
-            flow: vec![FlowRule::new("a", 5)],
-            ..Rules::default()
-        }
+        Rules::from(vec![FlowRule::new("a", 5)])
     );
 }
 
@@ -609,13 +581,7 @@ fn rules_as_dashboards_wrap_them_are_read() {
         .unwrap()
         .hot_params
         .unwrap();
-    assert_eq!(
-        read,
-        [HotParamRule {
-            id: Some("12".into()),
-            ..rule
-        }]
-    );
+    assert_eq!(read, [rule.id("12")]);
     let text =
         r#"[{"id":3,"app":"shop","rule":{"id":4,"resource":"a","limitApp":"x","strategy":1}}]"#;
     let read = sentinel::parse(Kind::Authority, text)
@@ -677,7 +643,7 @@ fn what_sentinels_reader_accepts_is_accepted() {
         .unwrap();
     let wanted =
         BreakerRule::new("b", Trip::ErrorCount { count: 3 }, Duration::from_secs(10)).min_calls(5);
-    assert_eq!(breakers, [BreakerRule { slots: 1, ..wanted }]);
+    assert_eq!(breakers, [wanted.slots(1)]);
     let text = r#"[{"resource":"c","paramIdx":"0","count":"5","paramFlowItemList":[{"object":"x","count":"7"}]}]"#;
     let params = sentinel::parse(Kind::ParamFlow, text)
         .unwrap()

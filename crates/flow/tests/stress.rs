@@ -70,10 +70,7 @@ fn counters(n: usize) -> Vec<AtomicU64> {
 }
 
 fn never_more_than(threshold: u32) {
-    let (gate, timer) = gate(Rules {
-        flow: vec![FlowRule::new("r", threshold)],
-        ..Rules::default()
-    });
+    let (gate, timer) = gate(Rules::from(vec![FlowRule::new("r", threshold)]));
     let r = gate.resource("r");
     let steps: Vec<u64> = (0..50).map(|step| step * 70).collect();
     let passed = counters(steps.len());
@@ -120,18 +117,12 @@ fn sixty_four_threads_never_pass_a_high_threshold() {
 
 #[test]
 fn each_of_several_limits_holds_and_a_refusal_by_one_spends_nothing_of_the_others() {
-    let rules = Rules {
-        flow: vec![
-            FlowRule::new("r", 500),
-            FlowRule::new("r", 20).origins(Origins::Others),
-            FlowRule::new("r", 3_000).interval(Duration::from_secs(30)),
-        ],
-        system: vec![SystemRule {
-            qps: Some(700),
-            ..SystemRule::default()
-        }],
-        ..Rules::default()
-    };
+    let rules = Rules::from(vec![
+        FlowRule::new("r", 500),
+        FlowRule::new("r", 20).origins(Origins::Others),
+        FlowRule::new("r", 3_000).interval(Duration::from_secs(30)),
+    ])
+    .and(vec![SystemRule::default().qps(700)]);
     let (gate, timer) = gate(rules);
     let (r, other) = (gate.resource("r"), gate.resource("other"));
     let steps: Vec<u64> = (0..40).map(|step| step * 100).collect();
@@ -191,10 +182,7 @@ fn throttled_calls_are_never_closer_than_their_interval() {
     let rule = FlowRule::new("r", 3_000).behaviour(Behaviour::Throttle {
         max_wait: Duration::from_millis(40),
     });
-    let (gate, timer) = gate(Rules {
-        flow: vec![rule],
-        ..Rules::default()
-    });
+    let (gate, timer) = gate(Rules::from(vec![rule]));
     let r = gate.resource("r");
     let goes_ahead = Mutex::new(Vec::new());
     let steps: Vec<u64> = (0..60).map(|step| step * 13).collect();
@@ -219,13 +207,9 @@ fn throttled_calls_are_never_closer_than_their_interval() {
 
 #[test]
 fn calls_in_flight_never_exceed_their_bounds() {
-    let rules = Rules {
-        isolation: vec![IsolationRule::new("r", 7)],
-        hot_params: vec![
-            HotParamRule::new("r", ParamKey::Index(0), 3).measure(ParamMeasure::InFlight),
-        ],
-        ..Rules::default()
-    };
+    let rules = Rules::from(vec![IsolationRule::new("r", 7)]).and(vec![
+        HotParamRule::new("r", ParamKey::Index(0), 3).measure(ParamMeasure::InFlight),
+    ]);
     let (gate, _timer) = gate(rules);
     let r = gate.resource("r");
     let inside = AtomicUsize::new(0);
@@ -270,21 +254,14 @@ fn calls_in_flight_never_exceed_their_bounds() {
 
 #[test]
 fn high_bounds_of_a_resource_and_of_the_gate_hold_together() {
-    let rules = Rules {
-        flow: vec![FlowRule::new("r", 10_000_000)],
-        isolation: vec![IsolationRule::new("r", 256)],
-        breakers: vec![BreakerRule::new(
+    let rules = Rules::from(vec![FlowRule::new("r", 10_000_000)])
+        .and(vec![IsolationRule::new("r", 256)])
+        .and(vec![BreakerRule::new(
             "r",
             Trip::ErrorRatio { ratio: 0.5 },
             Duration::from_secs(5),
-        )],
-        system: vec![SystemRule {
-            in_flight: Some(300),
-            qps: Some(20_000_000),
-            ..SystemRule::default()
-        }],
-        ..Rules::default()
-    };
+        )])
+        .and(vec![SystemRule::default().in_flight(300).qps(20_000_000)]);
     let (gate, timer) = gate(rules);
     let (r, other) = (gate.resource("r"), gate.resource("other"));
     let [inside, in_all, most_inside, most_in_all, refused] = [(); 5].map(|()| AtomicUsize::new(0));
@@ -367,13 +344,9 @@ fn a_breaker_lets_exactly_its_probes_through_and_always_recovers() {
         Trip::ErrorRatio { ratio: 0.5 },
         Duration::from_millis(500),
     );
-    let rules = Rules {
-        breakers: vec![rule.min_calls(1).probes(3)],
-        // Of three threads that saw the window empty and got a probe permit, the window refuses
-        // one.
-        flow: vec![FlowRule::new("r", 2).interval(Duration::from_millis(500))],
-        ..Rules::default()
-    };
+    // Of three threads that saw the window empty and got a probe permit, the window refuses one.
+    let flow = vec![FlowRule::new("r", 2).interval(Duration::from_millis(500))];
+    let rules = Rules::from(vec![rule.min_calls(1).probes(3)]).and(flow);
     let (gate, timer) = gate(rules);
     let r = gate.resource("r");
     r.enter().unwrap().mark_failed();
@@ -414,10 +387,7 @@ fn half_open_admits_its_probes_and_no_more_at_each_opening() {
         Trip::ErrorCount { count: 0 },
         Duration::from_millis(500),
     );
-    let (gate, timer) = gate(Rules {
-        breakers: vec![rule.min_calls(1).probes(3)],
-        ..Rules::default()
-    });
+    let (gate, timer) = gate(Rules::from(vec![rule.min_calls(1).probes(3)]));
     let r = gate.resource("r");
     r.enter().unwrap().mark_failed();
     let steps: Vec<u64> = (1..200).map(|step| step * 500).collect();
@@ -470,11 +440,7 @@ fn statistics_count_every_entry_once_while_rules_are_swapped() {
         while stop.load(Ordering::Relaxed) < 16 {
             for threshold in [0, 10, 1_000_000] {
                 let flow = vec![FlowRule::new("r", threshold)];
-                gate.load(Rules {
-                    flow,
-                    ..Rules::default()
-                })
-                .unwrap();
+                gate.load(Rules::from(flow)).unwrap();
                 thread::yield_now();
             }
             gate.load(Rules::default()).unwrap();

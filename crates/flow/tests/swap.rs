@@ -21,49 +21,19 @@ fn sets() -> Vec<Rules> {
     let flow = |threshold: u32| vec![FlowRule::new("r", threshold)];
     let isolation = |threshold| vec![IsolationRule::new("r", threshold)];
     let authority = vec![AuthorityRule::allow("r", ["caller"])];
-    let system = |qps| {
-        vec![SystemRule {
-            qps: Some(qps),
-            ..SystemRule::default()
-        }]
-    };
+    let system = |qps| vec![SystemRule::default().qps(qps)];
     let breakers = vec![
         BreakerRule::new("r", Trip::ErrorRatio { ratio: 0.5 }, Duration::from_secs(5))
             .min_calls(1_000),
     ];
     vec![
         // A single threshold takes a separate code path.
-        Rules {
-            flow: flow(0),
-            ..Rules::default()
-        },
-        Rules {
-            flow: flow(1_000_000),
-            isolation: isolation(0),
-            ..Rules::default()
-        },
-        Rules {
-            flow: flow(0),
-            isolation: isolation(u32::MAX),
-            ..Rules::default()
-        },
-        Rules {
-            flow: flow(u32::MAX),
-            isolation: isolation(0),
-            breakers,
-            ..Rules::default()
-        },
-        Rules {
-            flow: flow(0),
-            authority,
-            system: system(1 << 40),
-            ..Rules::default()
-        },
-        Rules {
-            flow: flow(1_000_000),
-            system: system(0),
-            ..Rules::default()
-        },
+        Rules::from(flow(0)),
+        Rules::from(flow(1_000_000)).and(isolation(0)),
+        Rules::from(flow(0)).and(isolation(u32::MAX)),
+        Rules::from(flow(u32::MAX)).and(isolation(0)).and(breakers),
+        Rules::from(flow(0)).and(authority).and(system(1 << 40)),
+        Rules::from(flow(1_000_000)).and(system(0)),
     ]
 }
 

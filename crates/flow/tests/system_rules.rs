@@ -12,11 +12,7 @@ use tidegate_flow::{
 fn gate(rule: SystemRule) -> (Gate, Arc<ManualTimer>) {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
-    gate.load(Rules {
-        system: vec![rule],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![rule])).unwrap();
     (gate, timer)
 }
 
@@ -32,10 +28,7 @@ fn enter(r: &Resource) -> Option<Guard<'_>> {
 
 #[test]
 fn a_rate_counts_all_resources_and_only_what_comes_in() {
-    let (gate, timer) = gate(SystemRule {
-        qps: Some(3),
-        ..SystemRule::default()
-    });
+    let (gate, timer) = gate(SystemRule::default().qps(3));
     let (a, b) = (gate.resource("a"), gate.resource("b"));
     assert!(enter(&a).is_some() && enter(&b).is_some() && enter(&a).is_some());
     assert!(enter(&b).is_none());
@@ -48,10 +41,7 @@ fn a_rate_counts_all_resources_and_only_what_comes_in() {
 
 #[test]
 fn an_entry_that_the_gate_refuses_spends_nothing_of_its_resource() {
-    let (gate, timer) = gate(SystemRule {
-        qps: Some(150),
-        ..SystemRule::default()
-    });
+    let (gate, timer) = gate(SystemRule::default().qps(150));
     gate.update(|rules| {
         rules.flow = vec![FlowRule::new("r", 200)];
         rules.isolation = vec![IsolationRule::new("r", 200)];
@@ -77,10 +67,7 @@ fn an_entry_that_the_gate_refuses_spends_nothing_of_its_resource() {
 
 #[test]
 fn units_in_flight_are_those_of_all_resources() {
-    let (gate, _timer) = gate(SystemRule {
-        in_flight: Some(2),
-        ..SystemRule::default()
-    });
+    let (gate, _timer) = gate(SystemRule::default().in_flight(2));
     let (a, b) = (gate.resource("a"), gate.resource("b"));
     let first = enter(&a).unwrap();
     let _second = enter(&b).unwrap();
@@ -91,10 +78,7 @@ fn units_in_flight_are_those_of_all_resources() {
 
 #[test]
 fn a_long_mean_response_time_blocks_until_it_has_left_the_second() {
-    let (gate, timer) = gate(SystemRule {
-        mean_rt: Some(Duration::from_millis(50)),
-        ..SystemRule::default()
-    });
+    let (gate, timer) = gate(SystemRule::default().mean_rt(Duration::from_millis(50)));
     let r = gate.resource("r");
     for (rt, passes) in [(40, true), (60, true), (51, false)] {
         let guard = enter(&r).unwrap();
@@ -113,14 +97,8 @@ fn a_long_mean_response_time_blocks_until_it_has_left_the_second() {
 #[test]
 fn a_busy_machine_blocks_only_what_is_beyond_its_capacity() {
     for rule in [
-        SystemRule {
-            load: Some(2.0),
-            ..SystemRule::default()
-        },
-        SystemRule {
-            cpu: Some(0.5),
-            ..SystemRule::default()
-        },
+        SystemRule::default().load(2.0),
+        SystemRule::default().cpu(0.5),
     ] {
         let (gate, timer) = gate(rule);
         let r = gate.resource("r");
@@ -153,10 +131,7 @@ fn a_busy_machine_blocks_only_what_is_beyond_its_capacity() {
 
 #[test]
 fn a_burst_does_not_open_the_gate_for_itself_on_a_busy_machine() {
-    let (gate, timer) = gate(SystemRule {
-        load: Some(2.0),
-        ..SystemRule::default()
-    });
+    let (gate, timer) = gate(SystemRule::default().load(2.0));
     let r = gate.resource("r");
     // One call of 200 ms ends in each slot of 100 ms: ten a second, two in flight.
     let mut inside = std::collections::VecDeque::from([enter(&r).unwrap()]);
@@ -184,10 +159,7 @@ fn a_burst_does_not_open_the_gate_for_itself_on_a_busy_machine() {
 
 #[test]
 fn a_busy_machine_on_which_nothing_has_ended_yet_takes_five_seconds_of_one_completion_a_slot() {
-    let (gate, _timer) = gate(SystemRule {
-        cpu: Some(0.5),
-        ..SystemRule::default()
-    });
+    let (gate, _timer) = gate(SystemRule::default().cpu(0.5));
     let r = gate.resource("r");
     gate.set_sample(Sample {
         load: 0.0,
@@ -201,10 +173,7 @@ fn a_busy_machine_on_which_nothing_has_ended_yet_takes_five_seconds_of_one_compl
 
 #[test]
 fn a_mean_is_right_for_thousands_of_calls_that_took_a_minute() {
-    let (gate, timer) = gate(SystemRule {
-        mean_rt: Some(Duration::from_secs(59)),
-        ..SystemRule::default()
-    });
+    let (gate, timer) = gate(SystemRule::default().mean_rt(Duration::from_secs(59)));
     let r = gate.resource("r");
     let calls: Vec<_> = (0..10_000).map(|_| enter(&r).unwrap()).collect();
     timer.advance(Duration::from_mins(1));
@@ -218,10 +187,7 @@ fn a_mean_is_right_for_thousands_of_calls_that_took_a_minute() {
 
 #[test]
 fn a_resource_that_comes_back_after_hours_is_judged_by_the_last_second() {
-    let (gate, timer) = gate(SystemRule {
-        qps: Some(50),
-        ..SystemRule::default()
-    });
+    let (gate, timer) = gate(SystemRule::default().qps(50));
     let rare: Vec<_> = (0..40).map(|at| gate.resource(&at.to_string())).collect();
     for rare in &rare {
         drop(enter(rare).unwrap());

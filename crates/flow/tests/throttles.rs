@@ -32,17 +32,14 @@ fn resource(throttles: Throttles) -> (Resource, Arc<ManualTimer>) {
         FlowRule::new("r", rate).behaviour(Behaviour::Throttle { max_wait })
     };
     let value = HotParamRule::new("r", ParamKey::Index(0), value);
-    let rules = Rules {
-        flow: vec![
-            throttle(all, all_wait),
-            throttle(origin, origin_wait).origins(Origins::Only("x".into())),
-            throttle(context, context_wait).relation(Relation::Context("c".into())),
-        ],
-        hot_params: vec![value.measure(ParamMeasure::Throttle {
-            max_wait: Duration::from_millis(value_wait),
-        })],
-        ..Rules::default()
-    };
+    let rules = Rules::from(vec![
+        throttle(all, all_wait),
+        throttle(origin, origin_wait).origins(Origins::Only("x".into())),
+        throttle(context, context_wait).relation(Relation::Context("c".into())),
+    ])
+    .and(vec![value.measure(ParamMeasure::Throttle {
+        max_wait: Duration::from_millis(value_wait),
+    })]);
     let timer = Arc::new(ManualTimer::new(Nanos::new(START)));
     let gate = Gate::builder().timer(timer.clone()).build();
     gate.load(rules).unwrap();

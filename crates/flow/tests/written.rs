@@ -25,43 +25,28 @@ const SECOND: Duration = Duration::from_secs(1);
 fn rules() -> Rules {
     let (max_wait, period) = (Duration::from_millis(250), 20 * SECOND);
     let flow = FlowRule::new("GET:/a \"b\" \\ ü", 20);
-    let id = Some("7".to_owned());
-    Rules {
-        flow: vec![
-            FlowRule {
-                id: id.clone(),
-                ..flow.clone()
-            },
-            FlowRule::in_flight(Target::Pattern("/users/[0-9]+".into()), 10),
-            FlowRule {
-                behaviour: Behaviour::WarmUp {
-                    period,
-                    cold_factor: 3.0,
-                },
-                ..flow.clone()
-            },
-            FlowRule {
-                behaviour: Behaviour::Throttle { max_wait },
-                origins: Origins::Others,
-                ..flow.clone()
-            },
-            FlowRule {
-                relation: Relation::Related("db".into()),
-                ..flow.clone()
-            },
-            FlowRule {
-                behaviour: Behaviour::WarmUpThrottle {
-                    period,
-                    cold_factor: 4.0,
-                    max_wait,
-                },
-                relation: Relation::Context("web".into()),
-                origins: Origins::Only("app: a".into()),
-                ..flow
-            },
-        ],
-        isolation: vec![IsolationRule::new("db", 5)],
-        breakers: [
+    Rules::from(vec![
+        flow.clone().id("7"),
+        FlowRule::in_flight(Target::Pattern("/users/[0-9]+".into()), 10),
+        flow.clone().behaviour(Behaviour::WarmUp {
+            period,
+            cold_factor: 3.0,
+        }),
+        flow.clone()
+            .behaviour(Behaviour::Throttle { max_wait })
+            .origins(Origins::Others),
+        flow.clone().relation(Relation::Related("db".into())),
+        flow.behaviour(Behaviour::WarmUpThrottle {
+            period,
+            cold_factor: 4.0,
+            max_wait,
+        })
+        .relation(Relation::Context("web".into()))
+        .origins(Origins::Only("app: a".into())),
+    ])
+    .and(vec![IsolationRule::new("db", 5)])
+    .and(
+        [
             Trip::SlowRatio {
                 rt: Duration::from_millis(50),
                 ratio: 0.8,
@@ -69,41 +54,35 @@ fn rules() -> Rules {
             Trip::ErrorRatio { ratio: 1.0 },
             Trip::ErrorCount { count: 9 },
         ]
-        .map(|trip| BreakerRule {
-            slots: 1,
-            ..BreakerRule::new("db", trip, 5 * SECOND).interval(20 * SECOND)
+        .map(|trip| {
+            BreakerRule::new("db", trip, 5 * SECOND)
+                .interval(20 * SECOND)
+                .slots(1)
         })
-        .into(),
-        hot_params: vec![
-            HotParamRule::new("search", ParamKey::Index(-1), 5)
-                .burst(3)
-                .exception("vip", 100)
-                .exception(7, 9),
-            HotParamRule::new("search", ParamKey::Name("user".into()), 5)
-                .measure(ParamMeasure::InFlight),
-            HotParamRule::new("search", ParamKey::Index(0), 5)
-                .measure(ParamMeasure::Throttle { max_wait })
-                .duration(2 * SECOND),
-        ],
-        system: vec![
-            SystemRule {
-                qps: Some(5_000),
-                cpu: Some(0.9),
-                ..SystemRule::default()
-            },
-            SystemRule {
-                load: Some(4.5),
-                in_flight: Some(9),
-                mean_rt: Some(Duration::from_millis(80)),
-                ..SystemRule::default()
-            },
-        ],
-        authority: vec![
-            AuthorityRule::allow("admin", ["a", "b"]),
-            AuthorityRule::deny("admin", ["c"]),
-        ],
-        ..Rules::default()
-    }
+        .to_vec(),
+    )
+    .and(vec![
+        HotParamRule::new("search", ParamKey::Index(-1), 5)
+            .burst(3)
+            .exception("vip", 100)
+            .exception(7, 9),
+        HotParamRule::new("search", ParamKey::Name("user".into()), 5)
+            .measure(ParamMeasure::InFlight),
+        HotParamRule::new("search", ParamKey::Index(0), 5)
+            .measure(ParamMeasure::Throttle { max_wait })
+            .duration(2 * SECOND),
+    ])
+    .and(vec![
+        SystemRule::default().qps(5_000).cpu(0.9),
+        SystemRule::default()
+            .load(4.5)
+            .in_flight(9)
+            .mean_rt(Duration::from_millis(80)),
+    ])
+    .and(vec![
+        AuthorityRule::allow("admin", ["a", "b"]),
+        AuthorityRule::deny("admin", ["c"]),
+    ])
 }
 
 #[test]
@@ -115,10 +94,9 @@ fn rules_written_as_yaml_read_back() {
         low_mark: 1_000,
         high_mark: 2_000,
     };
-    rules.flow.push(FlowRule {
-        strict: true,
-        ..FlowRule::new("m", Threshold::Memory(memory))
-    });
+    rules
+        .flow
+        .push(FlowRule::new("m", Threshold::Memory(memory)).strict());
     rules.hot_params.push(
         HotParamRule::new("x", ParamKey::Index(0), 1)
             .max_values(9)
@@ -136,10 +114,7 @@ fn rules_written_as_yaml_read_back() {
         period: SECOND,
         cold_factor: 3.0,
     });
-    let (text, notes) = yaml::write(&Rules {
-        flow: vec![throttle, warm_up],
-        ..Rules::default()
-    });
+    let (text, notes) = yaml::write(&Rules::from(vec![throttle, warm_up]));
     assert!(
         text.contains("limit: 2500/16m40s") && text.contains("limit: 2/1s"),
         "{text}"
@@ -163,20 +138,13 @@ impl ConcurrencyLimit for Fixed {
 #[test]
 fn adaptive_rules_are_written_but_for_what_is_a_part_of_the_program() {
     let rule = |algorithm| AdaptiveRule::new("r", algorithm);
-    let slow = Some(Duration::from_millis(80));
+    let slow = Duration::from_millis(80);
     let written = vec![
         rule(Algorithm::Vegas(Vegas::default().initial(7))).bounds(2, 90),
-        rule(Algorithm::Aimd(Aimd {
-            slow,
-            ..Aimd::default()
-        }))
-        .ignore_errors(),
+        rule(Algorithm::Aimd(Aimd::default().slow(slow))).ignore_errors(),
         rule(Algorithm::Gradient2(Gradient2::default())),
     ];
-    let (text, notes) = yaml::write(&Rules {
-        adaptive: written.clone(),
-        ..Rules::default()
-    });
+    let (text, notes) = yaml::write(&Rules::from(written.clone()));
     assert_eq!(
         (yaml::parse(&text).unwrap().adaptive, notes.len()),
         (written, 0),
@@ -184,14 +152,8 @@ fn adaptive_rules_are_written_but_for_what_is_a_part_of_the_program() {
     );
 
     let custom = rule(Algorithm::Custom(Arc::new(|| Box::new(Fixed))));
-    let slack = rule(Algorithm::Aimd(Aimd {
-        backoff: 0.5,
-        ..Aimd::default()
-    }));
-    let (text, notes) = yaml::write(&Rules {
-        adaptive: vec![custom, slack],
-        ..Rules::default()
-    });
+    let slack = rule(Algorithm::Aimd(Aimd::default().backoff(0.5)));
+    let (text, notes) = yaml::write(&Rules::from(vec![custom, slack]));
     assert_eq!(
         yaml::parse(&text).unwrap().adaptive,
         [rule(Algorithm::Aimd(Aimd::default()))]
@@ -219,19 +181,9 @@ fn rules_written_as_sentinels_json_read_back() {
         sentinel::parse(kind, &text).unwrap().apply(&mut read);
     }
     assert_eq!(read, rules);
-    let strict = FlowRule {
-        strict: true,
-        ..FlowRule::new("s", 1)
-    };
-    let probing = BreakerRule {
-        probes: 3,
-        ..rules.breakers[0].clone()
-    };
-    let rules = Rules {
-        flow: vec![strict],
-        breakers: vec![probing],
-        ..Rules::default()
-    };
+    let strict = FlowRule::new("s", 1).strict();
+    let probing = rules.breakers[0].clone().probes(3);
+    let rules = Rules::from(vec![strict]).and(vec![probing]);
     for kind in [Kind::Flow, Kind::Degrade] {
         let (text, left_out) = sentinel::write(kind, &rules);
         assert_eq!((&*text, left_out.len()), ("[]", 1));
@@ -245,11 +197,7 @@ fn a_key_of_the_document_chooses_sentinels_slots() {
     let passes = |text: &str| {
         let timer = ManualTimer::new(Nanos::from_secs(1_000));
         let gate = yaml::builder(text)?.timer(timer.clone()).build();
-        gate.load(Rules {
-            flow: vec![FlowRule::new("r", 1)],
-            ..Rules::default()
-        })
-        .unwrap();
+        gate.load(Rules::from(vec![FlowRule::new("r", 1)])).unwrap();
         timer.advance(Duration::from_millis(450));
         drop(gate.resource("r").enter().unwrap());
         timer.advance(Duration::from_millis(600));

@@ -1,19 +1,19 @@
 //! Bounds how many connections one client may have, so that it cannot take all of them.
 
 use std::{
-    collections::HashMap,
     net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
+
+use tidegate_service::shares::Shares;
 
 /// The connections of a listener, by client address.
 #[derive(Debug)]
 pub struct Peers {
-    most: usize,
     /// Whether clients on this machine have no bound: often one proxy there is the client of all
     /// requests.
     is_for_others: bool,
-    open: Mutex<HashMap<IpAddr, usize>>,
+    open: Mutex<Shares<IpAddr>>,
 }
 
 /// A client's connection. Dropping it makes room for another.
@@ -24,14 +24,13 @@ pub struct Peer {
 }
 
 impl Peers {
-    /// Without a configured bound, a client on another machine may have half of a listener's
-    /// connections.
+    /// Without a configured bound, a client on another machine may have as many of a listener's
+    /// connections as are free: half of them if it is alone.
     pub fn new(bound: Option<usize>, max_connections: usize) -> Arc<Self> {
-        let most = bound.unwrap_or(max_connections.div_ceil(2));
+        let open = bound.map_or_else(|| Shares::new(max_connections), Shares::with_most);
         Arc::new(Self {
-            most,
             is_for_others: bound.is_none(),
-            open: Mutex::default(),
+            open: Mutex::new(open),
         })
     }
 
@@ -44,16 +43,18 @@ impl Peers {
             return Ok(None);
         }
         let address = subnet(address);
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(address).or_default();
-        if *count >= self.most {
+        if !self.lock().enter(address) {
             return Err(TooMany);
         }
-        *count += 1;
         Ok(Some(Peer {
             peers: Arc::clone(self),
             address,
         }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shares<IpAddr>> {
+        // No step panics midway.
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -63,17 +64,7 @@ pub struct TooMany;
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        let mut open = self
-            .peers
-            .open
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.address);
-            }
-        }
+        self.peers.lock().leave(&self.address);
     }
 }
 
@@ -105,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_bound_a_client_has_half_of_the_connections_except_on_this_machine() {
+    fn without_a_bound_a_client_has_as_many_connections_as_are_free_except_on_this_machine() {
         let peers = Peers::new(None, 9);
         let many = |address: [u8; 4]| {
             (0..9)
@@ -117,7 +108,7 @@ mod tests {
             many([10, 0, 0, 2]),
             many([127, 0, 0, 1]),
         );
-        assert_eq!([hoarder.len(), other.len(), local.len()], [5, 5, 9]);
+        assert_eq!([hoarder.len(), other.len(), local.len()], [5, 2, 9]);
     }
 
     #[test]
@@ -126,6 +117,6 @@ mod tests {
         for last in 0..=255 {
             drop(peers.enter([10, 0, 0, last].into()).unwrap());
         }
-        assert!(peers.open.lock().unwrap().is_empty());
+        assert_eq!(peers.lock().taken(), 0);
     }
 }

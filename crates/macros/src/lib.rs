@@ -18,7 +18,7 @@
 //! }
 //!
 //! let orders = Orders { gate: Gate::new() };
-//! orders.gate.load(Rules { flow: vec![FlowRule::new("orders.find", 1)], ..Rules::default() })?;
+//! orders.gate.load(Rules::from(vec![FlowRule::new("orders.find", 1)]))?;
 //! assert_eq!(orders.find("ann")?, "orders of ann");
 //! assert_eq!(orders.find("ann")?, "what we knew of ann");
 //! # Ok::<(), Box<dyn std::error::Error>>(())

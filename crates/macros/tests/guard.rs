@@ -25,10 +25,7 @@ fn gate(rules: Rules) -> (Gate, Arc<ManualTimer>) {
 }
 
 fn flow(rules: Vec<FlowRule>) -> Rules {
-    Rules {
-        flow: rules,
-        ..Rules::default()
-    }
+    Rules::from(rules)
 }
 
 #[derive(Debug, PartialEq)]
@@ -115,10 +112,7 @@ impl From<Blocked> for Borrowed<'_> {
 
 #[test]
 fn a_block_further_in_is_no_failure() {
-    let (gate, _timer) = gate(Rules {
-        isolation: vec![IsolationRule::new("inner", 0)],
-        ..Rules::default()
-    });
+    let (gate, _timer) = gate(Rules::from(vec![IsolationRule::new("inner", 0)]));
     let exceptions = || gate.resource("outer").node().counts(gate.now()).exception;
     assert_eq!(outer(&gate).unwrap_err().resource(), "inner");
     assert!(outer_boxed(&gate, false).unwrap_err().is::<Blocked>());
@@ -194,11 +188,10 @@ fn service(rules: Rules) -> (Service, Arc<ManualTimer>) {
 
 #[test]
 fn a_method_has_a_fallback_with_the_same_arguments() {
-    let rules = Rules {
-        flow: vec![FlowRule::new("greet", 2).origins(Origins::Only("web".into()))],
-        hot_params: vec![HotParamRule::new("greet", ParamKey::Index(0), 4)],
-        ..Rules::default()
-    };
+    let rules = Rules::from(vec![
+        FlowRule::new("greet", 2).origins(Origins::Only("web".into())),
+    ])
+    .and(vec![HotParamRule::new("greet", ParamKey::Index(0), 4)]);
     let (mut service, _timer) = service(rules);
     assert_eq!(service.greet("web", "ann".into()), "hello ann from web");
     assert_eq!(
@@ -220,10 +213,7 @@ fn a_handle_needs_no_gate_and_failure_is_what_one_says() {
     assert_eq!(service.pool.node().counts(service.gate.now()).exception, 1);
     service
         .gate
-        .load(Rules {
-            isolation: vec![IsolationRule::new("pool", 0)],
-            ..Rules::default()
-        })
+        .load(Rules::from(vec![IsolationRule::new("pool", 0)]))
         .unwrap();
     assert_eq!(service.pooled(1), 4);
 }

@@ -62,7 +62,7 @@ pub use serve::{
 };
 pub use tidegate_envoy::{
     config as envoy, descriptors,
-    xds::{XdsSource, XdsSourceError},
+    xds::{self, XdsSource, XdsSourceError},
 };
 pub use tidegate_export::{
     statsd::{StatsdAddress, StatsdAddressError},

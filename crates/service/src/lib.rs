@@ -10,6 +10,7 @@
 //! | `decide` | the service, its limits in memory and in the store, what a refusal means, what is counted |
 //! | `observe` | metrics, history, heavy keys, traces, the ledger of usage |
 //! | `rules` | parses, checks and replaces the rules file |
+//! | `shares` | places that tenants share: connections, events of the webhook, reports, lines of the ledger |
 //! | `shown` | durations, counts and commands as people read them |
 //!
 //! A module imports only modules below it (`scripts/layers.py` checks it).
@@ -29,4 +30,5 @@ pub mod files;
 pub mod flow;
 pub mod observe;
 pub mod rules;
+pub mod shares;
 pub mod shown;

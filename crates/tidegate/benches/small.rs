@@ -104,10 +104,7 @@ fn gate(kinds: usize) -> Gate {
             Trip::ErrorRatio { ratio: 0.5 },
             Duration::from_secs(5),
         )];
-        rules.system = vec![SystemRule {
-            qps: Some(most.into()),
-            ..SystemRule::default()
-        }];
+        rules.system = vec![SystemRule::default().qps(most.into())];
     }
     let gate = Gate::new();
     gate.load(rules).expect("possible rules");
@@ -125,14 +122,8 @@ fn entry_and_exit_by_kinds_of_rules(bencher: Bencher<'_, '_>, kinds: usize) {
 fn entry_and_exit_by_number_of_flow_rules(bencher: Bencher<'_, '_>, count: u32) {
     let flow = (0..count)
         .map(|at| FlowRule::new("resource", 1_000_000_000 + at))
-        .collect();
-    enter_with(
-        bencher,
-        Rules {
-            flow,
-            ..Rules::default()
-        },
-    );
+        .collect::<Vec<_>>();
+    enter_with(bencher, Rules::from(flow));
 }
 
 /// `count` breakers with different ratios.
@@ -146,10 +137,7 @@ fn entry_and_exit_by_number_of_breakers(bencher: Bencher<'_, '_>, count: u32) {
     };
     enter_with(
         bencher,
-        Rules {
-            breakers: (0..count).map(breaker).collect(),
-            ..Rules::default()
-        },
+        Rules::from((0..count).map(breaker).collect::<Vec<_>>()),
     );
 }
 

@@ -37,14 +37,7 @@ fn a_guarded_method_asks_the_rules_by_the_facade_alone() {
     let orders = Orders { gate: Gate::new() };
     let hot_params = vec![HotParamRule::new("orders.find", ParamKey::Index(0), 1)];
     let flow = vec![FlowRule::new("orders.count", 1)];
-    orders
-        .gate
-        .load(Rules {
-            hot_params,
-            flow,
-            ..Rules::default()
-        })
-        .unwrap();
+    orders.gate.load(Rules::from(hot_params).and(flow)).unwrap();
     assert_eq!(orders.find("ann").unwrap(), "orders of ann");
     assert_eq!(
         orders.find("ann").unwrap(),

@@ -28,11 +28,11 @@ pub(crate) fn client(max_wait: Duration) -> Result<ClientWithMiddleware, Box<dyn
 
     let gate = Gate::new();
     let trip = Trip::ErrorCount { count: 1 };
-    gate.load(Rules {
-        isolation: vec![IsolationRule::new("127.0.0.1", 2)],
-        breakers: vec![BreakerRule::new("127.0.0.1", trip, Duration::from_mins(1)).min_calls(1)],
-        ..Rules::default()
-    })?;
+    gate.load(
+        Rules::from(vec![IsolationRule::new("127.0.0.1", 2)]).and(vec![
+            BreakerRule::new("127.0.0.1", trip, Duration::from_mins(1)).min_calls(1),
+        ]),
+    )?;
     let guard = GateLayer::builder(&gate, host).outbound().build();
     // Middleware runs in the order in which it was added.
     Ok(ClientBuilder::new(reqwest::Client::new())

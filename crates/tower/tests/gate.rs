@@ -58,10 +58,9 @@ where
 
 fn errors_trip(count: u64) -> Rules {
     let trip = Trip::ErrorCount { count };
-    Rules {
-        breakers: vec![BreakerRule::new("r", trip, Duration::from_secs(5)).min_calls(1)],
-        ..Rules::default()
-    }
+    Rules::from(vec![
+        BreakerRule::new("r", trip, Duration::from_secs(5)).min_calls(1),
+    ])
 }
 
 fn state(r: &Resource) -> BreakerState {
@@ -70,10 +69,7 @@ fn state(r: &Resource) -> BreakerState {
 
 #[test]
 fn an_entry_ends_with_the_response_body_and_its_time_counts_until_then() {
-    let (gate, timer) = gate(Rules {
-        isolation: vec![IsolationRule::new("r", 1)],
-        ..Rules::default()
-    });
+    let (gate, timer) = gate(Rules::from(vec![IsolationRule::new("r", 1)]));
     let (service, r) = (
         builder(&gate).build().layer(service_fn(as_asked)),
         gate.resource("r"),
@@ -223,10 +219,7 @@ fn a_throttled_request_waits_for_its_turn_without_holding_a_thread() {
     let paced = FlowRule::new("r", 10).behaviour(Behaviour::Throttle {
         max_wait: Duration::from_secs(1),
     });
-    let (gate, timer) = gate(Rules {
-        flow: vec![paced],
-        ..Rules::default()
-    });
+    let (gate, timer) = gate(Rules::from(vec![paced]));
     let service = builder(&gate).build().layer(service_fn(as_asked));
     drop(ask(&service, "/").unwrap());
     let mut second = Box::pin(service.clone().oneshot(asked("/")));
@@ -240,10 +233,7 @@ fn a_throttled_request_waits_for_its_turn_without_holding_a_thread() {
 #[test]
 fn origins_arguments_and_paths_reach_the_rules() {
     let hot = HotParamRule::new("/hot", ParamKey::Index(0), 1).duration(Duration::from_mins(1));
-    let (gate, _) = gate(Rules {
-        hot_params: vec![hot],
-        ..Rules::default()
-    });
+    let (gate, _) = gate(Rules::from(vec![hot]));
     let layer = GateLayer::builder(&gate, Path)
         .origin(Header::named("x-from"))
         .arg(Header::named("x-user"));
@@ -277,11 +267,7 @@ fn rules_loaded_later_apply_and_adaptive_rules_bound_requests_in_flight() {
     let held: Vec<_> = (0..3).map(|_| ask(&service, "/").unwrap()).collect();
     assert!(held.iter().all(|response| response.status() == 200));
     let few = AdaptiveRule::new("r", Algorithm::Vegas(Vegas::default().initial(2)));
-    gate.load(Rules {
-        adaptive: vec![few],
-        ..Rules::default()
-    })
-    .unwrap();
+    gate.load(Rules::from(vec![few])).unwrap();
     assert_eq!(ask(&service, "/").unwrap().status(), 503);
     drop(held);
     let two = [ask(&service, "/").unwrap(), ask(&service, "/").unwrap()];

@@ -102,6 +102,18 @@ pub(super) fn texts(resources: Vec<Any>, origin: &str) -> Result<Vec<Text>, Stri
     Ok(texts)
 }
 
+/// The configuration in the bytes of one resource, as a control plane sends it.
+///
+/// # Errors
+/// When it cannot be decoded, or there is too much in it.
+pub fn read_resource(bytes: Vec<u8>, origin: &str) -> Result<Vec<Text>, String> {
+    let resource = Any {
+        type_url: TYPE.to_owned(),
+        value: bytes,
+    };
+    texts(vec![resource], origin)
+}
+
 impl RateLimitConfig {
     /// As in a file: YAML includes JSON.
     fn json(self) -> Json {

@@ -28,7 +28,7 @@ use crate::{
 /// use tidegate_flow::{Gate, rules::{FlowRule, Rules}};
 ///
 /// let gate = Gate::new();
-/// gate.load(Rules { flow: vec![FlowRule::new("orders", 2)], ..Rules::default() })?;
+/// gate.load(Rules::from(vec![FlowRule::new("orders", 2)]))?;
 /// let orders = gate.resource("orders");
 ///
 /// let first = gate.enter(&orders)?; // exits when dropped

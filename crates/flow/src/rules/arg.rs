@@ -6,6 +6,7 @@ use std::{borrow::Cow, fmt};
 ///
 /// Values of different types differ: `1`, `"1"` and `true` each have their own share.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Arg<'a> {
     /// A whole number.
     Int(i64),

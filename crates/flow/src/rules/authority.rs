@@ -6,6 +6,7 @@ use super::{InvalidRule, Target};
 
 /// Admits or blocks entries by their origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AuthorityRule {
     /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
@@ -41,6 +42,15 @@ impl AuthorityRule {
         Self {
             allow: false,
             ..Self::allow(resource, origins)
+        }
+    }
+
+    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
+    #[must_use]
+    pub fn id(self, id: impl Into<String>) -> Self {
+        Self {
+            id: Some(id.into()),
+            ..self
         }
     }
 

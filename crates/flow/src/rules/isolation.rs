@@ -6,6 +6,7 @@ use super::{InvalidRule, Target, Threshold};
 
 /// Admits at most `threshold` units of a resource in flight, from all origins together.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct IsolationRule {
     /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
@@ -22,6 +23,15 @@ impl IsolationRule {
             id: None,
             resource: resource.into(),
             threshold: threshold.into(),
+        }
+    }
+
+    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
+    #[must_use]
+    pub fn id(self, id: impl Into<String>) -> Self {
+        Self {
+            id: Some(id.into()),
+            ..self
         }
     }
 

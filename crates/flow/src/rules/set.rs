@@ -18,7 +18,18 @@ use crate::{rules::blocked::BlockKind, stats::node::Node};
 /// this always holds; for the values of an argument it holds if both sets have a hot-parameter rule
 /// that limits units in flight by that argument. Within a kind, rules are checked in the order of
 /// the list.
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate_flow::rules::{BreakerRule, FlowRule, Rules, Trip};
+///
+/// let trip = Trip::ErrorRatio { ratio: 0.5 };
+/// let rules = Rules::from(vec![FlowRule::new("payments", 1_000)])
+///     .and(vec![BreakerRule::new("payments", trip, Duration::from_secs(5))]);
+/// assert_eq!((rules.flow.len(), rules.breakers.len()), (1, 1));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Rules {
     /// Which origins may enter a resource.
     pub authority: Vec<AuthorityRule>,
@@ -36,7 +47,49 @@ pub struct Rules {
     pub breakers: Vec<BreakerRule>,
 }
 
+macro_rules! from_rules_of_one_kind {
+    ($($rule:ident, $field:ident;)*) => {$(
+        impl From<Vec<$rule>> for Rules {
+            fn from($field: Vec<$rule>) -> Self {
+                Self { $field, ..Self::default() }
+            }
+        }
+    )*};
+}
+
+from_rules_of_one_kind! {
+    AuthorityRule, authority;
+    SystemRule, system;
+    HotParamRule, hot_params;
+    FlowRule, flow;
+    IsolationRule, isolation;
+    AdaptiveRule, adaptive;
+    BreakerRule, breakers;
+}
+
 impl Rules {
+    /// Adds rules behind those of each kind.
+    #[must_use]
+    pub fn and(mut self, more: impl Into<Self>) -> Self {
+        let Self {
+            authority,
+            system,
+            hot_params,
+            flow,
+            isolation,
+            adaptive,
+            breakers,
+        } = more.into();
+        self.authority.extend(authority);
+        self.system.extend(system);
+        self.hot_params.extend(hot_params);
+        self.flow.extend(flow);
+        self.isolation.extend(isolation);
+        self.adaptive.extend(adaptive);
+        self.breakers.extend(breakers);
+        self
+    }
+
     /// Returns the number of rules of each kind, under the names that the kinds have in
     /// [documents](crate::sources).
     #[must_use]

@@ -25,6 +25,7 @@ const LONG: Duration = Duration::from_secs(5);
 /// least one), scaled to a second, times the shortest response time of that second, or times five
 /// seconds if no call ended.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct SystemRule {
     /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
@@ -44,6 +45,60 @@ pub struct SystemRule {
 }
 
 impl SystemRule {
+    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
+    #[must_use]
+    pub fn id(self, id: impl Into<String>) -> Self {
+        Self {
+            id: Some(id.into()),
+            ..self
+        }
+    }
+
+    /// Sets the highest load average.
+    #[must_use]
+    pub fn load(self, load: f64) -> Self {
+        Self {
+            load: Some(load),
+            ..self
+        }
+    }
+
+    /// Sets the highest CPU usage, from 0 to 1.
+    #[must_use]
+    pub fn cpu(self, cpu: f64) -> Self {
+        Self {
+            cpu: Some(cpu),
+            ..self
+        }
+    }
+
+    /// Sets the longest mean response time over the last second.
+    #[must_use]
+    pub fn mean_rt(self, mean_rt: Duration) -> Self {
+        Self {
+            mean_rt: Some(mean_rt),
+            ..self
+        }
+    }
+
+    /// Sets the most units in flight.
+    #[must_use]
+    pub fn in_flight(self, in_flight: u64) -> Self {
+        Self {
+            in_flight: Some(in_flight),
+            ..self
+        }
+    }
+
+    /// Sets the most units in a second.
+    #[must_use]
+    pub fn qps(self, qps: u64) -> Self {
+        Self {
+            qps: Some(qps),
+            ..self
+        }
+    }
+
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         if self
             .load

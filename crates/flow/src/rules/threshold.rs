@@ -5,6 +5,7 @@ use crate::{machine::sample::SystemSample, stats::bounds::whole};
 
 /// The threshold of a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Threshold {
     /// A fixed threshold. A fraction matters only for throttling and warming up, which divide time
     /// by it. All other rules admit the whole units that fit under it.

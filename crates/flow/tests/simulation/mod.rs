@@ -232,20 +232,11 @@ pub fn run(scenario: &Scenario, bound: &Bound) -> Run {
     let timer = Arc::new(ManualTimer::new(Nanos::new(ORIGIN)));
     let gate = Gate::builder().timer(timer.clone()).build();
     let rules = match bound {
-        Bound::Fixed(limit) => Rules {
-            isolation: vec![IsolationRule::new("r", *limit)],
-            ..Rules::default()
-        },
-        Bound::Adaptive(algorithm) => Rules {
-            adaptive: vec![AdaptiveRule::new("r", algorithm.clone())],
-            ..Rules::default()
-        },
+        Bound::Fixed(limit) => Rules::from(vec![IsolationRule::new("r", *limit)]),
+        Bound::Adaptive(algorithm) => Rules::from(vec![AdaptiveRule::new("r", algorithm.clone())]),
         Bound::IgnoringErrors(algorithm) => {
             let rule = AdaptiveRule::new("r", algorithm.clone()).ignore_errors();
-            Rules {
-                adaptive: vec![rule],
-                ..Rules::default()
-            }
+            Rules::from(vec![rule])
         }
     };
     gate.load(rules).expect("valid rules");
@@ -324,21 +315,34 @@ pub const SETTLED: u32 = 60;
 /// Compares the settled part of a run with that of another. Returns the ratio of the goodputs and
 /// the ratio of the slowest calls' times, or the worse ratio if two percentiles are compared.
 pub fn beside(scenario: &Scenario, best: &Run, run: &Run) -> (f64, f64) {
-    let goodput = |run: &Run| run.goodput(SETTLED, scenario.seconds);
-    let slowest = |run: &Run, permille| run.percentile(permille, SETTLED, scenario.seconds);
-    let ratios = scenario
-        .service
+    beside_between(scenario.service, (SETTLED, scenario.seconds), best, run)
+}
+
+/// Compares the seconds of a segment in the same way.
+pub fn beside_between(
+    service: Service,
+    (from, to): (u32, u32),
+    best: &Run,
+    run: &Run,
+) -> (f64, f64) {
+    let ratios = service
         .permilles()
         .iter()
-        .map(|&at| slowest(run, at) / slowest(best, at));
-    (goodput(run) / goodput(best), ratios.fold(0.0, f64::max))
+        .map(|&at| run.percentile(at, from, to) / best.percentile(at, from, to));
+    let goodput = run.goodput(from, to) / best.goodput(from, to);
+    (goodput, ratios.fold(0.0, f64::max))
 }
 
 /// Returns the best fixed limit and its run: the smallest limit that reaches 0.98 of the highest
 /// goodput of any limit.
 pub fn best_fixed(scenario: &Scenario) -> (u32, Run) {
+    best_fixed_between(scenario, (SETTLED, scenario.seconds))
+}
+
+/// Returns the best fixed limit of a segment and its run.
+pub fn best_fixed_between(scenario: &Scenario, (from, to): (u32, u32)) -> (u32, Run) {
     let of = |limit| run(scenario, &Bound::Fixed(limit));
-    let goodput = |run: &Run| run.goodput(SETTLED, scenario.seconds);
+    let goodput = |run: &Run| run.goodput(from, to);
     let (mut low, mut high) = (0, scenario.workers * 8);
     let mut best = of(high);
     let enough = goodput(&best) * 0.98;

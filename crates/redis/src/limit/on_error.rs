@@ -2,6 +2,7 @@
 
 /// The substitute for the store's decision while the store makes none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OnError {
     /// Admit everything, without any limit.
     Open,

@@ -29,6 +29,7 @@ const USUAL: Duration = Duration::from_secs(1);
 
 /// The answer to a reservation or its extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reserved {
     /// The decision of each limit. If all admit, shadow limits aside, the units are taken and
     /// recorded under the id.
@@ -43,6 +44,7 @@ pub enum Reserved {
 
 /// The outcome of a settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Corrected {
     /// The limits were corrected. The estimate of each of them.
     Now(Vec<u64>),

@@ -3,7 +3,7 @@
 use std::{fmt::Debug, net::SocketAddr};
 
 use tidegate_flow::{
-    rules::{FlowRule, Measure, Rules as GateRules, SystemRule},
+    rules::{FlowRule, Rules as GateRules, SystemRule},
     sources::{
         SourceError,
         sentinel::{self, Kind},
@@ -49,10 +49,10 @@ impl Wanted {
         // In Sentinel an isolation rule is a flow rule.
         let isolation = std::mem::take(&mut rules.isolation)
             .into_iter()
-            .map(|rule| FlowRule {
-                id: rule.id,
-                measure: Measure::InFlight,
-                ..FlowRule::new(rule.resource, rule.threshold)
+            .map(|rule| {
+                let mut flow = FlowRule::in_flight(rule.resource, rule.threshold);
+                flow.id = rule.id;
+                flow
             });
         rules.flow.extend(isolation);
         let mut left_out: Vec<String> = rules
@@ -103,13 +103,13 @@ fn content(kind: Kind, text: &str) -> String {
     let system = rules
         .system
         .iter()
-        .fold(SystemRule::default(), |all, rule| SystemRule {
-            id: None,
-            load: lowest(all.load, rule.load),
-            cpu: lowest(all.cpu, rule.cpu),
-            mean_rt: lowest(all.mean_rt, rule.mean_rt),
-            in_flight: lowest(all.in_flight, rule.in_flight),
-            qps: lowest(all.qps, rule.qps),
+        .fold(SystemRule::default(), |mut all, rule| {
+            all.load = lowest(all.load, rule.load);
+            all.cpu = lowest(all.cpu, rule.cpu);
+            all.mean_rt = lowest(all.mean_rt, rule.mean_rt);
+            all.in_flight = lowest(all.in_flight, rule.in_flight);
+            all.qps = lowest(all.qps, rule.qps);
+            all
         });
     let limits = shown(&rules.flow)
         .chain(shown(&rules.breakers))

@@ -228,6 +228,11 @@ fn all_instances_together_are_bounded() {
     }
     assert_eq!(programs.report("one more", 0, &json!([])), 503);
     assert_eq!(programs.report("", 0, &json!([])), 400);
+    // Another application has places left, for its resources, too.
+    let other = json!({"app": "zoo", "instance": "i0", "now": 0, "resources": many});
+    assert_eq!(programs.send(&other).0, 200);
+    let zoo = &server.get("/v1/flow").json()["apps"][1];
+    assert_eq!(zoo["instances"][0]["left_out"], 0, "{zoo}");
     // The one that was silent longest gives way, once it is gone.
     server.advance(Duration::from_secs(5));
     programs.report("i0", 0, &json!([]));

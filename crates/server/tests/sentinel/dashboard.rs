@@ -124,10 +124,7 @@ fn a_program_is_shown_and_has_the_pushed_rules_after_each_restart() {
     );
 
     // A push starts from the rules that it has.
-    let own = GateRules {
-        flow: vec![FlowRule::new("own", 9)],
-        ..GateRules::default()
-    };
+    let own = GateRules::from(vec![FlowRule::new("own", 9)]);
     gate.load(own).unwrap();
     eventually("its rules are shown", || {
         let page = Http::connect(server.admin)

@@ -5,10 +5,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use tidegate_flow::{
-    rules::{AuthorityRule, FlowRule, HotParamRule, IsolationRule, Target},
-    sources::yaml,
-};
+use tidegate_flow::{rules::Target, sources::yaml};
 
 /// Applications whose limits are kept: pages of so many are open at once.
 const MOST: usize = 16;
@@ -41,33 +38,21 @@ impl KnownLimits {
 fn read(rules: &str) -> Limits {
     let rules = yaml::parse(rules).unwrap_or_default();
     let mut all = Vec::new();
-    for rule in rules.flow {
-        let limit = FlowRule {
-            id: None,
-            ..rule.clone()
-        };
-        all.push((rule.resource, format!("flow {limit}")));
+    for mut rule in rules.flow {
+        rule.id = None;
+        all.push((rule.resource.clone(), format!("flow {rule}")));
     }
-    for rule in rules.isolation {
-        let limit = IsolationRule {
-            id: None,
-            ..rule.clone()
-        };
-        all.push((rule.resource, format!("isolation {limit}")));
+    for mut rule in rules.isolation {
+        rule.id = None;
+        all.push((rule.resource.clone(), format!("isolation {rule}")));
     }
-    for rule in rules.hot_params {
-        let limit = HotParamRule {
-            id: None,
-            ..rule.clone()
-        };
-        all.push((rule.resource, format!("hot parameter {limit}")));
+    for mut rule in rules.hot_params {
+        rule.id = None;
+        all.push((rule.resource.clone(), format!("hot parameter {rule}")));
     }
-    for rule in rules.authority {
-        let origins = AuthorityRule {
-            id: None,
-            ..rule.clone()
-        };
-        all.push((rule.resource, format!("authority {origins}")));
+    for mut rule in rules.authority {
+        rule.id = None;
+        all.push((rule.resource.clone(), format!("authority {rule}")));
     }
     all.into()
 }

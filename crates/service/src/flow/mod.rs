@@ -33,10 +33,13 @@ pub use summary::{AppSummary, InstanceSummary, ResourceSummary};
 
 use report::Instance;
 
-/// Instances of all applications.
-pub const MAX_INSTANCES: usize = 1_000;
-/// Resources of all instances. Each takes at most about 8 KiB.
-pub const MAX_RESOURCES: usize = 10_000;
+use crate::shares::has_room;
+
+/// The places for instances, which the applications share: one has at most half of them.
+pub const MAX_INSTANCES: usize = 2_000;
+/// The places for resources of all instances, which the applications share. Each takes at most
+/// about 8 KiB.
+pub const MAX_RESOURCES: usize = 20_000;
 /// Bytes of the name of an application or an instance.
 pub const MAX_NAME: usize = 64;
 /// An instance that has not reported for so long is gone.
@@ -92,9 +95,17 @@ pub enum ReportError {
     #[error("`{0}` must have 1 to {MAX_NAME} bytes, and no control characters")]
     Name(&'static str),
     #[error(
-        "{MAX_INSTANCES} instances report already; one that stops reporting gives way after 10 seconds"
+        "`{app}` has {own} instances, and {taken} of all {MAX_INSTANCES} places for instances are taken: an application may have \
+         as many as are free; an instance that stops reporting gives way after 10 seconds"
     )]
-    TooMany,
+    TooMany {
+        /// The application.
+        app: String,
+        /// Its instances.
+        own: usize,
+        /// The instances of all applications.
+        taken: usize,
+    },
 }
 
 /// Whether an application or an instance may be called this.
@@ -113,21 +124,37 @@ impl Reports {
         let mut instances = self.current(now);
         let name = (report.app.clone(), report.instance.clone());
         let is_known = instances.contains_key(&name);
-        if !is_known && instances.len() >= MAX_INSTANCES {
-            let silent = instances.iter().min_by_key(|(_, instance)| instance.seen);
-            let silent =
-                silent.filter(|(_, instance)| now.saturating_since(instance.seen) >= GONE.into());
-            let name = silent
-                .map(|(name, _)| name.clone())
-                .ok_or(ReportError::TooMany)?;
-            instances.remove(&name);
+        let of_app = |instances: &Instances| {
+            let ours = instances.range((name.0.clone(), String::new())..);
+            ours.take_while(|((app, _), _)| *app == name.0).count()
+        };
+        if !is_known && !has_room(of_app(&instances), instances.len(), MAX_INSTANCES) {
+            let silent = instances
+                .iter()
+                .filter(|(_, instance)| now.saturating_since(instance.seen) >= GONE.into())
+                .min_by_key(|(_, instance)| instance.seen);
+            if let Some(silent) = silent.map(|(name, _)| name.clone()) {
+                instances.remove(&silent);
+            }
+            let (own, taken) = (of_app(&instances), instances.len());
+            if !has_room(own, taken, MAX_INSTANCES) {
+                return Err(ReportError::TooMany {
+                    app: name.0,
+                    own,
+                    taken,
+                });
+            }
         }
-        let others: usize = instances
-            .iter()
-            .filter(|(of, _)| **of != name)
-            .map(|(_, instance)| instance.resources.len())
-            .sum();
-        let room = MAX_RESOURCES.saturating_sub(others);
+        let others = instances.iter().filter(|(other, _)| **other != name);
+        let (mut own, mut taken) = (0, 0);
+        for ((app, _), instance) in others {
+            taken += instance.resources.len();
+            if *app == name.0 {
+                own += instance.resources.len();
+            }
+        }
+        // The number of resources up to which `has_room` says yes.
+        let room = MAX_RESOURCES.saturating_sub(taken + own).div_ceil(2);
         // Instances of an application mostly have the same rules, which are then kept once.
         if let Some(own) = &mut report.own {
             let of_app = instances.range((name.0.clone(), String::new())..);

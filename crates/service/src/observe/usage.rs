@@ -23,7 +23,10 @@ use rapidhash::fast::RandomState;
 use serde::{Deserialize, Serialize};
 use tidegate_core::Nanos;
 
-use crate::files::{LockError, json_line, key_text};
+use crate::{
+    files::{LockError, json_line, key_text},
+    shares::has_room,
+};
 
 mod days;
 
@@ -34,9 +37,9 @@ pub use days::read_usage;
 pub const INTERVAL: Duration = Duration::from_secs(5);
 /// Keys are spread over this number of locks.
 const SHARDS: usize = 16;
-/// The maximum number of keys of a shard between two writes. Further ones count together, for each
-/// limit.
-const MOST: usize = 4_096;
+/// The places of a shard for keys between two writes, which the limits share. Further keys count
+/// together, for each limit.
+const MOST: usize = 8_192;
 const HOUR: u64 = 3_600;
 
 /// A part of what a key has used in an hour, as a line of the ledger has it.
@@ -105,7 +108,7 @@ impl Shard {
         };
         let hours = match key {
             Some(key) if keys.known.contains_key(key) => keys.known.get_mut(key),
-            Some(key) if self.keys < MOST => {
+            Some(key) if has_room(keys.known.len(), self.keys, MOST) => {
                 self.keys += 1;
                 Some(keys.known.entry(key.into()).or_default())
             }

@@ -53,7 +53,7 @@ pub(crate) struct GateOptions {
 ///
 /// # futures::executor::block_on(async {
 /// let gate = Gate::new();
-/// gate.load(Rules { isolation: vec![IsolationRule::new("orders", 1)], ..Rules::default() })?;
+/// gate.load(Rules::from(vec![IsolationRule::new("orders", 1)]))?;
 /// let orders = async |_: Request<()>| Ok::<_, std::convert::Infallible>(Response::new(String::from("here")));
 /// let service = GateLayer::new(&gate, Fixed::new("orders")).layer(service_fn(orders));
 ///

@@ -8,6 +8,7 @@ use super::{CallWindow, baseline::Queueing, learner::Step};
 /// Raises the limit by one after each good window, and lowers it by a tenth after each window in
 /// which calls failed or were slow. The limit grows faster while no call queues.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Aimd {
     /// The initial limit. Default: 20.
     pub initial: u32,
@@ -30,6 +31,27 @@ impl Default for Aimd {
 }
 
 impl Aimd {
+    /// Sets the initial limit.
+    #[must_use]
+    pub fn initial(self, initial: u32) -> Self {
+        Self { initial, ..self }
+    }
+
+    /// Sets the mean response time above which a window counts like failures.
+    #[must_use]
+    pub fn slow(self, slow: Duration) -> Self {
+        Self {
+            slow: Some(slow),
+            ..self
+        }
+    }
+
+    /// Sets the factor that lowers the limit after a bad window.
+    #[must_use]
+    pub fn backoff(self, backoff: f64) -> Self {
+        Self { backoff, ..self }
+    }
+
     pub(super) fn validate(&self) -> Result<(), InvalidRule> {
         if (0.5..1.0).contains(&self.backoff) {
             return Ok(());

@@ -11,6 +11,7 @@ use super::{CallWindow, baseline::Queueing, learner::Step};
 /// should detect. This one measures the service without a queue instead, so the limit does not
 /// drift upwards under sustained traffic.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Gradient2 {
     /// The initial limit. Default: 20.
     pub initial: u32,
@@ -32,6 +33,18 @@ impl Default for Gradient2 {
 }
 
 impl Gradient2 {
+    /// Sets the factor by which response times may exceed those without a queue.
+    #[must_use]
+    pub fn tolerance(self, tolerance: f64) -> Self {
+        Self { tolerance, ..self }
+    }
+
+    /// Sets the weight of a new limit against the previous one.
+    #[must_use]
+    pub fn smoothing(self, smoothing: f64) -> Self {
+        Self { smoothing, ..self }
+    }
+
     /// Sets the initial limit.
     #[must_use]
     pub fn initial(self, initial: u32) -> Self {

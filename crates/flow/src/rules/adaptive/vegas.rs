@@ -9,6 +9,7 @@ use super::{CallWindow, baseline::Queueing, learner::Step};
 /// The algorithm therefore derives the queue from the response times with and without one, and
 /// moves the limit to the calls that the service works on plus a useful queue.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Vegas {
     /// The initial limit. Default: 20.
     pub initial: u32,

@@ -15,6 +15,7 @@ use crate::rules::{InvalidRule, Target};
 /// assert_eq!((rule.min_calls, rule.probes), (5, 1));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct BreakerRule {
     /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
@@ -40,6 +41,7 @@ pub struct BreakerRule {
 
 /// The condition that opens a breaker.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Trip {
     /// More than this share of the calls took longer than `rt`.
     SlowRatio {
@@ -62,6 +64,7 @@ pub enum Trip {
 
 /// The state of a breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum BreakerState {
     /// Calls pass and are counted.
     Closed,
@@ -84,6 +87,7 @@ impl BreakerState {
 
 /// A state change of a breaker. Listeners receive it on the thread whose call caused the change.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct StateChange<'a> {
     /// The resource.
     pub resource: &'a str,
@@ -110,6 +114,30 @@ impl BreakerRule {
             open_time,
             probes: 1,
             probe_timeout: None,
+        }
+    }
+
+    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
+    #[must_use]
+    pub fn id(self, id: impl Into<String>) -> Self {
+        Self {
+            id: Some(id.into()),
+            ..self
+        }
+    }
+
+    /// Sets the number of slots in the interval.
+    #[must_use]
+    pub fn slots(self, slots: u32) -> Self {
+        Self { slots, ..self }
+    }
+
+    /// Sets the longest duration of a probe.
+    #[must_use]
+    pub fn probe_timeout(self, probe_timeout: Duration) -> Self {
+        Self {
+            probe_timeout: Some(probe_timeout),
+            ..self
         }
     }
 

@@ -17,6 +17,7 @@ use crate::rules::{
 /// assert_eq!(rule.to_string(), "100/1s throttle");
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct FlowRule {
     /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
@@ -45,6 +46,7 @@ pub struct FlowRule {
 
 /// The quantity that a flow rule measures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Measure {
     /// The units that passed in an interval.
     #[default]
@@ -55,6 +57,7 @@ pub enum Measure {
 
 /// The traffic that a flow rule measures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Relation {
     /// The traffic of the rule's own resource.
     #[default]
@@ -70,6 +73,7 @@ pub enum Relation {
 
 /// The origins whose entries a rule checks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Origins {
     /// All origins together.
     #[default]
@@ -85,6 +89,7 @@ pub enum Origins {
 
 /// The treatment of an entry over a flow rule's threshold.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub enum Behaviour {
     /// Blocks entries over the threshold.
     #[default]
@@ -176,6 +181,21 @@ impl FlowRule {
             measure: Measure::InFlight,
             ..Self::new(resource, threshold)
         }
+    }
+
+    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
+    #[must_use]
+    pub fn id(self, id: impl Into<String>) -> Self {
+        Self {
+            id: Some(id.into()),
+            ..self
+        }
+    }
+
+    /// Sets the measured quantity.
+    #[must_use]
+    pub fn measure(self, measure: Measure) -> Self {
+        Self { measure, ..self }
     }
 
     /// Sets the interval.

@@ -20,6 +20,7 @@ use crate::rules::{Target, arg::Arg};
 /// assert_eq!(rule.to_string(), "5/1s for each arg 0");
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct HotParamRule {
     /// The rule's id, which a [`Blocked`](crate::Blocked) reports.
     pub id: Option<String>,
@@ -57,6 +58,7 @@ pub struct HotParamRule {
 
 /// The argument of an entry that a rule checks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ParamKey {
     /// The argument at this position, from 0. Negative positions count from the end; −1 is the last
     /// argument.
@@ -67,6 +69,7 @@ pub enum ParamKey {
 
 /// The quantity that a hot-parameter rule measures for each value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ParamMeasure {
     /// Units that passed. Entries over the threshold are blocked.
     #[default]
@@ -96,6 +99,15 @@ impl HotParamRule {
             exceptions: Vec::new(),
             max_values: None,
             deny_when_full: false,
+        }
+    }
+
+    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
+    #[must_use]
+    pub fn id(self, id: impl Into<String>) -> Self {
+        Self {
+            id: Some(id.into()),
+            ..self
         }
     }
 

@@ -65,7 +65,7 @@ pub(super) async fn report(
         .take(report, control.app.service.now())
         .map_err(|error| match error {
             ReportError::Name(_) => Problem::at("#", error.to_string()),
-            ReportError::TooMany => Problem::new(
+            ReportError::TooMany { .. } => Problem::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "Too many instances",
                 error.to_string(),

@@ -87,8 +87,9 @@ impl Service {
                     most: self.reservations.most,
                 });
             }
-            Ok(Reserved::Unknown) => return refuse(ReservationError::Unknown),
             Ok(Reserved::Ended) => return refuse(ReservationError::Ended),
+            // `Reserved::Unknown`
+            Ok(_) => return refuse(ReservationError::Unknown),
             Err(StoreError::CrossSlot) => return Err(Refusal::Scattered),
             Err(StoreError::OneKey) => return refuse(ReservationError::Twice),
             Err(why) => return refuse(no_answer(why)),
@@ -193,7 +194,8 @@ impl Service {
                 Ok(true)
             }
             Ok(Corrected::Before) => Ok(false),
-            Ok(Corrected::Unknown) => Err(ReservationError::Unknown),
+            // `Corrected::Unknown`
+            Ok(_) => Err(ReservationError::Unknown),
             Err(why) => Err(no_answer(why)),
         }
     }
