@@ -271,7 +271,7 @@ fn a_wrong_id_or_place_of_one_is_refused() {
         ),
         (
             "PEEK calls a 1 ID x".to_owned(),
-            "ERR wrong number of arguments for 'peek' command",
+            "ERR wrong number of arguments for 'peek' command; usage: PEEK limit key [cost [REASON]]",
         ),
         (
             "CHARGE calls a ID x".to_owned(),

@@ -115,7 +115,7 @@ fn permitted(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) -> Option<&
     if context.session.rights().is_none() && command.needs != Needs::Nothing {
         context.error("NOAUTH Authentication required.");
     } else if args.len() < command.args.0 || args.len() > command.args.1 {
-        context.wrong_number(command.name);
+        context.wrong_number(command.name, command.usage);
     } else if !is_permitted(context, command.needs, args) {
         context.not_permitted(&format!("run the '{}' command here", command.name));
     } else if let Err(refusal) = refuse_unknown_limit(context, command.needs, args) {

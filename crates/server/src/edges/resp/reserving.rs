@@ -48,7 +48,10 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
     let mut asks = Vec::with_capacity(rest.len() / 3);
     for part in rest.chunks(3) {
         let &[limit, key, cost] = part else {
-            return context.wrong_number("reserve");
+            return context.wrong_number(
+                "reserve",
+                "milliseconds limit key cost [limit key cost ...]",
+            );
         };
         let Some(cost) = read_cost(context, cost) else {
             return;
