@@ -470,7 +470,7 @@ pub struct Args {
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..), help_heading = LISTENERS, hide_short_help = true)]
     pub(super) max_connections: Option<u32>,
     /// Maximum number of connections per client address and listener (for IPv6 per /64 network)
-    /// [default: as many as are free, so half of --max-connections for one client, and no bound for clients on this machine]
+    /// [default: as many as are free; no bound for clients on this machine]
     ///
     /// A proxy counts as one client for everything that it forwards.
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_parser = clap::value_parser!(u32).range(1..), help_heading = LISTENERS, hide_short_help = true)]
