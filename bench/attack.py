@@ -30,7 +30,10 @@ import sys
 import tempfile
 import time
 
-RULES = "limits: [{name: work, limit: 1000000000/1s, algorithm: token-bucket}]\n"
+RULES = """limits:
+- {name: work, limit: 1000000000/1s, algorithm: token-bucket}
+- {name: watched, limit: 2/1h, algorithm: token-bucket, thresholds: [50%, 100%]}
+"""
 ENVOY = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 100000}}]\n"
 PORTS = HTTP, RESP, ADMIN, GRPC = 18180, 18181, 18182, 18183
 # The most that the client with manners may wait, in microseconds, in 99 of 100 cases.
@@ -294,6 +297,20 @@ def bodies(ready, port, path, body):
             pass
 
 
+def gets(ready, port, path):
+    """A client that asks for a page of the control plane again and again, and reads all of it."""
+    ask = b"GET %s HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n" % path
+    ready.set()
+    while True:
+        try:
+            stream = connect(port)
+            stream.sendall(ask)
+            while stream.recv(1 << 20):
+                pass
+        except OSError:
+            pass
+
+
 # Four MiB of rules that are all wrong, and as many limits as one decision takes.
 LIMITS = b"limits:\n" + b"- {name: a, limit: 1/1s}\n" * (((4 << 20) - 8) // 25)
 ALL = b'{"all":[' + b",".join([BODY] * 32) + b"]}"
@@ -310,8 +327,9 @@ CONTROL = {
     "PRIORITY": b"\0\0\5\2\0\0\0\0\1\0\0\0\0\x10",
     "WINDOW_UPDATE": b"\0\0\4\x08\0\0\0\0\0\0\0\0\1",
 }
-# The servers: without protection, with tokens, and over TLS.
-OPEN, GUARDED, TLS = "", ", with tokens", ", over TLS"
+LIVE = b"GET /live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+# The servers: without protection, with tokens, over TLS, and with a thousand limits more.
+OPEN, GUARDED, TLS, MANY = "", ", with tokens", ", over TLS", ", 1,000 limits"
 # name: (the server, whether it computes, attack(ready, ...), how many processes, its arguments from `at`: connections in all and ports)
 ATTACKS = {
     "idle connections": (OPEN, False, hold, 1, lambda at: (at.count, (at.http, at.resp), b"", False)),
@@ -335,6 +353,9 @@ ATTACKS = {
     "largest rules to try, 100 at a time": (OPEN, True, bodies, 100, lambda at: (at.admin, b"/v1/what-if", LIMITS)),
     "largest joint decisions, 100 at a time": (OPEN, True, bodies, 100, lambda at: (at.http, b"/v1/acquire", ALL)),
     "quota reports of 2 M buckets, gRPC": (OPEN, True, reports, 16, lambda at: (at.grpc,)),
+    "thresholds of made-up keys, RESP": (OPEN, True, commands, 2, lambda at: (at.resp, b"ACQUIRE watched made-up-%d\r\n")),
+    "pages with updates": (OPEN, False, hold, 1, lambda at: (at.slow, (at.admin,), LIVE, False)),
+    "scrapes of metrics, 8 at a time": (MANY, True, gets, 8, lambda at: (at.admin, b"/metrics")),
     "wrong tokens, HTTP": (GUARDED, True, guesses, 4, lambda at: (at.http, True)),
     "wrong tokens, RESP": (GUARDED, True, guesses, 4, lambda at: (at.resp, False)),
     "half-open TLS": (TLS, False, hold, 1, lambda at: (at.slow, (at.http, at.resp), HELLO, False)),
@@ -395,7 +416,8 @@ class Attack:
 def serve(program, directory, kind, connections, ports):
     rules = os.path.join(directory, "rules.yaml")
     with open(rules, "w") as file:
-        file.write(RULES)
+        more = range(998) if kind == MANY else ()
+        file.write(RULES + "".join(f"- {{name: more{at}, limit: 1000/1m}}\n" for at in more))
     envoy = os.path.join(directory, "envoy.yaml")
     with open(envoy, "w") as file:
         file.write(ENVOY)
@@ -434,7 +456,7 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (given.connections + 1_000,) * 2)
     print(f"{'':38} {'median':>8} {'p99':>8} {'of quiet':>8} {'of that':>8} {'longest':>9} {'asked':>8} {'refused':>7}  memory")
     above = []
-    for kind in (OPEN, GUARDED, TLS):
+    for kind in (OPEN, GUARDED, TLS, MANY):
         attacks = [(name, attack) for name, attack in ATTACKS.items() if attack[0] == kind]
         attacks = [attack for attack in attacks if not given.only or any(part in attack[0] for part in given.only)]
         if not attacks:

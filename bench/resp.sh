@@ -37,12 +37,13 @@ cpu() { # of a process, in clock ticks
     echo $((fields[13] + fields[14]))
 }
 
+range=100000 # of __rand_int__
 one() { # who, pid, port, pipeline, command...
     local who=$1 pid=$2 port=$3 pipeline=$4 before after rate count=$requests
     shift 4
     [ "$pipeline" = 1 ] && count=$((requests / 5))
     before=$(cpu "$pid")
-    rate=$(timeout 120 redis-benchmark -p "$port" -c 50 -n "$count" -r 100000 -P "$pipeline" --csv "$@" 2>/dev/null | tail -1 | cut -d'"' -f4)
+    rate=$(timeout 120 redis-benchmark -p "$port" -c 50 -n "$count" -r "$range" -P "$pipeline" --csv "$@" 2>/dev/null | tail -1 | cut -d'"' -f4)
     after=$(cpu "$pid")
     awk -v r="$rate" -v t=$((after - before)) -v n="$count" -v hz="$(getconf CLK_TCK)" \
         'BEGIN { printf "%.0f %.0f\n", 1e9 / r, t / hz / n * 1e9 }' >>"$scratch/$who-$pipeline"
@@ -54,12 +55,15 @@ for ((round = 0; round < rounds; round++)); do
         one tidegate-bucket $tidegate $tidegate_port $pipeline ACQUIRE bucket key:__rand_int__
         one tidegate-window $tidegate $tidegate_port $pipeline ACQUIRE window key:__rand_int__
         one floor $floor $floor_port $pipeline ACQUIRE bucket key:__rand_int__
+        # Ids are new each time, so the key has to be one.
+        range=1000000000 one tidegate-one $tidegate $tidegate_port $pipeline ACQUIRE bucket key 1
+        range=1000000000 one tidegate-id $tidegate $tidegate_port $pipeline ACQUIRE bucket key 1 ID __rand_int__
     done
 done
 
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 for pipeline in 1 16; do
-    for who in redis tidegate-bucket tidegate-window floor; do
+    for who in redis tidegate-bucket tidegate-window tidegate-one tidegate-id floor; do
         wall=$(cut -d' ' -f1 "$scratch/$who-$pipeline" | median)
         cpu=$(cut -d' ' -f2 "$scratch/$who-$pipeline" | median)
         suffix=${who#"${who%%-*}"}

@@ -13,6 +13,7 @@ import os
 import pathlib
 import shutil
 import socket
+import socketserver
 import subprocess
 import sys
 import tempfile
@@ -292,6 +293,21 @@ def front_of(port):
     return front
 
 
+class Garbled(socketserver.BaseRequestHandler):
+    """Reads a question, and answers with bytes of its server that are no answer, or only half of one."""
+
+    def handle(self):
+        self.request.recv(65536)
+        self.request.sendall(self.server.text)
+
+
+def garbled(text):
+    server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Garbled)
+    server.daemon_threads, server.text = True, text
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server.server_address[1]
+
+
 def taken(port, limit, key):
     """How many units the server counts, once it counts two."""
     until = time.monotonic() + 30
@@ -341,8 +357,10 @@ def check(name, place, server, guarded, closed, silent):
     for token, expected in [(TOKEN, (200, None, None)), ("", (500, None, None)), ("wrong", (500, None, None))]:
         with app(guarded, False, token=token) as guard:
             assert guard.get(f"{name}-alice") == expected, (token, guard.get(f"{name}-alice"))
+    wrong = [b"what is this?\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"]
+    unusable = [(garbled(text), "two", 10) for text in wrong]
     for is_open, expected in [(True, (200, None, None)), (False, (503, "no decision", None))]:
-        for address, limit, timeout in [(closed, "two", 10), (silent, "two", 0.1)]:
+        for address, limit, timeout in [(closed, "two", 10), (silent, "two", 0.1), *unusable]:
             with app(address, is_open, limit, timeout) as failing:
                 assert failing.get("alice") == expected, (is_open, address, limit, failing.get("alice"))
         # A wrong name or a missing token is an error, also where requests go on without an answer.

@@ -33,7 +33,7 @@ LAYERS = {
     "sentinel": [["programs", "token_server"], ["cluster", "stats"]],
     "listen": [["connections", "security"], ["credentials"], ["access", "descriptors", "socket", "tls"]],
     "export": [["statsd", "telemetry", "webhook"], ["agent"]],
-    "service": [["decide", "flow"], ["observe"], ["rules"], ["digest", "files"]],
+    "service": [["decide", "flow"], ["observe"], ["rules"], ["digest", "files", "shown"]],
     "flow": [["report", "sentinel"], ["metric_log", "sources"], ["call"], ["rules"], ["machine", "stats"]],
     "redis": [
         ["ad_hoc", "limit", "orders", "rules", "store"],

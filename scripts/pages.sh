@@ -50,9 +50,16 @@ address() { sed -n "s|^ *$1 *\(https\{0,1\}:[^ ,]*\).*|\1|p" "$scratch/${2:-told
 # Two servers that share a store, for the page of servers.
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 redis-server --port "$port" --bind 127.0.0.1 --save "" --dir "$scratch" >/dev/null &
+store=$!
+cat >"$scratch/shared.yaml" <<'RULES'
+limits:
+  - {name: checkout, limit: 600/1m, on_error: closed}
+  - {name: search, limit: 600/1m}
+RULES
 for name in one two; do
     touch "$scratch/$name"
-    "$tidegate" serve --http 127.0.0.1:0 --resp off --admin 127.0.0.1:0 --store "redis://127.0.0.1:$port" --store-deadline 1s --name "$name" >"$scratch/$name" 2>>"$scratch/log" &
+    "$tidegate" serve --http 127.0.0.1:0 --resp off --admin 127.0.0.1:0 --store "redis://127.0.0.1:$port" --store-deadline 1s --name "$name" \
+        --rules "$scratch/shared.yaml" >"$scratch/$name" 2>>"$scratch/log" &
     server=$!
     until grep -q '^Try:' "$scratch/$name"; do
         kill -0 $server || { cat "$scratch/log" >&2; exit 1; }
@@ -60,9 +67,20 @@ for name in one two; do
     done
 done
 
+# Three hundred limits, for what an open page gets.
+{ echo "limits:"; for at in $(seq 300); do echo "  - {name: limit-$at, limit: 1000/1m}"; done; } >"$scratch/many.yaml"
+touch "$scratch/many"
+"$tidegate" serve --http 127.0.0.1:0 --resp 127.0.0.1:0 --admin 127.0.0.1:0 --rules "$scratch/many.yaml" >"$scratch/many" 2>>"$scratch/log" &
+server=$!
+until grep -q '^Try:' "$scratch/many"; do
+    kill -0 $server || { cat "$scratch/log" >&2; exit 1; }
+    read -rt 0.1 <> <(:) || true
+done
+
 # A report of the simulator, which is a page of its own.
 "$tidegate" simulate --synthetic --sources 300 --requests 30000 --arrival bursty --limit 20/10s --nodes 3 --report "$scratch/report.html" >/dev/null
 
-TIDEGATE_SHARED=$(address admin one) TIDEGATE_REPORT="file://$scratch/report.html" \
+TIDEGATE_SHARED=$(address admin one) TIDEGATE_SHARED_HTTP=$(address HTTP one) TIDEGATE_STORE="$store $port" \
+    TIDEGATE_MANY=$(address admin many) TIDEGATE_MANY_RESP=$(sed -n 's|^ *RESP *redis://||p' "$scratch/many") TIDEGATE_REPORT="file://$scratch/report.html" \
     TIDEGATE_TLS=$(address admin tls) TIDEGATE_TLS_HTTP=$(address HTTP tls) NODE_EXTRA_CA_CERTS="$scratch/cert.pem" \
     node scripts/pages/check.mjs "$(address admin)" "$(address HTTP)" "$directory"

@@ -2,8 +2,11 @@
 //
 //   node check.mjs ADMIN HTTP DIRECTORY     screenshots go to the directory
 
+import { spawn } from 'node:child_process';
 import { mkdirSync } from 'node:fs';
+import { get } from 'node:http';
 import { createRequire } from 'node:module';
+import { connect } from 'node:net';
 import { chromium } from 'playwright-core';
 
 let [admin, http, directory] = process.argv.slice(2);
@@ -148,23 +151,30 @@ async function posts(page, path, act) {
 
 const yes = (page) => page.locator('#ask button.danger').click();
 
-// A key is blocked with the keyboard alone, after a question; then it is unblocked, refunded and overridden. The page changes by
-// itself until Pause stops it.
+// A key is blocked with the keyboard alone, after a question; then it is unblocked, which is taken back, refunded and overridden. The page
+// changes by itself until Pause stops it.
 async function use() {
   const path = '/limit?name=logins&key=mallory%40example.com';
   const { context, page, where } = await open(path, 1440, 'light');
   const status = async () => (await page.locator('#status').textContent()) ?? '';
+  const card = async () => (await page.locator('section.card').textContent()) ?? '';
   const button = (name) => page.locator('section.card').getByRole('button', { name, exact: true });
   const key = 'mallory@example.com in logins';
   // An action whose question is answered with yes: its request is sent, and the status names it.
-  const act = async (what, to, shown) => {
+  const act = async (what, to, shown, terms = {}) => {
     const response = await posts(page, to, async () => {
       await button(`${what} ${key}?`).click();
+      for (const [name, text] of Object.entries(terms)) await page.locator(`#ask-${name}`).fill(text);
       await yes(page);
     });
     await expect(page, where, `"${shown}" after "${what}"`, async () => (await status()).includes(shown));
     return response;
   };
+  const blocked = async () => (await (await fetch(`${admin}/v1/blocks?limit=logins`)).json()).blocks.find((block) => block.key === 'mallory@example.com');
+  await step('the title names the key', async () => {
+    if ((await page.title()) !== `${key} – Tidegate`) complain(where, `the title is ${await page.title()}`);
+    if (await button(`Unblock ${key}?`).count()) complain(where, 'a key that is not blocked can be unblocked');
+  });
   await step('block with the keyboard', async () => {
     await button(`Block ${key}?`).focus();
     await page.keyboard.press('Enter');
@@ -176,10 +186,15 @@ async function use() {
       await page.keyboard.press('Tab');
       await page.keyboard.press('Enter');
     });
-    await expect(page, where, 'the block in the status', async () => (await status()) === `Blocked ${key}`);
+    await expect(page, where, 'the block in the status', async () => (await status()).startsWith(`Blocked ${key}`));
     const denied = await acquire('logins', 'mallory@example.com');
     const { reason, retry_after_ms: wait } = await denied.json();
     if (denied.status !== 429 || reason !== 'blocked' || !(wait > 3_000_000 && wait <= 3_600_000)) complain(where, 'the key is not blocked');
+  });
+  await step('the facts follow', async () => {
+    await expect(page, where, 'the block in the facts', async () => /denied \(blocked\).*ends in .*by local client/.test(await card()));
+    await act('Block', '/v1/block', `Blocked ${key}`, { for: '2h', note: 'tries passwords' });
+    await expect(page, where, 'the note', async () => /ends in 2h, by local client: tries passwords/.test(await card()));
   });
   await step('an answer belongs to its question', async () => {
     // The `close` event of the first question arrives when the second is open.
@@ -192,30 +207,44 @@ async function use() {
       await new Promise((done) => setTimeout(done, 100));
       ask.querySelector('button.danger').click();
     }, `Unblock ${key}?`));
-    await expect(page, where, 'that it is unblocked', async () => (await status()) === `Unblocked ${key}`);
+    await expect(page, where, 'that it is unblocked', async () => (await status()).startsWith(`Unblocked ${key}`));
   });
-  await step('unblock again', () => act('Unblock', '/v1/unblock', 'was not blocked'));
+  await step('undo', async () => {
+    await posts(page, '/v1/block', () => page.getByRole('button', { name: 'Undo' }).click());
+    await expect(page, where, 'that it is blocked again', async () => (await status()) === `Blocked ${key} again`);
+    const again = await blocked();
+    if (again?.note !== 'tries passwords' || !(again.until_ms > Date.now() + 7_000_000)) complain(where, `the block is not as it was: ${JSON.stringify(again)}`);
+    await expect(page, where, 'the button', async () => (await button(`Unblock ${key}?`).count()) === 1);
+    await act('Unblock', '/v1/unblock', `Unblocked ${key}`, { note: 'was a test' });
+    if (await blocked()) complain(where, 'it is still blocked');
+  });
   await step('refund', async () => {
     await page.locator('#cost').fill('2');
     await act('Refund', '/v1/refund', `Refunded ${key}`);
   });
   await step('override', async () => {
     await page.locator('#quota').fill('500/1m');
-    await page.locator('#for').fill('1h');
-    await act('Override the quota of', '/v1/override', `Overrode the quota of ${key}`);
+    await act('Override the quota of', '/v1/override', `Overrode the quota of ${key}`, { for: '1h' });
     if ((await acquire('logins', 'mallory@example.com')).status !== 200) complain(where, 'the own quota is not in force');
   });
   await step('end the override', async () => {
     await page.goto(path);
-    if (!(await page.locator('section.card').textContent()).includes('Its own quota: 500/1m, for another')) complain(where, 'the own quota is not shown');
-    await act('End the own quota of', '/v1/override', `Ended the own quota of ${key}`);
+    if (!/500\/1m, given .* ends in (1h|59m)/.test(await card())) complain(where, `the own quota is not shown: ${await card()}`);
+    await act('End own quota of', '/v1/override', `Ended own quota of ${key}`);
   });
   await step('a mistake stays in the status until the next action', async () => {
     await page.locator('#quota').fill('much');
     const response = await act('Override the quota of', '/v1/override', '`much`');
     if (response.status() !== 400) complain(where, `a quota of "much" has the status ${response.status()}`);
-    await act('Unblock', '/v1/unblock', 'was not blocked');
+    await act('Reset what was used by', '/v1/reset', 'Reset');
     if ((await status()).includes('much')) complain(where, 'the mistake is still in the status after the next action');
+  });
+  await step('what is written stays', async () => {
+    await page.locator('#quota').fill('7/1m');
+    await page.locator('#pause').focus();
+    const before = await page.locator('#live').innerHTML();
+    await expect(page, where, 'a change', async () => (await page.locator('#live').innerHTML()) !== before);
+    if ((await page.locator('#quota').inputValue()) !== '7/1m') complain(where, 'what was written is lost');
   });
   await step('changes, focus and pause', async () => {
     const shown = () => page.locator('#live').innerHTML();
@@ -255,9 +284,7 @@ async function overview() {
     await expect(page, where, 'that a limit denies', async () => (await page.locator('tr.hurts[data-row="limit logins"]').count()) === 1);
     if ((await page.locator('tr.shadow[data-row="limit search"]').count()) !== 1) complain(where, 'the row of a shadow limit looks as if it denied');
   });
-  await step('focus and choice stay on their row', async () => {
-    const name = 'tr[data-row="denied logins mallory%40example%2Ecom"]';
-    await page.locator(`${name} select`).selectOption('1d');
+  await step('focus stays on its row', async () => {
     const link = 'tr[data-row="limit search"] a';
     await page.locator(link).focus();
     // The row moves up as soon as it has the most denials.
@@ -269,9 +296,84 @@ async function overview() {
     });
     const focused = await page.evaluate(() => document.activeElement?.closest('tr')?.dataset.row);
     if (focused !== 'limit search') complain(where, `the focus went to ${focused}`);
-    if ((await page.locator(`${name} select`).inputValue()) !== '1d') complain(where, 'the choice is lost');
   });
   await context.close();
+}
+
+// A page of blocks and overrides: one is ended, and given back.
+async function orders() {
+  for (const [to, body] of [
+    ['block', { limit: 'logins', key: 'eve@example.com', for: '1h', note: 'tries passwords' }],
+    ['override', { limit: 'per-user', key: 'user-1', quota: '900/1m', for: '2h' }],
+  ]) await fetch(`${admin}/v1/${to}`, { method: 'POST', body: JSON.stringify(body) });
+  await look('/orders', 'orders');
+  const { context, page, where } = await open('/orders', 390, 'light');
+  await step('end a block, and undo it', async () => {
+    const row = page.locator('tr', { hasText: 'eve@example.com' });
+    await posts(page, '/v1/unblock', async () => {
+      await row.getByRole('button').click();
+      await yes(page);
+    });
+    await expect(page, where, 'that it is done', async () => (await row.getAttribute('data-done')) !== null);
+    await posts(page, '/v1/block', () => page.getByRole('button', { name: 'Undo' }).click());
+    await expect(page, where, 'that it is in force', async () => (await row.getAttribute('data-done')) === null);
+    await page.goto('/audit');
+    await page.getByRole('link', { name: 'eve@example.com' }).first().click();
+    await expect(page, where, 'the page of the key', async () => (await page.title()).startsWith('eve@example.com in logins'));
+  });
+  await context.close();
+}
+
+// The store dies: each page says so, with its effect and the remedy, and offers no block of innocent keys. It returns, and all is well.
+async function outage() {
+  const [pid, port] = process.env.TIDEGATE_STORE.split(' ');
+  const [shared, data] = [process.env.TIDEGATE_SHARED, process.env.TIDEGATE_SHARED_HTTP];
+  const { context, page, where } = await open(`${shared}/`, 1440, 'light');
+  const strip = async () => (await page.locator('#state').textContent()) ?? '';
+  await expect(page, where, 'that the store is up', async () => (await strip()).includes('store up'));
+  process.kill(Number(pid));
+  await step('the store is down', async () => {
+    await expect(page, where, 'the condition', async () => /Wrong: the store is down.*since .*Effect: requests to checkout are denied.*Remedy: check the store/.test(await strip()));
+    await Promise.all(Array.from({ length: 9 }, () => fetch(`${data}/v1/acquire`, { method: 'POST', body: JSON.stringify({ limit: 'checkout', key: 'alice' }) })));
+    const row = page.locator('tr[data-row^="denied "]');
+    await expect(page, where, 'the reason next to the key', async () => (await row.count()) === 1 && (await row.textContent()).includes('denied: store-down'));
+    if (await row.getByRole('button').count()) complain(where, 'a key can be blocked that the missing store denies');
+    for (const [path, name] of [['/', 'incident'], ['/rules', 'incident-rules'], ['/audit', 'incident-audit']]) await look(`${shared}${path}`, name);
+  });
+  const again = spawn('redis-server', ['--port', port, '--bind', '127.0.0.1', '--save', ''], { stdio: 'ignore' });
+  await step('the store returns', async () => {
+    await expect(page, where, 'that the store is up', async () => (await strip()).includes('store up') && !(await strip()).includes('Wrong'));
+  });
+  again.kill();
+  await context.close();
+}
+
+// What an open page of 300 limits costs: the bytes of its updates, as they are sent.
+async function weight() {
+  const [host, port] = process.env.TIDEGATE_MANY_RESP.split(':');
+  const socket = connect(Number(port), host);
+  socket.resume();
+  const sends = setInterval(() => {
+    let commands = '';
+    for (let at = 0; at < 60; at += 1) {
+      const limit = 1 + Math.floor(300 * Math.random() ** 2);
+      commands += `ACQUIRE limit-${limit} key-${Math.floor(1000 * Math.random() ** 2)}\r\n`.repeat(1 + Math.floor(4 * Math.random()));
+    }
+    socket.write(commands);
+  }, 50);
+  await new Promise((done) => setTimeout(done, 65_000 * Number(process.env.TRAFFIC_MS ?? 12_000) / 12_000));
+  const measured = (accepts) => new Promise((done) => {
+    get(`${process.env.TIDEGATE_MANY}/live?q=&sort=denied&page=1`, { headers: { 'accept-encoding': accepts } }, (response) => {
+      let [first, bytes] = [0, 0];
+      response.on('data', (chunk) => { bytes += chunk.length; first ||= chunk.length; });
+      setTimeout(() => { response.destroy(); done({ first, each: Math.round((bytes - first) / 20) }); }, 20_500);
+    });
+  });
+  const [packed, plain] = await Promise.all([measured('gzip'), measured('identity')]);
+  clearInterval(sends);
+  socket.destroy();
+  console.log(`300 limits: ${packed.first} bytes, then ${packed.each} a second in gzip; ${plain.first}, then ${plain.each} without`);
+  if (!(packed.each > 0 && packed.each <= 4096)) complain('300 limits', `an open page gets ${packed.each} bytes a second`);
 }
 
 // A text that tries hard to mislead the form, and what one change of it must give.
@@ -503,10 +605,13 @@ if (process.env.TIDEGATE_SHARED) {
     await look(`${shared}/servers`, 'servers');
   });
 }
+if (process.env.TIDEGATE_STORE) await step('an outage of the store', outage);
+if (process.env.TIDEGATE_MANY) await step('the weight of a page', weight);
 if (process.env.TIDEGATE_REPORT) await step('look at the report', () => look(process.env.TIDEGATE_REPORT, 'report'));
 await step('the overview', overview);
 await step('use a key', use);
 await step('look at /audit', () => look('/audit', 'audit'));
+await step('blocks and overrides', orders);
 await step('change a limit', change);
 await step('edit the rules', edit);
 await step('push rules', push);

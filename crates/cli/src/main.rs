@@ -57,7 +57,7 @@ enum Command {
     /// End the block of a key
     ///
     /// Exits with 0 if the key was blocked, 1 if it was not.
-    Unblock(client::Of<client::AdminTarget>),
+    Unblock(client::Change),
     /// Print the keys that operators blocked, with who did it, until when and why
     Blocks(client::List),
     Override(client::Override),
@@ -69,12 +69,12 @@ enum Command {
     /// Forget the use of a key, or of all keys of a limit if no key is given
     ///
     /// Blocks stay.
-    Reset(client::Of<client::AdminTarget>),
+    Reset(client::Change),
     /// Reload a server's rules, and print the result
     ///
     /// Exits with 0 if the rules are in force, 3 if they were rejected; the previous rules then
     /// stay active.
-    Reload(client::AdminTarget),
+    Reload(client::All),
     /// Print a server's rules in force, one limit per line, in the form of a rules file
     ///
     /// --format json prints the server's JSON on one line, including the number of keys of each

@@ -44,7 +44,7 @@ fn a_shell_script_is_limited_by_exit_codes() {
     );
     let (code, denied) = said(ask(&["acquire", "cron", "nightly"]));
     assert!(
-        code == Some(1) && denied.starts_with("denied, remaining 0, retry after ms "),
+        code == Some(1) && denied == "denied (quota), remaining 0, retry after 1h",
         "{denied}"
     );
     // It would have to wait longer, which it knows immediately.
@@ -54,23 +54,36 @@ fn a_shell_script_is_limited_by_exit_codes() {
     );
     assert_eq!(
         said(ask(&["refund", "cron", "nightly"])),
-        (Some(0), "remaining 1".into())
+        (Some(0), "refunded 1, remaining 1".into())
     );
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(0));
+    let effect = |arguments: &[&str]| said(operate(arguments));
+    let is = |code, words: &str| (Some(code), words.to_owned());
     assert_eq!(
-        operate(&["block", "cron", "mallory", "--for", "1h"]).0,
-        Some(0)
+        effect(&["block", "cron", "mallory", "--for", "90m"]),
+        is(0, "blocked mallory in cron for 1h30m")
+    );
+    let line = server.logs("action=\"block\"");
+    assert!(
+        line.contains("key=\"mallory\" ") && !line.contains("Some("),
+        "{line}"
     );
     assert_eq!(ask(&["peek", "cron", "mallory"]).0, Some(1));
-    assert_eq!(operate(&["unblock", "cron", "mallory"]).0, Some(0));
     assert_eq!(
-        operate(&["unblock", "cron", "mallory"]).0,
-        Some(1),
-        "it was not blocked any more"
+        effect(&["unblock", "cron", "mallory"]),
+        is(0, "unblocked mallory in cron")
     );
     assert_eq!(
-        operate(&["override", "cron", "vip", "9/1h", "--for", "1h"]).0,
-        Some(0)
+        effect(&["unblock", "cron", "mallory"]),
+        is(1, "mallory in cron was not blocked")
+    );
+    assert_eq!(
+        effect(&["block", "cron", "a\u{1b}b"]),
+        is(0, "blocked a\u{fffd}b in cron until it is unblocked")
+    );
+    assert_eq!(
+        effect(&["override", "cron", "vip", "9/1h", "--for", "1h"]),
+        is(0, "vip in cron has 9/1h for 1h")
     );
     assert_eq!(
         said(ask(&["acquire", "cron", "vip"])),
@@ -81,11 +94,13 @@ fn a_shell_script_is_limited_by_exit_codes() {
         rules.contains("# by an operator, while the server runs: \"vip\": 9/1h"),
         "{rules}"
     );
-    assert_eq!(operate(&["override", "cron", "vip", "--end"]).0, Some(0));
     assert_eq!(
-        operate(&["override", "cron", "vip", "--end"]).0,
-        Some(1),
-        "it has ended"
+        effect(&["override", "cron", "vip", "--end"]),
+        is(0, "vip in cron has the quota of the rules again")
+    );
+    assert_eq!(
+        effect(&["override", "cron", "vip", "--end"]),
+        is(1, "vip in cron had no override")
     );
     let (code, _, error) = operate(&["override", "cron", "vip", "9"]);
     assert!(
@@ -98,7 +113,10 @@ fn a_shell_script_is_limited_by_exit_codes() {
         "a quota, or --end"
     );
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(1));
-    assert_eq!(operate(&["reset", "cron", "nightly"]).0, Some(0));
+    assert_eq!(
+        effect(&["reset", "cron", "nightly"]),
+        is(0, "reset nightly in cron: nothing counts as used")
+    );
     assert_eq!(ask(&["acquire", "cron", "nightly"]).0, Some(0));
     // Usage that is known only afterwards: a question of cost 0, and a charge of more than is left.
     assert_eq!(
@@ -107,11 +125,11 @@ fn a_shell_script_is_limited_by_exit_codes() {
     );
     assert_eq!(
         said(ask(&["charge", "cron", "late", "--cost", "2"])),
-        (Some(0), "remaining 0".into())
+        (Some(0), "charged 2, remaining 0".into())
     );
     assert_eq!(
         said(ask(&["charge", "cron", "late", "--cost", "5"])),
-        (Some(1), "remaining 0".into())
+        (Some(1), "charged 5, remaining 0".into())
     );
     assert_eq!(ask(&["acquire", "cron", "late", "--cost", "0"]).0, Some(1));
     let (code, _, error) = ask(&["block", "cron", "mallory"]);
@@ -234,7 +252,7 @@ fn an_operator_sees_what_is_in_force_and_why_a_key_is_denied() {
         ["LIMIT", "KEY", "SINCE", "UNTIL", "CLIENT", "NOTE"]
     );
     assert!(
-        lines[1].starts_with("cron   mallory  ") && lines[1].contains("in 59m"),
+        lines[1].starts_with("cron   mallory  ") && lines[1].contains("  in 1h  "),
         "{blocks}"
     );
     assert!(
@@ -268,13 +286,15 @@ fn an_operator_sees_what_is_in_force_and_why_a_key_is_denied() {
     for part in [
         "verdict      denied (blocked), remaining 0 of 2",
         "by local client: scrapes & floods",
+        "rule         {algorithm: sliding-log, limit: 2/1h}, the limit's own",
+        "requests     not counted: serve --trace-keys",
         "what helps   the end of the block: tidegate unblock cron mallory",
     ] {
         assert!(told.contains(part), "{part}: {told}");
     }
     let told = text(&["explain", "cron", "vip"]);
     assert!(
-        told.contains("admitted, remaining 9 of 9") && told.contains(", from operator"),
+        told.contains("admitted, remaining 9 of 9") && told.contains(", given by an operator"),
         "{told}"
     );
     let (_, told, _) = operate(&["explain", "quick", "é b&c", "--format", "json"]);
@@ -285,4 +305,127 @@ fn an_operator_sees_what_is_in_force_and_why_a_key_is_denied() {
     );
     let (code, _, error) = operate(&["explain", "crn", "vip"]);
     assert!(code == Some(3) && error.contains("cron"), "{error}");
+}
+
+/// Each command about a server, what it prints as JSON, and the code with which it exits.
+#[test]
+fn each_command_prints_json_for_programs() {
+    let server = serving("client-json");
+    let (http, admin) = (&server.http, &server.admin);
+    for (at, arguments, code, member) in [
+        (http, "health", 0, "status"),
+        (http, "acquire cron a", 0, "allowed"),
+        (http, "peek cron a --cost 9", 1, "allowed"),
+        (http, "charge cron a", 0, "remaining"),
+        (http, "refund cron a", 0, "remaining"),
+        (admin, "block cron a", 0, "blocked"),
+        (admin, "unblock cron a", 0, "unblocked"),
+        (admin, "unblock cron a", 1, "unblocked"),
+        (admin, "override cron a 9/1h", 0, "overridden"),
+        (admin, "override cron a --end", 0, "ended"),
+        (admin, "override cron a --end", 1, "ended"),
+        (admin, "reset cron a", 0, "reset"),
+        (admin, "reload", 0, "limits"),
+        (admin, "blocks", 0, "blocks"),
+        (admin, "overrides", 0, "overrides"),
+        (admin, "audit", 0, "actions"),
+        (admin, "rules", 0, "limits"),
+        (admin, "explain cron a", 0, "facts"),
+        #[cfg(feature = "top")]
+        (admin, "top --once", 0, "limits"),
+    ] {
+        let words: Vec<&str> = arguments.split(' ').chain(["--format", "json"]).collect();
+        let (exited, out, error) = ask(at, &words);
+        assert_eq!(exited, Some(code), "{arguments}: {out}{error}");
+        assert_eq!(out.lines().count(), 1, "{arguments}: {out}");
+        let answer: serde_json::Value = serde_json::from_str(&out).unwrap();
+        assert!(!answer[member].is_null(), "{arguments}: {out}");
+    }
+}
+
+#[test]
+fn a_printed_command_can_be_pasted_into_a_shell() {
+    let server = serving("client-quoting");
+    for key in ["a b; touch /tmp/x", "it's", "-x", "$(id)"] {
+        let about = |command: &str| {
+            let output = tidegate()
+                .args([command, "cron", "--server", &server.admin, "--", key])
+                .output()
+                .unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        about("block");
+        let told = about("explain");
+        let (_, command) = told
+            .rsplit_once("the end of the block: tidegate ")
+            .unwrap_or_else(|| panic!("{told}"));
+        let pasted = std::process::Command::new("sh")
+            .args([
+                "-c",
+                &format!("\"$0\" {command}"),
+                env!("CARGO_BIN_EXE_tidegate"),
+            ])
+            .env("TIDEGATE_ADMIN_SERVER", &server.admin)
+            .output()
+            .unwrap();
+        let out = String::from_utf8_lossy(&pasted.stdout);
+        assert_eq!(out, format!("unblocked {key} in cron\n"), "{command}");
+    }
+}
+
+#[test]
+fn denials_are_counted_instead_of_listed() {
+    let rules = scratch("client-denials").join("rules.yaml");
+    fs::write(
+        &rules,
+        "limits: [{name: cron, limit: 2/1h, algorithm: sliding-log}]\n",
+    )
+    .unwrap();
+    let server = Serving::with(&["--rules", rules.to_str().unwrap(), "--trace-keys", "100%"]);
+    for _ in 0..30 {
+        ask(&server.http, &["acquire", "cron", "eve"]);
+    }
+    let (_, told, _) = ask(&server.admin, &["explain", "cron", "eve"]);
+    let denials: Vec<&str> = told
+        .lines()
+        .filter(|line| line.starts_with("denials"))
+        .collect();
+    assert_eq!(denials.len(), 1, "{told}");
+    assert!(
+        denials[0].contains(" 28 (quota): the first ")
+            && denials[0].contains(" ago, the last ")
+            && denials[0].contains(" a second between"),
+        "{told}"
+    );
+    assert!(
+        told.contains("requests     30 requests, the first "),
+        "{told}"
+    );
+}
+
+/// The table of exit codes in the book has each command of the program, and no other.
+#[cfg(all(feature = "sim", feature = "top"))]
+#[test]
+fn the_book_has_the_exit_codes_of_each_command() {
+    let book = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/commands.md");
+    let book = fs::read_to_string(book).unwrap();
+    let listed: std::collections::BTreeSet<&str> = book
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .flat_map(|line| line.split('|').nth(1).unwrap().split('`'))
+        .filter(|word| !word.trim().is_empty() && !word.contains(','))
+        .collect();
+    let help = tidegate().arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let known: std::collections::BTreeSet<&str> = help
+        .split("Commands:\n")
+        .nth(1)
+        .unwrap()
+        .lines()
+        .take_while(|line| line.starts_with("  "))
+        .filter(|line| !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert_eq!(listed, known);
 }

@@ -774,3 +774,33 @@ fn the_demo_has_traffic_with_denials_of_each_kind_and_leaves_nothing() {
     assert!(demo.child.wait().unwrap().success());
     assert!(!Path::new(&rules).exists(), "{rules}");
 }
+
+#[test]
+fn the_default_number_of_connections_fits_the_limit_on_open_files_in_silence() {
+    let log = |options: &str| {
+        let serve = format!(
+            "ulimit -n 2000 && exec \"$0\" serve --http 127.0.0.1:0 --resp 127.0.0.1:0 --log-level debug {options}"
+        );
+        let mut command = Command::new("setpriv");
+        // As root, the limit could be raised.
+        command
+            .args(["--bounding-set", "-sys_resource", "sh", "-c", &serve])
+            .arg(env!("CARGO_BIN_EXE_tidegate"))
+            .env("TIDEGATE_ADMIN", "127.0.0.1:0");
+        let server = Serving::run(&mut command);
+        let line = server.logs("open files");
+        server.signal("TERM");
+        assert_eq!(server.ended(), Some(0));
+        line
+    };
+    let silent = log("");
+    assert!(
+        silent.contains("DEBUG") && silent.contains("max_connections=744"),
+        "{silent}"
+    );
+    let asked = log("--max-connections 10000");
+    assert!(
+        asked.contains("WARN") && asked.contains("needed=20512"),
+        "{asked}"
+    );
+}

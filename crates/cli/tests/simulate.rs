@@ -477,7 +477,7 @@ fn errors_about_arguments_say_what_to_do() {
     let log = file("arguments.log", log());
     let log = log.to_str().unwrap();
     for (args, mend) in [
-        (&[log][..], "--limit <N/DURATION>"),
+        (&[log][..], "--limit 100/1m tries one"),
         (&[log, "--limit", "5"], "a quota is N/duration"),
         (
             &[log, "--limit", "5/10s", "--algorithm", "windows"],
@@ -1332,4 +1332,70 @@ fn the_status_of_a_log_of_fastify_is_refused_with_its_setting() {
         !output.status.success() && error.contains("set disableRequestLogging"),
         "{error}"
     );
+}
+
+#[test]
+fn a_suggestion_that_denies_much_says_so_first_and_names_the_algorithm_of_its_numbers() {
+    // A few sources make most requests.
+    let traffic: Vec<&str> = "--synthetic --sources 2000 --requests 60000 --zipf 1.6 --suggest"
+        .split(' ')
+        .collect();
+    let report = document(&traffic);
+    let (all, recommended) = (&report["trials"][0], &report["suggestion"]["recommended"]);
+    let number = |value: &Value| value.as_f64().unwrap();
+    let share = |part: &Value| number(part) / number(&all["requests"]);
+    assert!(share(&recommended["denied"]) > 0.5, "{recommended}");
+    let milder = &recommended["milder"];
+    assert!(share(&milder["denied"]) <= 0.05, "{milder}");
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let (strict, mild, algorithm) = (
+        text(&recommended["limit"]),
+        text(&milder["limit"]),
+        text(&recommended["algorithm"]),
+    );
+    let output = simulate(&traffic);
+    let table = stdout(&output);
+    let said: Vec<&str> = table.lines().collect();
+    let begin = said
+        .iter()
+        .position(|line| line.starts_with("Begin with "))
+        .unwrap();
+    assert!(
+        said[begin - 1].starts_with(&format!("{strict} denies "))
+            && said[begin - 1].contains("look at the keys denied most"),
+        "{table}"
+    );
+    assert!(
+        said[begin].starts_with(&format!("Begin with {mild} and {algorithm}, which denies ")),
+        "{table}"
+    );
+    assert!(text(&recommended["yaml"]).contains(&mild), "{recommended}");
+    // The sentence about the limit has the numbers of the recommended algorithm.
+    let sentence = said
+        .iter()
+        .find(|line| line.starts_with(&format!("{strict} denies ")) && line.contains("touches"))
+        .unwrap();
+    assert!(sentence.ends_with(&format!("with {algorithm}.")), "{table}");
+    let denied = recommended["denied"].as_u64().unwrap();
+    let plain = sentence.replace(',', "");
+    assert!(plain.contains(&format!(" denies {denied} of ")), "{table}");
+    // The page has the curve, with both limits on it.
+    let page = path("suggested-curve.html");
+    let written = [&traffic[..], &["--report", page.to_str().unwrap()]].concat();
+    stdout(&simulate(&written));
+    let page = fs::read_to_string(page).unwrap();
+    let curve = page.split("class=\"curve\"").nth(1).expect("the curve");
+    let curve = curve.split("</svg>").next().unwrap();
+    assert_eq!(curve.matches("<polyline").count(), 2, "{curve}");
+    assert_eq!(curve.matches("class=\"limit\"").count(), 2, "{curve}");
+}
+
+#[test]
+fn a_command_line_without_a_limit_names_what_can_be_tried() {
+    let output = simulate(&["access.log"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    for words in ["--suggest", "--limit 100/1m", "--rules FILE"] {
+        assert!(error.contains(words), "{words}: {error}");
+    }
 }

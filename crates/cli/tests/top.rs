@@ -318,10 +318,12 @@ mod on_a_terminal {
                 {"key": "\u{fffd}", "not_utf8": true, "count": 3, "at_least": 3, "at_most": 3},
             ],
         });
-        let standing = json!({
-            "allowed": false, "limit": 20, "remaining": 0, "retry_after_ms": 1_500, "reset_after_ms": 60_000,
-        });
-        Control::new(limits, top, standing)
+        let explained = json!({"facts": [
+            {"name": "verdict", "text": "denied (quota), remaining 0 of 20"},
+            {"name": "admitted in", "text": "1s500ms"},
+            {"name": "what helps", "text": "time, or `tidegate reset logins eve\u{1b}[31m`"},
+        ]});
+        Control::new(limits, top, explained)
     }
 
     /// The names in the table, from above.
@@ -339,10 +341,10 @@ mod on_a_terminal {
         let lines = top.after("", &["per-ip", "q quit"]);
         assert_eq!(
             lines[0],
-            format!("tidegate 0.1.0  {}  store up, 3 servers", control.address)
+            format!("tidegate 0.1.0  {}  store up, 1 server", control.address)
         );
         assert_eq!(lines[1], "3 of 3 limits by denied per second");
-        assert_eq!(lines[23], "Enter open  s sort  / filter  q quit");
+        assert_eq!(lines[23], "Enter open  s sort  / filter  ? keys  q quit");
         for (line, words) in [
             (2, ["LIMIT", "ADMIT/s", "DENIED", "HEAVIEST"]),
             (3, ["logins", "100/1m", "40.0", "93%"]),
@@ -401,7 +403,7 @@ mod on_a_terminal {
         let words = [
             "token-bucket 100/1m, burst: 20; sharing: local",
             "12 keys of 1000",
-            "Keys with most denials in the last 61 s, one in 4 counted (Tab: most requests)",
+            "Keys with most denials in the last 1m1s, one in 4 counted (Tab: most requests)",
             "eve",
             "exact",
         ];
@@ -410,11 +412,10 @@ mod on_a_terminal {
         top.after("\t", &["eve"]);
         let words = [
             "eve of logins",
-            "the next request is denied",
-            "remaining 0 of 20",
-            "admitted again in 1500 ms",
-            "full again in 60 s",
-            "was denied 40 to 40 times",
+            "verdict      denied (quota), remaining 0 of 20",
+            "admitted in  1s500ms",
+            "what helps   time, or `tidegate reset logins eve",
+            "was denied 40 times in the last 1m1s",
         ];
         top.after(ENTER, &words);
         top.after(ESC, &["Keys with most denials"]);
@@ -434,32 +435,101 @@ mod on_a_terminal {
     }
 
     #[test]
-    fn a_block_needs_a_confirmation() {
+    fn a_block_asks_for_how_long_and_why() {
         let control = control();
         let mut top = Terminal::new(&control, 80, 24);
         top.after("", &["logins"]);
         top.after("b", &["open a limit first"]);
         top.after(ENTER, &["eve"]);
-        top.after(
-            "b",
-            &[
-                "Block eve in logins until it is unblocked?",
-                "y yes  any other key no",
-            ],
-        );
-        // Any key other than y cancels.
-        top.after("nu", &["Unblock eve in logins?"]);
+        let asks = [
+            "Block eve in logins?",
+            "for:  1h_",
+            "note: ",
+            "Enter yes  Esc no",
+        ];
+        top.after("b", &asks);
+        // Esc cancels, and other keys are text.
+        top.without(ESC, "Block eve");
+        top.after("u", &["Unblock eve in logins?", "note: _"]);
+        top.without(ESC, "Unblock eve");
         assert_eq!(*control.changes.lock().unwrap(), []);
-        top.after("nby", &["! blocked"]);
-        top.after("uy", &["! unblocked"]);
+        let ever = ["for:  _ (until it is unblocked)"];
+        top.after(&format!("b{}", BACKSPACE.repeat(2)), &ever);
+        top.after(
+            "2h\ttries passwords",
+            &["for:  2h", "note: tries passwords_"],
+        );
+        top.after(ENTER, &["! blocked"]);
+        top.after(&format!("utested{ENTER}"), &["! unblocked"]);
         // A key that is not text cannot be selected here.
         top.after("jb", &["! no key to block here"]);
-        top.types("y");
-        let of = |path: &str| (path.to_owned(), json!({"limit": "logins", "key": "eve"}));
+        let of = |path: &str, more: serde_json::Value| {
+            let mut body = json!({"limit": "logins", "key": "eve"});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            (path.to_owned(), body)
+        };
         assert_eq!(
             *control.changes.lock().unwrap(),
-            [of("/v1/block"), of("/v1/unblock")]
+            [
+                of("/v1/block", json!({"for": "2h", "note": "tries passwords"})),
+                of("/v1/unblock", json!({"note": "tested"})),
+            ]
         );
+        assert_eq!(top.ends("q"), Some(0));
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_server_is_above_the_limits() {
+        let control = control();
+        control.conditions.lock().unwrap().push(json!({
+            "name": "store", "state": "the store is down: refused\u{1b}[2J", "since_ms": 1, "effect": "requests are denied",
+            "remedy": "check the store", "is_wrong": true,
+        }));
+        let mut top = Terminal::new(&control, 100, 24);
+        let lines = top.after("", &["logins", "per-ip"]);
+        assert!(
+            lines[2].starts_with("WRONG: the store is down: refused")
+                && lines[2].contains("[2J (since ")
+                && lines[2].trim_end().ends_with("ago)"),
+            "{lines:?}"
+        );
+        assert_eq!(lines[3].trim(), "requests are denied; check the store");
+        assert!(lines[4].starts_with("LIMIT"), "{lines:?}");
+        assert_eq!(top.ends("q"), Some(0));
+        // A low screen has room for the state.
+        let mut top = Terminal::new(&control, 100, 12);
+        let lines = top.after("", &["logins", "per-ip"]);
+        assert!(
+            lines[2].starts_with("WRONG") && lines[3].starts_with("LIMIT"),
+            "{lines:?}"
+        );
+        assert_eq!(top.ends("q"), Some(0));
+    }
+
+    #[test]
+    fn the_size_of_the_terminal_is_used_and_a_key_shows_all_keys() {
+        let control = control();
+        let mut top = Terminal::new(&control, 200, 50);
+        let lines = top.after("", &["logins"]);
+        // A column for each second: all but the first have denials.
+        let bars = lines[3].chars().filter(|c| ('▁'..='█').contains(c)).count();
+        assert_eq!(bars, 59, "{}", lines[3]);
+        top.after("?", &["arrows, j k", "quit", "any key closes this"]);
+        let lines = top.after(
+            &format!("x{ENTER}"),
+            &[
+                "Keys with most denials",
+                "Keys with most requests",
+                "eve",
+                "80 to 100",
+            ],
+        );
+        let both = lines.iter().find(|line| line.contains("eve")).unwrap();
+        assert!(both.contains("bob"), "{lines:?}");
+        let bars = |line: &&String| line.chars().any(|c| ('▁'..='█').contains(&c));
+        assert!(lines.iter().filter(bars).count() > 8, "{lines:?}");
         assert_eq!(top.ends("q"), Some(0));
     }
 
@@ -475,11 +545,11 @@ mod on_a_terminal {
         let control = Control::new(
             limits,
             top,
-            json!({"allowed": true, "limit": 20, "remaining": 0}),
+            json!({"facts": [{"name": "verdict", "text": "admitted"}]}),
         );
         for (columns, rows) in [(1, 1), (3, 2), (20, 5), (300, 100)] {
             let top = Terminal::new(&control, columns, rows);
-            let keys = format!("jG{ENTER}bn{ENTER}b n{ESC}{ESC}q");
+            let keys = format!("?xjG{ENTER}bn{ESC}{ENTER}b n{ESC}{ESC}{ESC}q");
             assert_eq!(top.ends(&keys), Some(0), "{columns} by {rows}");
         }
     }

@@ -1,9 +1,9 @@
 //! Reads the values of a mapping one by one and collects all mistakes instead of stopping at the
 //! first.
 
-use std::{cell::RefCell, time::Duration};
+use std::{cell::RefCell, ops::RangeInclusive, time::Duration};
 
-use tidegate_core::{MAX_LIMIT, parse_duration, parse_units};
+use tidegate_core::{parse_duration, parse_units};
 
 use crate::{Kind, Node, Problem, abridged, nearest};
 
@@ -223,11 +223,11 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Reads a whole number from `least` to 2⁵³ − 1, with `_` between digits or not.
-    pub fn units(&self, name: &str, least: u64) -> Option<u64> {
-        let wants = format!("a whole number from {least} to {MAX_LIMIT}");
+    /// Reads a whole number in this range, with `_` between digits or not.
+    pub fn units(&self, name: &str, within: RangeInclusive<u64>) -> Option<u64> {
+        let wants = format!("a whole number from {} to {}", within.start(), within.end());
         self.read(name, &wants, |text| {
-            parse_units(text).filter(|number| *number >= least)
+            parse_units(text).filter(|number| within.contains(number))
         })
     }
 

@@ -16,8 +16,8 @@ pub(crate) const MOST_USED: u64 = MAX_LIMIT + 1;
 ///
 /// The text form is `N/duration`; `_` may separate the digits of `N`. A duration is one or more
 /// numbers, each with a unit of `ns`, `us`, `ms`, `s`, `m`, `h` or `d`; or it is a unit alone
-/// (`100/m` is `100/1m`), `day`, `week` (`7d`), `month` (30d10h29m6s, the mean) or `year`
-/// (365d5h49m12s). In the text form of a policy, a [fixed window](crate::algorithm::FixedWindow) of
+/// (`100/m` is `100/1m`), `second`, `minute`, `hour`, `day`, `week` (`7d`), `month` (30d10h29m6s, the
+/// mean) or `year` (365d5h49m12s). In the text form of a policy, a [fixed window](crate::algorithm::FixedWindow) of
 /// a month or a year follows the calendar.
 ///
 /// ```
@@ -26,6 +26,7 @@ pub(crate) const MOST_USED: u64 = MAX_LIMIT + 1;
 /// let quota: Quota = "100/1m30s".parse()?;
 /// assert_eq!((quota.limit(), quota.window()), (100, Duration::from_secs(90)));
 /// assert_eq!("100/m".parse(), "100/1m".parse::<Quota>());
+/// assert_eq!("100/minute".parse(), "100/1m".parse::<Quota>());
 /// assert_eq!(quota.to_string(), "100/1m30s");
 /// assert_eq!("10_000_000_000/30d".parse::<Quota>()?.limit(), 10_000_000_000);
 /// # Ok::<(), tidegate_core::ParseQuotaError>(())
@@ -153,6 +154,7 @@ impl FromStr for Quota {
         let window = window.trim();
         let unit = UNITS
             .iter()
+            .chain(&NAMES)
             .find(|(name, _)| *name == window)
             .map(|(_, nanos)| *nanos);
         let period = Period::ALL
@@ -188,6 +190,13 @@ const UNITS: [(&str, u64); 7] = [
     ("ms", 1_000_000),
     ("us", 1_000),
     ("ns", 1),
+];
+
+/// Windows with names, besides the calendar's periods.
+const NAMES: [(&str, u64); 3] = [
+    ("second", 1_000_000_000),
+    ("minute", 60_000_000_000),
+    ("hour", 3_600_000_000_000),
 ];
 
 /// Parses a number of units, at most [`MAX_LIMIT`]: digits, between which `_` may stand.

@@ -136,7 +136,7 @@ fn an_error_names_the_mistake_and_the_known_values() {
     );
     assert!(
         message("sliding-window:slots=x 10/1s")
-            .contains("`slots` wants a whole number from 1 to 9007199254740991")
+            .contains("`slots` wants a whole number from 1 to 3600")
     );
     assert!(message("sliding-window:mode=x 10/1s").contains("`mode` wants strict or balanced"));
     assert!(

@@ -53,7 +53,7 @@ pub use edges::{http, resp};
 #[doc(hidden)]
 pub use serve::state_file::check_and_restore;
 pub use serve::{
-    open_files::{OpenFiles, raise_open_files},
+    open_files::{OpenFiles, connections_within, raise_open_files},
     options::Options,
     server::{Ended, Order, Server},
     shutdown::signals,
@@ -62,7 +62,7 @@ pub use serve::{
 };
 pub use tidegate_envoy::{
     config as envoy, descriptors,
-    xds::{XdsSource, XdsSourceError},
+    xds::{self, XdsSource, XdsSourceError},
 };
 pub use tidegate_export::{
     statsd::{StatsdAddress, StatsdAddressError},
@@ -84,5 +84,5 @@ pub use tidegate_service::{
     files::LockError,
     flow::PushError,
     observe::{heavy, history, trace, usage, what_if},
-    rules,
+    rules, shown,
 };

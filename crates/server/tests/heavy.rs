@@ -186,7 +186,10 @@ fn an_invalid_request_is_answered_with_advice() {
         );
     }
     for (command, why) in [
-        ("TOP", "ERR wrong number of arguments for 'top' command"),
+        (
+            "TOP",
+            "ERR wrong number of arguments for 'top' command; usage: TOP limit [count]",
+        ),
         ("TOP per-usr", "ERR no limit is named `per-usr`"),
         (
             "TOP all",

@@ -48,6 +48,47 @@ fn an_admission_is_200_with_the_decision_and_the_header_fields_of_the_draft() {
 }
 
 #[test]
+fn an_answer_ends_with_a_line_feed_and_the_root_leads_to_the_dashboard() {
+    let server = Running::with_rules("http-line", RULES);
+    let key = r#"{"limit":"per-user","key":"alice"}"#;
+    let both = r#"{"all":[{"limit":"trial","key":"a"},{"limit":"everyone"}]}"#;
+    for (path, body) in [
+        ("/v1/acquire", key),
+        ("/v1/acquire", both),
+        ("/v1/acquire", "{"),
+        ("/v1/peek", key),
+        ("/v1/refund", key),
+        (
+            "/v1/reserve",
+            r#"{"ttl":"1m","all":[{"limit":"bucket","key":"a","cost":1}]}"#,
+        ),
+        ("/v1/block", key),
+        ("/v1/reset", key),
+    ] {
+        let answer = server.post(path, body).body;
+        assert!(answer.ends_with("}\n"), "{path} {body}: {answer}");
+    }
+    for path in [
+        "/v1/limits",
+        "/v1/rules",
+        "/healthz",
+        "/openapi.json",
+        "/nowhere",
+    ] {
+        let answer = server.get(path).body;
+        assert!(answer.ends_with("}\n"), "{path}: {answer}");
+    }
+    let mut data = Http::connect(server.http);
+    let root = data.send("GET", "/", "");
+    let detail = root.json()["detail"].as_str().unwrap().to_owned();
+    assert_eq!(root.status, 404);
+    assert!(
+        detail.contains(&format!("the dashboard is at http://{}/", server.admin)),
+        "{detail}"
+    );
+}
+
+#[test]
 fn a_denial_is_429_and_its_retry_after_is_exact_and_rounded_up() {
     let server = Running::with_rules("http-denial", RULES);
     let ask = r#"{"limit":"bucket","key":"alice"}"#;

@@ -143,3 +143,61 @@ fn no_answer_is_late_when_the_store_dies_and_servers_leave_and_memory_follows_th
     println!("memory grew by {} MiB", grown >> 20);
     assert!(grown < 256 << 20, "{grown} bytes");
 }
+
+#[test]
+fn a_store_that_is_down_is_on_every_page_next_to_keys_and_in_the_api() {
+    let mut store = Server::start(&[]);
+    let rules = "limits:
+  - {name: closes, limit: 600/1h, algorithm: sliding-log, on_error: closed}
+  - {name: opens, limit: 600/1h, algorithm: sliding-log, on_error: open}
+  - {name: alone, limit: 600/1h, algorithm: sliding-log}
+";
+    let server = Running::with_rules_and("outage-state", rules, |options| {
+        options.store_deadline = DEADLINE.into();
+        options.store = Some(store.address());
+    });
+    let page = |path: &str| Http::connect(server.admin).send("GET", path, "").body;
+    let conditions = || server.get("/v1/limits").json()["conditions"].clone();
+    eventually("the store is up", || {
+        page("/").contains("store up") && conditions() == serde_json::json!([])
+    });
+    store.kill();
+    eventually("the store is known to be down", || {
+        conditions()[0]["name"] == "store"
+    });
+    // An innocent customer.
+    server.resp("ACQUIRE closes alice");
+    let condition = &conditions()[0];
+    assert_eq!(condition["is_wrong"], true);
+    let effect = condition["effect"].as_str().unwrap();
+    for words in [
+        "requests to closes are denied (on_error: closed)",
+        "requests to opens are admitted without a limit (on_error: open)",
+        "requests to alone are decided by each server alone",
+    ] {
+        assert!(effect.contains(words), "{words}: {effect}");
+    }
+    let body = page("/");
+    let denied = body.split("Denied now").nth(1).expect("the section");
+    let denied = denied.split("</table>").next().unwrap();
+    assert!(
+        denied.contains("alice")
+            && denied.contains("denied: store-down")
+            && denied.contains("a block does not help: the store is down")
+            && !denied.contains("<button"),
+        "{denied}"
+    );
+    for path in ["/", "/rules", "/orders", "/audit", "/limit?name=alone"] {
+        let body = page(path);
+        assert!(
+            body.contains("class=\"condition wrong\" data-condition=\"store\"")
+                && body.contains("the store is down: ")
+                && body.contains("this server reconnects automatically"),
+            "{path}: {body}"
+        );
+    }
+    store.start_again();
+    eventually("the store is up again", || {
+        page("/").contains("store up") && conditions() == serde_json::json!([])
+    });
+}

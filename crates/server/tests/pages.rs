@@ -174,10 +174,10 @@ fn seconds_that_share_a_bar_of_a_chart_are_added_up() {
         "{body}"
     );
     assert!(
-        body.contains(r#"class="admitted" d="M716.0 120.0V0.0H720.0V120.0Z""#),
+        body.contains(r#"class="admitted" d="M179 120v-120h1V120z""#),
         "{body}"
     );
-    assert!(body.contains(r#"class="denied" d="""#), "{body}");
+    assert!(!body.contains(r#"class="denied" d="#), "{body}");
 }
 
 #[test]
@@ -229,29 +229,46 @@ fn the_page_of_a_limit_has_its_keys_its_rule_and_the_state_of_a_key() {
     for words in [
         "Most denials",
         "Most requests",
-        "3 requests, 1 denials",
+        "3 requests, 1 denial",
         "algorithm: sliding-log",
-        "remaining 0 of 2",
-        "full again in 3600.0s",
+        "<dd class=\"bad\">denied (quota), remaining 0 of 2</dd>",
+        "<dt>unused in</dt><dd>1h</dd>",
+        "<title>alice+1 in per-user – Tidegate</title>",
         "Block alice+1 in per-user?",
         "Refund alice+1 in per-user?",
         "Override the quota of alice+1 in per-user?",
     ] {
         assert!(body.contains(words), "{words} in {body}");
     }
+    // Only actions that change something are offered.
     assert!(
-        !body.contains("own quota:") && !body.contains("End own quota"),
+        !body.contains("End own quota") && !body.contains(">Unblock<"),
         "{body}"
     );
-    let own = r#"{"limit":"per-user","key":"alice+1","quota":"5/1h","for":"90s"}"#;
+    let own =
+        r#"{"limit":"per-user","key":"alice+1","quota":"5/1h","for":"90s","note":"a partner"}"#;
     assert_eq!(server.post("/v1/override", own).status, 200);
+    let block = r#"{"limit":"per-user","key":"alice+1","for":"2h","note":"scrapes"}"#;
+    assert_eq!(server.post("/v1/block", block).status, 200);
+    server.advance(Duration::from_secs(5));
     let body = page(&server, "/limit?name=per-user&key=alice%2B1").body;
     for words in [
-        "remaining 3 of 5",
-        "Its own quota: 5/1h, for another 90 s",
+        "denied (blocked), remaining 0 of 5",
+        "<dt>block</dt><dd>given 5s ago, ends in 2h, by local client: scrapes</dd>",
+        "<dt>override</dt><dd>5/1h, given 5s ago, ends in 1m25s, by local client: a partner</dd>",
+        "tidegate unblock per-user alice+1",
         "End own quota",
+        ">Unblock<",
     ] {
         assert!(body.contains(words), "{words} in {body}");
+    }
+    // They are the same facts, in the same words, as `tidegate explain` prints.
+    let explained = server
+        .get("/v1/explain?limit=per-user&key=alice%2B1")
+        .json();
+    for fact in explained["facts"].as_array().unwrap() {
+        let text = fact["text"].as_str().unwrap().replace('"', "&quot;");
+        assert!(body.contains(&text), "{text} in {body}");
     }
     let begun = || server.get("/v1/history?limit=all").status == 200;
     eventually("the history has begun", begun);
@@ -541,13 +558,7 @@ fn a_client_that_may_only_observe_sees_no_buttons_and_can_neither_save_rules_nor
         seen.contains("remaining 2 of 2") && operated.contains("remaining 2 of 2"),
         "{seen}"
     );
-    for path in [
-        "/v1/block",
-        "/v1/unblock",
-        "/v1/reset",
-        "/v1/refund",
-        "/v1/override",
-    ] {
+    for path in ["/v1/block", "/v1/reset", "/v1/refund", "/v1/override"] {
         let action = format!("action=\"{path}\"");
         assert!(
             !seen.contains(&action) && operated.contains(&action),
@@ -595,7 +606,7 @@ fn a_client_that_may_only_observe_sees_no_buttons_and_can_neither_save_rules_nor
     assert!(
         ask("reads", "GET", "/rules", "")
             .body
-            .contains("Changed here by anna 0 s ago.")
+            .contains("Changed here by anna 0s ago.")
     );
     // A page that is open ends with the token that opened it.
     let without = std::fs::read_to_string(&path)
@@ -879,4 +890,145 @@ fn the_overview_shows_who_is_denied_and_why() {
         filtered.contains("robot") && !filtered.contains("mallory"),
         "{filtered}"
     );
+}
+
+#[test]
+fn every_page_shows_what_is_wrong_with_the_server_since_when_and_what_helps() {
+    let mut server = Running::with_rules("pages-state", RULES);
+    let path = std::env::temp_dir().join(format!(
+        "tidegate-server-{}-pages-state/rules.yaml",
+        std::process::id()
+    ));
+    let paths = [
+        "/",
+        "/limit?name=per-user",
+        "/orders",
+        "/rules",
+        "/flow",
+        "/audit",
+        "/servers",
+        "/nowhere",
+    ];
+    for path in paths.iter().filter(|path| **path != "/nowhere") {
+        let body = page(&server, path).body;
+        assert!(
+            body.contains("no store · rules in force · clock steady")
+                && !body.contains("data-condition"),
+            "{path}: {body}"
+        );
+    }
+    server.reloading(|| replace(&path, "limits:\n  - {name: a, limit: 5}\n"));
+    eventually("the condition is seen", || {
+        page(&server, "/").body.contains("data-condition=\"rules\"")
+    });
+    server.advance(Duration::from_secs(90));
+    for path in paths.iter().filter(|path| **path != "/nowhere") {
+        let body = page(&server, path).body;
+        for words in [
+            "class=\"condition warns\"",
+            "the rules were rejected: ",
+            "line 2",
+            "since 1m30s ago",
+            "Effect: the previous rules stay active",
+            "Remedy: correct the file",
+        ] {
+            assert!(body.contains(words), "{path}: {words} in {body}");
+        }
+    }
+    let limits = server.get("/v1/limits").json();
+    assert_eq!(limits["conditions"][0]["name"], "rules");
+    assert_eq!(limits["conditions"][0]["is_wrong"], false);
+    server.reloading(|| replace(&path, RULES));
+    eventually("the condition is over", || {
+        !page(&server, "/").body.contains("data-condition")
+    });
+}
+
+#[test]
+fn a_page_lists_blocks_and_overrides_with_a_filter_and_buttons_that_end_them() {
+    let server = Running::with_rules("pages-orders", RULES);
+    for (path, body) in [
+        (
+            "/v1/block",
+            r#"{"limit":"per-user","key":"eve","for":"1h","note":"<floods>"}"#,
+        ),
+        ("/v1/block", r#"{"limit":"trial","key":"bob"}"#),
+        (
+            "/v1/override",
+            r#"{"limit":"per-user","key":"vip","quota":"9/1h"}"#,
+        ),
+    ] {
+        assert_eq!(server.post(path, body).status, 200, "{body}");
+    }
+    let body = page(&server, "/orders").body;
+    for words in [
+        "Blocks (2)",
+        "Overrides (1)",
+        "in 1h",
+        "when it is ended",
+        "local client",
+        "&lt;floods&gt;",
+        "9/1h",
+        "href=\"/limit?name=per%2Duser&amp;key=eve\"",
+        "Unblock eve in per-user?",
+        "End own quota of vip in per-user?",
+    ] {
+        assert!(body.contains(words), "{words} in {body}");
+    }
+    let filtered = page(&server, "/orders?q=bo").body;
+    assert!(
+        filtered.contains("Blocks (1)") && filtered.contains("Overrides (0)"),
+        "{filtered}"
+    );
+    // Undo gives the block again, with what is left of its time and with its note.
+    let undo = body
+        .split("data-undo=\"")
+        .skip(1)
+        .find(|undo| undo.contains("floods"))
+        .unwrap();
+    let undo = undo.split('"').next().unwrap().replace("&quot;", "\"");
+    let undo: Value =
+        serde_json::from_str(&undo.replace("&lt;", "<").replace("&gt;", ">")).unwrap();
+    assert_eq!(undo["path"], "/v1/block");
+    assert_eq!(
+        undo["fields"],
+        json!({"limit": "per-user", "key": "eve", "for": "3600000ms", "note": "<floods>"})
+    );
+    let audit = page(&server, "/audit").body;
+    assert!(
+        audit.contains("href=\"/limit?name=per%2Duser&amp;key=vip\""),
+        "{audit}"
+    );
+}
+
+#[test]
+fn pages_and_updates_are_compressed_for_a_client_that_accepts_it() {
+    let server = Running::with_rules("pages-gzip", RULES);
+    for (path, accept, compressed) in [
+        ("/", "gzip, deflate", true),
+        ("/", "gzip;q=0", false),
+        ("/", "br", false),
+        ("/assets/page.js", "GZIP", true),
+        ("/live", "gzip", true),
+        ("/live", "identity", false),
+    ] {
+        let mut client = Http::connect(server.admin);
+        client.write(
+            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\naccept-encoding: {accept}\r\nconnection: close\r\n\r\n")
+                .as_bytes(),
+        );
+        let mut head = Vec::new();
+        while !head.windows(4).any(|four| four == b"\r\n\r\n") {
+            let mut bytes = [0; 256];
+            let read = client.stream().read(&mut bytes).unwrap();
+            assert_ne!(read, 0);
+            head.extend_from_slice(&bytes[..read]);
+        }
+        let head = String::from_utf8_lossy(&head);
+        assert_eq!(
+            head.contains("content-encoding: gzip"),
+            compressed,
+            "{path} {accept}: {head}"
+        );
+    }
 }

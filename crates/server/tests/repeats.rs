@@ -30,6 +30,60 @@ fn left(server: &Running, limit: &str, key: &str) -> String {
     reply.split(' ').nth(2).unwrap_or_default().to_owned()
 }
 
+/// A reservation over HTTP: the status, its id, and what is left.
+fn reserve(server: &Running, body: &Value) -> (u16, Value, Value) {
+    let response = server.post("/v1/reserve", &body.to_string());
+    let answer = response.json();
+    let of = |name: &str| answer[name].clone();
+    (response.status, of("id"), of("remaining"))
+}
+
+/// A repeated reservation is the first one, at either server, whatever happened to its limits.
+fn reserves_once(one: &Running, two: &Running) {
+    let body = json!({"limit": "units", "key": "r", "cost": 30, "id": "job-1"});
+    let (status, id, remaining) = reserve(one, &body);
+    assert_eq!((status, &remaining), (200, &json!(70)));
+    assert_eq!(reserve(two, &body), (200, id.clone(), json!(70)));
+    // Another cost is another reservation, and so is another id.
+    let other = json!({"limit": "units", "key": "r", "cost": 20, "id": "job-1"});
+    let (_, other_id, remaining) = reserve(two, &other);
+    assert_eq!(remaining, 50);
+    assert_ne!(other_id, id);
+    // Over RESP it is the same reservation, also if the key was blocked in between.
+    assert_eq!(one.resp("BLOCK units r"), "OK");
+    let again = one.resp("RESERVE 60000 units r 30 ID job-1");
+    assert!(
+        again.starts_with("[0 100 0 ") && again.ends_with(&format!(" {}]", id.as_str().unwrap())),
+        "{again}"
+    );
+    assert!(
+        one.resp("RESERVE 60000 units r 30 ID job-2")
+            .starts_with("[1 100 ")
+    );
+    assert_eq!(one.resp("UNBLOCK units r"), "1");
+    // It is settled once. A repeat after that finds the same reservation.
+    let id_text = id.as_str().unwrap();
+    assert_eq!(two.resp(&format!("SETTLE {id_text} 10")), "1");
+    assert_eq!(left(one, "units", "r"), "70");
+    assert_eq!(reserve(one, &body), (200, id.clone(), json!(70)));
+    assert_eq!(one.resp(&format!("SETTLE {id_text} 10")), "0");
+    assert_eq!(left(two, "units", "r"), "70");
+    // What was denied took nothing, so it may be admitted later.
+    let large = json!({"id": "job-3", "all": [
+        {"limit": "units", "key": "r", "cost": 80}, {"limit": "calls", "key": "r"},
+    ]});
+    assert_eq!(reserve(one, &large).0, 429);
+    let cancel = format!("CANCEL {}", other_id.as_str().unwrap());
+    assert_eq!(one.resp(&cancel), "1");
+    let (status, id, _) = reserve(two, &large);
+    assert_eq!(status, 200);
+    assert_eq!(reserve(one, &large).1, id);
+    assert_eq!(left(two, "calls", "r"), "9");
+    // A store's clock goes on between the calls, and a part of a unit may be missing.
+    let units = left(one, "units", "r");
+    assert!(["9", "10"].contains(&units.as_str()), "{units}");
+}
+
 /// The promises of one server, or of two that share a store: a repeated request goes to the other.
 fn counts_once(one: &Running, two: &Running) {
     for (key, commands) in [
@@ -134,6 +188,7 @@ fn counts_once(one: &Running, two: &Running) {
 fn an_id_counts_once_in_memory_for_a_minute() {
     let server = Running::with_rules("repeats", RULES);
     counts_once(&server, &server);
+    reserves_once(&server, &server);
     server.advance(Duration::from_secs(62));
     assert!(
         server
@@ -161,6 +216,7 @@ fn an_id_counts_once_at_servers_that_share_a_store() {
     let store = Server::start(&[]);
     let [one, two] = ["repeats-1", "repeats-2"].map(|name| on_store(name, &store.address(), RULES));
     counts_once(&one, &two);
+    reserves_once(&one, &two);
 }
 
 #[test]
@@ -215,7 +271,7 @@ fn a_wrong_id_or_place_of_one_is_refused() {
         ),
         (
             "PEEK calls a 1 ID x".to_owned(),
-            "ERR wrong number of arguments for 'peek' command",
+            "ERR wrong number of arguments for 'peek' command; usage: PEEK limit key [cost [REASON]]",
         ),
         (
             "CHARGE calls a ID x".to_owned(),
@@ -223,6 +279,14 @@ fn a_wrong_id_or_place_of_one_is_refused() {
         ),
         (
             format!("ACQUIRE calls a 1 ID {long}"),
+            "ERR the id has 129 bytes; it must have 1 to 128, such as a UUID that is new for each request",
+        ),
+        (
+            "RESERVE 1000 calls a 1 ID".to_owned(),
+            "ERR wrong number of arguments for 'reserve' command",
+        ),
+        (
+            format!("RESERVE 1000 calls a 1 ID {long}"),
             "ERR the id has 129 bytes; it must have 1 to 128, such as a UUID that is new for each request",
         ),
         (
@@ -240,6 +304,11 @@ fn a_wrong_id_or_place_of_one_is_refused() {
         ),
         (
             "/v1/acquire",
+            json!({"limit": "calls", "key": "a", "id": long}),
+            "#/id",
+        ),
+        (
+            "/v1/reserve",
             json!({"limit": "calls", "key": "a", "id": long}),
             "#/id",
         ),

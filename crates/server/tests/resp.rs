@@ -198,7 +198,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
     for (command, told) in [
         (
             "ACQUIRE",
-            "ERR wrong number of arguments for 'acquire' command",
+            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id]",
         ),
         (
             "ACQUIRE per-user",
@@ -210,7 +210,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
         ),
         (
             "ACQUIRE a b c d e f g",
-            "ERR wrong number of arguments for 'acquire' command",
+            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id]",
         ),
         (
             "ACQUIRE per-usr alice",
@@ -246,7 +246,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
         ),
         (
             "CLIENT SETNAME",
-            "ERR wrong number of arguments for 'client|setname' command",
+            "ERR wrong number of arguments for 'client|setname' command; usage: CLIENT SETNAME name",
         ),
         (
             "AUTH secret",

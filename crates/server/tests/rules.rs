@@ -98,6 +98,38 @@ fn with_a_store_blocks_reserve_no_table_of_all_keys() {
 }
 
 #[test]
+fn a_month_that_does_not_follow_the_calendar_is_shown_with_its_length() {
+    for (options, shown) in [
+        ("limit: 500/month", "500/30d10h29m6s"),
+        (
+            "limit: 500/month, algorithm: token-bucket",
+            "500/30d10h29m6s",
+        ),
+        (
+            "limit: 500/year, algorithm: sliding-counter",
+            "500/365d5h49m12s",
+        ),
+        ("limit: 500/month, algorithm: fixed-window", "500/month"),
+        (
+            "limit: 5/month, algorithm: fixed-window, first_hit: true",
+            "5/30d10h29m6s",
+        ),
+        ("limit: 100/minute", "100/1m"),
+        ("limit: 100/hour", "100/1h"),
+        ("limit: 100/second", "100/1s"),
+        ("limit: 100/day", "100/1d"),
+    ] {
+        let text = format!("limits: [{{name: a, {options}}}]");
+        let rules = rules::parse(&text).unwrap();
+        let policy = &rules.limits[0].policy;
+        assert_eq!(policy.quota(), shown, "{options}");
+        // The shown text means the same policy.
+        let again = policy.with_quota(shown).unwrap();
+        assert_eq!(again.policy().unwrap(), policy.policy().unwrap());
+    }
+}
+
+#[test]
 fn every_option_of_every_algorithm_is_parsed() {
     let text = "
 limits:
@@ -204,7 +236,7 @@ line 4: limit `per-user` has no option `algoritm`; did you mean `algorithm`?
 line 6: `limit` is `5/10x`: a duration is a number with a unit of ns, us, ms, s, m, h or d, as in 500ms, 10s, 1m30s, 2h, 1d; for example 10/500ms, 100/1m or 5000/1d
 line 7: `shadow` is `maybe`; it must be true or false
 line 8: limit number 3 has no name; add `name:`; requests and metrics use it
-line 9: `slots` is `many`; it must be a whole number from 1 to 9007199254740991"
+line 9: `slots` is `many`; it must be a whole number from 1 to 3600"
     );
 }
 
@@ -234,7 +266,10 @@ fn each_kind_of_mistake_has_specific_advice() {
             "limit: 2000000/1d\nalgorithm: sliding-log",
             "choose sliding-window",
         ),
-        ("limit: 5/1s\nslots: 4000", "slots must be from 1 to 3600"),
+        (
+            "limit: 5/1s\nslots: 4000",
+            "`slots` is `4000`; it must be a whole number from 1 to 3600",
+        ),
         ("limit: 5/1s\nlimit: 6/1s", "given twice"),
         ("algorithm: token-bucket", "add one, as in `limit: 100/1m`"),
         (

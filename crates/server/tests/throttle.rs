@@ -151,7 +151,7 @@ fn errors_have_redis_cells_wording() {
         ),
         (
             "CL.THROTTLE k 15 30",
-            "ERR wrong number of arguments for 'cl.throttle' command",
+            "ERR wrong number of arguments for 'cl.throttle' command; usage: CL.THROTTLE key max_burst count period [quantity]",
         ),
         (
             "CL.THROTTLE k -1 30 60",
@@ -269,7 +269,7 @@ fn a_wrong_question_of_a_client_of_throttlecrabs_server_is_explained() {
         ("THROTTLE k x 1 60", "ERR Couldn't parse as integer: x"),
         (
             "THROTTLE k 1 1",
-            "ERR wrong number of arguments for 'throttle' command",
+            "ERR wrong number of arguments for 'throttle' command; usage: THROTTLE key max_burst count period [quantity]",
         ),
     ] {
         assert_eq!(client.ask(command), told);

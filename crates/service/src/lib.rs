@@ -11,6 +11,7 @@
 //! | `observe` | metrics, history, heavy keys, traces, the ledger of usage |
 //! | `rules` | parses, checks and replaces the rules file |
 //! | `shares` | places that tenants share: connections, events of the webhook, reports, lines of the ledger |
+//! | `shown` | durations, counts and commands as people read them |
 //!
 //! A module imports only modules below it (`scripts/layers.py` checks it).
 
@@ -30,3 +31,4 @@ pub mod flow;
 pub mod observe;
 pub mod rules;
 pub mod shares;
+pub mod shown;

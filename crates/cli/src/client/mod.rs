@@ -10,6 +10,7 @@
 )]
 
 mod connection;
+mod operate;
 mod shown;
 
 use std::{
@@ -22,9 +23,13 @@ use std::{
 use serde_json::{Value, json};
 use tidegate_core::{Clock, clock::SystemClock};
 
-use self::shown::{columns, decided, written};
+use self::shown::{columns, decided, explained, written};
 pub use self::{
     connection::{ClientError, How, HttpTarget},
+    operate::{
+        All, Block, Change, Explain, List, Override, audit, block, blocks, explain, override_key,
+        overrides, reload, reset, rules, unblock,
+    },
     shown::print,
 };
 use crate::values::{Address, positive, server};
@@ -80,6 +85,8 @@ pub struct Health {
     /// Ask only whether the process is alive, ready or not
     #[arg(long)]
     live: bool,
+    #[command(flatten)]
+    format: Printed,
 }
 
 /// Take from a limit: tidegate acquire cron nightly --wait 30s && job
@@ -97,6 +104,8 @@ pub struct Acquire {
     /// Wait up to this long for the limit to admit
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     wait: Option<Duration>,
+    #[command(flatten)]
+    format: Printed,
 }
 
 /// Ask whether a limit would admit, without taking anything
@@ -109,6 +118,8 @@ pub struct Peek {
     /// The number of units that would be taken
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u64,
+    #[command(flatten)]
+    format: Printed,
 }
 
 // Units of a limit and a key.
@@ -119,41 +130,6 @@ pub struct Units {
     /// The number of units
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     cost: u64,
-}
-
-/// Deny a key for a time, or until it is unblocked
-#[derive(Debug, clap::Args)]
-pub struct Block {
-    #[command(flatten)]
-    of: Of<AdminTarget>,
-    /// For how long; without it, until the key is unblocked
-    #[arg(long, value_name = "DURATION", value_parser = positive)]
-    r#for: Option<Duration>,
-    /// Why: for the audit, and for tidegate blocks
-    #[arg(long, value_name = "TEXT")]
-    note: Option<String>,
-}
-
-// The part of a list, and its form.
-#[derive(Debug, clap::Args)]
-pub struct List {
-    /// Only of this limit
-    limit: Option<String>,
-    #[command(flatten)]
-    target: AdminTarget,
-    #[command(flatten)]
-    format: Printed,
-}
-
-/// Say why a key is admitted or denied: the decision now, the rule behind it, blocks and overrides,
-/// and the last requests
-///
-/// Takes nothing. The last requests need a server with --trace-keys. Exits with 0 if the key is
-/// admitted, 1 if it is denied.
-#[derive(Debug, clap::Args)]
-pub struct Explain {
-    #[command(flatten)]
-    of: Of<AdminTarget>,
     #[command(flatten)]
     format: Printed,
 }
@@ -170,6 +146,23 @@ impl Printed {
     pub fn is_json(&self) -> bool {
         self.format == Format::Json
     }
+
+    /// Prints an answer as it is, or as text. `show` says whether the answer is yes.
+    fn print(
+        &self,
+        answer: Result<Value, ClientError>,
+        show: impl FnOnce(&Value) -> bool,
+    ) -> ExitCode {
+        exit(answer.map(|answer| {
+            if !self.is_json() {
+                return show(&answer);
+            }
+            print(&answer.to_string());
+            ["allowed", "unblocked", "ended"]
+                .iter()
+                .all(|member| answer[member] != false)
+        }))
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -177,43 +170,6 @@ enum Format {
     #[default]
     Text,
     Json,
-}
-
-/// Give a key another quota while the server runs: tidegate override per-user alice 1000/1m --for
-/// 1h
-///
-/// The override replaces the key's quota in the rules until it expires, or until --end. The key's
-/// use still counts. The override outlives a reload of the rules, and a restart of a server with
-/// --state. With --end this exits with 0 if the key had an override, 1 if it had none.
-#[derive(Debug, clap::Args)]
-pub struct Override {
-    /// The limit's name
-    limit: String,
-    /// The key
-    key: String,
-    /// The quota, as `limit` in the rules: 1000/1m, or for concurrency a number of permits
-    #[arg(required_unless_present = "end")]
-    quota: Option<String>,
-    #[command(flatten)]
-    target: AdminTarget,
-    /// For how long; without it until it is ended
-    #[arg(long, value_name = "DURATION", value_parser = positive, conflicts_with = "end")]
-    r#for: Option<Duration>,
-    /// Hold the key to the rules again
-    #[arg(long, conflicts_with = "quota")]
-    end: bool,
-    /// Why: for the audit, and for tidegate overrides
-    #[arg(long, value_name = "TEXT")]
-    note: Option<String>,
-}
-
-// All of something, and its form.
-#[derive(Debug, clap::Args)]
-pub struct All {
-    #[command(flatten)]
-    target: AdminTarget,
-    #[command(flatten)]
-    format: Printed,
 }
 
 // A limit and a key of a server.
@@ -253,18 +209,23 @@ pub fn exit(result: Result<bool, impl Display>) -> ExitCode {
 pub fn health(args: &Health) -> ExitCode {
     let path = if args.live { "/healthz" } else { "/readyz" };
     exit(args.target.target().ask("GET", path, "").map(|answer| {
-        let said = [&answer.body["status"], &answer.body["detail"]]
-            .map(|value| value.as_str().unwrap_or_default());
-        print(said.join(" ").trim());
+        if args.format.is_json() {
+            print(&answer.body.to_string());
+        } else {
+            let said = [&answer.body["status"], &answer.body["detail"]]
+                .map(|value| value.as_str().unwrap_or_default());
+            print(said.join(" ").trim());
+        }
         answer.status == 200
     }))
 }
 
 pub fn acquire(args: &Acquire) -> ExitCode {
-    exit(acquired(args))
+    args.format.print(acquired(args), decided)
 }
 
-fn acquired(args: &Acquire) -> Result<bool, ClientError> {
+/// The last answer, after the waits that it asked for.
+fn acquired(args: &Acquire) -> Result<Value, ClientError> {
     let clock = SystemClock::new();
     let until = args
         .wait
@@ -285,10 +246,10 @@ fn acquired(args: &Acquire) -> Result<bool, ClientError> {
         }
         let retry = answer["retry_after_ms"].as_u64().map(Duration::from_millis);
         let (true, Some(retry), Some(until)) = (answer["allowed"] == false, retry, until) else {
-            return Ok(decided(&answer));
+            return Ok(answer);
         };
         if clock.now().saturating_add(retry.into()) > until {
-            return Ok(decided(&answer));
+            return Ok(answer);
         }
         pause(retry);
     }
@@ -308,55 +269,25 @@ pub fn peek(args: &Peek) -> ExitCode {
         .target
         .target()
         .post("/v1/peek", &args.of.question(args.cost));
-    exit(answer.map(|answer| decided(&answer)))
+    args.format.print(answer, decided)
 }
 
 pub fn charge(args: &Units) -> ExitCode {
-    exit(
-        args.of
-            .target
-            .target()
-            .post("/v1/charge", &args.of.question(args.cost))
-            .map(|answer| {
-                print(&format!("remaining {}", answer["remaining"]));
-                answer["allowed"] == true
-            }),
-    )
+    units(args, "/v1/charge", "charged")
 }
 
 pub fn refund(args: &Units) -> ExitCode {
-    exit(
-        args.of
-            .target
-            .target()
-            .post("/v1/refund", &args.of.question(args.cost))
-            .map(|answer| {
-                print(&format!("remaining {}", answer["remaining"]));
-                true
-            }),
-    )
+    units(args, "/v1/refund", "refunded")
 }
 
-pub fn block(args: &Block) -> ExitCode {
-    let mut body = args.of.named();
-    put_terms(&mut body, args.r#for, args.note.as_ref());
-    exit(
-        args.of
-            .target
-            .target()
-            .post("/v1/block", &body)
-            .map(|_| true),
-    )
-}
-
-/// Adds how long a change lasts, and why it is made.
-fn put_terms(body: &mut Value, span: Option<Duration>, note: Option<&String>) {
-    if let Some(span) = span {
-        body["for"] = json!(format!("{}ms", span.as_millis().max(1)));
-    }
-    if let Some(note) = note {
-        body["note"] = json!(note);
-    }
+fn units(args: &Units, path: &str, done: &str) -> ExitCode {
+    let question = args.of.question(args.cost);
+    let answer = args.of.target.target().post(path, &question);
+    args.format.print(answer, |answer| {
+        let (cost, remaining) = (args.cost, &answer["remaining"]);
+        print(&format!("{done} {cost}, remaining {remaining}"));
+        answer["allowed"] != false
+    })
 }
 
 /// A path with the given fields as its query.
@@ -370,132 +301,4 @@ pub fn path<const N: usize>(path: &str, fields: [(&str, Option<&String>); N]) ->
         .map(|(name, value)| format!("{name}={}", encode(value)))
         .collect();
     format!("{path}?{}", pairs.join("&"))
-}
-
-/// Prints an answer as it is, or as text.
-fn printed(
-    answer: Result<Value, ClientError>,
-    format: &Printed,
-    show: impl FnOnce(&Value) -> bool,
-) -> ExitCode {
-    exit(answer.map(|answer| {
-        if !format.is_json() {
-            return show(&answer);
-        }
-        print(&answer.to_string());
-        answer["allowed"] != false
-    }))
-}
-
-pub fn blocks(args: &List) -> ExitCode {
-    let answer = args
-        .target
-        .target()
-        .get(&path("/v1/blocks", [("limit", args.limit.as_ref())]));
-    let names = [
-        "limit_name",
-        "key",
-        "since_ms",
-        "until_ms",
-        "client",
-        "note",
-    ];
-    printed(answer, &args.format, |answer| {
-        columns(&answer["blocks"], names)
-    })
-}
-
-pub fn overrides(args: &List) -> ExitCode {
-    let answer = args
-        .target
-        .target()
-        .get(&path("/v1/overrides", [("limit", args.limit.as_ref())]));
-    let names = [
-        "limit_name",
-        "key",
-        "quota",
-        "since_ms",
-        "until_ms",
-        "client",
-        "note",
-    ];
-    printed(answer, &args.format, |answer| {
-        columns(&answer["overrides"], names)
-    })
-}
-
-pub fn audit(args: &All) -> ExitCode {
-    let names = [
-        "time_ms", "client", "action", "limit", "key", "value", "for_ms", "note",
-    ];
-    let answer = args.target.target().get("/v1/audit");
-    printed(answer, &args.format, |answer| {
-        columns(&answer["actions"], names)
-    })
-}
-
-pub fn explain(args: &Explain) -> ExitCode {
-    let Of { limit, key, target } = &args.of;
-    let answer = target.target().get(&path(
-        "/v1/explain",
-        [("limit", Some(limit)), ("key", key.as_ref())],
-    ));
-    printed(answer, &args.format, shown::explained)
-}
-
-pub fn override_key(args: &Override) -> ExitCode {
-    let mut body = json!({"limit": args.limit, "key": args.key});
-    match &args.quota {
-        Some(quota) => body["quota"] = json!(quota),
-        None => body["end"] = json!(true),
-    }
-    put_terms(&mut body, args.r#for, args.note.as_ref());
-    let answer = args.target.target().post("/v1/override", &body);
-    exit(answer.map(|answer| answer["overridden"] == true || answer["ended"] == true))
-}
-
-pub fn rules(args: &All) -> ExitCode {
-    printed(
-        args.target.target().get("/v1/rules"),
-        &args.format,
-        |rules| {
-            print("limits:");
-            for limit in rules["limits"].as_array().into_iter().flatten() {
-                print(&written(limit));
-                for (key, own) in limit["runtime_overrides"].as_object().into_iter().flatten() {
-                    let quota = own["quota"].as_str().unwrap_or_default();
-                    print(&format!(
-                        "    # by an operator, while the server runs: {}: {quota}",
-                        json!(key)
-                    ));
-                }
-            }
-            true
-        },
-    )
-}
-
-pub fn unblock(args: &Of<AdminTarget>) -> ExitCode {
-    let answer = args.target.target().post("/v1/unblock", &args.named());
-    exit(answer.map(|answer| answer["unblocked"] == true))
-}
-
-pub fn reset(args: &Of<AdminTarget>) -> ExitCode {
-    exit(
-        args.target
-            .target()
-            .post("/v1/reset", &args.named())
-            .map(|_| true),
-    )
-}
-
-pub fn reload(args: &AdminTarget) -> ExitCode {
-    exit(
-        args.target()
-            .post("/v1/reload", &Value::Null)
-            .map(|answer| {
-                print(&format!("{} limits are in force", answer["limits"]));
-                true
-            }),
-    )
 }

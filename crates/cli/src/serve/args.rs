@@ -28,6 +28,8 @@ use crate::values::{MayBeNone, bytes, header_names, part, positive};
 
 /// The default maximum number of keys of a limit.
 pub const MAX_KEYS: u32 = 1 << 20;
+/// The default maximum number of connections of a listener.
+const MAX_CONNECTIONS: u32 = 10_000;
 /// The default number of heavy keys of each limit.
 const TOP_KEYS: u32 = heavy::TOP_KEYS as u32;
 const MOST_RESERVATIONS: u32 = reservations::MOST_RESERVATIONS as u32;
@@ -465,11 +467,12 @@ pub struct Args {
     #[arg(long, value_name = "DURATION", env = "TIDEGATE_HTTP_WRITE_TIMEOUT", default_value = "10s", value_parser = positive, help_heading = HTTP, hide_short_help = true)]
     http_write_timeout: Duration,
     /// Maximum number of connections per listener, and at most 256 of the control plane; another
-    /// one closes the connection that was idle longest
-    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..), help_heading = LISTENERS, hide_short_help = true)]
-    pub(super) max_connections: u32,
+    /// one closes the connection that was idle longest [default: 10000, or as many as the limit on
+    /// open files allows]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..), help_heading = LISTENERS, hide_short_help = true)]
+    pub(super) max_connections: Option<u32>,
     /// Maximum number of connections per client address and listener (for IPv6 per /64 network)
-    /// [default: as many as are free, so half of --max-connections for one client, and no bound for clients on this machine]
+    /// [default: as many as are free; no bound for clients on this machine]
     ///
     /// A proxy counts as one client for everything that it forwards.
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_CONNECTIONS_PER_PEER", value_parser = clap::value_parser!(u32).range(1..), help_heading = LISTENERS, hide_short_help = true)]
@@ -771,7 +774,7 @@ impl Args {
             resp_password: given(&self.resp_password),
             resp_threads: self.resp_threads.into(),
             resp_idle_timeout: self.resp_idle_timeout,
-            max_connections: self.max_connections as usize,
+            max_connections: self.max_connections.unwrap_or(MAX_CONNECTIONS) as usize,
             max_connections_per_peer: self.max_connections_per_peer.map(|most| most as usize),
             http_write_timeout: self.http_write_timeout,
             http_origins: self.http_origin.clone(),

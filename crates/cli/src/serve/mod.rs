@@ -6,7 +6,9 @@ mod ready;
 
 use std::{io, process::ExitCode, sync::Arc};
 
-use tidegate_server::{Ended, OpenFiles, Server, raise_open_files, signals, telemetry::Telemetry};
+use tidegate_server::{
+    Ended, OpenFiles, Server, connections_within, raise_open_files, signals, telemetry::Telemetry,
+};
 use tokio::runtime::Runtime;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
@@ -88,14 +90,25 @@ async fn serve(
         .flatten()
         .count();
     if let OpenFiles::TooFew { allowed, needed } =
-        raise_open_files(args.max_connections as usize, listeners)
+        raise_open_files(options.max_connections, listeners)
     {
-        tracing::warn!(
-            allowed,
-            needed,
-            "too few open files for --max-connections: raise the limit (ulimit -n, or LimitNOFILE of the service), or \
-             lower --max-connections",
-        );
+        if args.max_connections.is_some() {
+            tracing::warn!(
+                allowed,
+                needed,
+                "too few open files for --max-connections: raise the limit (ulimit -n, or LimitNOFILE of the service), or \
+                 lower --max-connections",
+            );
+        } else {
+            // Nobody asked for the default number.
+            let max_connections = connections_within(allowed, listeners);
+            options.max_connections = max_connections as usize;
+            tracing::debug!(
+                allowed,
+                max_connections,
+                "as many connections as open files allow"
+            );
+        }
     }
     options.telemetry = telemetry;
     options.sockets = systemd::sockets().map_err(|error| error.to_string())?;

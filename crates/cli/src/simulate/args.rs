@@ -47,7 +47,7 @@ pub struct Args {
     pub server: Option<Address>,
 
     /// A limit to try, such as 100/1m; may be given several times.
-    #[arg(long = "limit", short, value_name = "N/DURATION", required_unless_present_any = ["suggest", "rules"])]
+    #[arg(long = "limit", short, value_name = "N/DURATION")]
     pub limits: Vec<Quota>,
 
     /// Replay the limits of a rules file, as tidegate serve reads it. A limit's match: {path:

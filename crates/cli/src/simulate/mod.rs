@@ -20,7 +20,9 @@ use std::{
     time::Duration,
 };
 
+use clap::error::ErrorKind;
 use tidegate_core::{Clock, Nanos, Quota, clock::SystemClock};
+use tidegate_server::shown;
 use tidegate_sim::{
     AlgorithmSpec, Progress, Stage, SuggestError, Survey, Trial, Workload, curve, heat_map,
     input::{self, By, Field, Format, Source, Unparsed},
@@ -37,6 +39,9 @@ use progress::ProgressLine;
 
 /// Runs the simulation and prints the findings, or the error.
 pub fn run(args: &Args) -> ExitCode {
+    if args.limits.is_empty() && !args.suggest.suggest && args.rules.is_none() {
+        return nothing_to_try();
+    }
     match simulate(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -45,6 +50,20 @@ pub fn run(args: &Args) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Prints the error of a command line without a limit.
+fn nothing_to_try() -> ExitCode {
+    let mut command = crate::help::command();
+    command.build();
+    let error = command.find_subcommand_mut("simulate").map(|simulate| {
+        simulate.error(
+            ErrorKind::MissingRequiredArgument,
+            "nothing to try: --suggest finds a limit that suits the log, --limit 100/1m tries one, and --rules FILE tries \
+             those of a rules file",
+        )
+    });
+    error.map_or(ExitCode::FAILURE, |error| error.exit())
 }
 
 /// Fails if the input cannot be read, an argument is invalid, or the findings cannot be written. A
@@ -134,21 +153,11 @@ fn written(result: io::Result<()>) -> Result<(), SimulateError> {
 
 /// The command line, quoted for a shell.
 fn command_line() -> String {
-    let plain = |c: char| c.is_alphanumeric() || "-_./,:=%+@".contains(c);
-    let quoted = |word: String| {
-        if word.chars().all(plain) && !word.is_empty() {
-            word
-        } else {
-            format!("'{}'", word.replace('\'', "'\\''"))
-        }
-    };
-    let words = std::env::args_os()
+    let words: Vec<String> = std::env::args_os()
         .skip(1)
-        .map(|word| quoted(word.to_string_lossy().into_owned()));
-    std::iter::once("tidegate".to_owned())
-        .chain(words)
-        .collect::<Vec<_>>()
-        .join(" ")
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    shown::command(std::iter::once("tidegate").chain(words.iter().map(String::as_str)))
 }
 
 fn now() -> String {
@@ -458,7 +467,20 @@ fn propose<W: Workload>(
             .iter()
             .find(|(spec, _)| spec.label() == recommended.algorithm)
     {
-        let limits = limits_around(recommended.quota.limit());
+        let milder = recommended.milder_goal(goal, workload.requests());
+        recommended.milder = milder.and_then(|goal| {
+            let specs = std::slice::from_ref(spec);
+            suggest_all(workload, survey, specs, goal, threads, progress)
+                .pop()?
+                .ok()
+        });
+        let mut limits = limits_around(recommended.quota.limit());
+        if let Some(milder) = &recommended.milder {
+            recommended.yaml = spec.yaml(milder.quota, by);
+            limits.extend(limits_around(milder.quota.limit()));
+            limits.sort_unstable();
+            limits.dedup();
+        }
         recommended.curve = curve(workload, survey, spec, limits, threads, progress);
     }
     Ok(Suggested {

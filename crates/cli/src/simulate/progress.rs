@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use tidegate_server::shown::span;
 use tidegate_sim::{Progress, Stage};
 
 /// How often the line on a terminal is drawn, and how long a run must take to get one.
@@ -36,15 +37,12 @@ impl ProgressLine {
             if !on_terminal {
                 return write_lines(&progress, &mut io::stderr(), over);
             }
-            let mut ticks = 0_u32;
+            let (mut ticks, mut pace) = (0_u32, Pace::new(REDRAW));
             while !over(REDRAW) {
                 ticks = ticks.saturating_add(1);
+                let line = pace.line(progress.get());
                 if ticks >= PATIENCE {
-                    let _ = write!(
-                        io::stderr(),
-                        "\r{} (Ctrl-C stops)\x1b[K",
-                        line(progress.get())
-                    );
+                    let _ = write!(io::stderr(), "\r{line} (Ctrl-C stops)\x1b[K");
                 }
             }
             if ticks >= PATIENCE {
@@ -70,8 +68,47 @@ impl Drop for ProgressLine {
 
 /// Writes a line each time that `over` has waited and returns false.
 fn write_lines(progress: &Progress, out: &mut impl Write, over: impl Fn(Duration) -> bool) {
+    let mut pace = Pace::new(LINES);
     while !over(LINES) {
-        let _ = writeln!(out, "{}", line(progress.get()));
+        let _ = writeln!(out, "{}", pace.line(progress.get()));
+    }
+}
+
+/// How fast a stage goes on, by what was done after each wait.
+struct Pace {
+    wait: Duration,
+    stage: Option<Stage>,
+    /// The number of waits in this stage, and what was done after the first.
+    waits: u32,
+    first: u64,
+}
+
+impl Pace {
+    fn new(wait: Duration) -> Self {
+        Self {
+            wait,
+            stage: None,
+            waits: 0,
+            first: 0,
+        }
+    }
+
+    /// The line, with the time that is left if the stage's total is known.
+    fn line(&mut self, (stage, done, total): (Stage, u64, u64)) -> String {
+        if self.stage != Some(stage) {
+            (self.stage, self.waits, self.first) = (Some(stage), 0, done);
+        }
+        let text = line((stage, done, total));
+        let (since, waited) = (done.saturating_sub(self.first), self.waits);
+        self.waits = self.waits.saturating_add(1);
+        if since == 0 || total <= done {
+            return text;
+        }
+        let left =
+            f64::from(waited) * self.wait.as_secs_f64() * (total - done) as f64 / since as f64;
+        // Whole seconds: it is an estimate.
+        let left = Duration::from_secs_f64(left.ceil().clamp(0.0, 1e9));
+        format!("{text}, about {} left", span(left))
     }
 }
 
@@ -109,6 +146,28 @@ mod tests {
         });
         let expected = "looking for limits: 0.0 million decisions\n".repeat(2);
         assert_eq!(String::from_utf8(out).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_stage_whose_total_is_known_has_the_time_that_is_left() {
+        let mut pace = Pace::new(Duration::from_secs(10));
+        let mut at = |stage, done, total| pace.line((stage, done, total));
+        assert_eq!(
+            at(Stage::Suggesting, 5, 0),
+            "looking for limits: 0.0 million decisions"
+        );
+        // The first look of a stage is where its pace begins.
+        let total = 4_000_000;
+        assert!(!at(Stage::Replaying, 1_000_000, total).contains("left"));
+        assert_eq!(
+            at(Stage::Replaying, 1_500_000, total),
+            "replaying: 37% of 4.0 million requests, about 50s left"
+        );
+        assert_eq!(
+            at(Stage::Replaying, 3_000_000, total),
+            "replaying: 75% of 4.0 million requests, about 10s left"
+        );
+        assert!(!at(Stage::Replaying, total, total).contains("left"));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use ratatui::crossterm::event::KeyCode;
 
 use super::{
     Sort,
-    data::{HeavyKey, Overview, Standing, Top, TopLimit},
+    data::{Explained, HeavyKey, Overview, Top, TopLimit},
 };
 
 /// The current screen.
@@ -23,9 +23,27 @@ pub enum Screen {
 
 /// A change on the server, which needs a confirmation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    Block { limit: String, key: String },
-    Unblock { limit: String, key: String },
+pub struct Action {
+    /// Whether to block the key, or to end its block.
+    pub blocks: bool,
+    pub limit: String,
+    pub key: String,
+    /// For how long to block it; empty for until it is unblocked.
+    pub span: String,
+    /// Why.
+    pub note: String,
+    /// Whether the user is typing the note, and not the duration.
+    pub in_note: bool,
+}
+
+impl Action {
+    fn field(&mut self) -> &mut String {
+        if self.in_note {
+            &mut self.note
+        } else {
+            &mut self.span
+        }
+    }
 }
 
 /// The effect of a key stroke beyond the screen.
@@ -53,7 +71,7 @@ pub struct App {
     pub overview: Overview,
     /// The heavy keys of the limit on the screen; `None` if unknown.
     pub top: Option<Top>,
-    pub standing: Option<Standing>,
+    pub explained: Option<Explained>,
     pub list: List,
     pub sort: Sort,
     pub filter: String,
@@ -62,6 +80,8 @@ pub struct App {
     pub selected: usize,
     /// The action that waits for a confirmation.
     pub asking: Option<Action>,
+    /// Whether the keys of the program are shown.
+    pub helps: bool,
     /// The latest message.
     pub message: String,
 }
@@ -118,7 +138,12 @@ impl App {
 
     /// The keys of the limit on the screen.
     pub fn keys(&self) -> &[HeavyKey] {
-        match (&self.top, self.list) {
+        self.keys_of(self.list)
+    }
+
+    /// Those of one list.
+    pub fn keys_of(&self, list: List) -> &[HeavyKey] {
+        match (&self.top, list) {
             (None, _) => &[],
             (Some(top), List::Asked) => &top.asked_most,
             (Some(top), List::Denied) => &top.denied_most,
@@ -135,9 +160,11 @@ impl App {
 
     /// Handles a key stroke.
     pub fn stroke(&mut self, code: KeyCode) -> Option<Effect> {
+        if std::mem::take(&mut self.helps) {
+            return None;
+        }
         if let Some(action) = self.asking.take() {
-            // Any key other than y cancels.
-            return (code == KeyCode::Char('y')).then_some(Effect::Do(action));
+            return self.answer(action, code);
         }
         if self.typing {
             self.type_filter(code);
@@ -163,6 +190,7 @@ impl App {
                 };
                 self.order();
             }
+            KeyCode::Char('?') => self.helps = true,
             KeyCode::Char('/') if self.screen == Screen::Overview => self.typing = true,
             KeyCode::Tab => {
                 self.list = if self.list == List::Denied {
@@ -175,6 +203,23 @@ impl App {
             KeyCode::Char(letter @ ('b' | 'u')) => self.ask_about_key(letter == 'b'),
             _ => {}
         }
+        None
+    }
+
+    /// A key stroke in the question about an action.
+    fn answer(&mut self, mut action: Action, code: KeyCode) -> Option<Effect> {
+        match code {
+            KeyCode::Enter => return Some(Effect::Do(action)),
+            KeyCode::Esc => return None,
+            KeyCode::Tab | KeyCode::BackTab | KeyCode::Up | KeyCode::Down => {
+                // An end of a block has only a note.
+                action.in_note = !action.in_note || !action.blocks;
+            }
+            KeyCode::Backspace => drop(action.field().pop()),
+            KeyCode::Char(letter) => action.field().push(letter),
+            _ => {}
+        }
+        self.asking = Some(action);
         None
     }
 
@@ -212,7 +257,7 @@ impl App {
             }
             Screen::Key { .. } => return None,
         };
-        (self.selected, self.standing) = (0, None);
+        (self.selected, self.explained) = (0, None);
         if let Screen::Limit { .. } = self.screen {
             self.top = None;
         }
@@ -246,10 +291,13 @@ impl App {
             },
             Screen::Key { limit, key } => (limit.clone(), key.clone()),
         };
-        self.asking = Some(if block {
-            Action::Block { limit, key }
-        } else {
-            Action::Unblock { limit, key }
+        self.asking = Some(Action {
+            blocks: block,
+            limit,
+            key,
+            span: if block { "1h" } else { "" }.to_owned(),
+            note: String::new(),
+            in_note: !block,
         });
     }
 }

@@ -3,7 +3,9 @@
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use crate::client::{ClientError, HttpTarget};
+use crate::client::{ClientError, HttpTarget, path};
+
+pub use tidegate_server::shown::text as shown;
 
 /// The number of seconds to show.
 pub const RECENT: usize = 60;
@@ -14,7 +16,19 @@ const KEYS: usize = 100;
 pub struct Overview {
     pub version: String,
     pub store: Option<Store>,
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
     pub limits: Vec<TopLimit>,
+}
+
+/// A condition of the server as a whole.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Condition {
+    pub state: String,
+    pub since_ms: u64,
+    pub effect: String,
+    pub remedy: String,
+    pub is_wrong: bool,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -82,14 +96,16 @@ pub struct HeavyKey {
     pub at_most: u64,
 }
 
-/// The state of a key, from a peek.
+/// The facts about a key, as in `tidegate explain`.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub struct Standing {
-    pub allowed: bool,
-    pub limit: u64,
-    pub remaining: u64,
-    pub retry_after_ms: Option<u64>,
-    pub reset_after_ms: Option<u64>,
+pub struct Explained {
+    pub facts: Vec<Fact>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+pub struct Fact {
+    pub name: String,
+    pub text: String,
 }
 
 /// The server.
@@ -110,24 +126,27 @@ impl TopServer<'_> {
         self.read(self.0.get(&format!("/v1/top?limit={limit}&n={KEYS}"))?)
     }
 
-    pub fn standing(&self, limit: &str, key: &str) -> Result<Standing, ClientError> {
-        self.read(
-            self.0
-                .post("/v1/peek", &json!({"limit": limit, "key": key}))?,
-        )
+    pub fn explained(&self, limit: &str, key: &str) -> Result<Explained, ClientError> {
+        let fields = [
+            ("limit", Some(&limit.to_owned())),
+            ("key", Some(&key.to_owned())),
+        ];
+        self.read(self.0.get(&path("/v1/explain", fields))?)
     }
 
-    pub fn block(&self, limit: &str, key: &str) -> Result<(), ClientError> {
-        self.0
-            .post("/v1/block", &json!({"limit": limit, "key": key}))
-            .map(|_| ())
+    /// Blocks a key, for a time if one is given, with a note if there is one.
+    pub fn block(&self, limit: &str, key: &str, span: &str, note: &str) -> Result<(), ClientError> {
+        let mut body = json!({"limit": limit, "key": key});
+        put(&mut body, "for", span);
+        put(&mut body, "note", note);
+        self.0.post("/v1/block", &body).map(|_| ())
     }
 
     /// Returns whether it was blocked.
-    pub fn unblock(&self, limit: &str, key: &str) -> Result<bool, ClientError> {
-        let answer = self
-            .0
-            .post("/v1/unblock", &json!({"limit": limit, "key": key}))?;
+    pub fn unblock(&self, limit: &str, key: &str, note: &str) -> Result<bool, ClientError> {
+        let mut body = json!({"limit": limit, "key": key});
+        put(&mut body, "note", note);
+        let answer = self.0.post("/v1/unblock", &body)?;
         Ok(answer["unblocked"] == true)
     }
 
@@ -136,17 +155,8 @@ impl TopServer<'_> {
     }
 }
 
-/// Text from elsewhere, for a terminal: control characters, and those that change the writing
-/// direction, are replaced.
-pub fn shown(text: &str) -> String {
-    let turns = |c: char| matches!(c, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars()
-        .map(|c| {
-            if c.is_control() || turns(c) {
-                '\u{fffd}'
-            } else {
-                c
-            }
-        })
-        .collect()
+fn put(body: &mut Value, name: &str, text: &str) {
+    if !text.trim().is_empty() {
+        body[name] = json!(text.trim());
+    }
 }

@@ -29,8 +29,9 @@ use crate::{
 /// Show a server's limits live, with their denials and heavy keys
 ///
 /// Keys: arrows or j and k move, Enter opens a limit and then a key, Esc goes back, s sorts, /
-/// filters, b blocks a key and u unblocks it (after a confirmation), q quits. It works with 80
-/// columns and without colours. Control characters in keys are not shown.
+/// filters, b blocks a key and u unblocks it (after a question for how long and why), ? shows all
+/// keys, q quits. It works with 80 columns, uses more if there are more, and needs no colours.
+/// Control characters in keys are not shown.
 ///
 /// The data comes from the control plane (serve --admin).
 ///

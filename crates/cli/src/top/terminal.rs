@@ -66,15 +66,24 @@ fn serve(
 }
 
 fn act(server: &TopServer<'_>, action: &Action) -> String {
-    let done = match action {
-        Action::Block { limit, key } => server.block(limit, key).map(|()| "blocked"),
-        Action::Unblock { limit, key } => server.unblock(limit, key).map(|was| {
+    let Action {
+        blocks,
+        limit,
+        key,
+        span,
+        note,
+        ..
+    } = action;
+    let done = if *blocks {
+        server.block(limit, key, span, note).map(|()| "blocked")
+    } else {
+        server.unblock(limit, key, note).map(|was| {
             if was {
                 "unblocked"
             } else {
                 "it was not blocked"
             }
-        }),
+        })
     };
     done.map_or_else(|error| error.to_string(), str::to_owned)
 }
@@ -93,7 +102,7 @@ fn ask(app: &mut App, server: &TopServer<'_>) -> Result<(), ClientError> {
         Screen::Overview => {}
         Screen::Limit { limit } => app.top = Some(server.top(&limit)?),
         Screen::Key { limit, key } => {
-            app.standing = Some(server.standing(&limit, &key)?);
+            app.explained = Some(server.explained(&limit, &key)?);
             app.top = Some(server.top(&limit)?);
         }
     }

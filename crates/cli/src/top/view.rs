@@ -1,25 +1,32 @@
-//! Drawing, for 80 columns and without colours.
+//! Drawing, for 80 columns and more, and without colours.
 
-use std::fmt::Write;
+use std::{fmt::Write, time::Duration};
 
 use ratatui::{
     Frame,
     layout::{Constraint, Layout, Rect},
     style::{Modifier, Style},
     text::Line,
-    widgets::{Block, Borders, Clear, Paragraph, Row, Sparkline, Table, TableState},
+    widgets::{Block, Borders, Clear, Paragraph, Row, Sparkline, Table, TableState, Wrap},
 };
+
+use tidegate_core::{Clock, clock::SystemClock};
+use tidegate_server::shown::{counted, grouped, rate, span, when};
 
 use super::{
     Sort,
     app::{Action, App, List, Screen},
-    data::{TopLimit, shown},
+    data::{Condition, HeavyKey, TopLimit, shown},
 };
 
 const BOLD: Style = Style::new().add_modifier(Modifier::BOLD);
 const CHOSEN: Style = Style::new().add_modifier(Modifier::REVERSED);
-/// The width of the trend of denials.
-const TREND: usize = 12;
+/// The width of the trend of denials on 80 columns, and on many.
+const TREND: [usize; 2] = [12, 60];
+/// On screens with this width or more, the two lists of a limit are next to each other.
+const WIDE: u16 = 120;
+/// On screens with this height or more, each condition has its effect and the remedy below it.
+const HIGH: u16 = 16;
 const HEADS: [&str; 7] = [
     "LIMIT",
     "QUOTA",
@@ -31,13 +38,16 @@ const HEADS: [&str; 7] = [
 ];
 
 pub fn draw(frame: &mut Frame<'_>, app: &App) {
-    let [head, body, foot] = Layout::vertical([
+    let strip = conditions(app, frame.area().height);
+    let [head, state, body, foot] = Layout::vertical([
         Constraint::Length(2),
+        Constraint::Length(u16::try_from(strip.len()).unwrap_or(u16::MAX)),
         Constraint::Fill(1),
         Constraint::Length(1),
     ])
     .areas(frame.area());
     frame.render_widget(Paragraph::new(heading(app)), head);
+    frame.render_widget(Paragraph::new(strip), state);
     match &app.screen {
         Screen::Overview => overview(frame, app, body),
         Screen::Limit { limit } => one_limit(frame, app, limit, body),
@@ -47,13 +57,44 @@ pub fn draw(frame: &mut Frame<'_>, app: &App) {
     if let Some(action) = &app.asking {
         ask(frame, action);
     }
+    if app.helps {
+        help(frame);
+    }
+}
+
+/// The conditions of the server as a whole.
+fn conditions(app: &App, height: u16) -> Vec<Line<'static>> {
+    let now = SystemClock::new().now();
+    let lines = |condition: &Condition| {
+        let word = if condition.is_wrong {
+            "WRONG"
+        } else {
+            "warning"
+        };
+        let state = format!(
+            "{word}: {} (since {})",
+            condition.state,
+            when(condition.since_ms, now)
+        );
+        let more = format!("  {}; {}", condition.effect, condition.remedy);
+        let style = if condition.is_wrong {
+            BOLD.add_modifier(Modifier::REVERSED)
+        } else {
+            BOLD
+        };
+        let more = (height >= HIGH).then(|| Line::raw(shown(&more)));
+        [Some(Line::styled(shown(&state), style)), more]
+    };
+    let all = app.overview.conditions.iter().flat_map(lines).flatten();
+    all.take(usize::from(height / 4)).collect()
 }
 
 fn heading(app: &App) -> Vec<Line<'static>> {
     let mut first = format!("tidegate {}  {}", app.overview.version, app.server);
     if let Some(store) = &app.overview.store {
         // Writing to a `String` does not fail.
-        let _ = write!(first, "  store {}, {} servers", store.health, store.nodes);
+        let servers = counted(store.nodes.into(), "server");
+        let _ = write!(first, "  store {}, {servers}", store.health);
     }
     let sort = match app.sort {
         Sort::Denied => "denied per second",
@@ -85,20 +126,20 @@ fn heading(app: &App) -> Vec<Line<'static>> {
 fn footing(app: &App) -> &'static str {
     match (&app.screen, app.typing) {
         (_, true) => "Enter keeps the filter  Esc removes it",
-        (Screen::Overview, _) => "Enter open  s sort  / filter  q quit",
+        (Screen::Overview, _) => "Enter open  s sort  / filter  ? keys  q quit",
         (Screen::Limit { .. }, _) => {
-            "Enter open key  Tab asked or denied  b block  u unblock  Esc back  q quit"
+            "Enter open key  Tab asked or denied  b block  u unblock  Esc back  ? keys"
         }
-        (Screen::Key { .. }, _) => "b block  u unblock  Esc back  q quit",
+        (Screen::Key { .. }, _) => "b block  u unblock  Esc back  ? keys  q quit",
     }
 }
 
-/// The cells of a limit's row.
-fn cells(limit: &TopLimit) -> [String; 7] {
+/// The cells of a limit's row, with a trend of this width.
+fn cells(limit: &TopLimit, width: usize) -> [String; 7] {
     let trend = limit
         .recent
         .as_ref()
-        .map(|recent| trend(&recent.denied))
+        .map(|recent| trend(&recent.denied, width))
         .unwrap_or_default();
     let heaviest = limit.heaviest.as_ref();
     let name = if limit.shadow {
@@ -122,16 +163,17 @@ fn cells(limit: &TopLimit) -> [String; 7] {
 }
 
 fn overview(frame: &mut Frame<'_>, app: &App, area: Rect) {
+    let width = TREND[usize::from(area.width >= 2 * WIDE - 60)];
     let widths = [
         Constraint::Fill(3),
         Constraint::Length(9),
         Constraint::Length(7),
         Constraint::Length(7),
         Constraint::Length(6),
-        Constraint::Length(13),
+        Constraint::Length(width as u16 + 1),
         Constraint::Fill(3),
     ];
-    let rows = app.limits().map(|limit| Row::new(cells(limit)));
+    let rows = app.limits().map(|limit| Row::new(cells(limit, width)));
     let table = Table::new(rows, widths)
         .header(Row::new(HEADS).style(BOLD))
         .row_highlight_style(CHOSEN);
@@ -142,11 +184,11 @@ fn overview(frame: &mut Frame<'_>, app: &App, area: Rect) {
 fn one_limit(frame: &mut Frame<'_>, app: &App, name: &str, area: Rect) {
     let heights = [
         Constraint::Length(5),
-        Constraint::Length(5),
-        Constraint::Length(1),
+        // Of the height that is there, the chart takes a part.
+        Constraint::Length((area.height / 4).clamp(5, 20)),
         Constraint::Fill(1),
     ];
-    let [facts, denied, heading, keys] = Layout::vertical(heights).areas(area);
+    let [facts, denied, keys] = Layout::vertical(heights).areas(area);
     frame.render_widget(Paragraph::new(about(app, name)), facts);
     let recent = app.limit().and_then(|limit| limit.recent.as_ref());
     let data = recent
@@ -156,9 +198,28 @@ fn one_limit(frame: &mut Frame<'_>, app: &App, name: &str, area: Rect) {
         "denied, each second of the last minute (most {})",
         data.iter().max().unwrap_or(&0)
     );
+    // Each second has as many columns as there are.
+    let each = (usize::from(area.width) / data.len().max(1)).max(1);
+    let data: Vec<u64> = data
+        .iter()
+        .flat_map(|count| std::iter::repeat_n(*count, each))
+        .collect();
     let block = Block::new().borders(Borders::TOP).title(title);
     frame.render_widget(Sparkline::default().block(block).data(data), denied);
-    let (title, other) = match app.list {
+    if area.width < WIDE {
+        return key_list(frame, app, app.list, keys);
+    }
+    let halves = Layout::horizontal([Constraint::Fill(1); 2]).spacing(2);
+    let [left, right] = halves.areas(keys);
+    key_list(frame, app, List::Denied, left);
+    key_list(frame, app, List::Asked, right);
+}
+
+/// The keys with most denials or requests of the limit on the screen.
+fn key_list(frame: &mut Frame<'_>, app: &App, list: List, area: Rect) {
+    let [heading, keys] =
+        Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(area);
+    let (title, other) = match list {
         List::Denied => ("most denials", "most requests"),
         List::Asked => ("most requests", "most denials"),
     };
@@ -168,34 +229,32 @@ fn one_limit(frame: &mut Frame<'_>, app: &App, name: &str, area: Rect) {
         } else {
             String::new()
         };
-        format!(" in the last {:.0} s{of}", top.seconds)
+        let over = span(Duration::from_secs_f64(top.seconds.clamp(0.0, 1e9).round()));
+        format!(" in the last {over}{of}")
     });
-    let rows = app.keys().iter().map(|key| {
+    let row = |key: &HeavyKey| {
         let bounds = if key.at_least == key.at_most {
             "exact".to_owned()
         } else {
             format!("{} to {}", key.at_least, key.at_most)
         };
         Row::new([shown(&key.key), key.count.to_string(), bounds])
-    });
-    frame.render_widget(
-        Paragraph::new(format!("Keys with {title}{sampled} (Tab: {other})")),
-        heading,
-    );
+    };
+    let text = format!("Keys with {title}{sampled} (Tab: {other})");
+    frame.render_widget(Paragraph::new(text), heading);
     let head = ["KEY", "COUNT", "BOUNDS"];
     let widths = [
         Constraint::Fill(1),
         Constraint::Length(10),
         Constraint::Length(20),
     ];
-    let table = Table::new(rows, widths)
+    let table = Table::new(app.keys_of(list).iter().map(row), widths)
         .header(Row::new(head).style(BOLD))
         .row_highlight_style(CHOSEN);
-    frame.render_stateful_widget(
-        table,
-        keys,
-        &mut TableState::new().with_selected(app.selected),
-    );
+    // The keys of one list can be chosen.
+    let selected = (list == app.list).then_some(app.selected);
+    let mut state = TableState::new().with_selected(selected);
+    frame.render_stateful_widget(table, keys, &mut state);
 }
 
 fn about(app: &App, name: &str) -> Vec<Line<'static>> {
@@ -245,37 +304,14 @@ fn one_key(frame: &mut Frame<'_>, app: &App, limit: &str, key: &str, area: Rect)
         format!("{} of {}", shown(key), shown(limit)),
         BOLD,
     )];
-    match &app.standing {
+    match &app.explained {
         None => lines.push(Line::raw("...")),
-        Some(standing) => {
-            let state = if standing.allowed {
-                "the next request is admitted"
-            } else {
-                "the next request is denied"
-            };
-            lines.push(Line::raw(state));
-            lines.push(Line::raw(format!(
-                "remaining {} of {}",
-                standing.remaining, standing.limit
-            )));
-            let ms = |ms: u64| {
-                if ms < 10_000 {
-                    format!("{ms} ms")
-                } else {
-                    format!("{} s", ms.div_ceil(1_000))
-                }
-            };
-            if let Some(wait) = standing.retry_after_ms {
-                lines.push(Line::raw(format!("admitted again in {}", ms(wait))));
-            } else if !standing.allowed {
-                lines.push(Line::raw(
-                    "the wait is unknown: the key is blocked, or waits for a permit",
-                ));
-            }
-            if let Some(reset) = standing.reset_after_ms {
-                lines.push(Line::raw(format!("full again in {}", ms(reset))));
-            }
-        }
+        Some(explained) => lines.extend(
+            explained
+                .facts
+                .iter()
+                .map(|fact| Line::raw(format!("{:<12} {}", shown(&fact.name), shown(&fact.text)))),
+        ),
     }
     let top = app.top.as_ref();
     let lists = [
@@ -284,66 +320,116 @@ fn one_key(frame: &mut Frame<'_>, app: &App, limit: &str, key: &str, area: Rect)
     ];
     for (what, keys) in lists {
         if let Some(of) = keys.and_then(|keys| keys.iter().find(|of| of.key == key)) {
-            let seconds = top.map_or(0.0, |top| top.seconds);
+            let seconds = top.map_or(0.0, |top| top.seconds.clamp(0.0, 1e9));
+            let times = if of.at_least == of.at_most {
+                counted(of.at_least, "time")
+            } else {
+                format!("{} to {} times", grouped(of.at_least), grouped(of.at_most))
+            };
             lines.push(Line::raw(format!(
-                "{what} {} to {} times in the last {seconds:.0} s",
-                of.at_least, of.at_most
+                "{what} {times} in the last {}",
+                span(Duration::from_secs_f64(seconds.round()))
             )));
         }
     }
-    frame.render_widget(Paragraph::new(lines), area);
+    let lines = Paragraph::new(lines).wrap(Wrap { trim: false });
+    frame.render_widget(lines, area);
 }
 
 fn ask(frame: &mut Frame<'_>, action: &Action) {
-    let question = match action {
-        Action::Block { limit, key } => {
-            format!(
-                "Block {} in {} until it is unblocked?",
-                shown(key),
-                shown(limit)
-            )
-        }
-        Action::Unblock { limit, key } => format!("Unblock {} in {}?", shown(key), shown(limit)),
+    let Action {
+        limit,
+        key,
+        span,
+        note,
+        in_note,
+        ..
+    } = action;
+    let cursor = |is_here: bool| if is_here { "_" } else { "" };
+    let verb = if action.blocks { "Block" } else { "Unblock" };
+    let mut lines = vec![Line::raw(format!(
+        "{verb} {} in {}?",
+        shown(key),
+        shown(limit)
+    ))];
+    if action.blocks {
+        let ever = if span.is_empty() {
+            " (until it is unblocked)"
+        } else {
+            ""
+        };
+        lines.push(Line::raw(format!(
+            "for:  {}{}{ever}",
+            shown(span),
+            cursor(!in_note)
+        )));
+    }
+    lines.push(Line::raw(format!(
+        "note: {}{}",
+        shown(note),
+        cursor(*in_note)
+    )));
+    let keys = if action.blocks {
+        "Enter yes  Esc no  Tab other field"
+    } else {
+        "Enter yes  Esc no"
     };
+    lines.push(Line::styled(keys, BOLD));
+    pop_up(frame, lines);
+}
+
+/// The keys of the program.
+fn help(frame: &mut Frame<'_>) {
+    let lines = [
+        ("arrows, j k", "move; Home g and End G: first and last"),
+        ("Enter", "open a limit, then a key"),
+        ("Esc", "back"),
+        ("s", "sort limits: denied, share, admitted, name"),
+        ("/", "filter limits by name"),
+        ("Tab", "keys with most denials, or most requests"),
+        ("b, u", "block or unblock a key, with a note"),
+        ("q, Ctrl-C", "quit"),
+    ];
+    let line = |(keys, what): (&str, &str)| Line::raw(format!("{keys:<12} {what}"));
+    let mut lines: Vec<_> = lines.into_iter().map(line).collect();
+    lines.push(Line::styled("any key closes this", BOLD));
+    pop_up(frame, lines);
+}
+
+/// Lines in a box above the rest.
+fn pop_up(frame: &mut Frame<'_>, lines: Vec<Line<'static>>) {
     let area = frame.area();
     let width = area.width.min(64);
+    let high = u16::try_from(lines.len())
+        .unwrap_or(u16::MAX)
+        .saturating_add(2);
+    let height = area.height.min(high);
     let area = Rect {
         x: (area.width - width) / 2,
-        y: area.height / 3,
+        y: (area.height - height) / 3,
         width,
-        height: area.height.min(4),
+        height,
     };
     frame.render_widget(Clear, area);
-    let lines = vec![
-        Line::raw(question),
-        Line::styled("y yes  any other key no", BOLD),
-    ];
-    let paragraph = Paragraph::new(lines).wrap(ratatui::widgets::Wrap { trim: true });
+    let paragraph = Paragraph::new(lines);
     frame.render_widget(paragraph.block(Block::new().borders(Borders::ALL)), area);
 }
 
 /// The overview as text, with columns as wide as necessary.
 pub fn plain(app: &App) -> String {
-    let rows = std::iter::once(HEADS.map(str::to_owned)).chain(app.limits().map(cells));
+    let rows = std::iter::once(HEADS.map(str::to_owned))
+        .chain(app.limits().map(|limit| cells(limit, TREND[0])));
     crate::check::aligned(&rows.collect::<Vec<_>>())
 }
 
-fn per_second(rate: Option<f64>) -> String {
-    let Some(rate) = rate else {
-        return "-".to_owned();
-    };
-    match rate {
-        _ if rate >= 99_950.0 => format!("{:.0}k", rate / 1_000.0),
-        _ if rate >= 9_999.5 => format!("{:.1}k", rate / 1_000.0),
-        _ if rate >= 99.95 => format!("{rate:.0}"),
-        _ => format!("{rate:.1}"),
-    }
+fn per_second(of: Option<f64>) -> String {
+    of.map_or_else(|| "-".to_owned(), rate)
 }
 
-/// Numbers as bars of eight heights, in as many columns as fit; zero is a blank.
-fn trend(numbers: &[u64]) -> String {
+/// Numbers as bars of eight heights, in as many columns; zero is a blank.
+fn trend(numbers: &[u64], width: usize) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let each = numbers.len().div_ceil(TREND).max(1);
+    let each = numbers.len().div_ceil(width).max(1);
     let sums: Vec<u64> = numbers
         .rchunks(each)
         .rev()

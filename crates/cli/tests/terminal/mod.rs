@@ -17,18 +17,20 @@ use crate::program::PATIENCE;
 pub struct Control {
     pub address: String,
     pub limits: Arc<Mutex<Vec<Value>>>,
+    pub conditions: Arc<Mutex<Vec<Value>>>,
     pub changes: Arc<Mutex<Vec<(String, Value)>>>,
 }
 
 impl Control {
-    pub fn new(limits: Vec<Value>, top: Value, standing: Value) -> Self {
+    pub fn new(limits: Vec<Value>, top: Value, explained: Value) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (limits, changes) = (
             Arc::new(Mutex::new(limits)),
             Arc::new(Mutex::new(Vec::new())),
         );
-        let (shown, noted) = (limits.clone(), changes.clone());
+        let conditions = Arc::new(Mutex::new(Vec::new()));
+        let (shown, noted, wrong) = (limits.clone(), changes.clone(), conditions.clone());
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut stream = BufReader::new(stream.unwrap());
@@ -47,10 +49,11 @@ impl Control {
                 let answer = match path {
                     "/v1/limits" => json!({
                         "version": "0.1.0", "now_seconds": 9, "limits": *shown.lock().unwrap(),
-                        "store": {"address": "x", "health": "up", "trouble": null, "nodes": 3},
+                        "store": {"address": "x", "health": "up", "trouble": null, "nodes": 1},
+                        "conditions": *wrong.lock().unwrap(),
                     }),
                     "/v1/top" => top.clone(),
-                    "/v1/peek" => standing.clone(),
+                    "/v1/explain" => explained.clone(),
                     change => {
                         let body = serde_json::from_slice(&body).unwrap();
                         noted.lock().unwrap().push((change.to_owned(), body));
@@ -65,6 +68,7 @@ impl Control {
         Self {
             address,
             limits,
+            conditions,
             changes,
         }
     }
@@ -139,6 +143,14 @@ impl Terminal {
             };
             self.screen.process(&bytes);
         }
+    }
+
+    /// Types keys, and waits until the screen no longer has these words.
+    pub fn without(&mut self, keys: &str, words: &str) {
+        self.types(keys);
+        self.until(&format!("no {words:?} after {keys:?}"), |screen| {
+            !screen.contents().contains(words)
+        });
     }
 
     /// Types keys, and waits until the screen has all of these words. Returns its lines.

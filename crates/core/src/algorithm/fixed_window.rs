@@ -13,13 +13,13 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     aliases: &[],
     options: &[
         Known::new("first_hit", Wants::Flag),
-        Known::new("burst", Wants::Count { least: 0 }),
+        Known::new("burst", Wants::count(0, MAX_LIMIT)),
         #[cfg(feature = "calendar")]
         Known::new("calendar", Wants::Switch),
         #[cfg(feature = "calendar")]
         Known::new("time_zone", Wants::Zone),
         #[cfg(feature = "calendar")]
-        Known::new("starts", Wants::Count { least: 1 }),
+        Known::new("starts", Wants::count(1, 31)),
     ],
     limits_rate: true,
     build: |spec, amount| {

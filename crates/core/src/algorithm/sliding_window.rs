@@ -27,7 +27,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     name: "sliding-window",
     aliases: &[],
     options: &[
-        Known::new("slots", Wants::Count { least: 1 }),
+        Known::new("slots", Wants::count(1, MAX_SLOTS as u64)),
         Known::new("mode", Wants::OneOf(&["strict", "balanced"])),
     ],
     limits_rate: true,

@@ -17,7 +17,7 @@ use crate::{
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     name: "token-bucket",
     aliases: &["gcra"],
-    options: &[Known::new("burst", Wants::Count { least: 0 })],
+    options: &[Known::new("burst", Wants::count(0, MAX_LIMIT))],
     limits_rate: true,
     build: |spec, amount| {
         let bucket = TokenBucket::new(amount.quota()?);

@@ -10,13 +10,13 @@ mod text;
 use core::{fmt, time::Duration};
 
 pub use self::registry::ParsePolicyError;
-use crate::{MAX_LIMIT, Penalty, Policy, PolicyError, Quota, Spans, write_duration};
+use crate::{Penalty, Policy, PolicyError, Quota, Spans, write_duration};
 
 /// The options that every rate-limiting algorithm accepts: what denials do.
 const COMMON: &[Known] = &[
     Known::new(COUNT_DENIED, Wants::Flag),
     Known::new(BLOCK_FOR, Wants::Spans),
-    Known::new(BLOCK_AFTER, Wants::Count { least: 1 }),
+    Known::new(BLOCK_AFTER, Wants::count(1, u32::MAX as u64)),
     Known::new(BLOCK_WITHIN, Wants::Span),
 ];
 const COUNT_DENIED: &str = "count_denied";
@@ -78,6 +78,8 @@ pub enum Wants {
     Count {
         /// The smallest number allowed.
         least: u64,
+        /// The largest number allowed.
+        most: u64,
     },
     /// `true` or `false`, of which neither is the default: without the option, the algorithm
     /// chooses.
@@ -92,11 +94,17 @@ pub enum Wants {
     OneOf(&'static [&'static str]),
 }
 
+impl Wants {
+    pub(crate) const fn count(least: u64, most: u64) -> Self {
+        Self::Count { least, most }
+    }
+}
+
 impl fmt::Display for Wants {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag | Self::Switch => f.write_str("nothing, true or false"),
-            Self::Count { least } => write!(f, "a whole number from {least} to {MAX_LIMIT}"),
+            Self::Count { least, most } => write!(f, "a whole number from {least} to {most}"),
             Self::Span => f.write_str("a duration, as in 500ms or 1m30s"),
             Self::Spans => {
                 f.write_str("one to three durations from 1ms to 49d, as in 60s or 60s,10m,1d")
@@ -259,10 +267,8 @@ impl AlgorithmSpec {
         match (after, within) {
             (None | Some(1), None) => Ok(penalty),
             (Some(after), Some(within)) => {
-                let after = u32::try_from(after).map_err(|_| {
-                    PolicyError::Block("block_after is at most 4294967295; lower it")
-                })?;
-                penalty.after(after, within)
+                // The option accepts only smaller numbers.
+                penalty.after(u32::try_from(after).unwrap_or(u32::MAX), within)
             }
             (Some(_), None) => Err(PolicyError::Block(
                 "block_after needs block_within, the time in which the denials count",

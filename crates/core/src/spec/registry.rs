@@ -89,8 +89,8 @@ fn read(option: &str, wants: Wants, text: Option<&str>) -> Result<Value, ParsePo
     let value = match (wants, text) {
         (Wants::Flag | Wants::Switch, None | Some("true")) => Some(Value::Flag(true)),
         (Wants::Flag | Wants::Switch, Some("false")) => Some(Value::Flag(false)),
-        (Wants::Count { least }, Some(text)) => parse_units(text)
-            .filter(|count| *count >= least)
+        (Wants::Count { least, most }, Some(text)) => parse_units(text)
+            .filter(|count| (least..=most).contains(count))
             .map(Value::Count),
         (Wants::Span, Some(text)) => parse_duration(text).ok().map(Value::Span),
         (Wants::Spans, Some(text)) => Spans::parse(text).map(Value::Spans),

@@ -10,7 +10,7 @@ use super::{
     Config, Domain, Domains, HOLD_ID, HOLD_REPORT, Rule, Unit, hold, names,
     tree::{Charge, DescriptorNode, Level, Wildcard},
 };
-use tidegate_core::AlgorithmSpec;
+use tidegate_core::{AlgorithmSpec, MAX_LIMIT};
 use tidegate_service::rules::{
     Keeping, LimitSpec, OnExpiry, PolicySpec, SharingSpec, options, sharing,
 };
@@ -337,7 +337,7 @@ impl Reader<'_> {
         }
         // As in envoyproxy/ratelimit: without a number, nothing is admitted.
         let requests = match fields.get("requests_per_unit") {
-            Some(_) => fields.units("requests_per_unit", 0)?,
+            Some(_) => fields.units("requests_per_unit", 0..=MAX_LIMIT)?,
             None => 0,
         };
         let algorithm = match fields.get("algorithm") {

@@ -99,18 +99,6 @@ impl Found<'_> {
         Part::new(Arc::clone(&self.limit), &self.key, self.cost)
     }
 
-    /// Charges the limit, or takes from it if it admits.
-    pub async fn take(&mut self, now: Nanos) -> Result<(), Refusal> {
-        let act = if self.charge == Charge::Always {
-            Act::TakeAnyway
-        } else {
-            Act::Take
-        };
-        self.decision = Some(self.limit.decide(act, &self.key, self.cost, now).await?);
-        (self.act, self.is_uncharged) = (Act::Take, false);
-        Ok(())
-    }
-
     /// Asks the limit without taking anything.
     pub async fn look(&mut self, now: Nanos) -> Result<(), Refusal> {
         (self.act, self.is_uncharged) = (Act::Peek, true);

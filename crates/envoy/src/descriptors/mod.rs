@@ -113,6 +113,17 @@ impl DescriptorService {
         let mut places = self.places(&in_force, question, now);
         let descriptors = Descriptors::of(&in_force);
         drop_replaced(descriptors, &mut places);
+        let id = question.id;
+        if id.is_some() {
+            for found in limited(&places) {
+                if found.held.is_some() {
+                    return Err(Unanswered::NotOnce { what: "a hold" });
+                }
+                if found.act == Act::Refund {
+                    return Err(Unanswered::NotOnce { what: "a refund" });
+                }
+            }
+        }
         self.refund(&mut places, now).await;
         self.settle_reports(&mut places, now).await;
         let mut failed = undecided(&places).cloned();
@@ -126,12 +137,12 @@ impl DescriptorService {
         }
         let verdict = Verdict::of(held.iter().map(|found| &**found));
         let together = match self.consume {
-            Consume::AllOrNone => self.take_together(&verdict, &mut takes, now).await,
+            Consume::AllOrNone => self.take_together(id, &verdict, &mut takes, now).await,
             Consume::Each => None,
         };
         let taken = match together {
             Some(()) => Ok(()),
-            None => take_each(&mut takes, now).await,
+            None => self.take_each(id, &mut takes, now).await,
         };
         if let Err(refusal) = taken {
             failed.get_or_insert(refusal.into());
@@ -139,10 +150,10 @@ impl DescriptorService {
         let verdict = Verdict::of(held.iter().chain(&takes).map(|found| &**found));
         let is_over = verdict.is_over();
         if together.is_some() {
-            for found in &mut takes {
+            for (at, found) in takes.iter_mut().enumerate() {
                 found.is_uncharged |= is_over;
                 if found.is_uncharged && found.charge == Charge::Always {
-                    found.take(now).await?;
+                    self.take_one(id, at, found, now).await?;
                 }
             }
         }
@@ -287,6 +298,7 @@ impl DescriptorService {
     /// a table has no room for all keys. Then nothing was charged.
     async fn take_together<'q>(
         &self,
+        id: Option<&[u8]>,
         held: &Verdict<'q>,
         takes: &mut [&mut Found<'q>],
         now: Nanos,
@@ -306,8 +318,11 @@ impl DescriptorService {
         }
         while !asked.is_empty() {
             let parts: Vec<Part<'_>> = asked.iter().map(|at| takes[*at].part()).collect();
-            let decisions = self.service.take_all(&parts, now).await.ok()?;
-            drop(parts);
+            let decisions = match id {
+                None => self.service.take_all(&parts, now).await,
+                Some(id) => self.service.take_all_once(id, parts, now).await,
+            }
+            .ok()?;
             let mut verdict = held.clone();
             for (at, decision) in asked.iter().zip(decisions) {
                 takes[*at].decision = Some(decision);
@@ -326,6 +341,47 @@ impl DescriptorService {
             }
         }
         Some(())
+    }
+
+    /// Charges each limit separately.
+    async fn take_each(
+        &self,
+        id: Option<&[u8]>,
+        takes: &mut [&mut Found<'_>],
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let each = takes.iter_mut().enumerate();
+        join_all(each.map(|(at, found)| self.take_one(id, at, found, now)))
+            .await
+            .into_iter()
+            .collect()
+    }
+
+    /// Charges the limit of a descriptor, or takes from it if it admits.
+    async fn take_one(
+        &self,
+        id: Option<&[u8]>,
+        at: usize,
+        found: &mut Found<'_>,
+        now: Nanos,
+    ) -> Result<(), Refusal> {
+        let act = if found.charge == Charge::Always {
+            Act::TakeAnyway
+        } else {
+            Act::Take
+        };
+        let decision = match id {
+            None => found.limit.decide(act, &found.key, found.cost, now).await?,
+            Some(id) => {
+                // Two descriptors may ask the same limit for the same units.
+                let id = [id, b"#", at.to_string().as_bytes()].concat();
+                let asked = Box::pin(self.service.take_once(&id, act, found.part(), now));
+                asked.await?.decision
+            }
+        };
+        found.decision = Some(decision);
+        (found.act, found.is_uncharged) = (Act::Take, false);
+        Ok(())
     }
 
     fn answer(
@@ -523,12 +579,4 @@ fn drop_replaced(descriptors: &Descriptors, places: &mut [Place<'_>]) {
             *place = Place::Nowhere;
         }
     }
-}
-
-/// Charges each limit separately.
-async fn take_each(takes: &mut [&mut Found<'_>], now: Nanos) -> Result<(), Refusal> {
-    join_all(takes.iter_mut().map(|found| found.take(now)))
-        .await
-        .into_iter()
-        .collect()
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
-use tidegate_service::decide::refusal::Refusal;
+use tidegate_service::decide::service::{Refusal, check_id};
 
 use super::Override;
 use crate::config::{Entry, HOLD_ID, HOLD_REPORT, Unit};
@@ -17,15 +17,17 @@ pub struct Question<'a> {
     pub hits: u64,
     /// Different descriptions of the request, each of which may match a rule.
     pub descriptors: Vec<Descriptor<'a>>,
+    /// The id that makes it safe to repeat.
+    pub id: Option<&'a [u8]>,
 }
 
 impl Question<'_> {
-    /// Refuses a request without a domain or descriptors.
+    /// Refuses a request without a domain or descriptors, or with an id that is none.
     pub(super) fn check(&self) -> Result<(), Unanswered> {
         match (self.domain, &*self.descriptors) {
             ("", _) => Err(Unanswered::NoDomain),
             (_, []) => Err(Unanswered::NoDescriptors),
-            _ => Ok(()),
+            _ => self.id.map_or(Ok(()), |id| Ok(check_id(id)?)),
         }
     }
 }
@@ -154,6 +156,12 @@ pub enum Unanswered {
     /// The request's override is invalid.
     #[error("the limit in the request is invalid: {0}")]
     Override(String),
+    /// The request has an id, but cannot be repeated.
+    #[error("{what} cannot be repeated: leave out the metadata `tidegate-id`")]
+    NotOnce {
+        /// A part of the request.
+        what: &'static str,
+    },
     /// The limits refused the request.
     #[error(transparent)]
     Refused(#[from] Refusal),

@@ -31,6 +31,9 @@ impl DescriptorService {
         hits: Option<u64>,
         now: Nanos,
     ) -> Result<Answer, Unanswered> {
+        if question.id.is_some() {
+            return Err(Unanswered::NotOnce { what: "a report" });
+        }
         let answer = self.each(question, Act::Charge, hits, now).await?;
         Ok(Answer {
             is_over: false,
@@ -101,7 +104,7 @@ impl DescriptorService {
                 cost: *cost,
             })
             .collect();
-        let result = self.service.reserve(&asks, ttl, now).await;
+        let result = self.service.reserve(question.id, &asks, ttl, now).await;
         let (joint, id) = result.map_err(|(_, refusal)| refusal)?;
         for (found, answer) in reserved.into_iter().zip(joint.answers) {
             found.decision = Some(answer.decision);

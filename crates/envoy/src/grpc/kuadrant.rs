@@ -145,7 +145,8 @@ impl Shared {
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
         let (now, message) = self.begin(request, |message| &message.domain)?;
-        let answer = self.rates.check(&wire::question(&message), now).await;
+        let question = wire::question(&message, None);
+        let answer = self.rates.check(&question, now).await;
         self.end(now, answer, |answer| answer.is_over, wire::response)
     }
 
@@ -153,11 +154,10 @@ impl Shared {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
+        let id = wire::id(&request);
         let (now, message) = self.begin(request, |message| &message.domain)?;
-        let answer = self
-            .rates
-            .report(&wire::question(&message), None, now)
-            .await;
+        let question = wire::question(&message, id.as_deref());
+        let answer = self.rates.report(&question, None, now).await;
         self.end(now, answer, |_: &Answer| false, wire::response)
     }
 
@@ -165,9 +165,10 @@ impl Shared {
         &self,
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveResponse>, Status> {
+        let id = wire::id(&request);
         let (now, message) = self.begin(request, |message| &message.domain)?;
         let ttl = ttl(message.ttl.as_ref())?;
-        let question = question(&message.domain, &message.descriptors);
+        let question = question(&message.domain, &message.descriptors, id.as_deref());
         let reserved = self
             .rates
             .reserve(&question, (message.amount, ttl), now)
@@ -189,7 +190,7 @@ impl Shared {
         request: Request<CommitRequest>,
     ) -> Result<Response<CommitResponse>, Status> {
         let (now, message) = self.begin(request, |message| &message.domain)?;
-        let question = question(&message.domain, &message.descriptors);
+        let question = question(&message.domain, &message.descriptors, None);
         let reserved = (&*message.reservation_id, message.actual_amount);
         let committed = self.rates.commit(&question, reserved, now).await;
         let response = |reservation_released| CommitResponse {
@@ -241,8 +242,13 @@ impl Shared {
     }
 }
 
-fn question<'a>(domain: &'a str, descriptors: &'a [RateLimitDescriptor]) -> Question<'a> {
+fn question<'a>(
+    domain: &'a str,
+    descriptors: &'a [RateLimitDescriptor],
+    id: Option<&'a [u8]>,
+) -> Question<'a> {
     Question {
+        id,
         domain,
         hits: 0,
         descriptors: descriptors.iter().map(wire::descriptor).collect(),

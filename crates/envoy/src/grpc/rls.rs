@@ -15,8 +15,10 @@ impl RateLimitService for Shared {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
+        let id = wire::id(&request);
         let (now, message) = self.begin(request, |message| &message.domain)?;
-        let answer = self.rates.decide(&wire::question(&message), now).await;
+        let question = wire::question(&message, id.as_deref());
+        let answer = self.rates.decide(&question, now).await;
         self.end(now, answer, |answer| answer.is_over, wire::response)
     }
 }
@@ -26,9 +28,15 @@ pub(super) fn status(error: &Unanswered) -> Status {
         Unanswered::NoDomain
         | Unanswered::NoDescriptors
         | Unanswered::Override(_)
-        | Unanswered::Refused(Refusal::Reservation(
-            ReservationError::TooManyParts | ReservationError::Twice | ReservationError::Unknown,
-        )) => Code::InvalidArgument,
+        | Unanswered::NotOnce { .. }
+        | Unanswered::Refused(
+            Refusal::Id { .. }
+            | Refusal::Reservation(
+                ReservationError::TooManyParts
+                | ReservationError::Twice
+                | ReservationError::Unknown,
+            ),
+        ) => Code::InvalidArgument,
         Unanswered::Refused(
             Refusal::NoAnswer { .. }
             | Refusal::NotCharged { .. }

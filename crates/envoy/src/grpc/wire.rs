@@ -25,13 +25,23 @@ use crate::{
     descriptors::{Answer, Descriptor, Override, Question, Status, Unanswered},
 };
 
-/// Converts a message to a question.
-pub(super) fn question(request: &RateLimitRequest) -> Question<'_> {
+/// The key of a call's metadata that has the id of a request.
+const ID: &str = "tidegate-id";
+
+/// The id that makes a call safe to repeat.
+pub(super) fn id<M>(request: &tonic::Request<M>) -> Option<Vec<u8>> {
+    let id = request.metadata().get(ID)?;
+    Some(id.as_bytes().to_vec())
+}
+
+/// Converts a message to a question, which has the id of its call.
+pub(super) fn question<'a>(request: &'a RateLimitRequest, id: Option<&'a [u8]>) -> Question<'a> {
     let descriptors = request.descriptors.iter().map(descriptor).collect();
     Question {
         domain: &request.domain,
         hits: request.hits_addend.into(),
         descriptors,
+        id,
     }
 }
 

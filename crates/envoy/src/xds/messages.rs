@@ -102,6 +102,18 @@ pub(super) fn texts(resources: Vec<Any>, source: &XdsSource) -> Result<Vec<Text>
     Ok(texts)
 }
 
+/// The configuration in the bytes of one resource, as a control plane sends it.
+///
+/// # Errors
+/// When it cannot be decoded, or there is too much in it.
+pub fn read_resource(bytes: Vec<u8>, source: &XdsSource) -> Result<Vec<Text>, String> {
+    let resource = Any {
+        type_url: TYPE.to_owned(),
+        value: bytes,
+    };
+    texts(vec![resource], source)
+}
+
 impl RateLimitConfig {
     /// As in a file: YAML includes JSON.
     fn json(self, options: &Options) -> Json {

@@ -20,6 +20,8 @@ mod stats;
 #[cfg(feature = "grpc")]
 pub use client::Client;
 pub use discovered::Discovered;
+#[cfg(feature = "grpc")]
+pub use messages::read_resource;
 pub use source::{XdsSource, XdsSourceError};
 #[cfg(feature = "grpc")]
 pub use stats::{ControlPlanes, XdsStats};

@@ -34,14 +34,14 @@ pub enum Reserved {
     /// The decision of each limit. If all admit, shadow limits aside, the units are taken and
     /// recorded under the id.
     Decided(u128, Vec<Decision>),
+    /// A reservation with this id was made before, by the same request. Nothing was taken now.
+    Repeated(u128),
     /// As many reservations are open as may be.
     Full,
     /// The reservation to extend does not exist.
     Unknown,
     /// The reservation to extend has expired, or was settled.
     Ended,
-    /// A reservation has this id already.
-    Exists,
 }
 
 /// The outcome of a settlement.
@@ -90,7 +90,8 @@ impl Store {
     /// admits, and does not deny the others. At most `most` reservations are open at a time, in a
     /// cluster for each slot.
     ///
-    /// `random` becomes the id. In a cluster its low 14 bits are replaced by the slot.
+    /// `random` becomes the id, as [`reservation_id`](Self::reservation_id) says. A request that is
+    /// sent again with the same number takes nothing if its reservation exists.
     ///
     /// # Errors
     /// When the store does not reply: then nothing was taken, or the reservation was made and
@@ -109,18 +110,13 @@ impl Store {
         let Some((first, _)) = parts.first() else {
             return Ok(Reserved::Decided(random, Vec::new()));
         };
-        let id = self.id_at(random, first.limit, first.key);
-        let how = (text, ttl.into(), most);
-        match self.take_for(id, parts, how, None).await? {
-            // A cluster's client has sent it twice, and the first reply was lost. The reservation
-            // expires.
-            Reserved::Exists => Err(StoreError::TimedOut),
-            reserved => Ok(reserved),
-        }
+        let id = self.reservation_id(random, first.limit, first.key);
+        self.take_for(id, parts, (text, ttl.into(), most), None)
+            .await
     }
 
     /// [Reserves](Self::reserve) units of one limit that are found again by `random`, from which
-    /// the id is made, or by their age. [`Reserved::Exists`] if the id is taken.
+    /// the id is made, or by their age. [`Reserved::Repeated`] if the id is taken.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -135,7 +131,7 @@ impl Store {
         ttl: Duration,
         most: usize,
     ) -> Result<Reserved, StoreError> {
-        let id = self.id_at(random, part.0.limit, part.0.key);
+        let id = self.reservation_id(random, part.0.limit, part.0.key);
         self.take_for(id, &[part], (text, ttl.into(), most), age)
             .await
     }
@@ -156,7 +152,7 @@ impl Store {
     ) -> Result<Option<u64>, StoreError> {
         loop {
             let id = match by {
-                FoundBy::Id(random) => self.id_at(random, part.limit, part.key),
+                FoundBy::Id(random) => self.reservation_id(random, part.limit, part.key),
                 FoundBy::Age(age) => match self.oldest(age, &part).await? {
                     Some(id) => id,
                     None => return Ok(None),
@@ -172,7 +168,7 @@ impl Store {
     }
 
     async fn oldest(&self, age: u64, part: &Correction<'_>) -> Result<Option<u128>, StoreError> {
-        let id = self.id_at(0, part.limit, part.key);
+        let id = self.reservation_id(0, part.limit, part.key);
         let script = &self.batcher().scripts.oldest;
         let key = self.key_by_age(id, age);
         let reply = self
@@ -181,8 +177,10 @@ impl Store {
         Ok(call::list(reply)?.into_iter().find_map(id_in))
     }
 
-    /// An id for a reservation of this key. In a cluster its low 14 bits are those of the slot.
-    fn id_at(&self, random: u128, limit: &SharedLimit, key: &[u8]) -> u128 {
+    /// The id of a reservation whose first part is this key of a limit: the number itself, and in a
+    /// cluster the number with the key's slot in its low 14 bits.
+    #[must_use]
+    pub fn reservation_id(&self, random: u128, limit: &SharedLimit, key: &[u8]) -> u128 {
         let (monitor, slots) = (&self.batcher().monitor, SLOTS as u128);
         match monitor.slot(&limit.redis_key(key)) {
             slot if monitor.is_cluster() => random - random % slots + u128::from(slot),
@@ -254,7 +252,8 @@ impl Store {
             Some("full") => return Ok(Reserved::Full),
             Some("unknown") => return Ok(Reserved::Unknown),
             Some("ended") => return Ok(Reserved::Ended),
-            Some("repeated") => return Ok(Reserved::Exists),
+            // The caller, or a cluster's client, has sent it twice.
+            Some("repeated") => return Ok(Reserved::Repeated(id)),
             _ => {}
         }
         let (now, found) = call::parse(reply, requests.len())?;

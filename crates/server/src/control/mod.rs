@@ -1,12 +1,14 @@
 //! The control plane: its paths (`api`), and its pages for people (`pages`).
 
 mod api;
+mod conditions;
 pub(crate) mod pages;
 mod rules_thread;
 mod scrapes;
 
 use std::sync::Arc;
 
+use tidegate_listen::tls::Tls;
 use tidegate_service::{
     flow::Flow,
     observe::metrics::{Events, Metrics},
@@ -14,6 +16,7 @@ use tidegate_service::{
 };
 use tokio::sync::{Semaphore, mpsc};
 
+pub(crate) use self::conditions::Conditions;
 use self::pages::Streams;
 pub(crate) use self::{rules_thread::RulesThread, scrapes::Scrapes};
 use crate::edges::http::App;
@@ -30,10 +33,25 @@ pub(crate) struct ControlPlane {
     pub rules_file: Arc<RulesFile>,
     /// Receives requests to reload the rules.
     pub reload: mpsc::Sender<ReloadOrder>,
+    /// The conditions of the server as a whole.
+    pub conditions: Conditions,
+    /// The certificates, if the server has TLS.
+    pub tls: Option<Arc<Tls>>,
     /// The pages that get updates.
     pub streams: Streams,
     /// Has one permit: a reader of the trace needs as much memory as the trace.
     pub trace_readers: Arc<Semaphore>,
     /// Reads the rules that clients send.
     pub rules_thread: RulesThread,
+}
+
+impl ControlPlane {
+    /// Looks at what is wrong with the server, once a second.
+    pub fn look_at_conditions(&self) {
+        self.conditions.look(&conditions::Sources {
+            service: &self.app.service,
+            events: &self.events,
+            tls: self.tls.as_deref(),
+        });
+    }
 }

@@ -108,6 +108,24 @@ impl Listeners<'_> {
         Ok(Some((listener, address)))
     }
 
+    /// The address of the dashboard for a browser.
+    pub fn dashboard(&self) -> Option<String> {
+        let (_, place) = self.places.iter().find(|(option, _)| *option == "admin")?;
+        if place.starts_with("unix:") {
+            return Some(place.clone());
+        }
+        let s = if self.security.of("admin").tls.is_some() {
+            "s"
+        } else {
+            ""
+        };
+        let host = match place.parse::<SocketAddr>() {
+            Ok(address) if address.ip().is_unspecified() => format!("HOST:{}", address.port()),
+            _ => place.clone(),
+        };
+        Some(format!("http{s}://{host}/"))
+    }
+
     /// The connections of a listener.
     pub(super) fn accept(
         &self,

@@ -21,6 +21,12 @@ pub enum OpenFiles {
     },
 }
 
+/// The number of connections that each of `listeners` can have with `allowed` open files, at least 64.
+pub fn connections_within(allowed: u64, listeners: usize) -> u32 {
+    let each = allowed.saturating_sub(BESIDE) / (listeners.max(1) as u64);
+    u32::try_from(each).unwrap_or(u32::MAX).max(64)
+}
+
 /// Raises the process's limit on open files, as far as the system allows, to the number that
 /// `connections` on each of `listeners` need.
 pub fn raise_open_files(max_connections: usize, listeners: usize) -> OpenFiles {

@@ -43,7 +43,7 @@ use tokio::{
 #[cfg(feature = "grpc")]
 use crate::serve::for_envoy::ForEnvoy;
 use crate::{
-    control::{ControlPlane, RulesThread, Scrapes, pages::Streams},
+    control::{Conditions, ControlPlane, RulesThread, Scrapes, pages::Streams},
     edges::{
         http::{App, HttpStats, Plane, hosts::Hosts},
         resp::{Reactors, RespStats},
@@ -267,6 +267,7 @@ impl Server {
             metrics_path: options.metrics_path.clone(),
             origins: options.http_origins.clone(),
             hosts: Hosts::new(&options.admin_hosts),
+            dashboard: listeners.dashboard(),
             telemetry: options.telemetry.clone(),
             undecided: OnceAMinute::default(),
         });
@@ -278,6 +279,8 @@ impl Server {
             rules_file: Arc::new(sources.rules_file(options.rules_writable)),
             reload: reload_orders.0.clone(),
             scrapes: Scrapes::default(),
+            conditions: Conditions::default(),
+            tls: security.tls.clone(),
             streams: Streams::default(),
             trace_readers: Arc::new(Semaphore::new(1)),
             rules_thread: RulesThread::start().map_err(StartError::Threads)?,
@@ -373,6 +376,10 @@ impl Server {
             let answers = std::array::from_fn(|bucket| http[bucket] + resp[bucket]);
             its.limits()
                 .record_second(its.history(), answers, its.now());
+        }));
+        let its = Arc::clone(&control);
+        background.spawn(every(Duration::from_secs(1), move || {
+            its.look_at_conditions();
         }));
         background.spawn(divide_memory(Arc::clone(&service)));
         background.spawn(end_what_is_due(Arc::clone(&service)));

@@ -345,12 +345,14 @@ fn a_chart_has_the_newest_second_at_the_right_and_what_is_blocked_on_top() {
         200
     );
     let body = page(&server, "/flow?app=shop&resource=db").body;
+    // Fifty-nine minutes without a call.
+    let idle = "h1".repeat(59);
     assert!(
-        body.contains(r#"class="admitted" d="M708.0 120.0V60.0H720.0V120.0Z""#),
+        body.contains(&format!(r#"class="admitted" d="M0 120{idle}v-60h1V120z""#)),
         "{body}"
     );
     assert!(
-        body.contains(r#"class="denied" d="M708.0 60.0V0.0H720.0V60.0Z""#),
+        body.contains(&format!(r#"class="denied" d="M0 120{idle}v-120h1V120z""#)),
         "{body}"
     );
 }

@@ -55,6 +55,81 @@ fn every_limit_of_a_request_is_charged_whatever_the_answer() {
     );
 }
 
+/// A request with an id is charged once, in both ways to charge, at either of two servers.
+pub fn an_id_counts_once(consume: Consume, here: &mut Client, there: &mut Client) {
+    let both = || vec![one("user", "ivy"), one("all", "ivy"), one("user", "ivy")];
+    let is_each = consume == Consume::Each;
+    let first = here.once("id-1", both());
+    assert_eq!(first.split(' ').nth(2), Some("OK/9"), "{first}");
+    for client in [&mut *there, here] {
+        assert_eq!(client.once("id-1", both()), first, "{consume:?}");
+    }
+    let all = |client: &mut Client| client.told(vec![hits(0, one("all", "ivy"))]);
+    assert_eq!(all(there), "OK: OK/9");
+    let user = vec![hits(0, one("user", "ivy"))];
+    assert_eq!(here.told(user), "OK: OK/1", "{first}");
+    // Another id, and a denial, whose hits are charged once where denials are.
+    let large = || vec![hits(9, one("all", "ivy")), hits(3, one("user", "ivy"))];
+    let denied = here.once("id-2", large());
+    assert!(denied.starts_with("OVER: "), "{denied}");
+    let rest = all(here);
+    assert_eq!(rest, "OK: OK/0", "{denied}");
+    for client in [&mut *there, here] {
+        assert_eq!(client.once("id-2", large()), denied, "{consume:?}");
+        assert_eq!(all(client), rest);
+    }
+    let user = there.told(vec![hits(0, one("user", "ivy"))]);
+    assert_eq!(user, if is_each { "OVER: OVER/0" } else { "OK: OK/1" });
+    // What fits is charged, and what a limit that counts all denied, too: once.
+    let over = || vec![hits(4, one("all", "joe")), hits(9, one("user", "joe"))];
+    let denied = here.once("id-3", over());
+    assert_eq!(there.once("id-3", over()), denied);
+    assert_eq!(here.told(vec![hits(0, one("all", "joe"))]), "OK: OK/6");
+}
+
+#[test]
+fn a_request_with_an_id_is_charged_once() {
+    for consume in [Consume::Each, Consume::AllOrNone] {
+        let server = serving(&format!("grpc-once-{consume:?}"), consume);
+        let mut clients = [Client::of(server.grpc), Client::of(server.grpc)];
+        let [here, there] = &mut clients;
+        an_id_counts_once(consume, here, there);
+        let refunds = vec![one("user", "eve"), refund(one("user", "eve"))];
+        let refused = here.try_once("id-4", refunds).unwrap_err();
+        assert_eq!(
+            (refused.code(), refused.message()),
+            (
+                tonic::Code::InvalidArgument,
+                "a refund cannot be repeated: leave out the metadata `tidegate-id`"
+            )
+        );
+        let long = "x".repeat(129);
+        let refused = here.try_once(&long, vec![one("user", "eve")]).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
+        assert_eq!(here.told(vec![hits(0, one("user", "eve"))]), "OK: OK/3");
+    }
+}
+
+#[cfg(feature = "servers")]
+#[test]
+fn a_request_with_an_id_is_charged_once_at_servers_that_share_a_store() {
+    for consume in [Consume::Each, Consume::AllOrNone] {
+        let store = tidegate_redis_servers::Server::start(&[]);
+        let servers = ["one", "other"].map(|name| {
+            let mut options = options(&format!("grpc-once-{name}-{consume:?}"), CONFIG);
+            options.envoy_consume = consume;
+            options.store = Some(store.address());
+            options.store_deadline = Duration::from_secs(5).into();
+            let server = Running::start_at(options, START);
+            let ready = || server.get("/readyz").json()["status"] == "ready";
+            tidegate_redis_servers::eventually("the store has been reached", ready);
+            server
+        });
+        let [mut here, mut there] = servers.each_ref().map(|server| Client::of(server.grpc));
+        an_id_counts_once(consume, &mut here, &mut there);
+    }
+}
+
 #[test]
 fn tokens_that_are_reported_after_the_answer_end_the_next_questions() {
     for consume in [Consume::Each, Consume::AllOrNone] {

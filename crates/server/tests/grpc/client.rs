@@ -57,6 +57,24 @@ impl Client {
         answer.map(tonic::Response::into_inner)
     }
 
+    /// Asks with the id of a request that is safe to repeat, and shows the answer.
+    pub fn try_once(
+        &mut self,
+        id: &str,
+        descriptors: Vec<RateLimitDescriptor>,
+    ) -> Result<String, Status> {
+        let mut asked = tonic::Request::new(request("shop", descriptors));
+        asked
+            .metadata_mut()
+            .insert("tidegate-id", id.parse().unwrap());
+        let answer = self.runtime.block_on(self.rls.should_rate_limit(asked));
+        answer.map(|answer| shown(&answer.into_inner()))
+    }
+
+    pub fn once(&mut self, id: &str, descriptors: Vec<RateLimitDescriptor>) -> String {
+        self.try_once(id, descriptors).unwrap()
+    }
+
     pub fn ask(&mut self, descriptors: Vec<RateLimitDescriptor>) -> RateLimitResponse {
         self.try_ask(request("shop", descriptors)).unwrap()
     }

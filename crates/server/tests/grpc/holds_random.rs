@@ -307,6 +307,7 @@ fn compare(seed: u64, requests: usize, consume: Consume) {
             }
         }
         let question = Question {
+            id: None,
             domain: "shop",
             hits: 0,
             descriptors: request.iter().map(Said::descriptor).collect(),
@@ -387,6 +388,7 @@ fn a_months_money_is_exact_and_never_over_by_more_than_the_streams_in_flight_exc
             ..Descriptor::new(entries.into_iter())
         };
         let question = Question {
+            id: None,
             domain: "shop",
             hits: 0,
             descriptors: vec![descriptor],

@@ -62,13 +62,34 @@ impl Client {
         Q: prost::Message + Send + Sync + 'static,
         A: prost::Message + Default + Send + Sync + 'static,
     {
+        self.call_with(method, Request::new(request))
+    }
+
+    /// A call with the id of a request that is safe to repeat.
+    fn call_once<Q, A>(&self, method: &str, id: &str, request: Q) -> Result<A, Status>
+    where
+        Q: prost::Message + Send + Sync + 'static,
+        A: prost::Message + Default + Send + Sync + 'static,
+    {
+        let mut request = Request::new(request);
+        request
+            .metadata_mut()
+            .insert("tidegate-id", id.parse().unwrap());
+        self.call_with(method, request)
+    }
+
+    fn call_with<Q, A>(&self, method: &str, request: Request<Q>) -> Result<A, Status>
+    where
+        Q: prost::Message + Send + Sync + 'static,
+        A: prost::Message + Default + Send + Sync + 'static,
+    {
         let path = format!("/kuadrant.service.ratelimit.v1.RateLimitService/{method}");
         let path: PathAndQuery = path.parse().unwrap();
         self.runtime.block_on(async {
             let mut grpc = tonic::client::Grpc::new(self.channel.clone());
             grpc.ready().await.unwrap();
             let codec = ProstCodec::<Q, A>::default();
-            grpc.unary(Request::new(request), path, codec)
+            grpc.unary(request, path, codec)
                 .await
                 .map(tonic::Response::into_inner)
         })
@@ -175,6 +196,42 @@ fn serving(name: &str, store: Option<&str>) -> (Running, Client) {
     (server, client)
 }
 
+/// A repeated reservation is the first one; a report cannot be repeated.
+fn a_reservation_with_an_id_is_made_once(client: &Client) {
+    let before = client.check(0);
+    let asked = |amount| ReserveRequest {
+        domain: "shop".to_owned(),
+        descriptors: vec![one("user", "alice")],
+        amount,
+        ttl: None,
+    };
+    let reserve = |id: &str, amount| {
+        let reserved = client.call_once::<_, ReserveResponse>("Reserve", id, asked(amount));
+        reserved.unwrap().reservation_id
+    };
+    let first = reserve("job-1", 5);
+    assert_eq!(reserve("job-1", 5), first);
+    let other = reserve("job-2", 5);
+    assert_ne!(other, first);
+    assert!(client.commit(&first, 0));
+    assert!(client.commit(&other, 0));
+    assert_eq!(reserve("job-1", 5), first, "it is remembered");
+    assert!(!client.commit(&first, 0));
+    assert_eq!(client.check(0), before);
+    let report = request("shop", vec![one("user", "alice")]);
+    let refused = client
+        .call_once::<_, RateLimitResponse>("Report", "job-3", report)
+        .unwrap_err();
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (
+            tonic::Code::InvalidArgument,
+            "a report cannot be repeated: leave out the metadata `tidegate-id`"
+        )
+    );
+    assert_eq!(client.check(0), before);
+}
+
 /// The same with limits in memory and in a store.
 fn a_reservation_counts_until_it_is_committed(server: &Running, client: &Client) {
     assert_eq!(client.check(1_000), "OK: OK/1000", "a check takes nothing");
@@ -202,12 +259,13 @@ fn a_reservation_counts_until_it_is_committed(server: &Running, client: &Client)
     assert_eq!(client.reserve(0), "", "over the limit");
     let counted =
         |code: &str| server.metric(&format!("tidegate_grpc_requests_total{{code=\"{code}\"}}"));
-    assert_eq!([counted("OVER_LIMIT"), counted("error")], [4, 0]);
+    assert_eq!([counted("OVER_LIMIT"), counted("error")], [4, 1]);
 }
 
 #[test]
 fn limits_in_memory_are_reserved_and_committed() {
     let (server, client) = serving("kuadrant", None);
+    a_reservation_with_an_id_is_made_once(&client);
     a_reservation_counts_until_it_is_committed(&server, &client);
 }
 
@@ -216,6 +274,7 @@ fn limits_in_memory_are_reserved_and_committed() {
 fn limits_in_a_store_are_reserved_and_committed() {
     let store = tidegate_redis_servers::Server::start(&[]);
     let (server, client) = serving("kuadrant-store", Some(&store.address()));
+    a_reservation_with_an_id_is_made_once(&client);
     a_reservation_counts_until_it_is_committed(&server, &client);
 }
 

@@ -3,13 +3,21 @@
 //! of limits in its memory, of blocked keys, and of the time when the store does not reply.
 //!
 //! ```text
-//!   index (open addressing)          answers (a ring in the order of time)
-//!   ┌──────┬──────┬──────┬─ ─        ┌────────┬────────┬────────┬─ ─
-//!   │ place│ place│      │    ─────► │ oldest │  ...   │ newest │
-//!   └──────┴──────┴──────┴─ ─        └────────┴────────┴────────┴─ ─
+//!   heads, by the tag's hash          answers (a ring in the order of time)
+//!   ┌────────────────┬─ ─             ┌────────┬────────┬────────┬─ ─
+//!   │ number, filter │     ──────────► │ oldest │  ...   │ newest │
+//!   └────────────────┴─ ─             └────▲───┴────────┴───┬────┴─ ─
+//!                                          └── link to an ──┘
+//!                                           older answer of
+//!                                            the same head
 //! ```
 //!
-//! An answer is 41 bytes in the ring, and 5.1 in the index when the ring is full. Memory becomes
+//! Nothing is ever removed from a chain of answers: it ends at the first link to an answer that was
+//! forgotten, because links lead to older answers only. Most requests are new, and their search
+//! ends at the head, whose filter says which tags its chain may have. So a new id costs one access
+//! to memory that is not in the cache.
+//!
+//! An answer is 40 bytes in the ring, and 4 in the heads when the ring is full. Memory becomes
 //! resident as answers come. A full ring forgets its oldest answer before the time is over.
 
 use std::{
@@ -28,14 +36,11 @@ pub const MAX_ID_BYTES: usize = 128;
 /// For how many seconds an answer is remembered; up to one more, because times are whole seconds.
 pub const REMEMBERED_SECONDS: u64 = 60;
 
-const SHARDS: usize = 80;
-/// The number of answers in a shard.
-const ROOM: usize = 12_800;
-/// The number of places in a shard's index, a power of two: it is full to 78 % at most, which keeps
-/// searches short.
-const PLACES: usize = 1 << 14;
-/// The bits of a place that name an answer, from 1; the others are bits of its tag.
-const SLOT_BITS: u32 = 14;
+const SHARDS: usize = 64;
+/// The number of answers in a shard, and of heads; a power of two.
+const ROOM: usize = 1 << 14;
+/// The bits of a tag that choose the head.
+const HEAD_BITS: u32 = ROOM.trailing_zeros();
 
 /// The maximum number of answers that are remembered.
 pub const MOST_REMEMBERED: usize = SHARDS * ROOM;
@@ -84,10 +89,10 @@ impl Repeats {
     }
 
     fn shard(&self, mark: Mark) -> MutexGuard<'_, Shard> {
-        // The tag has 63 bits; the index uses the lower ones.
-        let at = (u128::from(mark.0) * SHARDS as u128) >> 63;
+        // The tag has 63 bits; the heads use the lower ones.
+        let at = (mark.0 >> (63 - SHARDS.trailing_zeros())) as usize % SHARDS;
         // No step panics midway.
-        self.shards[at as usize]
+        self.shards[at]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,12 +194,16 @@ fn tags(mark: Mark) -> impl Iterator<Item = u64> {
 }
 
 /// The answers of a shard, in memory that is not resident until it is used.
+///
+/// Answers are numbered by 16 bits, which run over; the lower bits are an answer's place in the
+/// ring. Those of the latest `len` numbers are remembered.
 #[derive(Default)]
 struct Shard {
-    /// Each place is 0, or bits of the tag above the number of its answer in the ring, from 1.
-    index: Vec<u32>,
+    /// The number of the newest answer of each head, below the filter of its chain.
+    heads: Vec<u32>,
     ring: Vec<Kept>,
-    oldest: usize,
+    /// The number of the next answer.
+    next: u16,
     len: usize,
     /// The newest second that was seen.
     second: u64,
@@ -202,30 +211,54 @@ struct Shard {
 
 impl Shard {
     /// The second of a time that does not run backwards. Older answers are forgotten.
-    fn at(&mut self, now: Nanos) -> u64 {
+    fn at(&mut self, now: Nanos) {
         let second = now.get() / 1_000_000_000;
         if second <= self.second {
-            return self.second;
+            return;
         }
-        if second - self.second > REMEMBERED_SECONDS && self.len > 0 {
-            self.index.fill(0);
+        if second - self.second > REMEMBERED_SECONDS {
             self.len = 0;
         }
         self.second = second;
-        // So no answer is older than 2¹⁶ seconds, of which it keeps the time.
-        while self.len > 0 && self.ring[self.oldest].age(second) > REMEMBERED_SECONDS {
-            self.forget_oldest();
+        // So no answer is older than 2⁸ seconds, of which it keeps the time.
+        while self.len > 0 && self.ring[self.oldest()].age(second) > REMEMBERED_SECONDS {
+            self.len -= 1;
         }
         if self.len == 0 {
             // A quiet server uses the same memory again.
-            self.oldest = 0;
+            self.next = 0;
         }
-        second
+    }
+
+    /// The place of the oldest answer in the ring.
+    fn oldest(&self) -> usize {
+        usize::from(self.next).wrapping_sub(self.len) % ROOM
+    }
+
+    /// How many answers came since one with this number, itself included; `None` if it is
+    /// forgotten.
+    fn since(&self, number: u16) -> Option<u16> {
+        // Zero stands for 2¹⁶.
+        let since = self.next.wrapping_sub(number);
+        (since != 0 && usize::from(since) <= self.len).then_some(since)
     }
 
     fn get(&self, tag: u64) -> Option<Decision> {
-        let (_, slot) = self.find(tag)?;
-        Some(self.ring[slot].decision())
+        let head = *self.heads.get(tag as usize % ROOM)?;
+        if head & filter(tag) == 0 {
+            return None;
+        }
+        let mut number = head as u16;
+        let mut since = self.since(number)?;
+        loop {
+            let kept = &self.ring[usize::from(number) % ROOM];
+            if kept.is_of(tag) {
+                return Some(kept.decision());
+            }
+            number = kept.link();
+            // A link to an answer that was forgotten may be the number of a newer one now.
+            since = self.since(number).filter(|&older| older > since)?;
+        }
     }
 
     fn get_all(&self, mark: Mark, parts: usize) -> Option<Vec<Decision>> {
@@ -235,83 +268,38 @@ impl Shard {
     /// Remembers an answer. Returns whether the oldest was forgotten for it.
     fn add(&mut self, tag: u64, decision: &Decision) -> bool {
         if self.ring.is_empty() {
-            self.index = vec![0; PLACES];
-            self.ring = vec![Kept([0; KEPT_BYTES]); ROOM];
+            self.heads = vec![0; ROOM];
+            self.ring = vec![Kept::default(); ROOM];
         }
+        let number = self.next;
+        let head = self.heads[tag as usize % ROOM];
+        let (link, others) = match self.since(head as u16) {
+            Some(_) => (head as u16, head >> 16 << 16),
+            // An answer that links to itself is the last of its chain.
+            None => (number, 0),
+        };
+        self.heads[tag as usize % ROOM] = u32::from(number) | others | filter(tag);
+        self.ring[usize::from(number) % ROOM] = Kept::new(tag, self.second, link, decision);
+        self.next = number.wrapping_add(1);
         let is_full = self.len == ROOM;
-        if is_full {
-            self.forget_oldest();
-        }
-        let slot = (self.oldest + self.len) % ROOM;
-        self.ring[slot] = Kept::new(tag, self.second, decision);
-        self.len += 1;
-        let mut place = tag as usize % PLACES;
-        while self.index[place] != 0 {
-            place = (place + 1) % PLACES;
-        }
-        self.index[place] = entry(tag, slot);
+        self.len += usize::from(!is_full);
         is_full
     }
-
-    /// The place of a tag in the index, and its answer in the ring.
-    fn find(&self, tag: u64) -> Option<(usize, usize)> {
-        let mut place = tag as usize % PLACES;
-        loop {
-            let found = *self.index.get(place).filter(|found| **found != 0)?;
-            let slot = (found & ((1 << SLOT_BITS) - 1)) as usize - 1;
-            if found == entry(tag, slot) && self.ring[slot].tag() == tag {
-                return Some((place, slot));
-            }
-            place = (place + 1) % PLACES;
-        }
-    }
-
-    fn forget_oldest(&mut self) {
-        if let Some((place, _)) = self.find(self.ring[self.oldest].tag()) {
-            self.free(place);
-        }
-        self.oldest = (self.oldest + 1) % ROOM;
-        self.len -= 1;
-    }
-
-    /// Frees a place, and moves entries behind it that a search would no longer reach.
-    fn free(&mut self, mut hole: usize) {
-        let mut place = hole;
-        loop {
-            self.index[hole] = 0;
-            loop {
-                place = (place + 1) % PLACES;
-                let found = self.index[place];
-                if found == 0 {
-                    return;
-                }
-                let home = (found >> SLOT_BITS) as usize % PLACES;
-                // Whether its home is not between the hole and its place.
-                let from_home = place.wrapping_sub(home) % PLACES;
-                if from_home >= place.wrapping_sub(hole) % PLACES {
-                    self.index[hole] = found;
-                    hole = place;
-                    break;
-                }
-            }
-        }
-    }
 }
 
-/// The entry of an answer in the index.
-const fn entry(tag: u64, slot: usize) -> u32 {
-    (tag as u32) << SLOT_BITS | (slot as u32 + 1)
+/// The bit of a tag in the filter of its head.
+const fn filter(tag: u64) -> u32 {
+    1 << (16 + (tag >> HEAD_BITS) % 16)
 }
 
-const KEPT_BYTES: usize = 8 + 2 + 1 + 7 + 7 + 8 + 8;
-
-/// An answer: its tag (8 bytes), its second (2), its verdict (1), the limit and the remaining units
-/// (7 each), the wait and the time until the limit is unused (8 each).
-#[derive(Clone, Copy)]
-struct Kept([u8; KEPT_BYTES]);
+/// An answer in five words: the tag without the bits of its head, its second (8 bits) and its
+/// verdict (4); the limit and a byte of the link; the remaining units and the other byte; the wait;
+/// the time until the limit is unused.
+#[derive(Clone, Copy, Default)]
+struct Kept([u64; 5]);
 
 impl Kept {
-    fn new(tag: u64, second: u64, decision: &Decision) -> Self {
+    fn new(tag: u64, second: u64, link: u16, decision: &Decision) -> Self {
         let wait = if decision.is_allowed() {
             nanos(decision.delay())
         } else {
@@ -323,48 +311,42 @@ impl Kept {
                 1 + DenialReason::ALL
                     .iter()
                     .position(|&known| known == reason)
-                    .unwrap_or(0) as u8
+                    .unwrap_or(0) as u64
             }
         };
-        let mut bytes = [0; KEPT_BYTES];
-        let mut at = 0;
-        let mut write = |number: u64, count: usize| {
-            bytes[at..at + count].copy_from_slice(&number.to_le_bytes()[..count]);
-            at += count;
-        };
-        write(tag, 8);
-        write(second, 2);
-        write(verdict.into(), 1);
-        write(decision.limit().min(MAX_UNITS), 7);
-        write(decision.remaining().min(MAX_UNITS), 7);
-        write(wait, 8);
-        write(decision.reset_after_nanos(), 8);
-        Self(bytes)
+        let [one, other] = link.to_le_bytes().map(u64::from);
+        Self([
+            tag >> HEAD_BITS | (second & 0xFF) << SECOND_AT | verdict << VERDICT_AT,
+            decision.limit().min(MAX_UNITS) | one << UNIT_BITS,
+            decision.remaining().min(MAX_UNITS) | other << UNIT_BITS,
+            wait,
+            decision.reset_after_nanos(),
+        ])
     }
 
-    fn number(&self, at: usize, count: usize) -> u64 {
-        let mut bytes = [0; 8];
-        bytes[..count].copy_from_slice(&self.0[at..at + count]);
-        u64::from_le_bytes(bytes)
-    }
-
-    fn tag(&self) -> u64 {
-        self.number(0, 8)
+    fn is_of(&self, tag: u64) -> bool {
+        (self.0[0] ^ tag >> HEAD_BITS) << (64 - SECOND_AT) == 0
     }
 
     fn age(&self, second: u64) -> u64 {
-        second.wrapping_sub(self.number(8, 2)) & 0xFFFF
+        second.wrapping_sub(self.0[0] >> SECOND_AT) & 0xFF
+    }
+
+    fn link(&self) -> u16 {
+        let byte = |word: u64| (word >> UNIT_BITS) as u8;
+        u16::from_le_bytes([byte(self.0[1]), byte(self.0[2])])
     }
 
     fn decision(&self) -> Decision {
+        let [_, limit, room, wait, reset_after] = self.0;
         let standing = Standing {
-            limit: self.number(11, 7),
-            room: self.number(18, 7),
+            limit: limit & MAX_UNITS,
+            room: room & MAX_UNITS,
             unit: 1,
-            reset_after: self.number(33, 8),
+            reset_after,
         };
-        let (verdict, wait) = (self.0[10], self.number(25, 8));
-        let Some(&reason) = DenialReason::ALL.get(usize::from(verdict).wrapping_sub(1)) else {
+        let verdict = (self.0[0] >> VERDICT_AT) as usize;
+        let Some(&reason) = DenialReason::ALL.get(verdict.wrapping_sub(1)) else {
             return Decision::delayed(standing, wait);
         };
         let denied = if wait == u64::MAX {
@@ -376,8 +358,14 @@ impl Kept {
     }
 }
 
+/// Where the second is, above the bits of a tag that has 64, and the verdict above it.
+const SECOND_AT: u32 = 64 - HEAD_BITS;
+const VERDICT_AT: u32 = SECOND_AT + 8;
+const _: () = assert!(DenialReason::ALL.len() < 1 << (64 - VERDICT_AT));
+
+const UNIT_BITS: u32 = 56;
 /// The largest number of seven bytes, above any limit.
-const MAX_UNITS: u64 = (1 << 56) - 1;
+const MAX_UNITS: u64 = (1 << UNIT_BITS) - 1;
 
 fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)

@@ -175,10 +175,10 @@ impl Audit {
             client,
             action = did,
             limit,
-            ?key,
+            key,
             value,
             for_ms,
-            ?note,
+            note,
             "operator"
         );
         // A thread that serves never waits for a disk. The thread that writes ends only after the

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse as parse_yaml};
-use tidegate_core::parse_units;
+use tidegate_core::{MAX_LIMIT, parse_units};
 
 use super::{LimitSpec, PolicySpec, parse};
 
@@ -171,9 +171,9 @@ fn flexible(node: &Node, number: usize, complaints: &Complaints, made: &mut Made
         "useRedisPackage",
     ];
     let fields = Fields::open(node, "rate-limiter-flexible", &KNOWN, complaints)?;
-    let seconds = |name| fields.units(name, 0);
+    let seconds = |name| fields.units(name, 0..=MAX_LIMIT);
     let points = match fields.get("points") {
-        Some(_) => fields.units("points", 0)?,
+        Some(_) => fields.units("points", 0..=MAX_LIMIT)?,
         None => 4,
     };
     let duration = match fields.get("duration") {
@@ -256,7 +256,7 @@ fn express(node: &Node, number: usize, complaints: &Complaints, made: &mut Made)
     .collect();
     let fields = Fields::open(node, "express-rate-limit", &known, complaints)?;
     let window = match fields.get("windowMs") {
-        Some(_) => fields.units("windowMs", 1)?,
+        Some(_) => fields.units("windowMs", 1..=MAX_LIMIT)?,
         None => 60_000,
     };
     let limit = match (fields.get("limit"), fields.get("max")) {
@@ -265,8 +265,8 @@ fn express(node: &Node, number: usize, complaints: &Complaints, made: &mut Made)
             complaints.at(node.line, what, "keep one of them");
             return Some(());
         }
-        (Some(_), None) => fields.units("limit", 0)?,
-        (None, Some(_)) => fields.units("max", 0)?,
+        (Some(_), None) => fields.units("limit", 0..=MAX_LIMIT)?,
+        (None, Some(_)) => fields.units("max", 0..=MAX_LIMIT)?,
         (None, None) => 5,
     };
     for name in ["skipFailedRequests", "skipSuccessfulRequests"] {

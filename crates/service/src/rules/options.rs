@@ -89,7 +89,7 @@ pub fn read(fields: &Fields<'_>, spec: &mut PolicySpec) {
         // algorithm.
         let is_right = match known.wants {
             Wants::Flag | Wants::Switch => fields.flag(known.name).is_some(),
-            Wants::Count { least } => fields.units(known.name, least).is_some(),
+            Wants::Count { least, most } => fields.units(known.name, least..=most).is_some(),
             Wants::Span => fields.duration(known.name).is_some(),
             Wants::Zone | Wants::Spans => true,
             Wants::OneOf(words) => {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::json;
-use tidegate_core::{AlgorithmSpec, ParseQuotaError, Policy, PolicyError, Quota, Value};
+use tidegate_core::{AlgorithmSpec, Nanos, ParseQuotaError, Policy, PolicyError, Quota, Value};
 use tidegate_limiter::WhenFull;
 use tidegate_redis::{Mode, OnError, Timeout};
 
@@ -211,12 +211,22 @@ impl PolicySpec {
         Ok(if self.wide { policy.wide() } else { policy })
     }
 
-    /// `100/1m`, or the number of permits.
+    /// `100/1m`, or the number of permits. A month is written as a month only if it follows the
+    /// calendar, and else as its length: `500/30d10h29m6s`.
     pub fn quota(&self) -> String {
-        let quota = self
-            .window
-            .and_then(|window| Quota::new(self.limit, window).ok());
-        quota.map_or_else(|| self.limit.to_string(), |quota| quota.to_string())
+        let Some(window) = self.window else {
+            return self.limit.to_string();
+        };
+        match Quota::new(self.limit, window) {
+            Ok(quota) if self.follows_calendar() => quota.to_string(),
+            _ => format!("{}/{}", self.limit, Nanos::from(window)),
+        }
+    }
+
+    fn follows_calendar(&self) -> bool {
+        let is_on = |option| self.algorithm.get(option) == Some(Value::Flag(true));
+        let is_off = self.algorithm.get("calendar") == Some(Value::Flag(false));
+        self.algorithm.name() == "fixed-window" && !is_on("first_hit") && !is_off
     }
 
     /// The same algorithm and options with another quota: `100/1m`, or a number of permits.

@@ -5,10 +5,11 @@ use maud::{Markup, html};
 
 use crate::escape::printable;
 
-use super::format::{grouped, moment, percent, span};
+use super::format::{grouped, moment, percent, percentage, span};
 use crate::{
     input::write_time,
     replay::{Findings, Row, SECONDS, Timeline},
+    suggest::{CurvePoint, Recommendation},
 };
 
 /// Narrow enough that its text stays readable if several charts are side by side, or on a phone.
@@ -83,6 +84,78 @@ pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> Markup {
                 (line((x(time), BOTTOM), (x(time), BOTTOM + 4.0)))
                 @if x(time) > LEFT + 20.0 && x(time) < WIDTH - 24.0 {
                     (text(x(time), BOTTOM + 18.0, "dim middle", &label))
+                }
+            }
+        }
+    }
+}
+
+/// The shares of requests and of keys that an algorithm denies with each limit. Limits are on a
+/// logarithmic scale, and the suggested ones are marked.
+pub(super) fn curve(recommended: &Recommendation, all: &Findings) -> Markup {
+    const HEIGHT: f64 = 180.0;
+    const LEFT: f64 = 62.0;
+    const RIGHT: f64 = WIDTH - 24.0;
+    const TOP: f64 = 14.0;
+    const BOTTOM: f64 = 148.0;
+    let points = &recommended.curve;
+    let (Some(first), Some(last)) = (points.first(), points.last()) else {
+        return html! {};
+    };
+    let share = |part: u64, whole: u64| part as f64 / whole.max(1) as f64;
+    let shares = |point: &CurvePoint| {
+        [
+            share(point.denied, all.requests),
+            share(point.denied_keys, all.keys),
+        ]
+    };
+    let most = points.iter().flat_map(shares).fold(0.001, f64::max);
+    let log = |limit: u64| (limit as f64).ln();
+    let wide = (log(last.limit) - log(first.limit)).max(f64::MIN_POSITIVE);
+    let x = |limit: u64| LEFT + (RIGHT - LEFT) * (log(limit) - log(first.limit)) / wide;
+    let y = |share: f64| BOTTOM - (BOTTOM - TOP) * share / most;
+    let path = |of: usize| {
+        let steps: Vec<String> = points
+            .iter()
+            .map(|point| {
+                format!(
+                    "{},{}",
+                    pixels(x(point.limit)),
+                    pixels(y(shares(point)[of]))
+                )
+            })
+            .collect();
+        steps.join(" ")
+    };
+    let milder = recommended.milder.map(|milder| milder.quota.limit());
+    let marks = [Some(recommended.quota.limit()), milder];
+    let words = format!(
+        "Shares denied by {} with limits from {} to {}",
+        recommended.algorithm,
+        grouped(first.limit),
+        grouped(last.limit)
+    );
+    html! {
+        svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label=(words) xmlns="http://www.w3.org/2000/svg" class="curve" {
+            @for part in [0.0, 0.5, 1.0] {
+                (line((LEFT, y(most * part)), (RIGHT, y(most * part))))
+                (text(LEFT - 8.0, y(most * part) + 4.0, "dim end", &percentage(most * part, true)))
+            }
+            @for limit in marks.into_iter().flatten() {
+                line class="limit" x1=(pixels(x(limit))) y1=(pixels(TOP)) x2=(pixels(x(limit))) y2=(pixels(BOTTOM)) {}
+                (text(x(limit), TOP - 4.0, "middle", &grouped(limit)))
+            }
+            @for limit in [first.limit, last.limit] {
+                (text(x(limit), BOTTOM + 18.0, "dim middle", &grouped(limit)))
+            }
+            polyline class="denied" points=(path(0)) {}
+            polyline class="keys" points=(path(1)) {}
+            @for point in points {
+                @let [requests, keys] = shares(point);
+                g {
+                    title { (grouped(point.limit)) ": denies " (percent(point.denied, all.requests)) " of requests and " (percent(point.denied_keys, all.keys)) " of keys" }
+                    circle class="denied" cx=(pixels(x(point.limit))) cy=(pixels(y(requests))) r="3" {}
+                    circle class="keys" cx=(pixels(x(point.limit))) cy=(pixels(y(keys))) r="3" {}
                 }
             }
         }

@@ -146,6 +146,8 @@ fn suggestions(suggested: &Suggested, all: &Findings) -> Markup {
         html! {
             p { "To begin with, as a line of a rules file:" }
             pre { (recommended.yaml) }
+            p { "The share that " (recommended.algorithm) " denies with each limit: " b class="of-requests" { "of requests" } ", " b class="of-keys" { "of keys" } ". The suggestion is marked." }
+            (super::chart::curve(recommended, all))
             details {
                 summary { (recommended.algorithm) " with other limits" }
                 table {

@@ -19,7 +19,7 @@ use crate::{
     algorithm::AlgorithmSpec,
     input::Sample,
     replay::{DeniedKey, Findings, HeatMap, Row},
-    suggest::{Goal, Recommendation, Suggestion, Survey},
+    suggest::{Goal, MOST_DENIED, Recommendation, Suggestion, Survey},
 };
 
 /// The contents of a report.
@@ -159,6 +159,49 @@ impl Report {
         })
     }
 
+    /// The row of the recommended algorithm, if the recommended limit was tried here.
+    fn recommended_for<'a>(&self, findings: &'a Findings) -> Option<&'a Row> {
+        let recommended = self.suggested.as_ref()?.recommended.as_ref()?;
+        let mut rows = findings.rows.iter();
+        (recommended.quota == findings.quota)
+            .then(|| rows.find(|row| row.algorithm == recommended.algorithm))?
+    }
+
+    /// What to begin with. A limit that denies much is not recommended before that is said.
+    fn begin_with(&self, recommended: &Recommendation) -> Vec<String> {
+        let Recommendation {
+            quota,
+            algorithm,
+            reason,
+            denied,
+            denied_keys,
+            milder,
+            ..
+        } = recommended;
+        let (requests, keys) = self
+            .findings
+            .first()
+            .map_or((0, 0), |findings| (findings.requests, findings.keys));
+        if *denied <= MOST_DENIED.of(requests) {
+            return vec![format!("Begin with {quota} and {algorithm}: {reason}.")];
+        }
+        let mut said = vec![format!(
+            "{quota} denies {} of all requests, those of {} of {} keys: look at the keys denied most before you begin with it.",
+            percent(*denied, requests),
+            grouped(*denied_keys),
+            grouped(keys),
+        )];
+        said.push(match milder {
+            Some(milder) => format!(
+                "Begin with {} and {algorithm}, which denies {} of all requests: {reason}.",
+                milder.quota,
+                percent(milder.denied, requests)
+            ),
+            None => format!("No limit denies at most {MOST_DENIED} of the requests."),
+        });
+        said
+    }
+
     /// The conclusions from the numbers, one sentence each.
     pub fn conclusions(&self) -> Vec<String> {
         let mut said = Vec::new();
@@ -167,20 +210,16 @@ impl Report {
             .as_ref()
             .and_then(|suggested| suggested.recommended.as_ref())
         {
-            let Recommendation {
-                quota,
-                algorithm,
-                reason,
-                ..
-            } = recommended;
-            said.push(format!("Begin with {quota} and {algorithm}: {reason}."));
+            said.extend(self.begin_with(recommended));
         }
         for (trial, findings) in self.findings.iter().enumerate() {
             let limit = self.limit(trial);
-            let reference = findings
-                .rows
-                .iter()
-                .find(|row| row.wrongly_admitted == 0 && row.wrongly_denied == 0);
+            // The sentence about the recommended limit is about the recommended algorithm.
+            let recommended = self.recommended_for(findings);
+            let reference = recommended.or_else(|| {
+                let mut rows = findings.rows.iter();
+                rows.find(|row| row.wrongly_admitted == 0 && row.wrongly_denied == 0)
+            });
             let Some(row) = reference.or_else(|| findings.rows.iter().min_by_key(|row| row.denied))
             else {
                 continue;

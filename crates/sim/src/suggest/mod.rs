@@ -33,7 +33,7 @@ use tidegate_core::{MAX_LIMIT, Policy, PolicyError, Quota, QuotaError};
 use crate::{algorithm::AlgorithmSpec, progress::Progress, replay::on_threads, workload::Workload};
 use fragments::Fragments;
 use pass::{Allowance, Denials, through_all, through_fragments};
-pub use recommend::{Recommendation, limits_around, recommend};
+pub use recommend::{MOST_DENIED, Recommendation, limits_around, recommend};
 pub use share::{ParseShareError, Share};
 pub use survey::Survey;
 

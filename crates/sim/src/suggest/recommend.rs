@@ -2,8 +2,12 @@
 
 use tidegate_core::{Algorithm, MAX_LIMIT, Quota};
 
-use super::{CurvePoint, Suggestion};
+use super::{CurvePoint, Goal, Share, Suggestion};
 use crate::algorithm::AlgorithmSpec;
+
+/// A recommended limit that denies more than this share of the requests is not recommended without
+/// saying so first: a few keys may make most requests.
+pub const MOST_DENIED: Share = Share::FIVE_PERCENT;
 
 /// A limit to start with, and the reason for the choice.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
@@ -15,6 +19,12 @@ pub struct Recommendation {
     pub quota: Quota,
     /// Why this limit was chosen among the suggested ones.
     pub reason: String,
+    /// Requests that it denies.
+    pub denied: u64,
+    /// Keys that it denies at least once.
+    pub denied_keys: u64,
+    /// If it denies more than 5% of the requests: the smallest limit that does not.
+    pub milder: Option<Suggestion>,
     /// An item of a rules file's `limits`.
     pub yaml: String,
     /// The denials of the algorithm with this and with other limits.
@@ -58,9 +68,23 @@ pub fn recommend(found: &[(AlgorithmSpec, Suggestion)], by: &str) -> Option<Reco
         algorithm: spec.label().to_owned(),
         quota: suggestion.quota,
         reason: format!("{why}, and takes {} bytes a key{against}", bytes(chosen)),
+        denied: suggestion.denied,
+        denied_keys: suggestion.denied_keys,
+        milder: None,
         yaml: spec.yaml(suggestion.quota, by),
         curve: Vec::new(),
     })
+}
+
+impl Recommendation {
+    /// The goal of a milder limit, if this one denies more of all `requests` than it should without
+    /// a word.
+    pub fn milder_goal(&self, goal: Goal, requests: u64) -> Option<Goal> {
+        (self.denied > MOST_DENIED.of(requests)).then_some(Goal {
+            requests: Some(MOST_DENIED),
+            ..goal
+        })
+    }
 }
 
 /// Limits around one, from half of it to four times, to see what a stricter and a more generous

@@ -21,6 +21,11 @@ impl Share {
         billionths: 10_000_000,
     };
 
+    /// Five percent.
+    pub const FIVE_PERCENT: Self = Self {
+        billionths: 50_000_000,
+    };
+
     /// The largest whole number that is at most this share of `all`.
     pub const fn of(self, all: u64) -> u64 {
         (all as u128 * self.billionths as u128 / 1_000_000_000) as u64

@@ -15,6 +15,8 @@ mod top;
 mod trace;
 mod what_if;
 
+pub(super) use orders::{blocks, explanation, overrides};
+
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -69,13 +71,13 @@ async fn answer(
 ) -> Answered {
     match endpoint {
         Endpoint::Top => top::answer(caller, request.uri()),
-        Endpoint::Denied => top::denied(caller, request.uri()),
+        Endpoint::Denied => top::denied(caller, request.uri()).await,
         Endpoint::History => history::answer(caller, request.uri()),
         Endpoint::Flow => flow::answer(control, caller, request.uri()),
         Endpoint::FlowReport => flow::report(control, caller, request).await,
         Endpoint::FlowRules => flow::push(control, caller, request).await,
         Endpoint::Servers => servers::answer(caller).await,
-        Endpoint::Limits => overview::answer(caller, request.uri()),
+        Endpoint::Limits => overview::answer(control, caller, request.uri()),
         Endpoint::Trace => trace::answer(control, caller, request.uri()).await,
         Endpoint::RulesFile | Endpoint::RulesCheck | Endpoint::RulesSave => {
             rules_file::answer(control, caller, endpoint, request).await

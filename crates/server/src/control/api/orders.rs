@@ -9,9 +9,10 @@ use tidegate_service::{
     decide::{
         limits::{Limit, RuntimeOverride},
         refusal::MOST_OVERRIDES,
-        service::{Act, Ask, reset_after},
+        service::{Act, Ask, Refusal, reset_after},
     },
     observe::trace::Event,
+    shown,
 };
 
 use crate::edges::http::{App, Endpoint, answer, permit::Caller, problem::Answered, query};
@@ -46,7 +47,7 @@ pub(super) fn answer(caller: &Caller<'_>, endpoint: Endpoint, uri: &Uri) -> Answ
 
 /// The blocked keys of a limit. In memory a block is known by the key's hash alone, so the keys
 /// come from what operators did since this server started.
-fn blocks(app: &App, limit: &Limit) -> Vec<Value> {
+pub(in crate::control) fn blocks(app: &App, limit: &Limit) -> Vec<Value> {
     let keys: Vec<String> = if let Some(store) = limit.store() {
         let (_, orders) = store.orders.list(OrderKind::Block, MOST_OVERRIDES);
         orders
@@ -100,7 +101,7 @@ fn ordered_block(app: &App, limit: &Limit, key: &str) -> Option<Value> {
 }
 
 /// The keys of a limit with a quota that an operator gave them.
-fn overrides(app: &App, limit: &Limit) -> Vec<Value> {
+pub(in crate::control) fn overrides(app: &App, limit: &Limit) -> Vec<Value> {
     let (_, all) = limit.runtime_overrides(MOST_OVERRIDES);
     all.iter()
         .map(|(key, own)| own_quota(app, limit, key, own))
@@ -135,19 +136,26 @@ pub(super) async fn explain(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [limit, key] = query::fields(uri, ["limit", "key"])?;
     let name = query::needed(limit.as_ref(), "limit")?;
     caller.permit(name)?;
-    let (app, bytes) = (caller.app, key.as_deref().map(str::as_bytes));
+    Ok(answer::json(
+        &explanation(caller.app, name, key.as_deref()).await?,
+    ))
+}
+
+/// The same as JSON. `facts` has it in the words that `tidegate explain` and the page of the key
+/// show.
+pub(in crate::control) async fn explanation(
+    app: &App,
+    name: &str,
+    key: Option<&str>,
+) -> Result<Value, Refusal> {
     let service = &app.service;
     let ask = Ask {
         limit: name.as_bytes(),
-        key: bytes,
+        key: key.map(str::as_bytes),
         cost: 1,
     };
     let answered = service.decide(ask, Act::Peek, service.now()).await?;
-    let (limit, decision, key) = (
-        &answered.limit,
-        answered.decision,
-        key.as_deref().unwrap_or_default(),
-    );
+    let (limit, decision, key) = (&answered.limit, answered.decision, key.unwrap_or_default());
     let (spec, ms) = (limit.spec(), |span: std::time::Duration| {
         span.as_nanos().div_ceil(1_000_000) as u64
     });
@@ -161,14 +169,15 @@ pub(super) async fn explain(caller: &Caller<'_>, uri: &Uri) -> Answered {
         || limit.policy_of(key.as_bytes()).to_string(),
         |own| own.policy.to_string(),
     );
-    let recent = service
-        .trace()
-        .and_then(|trace| trace.last(name, &answered.key, RECENT));
+    let trace = service.trace();
+    let recent = trace.and_then(|trace| trace.last(name, &answered.key, RECENT));
+    let seen = trace.and_then(|trace| trace.summary(name, &answered.key));
     let event = |event: &Event| {
         let reason = event.reason.map(DenialReason::name);
         json!({"time_ms": event.time / 1_000_000, "cost": event.cost, "verdict": event.verdict, "reason": reason})
     };
-    Ok(answer::json(&json!({
+    let since_epoch = |nanos: Option<u64>| nanos.map(|nanos| nanos / 1_000_000);
+    let mut explained = json!({
         "limit_name": name,
         "key": key,
         "allowed": answered.is_allowed(),
@@ -185,21 +194,144 @@ pub(super) async fn explain(caller: &Caller<'_>, uri: &Uri) -> Answered {
         "mend": decision.reason().map(|reason| mend(reason, name, key)),
         // Null if the server keeps no trace of this key.
         "recent": recent.map(|events| events.iter().map(event).collect::<Vec<_>>()),
-    })))
+        "requests": seen.map(|seen| json!({
+            "count": seen.requests,
+            "since_ms": since_epoch(seen.first),
+            "denied": seen.denied,
+            "first_denied_ms": since_epoch(seen.first_denied),
+            "last_denied_ms": since_epoch(seen.last_denied),
+            "denied_per_second": seen.denial_rate(),
+        })),
+    });
+    let facts: Vec<Value> = facts(&explained, service.now())
+        .into_iter()
+        .map(|(name, text)| json!({"name": name, "text": text}))
+        .collect();
+    explained["facts"] = facts.into();
+    Ok(explained)
+}
+
+/// The facts about a key, in words.
+fn facts(explained: &Value, now: Nanos) -> Vec<(&'static str, String)> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let span = |name: &str| {
+        let ms = explained[name].as_u64().filter(|ms| *ms > 0)?;
+        Some(shown::span_ms(ms))
+    };
+    let is_denied = !explained["reason"].is_null();
+    let reason = text(&explained["reason"]).map_or_else(String::new, |why| format!(" ({why})"));
+    let verdict = if is_denied { "denied" } else { "admitted" };
+    let shadow = match (is_denied, explained["shadow"] == true) {
+        (true, true) => ", by a limit that only counts and lets it pass",
+        (false, true) => ", by a limit that only counts",
+        (_, false) => "",
+    };
+    let number = |name: &str| shown::grouped(explained[name].as_u64().unwrap_or_default());
+    let from = match explained["rule_from"].as_str() {
+        Some("operator") => "given by an operator",
+        Some("overrides") => "an override in the rules",
+        _ => "the limit's own",
+    };
+    let all = [
+        (
+            "verdict",
+            Some(format!(
+                "{verdict}{reason}{shadow}, remaining {} of {}",
+                number("remaining"),
+                number("limit")
+            )),
+        ),
+        ("admitted in", span("retry_after_ms")),
+        ("unused in", span("reset_after_ms")),
+        (
+            "rule",
+            text(&explained["rule"]).map(|rule| format!("{rule}, {from}")),
+        ),
+        ("block", order_in_words(&explained["block"], now)),
+        ("override", order_in_words(&explained["override"], now)),
+        ("requests", requests_in_words(&explained["requests"], now)),
+        ("denials", denials_in_words(&explained["requests"], now)),
+        ("what helps", text(&explained["mend"])),
+    ];
+    all.into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
+}
+
+/// A block or an override: since when, until when, by whom and why.
+fn order_in_words(order: &Value, now: Nanos) -> Option<String> {
+    let text = |name: &str| order[name].as_str();
+    let time = |name: &str| order[name].as_u64().map(|ms| shown::when(ms, now));
+    let mut words = Vec::new();
+    words.extend(text("quota").map(str::to_owned));
+    words.push(time("since_ms").map_or_else(
+        || "given before the server's start or at another one".to_owned(),
+        |since| format!("given {since}"),
+    ));
+    words.push(
+        time("until_ms").map_or_else(|| "without end".to_owned(), |until| format!("ends {until}")),
+    );
+    words.extend(text("client").map(|client| format!("by {client}")));
+    let note = text("note").map_or_else(String::new, |note| format!(": {note}"));
+    order.is_object().then(|| words.join(", ") + &note)
+}
+
+fn requests_in_words(requests: &Value, now: Nanos) -> Option<String> {
+    if requests.is_null() {
+        return Some(
+            "not counted: serve --trace-keys counts those of a share of all keys".to_owned(),
+        );
+    }
+    let count = requests["count"].as_u64()?;
+    let since = requests["since_ms"].as_u64().map(|ms| {
+        let ago = shown::when(ms, now);
+        format!(", the first {ago}")
+    });
+    Some(shown::counted(count, "request") + &since.unwrap_or_default())
+}
+
+fn denials_in_words(requests: &Value, now: Nanos) -> Option<String> {
+    let time = |name: &str| requests[name].as_u64().map(|ms| shown::when(ms, now));
+    let (first, last) = (time("first_denied_ms")?, time("last_denied_ms")?);
+    let reasons: Vec<String> = requests["denied"]
+        .as_object()?
+        .iter()
+        .map(|(reason, count)| {
+            let count = shown::grouped(count.as_u64().unwrap_or_default());
+            let why = if reason.is_empty() {
+                String::new()
+            } else {
+                format!(" ({reason})")
+            };
+            format!("{count}{why}")
+        })
+        .collect();
+    let rate = requests["denied_per_second"]
+        .as_f64()
+        .map(|rate| format!(", {} a second between", shown::rate(rate)));
+    Some(format!(
+        "{}: the first {first}, the last {last}{}",
+        reasons.join(", "),
+        rate.unwrap_or_default()
+    ))
 }
 
 /// What would admit a key that is denied for this reason.
 fn mend(reason: DenialReason, limit: &str, key: &str) -> String {
-    let of_key = format!("{limit} {key}");
-    match reason {
-        DenialReason::Quota => {
-            format!(
-                "time, `tidegate reset {of_key}`, or a larger quota: tidegate override {of_key} QUOTA"
-            )
+    let command = |name: &str, rest: &str| shown::about_key(name, limit, key, rest);
+    let larger = || {
+        // A global limit has no keys with their own quota.
+        if key.is_empty() {
+            format!("a larger `limit` of `{limit}` in the rules")
+        } else {
+            format!("a larger quota: {}", command("override", "QUOTA"))
         }
-        DenialReason::TooLarge => format!("a larger quota: tidegate override {of_key} QUOTA"),
+    };
+    match reason {
+        DenialReason::Quota => format!("time, `{}`, or {}", command("reset", ""), larger()),
+        DenialReason::TooLarge => larger(),
         DenialReason::InFlight => "the release of a permit, or a larger limit".to_owned(),
-        DenialReason::Blocked => format!("the end of the block: tidegate unblock {of_key}"),
+        DenialReason::Blocked => format!("the end of the block: {}", command("unblock", "")),
         DenialReason::DenyListed => {
             format!("rules without this key in the `deny` list of `{limit}`")
         }

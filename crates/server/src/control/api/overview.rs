@@ -8,13 +8,16 @@ use tidegate_service::{
     rules::LimitSpec,
 };
 
-use crate::edges::http::{App, answer, permit::Caller, problem::Answered, query};
+use crate::{
+    control::ControlPlane,
+    edges::http::{App, answer, permit::Caller, problem::Answered, query},
+};
 
 /// The number of seconds over which rates are averaged.
 const RATE_SECONDS: usize = 10;
 
 /// The limits that the client's rights cover.
-pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
+pub(super) fn answer(control: &ControlPlane, caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [recent] = query::fields(uri, ["recent"])?;
     let recent = query::number(recent.as_deref(), "recent", 0, 0..=900)?;
     let service = &caller.app.service;
@@ -32,10 +35,13 @@ pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
             "nodes": store.nodes(),
         })
     });
+    // They name limits that the client may not see.
+    let conditions = caller.concerns_all().then(|| control.conditions.now());
     Ok(answer::json(&json!({
         "version": env!("CARGO_PKG_VERSION"),
         "now_seconds": service.now().get() / 1_000_000_000,
         "store": store,
+        "conditions": conditions.as_deref().unwrap_or_default(),
         "limits": seen.map(|limit| limit_body(caller.app, limit, recent)).collect::<Vec<_>>(),
     })))
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use axum::http::Uri;
 use serde_json::{Value, json};
-use tidegate_service::{decide::service::DeniedKey, observe::heavy::TopKey};
+use tidegate_service::observe::heavy::TopKey;
 
 use crate::edges::http::{answer, permit::Caller, problem::Answered, query};
 
@@ -54,7 +54,7 @@ pub(super) fn answer(caller: &Caller<'_>, uri: &Uri) -> Answered {
 }
 
 /// The keys with the most denials of all limits that the client's rights cover.
-pub(super) fn denied(caller: &Caller<'_>, uri: &Uri) -> Answered {
+pub(super) async fn denied(caller: &Caller<'_>, uri: &Uri) -> Answered {
     let [n] = query::fields(uri, ["n"])?;
     let most = query::number(n.as_deref(), "n", USUAL, 1..=1_000)?;
     let now = caller.app.service.now();
@@ -62,21 +62,23 @@ pub(super) fn denied(caller: &Caller<'_>, uri: &Uri) -> Answered {
         .app
         .service
         .denied_most(|limit| caller.permit(limit).is_ok(), most, now);
-    let each = |denied: &DeniedKey| {
-        let (spec, standing) = (denied.limit.spec(), denied.standing(now));
+    let mut keys = Vec::with_capacity(all.len());
+    for denied in &all {
+        let (spec, standing) = (
+            denied.limit.spec(),
+            caller.app.service.standing(denied).await,
+        );
         let mut body = key(&denied.key);
         body["limit_name"] = json!(spec.name);
         body["shadow"] = json!(spec.shadow);
         // How long the denials have been counted.
         body["seconds"] = json!(denied.span.get() as f64 / 1e9);
-        // Whether a request of the key would be denied now, and why; null if only the store knows.
+        // Whether a request of the key would be denied now, and why; null if the store does not say.
         body["denied"] = json!(standing.map(|standing| standing.is_denied()));
         if let Some(reason) = standing.and_then(|standing| standing.reason()) {
             body["reason"] = json!(reason.name());
         }
-        body
-    };
-    Ok(answer::json(
-        &json!({"keys": all.iter().map(each).collect::<Vec<_>>()}),
-    ))
+        keys.push(body);
+    }
+    Ok(answer::json(&json!({"keys": keys})))
 }

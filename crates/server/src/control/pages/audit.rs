@@ -1,21 +1,17 @@
 //! Operators' actions, the newest first.
 
-use std::time::Duration;
+use maud::html;
 
-use maud::{Markup, html};
-
-use super::{layout::layout, shown};
+use super::{
+    key::linked,
+    layout::{Frame, layout},
+    shown,
+};
 use crate::edges::http::App;
 
-pub(super) fn page(app: &App) -> Markup {
+pub(super) fn page(app: &App) -> Frame {
     let actions = app.service.audit.recent();
-    let now = app.service.now().get() / 1_000_000;
-    let ago = |time| {
-        format!(
-            "{}\u{a0}ago",
-            whole_seconds(Duration::from_millis(now.saturating_sub(time)))
-        )
-    };
+    let now = app.service.now();
     let text = |value: &Option<String>| value.as_deref().map(shown::text);
     let body = html! {
         @if actions.is_empty() {
@@ -23,38 +19,22 @@ pub(super) fn page(app: &App) -> Markup {
         } @else {
             ul class="actions" { @for action in &actions {
                 li {
-                    (ago(action.time_ms)) ": " (shown::text(&action.client)) " · " strong { (action.action) }
-                    @if let Some(key) = text(&action.key) { " " code { (key) } }
+                    (shown::when(action.time_ms, now)) ": " (shown::text(&action.client)) " · " strong { (action.action) }
+                    @match (&action.key, &action.limit) {
+                        (Some(key), Some(limit)) => { " " (linked(limit, key.as_bytes()).0) },
+                        (Some(key), None) => { " " code { (shown::text(key)) } },
+                        (None, _) => {},
+                    }
                     @if let Some(limit) = &action.limit {
                         " in " a href={ "/limit?name=" (shown::encoded(limit)) } { (shown::text(limit)) }
                     }
                     @if let Some(value) = text(&action.value) { " · " (value) }
-                    @if let Some(ms) = action.for_ms { " · for " (whole_seconds(Duration::from_millis(ms))) }
+                    @if let Some(ms) = action.for_ms { " · for " (shown::span(std::time::Duration::from_millis(ms))) }
                     @if let Some(note) = text(&action.note) { " · “" (note) "”" }
                 }
             } }
         }
     };
-    layout(
-        "Audit",
-        "/audit",
-        None,
-        &html! { h1 { "Operators' actions" } },
-        &body,
-    )
-}
-
-/// A time in its two largest units.
-fn whole_seconds(span: Duration) -> String {
-    let seconds = span.as_secs();
-    match seconds {
-        0..60 => format!("{seconds}\u{a0}s"),
-        60..3_600 => format!("{}\u{a0}min {}\u{a0}s", seconds / 60, seconds % 60),
-        3_600..86_400 => format!("{}\u{a0}h {}\u{a0}min", seconds / 3_600, seconds / 60 % 60),
-        _ => format!(
-            "{}\u{a0}d {}\u{a0}h",
-            seconds / 86_400,
-            seconds / 3_600 % 24
-        ),
-    }
+    let head = html! { h1 { "Operators' actions" } };
+    layout("Audit", "/audit", None, head, body)
 }

@@ -6,7 +6,7 @@ use tidegate_service::flow::{AppSummary, InstanceSummary, Limits, ResourceSummar
 use super::{
     Missing,
     chart::{self, Pair},
-    layout::layout,
+    layout::{Frame, layout},
     shown,
 };
 use crate::{control::ControlPlane, edges::http::permit::Viewer};
@@ -18,15 +18,15 @@ pub(super) fn page(
     control: &ControlPlane,
     name: Option<String>,
     viewer: Viewer,
-) -> Result<Markup, Missing> {
+) -> Result<Frame, Missing> {
     let Some(name) = name else {
         let head = html! { h1 { "Flow" } };
         return Ok(layout(
             "Flow",
             "/flow",
             Some("/live?app="),
-            &head,
-            &changing(control, "")?,
+            head,
+            changing(control, "")?,
         ));
     };
     let body = changing(control, &name)?;
@@ -72,7 +72,7 @@ pub(super) fn page(
         }
     };
     let live = format!("/live?app={}", shown::encoded(&name));
-    Ok(layout(&name, "/flow", Some(&live), &head, &body))
+    Ok(layout(&name, "/flow", Some(&live), head, body))
 }
 
 /// The part that changes each second: of one application, or of all where the name is empty.
@@ -162,7 +162,7 @@ fn row_of_app(summary: &AppSummary) -> Markup {
         tr role="row" class=[(rates[1] > 0.0 || open > 0).then_some("hurts")] {
             th role="rowheader" scope="row" {
                 a href={ "/flow?app=" (shown::encoded(&summary.app)) } { (shown::text(&summary.app)) }
-                small { (summary.resources.len()) " resources" }
+                small { (shown::counted(summary.resources.len() as u64, "resource")) }
             }
             (numbers(rates, in_flight, &minute))
             td role="cell" data-head="Open breakers" { (open) }
@@ -238,7 +238,7 @@ pub(super) fn reasons(resource: &ResourceSummary) -> Option<String> {
     let each = resource
         .blocked
         .iter()
-        .map(|(why, sum)| format!("{} {}", shown::count(*sum), shown::text(why)));
+        .map(|(why, sum)| format!("{} {}", shown::grouped(*sum), shown::text(why)));
     (!resource.blocked.is_empty()).then(|| each.collect::<Vec<_>>().join(", "))
 }
 

@@ -1,11 +1,20 @@
 //! A key in a page: its link, and the buttons that act on it.
 
 use maud::{Markup, html};
+use serde_json::{Value, json};
+use tidegate_core::{DenialReason, Nanos};
 
 use super::{
-    layout::{Action, post},
+    layout::{Action, Terms, Undo, post},
     shown,
 };
+
+/// A key of a limit, which buttons act on.
+#[derive(Clone, Copy)]
+pub(super) struct Named<'a> {
+    pub limit: &'a str,
+    pub key: &'a str,
+}
 
 /// A key as it is shown, with a link to its page; and as a request can name it, if it is displayed
 /// unchanged.
@@ -20,46 +29,180 @@ pub(super) fn linked<'k>(name: &str, key: &'k [u8]) -> (Markup, Option<&'k str>)
     (link, named)
 }
 
-/// Blocks a key for a time.
-pub(super) fn block(name: &str, key: &str) -> Markup {
-    let span = html! {
-        select name="for" aria-label="For how long" {
-            option value="10m" { "10 min" }
-            option value="1h" selected { "1 h" }
-            option value="1d" { "1 day" }
-            option value="" { "ever" }
+/// The button that helps against a key whose next request has this result, or why none does.
+pub(super) fn against(named: Named<'_>, reason: Option<DenialReason>) -> Markup {
+    match reason {
+        Some(DenialReason::Blocked) => {
+            html! { div class="buttons" { (named.unblock(&Value::Null, Nanos::ZERO)) } }
         }
-    };
-    let fields = [("limit", name), ("key", key)];
-    action(
-        "/v1/block",
-        "Block",
-        ["Block", "Blocked"],
-        (name, key),
-        &fields,
-        Some(&span),
-    )
+        Some(DenialReason::DenyListed) => html! { small { "on the deny list" } },
+        Some(DenialReason::StoreDown) => {
+            html! { small { "a block does not help: the store is down" } }
+        }
+        Some(DenialReason::TableFull) => {
+            html! { small { "a block does not help: the table is full" } }
+        }
+        _ => html! { div class="buttons" { (named.block(&Value::Null, Nanos::ZERO)) } },
+    }
 }
 
-/// A button for a key: `verb` begins its question, `past` the text that says that it is done.
-pub(super) fn action(
-    path: &str,
-    button: &str,
-    [verb, past]: [&str; 2],
-    (name, key): (&str, &str),
-    fields: &[(&str, &str)],
-    inputs: Option<&Markup>,
-) -> Markup {
-    let of = format!("{} in {}", shown::text(key), shown::text(name));
-    let (question, done) = (format!("{verb} {of}?"), format!("{past} {of}"));
-    post(
-        path,
-        Action {
+impl Named<'_> {
+    fn of(self) -> String {
+        format!("{} in {}", shown::text(self.key), shown::text(self.limit))
+    }
+
+    fn fields(self) -> Value {
+        json!({"limit": self.limit, "key": self.key})
+    }
+
+    /// The fields of a request that gives an order again, as it is now.
+    fn again(self, order: &Value, now: Nanos) -> Value {
+        let mut fields = self.fields();
+        if let Some(until) = order["until_ms"].as_u64() {
+            let left = until.saturating_sub(now.get() / 1_000_000).max(1);
+            fields["for"] = json!(format!("{left}ms"));
+        }
+        for name in ["quota", "note"] {
+            if let Some(text) = order[name].as_str() {
+                fields[name] = json!(text);
+            }
+        }
+        fields
+    }
+
+    /// A button for the key, which posts to a path: `verb` begins its question, `past` the text that says that it is done.
+    pub fn action(
+        self,
+        (path, button): (&str, &str),
+        [verb, past]: [&str; 2],
+        terms: Terms<'_>,
+        more: &[(&str, &str)],
+        inputs: Option<&Markup>,
+        undo: Option<&Undo>,
+    ) -> Markup {
+        let (question, done) = (
+            format!("{verb} {}?", self.of()),
+            format!("{past} {}", self.of()),
+        );
+        let fields: Vec<_> = [("limit", self.limit), ("key", self.key)]
+            .into_iter()
+            .chain(more.iter().copied())
+            .collect();
+        let action = Action {
+            path,
             button,
             question: &question,
             done: &done,
-        },
-        fields,
-        inputs,
-    )
+            terms,
+        };
+        post(action, &fields, inputs, undo)
+    }
+
+    /// Blocks the key for a time. `block` is the one in force.
+    pub fn block(self, block: &Value, now: Nanos) -> Markup {
+        let undo = if block.is_object() {
+            Undo {
+                path: "/v1/block",
+                fields: self.again(block, now),
+                done: format!("The former block of {} is in force again", self.of()),
+            }
+        } else {
+            Undo {
+                path: "/v1/unblock",
+                fields: self.fields(),
+                done: format!("Unblocked {}", self.of()),
+            }
+        };
+        let words = ["Block", "Blocked"];
+        let terms = Terms::SpanAndNote("1h");
+        self.action(("/v1/block", "Block"), words, terms, &[], None, Some(&undo))
+    }
+
+    /// Ends the block of the key.
+    pub fn unblock(self, block: &Value, now: Nanos) -> Markup {
+        let undo = block.is_object().then(|| Undo {
+            path: "/v1/block",
+            fields: self.again(block, now),
+            done: format!("Blocked {} again", self.of()),
+        });
+        let words = ["Unblock", "Unblocked"];
+        self.action(
+            ("/v1/unblock", "Unblock"),
+            words,
+            Terms::Note,
+            &[],
+            None,
+            undo.as_ref(),
+        )
+    }
+
+    /// Ends the key's own quota.
+    pub fn end_override(self, own: &Value, now: Nanos) -> Markup {
+        let undo = Undo {
+            path: "/v1/override",
+            fields: self.again(own, now),
+            done: format!("{} has its own quota again", self.of()),
+        };
+        let words = ["End own quota of", "Ended own quota of"];
+        let end = [("end", "true")];
+        self.action(
+            ("/v1/override", "End own quota"),
+            words,
+            Terms::Note,
+            &end,
+            None,
+            Some(&undo),
+        )
+    }
+
+    /// Gives the key a quota. `own` is the one that it has.
+    fn override_quota(self, own: &Value, now: Nanos) -> Markup {
+        let quota = html! {
+            label for="quota" { "Own quota" }
+            input id="quota" name="quota" placeholder="1000/1m" autocomplete="off" required;
+        };
+        let (fields, done) = if own.is_object() {
+            let done = format!("{} has its former quota again", self.of());
+            (self.again(own, now), done)
+        } else {
+            let mut fields = self.fields();
+            fields["end"] = json!(true);
+            (fields, format!("Ended own quota of {}", self.of()))
+        };
+        let undo = Undo {
+            path: "/v1/override",
+            fields,
+            done,
+        };
+        let words = ["Override the quota of", "Overrode the quota of"];
+        self.action(
+            ("/v1/override", "Override"),
+            words,
+            Terms::SpanAndNote(""),
+            &[],
+            Some(&quota),
+            Some(&undo),
+        )
+    }
+
+    /// All actions that help, by what is known about the key.
+    pub fn actions(self, explained: &Value, now: Nanos) -> Markup {
+        let units = html! {
+            label for="cost" { "Units" }
+            input id="cost" name="cost" type="number" min="1" max="9007199254740991" value="1" required;
+        };
+        let (block, own) = (&explained["block"], &explained["override"]);
+        let reset = ["Reset what was used by", "Reset what was used by"];
+        let refund = ["Refund", "Refunded"];
+        html! {
+            div class="buttons" {
+                @if explained["reason"] != "deny-listed" { (self.block(block, now)) }
+                @if block.is_object() { (self.unblock(block, now)) }
+                (self.action(("/v1/reset", "Reset"), reset, Terms::Note, &[], None, None))
+                @if own.is_object() { (self.end_override(own, now)) }
+                (self.action(("/v1/refund", "Refund"), refund, Terms::Nothing, &[], Some(&units), None))
+                (self.override_quota(own, now))
+            }
+        }
+    }
 }

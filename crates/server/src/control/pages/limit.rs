@@ -2,29 +2,30 @@
 
 use axum::http::Uri;
 use maud::{Markup, html};
+use serde_json::Value;
 use tidegate_core::Nanos;
 use tidegate_service::{
-    decide::{
-        limits::Limit,
-        service::{Act, Ask, Refusal, reset_after, resolve},
-    },
+    decide::{limits::Limit, service::resolve},
     observe::{heavy::TopKey, history::Step},
 };
 
 use super::{
     Missing, chart,
-    key::{action, block, linked},
+    key::{Named, linked},
     latency,
-    layout::layout,
+    layout::{Frame, layout},
     overview::{pairs, rates},
     shown,
 };
-use crate::edges::http::{App, permit::Viewer, query};
+use crate::{
+    control::api::explanation,
+    edges::http::{App, permit::Viewer, query},
+};
 
 /// The number of heavy keys to list.
 const KEYS: usize = 20;
 
-pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
+pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Frame, Missing> {
     let [name, key] = query::texts(uri, ["name", "key"])?;
     let name = name
         .ok_or_else(|| Missing("the page needs the name of a limit: /limit?name=...".to_owned()))?;
@@ -33,11 +34,15 @@ pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup,
         let limit = found(&limits, &name)?;
         (limit.spec().yaml(), limit.spec().global)
     };
-    let live = format!("/live?name={}", shown::encoded(&name));
-    let looked_up = match &key {
-        Some(key) if !global => Some(standing(app, &name, key, viewer).await),
-        _ => None,
-    };
+    let key = key.filter(|_| !global);
+    let (mut live, mut title) = (
+        format!("/live?name={}", shown::encoded(&name)),
+        name.clone(),
+    );
+    if let Some(key) = &key {
+        live = format!("{live}&key={}", shown::encoded(key));
+        title = format!("{} in {name}", shown::text(key));
+    }
     let head = html! {
         p { a href="/" { "All limits" } }
         h1 { (shown::text(&name)) }
@@ -48,17 +53,11 @@ pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup,
                 input id="key" name="key" value=[key.as_deref()] autocomplete="off";
                 button type="submit" { "Look up" }
             }
-            @if let Some(looked_up) = looked_up { (looked_up) }
         }
         details { summary { "Rule" } pre { code { (rule) } } }
     };
-    Ok(layout(
-        &name,
-        "",
-        Some(&live),
-        &head,
-        &changing(app, &name, viewer)?,
-    ))
+    let body = changing(app, &name, key.as_deref(), viewer).await?;
+    Ok(layout(&title, "", Some(&live), head, body))
 }
 
 fn found<'l>(
@@ -71,82 +70,39 @@ fn found<'l>(
         .map_err(|refusal| Missing(refusal.to_string()))
 }
 
-/// The state of a key, and the actions on it.
+/// The facts about a key, in the words of `tidegate explain`, and the actions on it.
 async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
-    let ask = Ask {
-        limit: name.as_bytes(),
-        key: Some(key.as_bytes()),
-        cost: 1,
-    };
-    let answer: Result<_, Refusal> = app.service.decide(ask, Act::Peek, app.service.now()).await;
-    let own = app
-        .service
-        .limits()
-        .limit(name.as_bytes())
-        .and_then(|limit| limit.runtime_override(key));
+    let explained = explanation(app, name, Some(key)).await;
+    let now = app.service.now();
     html! {
         section class="card" aria-label="The key" {
             h2 { (shown::text(key)) }
-            @match answer {
+            @match &explained {
                 Err(refusal) => p { (refusal.to_string()) },
-                Ok(answer) => {
-                    @let decision = answer.decision;
-                    p {
-                        @if let Some(reason) = decision.reason() { strong class="bad" { "Denied" } " (" (reason) ")" } @else { strong { "Admitted" } }
-                        ", remaining " (shown::count(decision.remaining())) " of " (shown::count(decision.limit()))
-                        @if let Some(wait) = decision.retry_after() { "; admitted again in " (format!("{wait:.1?}")) }
-                        @else if decision.is_denied() { "; no time is known" }
-                        @if let Some(reset) = reset_after(&decision) { "; full again in " (format!("{reset:.1?}")) }
-                    }
-                    @if let Some(own) = &own {
-                        @let left = own.until.saturating_since(app.service.now()).get() / 1_000_000_000;
-                        p {
-                            "Its own quota: " (own.policy.quota())
-                            @if own.until < Nanos::MAX { ", for another " (left) " s" } @else { ", until it is ended" }
-                        }
-                    }
-                    @if viewer.may_operate { (actions(name, key, own.is_some())) }
+                Ok(explained) => {
+                    dl class="about" { @for fact in explained["facts"].as_array().into_iter().flatten() {
+                        @let (what, text) = (fact["name"].as_str().unwrap_or_default(), fact["text"].as_str().unwrap_or_default());
+                        dt { (what) }
+                        dd class=[(what == "verdict" && !explained["reason"].is_null()).then_some("bad")] { (shown::text(text)) }
+                    } }
+                    @if viewer.may_operate { (Named { limit: name, key }.actions(explained, now)) }
                 }
             }
         }
     }
 }
 
-/// All actions on a key.
-fn actions(name: &str, key: &str, has_own: bool) -> Markup {
-    let fields = [("limit", name), ("key", key)];
-    let units = html! {
-        label for="cost" { "Units" }
-        input id="cost" name="cost" type="number" min="1" max="9007199254740991" value="1" required;
-    };
-    let quota = html! {
-        label for="quota" { "Own quota" }
-        input id="quota" name="quota" placeholder="1000/1m" autocomplete="off" required;
-        label for="for" { "for" }
-        input id="for" name="for" placeholder="ever, or 2h" autocomplete="off";
-    };
-    let act = |path: &str, button: &str, [verb, past]: [&str; 2], inputs: Option<&Markup>| {
-        action(path, button, [verb, past], (name, key), &fields, inputs)
-    };
-    html! {
-        div class="buttons" {
-            (block(name, key))
-            (act("/v1/unblock", "Unblock", ["Unblock", "Unblocked"], None))
-            (act("/v1/reset", "Reset", ["Reset what was used by", "Reset what was used by"], None))
-            @if has_own {
-                @let fields = [fields[0], fields[1], ("end", "true")];
-                @let words = ["End the own quota of", "Ended the own quota of"];
-                (action("/v1/override", "End own quota", words, (name, key), &fields, None))
-            }
-            (act("/v1/refund", "Refund", ["Refund", "Refunded"], Some(&units)))
-            @let words = ["Override the quota of", "Overrode the quota of"];
-            (act("/v1/override", "Override", words, Some(&quota)))
-        }
-    }
-}
-
 /// The part that is updated each second.
-pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, Missing> {
+pub(super) async fn changing(
+    app: &App,
+    name: &str,
+    key: Option<&str>,
+    viewer: Viewer,
+) -> Result<Markup, Missing> {
+    let about_key = match key {
+        Some(key) => Some(standing(app, name, key, viewer).await),
+        None => None,
+    };
     let limits = app.service.limits();
     let limit = found(&limits, name)?;
     let (counts, stats, history) = (
@@ -157,7 +113,7 @@ pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, 
     let chart_of = |step, full, title: &str| {
         let seconds = history.of(name, step, full)?;
         let pairs = pairs(&seconds);
-        let [admitted, denied] = chart::sum(&pairs).map(shown::count);
+        let [admitted, denied] = chart::sum(&pairs).map(shown::grouped);
         let most = shown::rate(chart::most(&pairs) as f64 / seconds.step as f64);
         let words =
             format!("{title}: {admitted} admitted, {denied} denied, at most {most} a second");
@@ -176,16 +132,18 @@ pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, 
     let recent = history
         .of(name, Step::Second, 10)
         .map(|seconds| rates(&pairs(&seconds)));
-    let top = limit.top(KEYS, app.service.now());
+    let now = app.service.now();
+    let top = limit.top(KEYS, now);
     Ok(html! {
+        @if let Some(about_key) = about_key { (about_key) }
         ul class="facts" {
             @if let Some([admitted, denied]) = recent {
                 li { (shown::rate(admitted)) " admitted and " (shown::rate(denied)) " denied a second" }
             }
-            @if !limit.spec().global { li { (shown::count(stats.keys)) " keys of " (shown::count(stats.max_keys)) } }
-            li { "since the start: " (shown::count(counts.allowed + counts.delayed)) " admitted, " (shown::count(counts.denied)) " denied"
-                @if limit.spec().shadow { ", " (shown::count(counts.shadow_denied)) " would have been denied" }
-                @if counts.errors > 0 { ", " (shown::count(counts.errors)) " without the store" }
+            @if !limit.spec().global { li { (shown::grouped(stats.keys)) " keys of " (shown::grouped(stats.max_keys)) } }
+            li { "since the start: " (shown::grouped(counts.allowed + counts.delayed)) " admitted, " (shown::grouped(counts.denied)) " denied"
+                @if limit.spec().shadow { ", " (shown::grouped(counts.shadow_denied)) " would have been denied" }
+                @if counts.errors > 0 { ", " (shown::grouped(counts.errors)) " without the store" }
             }
             li { span class="swatch admitted" {} " admitted " span class="swatch denied" {} " denied" }
         }
@@ -198,19 +156,19 @@ pub(super) fn changing(app: &App, name: &str, viewer: Viewer) -> Result<Markup, 
         }
         @if let Some(top) = top {
             p {
-                "Keys of the last " (format!("{:.0}", top.span.get() as f64 / 1e9)) " s: "
-                (shown::count(top.requests)) " requests, " (shown::count(top.denials)) " denials"
+                "Keys of the last " (shown::span(top.span.into())) ": "
+                (shown::counted(top.requests, "request")) ", " (shown::counted(top.denials, "denial"))
                 @if top.one_in > 1 { "; one in " (top.one_in) " was counted, so numbers are estimates" }
             }
             div class="columns" {
-                (keys(name, "Most denials", &top.denied, viewer))
-                (keys(name, "Most requests", &top.asked, viewer))
+                (keys(name, "Most denials", &top.denied, viewer, now))
+                (keys(name, "Most requests", &top.asked, viewer, now))
             }
         }
     })
 }
 
-fn keys(name: &str, title: &str, keys: &[TopKey], viewer: Viewer) -> Markup {
+fn keys(name: &str, title: &str, keys: &[TopKey], viewer: Viewer, now: Nanos) -> Markup {
     html! {
         section {
             h2 { (title) }
@@ -220,26 +178,26 @@ fn keys(name: &str, title: &str, keys: &[TopKey], viewer: Viewer) -> Markup {
                         th scope="col" { "Key" } th scope="col" { "Times" }
                         @if viewer.may_operate { th scope="col" { "Block" } }
                     } }
-                    tbody { @for top in keys { (key_row(name, title, top, viewer)) } }
+                    tbody { @for top in keys { (key_row(name, title, top, viewer, now)) } }
                 }
             }
         }
     }
 }
 
-fn key_row(name: &str, title: &str, top: &TopKey, viewer: Viewer) -> Markup {
+fn key_row(name: &str, title: &str, top: &TopKey, viewer: Viewer, now: Nanos) -> Markup {
     let (link, named) = linked(name, &top.key);
     html! {
         tr data-row={ (title) " " (shown::encoded(&String::from_utf8_lossy(&top.key))) } {
             th scope="row" { (link) }
             td {
-                (shown::count(top.count))
+                (shown::grouped(top.count))
                 @if top.at_least != top.at_most {
-                    small { " (" (shown::count(top.at_least)) " to " (shown::count(top.at_most)) ")" }
+                    small { " (" (shown::grouped(top.at_least)) " to " (shown::grouped(top.at_most)) ")" }
                 }
             }
             @if viewer.may_operate {
-                td { @if let Some(key) = named { div class="buttons" { (block(name, key)) } } }
+                td { @if let Some(key) = named { div class="buttons" { (Named { limit: name, key }.block(&Value::Null, now)) } } }
             }
         }
     }

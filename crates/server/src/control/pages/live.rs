@@ -1,21 +1,31 @@
 //! The part of a page that changes, rendered each second and sent as a server-sent event.
+//!
+//! Each part is rendered once for all pages that show the same. An event has only what differs from
+//! the event before it (`delta`), and the stream is compressed (`compress`).
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
 
 use axum::{
     body::Body,
-    http::{Response, StatusCode, Uri},
+    http::{HeaderValue, Response, StatusCode, Uri, header},
 };
+use bytes::Bytes;
 use futures_util::stream;
-use maud::Markup;
+use maud::{Markup, html};
 use tidegate_listen::peers::{Peer, Peers};
 use tidegate_service::observe::ticks::ticks;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::Interval,
-};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::{Missing, answer as response, flow, limit, overview, page, resource, servers};
+use super::{
+    Missing, answer as response,
+    compress::Compressor,
+    delta::{self, Pieces},
+    error_page, flow, limit, overview, resource, servers, state,
+};
 use crate::{
     control::ControlPlane,
     edges::http::{ClientAddress, permit::Viewer, query},
@@ -31,6 +41,8 @@ const MOST_STREAMS: usize = 64;
 pub(crate) struct Streams {
     all: Arc<Semaphore>,
     of_peers: Arc<Peers>,
+    /// The parts that are rendered now.
+    rendered: Mutex<Vec<(LivePart, Weak<watch::Sender<Rendered>>)>>,
 }
 
 /// A page that gets updates, until it is dropped.
@@ -39,11 +51,22 @@ struct OpenStream {
     _of_peer: Option<Peer>,
 }
 
+/// A part as it was last rendered.
+#[derive(Clone, Debug, Default)]
+struct Rendered {
+    /// How often it was rendered; 0 for never.
+    number: u64,
+    html: Arc<str>,
+    /// The changes since the rendering before it.
+    delta: Arc<str>,
+}
+
 impl Default for Streams {
     fn default() -> Self {
         Self {
             all: Arc::new(Semaphore::new(MOST_STREAMS)),
             of_peers: Peers::new(None, MOST_STREAMS),
+            rendered: Mutex::default(),
         }
     }
 }
@@ -60,9 +83,16 @@ impl Streams {
             _of_peer: of_peer,
         })
     }
+
+    fn rendered(
+        &self,
+    ) -> std::sync::MutexGuard<'_, Vec<(LivePart, Weak<watch::Sender<Rendered>>)>> {
+        self.rendered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The part to render.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum LivePart {
     Overview {
         view: overview::View,
@@ -70,6 +100,7 @@ enum LivePart {
     },
     Limit {
         name: String,
+        key: Option<String>,
         viewer: Viewer,
     },
     Flow {
@@ -80,20 +111,81 @@ enum LivePart {
         resource: String,
     },
     Servers,
+    /// Only the state of the server, for pages that stay as they are.
+    State,
 }
 
 impl LivePart {
-    async fn render(&self, control: &ControlPlane) -> Result<Markup, Missing> {
-        match self {
-            Self::Overview { view, viewer } => Ok(overview::changing(&control.app, view, *viewer)),
-            Self::Limit { name, viewer } => limit::changing(&control.app, name, *viewer),
-            Self::Flow { app: name } => flow::changing(control, name),
+    /// The state of the server, and the part below it.
+    async fn render(
+        &self,
+        control: &ControlPlane,
+        kept: &mut overview::Kept,
+    ) -> Result<Markup, Missing> {
+        let body = match self {
+            Self::Overview { view, viewer } => {
+                overview::changing(&control.app, view, *viewer, kept).await
+            }
+            Self::Limit { name, key, viewer } => {
+                limit::changing(&control.app, name, key.as_deref(), *viewer).await?
+            }
+            Self::Flow { app: name } => flow::changing(control, name)?,
             Self::Resource {
                 app: name,
                 resource: of,
-            } => resource::changing(control, name, of),
-            Self::Servers => Ok(servers::changing(&control.app).await),
+            } => resource::changing(control, name, of)?,
+            Self::Servers => servers::changing(&control.app).await,
+            Self::State => html! {},
+        };
+        Ok(html! { (state::strip(control)) (body) })
+    }
+}
+
+/// The renderings of a part, which are those of all pages that show the same.
+fn renderings(control: &Arc<ControlPlane>, part: LivePart) -> watch::Receiver<Rendered> {
+    let mut all = control.streams.rendered();
+    all.retain(|(_, sender)| sender.strong_count() > 0);
+    let same = all.iter().find(|(other, _)| *other == part);
+    if let Some(sender) = same.and_then(|(_, sender)| sender.upgrade()) {
+        let mut receiver = sender.subscribe();
+        // The latest rendering is shown at once.
+        receiver.mark_changed();
+        return receiver;
+    }
+    let (sender, receiver) = watch::channel(Rendered::default());
+    let sender = Arc::new(sender);
+    all.push((part.clone(), Arc::downgrade(&sender)));
+    drop(all);
+    tokio::spawn(render(Arc::clone(control), part, sender));
+    receiver
+}
+
+/// Renders a part each second, until no page shows it, it no longer exists, or the server stops.
+async fn render(control: Arc<ControlPlane>, part: LivePart, sender: Arc<watch::Sender<Rendered>>) {
+    let mut ticks = ticks(EVERY);
+    let (mut pieces, mut kept) = (Pieces::default(), overview::Kept::default());
+    for number in 1.. {
+        ticks.tick().await;
+        // A page that comes now finds either this sender or none.
+        let rendered = control.streams.rendered();
+        if sender.receiver_count() == 0 || control.app.service.is_stopping() {
+            drop(sender);
+            return;
         }
+        drop(rendered);
+        kept.forget_at(number);
+        let Ok(html) = part.render(&control, &mut kept).await else {
+            return;
+        };
+        let html: Arc<str> = html.into_string().into();
+        let next = Pieces::of(Arc::clone(&html));
+        let delta = next.since(&pieces).into();
+        pieces = next;
+        sender.send_replace(Rendered {
+            number,
+            html,
+            delta,
+        });
     }
 }
 
@@ -102,20 +194,22 @@ pub(super) fn answer(
     uri: &Uri,
     viewer: Viewer,
     client: Option<ClientAddress>,
+    compressed: bool,
 ) -> Response<Body> {
-    let part = match query::texts(
-        uri,
-        ["name", "app", "servers", "resource", "q", "sort", "page"],
-    ) {
-        Ok([_, _, Some(_), ..]) => LivePart::Servers,
-        Ok([_, Some(app), _, Some(resource), ..]) => LivePart::Resource { app, resource },
-        Ok([_, Some(app), ..]) => LivePart::Flow { app },
-        Ok([Some(name), ..]) => LivePart::Limit { name, viewer },
+    let fields = [
+        "name", "key", "app", "servers", "state", "resource", "q", "sort", "page",
+    ];
+    let part = match query::texts(uri, fields) {
+        Ok([_, _, _, _, Some(_), ..]) => LivePart::State,
+        Ok([_, _, _, Some(_), ..]) => LivePart::Servers,
+        Ok([_, _, Some(app), _, _, Some(resource), ..]) => LivePart::Resource { app, resource },
+        Ok([_, _, Some(app), ..]) => LivePart::Flow { app },
+        Ok([Some(name), key, ..]) => LivePart::Limit { name, key, viewer },
         Ok(_) => match overview::View::of(uri) {
             Ok(view) => LivePart::Overview { view, viewer },
-            Err(missing) => return page(Err(missing)),
+            Err(missing) => return error_page(&control, &missing),
         },
-        Err(error) => return page(Err(error.into())),
+        Err(error) => return error_page(&control, &error.into()),
     };
     let Some(open) = control.streams.open(client) else {
         let why = "as many pages get updates as there may be: 64, and half of that for a client on another machine";
@@ -125,66 +219,69 @@ pub(super) fn answer(
             why.into(),
         );
     };
-    let (ticks, access) = (ticks(EVERY), control.app.access_generation());
+    let access = control.app.access_generation();
+    let renderings = renderings(&control, part);
     let events = stream::unfold(
         Going {
             control,
-            part,
-            ticks,
+            renderings,
+            last: 0,
             access,
+            compressor: compressed.then(Compressor::default),
             _open: open,
         },
         next,
     );
-    response(
+    let mut response = response(
         StatusCode::OK,
         "text/event-stream",
         Body::from_stream(events),
-    )
+    );
+    if compressed {
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+    response
 }
 
 struct Going {
     control: Arc<ControlPlane>,
-    part: LivePart,
-    ticks: Interval,
+    renderings: watch::Receiver<Rendered>,
+    /// The number of the last rendering that was sent.
+    last: u64,
     /// The number of the access file under which the client was let in.
     access: u64,
+    compressor: Option<Compressor>,
     _open: OpenStream,
 }
 
 /// The next event. The stream ends when the server stops, the limit no longer exists, or the access
 /// file changes: the browser then connects again with its credentials.
-async fn next(mut going: Going) -> Option<(Result<String, Infallible>, Going)> {
-    going.ticks.tick().await;
-    if going.control.app.service.is_stopping()
-        || going.control.app.access_generation() != going.access
-    {
-        return None;
-    }
-    let html = going.part.render(&going.control).await.ok()?.into_string();
-    Some((Ok(event(&html)), going))
-}
-
-/// Each line of the data is a separate field.
-fn event(data: &str) -> String {
-    let mut lines = String::with_capacity(data.len() + 64);
-    for line in data.split(['\n', '\r']) {
-        lines.push_str("data: ");
-        lines.push_str(line);
-        lines.push('\n');
-    }
-    lines + "\n"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn data_with_line_breaks_stays_one_event() {
-        assert_eq!(
-            event("a\nb\r\nevent: c"),
-            "data: a\ndata: b\ndata: \ndata: event: c\n\n"
-        );
-    }
+async fn next(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
+    let event = loop {
+        going.renderings.changed().await.ok()?;
+        if going.control.app.service.is_stopping()
+            || going.control.app.access_generation() != going.access
+        {
+            return None;
+        }
+        let rendered = going.renderings.borrow_and_update().clone();
+        // The first rendering is still to come.
+        if rendered.number == 0 {
+            continue;
+        }
+        let follows = going.last > 0 && rendered.number == going.last + 1;
+        going.last = rendered.number;
+        let data = if follows {
+            rendered.delta.to_string()
+        } else {
+            delta::whole(&rendered.html)
+        };
+        break format!("data: {data}\n\n");
+    };
+    let bytes = match &mut going.compressor {
+        Some(compressor) => compressor.flushed(event.as_bytes()),
+        None => event.into(),
+    };
+    Some((Ok(bytes), going))
 }

@@ -2,13 +2,16 @@
 //! and the rules.
 //!
 //! The server renders everything (`overview`, `limit`, `rules`, `chart`, in the frame of `layout`).
-//! The changing part of a page is rendered again each second and sent as a server-sent event
-//! (`live`); `page.js` inserts it, and asks before it blocks a key. `rules.js` is the editor of the
+//! The changing part of a page is rendered again each second, and what differs is sent as a
+//! server-sent event (`live`); `page.js` inserts it, and asks before it blocks a key. `state` is what
+//! is wrong with the server as a whole, on every page. `rules.js` is the editor of the
 //! rules, `form.js` the form of one limit next to it, which `limits.js` finds and changes in the
 //! text. Nothing is loaded from other hosts, and the pages' content security policy forbids it.
 
 mod audit;
 mod chart;
+mod compress;
+mod delta;
 mod denied;
 mod flow;
 mod key;
@@ -16,11 +19,13 @@ mod latency;
 mod layout;
 mod limit;
 mod live;
+mod orders;
 mod overview;
 mod resource;
 mod rules;
 mod servers;
 mod shown;
+mod state;
 
 use std::sync::Arc;
 
@@ -28,10 +33,9 @@ use axum::{
     Router,
     body::Body,
     extract::{Request, State},
-    http::{HeaderValue, Response, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Response, StatusCode, header},
     routing::get,
 };
-use maud::Markup;
 
 pub(crate) use self::live::Streams;
 use super::ControlPlane;
@@ -72,11 +76,18 @@ pub(crate) fn routes(control: Arc<ControlPlane>) -> Router<Arc<App>> {
     for (path, kind, text) in ASSETS {
         router = router.route(
             path,
-            get(move || async move { answer(StatusCode::OK, kind, text.into()) }),
+            get(move |headers: HeaderMap| async move {
+                whole(
+                    StatusCode::OK,
+                    kind,
+                    text.as_bytes().to_vec(),
+                    compress::accepted(&headers),
+                )
+            }),
         );
     }
     for path in [
-        "/", "/limit", "/rules", "/audit", "/servers", "/flow", "/live",
+        "/", "/limit", "/orders", "/rules", "/audit", "/servers", "/flow", "/live",
     ] {
         router = router.route(path, get(show));
     }
@@ -86,9 +97,11 @@ pub(crate) fn routes(control: Arc<ControlPlane>) -> Router<Arc<App>> {
 async fn show(State(control): State<Arc<ControlPlane>>, request: Request) -> Response<Body> {
     let (viewer, (head, _)) = (Viewer::of(&request), request.into_parts());
     let (uri, app) = (&head.uri, &control.app);
-    page(match uri.path() {
-        "/" => overview::page(app, uri, viewer),
+    let compressed = compress::accepted(&head.headers);
+    let page = match uri.path() {
+        "/" => overview::page(app, uri, viewer).await,
         "/limit" => limit::page(app, uri, viewer).await,
+        "/orders" => orders::page(app, uri, viewer),
         "/rules" => Ok(rules::page(&control, viewer).await),
         "/audit" => Ok(audit::page(app)),
         "/servers" => Ok(servers::page(app).await),
@@ -99,22 +112,41 @@ async fn show(State(control): State<Arc<ControlPlane>>, request: Request) -> Res
         },
         _ => {
             let client = head.extensions.get().copied();
-            return live::answer(control, uri, viewer, client);
+            return live::answer(Arc::clone(&control), uri, viewer, client, compressed);
         }
-    })
+    };
+    let (status, frame) = match page {
+        Ok(frame) => (StatusCode::OK, frame),
+        Err(missing) => (StatusCode::NOT_FOUND, layout::missing(&missing.0)),
+    };
+    let html = frame.render(&state::strip(&control)).into_string();
+    whole(status, HTML, html.into_bytes(), compressed)
 }
 
-/// A page, or what is wrong with the request.
-fn page(page: Result<Markup, Missing>) -> Response<Body> {
-    let kind = "text/html; charset=utf-8";
-    match page {
-        Ok(page) => answer(StatusCode::OK, kind, page.into_string().into()),
-        Err(missing) => answer(
-            StatusCode::NOT_FOUND,
-            kind,
-            layout::missing(&missing.0).into_string().into(),
-        ),
+const HTML: &str = "text/html; charset=utf-8";
+
+/// The page about what is wrong with a request.
+fn error_page(control: &ControlPlane, missing: &Missing) -> Response<Body> {
+    let frame = layout::missing(&missing.0);
+    let html = frame.render(&state::strip(control)).into_string();
+    answer(StatusCode::NOT_FOUND, HTML, html.into())
+}
+
+/// A text that is sent at once.
+fn whole(
+    status: StatusCode,
+    kind: &'static str,
+    text: Vec<u8>,
+    compressed: bool,
+) -> Response<Body> {
+    if !compressed {
+        return answer(status, kind, text.into());
     }
+    let mut response = answer(status, kind, compress::gzip(&text).into());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
+    response
 }
 
 /// Why a page does not exist.

@@ -1,9 +1,11 @@
 //! The overview of all limits, those with the most denials first.
 
+use std::collections::HashMap;
+
 use axum::http::Uri;
 use maud::{Markup, html};
 use tidegate_service::{
-    decide::{limits::Limit, service::health_name},
+    decide::{limits::Limit, service::DeniedKey},
     observe::history::{Points, Step},
 };
 
@@ -11,7 +13,7 @@ use super::{
     Missing,
     chart::{self, Pair},
     denied, latency,
-    layout::layout,
+    layout::{Frame, layout},
     shown,
 };
 use crate::edges::http::{App, permit::Viewer, query};
@@ -37,12 +39,8 @@ pub(super) fn rates(pairs: &[Pair]) -> [f64; 2] {
     [0, 1].map(|at| last.iter().map(|pair| pair[at] as f64).sum::<f64>() / last.len().max(1) as f64)
 }
 
-/// The maximum number of limits that are listed because their rules differ at another server.
-const DIFFERING: usize = 5;
-
 struct Row<'a> {
     limit: &'a Limit,
-    pairs: Vec<Pair>,
     rates: [f64; 2],
 }
 
@@ -68,6 +66,7 @@ const COLUMNS: [Column; 7] = [
 ];
 
 /// What the page shows: the limits whose names contain `q`, in an order, from a page on.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct View {
     q: String,
     sort: String,
@@ -95,7 +94,25 @@ impl View {
     }
 }
 
-pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missing> {
+/// The parts that several renderings share: reading the heavy keys of all limits takes most of
+/// the time of a rendering.
+#[derive(Default)]
+pub(super) struct Kept {
+    denied: Option<Vec<DeniedKey>>,
+    /// The key with the most requests of each limit, and its share.
+    heaviest: HashMap<String, Option<(String, String)>>,
+}
+
+impl Kept {
+    /// Forgets everything before each fifth rendering.
+    pub fn forget_at(&mut self, number: u64) {
+        if number.is_multiple_of(5) {
+            *self = Self::default();
+        }
+    }
+}
+
+pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Frame, Missing> {
     let view = View::of(uri)?;
     let live = view.link("/live", &view.sort, view.page);
     let head = html! {
@@ -111,26 +128,27 @@ pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Markup, Missi
         "Limits",
         "/",
         Some(&live),
-        &head,
-        &changing(app, &view, viewer),
+        head,
+        changing(app, &view, viewer, &mut Kept::default()).await,
     ))
 }
 
 /// The part that is updated each second.
-pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
+pub(super) async fn changing(app: &App, view: &View, viewer: Viewer, kept: &mut Kept) -> Markup {
+    let most = kept
+        .denied
+        .get_or_insert_with(|| denied::most(app, &view.q));
+    let denied = denied::section(app, most, viewer).await;
     let limits = app.service.limits();
-    let row = |limit| {
-        let limit: &Limit = limit;
-        let seconds = app
-            .service
-            .history()
-            .of(&limit.spec().name, Step::Second, RECENT);
-        let pairs = seconds.as_ref().map(pairs).unwrap_or_default();
-        Row {
-            limit,
-            rates: rates(&pairs),
-            pairs,
-        }
+    let recent = |limit: &Limit, seconds| {
+        let name = &limit.spec().name;
+        let points = app.service.history().of(name, Step::Second, seconds);
+        points.as_ref().map(pairs).unwrap_or_default()
+    };
+    // All limits are sorted by their rates, and only those on the page have a chart.
+    let row = |limit| Row {
+        limit,
+        rates: rates(&recent(limit, RATE)),
     };
     let named = limits
         .limits()
@@ -145,19 +163,13 @@ pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
     let at = view.page.min(pages);
     html! {
         ul class="facts" {
-            li { (shown::count(rows.len() as u64)) " of " (shown::count(limits.limits().len() as u64)) " limits" }
+            li { (shown::grouped(rows.len() as u64)) " of " (shown::grouped(limits.limits().len() as u64)) " limits" }
             @if let Some(words) = answers(app) { li { (words) } }
             @if let Some(shared) = app.service.store() {
-                li {
-                    "store " (health_name(shared.store().health())) ", "
-                    a href="/servers" { (shared.store().nodes()) " servers" }
-                }
-                @for differs in shared.store().differing_rules().iter().take(DIFFERING) {
-                    li { "limit " (shown::text(&differs.limit)) " has another rule at " (shown::text(&differs.node)) }
-                }
+                li { a href="/servers" { (shown::counted(shared.store().nodes().into(), "server")) } }
             }
         }
-        (denied::section(app, &view.q, viewer))
+        (denied)
         table class="limits" role="table" {
             caption class="hidden" { "Limits" }
             thead role="rowgroup" { tr role="row" {
@@ -168,7 +180,7 @@ pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
                     }
                 }
             } }
-            tbody role="rowgroup" { @for row in rows.iter().skip((at - 1) * PAGE).take(PAGE) { (tr(app, row)) } }
+            tbody role="rowgroup" { @for row in rows.iter().skip((at - 1) * PAGE).take(PAGE) { (tr(app, row, &recent(row.limit, RECENT), kept)) } }
         }
         @if pages > 1 {
             nav class="facts" aria-label="Pages of limits" {
@@ -180,10 +192,9 @@ pub(super) fn changing(app: &App, view: &View, viewer: Viewer) -> Markup {
     }
 }
 
-fn tr(app: &App, row: &Row<'_>) -> Markup {
+fn tr(app: &App, row: &Row<'_>, pairs: &[Pair], kept: &mut Kept) -> Markup {
     let Row {
         limit,
-        pairs,
         rates: [admitted, denied],
     } = row;
     let (spec, stats) = (limit.spec(), limit.limiter().stats());
@@ -194,14 +205,16 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
     } else {
         "denied"
     };
-    let [admits, denies] = chart::sum(pairs).map(shown::count);
+    let [admits, denies] = chart::sum(pairs).map(shown::grouped);
     let words = format!(
         "{admits} admitted and {denies} {what} in the last minute, at most {most} a second"
     );
-    let top = limit.top(1, app.service.now());
-    let heaviest = top
-        .as_ref()
-        .and_then(|top| Some((top.asked.first()?, top.requests)));
+    let heaviest = kept.heaviest.entry(name.clone()).or_insert_with(|| {
+        let top = limit.top(1, app.service.now())?;
+        let first = top.asked.first()?;
+        let share = shown::share(first.count as f64, top.requests.max(first.count) as f64);
+        Some((shown::text(&String::from_utf8_lossy(&first.key)), share))
+    });
     // A shadow limit denies nothing.
     let kind = if spec.shadow {
         Some("shadow")
@@ -227,15 +240,14 @@ fn tr(app: &App, row: &Row<'_>) -> Markup {
             }
             td role="cell" class="chart" data-head="Last minute" {
                 (chart::minute(pairs, &words))
-                small { "≤ " (shown::count(most)) "/s" }
+                small { "≤ " (shown::grouped(most)) "/s" }
             }
             td role="cell" class="key" data-head="Most requests" {
-                @if let Some((top, all)) = heaviest {
-                    (shown::text(&String::from_utf8_lossy(&top.key))) " "
-                    small { (shown::share(top.count as f64, all.max(top.count) as f64)) }
+                @if let Some((key, share)) = heaviest {
+                    (key) " " small { (share) }
                 } @else { "–" }
             }
-            td role="cell" data-head="Keys" { @if spec.global { "–" } @else { (shown::count(stats.keys)) } }
+            td role="cell" data-head="Keys" { @if spec.global { "–" } @else { (shown::grouped(stats.keys)) } }
         }
     }
 }
@@ -247,7 +259,7 @@ fn answers(app: &App) -> Option<String> {
     let all: u64 = sums.iter().sum();
     Some(format!(
         "{} answers in the last minute, {}",
-        shown::count(all),
+        shown::grouped(all),
         latency::within(&sums)?
     ))
 }

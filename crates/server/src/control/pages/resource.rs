@@ -7,7 +7,7 @@ use super::{
     Missing,
     chart::{self, Pair},
     flow::{limits, pairs, reasons, summary},
-    layout::layout,
+    layout::{Frame, layout},
     shown,
 };
 use crate::control::ControlPlane;
@@ -17,7 +17,7 @@ const MINUTES: usize = 60;
 /// The rows of a table.
 const MOST: usize = 50;
 
-pub(super) fn page(control: &ControlPlane, name: &str, resource: &str) -> Result<Markup, Missing> {
+pub(super) fn page(control: &ControlPlane, name: &str, resource: &str) -> Result<Frame, Missing> {
     let of_app = format!("/flow?app={}", shown::encoded(name));
     let head = html! {
         p { a href=(of_app) { (shown::text(name)) } }
@@ -32,8 +32,8 @@ pub(super) fn page(control: &ControlPlane, name: &str, resource: &str) -> Result
         resource,
         "/flow",
         Some(&live),
-        &head,
-        &changing(control, name, resource)?,
+        head,
+        changing(control, name, resource)?,
     ))
 }
 
@@ -71,8 +71,8 @@ pub(super) fn changing(
             @for ((rule, state), count) in &reported.breakers {
                 li class=[(state != "closed").then_some("bad")] { "breaker " (shown::text(rule)) ": " (state) ", " (count) " instances" }
             }
-            @for (rule, limit) in &reported.adaptive { li { (shown::text(rule)) ": " (shown::count(*limit)) " in flight" } }
-            li { (shown::count(reported.in_flight)) " in flight" }
+            @for (rule, limit) in &reported.adaptive { li { (shown::text(rule)) ": " (shown::grouped(*limit)) " in flight" } }
+            li { (shown::grouped(reported.in_flight)) " in flight" }
         }
         @if let Some(reasons) = reasons(reported) { p { "Blocked since the start: " (reasons) "." } }
         (figure("hour", &reported.hour, MINUTES, "minute"))
@@ -85,8 +85,8 @@ pub(super) fn changing(
 
 /// A chart with its sums and its scale.
 fn figure(span: &str, points: &[Pair], full: usize, step: &str) -> Markup {
-    let [passed, blocked] = chart::sum(points).map(shown::count);
-    let most = shown::count(chart::most(points));
+    let [passed, blocked] = chart::sum(points).map(shown::grouped);
+    let most = shown::grouped(chart::most(points));
     let words = format!(
         "The last {span}: {passed} passed and {blocked} blocked, at most {most} in a {step}"
     );
@@ -104,7 +104,7 @@ fn table(title: &str, head: &str, rows: &[(String, [u64; 3])]) -> Markup {
                 } }
                 tbody { @for (name, counts) in rows.iter().take(MOST) { tr {
                     th scope="row" { (shown::text(name)) }
-                    @for count in counts { td { (shown::count(*count)) } }
+                    @for count in counts { td { (shown::grouped(*count)) } }
                 } } }
             }
             @if rows.len() > MOST { p { (rows.len() - MOST) " more are not shown." } }

@@ -12,16 +12,16 @@ use tidegate_service::rules::file::Text;
 use tokio::task::spawn_blocking;
 
 use super::{
-    layout::{Action, layout, post},
+    layout::{Action, Frame, Terms, layout, post},
     shown,
 };
 use crate::{control::ControlPlane, edges::http::permit::Viewer};
 
-pub(super) async fn page(control: &ControlPlane, viewer: Viewer) -> Markup {
+pub(super) async fn page(control: &ControlPlane, viewer: Viewer) -> Frame {
     let limits = control.app.service.limits();
     let now = control.app.service.now();
-    let seconds = |since: u64| (now.get() / 1_000_000_000).saturating_sub(since / 1_000_000_000);
-    let ago = seconds(control.events.rules_loaded_at.load(Ordering::Relaxed));
+    let ago = |nanos: u64| shown::when(nanos / 1_000_000, now);
+    let loaded = control.events.rules_loaded_at.load(Ordering::Relaxed);
     let count = limits.limits().len();
     let rules: String = limits
         .limits()
@@ -36,11 +36,11 @@ pub(super) async fn page(control: &ControlPlane, viewer: Viewer) -> Markup {
     let file = &control.rules_file;
     let head = html! { h1 { "Rules" } };
     let body = html! {
-        p { (count) " limits, loaded " (ago) " s ago"
+        p { (shown::counted(count as u64, "limit")) ", loaded " (ago(loaded))
             @if let Some(path) = file.path() { " from " code { (shown::text(&path.display().to_string())) } }
             "."
             @if let Some((who, at)) = file.last() {
-                " Changed here by " (shown::text(&who)) " " (seconds(at.get())) " s ago."
+                " Changed here by " (shown::text(&who)) " " (ago(at.get())) "."
             }
         }
         @if rejected.is_empty() { } @else {
@@ -51,8 +51,8 @@ pub(super) async fn page(control: &ControlPlane, viewer: Viewer) -> Markup {
             }
         }
         @if viewer.may_operate {
-            @let reload = Action { button: "Reload the file", question: "Reload the file?", done: "Reloaded the file" };
-            div class="buttons" { (post("/v1/reload", reload, &[], None)) }
+            @let reload = Action { path: "/v1/reload", button: "Reload the file", question: "Reload the file?", done: "Reloaded the file", terms: Terms::Nothing };
+            div class="buttons" { (post(reload, &[], None, None)) }
         }
         @match read {
             Ok(Ok(text)) => (editor(control, &text, viewer)),
@@ -64,7 +64,7 @@ pub(super) async fn page(control: &ControlPlane, viewer: Viewer) -> Markup {
             pre tabindex="0" aria-label="The rules in force" { code { "limits:\n" (rules) } }
         }
     };
-    layout("Rules", "/rules", None, &head, &body)
+    layout("Rules", "/rules", None, head, body)
 }
 
 /// The file as it is, to try changes in, and to save them where that is allowed.

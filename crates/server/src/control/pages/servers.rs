@@ -3,17 +3,20 @@
 use maud::{Markup, html};
 use tidegate_service::decide::service::health_name;
 
-use super::{layout::layout, shown};
+use super::{
+    layout::{Frame, layout},
+    shown,
+};
 use crate::edges::http::App;
 
-pub(super) async fn page(app: &App) -> Markup {
+pub(super) async fn page(app: &App) -> Frame {
     let head = html! { p { a href="/" { "All limits" } } h1 { "Servers" } };
     layout(
         "Servers",
         "",
         Some("/live?servers=all"),
-        &head,
-        &changing(app).await,
+        head,
+        changing(app).await,
     )
 }
 
@@ -26,7 +29,7 @@ pub(super) async fn changing(app: &App) -> Markup {
     html! {
         ul class="facts" {
             li { "store " code { (shown::text(&store.address().to_string())) } ": " (health_name(store.health())) }
-            li { (store.nodes()) " servers count for limits that are divided while the store is down" }
+            li { (shown::counted(store.nodes().into(), "server")) " in the count by which limits are divided while the store is down" }
         }
         @match servers {
             Err(error) => p class="bad" { "The list of servers is in the store: " (shown::text(&error.to_string())) },
@@ -39,7 +42,7 @@ pub(super) async fn changing(app: &App) -> Markup {
                             @if server.is_this { small { "this server" } }
                         }
                         td { @if server.version.is_empty() { "–" } @else { (shown::text(&server.version)) } }
-                        td { (format!("{:.1}\u{a0}s\u{a0}ago", server.ago.as_secs_f64())) }
+                        td { (shown::span(server.ago)) " ago" }
                     }
                 } }
             },

@@ -54,7 +54,7 @@ pub(super) fn reserved(joint: &JointAnswer, id: Option<(&str, Duration)>) -> Res
     if let Some((id, ttl)) = id {
         let mut body = format!("{{\"id\":\"{id}\",\"ttl_ms\":{},", ceil_ms(ttl)).into_bytes();
         push_all(&mut body, joint);
-        *response.body_mut() = Body::from(body);
+        *response.body_mut() = Body::from(ended(body));
     }
     response
 }
@@ -133,7 +133,7 @@ fn respond(
     } else {
         StatusCode::TOO_MANY_REQUESTS
     };
-    let mut response = text(body, "application/json");
+    let mut response = text(ended(body), "application/json");
     *response.status_mut() = status.unwrap_or(usual);
     let headers = response.headers_mut();
     let mut field = String::with_capacity(USUAL);
@@ -169,6 +169,12 @@ fn respond(
     response
 }
 
+/// A text with a line feed at its end, so that a terminal shows its prompt on a new line.
+pub(super) fn ended(mut text: Vec<u8>) -> Vec<u8> {
+    text.push(b'\n');
+    text
+}
+
 /// A response of this media type.
 pub(crate) fn text(text: impl Into<Body>, kind: &'static str) -> Response<Body> {
     let mut response = Response::new(text.into());
@@ -183,7 +189,7 @@ pub(crate) fn json(body: &impl Serialize) -> Response<Body> {
     let mut written = Vec::with_capacity(USUAL);
     // The bodies are structs of numbers and strings, which always serialize.
     let _ = serde_json::to_writer(&mut written, body);
-    text(written, "application/json")
+    text(ended(written), "application/json")
 }
 
 /// The value of the field `RateLimit-Policy`.

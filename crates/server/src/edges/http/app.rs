@@ -32,6 +32,9 @@ pub(crate) struct App {
     pub origins: Vec<String>,
     /// The names of the control plane, for requests without credentials.
     pub hosts: Hosts,
+    /// The address of the dashboard, for clients that look for it on the data plane; `None` without
+    /// a control plane.
+    pub dashboard: Option<String>,
     /// `None` if OTLP export is off.
     pub telemetry: Option<Arc<Telemetry>>,
     /// For the log line of [`App::without_decision`].

@@ -100,6 +100,9 @@ pub(super) struct Reserve<'a> {
     all: Option<Vec<Ask<'a>>>,
     #[serde(default, deserialize_with = "ttl")]
     pub ttl: Option<Duration>,
+    /// The request's own id, which makes it safe to repeat.
+    #[serde(borrow)]
+    pub id: Option<Text<'a>>,
 }
 
 impl<'a> Reserve<'a> {

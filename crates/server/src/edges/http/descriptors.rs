@@ -147,6 +147,7 @@ pub(super) async fn decide(caller: &Caller<'_>, body: &[u8]) -> Answered {
         domain: &request.domain,
         hits,
         descriptors,
+        id: None,
     };
     let answer = caller
         .app

@@ -113,7 +113,7 @@ fn refuse_unknown_hosts<B>(app: &App, plane: Plane, request: &Request<B>) -> Res
 }
 
 /// Who looks at a page. Pages leave out what this client may not do.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Viewer {
     pub may_operate: bool,
 }

@@ -14,7 +14,7 @@ use tidegate_service::{
     rules::Problem as Mistake,
 };
 
-use super::answer::text;
+use super::answer::{ended, text};
 
 /// The response to a request, or why it is refused.
 pub(crate) type Answered = Result<Response<Body>, Problem>;
@@ -197,7 +197,7 @@ impl Problem {
     pub fn into_response(self) -> Response<Body> {
         // Texts and numbers always serialize.
         let body = serde_json::to_vec(&self.0).unwrap_or_default();
-        let mut response = text(body, "application/problem+json");
+        let mut response = text(ended(body), "application/problem+json");
         *response.status_mut() = self.0.status;
         if self.0.status == StatusCode::UNAUTHORIZED {
             // Browsers ask their user for a name and a password: the client's name and its token.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tidegate_service::decide::{
     reservations::{Id, ReservationError},
-    service::Refusal,
+    service::{Refusal, check_id},
 };
 
 use super::{
@@ -26,10 +26,16 @@ pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, body: &[u8]) ->
         Endpoint::Reserve => {
             let body: Reserve<'_> = ask::read(body)?;
             let ttl = body.ttl.unwrap_or(USUAL_TTL);
+            let request = body.id.clone();
+            let request = request.as_deref().map(str::as_bytes);
+            if let Some(id) = request {
+                check_id(id).map_err(|refusal| Problem::at("#/id", refusal.to_string()))?;
+            }
             let asks = body.asks()?;
             caller.permit_each(&asks)?;
             let asked: Vec<_> = asks.iter().map(Ask::question).collect();
-            let reserved = service.reserve(&asked, ttl.into(), service.now()).await;
+            let now = service.now();
+            let reserved = service.reserve(request, &asked, ttl.into(), now).await;
             let (joint, id) = reserved.map_err(Problem::from_part)?;
             let id = id.map(|id| (id.to_string(), ttl));
             let response =

@@ -85,7 +85,7 @@ impl Paths {
         }
         let not_found = move |State(app): State<Arc<App>>, request: Request<Body>| async move {
             app.stats.refused(404);
-            not_found(plane, request.uri().path())
+            not_found(&app, plane, request.uri().path())
         };
         let wrong_method = async |State(app): State<Arc<App>>, request: Request<Body>| {
             wrong_method(&app, request.method(), request.uri().path(), "GET")
@@ -395,7 +395,7 @@ async fn decide_once(app: &App, asks: Asks<'_>, id: &[u8]) -> Answered {
     }
 }
 
-fn not_found(plane: Plane, path: &str) -> Response<Body> {
+fn not_found(app: &App, plane: Plane, path: &str) -> Response<Body> {
     let other = match plane {
         Plane::Data => (Plane::Admin, "the control plane's listener (--admin)"),
         Plane::Admin => (Plane::Data, "the data plane's listener (--http)"),
@@ -405,6 +405,12 @@ fn not_found(plane: Plane, path: &str) -> Response<Body> {
         .any(|route| route.path == path && route.is_on(other.0))
     {
         format!("{path} is served on {}", other.1)
+    } else if plane == Plane::Data && path == "/" {
+        let dashboard = match &app.dashboard {
+            Some(address) => format!("the dashboard is at {address} (--admin)"),
+            None => "this server has no dashboard: its control plane is off (--admin)".to_owned(),
+        };
+        format!("this is the API for programs, described at /openapi.json; {dashboard}")
     } else {
         let here = ROUTES.iter().filter(|route| route.is_on(plane));
         let paths: Vec<_> = here

@@ -185,7 +185,12 @@ pub(super) fn client(context: &mut Context<'_>, args: &[&[u8]]) {
         (b"GETREDIR", []) => context.replies().integer(-1),
         (b"SETNAME" | b"GETNAME" | b"ID" | b"SETINFO" | b"INFO", _) => {
             let name = String::from_utf8_lossy(&subcommand).to_ascii_lowercase();
-            context.wrong_number(&format!("client|{name}"));
+            let usage = match name.as_str() {
+                "setname" => "name",
+                "setinfo" => "LIB-NAME|LIB-VER text",
+                _ => "",
+            };
+            context.wrong_number(&format!("client|{name}"), usage);
         }
         _ => {
             let name = String::from_utf8_lossy(&subcommand).into_owned();

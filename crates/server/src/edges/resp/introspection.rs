@@ -213,7 +213,7 @@ pub(super) fn config(context: &mut Context<'_>, args: &[&[u8]]) {
             .error("ERR only CONFIG GET is supported; change settings with the options of `tidegate serve`");
     }
     if args.len() < 2 {
-        return context.wrong_number("config|get");
+        return context.wrong_number("config|get", "pattern");
     }
     let config = &context.shared.config;
     let idle = config

@@ -160,7 +160,7 @@ impl Question {
                 ..
             } => {
                 let part = Part::new(Arc::clone(limit), key, *cost);
-                let asked = Box::pin(service.take_once(id, part, service.now()));
+                let asked = Box::pin(service.take_once(id, Act::Take, part, service.now()));
                 Reply::Limit(asked.await.map(|answer| answer.decision))
             }
             Self::Limit {
@@ -230,8 +230,12 @@ type Asked = (Box<[u8]>, Box<[u8]>, u64);
 
 #[derive(Debug)]
 pub(super) enum ReservationAct {
-    /// For a time.
-    Reserve(Nanos, Vec<Asked>),
+    Reserve {
+        ttl: Nanos,
+        asks: Vec<Asked>,
+        /// The request's own id, if it is safe to repeat.
+        request: Option<Box<[u8]>>,
+    },
     Extend(Id, Vec<u64>),
     /// Without costs the reservation is cancelled.
     Settle(Id, Option<Vec<u64>>),
@@ -253,7 +257,7 @@ impl Reserving {
     /// Questions about one reservation stay in order, and new reservations of one key.
     pub fn is_about(&self) -> (usize, &[u8]) {
         match &self.act {
-            ReservationAct::Reserve(_, asks) => (1, asks.first().map_or(&[], |ask| &ask.1)),
+            ReservationAct::Reserve { asks, .. } => (1, asks.first().map_or(&[], |ask| &ask.1)),
             // Commands about reservations whose low bits are equal wait for each other, too.
             ReservationAct::Extend(Id(id), _) | ReservationAct::Settle(Id(id), _) => {
                 (2 + (*id as usize >> 2), &[])
@@ -265,7 +269,7 @@ impl Reserving {
     pub async fn ask(&self, service: &Service, now: Nanos) -> Result<Done, Refusal> {
         let refuse = Refusal::Reservation;
         let id = match &self.act {
-            ReservationAct::Reserve(ttl, asks) => {
+            ReservationAct::Reserve { ttl, asks, request } => {
                 let asks: Vec<_> = asks
                     .iter()
                     .map(|(limit, key, cost)| Ask {
@@ -274,7 +278,8 @@ impl Reserving {
                         cost: *cost,
                     })
                     .collect();
-                return reserve(service, self.rights.as_deref(), &asks, *ttl, now).await;
+                let (rights, request) = (self.rights.as_deref(), request.as_deref());
+                return reserve(service, rights, request, &asks, *ttl, now).await;
             }
             ReservationAct::Extend(id, _) | ReservationAct::Settle(id, _) => *id,
         };
@@ -301,7 +306,7 @@ impl Reserving {
                 .await
                 .map(Done::Settled)
                 .map_err(refuse),
-            ReservationAct::Reserve(..) => Err(refuse(ReservationError::Ended)),
+            ReservationAct::Reserve { .. } => Err(refuse(ReservationError::Ended)),
         }
     }
 }
@@ -310,6 +315,7 @@ impl Reserving {
 pub(super) async fn reserve(
     service: &Service,
     rights: Option<&Rights>,
+    request: Option<&[u8]>,
     asks: &[Ask<'_>],
     ttl: Nanos,
     now: Nanos,
@@ -323,7 +329,7 @@ pub(super) async fn reserve(
             .try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
     }
     let (decided, id) = service
-        .reserve_decided(asks, ttl, now)
+        .reserve_decided(request, asks, ttl, now)
         .await
         .map_err(|(_, refusal)| refusal)?;
     Ok(Done::Reserved(decided.into_bound(), id))

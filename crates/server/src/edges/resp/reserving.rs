@@ -5,7 +5,7 @@ use tidegate_core::Nanos;
 use tidegate_listen::access::Rights;
 use tidegate_service::decide::{
     reservations::{Id, MOST_PARTS, ReservationError},
-    service::{Answer, Ask, Refusal},
+    service::{Answer, Ask, Refusal, check_id},
 };
 
 use super::{
@@ -16,16 +16,26 @@ use super::{
 };
 
 /// The maximum number of arguments of `RESERVE`, and of the commands with an id and costs.
-pub(super) const MOST_ARGS: usize = 1 + 3 * MOST_PARTS;
+pub(super) const MOST_ARGS: usize = 1 + 3 * MOST_PARTS + 2;
 pub(super) const MOST_COSTS: usize = 1 + MOST_PARTS;
 
 /// A day, in milliseconds.
 const LONGEST_MS: u64 = 86_400_000;
 
-/// `milliseconds limit key cost [limit key cost ...]` → the five integers of the limit that bound,
-/// and the id, or null for a denial.
+/// `milliseconds limit key cost [limit key cost ...] [ID id]` → the five integers of the limit that
+/// bound, and the id, or null for a denial. With `ID id` the request is safe to repeat.
 pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
-    let (ttl, rest) = (args[0], &args[1..]);
+    let (ttl, mut rest) = (args[0], &args[1..]);
+    let mut request = None;
+    if let [asked @ .., word, id] = rest
+        && asked.len().is_multiple_of(3)
+        && word.eq_ignore_ascii_case(b"id")
+    {
+        if let Err(refusal) = check_id(id) {
+            return context.error(&format!("ERR {refusal}"));
+        }
+        (request, rest) = (Some(*id), asked);
+    }
     let ms = number(ttl).and_then(|ms| u64::try_from(ms).ok());
     let Some(ms) = ms.filter(|ms| (1..=LONGEST_MS).contains(ms)) else {
         return refuse_number(
@@ -38,7 +48,10 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
     let mut asks = Vec::with_capacity(rest.len() / 3);
     for part in rest.chunks(3) {
         let &[limit, key, cost] = part else {
-            return context.wrong_number("reserve");
+            return context.wrong_number(
+                "reserve",
+                "milliseconds limit key cost [limit key cost ...]",
+            );
         };
         let Some(cost) = read_cost(context, cost) else {
             return;
@@ -59,14 +72,16 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
                 ask.cost,
             )
         };
-        return carry_out(
-            context,
-            ReservationAct::Reserve(ttl, asks.iter().map(owned).collect()),
-        );
+        let act = ReservationAct::Reserve {
+            ttl,
+            asks: asks.iter().map(owned).collect(),
+            request: request.map(Into::into),
+        };
+        return carry_out(context, act);
     }
     let rights = context.session.rights.clone();
-    let done =
-        question::reserve(service, rights.as_deref(), &asks, ttl, context.now).now_or_never();
+    let asked = question::reserve(service, rights.as_deref(), request, &asks, ttl, context.now);
+    let done = asked.now_or_never();
     write_at_once(context, rights.as_deref(), done);
 }
 

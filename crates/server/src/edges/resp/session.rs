@@ -128,11 +128,13 @@ impl Context<'_> {
         self.error(&format!("NOPERM User {name} has no permissions to {what}"));
     }
 
-    /// Replies that the number of arguments is wrong.
+    /// Replies that the number of arguments is wrong, and how the command is used.
     #[cold]
-    pub fn wrong_number(&mut self, name: &str) {
+    pub fn wrong_number(&mut self, name: &str, usage: &str) {
+        let used = format!("{} {usage}", name.to_uppercase().replace('|', " "));
         self.error(&format!(
-            "ERR wrong number of arguments for '{name}' command"
+            "ERR wrong number of arguments for '{name}' command; usage: {}",
+            used.trim_end()
         ));
     }
 

@@ -490,7 +490,7 @@ impl Limit {
                 if let Some(left_out) = self.memory.reached.due(now) {
                     tracing::info!(
                         limit,
-                        ?key,
+                        key = &*key,
                         used,
                         of = decision.limit(),
                         left_out,
@@ -553,6 +553,11 @@ impl Limit {
         let trace = observers.trace.as_ref();
         self.tap = trace.and_then(|trace| trace.tap(&self.spec.name, self.spec.global));
         self.observers.clone_from(observers);
+    }
+
+    /// Whether a key with a name was denied in the last minutes.
+    pub fn has_denials(&self, now: Nanos) -> bool {
+        self.memory.heavy.has_denials(now)
     }
 
     /// The `most` keys with the most recent requests, and those with the most recent denials.

@@ -21,15 +21,21 @@ use std::{
 };
 
 use rapidhash::RapidHashMap;
-use ring::rand::{SecureRandom, SystemRandom};
+use ring::{
+    digest::{Context, SHA256},
+    rand::{SecureRandom, SystemRandom},
+};
 use serde::{Deserialize, Serialize};
 use tidegate_core::{MAX_LIMIT, Nanos};
 use tidegate_limiter::{Estimate, Estimates};
 use tidegate_redis::StoreError;
 
-pub use self::names::Name;
+pub use self::names::{Name, NewId};
 use self::{due::Due, records::Records};
-use crate::rules::{LimitSpec, OnExpiry};
+use crate::{
+    decide::repeats::Asked,
+    rules::{LimitSpec, OnExpiry},
+};
 
 mod due;
 mod names;
@@ -70,6 +76,28 @@ impl Id {
             *left -= 1;
             Some(Self(u128::from_le_bytes(bytes[*left])))
         })
+    }
+
+    /// The id of a reservation that is safe to repeat. It follows from the request's id and its
+    /// limits, keys and costs, so that every server finds the same one.
+    pub fn of_request<'a>(request: &[u8], asked: impl IntoIterator<Item = Asked<'a>>) -> Self {
+        let mut hash = Context::new(&SHA256);
+        let mut add = |part: &[u8]| {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part);
+        };
+        add(request);
+        for (limit, key, cost) in asked {
+            add(limit.as_bytes());
+            add(key);
+            add(&cost.to_le_bytes());
+        }
+        let digest = hash.finish();
+        let (first, _) = digest
+            .as_ref()
+            .split_first_chunk()
+            .unwrap_or((&[0; 16], &[]));
+        Self(u128::from_le_bytes(*first))
     }
 
     /// The id as it is written. A formatter of 128-bit numbers takes several times as long.
@@ -283,15 +311,15 @@ impl Reservations {
             .map_err(|_| ReservationError::TooMany { most: self.most })
     }
 
-    /// Keeps units that were taken until `ttl` from now, under this name, or under a random
-    /// id without a name or if it is taken. On an error the caller returns them.
+    /// Keeps units that were taken until `ttl` from now. `false` if the reservation of this request
+    /// exists already. Then, and on an error, the caller returns the units.
     pub fn add<L: AsRef<str>, K: AsRef<[u8]>>(
         &self,
-        name: Option<Name>,
+        id: NewId,
         parts: &[Part<L, K>],
         ttl: Nanos,
         now: Nanos,
-    ) -> Result<Id, ReservationError> {
+    ) -> Result<(Id, bool), ReservationError> {
         let random = Id::random().ok_or(ReservationError::NoId)?;
         self.enter()?;
         let new = Reservation {
@@ -300,22 +328,27 @@ impl Reservations {
             due: now.saturating_add(ttl),
             status: Status::Open,
         };
-        match name {
-            Some(Name::Oldest(tag)) => {
+        match id {
+            NewId::Random => {}
+            NewId::Hold(Name::Oldest(tag)) => {
                 let add = |shard: &mut Shard, id| shard.add(id, &new);
-                return Ok(self.shard(Id::numbered(tag, 0)).add_numbered(tag, add));
+                let id = self.shard(Id::numbered(tag, 0)).add_numbered(tag, add);
+                return Ok((id, true));
             }
-            Some(Name::Id(id)) => {
-                let mut shard = self.shard(id);
-                if shard.records.find(id).is_none() {
-                    shard.add(id, &new);
-                    return Ok(id);
+            NewId::Request(given) | NewId::Hold(Name::Id(given)) => {
+                let mut shard = self.shard(given);
+                if shard.records.find(given).is_none() {
+                    shard.add(given, &new);
+                    return Ok((given, true));
+                }
+                if matches!(id, NewId::Request(_)) {
+                    self.len.fetch_sub(1, Ordering::Relaxed);
+                    return Ok((given, false));
                 }
             }
-            None => {}
         }
         self.shard(random).add(random, &new);
-        Ok(random)
+        Ok((random, true))
     }
 
     /// The limits and keys of a reservation; empty if it is done.

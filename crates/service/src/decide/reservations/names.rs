@@ -16,6 +16,16 @@ pub enum Name {
     Oldest(u64),
 }
 
+/// What makes the id of a new reservation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewId {
+    Random,
+    /// The id of its request, so that a repeat of the request finds it.
+    Request(Id),
+    /// The name of a hold. If another hold has it, the id is random, so this one only expires.
+    Hold(Name),
+}
+
 impl Name {
     /// The name of a hold of this limit and key, for a request with an id or without one.
     pub fn of(limit: &str, key: &[u8], request: Option<&[u8]>) -> Self {

@@ -9,7 +9,7 @@ use tidegate_limiter::acquire_all_at;
 use tidegate_redis::{Part as StorePart, SharedLimit};
 
 use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve};
-use crate::decide::{limits::Limit, shared::SharedStore};
+use crate::decide::{limits::Limit, repeats::Asked, shared::SharedStore};
 
 /// One limit of a joint decision.
 pub struct Part<'a> {
@@ -247,6 +247,11 @@ fn after(admitted: bool) -> Act {
 }
 
 impl<'a> Part<'a> {
+    /// The limit's name, the key and the cost.
+    pub(super) fn asked(&self) -> Asked<'_> {
+        (&self.limit.spec().name, self.key, self.cost)
+    }
+
     pub fn new(limit: Arc<Limit>, key: &'a [u8], cost: u64) -> Self {
         Self { limit, key, cost }
     }

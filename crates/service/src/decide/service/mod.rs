@@ -75,14 +75,6 @@ pub struct DeniedKey {
     pub span: Nanos,
 }
 
-impl DeniedKey {
-    /// The decision that the limit would make on the key now; `None` if only the store knows.
-    pub fn standing(&self, now: Nanos) -> Option<Decision> {
-        self.limit
-            .decide_in_memory(Act::Peek, &self.key.key, 1, now)
-    }
-}
-
 /// The limits in use, and their clock.
 pub struct Service {
     in_force: ArcSwap<InForce>,
@@ -406,7 +398,7 @@ impl Service {
         let covered = limits
             .limits()
             .iter()
-            .filter(|limit| covers(&limit.spec().name));
+            .filter(|limit| covers(&limit.spec().name) && limit.has_denials(now));
         let mut all: Vec<DeniedKey> = covered
             .filter_map(|limit| Some((limit, limit.top(most, now)?)))
             .flat_map(|(limit, top)| {
@@ -421,6 +413,29 @@ impl Service {
         all.sort_by_key(|denied| std::cmp::Reverse(denied.key.count));
         all.truncate(most);
         all
+    }
+
+    /// The decision that the limit would make on the key now. The store is asked if only the store
+    /// knows; `None` if the rules have changed since.
+    pub async fn standing(&self, denied: &DeniedKey) -> Option<Decision> {
+        let spec = denied.limit.spec();
+        let ask = Ask {
+            limit: spec.name.as_bytes(),
+            key: (!spec.global).then_some(&denied.key.key),
+            cost: 1,
+        };
+        let answer = self.decide(ask, Act::Peek, self.now()).await;
+        answer.ok().map(|answer| answer.decision)
+    }
+
+    /// How often the system's time was set since the start.
+    pub fn wall_clock_steps(&self) -> u64 {
+        self.wall_clock.steps()
+    }
+
+    /// How many seconds the system's time is away from the service's clock.
+    pub fn wall_clock_off(&self) -> u64 {
+        self.wall_clock.seconds_off()
     }
 
     /// The buckets of `CL.THROTTLE` in this server's memory.

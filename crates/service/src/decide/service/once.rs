@@ -65,43 +65,70 @@ impl Service {
         now: Nanos,
     ) -> Result<JointAnswer, (usize, Refusal)> {
         let parts = self.parts(asks)?;
-        let decided = self.decide_once(id, parts, now).await;
+        check_id(id).map_err(|refusal| (0, refusal))?;
+        let decided = self.decide_once(id, Act::Take, parts, now).await;
         decided
             .map(Decided::into_joint)
             .map_err(|refusal| (0, refusal))
     }
 
-    /// Takes a cost from one limit once for an id.
+    /// Takes a cost from one limit once for an id, which was [checked](check_id): with
+    /// [`Act::TakeAnyway`] whether it fits or not.
     ///
     /// # Errors
-    /// [`Refusal::Id`]
+    /// None if the limit is in the rules.
     pub async fn take_once(
         &self,
         id: &[u8],
+        act: Act,
         part: Part<'_>,
         now: Nanos,
     ) -> Result<Answer, Refusal> {
-        Ok(self.decide_once(id, vec![part], now).await?.into_bound())
+        let decided = self.decide_once(id, act, vec![part], now).await?;
+        Ok(decided.into_bound())
     }
 
+    /// Asks several limits once for an id, which was [checked](check_id), as
+    /// [`take_all`](Self::take_all) does.
+    ///
+    /// # Errors
+    /// The same; also [`Refusal::Apart`].
+    pub async fn take_all_once(
+        &self,
+        id: &[u8],
+        parts: Vec<Part<'_>>,
+        now: Nanos,
+    ) -> Result<Vec<Decision>, Refusal> {
+        let decided = self.decide_once(id, Act::Take, parts, now).await?;
+        Ok(decided.decisions)
+    }
+
+    /// `act` may be [`Act::TakeAnyway`] for one limit.
     async fn decide_once<'a>(
         &self,
         id: &[u8],
+        act: Act,
         parts: Vec<Part<'a>>,
         now: Nanos,
     ) -> Result<Decided<'a>, Refusal> {
-        check_id(id)?;
-        let asked = parts
-            .iter()
-            .map(|part| (&*part.limit.spec().name, part.key, part.cost));
-        let mark = self.repeats.mark(id, asked);
+        let mark = self.repeats.mark(id, parts.iter().map(Part::asked));
         let stored = parts.iter().filter(|part| part.is_stored()).count();
         let decisions = match self.store().filter(|_| stored > 0) {
             None => self
                 .repeats
-                .once_all(mark, parts.len(), now, || take_in_memory(&parts, now))?,
+                .once_all(mark, parts.len(), now, || match &parts[..] {
+                    [part] if act == Act::TakeAnyway => {
+                        let limit = &part.limit;
+                        let decided = limit.decide_in_memory(act, part.key, part.cost, now);
+                        Ok(decided.into_iter().collect())
+                    }
+                    parts => take_in_memory(parts, now),
+                })?,
             Some(_) if stored < parts.len() => return Err(Refusal::Apart),
-            Some(store) => Box::pin(self.once_in_store(store, (id, mark), &parts, now)).await?,
+            Some(store) => {
+                let named = (id, mark);
+                Box::pin(self.once_in_store(store, named, act, &parts, now)).await?
+            }
         };
         Ok(Decided { parts, decisions })
     }
@@ -110,6 +137,7 @@ impl Service {
         &self,
         store: &SharedStore,
         (id, mark): (&[u8], Mark),
+        act: Act,
         parts: &[Part<'_>],
         now: Nanos,
     ) -> Result<Vec<Decision>, Refusal> {
@@ -164,9 +192,11 @@ impl Service {
             all.push(part.limit.by_store(shared));
         }
         let vetoed = |(part, decision): (&Part<'_>, &Decision)| !part.allows(decision);
-        let admitted = !parts.iter().zip(&all).any(vetoed);
+        let anyway = act == Act::TakeAnyway;
+        let admitted = anyway || !parts.iter().zip(&all).any(vetoed);
         for (part, decision) in parts.iter().zip(&mut all) {
-            if admitted && part.limit.spec().soft && decision.is_denied() && is_kept {
+            let counts_all = anyway || part.limit.spec().soft;
+            if admitted && counts_all && decision.is_denied() && is_kept {
                 // A soft limit counts what does not fit, too.
                 *decision = part.limit.charge_denied(part.key, part.cost, now).await;
             } else if admitted || decision.is_denied() && part.is_enforced() {

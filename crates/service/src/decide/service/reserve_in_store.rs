@@ -11,7 +11,7 @@ use tidegate_redis::{
 use super::{Act, Part as JointPart, Refusal, Report, Service, joint::Decided};
 use crate::decide::{
     limits::Limit,
-    reservations::{Id, Name, Part, ReservationError, parts_of, text_of},
+    reservations::{Id, Name, NewId, Part, ReservationError, parts_of, text_of},
     shared::SharedStore,
 };
 
@@ -63,28 +63,46 @@ impl Service {
         &self,
         store: &Store,
         parts: Vec<JointPart<'a>>,
-        (name, ttl): (Option<Name>, Nanos),
+        (new, ttl): (NewId, Nanos),
         now: Nanos,
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         let random = Id::random().ok_or(Refusal::Reservation(ReservationError::NoId))?;
+        let id = match new {
+            NewId::Request(id) | NewId::Hold(Name::Id(id)) => id,
+            NewId::Random | NewId::Hold(Name::Oldest(_)) => random,
+        };
+        if matches!(new, NewId::Request(_)) && is_blocked(&parts, now) {
+            // A block denies without asking the store, but not the repeat of what was admitted.
+            let first = parts
+                .first()
+                .and_then(|part| Some((part.stored()?, part.key)));
+            let id = first.map_or(id, |(limit, key)| {
+                Id(store.reservation_id(id.0, &limit, key))
+            });
+            match reserved_in_store(store, id).await {
+                Ok(_) => return self.reserved_before(parts, id, now).await,
+                Err(ReservationError::Unknown) => {}
+                Err(why) => return Err(Refusal::Reservation(why)),
+            }
+        }
         let kept: Vec<_> = parts
             .iter()
             .map(|part| Part::new(part.limit.spec(), part.key))
             .collect();
         let (text, most) = (text_of(&kept), self.reservations.most);
         let ttl = ttl.into();
-        self.take_in_store(parts, now, async |parts| match (name, parts) {
-            (Some(name), &[part]) => {
-                let by = match name {
-                    Name::Id(id) => (id.0, None),
-                    Name::Oldest(tag) => (random.0, Some(tag)),
+        self.take_in_store(parts, now, async |parts| match (new, parts) {
+            (NewId::Hold(name), &[part]) => {
+                let age = match name {
+                    Name::Id(_) => None,
+                    Name::Oldest(tag) => Some(tag),
                 };
-                match store.hold(by, part, &text, ttl, most).await? {
-                    Reserved::Exists => store.reserve(random.0, parts, &text, ttl, most).await,
+                match store.hold((id.0, age), part, &text, ttl, most).await? {
+                    Reserved::Repeated(_) => store.reserve(random.0, parts, &text, ttl, most).await,
                     held => Ok(held),
                 }
             }
-            _ => store.reserve(random.0, parts, &text, ttl, most).await,
+            _ => store.reserve(id.0, parts, &text, ttl, most).await,
         })
         .await
     }
@@ -96,10 +114,7 @@ impl Service {
         now: Nanos,
         take: impl AsyncFnOnce(&[(StorePart<'_>, bool)]) -> Result<Reserved, StoreError>,
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
-        if parts
-            .iter()
-            .any(|part| part.is_enforced() && part.limit.block_of(part.key, now).is_some())
-        {
+        if is_blocked(&parts, now) {
             // The joint decision denies without asking the store, and takes nothing.
             let decisions = self.take_all(&parts, now).await?;
             return Ok((Decided { parts, decisions }, None));
@@ -125,6 +140,10 @@ impl Service {
             .collect();
         let (id, decisions) = match take(&asked).await {
             Ok(Reserved::Decided(id, decisions)) => (id, decisions),
+            Ok(Reserved::Repeated(id)) => {
+                drop(asked);
+                return self.reserved_before(parts, Id(id), now).await;
+            }
             Ok(Reserved::Full) => {
                 return refuse(ReservationError::TooMany {
                     most: self.reservations.most,
@@ -243,6 +262,13 @@ impl Service {
             Err(why) => Err(no_answer(why)),
         }
     }
+}
+
+/// Whether an enforced limit has blocked its key.
+fn is_blocked(parts: &[JointPart<'_>], now: Nanos) -> bool {
+    parts
+        .iter()
+        .any(|part| part.is_enforced() && part.limit.block_of(part.key, now).is_some())
 }
 
 fn no_answer(why: StoreError) -> ReservationError {

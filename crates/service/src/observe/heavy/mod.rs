@@ -158,6 +158,13 @@ impl HeavyKeys {
         }
     }
 
+    /// Whether a denial was counted in the last minutes.
+    pub fn has_denials(&self, now: Nanos) -> bool {
+        let mut kept = self.lock();
+        kept.roll(self.capacity, now);
+        kept.current.denied.total > 0 || kept.before.denied.total > 0
+    }
+
     /// The `most` keys with the most requests and the most denials; `None` if heavy keys are off.
     pub fn top(&self, most: usize, now: Nanos) -> Option<Top> {
         if self.capacity == 0 {

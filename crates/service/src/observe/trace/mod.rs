@@ -17,6 +17,7 @@ mod recording;
 mod ring;
 
 use std::{
+    collections::BTreeMap,
     fmt,
     str::FromStr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -155,6 +156,34 @@ pub struct Trace {
     limits: Mutex<Vec<Arc<str>>>,
 }
 
+/// The requests of one key that a trace has. Times are in nanoseconds since the epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// The time of the first one; `None` without any.
+    pub first: Option<u64>,
+    /// How many there are.
+    pub requests: u64,
+    /// How many were denied, by the names of the reasons.
+    pub denied: BTreeMap<&'static str, u64>,
+    /// The time of the first denial.
+    pub first_denied: Option<u64>,
+    /// The time of the last denial.
+    pub last_denied: Option<u64>,
+}
+
+impl Requests {
+    /// How many were denied.
+    pub fn denials(&self) -> u64 {
+        self.denied.values().sum()
+    }
+
+    /// Denials per second between the first and the last; `None` for fewer than two.
+    pub fn denial_rate(&self) -> Option<f64> {
+        let span = self.last_denied?.checked_sub(self.first_denied?)?;
+        (span > 0).then(|| (self.denials() - 1) as f64 * 1e9 / span as f64)
+    }
+}
+
 /// The content of a trace at one moment, in order of time. It is complete for the chosen keys from
 /// `from` on.
 pub struct TraceCopy {
@@ -238,6 +267,28 @@ impl Trace {
             .flat_map(|chunk| chunk.iter().rev());
         let same = newest.filter(|event| event.key == hash && Some(event.limit) == number);
         Some(same.take(most).copied().collect())
+    }
+
+    /// A summary of the requests of a key at a limit; `None` if the key is not chosen.
+    pub fn summary(&self, limit: &str, key: &[u8]) -> Option<Requests> {
+        let events = self.last(limit, key, usize::MAX)?;
+        let mut seen = Requests::default();
+        // The newest is first.
+        for event in events.iter().rev() {
+            let is_request = !matches!(event.verdict, Verdict::Refunded | Verdict::Charged);
+            if !is_request && !event.verdict.is_denied() {
+                continue;
+            }
+            seen.first.get_or_insert(event.time);
+            seen.requests += 1;
+            if event.verdict.is_denied() {
+                seen.first_denied.get_or_insert(event.time);
+                seen.last_denied = Some(event.time);
+                let reason = event.reason.map_or("", DenialReason::name);
+                *seen.denied.entry(reason).or_default() += 1;
+            }
+        }
+        Some(seen)
     }
 
     /// All that is there.

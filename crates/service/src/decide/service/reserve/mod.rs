@@ -7,12 +7,12 @@ use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::Estimate;
 
 use super::{
-    Ask, JointAnswer, Part as JointPart, Refusal, Service,
+    Act, Ask, JointAnswer, Part as JointPart, Refusal, Service, check_id,
     joint::{Decided, take_in_memory},
     reserve_in_store::{reserved_in_store, settle_hold_in_store},
 };
 use crate::decide::limits::Limit;
-use crate::decide::reservations::{Ending, Id, MOST_PARTS, Name, Part, ReservationError};
+use crate::decide::reservations::{Ending, Id, MOST_PARTS, Name, NewId, Part, ReservationError};
 
 #[cfg(test)]
 mod model;
@@ -57,16 +57,22 @@ impl Service {
     /// Takes an estimate from each limit if all admit, and keeps it under an id for `ttl`. `None`
     /// if a limit denied: then nothing was taken.
     ///
+    /// With the `request`'s own id it is safe to repeat: as long as the reservation is remembered,
+    /// the same request for the same limits, keys and costs gets its id again, with what the limits
+    /// have left by then, and takes nothing.
+    ///
     /// # Errors
-    /// As [`acquire_all`](Self::acquire_all); also if there are too many reservations or limits, if
-    /// only some of the limits are in the store, and if the store does not reply.
+    /// As [`acquire_all`](Self::acquire_all); also [`Refusal::Id`], if there are too many
+    /// reservations or limits, if only some of the limits are in the store, and if the store does
+    /// not reply.
     pub async fn reserve(
         &self,
+        request: Option<&[u8]>,
         asks: &[Ask<'_>],
         ttl: Nanos,
         now: Nanos,
     ) -> Result<(JointAnswer, Option<Id>), (usize, Refusal)> {
-        let (decided, id) = self.reserve_decided(asks, ttl, now).await?;
+        let (decided, id) = self.reserve_decided(request, asks, ttl, now).await?;
         Ok((decided.into_joint(), id))
     }
 
@@ -77,6 +83,7 @@ impl Service {
     /// The same.
     pub async fn reserve_decided<'a>(
         &self,
+        request: Option<&[u8]>,
         asks: &[Ask<'a>],
         ttl: Nanos,
         now: Nanos,
@@ -90,11 +97,23 @@ impl Service {
         if stored > 0 && stored < parts.len() {
             return Err(refuse(ReservationError::Mixed));
         }
+        let id = match request {
+            Some(request) => {
+                check_id(request).map_err(|refusal| (0, refusal))?;
+                NewId::Request(Id::of_request(request, parts.iter().map(JointPart::asked)))
+            }
+            None => NewId::Random,
+        };
         let reserved = match self.store().filter(|_| stored > 0) {
             Some(store) => {
-                Box::pin(self.reserve_in_store(store.store(), parts, (None, ttl), now)).await
+                Box::pin(self.reserve_in_store(store.store(), parts, (id, ttl), now)).await
             }
-            None => self.reserve_in_memory(parts, (None, ttl), now).await,
+            None => match id {
+                NewId::Request(id) if self.reservations.parts(id).is_ok() => {
+                    self.reserved_before(parts, id, now).await
+                }
+                _ => self.reserve_in_memory(parts, (id, ttl), now).await,
+            },
         };
         reserved.map_err(|refusal| (0, refusal))
     }
@@ -112,7 +131,7 @@ impl Service {
         ttl: Nanos,
         now: Nanos,
     ) -> Result<(Decision, Option<Id>), Refusal> {
-        let how = (Some(name), ttl);
+        let how = (NewId::Hold(name), ttl);
         let (decided, id) = match self.store().filter(|_| part.is_stored()) {
             Some(store) => {
                 Box::pin(self.reserve_in_store(store.store(), vec![part], how, now)).await
@@ -155,10 +174,26 @@ impl Service {
         Ok(Some((held, used)))
     }
 
+    /// The answer to a request whose reservation exists: its id, and what the limits have left.
+    pub(super) async fn reserved_before<'a>(
+        &self,
+        parts: Vec<JointPart<'a>>,
+        id: Id,
+        now: Nanos,
+    ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
+        let mut decisions = Vec::with_capacity(parts.len());
+        for part in &parts {
+            let peeked = part.limit.decide(Act::Peek, part.key, 0, now).await?;
+            decisions.push(Decision::allow(peeked.standing()));
+        }
+        self.repeats.count_repeated();
+        Ok((Decided { parts, decisions }, Some(id)))
+    }
+
     async fn reserve_in_memory<'a>(
         &self,
         parts: Vec<JointPart<'a>>,
-        (name, ttl): (Option<Name>, Nanos),
+        (id, ttl): (NewId, Nanos),
         now: Nanos,
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         self.reservations.has_room().map_err(Refusal::Reservation)?;
@@ -184,13 +219,16 @@ impl Service {
             });
         let taken: Vec<_> = all.collect();
         between().await;
-        match self.reservations.add(name, &taken, ttl, now) {
-            Ok(id) => Ok((decided, Some(id))),
-            Err(why) => {
-                between().await;
-                self.settle_parts(taken, None, now);
-                Err(Refusal::Reservation(why))
-            }
+        let added = self.reservations.add(id, &taken, ttl, now);
+        if let Ok((id, true)) = added {
+            return Ok((decided, Some(id)));
+        }
+        between().await;
+        self.settle_parts(taken, None, now);
+        match added {
+            // The same request came twice at a time.
+            Ok((id, _)) => self.reserved_before(decided.parts, id, now).await,
+            Err(why) => Err(Refusal::Reservation(why)),
         }
     }
 

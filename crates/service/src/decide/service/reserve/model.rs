@@ -16,7 +16,7 @@ use futures_util::FutureExt;
 use tidegate_core::{ManualClock, Nanos};
 use tidegate_limiter::{HashKeys, SnapshotEntry};
 
-use super::{Ask, Ending, Estimate, Id, Service};
+use super::{Ask, Ending, Estimate, Id, NewId, Service};
 use crate::{
     decide::{
         limits::{Act, Limits},
@@ -143,7 +143,7 @@ impl Simulation {
             assert!(answer.decision.is_allowed());
         }
         let reserved = service
-            .reserve(&asks(&key, HELD, 1), TTL, START)
+            .reserve(None, &asks(&key, HELD, 1), TTL, START)
             .now_or_never()
             .unwrap();
         let id = reserved.ok().and_then(|(_, id)| id).unwrap();
@@ -214,13 +214,18 @@ impl Simulation {
                 pause().await;
                 let is_made = service
                     .reservations
-                    .add::<&str, &[u8]>(None, &[], Nanos::from_secs(3_000), now)
+                    .add::<&str, &[u8]>(NewId::Random, &[], Nanos::from_secs(3_000), now)
                     .is_ok();
                 self.took(joint.is_allowed() && is_made)
             }
             Reserve => {
                 let answer = service
-                    .reserve(&asks(&self.key, HELD, 0), Nanos::from_secs(3_000), now)
+                    .reserve(
+                        None,
+                        &asks(&self.key, HELD, 0),
+                        Nanos::from_secs(3_000),
+                        now,
+                    )
                     .await;
                 self.took(answer.is_ok_and(|(_, id)| id.is_some()))
             }
