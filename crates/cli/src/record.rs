@@ -12,7 +12,9 @@ use std::{
     process::ExitCode,
 };
 
-use crate::client::{AdminTarget, exit, path};
+use tidegate_server::shown::{self, counted};
+
+use crate::client::{AdminTarget, exit, path, print};
 
 /// Write what a server has traced to a file, for `tidegate simulate`
 ///
@@ -46,24 +48,28 @@ pub struct Args {
 
 pub fn run(args: &Args) -> ExitCode {
     let done = match args.output.as_path() {
-        path if path == Path::new("-") => read(args, &mut io::stdout().lock()),
-        path => to_file(args, path),
+        path if path == Path::new("-") => read(args, &mut io::stdout().lock()).map(|_| ()),
+        path => to_file(args, path).map(|lines| {
+            let path = shown::text(&path.display().to_string());
+            print(&format!("wrote {} to {path}", counted(lines, "line")));
+        }),
     };
     exit(done.map(|()| true))
 }
 
 /// Writes to another file in the same directory, which takes the file's name when the last line has
 /// arrived.
-fn to_file(args: &Args, path: &Path) -> Result<(), Box<dyn Error>> {
+fn to_file(args: &Args, path: &Path) -> Result<u64, Box<dyn Error>> {
     let refused = |error: io::Error| format!("cannot write {}: {error}", path.display());
     let mut part = path.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
     let mut file = BufWriter::new(File::create(&part).map_err(refused)?);
-    let placed = read(args, &mut file).and_then(|()| {
+    let placed = read(args, &mut file).and_then(|lines| {
         file.flush()
             .and_then(|()| fs::rename(&part, path))
-            .map_err(|error| refused(error).into())
+            .map_err(refused)?;
+        Ok(lines)
     });
     if placed.is_err() {
         // A part of a trace is useless.
@@ -72,7 +78,8 @@ fn to_file(args: &Args, path: &Path) -> Result<(), Box<dyn Error>> {
     placed
 }
 
-fn read(args: &Args, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+/// Writes the trace. Returns the number of its lines.
+fn read(args: &Args, out: &mut dyn Write) -> Result<u64, Box<dyn Error>> {
     let (seconds, names) = (
         args.seconds.map(|seconds| seconds.to_string()),
         args.without_names.then(|| "false".to_owned()),
@@ -83,24 +90,21 @@ fn read(args: &Args, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
         ("names", names.as_ref()),
     ];
     let path = path("/v1/trace", fields);
-    let is_whole = args.target.target().read(&path, |body| copy(body, out))??;
-    if is_whole {
-        Ok(())
-    } else {
-        Err("the server stopped before the last line; record again".into())
-    }
+    let whole = args.target.target().read(&path, |body| copy(body, out))??;
+    whole.ok_or_else(|| "the server stopped before the last line; record again".into())
 }
 
-/// Copies all lines; whether the last one is the trace's end.
-fn copy(body: &mut dyn BufRead, out: &mut dyn Write) -> io::Result<bool> {
-    let (mut line, mut is_whole) = (Vec::new(), false);
+/// Copies all lines. Returns their number, or `None` if the last one is not the trace's end.
+fn copy(body: &mut dyn BufRead, out: &mut dyn Write) -> io::Result<Option<u64>> {
+    let (mut line, mut lines, mut is_whole) = (Vec::new(), 0, false);
     loop {
         line.clear();
         // Nothing is read after the last line: how the connection ends then does not matter.
         if is_whole || body.read_until(b'\n', &mut line)? == 0 {
             out.flush()?;
-            return Ok(is_whole);
+            return Ok(is_whole.then_some(lines));
         }
+        lines += 1;
         is_whole = line.starts_with(b"{\"end\":") && line.ends_with(b"\n");
         out.write_all(&line)?;
     }

@@ -429,3 +429,124 @@ fn the_book_has_the_exit_codes_of_each_command() {
         .collect();
     assert_eq!(listed, known);
 }
+
+/// Whether a terminal would act on a character, or a reader take it for another line.
+fn acts(c: char) -> bool {
+    c.is_control() && c != '\n'
+        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[test]
+fn no_command_prints_what_a_terminal_would_act_on() {
+    const HOSTILE: &str = "a\u{1b}[31mred\nWARN forged\r\u{7}\u{9b}31m\u{202e}";
+    let directory = scratch("client-hostile");
+    let (rules, usage) = (directory.join("rules.yaml"), directory.join("usage"));
+    fs::write(
+        &rules,
+        "limits:\n  - {name: api, limit: 1/1h, algorithm: token-bucket, thresholds: [50%]}\n",
+    )
+    .unwrap();
+    let server = Serving::with(&[
+        "--rules",
+        rules.to_str().unwrap(),
+        "--usage",
+        usage.to_str().unwrap(),
+        "--trace-keys",
+        "100%",
+    ]);
+    let mut said = Vec::new();
+    let mut run = |of: &str, arguments: &[&str]| {
+        let (_, out, error) = ask(of, arguments);
+        said.push((arguments.join(" "), out, error));
+    };
+    for cost in ["1", "1", "2000000"] {
+        run(&server.http, &["acquire", "api", HOSTILE, "--cost", cost]);
+    }
+    run(&server.http, &["peek", "api", HOSTILE]);
+    run(&server.http, &["peek", HOSTILE, HOSTILE]);
+    run(
+        &server.admin,
+        &["block", "api", HOSTILE, "--for", "1h", "--note", HOSTILE],
+    );
+    run(
+        &server.admin,
+        &[
+            "override", "api", HOSTILE, "9/1h", "--for", "1h", "--note", HOSTILE,
+        ],
+    );
+    run(&server.admin, &["override", "api", HOSTILE, HOSTILE]);
+    for command in ["blocks", "overrides", "audit", "rules"] {
+        run(&server.admin, &[command]);
+    }
+    run(&server.admin, &["explain", "api", HOSTILE]);
+    run(&server.admin, &["explain", HOSTILE, HOSTILE]);
+    run(&server.admin, &["unblock", "api", HOSTILE]);
+    run(&server.admin, &["reset", "api", HOSTILE]);
+    let trace = directory.join("trace.jsonl");
+    run(
+        &server.admin,
+        &["record", "--output", trace.to_str().unwrap()],
+    );
+    server.logs("a key has used");
+    let shell = |arguments: &[&str]| {
+        let output = tidegate().args(arguments).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (
+            arguments.join(" "),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let files = [
+        (
+            "nginx",
+            "limit_req_zone $a\u{1b}[31m zone=\u{202e}x:1m rate=\u{7}r/s;\n",
+        ),
+        ("limits", "5/\u{1b}[31mminute\n"),
+        (
+            "express-rate-limit",
+            "{\"a\\u001b[31m\\u202e\": 1, \"limit\": \"\\u0007\"}",
+        ),
+        (
+            "rate-limiter-flexible",
+            "{\"a\\u001b[31m\\u202e\": 1, \"points\": \"\\u0007\"}",
+        ),
+        (
+            "envoy",
+            "domain: \"a\\e[31m\"\ndescriptors: [{key: \"b\\a\\u202e\", rate_limit: {unit: \"x\\e\"}}]\n",
+        ),
+        (
+            "sentinel",
+            "[{\"resource\": \"a\\u001b[31m\\u202e\", \"count\": \"\\u0007\"}]",
+        ),
+    ];
+    for (format, text) in files {
+        let file = directory.join(format);
+        fs::write(&file, text).unwrap();
+        said.push(shell(&["import", format, file.to_str().unwrap()]));
+        said.push(shell(&["check", file.to_str().unwrap()]));
+    }
+    said.push(shell(&[
+        "simulate",
+        "--rules",
+        rules.to_str().unwrap(),
+        trace.to_str().unwrap(),
+    ]));
+    drop(server);
+    said.push(shell(&["usage", usage.to_str().unwrap()]));
+    let mut faults = Vec::new();
+    for (command, out, error) in said {
+        assert!(
+            !out.is_empty() || !error.is_empty(),
+            "{command} printed nothing"
+        );
+        // A key has a line feed, and no line of the output begins with what follows it.
+        let forged = |text: &str| text.lines().any(|line| line.starts_with("WARN forged"));
+        for text in [out, error] {
+            if text.chars().any(acts) || forged(&text) {
+                faults.push(format!("{command:?}: {text:?}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}

@@ -6,6 +6,8 @@
 
 use saphyr_parser::{Event, Parser, ScalarStyle, Span};
 
+use tidegate_core::Visible;
+
 use super::Problem;
 
 /// Configuration consists of lists of nearly flat mappings. Deeper nesting is a mistake or an
@@ -65,14 +67,11 @@ impl Node {
     }
 }
 
-/// Returns the beginning of an untrusted text, which may be long.
+/// Returns the beginning of an untrusted text, which may be long, on one line.
 pub fn abridged(text: &str) -> String {
     const SHOWN: usize = 60;
-    let mut shown: String = text
-        .chars()
-        .take(SHOWN)
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let beginning: String = text.chars().take(SHOWN).collect();
+    let mut shown = Visible(&beginning).to_string();
     if text.chars().count() > SHOWN {
         shown.push('…');
     }

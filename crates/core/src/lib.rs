@@ -41,6 +41,7 @@ mod spec;
 pub mod stats;
 mod sync;
 mod time;
+mod visible;
 
 pub use algorithm::Algorithm;
 pub use calendar::{Calendar, Period};
@@ -56,3 +57,4 @@ pub use quota::{
 };
 pub use spec::{AlgorithmSpec, Known, ParsePolicyError, Value, Wants};
 pub use time::{Clock, ManualClock, Nanos};
+pub use visible::{Visible, is_visible};

@@ -3,7 +3,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use tidegate_core::{Nanos, write_duration};
+use tidegate_core::{Nanos, is_visible, write_duration};
 
 /// The units of a duration in nanoseconds, each with how much of it is left out of a duration that
 /// has the unit two above.
@@ -88,14 +88,8 @@ pub fn rate(rate: f64) -> String {
 #[must_use]
 pub fn text(text: &str) -> String {
     text.chars()
-        .map(|c| if is_unsafe(c) { '\u{fffd}' } else { c })
+        .map(|c| if is_visible(c) { c } else { '\u{fffd}' })
         .collect()
-}
-
-/// Whether a terminal or a reader of lines takes a character for more than a sign.
-fn is_unsafe(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// A command line that a shell reads as these words. Words after `--` may begin with a hyphen.
@@ -113,14 +107,14 @@ pub fn word(word: &str) -> String {
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();
     }
-    if !word.chars().any(is_unsafe) {
+    if word.chars().all(is_visible) {
         return format!("'{}'", word.replace('\'', "'\\''"));
     }
     let mut quoted = "$'".to_owned();
     for c in word.chars() {
         match c {
             '\'' | '\\' => quoted.extend(['\\', c]),
-            c if is_unsafe(c) => {
+            c if !is_visible(c) => {
                 let mut bytes = [0; 4];
                 for byte in c.encode_utf8(&mut bytes).bytes() {
                     // Writing to a `String` does not fail.
@@ -198,7 +192,7 @@ mod tests {
             "#",
         ] {
             let line = command(["printf", "%s|", "a", key]);
-            assert!(!line.chars().any(is_unsafe), "{line:?}");
+            assert!(!line.chars().any(|c| !is_visible(c)), "{line:?}");
             let output = std::process::Command::new("bash")
                 .args(["-c", &line])
                 .output()

@@ -1,12 +1,6 @@
 //! Shows text from a log, which clients can choose.
 
-/// Whether a terminal or a page would act on the character instead of showing it: control
-/// characters, and characters that reverse or hide text.
-fn acts(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
-}
+use tidegate_core::is_visible;
 
 /// The text on one line, at most `most` characters, with characters that a terminal would act on
 /// written as `\u{1b}`.
@@ -19,10 +13,10 @@ fn acts(c: char) -> bool {
 pub fn printable(text: &str, most: usize) -> String {
     let mut shown = String::new();
     for c in text.chars() {
-        if acts(c) {
-            shown.extend(c.escape_unicode());
-        } else {
+        if is_visible(c) {
             shown.push(c);
+        } else {
+            shown.extend(c.escape_unicode());
         }
         if shown.len() > most.saturating_mul(4) {
             break;

@@ -7,6 +7,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use serde_json::{Value, json};
+use tidegate_core::Visible;
 use tidegate_server::shown::{self, counted};
 
 use super::{AdminTarget, Of, Printed, columns, explained, path, print, written};
@@ -238,7 +239,7 @@ pub fn rules(args: &All) -> ExitCode {
                     let quota = own["quota"].as_str().unwrap_or_default();
                     print(&format!(
                         "    # by an operator, while the server runs: {}: {quota}",
-                        json!(key)
+                        Visible(&json!(key).to_string())
                     ));
                 }
             }

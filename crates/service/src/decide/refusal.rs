@@ -1,5 +1,6 @@
 //! Why a question gets no decision.
 
+use tidegate_core::Visible;
 use tidegate_limiter::OverrideError;
 use tidegate_redis::{PlanError, StoreError};
 
@@ -15,7 +16,7 @@ pub const MOST_OVERRIDES: usize = 1_000;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// No limit has this name.
-    #[error("no limit is named `{name}`; {}", nearest_names(nearest, *limits))]
+    #[error("no limit is named `{}`; {}", Visible(name), nearest_names(nearest, *limits))]
     UnknownLimit {
         /// The name, as far as it can be displayed.
         name: String,
@@ -150,7 +151,7 @@ pub enum Refusal {
         why: StoreError,
     },
     /// The limit cannot be shared with this quota.
-    #[error("limit `{limit}` cannot be shared with the quota `{quota}`: {why}")]
+    #[error("limit `{limit}` cannot be shared with the quota `{quota}`: {why}", quota = Visible(quota))]
     NotShareable {
         /// The limit's name.
         limit: String,
@@ -161,7 +162,7 @@ pub enum Refusal {
         why: PlanError,
     },
     /// The text is not a quota of the limit's algorithm.
-    #[error("`{quota}` is not a quota for limit `{limit}`: {why}")]
+    #[error("`{quota}` is not a quota for limit `{limit}`: {why}", quota = Visible(quota))]
     NoQuota {
         /// The limit's name.
         limit: String,

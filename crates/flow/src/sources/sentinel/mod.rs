@@ -40,6 +40,7 @@ use serde::{
     de::{DeserializeOwned, IgnoredAny},
 };
 use serde_json::{Value, value::RawValue};
+use tidegate_core::Visible;
 
 use super::{RuleUpdate, SourceError};
 use crate::rules::{
@@ -221,8 +222,9 @@ fn each<R>(
         match read(&text, &wrapped) {
             Ok(rule) => good.extend(rule),
             Err(reason) => {
-                let name =
-                    |what: &str, name: Option<String>| name.map(|name| format!("{what} {name}, "));
+                let name = |what: &str, name: Option<String>| {
+                    name.map(|name| format!("{what} {}, ", Visible(&name)))
+                };
                 let resource = name("resource", wrapped.resource).unwrap_or_default();
                 let id = name("id", wrapped.id).unwrap_or_default();
                 bad.push(format!(
