@@ -50,7 +50,7 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
         let &[limit, key, cost] = part else {
             return context.wrong_number(
                 "reserve",
-                "milliseconds limit key cost [limit key cost ...]",
+                "milliseconds limit key cost [limit key cost ...] [ID id]",
             );
         };
         let Some(cost) = read_cost(context, cost) else {
