@@ -252,7 +252,7 @@ fn a_page_shows_the_actions_and_a_name_cannot_change_it() {
         "{shown}"
     );
     assert!(
-        shown.contains("&lt;b&gt;") && shown.contains("1\u{a0}h 0\u{a0}min"),
+        shown.contains("&lt;b&gt;") && shown.contains("· for 1h ·"),
         "{shown}"
     );
 }

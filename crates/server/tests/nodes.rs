@@ -158,7 +158,7 @@ fn servers_with_other_rules_are_shown_and_a_roll_out_is_never_over() {
             .all(|server| differ(server) == 1)
     });
     let page = Http::connect(new.admin).send("GET", "/", "").body;
-    assert!(page.contains("limit x has another rule at "), "{page}");
+    assert!(page.contains("x has another rule at server "), "{page}");
     drop((old, third));
     eventually("the others are gone", || differ(&new) == 0);
 }

@@ -283,7 +283,7 @@ fn a_wrong_id_or_place_of_one_is_refused() {
         ),
         (
             "RESERVE 1000 calls a 1 ID".to_owned(),
-            "ERR wrong number of arguments for 'reserve' command",
+            "ERR wrong number of arguments for 'reserve' command; usage: RESERVE milliseconds limit key cost [limit key cost ...] [ID id]",
         ),
         (
             format!("RESERVE 1000 calls a 1 ID {long}"),

@@ -104,7 +104,12 @@ mod tests {
         // What one leaves is free for all.
         (0..20).for_each(|_| shares.leave("a"));
         assert!(shares.enter("b"));
-        assert!(!shares.enter("a") || shares.of("a") <= 100 - shares.taken() + 1);
+        assert_eq!(
+            (shares.of("a"), shares.of("b"), shares.taken()),
+            (30, 26, 69)
+        );
+        assert!(shares.enter("a"), "30 of 31 free ones");
+        assert!(!shares.enter("a"), "31 of 30 free ones");
         assert!(shares.enter("d"));
     }
 

@@ -45,14 +45,7 @@ impl AuthorityRule {
         }
     }
 
-    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
-    #[must_use]
-    pub fn id(self, id: impl Into<String>) -> Self {
-        Self {
-            id: Some(id.into()),
-            ..self
-        }
-    }
+    crate::rules::id_setter!();
 
     /// Whether an entry of `origin` may pass.
     pub(crate) fn lets(&self, origin: Option<&str>) -> bool {

@@ -26,14 +26,7 @@ impl IsolationRule {
         }
     }
 
-    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
-    #[must_use]
-    pub fn id(self, id: impl Into<String>) -> Self {
-        Self {
-            id: Some(id.into()),
-            ..self
-        }
-    }
+    crate::rules::id_setter!();
 
     pub(crate) fn validate(&self) -> Result<(), InvalidRule> {
         self.resource.compile()?;

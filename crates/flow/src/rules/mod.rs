@@ -7,6 +7,21 @@ pub(crate) mod blocked;
 pub(crate) mod breaker;
 pub(crate) mod flow;
 pub(crate) mod hot_param;
+/// The method of every rule that sets its id.
+macro_rules! id_setter {
+    () => {
+        /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
+        #[must_use]
+        pub fn id(self, id: impl Into<String>) -> Self {
+            Self {
+                id: Some(id.into()),
+                ..self
+            }
+        }
+    };
+}
+pub(crate) use id_setter;
+
 mod invalid;
 pub(crate) mod isolation;
 mod loaded;

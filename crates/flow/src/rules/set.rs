@@ -47,17 +47,27 @@ pub struct Rules {
     pub breakers: Vec<BreakerRule>,
 }
 
-macro_rules! from_rules_of_one_kind {
-    ($($rule:ident, $field:ident;)*) => {$(
-        impl From<Vec<$rule>> for Rules {
+macro_rules! kinds_of_rules {
+    ($($rule:ident, $field:ident;)*) => {
+        $(impl From<Vec<$rule>> for Rules {
             fn from($field: Vec<$rule>) -> Self {
                 Self { $field, ..Self::default() }
             }
+        })*
+
+        impl Rules {
+            /// Adds rules behind those of each kind.
+            #[must_use]
+            pub fn and(mut self, more: impl Into<Self>) -> Self {
+                let more = more.into();
+                $(self.$field.extend(more.$field);)*
+                self
+            }
         }
-    )*};
+    };
 }
 
-from_rules_of_one_kind! {
+kinds_of_rules! {
     AuthorityRule, authority;
     SystemRule, system;
     HotParamRule, hot_params;
@@ -68,28 +78,6 @@ from_rules_of_one_kind! {
 }
 
 impl Rules {
-    /// Adds rules behind those of each kind.
-    #[must_use]
-    pub fn and(mut self, more: impl Into<Self>) -> Self {
-        let Self {
-            authority,
-            system,
-            hot_params,
-            flow,
-            isolation,
-            adaptive,
-            breakers,
-        } = more.into();
-        self.authority.extend(authority);
-        self.system.extend(system);
-        self.hot_params.extend(hot_params);
-        self.flow.extend(flow);
-        self.isolation.extend(isolation);
-        self.adaptive.extend(adaptive);
-        self.breakers.extend(breakers);
-        self
-    }
-
     /// Returns the number of rules of each kind, under the names that the kinds have in
     /// [documents](crate::sources).
     #[must_use]

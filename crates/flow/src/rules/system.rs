@@ -45,14 +45,7 @@ pub struct SystemRule {
 }
 
 impl SystemRule {
-    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
-    #[must_use]
-    pub fn id(self, id: impl Into<String>) -> Self {
-        Self {
-            id: Some(id.into()),
-            ..self
-        }
-    }
+    crate::rules::id_setter!();
 
     /// Sets the highest load average.
     #[must_use]

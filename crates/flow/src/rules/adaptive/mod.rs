@@ -210,14 +210,7 @@ impl AdaptiveRule {
         }
     }
 
-    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
-    #[must_use]
-    pub fn id(self, id: impl Into<String>) -> Self {
-        Self {
-            id: Some(id.into()),
-            ..self
-        }
-    }
+    crate::rules::id_setter!();
 
     /// Lets failed calls leave the limit as it is: for failures that do not come from overload,
     /// such as bad requests.

@@ -117,14 +117,7 @@ impl BreakerRule {
         }
     }
 
-    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
-    #[must_use]
-    pub fn id(self, id: impl Into<String>) -> Self {
-        Self {
-            id: Some(id.into()),
-            ..self
-        }
-    }
+    crate::rules::id_setter!();
 
     /// Sets the number of slots in the interval.
     #[must_use]

@@ -102,14 +102,7 @@ impl HotParamRule {
         }
     }
 
-    /// Sets the rule's id, which a [`Blocked`](crate::Blocked) reports.
-    #[must_use]
-    pub fn id(self, id: impl Into<String>) -> Self {
-        Self {
-            id: Some(id.into()),
-            ..self
-        }
-    }
+    crate::rules::id_setter!();
 
     /// Sets the duration.
     #[must_use]

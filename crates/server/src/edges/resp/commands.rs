@@ -27,7 +27,7 @@ const THROTTLED: Needs = Needs::OnThrottle(Role::Decide);
 
 /// A row of [`COMMANDS`].
 macro_rules! command {
-    ($needs:ident $name:literal $args:expr, $key:literal, $usage:literal, $summary:literal, $run:expr) => {
+    ($needs:ident $name:literal $args:expr, $key:literal, $usage:expr, $summary:literal, $run:expr) => {
         Command {
             name: $name,
             args: $args,
@@ -47,7 +47,7 @@ pub(super) static COMMANDS: [Command; 34] = [
     command!(DECIDE "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", |context, args| decide(context, "peek", args, Act::Peek)),
     command!(DECIDE "charge"(1, 4), 2, "limit key [cost [REASON]]", "Charge a cost (default 1), whether it fits or not", |context, args| decide(context, "charge", args, Act::Charge)),
     command!(DECIDE "refund"(1, 3), 2, "limit key [cost]", "Refund up to a cost (default 1)", |context, args| decide(context, "refund", args, Act::Refund)),
-    command!(ANY "reserve"(4, reserving::MOST_ARGS), 3, "milliseconds limit key cost [limit key cost ...] [ID id]", "Take an estimate if all limits admit, to be settled within the time, once for an id", reserving::reserve),
+    command!(ANY "reserve"(4, reserving::MOST_ARGS), 3, reserving::RESERVE, "Take an estimate if all limits admit, to be settled within the time, once for an id", reserving::reserve),
     command!(ANY "extend"(2, reserving::MOST_COSTS), 0, "id cost [cost ...]", "Take more for a reservation", reserving::extend),
     command!(ANY "settle"(2, reserving::MOST_COSTS), 0, "id cost [cost ...]", "Correct a reservation to what was used", reserving::settle),
     command!(ANY "cancel"(1, 1), 0, "id", "Return all that a reservation took", reserving::cancel),

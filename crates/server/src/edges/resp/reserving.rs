@@ -15,6 +15,9 @@ use super::{
     session::Context,
 };
 
+/// The arguments of `RESERVE`.
+pub(super) const RESERVE: &str = "milliseconds limit key cost [limit key cost ...] [ID id]";
+
 /// The maximum number of arguments of `RESERVE`, and of the commands with an id and costs.
 pub(super) const MOST_ARGS: usize = 1 + 3 * MOST_PARTS + 2;
 pub(super) const MOST_COSTS: usize = 1 + MOST_PARTS;
@@ -48,10 +51,7 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
     let mut asks = Vec::with_capacity(rest.len() / 3);
     for part in rest.chunks(3) {
         let &[limit, key, cost] = part else {
-            return context.wrong_number(
-                "reserve",
-                "milliseconds limit key cost [limit key cost ...]",
-            );
+            return context.wrong_number("reserve", RESERVE);
         };
         let Some(cost) = read_cost(context, cost) else {
             return;
