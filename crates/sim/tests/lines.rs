@@ -558,6 +558,20 @@ fn a_line_with_quotes_or_a_brace_put_in_is_not_one_of_another_format() {
     assert!(is_read_as(Format::AccessLog, brace.as_bytes()));
 }
 
+/// Found by the property below: `::` is an address, and `:` in front of it no logger's name.
+#[test]
+fn a_part_of_a_word_is_not_a_client_behind_a_logger() {
+    let line = |front: &str| {
+        format!(r#"{front}:: - - [01/May/2015:00:05:00 +0000] "GET / HTTP/1.1" 200 1"#)
+    };
+    for front in [":", "ab:", "1.2:"] {
+        let read = lines_of(Format::AccessLog, line(front).as_bytes(), &by("global"));
+        assert_eq!(read.trace.requests(), 0, "{front}");
+    }
+    let read = lines_of(Format::AccessLog, line("web:").as_bytes(), &by("global"));
+    assert_eq!(read.trace.requests(), 1);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 

@@ -168,9 +168,12 @@ fn behind_logger(line: &[u8]) -> Option<&[u8]> {
             && AccessLine::common(rest, &mut TimeCache::default()).is_ok()
     });
     let (prefix, rest) = found?;
-    // A single word could be a column.
+    // A single word could be a column, and `:` in front of `::` a part of what is no address.
     let prefix = prefix.trim_ascii();
-    let is_prefix = prefix.contains(&b' ') || prefix.last().is_some_and(|end| b":]|".contains(end));
+    let is_of_address = |byte: &u8| byte.is_ascii_hexdigit() || b".:".contains(byte);
+    let is_prefix = prefix.contains(&b' ')
+        || prefix.last().is_some_and(|end| b":]|".contains(end))
+            && !prefix.iter().all(is_of_address);
     is_prefix.then_some(rest)
 }
 

@@ -5,7 +5,10 @@
 
 use std::{
     convert::Infallible,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -42,13 +45,21 @@ pub(crate) struct Streams {
     all: Arc<Semaphore>,
     of_peers: Arc<Peers>,
     /// The parts that are rendered now.
-    rendered: Mutex<Vec<(LivePart, Weak<watch::Sender<Rendered>>)>>,
+    rendered: Mutex<Vec<(LivePart, Weak<Renderings>)>>,
 }
 
 /// A page that gets updates, until it is dropped.
 struct OpenStream {
     _of_all: OwnedSemaphorePermit,
     _of_peer: Option<Peer>,
+}
+
+/// The renderings of a part, for all pages that show it.
+#[derive(Debug, Default)]
+struct Renderings {
+    latest: watch::Sender<Rendered>,
+    /// The number of the rendering that began last. It changes under the lock of all parts.
+    begun: AtomicU64,
 }
 
 /// A part as it was last rendered.
@@ -84,9 +95,7 @@ impl Streams {
         })
     }
 
-    fn rendered(
-        &self,
-    ) -> std::sync::MutexGuard<'_, Vec<(LivePart, Weak<watch::Sender<Rendered>>)>> {
+    fn rendered(&self) -> MutexGuard<'_, Vec<(LivePart, Weak<Renderings>)>> {
         self.rendered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -141,38 +150,37 @@ impl LivePart {
     }
 }
 
-/// The renderings of a part, which are those of all pages that show the same.
-fn renderings(control: &Arc<ControlPlane>, part: LivePart) -> watch::Receiver<Rendered> {
+/// The renderings of a part from now on, and the number of the one that began before: a page that
+/// was just loaded is newer than that.
+fn renderings(control: &Arc<ControlPlane>, part: LivePart) -> (watch::Receiver<Rendered>, u64) {
     let mut all = control.streams.rendered();
-    all.retain(|(_, sender)| sender.strong_count() > 0);
+    all.retain(|(_, renderings)| renderings.strong_count() > 0);
     let same = all.iter().find(|(other, _)| *other == part);
-    if let Some(sender) = same.and_then(|(_, sender)| sender.upgrade()) {
-        let mut receiver = sender.subscribe();
-        // The latest rendering is shown at once.
-        receiver.mark_changed();
-        return receiver;
+    if let Some(same) = same.and_then(|(_, renderings)| renderings.upgrade()) {
+        return (same.latest.subscribe(), same.begun.load(Relaxed));
     }
-    let (sender, receiver) = watch::channel(Rendered::default());
-    let sender = Arc::new(sender);
-    all.push((part.clone(), Arc::downgrade(&sender)));
+    let new = Arc::new(Renderings::default());
+    all.push((part.clone(), Arc::downgrade(&new)));
     drop(all);
-    tokio::spawn(render(Arc::clone(control), part, sender));
-    receiver
+    let receiver = new.latest.subscribe();
+    tokio::spawn(render(Arc::clone(control), part, new));
+    (receiver, 0)
 }
 
 /// Renders a part each second, until no page shows it, it no longer exists, or the server stops.
-async fn render(control: Arc<ControlPlane>, part: LivePart, sender: Arc<watch::Sender<Rendered>>) {
+async fn render(control: Arc<ControlPlane>, part: LivePart, renderings: Arc<Renderings>) {
     let mut ticks = ticks(EVERY);
     let (mut pieces, mut kept) = (Pieces::default(), overview::Kept::default());
     for number in 1.. {
         ticks.tick().await;
-        // A page that comes now finds either this sender or none.
-        let rendered = control.streams.rendered();
-        if sender.receiver_count() == 0 || control.app.service.is_stopping() {
-            drop(sender);
+        // A page that comes now finds either these renderings or none.
+        let all = control.streams.rendered();
+        if renderings.latest.receiver_count() == 0 || control.app.service.is_stopping() {
+            drop(renderings);
             return;
         }
-        drop(rendered);
+        renderings.begun.store(number, Relaxed);
+        drop(all);
         kept.forget_at(number);
         let Ok(html) = part.render(&control, &mut kept).await else {
             return;
@@ -181,7 +189,7 @@ async fn render(control: Arc<ControlPlane>, part: LivePart, sender: Arc<watch::S
         let next = Pieces::of(Arc::clone(&html));
         let delta = next.since(&pieces).into();
         pieces = next;
-        sender.send_replace(Rendered {
+        renderings.latest.send_replace(Rendered {
             number,
             html,
             delta,
@@ -220,11 +228,12 @@ pub(super) fn answer(
         );
     };
     let access = control.app.access_generation();
-    let renderings = renderings(&control, part);
+    let (renderings, before) = renderings(&control, part);
     let events = stream::unfold(
         Going {
             control,
             renderings,
+            before,
             last: 0,
             access,
             compressor: compressed.then(Compressor::default),
@@ -247,7 +256,9 @@ pub(super) fn answer(
 struct Going {
     control: Arc<ControlPlane>,
     renderings: watch::Receiver<Rendered>,
-    /// The number of the last rendering that was sent.
+    /// The number of the rendering that began before the page asked.
+    before: u64,
+    /// The number of the last rendering that was sent; 0 if none was.
     last: u64,
     /// The number of the access file under which the client was let in.
     access: u64,
@@ -266,8 +277,7 @@ async fn next(mut going: Going) -> Option<(Result<Bytes, Infallible>, Going)> {
             return None;
         }
         let rendered = going.renderings.borrow_and_update().clone();
-        // The first rendering is still to come.
-        if rendered.number == 0 {
+        if rendered.number <= going.before {
             continue;
         }
         let follows = going.last > 0 && rendered.number == going.last + 1;
