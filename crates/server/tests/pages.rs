@@ -404,6 +404,31 @@ fn a_stream_that_runs_is_no_idle_connection() {
 }
 
 #[test]
+fn a_page_that_was_just_loaded_gets_nothing_older_than_itself() {
+    let server = Running::with_rules("pages-newer", RULES);
+    let first_update = || {
+        let mut client = Http::connect(server.admin);
+        client.write(b"GET /live?name=per-user&key=late HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        let mut seen = String::new();
+        while !seen.contains("data: ") || !seen.ends_with("\n\n\r\n") {
+            let mut bytes = [0; 4096];
+            let read = client.stream().read(&mut bytes).unwrap();
+            assert_ne!(read, 0, "no update: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+        (seen, client)
+    };
+    // Another page shows the key, and was last rendered before the block.
+    let (before, _page) = first_update();
+    assert!(!before.contains("denied (blocked)"), "{before}");
+    let body = r#"{"limit": "per-user", "key": "late"}"#;
+    let block = Http::connect(server.admin).send("POST", "/v1/block", body);
+    assert_eq!(block.status, 200);
+    let (after, _page) = first_update();
+    assert!(after.contains("denied (blocked)"), "{after}");
+}
+
+#[test]
 fn a_page_gets_updates_each_second_and_does_not_keep_the_server_from_stopping() {
     let server = Running::with_rules("pages-live", RULES);
     let mut client = Http::connect(server.admin);
