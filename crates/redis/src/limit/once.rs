@@ -47,7 +47,8 @@ impl Store {
         id: &[u8],
         parts: &[(Part<'_>, bool)],
     ) -> Result<Once, StoreError> {
-        let answer = self.once(id, parts).await;
+        let answer = self.once(id, parts, KEPT).await;
+        let answer = answer.and_then(|once| once.ok_or(StoreError::BadReply));
         self.batcher().monitor.decided(&answer);
         let error = match answer {
             Ok((decisions, is_repeat)) => {
@@ -67,14 +68,34 @@ impl Store {
         })
     }
 
+    /// The first answer to a request with an id, if the store has made a decision on it within the
+    /// last minute. It takes nothing and keeps nothing.
+    ///
+    /// # Errors
+    /// As [`acquire_all`](Self::acquire_all), and if the store does not reply.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn first_answer(
+        &self,
+        id: &[u8],
+        parts: &[(Part<'_>, bool)],
+    ) -> Result<Option<Vec<Decision>>, StoreError> {
+        let first = self.once(id, parts, Nanos::ZERO).await?;
+        Ok(first.map(|(decisions, _)| decisions))
+    }
+
+    /// The decisions, and whether they were kept. If an answer is to be kept for no time, the call
+    /// only looks, and `None` means that there is none.
     async fn once(
         &self,
         id: &[u8],
         parts: &[(Part<'_>, bool)],
-    ) -> Result<(Vec<Decision>, bool), StoreError> {
+        kept_for: Nanos,
+    ) -> Result<Option<(Vec<Decision>, bool)>, StoreError> {
         let all: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
         let Some(deadline) = all.iter().map(|part| part.limit.deadline()).min() else {
-            return Ok((Vec::new(), false));
+            return Ok(Some((Vec::new(), false)));
         };
         let formers = formers_of(&all, deadline).await?;
         let own = all
@@ -100,17 +121,20 @@ impl Store {
         let asked = sums
             .iter()
             .map(|sum| (sum.plan, sum.cost, shadows[sum.first]));
-        let arguments = call::once_arguments(asked, KEPT);
+        let arguments = call::once_arguments(asked, kept_for);
         let script = &self.batcher().scripts.once;
         let reply = monitor
             .call(shard, script, &keys, &arguments, deadline, true)
             .await?;
         if let Some(text) = call::word_bytes(&reply) {
+            if text.is_empty() {
+                return Ok(None);
+            }
             let first = call::kept(text).ok_or(StoreError::BadReply)?;
             let own = costs[..parts.len()].iter();
             let decisions = own.map(|&(at, cost)| first_decision(&sums[at], at, cost, &first));
             let decisions: Option<Vec<_>> = decisions.collect();
-            return Ok((decisions.ok_or(StoreError::BadReply)?, true));
+            return Ok(Some((decisions.ok_or(StoreError::BadReply)?, true)));
         }
         let (now, found) = call::parse(reply, sums.len())?;
         let values = found.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -119,7 +143,7 @@ impl Store {
             .map(|&(at, cost)| sums[at].plan.decision(values[at].as_deref(), now, cost))
             .collect::<Result<Vec<_>, _>>()?;
         let decisions = by_all(&decisions, &formers).ok_or(StoreError::BadReply)?;
-        Ok((decisions, false))
+        Ok(Some((decisions, false)))
     }
 
     /// The key of the first answer to this request. It includes the keys and the costs, so that an
