@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use tidegate_core::{Algorithm as _, Decision, Nanos, Standing};
+use tidegate_core::{Algorithm as _, Decision, Standing};
 
 use super::{
     Part, SharedDecision, SharedLimit,
@@ -12,11 +12,8 @@ use super::{
 use crate::{
     Plan, Store, StoreError,
     connection::beside,
-    script::call::{self, Kept},
+    script::call::{self, Keep, Kept},
 };
-
-/// For how long the store keeps the answer to a request with an id.
-const KEPT: Nanos = Nanos::from_secs(60);
 
 /// The answer to a request with an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +44,32 @@ impl Store {
         id: &[u8],
         parts: &[(Part<'_>, bool)],
     ) -> Result<Once, StoreError> {
-        let answer = self.once(id, parts, KEPT).await;
+        self.decide_once(id, parts, Keep::All).await
+    }
+
+    /// Decides as [`acquire_all_once`](Self::acquire_all_once), and keeps the answer only if it
+    /// admits: a request that was denied took nothing, and the same id may be admitted later.
+    ///
+    /// # Errors
+    /// As [`acquire_all`](Self::acquire_all).
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn admit_all_once(
+        &self,
+        id: &[u8],
+        parts: &[(Part<'_>, bool)],
+    ) -> Result<Once, StoreError> {
+        self.decide_once(id, parts, Keep::Admissions).await
+    }
+
+    async fn decide_once(
+        &self,
+        id: &[u8],
+        parts: &[(Part<'_>, bool)],
+        keep: Keep,
+    ) -> Result<Once, StoreError> {
+        let answer = self.once(id, parts, keep).await;
         let answer = answer.and_then(|once| once.ok_or(StoreError::BadReply));
         self.batcher().monitor.decided(&answer);
         let error = match answer {
@@ -81,17 +103,17 @@ impl Store {
         id: &[u8],
         parts: &[(Part<'_>, bool)],
     ) -> Result<Option<Vec<Decision>>, StoreError> {
-        let first = self.once(id, parts, Nanos::ZERO).await?;
+        let first = self.once(id, parts, Keep::Nothing).await?;
         Ok(first.map(|(decisions, _)| decisions))
     }
 
-    /// The decisions, and whether they were kept. If an answer is to be kept for no time, the call
-    /// only looks, and `None` means that there is none.
+    /// The decisions, and whether they were kept before. `None` if there is no first answer and the
+    /// call only looks for one.
     async fn once(
         &self,
         id: &[u8],
         parts: &[(Part<'_>, bool)],
-        kept_for: Nanos,
+        keep: Keep,
     ) -> Result<Option<(Vec<Decision>, bool)>, StoreError> {
         let all: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
         let Some(deadline) = all.iter().map(|part| part.limit.deadline()).min() else {
@@ -121,7 +143,7 @@ impl Store {
         let asked = sums
             .iter()
             .map(|sum| (sum.plan, sum.cost, shadows[sum.first]));
-        let arguments = call::once_arguments(asked, kept_for);
+        let arguments = call::once_arguments(asked, keep);
         let script = &self.batcher().scripts.once;
         let reply = monitor
             .call(shard, script, &keys, &arguments, deadline, true)

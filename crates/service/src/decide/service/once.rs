@@ -7,18 +7,14 @@
 //! same request before, or have lost its reply.
 
 use tidegate_core::{Decision, Nanos};
+use tidegate_limiter::repeats::{MAX_ID_BYTES, Mark};
 use tidegate_redis::{Once, Part as StorePart, Source, StoreError};
 
 use super::{
     Act, Answer, Ask, JointAnswer, Part, Refusal, Service,
     joint::{Decided, take_in_memory},
 };
-use crate::decide::{
-    limits::Limit,
-    repeats::{MAX_ID_BYTES, Mark},
-    reservations::ReservationError,
-    shared::SharedStore,
-};
+use crate::decide::{limits::Limit, reservations::ReservationError, shared::SharedStore};
 
 /// Checks the id of a request.
 ///
@@ -213,3 +209,6 @@ impl Service {
         self.repeats.once_all(mark, parts.len(), now, || Ok(all))
     }
 }
+
+#[cfg(test)]
+mod tests;
