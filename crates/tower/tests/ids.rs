@@ -266,6 +266,9 @@ fn threads_that_repeat_requests_take_once() {
     assert_eq!(left(&limit, "alice"), 98_000);
 }
 
+/// An id, a key and a cost.
+type Asked = (String, String, u64);
+
 /// The answers of a layer with ids must be those of another layer that is asked once for each
 /// admitted id, within the time.
 #[test]
@@ -291,7 +294,6 @@ fn each_id_counts_once_in_random_steps() {
     let subject = service(builder.id(ID));
     let (oracle_limits, builder) = made();
     let oracle = service(builder);
-    type Asked = (String, String, u64);
     let mut first: HashMap<Asked, (u64, (u16, Option<String>))> = HashMap::new();
     let mut asked: Vec<Asked> = Vec::new();
     let mut seed = 0x5EED_u64;
