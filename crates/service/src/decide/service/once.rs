@@ -2,9 +2,9 @@
 //! first answer for a minute, and takes once.
 //!
 //! For limits in the store, the store keeps the answers. While it does not reply, this server keeps
-//! those with which it admits. What it denies without the store, because of a block or because the
-//! store does not reply, took nothing here and is decided again: the store may have admitted the
-//! same request before, or have lost its reply.
+//! its admissions. A denial without the store, because of a block or because the store does not
+//! reply, took nothing here and is decided again: the store may have admitted the same request
+//! before, or its reply may have been lost.
 
 use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::repeats::{MAX_ID_BYTES, Mark};
