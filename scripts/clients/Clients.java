@@ -142,9 +142,57 @@ public class Clients {
         client.shutdown();
     }
 
+    static org.redisson.client.protocol.RedisCommand<List<Object>> listing(String name) {
+        return new org.redisson.client.protocol.RedisCommand<>(name, new org.redisson.client.protocol.decoder.ObjectListReplayDecoder<>());
+    }
+
+    static Object sent(org.redisson.command.CommandAsyncExecutor executor, String name, Object... words) throws Exception {
+        var codec = org.redisson.client.codec.StringCodec.INSTANCE;
+        return executor.writeAsync("", codec, listing(name), words).get(30, TimeUnit.SECONDS);
+    }
+
+    /** Redisson has no method for the commands of others, so its own classes send them. */
+    static List<?> batch(org.redisson.command.CommandAsyncExecutor executor, boolean atomic, String[]... commands) {
+        var mode = atomic ? org.redisson.api.BatchOptions.ExecutionMode.IN_MEMORY_ATOMIC : org.redisson.api.BatchOptions.ExecutionMode.IN_MEMORY;
+        var options = org.redisson.api.BatchOptions.defaults().executionMode(mode);
+        var batch = new org.redisson.command.CommandBatchService(executor, options);
+        var codec = org.redisson.client.codec.StringCodec.INSTANCE;
+        for (var command : commands) {
+            Object[] words = Arrays.copyOfRange(command, 1, command.length, Object[].class);
+            batch.writeAsync("", codec, listing(command[0]), words);
+        }
+        return batch.execute().getResponses();
+    }
+
+    static void ofRedisson() throws Exception {
+        var config = new org.redisson.config.Config();
+        config.useSingleServer().setAddress("redis://127.0.0.1:" + port);
+        var client = org.redisson.Redisson.create(config);
+        var executor = ((org.redisson.Redisson) client).getCommandExecutor();
+        var found = new LinkedHashMap<String, Object>();
+        found.put("acquire", sent(executor, "ACQUIRE", "per-user", "redisson-one"));
+        found.put("cl.throttle", sent(executor, "CL.THROTTLE", "redisson", "2", "30", "60"));
+        for (var kind : List.of("pipeline", "transaction")) {
+            String[] one = {"ACQUIRE", "per-user", "redisson-" + kind};
+            found.put(kind, batch(executor, kind.equals("transaction"), one, one));
+        }
+        try {
+            batch(executor, true, new String[] {"ACQUIRE", "per-user", "redisson-refused"}, new String[] {"NOSUCH", "key"});
+            found.put("refused transaction", "ran");
+        } catch (Exception refused) {
+            var left = (List<?>) sent(executor, "PEEK", "per-user", "redisson-refused", "0");
+            found.put("refused transaction", left.get(2).equals(100L) ? "nothing taken" : left);
+        }
+        restart();
+        found.put("after a restart", patient(() -> sent(executor, "ACQUIRE", "per-user", "redisson-after")));
+        report("redisson (Java)", found);
+        client.shutdown();
+    }
+
     public static void main(String[] arguments) throws Exception {
         port = Integer.parseInt(arguments[0]);
         ofJedis();
         ofLettuce();
+        ofRedisson();
     }
 }

@@ -6,7 +6,7 @@ usage: run.py PROGRAM [--write]
 PROGRAM is the built `tidegate`. Each client connects, asks for decisions alone, in a pipeline and in a transaction, meets a refused
 transaction, and asks again after the server was restarted. redis-py also asks over a Unix socket. The table is compared with the one
 in docs/src/clients.md; --write replaces it.
-It needs Python's venv, and for their clients Node with npm, Go, and Java with Maven.
+It needs Python's venv, and for their clients Node with npm, Go, Java with Maven, and Rust. The versions are in versions.json.
 """
 import json
 import os
@@ -21,14 +21,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent.parent / "docs" / "src" / "clients.md"
 # Every version in one place.
-PYTHON = {"redis": "8.1.0", "valkey": "6.1.1", "coredis": "6.9.0", "valkey-glide": "2.6.0"}
-NODE = {"redis": "6.3.1", "ioredis": "6.0.0", "iovalkey": "0.3.3", "@valkey/valkey-glide": "2.5.2"}
-GO = {
-    "github.com/redis/go-redis/v9": "v9.23.0",
-    "github.com/redis/rueidis": "v1.0.79",
-    "github.com/gomodule/redigo": "v1.9.3",
-}
-JAVA = {"redis.clients:jedis": "8.0.2", "io.lettuce:lettuce-core": "7.7.0.RELEASE"}
+VERSIONS = json.loads((HERE / "versions.json").read_text())
+PYTHON, NODE, GO, JAVA, RUST = (VERSIONS[language] for language in ("python", "node", "go", "java", "rust"))
 # What a program reports of each client, and what is right.
 CHECKS = {
     "acquire": [0, 100, 99, -1],
@@ -43,6 +37,21 @@ POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <groupId>clients</groupId><artifactId>clients</artifactId><version>1</version>
   <dependencies>{}</dependencies>
 </project>
+"""
+CARGO = """[package]
+name = "clients"
+version = "0.0.0"
+edition = "2024"
+
+[dependencies]
+fred = "={fred}"
+redis = {{ version = "={redis}", features = ["connection-manager", "tokio-comp"] }}
+tokio = {{ version = "1", features = ["macros", "rt", "time"] }}
+
+[profile.dev]
+debug = false
+
+[workspace]
 """
 RULES = "limits: [{name: per-user, limit: 100/1h, algorithm: sliding-log}]\n"
 
@@ -110,6 +119,14 @@ def clients(folder):
         subprocess.run(command, cwd=java, check=True, stdout=subprocess.DEVNULL)
         subprocess.run(["javac", "-nowarn", "-XDsuppressNotes", "-cp", "lib/*", "-d", ".", HERE / "Clients.java"], cwd=java, check=True)
         yield ["java", "-cp", f"{java}:{java}/lib/*", "Clients"]
+    if shutil.which("cargo"):
+        rust = folder / "rust"
+        (rust / "src").mkdir(parents=True)
+        shutil.copy(HERE / "clients.rs", rust / "src" / "main.rs")
+        (rust / "Cargo.toml").write_text(CARGO.format(**RUST))
+        # The target of a caller's environment would outlive the folder.
+        subprocess.run(["cargo", "build", "--quiet", "--target-dir", "target"], cwd=rust, check=True)
+        yield [rust / "target/debug/clients"]
 
 
 OVER_A_SOCKET = """
@@ -148,6 +165,7 @@ def rows(program):
     versions |= {f"{name} (Node)": version for name, version in NODE.items()}
     versions |= {f"{name.removeprefix('github.com/')} (Go)": version for name, version in GO.items()}
     versions |= {f"{name.split(':')[1]} (Java)": version for name, version in JAVA.items()}
+    versions |= {f"{name} (Rust)": version for name, version in RUST.items()}
     with tempfile.TemporaryDirectory() as folder:
         server = Server(program, folder)
         for command in clients(folder):
@@ -192,7 +210,7 @@ def main():
     written = f"{head}<!-- the table of scripts/clients/run.py -->\n{table}\n<!-- end -->{tail}"
     if "--write" in sys.argv:
         PAGE.write_text(written)
-    elif written != page and all(map(shutil.which, ("npm", "go", "mvn"))):
+    elif written != page and all(map(shutil.which, ("npm", "go", "mvn", "cargo"))):
         wrong.append(f"the table in {PAGE.name} is not the one above: write it with --write")
     if wrong:
         sys.exit("\n".join(wrong))

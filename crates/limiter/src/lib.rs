@@ -34,6 +34,7 @@ mod limit;
 mod limiter;
 mod marks;
 mod permit;
+pub mod repeats;
 mod reserve;
 mod sync;
 mod table;

@@ -7,6 +7,8 @@
     )
 )]
 
+mod once;
+
 use std::{borrow::Cow, time::Duration};
 
 use http::request::Parts;
@@ -25,6 +27,8 @@ use crate::{
     settle::Settle,
     signals,
 };
+
+pub(crate) use self::once::OnceById;
 
 /// A layer's decision.
 pub(crate) struct LayerDecision<C: Timer + 'static> {
@@ -130,6 +134,11 @@ impl<C: Timer + 'static> LayerOptions<C> {
     /// is taken.
     #[inline]
     pub(crate) fn decide_first(&self, verdict: &mut LayerDecision<C>, parts: &Parts) -> bool {
+        if self.once.is_some()
+            && let Some(is_decided) = self.decide_first_once(verdict, parts)
+        {
+            return is_decided;
+        }
         let decided = match &self.rules[..] {
             // Most layers have one limit, and a list of questions would cost as much as its
             // decision.
@@ -170,19 +179,31 @@ impl<C: Timer + 'static> LayerOptions<C> {
         if verdict.refused.is_some() {
             return self.max_wait.is_none();
         }
+        self.decide_shadows_now(verdict, shadows, parts);
+        true
+    }
+
+    fn decide_shadows_now(
+        &self,
+        verdict: &mut LayerDecision<C>,
+        shadows: &[LimitQuestion<'_, C>],
+        parts: &Parts,
+    ) {
         for shadow in shadows {
             let mut shadowed = LayerDecision::new();
             self.decide_local(&mut shadowed, std::slice::from_ref(shadow), false);
             self.add_shadow(verdict, shadowed, parts);
         }
-        true
     }
 
     /// Decides asynchronously. It builds the questions again: closures return the same for the same
     /// request.
     pub(crate) async fn decide_later(&self, parts: &Parts) -> LayerDecision<C> {
         match self.questions(parts) {
-            Ok(asked) => self.decide(&asked, parts).await,
+            Ok(asked) => match self.named(&asked, parts) {
+                Some(named) => Box::pin(self.decide_once(&named, &asked, parts)).await,
+                None => self.decide(&asked, parts).await,
+            },
             Err(refused) => LayerDecision {
                 refused: Some(refused),
                 ..LayerDecision::new()
@@ -204,13 +225,25 @@ impl<C: Timer + 'static> LayerOptions<C> {
             }
             (Some(bound), questions) => self.ask_again(questions, bound).await,
         };
-        if verdict.refused.is_none() {
-            for shadow in &asked.shadows {
-                let shadowed = self.decide_all(std::slice::from_ref(shadow)).await;
-                self.add_shadow(&mut verdict, shadowed, parts);
-            }
-        }
+        self.decide_shadows(&mut verdict, &asked.shadows, parts)
+            .await;
         verdict
+    }
+
+    /// Asks the limits in a dry run about a request that is admitted.
+    async fn decide_shadows(
+        &self,
+        verdict: &mut LayerDecision<C>,
+        shadows: &[LimitQuestion<'_, C>],
+        parts: &Parts,
+    ) {
+        if verdict.refused.is_some() {
+            return;
+        }
+        for shadow in shadows {
+            let shadowed = self.decide_all(std::slice::from_ref(shadow)).await;
+            self.add_shadow(verdict, shadowed, parts);
+        }
     }
 
     /// Keeps what limits in a dry run hold, and reports the refusal that they would have caused.

@@ -13,6 +13,7 @@ use tower_layer::Layer;
 use crate::{
     IntoLimit, Limit, RateLimit, Refusal, Tell,
     bodies::{Same, Wrapped},
+    decide::OnceById,
     header_decision::{LastText, Name},
     in_flight::KnownReturns,
     key::{KeyList, KeySource},
@@ -93,6 +94,8 @@ pub(crate) struct LayerOptions<C> {
     #[cfg(feature = "vendors")]
     pub(crate) vendor: Option<crate::Vendor>,
     pub(crate) max_wait: Option<Duration>,
+    /// Where the ids of requests are, if they have any.
+    pub(crate) once: Option<Box<OnceById>>,
     /// The time of the last log line about a request without a key, in nanoseconds; 0 for never.
     pub(crate) logged: AtomicU64,
 }
@@ -117,6 +120,7 @@ impl<C: Timer + 'static> Builder<C> {
             #[cfg(feature = "vendors")]
             vendor: None,
             max_wait: None,
+            once: None,
             logged: AtomicU64::new(0),
         })
     }
@@ -291,6 +295,44 @@ impl<C: Timer + 'static> Builder<C> {
     /// at the time when they expect to admit, and the first request to ask then gets the units.
     pub fn max_wait(mut self, bound: Duration) -> Self {
         self.0.max_wait = Some(bound);
+        self
+    }
+
+    /// Makes requests with an id safe to repeat. A request that got no answer in time can be sent
+    /// again with the same id: for a minute, a repeat of an admitted request with the same id, keys
+    /// and costs gets the first decision and takes nothing. Its service is called. Requests without
+    /// an id, and with an empty one, count each time.
+    ///
+    /// A client that chooses its ids can use one of them again and again, and is admitted each time:
+    /// take ids only from clients that you trust, or check first that the id is new or that the
+    /// service repeats its own answer.
+    ///
+    /// * A denial took nothing and is not remembered, because clients keep their id when they try
+    ///   again after its wait.
+    /// * If all limits of the layer are shared limits of one store, an id counts once in all
+    ///   processes. In these decisions, units that processes hold of leased limits count as used.
+    ///   Otherwise, and with [`max_wait`](Self::max_wait) or costs that are known only after the
+    ///   service has run, an id counts once in this process, and a repeat that arrives while the
+    ///   first one waits is decided by itself.
+    /// * An admitted request with an id that is dropped before its service is called keeps its units
+    ///   taken, for its repeat.
+    /// * A concurrency limit counts each request in flight, repeats too. If a layer has one, ids
+    ///   have no effect in it: use a second layer.
+    ///
+    /// The layer remembers at most [`MOST_REMEMBERED`](tidegate_limiter::repeats::MOST_REMEMBERED)
+    /// ids, of 44 bytes each. Above that, it forgets the oldest.
+    ///
+    /// ```
+    /// # use tidegate_limiter::{KeyedLimiter, Policy};
+    /// # use tidegate_tower::{RateLimitLayer, key::Header};
+    /// let calls = KeyedLimiter::new(Policy::fixed_window("100/1m".parse()?))?;
+    /// let layer: RateLimitLayer = RateLimitLayer::builder(calls, Header::named("x-api-key"))
+    ///     .id(Header::named("idempotency-key"))
+    ///     .build();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn id(mut self, id: impl KeySource + 'static) -> Self {
+        self.0.once = Some(Box::new(OnceById::new(id)));
         self
     }
 

@@ -1,7 +1,9 @@
 //! Decisions over shared limits.
 
 use tidegate_limiter::Timer;
-use tidegate_redis::{Mode, Part, SharedDecision, SharedEstimate, SharedLimit, Source, Store};
+use tidegate_redis::{
+    Mode, Once, Part, SharedDecision, SharedEstimate, SharedLimit, Source, Store, StoreError,
+};
 
 use crate::{
     Reason,
@@ -134,12 +136,68 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 }
             }
             Err(error) => {
-                self.log(|| tracing::error!(%error, "the shared limits of a layer cannot be decided together; requests are refused with status 500"));
-                let rule = together.first().map_or(0, |(_, question)| question.rule);
-                verdict.refuse(rule, Reason::Misconfigured, no_decision(0));
+                let first = together.first().map(|(_, question)| *question);
+                self.refuse_apart(&mut verdict, first, &error);
             }
         }
         verdict
+    }
+
+    /// Decides over limits of one store, for a request with an id. The second value says whether the
+    /// store had admitted it before; `None` if the store did not decide.
+    pub(crate) async fn admit_in_store(
+        &self,
+        store: &Store,
+        id: &[u8],
+        questions: &[LimitQuestion<'_, C>],
+    ) -> (LayerDecision<C>, Option<bool>) {
+        let shared = |question: &LimitQuestion<'_, C>| match &question.limit.0 {
+            LimitKind::Shared(limit) => Some((
+                limit.clone(),
+                question.key.clone().into_owned(),
+                question.cost,
+            )),
+            _ => None,
+        };
+        let owned: Vec<_> = questions.iter().filter_map(shared).collect();
+        let parts: Vec<_> = owned
+            .iter()
+            .map(|(limit, key, cost)| {
+                let cost = *cost;
+                (Part { limit, key, cost }, false)
+            })
+            .collect();
+        let mut verdict = LayerDecision::new();
+        let Once {
+            decisions,
+            is_repeat,
+        } = match store.admit_all_once(id, &parts).await {
+            Ok(once) => once,
+            Err(error) => {
+                self.refuse_apart(&mut verdict, questions.first(), &error);
+                return (verdict, Some(false));
+            }
+        };
+        let allowed = decisions.iter().all(SharedDecision::is_allowed);
+        for (question, answer) in questions.iter().zip(&decisions) {
+            if allowed || answer.is_denied() {
+                self.take_shared(&mut verdict, question, answer, None);
+            }
+        }
+        let by_store = decisions.iter().all(|one| one.source == Source::Store);
+        (verdict, by_store.then_some(is_repeat))
+    }
+
+    #[cold]
+    fn refuse_apart(
+        &self,
+        verdict: &mut LayerDecision<C>,
+        first: Option<&LimitQuestion<'_, C>>,
+        error: &StoreError,
+    ) {
+        self.log(|| tracing::error!(%error, "the shared limits of a layer cannot be decided together; requests are refused with status 500"));
+        let rule = first.map_or(0, |question| question.rule);
+        verdict.refuse(rule, Reason::Misconfigured, no_decision(0));
     }
 
     fn take_shared(

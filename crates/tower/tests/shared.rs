@@ -424,3 +424,80 @@ async fn an_answer_that_outlasts_the_window_returns_no_units_of_other_requests()
         drop(others);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_counts_once_in_all_processes_with_a_store() {
+    let server = Server::start(&[]);
+    let calls = |store: &Store| {
+        let built = store.limit("calls", log("3/1h")).deadline(PATIENCE).build();
+        built.unwrap()
+    };
+    let units = |store: &Store| {
+        let leased = store.limit("units", log("100/1h")).mode(Mode::Leased);
+        leased.deadline(PATIENCE).build().unwrap()
+    };
+    let stores = [store(&server), store(&server)];
+    let services = stores.each_ref().map(|store| {
+        let builder = RateLimitLayer::builder(calls(store), ALICE).id(Header::named("id"));
+        behind(&builder.and(units(store), ALICE).build())
+    });
+    let ask = async |at: usize, id: &str| {
+        let request = Request::builder().header("x-api-key", "alice");
+        let request = request.header("id", id).body(()).unwrap();
+        let response = services[at].clone().oneshot(request).await.unwrap();
+        let field = response.headers().get("ratelimit").cloned();
+        (response.status().as_u16(), field)
+    };
+    let first = ask(0, "a").await;
+    assert_eq!(first.0, 200);
+    for at in [1, 0] {
+        assert_eq!(ask(at, "a").await, first);
+    }
+    for (at, id, expected) in [
+        (1, "b", 200),
+        (0, "b", 200),
+        (0, "c", 200),
+        (1, "d", 429),
+        (0, "d", 429),
+        (1, "c", 200),
+    ] {
+        assert_eq!(ask(at, id).await.0, expected, "{id}");
+    }
+    // The denial took nothing and is not remembered.
+    calls(&stores[0]).reset("alice").await.unwrap();
+    for at in [0, 1] {
+        assert_eq!(ask(at, "d").await.0, 200);
+    }
+    let left = calls(&stores[1]).peek("alice", 0).await;
+    assert_eq!(left.decision.remaining(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_id_counts_once_in_this_process_if_the_store_is_one_of_several_places() {
+    let server = Server::start(&[]);
+    let store = store(&server);
+    let made = store.limit("calls", log("9/1h")).deadline(PATIENCE).build();
+    let calls = made.unwrap();
+    let here = Arc::new(Limiter::new(log("9/1h")));
+    let id = || Header::named("x-api-key");
+    let both = RateLimitLayer::builder(calls.clone(), Fixed::new("a")).id(id());
+    let both = behind(&both.and(Arc::clone(&here), Fixed::new("")).build());
+    let cost = |_: &http::response::Parts| Some(3);
+    let settled = RateLimitLayer::builder(calls.clone(), Fixed::new("b")).cost_from_response(cost);
+    let settled = behind(&settled.id(id()).build());
+    for service in [&both, &settled] {
+        for name in ["one", "one", "two", "one", "two"] {
+            assert_eq!(status(service, name).await, 200);
+        }
+    }
+    assert_eq!(here.peek(0).remaining(), 7);
+    assert_eq!(calls.peek("a", 0).await.decision.remaining(), 7);
+    // Corrections of costs are on their way.
+    for _ in 0..1_000 {
+        if calls.peek("b", 0).await.decision.remaining() == 3 {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+    panic!("{:?}", calls.peek("b", 0).await);
+}

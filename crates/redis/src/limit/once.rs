@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use tidegate_core::{Algorithm as _, Decision, Nanos, Standing};
+use tidegate_core::{Algorithm as _, Decision, Standing};
 
 use super::{
     Part, SharedDecision, SharedLimit,
@@ -12,11 +12,8 @@ use super::{
 use crate::{
     Plan, Store, StoreError,
     connection::beside,
-    script::call::{self, Kept},
+    script::call::{self, Keep, Kept},
 };
-
-/// For how long the store keeps the answer to a request with an id.
-const KEPT: Nanos = Nanos::from_secs(60);
 
 /// The answer to a request with an id.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +44,33 @@ impl Store {
         id: &[u8],
         parts: &[(Part<'_>, bool)],
     ) -> Result<Once, StoreError> {
-        let answer = self.once(id, parts).await;
+        self.decide_once(id, parts, Keep::All).await
+    }
+
+    /// Decides as [`acquire_all_once`](Self::acquire_all_once), and keeps the answer only if it
+    /// admits: a request that was denied took nothing, and the same id may be admitted later.
+    ///
+    /// # Errors
+    /// As [`acquire_all`](Self::acquire_all).
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn admit_all_once(
+        &self,
+        id: &[u8],
+        parts: &[(Part<'_>, bool)],
+    ) -> Result<Once, StoreError> {
+        self.decide_once(id, parts, Keep::Admissions).await
+    }
+
+    async fn decide_once(
+        &self,
+        id: &[u8],
+        parts: &[(Part<'_>, bool)],
+        keep: Keep,
+    ) -> Result<Once, StoreError> {
+        let answer = self.once(id, parts, keep).await;
+        let answer = answer.and_then(|once| once.ok_or(StoreError::BadReply));
         self.batcher().monitor.decided(&answer);
         let error = match answer {
             Ok((decisions, is_repeat)) => {
@@ -67,14 +90,34 @@ impl Store {
         })
     }
 
+    /// The first answer to a request with an id, if the store has made a decision on it within the
+    /// last minute. It takes nothing and keeps nothing.
+    ///
+    /// # Errors
+    /// As [`acquire_all`](Self::acquire_all), and if the store does not reply.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn first_answer(
+        &self,
+        id: &[u8],
+        parts: &[(Part<'_>, bool)],
+    ) -> Result<Option<Vec<Decision>>, StoreError> {
+        let first = self.once(id, parts, Keep::Nothing).await?;
+        Ok(first.map(|(decisions, _)| decisions))
+    }
+
+    /// The decisions, and whether they were kept before. `None` if there is no first answer and the
+    /// call only looks for one.
     async fn once(
         &self,
         id: &[u8],
         parts: &[(Part<'_>, bool)],
-    ) -> Result<(Vec<Decision>, bool), StoreError> {
+        keep: Keep,
+    ) -> Result<Option<(Vec<Decision>, bool)>, StoreError> {
         let all: Vec<_> = parts.iter().map(|(part, _)| *part).collect();
         let Some(deadline) = all.iter().map(|part| part.limit.deadline()).min() else {
-            return Ok((Vec::new(), false));
+            return Ok(Some((Vec::new(), false)));
         };
         let formers = formers_of(&all, deadline).await?;
         let own = all
@@ -100,17 +143,20 @@ impl Store {
         let asked = sums
             .iter()
             .map(|sum| (sum.plan, sum.cost, shadows[sum.first]));
-        let arguments = call::once_arguments(asked, KEPT);
+        let arguments = call::once_arguments(asked, keep);
         let script = &self.batcher().scripts.once;
         let reply = monitor
             .call(shard, script, &keys, &arguments, deadline, true)
             .await?;
         if let Some(text) = call::word_bytes(&reply) {
+            if text.is_empty() {
+                return Ok(None);
+            }
             let first = call::kept(text).ok_or(StoreError::BadReply)?;
             let own = costs[..parts.len()].iter();
             let decisions = own.map(|&(at, cost)| first_decision(&sums[at], at, cost, &first));
             let decisions: Option<Vec<_>> = decisions.collect();
-            return Ok((decisions.ok_or(StoreError::BadReply)?, true));
+            return Ok(Some((decisions.ok_or(StoreError::BadReply)?, true)));
         }
         let (now, found) = call::parse(reply, sums.len())?;
         let values = found.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -119,7 +165,7 @@ impl Store {
             .map(|&(at, cost)| sums[at].plan.decision(values[at].as_deref(), now, cost))
             .collect::<Result<Vec<_>, _>>()?;
         let decisions = by_all(&decisions, &formers).ok_or(StoreError::BadReply)?;
-        Ok((decisions, false))
+        Ok(Some((decisions, false)))
     }
 
     /// The key of the first answer to this request. It includes the keys and the costs, so that an

@@ -151,15 +151,25 @@ fn part_arguments((plan, cost, is_shadow): Reserved<'_>) -> [Vec<u8>; 3] {
     ]
 }
 
+/// Which answers to requests with an id the store keeps, for a minute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    All,
+    Admissions,
+    /// The call only looks for the first answer.
+    Nothing,
+}
+
 /// The arguments of `once.lua`, after its keys.
-pub fn once_arguments<'a>(
-    parts: impl Iterator<Item = Reserved<'a>>,
-    kept_for: Nanos,
-) -> Vec<Vec<u8>> {
-    let millis = kept_for.get().div_ceil(1_000_000).to_string();
+pub fn once_arguments<'a>(parts: impl Iterator<Item = Reserved<'a>>, keep: Keep) -> Vec<Vec<u8>> {
+    let [millis, which] = match keep {
+        Keep::All => ["60000", "all"],
+        Keep::Admissions => ["60000", "admissions"],
+        Keep::Nothing => ["0", "none"],
+    };
     parts
         .flat_map(part_arguments)
-        .chain([millis.into_bytes()])
+        .chain([millis.into(), which.into()])
         .collect()
 }
 

@@ -490,7 +490,13 @@ mod tests {
         runs.timed(&joint, &keys, &call::joint_arguments(all(), false));
         let mut asked = keys.clone();
         asked.push("answer");
-        let arguments = call::once_arguments(plans.iter().map(|plan| (plan, 1, false)), hold);
+        let arguments = |keep| {
+            let parts = plans.iter().map(|plan| (plan, 1, false));
+            call::once_arguments(parts, keep)
+        };
+        let none = runs.timed(&once, &asked, &arguments(call::Keep::Nothing));
+        assert_eq!(call::word_bytes(&none), Some(&b""[..]));
+        let arguments = arguments(call::Keep::All);
         let first = runs.timed(&once, &asked, &arguments);
         assert!(call::word_bytes(&first).is_none());
         let again = runs.timed(&once, &asked, &arguments);

@@ -6,7 +6,6 @@ pub mod metrics;
 pub mod observers;
 pub mod occupancy;
 pub mod refusal;
-pub mod repeats;
 pub mod reservations;
 pub mod service;
 pub mod shared;

@@ -1,11 +1,11 @@
 //! Why a question gets no decision.
 
 use tidegate_core::Visible;
-use tidegate_limiter::OverrideError;
+use tidegate_limiter::{OverrideError, repeats::MAX_ID_BYTES};
 use tidegate_redis::{PlanError, StoreError};
 
 use crate::{
-    decide::{repeats::MAX_ID_BYTES, reservations::ReservationError},
+    decide::reservations::ReservationError,
     rules::{MAX_KEY_BYTES, QuotaTextError},
 };
 

@@ -27,15 +27,12 @@ use ring::{
 };
 use serde::{Deserialize, Serialize};
 use tidegate_core::{MAX_LIMIT, Nanos};
-use tidegate_limiter::{Estimate, Estimates};
+use tidegate_limiter::{Estimate, Estimates, repeats::Asked};
 use tidegate_redis::StoreError;
 
 pub use self::names::{Name, NewId};
 use self::{due::Due, records::Records};
-use crate::{
-    decide::repeats::Asked,
-    rules::{LimitSpec, OnExpiry},
-};
+use crate::rules::{LimitSpec, OnExpiry};
 
 mod due;
 mod names;

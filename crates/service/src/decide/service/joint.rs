@@ -5,11 +5,11 @@ use std::{borrow::Cow, cmp::Reverse, sync::Arc, time::Duration};
 
 use futures_util::future::{join_all, try_join_all};
 use tidegate_core::{Decision, Nanos};
-use tidegate_limiter::acquire_all_at;
+use tidegate_limiter::{acquire_all_at, repeats::Asked};
 use tidegate_redis::{Part as StorePart, SharedLimit};
 
 use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve};
-use crate::decide::{limits::Limit, repeats::Asked, shared::SharedStore};
+use crate::decide::{limits::Limit, shared::SharedStore};
 
 /// One limit of a joint decision.
 pub struct Part<'a> {

@@ -30,6 +30,7 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 use tidegate_core::{Clock, Decision, Nanos};
+use tidegate_limiter::repeats::Repeats;
 use tokio::sync::watch;
 
 pub use self::answer::SOFT_EXCEEDED;
@@ -52,7 +53,6 @@ pub use crate::decide::{
 use crate::{
     decide::{
         limits::Limit,
-        repeats::Repeats,
         reservations::{MOST_RESERVATIONS, Reservations},
         shared::SharedStore,
         throttle::{Throttle, ThrottleError, ThrottleQuota},

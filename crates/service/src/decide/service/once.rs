@@ -1,22 +1,20 @@
 //! Decisions that are safe to repeat: the same id with the same limits, keys and costs gets the
 //! first answer for a minute, and takes once.
 //!
-//! For limits in the store, the store keeps the answers. This server keeps those that it makes
-//! without the store: about blocked keys, and while the store does not reply.
+//! For limits in the store, the store keeps the answers. While it does not reply, this server keeps
+//! its admissions. A denial without the store, because of a block or because the store does not
+//! reply, took nothing here and is decided again: the store may have admitted the same request
+//! before, or its reply may have been lost.
 
 use tidegate_core::{Decision, Nanos};
+use tidegate_limiter::repeats::{MAX_ID_BYTES, Mark};
 use tidegate_redis::{Once, Part as StorePart, Source, StoreError};
 
 use super::{
     Act, Answer, Ask, JointAnswer, Part, Refusal, Service,
     joint::{Decided, take_in_memory},
 };
-use crate::decide::{
-    limits::Limit,
-    repeats::{MAX_ID_BYTES, Mark},
-    reservations::ReservationError,
-    shared::SharedStore,
-};
+use crate::decide::{limits::Limit, reservations::ReservationError, shared::SharedStore};
 
 /// Checks the id of a request.
 ///
@@ -144,19 +142,6 @@ impl Service {
         if let Some(first) = self.repeats.first(mark, parts.len(), now) {
             return Ok(first);
         }
-        let keep = |decisions: Vec<Decision>| {
-            self.repeats
-                .once_all(mark, parts.len(), now, || Ok(decisions))
-        };
-        let is_blocked = |part: &Part<'_>| part.limit.block_of(part.key, now).is_some();
-        let is_alone = parts.len() == 1;
-        if parts
-            .iter()
-            .any(|part| (part.is_enforced() || is_alone) && is_blocked(part))
-        {
-            // The joint decision denies without asking the store, and takes nothing.
-            return keep(self.take_all(parts, now).await?);
-        }
         let limits: Option<Vec<_>> = parts.iter().map(Part::stored).collect();
         let limits = limits.ok_or(Refusal::Apart)?;
         let pairs = limits.iter().zip(parts);
@@ -170,6 +155,20 @@ impl Service {
                 (asked, !part.is_enforced())
             })
             .collect();
+        let is_blocked = |part: &Part<'_>| part.limit.block_of(part.key, now).is_some();
+        let is_alone = parts.len() == 1;
+        if parts
+            .iter()
+            .any(|part| (part.is_enforced() || is_alone) && is_blocked(part))
+        {
+            // The request may have been admitted before the block.
+            if let Ok(Some(first)) = store.store().first_answer(id, &asked).await {
+                self.repeats.count_repeated();
+                return Ok(first);
+            }
+            // The joint decision denies without asking the store, and takes nothing.
+            return self.take_all(parts, now).await;
+        }
         let Once {
             decisions,
             is_repeat,
@@ -204,6 +203,12 @@ impl Service {
                     .count(Act::Take, part.key, part.cost, decision, now);
             }
         }
-        if is_kept { Ok(all) } else { keep(all) }
+        if is_kept || !admitted {
+            return Ok(all);
+        }
+        self.repeats.once_all(mark, parts.len(), now, || Ok(all))
     }
 }
+
+#[cfg(test)]
+mod tests;

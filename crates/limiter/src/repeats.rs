@@ -1,6 +1,19 @@
 //! The first answers to requests with an id, so that a repeated request gets the same answer and
-//! takes nothing. Limits in the store keep their answers there; this table has those of this server:
-//! of limits in its memory, of blocked keys, and of the time when the store does not reply.
+//! takes nothing.
+//!
+//! ```
+//! use tidegate_limiter::{Clock, KeyedLimiter, Policy, repeats::Repeats};
+//!
+//! let limiter = KeyedLimiter::new(Policy::fixed_window("10/1h".parse()?))?;
+//! let repeats = Repeats::default();
+//! for _ in 0..3 {
+//!     let now = limiter.clock().now();
+//!     let mark = repeats.mark(b"5f1c2a9e", [("calls", "alice".as_bytes(), 4)]);
+//!     let decision = repeats.once(mark, now, || Some(limiter.acquire_at("alice", 4, now)));
+//!     assert_eq!(decision.map(|first| first.remaining()), Some(6));
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 //!
 //! ```text
 //!   heads, by the tag's hash          answers (a ring in the order of time)
@@ -29,7 +42,8 @@ use std::{
 };
 
 use tidegate_core::{Decision, DenialReason, Nanos, Standing};
-use tidegate_limiter::HashKeys;
+
+use crate::HashKeys;
 
 /// The longest id, in bytes.
 pub const MAX_ID_BYTES: usize = 128;
@@ -50,7 +64,8 @@ pub const MOST_REMEMBERED: usize = SHARDS * ROOM;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(u64);
 
-/// The first answers, in shards with a lock each.
+/// The first answers. They take 44 bytes each, and there are at most [`MOST_REMEMBERED`].
+#[derive(Debug)]
 pub struct Repeats {
     hash: HashKeys,
     shards: Box<[Mutex<Shard>]>,
@@ -74,6 +89,7 @@ impl Default for Repeats {
 
 impl Repeats {
     /// The mark of a question.
+    #[must_use]
     pub fn mark<'a>(&self, id: &[u8], asked: impl IntoIterator<Item = Asked<'a>>) -> Mark {
         let mut mark = self.hash.tag(id);
         for (limit, key, cost) in asked {
@@ -118,6 +134,9 @@ impl Repeats {
     }
 
     /// Makes several decisions together, unless the question had an answer.
+    ///
+    /// # Errors
+    /// Those of `decide`.
     pub fn once_all<E>(
         &self,
         mark: Mark,
@@ -169,16 +188,20 @@ impl Repeats {
     }
 
     /// How many repeated requests got their first answer.
+    #[must_use]
     pub fn repeated(&self) -> u64 {
         self.repeated.load(Ordering::Relaxed)
     }
 
     /// How many answers were forgotten before their time, because there were too many.
+    #[must_use]
     pub fn forgotten(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
     }
 
     /// How many answers are remembered.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "it is a figure for metrics")]
     pub fn len(&self) -> usize {
         let len = |shard: &Mutex<Shard>| shard.lock().unwrap_or_else(PoisonError::into_inner).len;
         self.shards.iter().map(len).sum()
@@ -197,7 +220,7 @@ fn tags(mark: Mark) -> impl Iterator<Item = u64> {
 ///
 /// Answers are numbered by 16 bits, which run over; the lower bits are an answer's place in the
 /// ring. Those of the latest `len` numbers are remembered.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Shard {
     /// The number of the newest answer of each head, below the filter of its chain.
     heads: Vec<u32>,
@@ -295,7 +318,7 @@ const fn filter(tag: u64) -> u32 {
 /// An answer in five words: the tag without the bits of its head, its second (8 bits) and its
 /// verdict (4); the limit and a byte of the link; the remaining units and the other byte; the wait;
 /// the time until the limit is unused.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Kept([u64; 5]);
 
 impl Kept {
