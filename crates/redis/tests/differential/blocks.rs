@@ -233,7 +233,7 @@ fn denials_block_keys_in_the_store_as_long_as_the_rule_says() {
                 let (at, key, ..) = asked[0];
                 let keys = model.keys(&asked[..1]);
                 if let Some(block) = keys.get(1) {
-                    let reply = bench.reply(&unblock, &[block.clone()], &[]);
+                    let reply = bench.reply(&unblock, std::slice::from_ref(block), &[]);
                     let naive = &mut model.state(at, key).1;
                     let was_blocked = naive.blocked_for(bench.now).is_some();
                     assert_eq!(reply, redis::Value::Int(was_blocked.into()), "turn {turn}");
@@ -326,7 +326,7 @@ fn a_block_from_the_future_of_the_stores_clock_lasts_its_span_from_now() {
     let policy = Policy::fixed_window(quota("1/1s")).block_for(RULES[0].penalty());
     let plan = Plan::new(policy).expect("it can be shared");
     let keys = [b"limit".to_vec(), b"block".to_vec()];
-    let mut ask = |bench: &mut Bench| {
+    let ask = |bench: &mut Bench| {
         let arguments = call::joint_arguments(std::iter::once((&plan, 2)), true);
         let (now, parts) = bench.call(&joint, &keys, &arguments);
         let found = call::found(std::iter::once(&plan), parts).expect("the values are its own");
@@ -351,7 +351,7 @@ fn a_block_of_another_form_is_an_error_and_nothing_is_taken() {
     let policy = Policy::fixed_window(quota("1/1s")).block_for(RULES[0].penalty());
     let plan = Plan::new(policy).expect("it can be shared");
     let keys = [b"limit".to_vec(), b"block".to_vec()];
-    let mut ask = |bench: &mut Bench, cost| {
+    let ask = |bench: &mut Bench, cost| {
         let arguments = call::joint_arguments(std::iter::once((&plan, cost)), true);
         let (_, parts) = bench.call(&joint, &keys, &arguments);
         call::found(std::iter::once(&plan), parts)
