@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Rate limit services over gRPC beside each other, and what they add to a request through Envoy.
 #
-#   bench/rls.sh [WORK...]      (default: memory store place envoy)
+#   bench/rls.sh [WORK...]      (default: memory hold held store place envoy)
 #
 #   memory   50 connections with 10 streams each, one descriptor, 100,000 values, 100 a minute for each: Tidegate, throttlecrab-server
 #            (if THROTTLECRAB_SERVER names it: `cargo install throttlecrab-server`, with protoc), envoyproxy/ratelimit over its Redis
 #   store    the same for servers whose limits are in Redis: Tidegate with `--store` (exact), envoyproxy/ratelimit
 #   place    the same for `tidegate ratelimit`, whose settings are the environment of envoyproxy/ratelimit: over Redis, next to Tidegate with
 #            the same store and envoyproxy/ratelimit; and without REDIS_URL, from memory
+#   hold     the same on Tidegate for a rule with `hold`: each stream asks and reports in turns; next to `memory`, a call each
+#   held     only questions of such a rule, a million and more: what an open hold takes of memory
 #   envoy    1,000 requests a second through Envoy without a limit, with a call for each request (RLS), with quotas (RLQS)
 #
 # ROUNDS (3) and SECONDS_EACH (5, after a warm-up of one) say how long. TIDEGATE names a built program. All servers run at once and
@@ -32,6 +34,7 @@ cat >"$scratch/ratelimit/config/bench.yaml" <<'YAML'
 domain: bench
 descriptors:
   - {key: user, rate_limit: {unit: minute, requests_per_unit: 100}}
+  - {key: call, rate_limit: {unit: hour, requests_per_unit: 4000000000, hold: 5m}}
   - {key: plan, rate_limit: {unit: second, requests_per_unit: 100000}}
 YAML
 
@@ -49,7 +52,9 @@ redis() { # redis PORT
     listens "$1"
 }
 tidegate() { # tidegate NAME PORT OPTION...
-    "$TIDEGATE" serve --http off --admin off --resp off --grpc "127.0.0.1:$2" --envoy-config "$scratch/ratelimit/config" "${@:3}" \
+    local options=(--http off --resp off --grpc "127.0.0.1:$2" --envoy-config "$scratch/ratelimit/config" "${@:3}")
+    [[ " ${options[*]} " == *" --admin "* ]] || options+=(--admin off)
+    "$TIDEGATE" serve "${options[@]}" \
         >/dev/null 2>&1 &
     pid[$1]=$! port[$1]=$2
     listens "$2"
@@ -92,6 +97,30 @@ memory() {
         [ -z "${THROTTLECRAB_SERVER:-}" ] || one memory throttlecrab throttlecrab
         one memory ratelimit envoy
     done
+}
+
+hold() {
+    tidegate tidegate 16381
+    for ((round = 0; round < rounds; round++)); do
+        one memory tidegate envoy
+        one hold tidegate hold
+    done
+}
+
+held() {
+    local before after
+    tidegate tidegate 16381 --max-reservations 10000000 --admin 127.0.0.1:16391
+    memory_of() { awk '/^VmRSS/ {print $2 * 1024}' "/proc/${pid[tidegate]}/status"; }
+    holds() { curl -s http://127.0.0.1:16391/metrics | awk '/^tidegate_reservations / {print $2}'; }
+    # What does not grow with the holds: 100,000 keys, connections, threads.
+    "$RLS_LOAD" hold 127.0.0.1:16381 seconds=2 >/dev/null
+    before="$(holds) $(memory_of)"
+    "$RLS_LOAD" held 127.0.0.1:16381 seconds="$seconds" >/dev/null
+    after="$(holds) $(memory_of)"
+    awk -v before="$before" -v after="$after" 'BEGIN {
+        split(before, b, " "); split(after, a, " ")
+        printf "{\"work\":\"held\",\"who\":\"tidegate\",\"holds\":%d,\"bytes_each\":%.1f}\n", a[1] - b[1], (a[2] - b[2]) / (a[1] - b[1])
+    }'
 }
 
 store() {
@@ -223,18 +252,20 @@ run() { # run WORK, in a subshell: its servers end with it
     trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null' EXIT
     case "$1" in
     memory) memory ;;
+    hold) hold ;;
+    held) held ;;
     store) store ;;
     place) place ;;
     envoy) envoys ;;
     esac
 }
 
-for work in "${@:-memory store place envoy}"; do
+for work in "${@:-memory hold held store place envoy}"; do
     for work in $work; do
         case "$work" in
-        memory | store | place | envoy) (run "$work") ;;
+        memory | hold | held | store | place | envoy) (run "$work") ;;
         *)
-            echo "bench/rls.sh: $work is not known; there is memory, store, place and envoy" >&2
+            echo "bench/rls.sh: $work is not known; there is memory, hold, held, store, place and envoy" >&2
             exit 2
             ;;
         esac

@@ -4,11 +4,17 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::Request;
 use prost::Message;
 
+use crate::below;
+
 /// Whom to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Envoy's rate limit service v3.
     Envoy,
+    /// The same, for a rule with `hold`: a question, and then its report.
+    Hold,
+    /// Questions of such a rule without reports.
+    Held,
     /// throttlecrab's own service.
     Throttlecrab,
     /// A proxy that asks one of them.
@@ -22,6 +28,8 @@ struct RateLimitRequest {
     domain: String,
     #[prost(message, repeated, tag = "2")]
     descriptors: Vec<Descriptor>,
+    #[prost(uint32, tag = "3")]
+    hits_addend: u32,
 }
 
 #[derive(Message)]
@@ -53,6 +61,32 @@ struct ThrottleRequest {
     quantity: i32,
 }
 
+/// One call: a value, and for a rule with `hold` the id of its request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Call {
+    pub value: u64,
+    pub id: u64,
+    pub is_report: bool,
+}
+
+impl Call {
+    /// The next call: the report of this one, or a question with another value and id.
+    pub fn next(self, kind: Kind, random: &mut u64, values: u64) -> Self {
+        if kind == Kind::Hold && self.id != 0 && !self.is_report {
+            return Self {
+                is_report: true,
+                ..self
+            };
+        }
+        let value = below(random, values);
+        Self {
+            value,
+            id: *random,
+            is_report: false,
+        }
+    }
+}
+
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
@@ -62,12 +96,11 @@ pub enum Answer {
 }
 
 impl Kind {
-    /// The request for one value, and its body if it has one. Everywhere 100 a minute for each
-    /// value.
-    pub fn request(self, address: &str, value: u64) -> (Request<()>, Option<Bytes>) {
-        let body = self.body(value);
+    /// The request of a call, and its body if it has one. Everywhere 100 a minute for each value.
+    pub fn request(self, address: &str, call: Call) -> (Request<()>, Option<Bytes>) {
+        let body = self.body(call);
         let request = match &body {
-            None => Request::get(format!("http://{address}/")).header("x-user", user(value)),
+            None => Request::get(format!("http://{address}/")).header("x-user", user(call.value)),
             Some(_) => Request::post(format!("http://{address}{}", self.path()))
                 .header("content-type", "application/grpc")
                 .header("te", "trailers"),
@@ -79,26 +112,39 @@ impl Kind {
     pub fn path(self) -> &'static str {
         match self {
             Self::Proxy => "/",
-            Self::Envoy => "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+            Self::Envoy | Self::Hold | Self::Held => {
+                "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+            }
             Self::Throttlecrab => "/throttlecrab.RateLimiter/Throttle",
         }
     }
 
-    /// The body of the request for one value.
-    pub fn body(self, value: u64) -> Option<Bytes> {
-        let value = user(value);
+    /// The body of a call's request.
+    pub fn body(self, call: Call) -> Option<Bytes> {
+        let value = user(call.value);
+        let entry = |key: &str, value: String| Entry {
+            key: key.to_owned(),
+            value,
+        };
+        let envoy = |entries, hits_addend| {
+            Some(framed(&RateLimitRequest {
+                domain: "bench".to_owned(),
+                descriptors: vec![Descriptor { entries }],
+                hits_addend,
+            }))
+        };
         match self {
             Self::Proxy => None,
-            Self::Envoy => {
-                let entries = vec![Entry {
-                    key: "user".to_owned(),
-                    value,
-                }];
-                let descriptors = vec![Descriptor { entries }];
-                Some(framed(&RateLimitRequest {
-                    domain: "bench".to_owned(),
-                    descriptors,
-                }))
+            Self::Envoy => envoy(vec![entry("user", value)], 0),
+            Self::Hold | Self::Held => {
+                let mut entries = vec![
+                    entry("call", value),
+                    entry("hold_id", format!("{:016x}", call.id)),
+                ];
+                if call.is_report {
+                    entries.push(entry("hold_report", "1".to_owned()));
+                }
+                envoy(entries, if call.is_report { 700 } else { 800 })
             }
             Self::Throttlecrab => Some(framed(&ThrottleRequest {
                 key: value,
@@ -118,11 +164,12 @@ impl Kind {
             _ => 0,
         };
         match (self, status, grpc_status, outcome) {
-            (Self::Proxy, 200, ..) | (Self::Envoy | Self::Throttlecrab, 200, Some("0"), 1) => {
+            (Self::Proxy, 200, ..)
+            | (Self::Envoy | Self::Hold | Self::Held | Self::Throttlecrab, 200, Some("0"), 1) => {
                 Answer::Admitted
             }
             (Self::Proxy, 429, ..)
-            | (Self::Envoy, 200, Some("0"), 2)
+            | (Self::Envoy | Self::Hold | Self::Held, 200, Some("0"), 2)
             | (Self::Throttlecrab, 200, Some("0"), 0) => Answer::Denied,
             _ => Answer::Failed,
         }

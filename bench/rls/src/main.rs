@@ -5,7 +5,8 @@
 //! rls-load KIND ADDRESS [connections=50] [streams=10] [seconds=10] [values=100000] [rate=REQUESTS_A_SECOND]
 //! ```
 //!
-//! KIND is `envoy`, `throttlecrab` or `proxy`. Without a rate each stream asks again as soon as it
+//! KIND is `envoy`, `hold` (each stream asks and reports in turns), `held` (only asks),
+//! `throttlecrab` or `proxy`. Without a rate each stream asks again as soon as it
 //! is answered. With one the streams share it evenly, and the client is h2; without one it is
 //! `plain`, which costs the machine less than any server. A latency is counted from when the
 //! request is sent. The first second of a run is not counted.
@@ -20,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ask::{Answer, Kind};
+use ask::{Answer, Call, Kind};
 use bytes::BytesMut;
 use h2::client::SendRequest;
 use tokio::{
@@ -82,11 +83,13 @@ impl Run {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let kind = match words.next().as_deref() {
             Some("envoy") => Kind::Envoy,
+            Some("hold") => Kind::Hold,
+            Some("held") => Kind::Held,
             Some("throttlecrab") => Kind::Throttlecrab,
             Some("proxy") => Kind::Proxy,
             other => {
                 return Err(format!(
-                    "{other:?} is not known; there is envoy, throttlecrab and proxy"
+                    "{other:?} is not known; there is envoy, hold, held, throttlecrab and proxy"
                 ));
             }
         };
@@ -175,16 +178,15 @@ async fn one(
         .rate
         .map(|rate| Duration::from_nanos(1_000_000_000 * workers / rate));
     let mut due = start + pace.map_or(Duration::ZERO, |pace| pace * number as u32 / workers as u32);
-    let mut random = number + 1;
+    let (mut random, mut call) = (number + 1, Call::default());
     let mut figures = Figures::default();
     loop {
         if let Some(pace) = pace {
             sleep_until(due.into()).await;
             due += pace;
         }
-        let (request, body) = run
-            .kind
-            .request(&run.address, below(&mut random, run.values));
+        call = call.next(run.kind, &mut random, run.values);
+        let (request, body) = run.kind.request(&run.address, call);
         let asked = Instant::now();
         if asked >= end {
             return figures;

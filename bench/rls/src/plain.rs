@@ -14,8 +14,7 @@ use mio::{Events, Interest, Poll, Token, net::TcpStream};
 
 use crate::{
     Figures, Run, WARM,
-    ask::{Answer, Kind},
-    below,
+    ask::{Answer, Call, Kind},
 };
 
 const DATA: u8 = 0;
@@ -44,6 +43,7 @@ struct Stream {
     id: u32,
     asked: Instant,
     answer: Answer,
+    call: Call,
 }
 
 /// Asks with every stream of every connection, again as soon as it is answered.
@@ -99,6 +99,7 @@ impl Connection {
                 id: 0,
                 asked: Instant::now(),
                 answer: Answer::Failed,
+                call: Call::default(),
             });
             connection.ask(run, connection.streams.len() - 1);
         }
@@ -107,10 +108,9 @@ impl Connection {
 
     /// Sends the next request of this stream.
     fn ask(&mut self, run: &Run, stream: usize) {
-        let body = run
-            .kind
-            .body(below(&mut self.random, run.values))
-            .expect("a kind of gRPC");
+        let call = self.streams[stream].call;
+        let call = call.next(run.kind, &mut self.random, run.values);
+        let body = run.kind.body(call).expect("a kind of gRPC");
         let mut fields = Vec::new();
         if self.next_id == 1 {
             // POST, http, and four fields that the server remembers.
@@ -139,6 +139,7 @@ impl Connection {
             id,
             asked: Instant::now(),
             answer: Answer::Failed,
+            call,
         };
     }
 

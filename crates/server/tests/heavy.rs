@@ -29,6 +29,33 @@ fn keys(list: &Value) -> Vec<(&str, u64)> {
 }
 
 #[test]
+fn a_key_is_denied_since_the_first_denial_after_which_no_period_was_without_one() {
+    let rules = "limits: [{name: logins, limit: 1/1h, algorithm: sliding-log, deny: [eve]}]";
+    let server = Running::with_rules("heavy-since", rules);
+    let deny_after = |minutes: u64| {
+        server.advance(Duration::from_mins(minutes));
+        server.resp("ACQUIRE logins eve");
+        let denied = server.get("/v1/denied").json();
+        let since = denied["keys"][0]["since_ms"].as_u64().unwrap();
+        let page = harness::Http::connect(server.admin)
+            .send("GET", "/", "")
+            .body;
+        (since, page)
+    };
+    let (first, page) = deny_after(0);
+    assert!(page.contains("/s, since 0s ago"), "{page}");
+    for minute in [4, 8, 12, 16] {
+        let (since, page) = deny_after(4);
+        assert_eq!(since, first, "denied after {minute} minutes");
+        let ago = format!("since {minute}m ago");
+        assert!(page.contains(&ago), "{ago}: {page}");
+    }
+    // A whole period without a denial.
+    let (since, _) = deny_after(10);
+    assert_eq!(since, first + 26 * 60_000);
+}
+
+#[test]
 fn both_protocols_return_the_heavy_keys() {
     let server = Running::with_rules("heavy-both", RULES);
     let mut client = Resp::connect(server.resp);

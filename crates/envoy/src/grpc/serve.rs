@@ -110,7 +110,8 @@ pub async fn serve(
             security.config(Above::Grpc),
         );
         let (stats, mut stop) = (Arc::clone(&stats), stop.clone());
-        let service = Arc::clone(&its_service);
+        // From before the first answer on, as its client may order the stop.
+        let stops = its_service.stops();
         async move {
             let (its, frames) = (Arc::clone(&calls), Arc::new(ControlFrames::default()));
             let served = async {
@@ -141,7 +142,7 @@ pub async fn serve(
                     tokio::select! {
                         _ = stop.wait_for(|stop| *stop) => Duration::MAX,
                         // With GOAWAY the client opens its next connection at another server.
-                        () = service.stops() => Duration::MAX,
+                        () = stops => Duration::MAX,
                         grace = MaxAge::reached(max_age, peer) => grace,
                     }
                 }]);

@@ -51,6 +51,7 @@ async fn row(app: &App, denied: &DeniedKey, viewer: Viewer) -> Markup {
     let standing = app.service.standing(denied).await;
     let reason = standing.and_then(|standing| standing.reason());
     let seconds = denied.span.get() / 1_000_000_000;
+    let since = shown::when(denied.key.since.get() / 1_000_000, app.service.now());
     html! {
         tr role="row" data-row={ "denied " (shown::encoded(name)) " " (shown::encoded(&String::from_utf8_lossy(&denied.key.key))) } {
             th role="rowheader" scope="row" { (link) }
@@ -60,7 +61,7 @@ async fn row(app: &App, denied: &DeniedKey, viewer: Viewer) -> Markup {
             }
             td role="cell" {
                 (shown::grouped(denied.key.count))
-                small { " in " (shown::span(Duration::from_secs(seconds))) ", " (shown::rate(denied.key.count as f64 / seconds.max(1) as f64)) "/s" }
+                small { " in " (shown::span(Duration::from_secs(seconds))) ", " (shown::rate(denied.key.count as f64 / seconds.max(1) as f64)) "/s, since " (since) }
             }
             td role="cell" {
                 @match (standing, reason) {

@@ -63,8 +63,8 @@ impl Paths {
     }
 
     /// Waits until the server stops soon, for connections from before.
-    pub async fn stops(&self) {
-        self.app.service.stops().await;
+    pub fn stops(&self) -> impl Future<Output = ()> + use<> {
+        self.app.service.stops()
     }
 
     /// Whether a path here has a bound for each client.

@@ -110,11 +110,13 @@ pub(crate) async fn serve(
                 let answer = service_fn(move |request| answer(Arc::clone(&its), request));
                 let mut connection =
                     pin!(http.serve_connection(TokioIo::new(frames.watch(stream)), answer));
+                // From before the first answer on, as its client may order the stop.
+                let leaves = of.leaves();
                 // In a list, as below.
                 let mut ends = FuturesUnordered::from_iter([async {
                     tokio::select! {
                         _ = stop.wait_for(|stop| *stop) => {}
-                        () = of.leaves() => {}
+                        () = leaves => {}
                     }
                 }]);
                 tokio::select! {
@@ -191,11 +193,14 @@ struct Connection {
 impl Connection {
     /// Waits until the server stops soon, for an HTTP/2 connection: with GOAWAY its client opens
     /// the next one at another server. Over HTTP/1.1 the next response says so.
-    async fn leaves(&self) {
-        self.paths.stops().await;
-        // Relaxed: a request that comes now is served either way.
-        if !self.is_http2.load(Ordering::Relaxed) {
-            std::future::pending::<()>().await;
+    fn leaves(&self) -> impl Future<Output = ()> {
+        let stops = self.paths.stops();
+        async {
+            stops.await;
+            // Relaxed: a request that comes now is served either way.
+            if !self.is_http2.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
         }
     }
 }

@@ -38,6 +38,7 @@ pub(super) fn top(context: &mut Context<'_>, args: &[&[u8]]) {
             count,
             at_least,
             at_most,
+            ..
         } in keys
         {
             replies.array(4);

@@ -129,13 +129,15 @@ impl Service {
         self.stops.send_replace(true);
     }
 
-    /// Waits until the server [stops](Self::stop) soon. It never ends if that is so already: who
-    /// comes then knows it.
-    pub async fn stops(&self) {
+    /// Waits until the server [stops](Self::stop) after this call. It never ends if that was so
+    /// before: a client that comes then knows it.
+    pub fn stops(&self) -> impl Future<Output = ()> + use<> {
         let mut stops = self.stops.subscribe();
         let is_late = *stops.borrow_and_update();
-        if is_late || stops.changed().await.is_err() {
-            std::future::pending::<()>().await;
+        async move {
+            if is_late || stops.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
         }
     }
 

@@ -151,10 +151,14 @@ impl HeavyKeys {
         kept.roll(self.capacity, now);
         kept.pace(sampling, now);
         let weight = 1 << kept.power;
+        let Kept {
+            current, before, ..
+        } = &mut *kept;
         // A summary without room for a name adds nothing.
-        kept.current.asked.add(key, weight);
+        let since = |before: &Summary| before.since(key).unwrap_or(now);
+        (current.asked).add(key, weight, || since(&before.asked));
         if denied {
-            kept.current.denied.add(key, weight);
+            (current.denied).add(key, weight, || since(&before.denied));
         }
     }
 
@@ -257,24 +261,33 @@ impl Half {
     }
 }
 
-/// A key's count and error in each half that contains it.
-type Sums = [Option<(u64, u64)>; 2];
+/// A key's slot in each half that contains it.
+type Found<'a> = [Option<&'a summary::CountedKey>; 2];
 
 /// The heaviest keys of both halves. A key that is in only one of them may have had up to the least
 /// weight of the other.
 fn merged(halves: &[Half; 2], power: u32, most: usize) -> Vec<TopKey> {
-    let mut sums: HashMap<&Arc<[u8]>, Sums> = HashMap::new();
+    let mut keys: HashMap<&Arc<[u8]>, Found<'_>> = HashMap::new();
     for (at, half) in halves.iter().enumerate() {
         for slot in &half.slots {
-            sums.entry(&slot.key).or_default()[at] = Some((slot.count, slot.error));
+            keys.entry(&slot.key).or_default()[at] = Some(slot);
         }
     }
-    let sum = |(key, found): (&Arc<[u8]>, Sums)| {
-        let parts = [0, 1].map(|at| found[at].unwrap_or((halves[at].least, halves[at].least)));
+    let sum = |(key, found): (&Arc<[u8]>, Found<'_>)| {
+        let parts = [0, 1].map(|at| {
+            let least = halves[at].least;
+            found[at].map_or((least, least), |slot| (slot.count, slot.error))
+        });
         let (count, error) = (parts[0].0 + parts[1].0, parts[0].1 + parts[1].1);
-        TopKey::new(Arc::clone(key), count, error, power)
+        let since = found.iter().flatten().map(|slot| slot.since).min();
+        TopKey::new(
+            Arc::clone(key),
+            since.unwrap_or_default(),
+            (count, error),
+            power,
+        )
     };
-    let mut keys: Vec<_> = sums.into_iter().map(sum).collect();
+    let mut keys: Vec<_> = keys.into_iter().map(sum).collect();
     keys.sort_unstable_by(|one, other| {
         (other.count, other.at_least, &one.key).cmp(&(one.count, one.at_least, &other.key))
     });
@@ -306,6 +319,9 @@ pub struct Top {
 pub struct TopKey {
     /// The key.
     pub key: Arc<[u8]>,
+    /// Since when it was counted in each [`PERIOD`], or a little later if not all decisions are
+    /// counted.
+    pub since: Nanos,
     /// The estimate.
     pub count: u64,
     /// A lower bound of the true number: always if all decisions are counted, otherwise in 997 of
@@ -318,12 +334,13 @@ pub struct TopKey {
 impl TopKey {
     /// `count` was sampled and may be too large by `error`. The margin is three standard deviations
     /// of a binomial sample of one in 2ⁿ. The true number is at least the number of samples.
-    fn new(key: Arc<[u8]>, count: u64, error: u64, power: u32) -> Self {
+    fn new(key: Arc<[u8]>, since: Nanos, (count, error): (u64, u64), power: u32) -> Self {
         #[allow(clippy::cast_sign_loss, reason = "roots are not negative")]
         let margin = (3.0 * (count as f64 * ((1_u64 << power) - 1) as f64).sqrt()).ceil() as u64;
         let sampled = (count - error) >> power;
         Self {
             key,
+            since,
             count,
             at_least: (count - error).saturating_sub(margin).max(sampled),
             at_most: count.saturating_add(margin),
