@@ -1,6 +1,8 @@
 """Limits the requests of Django by a Tidegate server: MIDDLEWARE = ["django_middleware.tidegate", ...] and, in the settings,
 
 TIDEGATE = {"limit": "per-user", "key": lambda request: request.META["REMOTE_ADDR"]}  # server, timeout, fail_open, token
+
+Only responses that `counts` accepts count, such as failed logins: "counts": lambda status: status == 401
 """
 import json
 import logging
@@ -26,22 +28,22 @@ def detail(answer):
 
 
 def tidegate(get_response):
-    given = {"server": "http://127.0.0.1:8080", "timeout": 0.1, "fail_open": True, "token": None, **settings.TIDEGATE}
+    given = {"server": "http://127.0.0.1:8080", "timeout": 0.1, "fail_open": True, "token": None, "counts": None, **settings.TIDEGATE}
     headers = {"content-type": "application/json"}
     if given["token"]:
         headers["authorization"] = f"Bearer {given['token']}"
 
-    def ask(key):
-        body = json.dumps({"limit": given["limit"], "key": key, "id": str(uuid.uuid4())}).encode()
+    def ask(path, question):
+        body = json.dumps(question).encode()
         try:
-            return decide(body)
+            return send(path, body)
         except ConnectionError:
             # The answer was lost with its connection. With the same id the request is counted once.
-            return decide(body)
+            return send(path, body)
 
-    def decide(body):
+    def send(path, body):
         """The decision, and the server's Retry-After, which has no time that clients misread."""
-        question = web.Request(given["server"] + "/v1/acquire", body, headers)
+        question = web.Request(given["server"] + path, body, headers)
         try:
             with web.urlopen(question, timeout=given["timeout"]) as answer:
                 return json.load(answer), None
@@ -52,15 +54,31 @@ def tidegate(get_response):
                 raise
             return json.load(answer), answer.headers["retry-after"]
 
+    def answer(request, told):
+        """The response. A request that does not count is given back before it leaves, also one that fails with an exception."""
+        status = 500
+        try:
+            response = get_response(request)
+            status = response.status_code
+            return response
+        finally:
+            if given["counts"] and told.get("id") and not given["counts"](status):
+                try:
+                    ask("/v1/cancel", {"id": told["id"]})
+                except (OSError, ValueError, HTTPException, Refused) as why:
+                    logging.getLogger("tidegate").warning("the request stays counted: %r", why)
+
     def middleware(request):
         try:
-            told, wait = ask(given["key"](request))
+            # A reservation counts at once, so requests that run at the same time do not exceed the limit.
+            path = "/v1/reserve" if given["counts"] else "/v1/acquire"
+            told, wait = ask(path, {"limit": given["limit"], "key": given["key"](request), "id": str(uuid.uuid4())})
         except (OSError, ValueError, HTTPException) as why:
             logging.getLogger("tidegate").warning("no decision: %r", why)
             return get_response(request) if given["fail_open"] else JsonResponse({"reason": "no decision"}, status=503)
         if told["allowed"]:
             time.sleep(told.get("delay_ms", 0) / 1000)
-            return get_response(request)
+            return answer(request, told)
         denial = JsonResponse({"reason": told.get("reason")}, status=429)
         if wait is not None:
             denial["Retry-After"] = wait

@@ -1,19 +1,29 @@
 // Limits the requests of Fastify by a Tidegate server:
 //
 // app.addHook("onRequest", tidegate({ limit: "per-user", key: (request) => request.ip }));
+//
+// Only responses that `counts` accepts count, such as failed logins: counts: (status) => status === 401
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
-export function tidegate({ limit, key, server = "http://127.0.0.1:8080", timeout = 100, failOpen = true, token }) {
+export function tidegate({ limit, key, server = "http://127.0.0.1:8080", timeout = 100, failOpen = true, token, counts }) {
   const headers = { "content-type": "application/json", ...(token && { authorization: `Bearer ${token}` }) };
+  // An answer can be lost with its connection. With the same id the request is counted once.
+  const post = (path, question) => {
+    const signal = AbortSignal.timeout(timeout);
+    const ask = () => fetch(`${server}${path}`, { method: "POST", headers, body: JSON.stringify(question), signal });
+    return ask().catch((lost) => (signal.aborted ? Promise.reject(lost) : ask()));
+  };
+  const giveBack = async (id) => {
+    const answer = await post("/v1/cancel", { id });
+    if (!answer.ok) throw new Error(await answer.text());
+  };
   return async (request, reply) => {
     let told, status, wait;
     try {
-      const body = JSON.stringify({ limit, key: key(request), id: randomUUID() });
-      const signal = AbortSignal.timeout(timeout);
-      const ask = () => fetch(`${server}/v1/acquire`, { method: "POST", headers, body, signal });
-      // An answer can be lost with its connection. With the same id the request is counted once.
-      const answer = await ask().catch((lost) => (signal.aborted ? Promise.reject(lost) : ask()));
+      const question = { limit, key: key(request), id: randomUUID() };
+      // A reservation counts at once, so requests that run at the same time do not exceed the limit.
+      const answer = await post(counts ? "/v1/reserve" : "/v1/acquire", question);
       status = answer.status;
       // The server's field has no time that clients misread.
       wait = answer.headers.get("retry-after");
@@ -28,6 +38,12 @@ export function tidegate({ limit, key, server = "http://127.0.0.1:8080", timeout
     if (!told.allowed) {
       if (wait != null) reply.header("Retry-After", wait);
       return reply.code(429).send({ reason: told.reason });
+    }
+    if (counts && told.id) {
+      reply.raw.once("close", () => {
+        if (counts(reply.raw.statusCode)) return;
+        giveBack(told.id).catch((error) => request.log.warn(`tidegate: the request stays counted: ${error.message}`));
+      });
     }
     if (told.delay_ms) await sleep(told.delay_ms);
   };

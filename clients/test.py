@@ -30,21 +30,24 @@ TOKEN = "the-token-of-the-program"
 RULES = """limits:
   - {name: two, limit: 2/1h, algorithm: sliding-log, deny: [mallory]}
   - {name: rare, limit: 1/360d, algorithm: sliding-log}
+  - {name: logins, limit: 2/1h, algorithm: sliding-log}
   - {name: paced, limit: 20/1s, algorithm: leaky-bucket}
   - {name: slow, limit: 1/1h, algorithm: leaky-bucket, max_wait: 2h}
 """
-# A program for each framework. The key is a header field, so that one client has several.
+# A program for each framework. The key is a header field, so that one client has several. A login with a wrong password gets 401; only
+# those count with COUNTS=1.
 APPS = {
     "fastapi": ("app.py", """
 import os
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from asgi import Tidegate
 app = FastAPI()
 @app.get("/")
-async def hello():
-    return "hello"
-app.add_middleware(Tidegate, token=os.environ["TOKEN"] or None, limit=os.environ["LIMIT"], key=lambda request: request.headers["x-key"],
+async def hello(request: Request):
+    return Response("hello", 401 if "x-wrong" in request.headers else 200)
+counts = (lambda status: status == 401) if os.environ["COUNTS"] == "1" else None
+app.add_middleware(Tidegate, counts=counts, token=os.environ["TOKEN"] or None, limit=os.environ["LIMIT"], key=lambda request: request.headers["x-key"],
     server=os.environ["SERVER"], fail_open=os.environ["OPEN"] == "1", timeout=float(os.environ["TIMEOUT"]))
 uvicorn.run(app, host="127.0.0.1", port=int(os.environ["PORT"]), log_level="warning")
 """),
@@ -56,30 +59,33 @@ from django.conf import settings
 from django.core.wsgi import get_wsgi_application
 from django.http import HttpResponse
 from django.urls import path
-urlpatterns = [path("", lambda request: HttpResponse("hello"))]
+urlpatterns = [path("", lambda request: HttpResponse("hello", status=401 if "x-wrong" in request.headers else 200))]
+counts = (lambda status: status == 401) if os.environ["COUNTS"] == "1" else None
 settings.configure(ROOT_URLCONF=__name__, ALLOWED_HOSTS=["*"], MIDDLEWARE=["django_middleware.tidegate"], TIDEGATE={
     "limit": os.environ["LIMIT"], "key": lambda request: request.headers["x-key"], "server": os.environ["SERVER"],
-    "token": os.environ["TOKEN"], "fail_open": os.environ["OPEN"] == "1", "timeout": float(os.environ["TIMEOUT"])})
+    "token": os.environ["TOKEN"], "counts": counts, "fail_open": os.environ["OPEN"] == "1", "timeout": float(os.environ["TIMEOUT"])})
 make_server("127.0.0.1", int(os.environ["PORT"]), get_wsgi_application()).serve_forever()
 """),
     "express": ("app.mjs", """
 import express from "express";
 import { tidegate } from "./express.mjs";
-const { LIMIT: limit, SERVER: server, TOKEN: token, OPEN, PORT, TIMEOUT } = process.env;
+const { LIMIT: limit, SERVER: server, TOKEN: token, OPEN, PORT, TIMEOUT, COUNTS } = process.env;
+const counts = COUNTS === "1" ? (status) => status === 401 : undefined;
 const app = express();
 const key = (request) => request.get("x-key");
-app.use(tidegate({ limit, server, key, token, failOpen: OPEN === "1", timeout: TIMEOUT * 1000 }));
-app.get("/", (request, response) => response.send("hello"));
+app.use(tidegate({ counts, limit, server, key, token, failOpen: OPEN === "1", timeout: TIMEOUT * 1000 }));
+app.get("/", (request, response) => response.status(request.get("x-wrong") ? 401 : 200).send("hello"));
 app.listen(Number(PORT), "127.0.0.1");
 """),
     "fastify": ("app.mjs", """
 import fastify from "fastify";
 import { tidegate } from "./fastify.mjs";
-const { LIMIT: limit, SERVER: server, TOKEN: token, OPEN, PORT, TIMEOUT } = process.env;
+const { LIMIT: limit, SERVER: server, TOKEN: token, OPEN, PORT, TIMEOUT, COUNTS } = process.env;
+const counts = COUNTS === "1" ? (status) => status === 401 : undefined;
 const app = fastify();
 const key = (request) => request.headers["x-key"];
-app.addHook("onRequest", tidegate({ limit, server, key, token, failOpen: OPEN === "1", timeout: TIMEOUT * 1000 }));
-app.get("/", async () => "hello");
+app.addHook("onRequest", tidegate({ counts, limit, server, key, token, failOpen: OPEN === "1", timeout: TIMEOUT * 1000 }));
+app.get("/", async (request, reply) => reply.code(request.headers["x-wrong"] ? 401 : 200).send("hello"));
 await app.listen({ port: Number(PORT), host: "127.0.0.1" });
 """),
     "go": ("main.go", """
@@ -106,7 +112,15 @@ func main() {
 		Key:     func(r *http.Request) string { return r.Header.Get("x-key") },
 		Timeout: time.Duration(seconds * float64(time.Second)),
 	}
-	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("hello")) })
+	if os.Getenv("COUNTS") == "1" {
+		limit.Counts = func(status int) bool { return status == 401 }
+	}
+	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("x-wrong") != "" {
+			w.WriteHeader(401)
+		}
+		w.Write([]byte("hello"))
+	})
 	http.ListenAndServe("127.0.0.1:"+os.Getenv("PORT"), limit.Wrap(hello))
 }
 """),
@@ -117,14 +131,15 @@ import java.time.Duration;
 import org.springframework.boot.SpringApplication;
 import org.springframework.boot.autoconfigure.SpringBootApplication;
 import org.springframework.context.annotation.Bean;
+import org.springframework.http.ResponseEntity;
 import org.springframework.web.bind.annotation.*;
 
 @SpringBootApplication
 @RestController
 public class App {
     @GetMapping("/")
-    String hello() {
-        return "hello";
+    ResponseEntity<String> hello(@RequestHeader(name = "x-wrong", required = false) String wrong) {
+        return ResponseEntity.status(wrong == null ? 200 : 401).body("hello");
     }
 
     @Bean
@@ -132,7 +147,7 @@ public class App {
         var timeout = Duration.ofMillis((long) (1000 * Double.parseDouble(System.getenv("TIMEOUT"))));
         var token = System.getenv("TOKEN").isEmpty() ? null : System.getenv("TOKEN");
         return new TidegateFilter(System.getenv("SERVER"), System.getenv("LIMIT"), request -> request.getHeader("x-key"), timeout,
-            System.getenv("OPEN").equals("1"), token);
+            System.getenv("OPEN").equals("1"), token, System.getenv("COUNTS").equals("1") ? status -> status == 401 : null);
     }
 
     public static void main(String[] arguments) {
@@ -228,9 +243,9 @@ class Running:
         self.child.kill()
         self.child.wait()
 
-    def get(self, key):
+    def get(self, key, **more):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        connection.request("GET", "/", headers={"x-key": key})
+        connection.request("GET", "/", headers={"x-key": key, **more})
         answer = connection.getresponse()
         body = answer.read().decode()
         # A framework's page about an error is not JSON.
@@ -308,14 +323,18 @@ def garbled(text):
     return server.server_address[1]
 
 
+def peek(port, limit, key):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    question = json.dumps({"limit": limit, "key": key, "cost": 1})
+    connection.request("POST", "/v1/peek", question, {"content-type": "application/json"})
+    return json.load(connection.getresponse())
+
+
 def taken(port, limit, key):
     """How many units the server counts, once it counts two."""
     until = time.monotonic() + 30
     while True:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        question = json.dumps({"limit": limit, "key": key, "cost": 1})
-        connection.request("POST", "/v1/peek", question, {"content-type": "application/json"})
-        answer = json.load(connection.getresponse())
+        answer = peek(port, limit, key)
         # Each place is an hour behind the one before.
         places = round(answer.get("delay_ms", 0) / 3_600_000)
         if places == 2 or time.monotonic() > until:
@@ -326,10 +345,10 @@ def taken(port, limit, key):
 def check(name, place, server, guarded, closed, silent):
     run = command(name, place)
 
-    def app(address, is_open=True, limit="two", timeout=10, token=""):
+    def app(address, is_open=True, limit="two", timeout=10, token="", counts=0):
         port = free_port()
         variables = {"SERVER": f"http://127.0.0.1:{address}", "LIMIT": limit, "PORT": str(port), "TIMEOUT": str(timeout)}
-        return Running(port, run, cwd=place, env={**os.environ, **variables, "TOKEN": token, "OPEN": str(int(is_open))})
+        return Running(port, run, cwd=place, env={**os.environ, **variables, "TOKEN": token, "OPEN": str(int(is_open)), "COUNTS": str(counts)})
 
     with app(server) as limited:
         key = f"{name}-alice"
@@ -338,6 +357,23 @@ def check(name, place, server, guarded, closed, silent):
         assert (status, reason) == (429, "quota") and 3_000 < int(after) <= 3_600, (status, reason, after)
         assert limited.get(f"{name}-bob")[0] == 200
         assert limited.get("mallory") == (429, "deny-listed", None), limited.get("mallory")
+    with app(server, limit="logins", counts=1) as logins:
+        key = f"{name}-alice"
+
+        def used():
+            """The units in use. A response can come before its unit is given back."""
+            until = time.monotonic() + 30
+            while (left := peek(server, "logins", key)["remaining"]) < 2 - failed and time.monotonic() < until:
+                time.sleep(0.05)
+            return 2 - left
+        failed = 0
+        for wrong in [{}, {}, {}, {"x-wrong": "1"}, {}, {}, {"x-wrong": "1"}]:
+            failed += len(wrong)
+            assert logins.get(key, **wrong)[0] == (401 if wrong else 200), (wrong, failed)
+            assert used() == failed, (used(), failed)
+        for wrong in [{}, {"x-wrong": "1"}]:
+            assert logins.get(key, **wrong)[:2] == (429, "quota")
+        assert used() == 2
     with app(server, limit="rare") as rare:
         # Clients whose timers have 32 bits misread a time of more than 24 days.
         answers = [rare.get(name) for _ in range(2)]

@@ -630,6 +630,11 @@ fn check_says_why_a_limit_is_exact_although_another_mode_is_configured() {
             "less than one unit is refilled within its slack",
         ),
         ("none", "0/1s", "it admits nothing"),
+        (
+            "logins",
+            "100/1m, block_for: 1h",
+            "the store counts each denial",
+        ),
     ];
     let line = |(name, limit, _): &(&str, &str, &str)| {
         format!("  - {{name: {name}, limit: {limit}, sharing: leased}}\n")

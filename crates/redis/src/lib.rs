@@ -32,7 +32,7 @@
 //!
 //! Leaky buckets and permits cannot be leased, because they assign moments and places. They are
 //! always exact, and so are leased token buckets with a burst below 16 or a rate below one token
-//! per slack. [`SharedLimit::mode`] returns the mode in force. Several limits in one decision
+//! per slack, and policies that block keys for denials, because the store counts each denial. [`SharedLimit::mode`] returns the mode in force. Several limits in one decision
 //! ([`Store::acquire_all`]) are decided in memory, all or nothing, if this node holds enough of
 //! each, otherwise by the store. While nodes use different modes or slacks for one limit (during a
 //! change of configuration), leased sliding logs and token buckets may be over by the use within
@@ -57,7 +57,8 @@
 //! * Tests run each script and its algorithm in `tidegate-core` through the same random steps and
 //!   compare them. A limit that the scripts cannot represent exactly is refused when it is built
 //!   ([`PlanError`]).
-//! * A denial writes nothing. This node remembers it until the wait is over, for a second at most,
+//! * A denial writes nothing, unless the policy has a [`Penalty`](tidegate_core::Penalty): its
+//!   decisions are joint ones, each a call, and blocks have separate keys. This node remembers it until the wait is over, for a second at most,
 //!   so retries cost few round trips, and what another node refunds is noticed within that second.
 //! * [`SharedLimit::refund`] refunds only once, however often a call is repeated. A refund or a
 //!   [reset](SharedLimit::reset) of a leased or reported limit makes every node give back or drop

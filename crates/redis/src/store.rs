@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_core::{Clock, Decision, Nanos, Policy};
+use tidegate_core::{Clock, Decision, DenialReason, Nanos, Policy};
 
 use crate::{
     AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats,
@@ -11,7 +11,7 @@ use crate::{
     connection::Connector,
     health::{Monitor, SeenNode, random, seen},
     limit::{
-        ReservedSlots, acquire_all,
+        JointRequest, ReservedSlots, acquire_all, decide_joint_seen,
         denials::{Ask, RememberedDenials},
     },
     name::is_word,
@@ -361,6 +361,21 @@ impl Store {
             return Ok((remembered, asked));
         }
         self.in_time(deadline)?;
+        if plan.penalty().is_some() {
+            let request = JointRequest {
+                plan: plan.as_ref(),
+                key,
+                cost,
+            };
+            // Boxed: few rules block.
+            let decided = Box::pin(decide_joint_seen(self, &[request], true, deadline)).await?;
+            let (decision, seen) = *decided.first().ok_or(StoreError::BadReply)?;
+            // Other denials count in the store.
+            if decision.reason() == Some(DenialReason::Blocked) {
+                self.remember(tag, cost, &decision, asked);
+            }
+            return Ok((SharedDecision::by_store(decision), seen));
+        }
         let (decision, seen) = self.batcher().decide(plan, key, cost, deadline).await?;
         self.remember(tag, cost, &decision, asked);
         Ok((SharedDecision::by_store(decision), seen))

@@ -190,3 +190,72 @@ fn without_the_store_an_order_is_refused_and_those_in_force_stay() {
     );
     assert!(denies(&server, "exact", "eve"));
 }
+
+#[test]
+fn a_denial_at_one_server_blocks_the_key_at_all_by_the_rule() {
+    const RULES: &str = "
+limits:
+  - name: logins
+    limit: 2/1h
+    algorithm: sliding-window
+    sharing: leased
+    block_for: 1d, 7d
+    block_after: 2
+    block_within: 1h
+  - {name: everyone, limit: 1000/1d, algorithm: sliding-window}
+";
+    let store = Server::start(&[]);
+    let [one, two] = ["rule-one", "rule-two"].map(|name| on(name, &store.address(), RULES));
+    let joint = r#"{"all":[{"limit":"everyone","key":"x"},{"limit":"logins","key":"eve"}]}"#;
+    let reason = |server: &Running| acquire(server, "logins", "eve").1["reason"].clone();
+    for server in [&one, &two] {
+        assert!(!denies(server, "logins", "eve"));
+    }
+    let denied = one.post("/v1/acquire", joint);
+    assert_eq!(
+        (denied.status, &denied.json()["reason"]),
+        (429, &json!("quota"))
+    );
+    assert_eq!(reason(&two), "blocked", "the second denial");
+    for command in [
+        "RESERVE 60000 logins eve 1",
+        "ACQUIRE logins eve",
+        "PEEK logins eve",
+    ] {
+        let told = one.resp(command);
+        assert!(told.starts_with("[1 2 0 86"), "{command}: {told}");
+    }
+    assert_eq!(reason(&one), "blocked");
+    for server in [&one, &two] {
+        let blocks = server.get("/v1/blocks?limit=logins").json();
+        let block = &blocks["blocks"][0];
+        assert_eq!(
+            (&block["key"], &block["client"]),
+            (&json!("eve"), &json!("the rule"))
+        );
+        let left = block["until_ms"].as_u64().zip(block["since_ms"].as_u64());
+        assert!(
+            left.is_some_and(|(until, since)| until - since <= 86_400_000),
+            "{block}"
+        );
+        let told = server.get("/v1/explain?limit=logins&key=eve").json();
+        assert_eq!(
+            (&told["reason"], &told["block"]["client"]),
+            (&json!("blocked"), &json!("the rule"))
+        );
+    }
+    assert_eq!(one.resp("UNBLOCK logins eve"), "1");
+    assert_eq!(one.resp("UNBLOCK logins eve"), "0");
+    assert_eq!(
+        one.get("/v1/blocks?limit=logins").json()["blocks"],
+        json!([])
+    );
+    // The limit is still used up, and this is the first denial that counts.
+    assert_eq!(reason(&one), "quota");
+    // The other server remembers the block for a second.
+    let peek = || {
+        two.post("/v1/peek", &body("logins", "eve", &json!({})))
+            .json()
+    };
+    eventually("the other server follows", || peek()["reason"] == "quota");
+}

@@ -463,10 +463,7 @@ fn limits_that_cannot_be_shared_are_reported_with_their_line() {
         "line 13: limit `c` cannot be shared: shared permits need a longest hold",
         "line 18: limit `d` cannot be shared: for `x`: the slots of a shared limit must be a whole number",
     ];
-    let blocks = [
-        "line 22: limit `g` cannot be shared: a shared limit cannot block keys for denials",
-        "line 25: limit `h` cannot be shared: a shared fixed window cannot save units",
-    ];
+    let blocks = ["line 25: limit `h` cannot be shared: a shared fixed window cannot save units"];
     begins(
         &told(rules::Keeping::Store),
         &[&everywhere[..4], &shared[..], &everywhere[4..], &blocks[..]].concat(),

@@ -23,7 +23,8 @@ use tidegate_sim::{
 
 const SPECS: &str = "fixed-window,fixed-window:first-hit,sliding-log,sliding-log:closed,sliding-window,\
     sliding-window:slots=3:mode=balanced,sliding-counter,token-bucket,token-bucket:burst=40,leaky-bucket,\
-    sliding-log:count-denied,token-bucket:count-denied";
+    sliding-log:count-denied,token-bucket:count-denied,\
+    sliding-window:block-for=7ms,token-bucket:block-for=3ms:block-after=2:block-within=30ms";
 
 /// Requests of two keys within a tenth of a second, in microseconds.
 fn traffic() -> impl Strategy<Value = Vec<(u8, u64)>> {

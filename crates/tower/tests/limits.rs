@@ -825,6 +825,61 @@ fn a_cost_of_zero_is_settled_too_and_its_debt_ends_the_next_requests() {
     }
 }
 
+/// A login, which fails with a wrong password. It writes what it costs into its bill, if it has one.
+async fn login(request: Request<()>) -> Result<Response<String>, Infallible> {
+    let is_wrong = request.headers().contains_key("x-wrong");
+    if let Some(bill) = request.extensions().get::<Bill>() {
+        bill.set(u64::from(is_wrong));
+    }
+    let mut response = Response::new("hello".to_owned());
+    if is_wrong {
+        *response.status_mut() = http::StatusCode::UNAUTHORIZED;
+    }
+    Ok(response)
+}
+
+#[test]
+fn only_failed_logins_count_by_their_status_or_their_bill() {
+    let (limiter, timer) = limiter(log("3/1m"));
+    let builder = || RateLimitLayer::builder(Arc::clone(&limiter), ALICE);
+    let layers = [
+        builder().billed(),
+        builder().cost_from_response(|response| Some(u64::from(response.status == 401))),
+    ];
+    for (layer, key) in layers.into_iter().zip(["alice", "bob"]) {
+        let service = layer.build().layer(service_fn(login));
+        let ask = |is_wrong: bool| {
+            let mut request = from(key);
+            if is_wrong {
+                let wrong = http::HeaderValue::from_static("1");
+                request.headers_mut().insert("x-wrong", wrong);
+            }
+            block_on(service.clone().oneshot(request)).unwrap()
+        };
+        for failed in 0..3 {
+            for _ in 0..5 {
+                assert_eq!(ask(false).status(), 200);
+            }
+            assert_eq!(3 - limiter.peek(key, 0).remaining(), failed);
+            assert_eq!(ask(true).status(), 401);
+        }
+        for is_wrong in [false, true] {
+            assert_eq!(ask(is_wrong).status(), 429);
+        }
+        timer.advance(std::time::Duration::from_mins(2));
+        assert_eq!(ask(false).status(), 200);
+        assert_eq!(limiter.peek(key, 0).remaining(), 3);
+    }
+    // Logins that run at the same time count until each has succeeded.
+    let service = builder().billed().build().layer(service_fn(login));
+    let ask = || block_on(service.clone().oneshot(from("carol"))).unwrap();
+    let running = [ask(), ask(), ask()];
+    assert!(running.iter().all(|response| response.status() == 200));
+    assert_eq!(ask().status(), 429);
+    drop(running);
+    assert_eq!(ask().status(), 200);
+}
+
 #[test]
 fn bytes_and_bills_are_charged_when_the_body_is_over() {
     let (limiter, timer) = limiter(log("100/1m"));

@@ -11,7 +11,7 @@ use tidegate_redis_servers::{eventually, free_port};
 
 use crate::{
     Client, get,
-    program::{Serving, scratch},
+    program::{Serving, request, scratch},
 };
 
 /// A running nginx, which is killed when the test ends.
@@ -265,4 +265,55 @@ fn nginx_limit_req_and_the_rules_that_replace_it_admit_as_many_at_once() {
         let here = (0..30).filter(|_| server.post(&body).starts_with("HTTP/1.1 200 "));
         assert_eq!([there.count(), here.count()], [admitted; 2], "{name}");
     }
+}
+
+/// The configuration in a page of the book, with this first line.
+fn documented(page: &str, first: &str) -> String {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs/src")
+        .join(page);
+    let page = fs::read_to_string(page).unwrap();
+    let begin = page.find(&format!("```nginx\n{first}")).unwrap();
+    let (text, _) = page[begin + 9..].split_once("```").unwrap();
+    text.to_owned()
+}
+
+#[test]
+fn only_failed_logins_count_by_the_documented_recipe_of_nginx() {
+    let directory = scratch("nginx-logins");
+    let rules = directory.join("rules.yaml");
+    let limit = "limits: [{name: failed-logins, limit: 1/1h, algorithm: sliding-log}]\n";
+    fs::write(&rules, limit).unwrap();
+    let server = Serving::with(&["--rules", rules.to_str().unwrap()]);
+    let [port, backend] = [free_port(), free_port()];
+    let recipe = documented("fronts.md", "location /login {");
+    let site = format!(
+        "upstream tidegate {{ server {}; }} upstream backend {{ server 127.0.0.1:{backend}; }}
+         server {{ listen 127.0.0.1:{backend};
+             location / {{ if ($arg_wrong) {{ return 401 wrong; }} return 200 welcome; }} }}
+         server {{ listen 127.0.0.1:{port}; {recipe} }}",
+        server.http
+    );
+    let nginx = Nginx::with(&directory, port, &site);
+    let login = |path: &str| nginx.get(path)[9..12].to_owned();
+    let has_left = |left: &str| {
+        let question = r#"{"limit":"failed-logins","key":"127.0.0.1","cost":0}"#;
+        let told = request(&server.http, "POST", "/v1/peek", question);
+        told.contains(left)
+    };
+    for _ in 0..5 {
+        assert_eq!(login("/login"), "200");
+    }
+    assert_eq!(login("/login?wrong=1"), "401");
+    // The charge follows the response.
+    eventually("it is charged", || has_left("\"remaining\":0"));
+    assert!(has_left("\"allowed\":true"), "one of one has failed");
+    assert_eq!(login("/login"), "200");
+    assert_eq!(login("/login?wrong=1"), "401");
+    eventually("it is charged", || has_left("\"allowed\":false"));
+    for path in ["/login", "/login?wrong=1"] {
+        assert_eq!(login(path), "403");
+    }
+    let log = fs::read_to_string(&nginx.error_log).unwrap();
+    assert!(!log.contains("[error]"), "{log}");
 }

@@ -5,12 +5,12 @@
 
 use core::{fmt, num::NonZeroU32, time::Duration};
 
-use super::PolicyError;
+use super::{Policy, PolicyError};
 use crate::{Decision, DenialReason, Nanos, Standing, parse_duration, write_duration};
 
 /// The words of a penalty in a state: the end of the block, the first of the denials that count,
 /// and their number with the step of the block.
-pub(super) const WORDS: usize = 3;
+pub(super) const WORDS: usize = Penalty::WORDS;
 /// The largest number of steps.
 const MOST_SPANS: usize = 3;
 /// The longest span, in milliseconds: it has room in 32 bits, so a policy stays small.
@@ -62,19 +62,25 @@ impl Spans {
         Self::new(&all[..count]).ok()
     }
 
-    fn steps(&self) -> u64 {
+    /// How long each step's block lasts; zero for a step that there is not.
+    #[must_use]
+    pub fn steps(&self) -> [Duration; 3] {
+        self.0.map(|millis| Duration::from_millis(millis.into()))
+    }
+
+    fn count(&self) -> u64 {
         self.0.iter().take_while(|&&span| span > 0).count() as u64
     }
 
     /// The span of this step, counted from 0; the last one stays.
     fn of(&self, step: u64) -> u64 {
-        u64::from(self.0[step.min(self.steps() - 1) as usize]) * MILLISECOND
+        u64::from(self.0[step.min(self.count() - 1) as usize]) * MILLISECOND
     }
 }
 
 impl fmt::Display for Spans {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for step in 0..self.steps() {
+        for step in 0..self.count() {
             if step > 0 {
                 f.write_str(",")?;
             }
@@ -113,6 +119,10 @@ pub struct Penalty {
 }
 
 impl Penalty {
+    /// The words of a penalty: until when the key is blocked, when the first of the denials that
+    /// count was, and in one word their number (the low 32 bits) and the step of the last block.
+    pub const WORDS: usize = 3;
+
     /// Every denial blocks, for the first of these spans, then the second, and so on.
     ///
     /// # Errors
@@ -161,6 +171,23 @@ impl Penalty {
         (self.after.get(), Duration::from_millis(self.within as u64))
     }
 
+    /// A decision with these words, of a state that is kept in two places: `made` is the decision
+    /// without them. If the request `takes` its cost, its denial counts, and may block the key.
+    pub fn decide(
+        &self,
+        words: [u64; Self::WORDS],
+        (made, takes): (Decision, bool),
+        now: Nanos,
+    ) -> Decision {
+        let is_blocked = words[0] > now.get();
+        let words = if takes && !is_blocked && made.is_denied() {
+            self.denied(words, now.get())
+        } else {
+            words
+        };
+        Policy::unless_blocked(&words, now, made)
+    }
+
     fn within(&self) -> u64 {
         u64::from(self.within) * MILLISECOND
     }
@@ -197,7 +224,7 @@ impl Penalty {
         let until = now
             .saturating_add(self.spans.of(step))
             .min(Nanos::MAX.get());
-        [until, 0, (step + 1).min(self.spans.steps()) << STEP_SHIFT]
+        [until, 0, (step + 1).min(self.spans.count()) << STEP_SHIFT]
     }
 }
 
@@ -227,7 +254,7 @@ fn during(decision: &Decision, left: u64) -> Decision {
     denied.because(DenialReason::Blocked)
 }
 
-impl super::Policy {
+impl Policy {
     /// Denials block the key (see [`Penalty`]). For algorithms that limit a rate; it changes nothing
     /// for permits.
     ///
@@ -241,6 +268,17 @@ impl super::Policy {
             penalty: Some(penalty),
             plain: super::PlainBucket::NONE,
             ..self
+        }
+    }
+
+    /// The same policy, for a state whose [`Penalty`] is kept in another place (see
+    /// [`Penalty::decide`]).
+    #[must_use]
+    pub const fn without_block(self) -> Self {
+        match (self.penalty, self.count_denied) {
+            (None, _) => self,
+            (Some(_), true) => Self::new(self.rule).count_denied(),
+            (Some(_), false) => Self::new(self.rule),
         }
     }
 
@@ -323,7 +361,7 @@ impl super::Policy {
             let [until, first, counts] = read(words);
             until <= Nanos::MAX.get()
                 && first <= Nanos::MAX.get()
-                && counts >> STEP_SHIFT <= penalty.spans.steps()
+                && counts >> STEP_SHIFT <= penalty.spans.count()
         })
     }
 
@@ -353,7 +391,7 @@ impl super::Policy {
             && from.penalty.is_some()
         {
             let [until, first, counts] = read(old);
-            let step = (counts >> STEP_SHIFT).min(penalty.spans.steps());
+            let step = (counts >> STEP_SHIFT).min(penalty.spans.count());
             let low = counts & u64::from(u32::MAX);
             new.copy_from_slice(&[until, first, step << STEP_SHIFT | low]);
         }

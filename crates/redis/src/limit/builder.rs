@@ -46,8 +46,8 @@ impl LimitBuilder {
     }
 
     /// Where decisions are made (default: [`Mode::Exact`]). Policies that cannot be leased or
-    /// reported stay exact: leaky buckets, permits, and leased buckets below 16;
-    /// [`SharedLimit::mode`] returns the result. All nodes should use the same mode and slack.
+    /// reported stay exact: leaky buckets, permits, leased buckets below 16, and policies that block
+    /// keys for denials; [`SharedLimit::mode`] returns the result. All nodes should use the same mode and slack.
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }

@@ -199,7 +199,7 @@ pub async fn decide_joint(
 }
 
 /// The same, with the time that each state uses.
-pub(super) async fn decide_joint_seen(
+pub async fn decide_joint_seen(
     store: &Store,
     requests: &[JointRequest<'_>],
     takes: bool,
@@ -286,23 +286,29 @@ async fn decide(
     let shard = monitor.shard_of(&first.key);
     monitor.admit(shard)?;
     let (sums, costs) = sums(requests)?;
-    let keys: Vec<&[u8]> = sums.iter().map(|sum| sum.key).collect();
+    let blocks = block_keys(store, sums.iter().map(|sum| (sum.plan, sum.key)));
+    let keys = sums.iter().map(|sum| sum.key);
+    let keys: Vec<&[u8]> = keys.chain(blocks.iter().map(|key| &key[..])).collect();
     let arguments = call::joint_arguments(sums.iter().map(|sum| (sum.plan, sum.cost)), takes);
     let reply = monitor
         .call(shard, &scripts.joint, &keys, &arguments, deadline, true)
         .await?;
-    let (now, found) = call::parse(reply, sums.len())?;
-    let values = found.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let (now, parts) = call::parse(reply, keys.len())?;
+    let found = call::found(sums.iter().map(|sum| sum.plan), parts)?;
     costs
         .into_iter()
-        .map(|(at, cost)| {
-            let mut decided = Err(StoreError::NotOurs);
-            let plan = sums[at].plan;
-            plan.decisions(values[at].as_deref(), now, &[cost], |_, made, seen| {
-                decided = Ok((made, seen));
-            });
-            decided
-        })
+        .map(|(at, cost)| sums[at].plan.decision_on(&found[at], now, (cost, takes)))
+        .collect()
+}
+
+/// The keys of the blocks of these limits, for those whose rules block keys.
+pub(super) fn block_keys<'a>(
+    store: &Store,
+    limits: impl Iterator<Item = (&'a Plan, &'a [u8])>,
+) -> Vec<Vec<u8>> {
+    let is_cluster = store.batcher().monitor.is_cluster();
+    limits
+        .filter_map(|(plan, key)| plan.block_key(key, is_cluster))
         .collect()
 }
 

@@ -79,6 +79,11 @@ impl Local {
         cost.min(used)
     }
 
+    /// Ends a block of a key by the policy's penalty.
+    pub fn unblock(&self, key: &[u8]) {
+        self.limiter.unblock(key);
+    }
+
     /// The state of a key.
     pub fn standing(&self, key: &[u8], unit: u64) -> Decision {
         share(&self.limiter().peek(key, 0), unit)

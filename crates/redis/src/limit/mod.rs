@@ -17,7 +17,7 @@ mod shared;
 pub use answer::{SharedDecision, Source};
 pub use builder::{LimitBuilder, LimitError};
 pub use estimate::SharedEstimate;
-pub use joint::{Part, acquire_all};
+pub use joint::{JointRequest, Part, acquire_all, decide_joint_seen};
 pub use on_error::OnError;
 pub use once::Once;
 pub use permit::Permit;

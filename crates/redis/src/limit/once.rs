@@ -3,16 +3,18 @@
 
 use std::fmt::Write as _;
 
-use tidegate_core::{Algorithm as _, Decision, Standing};
+use tidegate_core::{Algorithm as _, Decision, Nanos, Standing};
 
 use super::{
     Part, SharedDecision, SharedLimit,
-    joint::{JointRequest, Sum, all_without_store, by_all, formers_of, of_formers, sums},
+    joint::{
+        JointRequest, Sum, all_without_store, block_keys, by_all, formers_of, of_formers, sums,
+    },
 };
 use crate::{
     Plan, Store, StoreError,
     connection::beside,
-    script::call::{self, Keep, Kept},
+    script::call::{self, Found, Keep},
 };
 
 /// The answer to a request with an id.
@@ -131,7 +133,10 @@ impl Store {
             shadows.resize(requests.len(), *is_shadow);
         }
         let (sums, costs) = sums(&requests)?;
-        let keys: Vec<&[u8]> = sums.iter().map(|sum| sum.key).chain([&kept[..]]).collect();
+        let blocks = block_keys(self, sums.iter().map(|sum| (sum.plan, sum.key)));
+        let keys = sums.iter().map(|sum| sum.key);
+        let keys = keys.chain(blocks.iter().map(|key| &key[..]));
+        let keys: Vec<&[u8]> = keys.chain([&kept[..]]).collect();
         let monitor = &self.batcher().monitor;
         let slot = monitor.slot(keys[0]);
         if keys.iter().any(|key| monitor.slot(key) != slot) {
@@ -143,6 +148,7 @@ impl Store {
         let asked = sums
             .iter()
             .map(|sum| (sum.plan, sum.cost, shadows[sum.first]));
+        let plans = || sums.iter().map(|sum| sum.plan);
         let arguments = call::once_arguments(asked, keep);
         let script = &self.batcher().scripts.once;
         let reply = monitor
@@ -153,17 +159,28 @@ impl Store {
                 return Ok(None);
             }
             let first = call::kept(text).ok_or(StoreError::BadReply)?;
+            let values = first.parts.iter().map(|(_, value)| Ok(value.clone()));
+            let found = call::found(plans(), values.collect())?;
             let own = costs[..parts.len()].iter();
-            let decisions = own.map(|&(at, cost)| first_decision(&sums[at], at, cost, &first));
+            let decisions = own.map(|&(at, cost)| {
+                let (found, admitted) = (found.get(at)?, first.parts.get(at)?.0);
+                Some(first_decision(
+                    &sums[at],
+                    (found, admitted),
+                    cost,
+                    first.now,
+                ))
+            });
             let decisions: Option<Vec<_>> = decisions.collect();
             return Ok(Some((decisions.ok_or(StoreError::BadReply)?, true)));
         }
-        let (now, found) = call::parse(reply, sums.len())?;
-        let values = found.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let decisions = costs
-            .iter()
-            .map(|&(at, cost)| sums[at].plan.decision(values[at].as_deref(), now, cost))
-            .collect::<Result<Vec<_>, _>>()?;
+        let (now, values) = call::parse(reply, sums.len() + blocks.len())?;
+        let found = call::found(plans(), values)?;
+        let decisions = costs.iter().map(|&(at, cost)| {
+            let decided = sums[at].plan.decision_on(&found[at], now, (cost, true));
+            decided.map(|(decision, _)| decision)
+        });
+        let decisions = decisions.collect::<Result<Vec<_>, _>>()?;
         let decisions = by_all(&decisions, &formers).ok_or(StoreError::BadReply)?;
         Ok(Some((decisions, false)))
     }
@@ -212,15 +229,18 @@ impl SharedLimit {
 
 /// The first decision of a limit. If its rule has changed since, the kept value may mean something
 /// else by now, but what was admitted stays admitted.
-fn first_decision(sum: &Sum<'_>, at: usize, cost: u64, first: &Kept) -> Option<Decision> {
-    let (admitted, value) = first.parts.get(at)?;
+fn first_decision(
+    sum: &Sum<'_>,
+    (found, admitted): (&Found, bool),
+    cost: u64,
+    now: Nanos,
+) -> Decision {
     let plan: &Plan = sum.plan;
-    let decision = plan.decision(value.as_deref(), first.now, cost);
-    let standing = match &decision {
-        Ok(decision) if cost < sum.cost || decision.is_allowed() == *admitted => {
-            return Some(*decision);
+    let standing = match plan.decision_on(found, now, (cost, true)) {
+        Ok((decision, _)) if cost < sum.cost || decision.is_allowed() == admitted => {
+            return decision;
         }
-        Ok(decision) => decision.standing(),
+        Ok((decision, _)) => decision.standing(),
         Err(_) => Standing {
             limit: plan.policy().limit(),
             room: 0,
@@ -228,9 +248,9 @@ fn first_decision(sum: &Sum<'_>, at: usize, cost: u64, first: &Kept) -> Option<D
             reset_after: 0,
         },
     };
-    Some(if *admitted {
+    if admitted {
         Decision::allow(standing)
     } else {
         Decision::deny(standing, 1)
-    })
+    }
 }

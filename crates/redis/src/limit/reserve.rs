@@ -12,14 +12,14 @@ use tidegate_core::{Decision, Nanos};
 
 use super::{
     Part, SharedLimit,
-    joint::{JointRequest, by_all, formers_of, of_formers},
+    joint::{JointRequest, block_keys, by_all, formers_of, of_formers},
 };
 use crate::{
     Deadline, Store, StoreError,
     connection::{SLOTS, slot},
     script::{
         Script,
-        call::{self, Before},
+        call::{self, Found},
     },
     sync::lock,
 };
@@ -236,6 +236,11 @@ impl Store {
             shadows.resize(requests.len(), *is_shadow);
         }
         let mut keys: Vec<Vec<u8>> = requests.iter().map(|request| request.key.clone()).collect();
+        let limits = requests
+            .iter()
+            .map(|request| (request.plan, &request.key[..]));
+        keys.extend(block_keys(self, limits));
+        let asked = keys.len();
         let [record, open] = self.keys_of(id);
         let by_age = age.map_or_else(|| open.clone(), |age| self.key_by_age(id, age));
         keys.extend([record, open, by_age]);
@@ -256,9 +261,11 @@ impl Store {
             Some("repeated") => return Ok(Reserved::Repeated(id)),
             _ => {}
         }
-        let (now, found) = call::parse(reply, requests.len())?;
-        let decision = |(request, before): (&JointRequest<'_>, Before)| {
-            request.plan.decision(before?.as_deref(), now, request.cost)
+        let (now, parts) = call::parse(reply, asked)?;
+        let found = call::found(requests.iter().map(|request| request.plan), parts)?;
+        let decision = |(request, found): (&JointRequest<'_>, Found)| {
+            let decided = request.plan.decision_on(&found, now, (request.cost, true));
+            decided.map(|(decision, _)| decision)
         };
         let decisions: Vec<_> = requests
             .iter()

@@ -9,7 +9,7 @@ use tidegate_limiter::{Estimate, KeyedLimit};
 use super::{
     OnError, Permit, SharedDecision, Source,
     denials::Ask,
-    joint::{JointRequest, strictest},
+    joint::{JointRequest, decide_joint, strictest},
     local::Local,
 };
 use crate::{
@@ -426,12 +426,48 @@ impl SharedLimit {
         let shard = monitor.shard_of(&whole);
         monitor.admit(shard)?;
         let script = &store.batcher().scripts.reset;
-        let keys = [whole, self.reset_key(&key)];
+        let block = self.plan().block_key(&whole, monitor.is_cluster());
+        let mut keys = vec![whole, self.reset_key(&key)];
+        keys.extend(block);
         monitor
             .call(shard, script, &keys, &[] as &[&[u8]], self.deadline(), true)
             .await?;
         self.forget_denial(&key);
         self.announce(StoredOrder::Reset, &key).await
+    }
+
+    /// Ends the block of a key by the policy's [`Penalty`](tidegate_core::Penalty), and forgets the
+    /// denials that count. Returns whether the key was blocked. Other nodes notice within a second.
+    /// [Orders](crate::Store::order) about the key stay.
+    ///
+    /// # Errors
+    /// When the store does not reply. The block then was either ended or not.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn unblock(&self, key: impl Key) -> Result<bool, StoreError> {
+        let (monitor, whole) = (self.monitor(), self.redis_key(&key));
+        if let Some(local) = self.local() {
+            key.with_bytes(|key| local.unblock(key));
+        }
+        let Some(block) = self.plan().block_key(&whole, monitor.is_cluster()) else {
+            return Ok(false);
+        };
+        let shard = monitor.shard_of(&whole);
+        monitor.admit(shard)?;
+        let script = &self.0.store.batcher().scripts.unblock;
+        let reply = monitor
+            .call(
+                shard,
+                script,
+                &[block],
+                &[] as &[&[u8]],
+                self.deadline(),
+                true,
+            )
+            .await?;
+        self.forget_denial(&key);
+        redis::from_redis_value(reply).map_err(|_| StoreError::BadReply)
     }
 
     /// The key that says when a key was last reset.
@@ -491,7 +527,18 @@ impl SharedLimit {
             store.denials().forget(tag);
         }
         let (now, before) = call::parse_one(reply)?;
-        plan.decision(before.as_deref(), now, 0)
+        let standing = plan.decision(before.as_deref(), now, 0)?;
+        if plan.penalty().is_none() {
+            return Ok(standing);
+        }
+        // These scripts know no blocks.
+        let look = JointRequest {
+            plan,
+            key: keys.swap_remove(0),
+            cost: 0,
+        };
+        let seen = decide_joint(store, &[look], false, self.deadline()).await?;
+        seen.first().copied().ok_or(StoreError::BadReply)
     }
 
     /// A part of a joint decision.

@@ -2,7 +2,7 @@
 
 use redis::{Cmd, Value};
 use tidegate_core::lease::{GiveBack, Mode, Request};
-use tidegate_core::{MAX_LIMIT, Nanos};
+use tidegate_core::{MAX_LIMIT, Nanos, Penalty};
 
 use super::{Plan, Script};
 use crate::StoreError;
@@ -103,16 +103,21 @@ pub fn joint_arguments<'a>(
     takes: bool,
 ) -> Vec<Vec<u8>> {
     let look = (!takes).then(|| b"look".to_vec());
-    requests
-        .flat_map(|(plan, cost)| {
-            [
-                plan.kind().letter().into(),
-                plan.call_numbers(),
-                exact(cost).to_string().into_bytes(),
-            ]
-        })
+    with_blocks(requests.map(|(plan, cost)| (plan, cost, false)))
+        .into_iter()
         .chain(look)
         .collect()
+}
+
+/// The arguments of each limit of a joint decision, and behind them those of the limits' blocks.
+fn with_blocks<'a>(parts: impl Iterator<Item = Reserved<'a>>) -> Vec<Vec<u8>> {
+    let (mut limits, mut blocks) = (Vec::new(), Vec::new());
+    for (at, part) in parts.enumerate() {
+        blocks.extend(part.0.block_arguments(at).into_iter().flatten());
+        limits.extend(part_arguments(part));
+    }
+    limits.append(&mut blocks);
+    limits
 }
 
 /// One limit of a reservation: its plan, the cost, and whether it is a shadow limit.
@@ -133,7 +138,7 @@ pub fn reserve_arguments<'a>(
         places,
         id.into(),
     ];
-    parts.flat_map(part_arguments).chain(rest).collect()
+    with_blocks(parts).into_iter().chain(rest).collect()
 }
 
 /// The arguments of a limit that may be a shadow limit, in a joint decision.
@@ -167,8 +172,8 @@ pub fn once_arguments<'a>(parts: impl Iterator<Item = Reserved<'a>>, keep: Keep)
         Keep::Admissions => ["60000", "admissions"],
         Keep::Nothing => ["0", "none"],
     };
-    parts
-        .flat_map(part_arguments)
+    with_blocks(parts)
+        .into_iter()
         .chain([millis.into(), which.into()])
         .collect()
 }
@@ -267,6 +272,33 @@ pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
 /// The value of a key as it was before, or the answers of a log; or why the key has no value of
 /// this limit.
 pub type Before = Result<Option<Vec<u8>>, StoreError>;
+
+/// The part of a joint decision's reply for a limit: the value of its key as it was before, or the answer of
+/// a log; and the words of its block, if its rule blocks keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub value: Option<Vec<u8>>,
+    pub block: Option<[u64; Penalty::WORDS]>,
+}
+
+/// The parts of a reply for these limits. Behind the limits' parts are those of the blocks.
+pub fn found<'a>(
+    plans: impl ExactSizeIterator<Item = &'a Plan>,
+    parts: Vec<Before>,
+) -> Result<Vec<Found>, StoreError> {
+    let mut values = parts;
+    let mut blocks = values.split_off(plans.len().min(values.len())).into_iter();
+    let found = plans.zip(values).map(|(plan, value)| {
+        let block = match plan.penalty() {
+            // A kept answer has none if the rule did not block then.
+            Some(_) => Some(super::block_words(blocks.next().unwrap_or(Ok(None)))?),
+            None => None,
+        };
+        let value = value?;
+        Ok(Found { value, block })
+    });
+    found.collect()
+}
 
 /// The meaning of a script's code for a key without a value.
 fn without_value(code: u8) -> Option<Before> {

@@ -13,6 +13,7 @@ use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
 #[cfg(feature = "servers")]
 pub use plan::TEST_TIME;
+use plan::block_words;
 pub use plan::{Plan, PlanError};
 use redis::Value;
 pub use runner::Runner;
@@ -40,6 +41,8 @@ const KEEP_ANSWER: &str = include_str!("lua/keep_answer.lua");
 const CORRECT: &str = include_str!("lua/correct.lua");
 const DUE: &str = include_str!("lua/due.lua");
 const OLDEST: &str = include_str!("lua/oldest.lua");
+const BLOCK: &str = include_str!("lua/block.lua");
+const UNBLOCK: &str = include_str!("lua/unblock.lua");
 const RESET: &str = include_str!("lua/reset.lua");
 /// The reply of joint decisions and reservations.
 const REPLY: &str = "return {time[1], time[2], replies}\n";
@@ -203,6 +206,8 @@ pub struct Scripts {
     pub record: Arc<Script>,
     /// Forgets what a key has used.
     pub reset: Arc<Script>,
+    /// Ends the block of a key by its rule.
+    pub unblock: Arc<Script>,
 }
 
 impl Scripts {
@@ -270,6 +275,7 @@ impl Scripts {
             )
         };
         let deciding = several(algorithm);
+        let deciding = format!("{deciding}algorithms.b = (function()\n{BLOCK}end)()\n");
         let joint = format!("{deciding}local count = #KEYS\n{JOINT}{REPLY}");
         let once = format!("{deciding}{ONCE}{JOINT}{KEEP_ANSWER}{REPLY}");
         let reserve = format!("{deciding}{RESERVE}{JOINT}{RECORD}{REPLY}");
@@ -293,6 +299,7 @@ impl Scripts {
                 "return redis.call('HGET', KEYS[1], 'p')".to_owned(),
             )),
             reset: Arc::new(Script::new(format!("{clock}{RESET}"))),
+            unblock: Arc::new(Script::new(format!("{clock}{UNBLOCK}"))),
         }
     }
 
@@ -440,6 +447,7 @@ mod tests {
             oldest,
             record,
             reset,
+            unblock,
         } = Scripts::new();
         for (at, plan) in plans().iter().enumerate() {
             assert_eq!(plan.kind() as usize, at);
@@ -537,5 +545,15 @@ mod tests {
         }
         runs.timed(&due, &["open"], &[]);
         runs.without_time(&reset, &["used-0", "reset-key"], &[]);
+        let policy: Policy = "fixed-window:block-for=1h 1/1h"
+            .parse()
+            .expect("the policy is well formed");
+        let blocking = [Plan::new(policy).expect("the scripts can decide it")];
+        let arguments = call::joint_arguments(blocking.iter().map(|plan| (plan, 2)), true);
+        runs.timed(&joint, &["blocking", "block"], &arguments);
+        for was_blocked in [1, 0] {
+            let reply = runs.without_time(&unblock, &["block"], &[]);
+            assert_eq!(reply, Value::Int(was_blocked));
+        }
     }
 }

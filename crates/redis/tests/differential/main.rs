@@ -3,6 +3,7 @@
 #![cfg(feature = "servers")]
 
 mod allotments;
+mod blocks;
 mod changes;
 mod charges;
 mod clock_steps;

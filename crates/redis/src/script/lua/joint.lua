@@ -1,16 +1,29 @@
 -- One decision over several limits (`count`), each key once: all admit and are charged, or none is. ARGV: for each key the kind
 -- (a capital letter for a shadow limit, which takes what fits and never denies), the limit's numbers and the cost; and `look` at
--- the end if nothing is to be taken. The reply: the time, and for each key its value before the call (for a log the answer), or
+-- the end if nothing is to be taken. Behind all limits come the blocks of those whose rules block keys for denials: the letter `b`,
+-- the numbers of block.lua, and the index of the limit. A denial by the limit counts there, whatever the others say. The reply: the time, and for each key its value before the call (for a log the answer), or
 -- 1 for a key of another type, 2 for a value that is not of this limit.
-local replies, parts, admitted, takes = {}, {}, true, ARGV[3 * count + 1] ~= 'look'
+local replies, parts, denials, admitted, broken, takes = {}, {}, {}, true, false, ARGV[3 * count + 1] ~= 'look'
 for i = 1, count do
   local letter, numbers = ARGV[3 * i - 2], ARGV[3 * i - 1]
   local kind, shadow = algorithms[string.lower(letter)], string.find(letter, '%u')
-  local part = {kind = kind, p = {struct.unpack(#numbers == 48 and '<dddddd' or '<dddddddd', numbers)}}
+  local part = {kind = kind, shadow = shadow, p = {struct.unpack(#numbers == 48 and '<dddddd' or '<dddddddd', numbers)}}
   part.cost = tonumber(ARGV[3 * i])
   part.p.looks = not takes or part.cost == 0
   parts[i] = part
-  if kind.open then
+  if kind.denied then
+    local block, wrong = kind.open(part.p, KEYS[i])
+    if type(wrong) == 'table' then return wrong end
+    replies[i] = wrong or block.value
+    local of = parts[part.cost]
+    if block and block.ends > now then
+      of.blocked, of.fits = true, false
+      admitted = admitted and of.shadow
+    elseif block and takes and of.cost > 0 and not of.fits then
+      part.block = block
+      denials[#denials + 1] = part
+    end
+  elseif kind.open then
     local log, wrong = kind.open(part.p, KEYS[i])
     if type(wrong) == 'table' then return wrong end
     part.log, replies[i] = log, wrong
@@ -36,13 +49,17 @@ for i = 1, count do
     end
     replies[i] = before
   end
-  admitted = admitted and type(replies[i]) ~= 'number'
+  broken = broken or type(replies[i]) == 'number'
+end
+admitted = admitted and not broken
+if takes and not broken then
+  for _, part in ipairs(denials) do part.kind.denied(part.p, part.block) end
 end
 if admitted and takes then
   for i, part in ipairs(parts) do
-    if part.log then
+    if part.log and not part.blocked then
       part.kind.close(part.p, part.log)
-    elseif part.fits and part.cost > 0 then
+    elseif part.after and part.fits and part.cost > 0 then
       local value = part.as_is and part.after or whole(replies[i], part.after)
       put(part.p, KEYS[i], part.there, value, part.head, part.as_is and part.there and part.was)
     end

@@ -4,7 +4,9 @@ if admitted then
   local ends = now + ttl
   local fields = {'d', string.format('%.0f', ends), 't', ttl}
   if text ~= '' then fields[5], fields[6] = 'p', text end
-  for i, part in ipairs(parts) do
+  -- Behind the limits are their blocks.
+  for i = 1, #places / 8 do
+    local part = parts[i]
     local before = text == '' and redis.call('HGET', record, i) or ''
     if #before == 16 * 24 then
       local one, taken = struct.unpack('<I8I8', before)

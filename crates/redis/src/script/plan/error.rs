@@ -12,11 +12,6 @@ pub enum PlanError {
         "a shared limit cannot count denied requests, because it writes nothing for them; remove count_denied"
     )]
     CountsDenied,
-    /// Denials block keys, and no script does.
-    #[error(
-        "a shared limit cannot block keys for denials; remove block_for, or limit in memory: a server without --store"
-    )]
-    Blocks,
     /// Windows save what is left, and no script does.
     #[error(
         "a shared fixed window cannot save units; remove burst, or choose token-bucket, which refills steadily"

@@ -1,12 +1,14 @@
 //! A policy prepared for the scripts.
 
+mod block;
 mod error;
 mod grants;
 mod numbers;
 mod state;
 
+pub(super) use block::words as block_words;
 pub use error::PlanError;
-use tidegate_core::{Algorithm, Calendar, Decision, Nanos, Parameters, Policy};
+use tidegate_core::{Algorithm, Calendar, Decision, Nanos, Parameters, Penalty, Policy};
 
 use super::ScriptKind;
 use crate::StoreError;
@@ -31,6 +33,8 @@ pub struct Plan {
     calendar: Option<&'static Calendar>,
     /// How much later than it counts a unit may be used (see [`whole`](Self::whole)).
     held: Nanos,
+    /// The blocks that denials lead to, under a separate key.
+    penalty: Option<Penalty>,
 }
 
 /// The layout of a value in Redis.
@@ -67,9 +71,8 @@ impl Plan {
         if policy.counts_denied() {
             return Err(PlanError::CountsDenied);
         }
-        if policy.penalty().is_some() {
-            return Err(PlanError::Blocks);
-        }
+        let penalty = policy.penalty().copied();
+        let policy = policy.without_block();
         if matches!(policy.parameters(), Parameters::SavingWindow { .. }) {
             return Err(PlanError::Saves);
         }
@@ -219,6 +222,7 @@ impl Plan {
             layout,
             calendar: followed,
             held: Nanos::ZERO,
+            penalty,
         })
     }
 
@@ -240,7 +244,7 @@ impl Plan {
         })
     }
 
-    /// The policy.
+    /// The policy, without its [`Penalty`].
     #[must_use]
     pub const fn policy(&self) -> &Policy {
         &self.policy

@@ -75,14 +75,11 @@ fn block(app: &App, limit: &Limit, key: &str) -> Option<Value> {
 /// The block of a key by the rule's `block_for`. Its author is the rule.
 fn block_by_rule(app: &App, limit: &Limit, key: &str) -> Option<Value> {
     let (now, since) = (app.service.now(), limit.rule_block_since(key.as_bytes()));
-    let denied = limit.rule_block(key.as_bytes(), now)?;
-    let until = denied
-        .retry_after()
-        .map(|left| now.saturating_add(left.into()));
+    let until = limit.rule_block(key.as_bytes(), now)?;
     Some(json!({
         "limit_name": limit.spec().name,
         "key": key,
-        "until_ms": until.map(|until| until.get().div_ceil(1_000_000)),
+        "until_ms": until.get().div_ceil(1_000_000),
         "since_ms": since.map(|since| since.get() / 1_000_000),
         "client": "the rule",
         "note": null,

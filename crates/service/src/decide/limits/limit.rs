@@ -343,20 +343,32 @@ impl Limit {
 
     /// Keeps the name of a key that the rule's `block_for` blocks.
     #[cold]
-    fn note_rule_block(&self, key: &[u8], now: Nanos) {
-        if let Some(left) = self
-            .rule_block(key, now)
-            .and_then(|denied| denied.retry_after())
-        {
-            let until = now.saturating_add(left.into());
+    fn note_rule_block(&self, key: &[u8], denied: &Decision, now: Nanos) {
+        let until = match &self.store {
+            None => self.rule_block(key, now),
+            Some(store) if !store.blocks || self.block_of(key, now).is_some() => None,
+            Some(_) => denied
+                .retry_after()
+                .map(|left| now.saturating_add(left.into())),
+        };
+        if let Some(until) = until {
             self.memory.rule_blocks.note(key, until, now);
         }
     }
 
-    /// The denial of a key that the rule's `block_for` blocks.
-    pub fn rule_block(&self, key: &[u8], now: Nanos) -> Option<Decision> {
+    /// Until when the rule's `block_for` blocks a key, if it does. Of a shared limit, this server
+    /// knows the blocks that it has seen.
+    pub fn rule_block(&self, key: &[u8], now: Nanos) -> Option<Nanos> {
+        if let Some(store) = &self.store {
+            store.blocks.then_some(())?;
+            let until = self.memory.rule_blocks.until(key);
+            return until.filter(|until| *until > now);
+        }
         self.spec.policy.algorithm.get("block_for")?;
-        self.memory.limiter.blocked_by_rule_at(key, now)
+        let denied = self.memory.limiter.blocked_by_rule_at(key, now)?;
+        denied
+            .retry_after()
+            .map(|left| now.saturating_add(left.into()))
     }
 
     /// The keys that the rule's `block_for` blocks.
@@ -404,7 +416,10 @@ impl Limit {
             Act::Take | Act::TakeAnyway => {
                 self.count_taken(key, decision, now);
                 if decision.reason() == Some(DenialReason::Blocked) {
-                    self.note_rule_block(key, now);
+                    self.note_rule_block(key, decision, now);
+                } else if self.store.as_ref().is_some_and(|store| store.blocks) {
+                    // Another server has ended the block.
+                    self.memory.rule_blocks.forget(key);
                 }
                 if let Some(tap) = &self.tap {
                     tap.see(key, cost, decision, self.spec.shadow, now);

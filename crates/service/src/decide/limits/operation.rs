@@ -63,9 +63,18 @@ impl Limit {
         if self.has_by_rules(key, operation)? {
             return Ok(true);
         }
+        if matches!(operation, Operation::Unblock | Operation::Reset) {
+            self.memory.rule_blocks.forget(key);
+        }
         let done = match operation {
             Operation::Block(span) => store.order(key, Order::Block, *span).await.map(|()| true),
-            Operation::Unblock => store.end_order(key, OrderKind::Block).await,
+            Operation::Unblock => match store.end_order(key, OrderKind::Block).await {
+                Ok(ended) if store.blocks => {
+                    let by_rule = store.unblock_by_rule(key).await;
+                    by_rule.map(|was_blocked| was_blocked || ended)
+                }
+                ended => ended,
+            },
             Operation::Override(quota, span) => {
                 self.shareable(key, quota)?;
                 store
@@ -93,13 +102,13 @@ impl Limit {
         if self.has_by_rules(key, operation)? {
             return Ok(true);
         }
+        if matches!(operation, Operation::Unblock | Operation::Reset) {
+            self.memory.rule_blocks.forget(key);
+        }
         let (limiter, name) = (self.limiter(), &self.spec.name);
         let until = |span: &Option<Duration>| {
             span.map_or(Nanos::MAX, |span| now.saturating_add(span.into()))
         };
-        if matches!(operation, Operation::Unblock | Operation::Reset) {
-            self.memory.rule_blocks.forget(key);
-        }
         match operation {
             Operation::Block(span) => {
                 limiter

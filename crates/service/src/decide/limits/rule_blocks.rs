@@ -1,5 +1,6 @@
 //! The names of keys that a rule's `block_for` blocks. The blocks are in the states, which know keys
-//! by their hashes alone.
+//! by their hashes alone, or in the store, which has no list of them: there a server knows those
+//! that it has seen.
 
 use std::{
     collections::BTreeMap,
@@ -46,6 +47,11 @@ impl RuleBlocks {
     /// Forgets a key whose block was ended.
     pub fn forget(&self, key: &[u8]) {
         self.known().keys.remove(key);
+    }
+
+    /// The end of a key's block, if it is known.
+    pub fn until(&self, key: &[u8]) -> Option<Nanos> {
+        self.known().keys.get(key).map(|(_, until)| *until)
     }
 
     /// The keys. Their blocks may have ended since.

@@ -35,6 +35,8 @@ pub struct StoreLimit {
     /// Whether requests for many keys should share a call: the store makes each decision, and has
     /// no part that could hold up the answers of the others.
     pub shares_calls: bool,
+    /// Whether the rule blocks keys for denials.
+    pub blocks: bool,
     spec: LimitSpec,
     deadline: Timeout,
     /// The orders of operators about keys, at any server.
@@ -70,6 +72,7 @@ impl StoreLimit {
         let general = build(&spec.policy, local_keys, true)?;
         Ok(Self {
             shares_calls: general.mode() == Mode::Exact && !store.store().address().is_cluster(),
+            blocks: general.policy().penalty().is_some(),
             general,
             overridden: overridden.collect::<Result<_, RulesError>>()?,
             spec: spec.clone(),
@@ -155,6 +158,11 @@ impl StoreLimit {
             .store()
             .end_order(&self.spec.name, key, kind)
             .await
+    }
+
+    /// Ends the block of a key by the rule. Returns whether it was blocked.
+    pub async fn unblock_by_rule(&self, key: &[u8]) -> Result<bool, StoreError> {
+        self.of(key).unblock(key).await
     }
 
     /// Forgets what a key has used.
