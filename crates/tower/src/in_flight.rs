@@ -7,11 +7,6 @@ use tidegate_limiter::Timer;
 
 use crate::limit::{Limit, LimitKind};
 
-/// Whether the policy counts requests in flight, so that units are given back.
-pub(crate) fn is_in_flight(policy: &Policy) -> bool {
-    matches!(policy.parameters(), Parameters::Concurrency { .. })
-}
-
 /// When a policy takes units back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Returns {
@@ -24,7 +19,7 @@ pub(crate) enum Returns {
 }
 
 impl Returns {
-    fn of(policy: &Policy) -> Self {
+    pub(crate) fn of(policy: &Policy) -> Self {
         match policy.parameters() {
             Parameters::Concurrency { .. } => Self::AtTheEnd,
             Parameters::LeakyBucket { .. } => Self::Unserved,

@@ -9,7 +9,7 @@ use crate::{
     Reason,
     decide::LayerDecision,
     hold::{Hold, TakenUnits},
-    in_flight::is_in_flight,
+    in_flight::Returns,
     layer::{LayerOptions, no_decision},
     limit::LimitKind,
     question::LimitQuestion,
@@ -56,7 +56,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
         question: &LimitQuestion<'_, C>,
     ) -> LayerDecision<C> {
         let mut verdict = LayerDecision::new();
-        if !is_in_flight(limit.policy()) {
+        if Returns::of(limit.policy()) != Returns::AtTheEnd {
             // Units of an allotment have no time of their own, so they could not return.
             let (answer, taken) = if self.settles(question) || limit.mode() == Mode::Exact {
                 let asked = limit.acquire_estimate(&question.key, question.cost);
