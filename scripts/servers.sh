@@ -16,6 +16,7 @@
 #   scripts/servers.sh gateway       the sources of Envoy Gateway, with what its translator makes of its test inputs
 #   scripts/servers.sh ai-gateway    the sources of Envoy AI Gateway
 #   scripts/servers.sh ai-gateway-quotas  its translator and control plane of quotas (scripts/ai-gateway), built in the same way
+#   scripts/servers.sh kgateway      the sources of kgateway, with what its translator makes of its test inputs
 #   scripts/servers.sh envoy-gateway Envoy Gateway itself, built in the same way, in half an hour on two cores
 #   scripts/servers.sh sentinel      Alibaba Sentinel's token server, its client and its decisions (scripts/sentinel), built with the JDK
 #                                    and Maven that are there
@@ -41,6 +42,7 @@ RATELIMIT=v1.4.1-0.20260122083618-3fb702589d36 # the newest that Go's module pro
 GRPCURL=v1.9.4
 GATEWAY=v1.9.1
 AI_GATEWAY=v1.0.0
+KGATEWAY=v2.2.0
 
 die() {
     printf 'scripts/servers.sh: %s\n' "$*" >&2
@@ -375,6 +377,7 @@ ratelimit-tests)
     ;;
 gateway) module github.com/envoyproxy/gateway "$GATEWAY" ;;
 ai-gateway) module github.com/envoyproxy/ai-gateway "$AI_GATEWAY" ;;
+kgateway) module github.com/kgateway-dev/kgateway/v2 "$KGATEWAY" ;;
 ai-gateway-quotas)
     sources=$(cat scripts/ai-gateway/* | sha256sum | cut -c 1-16)
     provide "ai-gateway-quotas-$AI_GATEWAY-$sources" fetch_ai_gateway_quotas

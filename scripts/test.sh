@@ -163,8 +163,10 @@ interop() {
         TIDEGATE_AI_GATEWAY=$(scripts/servers.sh ai-gateway)
         TIDEGATE_AI_GATEWAY_QUOTAS=$(scripts/servers.sh ai-gateway-quotas)
         TIDEGATE_ENVOY=$(scripts/servers.sh envoy)
-        export TIDEGATE_AI_GATEWAY TIDEGATE_AI_GATEWAY_QUOTAS TIDEGATE_ENVOY
-        tests "Envoy AI Gateway's names, ports and quotas" --test packaging --test envoy_proxy -- --ignored interop_ai_gateway
+        TIDEGATE_KGATEWAY=$(scripts/servers.sh kgateway)
+        export TIDEGATE_AI_GATEWAY TIDEGATE_AI_GATEWAY_QUOTAS TIDEGATE_ENVOY TIDEGATE_KGATEWAY
+        tests "Envoy AI Gateway's names, ports and quotas, and kgateway's policies" \
+            --test packaging --test envoy_proxy -- --ignored interop_ai_gateway interop_kgateway
     fi
     tests "grpcurl, and the same requests to envoyproxy/ratelimit" --test grpc -- --ignored interop --show-output \
         ${known[@]+"${known[@]}"}

@@ -6,6 +6,7 @@ mod certificates;
 mod envoy;
 mod gateway;
 mod holds;
+mod kgateway;
 #[path = "../program/mod.rs"]
 mod program;
 mod quotas;
