@@ -301,7 +301,8 @@ def check_proxy(place, server, variables):
             status, body, _ = call("proxy-bob", 10)
             assert status == 200 and "world" in body, (at, status, body)
         eventually(lambda: left(server, "proxy-bob"), lambda: left(server, "proxy-bob") == [96, 1_000 - 4 * USED])
-        assert front.asked[4:] == ["/v1/reserve", "/v1/settle"] * 4, front.asked
+        # LiteLLM reports beside its answer, so the next call may come first.
+        assert sorted(front.asked[4:]) == ["/v1/reserve"] * 4 + ["/v1/settle"] * 4, front.asked
         assert left(server, "proxy-alice") == [100, 1_000]
         # The wait is half a year, which the server shortens to what clients can count.
         status, body, after = call("proxy-bob", 600)
