@@ -28,8 +28,6 @@ use crate::{
     signals,
 };
 
-pub(crate) use self::once::OnceById;
-
 /// A layer's decision.
 pub(crate) struct LayerDecision<C: Timer + 'static> {
     pub(crate) decisions: SmallVec<[HeaderDecision<C>; 2]>,

@@ -13,10 +13,10 @@ use tower_layer::Layer;
 use crate::{
     IntoLimit, Limit, RateLimit, Refusal, Tell,
     bodies::{Same, Wrapped},
-    decide::OnceById,
     header_decision::{LastText, Name},
     in_flight::KnownReturns,
     key::{KeyList, KeySource},
+    once::OnceById,
     settle::Settle,
     time::Time,
 };

@@ -122,6 +122,7 @@ pub mod key;
 mod layer;
 mod limit;
 mod log;
+mod once;
 mod question;
 mod service;
 mod settle;

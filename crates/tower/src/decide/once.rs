@@ -6,7 +6,8 @@
 //! An admitted request with an id keeps its units if it is dropped before its service is called:
 //! its repeat is admitted without taking any.
 
-use std::{borrow::Cow, fmt};
+#[cfg(feature = "shared")]
+use std::borrow::Cow;
 
 use http::request::Parts;
 use tidegate_core::{Decision, Standing};
@@ -22,35 +23,9 @@ use super::LayerDecision;
 use crate::limit::LimitKind;
 use crate::{
     in_flight::Returns,
-    key::KeySource,
     layer::LayerOptions,
     question::{LayerQuestions, LimitQuestion},
 };
-
-/// Where the ids of requests are, and the admissions of this process.
-pub(crate) struct OnceById {
-    source: Box<dyn KeySource>,
-    repeats: Repeats,
-}
-
-impl OnceById {
-    pub(crate) fn new(source: impl KeySource + 'static) -> Self {
-        Self {
-            source: Box::new(source),
-            repeats: Repeats::default(),
-        }
-    }
-
-    fn id<'r>(&'r self, parts: &'r Parts) -> Option<Cow<'r, [u8]>> {
-        self.source.key(parts).filter(|id| !id.is_empty())
-    }
-}
-
-impl fmt::Debug for OnceById {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OnceById").finish_non_exhaustive()
-    }
-}
 
 /// A request with an id that counts once.
 pub(super) struct Named<'r> {

@@ -16,10 +16,10 @@ use super::{
     batch::Batch,
     commands::{COMMANDS, run},
     parse::{Ahead, ProtocolError},
+    queued::Queued,
     reply::Replies,
     session::{Context, Session},
     socket::Socket,
-    transaction::Queued,
 };
 
 /// How much is read from a socket at a time.

@@ -31,6 +31,7 @@ mod introspection;
 mod limiting;
 mod parse;
 mod question;
+mod queued;
 mod reactor;
 mod reply;
 mod reserving;

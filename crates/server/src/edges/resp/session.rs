@@ -19,8 +19,8 @@ use tidegate_service::{
 use super::{
     Protocol, Shared,
     question::Question,
+    queued::{Queued, Transaction},
     reply::Replies,
-    transaction::{Queued, Transaction},
 };
 
 /// The state of a client's session.

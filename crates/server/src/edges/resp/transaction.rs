@@ -5,33 +5,6 @@
 
 use super::session::{Command, Context};
 
-/// The maximum number of queued commands of one connection.
-const MOST: usize = 1_024;
-/// The maximum number of bytes in them.
-const MOST_BYTES: usize = 64 * 1024;
-
-/// A command that was queued: its name and its arguments.
-pub(super) type Queued = Vec<Box<[u8]>>;
-
-/// The commands since `MULTI`.
-#[derive(Debug, Default)]
-pub(super) struct Transaction {
-    commands: Vec<Queued>,
-    bytes: usize,
-    /// A command was refused, so `EXEC` runs none.
-    is_void: bool,
-}
-
-impl Transaction {
-    /// Lets `EXEC` run nothing.
-    pub fn make_void(&mut self) {
-        *self = Self {
-            is_void: true,
-            ..Self::default()
-        };
-    }
-}
-
 /// Whether a command runs at once within a transaction.
 pub(super) fn runs_at_once(command: &Command) -> bool {
     matches!(
@@ -50,20 +23,13 @@ pub(super) fn queue(context: &mut Context<'_>, command: &Command, args: &[&[u8]]
     let Some(transaction) = &mut context.session.transaction else {
         return;
     };
-    let bytes: usize = args.iter().map(|arg| arg.len()).sum();
-    if transaction.is_void {
-        return context.replies().simple("QUEUED");
-    }
-    if transaction.commands.len() == MOST || transaction.bytes + bytes > MOST_BYTES {
+    if !transaction.push(args) {
         return refuse(
             context,
             "ERR a transaction has at most 1024 commands of 65536 bytes in all; use several, or a \
              pipeline without MULTI",
         );
     }
-    transaction.bytes += bytes;
-    let queued = args.iter().map(|arg| Box::from(*arg)).collect();
-    transaction.commands.push(queued);
     context.replies().simple("QUEUED");
 }
 
@@ -84,11 +50,11 @@ pub(super) fn exec(context: &mut Context<'_>, _args: &[&[u8]]) {
     let Some(transaction) = context.session.transaction.take() else {
         return context.error("ERR EXEC without MULTI");
     };
-    if transaction.is_void {
+    let Some(commands) = transaction.into_commands() else {
         return context.error("EXECABORT Transaction discarded because of previous errors.");
-    }
-    context.replies().array(transaction.commands.len());
-    context.runs_next = transaction.commands;
+    };
+    context.replies().array(commands.len());
+    context.runs_next = commands;
 }
 
 pub(super) fn discard(context: &mut Context<'_>, _args: &[&[u8]]) {
