@@ -1,15 +1,13 @@
 //! Holds, and the recipes without Lua: Envoy asks with an estimate, reads the tokens of a stream
 //! itself, and reports them.
 
-use std::fs;
-
 use serde_json::{Value, json};
 use tidegate_redis_servers::eventually;
 
 use crate::{
     envoy::{Envoy, program, route, typed},
-    program::{Serving, scratch},
-    rls::{filter, grpc, own},
+    program::Serving,
+    rls::{filter, grpc, own, serving_config},
     web::{Client, backend},
 };
 
@@ -26,14 +24,7 @@ descriptors:
 ";
 
 fn serving(name: &str) -> Serving {
-    let file = scratch(&format!("{name}-config")).join("shop.yaml");
-    fs::write(&file, CONFIG).unwrap();
-    Serving::with(&[
-        "--envoy-config",
-        file.to_str().unwrap(),
-        "--grpc",
-        "127.0.0.1:0",
-    ])
+    serving_config(name, CONFIG, &["--grpc", "127.0.0.1:0"])
 }
 
 /// The units left of a user's limit.

@@ -8,8 +8,8 @@ use tidegate_config::{Kind, Node};
 
 use crate::{
     envoy::{Envoy, program},
-    program::{Serving, scratch},
-    rls::grpc,
+    program::Serving,
+    rls::{grpc, serving_config},
     web::{Client, backend},
 };
 
@@ -101,14 +101,7 @@ fn start(name: &str, file: &str, tidegate: &str) -> Envoy {
 }
 
 fn serving(name: &str, config: &str) -> Serving {
-    let file = scratch(&format!("{name}-config")).join("rules.yaml");
-    fs::write(&file, config).unwrap();
-    Serving::with(&[
-        "--envoy-config",
-        file.to_str().unwrap(),
-        "--grpc",
-        "127.0.0.1:0",
-    ])
+    serving_config(name, config, &["--grpc", "127.0.0.1:0"])
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Quotas, with which Envoy itself decides.
 
 use std::{
-    fs, thread,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -10,8 +10,8 @@ use tidegate_redis_servers::{eventually, free_port};
 
 use crate::{
     envoy::{Envoy, program, route, typed},
-    program::{Serving, scratch},
-    rls::grpc,
+    program::Serving,
+    rls::{grpc, serving_config},
     web::{Client, backend},
 };
 
@@ -28,9 +28,7 @@ descriptors:
 ";
 
 fn serving(name: &str, address: &str) -> Serving {
-    let file = scratch(&format!("{name}-config")).join("shop.yaml");
-    fs::write(&file, CONFIG).unwrap();
-    Serving::with(&["--envoy-config", file.to_str().unwrap(), "--grpc", address])
+    serving_config(name, CONFIG, &["--grpc", address])
 }
 
 /// One bucket for each value of `x-plan`. Without an assignment, requests are denied.

@@ -31,15 +31,20 @@ descriptors:
 /// Longer than Envoy ever waits on any machine.
 const PATIENT: &str = "10s";
 
-fn configured(name: &str) -> PathBuf {
+fn configured(name: &str, config: &str) -> PathBuf {
     let file = scratch(&format!("{name}-config")).join("shop.yaml");
-    fs::write(&file, CONFIG).unwrap();
+    fs::write(&file, config).unwrap();
     file
 }
 
-fn serving(name: &str, arguments: &[&str]) -> Serving {
-    let file = configured(name);
+/// `tidegate serve` with this configuration of envoyproxy/ratelimit.
+pub fn serving_config(name: &str, config: &str, arguments: &[&str]) -> Serving {
+    let file = configured(name, config);
     Serving::with(&[&["--envoy-config", file.to_str().unwrap()], arguments].concat())
+}
+
+fn serving(name: &str, arguments: &[&str]) -> Serving {
+    serving_config(name, CONFIG, arguments)
 }
 
 /// The address of the server's gRPC listener.
@@ -404,7 +409,7 @@ fn a_reload_under_load_fails_no_request() {
     if program().is_none() {
         return;
     }
-    let file = configured("envoy-reload");
+    let file = configured("envoy-reload", CONFIG);
     let server = Serving::with(&[
         "--envoy-config",
         file.to_str().unwrap(),
@@ -549,7 +554,7 @@ fn envoy_reaches_the_server_through_the_unix_socket_of_its_environment() {
     if program().is_none() {
         return;
     }
-    let config = configured("envoy-pipe");
+    let config = configured("envoy-pipe", CONFIG);
     let root = config.parent().unwrap();
     fs::create_dir(root.join("config")).unwrap();
     fs::rename(&config, root.join("config/shop.yaml")).unwrap();
