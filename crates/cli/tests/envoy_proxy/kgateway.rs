@@ -1,4 +1,4 @@
-//! What kgateway makes of its resources for a rate limit service. Its module has the inputs and the
+//! The configurations that kgateway makes for a rate limit service. Its module has the inputs and the
 //! outputs of the tests of its translator; a real Envoy runs the outputs.
 
 use std::{env, fs, path::Path};
