@@ -360,10 +360,9 @@ async fn a_server_that_cannot_save_and_so_refuses_writes_is_down_until_it_can() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_without_permission_for_its_keys_affects_no_other() {
     let server = Server::start(&[]);
-    let keys = ["~tidegate:nodes", "~tidegate:good:*"];
-    server.ask(&[
-        "ACL", "SETUSER", "app", "on", ">secret", keys[0], keys[1], "+@all",
-    ]);
+    let keys = ["~tidegate:nodes", "~tidegate:probe:*", "~tidegate:good:*"];
+    let user = ["ACL", "SETUSER", "app", "on", ">secret", "+@all"];
+    server.ask(&[&user[..], &keys].concat());
     let store = reach(&format!("redis://app:secret@127.0.0.1:{}", server.port())).await;
     let build = |name| store.limit(name, log("1000/1h")).deadline(PATIENCE).build();
     let (good, bad) = (
