@@ -68,10 +68,7 @@ impl SharedLimit {
         cost: u64,
         error: StoreError,
     ) -> (u64, SharedDecision) {
-        let Some(local) = self
-            .local()
-            .filter(|_| self.0.on_error == OnError::Local)
-        else {
+        let Some(local) = self.local().filter(|_| self.0.on_error == OnError::Local) else {
             let answer = self.without_store(key, cost, error);
             let granted = if answer.is_allowed() { cost } else { 0 };
             return (granted, answer);

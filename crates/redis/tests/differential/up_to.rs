@@ -22,7 +22,10 @@ fn policies() -> Vec<Policy> {
         Policy::sliding_log(quota("200/10s")).expect("the log is short"),
     ];
     let permits = Concurrency::new(9).hold(hold).expect("the hold is short");
-    let blocking: Vec<_> = rates.iter().map(|policy| policy.block_for(blocks)).collect();
+    let blocking: Vec<_> = rates
+        .iter()
+        .map(|policy| policy.block_for(blocks))
+        .collect();
     [rates, vec![permits.into()], blocking].concat()
 }
 
@@ -85,7 +88,11 @@ fn the_script_takes_what_fits_and_never_more() {
             };
             *count += u32::from(cost > 0);
         }
-        let taken = if is_up_to { most.max(cost.min(1)) } else { cost };
+        let taken = if is_up_to {
+            most.max(cost.min(1))
+        } else {
+            cost
+        };
         let admitted = ats.iter().all(|&at| {
             let (state, _) = &states[&(at, key)];
             policies[at].peek(state, now, taken).is_allowed()

@@ -62,6 +62,8 @@ pub(super) enum Asks<'a> {
 pub(super) struct Question<'a> {
     pub asks: Asks<'a>,
     pub id: Option<Text<'a>>,
+    /// Whether as much of the cost is taken as is available.
+    pub up_to: bool,
 }
 
 /// Either form of [`Asks`], as written.
@@ -77,6 +79,8 @@ struct AsksBody<'a> {
     key: Option<Text<'a>>,
     #[serde(default, deserialize_with = "some_cost")]
     cost: Option<u64>,
+    #[serde(default, deserialize_with = "some_cost")]
+    at_most: Option<u64>,
     #[serde(borrow)]
     all: Option<Vec<Ask<'a>>>,
     #[serde(borrow)]
@@ -120,6 +124,7 @@ impl<'a> Reserve<'a> {
                 limit,
                 key,
                 cost,
+                at_most: None,
                 all,
                 id: None,
             })
@@ -249,8 +254,20 @@ pub(super) fn asks(body: &[u8]) -> Result<Question<'_>, Problem> {
     if let Some(id) = &id {
         check_id(id.as_bytes()).map_err(|refusal| Problem::at("#/id", refusal.to_string()))?;
     }
+    let up_to = body.at_most.is_some();
+    if let Some(most) = body.at_most.take() {
+        if body.cost.is_some() {
+            let detail = "give a `cost`, all of which is taken or nothing, or `at_most`; not both";
+            return Err(Problem::at("#/at_most", detail));
+        }
+        if body.all.is_some() || id.is_some() {
+            let detail = "`at_most` is for one limit, without an `id`";
+            return Err(Problem::at("#/at_most", detail));
+        }
+        body.cost = Some(most);
+    }
     let asks = body.asks()?;
-    Ok(Question { asks, id })
+    Ok(Question { asks, id, up_to })
 }
 
 impl<'a> AsksBody<'a> {
@@ -260,7 +277,7 @@ impl<'a> AsksBody<'a> {
             key,
             cost,
             all,
-            id: _,
+            ..
         } = self;
         let Some(all) = all else {
             let limit = limit.ok_or_else(|| {

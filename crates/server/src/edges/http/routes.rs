@@ -317,7 +317,7 @@ fn ready(app: &App) -> Answered {
 async fn decide(app: &App, endpoint: Endpoint, question: Question<'_>) -> Answered {
     let service = &app.service;
     let takes = endpoint == Endpoint::Acquire;
-    let Question { asks, id } = question;
+    let Question { asks, id, up_to } = question;
     if let Some(id) = id {
         if !takes {
             return Err(Problem::at(
@@ -330,6 +330,15 @@ async fn decide(app: &App, endpoint: Endpoint, question: Question<'_>) -> Answer
     // A peek succeeds also when it denies; 429 is only for denied requests.
     let status = if takes { None } else { Some(StatusCode::OK) };
     match asks {
+        Asks::One(_) if up_to && !takes => {
+            let detail = "a peek takes nothing; `remaining` of its answer is available";
+            Err(Problem::at("#/at_most", detail))
+        }
+        Asks::One(ask) if up_to => {
+            let asked = Box::pin(service.take_up_to(ask.question(), service.now()));
+            let (taken, answer) = asked.await?;
+            Ok(app.for_vendor(std::slice::from_ref(&answer), answer::up_to(&answer, taken)))
+        }
         Asks::One(ask) => {
             let act = if takes { Act::Take } else { Act::Peek };
             let answer = service.decide(ask.question(), act, service.now()).await?;
