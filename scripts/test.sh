@@ -216,6 +216,7 @@ resp_clients() {
     stage "the server for the client libraries" \
         cargo test --quiet --workspace --all-features --locked --no-run --test sentinel
     stage "the client libraries of Redis and Valkey" scripts/clients/run.py "$program"
+    stage "HTTP and gRPC clients that retry" scripts/clients/retries/run.py
 }
 
 need cc gcc
