@@ -319,7 +319,7 @@ impl Limit {
         (self.usable(taken, cost), decision)
     }
 
-    /// What a caller may use of a cost of which this much was taken.
+    /// The part of a cost that the caller may use.
     const fn usable(&self, taken: u64, cost: u64) -> u64 {
         if self.spec.shadow || self.spec.soft {
             cost
