@@ -216,7 +216,7 @@ impl Paths {
                 let question = ask::asks(&body)?;
                 match &question.asks {
                     Asks::One(ask) => caller.permit(&ask.limit)?,
-                    Asks::All(all) => caller.permit_each(all)?,
+                    Asks::All(all) | Asks::Any(all) => caller.permit_each(all)?,
                 }
                 decide(app, endpoint, question).await
             }
@@ -355,6 +355,17 @@ async fn decide(app: &App, endpoint: Endpoint, question: Question<'_>) -> Answer
             let joint = joint.map_err(Problem::from_part)?;
             Ok(app.for_vendor(&joint.answers, answer::all(&joint, status)))
         }
+        Asks::Any(any) => {
+            let asks: Vec<_> = any.iter().map(Ask::question).collect();
+            let now = service.now();
+            let joint = if takes {
+                Box::pin(service.acquire_any(&asks, now)).await
+            } else {
+                Box::pin(service.peek_any(&asks, now)).await
+            };
+            let joint = joint.map_err(Problem::from_any)?;
+            Ok(app.for_vendor(&joint.answers, answer::all(&joint, status)))
+        }
     }
 }
 
@@ -395,7 +406,7 @@ async fn decide_once(app: &App, asks: Asks<'_>, id: &[u8]) -> Answered {
             let joint = joint.map_err(|(_, refusal)| refusal)?;
             Ok(app.one(&joint.into_bound(), None))
         }
-        Asks::All(all) => {
+        Asks::All(all) | Asks::Any(all) => {
             let asks: Vec<_> = all.iter().map(Ask::question).collect();
             let joint = service.acquire_all_once(id, &asks, now).await;
             let joint = joint.map_err(Problem::from_part)?;
