@@ -454,6 +454,8 @@ mod tests {
             refunds,
             charges,
             joint,
+            up_to,
+            any,
             once,
             settle,
             reserve,
@@ -511,6 +513,10 @@ mod tests {
         let all = || plans.iter().map(|plan| (plan, 1));
         runs.timed(&joint, &keys, &call::joint_arguments(all(), true));
         runs.timed(&joint, &keys, &call::joint_arguments(all(), false));
+        for script in [&up_to, &any] {
+            let mut reply = runs.timed(script, &keys, &call::joint_arguments(all(), true));
+            call::pop_number(&mut reply).expect("a number is behind the reply");
+        }
         let mut asked = keys.clone();
         asked.push("answer");
         let arguments = |keep| {

@@ -151,17 +151,14 @@ async fn in_store(store: &SharedStore, parts: &[&Part<'_>], now: Nanos) -> First
         chosen,
         decisions: decided,
     } = store.store().acquire_any(&asked).await;
-    let first = match (chosen, decided.first()) {
-        (Some(at), Some(shared)) => {
-            let at = open[at];
-            Ok((at, parts[at].limit.by_store(shared)))
+    let first = if let (Some(at), Some(shared)) = (chosen, decided.first()) {
+        let at = open[at];
+        Ok((at, parts[at].limit.by_store(shared)))
+    } else {
+        for (at, shared) in open.iter().zip(&decided) {
+            decisions[*at] = Some(parts[*at].limit.by_store(shared));
         }
-        _ => {
-            for (at, shared) in open.iter().zip(&decided) {
-                decisions[*at] = Some(parts[*at].limit.by_store(shared));
-            }
-            Err(decisions.into_iter().flatten().collect())
-        }
+        Err(decisions.into_iter().flatten().collect())
     };
     count(parts, &first, now);
     first
