@@ -12,7 +12,7 @@ use serde::{
 use serde_path_to_error::{Path, Segment};
 use tidegate_core::{MAX_LIMIT, parse_duration, parse_units};
 use tidegate_headers::Forwarded;
-use tidegate_service::decide::service::{self, check_id};
+use tidegate_service::decide::service::{self, check_id, check_wait};
 
 use super::{problem::Problem, query};
 
@@ -62,6 +62,8 @@ pub(super) enum Asks<'a> {
 pub(super) struct Question<'a> {
     pub asks: Asks<'a>,
     pub id: Option<Text<'a>>,
+    /// How long it may wait in line.
+    pub wait: Option<Duration>,
 }
 
 /// Either form of [`Asks`], as written.
@@ -81,6 +83,8 @@ struct AsksBody<'a> {
     all: Option<Vec<Ask<'a>>>,
     #[serde(borrow)]
     id: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "wait")]
+    wait: Option<Duration>,
 }
 
 /// An estimate of one limit or of several, and for how long it is kept.
@@ -122,6 +126,7 @@ impl<'a> Reserve<'a> {
                 cost,
                 all,
                 id: None,
+                wait: None,
             })
             .asks()?
             {
@@ -241,16 +246,17 @@ pub(crate) struct Named {
     pub note: Option<String>,
 }
 
-/// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them, and an `id` of
-/// either.
+/// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them, and an `id` or a
+/// `wait` of either.
 pub(super) fn asks(body: &[u8]) -> Result<Question<'_>, Problem> {
     let mut body = read::<AsksBody<'_>>(body)?;
     let id = body.id.take();
     if let Some(id) = &id {
         check_id(id.as_bytes()).map_err(|refusal| Problem::at("#/id", refusal.to_string()))?;
     }
+    let wait = body.wait;
     let asks = body.asks()?;
-    Ok(Question { asks, id })
+    Ok(Question { asks, id, wait })
 }
 
 impl<'a> AsksBody<'a> {
@@ -261,6 +267,7 @@ impl<'a> AsksBody<'a> {
             cost,
             all,
             id: _,
+            wait: _,
         } = self;
         let Some(all) = all else {
             let limit = limit.ok_or_else(|| {
@@ -370,6 +377,13 @@ fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
 
 fn some_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     cost(deserializer).map(Some)
+}
+
+fn wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let span = parse_duration(&text).map_err(D::Error::custom)?;
+    check_wait(span).map_err(D::Error::custom)?;
+    Ok(Some(span))
 }
 
 fn ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {

@@ -6,7 +6,9 @@ use tidegate_core::{Decision, DenialReason, MAX_LIMIT};
 use tidegate_listen::access::Role;
 use tidegate_service::decide::{
     limits::Limit,
-    service::{Act, Operation, Operator, Refusal, Resolved, check_id, reset_after, resolve},
+    service::{
+        Act, Operation, Operator, Refusal, Resolved, check_id, check_wait, reset_after, resolve,
+    },
     throttle::{self, ThrottleError, ThrottleQuota},
 };
 
@@ -21,7 +23,14 @@ use super::{
 /// ignored.
 #[inline]
 pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) {
-    let (args, Words { with_reason, id }) = match args {
+    let (
+        args,
+        Words {
+            with_reason,
+            id,
+            wait,
+        },
+    ) = match args {
         [_] | [_, _] | [_, _, _] if !args.get(2).is_some_and(is_word) => (args, Words::default()),
         _ => match words(args, act) {
             Ok(read) => read,
@@ -31,6 +40,9 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
     let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else {
         return;
     };
+    if let Some(span) = wait.filter(|_| !context.in_transaction) {
+        return wait_in_line(context, (limit, key, cost), with_reason, span);
+    }
     if let Some(id) = id {
         return decide_once(context, (limit, key, cost), with_reason, id);
     }
@@ -95,11 +107,14 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
 struct Words<'k> {
     with_reason: bool,
     id: Option<&'k [u8]>,
+    wait: Option<Duration>,
 }
 
 /// Whether an argument is a word, and no cost.
 fn is_word(argument: &&[u8]) -> bool {
-    argument.eq_ignore_ascii_case(b"reason") || argument.eq_ignore_ascii_case(b"id")
+    [&b"reason"[..], b"id", b"wait"]
+        .iter()
+        .any(|word| argument.eq_ignore_ascii_case(word))
 }
 
 /// The arguments without the words at their end, and these words.
@@ -117,14 +132,48 @@ fn words<'a, 'k>(args: &'a [&'k [u8]], act: Act) -> Result<(&'a [&'k [u8]], Word
             };
             check_id(id).map_err(|refusal| format!("ERR {refusal}"))?;
             (words.id, rest) = (Some(id), behind);
+        } else if word.eq_ignore_ascii_case(b"wait") && act == Act::Take && words.wait.is_none() {
+            let Some((span, behind)) = behind.split_first() else {
+                return Err("ERR syntax error: WAIT needs milliseconds".to_owned());
+            };
+            let ms = number(span).and_then(|ms| u64::try_from(ms).ok());
+            let span = Duration::from_millis(ms.unwrap_or(0));
+            check_wait(span).map_err(|refusal| format!("ERR {refusal}"))?;
+            (words.wait, rest) = (Some(span), behind);
         } else if act == Act::Take {
-            let known = "ERR syntax error: after the cost only REASON and ID id are known";
+            let known = "ERR syntax error: after the cost only REASON, ID id and WAIT \
+                         milliseconds are known";
             return Err(known.to_owned());
         } else {
             return Err("ERR syntax error: after the cost only REASON is known".to_owned());
         }
     }
+    if words.id.is_some() && words.wait.is_some() {
+        return Err(format!("ERR {}", Refusal::WaitOnce));
+    }
     Ok((args, words))
+}
+
+/// Takes a cost once it is admitted. Meanwhile no other command of the connection runs.
+#[inline(never)]
+fn wait_in_line(
+    context: &mut Context<'_>,
+    (limit, key, cost): (&Arc<Limit>, &[u8], u64),
+    with_reason: bool,
+    span: Duration,
+) {
+    // The replies to earlier questions do not wait.
+    if !context.questions.is_empty() {
+        context.runs_again = true;
+        return;
+    }
+    context.ask(Question::Wait {
+        limit: Arc::clone(limit),
+        key: key.into(),
+        cost,
+        with_reason,
+        span,
+    });
 }
 
 /// Takes a cost once for an id.

@@ -1,4 +1,4 @@
-//! Questions for the store, which a connection gathers for the async runtime.
+//! Questions for the store or for a line, which a connection gathers for the async runtime.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use tidegate_service::decide::{
 
 use super::Protocol;
 
-/// A question that only the store can answer.
+/// A question that is not answered at once: the store must answer, or a line.
 #[derive(Debug)]
 pub(crate) enum Question {
     /// About one of a limit's keys; a refund names its client.
@@ -26,6 +26,14 @@ pub(crate) enum Question {
         with_reason: bool,
         /// The id of a request that is safe to repeat.
         id: Option<Box<[u8]>>,
+    },
+    /// Waits in line for a key of a limit in memory.
+    Wait {
+        limit: Arc<Limit>,
+        key: Box<[u8]>,
+        cost: u64,
+        with_reason: bool,
+        span: Duration,
     },
     /// A change that an operator makes about one of a limit's keys.
     Operate {
@@ -71,9 +79,9 @@ impl Question {
     /// order.
     pub fn is_about(&self) -> (usize, &[u8]) {
         match self {
-            Self::Limit { limit, key, .. } | Self::Operate { limit, key, .. } => {
-                (Arc::as_ptr(limit) as usize, key)
-            }
+            Self::Limit { limit, key, .. }
+            | Self::Wait { limit, key, .. }
+            | Self::Operate { limit, key, .. } => (Arc::as_ptr(limit) as usize, key),
             Self::Throttle { key, .. } => (0, key),
             Self::Reserve(reserving) => reserving.is_about(),
         }
@@ -179,6 +187,17 @@ impl Question {
                     service.record_refund(client, limit, key, *cost);
                 }
                 Reply::Limit(decided)
+            }
+            Self::Wait {
+                limit,
+                key,
+                cost,
+                span,
+                ..
+            } => {
+                let part = Part::new(Arc::clone(limit), key, *cost);
+                let waited = Box::pin(service.take_waiting(part, *span)).await;
+                Reply::Limit(waited.map(|answer| answer.decision))
             }
             Self::Operate {
                 limit,
