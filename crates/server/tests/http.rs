@@ -48,6 +48,53 @@ fn an_admission_is_200_with_the_decision_and_the_header_fields_of_the_draft() {
 }
 
 #[test]
+fn at_most_takes_what_is_available() {
+    let server = Running::with_rules("http-at-most", RULES);
+    let ask = |body: &str| acquire(&server, body);
+    let first = ask(r#"{"limit":"per-user","key":"alice","at_most":2}"#);
+    assert_eq!(first.status, 200);
+    assert_eq!(
+        first.json(),
+        json!({"allowed": true, "limit_name": "per-user", "limit": 3, "remaining": 1, "retry_after_ms": null,
+               "reset_after_ms": 60_000, "delay_ms": 0, "taken": 2})
+    );
+    for (taken, status) in [(1, 200), (0, 429)] {
+        let response = ask(r#"{"limit":"per-user","key":"alice","at_most":9}"#);
+        assert_eq!(
+            (response.status, &response.json()["taken"]),
+            (status, &taken.into())
+        );
+    }
+    // The client may use all of a shadow limit.
+    for _ in 0..2 {
+        let response = ask(r#"{"limit":"trial","key":"alice","at_most":9}"#);
+        assert_eq!(
+            (response.status, &response.json()["taken"]),
+            (200, &9.into())
+        );
+    }
+    for body in [
+        r#"{"limit":"per-user","key":"bob","at_most":2,"cost":2}"#,
+        r#"{"limit":"per-user","key":"bob","at_most":2,"id":"one"}"#,
+        r#"{"all":[{"limit":"per-user","key":"bob"}],"at_most":2}"#,
+    ] {
+        let response = ask(body);
+        assert_eq!(
+            (response.status, &response.json()["pointer"]),
+            (400, &"#/at_most".into()),
+            "{body}"
+        );
+    }
+    let peek = server.post(
+        "/v1/peek",
+        r#"{"limit":"per-user","key":"bob","at_most":2}"#,
+    );
+    assert_eq!(peek.status, 400);
+    let peek = server.post("/v1/peek", r#"{"limit":"per-user","key":"bob"}"#);
+    assert_eq!(peek.json()["remaining"], 3);
+}
+
+#[test]
 fn an_answer_ends_with_a_line_feed_and_the_root_leads_to_the_dashboard() {
     let server = Running::with_rules("http-line", RULES);
     let key = r#"{"limit":"per-user","key":"alice"}"#;

@@ -516,12 +516,13 @@ fn requests_that_cannot_wait_say_why() {
         ("ACQUIRE a x 1 WAIT 3600001", range),
         ("ACQUIRE a x WAIT soon", range),
         (
-            "ACQUIRE a x 1 WAIT 5 WAIT 5",
-            "after the cost only REASON, ID id and WAIT milliseconds",
+            "ACQUIRE a x WAIT 5 WAIT 5",
+            "after the cost only REASON, ID id, ATMOST and WAIT milliseconds",
         ),
+        ("ACQUIRE a x WAIT 5 ID 7", "a request that waits has no id"),
         (
-            "ACQUIRE a x 1 WAIT 5 ID 7",
-            "a request that waits has no id",
+            "ACQUIRE a x ATMOST WAIT 5",
+            "a request with ATMOST does not wait",
         ),
         ("PEEK a x 1 WAIT", "after the cost only REASON is known"),
         ("ACQUIRE nobody x 1 WAIT 5", "no limit is named `nobody`"),

@@ -13,6 +13,7 @@ mod once;
 mod permit;
 mod reserve;
 mod shared;
+mod up_to;
 
 pub use answer::{SharedDecision, Source};
 pub use builder::{LimitBuilder, LimitError};

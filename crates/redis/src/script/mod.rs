@@ -36,6 +36,7 @@ const REFUND_PERMITS: &str = include_str!("lua/refund_permits.lua");
 const GIVE_BACK_LOG: &str = include_str!("lua/give_back_log.lua");
 const RESERVE: &str = include_str!("lua/reserve.lua");
 const RECORD: &str = include_str!("lua/record.lua");
+const UP_TO: &str = include_str!("lua/up_to.lua");
 const ONCE: &str = include_str!("lua/once.lua");
 const KEEP_ANSWER: &str = include_str!("lua/keep_answer.lua");
 const CORRECT: &str = include_str!("lua/correct.lua");
@@ -46,6 +47,8 @@ const UNBLOCK: &str = include_str!("lua/unblock.lua");
 const RESET: &str = include_str!("lua/reset.lua");
 /// The reply of joint decisions and reservations.
 const REPLY: &str = "return {time[1], time[2], replies}\n";
+/// The reply of a decision that takes what fits.
+const REPLY_UP_TO: &str = "return {time[1], time[2], replies, granted}\n";
 
 /// The algorithm of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -190,6 +193,8 @@ pub struct Scripts {
     refunds: [Arc<Script>; 7],
     charges: [Option<Arc<Script>>; 7],
     pub joint: Arc<Script>,
+    /// A joint decision that takes what fits.
+    pub up_to: Arc<Script>,
     /// A joint decision that is safe to repeat.
     pub once: Arc<Script>,
     /// Gives back or renews the permits of one holder.
@@ -277,6 +282,7 @@ impl Scripts {
         let deciding = several(algorithm);
         let deciding = format!("{deciding}algorithms.b = (function()\n{BLOCK}end)()\n");
         let joint = format!("{deciding}local count = #KEYS\n{JOINT}{REPLY}");
+        let up_to = format!("{deciding}{UP_TO}{JOINT}{REPLY_UP_TO}");
         let once = format!("{deciding}{ONCE}{JOINT}{KEEP_ANSWER}{REPLY}");
         let reserve = format!("{deciding}{RESERVE}{JOINT}{RECORD}{REPLY}");
         let correct = format!(
@@ -289,6 +295,7 @@ impl Scripts {
             refunds: ScriptKind::ALL.map(refund),
             charges: ScriptKind::ALL.map(charge),
             joint: script(joint),
+            up_to: script(up_to),
             once: script(once),
             settle: of(ScriptKind::Permits, SETTLE),
             reserve: script(reserve),

@@ -64,6 +64,8 @@ pub(super) struct Question<'a> {
     pub id: Option<Text<'a>>,
     /// How long it may wait in line.
     pub wait: Option<Duration>,
+    /// Whether as much of the cost is taken as is available.
+    pub up_to: bool,
 }
 
 /// Either form of [`Asks`], as written.
@@ -79,6 +81,8 @@ struct AsksBody<'a> {
     key: Option<Text<'a>>,
     #[serde(default, deserialize_with = "some_cost")]
     cost: Option<u64>,
+    #[serde(default, deserialize_with = "some_cost")]
+    at_most: Option<u64>,
     #[serde(borrow)]
     all: Option<Vec<Ask<'a>>>,
     #[serde(borrow)]
@@ -107,6 +111,9 @@ pub(super) struct Reserve<'a> {
     /// The request's own id, which makes it safe to repeat.
     #[serde(borrow)]
     pub id: Option<Text<'a>>,
+    /// How long it may wait in line.
+    #[serde(default, deserialize_with = "wait")]
+    pub wait: Option<Duration>,
 }
 
 impl<'a> Reserve<'a> {
@@ -124,6 +131,7 @@ impl<'a> Reserve<'a> {
                 limit,
                 key,
                 cost,
+                at_most: None,
                 all,
                 id: None,
                 wait: None,
@@ -255,8 +263,25 @@ pub(super) fn asks(body: &[u8]) -> Result<Question<'_>, Problem> {
         check_id(id.as_bytes()).map_err(|refusal| Problem::at("#/id", refusal.to_string()))?;
     }
     let wait = body.wait;
+    let up_to = body.at_most.is_some();
+    if let Some(most) = body.at_most.take() {
+        if body.cost.is_some() {
+            let detail = "give a `cost`, all of which is taken or nothing, or `at_most`; not both";
+            return Err(Problem::at("#/at_most", detail));
+        }
+        if body.all.is_some() || id.is_some() {
+            let detail = "`at_most` is for one limit, without an `id`";
+            return Err(Problem::at("#/at_most", detail));
+        }
+        body.cost = Some(most);
+    }
     let asks = body.asks()?;
-    Ok(Question { asks, id, wait })
+    Ok(Question {
+        asks,
+        id,
+        up_to,
+        wait,
+    })
 }
 
 impl<'a> AsksBody<'a> {
@@ -266,8 +291,7 @@ impl<'a> AsksBody<'a> {
             key,
             cost,
             all,
-            id: _,
-            wait: _,
+            ..
         } = self;
         let Some(all) = all else {
             let limit = limit.ok_or_else(|| {

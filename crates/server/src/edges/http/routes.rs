@@ -233,7 +233,7 @@ impl Paths {
             }
             Endpoint::Reserve | Endpoint::Extend | Endpoint::Settle | Endpoint::Cancel => {
                 let body = body(request).await?;
-                Box::pin(reserve::run(&caller, endpoint, &body)).await
+                Box::pin(reserve::run(&caller, endpoint, &body, responses)).await
             }
             Endpoint::Charge | Endpoint::Refund => {
                 let body = body(request).await?;
@@ -333,12 +333,23 @@ async fn decide(
 ) -> Answered {
     let service = &app.service;
     let takes = endpoint == Endpoint::Acquire;
-    let Question { asks, id, wait } = question;
+    let Question {
+        asks,
+        id,
+        up_to,
+        wait,
+    } = question;
     if let Some(span) = wait {
         if !takes {
             return Err(Problem::at(
                 "#/wait",
                 "a peek takes nothing, so it waits for nothing",
+            ));
+        }
+        if up_to {
+            return Err(Problem::at(
+                "#/wait",
+                "a request with `at_most` takes what is there, so it does not wait",
             ));
         }
         if id.is_some() {
@@ -358,6 +369,15 @@ async fn decide(
     // A peek succeeds also when it denies; 429 is only for denied requests.
     let status = if takes { None } else { Some(StatusCode::OK) };
     match asks {
+        Asks::One(_) if up_to && !takes => {
+            let detail = "a peek takes nothing; `remaining` of its answer is available";
+            Err(Problem::at("#/at_most", detail))
+        }
+        Asks::One(ask) if up_to => {
+            let asked = Box::pin(service.take_up_to(ask.question(), service.now()));
+            let (taken, answer) = asked.await?;
+            Ok(app.for_vendor(std::slice::from_ref(&answer), answer::up_to(&answer, taken)))
+        }
         Asks::One(ask) => {
             let act = if takes { Act::Take } else { Act::Peek };
             let answer = service.decide(ask.question(), act, service.now()).await?;

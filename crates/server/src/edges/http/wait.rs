@@ -43,7 +43,7 @@ pub(super) async fn acquire(
 
 /// Before it goes on after a wait, the connection looks whether its client has gone: a grant that
 /// comes together with the client's end returns to the line.
-async fn after_a_look<F: Future>(wait: F) -> F::Output {
+pub(super) async fn after_a_look<F: Future>(wait: F) -> F::Output {
     let mut wait = pin!(wait);
     let (mut waits, mut has_looked) = (false, false);
     poll_fn(|cx| {

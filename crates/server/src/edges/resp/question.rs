@@ -11,7 +11,7 @@ use tidegate_service::decide::{
     throttle::{ThrottleError, ThrottleQuota},
 };
 
-use super::Protocol;
+use super::{Protocol, increx::taken_of};
 
 /// A question that is not answered at once: the store must answer, or a line.
 #[derive(Debug)]
@@ -35,6 +35,13 @@ pub(crate) enum Question {
         with_reason: bool,
         span: Duration,
     },
+    /// About as much of a cost as is available for one of a limit's keys.
+    UpTo {
+        limit: Arc<Limit>,
+        key: Box<[u8]>,
+        cost: u64,
+        form: UpToReply,
+    },
     /// A change that an operator makes about one of a limit's keys.
     Operate {
         limit: Arc<Limit>,
@@ -54,6 +61,16 @@ pub(crate) enum Question {
     Reserve(Reserving),
 }
 
+/// The form of the answer about what was taken of a cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UpToReply {
+    /// The integers of a decision, what was taken, and perhaps the reason of a denial.
+    Acquire { with_reason: bool },
+    /// The count and what it rose by, as of `INCREX`: the whole cost or nothing, unless it
+    /// saturates.
+    Increx { saturate: bool },
+}
+
 /// The form of the answer about a bucket that the request describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BucketReply {
@@ -69,6 +86,7 @@ pub(crate) enum BucketReply {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Limit(Result<Decision, Refusal>),
+    UpTo(Result<(u64, Decision), Refusal>),
     Operate(Result<bool, Refusal>),
     Throttle(Result<Decision, ThrottleError>),
     Reserve(Box<Result<Done, Refusal>>),
@@ -81,6 +99,7 @@ impl Question {
         match self {
             Self::Limit { limit, key, .. }
             | Self::Wait { limit, key, .. }
+            | Self::UpTo { limit, key, .. }
             | Self::Operate { limit, key, .. } => (Arc::as_ptr(limit) as usize, key),
             Self::Throttle { key, .. } => (0, key),
             Self::Reserve(reserving) => reserving.is_about(),
@@ -199,6 +218,26 @@ impl Question {
                 let waited = Box::pin(service.take_waiting(part, *span)).await;
                 Reply::Limit(waited.map(|answer| answer.decision))
             }
+            Self::UpTo {
+                limit,
+                key,
+                cost,
+                form: UpToReply::Increx { saturate: false },
+            } => {
+                let spent = spent_since(read, service);
+                let decided = limit
+                    .decide_after(spent, Act::Take, key, *cost, service.now())
+                    .await;
+                Reply::UpTo(decided.map(|decision| (taken_of(limit, &decision, *cost), decision)))
+            }
+            Self::UpTo {
+                limit, key, cost, ..
+            } => {
+                let spent = spent_since(read, service);
+                let asked = limit.take_up_to(spent, key, *cost, service.now());
+                // Boxed, or the future of every question would have room for it.
+                Reply::UpTo(Box::pin(asked).await)
+            }
             Self::Operate {
                 limit,
                 key,
@@ -254,6 +293,8 @@ pub(super) enum ReservationAct {
         asks: Vec<Asked>,
         /// The request's own id, if it is safe to repeat.
         request: Option<Box<[u8]>>,
+        /// How long it waits in line.
+        wait: Option<Duration>,
     },
     Extend(Id, Vec<u64>),
     /// Without costs the reservation is cancelled.
@@ -273,6 +314,11 @@ pub(crate) enum Done {
 }
 
 impl Reserving {
+    /// Whether it waits in line.
+    pub fn waits(&self) -> bool {
+        matches!(self.act, ReservationAct::Reserve { wait: Some(_), .. })
+    }
+
     /// Questions about one reservation stay in order, and new reservations of one key.
     pub fn is_about(&self) -> (usize, &[u8]) {
         match &self.act {
@@ -288,7 +334,12 @@ impl Reserving {
     pub async fn ask(&self, service: &Service, now: Nanos) -> Result<Done, Refusal> {
         let refuse = Refusal::Reservation;
         let id = match &self.act {
-            ReservationAct::Reserve { ttl, asks, request } => {
+            ReservationAct::Reserve {
+                ttl,
+                asks,
+                request,
+                wait,
+            } => {
                 let asks: Vec<_> = asks
                     .iter()
                     .map(|(limit, key, cost)| Ask {
@@ -297,8 +348,18 @@ impl Reserving {
                         cost: *cost,
                     })
                     .collect();
-                let (rights, request) = (self.rights.as_deref(), request.as_deref());
-                return reserve(service, rights, request, &asks, *ttl, now).await;
+                let rights = self.rights.as_deref();
+                if let Some(span) = wait {
+                    if let Some(refused) = refuse_to_reserve(service, rights, &asks)? {
+                        return Ok(refused);
+                    }
+                    let (decided, id) = service
+                        .reserve_waiting(&asks, *ttl, *span)
+                        .await
+                        .map_err(|(_, refusal)| refusal)?;
+                    return Ok(Done::Reserved(decided.into_bound(), id));
+                }
+                return reserve(service, rights, request.as_deref(), &asks, *ttl, now).await;
             }
             ReservationAct::Extend(id, _) | ReservationAct::Settle(id, _) => *id,
         };
@@ -339,19 +400,31 @@ pub(super) async fn reserve(
     ttl: Nanos,
     now: Nanos,
 ) -> Result<Done, Refusal> {
-    if !asks.iter().all(|ask| may_use(rights, ask.limit)) {
-        return Ok(Done::NotPermitted("reserve units of these limits"));
-    }
-    if let Some(rights) = rights {
-        let limits = service.limits();
-        asks.iter()
-            .try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
+    if let Some(refused) = refuse_to_reserve(service, rights, asks)? {
+        return Ok(refused);
     }
     let (decided, id) = service
         .reserve_decided(request, asks, ttl, now)
         .await
         .map_err(|(_, refusal)| refusal)?;
     Ok(Done::Reserved(decided.into_bound(), id))
+}
+
+/// Refuses limits that the client may not use, or that do not exist.
+fn refuse_to_reserve(
+    service: &Service,
+    rights: Option<&Rights>,
+    asks: &[Ask<'_>],
+) -> Result<Option<Done>, Refusal> {
+    if !asks.iter().all(|ask| may_use(rights, ask.limit)) {
+        return Ok(Some(Done::NotPermitted("reserve units of these limits")));
+    }
+    if let Some(rights) = rights {
+        let limits = service.limits();
+        asks.iter()
+            .try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
+    }
+    Ok(None)
 }
 
 fn may_use(rights: Option<&Rights>, limit: &[u8]) -> bool {

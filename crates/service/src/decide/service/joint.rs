@@ -155,7 +155,7 @@ impl Decided<'_> {
     }
 
     /// The answer of each limit.
-    pub(super) fn into_joint(self) -> JointAnswer {
+    pub fn into_joint(self) -> JointAnswer {
         let bound = self.bound();
         let answers = self
             .parts

@@ -12,7 +12,7 @@ use std::{
 };
 
 use tidegate_core::{Decision, Nanos, Standing};
-use tidegate_limiter::{WaitAllError, wait_all_estimates_by};
+use tidegate_limiter::{Estimate, WaitAllError, wait_all_estimates_by};
 
 use super::{
     Answer, Ask, JointAnswer, Part, Refusal, Service,
@@ -66,43 +66,54 @@ impl Service {
         parts: &[Part<'_>],
         span: Duration,
     ) -> Result<Vec<Decision>, Refusal> {
+        Ok(self.wait_for_all(parts, span).await?.0)
+    }
+
+    /// [`take_all_waiting`](Self::take_all_waiting). The second value is what each enforced limit
+    /// has taken if all admit.
+    pub(super) async fn wait_for_all(
+        &self,
+        parts: &[Part<'_>],
+        span: Duration,
+    ) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
         self.may_wait(parts)?;
         let began = self.now();
         let deadline = Some(began.saturating_add(span.into()));
         let enforced = || parts.iter().filter(|part| part.is_enforced());
-        let together: Vec<Decision> = match &enforced().collect::<Vec<_>>()[..] {
-            // These limits deny nothing.
-            [] => return take_in_memory(parts, began),
-            [part] => {
-                let limiter = part.limit.limiter();
-                let wait = limiter.wait_estimate_by(&self.timer, part.key, part.cost, deadline);
-                match self.in_line(parts, wait).await? {
-                    Ok((admission, _)) => vec![started(&admission)],
-                    Err(error) => vec![denied(error.decision())],
-                }
-            }
-            several => {
-                let requests: Vec<_> = several
-                    .iter()
-                    .map(|part| part.limit.request(part.key, part.cost))
-                    .collect();
-                let wait = wait_all_estimates_by(&self.timer, &requests, deadline);
-                match self.in_line(parts, wait).await? {
-                    Ok((all, _)) => all.decisions().iter().map(started).collect(),
-                    Err(WaitAllError::Never(all) | WaitAllError::Deadline(all)) => {
-                        let bound = all.bound();
-                        let each = all.decisions().iter().enumerate();
-                        each.map(|(at, decision)| match bound {
-                            Some(bound) if bound == at => denied(decision),
-                            _ => *decision,
-                        })
-                        .collect()
+        let (together, taken): (Vec<Decision>, Vec<Estimate>) =
+            match &enforced().collect::<Vec<_>>()[..] {
+                // These limits deny nothing.
+                [] => return Ok((take_in_memory(parts, began)?, Vec::new())),
+                [part] => {
+                    let limiter = part.limit.limiter();
+                    let wait = limiter.wait_estimate_by(&self.timer, part.key, part.cost, deadline);
+                    match self.in_line(parts, wait).await? {
+                        Ok((admission, taken)) => (vec![started(&admission)], vec![taken]),
+                        Err(error) => (vec![denied(error.decision())], Vec::new()),
                     }
-                    Err(_) => return Err(Refusal::TooManyKeys),
                 }
-            }
-        };
-        Ok(self.count_waited(parts, &together))
+                several => {
+                    let requests: Vec<_> = several
+                        .iter()
+                        .map(|part| part.limit.request(part.key, part.cost))
+                        .collect();
+                    let wait = wait_all_estimates_by(&self.timer, &requests, deadline);
+                    match self.in_line(parts, wait).await? {
+                        Ok((all, taken)) => (all.decisions().iter().map(started).collect(), taken),
+                        Err(WaitAllError::Never(all) | WaitAllError::Deadline(all)) => {
+                            let bound = all.bound();
+                            let each = all.decisions().iter().enumerate();
+                            let decisions = each.map(|(at, decision)| match bound {
+                                Some(bound) if bound == at => denied(decision),
+                                _ => *decision,
+                            });
+                            (decisions.collect(), Vec::new())
+                        }
+                        Err(_) => return Err(Refusal::TooManyKeys),
+                    }
+                }
+            };
+        Ok((self.count_waited(parts, &together), taken))
     }
 
     /// The decision of one limit, as [`take_all_waiting`](Self::take_all_waiting) makes it.
