@@ -51,7 +51,8 @@ fn post(body: &str) -> String {
 
 /// A command that waits, and has the line's place when this returns.
 fn resp_waiting(server: &Running, command: &str) -> Resp {
-    let limit = command.split(' ').nth(1).unwrap();
+    let at = if command.starts_with("RESERVE") { 2 } else { 1 };
+    let limit = command.split(' ').nth(at).unwrap();
     let before = now_waiting(server, limit);
     let mut client = Resp::connect(server.resp);
     client.send(&frame(command));
@@ -170,6 +171,12 @@ fn the_first_comes_first_and_a_large_cost_is_not_overtaken() {
     // Seven units are there, and belong to the first.
     assert_eq!(acquire(&server, "a", "alice").0, 429);
     assert_eq!(now_waiting(&server, "a"), 2);
+    let explained = server.get("/v1/explain?limit=a&key=alice").json();
+    assert_eq!(explained["waiting"], 2);
+    let line = json!({"name": "in line", "text": "2 callers wait for it"});
+    assert!(explained["facts"].as_array().unwrap().contains(&line));
+    let other = server.get("/v1/explain?limit=a&key=bob").json();
+    assert_eq!(other["waiting"], 0);
     server.advance(SECOND);
     assert!(is_admitted(&large.read()));
     assert_eq!(now_waiting(&server, "a"), 1);
@@ -388,6 +395,91 @@ fn several_limits_are_waited_for_together() {
     eventually("it has left", || {
         now_waiting(&server, "a") + now_waiting(&server, "b") == 0
     });
+}
+
+#[test]
+fn a_reservation_waits_in_line_and_its_settlement_moves_the_line() {
+    let server = server("reserve");
+    assert_eq!(server.resp("ACQUIRE a alice 10"), "[0 10 0 -1 10000]");
+    let reserve =
+        |all: &str, wait: &str| format!(r#"{{"all":[{all}],"ttl":"10m","wait":"{wait}"}}"#);
+    let one = r#"{"limit":"a","key":"alice","cost":8}"#;
+    // A time that cannot be met, at once.
+    let late = server.post("/v1/reserve", &reserve(one, "7s"));
+    assert_eq!(
+        (late.status, late.json()["retry_after_ms"].as_u64()),
+        (429, Some(8_000))
+    );
+    let body = reserve(one, "8s");
+    let length = body.len();
+    let mut first = Http::connect(server.http);
+    first.write(
+        format!("POST /v1/reserve HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}")
+            .as_bytes(),
+    );
+    eventually("it waits", || now_waiting(&server, "a") == 1);
+    // Of several limits, over RESP, and behind commands of the connection.
+    let mut second = Resp::connect(server.resp);
+    let pipeline = [
+        frame("PING"),
+        frame("RESERVE 600000 a alice 4 b alice 1 WAIT 60000"),
+        frame("PING"),
+    ]
+    .concat();
+    second.send(&pipeline);
+    assert_eq!(second.reply(), "PONG");
+    eventually("the second waits", || now_waiting(&server, "a") == 2);
+    let left = resp_waiting(&server, "RESERVE 600000 a alice 1 WAIT 60000");
+    drop(left);
+    eventually("the third has left", || now_waiting(&server, "a") == 2);
+    server.advance(8 * SECOND);
+    let answer = first.read();
+    assert!(is_admitted(&answer), "{answer:?}");
+    let id = answer.json()["id"].as_str().unwrap().to_owned();
+    assert_eq!(now_waiting(&server, "a"), 1);
+    // Four of the eight were used: the second is served, and its commands go on.
+    let settle = json!({"id": id, "costs": [4]}).to_string();
+    assert_eq!(server.post("/v1/settle", &settle).status, 200);
+    let reply = second.reply();
+    assert!(reply.starts_with("[0 10 0 -1 10000 "), "{reply}");
+    assert_eq!(second.reply(), "PONG");
+    assert_eq!(server.resp("PEEK b alice"), "[0 3 2 -1 2000]");
+    let id = reply.trim_end_matches(']').rsplit(' ').next().unwrap();
+    assert_eq!(second.ask(&format!("CANCEL {id}")), "1");
+    assert_eq!(server.resp("PEEK a alice"), "[0 10 4 -1 6000]");
+    assert_eq!(server.resp("PEEK b alice"), "[0 3 3 -1 0]");
+    // In a transaction it does not wait, and with an id it cannot.
+    let mut client = Resp::connect(server.resp);
+    assert_eq!(client.ask("MULTI"), "OK");
+    assert_eq!(client.ask("RESERVE 600000 a alice 9 WAIT 60000"), "QUEUED");
+    assert_eq!(client.ask("EXEC"), "[[1 10 4 5000 6000 nil]]");
+    for (command, error) in [
+        (
+            "RESERVE 1000 a x 1 WAIT 5 ID 7",
+            "a request that waits has no id",
+        ),
+        (
+            "RESERVE 1000 a x 1 WAIT 0",
+            "`wait` must be between 1ms and 1h",
+        ),
+        (
+            "RESERVE 1000 a x 1 WAIT 5 WAIT 5",
+            "wrong number of arguments",
+        ),
+        (
+            "RESERVE 1000 nobody x 1 WAIT 5",
+            "no limit is named `nobody`",
+        ),
+    ] {
+        let reply = server.resp(command);
+        assert!(reply.contains(error), "{command}: {reply}");
+    }
+    let once = r#"{"limit":"a","key":"x","wait":"1s","id":"7"}"#;
+    let refused = server.post("/v1/reserve", once);
+    assert_eq!(
+        (refused.status, &refused.json()["pointer"]),
+        (400, &json!("#/wait"))
+    );
 }
 
 #[test]

@@ -135,6 +135,9 @@ impl Waits {
             most: self.most,
             limit: None,
         });
+        // As many as there are: a list that grows would have room for four.
+        let parts: Vec<_> = parts.collect();
+        place.parts.reserve_exact(parts.len());
         for (limit, name, tag) in parts {
             if refused.is_none() && !limit.enter(tag, self.most_per_key) {
                 refused = Some(Refusal::TooManyWaiting {

@@ -3,13 +3,7 @@
 //! A caller has a place in the lines of its limits while its future exists. Dropping the future
 //! gives up the place, and units that were granted in that moment return.
 
-use std::{
-    future::poll_fn,
-    pin::{Pin, pin},
-    sync::Arc,
-    task::Poll,
-    time::Duration,
-};
+use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
 
 use tidegate_core::{Decision, Nanos, Standing};
 use tidegate_limiter::{Estimate, WaitAllError, wait_all_estimates_by};
@@ -87,7 +81,7 @@ impl Service {
                 [part] => {
                     let limiter = part.limit.limiter();
                     let wait = limiter.wait_estimate_by(&self.timer, part.key, part.cost, deadline);
-                    match self.in_line(parts, wait).await? {
+                    match self.in_line(parts, Box::pin(wait)).await? {
                         Ok((admission, taken)) => (vec![started(&admission)], vec![taken]),
                         Err(error) => (vec![denied(error.decision())], Vec::new()),
                     }
@@ -98,7 +92,7 @@ impl Service {
                         .map(|part| part.limit.request(part.key, part.cost))
                         .collect();
                     let wait = wait_all_estimates_by(&self.timer, &requests, deadline);
-                    match self.in_line(parts, wait).await? {
+                    match self.in_line(parts, Box::pin(wait)).await? {
                         Ok((all, taken)) => (all.decisions().iter().map(started).collect(), taken),
                         Err(WaitAllError::Never(all) | WaitAllError::Deadline(all)) => {
                             let bound = all.bound();
@@ -160,12 +154,12 @@ impl Service {
     async fn in_line<T, E>(
         &self,
         parts: &[Part<'_>],
-        wait: impl Future<Output = Result<T, E>>,
+        // Boxed, because the future of an async function holds its arguments twice.
+        mut wait: Pin<Box<impl Future<Output = Result<T, E>>>>,
     ) -> Result<Result<T, E>, Refusal> {
         // First, so that a change after the check wakes the caller.
         let mut changes = self.waits.changes();
         self.may_wait(parts)?;
-        let mut wait = pin!(wait);
         // Most requests wait for nothing, and need no place.
         if let Poll::Ready(done) = poll_now(wait.as_mut()).await {
             return Ok(done);
