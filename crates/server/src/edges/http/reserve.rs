@@ -45,17 +45,14 @@ pub(super) async fn run(
             let asks = body.asks()?;
             caller.permit_each(&asks)?;
             let asked: Vec<_> = asks.iter().map(Ask::question).collect();
-            let reserved = match wait {
-                Some(span) => {
-                    let _in_line = responses.wait();
-                    let waiting = service.reserve_waiting(&asked, ttl.into(), span);
-                    let reserved = after_a_look(waiting).await;
-                    reserved.map(|(decided, id)| (decided.into_joint(), id))
-                }
-                None => {
-                    let now = service.now();
-                    service.reserve(request, &asked, ttl.into(), now).await
-                }
+            let reserved = if let Some(span) = wait {
+                let _in_line = responses.wait();
+                let waiting = service.reserve_waiting(&asked, ttl.into(), span);
+                let reserved = after_a_look(waiting).await;
+                reserved.map(|(decided, id)| (decided.into_joint(), id))
+            } else {
+                let now = service.now();
+                service.reserve(request, &asked, ttl.into(), now).await
             };
             let (joint, id) = reserved.map_err(Problem::from_part)?;
             let id = id.map(|id| (id.to_string(), ttl));

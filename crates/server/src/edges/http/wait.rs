@@ -16,8 +16,8 @@ use super::{
     problem::{Answered, Problem},
 };
 
-/// Takes from limits, once they admit. The connection ends if its client goes away meanwhile, which
-/// drops this future.
+/// Takes from limits, once they admit. If the client goes away, the connection ends and drops this
+/// future.
 pub(super) async fn acquire(
     app: &App,
     asks: Asks<'_>,

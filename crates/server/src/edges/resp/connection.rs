@@ -87,7 +87,7 @@ pub(super) enum Turn {
     Gone,
 }
 
-/// What remains of a command that ran.
+/// The rest of a command that ran.
 struct Ran {
     /// It must run again after the questions before it.
     again: bool,

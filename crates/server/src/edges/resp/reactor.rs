@@ -380,7 +380,7 @@ impl Reactor {
             return;
         };
         if connection.in_line.is_some() && (event.is_read_closed() || event.is_error()) {
-            // Nothing is read meanwhile, so no read would find it.
+            // The connection is not read while its command waits, so no read would find it.
             return self.remove(at);
         }
         // A read or write finds errors itself. The slot may belong to another connection since the
