@@ -44,7 +44,10 @@ mod wait_all;
 
 pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use block::Until;
-pub use joint::{AllDecision, Request, acquire_all, acquire_all_at, acquire_all_estimates_at};
+pub use joint::{
+    AllDecision, AnyDecision, Request, acquire_all, acquire_all_at, acquire_all_estimates_at,
+    acquire_any, acquire_any_at,
+};
 pub use keyed::{
     Change, KeyedBuilder, KeyedLimiter, OverrideError, SnapshotEntry, Sweeping, TooManyExceptions,
 };

@@ -1,10 +1,11 @@
-//! Decisions that take what fits of a cost, by the store and without it.
+//! Decisions that take what fits of a cost, and decisions by the first limit that admits, by the store
+//! and without it.
 #![cfg(feature = "servers")]
 
 use std::time::Duration;
 
 use tidegate_core::{Algorithm as _, Policy, Quota, algorithm::FixedWindow};
-use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store};
+use tidegate_redis::{AnyOf, Health, Mode, OnError, Part, SharedLimit, Source, Store};
 use tidegate_redis_servers::{Cluster, PATIENCE, Server, eventually};
 
 fn quota(text: &str) -> Quota {
@@ -143,4 +144,100 @@ async fn only_a_request_that_gets_nothing_counts_as_a_denial() {
         granted == 0 && decision.decision.reason() == blocked,
         "{decision:?}"
     );
+}
+
+async fn any(store: &Store, parts: [(&SharedLimit, &str, u64); 2]) -> (Option<usize>, Source) {
+    let parts = parts.map(|(limit, key, cost)| Part {
+        limit,
+        key: key.as_bytes(),
+        cost,
+    });
+    let AnyOf { chosen, decisions } = store.acquire_any(&parts).await;
+    assert_eq!(decisions.len(), if chosen.is_some() { 1 } else { 2 });
+    assert!(
+        decisions
+            .iter()
+            .all(|one| one.is_allowed() == chosen.is_some())
+    );
+    (chosen, decisions[0].source.clone())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_take_from_each_limit_what_it_admits() {
+    let server = Server::start(&[]);
+    for mode in [Mode::Exact, Mode::Leased, Mode::Reported] {
+        let nodes = [(); 2].map(|()| open(&server.address()));
+        let mut asked = tokio::task::JoinSet::new();
+        let all = policies();
+        for turn in 0..60 {
+            let store = nodes[turn % 2].clone();
+            let [one, two] = [all[turn % 2 * 3], all[1]];
+            let of = |name: &str, policy| {
+                let name = format!("{mode:?}-{name}");
+                limit(&store, &name, policy, mode, OnError::Closed)
+            };
+            // Each node knows the limits by its own objects.
+            let (one, two) = (of(&format!("one-{}", turn % 2), one), of("two", two));
+            asked.spawn(async move {
+                let (chosen, source) = any(&store, [(&one, "k", 100), (&two, "k", 70)]).await;
+                assert_eq!(source, Source::Store);
+                chosen
+            });
+        }
+        let chosen = asked.join_all().await;
+        let count = |at| chosen.iter().filter(|chosen| **chosen == at).count();
+        // Ten of each first limit, and as many of the second as fit.
+        assert_eq!((count(Some(0)), count(Some(1))), (20, 14), "{mode:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_that_cannot_be_asked_in_one_step_are_asked_in_turn() {
+    let cluster = Cluster::start(3);
+    let address = format!("redis+cluster://{}", cluster.addresses().join(","));
+    let store = Store::open(&address).expect("the address is well formed");
+    let bucket = || Policy::token_bucket(quota("100/366d"));
+    let [one, two] =
+        ["one", "two"].map(|name| limit(&store, name, bucket(), Mode::Exact, OnError::Closed));
+    for key in ["a", "b"] {
+        eventually("the shard decides", || {
+            let handle = tokio::runtime::Handle::current();
+            let asked = one.acquire(key, 1);
+            tokio::task::block_in_place(|| handle.block_on(asked)).is_allowed()
+        });
+    }
+    // Two slots, and twice one key.
+    for keys in [["a", "b"], ["c", "c"]] {
+        let second = if keys[0] == "c" { &one } else { &two };
+        let ask = async |cost| {
+            any(&store, [(&one, keys[0], cost), (second, keys[1], 40)])
+                .await
+                .0
+        };
+        let mut chosen = Vec::new();
+        for _ in 0..5 {
+            chosen.push(ask(90).await);
+        }
+        let expected = if keys[0] == "c" {
+            [Some(0), None, None, None, None]
+        } else {
+            [Some(0), Some(1), Some(1), None, None]
+        };
+        assert_eq!(chosen, expected, "{keys:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_store_the_first_limit_that_admits_by_itself_is_taken() {
+    let mut server = Server::start(&[]);
+    let store = open(&server.address());
+    let bucket = || Policy::token_bucket(quota("100/366d"));
+    let [open, closed, local] = [OnError::Open, OnError::Closed, OnError::Local]
+        .map(|on_error| limit(&store, "x", bucket(), Mode::Exact, on_error));
+    server.kill();
+    eventually("the store is down", || store.health() == Health::Down);
+    let of = async |one, two| any(&store, [(one, "k", 60), (two, "k", 60)]).await.0;
+    assert_eq!(of(&closed, &local).await, Some(1));
+    assert_eq!(of(&local, &closed).await, None);
+    assert_eq!(of(&local, &open).await, Some(1));
 }

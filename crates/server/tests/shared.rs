@@ -251,6 +251,30 @@ fn at_most_takes_what_is_available_in_the_store() {
 }
 
 #[test]
+fn the_first_limit_that_admits_takes_the_cost_in_the_store() {
+    let store = Server::start(&[]);
+    let servers = ["shared-any-1", "shared-any-2"].map(|name| on(name, &store.address(), RULES));
+    let ask = |at: usize, keys: [&str; 2]| {
+        let [first, second] = keys;
+        let body = format!(
+            r#"{{"any":[{{"limit":"bucket","key":"{first}","cost":2}},{{"limit":"log","key":"{second}","cost":7}}]}}"#
+        );
+        let told = servers[at].post("/v1/acquire", &body);
+        (told.status, told.json()["limit_name"].clone())
+    };
+    for (at, limit) in [(0, "bucket"), (1, "bucket"), (0, "log"), (1, "log")] {
+        assert_eq!(ask(at, ["alice", "alice"]), (200, limit.into()));
+    }
+    assert_eq!(ask(1, ["alice", "alice"]).0, 429);
+    // An operator's block, and a deny list.
+    let blocked = servers[0].post("/v1/block", r#"{"limit":"bucket","key":"bob"}"#);
+    assert!(blocked.status < 300, "{}", blocked.body);
+    assert_eq!(ask(0, ["bob", "bob"]), (200, "log".into()));
+    assert_eq!(ask(0, ["bob", "mallory"]).0, 429);
+    assert_eq!(ask(0, ["carol", "mallory"]), (200, "bucket".into()));
+}
+
+#[test]
 fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
     let store = Server::start(&[]);
     let server = on("shared-hot", &store.address(), RULES);

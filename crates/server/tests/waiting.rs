@@ -597,6 +597,20 @@ fn requests_that_cannot_wait_say_why() {
     let (status, pointer, detail) = http("/v1/acquire", once);
     assert_eq!((status, pointer), (400, json!("#/wait")));
     assert!(detail.contains("has no id"), "{detail}");
+    for (body, why) in [
+        (
+            r#"{"limit":"a","key":"x","at_most":3,"wait":"1s"}"#,
+            "does not wait",
+        ),
+        (
+            r#"{"any":[{"limit":"a","key":"x"},{"limit":"b","key":"x"}],"wait":"1s"}"#,
+            "not for `any`",
+        ),
+    ] {
+        let (status, pointer, detail) = http("/v1/acquire", body);
+        assert_eq!((status, pointer), (400, json!("#/wait")));
+        assert!(detail.contains(why), "{detail}");
+    }
     let (status, pointer, _) = http("/v1/acquire", &wait("nobody", "x", 1, "1s"));
     assert_eq!((status, pointer), (404, json!("#/limit")));
     for (command, error) in [

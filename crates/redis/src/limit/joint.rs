@@ -296,8 +296,9 @@ pub(super) async fn decide_up_to(
 ) -> Result<(u64, Vec<Decision>), StoreError> {
     let (sums, costs) = sums(requests)?;
     let script = &store.batcher().scripts.up_to;
-    let (reply, keys) = ask(store, script, &sums, true, deadline).await?;
-    let (granted, now, parts) = call::parse_up_to(reply, keys)?;
+    let (mut reply, keys) = ask(store, script, &sums, true, deadline).await?;
+    let granted = call::pop_number(&mut reply)?;
+    let (now, parts) = call::parse(reply, keys)?;
     let found = call::found(sums.iter().map(|sum| sum.plan), parts)?;
     let decisions = costs.into_iter().map(|(at, cost)| {
         let taken = granted.max(cost.min(1));
@@ -305,6 +306,40 @@ pub(super) async fn decide_up_to(
         decided.map(|(decision, _)| decision)
     });
     Ok((granted, decisions.collect::<Result<_, _>>()?))
+}
+
+/// Takes the cost of the first of these requests that is admitted: its index, and its decision; or
+/// the denials of all. Each key is asked for once.
+pub(super) async fn decide_any(
+    store: &Store,
+    requests: &[JointRequest<'_>],
+    deadline: Deadline,
+) -> Result<(Option<usize>, Vec<Decision>), StoreError> {
+    let (sums, _) = sums(requests)?;
+    if sums.len() < requests.len() {
+        return Err(StoreError::OneKey);
+    }
+    let script = &store.batcher().scripts.any;
+    let (mut reply, keys) = ask(store, script, &sums, true, deadline).await?;
+    let chosen = call::pop_number(&mut reply)?;
+    let chosen = usize::try_from(chosen).ok().and_then(|n| n.checked_sub(1));
+    let asked = match chosen {
+        None => &sums[..],
+        Some(at) => sums.get(at..=at).ok_or(StoreError::BadReply)?,
+    };
+    let blocks = asked.iter().filter(|sum| sum.plan.penalty().is_some());
+    let keys = if chosen.is_some() {
+        1 + blocks.count()
+    } else {
+        keys
+    };
+    let (now, parts) = call::parse(reply, keys)?;
+    let found = call::found(asked.iter().map(|sum| sum.plan), parts)?;
+    let decisions = asked.iter().zip(&found).map(|(sum, found)| {
+        let decided = sum.plan.decision_on(found, now, (sum.cost, true));
+        decided.map(|(decision, _)| decision)
+    });
+    Ok((chosen, decisions.collect::<Result<_, _>>()?))
 }
 
 /// Runs the script of a joint decision. Returns its reply, and the number of keys in it.

@@ -362,16 +362,13 @@ pub fn parse_one(reply: Value) -> Result<(Nanos, Option<Vec<u8>>), StoreError> {
     Ok((now, found.into_iter().next().ok_or(StoreError::BadReply)??))
 }
 
-/// Parses the reply of a decision that takes what fits: how much that is, and the rest as
-/// [`parse`] does.
-pub fn parse_up_to(reply: Value, keys: usize) -> Result<(u64, Nanos, Vec<Before>), StoreError> {
-    let Value::Array(mut parts) = reply else {
+/// Takes the number behind a reply: the cost that was taken of a larger one, or which limit decided.
+pub fn pop_number(reply: &mut Value) -> Result<u64, StoreError> {
+    let Value::Array(parts) = reply else {
         return Err(StoreError::BadReply);
     };
-    let granted = parts.pop().ok_or(StoreError::BadReply)?;
-    let granted = redis::from_redis_value(granted).map_err(|_| StoreError::BadReply)?;
-    let (now, found) = parse(Value::Array(parts), keys)?;
-    Ok((granted, now, found))
+    let number = parts.pop().ok_or(StoreError::BadReply)?;
+    redis::from_redis_value(number).map_err(|_| StoreError::BadReply)
 }
 
 /// Parses the server's time and the part for each key.

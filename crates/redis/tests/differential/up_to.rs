@@ -1,4 +1,5 @@
-//! Decisions that take what fits, against a search for the largest cost that the algorithm admits.
+//! Decisions that take what fits, against a search for the largest cost that the algorithm admits; and
+//! decisions by the first of several limits that admits.
 
 use tidegate_core::Penalty;
 
@@ -62,13 +63,13 @@ fn the_script_takes_what_fits_and_never_more() {
         let parts = ats.iter().map(|&at| (&plans[at], cost));
         let arguments = call::joint_arguments(parts, true);
         let script = if is_up_to { &up_to } else { &joint };
-        let reply = bench.reply(script, &keys, &arguments);
-        let (granted, now, found) = if is_up_to {
-            call::parse_up_to(reply, keys.len()).expect("the reply is well formed")
+        let mut reply = bench.reply(script, &keys, &arguments);
+        let granted = if is_up_to {
+            call::pop_number(&mut reply).expect("the reply is well formed")
         } else {
-            let (now, found) = call::parse(reply, keys.len()).expect("the reply is well formed");
-            (cost, now, found)
+            cost
         };
+        let (now, found) = call::parse(reply, keys.len()).expect("the reply is well formed");
         let found = call::found(ats.iter().map(|&at| &plans[at]), found).expect("they are ours");
         for &at in &ats {
             let fresh = || (vec![0; policies[at].words()], Nanos::ZERO);
@@ -123,5 +124,83 @@ fn the_script_takes_what_fits_and_never_more() {
     assert!(
         whole > 400 && partly > 400 && nothing > 400,
         "{whole} whole, {partly} in part, {nothing} nothing"
+    );
+}
+
+#[test]
+fn the_script_takes_from_the_first_limit_that_admits_and_from_no_other() {
+    let policies = policies();
+    let plan = |policy: &Policy| Plan::new(*policy).expect("it can be shared");
+    let plans: Vec<Plan> = policies.iter().map(plan).collect();
+    let mut bench = Bench::new(62);
+    let any = std::sync::Arc::clone(&bench.scripts.any);
+    let mut states: HashMap<(usize, u64), (Vec<u64>, Nanos)> = HashMap::new();
+    let (mut first_admits, mut later, mut none) = (0, 0, 0);
+    for turn in 0..STEPS / 4 {
+        bench.move_time(100_000);
+        let first = bench.random.below(plans.len() as u64) as usize;
+        let several = 1 + bench.random.below(4) as usize;
+        let asked: Vec<(usize, u64)> = (first..first + several)
+            .map(|at| (at % plans.len(), bench.cost(20)))
+            .collect();
+        let key = bench.random.below(2);
+        let names = asked.iter().map(|(at, _)| format!("{at}:{key}"));
+        let blocking = asked
+            .iter()
+            .filter(|(at, _)| policies[*at].penalty().is_some());
+        let blocks = blocking.map(|(at, _)| format!("block:{at}:{key}"));
+        let keys: Vec<Vec<u8>> = names.chain(blocks).map(String::into_bytes).collect();
+        let parts = asked.iter().map(|&(at, cost)| (&plans[at], cost));
+        let mut reply = bench.reply(&any, &keys, &call::joint_arguments(parts, true));
+        let chosen = call::pop_number(&mut reply).expect("the reply is well formed") as usize;
+        let now = Nanos::from_micros(bench.now);
+        for &(at, _) in &asked {
+            let fresh = || (vec![0; policies[at].words()], Nanos::ZERO);
+            states.entry((at, key)).or_insert_with(fresh);
+        }
+        let admits = |&(at, cost): &(usize, u64)| {
+            let (state, _) = &states[&(at, key)];
+            policies[at].peek(state, now, cost).is_allowed()
+        };
+        let expected = asked.iter().position(admits);
+        let what = format!("turn {turn}: {asked:?} at {now:?}");
+        assert_eq!(chosen.checked_sub(1), expected, "{what}");
+        let decided = match expected {
+            Some(at) => &asked[at..=at],
+            None => &asked[..],
+        };
+        let keys = match expected {
+            Some(at) => 1 + usize::from(policies[asked[at].0].penalty().is_some()),
+            None => keys.len(),
+        };
+        let (_, found) = call::parse(reply, keys).expect("the reply is well formed");
+        let of = decided.iter().map(|&(at, _)| &plans[at]);
+        let found = call::found(of, found).expect("they are ours");
+        for (&(at, cost), found) in decided.iter().zip(&found) {
+            let policy = &policies[at];
+            let (state, last) = states.entry((at, key)).or_default();
+            let decision = plans[at].decision_on(found, now, (cost, true));
+            let (decision, _) = decision.expect("the value is a state");
+            let peek = policy.peek(state, now, cost);
+            assert_eq!(decision.is_allowed(), peek.is_allowed(), "{what}, {policy}");
+            if expected.is_some() {
+                assert_eq!(decision, peek, "{what}, {policy}");
+                if cost > 0 {
+                    policy.record(state, moment(policy, last, now), cost);
+                }
+            } else {
+                // The denial counts for a rule that blocks keys.
+                let _ = policy.decide(state, now, cost);
+            }
+        }
+        *match expected {
+            Some(0) => &mut first_admits,
+            Some(_) => &mut later,
+            None => &mut none,
+        } += 1;
+    }
+    assert!(
+        first_admits > 400 && later > 400 && none > 100,
+        "{first_admits} by the first, {later} by a later one, {none} by none"
     );
 }

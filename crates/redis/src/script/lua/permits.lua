@@ -102,7 +102,7 @@ end
 -- How many more permits there are.
 local function room(p, held)
   look(p, held)
-  return p[1] - held.len - #held.added + held.gone
+  return math.max(p[1] - held.len - #held.added + held.gone, 0)
 end
 
 -- Writes the permits that were taken.

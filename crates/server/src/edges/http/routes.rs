@@ -227,7 +227,7 @@ impl Paths {
                 let question = ask::asks(&body)?;
                 match &question.asks {
                     Asks::One(ask) => caller.permit(&ask.limit)?,
-                    Asks::All(all) => caller.permit_each(all)?,
+                    Asks::All(all) | Asks::Any(all) => caller.permit_each(all)?,
                 }
                 decide(app, endpoint, question, responses).await
             }
@@ -336,8 +336,8 @@ async fn decide(
     let Question {
         asks,
         id,
-        up_to,
         wait,
+        up_to,
     } = question;
     if let Some(span) = wait {
         if !takes {
@@ -394,6 +394,17 @@ async fn decide(
             let joint = joint.map_err(Problem::from_part)?;
             Ok(app.for_vendor(&joint.answers, answer::all(&joint, status)))
         }
+        Asks::Any(any) => {
+            let asks: Vec<_> = any.iter().map(Ask::question).collect();
+            let now = service.now();
+            let joint = if takes {
+                Box::pin(service.acquire_any(&asks, now)).await
+            } else {
+                Box::pin(service.peek_any(&asks, now)).await
+            };
+            let joint = joint.map_err(Problem::from_any)?;
+            Ok(app.for_vendor(&joint.answers, answer::all(&joint, status)))
+        }
     }
 }
 
@@ -434,7 +445,7 @@ async fn decide_once(app: &App, asks: Asks<'_>, id: &[u8]) -> Answered {
             let joint = joint.map_err(|(_, refusal)| refusal)?;
             Ok(app.one(&joint.into_bound(), None))
         }
-        Asks::All(all) => {
+        Asks::All(all) | Asks::Any(all) => {
             let asks: Vec<_> = all.iter().map(Ask::question).collect();
             let joint = service.acquire_all_once(id, &asks, now).await;
             let joint = joint.map_err(Problem::from_part)?;

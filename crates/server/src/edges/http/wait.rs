@@ -26,6 +26,10 @@ pub(super) async fn acquire(
 ) -> Answered {
     let _in_line = responses.wait();
     match asks {
+        Asks::Any(_) => Err(Problem::at(
+            "#/wait",
+            "a request waits for one limit, or for `all` of several; not for `any`",
+        )),
         Asks::One(ask) => {
             let question = [ask.question()];
             let wait = app.service.acquire_all_waiting(&question, span);

@@ -275,6 +275,15 @@ impl<'a> Part<'a> {
         }
     }
 
+    /// The same, of a part that is still needed.
+    pub(super) fn answered(&self, decision: Decision) -> Answer {
+        Answer {
+            limit: Arc::clone(&self.limit),
+            key: self.key.to_vec(),
+            decision,
+        }
+    }
+
     pub fn is_stored(&self) -> bool {
         self.limit.store().is_some()
     }

@@ -14,6 +14,7 @@
 //! reads the service's clock once for everything that it has read from a socket.
 
 mod answer;
+mod any;
 mod in_force;
 mod joint;
 mod once;

@@ -74,7 +74,7 @@ pub fn import(format: Format, text: &str) -> Result<Imported, Vec<Problem>> {
         Format::Bucket4j => tree(text, |root| spring::bucket4j(root, &complaints, &mut made))?,
         Format::Resilience4j => {
             tree(text, |root| {
-                spring::resilience4j(root, &complaints, &mut made)
+                spring::resilience4j(root, &complaints, &mut made);
             })?;
         }
         Format::Traefik => tree(text, |root| gateways::traefik(root, &complaints, &mut made))?,
@@ -82,7 +82,7 @@ pub fn import(format: Format, text: &str) -> Result<Imported, Vec<Problem>> {
         Format::Apisix => tree(text, |root| gateways::apisix(root, &complaints, &mut made))?,
         Format::Cloudflare => {
             tree(text, |root| {
-                gateways::cloudflare(root, &complaints, &mut made)
+                gateways::cloudflare(root, &complaints, &mut made);
             })?;
         }
     }
