@@ -435,6 +435,7 @@ if [ -n "${TIDEGATE_LONG:-}" ]; then
     tests "a hundred million made-up keys" "${flood[@]}" -- --ignored --test-threads=1 hundred_million
     tests "a million tenants' plans in a store" --release --test orders -- --ignored
     stage "the fuzz targets on their inputs" scripts/fuzz.sh --replay
+    tests "lines on the wire against a model, a million steps" --lib -- --ignored a_million_random_steps
     tests "every longer history of a line" --release --test line_model -- --ignored
     tests "a million values of a hot parameter" --release --test hot_params -- --ignored
     tests "Envoy's usual timeout at 2,000 requests a second" --test envoy_proxy -- --ignored --skip interop --show-output

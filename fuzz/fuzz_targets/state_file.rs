@@ -9,7 +9,7 @@ use std::{
 };
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_core::{ManualClock, Nanos};
+use tidegate_core::{Nanos, clock::ManualTimer};
 use tidegate_server::{
     limits::Limits,
     rules,
@@ -26,7 +26,7 @@ static SERVICE: LazyLock<Service> = LazyLock::new(|| {
     Service::new(
         live,
         Throttle::new(4, None).expect("memory"),
-        Arc::new(ManualClock::new(NOW)),
+        Arc::new(ManualTimer::new(NOW)),
     )
 });
 

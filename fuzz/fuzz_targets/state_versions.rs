@@ -9,7 +9,7 @@ use std::{
 };
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_core::{ManualClock, Nanos};
+use tidegate_core::{Nanos, clock::ManualTimer};
 use tidegate_server::{
     limits::Limits,
     rules,
@@ -38,7 +38,7 @@ limits:
 thread_local! {
     static SERVICE: Service = {
         let live = Limits::new(rules::parse(RULES).expect("rules"), 100, |_| None, NOW).expect("memory");
-        Service::new(live, Throttle::new(4, None).expect("memory"), Arc::new(ManualClock::new(NOW)))
+        Service::new(live, Throttle::new(4, None).expect("memory"), Arc::new(ManualTimer::new(NOW)))
     };
 }
 

@@ -5,6 +5,7 @@ mod program;
 use std::fs;
 
 use program::{Serving, scratch, tidegate};
+use tidegate_redis_servers::eventually;
 
 /// The exit code, standard output and standard error of a command for this server.
 fn ask(server: &str, arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -154,6 +155,32 @@ fn a_job_waits_until_its_limit_admits_it() {
             Some(0)
         );
     }
+}
+
+#[test]
+fn a_job_that_waits_is_in_line_and_runs_as_soon_as_there_is_room() {
+    let server = serving("client-line");
+    assert_eq!(
+        ask(&server.http, &["acquire", "cron", "nightly", "--cost", "2"]).0,
+        Some(0)
+    );
+    // One call, for longer than its timeout.
+    let mut waiting = tidegate()
+        .args(["acquire", "cron", "nightly", "--wait", "2h"])
+        .args(["--server", &server.http, "--timeout", "20s"])
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    eventually("the job is in line", || {
+        server
+            .get("/metrics")
+            .contains("tidegate_waiting{limit=\"cron\"} 1\n")
+    });
+    assert_eq!(waiting.try_wait().unwrap(), None);
+    assert_eq!(ask(&server.http, &["refund", "cron", "nightly"]).0, Some(0));
+    let output = waiting.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(output.stdout, b"allowed, remaining 0\n");
 }
 
 #[test]

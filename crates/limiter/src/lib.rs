@@ -65,4 +65,4 @@ pub use tidegate_core::{
 #[cfg(feature = "calendar")]
 pub use tidegate_core::{Calendar, Period};
 pub use wait::WaitError;
-pub use wait_all::{WaitAllError, wait_all, wait_all_estimates};
+pub use wait_all::{WaitAllError, wait_all, wait_all_estimates, wait_all_estimates_by};

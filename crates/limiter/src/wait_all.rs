@@ -7,10 +7,10 @@ use std::{
     task::Poll,
 };
 
-use tidegate_core::{Decision, Estimate, Nanos};
+use tidegate_core::{Decision, DenialReason, Estimate, Nanos};
 
 use crate::{
-    AllDecision, Full, Permit, Request, Timer, acquire_all_estimates_at,
+    AllDecision, Full, Request, Timer, acquire_all_estimates_at,
     joint::{Few, States, with_all},
     wait::{CALL, Ticket, Wakes},
 };
@@ -100,11 +100,28 @@ pub async fn wait_all_estimates<T: Timer>(
     requests: &[Request<'_, T>],
     deadline: Option<Nanos>,
 ) -> Result<(AllDecision, Vec<Estimate>), WaitAllError> {
-    let Some(timer) = requests.first().map(Request::clock) else {
-        return Ok((AllDecision::new(Few::new()), Vec::new()));
-    };
+    match requests.first().map(Request::clock) {
+        Some(timer) => wait_all_estimates_by(timer, requests, deadline).await,
+        None => Ok((AllDecision::new(Few::new()), Vec::new())),
+    }
+}
+
+/// [`wait_all_estimates`] by a timer that is not the limiters' own clock, for limiters whose times
+/// are arguments. All operations on the limiters need times of this timer.
+///
+/// # Errors
+/// The same as [`wait_all`].
+///
+/// # Panics
+/// As [`wait_all`].
+pub async fn wait_all_estimates_by<C: ?Sized, T: Timer>(
+    timer: &T,
+    requests: &[Request<'_, C>],
+    deadline: Option<Nanos>,
+) -> Result<(AllDecision, Vec<Estimate>), WaitAllError> {
     let began = timer.now();
     let mut places = Places {
+        timer,
         requests,
         tickets: Few::new(),
     };
@@ -113,7 +130,7 @@ pub async fn wait_all_estimates<T: Timer>(
         let (all, taken, next) = places.look(now, began)?;
         if all.is_allowed() {
             drop(places);
-            return start(requests, all, taken, now, deadline).await;
+            return start(timer, requests, all, taken, now, deadline).await;
         }
         let Some(binding) = all.binding() else {
             return Ok((all, Vec::new()));
@@ -129,20 +146,33 @@ pub async fn wait_all_estimates<T: Timer>(
         {
             return Err(WaitAllError::Never(Box::new(all)));
         }
-        let wait = binding.retry_after().map_or(Nanos::ZERO, Nanos::from);
+        let wait = known_wait(requests, &all);
         if deadline.is_some_and(|deadline| now >= deadline || now.saturating_add(wait) > deadline) {
             return Err(WaitAllError::Deadline(Box::new(all)));
         }
         let until = deadline.map_or(next, |deadline| deadline.min(next));
-        let timer = (until < Nanos::MAX).then(|| timer.sleep_until(until));
-        places.sleep(pin!(timer).as_pin_mut()).await;
+        let sleep = (until < Nanos::MAX).then(|| timer.sleep_until(until));
+        places.sleep(pin!(sleep).as_pin_mut()).await;
     }
+}
+
+/// How long the limits deny at least. Permits may be returned at any time before their holds end.
+fn known_wait<C: ?Sized>(requests: &[Request<'_, C>], all: &AllDecision) -> Nanos {
+    let each = requests.iter().zip(all.decisions());
+    let waits = each.filter(|(request, decision)| {
+        !request.is_in_flight() || decision.reason() == Some(DenialReason::Blocked)
+    });
+    waits
+        .filter_map(|(_, decision)| decision.retry_after())
+        .max()
+        .map_or(Nanos::ZERO, Nanos::from)
 }
 
 /// Waits for a leaky bucket's delay. A future that is dropped during the delay returns everything,
 /// but for the leaky buckets' units that others have queued behind.
-async fn start<T: Timer>(
-    requests: &[Request<'_, T>],
+async fn start<C: ?Sized, T: Timer>(
+    timer: &T,
+    requests: &[Request<'_, C>],
     all: AllDecision,
     taken: Few<Estimate>,
     now: Nanos,
@@ -157,28 +187,51 @@ async fn start<T: Timer>(
     if delay.is_zero() {
         return Ok((all, taken.into_vec()));
     }
-    let permits: Few<_> = requests
-        .iter()
-        .zip(taken)
-        .map(|(request, taken)| request.permit(taken))
-        .collect();
+    let mut held = Held {
+        timer,
+        requests,
+        taken,
+    };
     let start = now.saturating_add(delay.into());
     if deadline.is_some_and(|deadline| start > deadline) {
         return Err(WaitAllError::Deadline(Box::new(all)));
     }
-    requests[0].clock().sleep_until(start).await;
-    Ok((all, permits.into_iter().map(Permit::take).collect()))
+    timer.sleep_until(start).await;
+    Ok((all, std::mem::take(&mut held.taken).into_vec()))
+}
+
+/// Units that are returned when this is dropped.
+struct Held<'a, C: ?Sized, T: Timer> {
+    timer: &'a T,
+    requests: &'a [Request<'a, C>],
+    taken: Few<Estimate>,
+}
+
+impl<C: ?Sized, T: Timer> Drop for Held<'_, C, T> {
+    fn drop(&mut self) {
+        for (request, taken) in self.requests.iter().zip(self.taken.drain(..)) {
+            let now = self.timer.now();
+            match request {
+                _ if taken.cost == 0 => {}
+                Request::Keyed { limiter, key, .. } => {
+                    limiter.settle_tag(limiter.tag(key), taken, 0, now);
+                }
+                Request::Unkeyed { limiter, .. } => limiter.settle_at(taken, 0, now),
+            }
+        }
+    }
 }
 
 /// A caller's places in the lines of its limits.
-struct Places<'a, T: Timer> {
-    requests: &'a [Request<'a, T>],
+struct Places<'a, C: ?Sized, T: Timer> {
+    timer: &'a T,
+    requests: &'a [Request<'a, C>],
     /// For each request; `None` if an earlier request has the same state, or the key has no room.
     /// Empty before the first denial.
     tickets: Few<Option<Arc<Ticket>>>,
 }
 
-impl<T: Timer> Places<'_, T> {
+impl<C: ?Sized, T: Timer> Places<'_, C, T> {
     /// Decides on all limits, and takes them if all admit. Otherwise it orders the places, and
     /// returns when to look again at the latest.
     fn look(
@@ -186,7 +239,11 @@ impl<T: Timer> Places<'_, T> {
         now: Nanos,
         began: Nanos,
     ) -> Result<(AllDecision, Few<Estimate>, Nanos), Full> {
-        let Self { requests, tickets } = self;
+        let Self {
+            timer,
+            requests,
+            tickets,
+        } = self;
         let mut has_entered = !tickets.is_empty();
         if !has_entered {
             let (all, taken) = acquire_all_estimates_at(requests, now)?;
@@ -203,13 +260,13 @@ impl<T: Timer> Places<'_, T> {
             if !std::mem::replace(&mut has_entered, true) {
                 let is_denied = decisions.iter().any(Decision::is_denied);
                 *tickets = (0..requests.len())
-                    .map(|at| enter(requests, states, at, is_denied, now))
+                    .map(|at| enter(*timer, requests, states, at, is_denied, now))
                     .collect();
             }
             if decisions.iter().all(Decision::is_allowed) {
                 return (AllDecision::new(decisions), taken, now);
             }
-            let next = order(states, tickets, &decisions, (now, began), wakes);
+            let next = order(requests, states, tickets, &decisions, (now, began), wakes);
             (AllDecision::new(decisions), taken, next)
         });
         if looked.is_err() && tickets.is_empty() {
@@ -240,26 +297,25 @@ impl<T: Timer> Places<'_, T> {
     }
 }
 
-impl<T: Timer> Drop for Places<'_, T> {
+impl<C: ?Sized, T: Timer> Drop for Places<'_, C, T> {
     fn drop(&mut self) {
         for (request, ticket) in self.requests.iter().zip(&self.tickets) {
             let Some(ticket) = ticket else { continue };
             match request {
                 Request::Keyed { limiter, key, .. } => {
-                    limiter.leave_line(limiter.tag(key), ticket, limiter.clock().now());
+                    limiter.leave_line(limiter.tag(key), ticket, self.timer.now());
                 }
-                Request::Unkeyed { limiter, .. } => {
-                    limiter.leave_line(ticket, limiter.clock().now());
-                }
+                Request::Unkeyed { limiter, .. } => limiter.leave_line(ticket, self.timer.now()),
             }
         }
     }
 }
 
 /// A place in the line of a request, unless an earlier one has it.
-fn enter<T: Timer>(
-    requests: &[Request<'_, T>],
-    states: &mut States<'_, '_, T>,
+fn enter<C: ?Sized>(
+    timer: &impl Timer,
+    requests: &[Request<'_, C>],
+    states: &mut States<'_, '_, C>,
     at: usize,
     is_denied: bool,
     now: Nanos,
@@ -272,7 +328,7 @@ fn enter<T: Timer>(
     let enters = is_denied && cost > 0;
     // Without a step, the announcement of the line would stay.
     let entered = states.on_line(at, true, now, |line, _| {
-        enters.then(|| line.enter(cost, requests[at].clock()))
+        enters.then(|| line.enter(cost, timer))
     });
     if entered.is_none()
         && let Some((limiter, tag)) = requests[at].key()
@@ -284,8 +340,9 @@ fn enter<T: Timer>(
 
 /// Lets the caller keep its place in the lines whose units are due last, and lets others pass in
 /// the rest. Returns when that changes if nothing else happens.
-fn order<T: Timer>(
-    states: &mut States<'_, '_, T>,
+fn order<C: ?Sized>(
+    requests: &[Request<'_, C>],
+    states: &mut States<'_, '_, C>,
     tickets: &[Option<Arc<Ticket>>],
     decisions: &[Decision],
     (now, began): (Nanos, Nanos),
@@ -301,8 +358,14 @@ fn order<T: Timer>(
             let Some(ticket) = &tickets[at] else {
                 return denied_until;
             };
-            match states.on_line(at, false, now, |line, ground| line.due_of(ground, ticket)) {
-                // Permits: they may be returned at any time.
+            let due = states.on_line(at, false, now, |line, ground| line.due_of(ground, ticket));
+            // Permits may be returned at any time.
+            let due = if requests[at].is_in_flight() && due.is_some_and(|due| due > now) {
+                Some(Nanos::MAX)
+            } else {
+                due
+            };
+            match due {
                 Some(Nanos::MAX) if hopes.is_multiple_of(2) => now,
                 Some(Nanos::MAX) => in_hope,
                 due => denied_until.max(due.unwrap_or(now)).max(now),
@@ -331,7 +394,7 @@ fn order<T: Timer>(
     next
 }
 
-impl<'a, C: Timer> Request<'a, C> {
+impl<C: ?Sized> Request<'_, C> {
     /// Whether only the return of permits makes room.
     fn is_in_flight(&self) -> bool {
         match self {
@@ -341,13 +404,5 @@ impl<'a, C: Timer> Request<'a, C> {
             Self::Unkeyed { limiter, .. } => limiter.policy(),
         }
         .is_concurrency()
-    }
-
-    /// The units that this request has taken.
-    fn permit(&self, taken: Estimate) -> Permit<'a, C> {
-        match self {
-            Self::Keyed { limiter, key, .. } => Permit::of_key(limiter, limiter.tag(key), taken),
-            Self::Unkeyed { limiter, .. } => Permit::of(limiter, taken),
-        }
     }
 }

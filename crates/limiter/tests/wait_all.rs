@@ -420,3 +420,28 @@ fn threads_that_wait_for_permits_of_several_limits_are_all_served() {
         }
     });
 }
+
+#[test]
+fn permits_with_a_longest_hold_are_waited_for_with_other_limits_before_the_hold_ends() {
+    let timer = ManualTimer::new(START);
+    let permits = tidegate_limiter::algorithm::Concurrency::new(1);
+    let jobs = unkeyed(&timer, permits.hold(Duration::from_hours(1)).unwrap());
+    let rate = unkeyed(&timer, Policy::token_bucket(Quota::per_second(1)));
+    let soon = Some(START.saturating_add(Nanos::from_secs(30)));
+    let both = || vec![Request::unkeyed(&jobs, 1), Request::unkeyed(&rate, 1)];
+    assert!(jobs.acquire(1).is_allowed() && rate.acquire(1).is_allowed());
+    let mut waiting = wait(both(), soon);
+    assert!(poll(&mut waiting).is_pending());
+    // The permit alone is not enough, and neither are the units of the rate.
+    jobs.refund(1);
+    assert!(poll(&mut waiting).is_pending());
+    timer.advance(Duration::from_secs(1));
+    assert!(is_admitted(&mut waiting));
+    // A rate that is too slow is refused at once, although a permit may return.
+    assert!(rate.charge(40).is_denied());
+    let mut late = wait(both(), soon);
+    assert!(matches!(
+        poll(&mut late),
+        Poll::Ready(Err(WaitAllError::Deadline(_)))
+    ));
+}

@@ -11,8 +11,8 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Admission, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, SystemClock, Timer,
-    WaitError, algorithm::LeakyBucket,
+    Admission, Clock as _, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, SystemClock,
+    Timer, WaitError, algorithm::LeakyBucket,
 };
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + Send + 'a>>;
@@ -89,6 +89,30 @@ fn a_dropped_waiter_gives_its_place_back() {
         limiter.acquire(1).is_allowed(),
         "and nobody is in line any more"
     );
+}
+
+#[test]
+fn a_permit_with_a_longest_hold_is_waited_for_before_the_hold_ends() {
+    let permits = tidegate_limiter::algorithm::Concurrency::new(2);
+    let policy: Policy = permits.hold(Duration::from_hours(1)).unwrap().into();
+    let (timer, limiter) = limiter(policy);
+    let soon = Some(timer.now().saturating_add(Nanos::from_secs(30)));
+    assert!(limiter.acquire(2).is_allowed());
+    let mut first: Waiting<'_> = Box::pin(limiter.wait(1, soon));
+    let mut second: Waiting<'_> = Box::pin(limiter.wait(2, soon));
+    assert!(poll(&mut first).is_pending() && poll(&mut second).is_pending());
+    limiter.refund(1);
+    assert!(is_admitted(&mut first), "the permit was returned");
+    // A blocked key is not served before its block ends, whatever is returned.
+    limiter.block_for(Duration::from_secs(31));
+    let mut late: Waiting<'_> = Box::pin(limiter.wait(1, soon));
+    assert!(matches!(
+        poll(&mut late),
+        Poll::Ready(Err(WaitError::Deadline(_)))
+    ));
+    limiter.unblock();
+    limiter.refund(2);
+    assert!(is_admitted(&mut second));
 }
 
 #[test]

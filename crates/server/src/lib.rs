@@ -80,6 +80,7 @@ pub use tidegate_sentinel::cluster;
 pub use tidegate_service::{
     decide::{
         counts, limits, observers::DecisionObservers, reservations, service, shared, throttle,
+        waits,
     },
     files::LockError,
     flow::PushError,

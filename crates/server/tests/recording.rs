@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use serde_json::json;
-use tidegate_core::{DenialReason, ManualClock, Nanos};
+use tidegate_core::{DenialReason, Nanos, clock::ManualTimer};
 use tidegate_server::{
     DecisionObservers,
     limits::{Act, Limits},
@@ -156,7 +156,7 @@ fn the_newest_requests_stay_and_what_is_forgotten_of_one_key_is_left_out_of_all(
     let limits = Limits::new(rules, 1_000, |_| None, Nanos::ZERO)
         .unwrap()
         .observed_by(observers);
-    let clock = Arc::new(ManualClock::new(Nanos::new(END)));
+    let clock = Arc::new(ManualTimer::new(Nanos::new(END)));
     let service = Service::new(limits, Throttle::new(8, None).unwrap(), clock);
     let service = service.with_trace(Some(Arc::clone(&trace)));
     let limit = Arc::clone(&service.limits().limits()[0]);

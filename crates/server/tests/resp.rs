@@ -193,7 +193,7 @@ fn a_client_that_wants_it_gets_the_reason_of_a_denial() {
     );
     assert_eq!(
         client.ask("ACQUIRE per-user alice 1 WHY"),
-        "ERR syntax error: after the cost only REASON, ID id and ATMOST are known"
+        "ERR syntax error: after the cost only REASON, ID id, ATMOST and WAIT milliseconds are known"
     );
 }
 
@@ -291,7 +291,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
     for (command, told) in [
         (
             "ACQUIRE",
-            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id|ATMOST]",
+            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id|ATMOST|WAIT milliseconds]",
         ),
         (
             "ACQUIRE per-user",
@@ -299,11 +299,11 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
         ),
         (
             "ACQUIRE a b c d",
-            "ERR syntax error: after the cost only REASON, ID id and ATMOST are known",
+            "ERR syntax error: after the cost only REASON, ID id, ATMOST and WAIT milliseconds are known",
         ),
         (
             "ACQUIRE a b c d e f g",
-            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id|ATMOST]",
+            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id|ATMOST|WAIT milliseconds]",
         ),
         (
             "ACQUIRE per-usr alice",

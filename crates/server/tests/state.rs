@@ -5,7 +5,7 @@ mod harness;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path, sync::Arc, time::Duration};
 
 use harness::{PATIENCE, Resp, Running, scratch};
-use tidegate_core::{ManualClock, Nanos};
+use tidegate_core::{Nanos, clock::ManualTimer};
 use tidegate_server::{
     Ended, Options, Order, check_and_restore, limits::Limits, rules, service::Service,
     throttle::Throttle,
@@ -462,7 +462,7 @@ fn a_file_in_which_any_byte_has_changed_or_is_missing_is_refused() {
     let good = fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/state-1.bin")).unwrap();
     let limits = Limits::new(rules::parse(EVERYTHING).unwrap(), 100, |_| None, START).unwrap();
     let throttle = Throttle::new(100, None).unwrap();
-    let service = Service::new(limits, throttle, Arc::new(ManualClock::new(START)));
+    let service = Service::new(limits, throttle, Arc::new(ManualTimer::new(START)));
     let restored =
         |bytes: &[u8]| check_and_restore(bytes, &service, START).map_err(|error| error.to_string());
     assert!(restored(&good).unwrap() > 0);

@@ -15,7 +15,7 @@ use std::{
 use bytes::Bytes;
 use h2::client::SendRequest;
 use socket2::{Domain, Socket, Type};
-use tidegate_core::{ManualClock, Nanos};
+use tidegate_core::{Nanos, clock::ManualTimer};
 use tidegate_server::{Options, Server};
 use tokio::{net, runtime::Runtime, sync::mpsc};
 
@@ -50,7 +50,7 @@ pub struct Serving {
     pub grpc: SocketAddr,
     pub sentinel: SocketAddr,
     pub spoe: SocketAddr,
-    clock: Arc<ManualClock>,
+    clock: Arc<ManualTimer>,
     /// The connection to the gRPC listener that the last call left open.
     grpc_client: Mutex<Option<SendRequest<Bytes>>>,
     runtime: Runtime,
@@ -85,8 +85,8 @@ impl Serving {
             .enable_all()
             .build();
         let runtime = runtime.expect("a runtime");
-        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_700_049_600)));
-        let its = Arc::<ManualClock>::clone(&clock);
+        let clock = Arc::new(ManualTimer::new(Nanos::from_secs(1_700_049_600)));
+        let its = Arc::<ManualTimer>::clone(&clock);
         let server = runtime
             .block_on(Server::start_on(options, its))
             .expect("a server");

@@ -65,6 +65,8 @@ pub struct HttpTarget<'a> {
     pub how: &'a How,
     /// The option of `serve` that sets the address.
     pub option: &'static str,
+    /// How long the server may wait with its answer, in addition to the timeout.
+    pub waits: Duration,
 }
 
 /// Why a request to a server failed.
@@ -194,7 +196,7 @@ impl HttpTarget<'_> {
             }
         }
         let stream = connected?;
-        stream.set_read_timeout(Some(self.how.timeout))?;
+        stream.set_read_timeout(Some(self.how.timeout.saturating_add(self.waits)))?;
         stream.set_write_timeout(Some(self.how.timeout))?;
         let mut stream: Box<dyn Stream> = if self.server.tls {
             Box::new(self.how.secure(stream, server)?)
@@ -224,7 +226,8 @@ impl HttpTarget<'_> {
         Self::accepted(self.ask("POST", path, &body.to_string())?)
     }
 
-    fn accepted(answer: HttpReply) -> Result<Value, ClientError> {
+    /// The body of a decision. A refusal becomes an error with the server's message.
+    pub fn accepted(answer: HttpReply) -> Result<Value, ClientError> {
         match answer.status {
             200 | 429 => Ok(answer.body),
             status => {

@@ -61,6 +61,7 @@ impl DataTarget {
             server: &self.server,
             how: &self.how,
             option: "--http",
+            waits: Duration::ZERO,
         }
     }
 }
@@ -71,6 +72,7 @@ impl AdminTarget {
             server: &self.server,
             how: &self.how,
             option: "--admin",
+            waits: Duration::ZERO,
         }
     }
 }
@@ -101,7 +103,8 @@ pub struct Acquire {
     /// `tidegate charge`
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u64,
-    /// Wait up to this long for the limit to admit
+    /// Wait in line at the server up to this long for the limit to admit. A limit in a store has no
+    /// line: it is asked again when a denial says so
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -224,18 +227,34 @@ pub fn acquire(args: &Acquire) -> ExitCode {
     args.format.print(acquired(args), decided)
 }
 
-/// The last answer, after the waits that it asked for.
+/// The longest time that a server lets a request wait.
+const LONGEST_WAIT: Duration = Duration::from_hours(1);
+
+/// The answer: with a wait, of a request that waits in line at the server. A limit in a store has
+/// no line, so it is asked again after the time that a denial gives.
 fn acquired(args: &Acquire) -> Result<Value, ClientError> {
-    let clock = SystemClock::new();
-    let until = args
-        .wait
-        .map(|wait| clock.now().saturating_add(wait.into()));
+    let (clock, mut has_line) = (SystemClock::new(), true);
+    let until = clock
+        .now()
+        .saturating_add(args.wait.unwrap_or_default().into());
     loop {
-        let answer = args
-            .of
-            .target
-            .target()
-            .post("/v1/acquire", &args.of.question(args.cost))?;
+        let left = Duration::from(until.saturating_since(clock.now())).min(LONGEST_WAIT);
+        let left = Duration::from_millis(u64::try_from(left.as_millis()).unwrap_or(0));
+        let span = if has_line { left } else { Duration::ZERO };
+        let mut question = args.of.question(args.cost);
+        if !span.is_zero() {
+            question["wait"] = json!(format!("{}ms", span.as_millis()));
+        }
+        let target = HttpTarget {
+            waits: span,
+            ..args.of.target.target()
+        };
+        let answer = target.ask("POST", "/v1/acquire", &question.to_string())?;
+        if answer.status == 409 && answer.body["pointer"] == "#/wait" && has_line {
+            has_line = false;
+            continue;
+        }
+        let answer = HttpTarget::accepted(answer)?;
         let delay = answer["delay_ms"]
             .as_u64()
             .map(Duration::from_millis)
@@ -245,13 +264,14 @@ fn acquired(args: &Acquire) -> Result<Value, ClientError> {
             pause(delay);
         }
         let retry = answer["retry_after_ms"].as_u64().map(Duration::from_millis);
-        let (true, Some(retry), Some(until)) = (answer["allowed"] == false, retry, until) else {
+        let (true, Some(retry), Some(_)) = (answer["allowed"] == false, retry, args.wait) else {
             return Ok(answer);
         };
         if clock.now().saturating_add(retry.into()) > until {
             return Ok(answer);
         }
-        pause(retry);
+        // Later than the longest wait.
+        pause(retry.saturating_sub(span));
     }
 }
 

@@ -21,6 +21,7 @@ use tidegate_server::{
     rules::parse_timeout,
     throttle::{ThrottleAllowed, ThrottleQuota},
     trace::{KeyShare, LEAST_TRACE_BYTES, ParseKeyShareError},
+    waits,
 };
 use tracing_subscriber::filter::LevelFilter;
 
@@ -33,6 +34,7 @@ const MAX_CONNECTIONS: u32 = 10_000;
 /// The default number of heavy keys of each limit.
 const TOP_KEYS: u32 = heavy::TOP_KEYS as u32;
 const MOST_RESERVATIONS: u32 = reservations::MOST_RESERVATIONS as u32;
+const MOST_WAITING: u32 = waits::MOST_WAITING as u32;
 
 // The groups of the help, by listener and then by subject. `serve -h` shows one page, without the
 // options that are hidden there.
@@ -310,6 +312,16 @@ pub struct Args {
     /// them too.
     #[arg(long, value_name = "N", env = "TIDEGATE_MAX_RESERVATIONS", default_value_t = MOST_RESERVATIONS, value_parser = clap::value_parser!(u32).range(0..=10_000_000), help_heading = RULES, hide_short_help = true)]
     max_reservations: u32,
+    /// Callers that wait in line (`wait` in POST /v1/acquire, WAIT in ACQUIRE); further ones are
+    /// refused
+    ///
+    /// Each also keeps its connection busy, so the number should be smaller than --max-connections.
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING", default_value_t = MOST_WAITING, value_parser = clap::value_parser!(u32).range(0..=10_000_000), help_heading = RULES, hide_short_help = true)]
+    max_waiting: u32,
+    /// Callers that wait for one key of a limit; further ones are refused [default: half of
+    /// --max-waiting]
+    #[arg(long, value_name = "N", env = "TIDEGATE_MAX_WAITING_PER_KEY", value_parser = clap::value_parser!(u32).range(1..=10_000_000), help_heading = RULES, hide_short_help = true)]
+    max_waiting_per_key: Option<u32>,
     /// File that gets one line of JSON for each action of an operator: block, reset, reload and so
     /// on
     ///
@@ -752,6 +764,8 @@ impl Args {
                 .map(|limit| limit / 2),
             top_keys: self.top_keys as usize,
             max_reservations: self.max_reservations as usize,
+            max_waiting: self.max_waiting as usize,
+            max_waiting_per_key: self.max_waiting_per_key.map(|most| most as usize),
             audit: self.audit.clone(),
             usage: self.usage.clone(),
             usage_max: self.usage_max,

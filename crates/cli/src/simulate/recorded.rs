@@ -5,6 +5,7 @@ use std::{
     fs::File,
     io::{self, BufRead, Write},
     path::Path,
+    time::Duration,
 };
 
 use serde_json::json;
@@ -41,6 +42,7 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
                 server,
                 how: &args.how,
                 option: "--admin",
+                waits: Duration::ZERO,
             };
             let read = target.read("/v1/trace", |body| Recording::read(body))?;
             (Some(read), format!("the trace of {server}"))

@@ -126,6 +126,11 @@ impl ManualTimer {
         self.shared.clock.set(to);
         self.shared.wake();
     }
+
+    /// Sets how far the system's time is ahead, as [`ManualClock::set_wall_ahead`] does.
+    pub fn set_wall_ahead(&self, ahead: i64) {
+        self.shared.clock.set_wall_ahead(ahead);
+    }
 }
 
 impl ManualState {
@@ -158,6 +163,10 @@ impl fmt::Debug for ManualTimer {
 impl Clock for ManualTimer {
     fn now(&self) -> Nanos {
         self.shared.clock.now()
+    }
+
+    fn wall_ahead(&self) -> i64 {
+        self.shared.clock.wall_ahead()
     }
 }
 

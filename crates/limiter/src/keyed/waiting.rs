@@ -117,6 +117,27 @@ impl<C: ?Sized> KeyedLimiter<C> {
     }
 }
 
+impl<C: ?Sized> KeyedLimiter<C> {
+    /// [`wait_estimate`](Self::wait_estimate) by a timer that is not the limiter's own clock, for a
+    /// limiter whose times are arguments. All operations on the limiter need times of this timer.
+    ///
+    /// # Errors
+    /// The same as [`wait`](Self::wait).
+    pub fn wait_estimate_by<T: Timer>(
+        &self,
+        timer: &T,
+        key: impl Key,
+        cost: u64,
+        deadline: Option<Nanos>,
+    ) -> impl Future<Output = Result<(Admission, Estimate), WaitError>> {
+        let tag = self.tag_of(&key);
+        let home = OneKey { limiter: self, tag };
+        wait(home, cost, deadline, timer, |admission, estimate| {
+            (admission, estimate)
+        })
+    }
+}
+
 impl<T: Timer> KeyedLimiter<T> {
     /// Waits until `cost` is admitted for this key, after all callers that already wait for it.
     /// Dropping the future gives up the place in the queue.
@@ -146,11 +167,7 @@ impl<T: Timer> KeyedLimiter<T> {
         cost: u64,
         deadline: Option<Nanos>,
     ) -> impl Future<Output = Result<(Admission, Estimate), WaitError>> {
-        let (tag, timer) = (self.tag_of(&key), &self.clock);
-        let home = OneKey { limiter: self, tag };
-        wait(home, cost, deadline, timer, |admission, estimate| {
-            (admission, estimate)
-        })
+        self.wait_estimate_by(&self.clock, key, cost, deadline)
     }
 
     /// [`wait`](Self::wait) for a thread without an async runtime: it blocks the thread.

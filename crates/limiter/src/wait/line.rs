@@ -297,8 +297,11 @@ impl WaitLine {
                 WaitError::Deadline(denied)
             }
         };
+        // Permits may be returned at any time before their holds end.
+        let may_return = ground.policy.is_concurrency() && in_time(now.max(blocked));
         let planned = match turn {
             WaitTurn::Never => return Err(refused(ground)),
+            WaitTurn::At(at, _) if may_return => at,
             WaitTurn::At(at, delay) if !in_time(at.saturating_add(delay)) => {
                 return Err(refused(ground));
             }

@@ -34,7 +34,7 @@ use crate::{
 };
 
 pub use control_frames::ControlFrames;
-pub use responses::Responses;
+pub use responses::{InLine, Responses};
 use slots::Admission;
 pub use slots::{Call, Calls, Slots};
 use write_deadline::Peering;
@@ -242,6 +242,13 @@ const PEERING: Peering<Socket> = Peering {
         ready
             .and_then(Result::ok)
             .is_some_and(Ready::is_read_closed)
+    },
+    watch: |stream, context| {
+        // If bytes are unread it is ready already, and the task is not woken.
+        let _ = match stream {
+            Either::Left(tcp) => tcp.poll_read_ready(context),
+            Either::Right(unix) => unix.poll_read_ready(context),
+        };
     },
 };
 

@@ -40,6 +40,8 @@ pub struct Peering<S> {
     /// Whether the peer has closed its side of the connection, as far as is known without asking
     /// the system.
     pub has_gone: fn(&S) -> bool,
+    /// Has the task woken when the peer closes its side.
+    pub watch: fn(&S, &mut Context<'_>),
 }
 
 impl<S> WriteDeadline<S> {
@@ -127,6 +129,16 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteDeadline<S> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // A server of HTTP/1 reads nothing during a request, but flushes whenever it is polled.
+        if self.responses.are_in_line() {
+            (self.peer.watch)(&self.stream, context);
+            if (self.peer.has_gone)(&self.stream) {
+                return Poll::Ready(Err(io::Error::new(
+                    io::ErrorKind::ConnectionAborted,
+                    "the client has gone while its request waited in line",
+                )));
+            }
+        }
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -189,6 +201,7 @@ mod tests {
         let peer = Peering {
             give_up: |_| (),
             has_gone: |_| false,
+            watch: |_, _| (),
         };
         let patience = Duration::from_secs(10);
         let mut stream = WriteDeadline::new(&mut here, patience, stopping, peer, Arc::default());

@@ -12,7 +12,7 @@ use tidegate_headers::Vendor;
 use tidegate_listen::tls::TlsFiles;
 use tidegate_redis::{Mode, Timeout};
 use tidegate_service::{
-    decide::{reservations::MOST_RESERVATIONS, throttle::ThrottleAllowed},
+    decide::{reservations::MOST_RESERVATIONS, throttle::ThrottleAllowed, waits::MOST_WAITING},
     observe::{
         heavy::TOP_KEYS,
         history::HISTORY_BYTES,
@@ -111,6 +111,10 @@ pub struct Options {
     pub top_keys: usize,
     /// The maximum number of reservations that are open, or remembered after their end.
     pub max_reservations: usize,
+    /// The maximum number of callers that wait in line.
+    pub max_waiting: usize,
+    /// The maximum number of callers that wait for one key; `None` for half of them.
+    pub max_waiting_per_key: Option<usize>,
     /// The file to which each action of an operator is appended; `None` for none.
     pub audit: Option<PathBuf>,
     /// The URL to which thresholds that keys reach are posted; `None` for none. Needs the feature
@@ -230,6 +234,8 @@ impl Default for Options {
             container_memory: None,
             top_keys: TOP_KEYS,
             max_reservations: MOST_RESERVATIONS,
+            max_waiting: MOST_WAITING,
+            max_waiting_per_key: None,
             audit: None,
             usage: None,
             usage_max: 1 << 30,

@@ -189,7 +189,7 @@ fn log_rejected(sources: &Sources, error: &RulesError) {
 mod tests {
     use std::sync::{Mutex, mpsc as blocking};
 
-    use tidegate_core::{ManualClock, Nanos};
+    use tidegate_core::{Nanos, clock::ManualTimer};
     use tidegate_service::decide::{limits::Limits, throttle::Throttle};
 
     use super::*;
@@ -201,7 +201,7 @@ mod tests {
         let service = Arc::new(Service::new(
             limits,
             throttle,
-            Arc::new(ManualClock::default()),
+            Arc::new(ManualTimer::default()),
         ));
         let events = Arc::new(Events::default());
         let (answer, hung) = blocking::channel::<()>();

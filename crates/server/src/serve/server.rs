@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tidegate_core::{Clock, Nanos};
+use tidegate_core::{Clock as _, Nanos};
 use tidegate_envoy::descriptors::{DescriptorService, Descriptors};
 #[cfg(feature = "webhook")]
 use tidegate_export::webhook::Webhook;
@@ -22,6 +22,7 @@ use tidegate_service::{
         service::Service,
         shared::SharedStore,
         throttle::Throttle,
+        waits::{ServiceClock, Waits},
     },
     flow::Flow,
     observe::{
@@ -136,7 +137,10 @@ impl Server {
     ///
     /// # Errors
     /// The same as [`start`](Self::start).
-    pub async fn start_on(options: Options, clock: Arc<dyn Clock>) -> Result<Self, StartError> {
+    pub async fn start_on(
+        options: Options,
+        clock: Arc<dyn ServiceClock>,
+    ) -> Result<Self, StartError> {
         let events = Arc::new(Events::default());
         let state = State::open(options.state.clone(), clock.now(), &events)?;
         Self::assemble(options, state, events, clock).await
@@ -146,7 +150,7 @@ impl Server {
         options: Options,
         state: Option<State>,
         events: Arc<Events>,
-        clock: Arc<dyn Clock>,
+        clock: Arc<dyn ServiceClock>,
     ) -> Result<Self, StartError> {
         let asked = [
             &options.http,
@@ -407,6 +411,7 @@ impl Server {
         // A step that hangs continues in its own thread and ends with the process.
         background.shutdown().await;
         let stopping = Instant::now();
+        service.end_waits();
         // Without a receiver, no listener is left to stop.
         let _ = self.stop_serving.send(true);
         let open = || control.events.http.open.load(Ordering::Relaxed);
@@ -638,7 +643,7 @@ fn make_service(
     loaded: Loaded,
     state: Option<&State>,
     shared: Option<Arc<SharedStore>>,
-    (clock, observers): (Arc<dyn Clock>, DecisionObservers),
+    (clock, observers): (Arc<dyn ServiceClock>, DecisionObservers),
 ) -> Result<Service, StartError> {
     let hash_keys = |name: &str| state.and_then(|state| state.hash_keys(name));
     let Loaded {
@@ -665,7 +670,7 @@ fn make_service(
         .map(|share| Arc::new(Trace::new(share, options.trace_memory, is_fresh)));
     let observers = DecisionObservers {
         trace: trace.clone(),
-        clock: Some(Arc::clone(&clock)),
+        clock: Some(Arc::clone(&clock) as _),
         ..observers
     };
     let limits = match shared {
@@ -687,6 +692,7 @@ fn make_service(
     let mut service = Service::new(in_force, throttle, clock)
         .with_reservations(options.max_reservations)
         .with_trace(trace);
+    service.waits = Waits::new(options.max_waiting, options.max_waiting_per_key);
     service.history = history::History::new(options.history_memory);
     service.audit = audit;
     service.needs = options.envoy_await_rules.then_some(Descriptors::has_rules);
@@ -695,7 +701,7 @@ fn make_service(
 
 #[cfg(test)]
 mod tests {
-    use tidegate_core::ManualClock;
+    use tidegate_core::clock::ManualTimer;
 
     use super::*;
     use crate::serve::state::tests::on_a_disk_that_hangs;
@@ -710,7 +716,7 @@ mod tests {
             max_keys: 10,
             ..Options::default()
         };
-        let clock = Arc::new(ManualClock::default());
+        let clock = Arc::new(ManualTimer::default());
         let server = Server::assemble(options, Some(state), Arc::clone(&events), clock)
             .await
             .unwrap();

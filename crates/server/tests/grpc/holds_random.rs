@@ -11,7 +11,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tidegate_core::{ManualClock, Nanos};
+use tidegate_core::{Nanos, clock::ManualTimer};
 use tidegate_limiter::HashKeys;
 use tidegate_server::{
     descriptors::{
@@ -26,7 +26,7 @@ use tidegate_server::{
 
 use crate::{interop::random::Random, rls::START};
 
-fn service(config: &str, consume: Consume, clock: &Arc<ManualClock>) -> DescriptorService {
+fn service(config: &str, consume: Consume, clock: &Arc<ManualTimer>) -> DescriptorService {
     let envoy::Config { domains, limits } = envoy::parse(config, 0, Keeping::Memory)
         .unwrap()
         .into_config();
@@ -260,7 +260,7 @@ impl Oracle {
 }
 
 fn compare(seed: u64, requests: usize, consume: Consume) {
-    let clock = Arc::new(ManualClock::new(START));
+    let clock = Arc::new(ManualTimer::new(START));
     let (mut random, mut oracle) = (Random(seed), Oracle::default());
     let mut rates = service(CONFIG, consume, &clock);
     let mut denied = 0;
@@ -346,7 +346,7 @@ fn compare(seed: u64, requests: usize, consume: Consume) {
     );
 }
 
-fn clock_after(clock: &ManualClock, seconds: u64) -> Nanos {
+fn clock_after(clock: &ManualTimer, seconds: u64) -> Nanos {
     use tidegate_core::Clock;
     clock.now().saturating_add(Nanos::from_secs(seconds))
 }
@@ -377,7 +377,7 @@ fn a_months_money_is_exact_and_never_over_by_more_than_the_streams_in_flight_exc
     let config = format!(
         "domain: shop\ndescriptors:\n  - {{key: team, rate_limit: {{unit: month, requests_per_unit: {BUDGET}, hold: 5m}}}}\n"
     );
-    let clock = Arc::new(ManualClock::new(START));
+    let clock = Arc::new(ManualTimer::new(START));
     let rates = service(&config, Consume::Each, &clock);
     let say = |id: Option<&str>, is_report: bool, units: u64| {
         let mut entries = vec![("team", "research")];

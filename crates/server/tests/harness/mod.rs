@@ -15,7 +15,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tidegate_core::{ManualClock, Nanos};
+use tidegate_core::{Nanos, clock::ManualTimer};
 use tidegate_server::{
     Ended, Options, Order, Server,
     http::{Plane, ROUTES},
@@ -42,7 +42,7 @@ pub struct Running {
     pub sentinel: SocketAddr,
     pub dashboard: SocketAddr,
     pub spoe: SocketAddr,
-    pub clock: Arc<ManualClock>,
+    pub clock: Arc<ManualTimer>,
     reloads: watch::Receiver<u64>,
     orders: mpsc::Sender<Order>,
     thread: Option<JoinHandle<Ended>>,
@@ -76,7 +76,7 @@ impl Running {
     }
 
     pub fn try_start_at(options: Options, now: Nanos) -> Result<Self, String> {
-        let clock = Arc::new(ManualClock::new(now));
+        let clock = Arc::new(ManualTimer::new(now));
         let its = Arc::clone(&clock);
         let (orders, receiver) = mpsc::channel(4);
         let (told, tell) = oneshot::channel();

@@ -5,7 +5,7 @@ use std::fmt;
 use tidegate_core::DenialReason;
 use tidegate_limiter::Stats;
 
-use super::{counts::CountsRead, service::Service, shared};
+use super::{counts::CountsRead, limits::Limits, service::Service, shared, waits::WaitOutcome};
 use crate::{
     observe::metrics::{MetricKind, MetricSource, Sink},
     rules::THROTTLE,
@@ -79,6 +79,7 @@ impl MetricSource for Service {
         let help = "Keys that reached a threshold of their limit, once in each period";
         sink.labelled("threshold_events", help, MetricKind::Counter, reached)?;
         report_limits(sink, &limits)?;
+        report_waits(sink, all)?;
         let reservations = self.reservations.len() as u64;
         sink.gauge(
             "reservations",
@@ -114,6 +115,33 @@ impl MetricSource for Service {
             all.limits().len() as u64,
         )
     }
+}
+
+fn report_waits(sink: &mut dyn Sink, limits: &Limits) -> fmt::Result {
+    let waits: Vec<_> = limits
+        .limits()
+        .iter()
+        .map(|limit| (limit.spec().name.as_str(), limit.memory.waits.counts()))
+        .collect();
+    let waiting = waits
+        .iter()
+        .map(|(limit, counts)| ([("limit", *limit)], counts.waiting));
+    let help = "Callers that wait in line; a joint request counts at each of its limits";
+    sink.labelled("waiting", help, MetricKind::Gauge, waiting)?;
+    let ended = waits.iter().flat_map(|(limit, counts)| {
+        let named = |((_, outcome), count)| ([("limit", *limit), ("outcome", outcome)], count);
+        WaitOutcome::COUNTED
+            .into_iter()
+            .zip(counts.ended)
+            .map(named)
+    });
+    let help = "Requests that waited in line, by limit and outcome";
+    sink.labelled("waits", help, MetricKind::Counter, ended)?;
+    let refused = waits
+        .iter()
+        .map(|(limit, counts)| ([("limit", *limit)], counts.refused));
+    let help = "Requests that were refused because too many callers waited";
+    sink.labelled("waits_refused", help, MetricKind::Counter, refused)
 }
 
 fn report_limits(sink: &mut dyn Sink, limits: &[(&str, CountsRead, Stats)]) -> fmt::Result {

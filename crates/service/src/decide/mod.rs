@@ -11,3 +11,4 @@ pub mod service;
 pub mod shared;
 pub mod thresholds;
 pub mod throttle;
+pub mod waits;

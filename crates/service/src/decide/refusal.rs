@@ -188,6 +188,41 @@ pub enum Refusal {
     /// A reservation cannot be made or changed.
     #[error(transparent)]
     Reservation(ReservationError),
+    /// The time that a request wants to wait is out of range.
+    #[error("`wait` must be between 1ms and 1h (3600000 ms)")]
+    Wait,
+    /// A request with an id wants to wait.
+    #[error(
+        "a request that waits has no id: one that is given up takes nothing, so send it again without"
+    )]
+    WaitOnce,
+    /// The store has no lines.
+    #[error(
+        "limit `{limit}` is in the store, which has no lines: ask without a wait, and again after the time that a denial gives"
+    )]
+    WaitInStore {
+        /// The limit's name.
+        limit: String,
+    },
+    /// Too many callers wait.
+    #[error("{most} callers wait{} already: ask later, or raise {}", for_limit(limit.as_deref()), if limit.is_some() { "--max-waiting-per-key" } else { "--max-waiting" })]
+    TooManyWaiting {
+        /// How many may wait.
+        most: usize,
+        /// The limit for whose key they wait; `None` for all keys of all limits.
+        limit: Option<String>,
+    },
+    /// The limit of a request that waited is no longer there.
+    #[error(
+        "the wait ended because limit `{limit}` was removed from the rules or made another kind of limit: ask again"
+    )]
+    WaitEnded {
+        /// The limit's name.
+        limit: String,
+    },
+    /// The server stops.
+    #[error("the wait ended because the server is stopping: ask another server")]
+    WaitStopped,
     /// The system has no memory for the key's state.
     #[error("the system has no memory for the overridden key's state: {why}")]
     NoMemory {
@@ -206,6 +241,12 @@ impl Refusal {
             why,
         }
     }
+}
+
+fn for_limit(limit: Option<&str>) -> String {
+    limit.map_or_else(String::new, |limit| {
+        format!(" for this key of limit `{limit}`")
+    })
 }
 
 fn of_limit(limit: &str) -> String {

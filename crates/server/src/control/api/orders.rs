@@ -188,6 +188,7 @@ pub(in crate::control) async fn explanation(
         "rule_from": source,
         "block": block(app, limit, key),
         "override": own.map(|own| own_quota(app, limit, key, &own)),
+        "waiting": limit.waiting(&answered.key),
         "mend": decision.reason().map(|reason| mend(reason, name, key)),
         // Null if the server keeps no trace of this key.
         "recent": recent.map(|events| events.iter().map(event).collect::<Vec<_>>()),
@@ -243,6 +244,13 @@ fn facts(explained: &Value, now: Nanos) -> Vec<(&'static str, String)> {
         (
             "rule",
             text(&explained["rule"]).map(|rule| format!("{rule}, {from}")),
+        ),
+        (
+            "in line",
+            explained["waiting"]
+                .as_u64()
+                .filter(|waiting| *waiting > 0)
+                .map(|_| format!("{} callers wait for it", number("waiting"))),
         ),
         ("block", order_in_words(&explained["block"], now)),
         ("override", order_in_words(&explained["override"], now)),

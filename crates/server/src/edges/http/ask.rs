@@ -12,7 +12,7 @@ use serde::{
 use serde_path_to_error::{Path, Segment};
 use tidegate_core::{MAX_LIMIT, parse_duration, parse_units};
 use tidegate_headers::Forwarded;
-use tidegate_service::decide::service::{self, check_id};
+use tidegate_service::decide::service::{self, check_id, check_wait};
 
 use super::{problem::Problem, query};
 
@@ -63,6 +63,8 @@ pub(super) enum Asks<'a> {
 pub(super) struct Question<'a> {
     pub asks: Asks<'a>,
     pub id: Option<Text<'a>>,
+    /// How long it may wait in line.
+    pub wait: Option<Duration>,
     /// Whether as much of the cost is taken as is available.
     pub up_to: bool,
 }
@@ -88,6 +90,8 @@ struct AsksBody<'a> {
     any: Option<Vec<Ask<'a>>>,
     #[serde(borrow)]
     id: Option<Text<'a>>,
+    #[serde(default, deserialize_with = "wait")]
+    wait: Option<Duration>,
 }
 
 /// An estimate of one limit or of several, and for how long it is kept.
@@ -110,6 +114,9 @@ pub(super) struct Reserve<'a> {
     /// The request's own id, which makes it safe to repeat.
     #[serde(borrow)]
     pub id: Option<Text<'a>>,
+    /// How long it may wait in line.
+    #[serde(default, deserialize_with = "wait")]
+    pub wait: Option<Duration>,
 }
 
 impl<'a> Reserve<'a> {
@@ -131,6 +138,7 @@ impl<'a> Reserve<'a> {
                 all,
                 any: None,
                 id: None,
+                wait: None,
             })
             .asks()?
             {
@@ -250,14 +258,15 @@ pub(crate) struct Named {
     pub note: Option<String>,
 }
 
-/// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them, and an `id` of
-/// either.
+/// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them, and an `id` or a
+/// `wait` of either.
 pub(super) fn asks(body: &[u8]) -> Result<Question<'_>, Problem> {
     let mut body = read::<AsksBody<'_>>(body)?;
     let id = body.id.take();
     if let Some(id) = &id {
         check_id(id.as_bytes()).map_err(|refusal| Problem::at("#/id", refusal.to_string()))?;
     }
+    let wait = body.wait;
     let up_to = body.at_most.is_some();
     if let Some(most) = body.at_most.take() {
         if body.cost.is_some() {
@@ -275,7 +284,12 @@ pub(super) fn asks(body: &[u8]) -> Result<Question<'_>, Problem> {
         return Err(Problem::at("#/id", detail));
     }
     let asks = body.asks()?;
-    Ok(Question { asks, id, up_to })
+    Ok(Question {
+        asks,
+        id,
+        wait,
+        up_to,
+    })
 }
 
 impl<'a> AsksBody<'a> {
@@ -407,6 +421,13 @@ fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
 
 fn some_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     cost(deserializer).map(Some)
+}
+
+fn wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    let span = parse_duration(&text).map_err(D::Error::custom)?;
+    check_wait(span).map_err(D::Error::custom)?;
+    Ok(Some(span))
 }
 
 fn ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {

@@ -24,6 +24,7 @@ mod routes;
 mod serve;
 mod stats;
 mod table;
+mod wait;
 
 pub(crate) use answer::{policy_field, state_field};
 pub(crate) use app::App;

@@ -129,6 +129,15 @@ impl Problem {
                 ),
             },
             Refusal::Apart => (StatusCode::CONFLICT, "Kept in the store", ""),
+            Refusal::Wait | Refusal::WaitOnce => {
+                (StatusCode::BAD_REQUEST, "Invalid request", "wait")
+            }
+            Refusal::WaitInStore { .. } => (StatusCode::CONFLICT, "Kept in the store", "wait"),
+            Refusal::TooManyWaiting { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, "Too many waiting", "")
+            }
+            Refusal::WaitEnded { .. } => (StatusCode::CONFLICT, "Rules changed", ""),
+            Refusal::WaitStopped => (StatusCode::SERVICE_UNAVAILABLE, "Stopping", ""),
             Refusal::Id { .. } => (StatusCode::BAD_REQUEST, "Invalid request", "id"),
             Refusal::Scattered => (StatusCode::CONFLICT, "Keys on different nodes", ""),
             Refusal::NoAnswer { .. } | Refusal::NotCharged { .. } | Refusal::NotChanged { .. } => (

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate_listen::connections::Responses;
 use tidegate_service::decide::{
     reservations::{Id, ReservationError},
     service::{Refusal, check_id},
@@ -14,12 +15,18 @@ use super::{
     permit::Caller,
     problem::{Answered, Problem},
     table::Endpoint,
+    wait::after_a_look,
 };
 
 /// How long a reservation lives if the request does not say it.
 const USUAL_TTL: Duration = Duration::from_mins(1);
 
-pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, body: &[u8]) -> Answered {
+pub(super) async fn run(
+    caller: &Caller<'_>,
+    endpoint: Endpoint,
+    body: &[u8],
+    responses: &Responses,
+) -> Answered {
     let app = caller.app;
     let service = &app.service;
     match endpoint {
@@ -31,11 +38,22 @@ pub(super) async fn run(caller: &Caller<'_>, endpoint: Endpoint, body: &[u8]) ->
             if let Some(id) = request {
                 check_id(id).map_err(|refusal| Problem::at("#/id", refusal.to_string()))?;
             }
+            let wait = body.wait;
+            if wait.is_some() && request.is_some() {
+                return Err(Problem::from_refusal(Refusal::WaitOnce, "#"));
+            }
             let asks = body.asks()?;
             caller.permit_each(&asks)?;
             let asked: Vec<_> = asks.iter().map(Ask::question).collect();
-            let now = service.now();
-            let reserved = service.reserve(request, &asked, ttl.into(), now).await;
+            let reserved = if let Some(span) = wait {
+                let _in_line = responses.wait();
+                let waiting = service.reserve_waiting(&asked, ttl.into(), span);
+                let reserved = after_a_look(waiting).await;
+                reserved.map(|(decided, id)| (decided.into_joint(), id))
+            } else {
+                let now = service.now();
+                service.reserve(request, &asked, ttl.into(), now).await
+            };
             let (joint, id) = reserved.map_err(Problem::from_part)?;
             let id = id.map(|id| (id.to_string(), ttl));
             let response =

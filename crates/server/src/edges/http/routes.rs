@@ -13,7 +13,7 @@ use futures_util::future::BoxFuture;
 use hyper::{body::Incoming, service::Service as _};
 use hyper_util::service::TowerToHyperService;
 use serde_json::json;
-use tidegate_listen::drain::drain;
+use tidegate_listen::{connections::Responses, drain::drain};
 use tidegate_service::{
     decide::{
         service::{self, Act, Readiness, Refusal, health_name},
@@ -32,6 +32,7 @@ use super::{
     problem::{Answered, Problem},
     reserve,
     table::{Endpoint, FoundRoute, Plane, ROUTES, Route, find},
+    wait,
 };
 
 /// The paths of operators and their tools.
@@ -103,13 +104,17 @@ impl Paths {
     }
 
     /// The response to a request.
-    pub async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    pub async fn answer(
+        &self,
+        request: Request<Incoming>,
+        responses: &Responses,
+    ) -> Response<Body> {
         let (method, path) = (request.method(), request.uri().path());
         match find(self.plane, method, path).or_else(|| self.find_metrics(method, path)) {
             Some(FoundRoute::Route(route)) if request.method() == Method::HEAD => {
-                without_body(self.answer_route(route, request).await)
+                without_body(self.answer_route(route, request, responses).await)
             }
-            Some(FoundRoute::Route(route)) => self.answer_route(route, request).await,
+            Some(FoundRoute::Route(route)) => self.answer_route(route, request, responses).await,
             Some(FoundRoute::OtherMethod(allowed)) => {
                 wrong_method(&self.app, request.method(), request.uri().path(), allowed)
             }
@@ -132,6 +137,7 @@ impl Paths {
         &self,
         route: &'static Route,
         request: Request<Incoming>,
+        responses: &Responses,
     ) -> Response<Body> {
         let (app, &Route { method, path, .. }) = (&*self.app, route);
         let started = app.service.now();
@@ -147,7 +153,7 @@ impl Paths {
             .map(|telemetry| telemetry.http_request(path, &request));
         // Pinned here, or this future would have room for it in each of the two branches.
         let answer = pin!(async {
-            let answer = self.run(route, request).await;
+            let answer = self.run(route, request, responses).await;
             let response = answer.unwrap_or_else(|refused| match admits_errors {
                 Some(status) => app.without_decision(&refused, status),
                 None => refused.into_response(),
@@ -174,7 +180,12 @@ impl Paths {
 
     /// Calls the handler of a path. The futures of rare ones are boxed: hyper moves this future for
     /// each request, and it would have room for the largest of them.
-    async fn run(&self, route: &Route, request: Request<Incoming>) -> Answered {
+    async fn run(
+        &self,
+        route: &Route,
+        request: Request<Incoming>,
+        responses: &Responses,
+    ) -> Answered {
         let (app, plane) = (&*self.app, self.plane);
         refuse_foreign_pages(app, plane, route.makes_decisions(), &request)?;
         let is_open = app.open_metrics && route.endpoint == Endpoint::Metrics;
@@ -218,11 +229,11 @@ impl Paths {
                     Asks::One(ask) => caller.permit(&ask.limit)?,
                     Asks::All(all) | Asks::Any(all) => caller.permit_each(all)?,
                 }
-                decide(app, endpoint, question).await
+                decide(app, endpoint, question, responses).await
             }
             Endpoint::Reserve | Endpoint::Extend | Endpoint::Settle | Endpoint::Cancel => {
                 let body = body(request).await?;
-                Box::pin(reserve::run(&caller, endpoint, &body)).await
+                Box::pin(reserve::run(&caller, endpoint, &body, responses)).await
             }
             Endpoint::Charge | Endpoint::Refund => {
                 let body = body(request).await?;
@@ -314,10 +325,38 @@ fn ready(app: &App) -> Answered {
     }
 }
 
-async fn decide(app: &App, endpoint: Endpoint, question: Question<'_>) -> Answered {
+async fn decide(
+    app: &App,
+    endpoint: Endpoint,
+    question: Question<'_>,
+    responses: &Responses,
+) -> Answered {
     let service = &app.service;
     let takes = endpoint == Endpoint::Acquire;
-    let Question { asks, id, up_to } = question;
+    let Question {
+        asks,
+        id,
+        wait,
+        up_to,
+    } = question;
+    if let Some(span) = wait {
+        if !takes {
+            return Err(Problem::at(
+                "#/wait",
+                "a peek takes nothing, so it waits for nothing",
+            ));
+        }
+        if up_to {
+            return Err(Problem::at(
+                "#/wait",
+                "a request with `at_most` takes what is there, so it does not wait",
+            ));
+        }
+        if id.is_some() {
+            return Err(Problem::from_refusal(Refusal::WaitOnce, "#"));
+        }
+        return Box::pin(wait::acquire(app, asks, span, responses)).await;
+    }
     if let Some(id) = id {
         if !takes {
             return Err(Problem::at(

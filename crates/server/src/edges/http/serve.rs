@@ -234,7 +234,7 @@ async fn answer(
     let has_credentials = request.headers().contains_key(header::AUTHORIZATION);
     let mut response = match refuse(&request, is_spare) {
         Some(problem) => problem.into_response(),
-        None => paths.answer(request).await,
+        None => paths.answer(request, responses).await,
     };
     let is_wrong = has_credentials && response.status() == StatusCode::UNAUTHORIZED;
     let guesses = is_wrong.then(|| strangers.failed(*client)).flatten();

@@ -7,6 +7,9 @@
 //! Most questions are a connection's only one and take from an exact limit. Those of all
 //! connections in a turn share a future.
 //!
+//! A command that waits in line is a question, too, and the last one of its batch. Its future is
+//! given up when its client goes away.
+//!
 //! A future is not a task of the async runtime. Memory decides what it can at the first poll, and
 //! the store's replies wake this thread once for all that have arrived. The runtime drives the
 //! connection to the store and the timers.
@@ -24,7 +27,11 @@ use std::{
     vec,
 };
 
-use futures_util::{FutureExt, StreamExt, future::join_all, stream::FuturesUnordered};
+use futures_util::{
+    FutureExt, StreamExt,
+    future::{AbortHandle, abortable, join_all},
+    stream::FuturesUnordered,
+};
 use tidegate_core::{Decision, Nanos};
 use tidegate_service::decide::{limits::Limit, service::Service};
 
@@ -56,7 +63,16 @@ impl Batch {
     }
 
     pub fn is_full(&self) -> bool {
-        self.questions.len() >= MOST || self.between.len() >= BETWEEN
+        self.questions.len() >= MOST || self.between.len() >= BETWEEN || self.waits()
+    }
+
+    /// Whether it waits in line. Then it has no other question, and no command follows.
+    pub fn waits(&self) -> bool {
+        match &self.questions[..] {
+            [(_, Question::Wait { .. })] => true,
+            [(_, Question::Reserve(reserving))] => reserving.waits(),
+            _ => false,
+        }
     }
 
     /// Its question, if it has only one and that can share a call with those of other connections.
@@ -148,6 +164,9 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
             Reply::Limit(Ok(decision)),
             Question::Limit {
                 limit, with_reason, ..
+            }
+            | Question::Wait {
+                limit, with_reason, ..
             },
         ) => {
             write_decision(&mut replies, decision, limit.spec().shadow, *with_reason);
@@ -187,8 +206,10 @@ pub(super) struct Answered {
     /// The connection's slot and number. Another connection may use the slot by now.
     pub at: usize,
     pub id: u64,
-    /// `None` when the future panicked, as it does when the runtime is shutting down.
+    /// `None` when the future panicked, as it does when the runtime is shutting down, or was given
+    /// up.
     pub replies: Option<Vec<u8>>,
+    pub was_in_line: bool,
 }
 
 /// A connection's only question, which takes from a limit whose questions share calls.
@@ -238,6 +259,8 @@ pub(super) struct UnderWay {
     /// Those of this turn that will be asked together.
     takes: Vec<Take>,
     batches: FuturesUnordered<Pin<Box<dyn Future<Output = Vec<Answered>> + Send>>>,
+    /// How many of them wait in line.
+    in_line: usize,
     /// Those that were answered and not yet handed over.
     answered: vec::IntoIter<Answered>,
     alarm: Arc<Alarm>,
@@ -254,31 +277,55 @@ impl UnderWay {
         Self {
             takes: Vec::new(),
             batches: FuturesUnordered::new(),
+            in_line: 0,
             answered: Vec::new().into_iter(),
             waker: Arc::clone(&alarm).into(),
             alarm,
         }
     }
 
-    /// Adds a connection's batch. [`next`](Self::next) asks its questions.
+    /// Adds a connection's batch. [`next`](Self::next) asks its questions. A batch that waits in line
+    /// is given up through its handle.
     pub fn add(
         &mut self,
         mut batch: Batch,
         (at, session): (usize, &Session),
         service: &Arc<Service>,
-    ) {
+    ) -> Option<AbortHandle> {
         let id = session.id;
         if let Some(take) = batch.only_take(at, id) {
-            return self.takes.push(take);
+            self.takes.push(take);
+            return None;
         }
         let service = Arc::clone(service);
+        if batch.waits() {
+            self.in_line += 1;
+            let waiting = async move { batch.answer(&service).await };
+            let (waiting, handle) = abortable(AssertUnwindSafe(waiting).catch_unwind());
+            self.batches.push(Box::pin(async move {
+                let replies = waiting.await.ok().and_then(Result::ok);
+                vec![Answered {
+                    at,
+                    id,
+                    replies,
+                    was_in_line: true,
+                }]
+            }));
+            return Some(handle);
+        }
         self.batches.push(Box::pin(async move {
             let replies = AssertUnwindSafe(batch.answer(&service))
                 .catch_unwind()
                 .await
                 .ok();
-            vec![Answered { at, id, replies }]
+            vec![Answered {
+                at,
+                id,
+                replies,
+                was_in_line: false,
+            }]
         }));
+        None
     }
 
     /// Asks the questions that were gathered, those about one limit together.
@@ -296,6 +343,7 @@ impl UnderWay {
                     at: take.at,
                     id: take.id,
                     replies,
+                    was_in_line: false,
                 };
                 same.into_iter().zip(replies).map(answered).collect()
             }));
@@ -306,12 +354,18 @@ impl UnderWay {
         self.takes.is_empty() && self.batches.is_empty() && self.answered.len() == 0
     }
 
+    /// Whether the store must answer.
+    pub fn asks_the_store(&self) -> bool {
+        !self.takes.is_empty() || self.batches.len() > self.in_line
+    }
+
     /// The next answered batch, if there is one now. Must be called within the async runtime's
     /// context.
     pub fn next(&mut self, service: &Arc<Service>) -> Option<Answered> {
         self.ask_together(service);
         loop {
             if let Some(answered) = self.answered.next() {
+                self.in_line -= usize::from(answered.was_in_line);
                 return Some(answered);
             }
             match self

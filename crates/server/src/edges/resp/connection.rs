@@ -7,6 +7,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
+use futures_util::future::AbortHandle;
 use tidegate_core::Nanos;
 use tidegate_listen::tls::HANDSHAKE_TIME;
 use tidegate_service::decide::limits::Limits;
@@ -50,6 +51,8 @@ pub(super) struct Connection {
     batch: Batch,
     /// The store is being asked. No command runs until it has replied.
     pub asking: bool,
+    /// The command that waits in line, if one does.
+    pub in_line: Option<AbortHandle>,
     /// When the store was asked, and with how many questions.
     asked: (Nanos, u64),
     /// Complete frames in `input` wait until output is sent or the store has replied.
@@ -84,6 +87,14 @@ pub(super) enum Turn {
     Gone,
 }
 
+/// The rest of a command that ran.
+struct Ran {
+    /// It must run again after the questions before it.
+    again: bool,
+    /// The commands of a transaction that follow it.
+    next: Vec<Queued>,
+}
+
 /// The data that a connection needs to run commands.
 #[derive(Clone, Copy)]
 pub(super) struct TurnContext<'a> {
@@ -106,6 +117,7 @@ impl Connection {
             sent: 0,
             batch: Batch::default(),
             asking: false,
+            in_line: None,
             asked: (now, 0),
             waiting: false,
             unread: false,
@@ -177,6 +189,7 @@ impl Connection {
         let mut ahead = Ahead::new();
         let (mut used, mut commands) = (0, 0);
         let questions = self.batch.questions.len();
+        let mut runs_again = false;
         while used < data.len() && !self.closing && !self.must_wait() {
             let mut frame = ahead.next();
             if frame.is_none() {
@@ -202,14 +215,20 @@ impl Connection {
             if args.is_empty() {
                 continue;
             }
+            let ran = self.run(args, context, false);
+            if ran.again {
+                used -= length;
+                runs_again = true;
+                break;
+            }
             commands += 1;
-            for queued in self.run(args, context) {
+            for queued in ran.next {
                 commands += 1;
                 let args: Vec<&[u8]> = queued.iter().map(|arg| &**arg).collect();
-                self.run(&args, context);
+                self.run(&args, context, true);
             }
         }
-        self.waiting = self.must_wait() && used < data.len();
+        self.waiting = (runs_again || self.must_wait()) && used < data.len();
         self.moved |= used > 0;
         if commands > 0 {
             stats.commands.fetch_add(commands, Ordering::Relaxed);
@@ -222,9 +241,9 @@ impl Connection {
         if self.closing { data.len() } else { used }
     }
 
-    /// Runs a command. Returns those of a transaction that follow it.
+    /// Runs a command.
     #[inline]
-    fn run(&mut self, args: &[&[u8]], context: TurnContext<'_>) -> Vec<Queued> {
+    fn run(&mut self, args: &[&[u8]], context: TurnContext<'_>, in_transaction: bool) -> Ran {
         let mut context = Context {
             shared: context.shared,
             limits: context.limits,
@@ -238,12 +257,18 @@ impl Connection {
                 &mut self.batch.between
             },
             questions: &mut self.batch.questions,
+            in_transaction,
+            runs_again: false,
             runs_next: Vec::new(),
             closes: false,
         };
         run(&mut context, args);
+        let ran = Ran {
+            again: context.runs_again,
+            next: mem::take(&mut context.runs_next),
+        };
         self.closing = context.closes;
-        context.runs_next
+        ran
     }
 
     fn keep(&mut self, rest: &[u8]) {
@@ -317,6 +342,7 @@ impl Connection {
             return None;
         }
         self.asking = false;
+        self.in_line = None;
         self.moved = true;
         self.output.extend_from_slice(replies);
         Some(self.asked)

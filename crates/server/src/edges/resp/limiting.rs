@@ -6,7 +6,9 @@ use tidegate_core::{Decision, DenialReason, MAX_LIMIT};
 use tidegate_listen::access::Role;
 use tidegate_service::decide::{
     limits::Limit,
-    service::{Act, Operation, Operator, Refusal, Resolved, check_id, reset_after, resolve},
+    service::{
+        Act, Operation, Operator, Refusal, Resolved, check_id, check_wait, reset_after, resolve,
+    },
     throttle::{self, ThrottleError, ThrottleQuota},
 };
 
@@ -40,6 +42,9 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
             (limit, key, cost),
             UpToReply::Acquire { with_reason },
         );
+    }
+    if let Some(span) = words.wait.filter(|_| !context.in_transaction) {
+        return wait_in_line(context, (limit, key, cost), with_reason, span);
     }
     if let Some(id) = words.id {
         return decide_once(context, (limit, key, cost), with_reason, id);
@@ -105,12 +110,13 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
 struct Words<'k> {
     with_reason: bool,
     id: Option<&'k [u8]>,
+    wait: Option<Duration>,
     up_to: bool,
 }
 
 /// Whether an argument is a word, and no cost.
 fn is_word(argument: &&[u8]) -> bool {
-    [&b"reason"[..], b"id", b"atmost"]
+    [&b"reason"[..], b"id", b"atmost", b"wait"]
         .iter()
         .any(|word| argument.eq_ignore_ascii_case(word))
 }
@@ -130,19 +136,55 @@ fn words<'a, 'k>(args: &'a [&'k [u8]], act: Act) -> Result<(&'a [&'k [u8]], Word
             };
             check_id(id).map_err(|refusal| format!("ERR {refusal}"))?;
             (words.id, rest) = (Some(id), behind);
+        } else if word.eq_ignore_ascii_case(b"wait") && act == Act::Take && words.wait.is_none() {
+            let Some((span, behind)) = behind.split_first() else {
+                return Err("ERR syntax error: WAIT needs milliseconds".to_owned());
+            };
+            let ms = number(span).and_then(|ms| u64::try_from(ms).ok());
+            let span = Duration::from_millis(ms.unwrap_or(0));
+            check_wait(span).map_err(|refusal| format!("ERR {refusal}"))?;
+            (words.wait, rest) = (Some(span), behind);
         } else if word.eq_ignore_ascii_case(b"atmost") && act == Act::Take && !words.up_to {
             words.up_to = true;
         } else if act == Act::Take {
-            let known = "ERR syntax error: after the cost only REASON, ID id and ATMOST are known";
+            let known = "ERR syntax error: after the cost only REASON, ID id, ATMOST and WAIT milliseconds are known";
             return Err(known.to_owned());
         } else {
             return Err("ERR syntax error: after the cost only REASON is known".to_owned());
         }
     }
+    if words.wait.is_some() && words.up_to {
+        return Err("ERR syntax error: a request with ATMOST does not wait".to_owned());
+    }
+    if words.wait.is_some() && words.id.is_some() {
+        return Err(format!("ERR {}", Refusal::WaitOnce));
+    }
     if words.up_to && words.id.is_some() {
         return Err("ERR syntax error: a request with ATMOST has no id".to_owned());
     }
     Ok((args, words))
+}
+
+/// Takes a cost once it is admitted. Meanwhile no other command of the connection runs.
+#[inline(never)]
+fn wait_in_line(
+    context: &mut Context<'_>,
+    (limit, key, cost): (&Arc<Limit>, &[u8], u64),
+    with_reason: bool,
+    span: Duration,
+) {
+    // The replies to earlier questions do not wait.
+    if !context.questions.is_empty() {
+        context.runs_again = true;
+        return;
+    }
+    context.ask(Question::Wait {
+        limit: Arc::clone(limit),
+        key: key.into(),
+        cost,
+        with_reason,
+        span,
+    });
 }
 
 /// Takes as much of a cost as is available.

@@ -1,4 +1,4 @@
-//! Questions for the store, which a connection gathers for the async runtime.
+//! Questions for the store or for a line, which a connection gathers for the async runtime.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use tidegate_service::decide::{
 
 use super::{Protocol, increx::taken_of};
 
-/// A question that only the store can answer.
+/// A question that is not answered at once: the store must answer, or a line.
 #[derive(Debug)]
 pub(crate) enum Question {
     /// About one of a limit's keys; a refund names its client.
@@ -26,6 +26,14 @@ pub(crate) enum Question {
         with_reason: bool,
         /// The id of a request that is safe to repeat.
         id: Option<Box<[u8]>>,
+    },
+    /// Waits in line for a key of a limit in memory.
+    Wait {
+        limit: Arc<Limit>,
+        key: Box<[u8]>,
+        cost: u64,
+        with_reason: bool,
+        span: Duration,
     },
     /// About as much of a cost as is available for one of a limit's keys.
     UpTo {
@@ -90,6 +98,7 @@ impl Question {
     pub fn is_about(&self) -> (usize, &[u8]) {
         match self {
             Self::Limit { limit, key, .. }
+            | Self::Wait { limit, key, .. }
             | Self::UpTo { limit, key, .. }
             | Self::Operate { limit, key, .. } => (Arc::as_ptr(limit) as usize, key),
             Self::Throttle { key, .. } => (0, key),
@@ -198,6 +207,17 @@ impl Question {
                 }
                 Reply::Limit(decided)
             }
+            Self::Wait {
+                limit,
+                key,
+                cost,
+                span,
+                ..
+            } => {
+                let part = Part::new(Arc::clone(limit), key, *cost);
+                let waited = Box::pin(service.take_waiting(part, *span)).await;
+                Reply::Limit(waited.map(|answer| answer.decision))
+            }
             Self::UpTo {
                 limit,
                 key,
@@ -273,6 +293,8 @@ pub(super) enum ReservationAct {
         asks: Vec<Asked>,
         /// The request's own id, if it is safe to repeat.
         request: Option<Box<[u8]>>,
+        /// How long it waits in line.
+        wait: Option<Duration>,
     },
     Extend(Id, Vec<u64>),
     /// Without costs the reservation is cancelled.
@@ -292,6 +314,11 @@ pub(crate) enum Done {
 }
 
 impl Reserving {
+    /// Whether it waits in line.
+    pub fn waits(&self) -> bool {
+        matches!(self.act, ReservationAct::Reserve { wait: Some(_), .. })
+    }
+
     /// Questions about one reservation stay in order, and new reservations of one key.
     pub fn is_about(&self) -> (usize, &[u8]) {
         match &self.act {
@@ -307,7 +334,12 @@ impl Reserving {
     pub async fn ask(&self, service: &Service, now: Nanos) -> Result<Done, Refusal> {
         let refuse = Refusal::Reservation;
         let id = match &self.act {
-            ReservationAct::Reserve { ttl, asks, request } => {
+            ReservationAct::Reserve {
+                ttl,
+                asks,
+                request,
+                wait,
+            } => {
                 let asks: Vec<_> = asks
                     .iter()
                     .map(|(limit, key, cost)| Ask {
@@ -316,8 +348,18 @@ impl Reserving {
                         cost: *cost,
                     })
                     .collect();
-                let (rights, request) = (self.rights.as_deref(), request.as_deref());
-                return reserve(service, rights, request, &asks, *ttl, now).await;
+                let rights = self.rights.as_deref();
+                if let Some(span) = wait {
+                    if let Some(refused) = refuse_to_reserve(service, rights, &asks)? {
+                        return Ok(refused);
+                    }
+                    let (decided, id) = service
+                        .reserve_waiting(&asks, *ttl, *span)
+                        .await
+                        .map_err(|(_, refusal)| refusal)?;
+                    return Ok(Done::Reserved(decided.into_bound(), id));
+                }
+                return reserve(service, rights, request.as_deref(), &asks, *ttl, now).await;
             }
             ReservationAct::Extend(id, _) | ReservationAct::Settle(id, _) => *id,
         };
@@ -358,19 +400,31 @@ pub(super) async fn reserve(
     ttl: Nanos,
     now: Nanos,
 ) -> Result<Done, Refusal> {
-    if !asks.iter().all(|ask| may_use(rights, ask.limit)) {
-        return Ok(Done::NotPermitted("reserve units of these limits"));
-    }
-    if let Some(rights) = rights {
-        let limits = service.limits();
-        asks.iter()
-            .try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
+    if let Some(refused) = refuse_to_reserve(service, rights, asks)? {
+        return Ok(refused);
     }
     let (decided, id) = service
         .reserve_decided(request, asks, ttl, now)
         .await
         .map_err(|(_, refusal)| refusal)?;
     Ok(Done::Reserved(decided.into_bound(), id))
+}
+
+/// Refuses limits that the client may not use, or that do not exist.
+fn refuse_to_reserve(
+    service: &Service,
+    rights: Option<&Rights>,
+    asks: &[Ask<'_>],
+) -> Result<Option<Done>, Refusal> {
+    if !asks.iter().all(|ask| may_use(rights, ask.limit)) {
+        return Ok(Some(Done::NotPermitted("reserve units of these limits")));
+    }
+    if let Some(rights) = rights {
+        let limits = service.limits();
+        asks.iter()
+            .try_for_each(|ask| refuse_unknown(&limits, ask.limit, rights))?;
+    }
+    Ok(None)
 }
 
 fn may_use(rights: Option<&Rights>, limit: &[u8]) -> bool {

@@ -310,7 +310,7 @@ impl Reactor {
             }
             // While questions are on their way to the store, or commands wait for their turn,
             // requests gather anyway.
-            if self.under_way.is_empty() && self.gather.pays(now) && self.unread.is_empty() {
+            if !self.under_way.asks_the_store() && self.gather.pays(now) && self.unread.is_empty() {
                 // Returning early or late does no harm.
                 thread::park_timeout(PAUSE);
             }
@@ -379,6 +379,10 @@ impl Reactor {
         let Some(connection) = self.connections.get(at) else {
             return;
         };
+        if connection.in_line.is_some() && (event.is_read_closed() || event.is_error()) {
+            // The connection is not read while its command waits, so no read would find it.
+            return self.remove(at);
+        }
         // A read or write finds errors itself. The slot may belong to another connection since the
         // event.
         if connection.blocked {
@@ -462,8 +466,18 @@ impl Reactor {
         }
         let connection = &mut self.connections[at];
         if let Some((batch, session)) = connection.ask(now) {
-            self.under_way
-                .add(batch, (at, session), &self.shared.service);
+            let asked = (at, session);
+            let in_line = self.under_way.add(batch, asked, &self.shared.service);
+            if in_line.is_some() && !connection.blocked {
+                // The client may have gone before: another event says so.
+                let stream = connection.stream.stream();
+                let again = self.poll.registry();
+                let again = again.reregister(stream, Token(at), Interest::READABLE);
+                if let Err(error) = again {
+                    tracing::debug!(%error, "a client that goes away keeps its place in line");
+                }
+            }
+            connection.in_line = in_line;
         }
         if connection.has_output() || connection.is_closing() {
             self.list(at);
@@ -493,8 +507,10 @@ impl Reactor {
         else {
             return;
         };
-        let took = self.shared.service.now().saturating_since(asked);
-        self.shared.stats.latency.observe(took, questions);
+        if !answered.was_in_line {
+            let took = self.shared.service.now().saturating_since(asked);
+            self.shared.stats.latency.observe(took, questions);
+        }
         if replies.is_none() {
             // The runtime is shutting down, or the future panicked, which the panic hook has
             // reported.
@@ -741,6 +757,9 @@ impl Reactor {
             .open
             .fetch_sub(1, Ordering::Relaxed);
         let mut connection = self.connections.remove(at);
+        if let Some(in_line) = connection.in_line.take() {
+            in_line.abort();
+        }
         // Closing the descriptor removes it from the poll; this frees mio's own record of it.
         let _ = self.poll.registry().deregister(connection.stream.stream());
         connection

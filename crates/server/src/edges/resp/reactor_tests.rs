@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, sync::atomic::AtomicU8};
 
-use tidegate_core::ManualClock;
+use tidegate_core::clock::ManualTimer;
 use tidegate_listen::{
     access::{Access, Door},
     peers::Peers,
@@ -18,14 +18,13 @@ use crate::edges::resp::RespConfig;
 
 const PING: &[u8] = b"PING\r\n";
 
-fn shared() -> Shared {
+fn shared(clock: &ManualTimer) -> Shared {
     let limits = Limits::new(rules::example(), 100, |_| None, Nanos::ZERO).unwrap();
-    let clock = Arc::new(ManualClock::default());
     Shared {
         service: Arc::new(Service::new(
             limits,
             Throttle::new(100, None).unwrap(),
-            clock,
+            Arc::new(clock.clone()),
         )),
         config: RespConfig {
             password: None,
@@ -46,6 +45,10 @@ fn shared() -> Shared {
 }
 
 fn reactor() -> (Reactor, SocketAddr) {
+    reactor_on(&ManualTimer::default())
+}
+
+fn reactor_on(clock: &ManualTimer) -> (Reactor, SocketAddr) {
     let poll = Poll::new().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -54,7 +57,7 @@ fn reactor() -> (Reactor, SocketAddr) {
         .register(&mut listener, LISTENER, Interest::READABLE)
         .unwrap();
     let wakers = vec![Waker::new(poll.registry(), CONTROL).unwrap()];
-    let shared = Arc::new(shared());
+    let shared = Arc::new(shared(clock));
     let (closing, stats) = (AtomicUsize::new(0), Arc::clone(&shared.stats));
     let control = Arc::new(Control {
         state: AtomicU8::new(SERVE),
@@ -128,4 +131,43 @@ fn a_client_that_asks_one_thing_is_answered_in_its_turn_beside_pipelines() {
         let read = modest.read(&mut replies).unwrap();
         assert_eq!(replies[..read], *b"+PONG\r\n");
     }
+}
+
+#[test]
+fn units_that_are_granted_as_their_client_goes_away_go_to_the_next_in_line() {
+    let clock = ManualTimer::default();
+    let (mut reactor, address) = reactor_on(&clock);
+    let mut clients = [client(address), client(address), client(address)];
+    let mut replies = vec![0; 1 << 10];
+    for client in &mut clients {
+        client
+            .write_all(b"ACQUIRE logins bob 5 WAIT 3600000\r\n")
+            .unwrap();
+        for _ in 0..3 {
+            reactor.take_turn();
+        }
+    }
+    let read = clients[0].read(&mut replies).unwrap();
+    assert!(replies[..read].starts_with(b"*5\r\n:0\r\n"));
+    let waiting = |reactor: &Reactor| {
+        let limits = reactor.shared.service.limits();
+        limits
+            .limit(b"logins")
+            .unwrap()
+            .memory
+            .waits
+            .counts()
+            .waiting
+    };
+    assert_eq!(waiting(&reactor), 2);
+    // Both happen before the thread runs.
+    clock.advance(Duration::from_mins(10));
+    let [_, second, mut third] = clients;
+    drop(second);
+    for _ in 0..2 {
+        reactor.take_turn();
+    }
+    let read = third.read(&mut replies).unwrap();
+    assert!(replies[..read].starts_with(b"*5\r\n:0\r\n"));
+    assert_eq!(waiting(&reactor), 0);
 }

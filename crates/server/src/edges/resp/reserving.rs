@@ -1,11 +1,13 @@
 //! The commands for estimates that are corrected after the work.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
 use tidegate_core::Nanos;
 use tidegate_listen::access::Rights;
 use tidegate_service::decide::{
     reservations::{Id, MOST_PARTS, ReservationError},
-    service::{Answer, Ask, Refusal, check_id},
+    service::{Answer, Ask, Refusal, check_id, check_wait},
 };
 
 use super::{
@@ -16,28 +18,49 @@ use super::{
 };
 
 /// The arguments of `RESERVE`.
-pub(super) const RESERVE: &str = "milliseconds limit key cost [limit key cost ...] [ID id]";
+pub(super) const RESERVE: &str =
+    "milliseconds limit key cost [limit key cost ...] [ID id] [WAIT milliseconds]";
 
 /// The maximum number of arguments of `RESERVE`, and of the commands with an id and costs.
-pub(super) const MOST_ARGS: usize = 1 + 3 * MOST_PARTS + 2;
+pub(super) const MOST_ARGS: usize = 1 + 3 * MOST_PARTS + 4;
 pub(super) const MOST_COSTS: usize = 1 + MOST_PARTS;
 
 /// A day, in milliseconds.
 const LONGEST_MS: u64 = 86_400_000;
 
-/// `milliseconds limit key cost [limit key cost ...] [ID id]` → the five integers of the limit that
-/// bound, and the id, or null for a denial. With `ID id` the request is safe to repeat.
+/// `milliseconds limit key cost [limit key cost ...] [ID id] [WAIT milliseconds]` → the five
+/// integers of the limit that bound, and the id, or null for a denial. With `ID id` the request is
+/// safe to repeat, with `WAIT milliseconds` it waits in line.
 pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
     let (ttl, mut rest) = (args[0], &args[1..]);
-    let mut request = None;
-    if let [asked @ .., word, id] = rest
-        && asked.len().is_multiple_of(3)
-        && word.eq_ignore_ascii_case(b"id")
+    let (mut request, mut wait) = (None, None);
+    while let [asked @ .., word, value] = rest
+        && !rest.len().is_multiple_of(3)
     {
-        if let Err(refusal) = check_id(id) {
+        let checked = if word.eq_ignore_ascii_case(b"id") && request.is_none() {
+            request = Some(*value);
+            check_id(value)
+        } else if word.eq_ignore_ascii_case(b"wait") && wait.is_none() {
+            let ms = number(value).and_then(|ms| u64::try_from(ms).ok());
+            let span = Duration::from_millis(ms.unwrap_or(0));
+            wait = Some(span);
+            check_wait(span)
+        } else {
+            break;
+        };
+        if let Err(refusal) = checked {
             return context.error(&format!("ERR {refusal}"));
         }
-        (request, rest) = (Some(*id), asked);
+        rest = asked;
+    }
+    if request.is_some() && wait.is_some() {
+        return context.error(&format!("ERR {}", Refusal::WaitOnce));
+    }
+    let wait = wait.filter(|_| !context.in_transaction);
+    // The replies to earlier questions do not wait.
+    if wait.is_some() && !context.questions.is_empty() {
+        context.runs_again = true;
+        return;
     }
     let ms = number(ttl).and_then(|ms| u64::try_from(ms).ok());
     let Some(ms) = ms.filter(|ms| (1..=LONGEST_MS).contains(ms)) else {
@@ -64,7 +87,7 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
     }
     let ttl = Nanos::from_millis(ms);
     let service = &context.shared.service;
-    if service.store().is_some() {
+    if service.store().is_some() || wait.is_some() {
         let owned = |ask: &Ask<'_>| {
             (
                 ask.limit.into(),
@@ -76,8 +99,15 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
             ttl,
             asks: asks.iter().map(owned).collect(),
             request: request.map(Into::into),
+            wait,
         };
-        return carry_out(context, act);
+        let rights = context.session.rights.clone();
+        let protocol = context.session.protocol;
+        return context.ask(Question::Reserve(Reserving {
+            act,
+            rights,
+            protocol,
+        }));
     }
     let rights = context.session.rights.clone();
     let asked = question::reserve(service, rights.as_deref(), request, &asks, ttl, context.now);

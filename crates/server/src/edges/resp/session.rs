@@ -117,6 +117,10 @@ pub(super) struct Context<'a> {
     pub out: &'a mut Vec<u8>,
     /// Questions for the shared store, each with its position in `out`.
     pub questions: &'a mut Vec<(usize, Question)>,
+    /// Whether this is a command of a transaction, which does not wait.
+    pub in_transaction: bool,
+    /// Whether the command must run again once the store has answered the questions before it.
+    pub runs_again: bool,
     /// Commands to run after this one: those of a transaction.
     pub runs_next: Vec<Queued>,
     /// Whether the connection ends after this command.

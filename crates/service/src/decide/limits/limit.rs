@@ -581,6 +581,13 @@ impl Limit {
         self.memory.heavy.top(most, now)
     }
 
+    /// How many callers wait in line for the key.
+    pub fn waiting(&self, key: &[u8]) -> u32 {
+        self.memory
+            .waits
+            .of_key(self.limiter().hash_keys().tag(key))
+    }
+
     /// The policy of the key: the quota that an operator gave it, its override, or the limit's own.
     pub fn policy_of(&self, key: &[u8]) -> Cow<'_, PolicySpec> {
         let by_operator = match &self.store {

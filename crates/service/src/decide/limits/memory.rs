@@ -15,6 +15,7 @@ use crate::{
         counts::Counts,
         refusal::{MOST_OVERRIDES, Refusal},
         thresholds::Thresholds,
+        waits::LimitWaits,
     },
     observe::{heavy::HeavyKeys, latency::Latency, once_a_minute::OnceAMinute},
     rules::{Keeping, LimitSpec, PolicySpec, QuotaTextError, RulesError},
@@ -31,6 +32,8 @@ pub struct Memory {
     /// Of a sample of the decisions.
     pub latency: Latency,
     pub thresholds: Thresholds,
+    /// The callers that wait for its keys.
+    pub waits: LimitWaits,
     /// The keys that the rule's `block_for` blocks.
     pub rule_blocks: RuleBlocks,
     /// The line about a threshold that a key reaches.
@@ -103,6 +106,7 @@ impl Memory {
             overrides,
             latency,
             thresholds: Thresholds::default(),
+            waits: LimitWaits::default(),
             rule_blocks: RuleBlocks::default(),
             reached: OnceAMinute::default(),
             keeping,

@@ -155,7 +155,7 @@ impl Decided<'_> {
     }
 
     /// The answer of each limit.
-    pub(super) fn into_joint(self) -> JointAnswer {
+    pub fn into_joint(self) -> JointAnswer {
         let bound = self.bound();
         let answers = self
             .parts
@@ -180,12 +180,8 @@ impl Decided<'_> {
 /// # Errors
 /// [`Refusal::TooManyKeys`]
 pub(super) fn take_in_memory(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
-    let alone = |part: &Part<'_>, act| {
-        let decision = part.limit.decide_in_memory(act, part.key, part.cost, now);
-        decision.expect("the limit is in memory")
-    };
     if let [part] = parts {
-        return Ok(vec![alone(part, Act::Take)]);
+        return Ok(vec![alone(part, Act::Take, now)]);
     }
     let enforced = || parts.iter().filter(|part| part.is_enforced());
     // The memory of all states is fetched in parallel instead of one after another.
@@ -204,9 +200,15 @@ pub(super) fn take_in_memory(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decis
     };
     let decision = |part| match decided(part) {
         Some(&decided) => part.counted(decided, admitted, now),
-        None => alone(part, after(admitted)),
+        None => alone(part, after(admitted), now),
     };
     Ok(parts.iter().map(decision).collect())
+}
+
+/// The decision of one limit, which is in memory.
+pub(super) fn alone(part: &Part<'_>, act: Act, now: Nanos) -> Decision {
+    let decision = part.limit.decide_in_memory(act, part.key, part.cost, now);
+    decision.expect("the limit is in memory")
 }
 
 /// The decisions of the enforced limits, made in one step in the store; `None` if it was not asked
@@ -293,7 +295,7 @@ impl<'a> Part<'a> {
     }
 
     /// This limit's decision in the joint step, counted.
-    fn counted(&self, decided: Decision, admitted: bool, now: Nanos) -> Decision {
+    pub(super) fn counted(&self, decided: Decision, admitted: bool, now: Nanos) -> Decision {
         let decision = self.limit.explained(self.key, decided);
         // A limit that would have admitted what another denied counts as neither.
         if admitted || decision.is_denied() {

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | one limit, from async code | [`Service::decide`] with an [`Act`]: take, charge, peek or refund |
 //! | several limits, all or none | [`Service::acquire_all`], [`Service::peek_all`] |
+//! | several limits, waiting in line until they admit | [`Service::acquire_all_waiting`] |
 //! | a request with an id, which is safe to repeat | [`Service::acquire_all_once`], [`Service::take_once`] |
 //! | an estimate that is corrected after the work | `Service::reserve`, `Service::extend`, `Service::settle` |
 //! | one limit, from a thread that must not block | [`resolve`], then [`Limit::decide_in_memory`](crate::decide::limits::Limit::decide_in_memory), and [`Limit::decide`](crate::decide::limits::Limit::decide) on the runtime if that returns `None` |
@@ -22,6 +23,7 @@ mod readiness;
 mod recording;
 mod reserve;
 mod reserve_in_store;
+mod waiting;
 mod wall_clock;
 
 use std::{
@@ -43,6 +45,7 @@ pub use self::once::check_id;
 pub use self::question::{Sees, refuse_unknown, resolve_operated};
 pub use self::readiness::health_name;
 pub use self::reserve::Report;
+pub use self::waiting::check_wait;
 use self::wall_clock::WallClock;
 pub use self::{
     answer::{Answer, JointAnswer, reset_after},
@@ -60,6 +63,7 @@ use crate::{
         reservations::{MOST_RESERVATIONS, Reservations},
         shared::SharedStore,
         throttle::{Throttle, ThrottleError, ThrottleQuota},
+        waits::{ServiceClock, ServiceTimer, Waits},
     },
     observe::{
         audit::{Action, Audit},
@@ -87,6 +91,10 @@ pub struct Service {
     /// The first answers to requests with an id.
     pub repeats: Repeats,
     clock: Arc<dyn Clock>,
+    /// The same clock, for lines.
+    timer: ServiceTimer,
+    /// The callers that wait in line.
+    pub waits: Waits,
     pub(super) wall_clock: WallClock,
     /// Orders that the store had lost, as far as they are recorded.
     lost_orders: AtomicU64,
@@ -104,7 +112,11 @@ pub struct Service {
 impl Service {
     /// A service with these limits (shared, if they have a store) and a table for the keys of
     /// `CL.THROTTLE`.
-    pub fn new(limits: impl Into<InForce>, throttle: Throttle, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(
+        limits: impl Into<InForce>,
+        throttle: Throttle,
+        clock: Arc<dyn ServiceClock>,
+    ) -> Self {
         let in_force = limits.into();
         let store = in_force.limits.shared().cloned();
         let history = History::default();
@@ -116,6 +128,8 @@ impl Service {
             wall_clock: WallClock::new(clock.wall_ahead()),
             lost_orders: AtomicU64::new(0),
             repeats: Repeats::default(),
+            timer: ServiceTimer(Arc::clone(&clock)),
+            waits: Waits::default(),
             clock,
             store,
             history,
@@ -211,6 +225,8 @@ impl Service {
     /// Replaces all limits at once.
     pub fn set_limits(&self, limits: impl Into<InForce>) {
         self.in_force.store(Arc::new(limits.into()));
+        // Limits may be gone, or kept elsewhere.
+        self.waits.look_again();
     }
 
     /// Takes, charges, peeks at or refunds the cost of one limit. It never waits if the limits are

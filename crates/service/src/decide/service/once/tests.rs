@@ -1,7 +1,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use futures_util::FutureExt as _;
-use tidegate_core::{Clock as _, ManualClock};
+use tidegate_core::{Clock as _, clock::ManualTimer};
 use tidegate_limiter::repeats::REMEMBERED_SECONDS;
 
 use super::*;
@@ -20,7 +20,7 @@ const RULES: &str = "limits:
 ";
 const NAMES: [&str; 5] = ["window", "bucket", "queue", "log", "tried"];
 
-fn service(clock: &Arc<ManualClock>) -> Service {
+fn service(clock: &Arc<ManualTimer>) -> Service {
     let rules = rules::parse(RULES).expect("the rules are well formed");
     let limits = Limits::new(rules, 1 << 10, |_| None, START).expect("there is memory");
     let throttle = Throttle::new(1 << 10, None).expect("there is memory");
@@ -72,7 +72,7 @@ impl Asked {
 fn each_id_counts_once_for_a_minute_in_random_steps() {
     let is_long = std::env::var_os("TIDEGATE_LONG").is_some();
     let steps: u32 = if is_long { 100_000 } else { 20_000 };
-    let clock = Arc::new(ManualClock::new(START));
+    let clock = Arc::new(ManualTimer::new(START));
     let (subject, oracle) = (service(&clock), service(&clock));
     let mut first: HashMap<(u64, Asked), (u64, Vec<Decision>)> = HashMap::new();
     let mut asked: Vec<(u64, Asked)> = Vec::new();

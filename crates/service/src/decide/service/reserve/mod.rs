@@ -1,7 +1,7 @@
 //! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store:
 //! reserve, extend, settle, cancel, and the end of those that expire.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::Estimate;
@@ -201,6 +201,52 @@ impl Service {
         between().await;
         let decisions = take_in_memory(&parts, now)?;
         let decided = Decided { parts, decisions };
+        self.keep(decided, estimates, (id, ttl), now).await
+    }
+
+    /// Takes an estimate from each limit, as [`reserve`](Self::reserve) does, and waits up to `span`
+    /// in line until all admit.
+    ///
+    /// # Errors
+    /// The same; also as [`acquire_all_waiting`](Self::acquire_all_waiting).
+    pub async fn reserve_waiting<'a>(
+        &self,
+        asks: &[Ask<'a>],
+        ttl: Nanos,
+        span: Duration,
+    ) -> Result<(Decided<'a>, Option<Id>), (usize, Refusal)> {
+        let refuse = |refusal| (0, refusal);
+        if asks.len() > MOST_PARTS {
+            return Err(refuse(Refusal::Reservation(ReservationError::TooManyParts)));
+        }
+        let parts = self.parts(asks)?;
+        let has_room = self.reservations.has_room();
+        has_room.map_err(|why| refuse(Refusal::Reservation(why)))?;
+        let (decisions, taken) = self.wait_for_all(&parts, span).await.map_err(refuse)?;
+        let (now, mut taken) = (self.now(), taken.into_iter());
+        // What limits that deny nothing have taken is where it counts now.
+        let estimates = parts.iter().map(|part| {
+            let noted = if part.is_enforced() {
+                taken.next()
+            } else {
+                None
+            };
+            noted.unwrap_or_else(|| estimate(part, now))
+        });
+        let estimates = estimates.collect();
+        let decided = Decided { parts, decisions };
+        let kept = self.keep(decided, estimates, (NewId::Random, ttl), now);
+        kept.await.map_err(refuse)
+    }
+
+    /// Keeps what was taken under an id, if all limits admitted.
+    async fn keep<'a>(
+        &self,
+        decided: Decided<'a>,
+        estimates: Vec<Estimate>,
+        (id, ttl): (NewId, Nanos),
+        now: Nanos,
+    ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         if !decided.is_allowed() {
             return Ok((decided, None));
         }

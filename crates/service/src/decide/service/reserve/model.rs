@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures_util::FutureExt;
-use tidegate_core::{ManualClock, Nanos};
+use tidegate_core::{Nanos, clock::ManualTimer};
 use tidegate_limiter::{HashKeys, SnapshotEntry};
 
 use super::{Ask, Ending, Estimate, Id, NewId, Service};
@@ -94,7 +94,7 @@ enum Guard {
 
 struct Simulation {
     service: Service,
-    clock: Arc<ManualClock>,
+    clock: Arc<ManualTimer>,
     /// Each order has another, so that a service can serve them all.
     key: Vec<u8>,
     id: Id,
@@ -111,7 +111,7 @@ struct SavedStates {
     limits: Vec<(usize, SnapshotEntry)>,
 }
 
-fn service(on_expiry: &str, clock: &Arc<ManualClock>) -> Service {
+fn service(on_expiry: &str, clock: &Arc<ManualTimer>) -> Service {
     let rules = format!(
         "limits:\n  - {{name: tokens, limit: {LIMIT}/1h, algorithm: fixed-window, on_expiry: {on_expiry}}}\n  \
          - {{name: in-flight, limit: 5, algorithm: concurrency}}\n"
@@ -126,7 +126,7 @@ fn service(on_expiry: &str, clock: &Arc<ManualClock>) -> Service {
 }
 
 impl Simulation {
-    fn new(service: Service, clock: &Arc<ManualClock>, number: usize) -> Self {
+    fn new(service: Service, clock: &Arc<ManualTimer>, number: usize) -> Self {
         clock.set(START);
         let (service, key) = (service.with_reservations(2), number.to_le_bytes().to_vec());
         for (limit, cost) in [(&b"tokens"[..], OTHERS), (b"in-flight", 1)] {
@@ -448,7 +448,7 @@ fn play(
 fn explore(steps: &[Step], on_expiry: &str, without: Option<Guard>) -> Result<usize, String> {
     // The choices of the last order: which thread, of how many.
     let mut choices: Vec<(usize, usize)> = Vec::new();
-    let (mut orders, clock) = (0, Arc::new(ManualClock::new(START)));
+    let (mut orders, clock) = (0, Arc::new(ManualTimer::new(START)));
     let fresh = || service(on_expiry, &clock);
     let mut of_all = fresh();
     loop {

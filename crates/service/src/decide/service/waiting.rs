@@ -1,0 +1,250 @@
+//! Waiting in line: a request that is not admitted now is answered when its units are there.
+//!
+//! A caller has a place in the lines of its limits while its future exists. Dropping the future
+//! gives up the place, and units that were granted in that moment return.
+
+use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
+
+use tidegate_core::{Decision, Nanos, Standing};
+use tidegate_limiter::{Estimate, WaitAllError, wait_all_estimates_by};
+
+use super::{
+    Answer, Ask, JointAnswer, Part, Refusal, Service,
+    joint::{Decided, after, alone, take_in_memory},
+};
+use crate::decide::waits::WaitOutcome;
+
+/// The longest time that a request may wait.
+pub const LONGEST_WAIT: Duration = Duration::from_hours(1);
+
+/// Checks how long a request wants to wait.
+///
+/// # Errors
+/// [`Refusal::Wait`]
+pub fn check_wait(span: Duration) -> Result<(), Refusal> {
+    if span < Duration::from_millis(1) || span > LONGEST_WAIT {
+        return Err(Refusal::Wait);
+    }
+    Ok(())
+}
+
+impl Service {
+    /// Asks several limits, as [`acquire_all`](Self::acquire_all) does, and waits up to `span`,
+    /// which was [checked](check_wait), until all admit. Only limits in memory have lines.
+    ///
+    /// # Errors
+    /// The same; also when the request cannot wait, or its wait was ended: see [`Refusal`].
+    ///
+    /// # Panics
+    /// When `asks` is empty.
+    pub async fn acquire_all_waiting(
+        &self,
+        asks: &[Ask<'_>],
+        span: Duration,
+    ) -> Result<JointAnswer, (usize, Refusal)> {
+        let parts = self.parts(asks)?;
+        let decisions = self
+            .take_all_waiting(&parts, span)
+            .await
+            .map_err(|refusal| (0, refusal))?;
+        Ok(Decided { parts, decisions }.into_joint())
+    }
+
+    /// One decision for each of these limits, as [`take_all`](Self::take_all) makes them, once all
+    /// admit, or when it is known that they do not within `span`.
+    ///
+    /// # Errors
+    /// The same as [`acquire_all_waiting`](Self::acquire_all_waiting).
+    pub async fn take_all_waiting(
+        &self,
+        parts: &[Part<'_>],
+        span: Duration,
+    ) -> Result<Vec<Decision>, Refusal> {
+        Ok(self.wait_for_all(parts, span).await?.0)
+    }
+
+    /// [`take_all_waiting`](Self::take_all_waiting). The second value is what each enforced limit
+    /// has taken if all admit.
+    pub(super) async fn wait_for_all(
+        &self,
+        parts: &[Part<'_>],
+        span: Duration,
+    ) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
+        self.may_wait(parts)?;
+        let began = self.now();
+        let deadline = Some(began.saturating_add(span.into()));
+        let enforced = || parts.iter().filter(|part| part.is_enforced());
+        let (together, taken): (Vec<Decision>, Vec<Estimate>) =
+            match &enforced().collect::<Vec<_>>()[..] {
+                // These limits deny nothing.
+                [] => return Ok((take_in_memory(parts, began)?, Vec::new())),
+                [part] => {
+                    let limiter = part.limit.limiter();
+                    let wait = limiter.wait_estimate_by(&self.timer, part.key, part.cost, deadline);
+                    match self.in_line(parts, Box::pin(wait)).await? {
+                        Ok((admission, taken)) => (vec![started(&admission)], vec![taken]),
+                        Err(error) => (vec![denied(error.decision())], Vec::new()),
+                    }
+                }
+                several => {
+                    let requests: Vec<_> = several
+                        .iter()
+                        .map(|part| part.limit.request(part.key, part.cost))
+                        .collect();
+                    let wait = wait_all_estimates_by(&self.timer, &requests, deadline);
+                    match self.in_line(parts, Box::pin(wait)).await? {
+                        Ok((all, taken)) => (all.decisions().iter().map(started).collect(), taken),
+                        Err(WaitAllError::Never(all) | WaitAllError::Deadline(all)) => {
+                            let bound = all.bound();
+                            let each = all.decisions().iter().enumerate();
+                            let decisions = each.map(|(at, decision)| match bound {
+                                Some(bound) if bound == at => denied(decision),
+                                _ => *decision,
+                            });
+                            (decisions.collect(), Vec::new())
+                        }
+                        Err(_) => return Err(Refusal::TooManyKeys),
+                    }
+                }
+            };
+        Ok((self.count_waited(parts, &together), taken))
+    }
+
+    /// The decision of one limit, as [`take_all_waiting`](Self::take_all_waiting) makes it.
+    ///
+    /// # Errors
+    /// The same.
+    pub async fn take_waiting(&self, part: Part<'_>, span: Duration) -> Result<Answer, Refusal> {
+        let parts = vec![part];
+        let decisions = self.take_all_waiting(&parts, span).await?;
+        Ok(Decided { parts, decisions }.into_bound())
+    }
+
+    /// Counts the decisions of the enforced limits, and decides on the others.
+    fn count_waited(&self, parts: &[Part<'_>], together: &[Decision]) -> Vec<Decision> {
+        let now = self.now();
+        let admitted = together.iter().all(Decision::is_allowed);
+        let mut together = together.iter();
+        let decision = |part: &Part<'_>| {
+            let decided = if part.is_enforced() {
+                together.next()
+            } else {
+                None
+            };
+            match decided {
+                Some(decided) => part.counted(Self::explained(part, *decided, now), admitted, now),
+                None => alone(part, after(admitted), now),
+            }
+        };
+        parts.iter().map(decision).collect()
+    }
+
+    /// The same decision; a line does not know why a key is blocked.
+    fn explained(part: &Part<'_>, decided: Decision, now: Nanos) -> Decision {
+        let limit = &part.limit;
+        if decided.is_allowed() || decided.exceeds_limit() {
+            return decided;
+        }
+        let blocked = limit.block_of(part.key, now);
+        let reason = blocked.and_then(|blocked| blocked.reason());
+        reason.map_or(decided, |reason| decided.because(reason))
+    }
+
+    /// Waits within the bounds, as long as the limits are in force and the server does not stop.
+    async fn in_line<T, E>(
+        &self,
+        parts: &[Part<'_>],
+        // Boxed, because the future of an async function holds its arguments twice.
+        mut wait: Pin<Box<impl Future<Output = Result<T, E>>>>,
+    ) -> Result<Result<T, E>, Refusal> {
+        // First, so that a change after the check wakes the caller.
+        let mut changes = self.waits.changes();
+        self.may_wait(parts)?;
+        // Most requests wait for nothing, and need no place.
+        if let Poll::Ready(done) = poll_now(wait.as_mut()).await {
+            return Ok(done);
+        }
+        let places = parts.iter().filter(|part| part.is_enforced()).map(|part| {
+            let limit = &part.limit;
+            let tag = limit.limiter().hash_keys().tag(part.key);
+            (&limit.memory.waits, limit.spec().name.as_str(), tag)
+        });
+        let mut place = self.waits.enter(places)?;
+        loop {
+            tokio::select! {
+                biased;
+                // The sender is part of the service.
+                _ = changes.changed() => {
+                    if let Err(refusal) = self.may_wait(parts) {
+                        place.outcome = WaitOutcome::Ended;
+                        return Err(refusal);
+                    }
+                }
+                done = wait.as_mut() => {
+                    place.outcome = if done.is_ok() {
+                        WaitOutcome::Admitted
+                    } else {
+                        WaitOutcome::Denied
+                    };
+                    return Ok(done);
+                }
+            }
+        }
+    }
+
+    /// Refuses requests whose limits have no line, or no longer one.
+    fn may_wait(&self, parts: &[Part<'_>]) -> Result<(), Refusal> {
+        if self.waits.has_ended() {
+            return Err(Refusal::WaitStopped);
+        }
+        let limits = self.limits();
+        for part in parts {
+            let name = &part.limit.spec().name;
+            if part.is_stored() {
+                return Err(Refusal::WaitInStore {
+                    limit: name.clone(),
+                });
+            }
+            let is_in_force = limits
+                .limit(name.as_bytes())
+                .is_some_and(|limit| Arc::ptr_eq(&limit.memory, &part.limit.memory));
+            if !is_in_force {
+                return Err(Refusal::WaitEnded {
+                    limit: name.clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all waits: the server stops.
+    pub fn end_waits(&self) {
+        self.waits.end();
+    }
+}
+
+/// Polls a future once.
+async fn poll_now<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
+    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
+}
+
+/// The admission of work that may start now: a leaky bucket's delay is over.
+fn started(decision: &Decision) -> Decision {
+    let standing = decision.standing();
+    let waited = Nanos::from(decision.delay()).get();
+    Decision::allow(Standing {
+        reset_after: standing.reset_after.saturating_sub(waited),
+        ..standing
+    })
+}
+
+/// The denial of work that would start after the deadline.
+fn denied(decision: &Decision) -> Decision {
+    if decision.is_denied() {
+        return *decision;
+    }
+    Decision::deny(decision.standing(), Nanos::from(decision.delay()).get())
+}
+
+#[cfg(test)]
+mod tests;
