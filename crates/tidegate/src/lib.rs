@@ -90,11 +90,12 @@
 pub use tidegate_flow as flow;
 pub use tidegate_limiter::{
     Admission, Algorithm, AlgorithmSpec, AllDecision, BuildError, Change, Clock, CoarseClock, Debt,
-    Decision, DenialReason, Denied, Estimate, Estimates, Forgotten, Full, HashKeys, Key,
-    KeyedBuilder, KeyedLimit, KeyedLimiter, Lasts, Limiter, MAX_LIMIT, MAX_WINDOW, ManualClock,
-    ManualTimer, Nanos, Outcome, OverrideError, OwnedPermit, ParsePolicyError, ParseQuotaError,
-    Penalty, Permit, Policy, PolicyError, Quota, QuotaError, RecordSpot, Request, Reservation,
-    Share, SnapshotEntry, Spans, Standing, Stats, Sweeping, SystemClock, Timer, TooManyExceptions,
+    Decision, DenialReason, Denied, Estimate, Estimates, FairBuildError, FairBuilder, FairError,
+    FairLimiter, FairTenants, Forgotten, Full, HashKeys, Key, KeyedBuilder, KeyedLimit,
+    KeyedLimiter, Lasts, Limiter, MAX_LIMIT, MAX_WINDOW, ManualClock, ManualTimer, Nanos, Outcome,
+    OverrideError, OwnedPermit, ParsePolicyError, ParseQuotaError, Penalty, Permit, Policy,
+    PolicyError, Quota, QuotaError, RecordSpot, Request, Reservation, Share, SnapshotEntry, Spans,
+    Standing, Stats, Step, Sweeping, SystemClock, Terms, TermsError, Timer, TooManyExceptions,
     Until, WaitAllError, WaitError, WhenFull, acquire_all, acquire_all_at,
     acquire_all_estimates_at, algorithm, wait_all, wait_all_estimates,
 };

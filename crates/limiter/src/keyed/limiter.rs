@@ -244,7 +244,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// # Errors
     /// If the key is new and the table has no room for it: the time until which it is refused
     /// ([`WhenFull::Deny`](crate::WhenFull::Deny)).
-    pub(super) fn with_state<R>(
+    pub(crate) fn with_state<R>(
         &self,
         tag: Tag,
         now: Nanos,
