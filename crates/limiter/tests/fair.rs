@@ -6,7 +6,8 @@ use std::{
 };
 
 use tidegate_limiter::{
-    FairBuildError, FairError, FairLimiter, ManualClock, Nanos, Policy, Quota, Terms, TermsError,
+    FairBuildError, FairError, FairLimiter, KeyedLimit, ManualClock, Nanos, Policy, Quota, Terms,
+    TermsError,
 };
 
 fn bucket(limit: u64) -> Policy {
@@ -202,4 +203,12 @@ fn the_current_time_is_that_of_the_clock() {
     assert!(limiter.charge("a", 2).is_denied());
     limiter.refund("a", 2);
     assert!(limiter.acquire("a", 1).is_allowed());
+}
+
+#[test]
+fn middleware_shares_the_limit_among_keys() {
+    let limiter = limiter(bucket(10)).build().unwrap();
+    let decide = |key: &str| futures::executor::block_on(limiter.decide(key.as_bytes(), 1));
+    assert!(decide("a").is_allowed() && decide("b").is_denied());
+    assert_eq!(KeyedLimit::policy(&limiter), bucket(10));
 }

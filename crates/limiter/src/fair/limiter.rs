@@ -6,7 +6,7 @@ use tidegate_core::fair::{Terms, TermsError};
 use tidegate_core::{Clock, Decision, Key, Nanos, Policy};
 
 use super::{FairBuildError, FairTenants, Step};
-use crate::{Limiter, Stats, SystemClock};
+use crate::{HashKeys, KeyedLimit, Limiter, Stats, SystemClock};
 
 const DEFAULT_MAX_TENANTS: usize = 1 << 16;
 
@@ -49,6 +49,7 @@ pub struct FairBuilder<C = SystemClock> {
     max_tenants: usize,
     others: Terms,
     named: HashMap<Vec<u8>, Terms>,
+    hash: Option<HashKeys>,
     clock: C,
 }
 
@@ -60,6 +61,7 @@ impl FairLimiter {
             max_tenants: DEFAULT_MAX_TENANTS,
             others: Terms::new(),
             named: HashMap::new(),
+            hash: None,
             clock: SystemClock::new(),
         }
     }
@@ -115,6 +117,14 @@ impl<C> FairBuilder<C> {
         Ok(self)
     }
 
+    /// Uses the hash keys of another limiter instead of random ones.
+    pub fn hash_keys(self, hash: HashKeys) -> Self {
+        Self {
+            hash: Some(hash),
+            ..self
+        }
+    }
+
     /// Uses another clock.
     pub fn clock<D>(self, clock: D) -> FairBuilder<D> {
         FairBuilder {
@@ -122,6 +132,7 @@ impl<C> FairBuilder<C> {
             max_tenants: self.max_tenants,
             others: self.others,
             named: self.named,
+            hash: self.hash,
             clock,
         }
     }
@@ -133,7 +144,13 @@ impl<C> FairBuilder<C> {
     pub fn build(self) -> Result<FairLimiter<C>, FairBuildError> {
         let named = self.named.iter().map(|(name, terms)| (&name[..], *terms));
         Ok(FairLimiter {
-            tenants: FairTenants::new(&self.policy, self.max_tenants, self.others, named)?,
+            tenants: FairTenants::with_hash_keys(
+                &self.policy,
+                self.max_tenants,
+                self.others,
+                named,
+                self.hash.unwrap_or_else(HashKeys::random),
+            )?,
             total: Limiter::with_clock(self.policy, self.clock),
         })
     }
@@ -232,6 +249,17 @@ impl<C: Clock> FairLimiter<C> {
     /// [`refund_at`](Self::refund_at) at the current time.
     pub fn refund(&self, tenant: impl Key, cost: u64) {
         self.refund_at(tenant, cost, self.total.clock().now());
+    }
+}
+
+/// The key is the tenant, so middleware shares one limit among the keys that it finds in requests.
+impl<C: Clock> KeyedLimit for FairLimiter<C> {
+    async fn decide(&self, key: &[u8], cost: u64) -> Decision {
+        self.acquire(key, cost)
+    }
+
+    fn policy(&self) -> Policy {
+        self.total.policy()
     }
 }
 

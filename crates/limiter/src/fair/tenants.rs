@@ -9,7 +9,7 @@ use tidegate_core::{Decision, Key, Nanos, Policy};
 
 use super::notes::Notes;
 use crate::{
-    BuildError, KeyedLimiter, OverrideError, Stats,
+    BuildError, HashKeys, KeyedLimiter, OverrideError, Stats,
     sync::{Mutex, MutexGuard},
     table::Tag,
 };
@@ -90,9 +90,23 @@ impl FairTenants {
         others: Terms,
         named: impl IntoIterator<Item = (&'a [u8], Terms)>,
     ) -> Result<Self, FairBuildError> {
+        Self::with_hash_keys(total, max_tenants, others, named, HashKeys::random())
+    }
+
+    /// [`new`](Self::new) with the hash keys of another limiter.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn with_hash_keys<'a>(
+        total: &Policy,
+        max_tenants: usize,
+        others: Terms,
+        named: impl IntoIterator<Item = (&'a [u8], Terms)>,
+        hash: HashKeys,
+    ) -> Result<Self, FairBuildError> {
         let shares = FairShares::new(total)?;
         let table = || {
-            let builder = KeyedLimiter::builder(*shares.bucket());
+            let builder = KeyedLimiter::builder(*shares.bucket()).hash_keys(hash);
             builder.max_keys(max_tenants).clock(()).build()
         };
         let mut inner = Inner {
@@ -150,6 +164,8 @@ impl FairTenants {
         mut step: impl FnMut(&FairShares, &mut FairState, &Terms, &mut TenantStates<'_>) -> R,
     ) -> R {
         let tag = self.shares.tag(name);
+        // The tenant's bucket arrives from memory while the common state is brought up to date.
+        self.shares.prefetch_tag(tag);
         let mut inner = self.lock();
         let Inner {
             shares,

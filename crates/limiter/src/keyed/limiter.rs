@@ -141,10 +141,12 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// keys (a batch of requests) can have all of them fetched in parallel. Changes nothing.
     #[inline]
     pub fn prefetch(&self, key: impl Key) {
-        self.generations
-            .newest()
-            .table()
-            .prefetch(self.tag_of(&key));
+        self.prefetch_tag(self.tag_of(&key));
+    }
+
+    #[inline]
+    pub(crate) fn prefetch_tag(&self, tag: Tag) {
+        self.generations.newest().table().prefetch(tag);
     }
 
     /// Asks for `cost` at the given time. A cost of 0 is a peek that does not add the key.
