@@ -98,7 +98,7 @@ impl<C> FairBuilder<C> {
         self.with_terms(tenant, |terms| terms.with_weight(weight))
     }
 
-    /// What is available to a tenant whenever it asks, as a part of the limit from 0 to 1.
+    /// The units that are available to a tenant whenever it asks, as a part of the limit from 0 to 1.
     ///
     /// # Errors
     /// If it is not such a part, or above the tenant's ceiling.
@@ -217,8 +217,8 @@ impl<C> FairLimiter<C> {
         self.tenants.terms(tenant)
     }
 
-    /// What a tenant gets of the limit while all that asked lately want more than they get, from 0
-    /// to 1.
+    /// A tenant's part of the limit, from 0 to 1, while all tenants that asked lately want more than
+    /// they get.
     pub fn share_at(&self, tenant: impl Key, now: Nanos) -> f64 {
         self.tenants.share_at(tenant, now)
     }

@@ -1,4 +1,4 @@
-//! What is remembered of the tenants that asked lately: as many notes as tenants come, up to a bound.
+//! The notes of tenants that asked lately. Their number grows with the tenants, up to a bound.
 
 use tidegate_core::fair::{FairState, TenantNote};
 

@@ -17,7 +17,7 @@ use crate::{
 /// A share's bucket has at most this many words.
 const WORDS: usize = 2;
 
-/// What a decision asks the total for.
+/// The step that a decision asks of the total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Only look: a share refused, or nothing is to be taken.
@@ -61,7 +61,7 @@ pub enum FairBuildError {
     /// The policy does not support shares.
     #[error(transparent)]
     Policy(#[from] FairError),
-    /// There is no memory for the tenants' states.
+    /// The tenants' states do not fit into memory.
     #[error(transparent)]
     Table(#[from] BuildError),
     /// The guarantees exceed the limit.
@@ -310,7 +310,7 @@ impl FairTenants {
         })
     }
 
-    /// What a tenant gets of the limit while all that asked lately want more than they get: its
+    /// A tenant's part of the limit while all tenants that asked lately want more than they get: its
     /// weight's part of their weights, at least its guarantee, at most its ceiling, from 0 to 1.
     pub fn share_at(&self, tenant: impl Key, now: Nanos) -> f64 {
         let terms = self.terms(tenant);
