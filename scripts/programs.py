@@ -25,8 +25,12 @@ BUILD = ["cargo", "test", "--workspace", "--all-features", "--locked", "--no-run
 LONGEST_SECONDS = 600
 # These measure how long answers take while the machine is otherwise idle, or use all of it, so that no other program runs then.
 ALONE = {"attack", "cluster", "distance", "outage", "roll_outs"}
-# These are about a store that is away or far, and about the client's own side. They run with one version of it.
-CLIENT = {"addresses", "back", "deadlines", "distance", "health", "layers", "leased_in_turn", "no_allocation", "roll_outs", "told"}
+# These are about a store that is away or far, about rules that change, and about the client's own side. They run with one version of
+# it.
+CLIENT = {
+    "addresses", "back", "chaos", "deadlines", "distance", "health", "layers", "leased_in_turn", "no_allocation", "roll_outs",
+    "rule_changes", "told",
+}
 # Those that run for longest begin first, so that none of them is left over at the end.
 LONG = ["grpc", "envoy_proxy", "chaos", "differential", "health", "sentinel", "nodes", "pages", "promises"]
 

@@ -187,6 +187,9 @@ interop() {
         export TIDEGATE_ENVOY TIDEGATE_ENVOY_GATEWAY TIDEGATE_RATELIMIT_TESTS
         tests "$programs" --test envoy_proxy -- --ignored interop --show-output
     fi
+}
+
+limitador() {
     stage "reservations compared with the crate limitador" \
         cargo run --quiet --locked --manifest-path bench/limitador/Cargo.toml -- "$([ -n "${TIDEGATE_LONG:-}" ] && echo 100000 || echo 20000)"
 }
@@ -216,6 +219,7 @@ resp_clients() {
     stage "the server for the client libraries" \
         cargo test --quiet --workspace --all-features --locked --no-run --test sentinel
     stage "the client libraries of Redis and Valkey" scripts/clients/run.py "$program"
+    stage "HTTP and gRPC clients that retry" scripts/clients/retries/run.py
 }
 
 need cc gcc
@@ -228,6 +232,7 @@ case "${1:-}" in
     sentinel
     configuration_services
     interop
+    limitador
     model_clients
     resp_clients
     exit
@@ -333,7 +338,6 @@ features() {
     cargo clippy --locked --quiet -p tidegate-cli --features grpc,webhook -- -D warnings
 }
 stage "the command with none and with some of its features" features
-stage "the types of Envoy's messages" cargo run --quiet --locked --manifest-path proto/Cargo.toml
 
 if rustup target list --installed 2>/dev/null | grep -qx x86_64-unknown-linux-musl; then
     stage "the calls to the system with musl, which the released binaries have" \
@@ -406,6 +410,8 @@ benches() {
 }
 if [ -n "${TIDEGATE_LONG:-}" ]; then
     resp_clients
+    limitador
+    stage "the types of Envoy's messages" cargo run --quiet --locked --manifest-path proto/Cargo.toml
     stage "the benches compile" benches
     if [ -n "${TIDEGATE_OFFLINE:-}" ]; then
         skipped+=("the logs of real servers, fronts with their real programs, and other limiters (TIDEGATE_OFFLINE)")

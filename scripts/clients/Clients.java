@@ -10,8 +10,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.*;
-import java.util.concurrent.Callable;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.*;
 import java.util.stream.Collectors;
 import redis.clients.jedis.commands.ProtocolCommand;
 
@@ -53,6 +52,22 @@ public class Clients {
         throw last;
     }
 
+    /** What a cluster's client does: `works`, `error`, or `waits` if neither comes within ten seconds. */
+    static String inClusterMode(Callable<Object> ask) throws Exception {
+        var asked = new FutureTask<>(ask);
+        var thread = new Thread(asked);
+        thread.setDaemon(true);
+        thread.start();
+        try {
+            var reply = cut(asked.get(10, TimeUnit.SECONDS));
+            return reply.equals(List.of(0L, 100L, 99L, -1L)) ? "works" : "answers wrongly";
+        } catch (TimeoutException late) {
+            return "waits";
+        } catch (ExecutionException refused) {
+            return "error";
+        }
+    }
+
     static void ofJedis() throws Exception {
         ProtocolCommand acquire = () -> "ACQUIRE".getBytes(StandardCharsets.US_ASCII);
         ProtocolCommand throttle = () -> "CL.THROTTLE".getBytes(StandardCharsets.US_ASCII);
@@ -82,6 +97,9 @@ public class Clients {
             restart();
             found.put("after a restart", patient(() -> client.sendCommand(acquire, "per-user", "jedis-after")));
         }
+        var node = Set.of(new redis.clients.jedis.HostAndPort("127.0.0.1", port));
+        found.put("cluster mode by mistake", inClusterMode(() ->
+                redis.clients.jedis.RedisClusterClient.create(node).sendCommand(acquire, "per-user", "jedis-cluster")));
         report("jedis (Java)", found);
     }
 
@@ -138,6 +156,9 @@ public class Clients {
         }
         restart();
         found.put("after a restart", patient(() -> sync.dispatch(acquire, array(), words("per-user", "lettuce-after"))));
+        found.put("cluster mode by mistake", inClusterMode(() ->
+                io.lettuce.core.cluster.RedisClusterClient.create("redis://127.0.0.1:" + port).connect().sync()
+                        .dispatch(acquire, array(), words("per-user", "lettuce-cluster"))));
         report("lettuce-core (Java)", found);
         client.shutdown();
     }
@@ -185,6 +206,12 @@ public class Clients {
         }
         restart();
         found.put("after a restart", patient(() -> sent(executor, "ACQUIRE", "per-user", "redisson-after")));
+        found.put("cluster mode by mistake", inClusterMode(() -> {
+            var cluster = new org.redisson.config.Config();
+            cluster.useClusterServers().addNodeAddress("redis://127.0.0.1:" + port);
+            var asked = ((org.redisson.Redisson) org.redisson.Redisson.create(cluster)).getCommandExecutor();
+            return sent(asked, "ACQUIRE", "per-user", "redisson-cluster");
+        }));
         report("redisson (Java)", found);
         client.shutdown();
     }
@@ -194,5 +221,7 @@ public class Clients {
         ofJedis();
         ofLettuce();
         ofRedisson();
+        // A cluster's client may still wait.
+        System.exit(0);
     }
 }

@@ -26,6 +26,33 @@ type client struct {
 	name string
 	ask  func(command) (any, error)
 	many func(atomic bool, commands []command) ([]any, error)
+	// cluster asks as a cluster's client; nil if the library has none.
+	cluster func(command) (any, error)
+}
+
+// inClusterMode says what a cluster's client does: works, error, or waits if neither comes within ten seconds.
+func inClusterMode(ask func(command) (any, error), asked command) string {
+	if ask == nil {
+		return "none"
+	}
+	done := make(chan string, 1)
+	go func() {
+		reply, err := ask(asked)
+		switch {
+		case err != nil:
+			done <- "error"
+		case fmt.Sprint(cut(reply)) == "[0 100 99 -1]":
+			done <- "works"
+		default:
+			done <- "answers wrongly"
+		}
+	}()
+	select {
+	case found := <-done:
+		return found
+	case <-time.After(10 * time.Second):
+		return "waits"
+	}
 }
 
 func restart() {
@@ -89,6 +116,7 @@ func check(client client) {
 		}
 		time.Sleep(200 * time.Millisecond)
 	}
+	found["cluster mode by mistake"] = inClusterMode(client.cluster, acquire("cluster"))
 	line, err := json.Marshal(found)
 	if err != nil {
 		panic(err)
@@ -103,6 +131,9 @@ func main() {
 	check(client{
 		name: "redis/go-redis/v9",
 		ask:  func(c command) (any, error) { return go9.Do(ctx, c...).Result() },
+		cluster: func(c command) (any, error) {
+			return goredis.NewClusterClient(&goredis.ClusterOptions{Addrs: []string{address}}).Do(ctx, c...).Result()
+		},
 		many: func(atomic bool, commands []command) ([]any, error) {
 			pipe := go9.Pipeline()
 			if atomic {
@@ -137,6 +168,8 @@ func main() {
 	check(client{
 		name: "redis/rueidis",
 		ask:  func(c command) (any, error) { return rue.Do(ctx, of(c)).ToAny() },
+		// It finds out by itself.
+		cluster: func(c command) (any, error) { return rue.Do(ctx, of(c)).ToAny() },
 		many: func(atomic bool, commands []command) ([]any, error) {
 			asked := []rueidis.Completed{}
 			if atomic {

@@ -1,9 +1,9 @@
 // The clients for Node. A line of JSON for each; `restart` asks for a restart of the server.
 import { createInterface } from "node:readline";
-import { createClient, ErrorReply } from "redis";
+import { createClient, createCluster } from "redis";
 import Redis from "ioredis";
 import Valkey from "iovalkey";
-import { Batch, GlideClient } from "@valkey/valkey-glide";
+import { Batch, GlideClient, GlideClusterClient } from "@valkey/valkey-glide";
 
 const port = Number(process.argv[2]);
 const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
@@ -22,7 +22,14 @@ const report = (client, found) => {
   console.log(JSON.stringify({ client, ...found }));
 };
 
-async function check(name, { ask, many, close }) {
+// What a cluster's client does: `works`, `error`, or `waits` if neither comes within ten seconds.
+const inClusterMode = (ask) =>
+  Promise.race([
+    ask().then((reply) => (cut(reply).join() === "0,100,99,-1" ? "works" : "answers wrongly"), () => "error"),
+    pause(10000).then(() => "waits"),
+  ]);
+
+async function check(name, { ask, many, close, cluster }) {
   const acquire = (key) => ["ACQUIRE", "per-user", `${name}-${key}`];
   const found = {
     acquire: await ask(acquire("one")),
@@ -41,6 +48,7 @@ async function check(name, { ask, many, close }) {
   for (let tries = 0; tries < 50 && !found["after a restart"]; tries += 1) {
     found["after a restart"] = await ask(acquire("after")).catch(() => pause(200));
   }
+  found["cluster mode by mistake"] = await inClusterMode(() => cluster(acquire("cluster")));
   report(`${name} (Node)`, found);
   await close();
 }
@@ -56,6 +64,12 @@ await check("redis", {
     return atomic ? batch.exec() : batch.execAsPipeline();
   },
   close: () => node.destroy(),
+  cluster: async (command) => {
+    const cluster = createCluster({ rootNodes: [{ url: `redis://127.0.0.1:${port}` }] });
+    cluster.on("error", () => {});
+    await cluster.connect();
+    return cluster.sendCommand(command[1], false, command);
+  },
 });
 
 for (const [name, Client] of [["ioredis", Redis], ["iovalkey", Valkey]]) {
@@ -72,6 +86,11 @@ for (const [name, Client] of [["ioredis", Redis], ["iovalkey", Valkey]]) {
       return replies.map(([, reply]) => reply);
     },
     close: () => client.disconnect(),
+    cluster: async ([command, ...args]) => {
+      const cluster = new Client.Cluster([{ host: "127.0.0.1", port }]);
+      cluster.on("error", () => {});
+      return cluster.call(command, ...args);
+    },
   });
 }
 
@@ -84,5 +103,9 @@ await check("@valkey/valkey-glide", {
     return glide.exec(batch, true);
   },
   close: () => glide.close(),
+  cluster: async (command) => {
+    const cluster = await GlideClusterClient.createClient({ addresses: [{ host: "127.0.0.1", port }] });
+    return cluster.customCommand(command);
+  },
 });
 process.exit(0);

@@ -1,7 +1,9 @@
 """The clients for Python. A line of JSON for each; `restart` asks for a restart of the server."""
 import asyncio
 import json
+import os
 import sys
+import threading
 
 PORT = int(sys.argv[1])
 ACQUIRE = ("ACQUIRE", "per-user")
@@ -16,6 +18,7 @@ def report(client, **found):
     # The last number of ACQUIRE is a time.
     cut = lambda reply: reply[:4] if isinstance(reply, list) and len(reply) == 5 and reply[1] == 100 else reply
     whole = lambda value: [cut(part) for part in value] if isinstance(value, list) and value and isinstance(value[0], list) else cut(value)
+    found["cluster mode by mistake"] = in_cluster_mode(CLUSTERS[client.split()[0]])
     print(json.dumps({"client": client, **{name: whole(value) for name, value in found.items()}}), flush=True)
 
 
@@ -118,10 +121,50 @@ async def of_glide():
     await client.close()
 
 
+def in_cluster_mode(ask):
+    """What a cluster's client does: `works`, `error`, or `waits` if neither comes within ten seconds."""
+    found = []
+
+    def run():
+        try:
+            found.append("works" if ask()[:4] == [0, 100, 99, -1] else "answers wrongly")
+        except Exception:
+            found.append("error")
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    return found[0] if found else "waits"
+
+
+async def coredis_cluster():
+    import coredis
+
+    async with coredis.RedisCluster("127.0.0.1", PORT) as client:
+        return await client.create_request(b"ACQUIRE", "per-user", "coredis-cluster", callback=lambda reply, **_: reply)
+
+
+async def glide_cluster():
+    from glide import GlideClusterClient, GlideClusterClientConfiguration, NodeAddress
+
+    client = await GlideClusterClient.create(GlideClusterClientConfiguration([NodeAddress("127.0.0.1", PORT)]))
+    return await client.custom_command([*ACQUIRE, "glide-cluster"])
+
+
 import redis
 import valkey
+
+CLUSTERS = {
+    "redis": lambda: redis.RedisCluster("127.0.0.1", PORT).execute_command(*ACQUIRE, "redis-cluster"),
+    "valkey": lambda: valkey.ValkeyCluster("127.0.0.1", PORT).execute_command(*ACQUIRE, "valkey-cluster"),
+    "coredis": lambda: asyncio.run(coredis_cluster()),
+    "valkey-glide": lambda: asyncio.run(glide_cluster()),
+}
 
 like_redis(redis, "redis")
 like_redis(valkey, "valkey")
 asyncio.run(of_coredis())
 asyncio.run(of_glide())
+sys.stdout.flush()
+# A cluster's client may still wait.
+os._exit(0)

@@ -38,6 +38,17 @@ fn refused(left: &[i64]) -> String {
     if left[2] == 100 { "\"nothing taken\"".to_owned() } else { format!("{left:?}") }
 }
 
+/// What a cluster's client does: `works`, `error`, or `waits` if neither comes within ten seconds.
+async fn in_cluster_mode(asked: impl Future<Output = Result<Vec<i64>, Failed>>) -> String {
+    let found = match tokio::time::timeout(Duration::from_secs(10), asked).await {
+        Err(_) => "waits",
+        Ok(Err(_)) => "error",
+        Ok(Ok(reply)) if reply.starts_with(&[0, 100, 99, -1]) => "works",
+        Ok(Ok(_)) => "answers wrongly",
+    };
+    format!("{found:?}")
+}
+
 async fn of_redis(port: u16) -> Result<(), Failed> {
     let client = redis::Client::open(("127.0.0.1", port))?;
     let mut connection = ConnectionManager::new(client).await?;
@@ -73,6 +84,12 @@ async fn of_redis(port: u16) -> Result<(), Failed> {
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
+    let cluster = async {
+        let client = redis::cluster::ClusterClient::new(vec![format!("redis://127.0.0.1:{port}")])?;
+        let mut connection = client.get_async_connection().await?;
+        Ok(acquire("cluster").query_async(&mut connection).await?)
+    };
+    found.push(("cluster mode by mistake", in_cluster_mode(cluster).await));
     report("redis (Rust)", &found);
     Ok(())
 }
@@ -116,6 +133,13 @@ async fn of_fred(port: u16) -> Result<(), Failed> {
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
+    let cluster = async {
+        let config = Config::from_url(&format!("redis-cluster://127.0.0.1:{port}"))?;
+        let client = Builder::from_config(config).build()?;
+        client.init().await?;
+        Ok(client.custom(command("ACQUIRE"), words("cluster")).await?)
+    };
+    found.push(("cluster mode by mistake", in_cluster_mode(cluster).await));
     report("fred (Rust)", &found);
     client.quit().await?;
     Ok(())

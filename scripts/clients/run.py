@@ -9,7 +9,6 @@ in docs/src/clients.md; --write replaces it.
 It needs Python's venv, and for their clients Node with npm, Go, Java with Maven, and Rust. The versions are in versions.json.
 """
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -18,11 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
+import packages
+
+HERE = packages.HERE
 PAGE = HERE.parent.parent / "docs" / "src" / "clients.md"
-# Every version in one place.
-VERSIONS = json.loads((HERE / "versions.json").read_text())
-PYTHON, NODE, GO, JAVA, RUST = (VERSIONS[language] for language in ("python", "node", "go", "java", "rust"))
 # What a program reports of each client, and what is right.
 CHECKS = {
     "acquire": [0, 100, 99, -1],
@@ -32,12 +30,10 @@ CHECKS = {
     "refused transaction": "nothing taken",
     "after a restart": [0, 100, 99, -1],
 }
-POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
-  <modelVersion>4.0.0</modelVersion>
-  <groupId>clients</groupId><artifactId>clients</artifactId><version>1</version>
-  <dependencies>{}</dependencies>
-</project>
-"""
+# What a cluster's client does here, of which the table has the word: it works, or fails; a library may have no such client, and
+# some connect again without end.
+BY_MISTAKE = "cluster mode by mistake"
+WORDS = ("works", "error", "waits", "none")
 CARGO = """[package]
 name = "clients"
 version = "0.0.0"
@@ -45,7 +41,7 @@ edition = "2024"
 
 [dependencies]
 fred = "={fred}"
-redis = {{ version = "={redis}", features = ["connection-manager", "tokio-comp"] }}
+redis = {{ version = "={redis}", features = ["cluster-async", "connection-manager", "tokio-comp"] }}
 tokio = {{ version = "1", features = ["macros", "rt", "time"] }}
 
 [profile.dev]
@@ -88,45 +84,10 @@ class Server:
 
 def clients(folder):
     """The commands that run each group of clients, after they were installed."""
-    folder = Path(folder)
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    packages = [f"{name}=={version}" for name, version in PYTHON.items()]
-    subprocess.run([folder / "venv/bin/pip", "install", "--quiet", *packages], check=True)
-    yield [folder / "venv/bin/python", HERE / "clients.py"]
-    if shutil.which("npm"):
-        (folder / "package.json").write_text("{}")
-        shutil.copy(HERE / "clients.mjs", folder)
-        packages = [f"{name}@{version}" for name, version in NODE.items()]
-        subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", *packages], cwd=folder, check=True)
-        yield ["node", folder / "clients.mjs"]
-    if shutil.which("go"):
-        module = folder / "module"
-        module.mkdir()
-        shutil.copy(HERE / "clients.go", module / "main.go")
-        environment = {**os.environ, "GOFLAGS": "-mod=mod", "CGO_ENABLED": "0"}
-        subprocess.run(["go", "mod", "init", "clients"], cwd=module, check=True, capture_output=True)
-        for name, version in GO.items():
-            subprocess.run(["go", "get", f"{name}@{version}"], cwd=module, check=True, capture_output=True, env=environment)
-        subprocess.run(["go", "build", "-o", folder / "clients-go", "."], cwd=module, check=True, env=environment)
-        yield [folder / "clients-go"]
-    if shutil.which("mvn"):
-        java = folder / "java"
-        java.mkdir()
-        one = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
-        needs = "".join(one.format(*name.split(":"), version) for name, version in JAVA.items())
-        (java / "pom.xml").write_text(POM.format(needs))
-        command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]
-        subprocess.run(command, cwd=java, check=True, stdout=subprocess.DEVNULL)
-        subprocess.run(["javac", "-nowarn", "-XDsuppressNotes", "-cp", "lib/*", "-d", ".", HERE / "Clients.java"], cwd=java, check=True)
-        yield ["java", "-cp", f"{java}:{java}/lib/*", "Clients"]
+    yield from packages.programs("redis", folder, HERE / "clients")
     if shutil.which("cargo"):
-        rust = folder / "rust"
-        (rust / "src").mkdir(parents=True)
-        shutil.copy(HERE / "clients.rs", rust / "src" / "main.rs")
-        (rust / "Cargo.toml").write_text(CARGO.format(**RUST))
-        # The target of a caller's environment would outlive the folder.
-        subprocess.run(["cargo", "build", "--quiet", "--target-dir", "target"], cwd=rust, check=True)
-        yield [rust / "target/debug/clients"]
+        manifest = CARGO.format(**packages.VERSIONS["redis"]["rust"])
+        yield [packages.cargo(folder, manifest, HERE / "clients.rs")]
 
 
 OVER_A_SOCKET = """
@@ -161,11 +122,7 @@ def over_a_unix_socket(program, folder):
 
 def rows(program):
     """For each client its name, and of each check whether it was right."""
-    versions = {**{f"{name} (Python)": version for name, version in PYTHON.items()}}
-    versions |= {f"{name} (Node)": version for name, version in NODE.items()}
-    versions |= {f"{name.removeprefix('github.com/')} (Go)": version for name, version in GO.items()}
-    versions |= {f"{name.split(':')[1]} (Java)": version for name, version in JAVA.items()}
-    versions |= {f"{name} (Rust)": version for name, version in RUST.items()}
+    versions = packages.named("redis")
     with tempfile.TemporaryDirectory() as folder:
         server = Server(program, folder)
         for command in clients(folder):
@@ -192,7 +149,8 @@ def rows(program):
 
 def main():
     program = sys.argv[1] if len(sys.argv) > 1 else sys.exit(__doc__)
-    lines = ["| client | version | " + " | ".join(CHECKS) + " |", "|---|---|" + "---|" * len(CHECKS)]
+    columns = [*CHECKS, BY_MISTAKE]
+    lines = ["| client | version | " + " | ".join(columns) + " |", "|---|---|" + "---|" * len(columns)]
     wrong = []
     for client, version, found in rows(program):
         marks = []
@@ -201,19 +159,12 @@ def main():
             marks.append("yes" if is_right else "no")
             if not is_right:
                 wrong.append(f"{client} {version}: {check} is {found.get(check)!r}, not {right!r}")
+        marks.append(found.get(BY_MISTAKE))
+        if marks[-1] not in WORDS:
+            wrong.append(f"{client} {version}: {BY_MISTAKE} is {marks[-1]!r}, not one of {WORDS}")
         lines.append(f"| {client} | {version} | " + " | ".join(marks) + " |")
         print(lines[-1], flush=True)
-    table = "\n".join(lines)
-    page = PAGE.read_text()
-    head, rest = page.split("<!-- the table of scripts/clients/run.py -->\n", 1)
-    _, tail = rest.split("<!-- end -->", 1)
-    written = f"{head}<!-- the table of scripts/clients/run.py -->\n{table}\n<!-- end -->{tail}"
-    if "--write" in sys.argv:
-        PAGE.write_text(written)
-    elif written != page and all(map(shutil.which, ("npm", "go", "mvn", "cargo"))):
-        wrong.append(f"the table in {PAGE.name} is not the one above: write it with --write")
-    if wrong:
-        sys.exit("\n".join(wrong))
+    packages.compare(PAGE, "scripts/clients/run.py", lines, wrong)
     print("every client works at its defaults")
 
 

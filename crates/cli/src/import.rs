@@ -66,6 +66,41 @@ enum From {
         /// A file with the options of one limiter, or a list of them
         file: PathBuf,
     },
+    /// The settings of Flask-Limiter: RATELIMIT_DEFAULT and others, a line each
+    FlaskLimiter {
+        /// A file of Python or of the environment
+        file: PathBuf,
+    },
+    /// The YAML of bucket4j-spring-boot-starter
+    Bucket4j {
+        /// A file such as application.yaml
+        file: PathBuf,
+    },
+    /// The YAML of resilience4j's rate limiters
+    Resilience4j {
+        /// A file such as application.yaml
+        file: PathBuf,
+    },
+    /// The middlewares rateLimit and inFlightReq of Traefik
+    Traefik {
+        /// A dynamic configuration or a Middleware of Kubernetes, as YAML or JSON
+        file: PathBuf,
+    },
+    /// The plugin rate-limiting of Kong
+    Kong {
+        /// A declarative configuration, or what the Admin API prints
+        file: PathBuf,
+    },
+    /// The plugins limit-count, limit-req and limit-conn of APISIX
+    Apisix {
+        /// Routes, services or plugins, as YAML or JSON
+        file: PathBuf,
+    },
+    /// The rate limiting rules of Cloudflare, as JSON of its rulesets
+    Cloudflare {
+        /// A ruleset, or one of its rules
+        file: PathBuf,
+    },
     /// Strings of Python's limits, as slowapi and Flask-Limiter have them
     Limits {
         /// Strings such as "10/second; 100 per 5 minutes"
@@ -92,6 +127,13 @@ pub fn run(args: &Args) -> ExitCode {
         From::Nginx { file } => of_file(Format::Nginx, file),
         From::RateLimiterFlexible { file } => of_file(Format::RateLimiterFlexible, file),
         From::ExpressRateLimit { file } => of_file(Format::ExpressRateLimit, file),
+        From::FlaskLimiter { file } => of_file(Format::FlaskLimiter, file),
+        From::Bucket4j { file } => of_file(Format::Bucket4j, file),
+        From::Resilience4j { file } => of_file(Format::Resilience4j, file),
+        From::Traefik { file } => of_file(Format::Traefik, file),
+        From::Kong { file } => of_file(Format::Kong, file),
+        From::Apisix { file } => of_file(Format::Apisix, file),
+        From::Cloudflare { file } => of_file(Format::Cloudflare, file),
         From::Limits { strings, strategy } => {
             let format = match strategy {
                 Strategy::FixedWindow => Format::LimitsFixed,

@@ -204,6 +204,142 @@ http {
 }
 
 #[test]
+fn limits_of_gateways_and_of_spring_are_printed_as_rules() {
+    let printed = |kind: &str, configuration: &str, expected: &[&str]| {
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|policy| policy.parse::<Policy>().unwrap().to_string())
+            .collect();
+        assert_eq!(policies(kind, configuration), expected, "{kind}");
+    };
+    printed(
+        "flask-limiter",
+        "app.config.update(\nRATELIMIT_DEFAULT='200 per day; 50/hour',\nRATELIMIT_STORAGE_URI='redis://x',\n)",
+        &[
+            "fixed-window:first-hit:count-denied 200/1d",
+            "fixed-window:first-hit:count-denied 50/1h",
+        ],
+    );
+    printed(
+        "flask-limiter",
+        "RATELIMIT_STRATEGY=moving-window\nRATELIMIT_DEFAULT=10 per second\n",
+        &["sliding-log:closed 10/1s"],
+    );
+    printed(
+        "bucket4j",
+        "
+bucket4j:
+  enabled: true
+  filters:
+  - cache-name: buckets
+    url: /.*
+    rate-limits:
+    - cache-key: getRemoteAddress()
+      bandwidths:
+      - {capacity: 20, refill-capacity: 10, time: 1, unit: seconds, refill-speed: GREEDY}
+      - {id: daily, capacity: 1000, time: 1, unit: days, initial-capacity: 1000}
+  methods:
+  - rateLimit: {bandwidths: [{capacity: 5, time: 100, unit: millis}]}
+",
+        &[
+            "token-bucket:burst=20 10/1s",
+            "token-bucket 1000/1d",
+            "token-bucket 5/100ms",
+        ],
+    );
+    printed(
+        "resilience4j",
+        "
+resilience4j:
+  ratelimiter:
+    configs:
+      default: {limitForPeriod: 7, limitRefreshPeriod: PT1M}
+      quick: {limit-for-period: 3, limit-refresh-period: 500}
+    instances:
+      a: {timeoutDuration: 0}
+      b: {baseConfig: quick, limitForPeriod: 9, register-health-indicator: true}
+",
+        &["fixed-window 7/1m", "fixed-window 9/500ms"],
+    );
+    printed(
+        "resilience4j",
+        "resilience4j.ratelimiter.instances.a: {}",
+        &["fixed-window 50/500ns"],
+    );
+    printed(
+        "traefik",
+        "
+http:
+  middlewares:
+    slow: {rateLimit: {average: 100, period: 1m, burst: 50, sourceCriterion: {requestHost: true}}}
+    plain: {rateLimit: {average: 10}}
+    busy: {inFlightReq: {amount: 10}}
+",
+        &[
+            "token-bucket:burst=50 100/1m",
+            "token-bucket:burst=1 10/1s",
+            "concurrency 10",
+        ],
+    );
+    printed(
+        "traefik",
+        "{\"kind\": \"Middleware\", \"metadata\": {\"name\": \"slow\"}, \"spec\": {\"rateLimit\": {\"average\": 5, \"period\": 2}}}",
+        &["token-bucket:burst=1 5/2s"],
+    );
+    printed(
+        "kong",
+        "
+services:
+- name: a
+  plugins:
+  - name: rate-limiting
+    config: {second: 5, hour: 10000, month: 20, minute: null, policy: local, limit_by: ip}
+  - name: cors
+",
+        &[
+            "fixed-window 5/1s",
+            "fixed-window 10000/1h",
+            "fixed-window:calendar 20/month",
+        ],
+    );
+    printed(
+        "kong",
+        "{\"name\": \"rate-limiting\", \"config\": {\"minute\": 3}}",
+        &["fixed-window 3/1m"],
+    );
+    printed(
+        "apisix",
+        r#"{"uri": "/a", "plugins": {
+            "limit-count": {"count": 2, "time_window": 60, "rejected_code": 429, "key": "remote_addr", "policy": "redis",
+                "redis_host": "x"},
+            "limit-req": {"rate": 0.5, "burst": 0},
+            "limit-conn": {"conn": 3, "burst": 0, "default_conn_delay": 0.1}}}"#,
+        &[
+            "fixed-window:first-hit:count-denied 2/1m",
+            "token-bucket:burst=1 5/10s",
+            "concurrency 3",
+        ],
+    );
+    printed(
+        "apisix",
+        r#"{"plugins": {"limit-count": {"rules": [{"count": 2, "time_window": 1, "key": "$a"}, {"count": 9, "time_window": 60, "key": "$b"}]},
+            "limit-req": {"rate": 10, "burst": 20}}}"#,
+        &[
+            "fixed-window:first-hit:count-denied 2/1s",
+            "fixed-window:first-hit:count-denied 9/1m",
+            "leaky-bucket:max-wait=2s 10/1s",
+        ],
+    );
+    printed(
+        "cloudflare",
+        r#"{"rules": [{"description": "login", "expression": "http.request.uri.path eq \"/login\"", "action": "block",
+            "ratelimit": {"characteristics": ["cf.colo.id", "ip.src"], "period": 60, "requests_per_period": 100,
+                "mitigation_timeout": 600, "counting_expression": ""}}]}"#,
+        &["sliding-counter:block-for=10m 100/1m"],
+    );
+}
+
+#[test]
 fn what_has_no_equal_rule_is_refused_with_its_line() {
     for (kind, configuration, expected) in [
         (
@@ -246,6 +382,87 @@ fn what_has_no_equal_rule_is_refused_with_its_line() {
             "express-rate-limit",
             "{\"windowMs\": 0.5}",
             "whole number from 1",
+        ),
+        (
+            "flask-limiter",
+            "x = 1\nRATELIMIT_STRATEGY = 'sliding-window-counter'",
+            "line 2: the strategy `sliding-window-counter` has no equal rule",
+        ),
+        (
+            "bucket4j",
+            "bucket4j:\n  filters:\n  - rate-limits:\n    - bandwidths:\n      - {capacity: 5, time: 1, unit: seconds,\n         refill-speed: interval}",
+            "line 6: `refill-speed: interval` has no equal rule",
+        ),
+        (
+            "bucket4j",
+            "bucket4j.filters:\n- rateLimits:\n  - bandwidths: [{capacity: 5, unit: weeks, initialCapacity: 3, speed: 1}]",
+            "the bandwidth has no `time`",
+        ),
+        (
+            "bucket4j",
+            "bucket4j.filters:\n- rateLimits:\n  - bandwidths: [{capacity: 5, time: 1, unit: weeks}]",
+            "line 3: `unit` is `weeks`; give one of nanos",
+        ),
+        (
+            "bucket4j",
+            "bucket4j.filters:\n- rateLimits:\n  - bandwidths: [{capacity: 5, time: 1, unit: days, initialCapacity: 3}]",
+            "line 3: `initial-capacity` has no equal rule",
+        ),
+        (
+            "resilience4j",
+            "resilience4j.ratelimiter.instances:\n  a:\n    limitForPeriod: many",
+            "line 3: `limit-for-period` is `many`",
+        ),
+        (
+            "resilience4j",
+            "resilience4j.ratelimiter.instances:\n  a:\n    baseConfig: shared",
+            "the base `shared` is not in `configs`",
+        ),
+        ("resilience4j", "spring: {}", "there is no limit to import"),
+        (
+            "traefik",
+            "http:\n  middlewares:\n    a:\n      rateLimit:\n        burst: 5",
+            "line 5: an `average` of 0 limits nothing",
+        ),
+        (
+            "traefik",
+            "http: {middlewares: {a: {rateLimit: {average: 5, period: soon}}}}",
+            "`period` is `soon`",
+        ),
+        (
+            "kong",
+            "plugins:\n- name: rate-limiting-advanced\n  config: {}",
+            "line 2: the plugin `rate-limiting-advanced` has no equal rule",
+        ),
+        (
+            "apisix",
+            "{\"plugins\": {\"limit-count\": {\"count\": 1, \"time_window\": 60,\n\"window_type\": \"sliding\"}}}",
+            "line 2: `window_type` has no equal rule",
+        ),
+        (
+            "apisix",
+            "{\"plugins\": {\"limit-count\": {\"count\": \"$a\", \"time_window\": 60}}}",
+            "`$a`",
+        ),
+        (
+            "apisix",
+            "{\"plugins\": {\"limit-req\": {\"rate\": -1, \"burst\": 0}}}",
+            "`rate` is `-1`",
+        ),
+        (
+            "apisix",
+            "{\"plugins\": {\"limit-conn\": {\"conn\": 3, \"burst\": 2}}}",
+            "`burst` has no equal rule",
+        ),
+        (
+            "cloudflare",
+            "{\"rules\": [{\"action\": \"managed_challenge\",\n\"ratelimit\": {\"period\": 60, \"requests_per_period\": 5}}]}",
+            "the action `managed_challenge` has no equal rule",
+        ),
+        (
+            "cloudflare",
+            "{\"ratelimit\": {\"period\": 60, \"requests_per_period\": 5, \"counting_expression\": \"x\"}}",
+            "`counting_expression` has no equal rule",
         ),
         (
             "nginx",

@@ -85,7 +85,7 @@ impl<'a> Fields<'a> {
     pub fn open(
         node: &'a Node,
         what: &str,
-        known: &[&'static str],
+        known: &[&str],
         complaints: &'a Complaints,
     ) -> Option<Self> {
         let Kind::Mapping(entries) = &node.kind else {

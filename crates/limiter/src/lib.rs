@@ -46,8 +46,11 @@ mod wait_all;
 
 pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use block::Until;
-pub use fair::{FairBuildError, FairBuilder, FairLimiter, FairTenants, Step};
-pub use joint::{AllDecision, Request, acquire_all, acquire_all_at, acquire_all_estimates_at};
+pub use fair::{FairBuildError, FairBuilder, FairLimiter, FairTenants, TotalStep};
+pub use joint::{
+    AllDecision, AnyDecision, Request, acquire_all, acquire_all_at, acquire_all_estimates_at,
+    acquire_any, acquire_any_at,
+};
 pub use keyed::{
     Change, KeyedBuilder, KeyedLimiter, OverrideError, SnapshotEntry, Sweeping, TooManyExceptions,
 };

@@ -154,7 +154,7 @@ pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{
-    Corrected, Correction, FoundBy, LimitBuilder, LimitError, OnError, Once, Part, Permit,
+    AnyOf, Corrected, Correction, FoundBy, LimitBuilder, LimitError, OnError, Once, Part, Permit,
     Reserved, SharedDecision, SharedEstimate, SharedLimit, Source,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};

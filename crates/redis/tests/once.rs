@@ -205,3 +205,57 @@ async fn an_id_counts_once_in_a_cluster() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_full_of_ids_counts_what_it_admitted_and_decides_again_once_they_end() {
+    const LIMIT: u64 = 1_000_000;
+    let server = Server::start(&[]);
+    let store = open(&server.address());
+    let limit = limit(&store, &format!("{LIMIT}/366d"), Mode::Exact, PATIENCE);
+    let id = |at: u64| format!("{at:0>128}").into_bytes();
+    assert!(limit.acquire_once(&id(0), b"k", 1).await.is_allowed());
+    let used: u64 = {
+        let info = server.ask(&["INFO", "memory"]);
+        let line = info
+            .text()
+            .lines()
+            .find(|line| line.starts_with("used_memory:"));
+        let used = line.and_then(|line| line.trim().split(':').nth(1)?.parse().ok());
+        used.expect("the server says how much it uses")
+    };
+    server.ask(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    server.ask(&[
+        "CONFIG",
+        "SET",
+        "maxmemory",
+        &(used + (1 << 20)).to_string(),
+    ]);
+    let mut admitted = 1;
+    let refused = loop {
+        let answer = limit.acquire_once(&id(admitted), b"k", 1).await;
+        if answer.source != Source::Store {
+            break answer;
+        }
+        assert!(answer.is_allowed());
+        admitted += 1;
+        assert!(admitted < 100_000, "a mebibyte has no room for so many ids");
+    };
+    assert!(matches!(refused.source, Source::Local(_)), "{refused:?}");
+    assert!(admitted > 1_000, "{admitted}");
+    assert!(store.stats().errors_of("out-of-memory") > 0);
+    let full = kept(&server);
+    assert_eq!(
+        full as u64, admitted,
+        "each admission has its id, and no refusal"
+    );
+    // The ids of the former minute end.
+    server.ask(&["EVAL", FORGET, "0"]);
+    eventually("the store is up again", || store.health() == Health::Up);
+    let left = limit.peek("k", 0).await.decision.remaining();
+    assert_eq!(left, LIMIT - admitted, "what was refused took nothing");
+    let again = limit.acquire_once(&id(admitted), b"k", 1).await;
+    assert_eq!(
+        (again.source, again.decision.remaining()),
+        (Source::Store, left - 1)
+    );
+}

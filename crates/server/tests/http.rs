@@ -48,6 +48,117 @@ fn an_admission_is_200_with_the_decision_and_the_header_fields_of_the_draft() {
 }
 
 #[test]
+fn at_most_takes_what_is_available() {
+    let server = Running::with_rules("http-at-most", RULES);
+    let ask = |body: &str| acquire(&server, body);
+    let first = ask(r#"{"limit":"per-user","key":"alice","at_most":2}"#);
+    assert_eq!(first.status, 200);
+    assert_eq!(
+        first.json(),
+        json!({"allowed": true, "limit_name": "per-user", "limit": 3, "remaining": 1, "retry_after_ms": null,
+               "reset_after_ms": 60_000, "delay_ms": 0, "taken": 2})
+    );
+    for (taken, status) in [(1, 200), (0, 429)] {
+        let response = ask(r#"{"limit":"per-user","key":"alice","at_most":9}"#);
+        assert_eq!(
+            (response.status, &response.json()["taken"]),
+            (status, &taken.into())
+        );
+    }
+    // The client may use all of a shadow limit.
+    for _ in 0..2 {
+        let response = ask(r#"{"limit":"trial","key":"alice","at_most":9}"#);
+        assert_eq!(
+            (response.status, &response.json()["taken"]),
+            (200, &9.into())
+        );
+    }
+    for body in [
+        r#"{"limit":"per-user","key":"bob","at_most":2,"cost":2}"#,
+        r#"{"limit":"per-user","key":"bob","at_most":2,"id":"one"}"#,
+        r#"{"all":[{"limit":"per-user","key":"bob"}],"at_most":2}"#,
+    ] {
+        let response = ask(body);
+        assert_eq!(
+            (response.status, &response.json()["pointer"]),
+            (400, &"#/at_most".into()),
+            "{body}"
+        );
+    }
+    let peek = server.post(
+        "/v1/peek",
+        r#"{"limit":"per-user","key":"bob","at_most":2}"#,
+    );
+    assert_eq!(peek.status, 400);
+    let peek = server.post("/v1/peek", r#"{"limit":"per-user","key":"bob"}"#);
+    assert_eq!(peek.json()["remaining"], 3);
+}
+
+#[test]
+fn the_first_of_several_limits_that_admits_takes_the_cost() {
+    let server = Running::with_rules("http-any", RULES);
+    let asks = r#"[{"limit":"per-user","key":"alice"},{"limit":"logins","key":"admin"},{"limit":"trial","key":"alice"}]"#;
+    let ask = |path: &str| {
+        let response = server.post(path, &format!(r#"{{"any":{asks}}}"#));
+        let told = response.json();
+        let names = told["decisions"].as_array().unwrap().iter();
+        let names: Vec<_> = names
+            .map(|one| one["limit_name"].as_str().unwrap().to_owned())
+            .collect();
+        (response.status, told["limit_name"].clone(), names)
+    };
+    for (count, limit) in [(3, "per-user"), (5, "logins")] {
+        for _ in 0..count {
+            let (status, name, names) = ask("/v1/acquire");
+            assert_eq!((status, name), (200, limit.into()));
+            // A shadow limit counts what others admit, and never takes their place.
+            assert_eq!(names, [limit, "trial"]);
+        }
+    }
+    // The denial that ends first decides how long to wait.
+    let (status, name, names) = ask("/v1/acquire");
+    assert_eq!((status, name), (429, "per-user".into()));
+    assert_eq!(names, ["per-user", "logins", "trial"]);
+    assert_eq!(ask("/v1/peek").0, 200, "a peek is no denied request");
+    server.advance(Duration::from_mins(1));
+    let (status, name, _) = ask("/v1/peek");
+    assert_eq!((status, name), (200, "per-user".into()));
+    assert_eq!(ask("/v1/acquire").1, "per-user");
+    let counted = |limit: &str, outcome: &str| {
+        server.metric(&format!(
+            "tidegate_decisions_total{{limit=\"{limit}\",outcome=\"{outcome}\"}}"
+        ))
+    };
+    assert_eq!(
+        (
+            counted("per-user", "allowed"),
+            counted("per-user", "denied")
+        ),
+        (4, 1)
+    );
+    assert_eq!(
+        (counted("logins", "allowed"), counted("logins", "denied")),
+        (5, 1)
+    );
+    // Two questions about one key are decided each by itself.
+    let same = r#"{"any":[{"limit":"bucket","key":"bob","cost":3},{"limit":"bucket","key":"bob","cost":2}]}"#;
+    assert_eq!(acquire(&server, same).json()["remaining"], 0);
+    for (body, place) in [
+        (r#"{"any":[],"key":"a"}"#, "#"),
+        (r#"{"any":[]}"#, "#/any"),
+        (r#"{"any":[{"limit":"none","key":"a"}]}"#, "#/any/0/limit"),
+        (r#"{"any":[{"limit":"everyone"}],"id":"one"}"#, "#/id"),
+        (r#"{"any":[{"limit":"everyone"}],"at_most":1}"#, "#/at_most"),
+        (
+            r#"{"any":[{"limit":"everyone"}],"all":[{"limit":"everyone"}]}"#,
+            "#/any",
+        ),
+    ] {
+        assert_eq!(acquire(&server, body).json()["pointer"], place, "{body}");
+    }
+}
+
+#[test]
 fn an_answer_ends_with_a_line_feed_and_the_root_leads_to_the_dashboard() {
     let server = Running::with_rules("http-line", RULES);
     let key = r#"{"limit":"per-user","key":"alice"}"#;

@@ -263,11 +263,11 @@ fn a_wrong_id_or_place_of_one_is_refused() {
         ),
         (
             "ACQUIRE calls a ID x ID y".to_owned(),
-            "ERR syntax error: after the cost only REASON and ID id are known",
+            "ERR syntax error: after the cost only REASON, ID id and ATMOST are known",
         ),
         (
             "ACQUIRE calls a 1 2".to_owned(),
-            "ERR syntax error: after the cost only REASON and ID id are known",
+            "ERR syntax error: after the cost only REASON, ID id and ATMOST are known",
         ),
         (
             "PEEK calls a 1 ID x".to_owned(),

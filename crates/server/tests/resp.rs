@@ -40,6 +40,99 @@ fn acquire_answers_five_integers() {
 }
 
 #[test]
+fn at_most_takes_what_is_available() {
+    let server = Running::with_rules("resp-at-most", RULES);
+    let mut client = Resp::connect(server.resp);
+    // The integers of a decision, and then what was taken.
+    for (command, reply) in [
+        ("ACQUIRE per-user alice 2 ATMOST", "[0 3 1 -1 60000 2]"),
+        (
+            "acquire per-user alice 9 atmost reason",
+            "[0 3 0 -1 60000 1 ]",
+        ),
+        (
+            "ACQUIRE per-user alice 9 REASON ATMOST",
+            "[1 3 0 60000 60000 0 quota]",
+        ),
+        ("ACQUIRE per-user bob ATMOST", "[0 3 2 -1 60000 1]"),
+        ("ACQUIRE per-user bob 0 ATMOST", "[0 3 2 -1 60000 0]"),
+        ("ACQUIRE bucket alice 100 ATMOST", "[0 2 0 -1 2000 2]"),
+        ("ACQUIRE seats alice 3 ATMOST", "[0 2 0 -1 -1 2]"),
+        ("ACQUIRE everyone any 9 ATMOST", "[0 4 0 -1 500 4]"),
+        ("ACQUIRE logins mallory 1 ATMOST", "[1 1 0 -1 -1 0]"),
+        // The client may use all of a shadow limit.
+        ("ACQUIRE trial alice 5 ATMOST", "[0 1 0 -1 60000 5]"),
+        ("ACQUIRE trial alice 5 ATMOST REASON", "[0 1 0 -1 60000 5 ]"),
+    ] {
+        assert_eq!(client.ask(command), reply, "{command}");
+    }
+    for command in [
+        "ACQUIRE per-user alice 2 ATMOST ID one",
+        "ACQUIRE per-user alice 2 ATMOST ATMOST",
+        "PEEK per-user alice 2 ATMOST",
+    ] {
+        let reply = client.ask(command);
+        assert!(reply.starts_with("ERR syntax error"), "{command}: {reply}");
+    }
+    assert_eq!(client.ask("PEEK per-user alice 1"), "[1 3 0 60000 60000]");
+    let allowed = server.metric("tidegate_decisions_total{limit=\"per-user\",outcome=\"allowed\"}");
+    assert_eq!(allowed, 3);
+}
+
+#[test]
+fn increx_counts_in_the_window_of_a_rule() {
+    let server = Running::with_rules("resp-increx", RULES);
+    let mut client = Resp::connect(server.resp);
+    for (command, reply) in [
+        ("INCREX per-user:alice EX 60 ENX UBOUND 3", "[1 1]"),
+        ("increx per-user:alice byint 3", "[1 0]"),
+        (
+            "INCREX per-user:alice BYINT 5 SATURATE PX 60000 ENX",
+            "[3 2]",
+        ),
+        ("INCREX per-user:alice SATURATE", "[3 0]"),
+        ("INCREX per-user:alice BYINT 0", "[3 0]"),
+        // The rest behind the first colon is the key.
+        ("INCREX per-user:a:b", "[1 1]"),
+        ("PEEK per-user a:b", "[0 3 2 -1 60000]"),
+        ("INCREX everyone BYINT 2", "[2 2]"),
+        ("INCREX trial:alice BYINT 7", "[0 7]"),
+    ] {
+        assert_eq!(client.ask(command), reply, "{command}");
+    }
+    for (command, part) in [
+        ("INCREX per-user", "give a key"),
+        ("INCREX none:alice", "no limit is named"),
+        (
+            "INCREX per-user:bob UBOUND 4",
+            "UBOUND is 4, and the rule of `per-user` has 3",
+        ),
+        ("INCREX per-user:bob EX 61 ENX", "is 60000 ms"),
+        ("INCREX seats:bob EX 61 ENX", "is none"),
+        ("INCREX per-user:bob EX 60", "add ENX"),
+        ("INCREX per-user:bob BYINT", "BYINT needs a number"),
+        ("INCREX per-user:bob BYINT -1", "cost is '-1'"),
+        (
+            "INCREX per-user:bob BYFLOAT 1.5",
+            "BYFLOAT is not for limits",
+        ),
+        ("INCREX per-user:bob PERSIST", "PERSIST is not for limits"),
+    ] {
+        let reply = client.ask(command);
+        assert!(
+            reply.starts_with("ERR ") && reply.contains(part),
+            "{command}: {reply}"
+        );
+    }
+    assert_eq!(client.ask("PEEK per-user bob"), "[0 3 3 -1 0]");
+    assert_eq!(client.ask("MULTI"), "OK");
+    assert_eq!(client.ask("INCREX per-user:bob"), "QUEUED");
+    assert!(client.ask("INCREX none:bob").starts_with("ERR no limit"));
+    assert!(client.ask("EXEC").starts_with("EXECABORT"));
+    assert_eq!(client.ask("PEEK per-user bob"), "[0 3 3 -1 0]");
+}
+
+#[test]
 fn long_numbers_are_read_and_written_in_full() {
     let rules = "limits: [{name: bytes, limit: 9007199254740991/1h, algorithm: fixed-window}]";
     let server = Running::with_rules("resp-long-numbers", rules);
@@ -100,7 +193,7 @@ fn a_client_that_wants_it_gets_the_reason_of_a_denial() {
     );
     assert_eq!(
         client.ask("ACQUIRE per-user alice 1 WHY"),
-        "ERR syntax error: after the cost only REASON and ID id are known"
+        "ERR syntax error: after the cost only REASON, ID id and ATMOST are known"
     );
 }
 
@@ -198,7 +291,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
     for (command, told) in [
         (
             "ACQUIRE",
-            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id]",
+            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id|ATMOST]",
         ),
         (
             "ACQUIRE per-user",
@@ -206,11 +299,11 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
         ),
         (
             "ACQUIRE a b c d",
-            "ERR syntax error: after the cost only REASON and ID id are known",
+            "ERR syntax error: after the cost only REASON, ID id and ATMOST are known",
         ),
         (
             "ACQUIRE a b c d e f g",
-            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id]",
+            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id|ATMOST]",
         ),
         (
             "ACQUIRE per-usr alice",
@@ -278,7 +371,7 @@ fn the_commands_that_client_libraries_send_are_answered() {
         ("CONFIG GET save", "[save ]"),
         ("CONFIG GET append*", "[appendonly no]"),
         ("CONFIG GET nothing", "[]"),
-        ("COMMAND COUNT", "34"),
+        ("COMMAND COUNT", "35"),
         (
             "COMMAND INFO acquire nothing",
             "[[acquire -2 [fast] 2 2 1 [] [] [] []] nil]",

@@ -197,6 +197,84 @@ fn a_transaction_over_the_store_is_answered_in_order() {
 }
 
 #[test]
+fn at_most_takes_what_is_available_in_the_store() {
+    let store = Server::start(&[]);
+    let servers =
+        ["shared-at-most-1", "shared-at-most-2"].map(|name| on(name, &store.address(), RULES));
+    let mut clients = servers.each_ref().map(|server| Resp::connect(server.resp));
+    for (at, command, reply) in [
+        (0, "ACQUIRE log alice 15 ATMOST", "[0 20 5 -1 "),
+        (1, "ACQUIRE log alice 15 ATMOST", "[0 20 0 -1 "),
+        (0, "ACQUIRE log alice 15 ATMOST REASON", "[1 20 0 "),
+        (1, "INCREX log:bob BYINT 15", "[15 15]"),
+        (0, "INCREX log:bob BYINT 15", "[15 0]"),
+        (0, "INCREX log:bob BYINT 15 SATURATE", "[20 5]"),
+        (0, "ACQUIRE log mallory 1 ATMOST", "[1 20 0 -1 -1 0]"),
+    ] {
+        let told = clients[at].ask(command);
+        assert!(told.starts_with(reply), "{command}: {told}, not {reply}");
+        let taken = told.trim_end_matches([']', ' ']).rsplit(' ').next();
+        match command {
+            "ACQUIRE log alice 15 ATMOST REASON" => assert_eq!(taken, Some("quota"), "{told}"),
+            "ACQUIRE log alice 15 ATMOST" if at == 1 => assert_eq!(taken, Some("5"), "{told}"),
+            "ACQUIRE log alice 15 ATMOST" => assert_eq!(taken, Some("15"), "{told}"),
+            _ => {}
+        }
+    }
+    let body = r#"{"limit":"log","key":"carol","at_most":30}"#;
+    let taken = servers[1].post("/v1/acquire", body).json();
+    assert_eq!(
+        (&taken["taken"], &taken["remaining"]),
+        (&20.into(), &0.into()),
+        "{taken}"
+    );
+    let taken = servers[0].post("/v1/acquire", body).json();
+    assert_eq!(
+        (&taken["taken"], &taken["allowed"]),
+        (&0.into(), &false.into()),
+        "{taken}"
+    );
+    // In a pipeline, behind other questions about the key.
+    clients[0].send(
+        &[
+            frame("ACQUIRE log dave 18"),
+            frame("ACQUIRE log dave 9 ATMOST"),
+        ]
+        .concat(),
+    );
+    assert!(clients[0].reply().starts_with("[0 20 2 "));
+    let told = clients[0].reply();
+    assert!(
+        told.starts_with("[0 20 0 -1 ") && told.ends_with(" 2]"),
+        "{told}"
+    );
+}
+
+#[test]
+fn the_first_limit_that_admits_takes_the_cost_in_the_store() {
+    let store = Server::start(&[]);
+    let servers = ["shared-any-1", "shared-any-2"].map(|name| on(name, &store.address(), RULES));
+    let ask = |at: usize, keys: [&str; 2]| {
+        let [first, second] = keys;
+        let body = format!(
+            r#"{{"any":[{{"limit":"bucket","key":"{first}","cost":2}},{{"limit":"log","key":"{second}","cost":7}}]}}"#
+        );
+        let told = servers[at].post("/v1/acquire", &body);
+        (told.status, told.json()["limit_name"].clone())
+    };
+    for (at, limit) in [(0, "bucket"), (1, "bucket"), (0, "log"), (1, "log")] {
+        assert_eq!(ask(at, ["alice", "alice"]), (200, limit.into()));
+    }
+    assert_eq!(ask(1, ["alice", "alice"]).0, 429);
+    // An operator's block, and a deny list.
+    let blocked = servers[0].post("/v1/block", r#"{"limit":"bucket","key":"bob"}"#);
+    assert!(blocked.status < 300, "{}", blocked.body);
+    assert_eq!(ask(0, ["bob", "bob"]), (200, "log".into()));
+    assert_eq!(ask(0, ["bob", "mallory"]).0, 429);
+    assert_eq!(ask(0, ["carol", "mallory"]), (200, "bucket".into()));
+}
+
+#[test]
 fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
     let store = Server::start(&[]);
     let server = on("shared-hot", &store.address(), RULES);

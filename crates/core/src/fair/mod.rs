@@ -1,15 +1,15 @@
 //! Fair shares of one limit: weighted max-min fairness among tenants, with guarantees and ceilings,
 //! as pure functions of a state and a time.
 //!
-//! The total stays an ordinary [`Policy`], which decides last, so its bound holds for
-//! any shares. A share is a token bucket in *virtual time*, which is common to all tenants: it
-//! advances as fast as the fair rate per unit of weight. Units taken are divided by the
-//! tenant's weight, so all tenants that want more than they get stay level.
+//! The total stays an ordinary [`Policy`], which decides last, so its bound holds for any shares. A
+//! share is a token bucket in *virtual time*, which is common to all tenants: it advances as fast
+//! as the fair rate per unit of weight. Units taken are divided by the tenant's weight, so all
+//! tenants that want more than they get stay level.
 //!
 //! Virtual time follows the *level*: the units that the limit's average rate has brought and that
-//! are not taken yet, as a span of that rate. Above half of its bound the level is spare, and is given
-//! out as virtual time, divided by the weight of those who were refused. A tenant that wants less
-//! than its share leaves the level higher, so the others get what it does not use. Nothing is
+//! are not taken yet, as a span of that rate. Above a reserve the level is spare, and is
+//! given out as virtual time, divided by the weight of those who were refused. A tenant that wants
+//! less than its share leaves the level higher, so the others get what it does not use. Nothing is
 //! measured for an idle tenant, and no fair rate is computed: the level converges to where as much
 //! is given as comes in.
 //!
@@ -68,8 +68,8 @@ pub struct FairState {
     crowded: u64,
 }
 
-/// A record of a tenant that asked lately. All zero is fresh. If it is lost (an owner keeps a bounded
-/// number of notes), the tenant's late charges are not expected until the next ones come.
+/// A record of a tenant that asked lately. All zero is fresh. If it is lost (an owner keeps a
+/// bounded number of notes), the tenant's late charges are not expected until the next ones come.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 pub struct TenantNote {
     /// A hash of the tenant's name; 0 if the note is free.
@@ -494,8 +494,8 @@ impl FairState {
 }
 
 impl TenantNote {
-    /// Whether a tenant can have this note: it is its own, or its owner did not ask lately. `name` is
-    /// a hash of the tenant.
+    /// Whether a tenant can have this note: it is its own, or its owner did not ask lately. `name`
+    /// is a hash of the tenant.
     #[must_use]
     pub fn is_free_for(&self, name: u32, state: &FairState) -> bool {
         self.name == name.max(1) || self.name == 0 || u64::from(self.asked) < state.epoch & EPOCHS

@@ -73,8 +73,8 @@ impl Terms {
         Self { guarantee, ..self }.checked()
     }
 
-    /// The same terms with a ceiling, the most that the tenant may use, as a part of the limit above
-    /// 0 and up to 1.
+    /// The same terms with a ceiling, the most that the tenant may use, as a part of the limit
+    /// above 0 and up to 1.
     ///
     /// # Errors
     /// [`TermsError::Ceiling`], or [`TermsError::GuaranteeAboveCeiling`].

@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt};
 use tidegate_core::fair::{Terms, TermsError};
 use tidegate_core::{Clock, Decision, Key, Nanos, Policy};
 
-use super::{FairBuildError, FairTenants, Step};
+use super::{FairBuildError, FairTenants, TotalStep};
 use crate::{HashKeys, KeyedLimit, Limiter, Stats, SystemClock};
 
 const DEFAULT_MAX_TENANTS: usize = 1 << 16;
@@ -68,8 +68,8 @@ impl FairLimiter {
 }
 
 impl<C> FairBuilder<C> {
-    /// The number of tenants whose states are kept in memory (default 65,536). A tenant beyond it is
-    /// served; one that is forgotten for it is level with the others when it returns.
+    /// The number of tenants whose states are kept in memory (default 65,536). A tenant beyond it
+    /// is served; one that is forgotten for it is level with the others when it returns.
     pub fn max_tenants(self, max_tenants: usize) -> Self {
         Self {
             max_tenants,
@@ -98,7 +98,8 @@ impl<C> FairBuilder<C> {
         self.with_terms(tenant, |terms| terms.with_weight(weight))
     }
 
-    /// The units that are available to a tenant whenever it asks, as a part of the limit from 0 to 1.
+    /// The units that are available to a tenant whenever it asks, as a part of the limit from 0 to
+    /// 1.
     ///
     /// # Errors
     /// If it is not such a part, or above the tenant's ceiling.
@@ -164,8 +165,8 @@ impl<C> FairLimiter<C> {
     pub fn acquire_at(&self, tenant: impl Key, cost: u64, now: Nanos) -> Decision {
         self.tenants
             .acquire_at(tenant, cost, now, |step| match step {
-                Step::Take => self.total.acquire_at(cost, now),
-                Step::Peek => self.total.peek_at(cost, now),
+                TotalStep::Take => self.total.acquire_at(cost, now),
+                TotalStep::Peek => self.total.peek_at(cost, now),
             })
     }
 
@@ -217,8 +218,8 @@ impl<C> FairLimiter<C> {
         self.tenants.terms(tenant)
     }
 
-    /// A tenant's part of the limit, from 0 to 1, while all tenants that asked lately want more than
-    /// they get.
+    /// A tenant's part of the limit, from 0 to 1, while all tenants that asked lately want more
+    /// than they get.
     pub fn share_at(&self, tenant: impl Key, now: Nanos) -> f64 {
         self.tenants.share_at(tenant, now)
     }

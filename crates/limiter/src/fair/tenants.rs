@@ -19,7 +19,7 @@ const WORDS: usize = 2;
 
 /// The step that a decision asks of the total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum TotalStep {
     /// Only look: a share refused, or nothing is to be taken.
     Peek,
     /// Decide, and take.
@@ -79,8 +79,8 @@ pub enum FairBuildError {
 }
 
 impl FairTenants {
-    /// Tenants of a limit with the policy `total`, with the states of up to `max_tenants` in memory.
-    /// `named` tenants have their own terms, all others those of `others`.
+    /// Tenants of a limit with the policy `total`, with the states of up to `max_tenants` in
+    /// memory. `named` tenants have their own terms, all others those of `others`.
     ///
     /// # Errors
     /// If the policy does not support shares, the guarantees exceed 100 %, or memory is short.
@@ -124,7 +124,8 @@ impl FairTenants {
         })
     }
 
-    /// Follows a change of the total's policy, or of the tenants' terms. What tenants have used stays.
+    /// Follows a change of the total's policy, or of the tenants' terms. What tenants have used
+    /// stays.
     ///
     /// # Errors
     /// The same as [`new`](Self::new); then nothing has changed.
@@ -201,9 +202,9 @@ impl FairTenants {
         in_table(&self.shares, tag, virtual_now, with_share)
     }
 
-    /// Decides on `cost` for a tenant. `total` is called, once, with [`Step::Take`] if the tenant's
-    /// share admits, and otherwise with [`Step::Peek`]. The answer has the total's limit. What
-    /// remains, and when to retry, are the tenant's if its share refused.
+    /// Decides on `cost` for a tenant. `total` is called, once, with [`TotalStep::Take`] if the
+    /// tenant's share admits, and otherwise with [`TotalStep::Peek`]. The answer has the total's
+    /// limit. What remains, and when to retry, are the tenant's if its share refused.
     ///
     /// `retry_after` is a promise for the tenant's present share: without other traffic the request
     /// is admitted after at most that long.
@@ -212,17 +213,17 @@ impl FairTenants {
         tenant: impl Key,
         cost: u64,
         now: Nanos,
-        mut total: impl FnMut(Step) -> Decision,
+        mut total: impl FnMut(TotalStep) -> Decision,
     ) -> Decision {
         if cost == 0 {
-            return total(Step::Peek);
+            return total(TotalStep::Peek);
         }
         tenant.with_bytes(|name| {
             self.with(name, now, |shares, state, terms, states| {
                 match shares.ask(state, terms, states, cost, now) {
-                    Err(refusal) => shares.refused(&total(Step::Peek), refusal),
+                    Err(refusal) => shares.refused(&total(TotalStep::Peek), refusal),
                     Ok(grant) => {
-                        let decision = total(Step::Take);
+                        let decision = total(TotalStep::Take);
                         if decision.is_allowed() {
                             shares.take(state, terms, states, grant);
                         } else {
@@ -310,8 +311,9 @@ impl FairTenants {
         })
     }
 
-    /// A tenant's part of the limit while all tenants that asked lately want more than they get: its
-    /// weight's part of their weights, at least its guarantee, at most its ceiling, from 0 to 1.
+    /// A tenant's part of the limit while all tenants that asked lately want more than they get:
+    /// its weight's part of their weights, at least its guarantee, at most its ceiling, from 0 to
+    /// 1.
     pub fn share_at(&self, tenant: impl Key, now: Nanos) -> f64 {
         let terms = self.terms(tenant);
         let mut inner = self.lock();

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use redis::Value;
 use tidegate_core::{Clock, Decision, Key, Nanos, lease::Taken};
 
 use super::{SharedDecision, SharedEstimate, SharedLimit, Source};
@@ -9,7 +10,7 @@ use crate::{
     Deadline, Plan, Store, StoreError,
     lease::{Held, Leases},
     rules::Former,
-    script::call,
+    script::{Script, call},
 };
 
 /// A part of a joint decision in one store: `cost` for one key of a limit.
@@ -272,33 +273,98 @@ async fn decide(
     takes: bool,
     deadline: Deadline,
 ) -> Result<Vec<(Decision, Nanos)>, StoreError> {
-    let Some(first) = requests.first() else {
+    if requests.is_empty() {
         return Ok(Vec::new());
-    };
-    let (monitor, scripts) = (&store.batcher().monitor, &store.batcher().scripts);
-    let slot = monitor.slot(&first.key);
-    if requests
-        .iter()
-        .any(|request| monitor.slot(&request.key) != slot)
-    {
-        return Err(StoreError::CrossSlot);
     }
-    let shard = monitor.shard_of(&first.key);
-    monitor.admit(shard)?;
     let (sums, costs) = sums(requests)?;
-    let blocks = block_keys(store, sums.iter().map(|sum| (sum.plan, sum.key)));
-    let keys = sums.iter().map(|sum| sum.key);
-    let keys: Vec<&[u8]> = keys.chain(blocks.iter().map(|key| &key[..])).collect();
-    let arguments = call::joint_arguments(sums.iter().map(|sum| (sum.plan, sum.cost)), takes);
-    let reply = monitor
-        .call(shard, &scripts.joint, &keys, &arguments, deadline, true)
-        .await?;
-    let (now, parts) = call::parse(reply, keys.len())?;
+    let script = &store.batcher().scripts.joint;
+    let (reply, keys) = ask(store, script, &sums, takes, deadline).await?;
+    let (now, parts) = call::parse(reply, keys)?;
     let found = call::found(sums.iter().map(|sum| sum.plan), parts)?;
     costs
         .into_iter()
         .map(|(at, cost)| sums[at].plan.decision_on(&found[at], now, (cost, takes)))
         .collect()
+}
+
+/// Takes as much of a cost as these requests, which all have it, admit together: how much that is,
+/// and their decisions on it. Without anything left they are denials of a cost of 1.
+pub(super) async fn decide_up_to(
+    store: &Store,
+    requests: &[JointRequest<'_>],
+    deadline: Deadline,
+) -> Result<(u64, Vec<Decision>), StoreError> {
+    let (sums, costs) = sums(requests)?;
+    let script = &store.batcher().scripts.up_to;
+    let (mut reply, keys) = ask(store, script, &sums, true, deadline).await?;
+    let granted = call::pop_number(&mut reply)?;
+    let (now, parts) = call::parse(reply, keys)?;
+    let found = call::found(sums.iter().map(|sum| sum.plan), parts)?;
+    let decisions = costs.into_iter().map(|(at, cost)| {
+        let taken = granted.max(cost.min(1));
+        let decided = sums[at].plan.decision_on(&found[at], now, (taken, true));
+        decided.map(|(decision, _)| decision)
+    });
+    Ok((granted, decisions.collect::<Result<_, _>>()?))
+}
+
+/// Takes the cost of the first of these requests that is admitted: its index, and its decision; or
+/// the denials of all. Each key is asked for once.
+pub(super) async fn decide_any(
+    store: &Store,
+    requests: &[JointRequest<'_>],
+    deadline: Deadline,
+) -> Result<(Option<usize>, Vec<Decision>), StoreError> {
+    let (sums, _) = sums(requests)?;
+    if sums.len() < requests.len() {
+        return Err(StoreError::OneKey);
+    }
+    let script = &store.batcher().scripts.any;
+    let (mut reply, keys) = ask(store, script, &sums, true, deadline).await?;
+    let chosen = call::pop_number(&mut reply)?;
+    let chosen = usize::try_from(chosen).ok().and_then(|n| n.checked_sub(1));
+    let asked = match chosen {
+        None => &sums[..],
+        Some(at) => sums.get(at..=at).ok_or(StoreError::BadReply)?,
+    };
+    let blocks = asked.iter().filter(|sum| sum.plan.penalty().is_some());
+    let keys = if chosen.is_some() {
+        1 + blocks.count()
+    } else {
+        keys
+    };
+    let (now, parts) = call::parse(reply, keys)?;
+    let found = call::found(asked.iter().map(|sum| sum.plan), parts)?;
+    let decisions = asked.iter().zip(&found).map(|(sum, found)| {
+        let decided = sum.plan.decision_on(found, now, (sum.cost, true));
+        decided.map(|(decision, _)| decision)
+    });
+    Ok((chosen, decisions.collect::<Result<_, _>>()?))
+}
+
+/// Runs the script of a joint decision. Returns its reply, and the number of keys in it.
+async fn ask(
+    store: &Store,
+    script: &Script,
+    sums: &[Sum<'_>],
+    takes: bool,
+    deadline: Deadline,
+) -> Result<(Value, usize), StoreError> {
+    let monitor = &store.batcher().monitor;
+    let slot = monitor.slot(sums[0].key);
+    if sums.iter().any(|sum| monitor.slot(sum.key) != slot) {
+        return Err(StoreError::CrossSlot);
+    }
+    let shard = monitor.shard_of(sums[0].key);
+    monitor.admit(shard)?;
+    let blocks = block_keys(store, sums.iter().map(|sum| (sum.plan, sum.key)));
+    let keys = sums.iter().map(|sum| sum.key);
+    let keys: Vec<&[u8]> = keys.chain(blocks.iter().map(|key| &key[..])).collect();
+    let arguments = call::joint_arguments(sums.iter().map(|sum| (sum.plan, sum.cost)), takes);
+    let reply = monitor
+        .call(shard, script, &keys, &arguments, deadline, true)
+        .await?;
+    Ok((reply, keys.len()))
 }
 
 /// The keys of the blocks of these limits, for those whose rules block keys.

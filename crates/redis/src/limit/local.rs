@@ -57,6 +57,24 @@ impl Local {
         (share(&whole, unit), taken)
     }
 
+    /// Takes as much of a cost as is available of this node's share, with `unit` charged for each
+    /// unit. Returns that amount and the decision on it.
+    pub fn decide_up_to(&self, key: &[u8], cost: u64, unit: u64) -> (u64, Decision) {
+        let limiter = self.limiter();
+        let (taken, decision) = limiter.acquire_up_to(key, cost.saturating_mul(unit));
+        let (granted, rest) = (taken / unit, taken % unit);
+        if rest == 0 {
+            return (granted, share(&decision, unit));
+        }
+        // What is left is less than a unit.
+        limiter.refund(key, rest);
+        if granted > 0 {
+            return (granted, self.standing(key, unit));
+        }
+        let decision = limiter.acquire(key, unit);
+        (u64::from(decision.is_allowed()), share(&decision, unit))
+    }
+
     /// Corrects what was taken to the `actual` cost.
     pub fn settle(&self, key: &[u8], taken: Estimate, actual: u64, unit: u64) {
         let (limiter, actual) = (self.limiter(), actual.saturating_mul(unit));

@@ -1,6 +1,7 @@
 //! Shared limits, as callers use them.
 
 mod answer;
+mod any;
 mod bound;
 mod builder;
 pub mod denials;
@@ -13,8 +14,10 @@ mod once;
 mod permit;
 mod reserve;
 mod shared;
+mod up_to;
 
 pub use answer::{SharedDecision, Source};
+pub use any::AnyOf;
 pub use builder::{LimitBuilder, LimitError};
 pub use estimate::SharedEstimate;
 pub use joint::{JointRequest, Part, acquire_all, decide_joint_seen};

@@ -362,6 +362,15 @@ pub fn parse_one(reply: Value) -> Result<(Nanos, Option<Vec<u8>>), StoreError> {
     Ok((now, found.into_iter().next().ok_or(StoreError::BadReply)??))
 }
 
+/// Takes the number behind a reply: the cost that was taken of a larger one, or which limit decided.
+pub fn pop_number(reply: &mut Value) -> Result<u64, StoreError> {
+    let Value::Array(parts) = reply else {
+        return Err(StoreError::BadReply);
+    };
+    let number = parts.pop().ok_or(StoreError::BadReply)?;
+    redis::from_redis_value(number).map_err(|_| StoreError::BadReply)
+}
+
 /// Parses the server's time and the part for each key.
 pub fn parse(reply: Value, keys: usize) -> Result<(Nanos, Vec<Before>), StoreError> {
     if let Value::BulkString(packed) = &reply {

@@ -36,6 +36,9 @@ const REFUND_PERMITS: &str = include_str!("lua/refund_permits.lua");
 const GIVE_BACK_LOG: &str = include_str!("lua/give_back_log.lua");
 const RESERVE: &str = include_str!("lua/reserve.lua");
 const RECORD: &str = include_str!("lua/record.lua");
+const FITS: &str = include_str!("lua/fits.lua");
+const UP_TO: &str = include_str!("lua/up_to.lua");
+const ANY: &str = include_str!("lua/any.lua");
 const ONCE: &str = include_str!("lua/once.lua");
 const KEEP_ANSWER: &str = include_str!("lua/keep_answer.lua");
 const CORRECT: &str = include_str!("lua/correct.lua");
@@ -46,6 +49,10 @@ const UNBLOCK: &str = include_str!("lua/unblock.lua");
 const RESET: &str = include_str!("lua/reset.lua");
 /// The reply of joint decisions and reservations.
 const REPLY: &str = "return {time[1], time[2], replies}\n";
+/// The reply of a decision that takes what fits.
+const REPLY_UP_TO: &str = "return {time[1], time[2], replies, granted}\n";
+/// The reply of a decision by the first limit that admits.
+const REPLY_ANY: &str = "return {time[1], time[2], replies, chosen}\n";
 
 /// The algorithm of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -190,6 +197,10 @@ pub struct Scripts {
     refunds: [Arc<Script>; 7],
     charges: [Option<Arc<Script>>; 7],
     pub joint: Arc<Script>,
+    /// A joint decision that takes what fits.
+    pub up_to: Arc<Script>,
+    /// A decision by the first of several limits that admits.
+    pub any: Arc<Script>,
     /// A joint decision that is safe to repeat.
     pub once: Arc<Script>,
     /// Gives back or renews the permits of one holder.
@@ -277,6 +288,8 @@ impl Scripts {
         let deciding = several(algorithm);
         let deciding = format!("{deciding}algorithms.b = (function()\n{BLOCK}end)()\n");
         let joint = format!("{deciding}local count = #KEYS\n{JOINT}{REPLY}");
+        let up_to = format!("{deciding}{FITS}{UP_TO}{JOINT}{REPLY_UP_TO}");
+        let any = format!("{deciding}{FITS}{ANY}{JOINT}{REPLY_ANY}");
         let once = format!("{deciding}{ONCE}{JOINT}{KEEP_ANSWER}{REPLY}");
         let reserve = format!("{deciding}{RESERVE}{JOINT}{RECORD}{REPLY}");
         let correct = format!(
@@ -289,6 +302,8 @@ impl Scripts {
             refunds: ScriptKind::ALL.map(refund),
             charges: ScriptKind::ALL.map(charge),
             joint: script(joint),
+            up_to: script(up_to),
+            any: script(any),
             once: script(once),
             settle: of(ScriptKind::Permits, SETTLE),
             reserve: script(reserve),
@@ -439,6 +454,8 @@ mod tests {
             refunds,
             charges,
             joint,
+            up_to,
+            any,
             once,
             settle,
             reserve,
@@ -496,6 +513,10 @@ mod tests {
         let all = || plans.iter().map(|plan| (plan, 1));
         runs.timed(&joint, &keys, &call::joint_arguments(all(), true));
         runs.timed(&joint, &keys, &call::joint_arguments(all(), false));
+        for script in [&up_to, &any] {
+            let mut reply = runs.timed(script, &keys, &call::joint_arguments(all(), true));
+            call::pop_number(&mut reply).expect("a number is behind the reply");
+        }
         let mut asked = keys.clone();
         asked.push("answer");
         let arguments = |keep| {

@@ -11,6 +11,7 @@ mod holders;
 mod lives;
 mod refunds;
 mod reservations;
+mod up_to;
 mod versions;
 mod writers;
 

@@ -341,6 +341,7 @@ fn command(server: &Running, name: &str, limit: &str) -> (String, Option<Role>) 
         "extend" | "settle" => (format!("{name} {} 1", id()), decide),
         "cancel" => (format!("{name} {}", id()), decide),
         "acquire" | "peek" | "charge" => (format!("{name} {limit} k"), decide),
+        "increx" => (format!("{name} {limit}:k"), decide),
         "refund" => (
             format!(
                 "{name} {} k",

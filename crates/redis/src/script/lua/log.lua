@@ -117,6 +117,12 @@ local function take(p, log, cost)
   return fits, answer
 end
 
+-- How many more entries fit.
+local function room(p, log)
+  if not log.seen then look(p, log) end
+  return p[1] - log.live - log.over - log.added
+end
+
 -- The entries that count, oldest first.
 local function kept(log)
   if log.live == 0 then return '' end
@@ -163,4 +169,4 @@ local function charge(p, log, spent)
   log.over = math.min(all - log.added - log.live, 4294967295)
   if log.added > 0 then log.newest_age = 0 end
 end
-return {open = open, look = look, take = take, close = close, charge = charge, newest = newest, put = put}
+return {open = open, look = look, room = room, take = take, close = close, charge = charge, newest = newest, put = put}

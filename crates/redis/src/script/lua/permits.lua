@@ -99,6 +99,12 @@ local function take(p, held, cost)
   return fits, struct.pack('<I1I4I8I8I8', fits and 1 or 0, live, newest_age, age, held.seen)
 end
 
+-- How many more permits there are.
+local function room(p, held)
+  look(p, held)
+  return math.max(p[1] - held.len - #held.added + held.gone, 0)
+end
+
 -- Writes the permits that were taken.
 local function close(p, held)
   if #held.added == 0 then return end
@@ -136,4 +142,4 @@ local function give_back(p, held, cost)
   look(p, held)
   write(p, held, from(held, math.min(held.gone + cost, held.len) + 1))
 end
-return {open = open, take = take, close = close, settle = settle, give_back = give_back}
+return {open = open, room = room, take = take, close = close, settle = settle, give_back = give_back}

@@ -28,6 +28,16 @@ pub(super) fn one(answer: &Answer, status: Option<StatusCode>) -> Response<Body>
     respond(body, answer, std::slice::from_ref(answer), status)
 }
 
+/// The response for one limit that took what is available of a cost.
+pub(super) fn up_to(answer: &Answer, taken: u64) -> Response<Body> {
+    let mut body = Vec::with_capacity(USUAL);
+    body.push(b'{');
+    push_decision(&mut body, answer, answer.is_allowed());
+    push_number(&mut body, ",\"taken\":", Some(taken));
+    body.push(b'}');
+    respond(body, answer, std::slice::from_ref(answer), None)
+}
+
 /// The response for several limits: the decision that bound, and all decisions in `decisions`.
 pub(super) fn all(joint: &JointAnswer, status: Option<StatusCode>) -> Response<Body> {
     let mut body = Vec::with_capacity(USUAL * (1 + joint.answers.len()));

@@ -50,11 +50,12 @@ impl Ask<'_> {
 #[serde(transparent)]
 pub(super) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-/// One limit, or several of which all must admit.
+/// One limit, or several of which all must admit, or one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asks<'a> {
     One(Ask<'a>),
     All(Vec<Ask<'a>>),
+    Any(Vec<Ask<'a>>),
 }
 
 /// A question to limits, and the id that makes it safe to repeat.
@@ -62,6 +63,8 @@ pub(super) enum Asks<'a> {
 pub(super) struct Question<'a> {
     pub asks: Asks<'a>,
     pub id: Option<Text<'a>>,
+    /// Whether as much of the cost is taken as is available.
+    pub up_to: bool,
 }
 
 /// Either form of [`Asks`], as written.
@@ -77,8 +80,12 @@ struct AsksBody<'a> {
     key: Option<Text<'a>>,
     #[serde(default, deserialize_with = "some_cost")]
     cost: Option<u64>,
+    #[serde(default, deserialize_with = "some_cost")]
+    at_most: Option<u64>,
     #[serde(borrow)]
     all: Option<Vec<Ask<'a>>>,
+    #[serde(borrow)]
+    any: Option<Vec<Ask<'a>>>,
     #[serde(borrow)]
     id: Option<Text<'a>>,
 }
@@ -120,13 +127,15 @@ impl<'a> Reserve<'a> {
                 limit,
                 key,
                 cost,
+                at_most: None,
                 all,
+                any: None,
                 id: None,
             })
             .asks()?
             {
                 Asks::One(ask) => vec![ask],
-                Asks::All(all) => all,
+                Asks::All(all) | Asks::Any(all) => all,
             },
         )
     }
@@ -249,8 +258,24 @@ pub(super) fn asks(body: &[u8]) -> Result<Question<'_>, Problem> {
     if let Some(id) = &id {
         check_id(id.as_bytes()).map_err(|refusal| Problem::at("#/id", refusal.to_string()))?;
     }
+    let up_to = body.at_most.is_some();
+    if let Some(most) = body.at_most.take() {
+        if body.cost.is_some() {
+            let detail = "give a `cost`, all of which is taken or nothing, or `at_most`; not both";
+            return Err(Problem::at("#/at_most", detail));
+        }
+        if body.all.is_some() || body.any.is_some() || id.is_some() {
+            let detail = "`at_most` is for one limit, without an `id`";
+            return Err(Problem::at("#/at_most", detail));
+        }
+        body.cost = Some(most);
+    }
+    if body.any.is_some() && id.is_some() {
+        let detail = "`any` has no `id`: ask one limit, or `all`";
+        return Err(Problem::at("#/id", detail));
+    }
     let asks = body.asks()?;
-    Ok(Question { asks, id })
+    Ok(Question { asks, id, up_to })
 }
 
 impl<'a> AsksBody<'a> {
@@ -260,38 +285,50 @@ impl<'a> AsksBody<'a> {
             key,
             cost,
             all,
-            id: _,
+            any,
+            ..
         } = self;
-        let Some(all) = all else {
-            let limit = limit.ok_or_else(|| {
-                Problem::at("#", "missing field `limit`: the name of the limit to ask")
-            })?;
-            return Ok(Asks::One(Ask {
-                limit,
-                key,
-                cost: cost.unwrap_or_else(one_unit),
-            }));
+        let (name, list) = match (all, any) {
+            (Some(_), Some(_)) => {
+                return Err(Problem::at("#/any", "give `all` or `any`, not both"));
+            }
+            (Some(all), None) => ("all", all),
+            (None, Some(any)) => ("any", any),
+            (None, None) => {
+                let limit = limit.ok_or_else(|| {
+                    Problem::at("#", "missing field `limit`: the name of the limit to ask")
+                })?;
+                return Ok(Asks::One(Ask {
+                    limit,
+                    key,
+                    cost: cost.unwrap_or_else(one_unit),
+                }));
+            }
         };
         if limit.is_some() || key.is_some() || cost.is_some() {
-            return Err(Problem::at(
-                "#",
-                "`limit`, `key` and `cost` belong inside the objects of `all`, not next to it",
-            ));
-        }
-        if all.is_empty() {
-            return Err(Problem::at(
-                "#/all",
-                "`all` must be a list of at least one {\"limit\", \"key\", \"cost\"}",
-            ));
-        }
-        if all.len() > MAX_ALL {
             let detail = format!(
-                "`all` has {} limits; at most {MAX_ALL} are allowed",
-                all.len()
+                "`limit`, `key` and `cost` belong inside the objects of `{name}`, not next to it"
             );
-            return Err(Problem::at("#/all", detail));
+            return Err(Problem::at("#", detail));
         }
-        Ok(Asks::All(all))
+        let place = format!("#/{name}");
+        if list.is_empty() {
+            let detail =
+                format!("`{name}` must be a list of at least one {{\"limit\", \"key\", \"cost\"}}");
+            return Err(Problem::at(place, detail));
+        }
+        if list.len() > MAX_ALL {
+            let detail = format!(
+                "`{name}` has {} limits; at most {MAX_ALL} are allowed",
+                list.len()
+            );
+            return Err(Problem::at(place, detail));
+        }
+        Ok(if name == "any" {
+            Asks::Any(list)
+        } else {
+            Asks::All(list)
+        })
     }
 }
 

@@ -86,6 +86,11 @@ impl Problem {
         Self::from_refusal(refusal, &format!("#/all/{at}"))
     }
 
+    /// The same of a body in which one limit is to admit.
+    pub fn from_any((at, refusal): (usize, Refusal)) -> Self {
+        Self::from_refusal(refusal, &format!("#/any/{at}"))
+    }
+
     /// A refusal by the service, for this place in the body.
     pub fn from_refusal(refusal: Refusal, place: &str) -> Self {
         let detail = refusal.to_string();

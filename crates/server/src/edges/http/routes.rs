@@ -216,7 +216,7 @@ impl Paths {
                 let question = ask::asks(&body)?;
                 match &question.asks {
                     Asks::One(ask) => caller.permit(&ask.limit)?,
-                    Asks::All(all) => caller.permit_each(all)?,
+                    Asks::All(all) | Asks::Any(all) => caller.permit_each(all)?,
                 }
                 decide(app, endpoint, question).await
             }
@@ -317,7 +317,7 @@ fn ready(app: &App) -> Answered {
 async fn decide(app: &App, endpoint: Endpoint, question: Question<'_>) -> Answered {
     let service = &app.service;
     let takes = endpoint == Endpoint::Acquire;
-    let Question { asks, id } = question;
+    let Question { asks, id, up_to } = question;
     if let Some(id) = id {
         if !takes {
             return Err(Problem::at(
@@ -330,6 +330,15 @@ async fn decide(app: &App, endpoint: Endpoint, question: Question<'_>) -> Answer
     // A peek succeeds also when it denies; 429 is only for denied requests.
     let status = if takes { None } else { Some(StatusCode::OK) };
     match asks {
+        Asks::One(_) if up_to && !takes => {
+            let detail = "a peek takes nothing; `remaining` of its answer is available";
+            Err(Problem::at("#/at_most", detail))
+        }
+        Asks::One(ask) if up_to => {
+            let asked = Box::pin(service.take_up_to(ask.question(), service.now()));
+            let (taken, answer) = asked.await?;
+            Ok(app.for_vendor(std::slice::from_ref(&answer), answer::up_to(&answer, taken)))
+        }
         Asks::One(ask) => {
             let act = if takes { Act::Take } else { Act::Peek };
             let answer = service.decide(ask.question(), act, service.now()).await?;
@@ -344,6 +353,17 @@ async fn decide(app: &App, endpoint: Endpoint, question: Question<'_>) -> Answer
                 Box::pin(service.peek_all(&asks, now)).await
             };
             let joint = joint.map_err(Problem::from_part)?;
+            Ok(app.for_vendor(&joint.answers, answer::all(&joint, status)))
+        }
+        Asks::Any(any) => {
+            let asks: Vec<_> = any.iter().map(Ask::question).collect();
+            let now = service.now();
+            let joint = if takes {
+                Box::pin(service.acquire_any(&asks, now)).await
+            } else {
+                Box::pin(service.peek_any(&asks, now)).await
+            };
+            let joint = joint.map_err(Problem::from_any)?;
             Ok(app.for_vendor(&joint.answers, answer::all(&joint, status)))
         }
     }
@@ -386,7 +406,7 @@ async fn decide_once(app: &App, asks: Asks<'_>, id: &[u8]) -> Answered {
             let joint = joint.map_err(|(_, refusal)| refusal)?;
             Ok(app.one(&joint.into_bound(), None))
         }
-        Asks::All(all) => {
+        Asks::All(all) | Asks::Any(all) => {
             let asks: Vec<_> = all.iter().map(Ask::question).collect();
             let joint = service.acquire_all_once(id, &asks, now).await;
             let joint = joint.map_err(Problem::from_part)?;

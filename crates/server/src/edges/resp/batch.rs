@@ -30,7 +30,7 @@ use tidegate_service::decide::{limits::Limit, service::Service};
 
 use super::{
     Protocol,
-    limiting::{write_bucket, write_bucket_error, write_decision, write_done},
+    limiting::{write_bucket, write_bucket_error, write_decision, write_done, write_up_to},
     question::{Question, Reply},
     reply::Replies,
     reserving::write_reserved,
@@ -152,6 +152,9 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
         ) => {
             write_decision(&mut replies, decision, limit.spec().shadow, *with_reason);
         }
+        (Reply::UpTo(Ok((taken, decision))), Question::UpTo { limit, form, .. }) => {
+            write_up_to(&mut replies, (*taken, decision), limit, *form);
+        }
         (Reply::Throttle(Ok(decision)), Question::Throttle { form, protocol, .. }) => {
             replies.protocol = *protocol;
             write_bucket(&mut replies, decision, *form);
@@ -160,7 +163,10 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
             write_done(&mut replies, operation, *done);
         }
         (Reply::Operate(Ok(_)), _) => replies.ok(),
-        (Reply::Limit(Err(refusal)) | Reply::Operate(Err(refusal)), _) => {
+        (
+            Reply::Limit(Err(refusal)) | Reply::UpTo(Err(refusal)) | Reply::Operate(Err(refusal)),
+            _,
+        ) => {
             replies.error(&format!("ERR {refusal}"));
         }
         (Reply::Throttle(Err(error)), Question::Throttle { form, .. }) => {
@@ -171,7 +177,7 @@ fn write(out: &mut Vec<u8>, question: &Question, reply: &Reply) {
             write_reserved(&mut replies, reserving.rights.as_deref(), done);
         }
         // An answer has its question's kind.
-        (Reply::Limit(Ok(_)) | Reply::Throttle(_) | Reply::Reserve(_), _) => {}
+        (Reply::Limit(Ok(_)) | Reply::UpTo(Ok(_)) | Reply::Throttle(_) | Reply::Reserve(_), _) => {}
     }
 }
 

@@ -9,7 +9,7 @@ use tidegate_service::{
 };
 
 use super::{
-    handshake, heavy, introspection,
+    handshake, heavy, increx, introspection,
     limiting::{self, decide, operate, refuse},
     reserving,
     session::{Command, Context, Needs, find},
@@ -21,6 +21,7 @@ const MANY: usize = super::MAX_ARGS;
 const ANY: Needs = Needs::AnyRight;
 const OPEN: Needs = Needs::Nothing;
 const DECIDE: Needs = Needs::OnLimit(Role::Decide);
+const DECIDE_KEY: Needs = Needs::OnLimitOfKey(Role::Decide);
 const OBSERVE: Needs = Needs::OnLimit(Role::Observe);
 const OPERATE: Needs = Needs::OnLimit(Role::Operate);
 const THROTTLED: Needs = Needs::OnThrottle(Role::Decide);
@@ -41,8 +42,8 @@ macro_rules! command {
 }
 
 /// All commands, the most frequent first, because a lookup searches in this order.
-pub(super) static COMMANDS: [Command; 34] = [
-    command!(DECIDE "acquire"(1, 6), 2, "limit key [cost] [REASON] [ID id]", "Take a cost (default 1) from a limit if it admits, once for an id", |context, args| decide(context, "acquire", args, Act::Take)),
+pub(super) static COMMANDS: [Command; 35] = [
+    command!(DECIDE "acquire"(1, 6), 2, "limit key [cost] [REASON] [ID id|ATMOST]", "Take a cost (default 1) from a limit if it admits, once for an id, or what is available of it", |context, args| decide(context, "acquire", args, Act::Take)),
     command!(THROTTLED "cl.throttle"(4, 5), 1, "key max_burst count period [quantity]", "Take from a bucket given in the command, as redis-cell does", limiting::cl_throttle),
     command!(DECIDE "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", |context, args| decide(context, "peek", args, Act::Peek)),
     command!(DECIDE "charge"(1, 4), 2, "limit key [cost [REASON]]", "Charge a cost (default 1), whether it fits or not", |context, args| decide(context, "charge", args, Act::Charge)),
@@ -57,6 +58,7 @@ pub(super) static COMMANDS: [Command; 34] = [
     command!(THROTTLED "rl.throttle"(4, 5), 1, "key max_burst count period [quantity]", "CL.THROTTLE by the name that Valkey proposes", limiting::cl_throttle),
     command!(THROTTLED "throttle"(4, 5), 1, "key max_burst count period [quantity]", "Take from a bucket given in the command, as throttlecrab's server does: 1 is allowed", limiting::throttlecrab),
     command!(THROTTLED "gcra"(4, 6), 1, "key max_burst count period [TOKENS quantity]", "Take from a bucket given in the command, as Redis proposes", limiting::gcra),
+    command!(DECIDE_KEY "increx"(1, 10), 1, increx::USAGE, "Take from a limit as Redis 8.8 and Valkey 9.2 count in a bounded window", increx::increx),
     command!(ANY "multi"(0, 0), 0, "", "Queue the following commands", transaction::multi),
     command!(ANY "exec"(0, 0), 0, "", "Run the queued commands", transaction::exec),
     command!(ANY "discard"(0, 0), 0, "", "Forget the queued commands", transaction::discard),
@@ -89,9 +91,9 @@ pub(super) fn run(context: &mut Context<'_>, args: &[&[u8]]) {
         Some(command)
             if context.session.transaction.is_some() && !transaction::runs_at_once(command) =>
         {
-            let known = match command.needs {
-                Needs::OnLimit(_) => resolve(context.limits, rest[0], Some(b"any")).map(drop),
-                _ => Ok(()),
+            let known = match command.needs.limit(rest) {
+                Some(limit) => resolve(context.limits, limit, Some(b"any")).map(drop),
+                None => Ok(()),
             };
             match known {
                 Ok(()) => transaction::queue(context, command, args),
@@ -132,8 +134,8 @@ fn refuse_unknown_limit(
     needs: Needs,
     args: &[&[u8]],
 ) -> Result<(), Refusal> {
-    match (needs, context.session.rights()) {
-        (Needs::OnLimit(_), Some(rights)) => refuse_unknown(context.limits, args[0], rights),
+    match (needs.limit(args), context.session.rights()) {
+        (Some(limit), Some(rights)) => refuse_unknown(context.limits, limit, rights),
         _ => Ok(()),
     }
 }
@@ -142,7 +144,9 @@ fn refuse_unknown_limit(
 fn is_permitted(context: &Context<'_>, needs: Needs, args: &[&[u8]]) -> bool {
     let (role, limit) = match needs {
         Needs::Nothing | Needs::AnyRight => return true,
-        Needs::OnLimit(role) => (role, args[0]),
+        Needs::OnLimit(role) | Needs::OnLimitOfKey(role) => {
+            (role, needs.limit(args).unwrap_or_default())
+        }
         Needs::OnThrottle(role) => (role, THROTTLE.as_bytes()),
     };
     context

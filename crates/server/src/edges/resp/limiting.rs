@@ -11,17 +11,19 @@ use tidegate_service::decide::{
 };
 
 use super::{
-    question::{BucketReply, Question},
+    increx::{take_whole, write_count},
+    question::{BucketReply, Question, UpToReply},
     reply::{Replies, to_integer},
     session::Context,
 };
 
 /// `limit key [cost]` → five integers, with `REASON` after the cost also the reason of a denial.
-/// With `ID id` the request is safe to repeat. The key of a global limit can be omitted and is
+/// With `ID id` the request is safe to repeat. With `ATMOST` as much of the cost is taken as is
+/// available, and the reply has that number before the reason. The key of a global limit can be omitted and is
 /// ignored.
 #[inline]
 pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act: Act) {
-    let (args, Words { with_reason, id }) = match args {
+    let (args, words) = match args {
         [_] | [_, _] | [_, _, _] if !args.get(2).is_some_and(is_word) => (args, Words::default()),
         _ => match words(args, act) {
             Ok(read) => read,
@@ -31,7 +33,15 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
     let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else {
         return;
     };
-    if let Some(id) = id {
+    let with_reason = words.with_reason;
+    if words.up_to {
+        return decide_up_to(
+            context,
+            (limit, key, cost),
+            UpToReply::Acquire { with_reason },
+        );
+    }
+    if let Some(id) = words.id {
         return decide_once(context, (limit, key, cost), with_reason, id);
     }
     // A client may give back its permits. Only an operator may refund what a rate has counted.
@@ -95,11 +105,14 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
 struct Words<'k> {
     with_reason: bool,
     id: Option<&'k [u8]>,
+    up_to: bool,
 }
 
 /// Whether an argument is a word, and no cost.
 fn is_word(argument: &&[u8]) -> bool {
-    argument.eq_ignore_ascii_case(b"reason") || argument.eq_ignore_ascii_case(b"id")
+    [&b"reason"[..], b"id", b"atmost"]
+        .iter()
+        .any(|word| argument.eq_ignore_ascii_case(word))
 }
 
 /// The arguments without the words at their end, and these words.
@@ -117,14 +130,64 @@ fn words<'a, 'k>(args: &'a [&'k [u8]], act: Act) -> Result<(&'a [&'k [u8]], Word
             };
             check_id(id).map_err(|refusal| format!("ERR {refusal}"))?;
             (words.id, rest) = (Some(id), behind);
+        } else if word.eq_ignore_ascii_case(b"atmost") && act == Act::Take && !words.up_to {
+            words.up_to = true;
         } else if act == Act::Take {
-            let known = "ERR syntax error: after the cost only REASON and ID id are known";
+            let known = "ERR syntax error: after the cost only REASON, ID id and ATMOST are known";
             return Err(known.to_owned());
         } else {
             return Err("ERR syntax error: after the cost only REASON is known".to_owned());
         }
     }
+    if words.up_to && words.id.is_some() {
+        return Err("ERR syntax error: a request with ATMOST has no id".to_owned());
+    }
     Ok((args, words))
+}
+
+/// Takes as much of a cost as is available.
+#[inline(never)]
+pub(super) fn decide_up_to(
+    context: &mut Context<'_>,
+    (limit, key, cost): (&Arc<Limit>, &[u8], u64),
+    form: UpToReply,
+) {
+    let decided = match form {
+        UpToReply::Increx { saturate: false } => take_whole(limit, (key, cost), context.now),
+        _ => limit.take_up_to_in_memory(key, cost, context.now),
+    };
+    match decided {
+        Some((taken, decision)) => {
+            write_up_to(&mut context.replies(), (taken, &decision), limit, form);
+        }
+        None => context.ask(Question::UpTo {
+            limit: Arc::clone(limit),
+            key: key.into(),
+            cost,
+            form,
+        }),
+    }
+}
+
+/// The answer about what was taken of a cost.
+pub(super) fn write_up_to(
+    replies: &mut Replies<'_>,
+    (taken, decision): (u64, &Decision),
+    limit: &Limit,
+    form: UpToReply,
+) {
+    let shadow = limit.spec().shadow;
+    match form {
+        UpToReply::Acquire { with_reason } => {
+            replies.array(6 + usize::from(with_reason));
+            write_numbers(replies, decision, shadow);
+            replies.integer(to_integer(taken));
+            if with_reason {
+                write_reason(replies, decision, shadow);
+            }
+        }
+        UpToReply::Increx { .. } => write_count(replies, decision, taken),
+    }
 }
 
 /// Takes a cost once for an id.
@@ -186,12 +249,16 @@ pub(super) fn write_decision(
     replies.array(5 + usize::from(with_reason));
     write_numbers(replies, decision, shadow);
     if with_reason {
-        let reason = decision
-            .reason()
-            .filter(|_| !shadow)
-            .map_or("", DenialReason::name);
-        replies.bulk(reason.as_bytes());
+        write_reason(replies, decision, shadow);
     }
+}
+
+fn write_reason(replies: &mut Replies<'_>, decision: &Decision, shadow: bool) {
+    let reason = decision
+        .reason()
+        .filter(|_| !shadow)
+        .map_or("", DenialReason::name);
+    replies.bulk(reason.as_bytes());
 }
 
 /// The five integers, within a longer reply.

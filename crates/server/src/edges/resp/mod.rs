@@ -27,6 +27,7 @@ mod connection;
 mod gather;
 mod handshake;
 mod heavy;
+mod increx;
 mod introspection;
 mod limiting;
 mod parse;

@@ -11,7 +11,7 @@ use tidegate_service::decide::{
     throttle::{ThrottleError, ThrottleQuota},
 };
 
-use super::Protocol;
+use super::{Protocol, increx::taken_of};
 
 /// A question that only the store can answer.
 #[derive(Debug)]
@@ -26,6 +26,13 @@ pub(crate) enum Question {
         with_reason: bool,
         /// The id of a request that is safe to repeat.
         id: Option<Box<[u8]>>,
+    },
+    /// About as much of a cost as is available for one of a limit's keys.
+    UpTo {
+        limit: Arc<Limit>,
+        key: Box<[u8]>,
+        cost: u64,
+        form: UpToReply,
     },
     /// A change that an operator makes about one of a limit's keys.
     Operate {
@@ -46,6 +53,16 @@ pub(crate) enum Question {
     Reserve(Reserving),
 }
 
+/// The form of the answer about what was taken of a cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UpToReply {
+    /// The integers of a decision, what was taken, and perhaps the reason of a denial.
+    Acquire { with_reason: bool },
+    /// The count and what it rose by, as of `INCREX`: the whole cost or nothing, unless it
+    /// saturates.
+    Increx { saturate: bool },
+}
+
 /// The form of the answer about a bucket that the request describes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BucketReply {
@@ -61,6 +78,7 @@ pub(crate) enum BucketReply {
 #[derive(Debug)]
 pub(crate) enum Reply {
     Limit(Result<Decision, Refusal>),
+    UpTo(Result<(u64, Decision), Refusal>),
     Operate(Result<bool, Refusal>),
     Throttle(Result<Decision, ThrottleError>),
     Reserve(Box<Result<Done, Refusal>>),
@@ -71,9 +89,9 @@ impl Question {
     /// order.
     pub fn is_about(&self) -> (usize, &[u8]) {
         match self {
-            Self::Limit { limit, key, .. } | Self::Operate { limit, key, .. } => {
-                (Arc::as_ptr(limit) as usize, key)
-            }
+            Self::Limit { limit, key, .. }
+            | Self::UpTo { limit, key, .. }
+            | Self::Operate { limit, key, .. } => (Arc::as_ptr(limit) as usize, key),
             Self::Throttle { key, .. } => (0, key),
             Self::Reserve(reserving) => reserving.is_about(),
         }
@@ -179,6 +197,26 @@ impl Question {
                     service.record_refund(client, limit, key, *cost);
                 }
                 Reply::Limit(decided)
+            }
+            Self::UpTo {
+                limit,
+                key,
+                cost,
+                form: UpToReply::Increx { saturate: false },
+            } => {
+                let spent = spent_since(read, service);
+                let decided = limit
+                    .decide_after(spent, Act::Take, key, *cost, service.now())
+                    .await;
+                Reply::UpTo(decided.map(|decision| (taken_of(limit, &decision, *cost), decision)))
+            }
+            Self::UpTo {
+                limit, key, cost, ..
+            } => {
+                let spent = spent_since(read, service);
+                let asked = limit.take_up_to(spent, key, *cost, service.now());
+                // Boxed, or the future of every question would have room for it.
+                Reply::UpTo(Box::pin(asked).await)
             }
             Self::Operate {
                 limit,

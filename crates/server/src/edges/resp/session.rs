@@ -81,8 +81,21 @@ pub(super) enum Needs {
     AnyRight,
     /// This role on the limit in the first argument.
     OnLimit(Role),
+    /// This role on the limit in front of the colon in the first argument.
+    OnLimitOfKey(Role),
     /// This role on `CL.THROTTLE`, which access rules name like a limit.
     OnThrottle(Role),
+}
+
+impl Needs {
+    /// The limit that a command names in these arguments.
+    pub fn limit<'k>(self, args: &[&'k [u8]]) -> Option<&'k [u8]> {
+        match self {
+            Self::OnLimit(_) => Some(args[0]),
+            Self::OnLimitOfKey(_) => args[0].split(|byte| *byte == b':').next(),
+            Self::Nothing | Self::AnyRight | Self::OnThrottle(_) => None,
+        }
+    }
 }
 
 /// Finds a command by name, ignoring case.

@@ -242,7 +242,7 @@ async fn take_together(
 }
 
 /// A shadow limit consumes what the enforced limits admit.
-fn after(admitted: bool) -> Act {
+pub(super) fn after(admitted: bool) -> Act {
     if admitted { Act::Take } else { Act::Peek }
 }
 
@@ -268,6 +268,15 @@ impl<'a> Part<'a> {
     fn answer(self, decision: Decision) -> Answer {
         Answer {
             limit: self.limit,
+            key: self.key.to_vec(),
+            decision,
+        }
+    }
+
+    /// The same, of a part that is still needed.
+    pub(super) fn answered(&self, decision: Decision) -> Answer {
+        Answer {
+            limit: Arc::clone(&self.limit),
             key: self.key.to_vec(),
             decision,
         }

@@ -13,6 +13,7 @@
 //! reads the service's clock once for everything that it has read from a socket.
 
 mod answer;
+mod any;
 mod in_force;
 mod joint;
 mod once;
@@ -23,9 +24,12 @@ mod reserve;
 mod reserve_in_store;
 mod wall_clock;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -227,6 +231,26 @@ impl Service {
             key: key.to_vec(),
             decision,
         })
+    }
+
+    /// Takes as much of the cost of one limit as is available, and returns how much the client may
+    /// use: see [`Limit::take_up_to`](crate::decide::limits::Limit::take_up_to).
+    ///
+    /// # Errors
+    /// The same as of [`decide`](Self::decide).
+    pub async fn take_up_to(&self, ask: Ask<'_>, now: Nanos) -> Result<(u64, Answer), Refusal> {
+        let (limit, key) = {
+            let limits = self.limits();
+            let resolved = resolve(&limits, ask.limit, ask.key)?;
+            (Arc::clone(resolved.limit), resolved.key)
+        };
+        let (taken, decision) = limit.take_up_to(Duration::ZERO, key, ask.cost, now).await?;
+        let answer = Answer {
+            limit,
+            key: key.to_vec(),
+            decision,
+        };
+        Ok((taken, answer))
     }
 
     /// Makes an operator's change about a key: for a limit in the store at all servers, within a

@@ -221,6 +221,19 @@ impl StoreLimit {
         join_all(asked).await.into_iter().flatten().collect()
     }
 
+    /// Takes as much of `cost` as is available, with `spent` of the deadline already used.
+    pub async fn take_up_to(
+        &self,
+        key: &[u8],
+        cost: u64,
+        spent: Duration,
+    ) -> (u64, SharedDecision) {
+        let limit = self.of(key);
+        limit
+            .acquire_up_to_by(key, cost, left_of(&limit, spent))
+            .await
+    }
+
     /// Charges `cost`, whether it fits or not.
     pub async fn charge(&self, key: &[u8], cost: u64) -> SharedDecision {
         self.of(key).charge(key, cost).await
