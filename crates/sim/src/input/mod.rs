@@ -14,6 +14,7 @@ mod line;
 mod proof;
 mod rates;
 mod read;
+mod reading;
 mod record;
 mod refusal;
 mod request;

@@ -13,6 +13,7 @@ mod memory;
 mod operation;
 mod rule_blocks;
 mod runtime_overrides;
+mod up_to;
 
 use std::sync::Arc;
 
