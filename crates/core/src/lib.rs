@@ -31,6 +31,7 @@ pub mod cell;
 pub mod clock;
 mod debt;
 mod decision;
+pub mod fair;
 mod key;
 #[cfg(feature = "std")]
 pub mod lease;

@@ -9,6 +9,7 @@
 //!   accepts it.
 //! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on
 //!   any async runtime; [`wait_all`] waits for several limits together.
+//! * [`FairLimiter`] is one limit that tenants share by weight, with guarantees and ceilings.
 //! * [`Reservation`] takes an estimate before the work, and corrects it when the true cost is
 //!   known.
 //!
@@ -28,6 +29,7 @@
 
 mod block;
 mod eras;
+mod fair;
 mod joint;
 mod keyed;
 mod limit;
@@ -44,6 +46,7 @@ mod wait_all;
 
 pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use block::Until;
+pub use fair::{FairBuildError, FairBuilder, FairLimiter, FairTenants, TotalStep};
 pub use joint::{
     AllDecision, AnyDecision, Request, acquire_all, acquire_all_at, acquire_all_estimates_at,
     acquire_any, acquire_any_at,
@@ -56,6 +59,7 @@ pub use limiter::Limiter;
 pub use permit::{OwnedPermit, Permit};
 pub use reserve::{Estimates, Reservation};
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
+pub use tidegate_core::fair::{FairError, Terms, TermsError};
 pub use tidegate_core::{
     Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, DenialReason, Denied, Estimate,
     Key, Lasts, MAX_LIMIT, MAX_WINDOW, ManualClock, Nanos, Outcome, ParsePolicyError,

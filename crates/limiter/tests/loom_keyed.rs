@@ -5,8 +5,8 @@ use std::task::{Context, Waker};
 
 use loom::{sync::Arc, thread};
 use tidegate_limiter::{
-    HashKeys, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Request, SnapshotEntry,
-    acquire_all_at,
+    FairLimiter, HashKeys, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Request,
+    SnapshotEntry, acquire_all_at,
 };
 
 const NOW: Nanos = Nanos::from_secs(9);
@@ -325,4 +325,25 @@ fn a_unit_is_admitted_once_while_the_last_version_takes_over() {
         assert!(mine != other.join().unwrap());
         assert_eq!(limiter.policy(), policies[3]);
     });
+}
+
+#[test]
+fn two_tenants_of_a_limit_take_no_more_than_the_total() {
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    // How often each thread got the unit: the model runs in more than one order.
+    let wins = std::sync::Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+    let counted = std::sync::Arc::clone(&wins);
+    model(move || {
+        // The same buckets in every run.
+        let builder = FairLimiter::builder(one_an_hour()).max_tenants(2);
+        let builder = builder.hash_keys(HashKeys::from_seeds(1, 2));
+        let limiter = Arc::new(builder.clock(ManualTimer::new(NOW)).build().unwrap());
+        let other = Arc::clone(&limiter);
+        let thread = thread::spawn(move || other.acquire_at("a", 1, NOW).is_allowed());
+        let mine = limiter.acquire_at("b", 1, NOW).is_allowed();
+        assert!(thread.join().unwrap() ^ mine);
+        assert!(limiter.total().peek_at(1, NOW).is_denied());
+        counted[usize::from(mine)].fetch_add(1, Relaxed);
+    });
+    assert!(wins.iter().all(|count| count.load(Relaxed) > 0));
 }

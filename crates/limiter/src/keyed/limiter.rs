@@ -141,10 +141,12 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// keys (a batch of requests) can have all of them fetched in parallel. Changes nothing.
     #[inline]
     pub fn prefetch(&self, key: impl Key) {
-        self.generations
-            .newest()
-            .table()
-            .prefetch(self.tag_of(&key));
+        self.prefetch_tag(self.tag_of(&key));
+    }
+
+    #[inline]
+    pub(crate) fn prefetch_tag(&self, tag: Tag) {
+        self.generations.newest().table().prefetch(tag);
     }
 
     /// Asks for `cost` at the given time. A cost of 0 is a peek that does not add the key.
@@ -244,7 +246,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// # Errors
     /// If the key is new and the table has no room for it: the time until which it is refused
     /// ([`WhenFull::Deny`](crate::WhenFull::Deny)).
-    pub(super) fn with_state<R>(
+    pub(crate) fn with_state<R>(
         &self,
         tag: Tag,
         now: Nanos,

@@ -1,0 +1,8 @@
+//! One limit that tenants share: each gets its weight's part, and nothing stays idle.
+
+mod limiter;
+mod notes;
+mod tenants;
+
+pub use limiter::{FairBuilder, FairLimiter};
+pub use tenants::{FairBuildError, FairTenants, TotalStep};

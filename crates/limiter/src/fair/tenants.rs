@@ -1,0 +1,385 @@
+//! The tenants of a limit that is decided elsewhere.
+
+use std::{collections::HashMap, fmt, sync::PoisonError};
+
+use tidegate_core::fair::{
+    FairError, FairShares, FairState, Refusal, TenantNote, TenantStates, Terms,
+};
+use tidegate_core::{Decision, Key, Nanos, Policy};
+
+use super::notes::Notes;
+use crate::{
+    BuildError, HashKeys, KeyedLimiter, OverrideError, Stats,
+    sync::{Mutex, MutexGuard},
+    table::Tag,
+};
+
+/// A share's bucket has at most this many words.
+const WORDS: usize = 2;
+
+/// The step that a decision asks of the total.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TotalStep {
+    /// Only look: a share refused, or nothing is to be taken.
+    Peek,
+    /// Decide, and take.
+    Take,
+}
+
+/// The tenants that share a limit, without the limit itself: its owner decides on the total, in the
+/// same step. [`FairLimiter`](crate::FairLimiter) has both.
+///
+/// A lock is held for each decision, the total's included, so a decision and its effects on the
+/// shares are one step. Tenants are kept in bounded tables, as keys of a
+/// [`KeyedLimiter`](crate::KeyedLimiter) are. A tenant that a full table forgets is level with the
+/// others when it returns. The weights of named tenants never depend on the tables.
+pub struct FairTenants {
+    /// In virtual time.
+    shares: KeyedLimiter<()>,
+    ceilings: KeyedLimiter<()>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    shares: FairShares,
+    state: FairState,
+    notes: Notes,
+    /// Of tenants without a name.
+    others: Terms,
+    named: HashMap<Box<[u8]>, Named>,
+}
+
+struct Named {
+    terms: Terms,
+    guarantee: [u64; WORDS],
+}
+
+/// Why a limit cannot be shared by these tenants.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FairBuildError {
+    /// The policy does not support shares.
+    #[error(transparent)]
+    Policy(#[from] FairError),
+    /// The tenants' states do not fit into memory.
+    #[error(transparent)]
+    Table(#[from] BuildError),
+    /// The guarantees exceed the limit.
+    #[error("the guarantees are {percent} % of the limit together; lower them to at most 100 %")]
+    Guarantees {
+        /// Their sum.
+        percent: f64,
+    },
+    /// Tenants without a name have a guarantee.
+    #[error("only named tenants can have a guarantee, as the number of the others is not known")]
+    GuaranteeForOthers,
+    /// A later change of the policy failed.
+    #[error(transparent)]
+    Change(#[from] OverrideError),
+}
+
+impl FairTenants {
+    /// Tenants of a limit with the policy `total`, with the states of up to `max_tenants` in
+    /// memory. `named` tenants have their own terms, all others those of `others`.
+    ///
+    /// # Errors
+    /// If the policy does not support shares, the guarantees exceed 100 %, or memory is short.
+    pub fn new<'a>(
+        total: &Policy,
+        max_tenants: usize,
+        others: Terms,
+        named: impl IntoIterator<Item = (&'a [u8], Terms)>,
+    ) -> Result<Self, FairBuildError> {
+        Self::with_hash_keys(total, max_tenants, others, named, HashKeys::random())
+    }
+
+    /// [`new`](Self::new) with the hash keys of another limiter.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn with_hash_keys<'a>(
+        total: &Policy,
+        max_tenants: usize,
+        others: Terms,
+        named: impl IntoIterator<Item = (&'a [u8], Terms)>,
+        hash: HashKeys,
+    ) -> Result<Self, FairBuildError> {
+        let shares = FairShares::new(total)?;
+        let table = || {
+            let builder = KeyedLimiter::builder(*shares.bucket()).hash_keys(hash);
+            builder.max_keys(max_tenants).clock(()).build()
+        };
+        let mut inner = Inner {
+            shares,
+            state: FairState::default(),
+            notes: Notes::new(max_tenants),
+            others,
+            named: HashMap::new(),
+        };
+        inner.set_terms(others, named)?;
+        Ok(Self {
+            shares: table()?,
+            ceilings: table()?,
+            inner: Mutex::new(inner),
+        })
+    }
+
+    /// Follows a change of the total's policy, or of the tenants' terms. What tenants have used
+    /// stays.
+    ///
+    /// # Errors
+    /// The same as [`new`](Self::new); then nothing has changed.
+    pub fn change_at<'a>(
+        &self,
+        total: &Policy,
+        others: Terms,
+        named: impl IntoIterator<Item = (&'a [u8], Terms)>,
+        now: Nanos,
+    ) -> Result<(), FairBuildError> {
+        let shares = FairShares::new(total)?;
+        let mut inner = self.lock();
+        inner.set_terms(others, named)?;
+        if inner.shares != shares {
+            let virtual_now = inner.state.virtual_now();
+            for (table, now) in [(&self.shares, virtual_now), (&self.ceilings, now)] {
+                table.set_policy_at(*shares.bucket(), now)?.finish_at(now);
+            }
+            // A guarantee's bucket has another rate now: it is full, as if its owner just came.
+            for named in inner.named.values_mut() {
+                named.guarantee = [0; WORDS];
+            }
+            inner.shares = shares;
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A step on a tenant's states.
+    fn with<R>(
+        &self,
+        name: &[u8],
+        now: Nanos,
+        mut step: impl FnMut(&FairShares, &mut FairState, &Terms, &mut TenantStates<'_>) -> R,
+    ) -> R {
+        let tag = self.shares.tag(name);
+        // The tenant's bucket arrives from memory while the common state is brought up to date.
+        self.shares.prefetch_tag(tag);
+        let mut inner = self.lock();
+        let Inner {
+            shares,
+            state,
+            notes,
+            others,
+            named,
+        } = &mut *inner;
+        shares.turn(state, now);
+        let (terms, mut guarantee) = match named.get_mut(name) {
+            Some(Named { terms, guarantee }) => (*terms, Some(&mut guarantee[..])),
+            None => (*others, None),
+        };
+        let mut beside = TenantNote::default();
+        let note = notes.of((tag.get() >> 16) as u32, state, &mut beside);
+        let virtual_now = state.virtual_now();
+        let with_share = |share: &mut [u64]| {
+            let mut with_ceiling = |ceiling: Option<&mut [u64]>| {
+                let mut states = TenantStates {
+                    share: &mut *share,
+                    guarantee: guarantee.as_deref_mut(),
+                    ceiling,
+                    note: &mut *note,
+                };
+                step(shares, state, &terms, &mut states)
+            };
+            if terms.ceiling().is_some() {
+                in_table(&self.ceilings, tag, now, |words| with_ceiling(Some(words)))
+            } else {
+                with_ceiling(None)
+            }
+        };
+        in_table(&self.shares, tag, virtual_now, with_share)
+    }
+
+    /// Decides on `cost` for a tenant. `total` is called, once, with [`TotalStep::Take`] if the
+    /// tenant's share admits, and otherwise with [`TotalStep::Peek`]. The answer has the total's
+    /// limit. What remains, and when to retry, are the tenant's if its share refused.
+    ///
+    /// `retry_after` is a promise for the tenant's present share: without other traffic the request
+    /// is admitted after at most that long.
+    pub fn acquire_at(
+        &self,
+        tenant: impl Key,
+        cost: u64,
+        now: Nanos,
+        mut total: impl FnMut(TotalStep) -> Decision,
+    ) -> Decision {
+        if cost == 0 {
+            return total(TotalStep::Peek);
+        }
+        tenant.with_bytes(|name| {
+            self.with(name, now, |shares, state, terms, states| {
+                match shares.ask(state, terms, states, cost, now) {
+                    Err(refusal) => shares.refused(&total(TotalStep::Peek), refusal),
+                    Ok(grant) => {
+                        let decision = total(TotalStep::Take);
+                        if decision.is_allowed() {
+                            shares.take(state, terms, states, grant);
+                        } else {
+                            shares.total_refused(state);
+                        }
+                        decision
+                    }
+                }
+            })
+        })
+    }
+
+    /// The decision on `cost`, without taking it and without counting the tenant as active. `total`
+    /// is the total's.
+    pub fn peek_at(
+        &self,
+        tenant: impl Key,
+        cost: u64,
+        now: Nanos,
+        total: impl FnOnce() -> Decision,
+    ) -> Decision {
+        let decision = total();
+        if cost == 0 || decision.is_denied() {
+            return decision;
+        }
+        let refusal: Option<Refusal> = tenant.with_bytes(|name| {
+            self.with(name, now, |shares, state, terms, states| {
+                let mut state = *state;
+                let mut note = *states.note;
+                let mut copy = TenantStates {
+                    share: &mut *states.share,
+                    guarantee: states.guarantee.as_deref_mut(),
+                    ceiling: states.ceiling.as_deref_mut(),
+                    note: &mut note,
+                };
+                // Asking changes only the common state and the note.
+                shares.ask(&mut state, terms, &mut copy, cost, now).err()
+            })
+        });
+        match refusal {
+            None => decision,
+            Some(refusal) => self.lock().shares.refused(&decision, refusal),
+        }
+    }
+
+    /// Takes a cost of a tenant that is known only after the work. The owner charges the total.
+    pub fn charge_at(&self, tenant: impl Key, cost: u64, now: Nanos) {
+        tenant.with_bytes(|name| {
+            self.with(name, now, |shares, state, terms, states| {
+                shares.charge(state, terms, states, cost, now);
+            });
+        });
+    }
+
+    /// Returns units of a tenant that were taken and not used. The owner refunds the total.
+    pub fn refund_at(&self, tenant: impl Key, cost: u64, now: Nanos) {
+        tenant.with_bytes(|name| {
+            self.with(name, now, |shares, state, terms, states| {
+                shares.refund(state, terms, states, cost, now);
+            });
+        });
+    }
+
+    /// Forgets what a tenant has used.
+    pub fn reset_at(&self, tenant: impl Key, now: Nanos) {
+        tenant.with_bytes(|name| {
+            self.with(name, now, |_, _, _, states| {
+                states.share.fill(0);
+                let others = [&mut states.guarantee, &mut states.ceiling];
+                for words in others.into_iter().flatten() {
+                    words.fill(0);
+                }
+            });
+        });
+    }
+
+    /// A tenant's terms.
+    pub fn terms(&self, tenant: impl Key) -> Terms {
+        let inner = self.lock();
+        tenant.with_bytes(|name| {
+            inner
+                .named
+                .get(name)
+                .map_or(inner.others, |named| named.terms)
+        })
+    }
+
+    /// A tenant's part of the limit while all tenants that asked lately want more than they get:
+    /// its weight's part of their weights, at least its guarantee, at most its ceiling, from 0 to
+    /// 1.
+    pub fn share_at(&self, tenant: impl Key, now: Nanos) -> f64 {
+        let terms = self.terms(tenant);
+        let mut inner = self.lock();
+        let Inner { shares, state, .. } = &mut *inner;
+        shares.turn(state, now);
+        let (active, _) = state.weights();
+        let part = terms.weight() / active.max(terms.weight());
+        let part = part.max(terms.guarantee().unwrap_or(0.0));
+        part.min(terms.ceiling().unwrap_or(1.0))
+    }
+
+    /// Statistics of the table of shares.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shares.stats()
+    }
+}
+
+/// A step on a tenant's words in a table. A tenant without room there has fresh ones.
+fn in_table<R>(
+    table: &KeyedLimiter<()>,
+    tag: Tag,
+    now: Nanos,
+    mut step: impl FnMut(&mut [u64]) -> R,
+) -> R {
+    table
+        .with_state(tag, now, |_, words, _| step(words))
+        .unwrap_or_else(|_| step(&mut [0; WORDS]))
+}
+
+impl Inner {
+    fn set_terms<'a>(
+        &mut self,
+        others: Terms,
+        named: impl IntoIterator<Item = (&'a [u8], Terms)>,
+    ) -> Result<(), FairBuildError> {
+        if others.guarantee().is_some() {
+            return Err(FairBuildError::GuaranteeForOthers);
+        }
+        let mut sum = 0.0;
+        let mut new = HashMap::new();
+        for (name, terms) in named {
+            let guarantee = self
+                .named
+                .get(name)
+                .map_or([0; WORDS], |named| named.guarantee);
+            new.insert(name.into(), Named { terms, guarantee });
+        }
+        for named in new.values() {
+            sum += named.terms.guarantee().unwrap_or(0.0);
+        }
+        // Sums of tenths are not exact.
+        if sum > 1.0 + 1e-9 {
+            return Err(FairBuildError::Guarantees {
+                percent: (sum * 1e4).round() / 1e2,
+            });
+        }
+        (self.others, self.named) = (others, new);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for FairTenants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FairTenants")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,214 @@
+//! A limit that tenants share.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
+
+use tidegate_limiter::{
+    FairBuildError, FairError, FairLimiter, KeyedLimit, ManualClock, Nanos, Policy, Quota, Terms,
+    TermsError,
+};
+
+fn bucket(limit: u64) -> Policy {
+    use tidegate_limiter::algorithm::TokenBucket;
+    let bucket = TokenBucket::new(Quota::per_second(limit));
+    bucket.burst(limit / 10).unwrap().into()
+}
+
+/// What tenants are admitted in ten seconds, after two, if each asks as often as `rates` says.
+fn serve(limiter: &FairLimiter<ManualClock>, tenants: &[(&str, u64)]) -> Vec<u64> {
+    let mut got = vec![0; tenants.len()];
+    for micro in 0..12_000_000_u64 / 50 {
+        let now = Nanos::from_micros(micro * 50);
+        for (i, &(tenant, rate)) in tenants.iter().enumerate() {
+            // As many requests as are due by now, at most one each 50 µs.
+            let due = |micro: u64| micro * 50 * rate / 1_000_000;
+            if due(micro + 1) > due(micro)
+                && limiter.acquire_at(tenant, 1, now).is_allowed()
+                && now >= Nanos::from_secs(2)
+            {
+                got[i] += 1;
+            }
+        }
+    }
+    got
+}
+
+fn limiter(policy: Policy) -> tidegate_limiter::FairBuilder<ManualClock> {
+    FairLimiter::builder(policy).clock(ManualClock::default())
+}
+
+#[track_caller]
+fn assert_near(got: u64, expected: u64) {
+    let difference = got.abs_diff(expected);
+    assert!(difference * 50 <= expected, "{got}, and not {expected}");
+}
+
+#[test]
+fn tenants_get_their_weights_parts_and_what_others_leave() {
+    let builder = limiter(bucket(1_000)).weight("acme", 3).unwrap();
+    let limiter = builder.build().unwrap();
+    let got = serve(
+        &limiter,
+        &[("acme", 2_000), ("beta", 2_000), ("little", 100)],
+    );
+    assert_near(got[2], 1_000);
+    assert_near(got[0], 6_750);
+    assert_near(got[1], 2_250);
+}
+
+#[test]
+fn a_ceiling_holds_and_a_guarantee_is_kept() {
+    let builder = limiter(bucket(1_000)).ceiling(0.5).unwrap();
+    let builder = builder.guarantee("acme", 0.4).unwrap();
+    let limiter = builder.weight("big", 20).unwrap().build().unwrap();
+    let got = serve(
+        &limiter,
+        &[("acme", 2_000), ("big", 2_000), ("other", 2_000)],
+    );
+    assert_near(got[0], 4_000);
+    assert_near(got[1], 5_000);
+    assert_near(got.iter().sum(), 10_000);
+}
+
+#[test]
+fn forgotten_tenants_are_served_with_equal_weights_and_names_keep_theirs() {
+    let builder = limiter(bucket(10_000)).max_tenants(64);
+    let limiter = builder.weight("acme", 50).unwrap().build().unwrap();
+    // Two hundred tenants take turns, next to one with a name.
+    let names: Vec<String> = (0..200).map(|i| format!("tenant-{i}")).collect();
+    let mut tenants: Vec<(&str, u64)> = names.iter().map(|name| (&**name, 100)).collect();
+    tenants.push(("acme", 20_000));
+    let got = serve(&limiter, &tenants);
+    let (all, acme) = (&got[..200], got[200]);
+    println!(
+        "acme {acme}, others {:?} to {:?}",
+        all.iter().min(),
+        all.iter().max()
+    );
+    // acme's part of 250 is a fifth.
+    assert!(acme >= 18_000, "{acme}");
+    assert!(got.iter().sum::<u64>() >= 98_000);
+    let (least, most) = (all.iter().min().unwrap(), all.iter().max().unwrap());
+    assert!(*least * 2 >= *most, "{least} to {most}");
+}
+
+#[test]
+fn charges_refunds_and_resets_count_in_the_share() {
+    let limiter = limiter(bucket(1_000)).build().unwrap();
+    let at = Nanos::from_millis;
+    for (i, tenant) in ["a", "b", "c"].into_iter().cycle().take(600).enumerate() {
+        let _ = limiter.acquire_at(tenant, 1, at(i as u64));
+    }
+    let now = at(600);
+    let _ = limiter.charge_at("a", 500, now);
+    assert!(limiter.total().peek_at(1, now).is_denied());
+    // The total has recovered, and a has not.
+    for ms in 600..1_200 {
+        for tenant in ["b", "c", "b", "c"] {
+            let _ = limiter.acquire_at(tenant, 1, at(ms));
+        }
+    }
+    let now = at(1_200);
+    let peek = limiter.peek_at("a", 1, now);
+    assert!(
+        peek.is_denied() && limiter.peek_at("b", 0, now).is_allowed(),
+        "{peek}"
+    );
+    assert_eq!(
+        limiter.acquire_at("a", 1, now),
+        peek,
+        "a peek changes nothing"
+    );
+    limiter.refund_at("a", 500, now);
+    assert!(limiter.peek_at("a", 1, now).is_allowed());
+}
+
+#[test]
+fn a_change_keeps_what_was_used() {
+    let limiter = limiter(bucket(1_000)).build().unwrap();
+    let _ = serve(&limiter, &[("a", 2_000), ("b", 2_000)]);
+    let now = Nanos::from_secs(12);
+    let named = [(&b"a"[..], Terms::new().with_weight(3).unwrap())];
+    limiter
+        .change_at(bucket(2_000), Terms::new(), named, now)
+        .unwrap();
+    assert_eq!(limiter.total().policy(), bucket(2_000));
+    let got = serve(&limiter, &[("a", 4_000), ("b", 4_000)]);
+    // Their clocks stood still, so nothing was refilled before they went on.
+    assert!(got[0] > 2 * got[1], "{got:?}");
+    let too_much = Terms::new().with_guarantee(0.6).unwrap();
+    let both = [(&b"a"[..], too_much), (&b"b"[..], too_much)];
+    let refused = limiter.change_at(bucket(1_000), Terms::new(), both, now);
+    assert!(
+        matches!(refused, Err(FairBuildError::Guarantees { percent }) if percent.to_string() == "120")
+    );
+    assert_eq!(limiter.total().policy(), bucket(2_000));
+    assert_eq!(limiter.terms("a").to_string(), "weight 3");
+}
+
+#[test]
+fn what_cannot_be_shared_is_refused_with_the_reason() {
+    let builder = limiter(bucket(10)).guarantee("a", 0.7).unwrap();
+    let error = builder.guarantee("b", 0.5).unwrap().build().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the guarantees are 120 % of the limit together; lower them to at most 100 %"
+    );
+    let thirds = limiter(bucket(10)).guarantee("a", 1.0 / 3.0).unwrap();
+    let thirds = thirds.guarantee("b", 1.0 / 3.0).unwrap();
+    assert!(thirds.guarantee("c", 1.0 / 3.0).unwrap().build().is_ok());
+    let error = limiter(Policy::concurrency(5)).build().unwrap_err();
+    assert!(matches!(
+        error,
+        FairBuildError::Policy(FairError::Algorithm("concurrency"))
+    ));
+    let builder = limiter(bucket(10)).ceiling(0.2).unwrap();
+    let error = builder.guarantee("a", 0.3).unwrap_err();
+    assert_eq!(error, TermsError::GuaranteeAboveCeiling);
+}
+
+#[test]
+fn threads_never_take_more_than_the_total_and_are_counted_once() {
+    let limiter = FairLimiter::builder(Policy::fixed_window("5000/1h".parse().unwrap()));
+    let limiter = limiter.clock(ManualClock::default()).build().unwrap();
+    let (admitted, step) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (limiter, admitted, step) = (&limiter, &admitted, &step);
+            scope.spawn(move || {
+                for i in 0..20_000_u64 {
+                    let now = Nanos::from_micros(step.fetch_add(1, Relaxed) * 1_000);
+                    let tenant = (i * 7 + thread) % 5;
+                    if limiter.acquire_at(tenant, 1 + i % 3, now).is_allowed() {
+                        admitted.fetch_add(1 + i % 3, Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let used = limiter.total().policy();
+    let left = limiter.total().peek_at(0, Nanos::from_secs(80)).remaining();
+    assert_eq!(admitted.into_inner() + left, 5_000, "{used:?}");
+}
+
+#[test]
+fn the_current_time_is_that_of_the_clock() {
+    let limiter = limiter(bucket(10)).build().unwrap();
+    assert!(limiter.acquire("a", 1).is_allowed());
+    assert!(limiter.acquire("a", 1).is_denied());
+    limiter.total().clock().advance(Duration::from_millis(100));
+    assert!(limiter.peek("a", 1).is_allowed());
+    assert!(limiter.charge("a", 2).is_denied());
+    limiter.refund("a", 2);
+    assert!(limiter.acquire("a", 1).is_allowed());
+}
+
+#[test]
+fn middleware_shares_the_limit_among_keys() {
+    let limiter = limiter(bucket(10)).build().unwrap();
+    let decide = |key: &str| futures::executor::block_on(limiter.decide(key.as_bytes(), 1));
+    assert!(decide("a").is_allowed() && decide("b").is_denied());
+    assert_eq!(KeyedLimit::policy(&limiter), bucket(10));
+}
