@@ -49,10 +49,10 @@ impl AnyDecision {
 /// ```
 ///
 /// # Panics
-/// As [`acquire_all_at`].
+/// As [`acquire_all_at`](super::acquire_all_at).
 ///
 /// # Errors
-/// The same as [`acquire_all_at`].
+/// The same as [`acquire_all_at`](super::acquire_all_at).
 pub fn acquire_any_at<C: ?Sized>(
     requests: &[Request<'_, C>],
     now: Nanos,
@@ -65,7 +65,7 @@ pub fn acquire_any_at<C: ?Sized>(
 /// [`acquire_any_at`] at the current time of the first limiter's clock.
 ///
 /// # Errors
-/// The same as [`acquire_all_at`].
+/// The same as [`acquire_all_at`](super::acquire_all_at).
 pub fn acquire_any<C: Clock + ?Sized>(requests: &[Request<'_, C>]) -> Result<AnyDecision, Full> {
     acquire_any_at(requests, time_of(requests))
 }
