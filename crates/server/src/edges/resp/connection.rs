@@ -29,7 +29,7 @@ pub(super) const READ: usize = 64 * 1024;
 /// unfinished frame.
 pub(super) const BUFFER: usize = READ + MAX_FRAME;
 /// The size of unsent output at which a connection runs no further command.
-const OUTPUT_FULL: usize = 256 * 1024;
+pub(super) const OUTPUT_FULL: usize = 256 * 1024;
 /// An output buffer larger than this is freed when it is empty.
 const OUTPUT_KEPT: usize = 4 * 1024;
 /// How long a frame may stay unfinished, or a reply unsent.
@@ -306,11 +306,6 @@ impl Connection {
     /// Whether the handshake is still in progress.
     pub fn is_beginning(&self) -> bool {
         self.stream.is_beginning()
-    }
-
-    /// Whether commands in memory wait until output is sent.
-    pub fn has_waiting(&self) -> bool {
-        self.waiting && !self.asking
     }
 
     /// Whether there may be more to do without a further event: commands in memory, or unread bytes

@@ -560,9 +560,9 @@ impl Reactor {
                 connection.blocked = false;
                 self.reregister(at, Interest::READABLE);
             }
-            // The output has room again. Commands may wait in memory, without an event to announce
-            // them.
-            Ok(true) if connection.has_waiting() => self.queue(at),
+            // The output has room again. Commands may wait in memory, or in a socket that was not
+            // read because the output was full, without an event to announce them.
+            Ok(true) if connection.has_more() && !connection.asking => self.queue(at),
             Ok(true) => {}
             Ok(false) if connection.blocked => {}
             Ok(false) => {

@@ -14,7 +14,7 @@ use tidegate_service::{
 };
 
 use super::*;
-use crate::edges::resp::RespConfig;
+use crate::edges::resp::{RespConfig, connection::OUTPUT_FULL};
 
 const PING: &[u8] = b"PING\r\n";
 
@@ -131,6 +131,74 @@ fn a_client_that_asks_one_thing_is_answered_in_its_turn_beside_pipelines() {
         let read = modest.read(&mut replies).unwrap();
         assert_eq!(replies[..read], *b"+PONG\r\n");
     }
+}
+
+/// The output is full after the last command that was read, and all of it is sent at once: nothing but
+/// the reactor itself knows that the socket has more.
+#[test]
+fn commands_behind_a_full_output_are_read_once_it_is_sent() {
+    const DOCS: &[u8] = b"COMMAND DOCS\r\n";
+    let (mut reactor, address) = reactor();
+    let mut client = client(address);
+    let mut replies = vec![0; 1 << 20];
+    let mut exchange = |client: &mut std::net::TcpStream, until: &[u8]| {
+        let (mut all, mut turns) = (Vec::new(), 0);
+        while !all.ends_with(until) {
+            reactor.take_turn();
+            while let Ok(read @ 1..) = client.read(&mut replies) {
+                all.extend_from_slice(&replies[..read]);
+            }
+            turns += 1;
+            assert!(
+                turns < 100,
+                "{} bytes came, and no more: {:?}",
+                all.len(),
+                String::from_utf8_lossy(&all[..all.len().min(100)])
+            );
+        }
+        for (_, connection) in &mut reactor.connections {
+            // Room for all that is sent here, in both directions.
+            let Stream::Tcp(socket) = connection.stream.stream() else {
+                continue;
+            };
+            let socket = socket2::SockRef::from(&*socket);
+            socket.set_recv_buffer_size(200_000).unwrap();
+            socket.set_send_buffer_size(200_000).unwrap();
+        }
+        all
+    };
+    let socket = socket2::SockRef::from(&client);
+    socket.set_send_buffer_size(200_000).unwrap();
+    client.write_all(&[DOCS, PING].concat()).unwrap();
+    let docs = exchange(&mut client, b"+PONG\r\n").len() - b"+PONG\r\n".len();
+    // Twice as many replies as fill the output, the first time together with echoes that make the
+    // commands as long as one read.
+    const HEAD: &str = "*2\r\n$4\r\nECHO\r\n";
+    let full = OUTPUT_FULL.div_ceil(docs);
+    let echoes = |commands: usize| -> Vec<String> {
+        let all = READ - commands * DOCS.len();
+        let parts = all.div_ceil(4_000);
+        let sizes = (0..parts).map(|at| all / parts + usize::from(at < all % parts));
+        let echo = |size: usize| {
+            let around = HEAD.len() + "$1234\r\n\r\n".len();
+            let text = "x".repeat(size - around);
+            format!("{HEAD}${}\r\n{text}\r\n", text.len())
+        };
+        sizes.map(echo).collect()
+    };
+    let fills = |first: &usize| {
+        let echoed: usize = echoes(first + full)
+            .iter()
+            .map(|echo| echo.len() - HEAD.len())
+            .sum();
+        echoed + first * docs >= OUTPUT_FULL
+    };
+    let first = (1..).find(fills).unwrap();
+    let commands = first + full;
+    let sent = [echoes(commands).concat().as_bytes(), &DOCS.repeat(commands)].concat();
+    assert_eq!(sent.len(), READ);
+    client.write_all(&[&sent[..], PING].concat()).unwrap();
+    exchange(&mut client, b"+PONG\r\n");
 }
 
 #[test]
