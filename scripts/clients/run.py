@@ -4,7 +4,7 @@
 usage: run.py PROGRAM [--write]
 
 PROGRAM is the built `tidegate`. Each client connects, asks for decisions alone, in a pipeline and in a transaction, meets a refused
-transaction, and asks again after the server was restarted. redis-py also asks over a Unix socket. The table is compared with the one
+transaction, and asks again after the server was restarted. redis-py also asks over a Unix socket, and counts with its own `increx`. The table is compared with the one
 in docs/src/clients.md; --write replaces it.
 It needs Python's venv, and for their clients Node with npm, Go, Java with Maven, and Rust. The versions are in versions.json.
 """
@@ -97,6 +97,8 @@ client = redis.Redis(unix_socket_path=sys.argv[1])
 first = client.execute_command("ACQUIRE", "per-user", "socket", 1, "ID", "one")
 again = redis.Redis(unix_socket_path=sys.argv[1]).execute_command("ACQUIRE", "per-user", "socket", 1, "ID", "one")
 assert first == again and first[:3] == [0, 100, 99], (first, again)
+options = {"byint": 70, "ubound": 100, "saturate": True, "ex": 3600, "enx": True}
+assert [client.increx("per-user:counted", **options) for _ in range(2)] == [[70, 70], [100, 30]]
 with client.pipeline() as pipeline:
     pipeline.execute_command("ACQUIRE", "per-user", "socket").execute_command("ACQUIRE", "per-user", "socket")
     assert [reply[:3] for reply in pipeline.execute()] == [[0, 100, 98], [0, 100, 97]]
