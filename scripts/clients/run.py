@@ -4,8 +4,8 @@
 usage: run.py PROGRAM [--write]
 
 PROGRAM is the built `tidegate`. Each client connects, asks for decisions alone, in a pipeline and in a transaction, meets a refused
-transaction, and asks again after the server was restarted. redis-py also asks over a Unix socket, and counts with its own `increx`. The table is compared with the one
-in docs/src/clients.md; --write replaces it.
+transaction, and asks again after the server was restarted. redis-py also asks over a Unix socket, and counts with its own `increx`. The
+table is compared with the one in docs/src/clients.md; --write replaces it.
 It needs Python's venv, and for their clients Node with npm, Go, Java with Maven, and Rust. The versions are in versions.json.
 """
 import json

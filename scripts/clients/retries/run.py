@@ -3,10 +3,10 @@
 
 usage: run.py [--write]
 
-Each client asks three times, with its options as they are, but for gRPC's, which need a retry policy: admitted at once; denied with a wait, after which its
-own retry is admitted; and a cost for which no wait helps. The table says how many requests that took, by the service's count: 2 for
-the second question, so that the client waited as long as it was asked to. It is compared with the one in docs/src/clients.md;
---write replaces it. It needs Rust, Python's venv, and for their clients Node with npm, Go, and Java with Maven.
+Each client asks three times, with its options as they are, but for gRPC's, which need a retry policy: admitted at once; denied with a
+wait, after which its own retry is admitted; and a cost for which no wait helps. The table says how many requests that took, by the
+service's count: 2 for the second question, so that the client waited as long as it was asked to. It is compared with the one in
+docs/src/clients.md; --write replaces it. It needs Rust, Python's venv, and for their clients Node with npm, Go, and Java with Maven.
 """
 import json
 import subprocess
