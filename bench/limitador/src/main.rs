@@ -25,7 +25,7 @@ use limitador::{
 };
 use messages::{Commit, Committed, Reserve, Reserved};
 use prost::Message;
-use tidegate_core::{ManualClock, Nanos};
+use tidegate_core::{Nanos, clock::ManualTimer};
 use tidegate_server::{Options, Order, Server};
 use tokio::{runtime::Runtime, sync::mpsc};
 use tonic::{Request, client::Grpc, codegen::http::uri::PathAndQuery, transport::Channel};
@@ -69,7 +69,7 @@ impl Ours {
             ..Options::default()
         };
         let runtime = Runtime::new().expect("a runtime");
-        let clock = Arc::new(ManualClock::new(Nanos::from_secs(1_700_049_600)));
+        let clock = Arc::new(ManualTimer::new(Nanos::from_secs(1_700_049_600)));
         let server = runtime
             .block_on(Server::start_on(options, clock))
             .expect("a server");
