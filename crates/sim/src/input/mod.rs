@@ -11,6 +11,7 @@ mod filter;
 mod format;
 mod json;
 mod line;
+mod options;
 mod proof;
 mod rates;
 mod read;
@@ -29,9 +30,10 @@ pub use error::{FailedLine, InputError, Unparsed};
 pub use filter::{Condition, ConditionError, Filter, Moment, MomentError};
 pub use format::{Format, UnknownFormat};
 pub use line::LineError;
+pub use options::Options;
 pub use proof::{Proof, Sample};
 pub use read::{
-    Lines, Loaded, LoadedLimits, Options, Selected, Selector, Source, read, read_limits, read_lines,
+    Lines, Loaded, LoadedLimits, Selected, Selector, Source, read, read_limits, read_lines,
 };
 pub use record::TimeField;
 pub use request::{Stamp, StampError};

@@ -1,18 +1,16 @@
 //! `INCREX`: a bounded count in a window, as Redis 8.8 and Valkey 9.2 have it, of a limit of the
 //! rules. A client that counts in Redis keeps its command; its keys are called `limit:key`.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use tidegate_core::Decision;
 use tidegate_service::decide::{
     limits::Limit,
-    service::{Act, Resolved, resolve},
+    service::{Resolved, resolve},
 };
 
 use super::{
     limiting::{decide_up_to, number, read_cost, refuse},
     question::UpToReply,
-    reply::{Replies, to_integer},
     session::Context,
 };
 
@@ -129,31 +127,4 @@ fn is_of(limit: &Limit, options: &Options<'_>) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// What is used of the limit, and how much the request added.
-pub(super) fn write_count(replies: &mut Replies<'_>, decision: &Decision, taken: u64) {
-    let used = decision.limit().saturating_sub(decision.remaining());
-    replies.array(2);
-    replies.integers([to_integer(used), to_integer(taken)]);
-}
-
-/// How a limit decides on the cost of such a request without asking the store; `None` if only the
-/// store can.
-pub(super) fn take_whole(
-    limit: &Arc<Limit>,
-    (key, cost): (&[u8], u64),
-    now: tidegate_core::Nanos,
-) -> Option<(u64, Decision)> {
-    let decision = limit.decide_in_memory(Act::Take, key, cost, now)?;
-    Some((taken_of(limit, &decision, cost), decision))
-}
-
-/// How much of a cost was taken by a decision on all of it.
-pub(super) fn taken_of(limit: &Limit, decision: &Decision, cost: u64) -> u64 {
-    if decision.is_allowed() || limit.spec().shadow {
-        cost
-    } else {
-        0
-    }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_core::{Decision, DenialReason, MAX_LIMIT};
+use tidegate_core::{Decision, DenialReason, MAX_LIMIT, Nanos};
 use tidegate_listen::access::Role;
 use tidegate_service::decide::{
     limits::Limit,
@@ -13,8 +13,7 @@ use tidegate_service::decide::{
 };
 
 use super::{
-    increx::{take_whole, write_count},
-    question::{BucketReply, Question, UpToReply},
+    question::{BucketReply, Question, UpToReply, taken_of},
     reply::{Replies, to_integer},
     session::Context,
 };
@@ -276,6 +275,24 @@ fn asked<'a, 'k>(
         return Some((resolved, 1));
     };
     Some((resolved, read_cost(context, text)?))
+}
+
+/// What is used of the limit, and how much the request added.
+fn write_count(replies: &mut Replies<'_>, decision: &Decision, taken: u64) {
+    let used = decision.limit().saturating_sub(decision.remaining());
+    replies.array(2);
+    replies.integers([to_integer(used), to_integer(taken)]);
+}
+
+/// How a limit decides on the cost of such a request without asking the store; `None` if only the
+/// store can.
+fn take_whole(
+    limit: &Arc<Limit>,
+    (key, cost): (&[u8], u64),
+    now: Nanos,
+) -> Option<(u64, Decision)> {
+    let decision = limit.decide_in_memory(Act::Take, key, cost, now)?;
+    Some((taken_of(limit, &decision, cost), decision))
 }
 
 /// Five integers: 0 allowed or 1 denied, the limit, what remains, milliseconds to wait,

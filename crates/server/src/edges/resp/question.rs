@@ -11,7 +11,7 @@ use tidegate_service::decide::{
     throttle::{ThrottleError, ThrottleQuota},
 };
 
-use super::{Protocol, increx::taken_of};
+use super::Protocol;
 
 /// A question that is not answered at once: the store must answer, or a line.
 #[derive(Debug)]
@@ -267,6 +267,15 @@ impl Question {
                 Reply::Reserve(Box::new(Box::pin(asked).await))
             }
         }
+    }
+}
+
+/// How much of a cost was taken by a decision on all of it.
+pub(super) fn taken_of(limit: &Limit, decision: &Decision, cost: u64) -> u64 {
+    if decision.is_allowed() || limit.spec().shadow {
+        cost
+    } else {
+        0
     }
 }
 
