@@ -399,7 +399,7 @@ async fn a_store_slower_than_a_second_is_down_until_it_is_fast_again() {
     proxy.delay(Duration::from_millis(1_500));
     let mut round = 0;
     // Enough failures that no earlier request is still in flight.
-    while store.health() == Health::Up
+    while store.health() != Health::Down
         || store.stats().errors_of("timed-out") < quick.errors_of("timed-out") + 8
     {
         mixed(&limit, round).await;
