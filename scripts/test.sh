@@ -40,6 +40,7 @@ passed=0
 failed=0
 failures=() # one text for each failed stage
 skipped=()  # "what is not tested (why)"
+again=()    # tests that failed among others, and passed alone
 title="the installation of what the tests need"
 begun=()    # titles of stages that run next to others, and their processes
 processes=()
@@ -56,6 +57,7 @@ finish() {
         failures+=("$title: the script ended with status $status")
     fi
     [ ${#skipped[@]} = 0 ] || printf '\nNOT tested: %s\n' "$(printf '%s; ' "${skipped[@]}" | sed 's/; $//')"
+    [ ${#again[@]} = 0 ] || printf '\nfailed at first, and passed when it ran alone: %s\n' "${again[@]}"
     [ ${#failures[@]} = 0 ] || printf '\nfailed: %s\n' "${failures[@]}"
     rm -rf "$scratch"
     [ "$status" = 2 ] && exit 2
@@ -98,10 +100,11 @@ collect() {
     processes=()
 }
 
-# A stage with cargo tests counts as these, any other as one.
+# A stage with cargo tests counts as these, any other as one. A test that passed only when it ran again alone is named at the end.
 count() { # count OUTPUT STATUS
-    local good bad
-    read -r good bad < <(awk '/^test result:/ { good += $4; bad += $6 } END { print good + 0, bad + 0 }' "$1")
+    local good bad once_more
+    read -r good bad < <(awk '/^test result:/ { good += $4; bad += $6 } /^again: / { good++; bad-- } END { print good + 0, bad + 0 }' "$1")
+    while read -r once_more; do again+=("$once_more"); done < <(sed -n 's/^again: //p' "$1")
     [ "$2" = 0 ] || [ "$bad" != 0 ] || bad=1
     [ "$good" != 0 ] || [ "$bad" != 0 ] || good=1
     passed=$((passed + good))
