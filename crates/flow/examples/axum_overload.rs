@@ -13,7 +13,7 @@ use std::{fmt::Write as _, fs, io, net::SocketAddr, sync::Arc, time::Duration};
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use tidegate_flow::{
     Gate, Resource,
-    rules::{AdaptiveRule, Algorithm, Rules, Vegas},
+    rules::{AdaptiveAlgorithm, AdaptiveRule, Rules, Vegas},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -119,7 +119,8 @@ async fn offer(at: SocketAddr, rate: u32, seconds: u32) -> Outcome {
 
 async fn guarded() -> Result<(Gate, SocketAddr), Box<dyn std::error::Error>> {
     let gate = Gate::new();
-    let rule = AdaptiveRule::new("orders", Algorithm::Vegas(Vegas::default())).bounds(4, 50);
+    let rule =
+        AdaptiveRule::new("orders", AdaptiveAlgorithm::Vegas(Vegas::default())).bounds(4, 50);
     gate.load(Rules::from(vec![rule]))?;
     let at = start(Some(gate.resource("orders"))).await?;
     Ok((gate, at))

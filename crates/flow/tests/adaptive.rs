@@ -10,8 +10,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, Gate, Guard, ManualTimer, Resource,
     rules::{
-        AdaptiveRule, Aimd, Algorithm, BreakerRule, CallWindow, ConcurrencyLimit, Gradient2,
-        IsolationRule, Pace, Rules, Trip, Vegas,
+        AdaptiveAlgorithm, AdaptiveRule, Aimd, BreakerRule, CallWindow, ConcurrencyLimit,
+        Gradient2, IsolationRule, Pace, Rules, Trip, Vegas,
     },
 };
 
@@ -33,7 +33,7 @@ fn the_limit_follows_windows_of_calls_and_blocks_what_is_beyond() {
     let timer = Arc::new(ManualTimer::new(Nanos::from_secs(1_000)));
     let gate = Gate::builder().timer(timer.clone()).build();
     let slow = Duration::from_millis(150);
-    let aimd = Algorithm::Aimd(Aimd::default().initial(2).slow(slow));
+    let aimd = AdaptiveAlgorithm::Aimd(Aimd::default().initial(2).slow(slow));
     gate.load(Rules::from(vec![AdaptiveRule::new("r", aimd).bounds(1, 4)]))
         .unwrap();
     let r = gate.resource("r");
@@ -77,11 +77,11 @@ fn the_limit_follows_windows_of_calls_and_blocks_what_is_beyond() {
 
 const BASE: Duration = Duration::from_millis(10);
 
-fn all() -> [Algorithm; 3] {
+fn all() -> [AdaptiveAlgorithm; 3] {
     [
-        Algorithm::Aimd(Aimd::default()),
-        Algorithm::Gradient2(Gradient2::default()),
-        Algorithm::Vegas(Vegas::default()),
+        AdaptiveAlgorithm::Aimd(Aimd::default()),
+        AdaptiveAlgorithm::Gradient2(Gradient2::default()),
+        AdaptiveAlgorithm::Vegas(Vegas::default()),
     ]
 }
 
@@ -138,7 +138,7 @@ fn failing(r: &Resource, timer: &ManualTimer, failed: usize) -> usize {
 #[test]
 fn the_limit_returns_to_its_value_after_failures_but_not_if_they_come_back_at_once() {
     let aimd = Aimd::default().slow(Duration::from_hours(1)).backoff(0.5);
-    let (r, timer) = with(AdaptiveRule::new("r", Algorithm::Aimd(aimd)));
+    let (r, timer) = with(AdaptiveRule::new("r", AdaptiveAlgorithm::Aimd(aimd)));
     let after = |failed| failing(&r, &timer, failed);
     assert_eq!([9, 10, 50, 0, 0].map(after), [20, 10, 5, 20, 20]);
     assert_eq!(
@@ -178,7 +178,7 @@ fn a_limit_that_is_used_and_blocks_nothing_is_lowered_by_slow_calls_and_never_ra
             }
             timer.advance(Duration::from_mins(1));
         }
-        let is_lowered = !matches!(algorithm, Algorithm::Aimd(_));
+        let is_lowered = !matches!(algorithm, AdaptiveAlgorithm::Aimd(_));
         assert_eq!(before < 20, is_lowered, "{algorithm:?}: {before}");
         assert!(before >= 4, "{algorithm:?}: {before}");
     }
@@ -246,7 +246,7 @@ fn shown(
         }) as Box<dyn ConcurrencyLimit>
     };
     (
-        AdaptiveRule::new("r", Algorithm::Custom(Arc::new(make))),
+        AdaptiveRule::new("r", AdaptiveAlgorithm::Custom(Arc::new(make))),
         windows,
     )
 }

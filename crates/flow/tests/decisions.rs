@@ -11,8 +11,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, BreakerState, Event, Gate, ManualTimer, Resource,
     rules::{
-        AdaptiveRule, Algorithm, AuthorityRule, Behaviour, BreakerRule, FlowRule, HotParamRule,
-        IsolationRule, ParamKey, Rules, SystemRule, Trip,
+        AdaptiveAlgorithm, AdaptiveRule, AuthorityRule, Behaviour, BreakerRule, FlowRule,
+        HotParamRule, IsolationRule, ParamKey, Rules, SystemRule, Trip,
     },
 };
 
@@ -39,7 +39,7 @@ fn checks_run_in_one_order_and_the_first_that_blocks_is_named() {
     let _inside = r.enter().unwrap();
     r.enter().unwrap().mark_failed();
     let system = SystemRule::default().qps(0);
-    let aimd = Algorithm::Aimd(tidegate_flow::rules::Aimd::default());
+    let aimd = AdaptiveAlgorithm::Aimd(tidegate_flow::rules::Aimd::default());
     let rules = Rules::from(vec![breaker()])
         .and(vec![AuthorityRule::deny("r", ["o"])])
         .and(vec![system])

@@ -14,7 +14,7 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, Event, Gate, Guard, Layout, ManualTimer, Resource,
     rules::{
-        AdaptiveRule, Aimd, Algorithm, Behaviour, FlowRule, IsolationRule, Origins, Rules,
+        AdaptiveAlgorithm, AdaptiveRule, Aimd, Behaviour, FlowRule, IsolationRule, Origins, Rules,
         SystemRule,
     },
 };
@@ -190,7 +190,7 @@ fn an_async_entry_sleeps_until_its_slot_begins_and_gives_it_back_when_dropped() 
 #[test]
 fn what_is_borrowed_counts_in_flight_for_other_rules() {
     let isolated = ten().and(vec![IsolationRule::new("r", 3)]);
-    let adaptive = AdaptiveRule::new("r", Algorithm::Aimd(Aimd::default())).bounds(3, 3);
+    let adaptive = AdaptiveRule::new("r", AdaptiveAlgorithm::Aimd(Aimd::default())).bounds(3, 3);
     let adaptive = ten().and(vec![adaptive]);
     let in_flight = Rules::from(vec![FlowRule::new("r", 10), FlowRule::in_flight("r", 3)]);
     for rules in [isolated, adaptive, in_flight] {

@@ -7,8 +7,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BlockKind, BlockReason, Gate, ManualTimer,
     rules::{
-        AdaptiveRule, Algorithm, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule,
-        Measure, ParamKey, ParamMeasure, Rules, SystemRule, Trip, Vegas,
+        AdaptiveAlgorithm, AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule,
+        IsolationRule, Measure, ParamKey, ParamMeasure, Rules, SystemRule, Trip, Vegas,
     },
 };
 
@@ -62,7 +62,7 @@ fn each_rule_gives_its_reason() {
     let isolation = Rules::from(vec![IsolationRule::new("r", 5)]);
     let adaptive = Rules::from(vec![AdaptiveRule::new(
         "r",
-        Algorithm::Vegas(Vegas::default()),
+        AdaptiveAlgorithm::Vegas(Vegas::default()),
     )]);
     let authority = Rules::from(vec![AuthorityRule::deny("r", ["o"])]);
     let system = Rules::from(vec![SystemRule::default().qps(5)]);

@@ -7,7 +7,7 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     ManualTimer,
     rules::{
-        AdaptiveRule, Aimd, Algorithm, AuthorityRule, Behaviour, BreakerRule, CallWindow,
+        AdaptiveAlgorithm, AdaptiveRule, Aimd, AuthorityRule, Behaviour, BreakerRule, CallWindow,
         ConcurrencyLimit, FlowRule, Gradient2, HotParamRule, IsolationRule, MemoryThreshold,
         Origins, ParamKey, ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
         Vegas,
@@ -140,9 +140,9 @@ fn adaptive_rules_are_written_but_for_what_is_a_part_of_the_program() {
     let rule = |algorithm| AdaptiveRule::new("r", algorithm);
     let slow = Duration::from_millis(80);
     let written = vec![
-        rule(Algorithm::Vegas(Vegas::default().initial(7))).bounds(2, 90),
-        rule(Algorithm::Aimd(Aimd::default().slow(slow))).ignore_errors(),
-        rule(Algorithm::Gradient2(Gradient2::default())),
+        rule(AdaptiveAlgorithm::Vegas(Vegas::default().initial(7))).bounds(2, 90),
+        rule(AdaptiveAlgorithm::Aimd(Aimd::default().slow(slow))).ignore_errors(),
+        rule(AdaptiveAlgorithm::Gradient2(Gradient2::default())),
     ];
     let (text, notes) = yaml::write(&Rules::from(written.clone()));
     assert_eq!(
@@ -151,12 +151,12 @@ fn adaptive_rules_are_written_but_for_what_is_a_part_of_the_program() {
         "{text}"
     );
 
-    let custom = rule(Algorithm::Custom(Arc::new(|| Box::new(Fixed))));
-    let slack = rule(Algorithm::Aimd(Aimd::default().backoff(0.5)));
+    let custom = rule(AdaptiveAlgorithm::Custom(Arc::new(|| Box::new(Fixed))));
+    let slack = rule(AdaptiveAlgorithm::Aimd(Aimd::default().backoff(0.5)));
     let (text, notes) = yaml::write(&Rules::from(vec![custom, slack]));
     assert_eq!(
         yaml::parse(&text).unwrap().adaptive,
-        [rule(Algorithm::Aimd(Aimd::default()))]
+        [rule(AdaptiveAlgorithm::Aimd(Aimd::default()))]
     );
     assert!(
         notes[0].contains("a part of the program") && notes[1].contains("factors of aimd"),

@@ -38,6 +38,7 @@ mod marks;
 mod permit;
 pub mod repeats;
 mod reserve;
+mod reserve_all;
 mod sync;
 mod table;
 mod version;
@@ -58,6 +59,7 @@ pub use limit::KeyedLimit;
 pub use limiter::Limiter;
 pub use permit::{OwnedPermit, Permit};
 pub use reserve::{Estimates, Reservation};
+pub use reserve_all::{ReserveAll, ReserveAllError};
 pub use tidegate_core::clock::{CoarseClock, ManualTimer, SystemClock, Timer};
 pub use tidegate_core::fair::{FairError, Terms, TermsError};
 pub use tidegate_core::{

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Clock, Denied, Estimate, Key, Nanos};
 
-use crate::{KeyedLimiter, Limiter, SystemClock, permit::Owned};
+use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, permit::Owned};
 
 /// The number of estimates that are remembered with their times.
 const MOST: usize = 16;
@@ -122,12 +122,16 @@ impl<C: Clock> Reservation<C> {
     }
 
     fn take(of: Owned<C>, cost: u64) -> Result<Self, Denied> {
-        let estimates = of.take(cost)?.into();
-        Ok(Self {
+        let estimate = of.take(cost)?;
+        Ok(Self::taken(of, estimate))
+    }
+
+    pub(crate) fn taken(of: Owned<C>, estimate: Estimate) -> Self {
+        Self {
             of,
-            estimates,
+            estimates: estimate.into(),
             is_cancelled_on_drop: false,
-        })
+        }
     }
 
     /// The units that are taken: the estimate and its extensions.
@@ -165,6 +169,36 @@ impl<C: Clock> Reservation<C> {
     fn correct(&mut self, actual: u64) {
         std::mem::take(&mut self.estimates)
             .settle(actual, |estimate, actual| self.of.settle(estimate, actual));
+    }
+}
+
+impl<T: Timer> Reservation<T> {
+    /// Waits for an estimate as [`Limiter::wait`] does.
+    ///
+    /// # Errors
+    /// The same as [`Limiter::wait`].
+    pub async fn wait(
+        limiter: &Arc<Limiter<T>>,
+        cost: u64,
+        deadline: Option<Nanos>,
+    ) -> Result<Self, WaitError> {
+        let (_, estimate) = limiter.wait_estimate(cost, deadline).await?;
+        Ok(Self::taken(Owned::One(Arc::clone(limiter)), estimate))
+    }
+
+    /// Waits for an estimate of a key as [`KeyedLimiter::wait`] does.
+    ///
+    /// # Errors
+    /// The same as [`KeyedLimiter::wait`].
+    pub async fn wait_key(
+        limiter: &Arc<KeyedLimiter<T>>,
+        key: impl Key,
+        cost: u64,
+        deadline: Option<Nanos>,
+    ) -> Result<Self, WaitError> {
+        let tag = limiter.tag_of(&key);
+        let (_, estimate) = limiter.wait_estimate(key, cost, deadline).await?;
+        Ok(Self::taken(Owned::Key(Arc::clone(limiter), tag), estimate))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tidegate_core::{Policy, Quota, algorithm::Concurrency};
-use tidegate_redis::{Health, Permit, SharedLimit, Store};
+use tidegate_redis::{Health, SharedLimit, SharedPermit, Store};
 use tidegate_redis_servers::{PATIENCE, Proxy, Reply, Server, eventually};
 
 /// Two permits of a limit behind a proxy, taken in one call.
@@ -33,7 +33,7 @@ impl Bench {
     }
 
     /// While the first request is in flight, the others gather for one call.
-    async fn two(&self) -> (Permit, Permit) {
+    async fn two(&self) -> (SharedPermit, SharedPermit) {
         let ask = |key| self.limit.permit(key, 1);
         let (first, a, b) = tokio::join!(ask("first"), ask("k"), ask("k"));
         // From now on the server knows the script.

@@ -1,7 +1,7 @@
 //! The units that a request has taken from limits, and how they are given back.
 
 #[cfg(feature = "shared")]
-use tidegate_redis::{Permit, SharedEstimate};
+use tidegate_redis::{SharedEstimate, SharedPermit};
 
 use http::response;
 use smallvec::SmallVec;
@@ -43,7 +43,7 @@ pub(crate) struct Hold<C: Timer + 'static> {
     taken: Option<TakenUnits>,
     /// A shared limit's permit. It gives itself back when it is dropped.
     #[cfg(feature = "shared")]
-    _permit: Option<Permit>,
+    _permit: Option<SharedPermit>,
 }
 
 impl<C: Timer + 'static> Hold<C> {
@@ -58,7 +58,7 @@ impl<C: Timer + 'static> Hold<C> {
     }
 
     #[cfg(feature = "shared")]
-    pub(crate) fn of_permit(limit: Limit<C>, permit: Permit) -> Self {
+    pub(crate) fn of_permit(limit: Limit<C>, permit: SharedPermit) -> Self {
         Self {
             limit,
             key: SmallVec::new(),

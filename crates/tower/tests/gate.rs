@@ -12,8 +12,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     BreakerState, Gate, ManualTimer, Resource,
     rules::{
-        AdaptiveRule, Algorithm, Behaviour, BreakerRule, FlowRule, HotParamRule, IsolationRule,
-        ParamKey, Rules, Trip, Vegas,
+        AdaptiveAlgorithm, AdaptiveRule, Behaviour, BreakerRule, FlowRule, HotParamRule,
+        IsolationRule, ParamKey, Rules, Trip, Vegas,
     },
 };
 use tidegate_tower::{
@@ -266,7 +266,7 @@ fn rules_loaded_later_apply_and_adaptive_rules_bound_requests_in_flight() {
     let service = builder(&gate).build().layer(service_fn(as_asked));
     let held: Vec<_> = (0..3).map(|_| ask(&service, "/").unwrap()).collect();
     assert!(held.iter().all(|response| response.status() == 200));
-    let few = AdaptiveRule::new("r", Algorithm::Vegas(Vegas::default().initial(2)));
+    let few = AdaptiveRule::new("r", AdaptiveAlgorithm::Vegas(Vegas::default().initial(2)));
     gate.load(Rules::from(vec![few])).unwrap();
     assert_eq!(ask(&service, "/").unwrap().status(), 503);
     drop(held);

@@ -33,7 +33,7 @@ pub(crate) mod throttle;
 pub(crate) mod warm_up;
 
 pub use adaptive::{
-    AdaptiveRule, Aimd, Algorithm, CallWindow, ConcurrencyLimit, Gradient2, Pace, Vegas,
+    AdaptiveAlgorithm, AdaptiveRule, Aimd, CallWindow, ConcurrencyLimit, Gradient2, Pace, Vegas,
 };
 pub use authority::AuthorityRule;
 pub use breaker::{BreakerRule, BreakerState, StateChange, Trip};

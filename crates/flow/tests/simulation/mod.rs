@@ -13,7 +13,7 @@ use std::{
 use tidegate_core::Nanos;
 use tidegate_flow::{
     Gate, ManualTimer, OwnedGuard,
-    rules::{AdaptiveRule, Aimd, Algorithm, Gradient2, IsolationRule, Rules, Vegas},
+    rules::{AdaptiveAlgorithm, AdaptiveRule, Aimd, Gradient2, IsolationRule, Rules, Vegas},
 };
 
 /// The distribution of service times, with a mean of one.
@@ -127,16 +127,19 @@ impl Scenario {
 #[derive(Clone, Debug)]
 pub enum Bound {
     Fixed(u32),
-    Adaptive(Algorithm),
+    Adaptive(AdaptiveAlgorithm),
     /// An adaptive limit that ignores failed calls.
-    IgnoringErrors(Algorithm),
+    IgnoringErrors(AdaptiveAlgorithm),
 }
 
-pub fn algorithms() -> [(&'static str, Algorithm); 3] {
+pub fn algorithms() -> [(&'static str, AdaptiveAlgorithm); 3] {
     [
-        ("vegas", Algorithm::Vegas(Vegas::default())),
-        ("gradient2", Algorithm::Gradient2(Gradient2::default())),
-        ("aimd", Algorithm::Aimd(Aimd::default())),
+        ("vegas", AdaptiveAlgorithm::Vegas(Vegas::default())),
+        (
+            "gradient2",
+            AdaptiveAlgorithm::Gradient2(Gradient2::default()),
+        ),
+        ("aimd", AdaptiveAlgorithm::Aimd(Aimd::default())),
     ]
 }
 

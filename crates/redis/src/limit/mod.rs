@@ -23,6 +23,6 @@ pub use estimate::SharedEstimate;
 pub use joint::{JointRequest, Part, acquire_all, decide_joint_seen};
 pub use on_error::OnError;
 pub use once::Once;
-pub use permit::Permit;
+pub use permit::SharedPermit;
 pub use reserve::{Corrected, Correction, FoundBy, Reserved, ReservedSlots};
 pub use shared::SharedLimit;

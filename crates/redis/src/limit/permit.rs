@@ -18,7 +18,7 @@ const TRIES: Nanos = Nanos::from_secs(60);
 /// the hold.
 #[derive(Debug)]
 #[must_use = "permits that are dropped are given back"]
-pub struct Permit {
+pub struct SharedPermit {
     pub(super) limit: SharedLimit,
     pub(super) key: Vec<u8>,
     pub(super) cost: u64,
@@ -30,7 +30,7 @@ pub struct Permit {
     pub(super) unit: u64,
 }
 
-impl Permit {
+impl SharedPermit {
     /// The decision that granted the permits.
     pub const fn decision(&self) -> &SharedDecision {
         &self.answer
@@ -55,7 +55,7 @@ impl Permit {
     }
 }
 
-impl Drop for Permit {
+impl Drop for SharedPermit {
     fn drop(&mut self) {
         if !self.is_held() {
             return;

@@ -7,7 +7,7 @@ use tidegate_core::{Algorithm, Clock, Decision, DenialReason, Key, Nanos, Policy
 use tidegate_limiter::{Estimate, KeyedLimit};
 
 use super::{
-    OnError, Permit, SharedDecision, Source,
+    OnError, SharedDecision, SharedPermit, Source,
     denials::Ask,
     joint::{JointRequest, decide_joint, strictest},
     local::Local,
@@ -290,7 +290,7 @@ impl SharedLimit {
     ///
     /// # Errors
     /// The denial.
-    pub async fn permit(&self, key: impl Key, cost: u64) -> Result<Permit, SharedDecision> {
+    pub async fn permit(&self, key: impl Key, cost: u64) -> Result<SharedPermit, SharedDecision> {
         // Read before the decision, so that permits granted in memory are refunded with the charge
         // that they had.
         let unit = self.local_unit();
@@ -304,7 +304,7 @@ impl SharedLimit {
         };
         if answer.is_allowed() {
             let (limit, key) = (self.clone(), key.with_bytes(<[u8]>::to_vec));
-            Ok(Permit {
+            Ok(SharedPermit {
                 limit,
                 key,
                 cost,
@@ -319,7 +319,7 @@ impl SharedLimit {
 
     /// Refunds up to `cost` of a key's use and returns the key's state afterwards. The newest units
     /// are refunded first, whichever node took them. For permits, the oldest are refunded first,
-    /// even if a [`Permit`] still holds them. The refund never exceeds the use. A cost of 0 only
+    /// even if a [`SharedPermit`] still holds them. The refund never exceeds the use. A cost of 0 only
     /// returns the state.
     ///
     /// Other nodes remember a denial for a second at most (see

@@ -28,7 +28,7 @@ impl ConcurrencyLimit for Counting {
 #[test]
 fn two_calls_that_end_together_update_the_limit_at_least_once() {
     loom::model(|| {
-        let algorithm = Algorithm::Custom(Arc::new(|| Box::new(Counting)));
+        let algorithm = AdaptiveAlgorithm::Custom(Arc::new(|| Box::new(Counting)));
         let adaptive = Arc::new(Adaptive::new(AdaptiveRule::new("r", algorithm)));
         let learn = |adaptive: &Adaptive| {
             let call = CallSample {

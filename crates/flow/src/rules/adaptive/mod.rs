@@ -122,7 +122,7 @@ pub trait ConcurrencyLimit: Send {
 /// The algorithm of an [`AdaptiveRule`].
 #[derive(Clone)]
 #[non_exhaustive]
-pub enum Algorithm {
+pub enum AdaptiveAlgorithm {
     /// Additive increase, multiplicative decrease.
     Aimd(Aimd),
     /// Compares response times with those without a queue.
@@ -133,7 +133,7 @@ pub enum Algorithm {
     Custom(Arc<dyn Fn() -> Box<dyn ConcurrencyLimit> + Send + Sync>),
 }
 
-impl Algorithm {
+impl AdaptiveAlgorithm {
     fn make(&self) -> Box<dyn ConcurrencyLimit> {
         match self {
             Self::Aimd(aimd) => Box::new(Learner::new(aimd.clone())),
@@ -153,7 +153,7 @@ impl Algorithm {
     }
 }
 
-impl PartialEq for Algorithm {
+impl PartialEq for AdaptiveAlgorithm {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Aimd(a), Self::Aimd(b)) => a == b,
@@ -165,7 +165,7 @@ impl PartialEq for Algorithm {
     }
 }
 
-impl fmt::Debug for Algorithm {
+impl fmt::Debug for AdaptiveAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -174,8 +174,8 @@ impl fmt::Debug for Algorithm {
 /// Limits the units of a resource in flight. The limit is learned from the resource's calls.
 ///
 /// ```
-/// use tidegate_flow::rules::{AdaptiveRule, Algorithm, Vegas};
-/// let rule = AdaptiveRule::new("db", Algorithm::Vegas(Vegas::default()));
+/// use tidegate_flow::rules::{AdaptiveRule, AdaptiveAlgorithm, Vegas};
+/// let rule = AdaptiveRule::new("db", AdaptiveAlgorithm::Vegas(Vegas::default()));
 /// assert_eq!((rule.min, rule.max, rule.to_string().as_str()), (1, 1_000, "vegas 1..1000 in flight"));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
@@ -186,7 +186,7 @@ pub struct AdaptiveRule {
     /// The resources that the rule applies to.
     pub resource: Target,
     /// The algorithm that finds the limit.
-    pub algorithm: Algorithm,
+    pub algorithm: AdaptiveAlgorithm,
     /// The lower bound of the limit. Default: 1.
     pub min: u32,
     /// The upper bound of the limit. Default: 1,000.
@@ -199,7 +199,7 @@ pub struct AdaptiveRule {
 
 impl AdaptiveRule {
     /// Creates a rule with a limit from 1 to 1,000.
-    pub fn new(resource: impl Into<Target>, algorithm: Algorithm) -> Self {
+    pub fn new(resource: impl Into<Target>, algorithm: AdaptiveAlgorithm) -> Self {
         Self {
             id: None,
             resource: resource.into(),
@@ -238,9 +238,9 @@ impl AdaptiveRule {
             .into());
         }
         match &self.algorithm {
-            Algorithm::Aimd(aimd) => aimd.validate(),
-            Algorithm::Gradient2(gradient) => gradient.validate(),
-            Algorithm::Vegas(_) | Algorithm::Custom(_) => Ok(()),
+            AdaptiveAlgorithm::Aimd(aimd) => aimd.validate(),
+            AdaptiveAlgorithm::Gradient2(gradient) => gradient.validate(),
+            AdaptiveAlgorithm::Vegas(_) | AdaptiveAlgorithm::Custom(_) => Ok(()),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Rules on units in flight: isolation and adaptive limits.
 
 use super::item::Section;
-use crate::rules::{AdaptiveRule, Aimd, Algorithm, Gradient2, IsolationRule, Vegas};
+use crate::rules::{AdaptiveAlgorithm, AdaptiveRule, Aimd, Gradient2, IsolationRule, Vegas};
 
 pub(super) const ISOLATION: Section<IsolationRule> = Section {
     name: "isolation",
@@ -55,16 +55,18 @@ pub(super) const ADAPTIVE: Section<AdaptiveRule> = Section {
         let ignore_errors = item.flag("ignore_errors");
         let algorithm = match (algorithm, slow) {
             (None, _) => return Err("give it an algorithm: aimd, gradient2 or vegas".into()),
-            (Some(Learns::Aimd), slow) => Algorithm::Aimd(Aimd {
+            (Some(Learns::Aimd), slow) => AdaptiveAlgorithm::Aimd(Aimd {
                 initial,
                 slow,
                 ..Aimd::default()
             }),
             (Some(_), Some(_)) => return Err("slower_than is for the algorithm aimd".into()),
             (Some(Learns::Gradient2), None) => {
-                Algorithm::Gradient2(Gradient2::default().initial(initial))
+                AdaptiveAlgorithm::Gradient2(Gradient2::default().initial(initial))
             }
-            (Some(Learns::Vegas), None) => Algorithm::Vegas(Vegas::default().initial(initial)),
+            (Some(Learns::Vegas), None) => {
+                AdaptiveAlgorithm::Vegas(Vegas::default().initial(initial))
+            }
         };
         let rule = AdaptiveRule::new(resource?, algorithm);
         let (min, max) = (min.unwrap_or(rule.min), max.unwrap_or(rule.max));

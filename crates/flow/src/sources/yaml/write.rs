@@ -11,9 +11,9 @@ use super::flow::BEHAVIOURS;
 use crate::{
     Arg,
     rules::{
-        AdaptiveRule, Aimd, Algorithm, AuthorityRule, Behaviour, BreakerRule, FlowRule, Gradient2,
-        HotParamRule, IsolationRule, Measure, MemoryThreshold, Origins, ParamKey, ParamMeasure,
-        Relation, Rules, SystemRule, Target, Threshold, Trip,
+        AdaptiveAlgorithm, AdaptiveRule, Aimd, AuthorityRule, Behaviour, BreakerRule, FlowRule,
+        Gradient2, HotParamRule, IsolationRule, Measure, MemoryThreshold, Origins, ParamKey,
+        ParamMeasure, Relation, Rules, SystemRule, Target, Threshold, Trip,
     },
 };
 
@@ -46,7 +46,7 @@ pub fn write(rules: &Rules) -> (String, Vec<String>) {
     section(&mut text, "authority", &rules.authority, authority);
     let mut learned = rules.adaptive.clone();
     learned.retain(|rule| {
-        let is_custom = matches!(rule.algorithm, Algorithm::Custom(_));
+        let is_custom = matches!(rule.algorithm, AdaptiveAlgorithm::Custom(_));
         if is_custom {
             notes.push(format!(
                 "{rule}: the algorithm is a part of the program; the rule is left out"
@@ -185,19 +185,19 @@ fn isolation(rule: &IsolationRule) -> RuleFields {
 
 fn adaptive(rule: &AdaptiveRule, notes: &mut Vec<String>) -> RuleFields {
     let (initial, slower_than, usual) = match rule.algorithm.clone() {
-        Algorithm::Aimd(aimd) => {
+        AdaptiveAlgorithm::Aimd(aimd) => {
             let usual = Aimd {
                 backoff: Aimd::default().backoff,
                 ..aimd.clone()
             };
             (aimd.initial, aimd.slow, aimd == usual)
         }
-        Algorithm::Gradient2(gradient) => {
+        AdaptiveAlgorithm::Gradient2(gradient) => {
             let usual = Gradient2::default().initial(gradient.initial);
             (gradient.initial, None, gradient == usual)
         }
-        Algorithm::Vegas(vegas) => (vegas.initial, None, true),
-        Algorithm::Custom(_) => unreachable!("left out before"),
+        AdaptiveAlgorithm::Vegas(vegas) => (vegas.initial, None, true),
+        AdaptiveAlgorithm::Custom(_) => unreachable!("left out before"),
     };
     if !usual {
         notes.push(format!(
