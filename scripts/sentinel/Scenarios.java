@@ -35,7 +35,7 @@ import java.util.Map;
  * moves                            until the next begin a sleep moves the clock
  * rules KIND JSON                  replaces the rules of a kind, as its dashboard names it
  * at MS                            the time
- * enter CALL RESOURCE COUNT in|out PRIORITIZED ORIGIN CONTEXT VALUE
+ * enter CALL RESOURCE COUNT in|out PRIORITIZED ORIGIN CONTEXT VALUE[,VALUE]...
  *                                  prints: P and the nanoseconds that the call slept, or B and the kind of the rule
  * exit CALL ok|failed
  * </pre>
@@ -89,7 +89,7 @@ public final class Scenarios {
                 case "enter": {
                     Call call = new Call();
                     call.count = Integer.parseInt(words[3]);
-                    call.values = words[8].equals("-") ? new Object[0] : new Object[] {words[8]};
+                    call.values = words[8].equals("-") ? new Object[0] : words[8].split(",");
                     ContextUtil.enter(words[7].equals("-") ? "main" : words[7], words[6].equals("-") ? "" : words[6]);
                     Sleep.slept = 0;
                     try {

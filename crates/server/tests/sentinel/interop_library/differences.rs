@@ -240,6 +240,28 @@ fn rows_of_other_rules() -> Vec<Row> {
             &[Pass(0), Pass(100_000_000)],
         ),
         row(
+            "negative-index",
+            format!(
+                "rules paramFlow [{{\"resource\":\"a\",\"paramIdx\":-1,\"count\":1}}]\n{}{}{}{}",
+                at(0, "a", 1, "out false - - u"),
+                at(1, "a", 1, "out false - - v,w"),
+                at(2, "a", 1, "out false - - x,w"),
+                at(3, "a", 1, "out false - - v,y")
+            ),
+            &[Pass(0), Pass(0), Pass(0), Block("ParamFlow")],
+            &[Pass(0), Pass(0), Block("ParamFlow"), Pass(0)],
+        ),
+        row(
+            "reserved-origin",
+            format!(
+                "rules flow [{{\"resource\":\"a\",\"count\":1,\"limitApp\":\"other\"}}]\n{}{}",
+                at(0, "a", 1, "out false other - -"),
+                at(1, "a", 1, "out false other - -")
+            ),
+            &[Pass(0), Pass(0)],
+            &[Pass(0), Block("Flow")],
+        ),
+        row(
             "blanks",
             format!(
                 "rules authority [{{\"resource\":\"a\",\"limitApp\":\"a, b\",\"strategy\":1}}]\n{}{}",

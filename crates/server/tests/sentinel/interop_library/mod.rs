@@ -115,7 +115,7 @@ fn enter(gate: &Gate, words: &[&str]) -> Result<OwnedGuard, &'static str> {
     if context != "-" {
         entry = entry.context(context);
     }
-    if value != "-" {
+    for value in value.split(',').filter(|value| *value != "-") {
         entry = entry.arg(value);
     }
     entry.enter_owned().map_err(|blocked| match blocked.kind() {

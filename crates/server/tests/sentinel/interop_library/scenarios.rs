@@ -50,7 +50,7 @@ type Scenario = (Vec<(&'static str, String)>, Calls, Option<&'static str>);
 
 type Make = fn(&mut Random) -> Scenario;
 
-const KINDS: [(&str, Make); 22] = [
+const KINDS: [(&str, Make); 25] = [
     ("reject", |r| {
         (
             vec![flow(&format!(r#""count":{}"#, count(r)))],
@@ -154,18 +154,7 @@ const KINDS: [(&str, Make); 22] = [
         (vec![("degrade", rules)], failing(r), None)
     }),
     ("hot-values", hot_values),
-    ("hot-threads", |r| {
-        let text = format!(r#""grade":0,"count":{}"#, 1 + r.below(6));
-        (
-            vec![hot(&text)],
-            Calls {
-                takes: 900,
-                values: VALUES,
-                ..CALLS_OF_ONE
-            },
-            None,
-        )
-    }),
+    ("hot-threads", hot_threads),
     ("hot-throttle", hot_throttle),
     ("system-qps", |r| {
         (
@@ -202,7 +191,10 @@ const KINDS: [(&str, Make); 22] = [
             None,
         )
     }),
+    ("arguments", arguments),
+    ("reserved-origins", reserved_origins),
     ("mixture", mixture),
+    ("everything", everything),
 ];
 
 const VALUES: &[&str] = &["-", "u", "v", "vip"];
@@ -385,6 +377,16 @@ fn hot_values(random: &mut Random) -> Scenario {
     (vec![hot(&rule)], calls, is_whole.then_some("hot-renewal"))
 }
 
+fn hot_threads(random: &mut Random) -> Scenario {
+    let rule = format!(r#""grade":0,"count":{}"#, 1 + random.below(6));
+    let calls = Calls {
+        takes: 900,
+        values: VALUES,
+        ..CALLS_OF_ONE
+    };
+    (vec![hot(&rule)], calls, None)
+}
+
 fn hot_throttle(random: &mut Random) -> Scenario {
     let is_uneven = tenth(random);
     let count = if is_uneven {
@@ -405,6 +407,138 @@ fn hot_throttle(random: &mut Random) -> Scenario {
         },
         is_uneven.then_some("waits"),
     )
+}
+
+/// Up to three rules for arguments from the front and from the end, some of which a call lacks.
+fn arguments(random: &mut Random) -> Scenario {
+    let more = random.below(3);
+    // A rule on units alone, or some of which most are on threads, which each call returns.
+    let units = if more == 0 || tenth(random) { 2 } else { 1 };
+    let rules: Vec<(i64, u64)> = (0..=more)
+        .map(|_| (random.below(9) as i64 - 4, random.below(units)))
+        .collect();
+    let is_counted_from_end = rules.iter().any(|(index, _)| *index < 0);
+    let takes_units = rules.iter().any(|(_, grade)| *grade == 1);
+    let same_number: [&[_]; 3] = [
+        &["u", "v", "w"],
+        &["u,v", "v,u", "v,v"],
+        &["u,v,w", "w,v,u"],
+    ];
+    let (row, values): (_, &[_]) = if is_counted_from_end && tenth(random) {
+        (Some("negative-index"), &["u", "u,v", "v,u,w"])
+    } else if is_counted_from_end {
+        (None, same_number[random.below(3) as usize])
+    } else {
+        (
+            None,
+            &["-", "u", "v", "u,v", "v,v", "u,v,w", "w,v,u", "u,v,w,vip"],
+        )
+    };
+    let texts: Vec<String> = rules
+        .iter()
+        .map(|(index, grade)| {
+            let count = 1 + random.below(6);
+            format!(r#"{{"resource":"a","paramIdx":{index},"grade":{grade},"count":{count}}}"#)
+        })
+        .collect();
+    let calls = Calls {
+        takes: 300,
+        step: 7,
+        values,
+        ..CALLS_OF_ONE
+    };
+    let row = row.or((rules.len() > 1 && takes_units).then_some("given-back"));
+    (
+        vec![("paramFlow", format!("[{}]", texts.join(",")))],
+        calls,
+        row,
+    )
+}
+
+/// Callers whose names mean something in a rule.
+fn reserved_origins(random: &mut Random) -> Scenario {
+    let mut apps = vec!["x", "other", "default"];
+    apps.retain(|_| random.below(3) > 0);
+    apps.push("default");
+    let row = apps.contains(&"other").then_some("reserved-origin");
+    let rules: Vec<String> = apps
+        .into_iter()
+        .map(|app| format!(r#""count":{},"limitApp":"{app}""#, count(random)))
+        .collect();
+    let authority = format!(
+        r#"[{{"resource":"b","limitApp":"{}","strategy":{}}}]"#,
+        ["default", "other", "other,x"][random.below(3) as usize],
+        random.below(2)
+    );
+    let calls = Calls {
+        pause: 60,
+        resources: &["a", "a", "b"],
+        origins: &["default", "other", "x", "y"],
+        ..CALLS_OF_ONE
+    };
+    (vec![flows(&rules), ("authority", authority)], calls, row)
+}
+
+/// Any of the kinds of rules together, each as its own scenario makes it, under calls that have all
+/// that a rule may ask for.
+fn everything(random: &mut Random) -> Scenario {
+    const MADE: [Make; 9] = [
+        threads,
+        warm_up,
+        throttle,
+        error_ratio,
+        hot_threads,
+        hot_values,
+        arguments,
+        reserved_origins,
+        mixture,
+    ];
+    let (mut rules, mut row) = (Vec::<(&str, String)>::new(), None);
+    for make in MADE {
+        let (more, _, its_row) = make(random);
+        if random.below(2) == 0 || its_row.is_some() && its_row != Some("rounding") {
+            continue;
+        }
+        for (kind, more) in more {
+            // Sentinel does not give back what a value, or a call in a throttle, took.
+            let keeps = match kind {
+                "flow" => more.contains("\"controlBehavior\":2"),
+                "paramFlow" => {
+                    more.matches("\"grade\":0").count() < more.matches("\"paramIdx\"").count()
+                }
+                _ => false,
+            };
+            if keeps && !tenth(random) {
+                continue;
+            }
+            row = row.or(keeps.then_some("given-back"));
+            // The calls have different numbers of arguments.
+            let from_end = more.contains("\"paramIdx\":-");
+            if from_end && !tenth(random) {
+                continue;
+            }
+            row = row.or(from_end.then_some("negative-index"));
+            match rules.iter_mut().find(|(known, _)| *known == kind) {
+                Some((_, all)) => {
+                    all.pop();
+                    *all = format!("{all},{}", &more[1..]);
+                }
+                None => rules.push((kind, more)),
+            }
+        }
+    }
+    let calls = Calls {
+        takes: 300,
+        step: 7,
+        failing: 3,
+        are_inbound: true,
+        resources: &["a", "a", "a", "b"],
+        origins: &["-", "x", "y"],
+        contexts: &["-", "web"],
+        values: &["-", "u", "v", "vip", "u,v", "v,u,w"],
+        ..CALLS_OF_ONE
+    };
+    (rules, calls, row)
 }
 
 /// Rules of several kinds for one resource.
