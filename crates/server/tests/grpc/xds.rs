@@ -1,6 +1,6 @@
 //! A control plane that sends the configuration, as Envoy Gateway does, byte by byte.
 
-use std::{net::SocketAddr, sync::Mutex, time::Duration};
+use std::{net::SocketAddr, process::Command, sync::Mutex, time::Duration};
 
 use futures_util::stream::BoxStream;
 use prost::Message;
@@ -419,6 +419,43 @@ fn too_many_descriptors_and_foreign_types_are_refused_with_the_reason() {
     let reason = request.error_detail.unwrap().message;
     assert!(reason.contains(TYPE), "{reason}");
     assert_eq!(told(&mut client, "shop"), "OK: OK/3");
+}
+
+/// What the chart allows a pod: the peak of this test in a process of its own, which holds the
+/// control plane, too.
+#[test]
+fn too_large_answers_of_a_control_plane_fit_into_half_a_gibibyte() {
+    const MARK: &str = "TIDEGATE_TEST_ALONE";
+    if std::env::var_os(MARK).is_none() {
+        let name = "xds::too_large_answers_of_a_control_plane_fit_into_half_a_gibibyte";
+        let alone = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--nocapture"])
+            .env(MARK, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&alone.stdout);
+        let errors = String::from_utf8_lossy(&alone.stderr);
+        assert!(alone.status.success(), "{said}{errors}");
+        let peak = said.split_once("VmHWM:").unwrap().1.split_once("kB");
+        let peak: u64 = peak.unwrap().0.trim().parse().unwrap();
+        assert!((1..512 * 1_024).contains(&peak), "{peak} kB");
+        return;
+    }
+    let control_plane = ControlPlane::start(anywhere());
+    let server = following(&[control_plane.url("")]);
+    let mut stream = control_plane.stream();
+    stream.request();
+    let value = |number| Descriptor::of("user", &format!("{number}"));
+    let largest = resource("shop", (0..39_000).map(value).collect());
+    stream.accepted("1", vec![largest]);
+    let many = resource("shop", (0..300_000).map(value).collect());
+    for version in 2..12 {
+        let reason = stream.refused(&version.to_string(), vec![many.clone()], "1");
+        assert!(reason.contains("more than 40000 descriptors"), "{reason}");
+    }
+    let mut client = Client::of(server.grpc);
+    assert!(told(&mut client, "shop").contains("OK"));
+    print!("{}", std::fs::read_to_string("/proc/self/status").unwrap());
 }
 
 #[test]
