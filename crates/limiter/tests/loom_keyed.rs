@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 use loom::{sync::Arc, thread};
 use tidegate_limiter::{
     FairLimiter, HashKeys, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Request,
-    SnapshotEntry, acquire_all_at,
+    SnapshotEntry, acquire_all_at, wait_all,
 };
 
 const NOW: Nanos = Nanos::from_secs(9);
@@ -346,4 +346,88 @@ fn two_tenants_of_a_limit_take_no_more_than_the_total() {
         counted[usize::from(mine)].fetch_add(1, Relaxed);
     });
     assert!(wins.iter().all(|count| count.load(Relaxed) > 0));
+}
+
+#[test]
+fn what_a_settled_estimate_returns_is_taken_once() {
+    model(|| {
+        let limiter = limiter(Policy::fixed_window("2/1h".parse().unwrap()));
+        let (decision, estimate) = limiter.acquire_estimate_at("a", 2, NOW);
+        assert!(decision.is_allowed());
+        let other = {
+            let limiter = limiter.clone();
+            thread::spawn(move || ask(&limiter, "a"))
+        };
+        limiter.settle_at("a", estimate, 1, NOW);
+        let mine = ask(&limiter, "a");
+        assert!(mine != other.join().unwrap());
+        assert_eq!(limiter.peek_at("a", 0, NOW).remaining(), 0);
+    });
+}
+
+#[test]
+fn an_estimate_that_a_reset_ended_returns_nothing() {
+    model(|| {
+        let limiter = limiter(Policy::fixed_window("2/1h".parse().unwrap()));
+        let (_, estimate) = limiter.acquire_estimate_at("a", 1, NOW);
+        let other = {
+            let limiter = limiter.clone();
+            thread::spawn(move || limiter.settle_at("a", estimate, 0, NOW))
+        };
+        limiter.reset_at("a", NOW);
+        let taken = (0..3).filter(|_| ask(&limiter, "a")).count();
+        other.join().unwrap();
+        assert_eq!(taken, 2);
+        assert_eq!(limiter.peek_at("a", 0, NOW).remaining(), 0);
+    });
+}
+
+/// Waits for one unit of both keys, and gives up where they are not there.
+fn tries_to_wait_for_both(limiter: &KeyedLimiter<ManualTimer>) -> bool {
+    let both = [
+        Request::keyed(limiter, b"a", 1),
+        Request::keyed(limiter, b"b", 1),
+    ];
+    let mut waiting = Box::pin(wait_all(&both, None));
+    let polled = waiting
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()));
+    polled.is_ready()
+}
+
+#[test]
+fn a_joint_wait_takes_both_units_or_none() {
+    model(|| {
+        let limiter = limiter(one_an_hour());
+        let other = {
+            let limiter = limiter.clone();
+            thread::spawn(move || ask(&limiter, "b"))
+        };
+        let both = tries_to_wait_for_both(&limiter);
+        assert!(both != other.join().unwrap());
+        // It left no place in a line: what it did not take is for the next caller.
+        assert_eq!((ask(&limiter, "a"), ask(&limiter, "b")), (!both, false));
+    });
+}
+
+#[test]
+fn a_returned_unit_reaches_a_joint_wait_in_any_order() {
+    model(|| {
+        let limiter = limiter(one_an_hour());
+        assert!(ask(&limiter, "b"));
+        let other = {
+            let limiter = limiter.clone();
+            thread::spawn(move || limiter.refund_at("b", 1, NOW))
+        };
+        let both = [
+            Request::keyed(&*limiter, b"a", 1),
+            Request::keyed(&*limiter, b"b", 1),
+        ];
+        let mut waiting = Box::pin(wait_all(&both, None));
+        let mut cx = Context::from_waker(Waker::noop());
+        let at_once = waiting.as_mut().poll(&mut cx).is_ready();
+        other.join().unwrap();
+        assert!(at_once || waiting.as_mut().poll(&mut cx).is_ready());
+        assert!(!ask(&limiter, "a") && !ask(&limiter, "b"));
+    });
 }
