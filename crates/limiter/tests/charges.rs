@@ -10,7 +10,8 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Admission, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Until, WaitError, WhenFull,
+    Admission, AlgorithmSpec, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Quota, Until,
+    WaitError, WhenFull,
 };
 
 const START: Nanos = Nanos::from_secs(6_000);
@@ -187,4 +188,19 @@ fn a_blocked_key_is_charged_all_the_same() {
     assert!(keys.charge_at("a", 600, START).is_denied());
     assert!(keys.unblock_at("a", START));
     assert_eq!(keys.peek_at("a", 0, START).remaining(), 400);
+}
+
+#[test]
+fn a_full_table_forgets_keys_that_were_charged_to_a_limit_of_nothing() {
+    for policy in AlgorithmSpec::all()
+        .filter(|algorithm| algorithm.limits_rate())
+        .map(|algorithm| algorithm.policy("0/1m".parse().unwrap()).unwrap())
+    {
+        let keys = KeyedLimiter::builder(policy).max_keys(8).build().unwrap();
+        for key in 0..200_u64 {
+            let now = START.saturating_add(Nanos::new(key));
+            assert!(keys.charge_at(key, 3, now).is_denied(), "{policy:?}");
+            assert!(keys.acquire_at(key, 1, now).is_denied(), "{policy:?}");
+        }
+    }
 }

@@ -101,7 +101,8 @@ pub trait Algorithm: sealed::Sealed {
     /// Rebuilds a fresh state from a [debt](Self::debt). The rebuilt state is at least as strict as
     /// the state that had the debt, at every time, and recovers completely when the debt ends. If
     /// the share or the end of a debt was rounded up, the rebuilt state is as strict as the rounded
-    /// values.
+    /// values. A token bucket that owes more than it holds recovers up to 256 ns later, and a limit
+    /// of 0 may count as used for longer.
     fn owe(&self, state: &mut [u64], debt: Debt);
 
     /// Decides on `cost` and takes it if it is admitted. A cost of 0 is a peek.

@@ -577,10 +577,11 @@ impl Algorithm for SlidingLog {
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
         let used = self.used(state, now);
         let log = Log::read(state, self.limit);
-        let end = if used > 0 {
-            log.newest(1) + self.lifetime
-        } else {
-            0
+        let end = match (used, log.len) {
+            (0, _) => 0,
+            // A limit of 0 keeps only entries beyond.
+            (_, 0) => log.spare + self.lifetime,
+            _ => log.newest(1) + self.lifetime,
         };
         Debt::until(used, self.limit(), end, now)
     }
