@@ -166,6 +166,11 @@ impl TokenBucket {
         (units > 0).then_some((less, span as u64))
     }
 
+    /// The time when nothing is owed any more, rounded up to a nanosecond.
+    pub(crate) const fn end(&self, state: &[u64]) -> u64 {
+        self.gcra.end(state)
+    }
+
     /// How long a shut bucket stays shut, in nanoseconds: as long as an empty bucket takes to fill,
     /// or the window if the limit is 0.
     const fn filling(&self) -> u64 {

@@ -34,7 +34,9 @@ const FADE: f32 = 0.9;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FairShares {
     /// The total's average rate, in `1 / parts` units: a tenant's bucket for a weight of 1.
-    bucket: Policy,
+    bucket: TokenBucket,
+    /// The same as a policy.
+    policy: Policy,
     parts: f64,
     /// Nanoseconds of the average rate for a unit.
     unit: f64,
@@ -172,7 +174,8 @@ impl FairShares {
         let full = unit * limit as f64;
         let bucket = TokenBucket::new(Quota::of(per * parts, in_nanos));
         Ok(Self {
-            bucket: bucket.into(),
+            bucket,
+            policy: bucket.into(),
             parts: parts as f64,
             unit,
             limit,
@@ -188,7 +191,7 @@ impl FairShares {
     /// [virtual time](FairState::virtual_now), a guarantee's and a ceiling's in the limit's own.
     #[must_use]
     pub const fn bucket(&self) -> &Policy {
-        &self.bucket
+        &self.policy
     }
 
     /// The number of words of each of a tenant's states.
@@ -231,7 +234,7 @@ impl FairShares {
     }
 
     fn debt(&self, words: &[u64], now: Nanos) -> f64 {
-        self.bucket.peek(words, now, 0).reset_after_nanos() as f64
+        self.bucket.end(words).saturating_sub(now.get()) as f64
     }
 
     /// Takes a cost from a bucket, as debt beyond its room. With `most`, the debt does not grow
@@ -262,6 +265,8 @@ impl FairShares {
                 epoch: whole(now.get() as f64 / self.epoch()),
                 ..FairState::default()
             };
+        } else if now <= state.now {
+            return;
         }
         let passed = now.saturating_since(state.now).get() as f64;
         state.now = state.now.max(now);
