@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_core::{Algorithm, Nanos, Policy, Quota};
+use tidegate_core::{Algorithm, Nanos, Policy, Quota, StoredState};
 
 fuzz_target!(|input: (u8, u64, u64, Vec<u64>, Vec<(u64, u64)>)| {
     let (which, limit, window, mut state, steps) = input;

@@ -44,7 +44,7 @@ mod sync;
 mod time;
 mod visible;
 
-pub use algorithm::Algorithm;
+pub use algorithm::{Algorithm, StoredState};
 pub use calendar::{Calendar, Period};
 pub use debt::{Debt, Lasts, Share};
 pub use decision::{Admission, Decision, DenialReason, Denied, Outcome, Standing};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, Nanos, Policy, Quota,
+    Algorithm, Nanos, Policy, Quota, StoredState,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 

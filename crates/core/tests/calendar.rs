@@ -4,7 +4,7 @@
 use jiff::{Timestamp, ToSpan, civil::Date, tz::TimeZone};
 use proptest::prelude::*;
 use tidegate_core::algorithm::FixedWindow;
-use tidegate_core::{Algorithm, Calendar, Estimate, Nanos, Period, Policy, Quota};
+use tidegate_core::{Algorithm, Calendar, Estimate, Nanos, Period, Policy, Quota, StoredState};
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;

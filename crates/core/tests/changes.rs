@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, Nanos, Policy, Quota,
+    Algorithm, Nanos, Policy, Quota, StoredState,
     algorithm::{Concurrency, FixedWindow, SlidingLog, SlidingWindow},
 };
 

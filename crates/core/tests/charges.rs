@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tidegate_core::algorithm::{LeakyBucket, SlidingLog, SlidingWindow, TokenBucket};
-use tidegate_core::{Algorithm, Nanos, Parameters, Policy, Quota};
+use tidegate_core::{Algorithm, Nanos, Parameters, Policy, Quota, StoredState};
 
 const SECOND: u64 = 1_000_000_000;
 

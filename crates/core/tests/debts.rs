@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, Debt, Lasts, MAX_LIMIT, Nanos, Policy, Quota, Share,
+    Algorithm, Debt, Lasts, MAX_LIMIT, Nanos, Policy, Quota, Share, StoredState,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::lease::{GiveBack, Grant, Lease, Request, Terms};
-use tidegate_core::{Algorithm, Decision, Nanos, Policy, Quota, Standing};
+use tidegate_core::{Algorithm, Decision, Nanos, Policy, Quota, Standing, StoredState};
 
 fn numbers() -> impl Strategy<Value = u64> {
     prop_oneof![0_u64..200, any::<u64>(), Just(u64::MAX), Just(0)]

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate_core::{Algorithm, Nanos, Policy, Quota, algorithm::FixedWindow};
+use tidegate_core::{Algorithm, Nanos, Policy, Quota, StoredState, algorithm::FixedWindow};
 
 const WINDOW: u64 = 10;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate_core::{Algorithm, AlgorithmSpec, DenialReason, Nanos, Penalty, Policy};
+use tidegate_core::{Algorithm, AlgorithmSpec, DenialReason, Nanos, Penalty, Policy, StoredState};
 
 fn policies(after: u32) -> Vec<Policy> {
     let spans = [1, 3_000, 4_233_600_000].map(Duration::from_millis);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_core::{
-    Algorithm, MAX_LIMIT, Nanos, Policy, Quota,
+    Algorithm, MAX_LIMIT, Nanos, Policy, Quota, StoredState,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use tidegate_core::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tidegate_core::{
     Algorithm, MAX_LIMIT, Nanos, ParsePolicyError, Policy, PolicyError, Quota, QuotaError, Share,
+    StoredState,
 };
 
 const NOW: Nanos = Nanos::from_secs(1_000_000);

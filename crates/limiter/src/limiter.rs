@@ -7,7 +7,7 @@ use std::{
 };
 
 use tidegate_core::{
-    Admission, Algorithm, Clock, Decision, Estimate, Nanos, Policy, clock::block_on,
+    Admission, Algorithm, Clock, Decision, Estimate, Nanos, Policy, StoredState, clock::block_on,
 };
 
 use crate::{

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use super::{Algorithm, SlidingLog, never_fits};
+use super::{Algorithm, SlidingLog, StoredState, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{
     Debt, Decision, DenialReason, Lasts, Nanos, Parameters, PolicyError, Quota, Share, Standing,
@@ -174,6 +174,15 @@ impl Algorithm for Concurrency {
         }
     }
 
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
+        match self.held {
+            Some(log) => log.used(state, now),
+            None => state[0],
+        }
+    }
+}
+
+impl StoredState for Concurrency {
     /// Without a hold, the permits of both states are in use.
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
         match self.held {
@@ -186,13 +195,6 @@ impl Algorithm for Concurrency {
         match self.held {
             Some(log) => log.accepts(state),
             None => state.len() == 1 && u32::try_from(state[0]).is_ok(),
-        }
-    }
-
-    fn used(&self, state: &[u64], now: Nanos) -> u64 {
-        match self.held {
-            Some(log) => log.used(state, now),
-            None => state[0],
         }
     }
 

@@ -1,6 +1,6 @@
 //! Fixed window: a count that restarts with each window.
 
-use super::{Algorithm, gcra::MAX_SPAN, never_fits};
+use super::{Algorithm, StoredState, gcra::MAX_SPAN, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{
     Calendar, Debt, Decision, MAX_LIMIT, MOST_USED, Nanos, Parameters, Period, PolicyError, Quota,
@@ -455,6 +455,12 @@ impl Algorithm for FixedWindow {
         }
     }
 
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
+        self.current(state, now).0
+    }
+}
+
+impl StoredState for FixedWindow {
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
         let (mine, my_left) = self.current(state, now);
         let (theirs, their_left) = self.current(other, now);
@@ -473,10 +479,6 @@ impl Algorithm for FixedWindow {
 
     fn accepts(&self, state: &[u64]) -> bool {
         state.len() == 2 && state[0] <= Nanos::MAX.get() && state[1] <= MOST_USED
-    }
-
-    fn used(&self, state: &[u64], now: Nanos) -> u64 {
-        self.current(state, now).0
     }
 
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {

@@ -4,7 +4,7 @@
 use core::time::Duration;
 
 use super::{
-    Algorithm,
+    Algorithm, StoredState,
     gcra::{Gcra, MAX_SPAN},
     never_fits,
 };
@@ -175,16 +175,18 @@ impl Algorithm for LeakyBucket {
         self.gcra.refund(state, now, cost);
     }
 
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
+        self.gcra.units(self.gcra.debt(state, now))
+    }
+}
+
+impl StoredState for LeakyBucket {
     fn join(&self, state: &mut [u64], other: &[u64], _now: Nanos) {
         self.gcra.join(state, other);
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
         self.gcra.accepts(state)
-    }
-
-    fn used(&self, state: &[u64], now: Nanos) -> u64 {
-        self.gcra.units(self.gcra.debt(state, now))
     }
 
     /// The limit is the wait that is left: none is left once the debt exceeds the maximum wait.

@@ -83,27 +83,8 @@ pub trait Algorithm: sealed::Sealed {
     /// Returns up to `cost` of the units that were taken last; never more than are in use.
     fn refund(&self, state: &mut [u64], now: Nanos, cost: u64);
 
-    /// Makes `state` at least as strict as `other`, at every time from `now` on: after the join,
-    /// `state` admits only what both would have admitted.
-    fn join(&self, state: &mut [u64], other: &[u64], now: Nanos);
-
-    /// Whether these words can be a state of this algorithm. Words from outside (a file, another
-    /// process) must pass this before any other method sees them.
-    fn accepts(&self, state: &[u64]) -> bool;
-
     /// How much of the limit is in use, in whole units, rounded up.
     fn used(&self, state: &[u64], now: Nanos) -> u64;
-
-    /// The state's debt at `now`; `None` if the state has recovered completely. A bounded store
-    /// keeps the debt of a key that it has no room for, and uses it to choose which key to evict.
-    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt>;
-
-    /// Rebuilds a fresh state from a [debt](Self::debt). The rebuilt state is at least as strict as
-    /// the state that had the debt, at every time, and recovers completely when the debt ends. If
-    /// the share or the end of a debt was rounded up, the rebuilt state is as strict as the rounded
-    /// values. A token bucket that owes more than it holds recovers up to 256 ns later, and a limit
-    /// of 0 may count as used for longer.
-    fn owe(&self, state: &mut [u64], debt: Debt);
 
     /// Decides on `cost` and takes it if it is admitted. A cost of 0 is a peek.
     #[inline]
@@ -130,6 +111,34 @@ pub trait Algorithm: sealed::Sealed {
     fn is_recovered(&self, state: &[u64], now: Nanos) -> bool {
         self.peek(state, now, 0).reset_after_nanos() == 0
     }
+}
+
+/// What tables, snapshots and stores of states need of an [`Algorithm`] beside its decisions: to
+/// check a state, to join two of one key, and to evict one and build it again.
+///
+/// Callers that ask a limiter do not need it.
+///
+/// # Panics
+/// As [`Algorithm`].
+pub trait StoredState: Algorithm {
+    /// Makes `state` at least as strict as `other`, at every time from `now` on: after the join,
+    /// `state` admits only what both would have admitted.
+    fn join(&self, state: &mut [u64], other: &[u64], now: Nanos);
+
+    /// Whether these words can be a state of this algorithm. Words from outside (a file, another
+    /// process) must pass this before any other method sees them.
+    fn accepts(&self, state: &[u64]) -> bool;
+
+    /// The state's debt at `now`; `None` if the state has recovered completely. A bounded store
+    /// keeps the debt of a key that it has no room for, and uses it to choose which key to evict.
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt>;
+
+    /// Rebuilds a fresh state from a [debt](Self::debt). The rebuilt state is at least as strict as
+    /// the state that had the debt, at every time, and recovers completely when the debt ends. If
+    /// the share or the end of a debt was rounded up, the rebuilt state is as strict as the rounded
+    /// values. A token bucket that owes more than it holds recovers up to 256 ns later, and a limit
+    /// of 0 may count as used for longer.
+    fn owe(&self, state: &mut [u64], debt: Debt);
 }
 
 /// The denial of a cost above the limit: it can never fit. With a limit of 0, every cost is above

@@ -1,7 +1,7 @@
 //! Sliding counter: two counts. The previous window's count is weighted by how much of it the
 //! sliding window still covers.
 
-use super::{Algorithm, never_fits};
+use super::{Algorithm, StoredState, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount};
 use crate::{Debt, Decision, MOST_USED, Nanos, Parameters, Quota, Standing};
 
@@ -348,6 +348,13 @@ impl Algorithm for SlidingCounter {
         self.write(state, now, view);
     }
 
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
+        let view = self.view(state, now);
+        view.current + self.ceil_weight(view)
+    }
+}
+
+impl StoredState for SlidingCounter {
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
         let newest = now.max(Nanos::new(state[0])).max(Nanos::new(other[0]));
         let (mine, theirs) = (self.view(state, newest), self.view(other, newest));
@@ -366,11 +373,6 @@ impl Algorithm for SlidingCounter {
             return false;
         };
         state[0] <= Nanos::MAX.get() && previous.max(current) <= self.most()
-    }
-
-    fn used(&self, state: &[u64], now: Nanos) -> u64 {
-        let view = self.view(state, now);
-        view.current + self.ceil_weight(view)
     }
 
     /// If all units that count are in the previous window, the debt is that window's whole count:

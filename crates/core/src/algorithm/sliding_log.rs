@@ -11,7 +11,7 @@
 //! counts as taken at the time of the oldest kept entry, which is not before its real time. The
 //! count is 0 unless the ring is full.
 
-use super::{Algorithm, never_fits};
+use super::{Algorithm, StoredState, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{Debt, Decision, Nanos, Parameters, PolicyError, Quota, Standing};
 
@@ -505,6 +505,18 @@ impl Algorithm for SlidingLog {
         }
     }
 
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
+        let log = Log::read(state, self.limit);
+        let now = log.no_earlier_than_newest(now);
+        let counting = self.counting(log, now);
+        match self.counting_beyond(log, counting, now) {
+            MANY => u64::MAX,
+            beyond => u64::from(counting) + u64::from(beyond),
+        }
+    }
+}
+
+impl StoredState for SlidingLog {
     fn join(&self, state: &mut [u64], other: &[u64], _now: Nanos) {
         // Rank by rank the newer of the two: then every window holds at least as many as in either.
         // Both rings are walked from their newest entry back, so each rank is read before its slot
@@ -562,16 +574,6 @@ impl Algorithm for SlidingLog {
         log.len <= self.limit
             && times.clone().all(|t| t <= Nanos::MAX.get())
             && times.rev().is_sorted()
-    }
-
-    fn used(&self, state: &[u64], now: Nanos) -> u64 {
-        let log = Log::read(state, self.limit);
-        let now = log.no_earlier_than_newest(now);
-        let counting = self.counting(log, now);
-        match self.counting_beyond(log, counting, now) {
-            MANY => u64::MAX,
-            beyond => u64::from(counting) + u64::from(beyond),
-        }
     }
 
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {

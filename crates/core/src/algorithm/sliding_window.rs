@@ -13,7 +13,7 @@
 //! Weighting or dropping the oldest slot would break the bound: a client that knows the slots could
 //! use the whole limit at the end of one slot and again right after that slot was dropped.
 
-use super::{Algorithm, never_fits};
+use super::{Algorithm, StoredState, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{Debt, Decision, MOST_USED, Nanos, Parameters, PolicyError, Quota, Standing};
 
@@ -553,6 +553,12 @@ impl Algorithm for SlidingWindow {
         self.set_sum(state, sum.saturating_sub(cost));
     }
 
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
+        self.sum(state, self.turned(state, now))
+    }
+}
+
+impl StoredState for SlidingWindow {
     fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
         // Bring this state to the later start of the two, then take the larger count slot by slot.
         let newest = Nanos::new(other[0].max(now.get()));
@@ -590,10 +596,6 @@ impl Algorithm for SlidingWindow {
         let (sum, total) = (self.stored_sum(state), self.total(state, self.span));
         let fits = (0..=self.span).all(|lane| self.get(state, lane) <= self.most());
         fits && (total == sum || (self.is_full(sum) && total > sum))
-    }
-
-    fn used(&self, state: &[u64], now: Nanos) -> u64 {
-        self.sum(state, self.turned(state, now))
     }
 
     fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {

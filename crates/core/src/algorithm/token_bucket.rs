@@ -3,7 +3,7 @@
 use core::hint::select_unpredictable;
 
 use super::{
-    Algorithm,
+    Algorithm, StoredState,
     gcra::{Gcra, MAX_OWED},
     never_fits,
 };
@@ -524,16 +524,18 @@ impl Algorithm for TokenBucket {
         }
     }
 
+    fn used(&self, state: &[u64], now: Nanos) -> u64 {
+        self.gcra.units(self.gcra.debt(state, now))
+    }
+}
+
+impl StoredState for TokenBucket {
     fn join(&self, state: &mut [u64], other: &[u64], _now: Nanos) {
         self.gcra.join(state, other);
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
         self.gcra.accepts(state)
-    }
-
-    fn used(&self, state: &[u64], now: Nanos) -> u64 {
-        self.gcra.units(self.gcra.debt(state, now))
     }
 
     #[inline]

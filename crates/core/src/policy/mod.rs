@@ -9,7 +9,7 @@ pub use settle::Estimate;
 
 use crate::spec::{AlgorithmSpec, Amount};
 use crate::{
-    Algorithm, Debt, Decision, Lasts, Nanos, Parameters, Quota, QuotaError, Share,
+    Algorithm, Debt, Decision, Lasts, Nanos, Parameters, Quota, QuotaError, Share, StoredState,
     algorithm::{
         Concurrency, FixedWindow, LeakyBucket, PlainBucket, SlidingCounter, SlidingLog,
         SlidingWindow, TokenBucket,
@@ -440,53 +440,9 @@ impl Algorithm for Policy {
         each!(self, algorithm => algorithm.refund(own, now, cost));
     }
 
-    fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
-        let ((own, blocks), (other, others)) = (self.split_mut(state), self.split(other));
-        Self::join_blocks(blocks, others);
-        each!(self, algorithm => algorithm.join(own, other, now));
-    }
-
-    fn accepts(&self, state: &[u64]) -> bool {
-        if self.penalty.is_some() && state.len() != self.words() {
-            return false;
-        }
-        let (own, blocks) = self.split(state);
-        self.accepts_block(blocks) && each!(self, algorithm => algorithm.accepts(own))
-    }
-
     fn used(&self, state: &[u64], now: Nanos) -> u64 {
         let (own, _) = self.split(state);
         each!(self, algorithm => algorithm.used(own, now))
-    }
-
-    /// A block counts as more than any use of the limit. The denials that count, and the step of
-    /// the next block, are no debt: a full table forgets them.
-    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
-        let (own, _) = self.split(state);
-        let debt = each!(self, algorithm => algorithm.debt(own, now));
-        let until = self.blocked_until(state);
-        if until <= now {
-            return debt;
-        }
-        let block = Debt {
-            share: Share::UNBOUNDED,
-            lasts: Lasts::Until(until),
-        };
-        Some(debt.map_or(block, |debt| debt.join(block)))
-    }
-
-    fn owe(&self, state: &mut [u64], debt: Debt) {
-        let (own, blocks) = self.split_mut(state);
-        match (debt, blocks) {
-            (
-                Debt {
-                    share: Share::UNBOUNDED,
-                    lasts: Lasts::Until(end),
-                },
-                [until, ..],
-            ) => *until = end.get().min(Nanos::MAX.get()),
-            _ => each!(self, algorithm => algorithm.owe(own, debt)),
-        }
     }
 
     fn decide_up_to(&self, state: &mut [u64], now: Nanos, cost: u64) -> (u64, Decision) {
@@ -518,6 +474,52 @@ impl Algorithm for Policy {
             };
         }
         self.decide_apart(state, now, cost)
+    }
+}
+
+impl StoredState for Policy {
+    fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
+        let ((own, blocks), (other, others)) = (self.split_mut(state), self.split(other));
+        Self::join_blocks(blocks, others);
+        each!(self, algorithm => algorithm.join(own, other, now));
+    }
+
+    fn accepts(&self, state: &[u64]) -> bool {
+        if self.penalty.is_some() && state.len() != self.words() {
+            return false;
+        }
+        let (own, blocks) = self.split(state);
+        self.accepts_block(blocks) && each!(self, algorithm => algorithm.accepts(own))
+    }
+
+    /// A block counts as more than any use of the limit. The denials that count, and the step of
+    /// the next block, are no debt: a full table forgets them.
+    fn debt(&self, state: &[u64], now: Nanos) -> Option<Debt> {
+        let (own, _) = self.split(state);
+        let debt = each!(self, algorithm => algorithm.debt(own, now));
+        let until = self.blocked_until(state);
+        if until <= now {
+            return debt;
+        }
+        let block = Debt {
+            share: Share::UNBOUNDED,
+            lasts: Lasts::Until(until),
+        };
+        Some(debt.map_or(block, |debt| debt.join(block)))
+    }
+
+    fn owe(&self, state: &mut [u64], debt: Debt) {
+        let (own, blocks) = self.split_mut(state);
+        match (debt, blocks) {
+            (
+                Debt {
+                    share: Share::UNBOUNDED,
+                    lasts: Lasts::Until(end),
+                },
+                [until, ..],
+            ) => *until = end.get().min(Nanos::MAX.get()),
+            _ => each!(self, algorithm => algorithm.owe(own, debt)),
+        }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::{
     table::{BuildError, Cursor, KeyFound, Refused, Table, Tag, WhenFull},
 };
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Debt, Nanos, Policy};
+use tidegate_core::{Algorithm, Debt, Nanos, Policy, StoredState};
 
 pub(crate) struct Generation {
     /// Written while the generation is retired and no thread holds a reference to it. Read by

@@ -1,7 +1,7 @@
 //! Saving all states and restoring them.
 
 use crate::table::{HashKeys, RecordSpot, Tag};
-use tidegate_core::{Algorithm, Debt, Nanos, Policy};
+use tidegate_core::{Algorithm, Debt, Nanos, Policy, StoredState};
 
 use super::KeyedLimiter;
 

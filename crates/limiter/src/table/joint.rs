@@ -1,7 +1,7 @@
 //! Several states of several tables, locked together for one decision over all of them.
 
 use smallvec::{SmallVec, smallvec};
-use tidegate_core::{Algorithm, Nanos};
+use tidegate_core::{Nanos, StoredState};
 
 use super::{Full, KeyFound, NoRoom, Table, Tag, memory::Bucket, room::Pair};
 
@@ -45,7 +45,7 @@ impl<'a> Joint<'a> {
     ///
     /// # Errors
     /// [`Full`] if a table is too small to hold all requested keys at the same time.
-    pub fn lock<A: Algorithm>(wanted: &[Wanted<'a, A>], now: Nanos) -> Result<Self, Full> {
+    pub fn lock<A: StoredState>(wanted: &[Wanted<'a, A>], now: Nanos) -> Result<Self, Full> {
         // One order for all threads, so that none wait in a circle: by the table's rank, then by
         // the address of the lock.
         let mut places: SmallVec<[(Position, &Table, usize, usize); 2 * INLINE]> = SmallVec::new();
@@ -88,7 +88,7 @@ impl<'a> Joint<'a> {
         Ok(joint)
     }
 
-    fn find_or_add<A: Algorithm>(
+    fn find_or_add<A: StoredState>(
         &mut self,
         (first, second): (usize, usize),
         want: &Wanted<'_, A>,

@@ -10,7 +10,7 @@ use std::{
 };
 
 use smallvec::{SmallVec, smallvec};
-use tidegate_core::{Algorithm, Nanos};
+use tidegate_core::{Nanos, StoredState};
 
 use super::{
     BuildError, Cursor, NoRoom, Refused, Stats, Tag, WhenFull,
@@ -191,7 +191,7 @@ impl Table {
     #[inline]
     pub fn apply<R>(
         &self,
-        algorithm: &impl Algorithm,
+        algorithm: &impl StoredState,
         tag: Tag,
         now: Nanos,
         step: impl FnOnce(&mut [u64], KeyFound) -> R,
@@ -207,7 +207,7 @@ impl Table {
     #[inline(never)]
     fn apply_further<R>(
         &self,
-        algorithm: &impl Algorithm,
+        algorithm: &impl StoredState,
         first: Bucket<'_>,
         tag: Tag,
         now: Nanos,
@@ -234,7 +234,7 @@ impl Table {
     #[cold]
     fn apply_on_record<R>(
         &self,
-        algorithm: &impl Algorithm,
+        algorithm: &impl StoredState,
         tag: Tag,
         now: Nanos,
         no_room: NoRoom,
@@ -280,7 +280,7 @@ impl Table {
     /// are then a copy of its initial state.
     pub fn look<R>(
         &self,
-        algorithm: &impl Algorithm,
+        algorithm: &impl StoredState,
         tag: Tag,
         now: Nanos,
         step: impl FnOnce(&mut [u64], KeyFound) -> R,
@@ -302,7 +302,7 @@ impl Table {
     /// Removes a key, from its cell or its record; `take` sees its last state.
     pub fn take_out<R>(
         &self,
-        algorithm: &impl Algorithm,
+        algorithm: &impl StoredState,
         tag: Tag,
         now: Nanos,
         take: impl FnOnce(&[u64]) -> R,
@@ -326,7 +326,7 @@ impl Table {
     /// seen under its lock: in a step of [`apply`](Self::apply) that found it new.
     pub fn take_record(
         &self,
-        algorithm: &impl Algorithm,
+        algorithm: &impl StoredState,
         tag: Tag,
         now: Nanos,
         state: &mut [u64],

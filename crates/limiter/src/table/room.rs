@@ -9,7 +9,7 @@
 //! forgets anything; it defines what is forgotten first.
 
 use smallvec::SmallVec;
-use tidegate_core::{Algorithm, Debt, Nanos};
+use tidegate_core::{Debt, Nanos, StoredState};
 
 use super::{
     NoRoom, Table, Tag, WhenFull, layout::MOST_CELLS, memory::Bucket, record::Spot, records::Put,
@@ -114,7 +114,7 @@ impl Table {
     /// one of its record.
     pub(crate) fn make_room(
         &self,
-        algorithm: &impl Algorithm,
+        algorithm: &impl StoredState,
         pair: &mut Pair<'_, '_>,
         tag: Tag,
         now: Nanos,
@@ -142,7 +142,7 @@ impl Table {
     /// counted.
     fn free_place(
         &self,
-        algorithm: &impl Algorithm,
+        algorithm: &impl StoredState,
         pair: &mut Pair<'_, '_>,
         comes: Spot,
         now: Nanos,
@@ -213,7 +213,7 @@ impl Table {
     /// where a key or a record could move, which only a step tries.
     pub(crate) fn refuses(
         &self,
-        algorithm: &impl Algorithm,
+        algorithm: &impl StoredState,
         tag: Tag,
         now: Nanos,
     ) -> Option<Nanos> {
@@ -244,7 +244,7 @@ impl Table {
 
     /// When a cell of a pair can be evicted at the latest, or a record ends.
     fn soonest(
-        algorithm: &impl Algorithm,
+        algorithm: &impl StoredState,
         pair: &mut Pair<'_, '_>,
         until: Nanos,
         now: Nanos,
@@ -312,7 +312,7 @@ impl Table {
     /// could be evicted.
     fn evict_elsewhere(
         &self,
-        algorithm: &impl Algorithm,
+        algorithm: &impl StoredState,
         comes: Spot,
         now: Nanos,
     ) -> Result<(), NoRoom> {
@@ -359,7 +359,7 @@ impl Table {
     ///
     /// Only if room is scarce: otherwise, keys that return find their state instead of creating a
     /// new one.
-    pub(crate) fn sweep_one(&self, algorithm: &impl Algorithm, now: Nanos) {
+    pub(crate) fn sweep_one(&self, algorithm: &impl StoredState, now: Nanos) {
         if self.counters.keys.get() <= self.max_keys / 8 * 7 {
             return;
         }

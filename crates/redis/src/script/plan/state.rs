@@ -1,6 +1,6 @@
 //! Converts values in Redis to the words of `tidegate-core`.
 
-use tidegate_core::{Algorithm, Decision, DenialReason, MAX_LIMIT, Nanos, Standing};
+use tidegate_core::{Algorithm, Decision, DenialReason, MAX_LIMIT, Nanos, Standing, StoredState};
 
 use super::{Plan, ValueLayout};
 

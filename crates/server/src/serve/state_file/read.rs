@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use tidegate_core::{Algorithm as _, Nanos, Policy};
+use tidegate_core::{Algorithm as _, Nanos, Policy, StoredState as _};
 use tidegate_limiter::{Debt, HashKeys, KeyedLimiter, RecordSpot, SnapshotEntry};
 use tidegate_service::{
     decide::{
