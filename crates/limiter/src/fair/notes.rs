@@ -23,6 +23,20 @@ impl Notes {
         }
     }
 
+    /// Changes the bound. Notes that are there stay.
+    pub fn set_most(&mut self, most: usize) {
+        self.most = most.next_power_of_two();
+    }
+
+    pub fn clear(&mut self) {
+        self.places.fill(TenantNote::default());
+    }
+
+    /// The bytes that the notes take when there are most of them.
+    pub fn bytes(&self) -> usize {
+        self.most.max(self.places.len()) * size_of::<TenantNote>()
+    }
+
     /// A tenant's note. `beside` is used if another tenant, which asked lately, has the place.
     pub fn of<'a>(
         &'a mut self,
