@@ -90,6 +90,13 @@ pub fn replay_rules(
 }
 
 fn is_replayed(limit: &LimitSpec) -> bool {
+    if limit.shares.is_some() {
+        note(&format!(
+            "the limit {} is left out: tenants share it, which is not replayed",
+            limit.name
+        ));
+        return false;
+    }
     let replayed = limit.policy.algorithm.limits_rate();
     if !replayed {
         note(&format!(

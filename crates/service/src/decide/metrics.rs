@@ -19,13 +19,7 @@ impl MetricSource for Service {
         let limits: Vec<(&str, CountsRead, Stats)> = all
             .limits()
             .iter()
-            .map(|limit| {
-                (
-                    limit.spec().name.as_str(),
-                    limit.counts(),
-                    limit.limiter().stats(),
-                )
-            })
+            .map(|limit| (limit.spec().name.as_str(), limit.counts(), limit.stats()))
             .chain([(
                 THROTTLE,
                 throttle.counts().read(),

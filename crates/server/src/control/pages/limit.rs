@@ -105,11 +105,7 @@ pub(super) async fn changing(
     };
     let limits = app.service.limits();
     let limit = found(&limits, name)?;
-    let (counts, stats, history) = (
-        limit.counts(),
-        limit.limiter().stats(),
-        app.service.history(),
-    );
+    let (counts, stats, history) = (limit.counts(), limit.stats(), app.service.history());
     let chart_of = |step, full, title: &str| {
         let seconds = history.of(name, step, full)?;
         let pairs = pairs(&seconds);
