@@ -59,6 +59,33 @@ fn tenants_get_their_weights_parts_and_what_others_leave() {
 }
 
 #[test]
+fn what_a_tenant_uses_is_known() {
+    let builder = limiter(bucket(1_000)).weight("acme", 3).unwrap();
+    let limiter = builder.build().unwrap();
+    let got = serve(
+        &limiter,
+        &[("acme", 2_000), ("beta", 2_000), ("little", 100)],
+    );
+    let now = Nanos::from_secs(12);
+    for (at, tenant) in ["acme", "beta", "little"].into_iter().enumerate() {
+        let used = limiter.used_at(tenant, now).unwrap();
+        let right = got[at] as f64 / 10_000.0;
+        assert!(
+            (used - right).abs() < 0.03,
+            "{tenant}: {used}, and not {right}"
+        );
+    }
+    assert!((limiter.share_at("acme", now) - 0.6).abs() < 1e-9);
+    assert_eq!(limiter.used_at("nobody", now), None);
+    // What a tenant used fades when it does not ask.
+    let used = limiter.used_at("acme", Nanos::from_secs(18)).unwrap();
+    assert!(used < 0.1, "{used}");
+    let _ = limiter.acquire_at("acme", 1, Nanos::from_secs(18));
+    let _ = limiter.charge_at("acme", 5_000, Nanos::from_secs(18));
+    assert!(limiter.used_at("acme", Nanos::from_secs(18)) > Some(1.0));
+}
+
+#[test]
 fn a_ceiling_holds_and_a_guarantee_is_kept() {
     let builder = limiter(bucket(1_000)).ceiling(0.5).unwrap();
     let builder = builder.guarantee("acme", 0.4).unwrap();

@@ -240,6 +240,13 @@ impl<C> FairLimiter<C> {
         self.tenants.share_at(tenant, now)
     }
 
+    /// The part of the limit, from 0, that a tenant has used in the last seconds (or windows, if they
+    /// are longer than a second), what was charged included. It takes as long to follow a change.
+    /// `None` if the tenant did not ask lately.
+    pub fn used_at(&self, tenant: impl Key, now: Nanos) -> Option<f64> {
+        self.tenants.used_at(tenant, now)
+    }
+
     /// Statistics of the table of tenants.
     #[must_use]
     pub fn stats(&self) -> Stats {

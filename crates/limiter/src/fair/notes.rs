@@ -37,6 +37,12 @@ impl Notes {
         self.most.max(self.places.len()) * size_of::<TenantNote>()
     }
 
+    /// A tenant's note, if it has one.
+    pub fn find(&self, name: u32) -> Option<&TenantNote> {
+        let note = &self.places[name as usize & (self.places.len() - 1)];
+        (note.name() == name.max(1)).then_some(note)
+    }
+
     /// A tenant's note. `beside` is used if another tenant, which asked lately, has the place.
     pub fn of<'a>(
         &'a mut self,

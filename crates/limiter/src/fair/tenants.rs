@@ -193,7 +193,7 @@ impl FairTenants {
             None => (*others, None),
         };
         let mut beside = TenantNote::default();
-        let note = notes.of((tag.get() >> 16) as u32, state, &mut beside);
+        let note = notes.of(name_of(tag), state, &mut beside);
         let virtual_now = state.virtual_now();
         let with_share = |share: &mut [u64]| {
             let mut with_ceiling = |ceiling: Option<&mut [u64]>| {
@@ -418,6 +418,23 @@ impl FairTenants {
         part.min(terms.ceiling().unwrap_or(1.0))
     }
 
+    /// The part of the limit, from 0, that a tenant has used in the last seconds (or windows, if they
+    /// are longer than a second): see [`FairShares::used`]. `None` if nothing is known about it, as
+    /// it did not ask lately.
+    pub fn used_at(&self, tenant: impl Key, now: Nanos) -> Option<f64> {
+        let tag = self.shares.tag_of(&tenant);
+        let mut inner = self.lock();
+        let Inner {
+            shares,
+            state,
+            notes,
+            ..
+        } = &mut *inner;
+        shares.turn(state, now);
+        let note = notes.find(name_of(tag))?;
+        Some(shares.used(state, note))
+    }
+
     /// Statistics of the table of shares, with the bytes of all tables.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -428,6 +445,11 @@ impl FairTenants {
             ..stats
         }
     }
+}
+
+/// The name of a tenant in its note.
+const fn name_of(tag: Tag) -> u32 {
+    (tag.get() >> 16) as u32
 }
 
 /// The refusal of a request that is only looked at.
