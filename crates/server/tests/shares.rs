@@ -4,7 +4,7 @@ mod harness;
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use harness::{Resp, Running, frame, replace, scratch};
+use harness::{Http, Resp, Running, frame, replace, scratch};
 use serde_json::{Value, json};
 use tidegate_server::{
     Options,
@@ -469,6 +469,79 @@ fn asking_more_and_by_many_keys_gains_nothing() {
         by_keys * 100 <= usual * 101,
         "{by_keys}, and {usual} by one"
     );
+}
+
+#[test]
+fn operators_see_what_each_tenant_has_and_uses() {
+    let server = Running::with_rules("shares-seen", &rules(", shares: {weights: {acme: 3}}"));
+    let demands = [
+        ("acme/1", 3_000),
+        ("acme/2", 1_000),
+        ("beta/1", 3_000),
+        ("o\"k", 100),
+    ];
+    // What is used follows within seconds, so it takes some to be the mean of the last four.
+    let got = admitted(&server, &demands, 8, 4);
+    let told = server.get("/v1/explain?limit=api&key=beta/7").json();
+    let tenant = &told["tenant"];
+    assert_eq!(
+        (&tenant["name"], &tenant["terms"]),
+        (&json!("beta"), &json!("weight 1"))
+    );
+    assert!(
+        (tenant["share"].as_f64().unwrap() - 0.2).abs() < 1e-9,
+        "{tenant}"
+    );
+    // 2,000 × 4 units in four seconds; beta may use what the one with few requests leaves.
+    let used = got[2] as f64 / 8_000.0;
+    assert!(
+        (tenant["used"].as_f64().unwrap() - used).abs() < 0.02,
+        "{tenant}, and not {used}"
+    );
+    let borrowed = tenant["used"].as_f64().unwrap() - 0.2;
+    assert!((tenant["borrowed"].as_f64().unwrap() - borrowed).abs() < 1e-9 && borrowed > 0.0);
+    let facts = told["facts"].to_string();
+    assert!(
+        facts.contains("beta, weight 1: its share is 20.0 % of the limit"),
+        "{facts}"
+    );
+    assert!(facts.contains("of it borrowed"), "{facts}");
+    let metric = |name: &str, tenant: &str| {
+        server.metric(&format!(
+            "tidegate_tenant_{name}{{limit=\"api\",tenant=\"{tenant}\"}}"
+        ))
+    };
+    assert_eq!(
+        (
+            metric("share_permille", "acme"),
+            metric("share_permille", "beta")
+        ),
+        (600, 200)
+    );
+    let used = metric("used_permille", "acme");
+    assert!(
+        used.abs_diff((got[0] + got[1]) / 8) <= 20,
+        "{used}, {got:?}"
+    );
+    assert!(metric("denials", "beta") > 8_000 && metric("requests", "beta") > 10_000);
+    // One decision in two is counted, so these are estimates.
+    assert!(
+        metric("denials", "o\\\"k") < 100 && got[3] == 400,
+        "{got:?}"
+    );
+    let mut admin = Http::connect(server.admin);
+    let page = admin.send("GET", "/limit?name=api", "").body;
+    assert!(
+        page.contains("Tenants") && page.contains("3 tenants of"),
+        "{page}"
+    );
+    let page = admin.send("GET", "/limit?name=api&key=beta", "").body;
+    assert!(
+        page.contains("of it borrowed") && !page.contains("Own quota"),
+        "{page}"
+    );
+    let told = server.get("/v1/top?limit=api").json();
+    assert_eq!(told["asked_most"][0]["key"], "acme");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt::{self, Write as _},
 };
 
 use serde_json::json;
@@ -30,7 +30,7 @@ pub struct SharesSpec {
 /// The part of a key that names its tenant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SharesBy {
-    /// What comes before the first `/`, or else all of it.
+    /// The part before the first `/`, or else all of it.
     #[default]
     Tenant,
     /// All of it.
@@ -87,12 +87,15 @@ impl SharesBy {
     }
 }
 
+/// The terms of tenants without their own, and of each tenant that has its own.
+pub type AllTerms<'a, N> = (Terms, Vec<(&'a N, Terms)>);
+
 impl SharesSpec {
     /// The terms of tenants without their own, and of each one that has its own.
     ///
     /// # Errors
     /// If a number is out of its range, with the tenant that has it.
-    pub fn terms(&self) -> Result<(Terms, Vec<(&str, Terms)>), (&str, TermsError)> {
+    pub fn terms(&self) -> Result<AllTerms<'_, str>, (&str, TermsError)> {
         let ceiling = self.ceiling.map_or(1.0, LimitPart::fraction);
         let others = Terms::new()
             .with_ceiling(ceiling)
@@ -116,15 +119,15 @@ impl SharesSpec {
     /// The option as a rules file has it, with what each line begins with.
     pub(super) fn yaml(&self) -> String {
         let mut text = format!("  shares:\n    by: {}\n", self.by.name());
-        // JSON is also YAML, with any characters.
+        // JSON is also YAML, with any characters. Writing to a `String` does not fail.
         if !self.weights.is_empty() {
-            text += &format!("    weights: {}\n", json!(self.weights));
+            let _ = writeln!(text, "    weights: {}", json!(self.weights));
         }
         if !self.guarantee.is_empty() {
-            text += &format!("    guarantee: {}\n", json!(texts(&self.guarantee)));
+            let _ = writeln!(text, "    guarantee: {}", json!(texts(&self.guarantee)));
         }
         if let Some(ceiling) = self.ceiling {
-            text += &format!("    ceiling: {ceiling}\n");
+            let _ = writeln!(text, "    ceiling: {ceiling}");
         }
         text
     }
@@ -135,10 +138,10 @@ impl SharesSpec {
         let weighted = self.weights.keys().chain(self.guarantee.keys());
         let named = weighted.collect::<BTreeSet<_>>().len();
         if named > 0 {
-            text += &format!(", {named} with terms of their own");
+            let _ = write!(text, ", {named} with terms of their own");
         }
         if let Some(ceiling) = self.ceiling {
-            text += &format!(", ceiling {ceiling}");
+            let _ = write!(text, ", ceiling {ceiling}");
         }
         text
     }

@@ -29,6 +29,7 @@ pub use self::{
     capacity::Capacity,
     limit::Limit,
     operation::{Operation, Operator},
+    tenants::TenantStanding,
 };
 use self::{capacity::Rooms, memory::Memory};
 use crate::{

@@ -1,11 +1,14 @@
 //! Limits that tenants share: the limit's own state is that of the empty key, and the part of a key
 //! that names its tenant decides about its share.
 
+use std::{cmp::Reverse, sync::Arc};
+
 use tidegate_core::{Decision, Estimate, Nanos};
 use tidegate_limiter::{FairBuildError, FairTenants, KeyedLimiter, Stats, Terms, TotalStep};
 
 use super::Limit;
-use crate::rules::{LimitSpec, SharesSpec};
+use crate::observe::heavy::TopKey;
+use crate::rules::{AllTerms, LimitSpec, SharesSpec};
 
 /// The key of the state of the whole limit.
 pub(super) const TOTAL: &[u8] = b"";
@@ -65,7 +68,80 @@ impl OfTenant<'_> {
     }
 }
 
+/// What an operator sees of a tenant.
+#[derive(Clone, Debug)]
+pub struct TenantStanding {
+    pub name: Arc<[u8]>,
+    pub terms: Terms,
+    /// Its part of the limit while all tenants that asked lately want more than they get, from 0 to
+    /// 1.
+    pub share: f64,
+    /// The part of the limit that it has used in the last seconds; 0 if it did not ask lately.
+    pub used: f64,
+    /// Its requests of the last minutes, as heavy keys are counted.
+    pub requests: u64,
+    /// Its denials, likewise.
+    pub denials: u64,
+}
+
+impl TenantStanding {
+    /// The part of the limit that it uses beyond its share, from what others leave.
+    pub fn borrowed(&self) -> f64 {
+        (self.used - self.share).max(0.0)
+    }
+}
+
 impl Limit {
+    /// What an operator sees of a key's tenant, without its requests; `None` if nobody shares the
+    /// limit.
+    pub fn tenant_standing(&self, key: &[u8], now: Nanos) -> Option<TenantStanding> {
+        let OfTenant {
+            tenants, tenant, ..
+        } = self.of_tenant(key)?;
+        Some(TenantStanding {
+            name: tenant.into(),
+            terms: tenants.terms(tenant),
+            share: tenants.share_at(tenant, now),
+            used: tenants.used_at(tenant, now).unwrap_or(0.0),
+            requests: 0,
+            denials: 0,
+        })
+    }
+
+    /// The tenants with the most requests and those with the most denials, at most `most` of each,
+    /// the ones with the most requests first. Empty if nobody shares the limit, or no names are
+    /// kept.
+    pub fn busiest_tenants(&self, most: usize, now: Nanos) -> Vec<TenantStanding> {
+        if self.spec.shares.is_none() {
+            return Vec::new();
+        }
+        // All names, so that each has both of its numbers.
+        let Some(top) = self.top(usize::MAX, now) else {
+            return Vec::new();
+        };
+        let count = |list: &[TopKey], key: &[u8]| {
+            let found = list.iter().find(|top| &*top.key == key);
+            found.map_or(0, |top| top.count)
+        };
+        let busiest = top.asked.iter().take(most);
+        let mut names: Vec<&[u8]> = busiest
+            .chain(top.denied.iter().take(most))
+            .map(|top| &*top.key)
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        let standing = |name: &[u8]| {
+            Some(TenantStanding {
+                requests: count(&top.asked, name),
+                denials: count(&top.denied, name),
+                ..self.tenant_standing(name, now)?
+            })
+        };
+        let mut all: Vec<_> = names.into_iter().filter_map(standing).collect();
+        all.sort_by_key(|tenant| Reverse(tenant.requests));
+        all
+    }
+
     /// The tenant of a key; `None` if each key has its own state.
     #[inline]
     pub fn of_tenant<'a>(&'a self, key: &'a [u8]) -> Option<OfTenant<'a>> {
@@ -172,10 +248,7 @@ pub(super) fn follow(
     tenants.change_at(&limiter.policy(), others, named, now)
 }
 
-/// The terms of tenants without a name, and of those with one.
-type AllTerms<'a> = (Terms, Vec<(&'a [u8], Terms)>);
-
-fn terms(shares: &SharesSpec) -> Result<AllTerms<'_>, FairBuildError> {
+fn terms(shares: &SharesSpec) -> Result<AllTerms<'_, [u8]>, FairBuildError> {
     let (others, named) = shares.terms().map_err(|(_, error)| error)?;
     let named = named
         .into_iter()
