@@ -361,9 +361,9 @@ fn water_filling(demands: &[(f64, f64)], limit: f64) -> Vec<f64> {
             .map(|(rate, weight)| rate.min(weight * level))
             .sum();
         if sum < limit {
-            low = level
+            low = level;
         } else {
-            high = level
+            high = level;
         }
     }
     demands
@@ -388,8 +388,10 @@ fn rules(shares: &str) -> String {
 fn a_hundred_tenants_with_skewed_demand_get_weighted_shares_of_an_overloaded_limit() {
     let names: Vec<String> = (0..100).map(|i| format!("t{i}/k")).collect();
     // The demand of the n-th tenant is as 1/n: 6,000 a second in all.
-    let sum: f64 = (1..=100).map(|n| 1.0 / f64::from(n)).sum();
-    let rate = |n: usize| (6_000.0 / sum / (n + 1) as f64).round() as u64;
+    let rate = |at: usize| {
+        let n = at as u64 + 1;
+        (1_157 + n / 2) / n
+    };
     let demands: Vec<Demand<'_>> = names
         .iter()
         .enumerate()
@@ -397,7 +399,7 @@ fn a_hundred_tenants_with_skewed_demand_get_weighted_shares_of_an_overloaded_lim
         .collect();
     let weights: Vec<String> = (0..100).step_by(5).map(|i| format!("t{i}: 3")).collect();
     let weighted = format!(", shares: {{weights: {{{}}}}}", weights.join(", "));
-    let ideal = |n: usize| if n % 5 == 0 { 3.0 } else { 1.0 };
+    let ideal = |n: usize| if n.is_multiple_of(5) { 3.0 } else { 1.0 };
     let wanted: Vec<(f64, f64)> = demands
         .iter()
         .enumerate()
@@ -556,12 +558,8 @@ fn a_reload_changes_weights_and_keeps_what_tenants_have_used() {
     server.reloading(|| replace(&path, rules(", max_keys: 1000, shares: {weights: {x: 3}}")));
     let got = admitted(&server, &demands, 0, 1);
     assert!((700..=900).contains(&(got[0] - got[1])), "{got:?}");
-    server.reloading(|| {
-        replace(
-            &path,
-            rules(", max_keys: 1000, shares: {weights: {acme: 3}}"),
-        )
-    });
+    let to = rules(", max_keys: 1000, shares: {weights: {acme: 3}}");
+    server.reloading(|| replace(&path, to));
     let told = server.get("/v1/rules").json();
     assert_eq!(told["limits"][0]["shares"]["weights"], json!({"acme": 3}));
     assert_eq!(told["limits"][0]["max_keys"], 1000);

@@ -161,7 +161,7 @@ pub enum Refusal {
         #[source]
         why: PlanError,
     },
-    /// Keys that share a limit have no quota of their own.
+    /// An operator gives a quota to a key that shares its limit with others.
     #[error(
         "tenants share limit `{limit}`, so a key cannot have a quota: give the tenant a weight, a guarantee or a ceiling in the rules (`shares`)"
     )]

@@ -21,7 +21,7 @@ pub struct SharesSpec {
     pub by: SharesBy,
     /// Weights of tenants by name; the others have a weight of 1.
     pub weights: BTreeMap<String, u32>,
-    /// What is available to tenants whenever they ask.
+    /// The parts of the limit that are available to tenants whenever they ask.
     pub guarantee: BTreeMap<String, LimitPart>,
     /// The most that one tenant may use.
     pub ceiling: Option<LimitPart>,

@@ -68,7 +68,7 @@ impl OfTenant<'_> {
     }
 }
 
-/// What an operator sees of a tenant.
+/// A tenant as operators see it.
 #[derive(Clone, Debug)]
 pub struct TenantStanding {
     pub name: Arc<[u8]>,
@@ -92,8 +92,7 @@ impl TenantStanding {
 }
 
 impl Limit {
-    /// What an operator sees of a key's tenant, without its requests; `None` if nobody shares the
-    /// limit.
+    /// The standing of a key's tenant, without its requests; `None` if the limit has no tenants.
     pub fn tenant_standing(&self, key: &[u8], now: Nanos) -> Option<TenantStanding> {
         let OfTenant {
             tenants, tenant, ..
@@ -109,8 +108,8 @@ impl Limit {
     }
 
     /// The tenants with the most requests and those with the most denials, at most `most` of each,
-    /// the ones with the most requests first. Empty if nobody shares the limit, or no names are
-    /// kept.
+    /// the ones with the most requests first. Empty if the limit has no tenants, or keeps no
+    /// names.
     pub fn busiest_tenants(&self, most: usize, now: Nanos) -> Vec<TenantStanding> {
         if self.spec.shares.is_none() {
             return Vec::new();
@@ -196,8 +195,8 @@ impl Limit {
         }
     }
 
-    /// Forgets what a key, or its tenant, has used in memory. What the tenants of a limit have used
-    /// together stays.
+    /// Forgets the use of a key, or of its tenant, in memory. The sum of what tenants have used
+    /// stays.
     pub(super) fn reset_in_memory(&self, key: &[u8], now: Nanos) {
         match self.of_tenant(key) {
             Some(of) => of.tenants.reset_at(of.tenant, now),
@@ -216,7 +215,7 @@ impl Limit {
     }
 }
 
-/// The tenants of a limit with room for `max_tenants` of them; `None` if nobody shares it.
+/// The tenants of a limit with room for `max_tenants` of them; `None` for another kind.
 pub(super) fn tenants(
     spec: &LimitSpec,
     max_tenants: usize,

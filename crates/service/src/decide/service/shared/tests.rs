@@ -77,9 +77,9 @@ fn threads_take_all_or_nothing_and_every_unit_is_counted_once() {
                             let all = take_in_memory(&parts, now).expect("there is room");
                             if all.iter().all(Decision::is_allowed) {
                                 admitted.fetch_add(1, Relaxed);
-                                taken.iter().for_each(|taken| {
+                                for taken in taken {
                                     taken.fetch_add(cost, Relaxed);
-                                });
+                                }
                             } else {
                                 refused.fetch_add(1, Relaxed);
                             }
