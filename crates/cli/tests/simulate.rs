@@ -1533,6 +1533,19 @@ fn tenants_of_the_command_line_share_each_limit_with_equal_weights() {
     assert!(stdout(&page).contains("Shared by tenants"));
     let table = simulate(&[log, "--limit", "20/1s", "--shares", "by=tenant"]);
     assert!(stdout(&table).contains("20/1s with fixed-window, shared by 3 tenants (tenant)"));
+    // The log of a real server.
+    let apache = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/tests/logs/apache.log");
+    let one = ["--limit", "4/1s", "--algorithm", "fixed-window"];
+    let shared = document(&[&[apache, "--shares", "by=ip"][..], &one].concat());
+    let shared = &shared["shares"][0];
+    let global = &json(&[&[apache, "--by", "global"][..], &one].concat())[0];
+    for (name, of_global) in [("requests", "requests"), ("denied_without", "denied")] {
+        assert_eq!(shared[name], global[of_global], "{shared}");
+        let each = shared["tenants"].as_array().unwrap().iter();
+        let sum: u64 = each.filter_map(|tenant| tenant[name].as_u64()).sum();
+        assert_eq!(shared[name], sum);
+    }
+    assert!(global["denied"].as_u64() > Some(0), "{global}");
     for (options, expected) in [
         (&["--shares", "tenant"][..], "as in by=host"),
         (&["--shares", "by=global"], "global is no tenant"),

@@ -6,8 +6,10 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use harness::{Http, Resp, Running, frame, replace, scratch};
 use serde_json::{Value, json};
+use tidegate_core::Nanos;
 use tidegate_server::{
     Options,
+    limits::{Capacity, Limits},
     rules::{self, Keeping},
 };
 
@@ -140,6 +142,28 @@ fn shares_are_printed_as_they_were_read() {
             "guarantee": {"acme": "12.5%", "x": "5%"}, "ceiling": "60%"})
     );
     assert!(read[1].shares.is_some() && read[2].shares.is_none());
+}
+
+#[test]
+fn the_memory_of_tenants_counts_against_the_bound() {
+    let limits = |max_memory: u64| {
+        let rules = rules::parse(
+            "limits: [{name: a, limit: 9/1s, shares: {}, max_keys: 10000}, {name: b, limit: 9/1s}]",
+        );
+        let capacity = Capacity {
+            max_memory: Some(max_memory),
+            ..Capacity::from(1 << 20)
+        };
+        Limits::new(rules.unwrap(), capacity, |_| None, Nanos::from_secs(1))
+    };
+    let refused = limits(1 << 20).map(|_| ()).unwrap_err().to_string();
+    assert!(refused.contains("raise max_memory"), "{refused}");
+    let limits = limits(64 << 20).unwrap();
+    let [of_tenants, of_keys] = [0, 1].map(|at| limits.limits()[at].stats());
+    // Two tables of 10,000 tenants, and their notes.
+    assert_eq!(of_tenants.max_keys, 10_000);
+    assert!(of_tenants.bytes > 1_000_000, "{of_tenants:?}");
+    assert!(of_tenants.bytes + of_keys.bytes <= 64 << 20);
 }
 
 fn post(server: &Running, path: &str, body: &Value) -> (u16, Value) {
