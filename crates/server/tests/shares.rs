@@ -50,6 +50,7 @@ fn shares_in_rules_are_checked_with_what_to_do_instead() {
         ),
         ("limit: 5/1s, shares: {ceiling: 60}", "as in `60%`"),
         ("limit: 5/1s, shares: {ceiling: 101%}", "as in `60%`"),
+        ("limit: 5/1s, shares: {ceiling: 655.99%}", "as in `60%`"),
         ("limit: 5/1s, shares: {ceiling: 1.234%}", "as in `60%`"),
         ("limit: 5/1s, shares: {weights: {a: 0}}", "from 1 to 1000"),
         (

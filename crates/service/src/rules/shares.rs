@@ -53,7 +53,8 @@ impl LimitPart {
             return None;
         }
         let hundredths: u16 = format!("{part:0<2}").parse().ok()?;
-        let all = whole.parse::<u16>().ok()?.checked_mul(100)? + hundredths;
+        let whole = whole.parse::<u16>().ok()?.checked_mul(100)?;
+        let all = whole.checked_add(hundredths)?;
         (all <= 10_000).then_some(Self(all))
     }
 
