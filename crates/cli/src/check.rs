@@ -21,7 +21,7 @@ use tidegate_flow::{rules::Rules as GateRules, sources::sentinel};
 use tidegate_server::{
     access, envoy,
     limits::{Capacity, Limit, Limits},
-    rules::{self, Keeping, Rules, RulesError},
+    rules::{self, Keeping, Rules, RulesError, SharesSpec},
 };
 
 /// Check a rules file, the configuration of Envoy's rate limit service, Sentinel's rules, or an
@@ -482,7 +482,7 @@ pub fn aligned<R: AsRef<[String]>>(rows: &[R]) -> String {
 
 fn row(limit: &Limit) -> [String; 7] {
     let spec = limit.spec();
-    let stats = limit.limiter().stats();
+    let stats = limit.stats();
     let mut notes = vec![spec.policy.options(), spec.sharing.options()];
     notes.extend(match spec.exact_all_the_same() {
         0 => None,
@@ -494,6 +494,7 @@ fn row(limit: &Limit) -> [String; 7] {
             .then(|| if spec.soft { "soft" } else { "shadow" }.to_owned()),
     );
     let count = |what: &str, count: usize| (count > 0).then(|| format!("{count} {what}"));
+    notes.extend(spec.shares.as_ref().map(SharesSpec::told));
     notes.extend(count("overridden", spec.overrides.len()));
     notes.extend(count("denied", spec.deny.len()));
     notes.retain(|note| !note.is_empty());
@@ -501,7 +502,12 @@ fn row(limit: &Limit) -> [String; 7] {
         spec.name.clone(),
         spec.policy.quota(),
         spec.policy.algorithm.name().to_owned(),
-        if spec.global { "all" } else { "each key" }.to_owned(),
+        if spec.has_one_state() {
+            "all"
+        } else {
+            "each key"
+        }
+        .to_owned(),
         if spec.global {
             "-".to_owned()
         } else {

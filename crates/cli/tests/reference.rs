@@ -17,7 +17,7 @@ use tidegate_core::DenialReason;
 
 /// What each option of a limit, of the file and of an access file means. The program lists the
 /// options.
-const KEYS: [(&str, &str); 43] = [
+const KEYS: [(&str, &str); 44] = [
     ("name", "the name in requests: letters, digits and `. _ -`"),
     (
         "limit",
@@ -54,6 +54,10 @@ const KEYS: [(&str, &str); 43] = [
     ("overrides", "keys with their own limit"),
     ("deny", "keys that are always denied"),
     ("max_keys", "the maximum number of keys"),
+    (
+        "shares",
+        "[tenants that share the limit](tenants.md): `by`, `weights`, `guarantee`, `ceiling`",
+    ),
     ("sharing", "over a store: `exact`, `leased`, `reported`"),
     (
         "on_error",

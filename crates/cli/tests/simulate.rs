@@ -2,7 +2,7 @@
 #![cfg(feature = "sim")]
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},
@@ -10,8 +10,11 @@ use std::{
 };
 
 use serde_json::Value;
-use tidegate_core::Policy;
-use tidegate_server::rules;
+use tidegate_core::{Nanos, Policy};
+use tidegate_server::{
+    limits::{Act, Limits},
+    rules,
+};
 
 /// Five concurrent requests of one client, twice: at the end of a window of 10 s and at the start
 /// of the next; and one request of another client.
@@ -1398,4 +1401,170 @@ fn a_command_line_without_a_limit_names_what_can_be_tried() {
     for words in ["--suggest", "--limit 100/1m", "--rules FILE"] {
         assert!(error.contains(words), "{words}: {error}");
     }
+}
+
+/// JSON lines of three tenants for twenty seconds: 60 requests a second by acme, 20 by beta and 3 by
+/// little, and what a server decides on them that has these rules, by tenant.
+fn tenants_log() -> (String, Vec<(u64, &'static str)>) {
+    let mut all = Vec::new();
+    for (tenant, rate, offset) in [("acme/a", 60, 0), ("beta", 20, 3), ("little/x", 3, 7)] {
+        all.extend((0..20 * rate).map(|n| (n * 1_000 / rate + offset, tenant)));
+    }
+    all.sort_unstable();
+    // From the same start as the log's times.
+    let line = |&(ms, tenant): &(u64, &str)| {
+        let (seconds, ms) = (1_700_000_000 + ms / 1_000, ms % 1_000);
+        format!("{{\"time\": {seconds}.{ms:03}, \"tenant\": \"{tenant}\"}}\n")
+    };
+    (all.iter().map(line).collect(), all)
+}
+
+#[test]
+fn a_limit_that_tenants_share_is_replayed_as_a_server_decides() {
+    let (text, all) = tenants_log();
+    let log = file("tenants.log", text);
+    let log = log.to_str().unwrap();
+    let text = "limits:
+  - name: api
+    limit: 20/1s
+    burst: 10
+    algorithm: token-bucket
+    by: tenant
+    shares: {weights: {acme: 3}, ceiling: 80%}
+  - {name: plain, limit: 20/1s, by: tenant}
+";
+    let rules = file("tenants.yaml", text);
+    let replay = document(&[log, "--rules", rules.to_str().unwrap()]);
+    assert_eq!(replay["trials"].as_array().unwrap().len(), 1);
+    let shared = &replay["shares"][0];
+    assert_eq!(
+        (&shared["name"], &shared["requests"]),
+        (&"api".into(), &1_660.into())
+    );
+    // A server with the same rules, asked at the same times.
+    let start = Nanos::from_secs(1_700_000_000);
+    let parsed = rules::parse(text).unwrap();
+    let limits = Limits::new(parsed, 1_000, |_| None, start).unwrap();
+    let api = limits.limit(b"api").unwrap();
+    let mut denied = BTreeMap::<&str, u64>::new();
+    for (ms, tenant) in all {
+        let now = start.saturating_add(Nanos::from_millis(ms));
+        let decision = api.decide_in_memory(Act::Take, tenant.as_bytes(), 1, now);
+        let name = tenant.split('/').next().unwrap();
+        *denied.entry(name).or_default() += u64::from(decision.unwrap().is_denied());
+    }
+    let tenants = shared["tenants"].as_array().unwrap();
+    for tenant in tenants {
+        let expected = denied[tenant["tenant"].as_str().unwrap()];
+        assert_eq!(tenant["denied"].as_u64(), Some(expected), "{tenant}");
+    }
+    assert_eq!(
+        (tenants.len(), shared["denied"].as_u64()),
+        (3, Some(denied.values().sum()))
+    );
+    // Without shares it is a global limit.
+    let options = [
+        "--limit",
+        "20/1s",
+        "--by",
+        "global",
+        "--algorithm",
+        "token-bucket:burst=10",
+    ];
+    let global = &json(&[&[log][..], &options].concat())[0];
+    assert_eq!(shared["denied_without"], global["denied"]);
+    let index = |name: &str| shared[name].as_f64().unwrap();
+    assert!(
+        index("jain") > 0.99 && index("jain_without") < 0.9,
+        "{shared}"
+    );
+    // Of 20 a second little needs 3, and acme gets three quarters of the rest.
+    let units = |at: usize| tenants[at]["fair_units"].as_f64().unwrap();
+    assert!(
+        (units(0) - 255.0).abs() < 1.0 && (units(1) - 85.0).abs() < 1.0,
+        "{shared}"
+    );
+    let table = simulate(&[log, "--rules", rules.to_str().unwrap()]);
+    let table = stdout(&table);
+    assert!(
+        table.contains("api, 20/1s with token-bucket:burst=10, shared by 3 tenants"),
+        "{table}"
+    );
+    assert!(table.contains("weight 3, ceiling 80 %"), "{table}");
+    let page = simulate(&[log, "--rules", rules.to_str().unwrap(), "--report", "-"]);
+    assert!(stdout(&page).contains("Shared by tenants"));
+}
+
+#[test]
+fn tenants_of_the_command_line_share_each_limit_with_equal_weights() {
+    let (text, _) = tenants_log();
+    let log = file("tenants-line.log", text);
+    let log = log.to_str().unwrap();
+    let with = |algorithm: &str| {
+        let options = [
+            "--limit",
+            "20/1s",
+            "--shares",
+            "by=tenant",
+            "--algorithm",
+            algorithm,
+        ];
+        document(&[&[log][..], &options].concat())
+    };
+    let replay = with("fixed-window,sliding-log");
+    assert_eq!(replay["trials"], serde_json::json!([]));
+    for shared in replay["shares"].as_array().unwrap() {
+        let index = |name: &str| shared[name].as_f64().unwrap();
+        assert!(index("jain") > index("jain_without"), "{shared}");
+        assert_eq!(shared["tenants"][0]["terms"], "weight 1");
+    }
+    // All that tenants can share, and not the leaky bucket.
+    let all = document(&[log, "--limit", "20/1s", "--shares", "by=tenant"]);
+    assert_eq!(all["shares"].as_array().unwrap().len(), 5);
+    let page = simulate(&[
+        log,
+        "--limit",
+        "20/1s",
+        "--shares",
+        "by=tenant",
+        "--report",
+        "-",
+    ]);
+    assert!(stdout(&page).contains("Shared by tenants"));
+    let table = simulate(&[log, "--limit", "20/1s", "--shares", "by=tenant"]);
+    assert!(stdout(&table).contains("20/1s with fixed-window, shared by 3 tenants (tenant)"));
+    // The log of a real server.
+    let apache = concat!(env!("CARGO_MANIFEST_DIR"), "/../sim/tests/logs/apache.log");
+    let one = ["--limit", "4/1s", "--algorithm", "fixed-window"];
+    let shared = document(&[&[apache, "--shares", "by=ip"][..], &one].concat());
+    let shared = &shared["shares"][0];
+    let global = &json(&[&[apache, "--by", "global"][..], &one].concat())[0];
+    for (name, of_global) in [("requests", "requests"), ("denied_without", "denied")] {
+        assert_eq!(shared[name], global[of_global], "{shared}");
+        let each = shared["tenants"].as_array().unwrap().iter();
+        let sum: u64 = each.filter_map(|tenant| tenant[name].as_u64()).sum();
+        assert_eq!(shared[name], sum);
+    }
+    assert!(global["denied"].as_u64() > Some(0), "{global}");
+    for (options, expected) in [
+        (&["--shares", "tenant"][..], "as in by=host"),
+        (&["--shares", "by=global"], "global is no tenant"),
+        (
+            &["--shares", "by=tenant", "--by", "ip"],
+            "cannot be used with",
+        ),
+        (
+            &["--shares", "by=tenant", "--charge", "bytes"],
+            "cannot be used with",
+        ),
+        (
+            &["--shares", "by=tenant", "--algorithm", "leaky-bucket"],
+            "leaky-bucket does not support them",
+        ),
+    ] {
+        let told = failure(&[&[log, "--limit", "20/1s"][..], options].concat());
+        assert!(told.contains(expected), "{told}");
+    }
+    let told = failure(&[log, "--shares", "by=tenant"]);
+    assert!(told.contains("--limit"), "{told}");
 }

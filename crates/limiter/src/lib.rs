@@ -47,10 +47,10 @@ mod wait_all;
 
 pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use block::Until;
-pub use fair::{FairBuildError, FairBuilder, FairLimiter, FairTenants, TotalStep};
+pub use fair::{FairBuildError, FairBuilder, FairLimiter, FairTenants, Joined, TotalStep};
 pub use joint::{
     AllDecision, AnyDecision, Request, acquire_all, acquire_all_at, acquire_all_estimates_at,
-    acquire_any, acquire_any_at,
+    acquire_any, acquire_any_at, deny_all_at,
 };
 pub use keyed::{
     Change, KeyedBuilder, KeyedLimiter, OverrideError, SnapshotEntry, Sweeping, TooManyExceptions,

@@ -6,8 +6,8 @@ use std::{
 };
 
 use tidegate_limiter::{
-    FairBuildError, FairError, FairLimiter, KeyedLimit, ManualClock, Nanos, Policy, Quota, Terms,
-    TermsError,
+    FairBuildError, FairError, FairLimiter, FairTenants, Joined, KeyedLimit, Limiter, ManualClock,
+    Nanos, Policy, Quota, Terms, TermsError, TotalStep,
 };
 
 fn bucket(limit: u64) -> Policy {
@@ -56,6 +56,33 @@ fn tenants_get_their_weights_parts_and_what_others_leave() {
     assert_near(got[2], 1_000);
     assert_near(got[0], 6_750);
     assert_near(got[1], 2_250);
+}
+
+#[test]
+fn what_a_tenant_uses_is_known() {
+    let builder = limiter(bucket(1_000)).weight("acme", 3).unwrap();
+    let limiter = builder.build().unwrap();
+    let got = serve(
+        &limiter,
+        &[("acme", 2_000), ("beta", 2_000), ("little", 100)],
+    );
+    let now = Nanos::from_secs(12);
+    for (at, tenant) in ["acme", "beta", "little"].into_iter().enumerate() {
+        let used = limiter.used_at(tenant, now).unwrap();
+        let right = got[at] as f64 / 10_000.0;
+        assert!(
+            (used - right).abs() < 0.03,
+            "{tenant}: {used}, and not {right}"
+        );
+    }
+    assert!((limiter.share_at("acme", now) - 0.6).abs() < 1e-9);
+    assert_eq!(limiter.used_at("nobody", now), None);
+    // What a tenant used fades when it does not ask.
+    let used = limiter.used_at("acme", Nanos::from_secs(18)).unwrap();
+    assert!(used < 0.1, "{used}");
+    let _ = limiter.acquire_at("acme", 1, Nanos::from_secs(18));
+    let _ = limiter.charge_at("acme", 5_000, Nanos::from_secs(18));
+    assert!(limiter.used_at("acme", Nanos::from_secs(18)) > Some(1.0));
 }
 
 #[test]
@@ -123,6 +150,93 @@ fn charges_refunds_and_resets_count_in_the_share() {
     );
     limiter.refund_at("a", 500, now);
     assert!(limiter.peek_at("a", 1, now).is_allowed());
+}
+
+#[test]
+fn up_to_takes_what_one_unit_after_another_would() {
+    let built = || {
+        limiter(bucket(1_000))
+            .ceiling(0.5)
+            .unwrap()
+            .build()
+            .unwrap()
+    };
+    let (one, up_to) = (built(), built());
+    let mut taken = Vec::new();
+    for ms in 0..3_000_u64 {
+        let now = Nanos::from_millis(ms);
+        for limiter in [&one, &up_to] {
+            for tenant in ["b", "c"] {
+                let _ = limiter.acquire_at(tenant, 1, now);
+            }
+        }
+        if ms % 50 == 49 {
+            let single = (0..40)
+                .take_while(|_| one.acquire_at("a", 1, now).is_allowed())
+                .count() as u64;
+            let (most, decision) = up_to.acquire_up_to_at("a", 40, now);
+            assert_eq!(decision.is_allowed(), most > 0, "{decision}");
+            taken.push((single, most));
+        }
+    }
+    let partial = taken.iter().filter(|(_, most)| (1..40).contains(most));
+    assert!(partial.count() > 20, "{taken:?}");
+    let (single, most) = taken
+        .iter()
+        .fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+    assert!(single.abs_diff(most) * 20 <= single, "{single} and {most}");
+    // Nothing was taken beyond the total.
+    assert!(up_to.acquire_up_to_at("d", 0, Nanos::from_secs(3)).0 == 0);
+}
+
+#[test]
+fn a_cost_that_another_limit_denies_is_not_taken_from_the_share() {
+    let now = Nanos::from_secs(1);
+    let built = || FairTenants::new(&bucket(1_000), 64, Terms::new(), []).unwrap();
+    let (tenants, total) = (
+        built(),
+        Limiter::with_clock(bucket(1_000), ManualClock::default()),
+    );
+    let decide = |is_taken: bool| {
+        tenants.acquire_with_at("a", 1, now, |step| {
+            let decision = match (step, is_taken) {
+                (TotalStep::Take, true) => total.acquire_at(1, now),
+                _ => total.peek_at(1, now),
+            };
+            Ok::<_, ()>(Joined { decision, is_taken })
+        })
+    };
+    // Others are active, so that a has only its share.
+    for tenant in ["b", "c", "d"] {
+        let _ = tenants.acquire_at(tenant, 1, now, |_| total.acquire_at(1, now));
+    }
+    for _ in 0..1_000 {
+        assert!(decide(false).unwrap().is_allowed());
+    }
+    let admitted = (0..1_000).take_while(|_| decide(true).unwrap().is_allowed());
+    let first = admitted.count();
+    assert!((20..100).contains(&first), "{first}");
+    let failed = tenants.acquire_with_at("e", 1, now, |_| Err("no room"));
+    assert_eq!(failed.unwrap_err(), "no room");
+}
+
+#[test]
+fn a_reset_and_a_change_of_room_concern_all_tenants() {
+    let limiter = limiter(bucket(1_000)).max_tenants(64).build().unwrap();
+    let _ = serve(&limiter, &[("a", 2_000), ("b", 2_000)]);
+    let now = Nanos::from_secs(12);
+    let _ = limiter.charge_at("a", 5_000, now);
+    assert!(limiter.peek_at("a", 1, now).is_denied());
+    limiter.reset_all_at(now);
+    assert_eq!(limiter.stats().keys, 0);
+    assert!(limiter.peek_at("a", 1, now).is_allowed());
+    let small = limiter.stats();
+    let tenants = FairTenants::new(&bucket(10), 64, Terms::new(), []).unwrap();
+    tenants.set_max_tenants_at(1_024, now).unwrap();
+    let large = tenants.stats();
+    assert_eq!((small.max_keys, large.max_keys), (64, 1_024));
+    assert!(large.bytes > 8 * small.bytes, "{small:?} {large:?}");
+    assert!(tenants.set_max_tenants_at(0, now).is_err());
 }
 
 #[test]

@@ -235,6 +235,8 @@ fn a_limit_that_is_not_in_the_trace_says_so() {
         told[1].notes[0].contains("in flight") && told[1].requests == 0,
         "{told:?}"
     );
+    let shared = one(&trace, "limits: [{name: a, limit: 9/1s, shares: {}}]");
+    assert!(shared.notes[0].contains("tenants share it"), "{shared:?}");
     let none = one(&trace, "limits: [{name: a, limit: 9/1s}]");
     assert_eq!(
         none.would_deny.all_keys,

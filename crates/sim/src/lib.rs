@@ -43,8 +43,8 @@ pub use fleet::{Fleet, Load, Sharing};
 pub use live::{Live, LiveCounts, LiveLimit};
 pub use progress::{Progress, Stage};
 pub use replay::{
-    Delays, DeniedKey, Estimate, Findings, HeatMap, Row, Timeline, Trial, TrialError, heat_map,
-    replay,
+    Delays, DeniedKey, Estimate, Findings, HeatMap, Row, SharesFindings, SharesTrial,
+    TenantFindings, Timeline, Trial, TrialError, heat_map, replay, replay_shares,
 };
 pub use suggest::{
     CurvePoint, Goal, ParseShareError, Recommendation, Share, SuggestError, Suggestion, Survey,

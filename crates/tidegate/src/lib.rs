@@ -91,14 +91,14 @@ pub use tidegate_flow as flow;
 pub use tidegate_limiter::{
     Admission, Algorithm, AlgorithmSpec, AllDecision, AnyDecision, BuildError, Change, Clock,
     CoarseClock, Debt, Decision, DenialReason, Denied, Estimate, Estimates, FairBuildError,
-    FairBuilder, FairError, FairLimiter, FairTenants, Forgotten, Full, HashKeys, Key, KeyedBuilder,
-    KeyedLimit, KeyedLimiter, Lasts, Limiter, MAX_LIMIT, MAX_WINDOW, ManualClock, ManualTimer,
-    Nanos, Outcome, OverrideError, OwnedPermit, ParsePolicyError, ParseQuotaError, Penalty, Permit,
-    Policy, PolicyError, Quota, QuotaError, RecordSpot, Request, Reservation, ReserveAll,
-    ReserveAllError, Share, SnapshotEntry, Spans, Standing, Stats, Sweeping, SystemClock, Terms,
-    TermsError, Timer, TooManyExceptions, TotalStep, Until, WaitAllError, WaitError, WhenFull,
-    acquire_all, acquire_all_at, acquire_all_estimates_at, acquire_any, acquire_any_at, algorithm,
-    wait_all, wait_all_estimates,
+    FairBuilder, FairError, FairLimiter, FairTenants, Forgotten, Full, HashKeys, Joined, Key,
+    KeyedBuilder, KeyedLimit, KeyedLimiter, Lasts, Limiter, MAX_LIMIT, MAX_WINDOW, ManualClock,
+    ManualTimer, Nanos, Outcome, OverrideError, OwnedPermit, ParsePolicyError, ParseQuotaError,
+    Penalty, Permit, Policy, PolicyError, Quota, QuotaError, RecordSpot, Request, Reservation,
+    ReserveAll, ReserveAllError, Share, SnapshotEntry, Spans, Standing, Stats, Sweeping,
+    SystemClock, Terms, TermsError, Timer, TooManyExceptions, TotalStep, Until, WaitAllError,
+    WaitError, WhenFull, acquire_all, acquire_all_at, acquire_all_estimates_at, acquire_any,
+    acquire_any_at, algorithm, deny_all_at, wait_all, wait_all_estimates,
 };
 #[cfg(feature = "calendar")]
 pub use tidegate_limiter::{Calendar, Period};

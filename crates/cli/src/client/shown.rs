@@ -102,6 +102,15 @@ pub fn written(limit: &Value) -> String {
     if !overrides.is_empty() {
         fields.push(format!("overrides: {{{}}}", overrides.join(", ")));
     }
+    if let Some(shares) = limit["shares"].as_object() {
+        let is_set = |value: &Value| !value.is_null() && *value != json!({});
+        let set: serde_json::Map<_, _> = shares
+            .iter()
+            .filter(|(_, value)| is_set(value))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        fields.push(format!("shares: {}", Value::from(set)));
+    }
     let deny = &limit["deny"];
     if deny.as_array().is_some_and(|deny| !deny.is_empty()) {
         fields.push(format!("deny: {deny}"));

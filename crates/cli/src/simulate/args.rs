@@ -11,7 +11,8 @@ use tidegate_core::{Quota, parse_duration};
 use tidegate_sim::{
     AlgorithmSpec, Fleet, Goal, Load, Mode, Share,
     input::{
-        By, Condition, Field, Filter, Format, Moment, Networks, Stamp, Took, UnknownFormat, Zone,
+        By, ByError, Condition, Field, Filter, Format, Moment, Networks, Stamp, Took,
+        UnknownFormat, Zone,
     },
     workload::{Arrival, Traffic},
 };
@@ -75,6 +76,15 @@ pub struct Args {
     /// joined by commas, such as ip,path. [default: ip; for requests per second: global]
     #[arg(long)]
     pub by: Option<By>,
+
+    /// Replay each limit as one limit of all requests that tenants share with equal weights, next to
+    /// the same limit without shares: by=FIELD names the tenant, as in by=host. Weights, guarantees
+    /// and a ceiling are for --rules, whose limits with shares: are replayed in the same way.
+    #[arg(
+        long, value_name = "by=FIELD", value_parser = parse_shares, requires = "limits",
+        conflicts_with_all = ["rules", "by", "suggest", "synthetic", "nodes", "follow", "server", "charge"]
+    )]
+    pub shares: Option<By>,
 
     /// The networks and addresses of proxies, joined by commas. For --by forwarded, the client is the
     /// first address outside them: the log's client, then X-Forwarded-For from the right.
@@ -426,3 +436,14 @@ fn parse_format(text: &str) -> Result<MayBeNone<Format>, UnknownFormat> {
 }
 
 const AFTER: &str = include_str!("examples.txt").trim_ascii_end();
+
+fn parse_shares(text: &str) -> Result<By, String> {
+    let by = text
+        .strip_prefix("by=")
+        .ok_or("write the field that names a tenant, as in by=host")?;
+    let by: By = by.parse().map_err(|error: ByError| error.to_string())?;
+    if by == By::GLOBAL {
+        return Err("global is no tenant: name a field, as in by=host".to_owned());
+    }
+    Ok(by)
+}

@@ -2,6 +2,7 @@
 
 use std::{io, path::PathBuf};
 
+use tidegate_core::{PolicyError, Quota, fair::FairError};
 use tidegate_server::{rules::RulesError, trace::RecordingError};
 use tidegate_sim::{
     SuggestError, TrialError,
@@ -34,6 +35,20 @@ pub enum SimulateError {
     /// A limit does not suit an algorithm.
     #[error("{0}; or leave it out of --algorithm")]
     Trial(#[from] TrialError),
+    /// A limit that tenants share does not suit its algorithm.
+    #[error("{algorithm} with {quota}: {error}; or leave it out of --algorithm")]
+    SharedPolicy {
+        /// The algorithm.
+        algorithm: String,
+        /// The limit.
+        quota: Quota,
+        /// The reason.
+        #[source]
+        error: PolicyError,
+    },
+    /// Tenants cannot share a limit.
+    #[error(transparent)]
+    Shares(#[from] FairError),
     /// The rules file is invalid.
     #[error(transparent)]
     Rules(#[from] RulesError),
@@ -57,6 +72,9 @@ pub enum SimulateError {
         "--charge, --took, --stamped, --exclude, --from and --to are for logs; `tidegate record --seconds N` takes a part of a trace"
     )]
     TraceFilter,
+    /// A trace has only some of the tenants.
+    #[error("--shares is for logs: a trace has only some of the keys that share a limit")]
+    SharesOfTrace,
     /// A suggestion counts requests.
     #[error(
         "the trace has requests with a cost above 1, and --suggest counts requests: try limits with --limit or --rules"

@@ -7,6 +7,7 @@ mod follow;
 mod progress;
 mod recorded;
 mod rules;
+mod shares;
 
 use std::{
     fs::{self, File},
@@ -78,6 +79,9 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
     } else {
         recorded::load(args)?
     };
+    if recorded.is_some() && args.shares.is_some() {
+        return Err(SimulateError::SharesOfTrace);
+    }
     if let (Some(recorded), Some(path)) = (&recorded, &args.rules) {
         return recorded::try_rules(path, recorded, args);
     }
@@ -96,7 +100,10 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
         _ if args.synthetic.synthetic => made_up(args, &progress),
         (_, Some(recorded)) => recorded::replay(recorded, args, &progress),
         (Some(path), None) => rules::replay_rules(path, args, &progress),
-        (None, None) => logged(args, &progress),
+        (None, None) => match &args.shares {
+            Some(by) => shares::replay_quotas(by, args, &progress),
+            None => logged(args, &progress),
+        },
     }?;
     drop(line);
     let report = Report {

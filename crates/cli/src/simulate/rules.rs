@@ -12,8 +12,8 @@ use tidegate_sim::{
 };
 
 use super::{
-    args::Args, check_proxies, error::SimulateError, note, options, source_names, sources, threads,
-    warn_of_keys, warn_of_unparsed,
+    args::Args, check_proxies, error::SimulateError, note, options, shares, source_names, sources,
+    threads, warn_of_keys, warn_of_unparsed,
 };
 
 /// A policy to replay with its requests: the limit itself, or one of its overrides.
@@ -34,7 +34,7 @@ pub fn replay_rules(
     let limits: Vec<&LimitSpec> = rules
         .limits
         .iter()
-        .filter(|limit| is_replayed(limit))
+        .filter(|limit| is_replayed(limit, args))
         .collect();
     if limits.is_empty() {
         return Err(SimulateError::NothingToReplay(path.to_owned()));
@@ -60,6 +60,12 @@ pub fn replay_rules(
     };
     for ((limit, selector), selected) in limits.into_iter().zip(&selectors).zip(loaded.selected) {
         warn(&mut report, limit, selector, &selected, loaded.requests);
+        let (policy, trace) = (&limit.policy, (&selector.by, &selected.trace));
+        let shared = shares::replay_limit(limit, &spec(policy), quota(policy), trace, progress)?;
+        if let Some(shared) = shared {
+            report.shares.push(shared);
+            continue;
+        }
         for part in parts(limit, &selected.trace) {
             let trial = Trial::new(quota(part.policy), &[spec(part.policy)])?;
             let findings = replay(
@@ -89,7 +95,14 @@ pub fn replay_rules(
     Ok(report)
 }
 
-fn is_replayed(limit: &LimitSpec) -> bool {
+fn is_replayed(limit: &LimitSpec, args: &Args) -> bool {
+    if limit.shares.is_some() && args.charge.is_some() {
+        note(&format!(
+            "the limit {} is left out: with --charge requests ask with a cost of 0, about which shares do not decide",
+            limit.name
+        ));
+        return false;
+    }
     let replayed = limit.policy.algorithm.limits_rate();
     if !replayed {
         note(&format!(

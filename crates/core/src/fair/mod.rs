@@ -454,6 +454,20 @@ impl FairShares {
         }
     }
 
+    /// The part of the limit, from 0, that a tenant with this note has used lately, what was charged
+    /// included: a mean over about ten quarters of the [horizon](Self::horizon), in which the latest
+    /// count most. It takes as long to follow a change.
+    #[must_use]
+    pub fn used(&self, state: &FairState, note: &TenantNote) -> f64 {
+        let epoch = (state.epoch & EPOCHS) + 1;
+        let since = epoch.saturating_sub(note.asked.into()).min(64) as i32;
+        let units = f64::from((note.taken + note.charged) * FADE.powi(since));
+        // A steady tenant's sum, in units of an epoch: of all epochs before, and of this one so far.
+        let before = f64::from(FADE / (1.0 - FADE));
+        let so_far = (state.now.get() as f64 / self.epoch()).fract();
+        units * self.unit / (self.epoch() * (before + so_far))
+    }
+
     /// A refusal as a decision on the total: its limit, and what is left of it.
     pub fn refused(&self, total: &Decision, refusal: Refusal) -> Decision {
         let mut standing = total.standing();

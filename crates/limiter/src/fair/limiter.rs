@@ -170,6 +170,16 @@ impl<C> FairLimiter<C> {
             })
     }
 
+    /// Takes as much of `cost` as is available to a tenant at the given time; returns that amount
+    /// and the decision on it.
+    pub fn acquire_up_to_at(&self, tenant: impl Key, cost: u64, now: Nanos) -> (u64, Decision) {
+        self.tenants
+            .acquire_up_to_at(tenant, cost, now, |step, cost| match step {
+                TotalStep::Take => self.total.acquire_up_to_at(cost, now),
+                TotalStep::Peek => (0, self.total.peek_at(cost, now)),
+            })
+    }
+
     /// The decision on `cost` for a tenant, without taking it.
     pub fn peek_at(&self, tenant: impl Key, cost: u64, now: Nanos) -> Decision {
         self.tenants
@@ -208,6 +218,12 @@ impl<C> FairLimiter<C> {
         Ok(())
     }
 
+    /// Forgets what all tenants have used, and what the limit has.
+    pub fn reset_all_at(&self, now: Nanos) {
+        self.tenants.reset_all_at(now);
+        self.total.reset_at(now);
+    }
+
     /// The limit of all tenants together.
     pub const fn total(&self) -> &Limiter<C> {
         &self.total
@@ -224,6 +240,13 @@ impl<C> FairLimiter<C> {
         self.tenants.share_at(tenant, now)
     }
 
+    /// The part of the limit, from 0, that a tenant has used in the last seconds (or windows, if they
+    /// are longer than a second), what was charged included. It takes as long to follow a change.
+    /// `None` if the tenant did not ask lately.
+    pub fn used_at(&self, tenant: impl Key, now: Nanos) -> Option<f64> {
+        self.tenants.used_at(tenant, now)
+    }
+
     /// Statistics of the table of tenants.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -235,6 +258,11 @@ impl<C: Clock> FairLimiter<C> {
     /// Asks for `cost` for a tenant at the current time.
     pub fn acquire(&self, tenant: impl Key, cost: u64) -> Decision {
         self.acquire_at(tenant, cost, self.total.clock().now())
+    }
+
+    /// [`acquire_up_to_at`](Self::acquire_up_to_at) at the current time.
+    pub fn acquire_up_to(&self, tenant: impl Key, cost: u64) -> (u64, Decision) {
+        self.acquire_up_to_at(tenant, cost, self.total.clock().now())
     }
 
     /// The decision on `cost` for a tenant at the current time, without taking it.

@@ -5,4 +5,4 @@ mod notes;
 mod tenants;
 
 pub use limiter::{FairBuilder, FairLimiter};
-pub use tenants::{FairBuildError, FairTenants, TotalStep};
+pub use tenants::{FairBuildError, FairTenants, Joined, TotalStep};

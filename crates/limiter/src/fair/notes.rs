@@ -6,7 +6,7 @@ const FIRST: usize = 1 << 10;
 
 #[derive(Debug)]
 pub(super) struct Notes {
-    /// A power of two; a note's place follows from its name.
+    /// A power of two; a note has one of two neighbouring places, which follow from its name.
     places: Vec<TenantNote>,
     most: usize,
     /// Tenants without a place since the last growth.
@@ -23,7 +23,33 @@ impl Notes {
         }
     }
 
-    /// A tenant's note. `beside` is used if another tenant, which asked lately, has the place.
+    /// Changes the bound. Notes that are there stay.
+    pub fn set_most(&mut self, most: usize) {
+        self.most = most.next_power_of_two();
+    }
+
+    pub fn clear(&mut self) {
+        self.places.fill(TenantNote::default());
+    }
+
+    /// The bytes that the notes take when there are most of them.
+    pub fn bytes(&self) -> usize {
+        self.most.max(self.places.len()) * size_of::<TenantNote>()
+    }
+
+    /// A tenant's note, if it has one.
+    pub fn find(&self, name: u32) -> Option<&TenantNote> {
+        let mut notes = self.pair(name).map(|place| &self.places[place]).into_iter();
+        notes.find(|note| note.name() == name.max(1))
+    }
+
+    /// The places that a note with this name can have.
+    fn pair(&self, name: u32) -> [usize; 2] {
+        let place = name as usize & (self.places.len() - 1);
+        [place, (place ^ 1).min(self.places.len() - 1)]
+    }
+
+    /// A tenant's note. `beside` is used if other tenants, which asked lately, have its places.
     pub fn of<'a>(
         &'a mut self,
         name: u32,
@@ -33,13 +59,19 @@ impl Notes {
         if self.crowded > self.places.len() / 8 && self.places.len() < self.most {
             self.grow();
         }
-        let place = name as usize & (self.places.len() - 1);
-        if !self.places[place].is_free_for(name, state) {
-            self.crowded += 1;
-            *beside = TenantNote::for_a_step(name, state);
-            return beside;
+        let pair = self.pair(name);
+        let is_own = |place: &&usize| self.places[**place].name() == name.max(1);
+        let is_free = |place: &&usize| self.places[**place].is_free_for(name, state);
+        let found = pair
+            .iter()
+            .find(is_own)
+            .or_else(|| pair.iter().find(is_free));
+        if let Some(&place) = found {
+            return self.places[place].of(name);
         }
-        self.places[place].of(name)
+        self.crowded += 1;
+        *beside = TenantNote::for_a_step(name, state);
+        beside
     }
 
     fn grow(&mut self) {
@@ -51,5 +83,30 @@ impl Notes {
             }
         }
         self.crowded = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_tenants_with_one_place_have_a_note_each_and_keep_it_when_there_are_more() {
+        let (mut notes, state) = (Notes::new(1 << 12), FairState::default());
+        let mut beside = TenantNote::default();
+        // All of these belong to the first place of 1,024.
+        let names = [1 << 10, 1 << 11];
+        for name in names {
+            assert_eq!(notes.of(name, &state, &mut beside).name(), name);
+        }
+        // A third one has none while the others are recent.
+        assert_eq!(notes.of(3 << 10, &state, &mut beside).name(), 3 << 10);
+        assert!(notes.find(3 << 10).is_none() && notes.crowded == 1);
+        let kept = names;
+        notes.grow();
+        assert!(kept.iter().all(|name| notes.find(*name).is_some()));
+        assert_eq!(notes.places.len(), 1 << 11);
+        notes.clear();
+        assert!(kept.iter().all(|name| notes.find(*name).is_none()));
     }
 }

@@ -1,9 +1,9 @@
 //! The tenants of a limit that is decided elsewhere.
 
-use std::{collections::HashMap, fmt, sync::PoisonError};
+use std::{collections::HashMap, convert::Infallible, fmt, sync::PoisonError};
 
 use tidegate_core::fair::{
-    FairError, FairShares, FairState, Refusal, TenantNote, TenantStates, Terms,
+    FairError, FairShares, FairState, Refusal, TenantNote, TenantStates, Terms, TermsError,
 };
 use tidegate_core::{Decision, Key, Nanos, Policy};
 
@@ -24,6 +24,15 @@ pub enum TotalStep {
     Peek,
     /// Decide, and take.
     Take,
+}
+
+/// What became of a step of the total.
+#[derive(Clone, Copy, Debug)]
+pub struct Joined {
+    /// The limit's own decision.
+    pub decision: Decision,
+    /// Whether the cost was taken: the limit admitted, and so did all that decide with it.
+    pub is_taken: bool,
 }
 
 /// The tenants that share a limit, without the limit itself: its owner decides on the total, in the
@@ -64,6 +73,9 @@ pub enum FairBuildError {
     /// The tenants' states do not fit into memory.
     #[error(transparent)]
     Table(#[from] BuildError),
+    /// A tenant's weight, guarantee or ceiling is out of its range.
+    #[error(transparent)]
+    Terms(#[from] TermsError),
     /// The guarantees exceed the limit.
     #[error("the guarantees are {percent} % of the limit together; lower them to at most 100 %")]
     Guarantees {
@@ -181,7 +193,7 @@ impl FairTenants {
             None => (*others, None),
         };
         let mut beside = TenantNote::default();
-        let note = notes.of((tag.get() >> 16) as u32, state, &mut beside);
+        let note = notes.of(name_of(tag), state, &mut beside);
         let virtual_now = state.virtual_now();
         let with_share = |share: &mut [u64]| {
             let mut with_ceiling = |ceiling: Option<&mut [u64]>| {
@@ -215,23 +227,86 @@ impl FairTenants {
         now: Nanos,
         mut total: impl FnMut(TotalStep) -> Decision,
     ) -> Decision {
+        self.acquire_with_at(tenant, cost, now, |step| {
+            let decision = total(step);
+            let is_taken = decision.is_allowed();
+            Ok::<_, Infallible>(Joined { decision, is_taken })
+        })
+        .unwrap_or_else(|never| match never {})
+    }
+
+    /// [`acquire_at`](Self::acquire_at) of a limit that decides together with others: `total`
+    /// returns the limit's own decision, and whether all admitted, so that the cost was taken.
+    ///
+    /// # Errors
+    /// Those of `total`; then nothing is taken.
+    pub fn acquire_with_at<E>(
+        &self,
+        tenant: impl Key,
+        cost: u64,
+        now: Nanos,
+        mut total: impl FnMut(TotalStep) -> Result<Joined, E>,
+    ) -> Result<Decision, E> {
         if cost == 0 {
-            return total(TotalStep::Peek);
+            return Ok(total(TotalStep::Take)?.decision);
         }
         tenant.with_bytes(|name| {
             self.with(name, now, |shares, state, terms, states| {
                 match shares.ask(state, terms, states, cost, now) {
-                    Err(refusal) => shares.refused(&total(TotalStep::Peek), refusal),
+                    Err(refusal) => Ok(shares.refused(&total(TotalStep::Peek)?.decision, refusal)),
                     Ok(grant) => {
-                        let decision = total(TotalStep::Take);
-                        if decision.is_allowed() {
+                        let Joined { decision, is_taken } = total(TotalStep::Take)?;
+                        if is_taken {
                             shares.take(state, terms, states, grant);
-                        } else {
+                        } else if decision.is_denied() {
                             shares.total_refused(state);
                         }
-                        decision
+                        Ok(decision)
                     }
                 }
+            })
+        })
+    }
+
+    /// Takes as much of `cost` as the tenant's share and the total admit. `total` is called, once,
+    /// with the units that the share admits: with [`TotalStep::Take`] it takes as many of them as
+    /// are available, and returns how many and the decision on them; with [`TotalStep::Peek`] it
+    /// returns the decision on `cost`.
+    pub fn acquire_up_to_at(
+        &self,
+        tenant: impl Key,
+        cost: u64,
+        now: Nanos,
+        mut total: impl FnMut(TotalStep, u64) -> (u64, Decision),
+    ) -> (u64, Decision) {
+        if cost == 0 {
+            return total(TotalStep::Peek, 0);
+        }
+        tenant.with_bytes(|name| {
+            self.with(name, now, |shares, state, terms, states| {
+                // A refusal of all counts, so that the tenant's share grows.
+                let asked = shares.ask(state, terms, states, cost, now).err();
+                let most = match asked {
+                    None => cost,
+                    Some(_) => largest_admitted(cost, |cost| {
+                        would_refuse(shares, state, terms, states, cost, now).is_none()
+                    }),
+                };
+                if let (0, Some(refusal)) = (most, asked) {
+                    let (_, decision) = total(TotalStep::Peek, cost);
+                    return (0, shares.refused(&decision, refusal));
+                }
+                let (taken, decision) = total(TotalStep::Take, most);
+                // Fewer units than were admitted are admitted, too.
+                if taken > 0
+                    && let Ok(grant) = shares.ask(state, terms, states, taken, now)
+                {
+                    shares.take(state, terms, states, grant);
+                }
+                if taken < most {
+                    shares.total_refused(state);
+                }
+                (taken, decision)
             })
         })
     }
@@ -249,18 +324,9 @@ impl FairTenants {
         if cost == 0 || decision.is_denied() {
             return decision;
         }
-        let refusal: Option<Refusal> = tenant.with_bytes(|name| {
+        let refusal = tenant.with_bytes(|name| {
             self.with(name, now, |shares, state, terms, states| {
-                let mut state = *state;
-                let mut note = *states.note;
-                let mut copy = TenantStates {
-                    share: &mut *states.share,
-                    guarantee: states.guarantee.as_deref_mut(),
-                    ceiling: states.ceiling.as_deref_mut(),
-                    note: &mut note,
-                };
-                // Asking changes only the common state and the note.
-                shares.ask(&mut state, terms, &mut copy, cost, now).err()
+                would_refuse(shares, state, terms, states, cost, now)
             })
         });
         match refusal {
@@ -300,6 +366,33 @@ impl FairTenants {
         });
     }
 
+    /// Forgets what all tenants have used.
+    pub fn reset_all_at(&self, now: Nanos) {
+        let mut inner = self.lock();
+        inner.state = FairState::default();
+        inner.notes.clear();
+        for named in inner.named.values_mut() {
+            named.guarantee = [0; WORDS];
+        }
+        self.shares.reset_all_at(now);
+        self.ceilings.reset_all_at(now);
+    }
+
+    /// Changes the number of tenants whose states are kept in memory, and keeps what tenants have
+    /// used, as [`KeyedLimiter::set_max_keys_at`] does.
+    ///
+    /// # Errors
+    /// If it is 0, or memory is short.
+    pub fn set_max_tenants_at(&self, max_tenants: usize, now: Nanos) -> Result<(), BuildError> {
+        let mut inner = self.lock();
+        let virtual_now = inner.state.virtual_now();
+        for (table, now) in [(&self.shares, virtual_now), (&self.ceilings, now)] {
+            table.set_max_keys_at(max_tenants, now)?.finish_at(now);
+        }
+        inner.notes.set_most(max_tenants);
+        Ok(())
+    }
+
     /// A tenant's terms.
     pub fn terms(&self, tenant: impl Key) -> Terms {
         let inner = self.lock();
@@ -325,11 +418,73 @@ impl FairTenants {
         part.min(terms.ceiling().unwrap_or(1.0))
     }
 
-    /// Statistics of the table of shares.
+    /// The part of the limit, from 0, that a tenant has used in the last seconds (or windows, if they
+    /// are longer than a second): see [`FairShares::used`]. `None` if nothing is known about it, as
+    /// it did not ask lately.
+    pub fn used_at(&self, tenant: impl Key, now: Nanos) -> Option<f64> {
+        let tag = self.shares.tag_of(&tenant);
+        let mut inner = self.lock();
+        let Inner {
+            shares,
+            state,
+            notes,
+            ..
+        } = &mut *inner;
+        shares.turn(state, now);
+        let note = notes.find(name_of(tag))?;
+        Some(shares.used(state, note))
+    }
+
+    /// Statistics of the table of shares, with the bytes of all tables.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.shares.stats()
+        let stats = self.shares.stats();
+        let notes = self.lock().notes.bytes() as u64;
+        Stats {
+            bytes: stats.bytes + self.ceilings.stats().bytes + notes,
+            ..stats
+        }
     }
+}
+
+/// The name of a tenant in its note.
+const fn name_of(tag: Tag) -> u32 {
+    (tag.get() >> 16) as u32
+}
+
+/// The refusal of a request that is only looked at.
+fn would_refuse(
+    shares: &FairShares,
+    state: &FairState,
+    terms: &Terms,
+    states: &mut TenantStates<'_>,
+    cost: u64,
+    now: Nanos,
+) -> Option<Refusal> {
+    let mut state = *state;
+    let mut note = *states.note;
+    let mut copy = TenantStates {
+        share: &mut *states.share,
+        guarantee: states.guarantee.as_deref_mut(),
+        ceiling: states.ceiling.as_deref_mut(),
+        note: &mut note,
+    };
+    // Asking changes only the common state and the note.
+    shares.ask(&mut state, terms, &mut copy, cost, now).err()
+}
+
+/// The largest cost below `refused` that is admitted, if all smaller ones are.
+fn largest_admitted(refused: u64, mut admits: impl FnMut(u64) -> bool) -> u64 {
+    let (mut least, mut most) = (0, refused - 1);
+    while least < most {
+        let middle = most - (most - least) / 2;
+        if admits(middle) {
+            least = middle;
+        } else {
+            most = middle - 1;
+        }
+    }
+    least
 }
 
 /// A step on a tenant's words in a table. A tenant without room there has fresh ones.

@@ -198,6 +198,26 @@ pub fn acquire_all_at<C: ?Sized>(
     Ok(AllDecision::new(decisions))
 }
 
+/// The decisions of [`acquire_all_at`] if a limit beside these has denied: nothing is taken, and
+/// each limit that denies has denied, which counts for its [`Penalty`](tidegate_core::Penalty).
+///
+/// # Panics
+/// As [`acquire_all_at`].
+///
+/// # Errors
+/// The same as [`acquire_all_at`].
+pub fn deny_all_at<C: ?Sized>(
+    requests: &[Request<'_, C>],
+    now: Nanos,
+) -> Result<AllDecision, Full> {
+    let decisions = with_all(requests, now, false, |states, blocked, wakes| {
+        let mut decisions = states.answers(blocked, &[], now, wakes);
+        states.count_denials(blocked, &mut decisions, now, wakes);
+        decisions
+    })?;
+    Ok(AllDecision::new(decisions))
+}
+
 /// [`acquire_all_at`] for units that may return. The second value is what each request has taken,
 /// for [`Limiter::settle_at`] and [`KeyedLimiter::settle_at`]; it is empty if a limit denied.
 ///

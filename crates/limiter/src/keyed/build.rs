@@ -30,6 +30,7 @@ const DEFAULT_MAX_KEYS: usize = 1 << 20;
 pub struct KeyedBuilder<C = SystemClock> {
     policy: Policy,
     max_keys: usize,
+    max_exceptions: Option<usize>,
     when_full: WhenFull,
     hash: Option<HashKeys>,
     clock: C,
@@ -40,6 +41,7 @@ impl KeyedBuilder {
         Self {
             policy,
             max_keys: DEFAULT_MAX_KEYS,
+            max_exceptions: None,
             when_full: WhenFull::Forget,
             hash: None,
             clock: SystemClock::new(),
@@ -52,6 +54,15 @@ impl<C> KeyedBuilder<C> {
     /// once; it becomes resident as keys arrive.
     pub fn max_keys(self, max_keys: usize) -> Self {
         Self { max_keys, ..self }
+    }
+
+    /// The maximum number of keys that are blocked or have their own policy (default: the maximum
+    /// number of keys, whatever that is).
+    pub fn max_exceptions(self, max_exceptions: usize) -> Self {
+        Self {
+            max_exceptions: Some(max_exceptions),
+            ..self
+        }
     }
 
     /// The treatment of a new key if the limiter would have to forget an exhausted key for it
@@ -74,6 +85,7 @@ impl<C> KeyedBuilder<C> {
         KeyedBuilder {
             policy: self.policy,
             max_keys: self.max_keys,
+            max_exceptions: self.max_exceptions,
             when_full: self.when_full,
             hash: self.hash,
             clock,
@@ -88,20 +100,22 @@ impl<C> KeyedBuilder<C> {
         let Self {
             policy,
             max_keys,
+            max_exceptions,
             when_full,
             hash,
             clock,
         } = self;
         let room = Room {
             max_keys,
+            max_exceptions,
             when_full,
         };
         Ok(KeyedLimiter {
             generations: Generations::new(Generation::new(policy, 0, room, None)?),
-            exceptions: Exceptions::new(max_keys),
+            exceptions: Exceptions::new(room.max_exceptions()),
             hash: hash.unwrap_or_else(HashKeys::random),
             changing: Mutex::new(room),
-            marks: Marks::new(max_keys),
+            marks: Marks::new(max_keys.max(room.max_exceptions())),
             lines: Lines::new(),
             eras: Eras::new(),
             clock,

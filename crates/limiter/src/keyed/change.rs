@@ -113,7 +113,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
             let new = self
                 .generations
                 .make(policy, rate, room, Arc::clone(&old))?;
-            self.exceptions.set_most(room.max_keys);
+            self.exceptions.set_most(room.max_exceptions());
             self.generations.publish(&old, new);
             *one_at_a_time = room;
         }

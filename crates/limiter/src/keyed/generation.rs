@@ -62,7 +62,15 @@ pub(crate) struct Generation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
     pub max_keys: usize,
+    /// `None` for as many as keys.
+    pub max_exceptions: Option<usize>,
     pub when_full: WhenFull,
+}
+
+impl Room {
+    pub fn max_exceptions(&self) -> usize {
+        self.max_exceptions.unwrap_or(self.max_keys)
+    }
 }
 
 // SAFETY: everything but the policy is `Sync` by itself; the policy is written and read as its
@@ -179,6 +187,7 @@ impl Generation {
     pub fn own(policy: Policy, rate: u64) -> Result<Self, BuildError> {
         let room = Room {
             max_keys: 1,
+            max_exceptions: None,
             when_full: WhenFull::Forget,
         };
         Ok(Self {

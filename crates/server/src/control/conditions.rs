@@ -298,7 +298,7 @@ impl Sources<'_> {
     fn forgotten(&self) -> Vec<(String, u64)> {
         let limits = self.service.limits();
         let each = limits.limits().iter().map(|limit| {
-            let count = limit.limiter().stats().forgotten.exhausted;
+            let count = limit.stats().forgotten.exhausted;
             (limit.spec().name.clone(), count)
         });
         each.filter(|(_, count)| *count > 0).collect()

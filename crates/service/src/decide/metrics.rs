@@ -2,14 +2,24 @@
 
 use std::fmt;
 
-use tidegate_core::DenialReason;
+use tidegate_core::{DenialReason, Nanos};
 use tidegate_limiter::Stats;
 
-use super::{counts::CountsRead, limits::Limits, service::Service, shared, waits::WaitOutcome};
+use super::{
+    counts::CountsRead,
+    limits::{Limits, TenantStanding},
+    service::Service,
+    shared,
+    waits::WaitOutcome,
+};
 use crate::{
     observe::metrics::{MetricKind, MetricSource, Sink},
     rules::THROTTLE,
+    shown,
 };
+
+/// How many tenants of a limit with the most requests, and how many with the most denials.
+const TENANTS: usize = 20;
 
 impl MetricSource for Service {
     fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
@@ -19,13 +29,7 @@ impl MetricSource for Service {
         let limits: Vec<(&str, CountsRead, Stats)> = all
             .limits()
             .iter()
-            .map(|limit| {
-                (
-                    limit.spec().name.as_str(),
-                    limit.counts(),
-                    limit.limiter().stats(),
-                )
-            })
+            .map(|limit| (limit.spec().name.as_str(), limit.counts(), limit.stats()))
             .chain([(
                 THROTTLE,
                 throttle.counts().read(),
@@ -79,6 +83,7 @@ impl MetricSource for Service {
         let help = "Keys that reached a threshold of their limit, once in each period";
         sink.labelled("threshold_events", help, MetricKind::Counter, reached)?;
         report_limits(sink, &limits)?;
+        report_tenants(sink, all, self.now())?;
         report_waits(sink, all)?;
         let reservations = self.reservations.len() as u64;
         sink.gauge(
@@ -115,6 +120,40 @@ impl MetricSource for Service {
             all.limits().len() as u64,
         )
     }
+}
+
+/// The busiest tenants of each limit that has any, so their number is bounded.
+fn report_tenants(sink: &mut dyn Sink, limits: &Limits, now: Nanos) -> fmt::Result {
+    let named = limits.limits().iter().flat_map(|limit| {
+        let tenants = limit.busiest_tenants(TENANTS, now).into_iter();
+        tenants.map(|tenant| {
+            let name = shown::text(&String::from_utf8_lossy(&tenant.name));
+            (limit.spec().name.as_str(), name, tenant)
+        })
+    });
+    let all: Vec<(&str, String, TenantStanding)> = named.collect();
+    let mut each = |name: &str, help: &str, read: fn(&TenantStanding) -> u64| {
+        let values = all.iter().map(|(limit, name, tenant)| {
+            ([("limit", *limit), ("tenant", name.as_str())], read(tenant))
+        });
+        sink.labelled(name, help, MetricKind::Gauge, values)
+    };
+    let help = "A busy tenant's part of the limit under contention, in thousandths";
+    each("tenant_share_permille", help, |tenant| {
+        permille(tenant.share)
+    })?;
+    let help =
+        "The part of the limit that a busy tenant has used in the last seconds, in thousandths";
+    each("tenant_used_permille", help, |tenant| permille(tenant.used))?;
+    let help = "Requests of a busy tenant in the last 5 to 10 minutes, an estimate above the counting budget";
+    each("tenant_requests", help, |tenant| tenant.requests)?;
+    let help = "Denials of a busy tenant in the last 5 to 10 minutes, likewise";
+    each("tenant_denials", help, |tenant| tenant.denials)
+}
+
+#[allow(clippy::cast_sign_loss, reason = "parts are not negative")]
+fn permille(part: f64) -> u64 {
+    (part * 1e3).round() as u64
 }
 
 fn report_waits(sink: &mut dyn Sink, limits: &Limits) -> fmt::Result {

@@ -28,7 +28,7 @@ impl Occupancy {
     pub fn look(&mut self, service: &Service) {
         let limits = service.limits();
         let keyed = limits.limits().iter().filter(|limit| !limit.spec().global);
-        let stats = keyed.map(|limit| (limit.spec().name.as_str(), limit.limiter().stats()));
+        let stats = keyed.map(|limit| (limit.spec().name.as_str(), limit.stats()));
         let throttle = (THROTTLE, service.throttle().limiter().stats());
         for (name, stats) in stats.chain([throttle]) {
             self.seen

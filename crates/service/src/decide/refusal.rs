@@ -161,6 +161,22 @@ pub enum Refusal {
         #[source]
         why: PlanError,
     },
+    /// An operator gives a quota to a key that shares its limit with others.
+    #[error(
+        "tenants share limit `{limit}`, so a key cannot have a quota: give the tenant a weight, a guarantee or a ceiling in the rules (`shares`)"
+    )]
+    TenantsShare {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A joint decision names a limit twice that tenants share.
+    #[error(
+        "tenants share limit `{limit}`, and this decision names it twice: ask for the sum of the costs, or for one key after another"
+    )]
+    SharedTwice {
+        /// The limit's name.
+        limit: String,
+    },
     /// The text is not a quota of the limit's algorithm.
     #[error("`{quota}` is not a quota for limit `{limit}`: {why}", quota = Visible(quota))]
     NoQuota {
@@ -201,6 +217,14 @@ pub enum Refusal {
         "limit `{limit}` is in the store, which has no lines: ask without a wait, and again after the time that a denial gives"
     )]
     WaitInStore {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A limit that tenants share has no lines.
+    #[error(
+        "tenants share limit `{limit}`, which has no lines: ask without a wait, and again after the time that a denial gives"
+    )]
+    WaitShared {
         /// The limit's name.
         limit: String,
     },

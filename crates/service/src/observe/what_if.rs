@@ -191,6 +191,12 @@ impl Replay<'_> {
             share,
             ..WhatIf::default()
         };
+        if spec.shares.is_some() {
+            notes.push(
+                "tenants share it, which is not replayed: a trace has only some of them".to_owned(),
+            );
+            return WhatIf { notes, ..found };
+        }
         let policy = match spec.policy.policy() {
             Ok(policy) if spec.policy.algorithm.limits_rate() => policy,
             Ok(_) => {

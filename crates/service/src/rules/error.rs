@@ -7,7 +7,7 @@ use std::{
 
 use tidegate_config::Problem;
 use tidegate_core::PolicyError;
-use tidegate_limiter::OverrideError;
+use tidegate_limiter::FairBuildError;
 
 /// Why a rules file is rejected. If a file has a problem, none of it is used.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum RulesError {
         /// The limit.
         limit: String,
         /// The limiter's error.
-        source: OverrideError,
+        source: FairBuildError,
     },
 }
 

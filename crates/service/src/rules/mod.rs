@@ -8,6 +8,7 @@ pub mod import;
 pub mod options;
 mod parse;
 pub mod reload;
+mod shares;
 pub mod sharing;
 mod spec;
 mod traffic;
@@ -18,6 +19,7 @@ use tidegate_config::file as config_file;
 
 pub use error::RulesError;
 pub use parse::{parse, parse_bytes, parse_for, parse_policy};
+pub use shares::{AllTerms, LimitPart, MAX_TENANTS, SharesBy, SharesSpec};
 pub use sharing::is_sensible;
 pub use sharing::{TimeoutError, parse_timeout};
 pub use spec::{LimitSpec, OnExpiry, PolicySpec, QuotaTextError, Rules, SharingSpec, TrafficSpec};

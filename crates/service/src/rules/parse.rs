@@ -11,7 +11,7 @@ use tidegate_core::{AlgorithmSpec, ParseQuotaError, Quota, parse_units};
 
 use super::{
     Keeping, LimitSpec, MAX_KEY_BYTES, OnExpiry, PolicySpec, Rules, SharingSpec, THROTTLE, options,
-    sharing, traffic,
+    shares, sharing, traffic,
 };
 use tidegate_flow::sources::yaml::{GATE, SECTIONS, read as read_gate};
 use tidegate_limiter::WhenFull;
@@ -22,7 +22,7 @@ const MAX_NAME: usize = 64;
 const MAX_LIMITS: usize = 1_000;
 
 /// In addition to the algorithms' own options.
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 20] = [
     "name",
     "limit",
     "algorithm",
@@ -35,6 +35,7 @@ const FIELDS: [&str; 19] = [
     "overrides",
     "deny",
     "max_keys",
+    "shares",
     "sharing",
     "on_error",
     "deadline",
@@ -263,6 +264,7 @@ fn read_limit(
         }
     }
     let line = fields.line_of("name");
+    let shares = shares::read(&fields, &called);
     let sharing = sharing::read(&fields, &called);
     let traffic = traffic::read(&fields, &called, global);
     let limit = LimitSpec {
@@ -277,9 +279,11 @@ fn read_limit(
         on_expiry,
         overrides,
         deny,
+        shares,
         sharing,
         traffic,
     };
+    shares::check(&limit, &fields, &called, keeping);
     if keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
         sharing::check(&limit, &fields);
     }
@@ -456,7 +460,7 @@ fn read_deny(fields: &Fields<'_>) -> BTreeSet<String> {
         .collect()
 }
 
-fn read_key<'a>(node: &'a Node, list: &str, complaints: &Complaints) -> Option<&'a str> {
+pub(super) fn read_key<'a>(node: &'a Node, list: &str, complaints: &Complaints) -> Option<&'a str> {
     let (what, mend) = match node.text() {
         Some(key) if key.len() <= MAX_KEY_BYTES => return Some(key),
         Some(_) => (

@@ -11,6 +11,8 @@ use tidegate_core::{AlgorithmSpec, Nanos, ParseQuotaError, Policy, PolicyError, 
 use tidegate_limiter::WhenFull;
 use tidegate_redis::{Mode, OnError, Timeout};
 
+use super::SharesSpec;
+
 /// The contents of a rules file, in its order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rules {
@@ -49,7 +51,9 @@ pub struct LimitSpec {
     pub overrides: BTreeMap<String, PolicySpec>,
     /// Keys that are always denied.
     pub deny: BTreeSet<String>,
-    /// How it is shared, if the server has a store.
+    /// The tenants that share it.
+    pub shares: Option<SharesSpec>,
+    /// How servers share it, if the server has a store.
     pub sharing: SharingSpec,
     /// Which requests of a log it applies to, for `tidegate simulate --rules`. A server gets the
     /// key from its caller.
@@ -64,6 +68,11 @@ impl LimitSpec {
             policy,
             ..Self::default()
         }
+    }
+
+    /// Whether all requests change the same state: the limit is global, or tenants share it.
+    pub fn has_one_state(&self) -> bool {
+        self.global || self.shares.is_some()
     }
 
     /// The limit in the form of a rules file.
@@ -125,6 +134,10 @@ impl LimitSpec {
         if !self.deny.is_empty() {
             let _ = writeln!(text, "  deny: {}", json!(self.deny));
         }
+        text += &self
+            .shares
+            .as_ref()
+            .map_or_else(String::new, SharesSpec::yaml);
         text
     }
 }

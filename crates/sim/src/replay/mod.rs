@@ -24,6 +24,7 @@ mod heat;
 mod key_state;
 mod ranking;
 mod run;
+mod shares;
 mod timeline;
 mod trial;
 
@@ -41,6 +42,7 @@ pub use heat::{HeatMap, heat_map};
 pub(crate) use key_state::KeyState;
 pub use ranking::DeniedKey;
 pub(crate) use run::Stretch;
+pub use shares::{SharesFindings, SharesTrial, TenantFindings, replay_shares};
 pub(crate) use timeline::SECONDS;
 pub use timeline::Timeline;
 pub(crate) use trial::Candidate;

@@ -15,8 +15,12 @@ use super::{
     format::{grouped, moment, percent, span},
     shared,
     table::{HEADS, cells, note, spanned},
+    tenants,
 };
 use crate::replay::{Findings, Row};
+
+/// How many tenants of a limit the page shows.
+const TENANTS: usize = 20;
 
 /// Light or dark like the reader's system, and for print.
 const CSS: &str = include_str!("style.css");
@@ -27,9 +31,10 @@ const CSS: &str = include_str!("style.css");
 /// # Errors
 /// The errors of the writer.
 pub fn write_html(out: &mut impl Write, report: &Report) -> io::Result<()> {
-    let Some(first) = report.findings.first() else {
+    if report.findings.is_empty() && report.shares.is_empty() {
         return Ok(());
-    };
+    }
+    let first = report.findings.first();
     let source = printable(&report.source, 300);
     let page = html! {
         (PreEscaped("<!doctype html>\n"))
@@ -46,9 +51,12 @@ pub fn write_html(out: &mut impl Write, report: &Report) -> io::Result<()> {
                     h1 { "Who would have been denied" }
                     p class="dim source" { (source) }
                     (conclusions(report))
-                    (tiles(report, first))
-                    @if let Some(suggested) = &report.suggested { (suggestions(suggested, first)) }
-                    (comparison(report))
+                    @if let Some(first) = first {
+                        (tiles(report, first))
+                        @if let Some(suggested) = &report.suggested { (suggestions(suggested, first)) }
+                        (comparison(report))
+                    }
+                    @for (said, rows) in tenants::sections(report, TENANTS) { (shared_by_tenants(&said, rows)) }
                     (sharing(report))
                     @for (trial, findings) in report.findings.iter().enumerate() { (details(report, trial, findings)) }
                     footer {
@@ -333,6 +341,24 @@ fn sharing(report: &Report) -> Markup {
     html! {
         h2 { "Shared by nodes" }
         (wide_card("Shared by nodes", &table))
+    }
+}
+
+/// A limit that tenants share.
+fn shared_by_tenants(said: &str, rows: Vec<[String; 6]>) -> Markup {
+    let class = |column: usize| (column < 2).then_some("text");
+    let table = html! {
+        p { (said) }
+        table {
+            tr { @for (column, head) in tenants::HEADS.iter().enumerate() { th class=[class(column)] { (head) } } }
+            @for row in rows {
+                tr { @for (column, cell) in row.iter().enumerate() { td class=[class(column)] { (cell) } } }
+            }
+        }
+    };
+    html! {
+        h2 { "Shared by tenants" }
+        (wide_card("Shared by tenants", &table))
     }
 }
 

@@ -28,7 +28,8 @@ use crate::replay::{Findings, Row};
 ///
 /// Besides these there are `command`, `date`, `source`, `by`, `lines`, `unparsed`, `excluded`,
 /// `samples` (`line`, `keys`, `time`, `path`, `cost`), `warnings`, `conclusions`, and on request `suggestion`: `goal`, `found`, `busiest_window` and
-/// `recommended` (`algorithm`, `limit`, `reason`, `yaml`, `curve`).
+/// `recommended` (`algorithm`, `limit`, `reason`, `yaml`, `curve`). `shares` has an object for each limit that tenants share: `name` (of a limit of
+/// a rules file), `by`, and the fields of [`SharesFindings`](crate::SharesFindings).
 ///
 /// # Errors
 /// The errors of the writer.
@@ -52,6 +53,17 @@ pub fn write_json(out: &mut impl Write, report: &Report) -> io::Result<()> {
     });
     if let Some(suggested) = &report.suggested {
         document["suggestion"] = suggestion(suggested);
+    }
+    if !report.shares.is_empty() {
+        let shares = report.shares.iter().map(|shared| {
+            let mut object = json!(shared.findings);
+            object["by"] = json!(shared.by);
+            if !shared.name.is_empty() {
+                object["name"] = json!(shared.name);
+            }
+            object
+        });
+        document["shares"] = shares.collect();
     }
     serde_json::to_writer_pretty(&mut *out, &document)?;
     writeln!(out)

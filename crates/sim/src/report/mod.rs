@@ -6,6 +6,7 @@ mod html;
 mod json;
 mod shared;
 mod table;
+mod tenants;
 
 pub use crate::escape::printable;
 pub(crate) use format::{grouped, percent};
@@ -18,7 +19,7 @@ use std::time::Duration;
 use crate::{
     algorithm::AlgorithmSpec,
     input::Sample,
-    replay::{DeniedKey, Findings, HeatMap, Row},
+    replay::{DeniedKey, Findings, HeatMap, Row, SharesFindings},
     suggest::{Goal, MOST_DENIED, Recommendation, Suggestion, Survey},
 };
 
@@ -54,6 +55,19 @@ pub struct Report {
     pub heat: Vec<HeatMap>,
     /// The suggested limits, if they were requested.
     pub suggested: Option<Suggested>,
+    /// Limits that tenants share.
+    pub shares: Vec<SharesReport>,
+}
+
+/// A limit that tenants share, in a report.
+#[derive(Clone, Debug)]
+pub struct SharesReport {
+    /// The limit's name; empty if it has none.
+    pub name: String,
+    /// The field or fields that name a tenant.
+    pub by: String,
+    /// The findings.
+    pub findings: SharesFindings,
 }
 
 /// Suggested limits.

@@ -12,7 +12,7 @@ use crate::escape::printable;
 use super::{
     Report,
     format::{grouped, moment, percent, percentage, span},
-    shared,
+    shared, tenants,
 };
 use crate::{
     algorithm::AlgorithmSpec,
@@ -33,10 +33,28 @@ const SAMPLE: usize = 110;
 /// # Errors
 /// The errors of the writer.
 pub fn write_table(out: &mut impl Write, report: &Report, top: usize) -> io::Result<()> {
-    let Some(first) = report.findings.first() else {
+    if report.findings.is_empty() && report.shares.is_empty() {
         return Ok(());
-    };
+    }
     writeln!(out, "{}", printable(&report.source, 200))?;
+    if let Some(first) = report.findings.first() {
+        write_findings(out, report, first, top)?;
+    }
+    for (said, rows) in tenants::sections(report, top) {
+        writeln!(out, "\n{}", printable(&said, 400))?;
+        if !rows.is_empty() {
+            write_columns(out, &with_heads(tenants::HEADS, rows), "<<>>>>")?;
+        }
+    }
+    Ok(())
+}
+
+fn write_findings(
+    out: &mut impl Write,
+    report: &Report,
+    first: &Findings,
+    top: usize,
+) -> io::Result<()> {
     if report.limits.is_empty() {
         writeln!(out, "{}, {}", traffic(first, &report.by), spanned(first))?;
     } else {

@@ -1,6 +1,6 @@
 //! The key of a limit, and how several parts make one key.
 
-use std::{fmt, str::FromStr};
+use std::{borrow::Cow, fmt, str::FromStr};
 
 /// One part of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,19 +96,28 @@ impl By {
     pub(crate) fn label(&self, key: &[u8]) -> String {
         match self.0.len() {
             0 => "everything".to_owned(),
-            1 => String::from_utf8_lossy(key).into_owned(),
-            _ => {
-                let mut parts = Vec::with_capacity(self.0.len());
-                let mut rest = key;
-                while let Some((length, tail)) = rest.split_first_chunk::<4>() {
-                    let (part, tail) =
-                        tail.split_at(tail.len().min(u32::from_le_bytes(*length) as usize));
-                    parts.push(String::from_utf8_lossy(part));
-                    rest = tail;
-                }
-                parts.join(" ")
-            }
+            _ => self.parts(key).join(" "),
         }
+    }
+
+    /// The first part of a key in readable form; all of it if it has one.
+    pub(crate) fn first_part(&self, key: &[u8]) -> String {
+        let first = self.parts(key).into_iter().next();
+        first.unwrap_or_default().into_owned()
+    }
+
+    fn parts<'a>(&self, key: &'a [u8]) -> Vec<Cow<'a, str>> {
+        if self.0.len() < 2 {
+            return vec![String::from_utf8_lossy(key)];
+        }
+        let mut parts = Vec::with_capacity(self.0.len());
+        let mut rest = key;
+        while let Some((length, tail)) = rest.split_first_chunk::<4>() {
+            let (part, tail) = tail.split_at(tail.len().min(u32::from_le_bytes(*length) as usize));
+            parts.push(String::from_utf8_lossy(part));
+            rest = tail;
+        }
+        parts
     }
 }
 

@@ -65,6 +65,14 @@ impl Trace {
         Some((self.label(key), most))
     }
 
+    /// The first part of a key in readable form.
+    ///
+    /// # Panics
+    /// If the trace has fewer keys.
+    pub fn first_part(&self, key: u32) -> String {
+        self.by.first_part(&self.keys[key as usize])
+    }
+
     /// The resolution of the times as they were read, in nanoseconds: see
     /// [`TraceBuilder::resolution`].
     pub const fn resolution(&self) -> u64 {

@@ -35,7 +35,7 @@ use tidegate_service::{
         service::{Operation, Operator},
     },
     observe::{audit::Action, metrics::covered},
-    rules::{LimitSpec, reload::Reloaded},
+    rules::{LimitSpec, SharesSpec, reload::Reloaded},
 };
 use tokio::sync::oneshot;
 
@@ -281,9 +281,10 @@ fn rule(limit: &Limit) -> Value {
         deny,
         sharing,
         soft,
+        shares,
         ..
     } = limit.spec();
-    let stats = limit.limiter().stats();
+    let stats = limit.stats();
     let overrides: Map<String, Value> = overrides
         .iter()
         .map(|(key, own)| (key.clone(), own.to_string().into()))
@@ -313,6 +314,7 @@ fn rule(limit: &Limit) -> Value {
         "algorithm": policy.algorithm.name(),
         "options": policy.options(),
         "sharing": sharing.options(),
+        "shares": shares.as_ref().map(SharesSpec::json),
         "global": global,
         "shadow": shadow,
         "soft": soft,

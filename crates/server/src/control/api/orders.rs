@@ -7,7 +7,7 @@ use tidegate_core::{DenialReason, Nanos};
 use tidegate_redis::OrderKind;
 use tidegate_service::{
     decide::{
-        limits::{Limit, RuntimeOverride},
+        limits::{Limit, RuntimeOverride, TenantStanding},
         refusal::MOST_OVERRIDES,
         service::{Act, Ask, Refusal, reset_after},
     },
@@ -188,6 +188,7 @@ pub(in crate::control) async fn explanation(
         "rule_from": source,
         "block": block(app, limit, key),
         "override": own.map(|own| own_quota(app, limit, key, &own)),
+        "tenant": limit.tenant_standing(&answered.key, service.now()).map(|of| tenant(&of)),
         "waiting": limit.waiting(&answered.key),
         "mend": decision.reason().map(|reason| mend(reason, name, key)),
         // Null if the server keeps no trace of this key.
@@ -207,6 +208,32 @@ pub(in crate::control) async fn explanation(
         .collect();
     explained["facts"] = facts.into();
     Ok(explained)
+}
+
+/// The tenant of a key, with its share of the limit.
+fn tenant(of: &TenantStanding) -> Value {
+    json!({
+        "name": String::from_utf8_lossy(&of.name),
+        "terms": of.terms.to_string(),
+        "share": of.share,
+        "used": of.used,
+        "borrowed": of.borrowed(),
+    })
+}
+
+fn tenant_in_words(tenant: &Value) -> Option<String> {
+    let (name, terms) = (tenant["name"].as_str()?, tenant["terms"].as_str()?);
+    let percent = |name: &str| format!("{:.1} %", tenant[name].as_f64().unwrap_or(0.0) * 100.0);
+    let borrowed = if tenant["borrowed"].as_f64() > Some(0.0) {
+        format!(", {} of it borrowed", percent("borrowed"))
+    } else {
+        String::new()
+    };
+    Some(format!(
+        "{name}, {terms}: its share is {} of the limit, and it uses {}{borrowed}",
+        percent("share"),
+        percent("used")
+    ))
 }
 
 /// The facts about a key, in words.
@@ -245,6 +272,7 @@ fn facts(explained: &Value, now: Nanos) -> Vec<(&'static str, String)> {
             "rule",
             text(&explained["rule"]).map(|rule| format!("{rule}, {from}")),
         ),
+        ("tenant", tenant_in_words(&explained["tenant"])),
         (
             "in line",
             explained["waiting"]

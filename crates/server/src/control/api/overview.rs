@@ -56,7 +56,7 @@ fn limit_body(app: &App, limit: &Limit, recent: usize) -> Value {
         shadow,
         ..
     } = limit.spec();
-    let (counts, stats) = (limit.counts(), limit.limiter().stats());
+    let (counts, stats) = (limit.counts(), limit.stats());
     let mut body = json!({
         "name": name,
         "algorithm": policy.algorithm.name(),

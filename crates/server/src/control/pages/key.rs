@@ -201,7 +201,8 @@ impl Named<'_> {
                 (self.action(("/v1/reset", "Reset"), reset, Terms::Note, &[], None, None))
                 @if own.is_object() { (self.end_override(own, now)) }
                 (self.action(("/v1/refund", "Refund"), refund, Terms::Nothing, &[], Some(&units), None))
-                (self.override_quota(own, now))
+                // Tenants share their limit, so a key cannot have a quota.
+                @if explained["tenant"].is_null() { (self.override_quota(own, now)) }
             }
         }
     }

@@ -5,7 +5,10 @@ use maud::{Markup, html};
 use serde_json::Value;
 use tidegate_core::Nanos;
 use tidegate_service::{
-    decide::{limits::Limit, service::resolve},
+    decide::{
+        limits::{Limit, TenantStanding},
+        service::resolve,
+    },
     observe::{heavy::TopKey, history::Step},
 };
 
@@ -105,11 +108,7 @@ pub(super) async fn changing(
     };
     let limits = app.service.limits();
     let limit = found(&limits, name)?;
-    let (counts, stats, history) = (
-        limit.counts(),
-        limit.limiter().stats(),
-        app.service.history(),
-    );
+    let (counts, stats, history) = (limit.counts(), limit.stats(), app.service.history());
     let chart_of = |step, full, title: &str| {
         let seconds = history.of(name, step, full)?;
         let pairs = pairs(&seconds);
@@ -134,13 +133,19 @@ pub(super) async fn changing(
         .map(|seconds| rates(&pairs(&seconds)));
     let now = app.service.now();
     let top = limit.top(KEYS, now);
+    let counted = if limit.spec().shares.is_some() {
+        " tenants of "
+    } else {
+        " keys of "
+    };
+    let busiest = limit.busiest_tenants(KEYS, now);
     Ok(html! {
         @if let Some(about_key) = about_key { (about_key) }
         ul class="facts" {
             @if let Some([admitted, denied]) = recent {
                 li { (shown::rate(admitted)) " admitted and " (shown::rate(denied)) " denied a second" }
             }
-            @if !limit.spec().global { li { (shown::grouped(stats.keys)) " keys of " (shown::grouped(stats.max_keys)) } }
+            @if !limit.spec().global { li { (shown::grouped(stats.keys)) (counted) (shown::grouped(stats.max_keys)) } }
             li { "since the start: " (shown::grouped(counts.allowed + counts.delayed)) " admitted, " (shown::grouped(counts.denied)) " denied"
                 @if limit.spec().shadow { ", " (shown::grouped(counts.shadow_denied)) " would have been denied" }
                 @if counts.errors > 0 { ", " (shown::grouped(counts.errors)) " without the store" }
@@ -154,6 +159,7 @@ pub(super) async fn changing(
             },
             _ => p { "This limit has no history (--history-memory)." },
         }
+        @if !busiest.is_empty() { (tenants(name, &busiest)) }
         @if let Some(top) = top {
             p {
                 "Keys of the last " (shown::span(top.span.into())) ": "
@@ -166,6 +172,30 @@ pub(super) async fn changing(
             }
         }
     })
+}
+
+/// Who shares the limit: the busiest tenants.
+fn tenants(name: &str, tenants: &[TenantStanding]) -> Markup {
+    html! {
+        section {
+            h2 { "Tenants" }
+            table class="keys" {
+                thead { tr {
+                    th scope="col" { "Tenant" } th scope="col" { "Share" } th scope="col" { "Used" }
+                    th scope="col" { "Borrowed" } th scope="col" { "Denied" }
+                } }
+                tbody { @for tenant in tenants {
+                    tr data-row={ "tenant " (shown::encoded(&String::from_utf8_lossy(&tenant.name))) } {
+                        th scope="row" { (linked(name, &tenant.name).0) small { " " (tenant.terms.to_string()) } }
+                        td { (shown::share(tenant.share, 1.0)) }
+                        td { (shown::share(tenant.used, 1.0)) }
+                        td { (shown::share(tenant.borrowed(), 1.0)) }
+                        td { (shown::grouped(tenant.denials)) " of " (shown::grouped(tenant.requests)) }
+                    }
+                } }
+            }
+        }
+    }
 }
 
 fn keys(name: &str, title: &str, keys: &[TopKey], viewer: Viewer, now: Nanos) -> Markup {

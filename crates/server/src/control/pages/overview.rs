@@ -60,9 +60,7 @@ const COLUMNS: [Column; 7] = [
     }),
     ("Last minute", "", |_| 0.0),
     ("Most requests", "", |_| 0.0),
-    ("Keys", "keys", |row| {
-        row.limit.limiter().stats().keys as f64
-    }),
+    ("Keys", "keys", |row| row.limit.stats().keys as f64),
 ];
 
 /// What the page shows: the limits whose names contain `q`, in an order, from a page on.
@@ -197,7 +195,7 @@ fn tr(app: &App, row: &Row<'_>, pairs: &[Pair], kept: &mut Kept) -> Markup {
         limit,
         rates: [admitted, denied],
     } = row;
-    let (spec, stats) = (limit.spec(), limit.limiter().stats());
+    let (spec, stats) = (limit.spec(), limit.stats());
     let name = &spec.name;
     let most = chart::most(pairs);
     let what = if spec.shadow {

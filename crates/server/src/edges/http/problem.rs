@@ -102,6 +102,9 @@ impl Problem {
             Refusal::TooManyKeys
             | Refusal::TooManyBlocked { .. }
             | Refusal::TooManyOverridden { .. } => (StatusCode::CONFLICT, "Limit full", ""),
+            Refusal::TenantsShare { .. } => (StatusCode::CONFLICT, "Tenants share it", ""),
+            Refusal::SharedTwice { .. } => (StatusCode::BAD_REQUEST, "Limit named twice", ""),
+            Refusal::WaitShared { .. } => (StatusCode::CONFLICT, "Tenants share it", "wait"),
             Refusal::NoQuota { .. } | Refusal::NotShareable { .. } => {
                 (StatusCode::BAD_REQUEST, "No quota", "quota")
             }

@@ -166,7 +166,7 @@ const SECTIONS: [(&str, WriteSection); 6] = [
             .iter()
             .filter(|limit| seen(&limit.spec().name))
         {
-            let (counts, keys) = (limit.counts(), limit.limiter().stats().keys);
+            let (counts, keys) = (limit.counts(), limit.stats().keys);
             write!(
                 text,
                 "{}:keys={keys},allowed={},delayed={},denied={},shadow_denied={}\r\n",
@@ -189,7 +189,7 @@ fn keys(context: &Context<'_>) -> u64 {
         .limits
         .limits()
         .iter()
-        .map(|limit| limit.limiter().stats().keys);
+        .map(|limit| limit.stats().keys);
     limits.sum::<u64>() + context.shared.service.throttle().limiter().stats().keys
 }
 

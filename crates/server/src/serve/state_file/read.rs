@@ -119,7 +119,7 @@ pub(super) fn restore_from(
         } else {
             let limit = limits.limit(name.as_bytes());
             limit
-                .filter(|limit| limit.spec().global == header.global)
+                .filter(|limit| limit.spec().has_one_state() == header.global)
                 .map(|limit| limit.limiter())
         };
         each_entry(&mut input, header.words, |entry| {

@@ -151,7 +151,7 @@ impl Out {
         self.header(
             &spec.name,
             &spec.policy.to_string(),
-            spec.global,
+            spec.has_one_state(),
             limit.limiter(),
         )?;
         let mut own: BTreeMap<&str, &PolicySpec> = BTreeMap::new();

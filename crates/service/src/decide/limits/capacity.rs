@@ -5,11 +5,11 @@
 //! half goes to limits that need more while the server runs: see [`Division`](super::Division).
 
 use tidegate_core::Policy;
-use tidegate_limiter::{BuildError, KeyedLimiter};
+use tidegate_limiter::{BuildError, FairBuildError, KeyedLimiter};
 
-use super::{Limits, memory};
+use super::{Limits, memory, tenants};
 use crate::observe::heavy::TOP_KEYS;
-use crate::rules::{Keeping, LimitSpec, Problem, RulesError};
+use crate::rules::{Keeping, LimitSpec, MAX_TENANTS, Problem, RulesError};
 
 /// The minimum number of keys of a limit, at the start and after shrinking.
 pub(super) const LEAST_KEYS: usize = 64;
@@ -49,6 +49,21 @@ pub(super) fn bytes_of(policy: Policy, max_keys: usize) -> Result<u64, BuildErro
         .bytes)
 }
 
+/// The bytes of a limit that up to `max_tenants` share.
+fn bytes_of_tenants(
+    spec: &LimitSpec,
+    policy: Policy,
+    max_tenants: usize,
+) -> Result<u64, FairBuildError> {
+    let limiter = KeyedLimiter::builder(policy)
+        .max_keys(1)
+        .clock(())
+        .build()?;
+    let tenants = tenants::tenants(spec, max_tenants, &limiter)?;
+    let bytes = tenants.map_or(0, |tenants| tenants.stats().bytes);
+    Ok(bytes + limiter.stats().bytes)
+}
+
 /// The minimum number of keys of a limit: there must be room for those in the rules.
 pub(super) fn least_keys(spec: &LimitSpec) -> usize {
     (spec.overrides.len() + spec.deny.len())
@@ -58,7 +73,12 @@ pub(super) fn least_keys(spec: &LimitSpec) -> usize {
 
 /// The bound in the limit's own rule.
 fn own_bound(spec: &LimitSpec) -> Option<usize> {
-    if spec.global { Some(1) } else { spec.max_keys }
+    if spec.global {
+        return Some(1);
+    }
+    // The tables of tenants do not follow their use.
+    let tenants = spec.shares.is_some().then_some(MAX_TENANTS);
+    spec.max_keys.or(tenants)
 }
 
 /// The room for keys of each limit.
@@ -96,7 +116,7 @@ impl Rooms {
             }
             least += 2 * rooms.bytes(spec, least_keys(spec))?;
             match before.and_then(|before| before.predecessor(spec)) {
-                Some(old) => held += old.limiter().stats().bytes,
+                Some(old) => held += old.stats().bytes,
                 None => parts += 1,
             }
         }
@@ -145,9 +165,13 @@ impl Rooms {
     fn bytes(&self, spec: &LimitSpec, keys: usize) -> Result<u64, RulesError> {
         let policy = memory::policy(&spec.policy, self.keeping);
         let policy = policy.map_err(|error| RulesError::of_policy(&spec.name, &error))?;
-        bytes_of(policy, keys).map_err(|source| RulesError::Store {
+        let bytes = match &spec.shares {
+            Some(_) => bytes_of_tenants(spec, policy, keys),
+            None => bytes_of(policy, keys).map_err(FairBuildError::from),
+        };
+        bytes.map_err(|source| RulesError::Store {
             limit: spec.name.clone(),
-            source: source.into(),
+            source,
         })
     }
 }

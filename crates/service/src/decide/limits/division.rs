@@ -70,10 +70,7 @@ impl Division {
             least: LEAST_KEYS,
         });
         let used = || {
-            let all = limits
-                .limits()
-                .iter()
-                .map(|limit| limit.limiter().stats().bytes);
+            let all = limits.limits().iter().map(|limit| limit.stats().bytes);
             all.sum::<u64>() + throttle.stats().bytes
         };
         // A reload of the rules may have brought more limits than there was memory for.

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use tidegate_core::{Decision, DenialReason, Nanos, Policy, PolicyError};
-use tidegate_limiter::{KeyedLimiter, OverrideError, Request, SnapshotEntry};
+use tidegate_limiter::{FairBuildError, KeyedLimiter, Request, SnapshotEntry};
 use tidegate_redis::{SharedDecision, Source};
 
 use super::{Act, memory::Memory};
@@ -54,8 +54,8 @@ impl Limit {
         &self.spec
     }
 
-    /// The keys and their states. A global limit has one key, the empty one. If the states are in a
-    /// store, this limiter only records blocked keys.
+    /// The keys and their states. A global limit, and one that tenants share, has one key, the empty
+    /// one. If the states are in a store, this limiter only records blocked keys.
     pub fn limiter(&self) -> &KeyedLimiter<()> {
         &self.memory.limiter
     }
@@ -99,13 +99,20 @@ impl Limit {
         let limiter = &self.memory.limiter;
         let decision = match act {
             Act::Take => self.take_in_memory(key, cost, now),
-            Act::TakeAnyway | Act::Charge => match &self.own {
-                None => limiter.charge_at(key, cost, now),
-                Some(own) => limiter.charge_with_at(own, key, cost, now),
+            Act::TakeAnyway | Act::Charge => match (&self.own, self.of_tenant(key)) {
+                (_, Some(of)) => {
+                    let standing = of.charge(cost, now);
+                    self.block_of(key, now).unwrap_or(standing)
+                }
+                (None, None) => limiter.charge_at(key, cost, now),
+                (Some(own), None) => limiter.charge_with_at(own, key, cost, now),
             },
             Act::Peek => self.standing(key, cost, now),
             Act::Refund => {
-                limiter.refund_at(key, cost, now);
+                match self.of_tenant(key) {
+                    Some(of) => of.refund(cost, now),
+                    None => limiter.refund_at(key, cost, now),
+                }
                 self.see_refund(key, cost, now);
                 self.standing(key, 0, now)
             }
@@ -138,14 +145,19 @@ impl Limit {
     /// Takes in memory without counting the decision.
     #[inline]
     pub fn take_in_memory(&self, key: &[u8], cost: u64, now: Nanos) -> Decision {
+        if let Some(of) = self.of_tenant(key) {
+            let blocked = self.block_of(key, now);
+            return blocked.unwrap_or_else(|| of.take(cost, now));
+        }
         match &self.own {
             None => self.memory.limiter.acquire_at(key, cost, now),
             Some(own) => self.memory.limiter.acquire_with_at(own, key, cost, now),
         }
     }
 
-    /// This limit's part in a joint decision in memory.
+    /// This limit's part in a joint decision in memory; without the tenants that may share it.
     pub fn request<'a>(&'a self, key: &'a [u8], cost: u64) -> Request<'a, ()> {
+        let key = self.state_key(key);
         Request::keyed(&self.memory.limiter, key, cost).with_policy(self.own.as_ref())
     }
 
@@ -333,10 +345,14 @@ impl Limit {
 
     /// The denial of a key that is on the deny list or blocked.
     pub fn block_of(&self, key: &[u8], now: Nanos) -> Option<Decision> {
-        let here = self
-            .memory
-            .limiter
+        let limiter = &self.memory.limiter;
+        let of_tenant = || {
+            self.of_tenant(key)
+                .and_then(|of| limiter.blocked_at(of.tenant, now))
+        };
+        let here = limiter
             .blocked_at(key, now)
+            .or_else(of_tenant)
             .map(|denied| self.explained(key, denied));
         here.or_else(|| self.store.as_ref()?.block_of(key))
     }
@@ -387,6 +403,22 @@ impl Limit {
     /// Whether `cost` would be admitted, with what remains before it.
     fn standing(&self, key: &[u8], cost: u64, now: Nanos) -> Decision {
         let limiter = &self.memory.limiter;
+        if let Some(of) = self.of_tenant(key) {
+            if let Some(blocked) = self.block_of(key, now) {
+                return blocked;
+            }
+            let standing = of.peek(0, now);
+            let asked = if cost == 0 {
+                standing
+            } else {
+                of.peek(cost, now)
+            };
+            return if asked.is_denied() {
+                asked
+            } else {
+                Decision::allow(standing.standing())
+            };
+        }
         if self.own.is_some() && cost == 0 {
             return self.take_in_memory(key, 0, now);
         }
@@ -536,7 +568,7 @@ impl Limit {
             latency,
             ..
         } = &*self.memory;
-        heavy.record(key, decision.is_denied(), &counts.sampling, now);
+        heavy.record(self.who(key), decision.is_denied(), &counts.sampling, now);
         if let Some(clock) = &self.observers.clock {
             latency.observe(clock.now().saturating_since(now), 1);
         }
@@ -613,8 +645,8 @@ impl Limit {
 
     /// Whether the rules deny this key permanently.
     pub fn is_denied(&self, key: &[u8]) -> bool {
-        !self.spec.deny.is_empty()
-            && str::from_utf8(key).is_ok_and(|key| self.spec.deny.contains(key))
+        let names = |key| str::from_utf8(key).is_ok_and(|key| self.spec.deny.contains(key));
+        !self.spec.deny.is_empty() && (names(key) || names(self.who(key)))
     }
 
     /// How often the limit admitted and denied.
@@ -639,7 +671,7 @@ impl Limit {
     }
 
     /// Applies these rules to the states, which followed those of `old` or are new.
-    pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), OverrideError> {
+    pub(super) fn follow(&self, old: Option<&Self>, now: Nanos) -> Result<(), FairBuildError> {
         self.memory
             .change(old.map(|old| &old.spec), &self.spec, self.max_keys, now)
     }

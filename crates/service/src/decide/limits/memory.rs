@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError, algorithm::TokenBucket};
-use tidegate_limiter::{HashKeys, KeyedLimiter, OverrideError, Until};
+use tidegate_limiter::{FairBuildError, FairTenants, HashKeys, KeyedLimiter, OverrideError, Until};
 
 use super::{
     rule_blocks::RuleBlocks,
     runtime_overrides::{QuotasByKey, RuntimeOverride, RuntimeOverrides},
+    tenants,
 };
 use crate::{
     decide::{
@@ -25,6 +26,8 @@ use crate::{
 /// blocked keys.
 pub struct Memory {
     pub limiter: KeyedLimiter<()>,
+    /// Who shares the limit; then the limiter has one state, that of the empty key.
+    pub(super) tenants: Option<FairTenants>,
     pub counts: Counts,
     pub heavy: HeavyKeys,
     /// The quotas that operators gave single keys.
@@ -55,13 +58,15 @@ pub(super) fn policy(spec: &PolicySpec, keeping: Keeping) -> Result<Policy, Poli
     }
 }
 
-/// With a store, the maximum number of blocked keys of a limit, unless its rules name more.
+/// With a store or `shares`, the maximum number of blocked keys of a limit, unless its rules name
+/// more.
 const MOST_BLOCKED: usize = 1 << 16;
 
 /// The number of keys to make room for. If the states are in a store, only the exceptions need
-/// room.
+/// room. A limit that tenants share has one state.
 fn room(spec: &LimitSpec, keeping: Keeping, max_keys: usize) -> usize {
     match keeping {
+        Keeping::Memory if spec.shares.is_some() => 1,
         Keeping::Memory => max_keys,
         Keeping::Store => {
             let named = spec.deny.len() + spec.overrides.len();
@@ -86,21 +91,25 @@ impl Memory {
         };
         let policy =
             policy(&spec.policy, keeping).map_err(|e| RulesError::of_policy(&spec.name, &e))?;
-        let max_keys = room(spec, keeping, max_keys);
         let mut builder = KeyedLimiter::builder(policy)
-            .max_keys(max_keys)
+            .max_keys(room(spec, keeping, max_keys))
             .when_full(spec.when_full)
             .clock(());
+        if spec.shares.is_some() {
+            builder = builder.max_exceptions(MOST_BLOCKED.max(2 * spec.deny.len()));
+        }
         if let Some(hash) = hash {
             builder = builder.hash_keys(hash);
         }
         let limiter = builder.build().map_err(|error| refuse(error.into()))?;
+        let tenants = tenants::tenants(spec, max_keys, &limiter).map_err(refuse)?;
         let counts = Counts::default();
         // A global limit has one key without a name.
         let heavy = HeavyKeys::new(if spec.global { 0 } else { top_keys }, &counts.sampling);
         let (latency, overrides) = (Latency::default(), RuntimeOverrides::new(spec));
         Ok(Self {
             limiter,
+            tenants,
             counts,
             heavy,
             overrides,
@@ -121,7 +130,7 @@ impl Memory {
         to: &LimitSpec,
         max_keys: Option<usize>,
         now: Nanos,
-    ) -> Result<(), OverrideError> {
+    ) -> Result<(), FairBuildError> {
         let limiter = &self.limiter;
         if let Some(max_keys) = max_keys {
             limiter
@@ -133,6 +142,9 @@ impl Memory {
         let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
         if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
             limiter.set_policy_at(policy, now)?.finish_at(now);
+        }
+        if let Some(tenants) = &self.tenants {
+            tenants::follow(tenants, to, max_keys, limiter, now)?;
         }
         let none = LimitSpec {
             overrides: BTreeMap::new(),
@@ -184,7 +196,9 @@ impl Memory {
             limiter.unblock_at(key, now);
         }
         for key in to.deny.difference(&from.deny) {
-            limiter.block_at(key, Until::UNBLOCKED, now)?;
+            limiter
+                .block_at(key, Until::UNBLOCKED, now)
+                .map_err(OverrideError::from)?;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ mod memory;
 mod operation;
 mod rule_blocks;
 mod runtime_overrides;
+mod tenants;
 mod up_to;
 
 use std::sync::Arc;
@@ -28,6 +29,7 @@ pub use self::{
     capacity::Capacity,
     limit::Limit,
     operation::{Operation, Operator},
+    tenants::TenantStanding,
 };
 use self::{capacity::Rooms, memory::Memory};
 use crate::{
@@ -166,8 +168,8 @@ impl Limits {
 
     /// Creates the limits of changed rules. Unchanged limits keep their states, and a limit with a
     /// changed quota keeps its use. Both share one limiter, so a change of numbers applies even
-    /// before the new limits are in force. A limit that becomes global, or stops being global,
-    /// starts fresh.
+    /// before the new limits are in force. A limit that becomes global, or is no longer, or that
+    /// tenants begin or cease to share, starts fresh.
     ///
     /// # Errors
     /// When the memory for a limit's states cannot be reserved. These limits are then unchanged.
@@ -310,7 +312,7 @@ impl Limits {
 
     /// The limit of the same name and kind, whose states a new limit takes over.
     fn predecessor(&self, spec: &LimitSpec) -> Option<&Limit> {
-        let kind = |spec: &LimitSpec| (spec.global, spec.sharing.unshared);
+        let kind = |spec: &LimitSpec| (spec.global, spec.shares.is_some(), spec.sharing.unshared);
         self.limit(spec.name.as_bytes())
             .map(Arc::as_ref)
             .filter(|old| kind(&old.spec) == kind(spec))

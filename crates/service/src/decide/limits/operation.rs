@@ -99,6 +99,7 @@ impl Limit {
         operation: &Operation,
         now: Nanos,
     ) -> Result<bool, Refusal> {
+        self.concerns_tenants(key, operation)?;
         if self.has_by_rules(key, operation)? {
             return Ok(true);
         }
@@ -126,11 +127,23 @@ impl Limit {
                 let ended = self.memory.end_override(text(key)?, now);
                 return ended.map_err(|why| Refusal::NoMemory { why });
             }
-            Operation::Reset => {
-                limiter.reset_at(key, now);
-            }
+            Operation::Reset => self.reset_in_memory(key, now),
         }
         Ok(true)
+    }
+
+    /// Whether the operation makes sense for a limit that tenants share.
+    fn concerns_tenants(&self, key: &[u8], operation: &Operation) -> Result<(), Refusal> {
+        if self.spec.shares.is_none() {
+            return Ok(());
+        }
+        let limit = self.spec.name.clone();
+        match operation {
+            Operation::Override(..) => Err(Refusal::TenantsShare { limit }),
+            // The empty key is that of the state of the whole limit.
+            Operation::Block(_) if key.is_empty() => Err(Refusal::KeyMissing { limit }),
+            _ => Ok(()),
+        }
     }
 
     /// Whether the rules deny the key already, so that a block changes nothing.

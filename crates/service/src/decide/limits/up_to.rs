@@ -49,7 +49,13 @@ impl Limit {
             let taken = if decision.is_allowed() { cost } else { 0 };
             return Some((self.usable(taken, cost), decision));
         }
-        let (taken, decision) = self.memory.limiter.acquire_up_to_at(key, cost, now);
+        let (taken, decision) = match self.of_tenant(key) {
+            Some(of) => match self.block_of(key, now) {
+                Some(blocked) => (0, blocked),
+                None => of.take_up_to(cost, now),
+            },
+            None => self.memory.limiter.acquire_up_to_at(key, cost, now),
+        };
         let decision = self.explained(key, decision);
         Some(self.counted_up_to(key, (taken, cost), decision, now))
     }

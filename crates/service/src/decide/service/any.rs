@@ -18,8 +18,8 @@ type FirstOf = Result<(usize, Decision), Vec<Decision>>;
 impl Service {
     /// Takes the cost of the first limit that admits. The answer has that limit, or all of them if
     /// none admits; then the one with the shortest wait is [bound](JointAnswer::bound). It never
-    /// waits if the limits are in memory. Limits of which some are in the store and others in memory
-    /// are asked in turn, not in one step.
+    /// waits if the limits are in memory. Limits of which some are in the store and others in memory,
+    /// or that tenants share, are asked in turn, not in one step.
     ///
     /// # Errors
     /// When a question is invalid, with its index; and [`Refusal::TooManyKeys`].
@@ -111,6 +111,11 @@ async fn with_shadows(
 /// # Errors
 /// [`Refusal::TooManyKeys`]
 fn in_memory(parts: &[&Part<'_>], now: Nanos) -> Result<FirstOf, Refusal> {
+    if parts.iter().any(|part| part.is_shared()) {
+        let first = one_by_one(parts, now);
+        count(parts, &first, now);
+        return Ok(first);
+    }
     let requests: Vec<_> = parts
         .iter()
         .map(|part| part.limit.request(part.key, part.cost))
@@ -126,6 +131,20 @@ fn in_memory(parts: &[&Part<'_>], now: Nanos) -> Result<FirstOf, Refusal> {
     };
     count(parts, &first, now);
     Ok(first)
+}
+
+/// Asks limits in memory in turn. A share that refuses must know it: its tenant wants more.
+fn one_by_one(parts: &[&Part<'_>], now: Nanos) -> FirstOf {
+    let mut denials = Vec::with_capacity(parts.len());
+    for (at, part) in parts.iter().enumerate() {
+        let decided = part.limit.take_in_memory(part.key, part.cost, now);
+        let decision = part.limit.explained(part.key, decided);
+        if decision.is_allowed() {
+            return Ok((at, decision));
+        }
+        denials.push(decision);
+    }
+    Err(denials)
 }
 
 async fn in_store(store: &SharedStore, parts: &[&Part<'_>], now: Nanos) -> FirstOf {

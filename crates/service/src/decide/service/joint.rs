@@ -8,7 +8,7 @@ use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::{acquire_all_at, repeats::Asked};
 use tidegate_redis::{Part as StorePart, SharedLimit};
 
-use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve};
+use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve, shared};
 use crate::decide::{limits::Limit, shared::SharedStore};
 
 /// One limit of a joint decision.
@@ -178,10 +178,14 @@ impl Decided<'_> {
 /// One decision for each of these limits, which are all in memory.
 ///
 /// # Errors
-/// [`Refusal::TooManyKeys`]
+/// [`Refusal::TooManyKeys`] and [`Refusal::SharedTwice`]
 pub(super) fn take_in_memory(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
     if let [part] = parts {
         return Ok(vec![alone(part, Act::Take, now)]);
+    }
+    if parts.iter().any(Part::is_shared) {
+        let together = shared::take(parts, now)?;
+        return Ok(each_in_memory(parts, &together, now));
     }
     let enforced = || parts.iter().filter(|part| part.is_enforced());
     // The memory of all states is fetched in parallel instead of one after another.
@@ -190,7 +194,14 @@ pub(super) fn take_in_memory(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decis
         .map(|part| part.limit.request(part.key, part.cost))
         .collect();
     let joint = acquire_all_at(&requests, now).map_err(|_| Refusal::TooManyKeys)?;
-    let (admitted, mut together) = (joint.is_allowed(), joint.decisions().iter());
+    Ok(each_in_memory(parts, joint.decisions(), now))
+}
+
+/// The decision of each limit, counted: those that enforced limits made together, and then those of
+/// shadow limits.
+fn each_in_memory(parts: &[Part<'_>], together: &[Decision], now: Nanos) -> Vec<Decision> {
+    let admitted = together.iter().all(Decision::is_allowed);
+    let mut together = together.iter();
     let mut decided = |part: &Part<'_>| {
         if part.is_enforced() {
             together.next()
@@ -202,7 +213,7 @@ pub(super) fn take_in_memory(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decis
         Some(&decided) => part.counted(decided, admitted, now),
         None => alone(part, after(admitted), now),
     };
-    Ok(parts.iter().map(decision).collect())
+    parts.iter().map(decision).collect()
 }
 
 /// The decision of one limit, which is in memory.
@@ -256,6 +267,11 @@ impl<'a> Part<'a> {
 
     pub fn new(limit: Arc<Limit>, key: &'a [u8], cost: u64) -> Self {
         Self { limit, key, cost }
+    }
+
+    /// Whether tenants share the limit.
+    pub(super) fn is_shared(&self) -> bool {
+        self.limit.spec().shares.is_some()
     }
 
     pub fn is_enforced(&self) -> bool {

@@ -23,6 +23,7 @@ mod readiness;
 mod recording;
 mod reserve;
 mod reserve_in_store;
+mod shared;
 mod waiting;
 mod wall_clock;
 
@@ -322,7 +323,7 @@ impl Service {
             Ok(resolved) if resolved.limit.store().is_some() => return None,
             // A reset of all keys.
             Ok(Resolved { limit, .. }) if key.is_none() && !limit.spec().global => {
-                limit.limiter().reset_all_at(self.now());
+                limit.reset_all_in_memory(self.now());
                 Ok(true)
             }
             Ok(Resolved { limit, key }) => limit.operate_in_memory(key, operation, self.now()),

@@ -205,6 +205,11 @@ impl Service {
                     limit: name.clone(),
                 });
             }
+            if part.limit.spec().shares.is_some() {
+                return Err(Refusal::WaitShared {
+                    limit: name.clone(),
+                });
+            }
             let is_in_force = limits
                 .limit(name.as_bytes())
                 .is_some_and(|limit| Arc::ptr_eq(&limit.memory, &part.limit.memory));

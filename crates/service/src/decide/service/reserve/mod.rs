@@ -49,7 +49,7 @@ fn estimate(part: &JointPart<'_>, now: Nanos) -> Estimate {
     Estimate {
         cost: part.cost,
         taken: now,
-        place: part.limit.limiter().place(part.key),
+        place: part.limit.place(part.key),
     }
 }
 
@@ -429,7 +429,7 @@ impl Service {
             let actual = costs.and_then(|costs| costs.get(at)).copied().unwrap_or(0);
             let (key, estimated) = (part.key.as_ref(), part.taken.cost());
             part.taken.settle(actual, |estimate, actual| {
-                limit.limiter().settle_at(key, estimate, actual, now);
+                limit.settle_in_memory(key, estimate, actual, now);
             });
             limit.count_settled(key, estimated, actual, now);
         }

@@ -1,0 +1,83 @@
+//! Limits that tenants share in a decision over several limits.
+
+use tidegate_core::{Decision, Nanos};
+use tidegate_limiter::{
+    AllDecision, Full, Joined, Request, TotalStep, acquire_all_at, deny_all_at,
+};
+
+use super::{Refusal, joint::Part};
+
+/// The decisions of the enforced limits of these, which are in memory: in one step all of them and
+/// the shares of their tenants admit, or nothing is taken.
+///
+/// # Errors
+/// [`Refusal::TooManyKeys`] and [`Refusal::SharedTwice`]
+pub(super) fn take(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
+    let parts: Vec<&Part<'_>> = parts.iter().filter(|part| part.is_enforced()).collect();
+    let requests: Vec<_> = parts
+        .iter()
+        .map(|part| part.limit.request(part.key, part.cost))
+        .collect();
+    // In the order of their locks.
+    let address = |at: &usize| std::ptr::from_ref(&*parts[*at].limit.memory).addr();
+    let mut shared: Vec<usize> = (0..parts.len())
+        .filter(|at| parts[*at].is_shared())
+        .collect();
+    shared.sort_unstable_by_key(address);
+    let mut twice = shared
+        .windows(2)
+        .filter(|two| address(&two[0]) == address(&two[1]));
+    if let Some(two) = twice.next() {
+        return Err(Refusal::SharedTwice {
+            limit: parts[two[0]].limit.spec().name.clone(),
+        });
+    }
+    let all = within(&parts, &requests, &shared, TotalStep::Take, now);
+    all.map_err(|_: Full| Refusal::TooManyKeys)
+}
+
+/// The step of all limits, within those of the tenants that share them.
+fn within(
+    parts: &[&Part<'_>],
+    requests: &[Request<'_, ()>],
+    shared: &[usize],
+    step: TotalStep,
+    now: Nanos,
+) -> Result<Vec<Decision>, Full> {
+    let Some((&at, others)) = shared.split_first() else {
+        let all: AllDecision = match step {
+            TotalStep::Take => acquire_all_at(requests, now),
+            TotalStep::Peek => deny_all_at(requests, now),
+        }?;
+        return Ok(all.decisions().to_vec());
+    };
+    let part = parts[at];
+    let blocked = part.limit.block_of(part.key, now);
+    let mut all = Vec::new();
+    let mut inner = |own: TotalStep| {
+        let step = if blocked.is_some() || own == TotalStep::Peek {
+            TotalStep::Peek
+        } else {
+            step
+        };
+        all = within(parts, requests, others, step, now)?;
+        Ok(Joined {
+            decision: all[at],
+            is_taken: step == TotalStep::Take && all.iter().all(Decision::is_allowed),
+        })
+    };
+    let decision = match (blocked, part.limit.of_tenant(part.key)) {
+        (None, Some(of)) => of
+            .tenants
+            .acquire_with_at(of.tenant, part.cost, now, inner)?,
+        (blocked, _) => {
+            let Joined { decision, .. } = inner(TotalStep::Take)?;
+            blocked.unwrap_or(decision)
+        }
+    };
+    all[at] = decision;
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests;
