@@ -154,8 +154,8 @@ pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{
-    AnyOf, Corrected, Correction, FoundBy, LimitBuilder, LimitError, OnError, Once, Part, Permit,
-    Reserved, SharedDecision, SharedEstimate, SharedLimit, Source,
+    AnyOf, Corrected, Correction, FoundBy, LimitBuilder, LimitError, LimitNow, OnError, Once, Part,
+    Permit, Queued, Reserved, SharedDecision, SharedEstimate, SharedLimit, Source, Tried,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use rules::DifferingRule;
