@@ -6,7 +6,7 @@ mod waiting;
 use std::{sync::Arc, time::Duration};
 
 use tidegate_core::{
-    DenialReason, Policy, Quota,
+    DenialReason, Penalty, Policy, Quota,
     algorithm::{Concurrency, FixedWindow},
 };
 use tidegate_redis::{Mode, OnError, SharedDecision, SharedLimit, Source, Store, Tried};
@@ -325,6 +325,36 @@ async fn without_the_store_on_error_decides_for_those_who_wait() {
             assert_eq!(answer.is_allowed(), admits, "{on_error:?}: {answer:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_waits_is_no_denial_that_blocks_its_key() {
+    let server = Server::start(&[]);
+    let store = reach(&server.address()).await;
+    let penalty = Penalty::new(&[HOUR]).expect("the span is short");
+    let policy = Policy::sliding_log(quota("2/1d")).expect("the log is short");
+    let limit = limit(&store, "blocks", policy.block_for(penalty));
+    let (sender, mut answers) = mpsc::unbounded_channel();
+    assert!(limit.wait(b"key", 2, HOUR).await.is_allowed());
+    assert!(
+        limit.wait(b"key", 1, HOUR).await.is_denied(),
+        "it is too late"
+    );
+    waits(&limit, ("key", 1), 0, &sender);
+    until_waiting(&limit, "key", 1).await;
+    let _standing = limit.refund("key", 1).await.expect("the store replies");
+    let (_, answer) = answers.recv().await.expect("it is answered");
+    assert!(answer.is_allowed(), "{answer:?}");
+    // One that does not wait blocks the key, and this holds up those who wait.
+    waits(&limit, ("key", 1), 1, &sender);
+    until_waiting(&limit, "key", 1).await;
+    assert!(limit.acquire("key", 1).await.is_denied());
+    let _standing = limit.refund("key", 2).await.expect("the store replies");
+    assert!(limit.wait(b"key", 2, HOUR / 2).await.is_denied());
+    assert_eq!(limit.waiting("key").await, Ok(1));
+    assert_eq!(limit.unblock("key").await, Ok(true));
+    let (number, answer) = answers.recv().await.expect("it is answered");
+    assert!(number == 1 && answer.is_allowed(), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,7 +14,7 @@ use tidegate_server::{Ended, Options, Order};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One unit comes back in each second. `kept` is in memory also beside a store.
+/// One unit comes back in each second.
 const RULES: &str = "
 limits:
   - {name: a, limit: 10/10s, algorithm: token-bucket}
@@ -640,40 +640,4 @@ fn requests_that_cannot_wait_say_why() {
     assert_eq!(server.resp("ACQUIRE trial x 5 WAIT 5")[..3], *"[0 ");
     assert_eq!(server.resp("ACQUIRE a x 0 WAIT 5"), "[0 10 10 -1 0]");
     assert_eq!(server.resp("ACQUIRE a x WAIT 5"), "[0 10 9 -1 1000]");
-}
-
-#[cfg(feature = "servers")]
-#[test]
-fn a_limit_in_the_store_refuses_to_wait_also_when_units_are_there() {
-    let store = tidegate_redis_servers::Server::start(&[]);
-    let server = harness::on_store("waiting-store", &store.address(), RULES);
-    let why = "limit `a` is in the store, which has no lines: ask without a wait, and again after the time that a denial gives";
-    assert_eq!(
-        server.resp("ACQUIRE a alice 1 WAIT 30000"),
-        format!("ERR {why}")
-    );
-    let answer = server.post("/v1/acquire", &wait("a", "alice", 1, "30s"));
-    assert_eq!(
-        (answer.status, &answer.json()["detail"]),
-        (409, &json!(why))
-    );
-    assert_eq!(answer.json()["pointer"], "#/wait");
-    // Commands before it are answered first, those behind it follow.
-    let mut client = Resp::connect(server.resp);
-    let pipeline = [
-        frame("ACQUIRE a bob 10"),
-        frame("ACQUIRE a bob 1 WAIT 30000"),
-        frame("ACQUIRE trial bob 1 WAIT 30000"),
-        frame("PING"),
-    ]
-    .concat();
-    client.send(&pipeline);
-    assert_eq!(client.reply(), "[0 10 0 -1 10000]");
-    assert_eq!(client.reply(), format!("ERR {why}"));
-    assert!(
-        client
-            .reply()
-            .starts_with("ERR limit `trial` is in the store")
-    );
-    assert_eq!(client.reply(), "PONG");
 }

@@ -22,7 +22,7 @@ const MAX_NAME: usize = 64;
 const MAX_LIMITS: usize = 1_000;
 
 /// In addition to the algorithms' own options.
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 20] = [
     "name",
     "limit",
     "algorithm",
@@ -40,6 +40,7 @@ const FIELDS: [&str; 19] = [
     "deadline",
     "slack",
     "unreported",
+    "line",
     "match",
     "by",
 ];

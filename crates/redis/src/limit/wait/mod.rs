@@ -85,48 +85,49 @@ impl SharedLimit {
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
     pub async fn try_wait(&self, key: &[u8], cost: u64, span: Duration) -> Tried {
-        let until = Deadline::after(span);
-        let (limit, key) = (self.clone(), key.to_vec());
+        let queued = |denied, granted| {
+            Tried::Waits(Queued {
+                limit: self.clone(),
+                key: key.to_vec(),
+                cost,
+                until: Deadline::after(span),
+                span,
+                denied,
+                granted,
+            })
+        };
+        if self.has_line() && self.plan().penalty().is_some() {
+            // A request that waits is no denial, so nothing is asked for outside the line.
+            let seen = self.peek(key, cost).await;
+            if seen.source == Source::Store {
+                return if is_in_time(&seen.decision, span) {
+                    queued(seen.decision, None)
+                } else {
+                    refused(&seen)
+                };
+            }
+        }
+        let (limit, owned) = (self.clone(), key.to_vec());
         // In a task of its own: if this future is dropped, the grant returns.
         let asked = self.runtime().spawn(async move {
-            let asked = Box::pin(limit.acquire_estimate(&key[..], cost)).await;
-            Grant::new(limit, key, asked)
+            let asked = Box::pin(limit.acquire_estimate(&owned[..], cost)).await;
+            Grant::new(limit, owned, asked)
         });
         let Ok(grant) = asked.await else {
-            let denied = self.without_store(&[], cost, shutting_down());
-            return Tried::Decided(denied, SharedEstimate::unknown(0));
+            return refused(&self.without_store(key, cost, shutting_down()));
         };
         let decision = grant.answer.decision;
-        if decision.is_allowed() && (decision.delay().is_zero() || !self.has_line()) {
+        let has_started = decision.is_allowed() && decision.delay().is_zero();
+        let by_store = matches!(grant.answer.source, Source::Store | Source::Remembered);
+        if has_started || !self.has_line() || !by_store {
             let (answer, estimate) = grant.keep();
             return Tried::Decided(answer, estimate);
         }
-        // When a permit returns is unknown.
-        let is_in_time = decision.reason() == Some(DenialReason::InFlight)
-            || decision
-                .retry_after()
-                .map_or(decision.is_allowed() && decision.delay() <= span, |wait| {
-                    wait <= span
-                });
-        let is_by_store = matches!(grant.answer.source, Source::Store | Source::Remembered);
-        if self.has_line() && is_in_time && is_by_store {
-            return Tried::Waits(Queued {
-                limit: self.clone(),
-                key: grant.key.clone(),
-                cost,
-                until,
-                span,
-                denied: decision,
-                granted: decision.is_allowed().then_some(grant),
-            });
+        if is_in_time(&decision, span) {
+            return queued(decision, decision.is_allowed().then_some(grant));
         }
         // A start after the deadline returns with the grant.
-        let decision = too_late(&decision);
-        let source = grant.answer.source.clone();
-        Tried::Decided(
-            SharedDecision { decision, source },
-            SharedEstimate::unknown(0),
-        )
+        refused(&grant.answer)
     }
 
     pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
@@ -205,6 +206,26 @@ impl Queued {
 
 fn shutting_down() -> StoreError {
     StoreError::Refused("the runtime is shutting down".into())
+}
+
+/// Whether work may start within a span. When a permit returns is unknown.
+fn is_in_time(decision: &Decision, span: Duration) -> bool {
+    let is_unknown = decision.reason() == Some(DenialReason::InFlight);
+    let starts = match decision.retry_after() {
+        None if decision.is_denied() => return false,
+        None => decision.delay(),
+        Some(wait) => wait,
+    };
+    is_unknown || starts <= span
+}
+
+/// The answer to a request whose time cannot be met.
+fn refused(answer: &SharedDecision) -> Tried {
+    let answer = SharedDecision {
+        decision: too_late(&answer.decision),
+        source: answer.source.clone(),
+    };
+    Tried::Decided(answer, SharedEstimate::unknown(0))
 }
 
 /// The denial of work that would start after the deadline.
