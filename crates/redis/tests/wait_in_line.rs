@@ -15,6 +15,8 @@ use tokio::sync::mpsc;
 use waiting::{Until, reach, until};
 
 const HOUR: Duration = Duration::from_hours(1);
+/// Longer than any wait, whose units come back in a year.
+const LONG: Duration = Duration::from_hours(24 * 360 * 99);
 
 fn quota(text: &str) -> Quota {
     text.parse().expect("the quota is well formed")
@@ -23,12 +25,12 @@ fn quota(text: &str) -> Quota {
 /// Limits whose units return only when they are given back.
 fn slow() -> Vec<Policy> {
     vec![
-        Policy::fixed_window(quota("4/1d")),
-        FixedWindow::new(quota("4/1d")).first_hit().into(),
-        Policy::sliding_window(quota("4/1d")),
-        Policy::sliding_counter(quota("4/1d")),
+        Policy::fixed_window(quota("4/360d")),
+        FixedWindow::new(quota("4/360d")).first_hit().into(),
+        Policy::sliding_window(quota("4/360d")),
+        Policy::sliding_counter(quota("4/360d")),
         Policy::token_bucket(quota("4/4d")),
-        Policy::sliding_log(quota("4/1d")).expect("the log is short"),
+        Policy::sliding_log(quota("4/360d")).expect("the log is short"),
         Concurrency::new(4)
             .hold(24 * HOUR)
             .expect("the hold is short")
@@ -63,7 +65,7 @@ fn waits(
 ) -> tokio::task::JoinHandle<()> {
     let (limit, answers) = (limit.clone(), answers.clone());
     tokio::spawn(async move {
-        let answer = limit.wait(key.as_bytes(), cost, 30 * 24 * HOUR).await;
+        let answer = limit.wait(key.as_bytes(), cost, LONG).await;
         answers.send((number, answer)).expect("the test still runs");
     })
 }
@@ -193,7 +195,7 @@ async fn no_unit_is_lost_or_given_twice_while_callers_come_and_go_at_two_nodes()
         reach(&server.address()).await,
         reach(&server.address()).await,
     );
-    let policy = Policy::fixed_window(quota("300/1d"));
+    let policy = Policy::fixed_window(quota("300/360d"));
     let nodes = [&one, &two].map(|store| limit(store, "units", policy));
     let mut random = 0x9E37_79B9_7F4A_7C15_u64;
     let mut below = move |bound: u64| {
@@ -332,7 +334,7 @@ async fn a_request_that_waits_is_no_denial_that_blocks_its_key() {
     let server = Server::start(&[]);
     let store = reach(&server.address()).await;
     let penalty = Penalty::new(&[HOUR]).expect("the span is short");
-    let policy = Policy::sliding_log(quota("2/1d")).expect("the log is short");
+    let policy = Policy::sliding_log(quota("2/360d")).expect("the log is short");
     let limit = limit(&store, "blocks", policy.block_for(penalty));
     let (sender, mut answers) = mpsc::unbounded_channel();
     assert!(limit.wait(b"key", 2, HOUR).await.is_allowed());
@@ -361,31 +363,34 @@ async fn a_request_that_waits_is_no_denial_that_blocks_its_key() {
 async fn a_changed_limit_decides_for_those_who_already_wait() {
     let server = Server::start(&[]);
     let store = reach(&server.address()).await;
-    let before = limit(&store, "changed", Policy::fixed_window(quota("4/1d")));
-    let larger = limit(&store, "changed", Policy::fixed_window(quota("6/1d")));
-    let smaller = limit(&store, "changed", Policy::fixed_window(quota("2/1d")));
+    let before = limit(&store, "changed", Policy::fixed_window(quota("4/360d")));
+    let larger = limit(&store, "changed", Policy::fixed_window(quota("6/360d")));
+    let smaller = limit(&store, "changed", Policy::fixed_window(quota("2/360d")));
     assert!(before.acquire("key", 4).await.is_allowed());
     let now = Arc::new(std::sync::Mutex::new((before.clone(), true, 0)));
-    let ask = async |cost, tickets| {
-        let tried = before.try_wait(b"key", cost, 9 * 24 * HOUR).await;
-        let Tried::Waits(queued) = tried else {
-            panic!("it does not wait: {tried:?}");
-        };
-        let now = Arc::clone(&now);
-        let now = move || {
-            let mut now = now.lock().expect("no thread has panicked");
-            now.2 += 1;
-            (now.0.clone(), now.1)
-        };
-        let answer = tokio::spawn(queued.answer(Arc::new(now)));
-        until_waiting(&before, "key", tickets).await;
-        answer
+    let ask = |cost| {
+        let (limit, now) = (before.clone(), Arc::clone(&now));
+        tokio::spawn(async move {
+            let tried = limit.try_wait(b"key", cost, LONG).await;
+            let Tried::Waits(queued) = tried else {
+                panic!("it does not wait: {tried:?}");
+            };
+            let now = move || {
+                let mut now = now.lock().expect("no thread has panicked");
+                now.2 += 1;
+                (now.0.clone(), now.1)
+            };
+            queued.answer(Arc::new(now)).await
+        })
     };
     let set = |limit: &SharedLimit, takes| {
         let mut now = now.lock().expect("no thread has panicked");
         *now = (limit.clone(), takes, 0);
     };
-    let (large, small) = (ask(3, 1).await, ask(2, 2).await);
+    let large = ask(3);
+    until_waiting(&before, "key", 1).await;
+    let small = ask(2);
+    until_waiting(&before, "key", 2).await;
     set(&smaller, true);
     let (denied, taken) = large.await.expect("it is answered");
     assert!(

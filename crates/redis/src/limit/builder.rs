@@ -130,7 +130,7 @@ impl LimitBuilder {
 
     /// Whether requests can [wait in line](SharedLimit::wait) for the limit (default: no). Nodes
     /// that share the limit must agree: one without a line overtakes those who wait. The limit is
-    /// then exact in every [mode](Self::mode), and each of its decisions is a call of its own, as if
+    /// then exact in every [mode](Self::mode), and each of its decisions is a separate call, as if
     /// its policy blocked keys for denials.
     pub fn line(self, line: bool) -> Self {
         Self { line, ..self }

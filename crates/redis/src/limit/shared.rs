@@ -481,7 +481,7 @@ impl SharedLimit {
     /// The key of the line at a key.
     pub(super) fn line_key(&self, key: impl Key) -> Vec<u8> {
         let whole = self.redis_key(key);
-        self.plan().line_key(&whole, self.monitor().is_cluster())
+        Plan::line_key(&whole, self.monitor().is_cluster())
     }
 
     /// Asks the store again about a key, also for those who wait: units may have become free.
@@ -536,7 +536,7 @@ impl SharedLimit {
             store.denials().forget(tag);
         }
         if plan.has_line() {
-            let line = plan.line_key(&keys[0], monitor.is_cluster());
+            let line = Plan::line_key(&keys[0], monitor.is_cluster());
             store.lines().poke(&line);
         }
         let (now, before) = call::parse_one(reply)?;

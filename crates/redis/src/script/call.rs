@@ -270,8 +270,8 @@ fn front(text: &[u8]) -> Option<(Front, &[u8])> {
     Some((front, rest))
 }
 
-/// Parses the reply of `turn.lua` to the call with this number, about this many keys of limits and
-/// blocks.
+/// Parses the reply of `turn.lua` to the call with a number, with a value for each of the `keys` of
+/// limits and blocks.
 pub fn turn_reply(mut reply: Value, number: u64, keys: usize) -> Result<TurnReply, StoreError> {
     if let Some(word) = word_bytes(&reply) {
         return match word {

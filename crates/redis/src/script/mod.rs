@@ -560,7 +560,7 @@ mod tests {
             };
             call::turn_arguments(lines.iter(), &turn, true)
         };
-        // Lost, nobody, the first ticket, and the answer that was kept.
+        // Lost, an empty line, the first ticket, and the answer that was kept.
         let line_keys = ["fresh-line", "line", "last-answer"];
         for (number, joins, is_all) in [
             (1, Vec::new(), false),

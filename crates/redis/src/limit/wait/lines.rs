@@ -89,7 +89,7 @@ impl Drop for Grant {
         };
         let (limit, key) = (self.limit.clone(), std::mem::take(&mut self.key));
         self.limit.runtime().spawn(async move {
-            // What fails stays charged, and is counted as an error.
+            // After an error, which is counted, the units stay charged.
             let _ = limit.settle(&key[..], estimate, 0).await;
         });
     }

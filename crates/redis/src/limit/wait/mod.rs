@@ -21,7 +21,7 @@ use crate::{Deadline, StoreError};
 /// The limit that decides on those who wait for a key, and whether it may admit now.
 pub type LimitNow = Arc<dyn Fn() -> (SharedLimit, bool) + Send + Sync>;
 
-/// What became of a request that may wait.
+/// The outcome of the first step of a request that may wait.
 #[derive(Debug)]
 pub enum Tried {
     /// It was decided at once.
@@ -54,7 +54,7 @@ impl SharedLimit {
 
     /// Asks for `cost`, and waits in line up to `span` (at most a day) until it is there: the first
     /// to come at any node is the first to be served, also if its cost is large, and requests that
-    /// do not wait are denied meanwhile. A leaky bucket's delay is waited for, too.
+    /// do not wait are denied until then. A leaky bucket's delay is waited for, too.
     ///
     /// A time that cannot be met is refused at once: a denial whose
     /// [`retry_after`](Decision::retry_after) is the time that the wait would take. So is every
@@ -97,7 +97,7 @@ impl SharedLimit {
             })
         };
         if self.has_line() && self.plan().penalty().is_some() {
-            // A request that waits is no denial, so nothing is asked for outside the line.
+            // Only the line asks for it: any other request would count as a denial if it did not fit.
             let seen = self.peek(key, cost).await;
             if seen.source == Source::Store {
                 return if is_in_time(&seen.decision, span) {
@@ -108,7 +108,7 @@ impl SharedLimit {
             }
         }
         let (limit, owned) = (self.clone(), key.to_vec());
-        // In a task of its own: if this future is dropped, the grant returns.
+        // In a separate task: if this future is dropped, the grant returns.
         let asked = self.runtime().spawn(async move {
             let asked = Box::pin(limit.acquire_estimate(&owned[..], cost)).await;
             Grant::new(limit, owned, asked)

@@ -26,7 +26,7 @@ use crate::{
 
 /// The longest time between two calls. It is a fifth of the time for which tickets stay.
 const RENEW: Duration = Duration::from_secs(1);
-/// The time between two calls for permits, of which nobody knows when they return.
+/// The time between two calls for permits, whose return has no known time.
 const IN_FLIGHT: Duration = Duration::from_millis(100);
 /// The first pause while the units are there and it is another server's turn. Later ones are longer.
 const OTHERS_TURN: Duration = Duration::from_millis(4);
@@ -34,7 +34,7 @@ const OTHERS_TURN: Duration = Duration::from_millis(4);
 const AGAIN: Duration = Duration::from_millis(50);
 const TRIES: u32 = 3;
 
-/// What a call has shown.
+/// The outcome of a call.
 enum Turned {
     Taken(u64, Grant),
     /// The cost of the ticket is above the limit.
@@ -95,7 +95,7 @@ pub async fn serve(store: Store, line: Arc<[u8]>, key: Box<[u8]>, wake: Arc<Noti
                 pause
             }
         };
-        // An error: nothing has happened meanwhile.
+        // An error: the time is over.
         let _ = timeout(wait.min(RENEW), wake.notified()).await;
     }
 }
@@ -157,7 +157,7 @@ async fn ask(
     let decision = by_all(&decisions, &formers).and_then(|decisions| decisions.first().copied());
     let decision = decision.ok_or(StoreError::BadReply)?;
     if front.is_taken {
-        // What was admitted stays admitted, also if the rule has changed since.
+        // An admission holds, also if the rule has changed since.
         let decision = if decision.is_denied() {
             Decision::allow(decision.standing())
         } else {

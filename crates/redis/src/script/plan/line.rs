@@ -68,12 +68,12 @@ impl Plan {
         whole: &[u8],
         is_cluster: bool,
     ) -> impl Iterator<Item = Vec<u8>> {
-        let line = self.has_line.then(|| self.line_key(whole, is_cluster));
+        let line = self.has_line.then(|| Self::line_key(whole, is_cluster));
         self.block_key(whole, is_cluster).into_iter().chain(line)
     }
 
     /// The key of the line at a limit's key.
-    pub(crate) fn line_key(&self, whole: &[u8], is_cluster: bool) -> Vec<u8> {
+    pub(crate) fn line_key(whole: &[u8], is_cluster: bool) -> Vec<u8> {
         key_beside(whole, is_cluster, LETTER)
     }
 

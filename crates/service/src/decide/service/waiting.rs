@@ -289,8 +289,8 @@ impl Service {
         Ok(self.count_waited(parts, &[decided]))
     }
 
-    /// What decides for those who wait for a key in the store: the rules in force and the
-    /// overrides, and nothing while an operator blocks the key.
+    /// The limit by the rules in force and the overrides, for those who wait for a key in the
+    /// store. It admits nothing while an operator blocks the key.
     fn limit_now(&self, part: &Part<'_>, last: SharedLimit) -> LimitNow {
         let memory = Arc::clone(&part.limit.memory);
         let (key, clock) = (part.key.to_vec(), Arc::clone(&self.clock));
