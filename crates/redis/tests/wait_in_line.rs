@@ -10,7 +10,7 @@ use tidegate_core::{
     algorithm::{Concurrency, FixedWindow},
 };
 use tidegate_redis::{Mode, OnError, SharedDecision, SharedLimit, Source, Store, Tried};
-use tidegate_redis_servers::{PATIENCE, Proxy, Server};
+use tidegate_redis_servers::{Cluster, PATIENCE, Proxy, Server};
 use tokio::sync::mpsc;
 use waiting::{Until, reach, until};
 
@@ -326,6 +326,111 @@ async fn without_the_store_on_error_decides_for_those_who_wait() {
             let (_, answer) = answers.recv().await.expect("it is answered");
             assert_eq!(answer.is_allowed(), admits, "{on_error:?}: {answer:?}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_line_is_in_the_slot_of_its_key_in_a_cluster() {
+    let cluster = Cluster::start(3);
+    let addresses = format!("redis+cluster://{}", cluster.addresses().join(","));
+    let (one, two) = (reach(&addresses).await, reach(&addresses).await);
+    let permits = Concurrency::new(1).hold(HOUR).expect("the hold is short");
+    let nodes = [&one, &two].map(|store| limit(store, "x", permits.into()));
+    for key in ["key", "{tag}key", "}{", ""] {
+        // The cluster's client learns which node has a slot.
+        for node in &nodes {
+            let until = Until::new("the store decides");
+            while until.is_yet_to_be(node.peek(key, 0).await.source == Source::Store) {}
+        }
+        assert!(nodes[0].acquire(key, 1).await.is_allowed(), "{key}");
+        let (sender, mut answers) = mpsc::unbounded_channel();
+        for number in 0..4 {
+            waits(&nodes[number % 2], (key, 1), number, &sender);
+            until_waiting(&nodes[0], key, number as u64 + 1).await;
+        }
+        for number in 0..4 {
+            let _standing = nodes[0].refund(key, 1).await.expect("the store replies");
+            let (served, answer) = answers.recv().await.expect("somebody waits");
+            assert!(served == number && answer.is_allowed(), "{key}: {answer:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_starves_and_nothing_is_over_while_connections_break() {
+    const CALLERS: u64 = 150;
+    let server = Server::start(&[]);
+    let proxy = Proxy::before(server.port());
+    let direct = reach(&server.address()).await;
+    let broken = reach(&proxy.address()).await;
+    let policy = Policy::fixed_window(quota("1000/360d"));
+    let [direct, broken] = [&direct, &broken].map(|store| limit(store, "breaks", policy));
+    assert!(direct.acquire("key", 1_000).await.is_allowed());
+    let (sender, mut answers) = mpsc::unbounded_channel();
+    for number in 0..CALLERS {
+        let node = if number % 2 == 0 { &direct } else { &broken };
+        waits(node, ("key", 2), number as usize, &sender);
+    }
+    let (mut returned, mut admitted, mut denied) = (0, 0, 0);
+    while admitted + denied < CALLERS {
+        // Also between a call and its reply. What a lost reply has taken is charged.
+        if returned < 1_000 {
+            // Then the rest suffices for all.
+            if returned < 400 {
+                proxy.cut();
+            }
+            let _standing = direct.refund("key", 4).await.expect("the store replies");
+            returned += 4;
+        }
+        match tokio::time::timeout(Duration::from_millis(5), answers.recv()).await {
+            Ok(Some((_, answer))) if answer.source == Source::Store => {
+                assert!(answer.is_allowed(), "{answer:?}");
+                admitted += 1;
+            }
+            // Three calls in a row have failed, and the limit fails closed.
+            Ok(answer) => {
+                assert!(answer.is_some_and(|(_, answer)| answer.is_denied()));
+                denied += 1;
+            }
+            Err(_) => {}
+        }
+    }
+    assert!(2 * admitted <= returned, "{admitted} of {returned}");
+    until_waiting(&direct, "key", 0).await;
+    let left = direct.peek("key", 0).await.decision.remaining();
+    assert!(left <= returned - 2 * admitted, "{left} are left");
+    assert!(admitted >= CALLERS / 2, "{denied} were denied");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_asks_for_its_first_caller_alone() {
+    const CALLERS: usize = 200;
+    let server = Server::start(&[]);
+    let store = reach(&server.address()).await;
+    let policy = Policy::token_bucket(quota("4/4d"));
+    let limit = limit(&store, "calls", policy);
+    assert!(limit.acquire("key", 4).await.is_allowed());
+    let (sender, mut answers) = mpsc::unbounded_channel();
+    let before = store.stats().calls;
+    let tasks: Vec<_> = (0..CALLERS)
+        .map(|number| waits(&limit, ("key", 1), number, &sender))
+        .collect();
+    let mut looks = 1;
+    while limit.waiting("key").await != Ok(CALLERS as u64) {
+        looks += 1;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    for _ in 0..CALLERS {
+        let _standing = limit.refund("key", 1).await.expect("the store replies");
+        let (_, answer) = answers.recv().await.expect("somebody waits");
+        assert!(answer.is_allowed());
+    }
+    // One to ask, at most one to join, a refund, and two for each admission: the next one is told
+    // to wait. A refund may come between these two, and one call each second keeps the tickets.
+    let calls = store.stats().calls - before - looks;
+    assert!(calls < 8 * CALLERS as u64, "{calls} calls");
+    for task in tasks {
+        task.await.expect("it has ended");
     }
 }
 
