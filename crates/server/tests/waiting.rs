@@ -108,6 +108,14 @@ fn a_request_is_answered_when_its_units_are_there_over_both_protocols() {
     assert_eq!(resp.reply(), "[0 10 0 -1 10000]");
     assert_eq!(now_waiting(&server, "a"), 0);
     assert_eq!(ended(&server, "a", "admitted"), 2, "two had to wait");
+    let overview = server.get("/v1/limits").json();
+    let a = &overview["limits"][0];
+    assert_eq!((&a["waiting"], &a["waited"]), (&json!(0), &json!(2)));
+    let page = Http::connect(server.admin)
+        .send("GET", "/limit?name=a", "")
+        .body;
+    let told = "in line: 0 now; 2 were admitted, 0 were too late, 0 left, 0 were refused a place";
+    assert!(page.contains(told), "{page}");
     // The connections go on.
     assert_eq!(resp.ask("PING"), "PONG");
     let next = http.send(
