@@ -478,12 +478,6 @@ impl SharedLimit {
         beside(&whole, &text, &name)
     }
 
-    /// The key of the line at a key.
-    pub(super) fn line_key(&self, key: impl Key) -> Vec<u8> {
-        let whole = self.redis_key(key);
-        Plan::line_key(&whole, self.monitor().is_cluster())
-    }
-
     /// Asks the store again about a key, also for those who wait: units may have become free.
     pub(super) fn forget_denial(&self, key: impl Key) {
         if self.plan().has_line() {

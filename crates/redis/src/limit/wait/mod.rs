@@ -11,12 +11,12 @@ mod turn;
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_core::{Decision, DenialReason, Nanos, Standing};
+use tidegate_core::{Decision, DenialReason, Key, Nanos, Standing};
 
 pub use self::lines::Lines;
 use self::lines::{Grant, Outcome};
 use super::{SharedDecision, SharedEstimate, SharedLimit, Source};
-use crate::{Deadline, StoreError};
+use crate::{Deadline, Plan, StoreError};
 
 /// The limit that decides on those who wait for a key, and whether it may admit now.
 pub type LimitNow = Arc<dyn Fn() -> (SharedLimit, bool) + Send + Sync>;
@@ -128,6 +128,12 @@ impl SharedLimit {
         }
         // A start after the deadline returns with the grant.
         refused(&grant.answer)
+    }
+
+    /// The key of the line at a key.
+    pub(super) fn line_key(&self, key: impl Key) -> Vec<u8> {
+        let whole = self.redis_key(key);
+        Plan::line_key(&whole, self.monitor().is_cluster())
     }
 
     pub(super) fn runtime(&self) -> &tokio::runtime::Handle {
