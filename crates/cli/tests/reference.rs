@@ -17,7 +17,7 @@ use tidegate_core::DenialReason;
 
 /// What each option of a limit, of the file and of an access file means. The program lists the
 /// options.
-const KEYS: [(&str, &str); 44] = [
+const KEYS: [(&str, &str); 45] = [
     ("name", "the name in requests: letters, digits and `. _ -`"),
     (
         "limit",
@@ -71,6 +71,10 @@ const KEYS: [(&str, &str); 44] = [
     (
         "unreported",
         "how much a server may have used and not yet reported",
+    ),
+    (
+        "line",
+        "`true`: requests can [wait in line](wait.md) for the limit in the store",
     ),
     (
         "match",

@@ -298,7 +298,7 @@ mod on_a_terminal {
         json!({
             "name": name, "algorithm": "token-bucket", "quota": "100/1m", "options": "burst: 20", "global": false,
             "shadow": name == "trial", "sharing": "local", "keys": 12, "max_keys": 1000, "bytes": 4096, "allowed": 900,
-            "delayed": 0, "denied": 100, "shadow_denied": 7, "errors": 0, "admitted_per_second": admitted,
+            "delayed": 0, "denied": 100, "shadow_denied": 7, "errors": 0, "waiting": 3, "waited": 25, "admitted_per_second": admitted,
             "denied_per_second": denied, "recent": {"end": 9, "admitted": vec![1; 60], "denied": (0..60).collect::<Vec<_>>()},
             "heaviest": {"key": key, "share": 0.25},
         })

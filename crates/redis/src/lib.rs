@@ -32,7 +32,8 @@
 //!
 //! Leaky buckets and permits cannot be leased, because they assign moments and places. They are
 //! always exact, and so are leased token buckets with a burst below 16 or a rate below one token
-//! per slack, and policies that block keys for denials, because the store counts each denial. [`SharedLimit::mode`] returns the mode in force. Several limits in one decision
+//! per slack, policies that block keys for denials, because the store counts each denial, and limits with a [line](LimitBuilder::line).
+//! [`SharedLimit::mode`] returns the mode in force. Several limits in one decision
 //! ([`Store::acquire_all`]) are decided in memory, all or nothing, if this node holds enough of
 //! each, otherwise by the store. While nodes use different modes or slacks for one limit (during a
 //! change of configuration), leased sliding logs and token buckets may be over by the use within
@@ -109,7 +110,9 @@
 //! or 32 if its interval is not a whole number of microseconds; a sliding counter above 65,535: 15;
 //! a sliding window: 7 bytes plus 1, 2 or 4 for each slot, for the slot that is leaving, and for
 //! the sum; a log: 8 bytes per entry, above 128 entries up to 12; permits: 8 bytes plus 16 each).
-//! Every key expires within six seconds after its limit has fully recovered.
+//! Every key expires within six seconds after its limit has fully recovered. The [line](SharedLimit::wait) at a
+//! key is a sorted set, `prefix:name:q:key`, in which each request that waits takes 130 bytes; it expires five
+//! seconds after the last call of those who wait. The last answer to each of them, `prefix:turn:number`, is kept for a minute.
 //! In a cluster, the keys of one joint decision need a common hash tag: `{tenant}:user`. A
 //! reservation is a hash, `prefix:reserved:id`, until its end and as long again; the open ones are
 //! in the sorted set `prefix:reserved:`.
@@ -154,8 +157,8 @@ pub use deadline::{Deadline, Timeout};
 pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{
-    AnyOf, Corrected, Correction, FoundBy, LimitBuilder, LimitError, OnError, Once, Part, Reserved,
-    SharedDecision, SharedEstimate, SharedLimit, SharedPermit, Source,
+    AnyOf, Corrected, Correction, FoundBy, LimitBuilder, LimitError, LimitNow, OnError, Once, Part,
+    Queued, Reserved, SharedDecision, SharedEstimate, SharedLimit, SharedPermit, Source, Tried,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use rules::DifferingRule;

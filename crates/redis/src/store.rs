@@ -11,7 +11,7 @@ use crate::{
     connection::Connector,
     health::{Monitor, SeenNode, random, seen},
     limit::{
-        JointRequest, ReservedSlots, acquire_all, decide_joint_seen,
+        JointRequest, Lines, ReservedSlots, acquire_all, decide_joint_seen,
         denials::{Ask, RememberedDenials},
     },
     name::is_word,
@@ -33,6 +33,7 @@ struct StoreParts {
     denials: RememberedDenials,
     orders: Arc<Orders>,
     reserved: ReservedSlots,
+    lines: Lines,
     rules: Arc<Rules>,
 }
 
@@ -84,6 +85,7 @@ impl Store {
             denials: RememberedDenials::new(random()),
             orders: Arc::default(),
             reserved: ReservedSlots::default(),
+            lines: Lines::default(),
             rules: Arc::default(),
         })))
     }
@@ -312,6 +314,10 @@ impl Store {
         &self.0.reserved
     }
 
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.0.lines
+    }
+
     pub(crate) fn denials(&self) -> &RememberedDenials {
         &self.0.denials
     }
@@ -361,13 +367,13 @@ impl Store {
             return Ok((remembered, asked));
         }
         self.in_time(deadline)?;
-        if plan.penalty().is_some() {
+        if plan.is_joint() {
             let request = JointRequest {
                 plan: plan.as_ref(),
                 key,
                 cost,
             };
-            // Boxed: few rules block.
+            // Boxed: few rules block or have lines.
             let decided = Box::pin(decide_joint_seen(self, &[request], true, deadline)).await?;
             let (decision, seen) = *decided.first().ok_or(StoreError::BadReply)?;
             // Other denials count in the store.

@@ -150,7 +150,7 @@ fn the_overview_has_each_limit_with_its_rule_and_its_counts() {
     let expected = json!({
         "name": "per-user", "algorithm": "sliding-log", "quota": "2/1h", "options": "", "global": false, "shadow": false,
         "sharing": "local", "keys": 2, "max_keys": told["max_keys"], "bytes": told["bytes"], "allowed": 3, "delayed": 0,
-        "denied": 1, "shadow_denied": 0, "errors": 0, "admitted_per_second": 0.3, "denied_per_second": 0.1,
+        "denied": 1, "shadow_denied": 0, "errors": 0, "waiting": 0, "waited": 0, "admitted_per_second": 0.3, "denied_per_second": 0.1,
         "recent": told["recent"], "heaviest": {"key": "alice", "share": 0.75},
     });
     assert_eq!(told, expected);

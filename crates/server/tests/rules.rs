@@ -496,6 +496,8 @@ fn sharing_options_are_parsed_and_invalid_ones_reported() {
         "sharing: leased, slack: 1s500ms",
         "sharing: reported, slack: 1h, unreported: 7, on_error: open",
         "sharing: reported, unreported: 4294967295",
+        "sharing: exact, line: true",
+        "line: true",
     ] {
         let limits = read(text)
             .unwrap_or_else(|problems| panic!("{text}: {problems:?}"))
@@ -527,6 +529,8 @@ fn sharing_options_are_parsed_and_invalid_ones_reported() {
             "sharing: leased, unreported: 3",
             "`unreported` is for reported limits",
         ),
+        ("sharing: leased, line: true", "`line` is for exact limits"),
+        ("line: perhaps", "`line` is `perhaps`"),
         (
             "sharing: reported, unreported: 0",
             "`unreported` is `0`; it must be a whole number from 1",

@@ -14,7 +14,7 @@ use tidegate_server::{Ended, Options, Order};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// One unit comes back in each second. `kept` is in memory also beside a store.
+/// One unit comes back in each second.
 const RULES: &str = "
 limits:
   - {name: a, limit: 10/10s, algorithm: token-bucket}
@@ -108,6 +108,14 @@ fn a_request_is_answered_when_its_units_are_there_over_both_protocols() {
     assert_eq!(resp.reply(), "[0 10 0 -1 10000]");
     assert_eq!(now_waiting(&server, "a"), 0);
     assert_eq!(ended(&server, "a", "admitted"), 2, "two had to wait");
+    let overview = server.get("/v1/limits").json();
+    let a = &overview["limits"][0];
+    assert_eq!((&a["waiting"], &a["waited"]), (&json!(0), &json!(2)));
+    let page = Http::connect(server.admin)
+        .send("GET", "/limit?name=a", "")
+        .body;
+    let told = "in line: 0 now; 2 were admitted, 0 were too late, 0 left, 0 were refused a place";
+    assert!(page.contains(told), "{page}");
     // The connections go on.
     assert_eq!(resp.ask("PING"), "PONG");
     let next = http.send(
@@ -640,40 +648,4 @@ fn requests_that_cannot_wait_say_why() {
     assert_eq!(server.resp("ACQUIRE trial x 5 WAIT 5")[..3], *"[0 ");
     assert_eq!(server.resp("ACQUIRE a x 0 WAIT 5"), "[0 10 10 -1 0]");
     assert_eq!(server.resp("ACQUIRE a x WAIT 5"), "[0 10 9 -1 1000]");
-}
-
-#[cfg(feature = "servers")]
-#[test]
-fn a_limit_in_the_store_refuses_to_wait_also_when_units_are_there() {
-    let store = tidegate_redis_servers::Server::start(&[]);
-    let server = harness::on_store("waiting-store", &store.address(), RULES);
-    let why = "limit `a` is in the store, which has no lines: ask without a wait, and again after the time that a denial gives";
-    assert_eq!(
-        server.resp("ACQUIRE a alice 1 WAIT 30000"),
-        format!("ERR {why}")
-    );
-    let answer = server.post("/v1/acquire", &wait("a", "alice", 1, "30s"));
-    assert_eq!(
-        (answer.status, &answer.json()["detail"]),
-        (409, &json!(why))
-    );
-    assert_eq!(answer.json()["pointer"], "#/wait");
-    // Commands before it are answered first, those behind it follow.
-    let mut client = Resp::connect(server.resp);
-    let pipeline = [
-        frame("ACQUIRE a bob 10"),
-        frame("ACQUIRE a bob 1 WAIT 30000"),
-        frame("ACQUIRE trial bob 1 WAIT 30000"),
-        frame("PING"),
-    ]
-    .concat();
-    client.send(&pipeline);
-    assert_eq!(client.reply(), "[0 10 0 -1 10000]");
-    assert_eq!(client.reply(), format!("ERR {why}"));
-    assert!(
-        client
-            .reply()
-            .starts_with("ERR limit `trial` is in the store")
-    );
-    assert_eq!(client.reply(), "PONG");
 }

@@ -103,8 +103,8 @@ pub struct Acquire {
     /// `tidegate charge`
     #[arg(long, value_name = "N", default_value_t = 1)]
     cost: u64,
-    /// Wait in line at the server up to this long for the limit to admit. A limit in a store has no
-    /// line: it is asked again when a denial says so
+    /// Wait in line at the server up to this long for the limit to admit. A limit in a store has a
+    /// line only with `line: true` in its rule: otherwise it is asked again when a denial says so
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -230,8 +230,8 @@ pub fn acquire(args: &Acquire) -> ExitCode {
 /// The longest time that a server lets a request wait.
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
 
-/// The answer: with a wait, of a request that waits in line at the server. A limit in a store has
-/// no line, so it is asked again after the time that a denial gives.
+/// The answer: with a wait, of a request that waits in line at the server. A limit in a store may
+/// have no line: then it is asked again after the time that a denial gives.
 fn acquired(args: &Acquire) -> Result<Value, ClientError> {
     let (clock, mut has_line) = (SystemClock::new(), true);
     let until = clock

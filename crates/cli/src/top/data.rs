@@ -53,6 +53,11 @@ pub struct TopLimit {
     pub denied: u64,
     pub shadow_denied: u64,
     pub errors: u64,
+    /// The callers in line; absent in an older server's answer, as the next.
+    #[serde(default)]
+    pub waiting: u64,
+    #[serde(default)]
+    pub waited: u64,
     pub admitted_per_second: Option<f64>,
     pub denied_per_second: Option<f64>,
     pub recent: Option<Recent>,

@@ -282,6 +282,10 @@ fn about(app: &App, name: &str) -> Vec<Line<'static>> {
     if limit.errors > 0 {
         counts = format!("{counts}, without the store {}", limit.errors);
     }
+    if limit.waiting + limit.waited > 0 {
+        let (waiting, waited) = (limit.waiting, limit.waited);
+        counts = format!("{counts}, admitted after a wait {waited}, in line now {waiting}");
+    }
     vec![
         Line::styled(shown(&limit.name), BOLD),
         Line::raw(format!(

@@ -25,6 +25,7 @@ pub struct LimitBuilder {
     unreported: Option<u32>,
     leases: usize,
     announced: bool,
+    line: bool,
 }
 
 impl LimitBuilder {
@@ -42,12 +43,13 @@ impl LimitBuilder {
             unreported: None,
             leases: 1 << 16,
             announced: false,
+            line: false,
         }
     }
 
     /// Where decisions are made (default: [`Mode::Exact`]). Policies that cannot be leased or
-    /// reported stay exact: leaky buckets, permits, leased buckets below 16, and policies that block
-    /// keys for denials; [`SharedLimit::mode`] returns the result. All nodes should use the same mode and slack.
+    /// reported stay exact: leaky buckets, permits, leased buckets below 16, policies that block
+    /// keys for denials, and limits with a [line](Self::line); [`SharedLimit::mode`] returns the result. All nodes should use the same mode and slack.
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
@@ -126,6 +128,14 @@ impl LimitBuilder {
         Self { announced, ..self }
     }
 
+    /// Whether requests can [wait in line](SharedLimit::wait) for the limit (default: no). Nodes
+    /// that share the limit must agree: one without a line overtakes those who wait. The limit is
+    /// then exact in every [mode](Self::mode), and each of its decisions is a separate call, as if
+    /// its policy blocked keys for denials.
+    pub fn line(self, line: bool) -> Self {
+        Self { line, ..self }
+    }
+
     /// Builds the limit.
     ///
     /// # Errors
@@ -135,10 +145,12 @@ impl LimitBuilder {
         if !is_word(&self.name) {
             return Err(LimitError::Name);
         }
-        let terms = Terms::of(self.mode, self.policy, self.slack.into(), self.unreported);
+        let mode = if self.line { Mode::Exact } else { self.mode };
+        let terms = Terms::of(mode, self.policy, self.slack.into(), self.unreported);
         // The store decides on them by `whole`.
         let terms = terms.without_large_costs();
-        let plan = Arc::new(Plan::new(*terms.policy()).map_err(LimitError::Plan)?);
+        let plan = Plan::new(*terms.policy()).map_err(LimitError::Plan)?;
+        let plan = Arc::new(if self.line { plan.with_line() } else { plan });
         let local = match self.on_error {
             OnError::Local => {
                 let keys = self

@@ -35,13 +35,13 @@ enum TakenUnits {
 }
 
 impl SharedEstimate {
-    const fn unknown(cost: u64) -> Self {
+    pub(super) const fn unknown(cost: u64) -> Self {
         let taken = TakenUnits::Unknown;
         Self { cost, taken }
     }
 
     /// What a decision of the store took.
-    fn of(answer: &SharedDecision, cost: u64, at: Nanos, plan: &Plan) -> Self {
+    pub(super) fn of(answer: &SharedDecision, cost: u64, at: Nanos, plan: &Plan) -> Self {
         if answer.source != Source::Store || !answer.is_allowed() {
             return Self::unknown(0);
         }

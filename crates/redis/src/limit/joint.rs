@@ -327,11 +327,9 @@ pub(super) async fn decide_any(
         None => &sums[..],
         Some(at) => sums.get(at..=at).ok_or(StoreError::BadReply)?,
     };
-    let blocks = asked.iter().filter(|sum| sum.plan.penalty().is_some());
-    let keys = if chosen.is_some() {
-        1 + blocks.count()
-    } else {
-        keys
+    let keys = match chosen {
+        Some(at) => 1 + keys_beside(store, [(sums[at].plan, sums[at].key)].into_iter()).len(),
+        None => keys,
     };
     let (now, parts) = call::parse(reply, keys)?;
     let found = call::found(asked.iter().map(|sum| sum.plan), parts)?;
@@ -357,9 +355,9 @@ async fn ask(
     }
     let shard = monitor.shard_of(sums[0].key);
     monitor.admit(shard)?;
-    let blocks = block_keys(store, sums.iter().map(|sum| (sum.plan, sum.key)));
+    let besides = keys_beside(store, sums.iter().map(|sum| (sum.plan, sum.key)));
     let keys = sums.iter().map(|sum| sum.key);
-    let keys: Vec<&[u8]> = keys.chain(blocks.iter().map(|key| &key[..])).collect();
+    let keys: Vec<&[u8]> = keys.chain(besides.iter().map(|key| &key[..])).collect();
     let arguments = call::joint_arguments(sums.iter().map(|sum| (sum.plan, sum.cost)), takes);
     let reply = monitor
         .call(shard, script, &keys, &arguments, deadline, true)
@@ -367,14 +365,35 @@ async fn ask(
     Ok((reply, keys.len()))
 }
 
-/// The keys of the blocks of these limits, for those whose rules block keys.
-pub(super) fn block_keys<'a>(
+impl SharedLimit {
+    /// How many requests of all nodes wait in line at a key: 0 without a [line](Self::has_line).
+    ///
+    /// # Errors
+    /// When the store does not reply.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn waiting(&self, key: impl Key) -> Result<u64, StoreError> {
+        let request = [self.request(key, 0)];
+        let (sums, _) = sums(&request)?;
+        let (store, plan) = (self.store(), request[0].plan);
+        let script = &store.batcher().scripts.joint;
+        let (reply, keys) = ask(store, script, &sums, false, self.deadline()).await?;
+        let (_, parts) = call::parse(reply, keys)?;
+        let found = call::found(std::iter::once(plan), parts)?;
+        let line = found.first().and_then(|found| found.line);
+        Ok(line.map_or(0, |line| line.tickets))
+    }
+}
+
+/// The keys of these limits' blocks and lines, for those that have them.
+pub(super) fn keys_beside<'a>(
     store: &Store,
     limits: impl Iterator<Item = (&'a Plan, &'a [u8])>,
 ) -> Vec<Vec<u8>> {
     let is_cluster = store.batcher().monitor.is_cluster();
     limits
-        .filter_map(|(plan, key)| plan.block_key(key, is_cluster))
+        .flat_map(|(plan, key)| plan.keys_beside(key, is_cluster))
         .collect()
 }
 

@@ -49,9 +49,8 @@ impl SharedLimit {
         requests: &[(K, u64)],
         deadline: Deadline,
     ) -> Vec<SharedDecision> {
-        // A call for each request, too, if denials block: only joint decisions know blocks.
-        let blocks = self.plan().penalty().is_some();
-        if blocks || requests.iter().any(|(_, cost)| self.is_large(*cost)) {
+        // A call for each request, too, if only joint decisions know all about the keys.
+        if self.plan().is_joint() || requests.iter().any(|(_, cost)| self.is_large(*cost)) {
             let asked = requests.iter();
             return join_all(asked.map(|(key, cost)| self.acquire_alone(key, *cost, deadline)))
                 .await;

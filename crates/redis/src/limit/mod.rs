@@ -15,6 +15,7 @@ mod permit;
 mod reserve;
 mod shared;
 mod up_to;
+mod wait;
 
 pub use answer::{SharedDecision, Source};
 pub use any::AnyOf;
@@ -26,3 +27,4 @@ pub use once::Once;
 pub use permit::SharedPermit;
 pub use reserve::{Corrected, Correction, FoundBy, Reserved, ReservedSlots};
 pub use shared::SharedLimit;
+pub use wait::{LimitNow, Lines, Queued, Tried};

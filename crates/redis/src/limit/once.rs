@@ -8,7 +8,7 @@ use tidegate_core::{Algorithm as _, Decision, Nanos, Standing};
 use super::{
     Part, SharedDecision, SharedLimit,
     joint::{
-        JointRequest, Sum, all_without_store, block_keys, by_all, formers_of, of_formers, sums,
+        JointRequest, Sum, all_without_store, by_all, formers_of, keys_beside, of_formers, sums,
     },
 };
 use crate::{
@@ -133,9 +133,9 @@ impl Store {
             shadows.resize(requests.len(), *is_shadow);
         }
         let (sums, costs) = sums(&requests)?;
-        let blocks = block_keys(self, sums.iter().map(|sum| (sum.plan, sum.key)));
+        let besides = keys_beside(self, sums.iter().map(|sum| (sum.plan, sum.key)));
         let keys = sums.iter().map(|sum| sum.key);
-        let keys = keys.chain(blocks.iter().map(|key| &key[..]));
+        let keys = keys.chain(besides.iter().map(|key| &key[..]));
         let keys: Vec<&[u8]> = keys.chain([&kept[..]]).collect();
         let monitor = &self.batcher().monitor;
         let slot = monitor.slot(keys[0]);
@@ -174,7 +174,7 @@ impl Store {
             let decisions: Option<Vec<_>> = decisions.collect();
             return Ok(Some((decisions.ok_or(StoreError::BadReply)?, true)));
         }
-        let (now, values) = call::parse(reply, sums.len() + blocks.len())?;
+        let (now, values) = call::parse(reply, sums.len() + besides.len())?;
         let found = call::found(plans(), values)?;
         let decisions = costs.iter().map(|&(at, cost)| {
             let decided = sums[at].plan.decision_on(&found[at], now, (cost, true));

@@ -133,7 +133,10 @@ async fn try_settle(
         .call(shard, script, &[&whole], &arguments, limit.deadline(), true)
         .await?;
     match call::parse_one(reply)?.1.as_deref() {
-        Some(b"yes") => Ok(true),
+        Some(b"yes") => {
+            limit.forget_denial(key);
+            Ok(true)
+        }
         Some(b"no") => Ok(false),
         _ => Err(StoreError::BadReply),
     }

@@ -12,7 +12,7 @@ use tidegate_core::{Decision, Nanos};
 
 use super::{
     Part, SharedLimit,
-    joint::{JointRequest, block_keys, by_all, formers_of, of_formers},
+    joint::{JointRequest, by_all, formers_of, keys_beside, of_formers},
 };
 use crate::{
     Deadline, Store, StoreError,
@@ -239,7 +239,7 @@ impl Store {
         let limits = requests
             .iter()
             .map(|request| (request.plan, &request.key[..]));
-        keys.extend(block_keys(self, limits));
+        keys.extend(keys_beside(self, limits));
         let asked = keys.len();
         let [record, open] = self.keys_of(id);
         let by_age = age.map_or_else(|| open.clone(), |age| self.key_by_age(id, age));

@@ -478,8 +478,11 @@ impl SharedLimit {
         beside(&whole, &text, &name)
     }
 
-    /// Asks the store again about a key.
+    /// Asks the store again about a key, also for those who wait: units may have become free.
     pub(super) fn forget_denial(&self, key: impl Key) {
+        if self.plan().has_line() {
+            self.0.store.lines().poke(&self.line_key(&key));
+        }
         if let Some(tag) = self.denial_tag(&self.redis_key(key)) {
             self.0.store.denials().forget(tag);
         }
@@ -526,9 +529,13 @@ impl SharedLimit {
         if let Some(tag) = denials {
             store.denials().forget(tag);
         }
+        if plan.has_line() {
+            let line = Plan::line_key(&keys[0], monitor.is_cluster());
+            store.lines().poke(&line);
+        }
         let (now, before) = call::parse_one(reply)?;
         let standing = plan.decision(before.as_deref(), now, 0)?;
-        if plan.penalty().is_none() {
+        if !plan.is_joint() {
             return Ok(standing);
         }
         // These scripts know no blocks.

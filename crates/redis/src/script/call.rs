@@ -4,7 +4,7 @@ use redis::{Cmd, Value};
 use tidegate_core::lease::{GiveBack, Mode, Request};
 use tidegate_core::{MAX_LIMIT, Nanos, Penalty};
 
-use super::{Plan, Script};
+use super::{Plan, Script, plan::LineSeen};
 use crate::StoreError;
 
 /// A cost as Lua has it, which has only doubles: more than any limit stays more than any limit.
@@ -103,20 +103,21 @@ pub fn joint_arguments<'a>(
     takes: bool,
 ) -> Vec<Vec<u8>> {
     let look = (!takes).then(|| b"look".to_vec());
-    with_blocks(requests.map(|(plan, cost)| (plan, cost, false)))
+    with_besides(requests.map(|(plan, cost)| (plan, cost, false)))
         .into_iter()
         .chain(look)
         .collect()
 }
 
-/// The arguments of each limit of a joint decision, and behind them those of the limits' blocks.
-fn with_blocks<'a>(parts: impl Iterator<Item = Reserved<'a>>) -> Vec<Vec<u8>> {
-    let (mut limits, mut blocks) = (Vec::new(), Vec::new());
+/// The arguments of each limit of a joint decision, and behind them those of the limits' blocks and
+/// lines.
+fn with_besides<'a>(parts: impl Iterator<Item = Reserved<'a>>) -> Vec<Vec<u8>> {
+    let (mut limits, mut besides) = (Vec::new(), Vec::new());
     for (at, part) in parts.enumerate() {
-        blocks.extend(part.0.block_arguments(at).into_iter().flatten());
+        besides.extend(part.0.arguments_beside(at).flatten());
         limits.extend(part_arguments(part));
     }
-    limits.append(&mut blocks);
+    limits.append(&mut besides);
     limits
 }
 
@@ -138,7 +139,7 @@ pub fn reserve_arguments<'a>(
         places,
         id.into(),
     ];
-    with_blocks(parts).into_iter().chain(rest).collect()
+    with_besides(parts).into_iter().chain(rest).collect()
 }
 
 /// The arguments of a limit that may be a shadow limit, in a joint decision.
@@ -172,10 +173,135 @@ pub fn once_arguments<'a>(parts: impl Iterator<Item = Reserved<'a>>, keep: Keep)
         Keep::Admissions => ["60000", "admissions"],
         Keep::Nothing => ["0", "none"],
     };
-    with_blocks(parts)
+    with_besides(parts)
         .into_iter()
         .chain([millis.into(), which.into()])
         .collect()
+}
+
+/// A server's call about its line at a key.
+#[derive(Clone, Debug, Default)]
+pub struct Turn {
+    /// The server's line.
+    pub id: u64,
+    /// The number of this call. A call that is repeated has the same.
+    pub number: u64,
+    /// The number of each ticket to add and its cost, in order.
+    pub joins: Vec<(u64, u64)>,
+    /// The same of tickets to remove.
+    pub leaves: Vec<(u64, u64)>,
+    /// Whether `joins` are all tickets that the server has in line.
+    pub is_all: bool,
+}
+
+/// The arguments of `turn.lua`, after its keys. If nothing may be taken, `takes` is false.
+pub fn turn_arguments<'a>(
+    plans: impl Iterator<Item = &'a Plan> + Clone,
+    turn: &Turn,
+    takes: bool,
+) -> Vec<Vec<u8>> {
+    let blocks = plans.clone().enumerate();
+    let blocks = blocks.filter_map(|(at, plan)| plan.block_arguments(at));
+    let limits = plans.map(|plan| part_arguments((plan, 0, false)));
+    let arguments: Vec<Vec<u8>> = limits.chain(blocks).flatten().collect();
+    let packed = |tickets: &[(u64, u64)]| {
+        let pairs = tickets.iter();
+        let numbers = pairs.flat_map(|&(number, cost)| [number, exact(cost)]);
+        numbers.flat_map(u64::to_le_bytes).collect()
+    };
+    let rest: [Vec<u8>; 7] = [
+        if takes { "take".into() } else { "look".into() },
+        Plan::line_numbers(),
+        turn.id.to_le_bytes().to_vec(),
+        turn.number.to_string().into_bytes(),
+        packed(&turn.joins),
+        packed(&turn.leaves),
+        if turn.is_all {
+            "all".into()
+        } else {
+            Vec::new()
+        },
+    ];
+    arguments.into_iter().chain(rest).collect()
+}
+
+/// The first ticket of a line, in the reply of `turn.lua`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Front {
+    /// Whether it is of the server that asked.
+    pub is_own: bool,
+    /// Whether its cost was taken, and it left the line.
+    pub is_taken: bool,
+    pub number: u64,
+    pub cost: u64,
+    /// The cost of the first tickets of the line, up to the first one of the server that asked.
+    pub ahead: u64,
+    /// The number of all tickets, with this one.
+    pub tickets: u64,
+}
+
+/// The reply of `turn.lua`.
+#[derive(Debug)]
+pub enum TurnReply {
+    /// No ticket is in line.
+    Empty,
+    /// The server's tickets are no longer there. Nothing was done.
+    Lost,
+    /// The first ticket, and what the decision on it was made from.
+    Front(Front, Nanos, Vec<Before>),
+}
+
+fn front(text: &[u8]) -> Option<(Front, &[u8])> {
+    let (&state, rest) = text.split_first()?;
+    let (numbers, rest) = rest.split_at_checked(32)?;
+    let (numbers, _) = numbers.as_chunks();
+    let &[number, cost, ahead, tickets] = numbers else {
+        return None;
+    };
+    let number_of = u64::from_le_bytes;
+    let front = Front {
+        is_own: state > 0,
+        is_taken: state == 2,
+        number: number_of(number),
+        cost: number_of(cost),
+        ahead: number_of(ahead),
+        tickets: number_of(tickets),
+    };
+    Some((front, rest))
+}
+
+/// Parses the reply of `turn.lua` to the call with a number, with a value for each of the `keys` of
+/// limits and blocks.
+pub fn turn_reply(mut reply: Value, number: u64, keys: usize) -> Result<TurnReply, StoreError> {
+    if let Some(word) = word_bytes(&reply) {
+        return match word {
+            b"empty" => Ok(TurnReply::Empty),
+            b"lost" => Ok(TurnReply::Lost),
+            b"wrong" => Err(StoreError::WrongType),
+            kept_answer => {
+                let answer = kept_answer
+                    .strip_prefix(&number.to_le_bytes())
+                    .and_then(front)
+                    .and_then(|(front, text)| Some((front, kept(text)?)));
+                let (front, kept) = answer.ok_or(StoreError::BadReply)?;
+                let values = kept.parts.into_iter().map(|(_, value)| Ok(value));
+                Ok(TurnReply::Front(front, kept.now, values.collect()))
+            }
+        };
+    }
+    let Value::Array(parts) = &mut reply else {
+        return Err(StoreError::BadReply);
+    };
+    let state = match parts.pop() {
+        Some(Value::BulkString(state)) => front(&state).map(|(front, _)| front),
+        _ => None,
+    };
+    let (now, found) = parse(reply, keys)?;
+    Ok(TurnReply::Front(
+        state.ok_or(StoreError::BadReply)?,
+        now,
+        found,
+    ))
 }
 
 /// The answer of the first call, as `keep_answer.lua` writes it.
@@ -273,29 +399,53 @@ pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
 /// this limit.
 pub type Before = Result<Option<Vec<u8>>, StoreError>;
 
-/// The part of a joint decision's reply for a limit: the value of its key as it was before, or the answer of
-/// a log; and the words of its block, if its rule blocks keys.
+/// The part of a joint decision's reply for a limit: the value of its key as it was before, or the
+/// answer of a log; the words of its block, if its rule blocks keys; and the tickets in its line, if
+/// it has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     pub value: Option<Vec<u8>>,
     pub block: Option<[u64; Penalty::WORDS]>,
+    pub line: Option<LineSeen>,
 }
 
-/// The parts of a reply for these limits. Behind the limits' parts are those of the blocks.
+/// The parts of a reply for these limits. Behind the limits' parts are those of the blocks and
+/// lines.
 pub fn found<'a>(
     plans: impl ExactSizeIterator<Item = &'a Plan>,
     parts: Vec<Before>,
 ) -> Result<Vec<Found>, StoreError> {
+    found_with(plans, parts, true)
+}
+
+/// The parts of a reply of `turn.lua` for these limits, which has none of the lines.
+pub fn found_in_turn<'a>(
+    plans: impl ExactSizeIterator<Item = &'a Plan>,
+    parts: Vec<Before>,
+) -> Result<Vec<Found>, StoreError> {
+    found_with(plans, parts, false)
+}
+
+fn found_with<'a>(
+    plans: impl ExactSizeIterator<Item = &'a Plan>,
+    parts: Vec<Before>,
+    lines: bool,
+) -> Result<Vec<Found>, StoreError> {
     let mut values = parts;
-    let mut blocks = values.split_off(plans.len().min(values.len())).into_iter();
+    let mut besides = values.split_off(plans.len().min(values.len())).into_iter();
     let found = plans.zip(values).map(|(plan, value)| {
         let block = match plan.penalty() {
             // A kept answer has none if the rule did not block then.
-            Some(_) => Some(super::block_words(blocks.next().unwrap_or(Ok(None)))?),
+            Some(_) => Some(super::block_words(besides.next().unwrap_or(Ok(None)))?),
             None => None,
         };
+        let line = if lines && plan.has_line() {
+            Some(super::line_seen(besides.next().unwrap_or(Ok(None)))?)
+        } else {
+            None
+        };
         let value = value?;
-        Ok(Found { value, block })
+        Ok(Found { value, block, line })
     });
     found.collect()
 }

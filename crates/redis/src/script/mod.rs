@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
 #[cfg(feature = "servers")]
 pub use plan::TEST_TIME;
-use plan::block_words;
 pub use plan::{Plan, PlanError};
+use plan::{block_words, line_seen};
 use redis::Value;
 pub use runner::Runner;
 use tidegate_core::Nanos;
@@ -45,6 +45,10 @@ const CORRECT: &str = include_str!("lua/correct.lua");
 const DUE: &str = include_str!("lua/due.lua");
 const OLDEST: &str = include_str!("lua/oldest.lua");
 const BLOCK: &str = include_str!("lua/block.lua");
+const LINE: &str = include_str!("lua/line.lua");
+const TURN: &str = include_str!("lua/turn.lua");
+const KEPT_ANSWER: &str = include_str!("lua/kept_answer.lua");
+const TURN_TAKEN: &str = include_str!("lua/turn_taken.lua");
 const UNBLOCK: &str = include_str!("lua/unblock.lua");
 const RESET: &str = include_str!("lua/reset.lua");
 /// The reply of joint decisions and reservations.
@@ -203,6 +207,8 @@ pub struct Scripts {
     pub any: Arc<Script>,
     /// A joint decision that is safe to repeat.
     pub once: Arc<Script>,
+    /// A server's line at a key: its tickets, and the decision on the first of all.
+    pub turn: Arc<Script>,
     /// Gives back or renews the permits of one holder.
     pub settle: Arc<Script>,
     /// A joint decision whose units are recorded.
@@ -286,11 +292,15 @@ impl Scripts {
             )
         };
         let deciding = several(algorithm);
-        let deciding = format!("{deciding}algorithms.b = (function()\n{BLOCK}end)()\n");
+        let deciding = format!(
+            "{deciding}algorithms.b = (function()\n{BLOCK}end)()\n\
+             algorithms.q = (function()\n{LINE}end)()\n"
+        );
         let joint = format!("{deciding}local count = #KEYS\n{JOINT}{REPLY}");
         let up_to = format!("{deciding}{FITS}{UP_TO}{JOINT}{REPLY_UP_TO}");
         let any = format!("{deciding}{FITS}{ANY}{JOINT}{REPLY_ANY}");
-        let once = format!("{deciding}{ONCE}{JOINT}{KEEP_ANSWER}{REPLY}");
+        let once = format!("{deciding}{ONCE}{JOINT}{KEPT_ANSWER}{KEEP_ANSWER}{REPLY}");
+        let turn = format!("{deciding}{FITS}{TURN}{JOINT}{KEPT_ANSWER}{TURN_TAKEN}");
         let reserve = format!("{deciding}{RESERVE}{JOINT}{RECORD}{REPLY}");
         let correct = format!(
             "{}local log_of = algorithms.g\n{GIVE_BACK_LOG}{CORRECT}",
@@ -305,6 +315,7 @@ impl Scripts {
             up_to: script(up_to),
             any: script(any),
             once: script(once),
+            turn: script(turn),
             settle: of(ScriptKind::Permits, SETTLE),
             reserve: script(reserve),
             correct: script(correct),
@@ -457,6 +468,7 @@ mod tests {
             up_to,
             any,
             once,
+            turn,
             settle,
             reserve,
             correct,
@@ -531,6 +543,33 @@ mod tests {
         let again = runs.timed(&once, &asked, &arguments);
         let kept = call::word_bytes(&again).and_then(call::kept);
         assert_eq!(kept.map(|kept| kept.parts.len()), Some(plans.len()));
+        let lines = [plans[0].clone().with_line()];
+        let one = || lines.iter().map(|plan| (plan, 1));
+        runs.timed(
+            &joint,
+            &["used-0", "line"],
+            &call::joint_arguments(one(), true),
+        );
+        let turn_of = |number, joins, is_all| {
+            let turn = call::Turn {
+                id: 1,
+                number,
+                joins,
+                is_all,
+                ..call::Turn::default()
+            };
+            call::turn_arguments(lines.iter(), &turn, true)
+        };
+        // Lost, an empty line, the first ticket, and the answer that was kept.
+        let line_keys = ["fresh-line", "line", "last-answer"];
+        for (number, joins, is_all) in [
+            (1, Vec::new(), false),
+            (2, Vec::new(), true),
+            (3, vec![(0, 1)], true),
+            (3, vec![(0, 1)], true),
+        ] {
+            runs.timed(&turn, &line_keys, &turn_of(number, joins, is_all));
+        }
         // The text of a reservation, which a former version took for a time.
         let text = b"[\"a text of at least eight bytes\"]";
         keys = vec!["fresh-reserved", "record", "open", "by-age"];

@@ -8,6 +8,7 @@ mod changes;
 mod charges;
 mod clock_steps;
 mod holders;
+mod lines;
 mod lives;
 mod refunds;
 mod reservations;

@@ -214,7 +214,7 @@ pub enum Refusal {
     WaitOnce,
     /// The store has no lines.
     #[error(
-        "limit `{limit}` is in the store, which has no lines: ask without a wait, and again after the time that a denial gives"
+        "limit `{limit}` is in the store and has no line there: add `line: true` to its rule, or ask without a wait, and again after the time that a denial gives"
     )]
     WaitInStore {
         /// The limit's name.
@@ -225,6 +225,14 @@ pub enum Refusal {
         "tenants share limit `{limit}`, which has no lines: ask without a wait, and again after the time that a denial gives"
     )]
     WaitShared {
+        /// The limit's name.
+        limit: String,
+    },
+    /// A joint request or a reservation would wait for a limit in the store.
+    #[error(
+        "limit `{limit}` is in the store, where a request waits for one limit and without a reservation: ask for it alone, or without a wait"
+    )]
+    WaitAlone {
         /// The limit's name.
         limit: String,
     },

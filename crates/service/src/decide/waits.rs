@@ -14,6 +14,7 @@ use tidegate_core::{Clock, Nanos, clock::Timer};
 use tokio::sync::watch;
 
 use super::refusal::Refusal;
+use crate::shown;
 
 /// The default maximum number of callers that wait.
 pub const MOST_WAITING: usize = 5_000;
@@ -204,6 +205,37 @@ pub struct WaitCounts {
     pub ended: [u64; WaitOutcome::COUNTED.len()],
     /// Requests to wait that were refused because too many waited.
     pub refused: u64,
+}
+
+impl WaitCounts {
+    /// Waits that ended with an admission.
+    pub fn admitted(&self) -> u64 {
+        self.ended_as(WaitOutcome::Admitted)
+    }
+
+    /// Waits that ended in this way.
+    fn ended_as(&self, outcome: WaitOutcome) -> u64 {
+        let of = |(at, _): &(WaitOutcome, _)| *at == outcome;
+        let at = WaitOutcome::COUNTED.iter().position(of);
+        at.map_or(0, |at| self.ended[at])
+    }
+
+    /// The waits in words; `None` if there have been none.
+    pub fn in_words(&self) -> Option<String> {
+        let Self { waiting, ended, .. } = self;
+        let has_any = *waiting > 0 || self.refused > 0 || ended.iter().any(|count| *count > 0);
+        let of = |outcome| shown::grouped(self.ended_as(outcome));
+        has_any.then(|| {
+            format!(
+                "in line: {} now; {} were admitted, {} were too late, {} left, {} were refused a place",
+                shown::grouped(*waiting),
+                of(WaitOutcome::Admitted),
+                of(WaitOutcome::Denied),
+                of(WaitOutcome::Left),
+                shown::grouped(self.refused),
+            )
+        })
+    }
 }
 
 impl LimitWaits {

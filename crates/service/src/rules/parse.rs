@@ -22,7 +22,7 @@ const MAX_NAME: usize = 64;
 const MAX_LIMITS: usize = 1_000;
 
 /// In addition to the algorithms' own options.
-const FIELDS: [&str; 20] = [
+const FIELDS: [&str; 21] = [
     "name",
     "limit",
     "algorithm",
@@ -41,6 +41,7 @@ const FIELDS: [&str; 20] = [
     "deadline",
     "slack",
     "unreported",
+    "line",
     "match",
     "by",
 ];

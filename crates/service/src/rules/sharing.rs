@@ -85,6 +85,7 @@ impl SharingSpec {
             Timeout::After(wait) => span("deadline", wait),
             Timeout::Auto => "deadline: auto".to_owned(),
         }));
+        options.extend(self.line.then(|| "line: true".to_owned()));
         options.join(", ")
     }
 }
@@ -113,6 +114,7 @@ pub fn read(fields: &Fields<'_>, called: &str) -> SharingSpec {
         deadline: fields.read("deadline", DEADLINE, |text| parse_timeout(text).ok()),
         slack: fields.duration("slack"),
         unreported: fields.number("unreported", 1),
+        line: fields.flag("line").unwrap_or(false),
     };
     let wrong = |field: &str, what: &str, mend: &str| {
         fields.complaints().at(
@@ -134,6 +136,11 @@ pub fn read(fields: &Fields<'_>, called: &str) -> SharingSpec {
             "must be from 1ms to 1h",
             "a tenth of a second, `slack: 100ms`, is the default",
         );
+    }
+    if spec.line && spec.mode.is_some_and(|mode| mode != Mode::Exact) {
+        let mend =
+            "remove `sharing`, because a line knows only what the store decides, or remove `line`";
+        wrong("line", "is for exact limits", mend);
     }
     // An invalid mode was already reported.
     if fields.get("sharing").is_none() || spec.mode.is_some() {

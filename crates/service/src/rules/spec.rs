@@ -178,6 +178,8 @@ pub struct SharingSpec {
     pub slack: Option<Duration>,
     /// How much each server may use of a reported limit before it must report it.
     pub unreported: Option<u32>,
+    /// Whether requests can wait in line for it in the store.
+    pub line: bool,
 }
 
 /// An algorithm with its numbers and options, as written.

@@ -38,4 +38,4 @@ local function denied(p, block)
   local until_when = math.max(ends, step > 0 and ends + p[step] or 0, count > 0 and first + p[5] or 0)
   redis.call('SET', block.key, struct.pack(FORM, ends, first, count, step), 'PXAT', pxat(until_when))
 end
-return {open = open, denied = denied}
+return {beside = true, open = open, denied = denied}

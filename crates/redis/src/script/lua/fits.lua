@@ -5,7 +5,10 @@ local function fits(i, most)
   local kind, numbers = kind_of(i), ARGV[3 * i - 1]
   local p = {struct.unpack(#numbers == 48 and '<dddddd' or '<dddddddd', numbers)}
   p.looks = true
-  if kind.denied then
+  if kind.line then
+    local line = most > 0 and kind.line(p, KEYS[i])
+    return line and line.count > 0 and -1 or most
+  elseif kind.denied then
     local block = kind.open(p, KEYS[i])
     return block and block.ends > now and -1 or most
   end

@@ -1,7 +1,8 @@
 -- One decision over several limits (`count`), each key once: all admit and are charged, or none is. ARGV: for each key the kind
 -- (a capital letter for a shadow limit, which takes what fits and never denies), the limit's numbers and the cost; and `look` at
 -- the end if nothing is to be taken. Behind all limits come the blocks of those whose rules block keys for denials: the letter `b`,
--- the numbers of block.lua, and the index of the limit. A denial by the limit counts there, whatever the others say. The reply: the time, and for each key its value before the call (for a log the answer), or
+-- the numbers of block.lua, and the index of the limit. A denial by the limit counts there, whatever the others say. Behind each of them
+-- is the line of its limit, if it has one, in the same form with the letter `q`: while others wait, no cost is admitted. The reply: the time, and for each key its value before the call (for a log the answer), or
 -- 1 for a key of another type, 2 for a value that is not of this limit.
 local replies, parts, denials, admitted, broken, takes = {}, {}, {}, true, false, ARGV[3 * count + 1] ~= 'look'
 for i = 1, count do
@@ -11,7 +12,16 @@ for i = 1, count do
   part.cost = tonumber(ARGV[3 * i])
   part.p.looks = not takes or part.cost == 0
   parts[i] = part
-  if kind.denied then
+  if kind.line then
+    local line, wrong = kind.line(part.p, KEYS[i])
+    if type(wrong) == 'table' then return wrong end
+    replies[i] = wrong or struct.pack('<I8I8', line.count, line.cost)
+    local of = parts[part.cost]
+    if line and line.count > 0 and of.cost > 0 then
+      of.blocked, of.fits = true, false
+      admitted = admitted and of.shadow
+    end
+  elseif kind.denied then
     local block, wrong = kind.open(part.p, KEYS[i])
     if type(wrong) == 'table' then return wrong end
     replies[i] = wrong or block.value

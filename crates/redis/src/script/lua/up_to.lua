@@ -5,5 +5,5 @@ local asked = granted
 for i = 1, count do granted = math.max(math.min(granted, fits(i, granted)), 0) end
 local cost = string.format('%.0f', math.max(granted, math.min(asked, 1)))
 for i = 1, count do
-  if not kind_of(i).denied then ARGV[3 * i] = cost end
+  if not kind_of(i).beside then ARGV[3 * i] = cost end
 end

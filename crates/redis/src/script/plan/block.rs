@@ -31,23 +31,9 @@ impl Plan {
         Some([LETTER.into(), numbers, (at + 1).to_string().into_bytes()])
     }
 
-    /// The key of the block of a limit's key. It includes no shape, so a block outlives a change of
-    /// the algorithm. In a cluster it is in the same slot, which depends on the shape unless the
-    /// limit's key has a hash tag.
+    /// The key of the block of a limit's key.
     pub(crate) fn block_key(&self, whole: &[u8], is_cluster: bool) -> Option<Vec<u8>> {
-        self.penalty?;
-        let mut colons = whole.iter().enumerate().filter(|(_, byte)| **byte == b':');
-        let (name, key) = match (colons.nth(1), colons.next()) {
-            (Some((name, _)), Some((shape, _))) => (&whole[..=name], &whole[shape + 1..]),
-            _ => (&b""[..], whole),
-        };
-        let name = [name, LETTER.as_bytes(), b":"].concat();
-        Some(if is_cluster {
-            let digest = sha1_smol::Sha1::from(key).digest().to_string();
-            beside(whole, &String::from_utf8_lossy(&name), &digest)
-        } else {
-            [&name[..], key].concat()
-        })
+        self.penalty.map(|_| key_beside(whole, is_cluster, LETTER))
     }
 
     /// The decision on one cost, from what the reply has for its key and its block, and the time
@@ -64,13 +50,29 @@ impl Plan {
             decided = Ok((made, seen));
         });
         let (made, seen) = decided?;
-        Ok(match (&self.penalty, found.block) {
-            (Some(penalty), Some(words)) => {
-                let made = penalty.decide(words, (made, takes && cost > 0), now);
-                (made, seen)
-            }
-            _ => (made, seen),
-        })
+        let made = match (&self.penalty, found.block) {
+            (Some(penalty), Some(words)) => penalty.decide(words, (made, takes && cost > 0), now),
+            _ => made,
+        };
+        Ok((self.behind_line(made, found, now, cost), seen))
+    }
+}
+
+/// A key next to that of a limit. It includes no shape, so what it has outlives a change of the
+/// algorithm. In a cluster it is in the same slot, which depends on the shape unless the limit's key
+/// has a hash tag.
+pub(super) fn key_beside(whole: &[u8], is_cluster: bool, letter: &str) -> Vec<u8> {
+    let mut colons = whole.iter().enumerate().filter(|(_, byte)| **byte == b':');
+    let (name, key) = match (colons.nth(1), colons.next()) {
+        (Some((name, _)), Some((shape, _))) => (&whole[..=name], &whole[shape + 1..]),
+        _ => (&b""[..], whole),
+    };
+    let name = [name, letter.as_bytes(), b":"].concat();
+    if is_cluster {
+        let digest = sha1_smol::Sha1::from(key).digest().to_string();
+        beside(whole, &String::from_utf8_lossy(&name), &digest)
+    } else {
+        [&name[..], key].concat()
     }
 }
 

@@ -3,11 +3,14 @@
 mod block;
 mod error;
 mod grants;
+mod line;
 mod numbers;
 mod state;
 
 pub(super) use block::words as block_words;
 pub use error::PlanError;
+pub use line::LineSeen;
+pub(super) use line::seen as line_seen;
 use tidegate_core::{Algorithm, Calendar, Decision, Nanos, Parameters, Penalty, Policy};
 
 use super::ScriptKind;
@@ -35,6 +38,8 @@ pub struct Plan {
     held: Nanos,
     /// The blocks that denials lead to, under a separate key.
     penalty: Option<Penalty>,
+    /// Whether requests can wait in a line, under another separate key.
+    has_line: bool,
 }
 
 /// The layout of a value in Redis.
@@ -223,6 +228,7 @@ impl Plan {
             calendar: followed,
             held: Nanos::ZERO,
             penalty,
+            has_line: false,
         })
     }
 

@@ -189,7 +189,7 @@ pub(in crate::control) async fn explanation(
         "block": block(app, limit, key),
         "override": own.map(|own| own_quota(app, limit, key, &own)),
         "tenant": limit.tenant_standing(&answered.key, service.now()).map(|of| tenant(&of)),
-        "waiting": limit.waiting(&answered.key),
+        "waiting": limit.waiting(&answered.key).await,
         "mend": decision.reason().map(|reason| mend(reason, name, key)),
         // Null if the server keeps no trace of this key.
         "recent": recent.map(|events| events.iter().map(event).collect::<Vec<_>>()),

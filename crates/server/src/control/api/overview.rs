@@ -57,6 +57,7 @@ fn limit_body(app: &App, limit: &Limit, recent: usize) -> Value {
         ..
     } = limit.spec();
     let (counts, stats) = (limit.counts(), limit.stats());
+    let waits = limit.memory.waits.counts();
     let mut body = json!({
         "name": name,
         "algorithm": policy.algorithm.name(),
@@ -73,6 +74,8 @@ fn limit_body(app: &App, limit: &Limit, recent: usize) -> Value {
         "denied": counts.denied,
         "shadow_denied": counts.shadow_denied,
         "errors": counts.errors,
+        "waiting": waits.waiting,
+        "waited": waits.admitted(),
     });
     if let Some(seconds) = app
         .service

@@ -150,6 +150,7 @@ pub(super) async fn changing(
                 @if limit.spec().shadow { ", " (shown::grouped(counts.shadow_denied)) " would have been denied" }
                 @if counts.errors > 0 { ", " (shown::grouped(counts.errors)) " without the store" }
             }
+            @if let Some(waits) = limit.memory.waits.counts().in_words() { li { (waits) } }
             li { span class="swatch admitted" {} " admitted " span class="swatch denied" {} " denied" }
         }
         @match (chart_of(Step::Second, 900, "Last 15 minutes"), chart_of(Step::TenSeconds, 2_160, "Last 6 hours")) {

@@ -135,7 +135,9 @@ impl Problem {
             Refusal::Wait | Refusal::WaitOnce => {
                 (StatusCode::BAD_REQUEST, "Invalid request", "wait")
             }
-            Refusal::WaitInStore { .. } => (StatusCode::CONFLICT, "Kept in the store", "wait"),
+            Refusal::WaitInStore { .. } | Refusal::WaitAlone { .. } => {
+                (StatusCode::CONFLICT, "Kept in the store", "wait")
+            }
             Refusal::TooManyWaiting { .. } => {
                 (StatusCode::SERVICE_UNAVAILABLE, "Too many waiting", "")
             }
@@ -157,6 +159,8 @@ impl Problem {
             Refusal::DeniedByRules { .. } => (StatusCode::CONFLICT, "Denied by the rules", "key"),
         };
         let mut problem = Self::new(status, title, detail);
+        // All questions of a body have the same wait.
+        let place = if field == "wait" { "#" } else { place };
         problem.0.pointer = (!field.is_empty()).then(|| format!("{place}/{field}"));
         if let Refusal::UnknownLimit { nearest, .. } = refusal {
             problem.0.nearest = Some(nearest);

@@ -415,7 +415,7 @@ fn arguments(random: &mut Random) -> Scenario {
     // A rule on units alone, or some of which most are on threads, which each call returns.
     let units = if more == 0 || tenth(random) { 2 } else { 1 };
     let rules: Vec<(i64, u64)> = (0..=more)
-        .map(|_| (random.below(9) as i64 - 4, random.below(units)))
+        .map(|_| (random.below(9).cast_signed() - 4, random.below(units)))
         .collect();
     let is_counted_from_end = rules.iter().any(|(index, _)| *index < 0);
     let takes_units = rules.iter().any(|(_, grade)| *grade == 1);

@@ -613,11 +613,16 @@ impl Limit {
         self.memory.heavy.top(most, now)
     }
 
-    /// How many callers wait in line for the key.
-    pub fn waiting(&self, key: &[u8]) -> u32 {
-        self.memory
-            .waits
-            .of_key(self.limiter().hash_keys().tag(key))
+    /// How many callers wait in line for the key: those of all servers, if the store has the line
+    /// and replies.
+    pub async fn waiting(&self, key: &[u8]) -> u64 {
+        if let Some(store) = self.store.as_ref().filter(|_| self.spec.sharing.line)
+            && let Ok(everywhere) = store.of(key).waiting(key).await
+        {
+            return everywhere;
+        }
+        let tag = self.limiter().hash_keys().tag(key);
+        self.memory.waits.of_key(tag).into()
     }
 
     /// The policy of the key: the quota that an operator gave it, its override, or the limit's own.

@@ -1,12 +1,16 @@
 //! A limit's states in this server's memory, and its counters: the part that survives a change of
 //! the rules.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, Weak},
+};
 
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError, algorithm::TokenBucket};
 use tidegate_limiter::{FairBuildError, FairTenants, HashKeys, KeyedLimiter, OverrideError, Until};
 
 use super::{
+    Limit,
     rule_blocks::RuleBlocks,
     runtime_overrides::{QuotasByKey, RuntimeOverride, RuntimeOverrides},
     tenants,
@@ -37,6 +41,8 @@ pub struct Memory {
     pub thresholds: Thresholds,
     /// The callers that wait for its keys.
     pub waits: LimitWaits,
+    /// The limit in force, while callers wait for it in the store.
+    pub(in crate::decide) waited_for: Mutex<Weak<Limit>>,
     /// The keys that the rule's `block_for` blocks.
     pub rule_blocks: RuleBlocks,
     /// The line about a threshold that a key reaches.
@@ -116,6 +122,7 @@ impl Memory {
             latency,
             thresholds: Thresholds::default(),
             waits: LimitWaits::default(),
+            waited_for: Mutex::default(),
             rule_blocks: RuleBlocks::default(),
             reached: OnceAMinute::default(),
             keeping,

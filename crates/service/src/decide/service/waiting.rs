@@ -3,19 +3,31 @@
 //! A caller has a place in the lines of its limits while its future exists. Dropping the future
 //! gives up the place, and units that were granted in that moment return.
 
-use std::{future::poll_fn, pin::Pin, sync::Arc, task::Poll, time::Duration};
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    task::Poll,
+    time::Duration,
+};
 
-use tidegate_core::{Decision, Nanos, Standing};
+use futures_util::FutureExt as _;
+use tidegate_core::{Decision, Nanos, Standing, clock::Timer as _};
 use tidegate_limiter::{Estimate, WaitAllError, wait_all_estimates_by};
+use tidegate_redis::{LimitNow, SharedLimit, Tried};
 
 use super::{
     Answer, Ask, JointAnswer, Part, Refusal, Service,
     joint::{Decided, after, alone, take_in_memory},
 };
-use crate::decide::waits::WaitOutcome;
+use crate::decide::{limits::Limit, waits::WaitOutcome};
 
 /// The longest time that a request may wait.
 pub const LONGEST_WAIT: Duration = Duration::from_hours(1);
+
+/// How long a caller sleeps at most while an operator's block in the store holds it up.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Checks how long a request wants to wait.
 ///
@@ -30,7 +42,7 @@ pub fn check_wait(span: Duration) -> Result<(), Refusal> {
 
 impl Service {
     /// Asks several limits, as [`acquire_all`](Self::acquire_all) does, and waits up to `span`,
-    /// which was [checked](check_wait), until all admit. Only limits in memory have lines.
+    /// which was [checked](check_wait), until all admit. For a limit in the store a request waits alone.
     ///
     /// # Errors
     /// The same; also when the request cannot wait, or its wait was ended: see [`Refusal`].
@@ -60,7 +72,10 @@ impl Service {
         parts: &[Part<'_>],
         span: Duration,
     ) -> Result<Vec<Decision>, Refusal> {
-        Ok(self.wait_for_all(parts, span).await?.0)
+        match parts {
+            [part] if part.is_stored() => Box::pin(self.wait_in_store(part, span)).await,
+            _ => Ok(self.wait_for_all(parts, span).await?.0),
+        }
     }
 
     /// [`take_all_waiting`](Self::take_all_waiting). The second value is what each enforced limit
@@ -70,6 +85,11 @@ impl Service {
         parts: &[Part<'_>],
         span: Duration,
     ) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
+        if let Some(part) = parts.iter().find(|part| part.is_stored()) {
+            return Err(Refusal::WaitAlone {
+                limit: part.limit.spec().name.clone(),
+            });
+        }
         self.may_wait(parts)?;
         let began = self.now();
         let deadline = Some(began.saturating_add(span.into()));
@@ -200,7 +220,7 @@ impl Service {
         let limits = self.limits();
         for part in parts {
             let name = &part.limit.spec().name;
-            if part.is_stored() {
+            if part.is_stored() && !part.limit.spec().sharing.line {
                 return Err(Refusal::WaitInStore {
                     limit: name.clone(),
                 });
@@ -210,22 +230,98 @@ impl Service {
                     limit: name.clone(),
                 });
             }
-            let is_in_force = limits
+            let in_force = limits
                 .limit(name.as_bytes())
-                .is_some_and(|limit| Arc::ptr_eq(&limit.memory, &part.limit.memory));
-            if !is_in_force {
+                .filter(|limit| Arc::ptr_eq(&limit.memory, &part.limit.memory));
+            let Some(in_force) = in_force else {
                 return Err(Refusal::WaitEnded {
                     limit: name.clone(),
                 });
+            };
+            if part.is_stored() {
+                set_waited_for(&in_force.memory.waited_for, in_force);
             }
         }
         Ok(())
+    }
+
+    /// The decision of a limit in the store, as [`take_all_waiting`](Self::take_all_waiting) makes
+    /// it.
+    async fn wait_in_store(
+        &self,
+        part: &Part<'_>,
+        span: Duration,
+    ) -> Result<Vec<Decision>, Refusal> {
+        let parts = std::slice::from_ref(part);
+        self.may_wait(parts)?;
+        let (limit, began) = (&part.limit, self.now());
+        // These deny nothing.
+        if !part.is_enforced() || limit.spec().soft {
+            return self.take_all(parts, began).await;
+        }
+        let deadline = began.saturating_add(span.into());
+        let left = || Duration::from(deadline.saturating_since(self.now()));
+        // The store does not know operators' blocks.
+        while let Some(denied) = limit.block_of(part.key, self.now()) {
+            match denied.retry_after().filter(|wait| *wait <= left()) {
+                None => return Ok(self.count_waited(parts, &[denied])),
+                Some(wait) => {
+                    let again = self.now().saturating_add(wait.min(LOOK_AGAIN).into());
+                    let sleep = self.timer.sleep_until(again).map(Ok::<_, Infallible>);
+                    let Ok(()) = self.in_line(parts, Box::pin(sleep)).await?;
+                }
+            }
+        }
+        let Some(shared) = part.stored() else {
+            return self.take_all(parts, self.now()).await;
+        };
+        let decided = match shared.try_wait(part.key, part.cost, left()).await {
+            Tried::Decided(answer, _) => limit.by_store(&answer),
+            Tried::Waits(queued) => {
+                let now = self.limit_now(part, shared.into_owned());
+                let wait = queued.answer(now).map(|(answer, _)| {
+                    let decision = limit.by_store(&answer);
+                    if decision.is_allowed() {
+                        Ok(decision)
+                    } else {
+                        Err(decision)
+                    }
+                });
+                let (Ok(decision) | Err(decision)) = self.in_line(parts, Box::pin(wait)).await?;
+                decision
+            }
+        };
+        Ok(self.count_waited(parts, &[decided]))
+    }
+
+    /// The limit by the rules in force and the overrides, for those who wait for a key in the
+    /// store. It admits nothing while an operator blocks the key.
+    fn limit_now(&self, part: &Part<'_>, last: SharedLimit) -> LimitNow {
+        let memory = Arc::clone(&part.limit.memory);
+        let (key, clock) = (part.key.to_vec(), Arc::clone(&self.clock));
+        Arc::new(move || {
+            let in_force = waited_for(&memory.waited_for).upgrade();
+            let in_force = in_force.and_then(|limit| {
+                let shared = limit.store()?.of(&key).into_owned();
+                Some((shared, limit.block_of(&key, clock.now()).is_none()))
+            });
+            // The limit was removed, and its callers are being refused.
+            in_force.unwrap_or_else(|| (last.clone(), false))
+        })
     }
 
     /// Ends all waits: the server stops.
     pub fn end_waits(&self) {
         self.waits.end();
     }
+}
+
+fn waited_for(limit: &Mutex<Weak<Limit>>) -> Weak<Limit> {
+    limit.lock().unwrap_or_else(PoisonError::into_inner).clone()
+}
+
+fn set_waited_for(limit: &Mutex<Weak<Limit>>, in_force: &Arc<Limit>) {
+    *limit.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(in_force);
 }
 
 /// Polls a future once.

@@ -271,7 +271,8 @@ fn build(
         .on_error(sharing.on_error.unwrap_or_default())
         .deadline(sharing.deadline.unwrap_or(deadline))
         .local_keys(keys)
-        .announced(announced);
+        .announced(announced)
+        .line(spec.sharing.line);
     if let Some(slack) = sharing.slack {
         limit = limit.slack(slack);
     }
