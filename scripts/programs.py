@@ -20,6 +20,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -47,6 +48,7 @@ class Program:
 
     def run(self, arguments):
         """Returns the exit code and the output."""
+        began = time.monotonic()
         environment = {**os.environ, "CARGO_MANIFEST_DIR": str(self.directory), "LD_LIBRARY_PATH": libraries()}
         child = subprocess.Popen(
             [self.path, *arguments], cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -58,6 +60,7 @@ class Program:
             os.killpg(child.pid, signal.SIGKILL)
             output, _ = child.communicate()
             output += f"\nerror: {self.name} ran for longer than {LONGEST_SECONDS} seconds\n".encode()
+        self.seconds = time.monotonic() - began
         return child.returncode, output.decode(errors="replace")
 
 
@@ -101,7 +104,7 @@ def main():
 
     def report(program, result):
         code, output = result
-        print(f"     Running {program.name} ({program.directory.name})\n{output}", flush=True)
+        print(f"     Running {program.name} ({program.directory.name}, {program.seconds:.0f} s)\n{output}", flush=True)
         if code != 0:
             # 101: tests failed; anything else is a crash.
             failed.append((program, [] if code != 101 else re.findall(r"^test (\S+)(?: - should panic)? \.\.\. FAILED$", output, re.MULTILINE)))

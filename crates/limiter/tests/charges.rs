@@ -193,7 +193,7 @@ fn a_blocked_key_is_charged_all_the_same() {
 #[test]
 fn a_full_table_forgets_keys_that_were_charged_to_a_limit_of_nothing() {
     for policy in AlgorithmSpec::all()
-        .filter(|algorithm| algorithm.limits_rate())
+        .filter(AlgorithmSpec::limits_rate)
         .map(|algorithm| algorithm.policy("0/1m".parse().unwrap()).unwrap())
     {
         let keys = KeyedLimiter::builder(policy).max_keys(8).build().unwrap();
