@@ -118,15 +118,20 @@ fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
                 let server = Serving::run(&mut server);
                 server.signal("INT");
                 assert_eq!(server.ended(), Some(0), "{line}");
-            // A checkout has it, and the library: their tests are elsewhere.
-            } else if command == "scripts/test.sh" || command == "cargo add tidegate" {
-                let manifest = include_str!("../../tidegate/Cargo.toml");
-                assert!(
-                    manifest.contains("name = \"tidegate\"")
-                        && Path::new(env!("CARGO_MANIFEST_DIR"))
-                            .join("../../scripts/test.sh")
-                            .is_file()
-                );
+            // A checkout has these, and the library: their tests are elsewhere.
+            } else if [
+                "scripts/test.sh",
+                "cargo add tidegate",
+                "cargo install --path crates/cli",
+            ]
+            .contains(&command)
+            {
+                let library = include_str!("../../tidegate/Cargo.toml");
+                let program = include_str!("../Cargo.toml");
+                assert!(library.contains("name = \"tidegate\""));
+                assert!(program.contains("[[bin]]\nname = \"tidegate\""));
+                let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+                assert!(checkout.join("scripts/test.sh").is_file());
             } else if let Some(arguments) = command.strip_prefix("tidegate serve ") {
                 let ports = ["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"];
                 let mut serve = tidegate();

@@ -113,8 +113,8 @@ pub trait Algorithm: sealed::Sealed {
     }
 }
 
-/// What tables, snapshots and stores of states need of an [`Algorithm`] beside its decisions: to
-/// check a state, to join two of one key, and to evict one and build it again.
+/// The part of an [`Algorithm`] for tables, snapshots and stores of states: it checks a state,
+/// joins two states of one key, and builds an evicted one again.
 ///
 /// Callers that ask a limiter do not need it.
 ///

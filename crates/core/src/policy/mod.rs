@@ -31,7 +31,7 @@ use crate::{
 pub struct Policy {
     rule: AnyAlgorithm,
     count_denied: bool,
-    /// What denials do to a key.
+    /// The effect of denials on a key.
     penalty: Option<Penalty>,
     /// The common case, kept next to the rule so that one comparison recognizes it.
     plain: PlainBucket,

@@ -90,7 +90,7 @@ impl fmt::Display for Spans {
     }
 }
 
-/// What denials do to a key: after so many of them, the key is blocked for a time.
+/// The effect of denials on a key: after some of them, the key is blocked for a time.
 ///
 /// Denials of a blocked key do not count, so a block ends however often the key asks. A block is
 /// one step longer than the one before if it begins while no more time has passed since that one's
@@ -282,7 +282,7 @@ impl Policy {
         }
     }
 
-    /// What denials do to a key, beyond being denied.
+    /// The effect of denials on a key, beyond being denied.
     #[must_use]
     pub const fn penalty(&self) -> Option<&Penalty> {
         self.penalty.as_ref()
