@@ -533,6 +533,10 @@ fn operators_see_what_each_tenant_has_and_uses() {
         "{facts}"
     );
     assert!(facts.contains("of it borrowed"), "{facts}");
+    while post(&server, "/v1/acquire", &ask("beta/7", 1)).0 == 200 {}
+    let told = server.get("/v1/explain?limit=api&key=beta/7").json();
+    let mend = told["mend"].as_str().unwrap();
+    assert!(mend.contains("a larger weight"), "{mend}");
     let metric = |name: &str, tenant: &str| {
         server.metric(&format!(
             "tidegate_tenant_{name}{{limit=\"api\",tenant=\"{tenant}\"}}"

@@ -12,6 +12,7 @@ use tidegate_service::{
         service::{Act, Ask, Refusal, reset_after},
     },
     observe::trace::Event,
+    rules::LimitSpec,
     shown,
 };
 
@@ -190,7 +191,7 @@ pub(in crate::control) async fn explanation(
         "override": own.map(|own| own_quota(app, limit, key, &own)),
         "tenant": limit.tenant_standing(&answered.key, service.now()).map(|of| tenant(&of)),
         "waiting": limit.waiting(&answered.key).await,
-        "mend": decision.reason().map(|reason| mend(reason, name, key)),
+        "mend": decision.reason().map(|reason| mend(reason, limit.spec(), key)),
         // Null if the server keeps no trace of this key.
         "recent": recent.map(|events| events.iter().map(event).collect::<Vec<_>>()),
         "requests": seen.map(|seen| json!({
@@ -350,12 +351,15 @@ fn denials_in_words(requests: &Value, now: Nanos) -> Option<String> {
 }
 
 /// What would admit a key that is denied for this reason.
-fn mend(reason: DenialReason, limit: &str, key: &str) -> String {
+fn mend(reason: DenialReason, spec: &LimitSpec, key: &str) -> String {
+    let limit = &*spec.name;
     let command = |name: &str, rest: &str| shown::about_key(name, limit, key, rest);
     let larger = || {
         // A global limit has no keys with their own quota.
         if key.is_empty() {
             format!("a larger `limit` of `{limit}` in the rules")
+        } else if spec.shares.is_some() {
+            format!("a larger weight, guarantee or ceiling of the tenant in the rules of `{limit}`")
         } else {
             format!("a larger quota: {}", command("override", "QUOTA"))
         }
