@@ -533,7 +533,8 @@ fn operators_see_what_each_tenant_has_and_uses() {
         "{facts}"
     );
     assert!(facts.contains("of it borrowed"), "{facts}");
-    while post(&server, "/v1/acquire", &ask("beta/7", 1)).0 == 200 {}
+    let one = json!({"limit": "api", "key": "beta/7", "cost": 1});
+    while post(&server, "/v1/acquire", &one).0 == 200 {}
     let told = server.get("/v1/explain?limit=api&key=beta/7").json();
     let mend = told["mend"].as_str().unwrap();
     assert!(mend.contains("a larger weight"), "{mend}");
