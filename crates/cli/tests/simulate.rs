@@ -1568,3 +1568,49 @@ fn tenants_of_the_command_line_share_each_limit_with_equal_weights() {
     let told = failure(&[log, "--shares", "by=tenant"]);
     assert!(told.contains("--limit"), "{told}");
 }
+
+/// The first Ctrl-C ends the reading, however much follows.
+#[test]
+fn ctrl_c_shows_the_results_of_what_was_read() {
+    let line = |at: usize| {
+        format!(
+            "10.0.0.1 - - [17/May/2015:10:{:02}:{:02} +0000] \"GET / HTTP/1.1\" 200 5\n",
+            at / 60 % 60,
+            at % 60
+        )
+    };
+    for arguments in [["--limit", "5/1m"], ["--shares", "by=ip"]] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["simulate", "-", "--format", "json", "--limit", "5/1m"])
+            .args(arguments.iter().filter(|_| arguments[0] != "--limit"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut log = child.stdin.take().unwrap();
+        // More than a pipe holds, so when this returns the program is reading.
+        let first: String = (0..20_000).map(line).collect();
+        log.write_all(first.as_bytes()).unwrap();
+        let sent = Command::new("kill")
+            .args(["-INT", &child.id().to_string()])
+            .status();
+        assert!(sent.unwrap().success());
+        // Without end: the program closes the pipe when it has seen the signal.
+        let mut written = 20_000;
+        while log.write_all(line(written).as_bytes()).is_ok() {
+            written += 1;
+        }
+        let output = child.wait_with_output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{errors}");
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let lines = told["lines"].as_u64().unwrap();
+        assert!(
+            (1..=written as u64).contains(&lines),
+            "{lines} of {written}"
+        );
+        let note = format!("reading was stopped after {lines} lines");
+        assert!(errors.contains(&note), "{errors}");
+    }
+}

@@ -1,6 +1,9 @@
-//! The progress of a long run, for a display.
+//! The progress of a long run, for a display, and the wish to end it.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+};
 
 /// The stage of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,6 +23,8 @@ pub struct Progress {
     stage: AtomicU8,
     done: AtomicU64,
     total: AtomicU64,
+    stop: Arc<AtomicBool>,
+    has_read: Arc<AtomicBool>,
 }
 
 impl Progress {
@@ -28,8 +33,24 @@ impl Progress {
         // Relaxed here and below: the counts carry no other data, and a line that mixes two stages
         // is soon replaced.
         self.stage.store(stage as u8, Ordering::Relaxed);
+        self.has_read
+            .fetch_or(stage != Stage::Reading, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
         self.done.store(0, Ordering::Relaxed);
+    }
+
+    /// Once this is true, reading ends after the current line, as if the log ended there.
+    pub fn stop(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
+    /// True once reading is over.
+    pub fn has_read(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.has_read)
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
     }
 
     pub(crate) fn add(&self, steps: u64) {

@@ -26,6 +26,9 @@ pub enum SimulateError {
         "--by forwarded needs --trusted-proxies, such as 10.0.0.0/8: clients can write anything into X-Forwarded-For"
     )]
     NoProxies,
+    /// The system does not let the program react to Ctrl-C.
+    #[error("cannot react to Ctrl-C: {0}")]
+    Signal(#[source] io::Error),
     /// Only one log can be followed.
     #[error("--follow reads one log; give one file, or - for standard input")]
     FollowOne,

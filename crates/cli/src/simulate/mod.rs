@@ -16,12 +16,16 @@ use std::{
     os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
 
 use clap::error::ErrorKind;
+use signal_hook::{consts::SIGINT, flag};
 use tidegate_core::{Clock, Nanos, Quota, clock::SystemClock};
 use tidegate_server::shown;
 use tidegate_sim::{
@@ -38,13 +42,17 @@ use args::Output;
 use error::SimulateError;
 use progress::ProgressLine;
 
+/// The exit code after Ctrl-C, as shells have it.
+const INTERRUPTED: u8 = 128 + SIGINT as u8;
+
 /// Runs the simulation and prints the findings, or the error.
 pub fn run(args: &Args) -> ExitCode {
     if args.limits.is_empty() && !args.suggest.suggest && args.rules.is_none() {
         return nothing_to_try();
     }
     match simulate(args) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::from(INTERRUPTED),
         Err(error) => {
             // If standard error is closed too, the exit code still shows the failure.
             let _ = writeln!(io::stderr(), "error: {error}");
@@ -69,10 +77,11 @@ fn nothing_to_try() -> ExitCode {
 
 /// Fails if the input cannot be read, an argument is invalid, or the findings cannot be written. A
 /// reader that closes standard output is not a failure.
-fn simulate(args: &Args) -> Result<(), SimulateError> {
+/// Returns whether Ctrl-C ended the reading, so that the results are those of a part.
+fn simulate(args: &Args) -> Result<bool, SimulateError> {
     check_proxies(args.by.iter().flat_map(By::fields), args)?;
     if args.follow {
-        return follow::follow(args);
+        return follow::follow(args).map(|()| false);
     }
     let recorded = if args.synthetic.synthetic {
         None
@@ -83,7 +92,7 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
         return Err(SimulateError::SharesOfTrace);
     }
     if let (Some(recorded), Some(path)) = (&recorded, &args.rules) {
-        return recorded::try_rules(path, recorded, args);
+        return recorded::try_rules(path, recorded, args).map(|()| false);
     }
     let page = args.report.as_deref();
     let (page_on_stdout, page) = (
@@ -95,6 +104,7 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
         check_writable(path)?;
     }
     let progress = Arc::new(Progress::default());
+    let stopped = end_reading_on_ctrl_c(&progress)?;
     let line = ProgressLine::show(Arc::clone(&progress));
     let report = match (&args.rules, &recorded) {
         _ if args.synthetic.synthetic => made_up(args, &progress),
@@ -111,8 +121,9 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
         date: now(),
         ..report
     };
+    let is_part = stopped.load(Ordering::Relaxed);
     if page_on_stdout {
-        return written(print_with(|out| write_html(out, &report)));
+        return written(print_with(|out| write_html(out, &report))).map(|()| is_part);
     }
     if let Some(path) = page {
         let write = |file| {
@@ -128,6 +139,19 @@ fn simulate(args: &Args) -> Result<(), SimulateError> {
         Output::Table => write_table(out, &report, args.top.into()),
         Output::Json => write_json(out, &report),
     }))
+    .map(|()| is_part)
+}
+
+/// Has the first Ctrl-C end the reading, so that the results are those of what was read. A second
+/// one, and one after the reading, ends the program. Returns whether the first one came.
+fn end_reading_on_ctrl_c(progress: &Progress) -> Result<Arc<AtomicBool>, SimulateError> {
+    let (stop, has_read) = (progress.stop(), progress.has_read());
+    // In this order: the first signal sets what the second one finds.
+    flag::register_conditional_shutdown(SIGINT, INTERRUPTED.into(), Arc::clone(&has_read))
+        .and_then(|_| flag::register(SIGINT, has_read))
+        .and_then(|_| flag::register(SIGINT, Arc::clone(&stop)))
+        .map_err(SimulateError::Signal)?;
+    Ok(stop)
 }
 
 /// Checks that it is known whose `X-Forwarded-For` counts, if a key needs it.

@@ -82,6 +82,8 @@ pub struct Proof {
     pub repeated: Vec<(String, String)>,
     /// The moment that `--stamped` names.
     pub stamped: Option<Stamp>,
+    /// The number of lines after which reading was stopped.
+    pub stopped: Option<u64>,
 }
 
 impl Proof {
@@ -96,6 +98,11 @@ impl Proof {
     /// is the shortest of the limits.
     pub fn notes(&self, window: Option<Duration>) -> Vec<String> {
         let mut notes = Vec::new();
+        if let Some(lines) = self.stopped {
+            notes.push(format!(
+                "reading was stopped after {lines} lines: these are the results of what was read"
+            ));
+        }
         let within = window.map_or(String::new(), |window| {
             format!(
                 " A request that takes {} or longer may count in another window.",

@@ -249,7 +249,13 @@ pub fn read_lines(
         &progress,
     );
     reading.begin(Envelope::detect(lines), lines);
-    reading.source(source_name, lines)?;
+    let read = reading.source(source_name, lines);
+    if let Some(error) = read
+        .err()
+        .and_then(|stopped| stopped.into_error(source_name))
+    {
+        return Err(error);
+    }
     let Reading {
         mut targets,
         unparsed,
@@ -379,7 +385,13 @@ fn read_all<'a>(
             reading.source(&source_name, io::Cursor::new(&head).chain(input))?;
             Ok(())
         });
-        read.map_err(|stopped| stopped.of(&source_name, 0))?;
+        if let Err(stopped) = read {
+            match stopped.into_error(&source_name) {
+                Some(error) => return Err(error),
+                // The results are those of what was read.
+                None => break,
+            }
+        }
     }
     let names = || {
         sources
@@ -388,7 +400,7 @@ fn read_all<'a>(
             .collect::<Vec<_>>()
             .join(", ")
     };
-    let reading = reading.ok_or_else(|| InputError::NoRequests {
+    let mut reading = reading.ok_or_else(|| InputError::NoRequests {
         source_name: names(),
     })?;
     if reading.unparsed.count == reading.lines {
@@ -434,5 +446,6 @@ fn read_all<'a>(
             source_name: names(),
         });
     }
+    reading.proof.stopped = progress.is_stopped().then_some(reading.lines);
     Ok(reading)
 }

@@ -32,22 +32,33 @@ const TOLD: u64 = 4_096;
 
 /// Why reading stops early.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
 pub(super) enum Stopped {
+    #[error(transparent)]
     Stream(#[from] io::Error),
+    #[error(transparent)]
     Log(#[from] InputError),
+    #[error("asked to stop")]
+    Asked,
 }
 
 impl Stopped {
-    /// The error of a source of which so many lines were read before.
-    pub fn of(self, source: &str, after: u64) -> InputError {
+    /// The same with the name of its source, of which so many lines were read before.
+    pub fn of(self, source: &str, after: u64) -> Self {
         match self {
-            Self::Log(error) => error,
-            Self::Stream(error) => InputError::Read {
+            Self::Stream(error) => Self::Log(InputError::Read {
                 source_name: source.to_owned(),
                 after,
                 error,
-            },
+            }),
+            other => other,
+        }
+    }
+
+    /// The error; `None` if reading was asked to stop.
+    pub fn into_error(self, source: &str) -> Option<InputError> {
+        match self.of(source, 0) {
+            Self::Log(error) => Some(error),
+            Self::Asked | Self::Stream(_) => None,
         }
     }
 }
@@ -159,7 +170,7 @@ impl<'a> Reading<'a> {
         self.has_ports = self.format == Format::AccessLog && envelope.has_ports(head);
     }
 
-    pub fn source(&mut self, name: &str, mut input: impl BufRead) -> Result<(), InputError> {
+    pub fn source(&mut self, name: &str, mut input: impl BufRead) -> Result<(), Stopped> {
         let before = self.lines;
         self.header = None;
         let read = match self.format {
@@ -177,6 +188,9 @@ impl<'a> Reading<'a> {
     fn counts(&mut self, name: &str, input: &mut impl BufRead) -> Result<(), Stopped> {
         let mut number = 0;
         while let Some(count) = read_count(input)? {
+            if self.progress.is_stopped() {
+                return Err(Stopped::Asked);
+            }
             number += 1;
             self.add_line(number);
             let time = self.second.min(LAST_SECOND) * SECOND;
@@ -200,6 +214,9 @@ impl<'a> Reading<'a> {
         let (mut number, mut from_start) = (0, 0);
         let mut ends = Ends::default();
         let read = each_line(input, |line| {
+            if self.progress.is_stopped() {
+                return Err(Stopped::Asked);
+            }
             number += 1;
             if line.is_some_and(|line| line.trim_ascii().is_empty()) {
                 return Ok(());
