@@ -102,6 +102,7 @@ impl Plan {
     /// admits at once in each step; later ones are estimated after 64 steps. `None` for logs and
     /// permits, whose reply has the time of one cost.
     #[doc(hidden)]
+    #[must_use]
     pub fn wait_of(&self, value: Option<&[u8]>, now: Nanos, total: u64) -> Option<Nanos> {
         if matches!(self.layout, ValueLayout::Log { .. }) {
             return None;
