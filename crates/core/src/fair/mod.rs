@@ -460,11 +460,11 @@ impl FairShares {
     #[must_use]
     pub fn used(&self, state: &FairState, note: &TenantNote) -> f64 {
         let epoch = (state.epoch & EPOCHS) + 1;
-        let since = epoch.saturating_sub(note.asked.into()).min(64) as i32;
-        let units = f64::from((note.taken + note.charged) * FADE.powi(since));
+        let units = f64::from((note.taken + note.charged) * faded(epoch, note.asked.into()));
         // A steady tenant's sum, in units of an epoch: of all epochs before, and of this one so far.
         let before = f64::from(FADE / (1.0 - FADE));
-        let so_far = (state.now.get() as f64 / self.epoch()).fract();
+        let epochs = state.now.get() as f64 / self.epoch();
+        let so_far = epochs - whole(epochs) as f64;
         units * self.unit / (self.epoch() * (before + so_far))
     }
 
@@ -555,10 +555,9 @@ impl TenantNote {
     fn meet(&mut self, state: &mut FairState, terms: &Terms) -> u32 {
         let epoch = ((state.epoch & EPOCHS) + 1) as u32;
         if self.asked != epoch {
-            for _ in 0..epoch.saturating_sub(self.asked).min(64) {
-                self.taken *= FADE;
-                self.charged *= FADE;
-            }
+            let faded = faded(epoch.into(), self.asked.into());
+            self.taken *= faded;
+            self.charged *= faded;
             self.asked = epoch;
             state.active[0] += terms.weight();
         }
@@ -591,6 +590,11 @@ impl TenantNote {
 
 /// Epochs in notes are numbers of 31 bits.
 const EPOCHS: u64 = (1 << 31) - 1;
+
+/// The part of a sum that is left in an epoch after it was made in another one.
+fn faded(epoch: u64, made: u64) -> f32 {
+    (0..epoch.saturating_sub(made).min(64)).fold(1.0, |part, _| part * FADE)
+}
 
 fn largest(weights: [f64; 2]) -> f64 {
     weights[0].max(weights[1])
