@@ -204,6 +204,31 @@ fn charged_debt_outlasts_a_lowered_limit() {
     }
 }
 
+/// A key has two states if it moved while its earlier state was restored.
+#[test]
+fn an_exhausted_bucket_stays_exhausted_after_a_join() {
+    let policy = |limit| Policy::token_bucket(Quota::per_minute(limit));
+    // A bucket's mark is the lowest byte of a time, so each byte is tried.
+    for now in 0..256 {
+        let mut exhausted = Limit::new(policy(253));
+        assert!(exhausted.admits(now, 252));
+        let mut restored = Limit::new(policy(2));
+        assert!(restored.admits(now, 2));
+        for limit in [&mut exhausted, &mut restored] {
+            limit.change(policy(2), now);
+            limit.change(policy(1), now);
+        }
+        for (one, other) in [(&exhausted, &restored), (&restored, &exhausted)] {
+            let mut joined = one.clone();
+            let time = Nanos::new(now);
+            policy(1).join(&mut joined.state, &other.state, time);
+            assert!(policy(1).accepts(&joined.state));
+            joined.change(policy(126), now);
+            assert_eq!(joined.admitted_of(126, now), 0, "at {now}");
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Ask(u64),

@@ -530,8 +530,23 @@ impl Algorithm for TokenBucket {
 }
 
 impl StoredState for TokenBucket {
-    fn join(&self, state: &mut [u64], other: &[u64], _now: Nanos) {
+    fn join(&self, state: &mut [u64], other: &[u64], now: Nanos) {
+        let both =
+            [&*state, other].map(|state| (self.above(state, now), self.gcra.debt(state, now)));
         self.gcra.join(state, other);
+        // A later end must not turn a bucket that is shut into one that owes what it says: a raised
+        // limit would find less in use.
+        if both.iter().any(|(why, _)| why.is_shut()) {
+            let is_charged = both.iter().any(|(why, debt)| {
+                *why == Above::ShutAndCharged || *why == Above::Charged && *debt > self.capacity
+            });
+            let why = if is_charged {
+                Above::ShutAndCharged
+            } else {
+                Above::Shut
+            };
+            self.mark(state, now, why);
+        }
     }
 
     fn accepts(&self, state: &[u64]) -> bool {
