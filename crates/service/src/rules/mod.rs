@@ -5,6 +5,7 @@ mod error;
 pub mod file;
 pub mod files;
 pub mod import;
+mod keys;
 pub mod options;
 mod parse;
 pub mod reload;

@@ -10,8 +10,8 @@ use tidegate_config::{Complaints, Fields, Kind, Node, Problem, abridged, parse a
 use tidegate_core::{AlgorithmSpec, ParseQuotaError, Quota, parse_units};
 
 use super::{
-    Keeping, LimitSpec, MAX_KEY_BYTES, OnExpiry, PolicySpec, Rules, SharingSpec, THROTTLE, options,
-    shares, sharing, traffic,
+    Keeping, LimitSpec, OnExpiry, PolicySpec, Rules, SharingSpec, THROTTLE, keys::read_key,
+    options, shares, sharing, traffic,
 };
 use tidegate_flow::sources::yaml::{GATE, SECTIONS, read as read_gate};
 use tidegate_limiter::WhenFull;
@@ -459,20 +459,4 @@ fn read_deny(fields: &Fields<'_>) -> BTreeSet<String> {
     keys.filter_map(|key| read_key(key, "deny", fields.complaints()))
         .map(str::to_owned)
         .collect()
-}
-
-pub(super) fn read_key<'a>(node: &'a Node, list: &str, complaints: &Complaints) -> Option<&'a str> {
-    let (what, mend) = match node.text() {
-        Some(key) if key.len() <= MAX_KEY_BYTES => return Some(key),
-        Some(_) => (
-            format!("a key in `{list}` is longer than {MAX_KEY_BYTES} bytes"),
-            "requests with such a key are refused anyway",
-        ),
-        None => (
-            format!("a key in `{list}` is {}", node.describe()),
-            "write the key as text, in quotes if need be",
-        ),
-    };
-    complaints.at(node.line, what, mend);
-    None
 }

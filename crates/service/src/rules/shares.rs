@@ -237,7 +237,7 @@ fn read_named<T>(
     into: &mut BTreeMap<String, T>,
 ) {
     let complaints = shares.complaints();
-    let Some(tenant) = super::parse::read_key(name, "shares", complaints) else {
+    let Some(tenant) = super::keys::read_key(name, "shares", complaints) else {
         return;
     };
     let short = abridged(tenant);

@@ -9,11 +9,8 @@ use std::{
 use tidegate_core::Decision;
 use tokio::sync::{Notify, oneshot};
 
-use super::{LimitNow, turn::serve};
-use crate::{
-    SharedDecision, SharedEstimate, SharedLimit, Store, StoreError, health::random,
-    script::call::Turn, sync::lock,
-};
+use super::{LimitNow, grant::Grant, turn::serve};
+use crate::{SharedLimit, Store, StoreError, health::random, script::call::Turn, sync::lock};
 
 /// The lines of this process, by their keys in Redis.
 #[derive(Default)]
@@ -48,51 +45,6 @@ pub enum Outcome {
     Denied(Decision),
     /// The store does not reply.
     Failed(StoreError),
-}
-
-/// An answer that may have taken units. They return unless it is kept.
-#[derive(Debug)]
-pub struct Grant {
-    pub limit: SharedLimit,
-    pub key: Vec<u8>,
-    pub answer: SharedDecision,
-    estimate: Option<SharedEstimate>,
-}
-
-impl Grant {
-    pub fn new(
-        limit: SharedLimit,
-        key: Vec<u8>,
-        (answer, estimate): (SharedDecision, SharedEstimate),
-    ) -> Self {
-        Self {
-            limit,
-            key,
-            answer,
-            estimate: Some(estimate),
-        }
-    }
-
-    pub fn keep(mut self) -> (SharedDecision, SharedEstimate) {
-        let estimate = self.estimate.take();
-        (
-            self.answer.clone(),
-            estimate.unwrap_or(SharedEstimate::unknown(0)),
-        )
-    }
-}
-
-impl Drop for Grant {
-    fn drop(&mut self) {
-        let Some(estimate) = self.estimate.take().filter(|taken| taken.cost() > 0) else {
-            return;
-        };
-        let (limit, key) = (self.limit.clone(), std::mem::take(&mut self.key));
-        self.limit.runtime().spawn(async move {
-            // After an error, which is counted, the units stay charged.
-            let _ = limit.settle(&key[..], estimate, 0).await;
-        });
-    }
 }
 
 /// A place in line, which is given up when it is dropped.

@@ -6,6 +6,7 @@
 //! and they are there. So a server asks when the first ticket is due, and otherwise once a second,
 //! which also keeps its tickets: those of a server that does not ask for five seconds are removed.
 
+mod grant;
 mod lines;
 mod turn;
 
@@ -14,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 use tidegate_core::{Decision, DenialReason, Key, Nanos, Standing};
 
 pub use self::lines::Lines;
-use self::lines::{Grant, Outcome};
+use self::{grant::Grant, lines::Outcome};
 use super::{SharedDecision, SharedEstimate, SharedLimit, Source};
 use crate::{Deadline, Plan, StoreError};
 

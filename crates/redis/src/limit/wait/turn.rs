@@ -13,7 +13,7 @@ use super::{
         Part,
         joint::{by_all, formers_of, of_formers, sums},
     },
-    lines::Grant,
+    grant::Grant,
 };
 use crate::{
     SharedDecision, SharedEstimate, SharedLimit, Store, StoreError,
