@@ -6,10 +6,7 @@ use tidegate_core::Nanos;
 use tidegate_limiter::acquire_any_at;
 use tidegate_redis::{AnyOf, Part as StorePart};
 
-use super::{
-    Act, Answer, Ask, JointAnswer, Refusal, Service,
-    joint::{Part, after},
-};
+use super::{Act, Answer, Ask, JointAnswer, Part, Refusal, Service, joint::after};
 use crate::decide::shared::SharedStore;
 
 /// The index of the limit that admitted, with its decision; or the denials of all.

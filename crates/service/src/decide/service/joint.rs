@@ -1,22 +1,15 @@
 //! Several limits in one decision: all enforced limits admit and consume, or none consumes. Shadow
 //! limits are asked as well, but never veto.
 
-use std::{borrow::Cow, cmp::Reverse, sync::Arc, time::Duration};
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use futures_util::future::{join_all, try_join_all};
 use tidegate_core::{Decision, Nanos};
-use tidegate_limiter::{acquire_all_at, repeats::Asked};
-use tidegate_redis::{Part as StorePart, SharedLimit};
+use tidegate_limiter::acquire_all_at;
+use tidegate_redis::Part as StorePart;
 
-use super::{Act, Answer, Ask, JointAnswer, Refusal, Service, resolve, shared};
-use crate::decide::{limits::Limit, shared::SharedStore};
-
-/// One limit of a joint decision.
-pub struct Part<'a> {
-    pub(super) limit: Arc<Limit>,
-    pub(super) key: &'a [u8],
-    pub(super) cost: u64,
-}
+use super::{Act, Answer, Ask, JointAnswer, Part, Refusal, Service, resolve, shared};
+use crate::decide::shared::SharedStore;
 
 impl Service {
     /// Asks several limits, and takes all costs if all admit. It never waits if the limits are in
@@ -259,68 +252,7 @@ pub(super) fn after(admitted: bool) -> Act {
     if admitted { Act::Take } else { Act::Peek }
 }
 
-impl<'a> Part<'a> {
-    /// The limit's name, the key and the cost.
-    pub(super) fn asked(&self) -> Asked<'_> {
-        (&self.limit.spec().name, self.key, self.cost)
-    }
-
-    pub fn new(limit: Arc<Limit>, key: &'a [u8], cost: u64) -> Self {
-        Self { limit, key, cost }
-    }
-
-    /// Whether tenants share the limit.
-    pub(super) fn is_shared(&self) -> bool {
-        self.limit.spec().shares.is_some()
-    }
-
-    pub fn is_enforced(&self) -> bool {
-        !self.limit.spec().shadow
-    }
-
-    /// Whether the limit allows the work.
-    pub(super) fn allows(&self, decision: &Decision) -> bool {
-        decision.is_allowed() || !self.is_enforced()
-    }
-
-    fn answer(self, decision: Decision) -> Answer {
-        Answer {
-            limit: self.limit,
-            key: self.key.to_vec(),
-            decision,
-        }
-    }
-
-    /// The same, of a part that is still needed.
-    pub(super) fn answered(&self, decision: Decision) -> Answer {
-        Answer {
-            limit: Arc::clone(&self.limit),
-            key: self.key.to_vec(),
-            decision,
-        }
-    }
-
-    pub fn is_stored(&self) -> bool {
-        self.limit.store().is_some()
-    }
-
-    /// The limit in the store for this key; `None` if a change of the rules has moved it out of the
-    /// store.
-    pub fn stored(&self) -> Option<Cow<'_, SharedLimit>> {
-        Some(self.limit.store()?.of(self.key))
-    }
-
-    /// This limit's decision in the joint step, counted.
-    pub(super) fn counted(&self, decided: Decision, admitted: bool, now: Nanos) -> Decision {
-        let decision = self.limit.explained(self.key, decided);
-        // A limit that would have admitted what another denied counts as neither.
-        if admitted || decision.is_denied() {
-            self.limit
-                .count(Act::Take, self.key, self.cost, &decision, now);
-        }
-        decision
-    }
-
+impl Part<'_> {
     /// This limit's decision, from its decision in the joint step and whether that admitted.
     async fn decision(
         &self,

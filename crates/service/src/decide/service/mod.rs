@@ -18,6 +18,7 @@ mod any;
 mod in_force;
 mod joint;
 mod once;
+mod part;
 mod question;
 mod readiness;
 mod recording;
@@ -41,8 +42,8 @@ use tidegate_limiter::repeats::Repeats;
 use tokio::sync::watch;
 
 pub use self::answer::SOFT_EXCEEDED;
-pub use self::joint::Part;
 pub use self::once::check_id;
+pub use self::part::Part;
 pub use self::question::{Sees, refuse_unknown, resolve_operated};
 pub use self::readiness::health_name;
 pub use self::reserve::Report;

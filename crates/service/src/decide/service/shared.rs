@@ -5,7 +5,7 @@ use tidegate_limiter::{
     AllDecision, Full, Joined, Request, TotalStep, acquire_all_at, deny_all_at,
 };
 
-use super::{Refusal, joint::Part};
+use super::{Part, Refusal};
 
 /// The decisions of the enforced limits of these, which are in memory: in one step all of them and
 /// the shares of their tenants admit, or nothing is taken.
