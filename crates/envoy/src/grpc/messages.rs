@@ -3,6 +3,7 @@
 //! decoded, so the size alone bounds nothing.
 
 use std::{
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
@@ -164,7 +165,13 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Messages<B> {
                     };
                     self.late = None;
                     self.passed_on = Some([self.arrives.take(), decoded]);
-                    return Poll::Ready(Some(Ok(Frame::data(self.arrived.split_to(end).freeze()))));
+                    // An empty rest would keep the memory of the whole.
+                    let whole = if end == self.arrived.len() {
+                        mem::take(&mut self.arrived)
+                    } else {
+                        self.arrived.split_to(end)
+                    };
+                    return Poll::Ready(Some(Ok(Frame::data(whole.freeze()))));
                 }
                 if expected > SMALL && self.arrives.is_none() {
                     let wanted = u32::try_from(expected.div_ceil(1024)).unwrap_or(u32::MAX);

@@ -3,9 +3,7 @@
 use std::{convert::Infallible, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 
 use crate::pb::envoy::service::{
-    rate_limit_quota::v3::rate_limit_quota_service_server::{
-        RateLimitQuotaServiceServer, SERVICE_NAME as QUOTA,
-    },
+    rate_limit_quota::v3::rate_limit_quota_service_server::SERVICE_NAME as QUOTA,
     ratelimit::v3::rate_limit_service_server::{RateLimitServiceServer, SERVICE_NAME},
 };
 use http::{HeaderMap, Request, Response, header};
@@ -42,9 +40,9 @@ const REQUEST: Limits = Limits {
     parts: 4_096,
 };
 /// The limits of a quota report, into which Envoy puts all its buckets. Its parts are usages (field
-/// 2), their buckets (field 1) and the buckets' entries (field 1).
+/// 2), their buckets (field 1) and the buckets' entries (field 1). It is answered with as much.
 const REPORT: Limits = Limits {
-    size: 4 * 1024 * 1024,
+    size: 2 * 1024 * 1024,
     path: &[2, 1, 1],
     parts: 20_000,
 };
@@ -67,7 +65,7 @@ pub(super) struct Routes<H> {
     strangers: Strangers,
     shared: Shared,
     rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
-    rlqs: TowerToHyperService<RateLimitQuotaServiceServer<Quotas>>,
+    rlqs: Quotas,
     health: TowerToHyperService<HealthServer<H>>,
     reflection: Reflection,
     memory: Memory,
@@ -92,12 +90,11 @@ impl<H: Health> Routes<H> {
     ) -> Self {
         let rls =
             RateLimitServiceServer::new(shared.clone()).max_decoding_message_size(REQUEST.size);
-        let rlqs = RateLimitQuotaServiceServer::new(quotas).max_decoding_message_size(REPORT.size);
         Self {
             strangers,
             shared,
             rls: TowerToHyperService::new(rls),
-            rlqs: TowerToHyperService::new(rlqs),
+            rlqs: quotas,
             health: TowerToHyperService::new(health),
             reflection: Reflection::new(),
             memory: Memory::default(),
@@ -171,7 +168,7 @@ impl<H: Health> Routes<H> {
         let answered = async {
             match path.path().split('/').nth(1).unwrap_or_default() {
                 SERVICE_NAME => self.rls.call(self.memory.bound(REQUEST, request)).await,
-                QUOTA => self.rlqs.call(self.memory.bound(REPORT, request)).await,
+                QUOTA => Ok(self.rlqs.call(self.memory.bound(REPORT, request)).await),
                 KUADRANT => {
                     let request = self.memory.bound(REQUEST, request);
                     Ok(kuadrant::call(self.shared.clone(), REQUEST.size, request).await)

@@ -462,8 +462,10 @@ fn many_of_the_largest_messages_of_each_call_take_little_memory() {
         let attack = |of: &Served, patience| {
             call_at_once(of.grpc, &path, &message, at_once(message.len()), patience)
         };
+        // A debug build takes half a second for a report of 6,600 buckets.
+        let patience = PATIENCE * if is_long() { 10 } else { 2 };
         let until_answered =
-            |of: &Served| assert!(attack(of, 2 * PATIENCE), "each call is answered");
+            |of: &Served| assert!(attack(of, patience), "each {method} is answered");
         // A stream may have no answer until it ends for want of messages.
         let for_a_while = |of: &Served| {
             attack(of, Duration::from_secs(1));
@@ -473,10 +475,10 @@ fn many_of_the_largest_messages_of_each_call_take_little_memory() {
 }
 
 #[test]
-fn quota_reports_with_millions_of_buckets_take_little_memory() {
+fn quota_reports_with_a_million_buckets_take_little_memory() {
     let server = Served::start("largest-reports");
     let report = empty_report().encode_to_vec();
-    assert!((4_000_000..4 << 20).contains(&report.len()));
+    assert!((2_000_000..2 << 20).contains(&report.len()));
     for count in [1, at_once(report.len()).min(16)] {
         let growth = server.growth(|| {
             assert!(call_at_once(
@@ -487,7 +489,7 @@ fn quota_reports_with_millions_of_buckets_take_little_memory() {
                 2 * PATIENCE
             ));
         });
-        println!("{count} reports of 2 million buckets: {growth} KiB");
+        println!("{count} reports of a million buckets: {growth} KiB");
         assert!(growth <= MOST, "{count}: {growth} KiB");
     }
     assert!(server.is_alive());
@@ -521,14 +523,14 @@ fn rls_message() -> Vec<u8> {
     message
 }
 
-/// A report of 4 MB with as many buckets as are allowed.
+/// A report of 2 MB with as many buckets as are allowed.
 fn report_message() -> Vec<u8> {
     use tidegate_envoy::pb::envoy::service::rate_limit_quota::v3::{
         BucketId, RateLimitQuotaUsageReports, rate_limit_quota_usage_reports::BucketQuotaUsage,
     };
     let usage = |at: usize| BucketQuotaUsage {
         bucket_id: Some(BucketId {
-            bucket: [("plan".to_owned(), format!("{at:0>600}"))].into(),
+            bucket: [("plan".to_owned(), format!("{at:0>280}"))].into(),
         }),
         ..BucketQuotaUsage::default()
     };
@@ -539,7 +541,7 @@ fn report_message() -> Vec<u8> {
     };
     let message = report.encode_to_vec();
     assert!(
-        (4_000_000..=4 << 20).contains(&message.len()),
+        (1_900_000..=2 << 20).contains(&message.len()),
         "{}",
         message.len()
     );
@@ -573,6 +575,8 @@ fn call_at_once(
                 let (path, framed) = (format!("http://{address}{path}"), framed.clone());
                 tokio::spawn(async move {
                     let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+                    // As gRPC's clients do. Without it, each window waits 40 ms for the last one.
+                    stream.set_nodelay(true).unwrap();
                     let (client, connection) = h2::client::handshake(stream).await.unwrap();
                     tokio::spawn(connection);
                     let mut client = client.ready().await.unwrap();

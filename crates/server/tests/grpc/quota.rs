@@ -17,7 +17,10 @@ use tidegate_server::{Ended, Options, Order};
 use tokio::{runtime::Runtime, sync::mpsc};
 use tonic::{Code, Status, Streaming, transport::Channel};
 
-use crate::harness::{PATIENCE, Running, scratch};
+use crate::{
+    client::{Client, one},
+    harness::{PATIENCE, Running, scratch},
+};
 
 /// A quarter of an hour after noon of some day.
 const START: Nanos = Nanos::from_secs(1_700_049_600 + 900);
@@ -29,6 +32,7 @@ descriptors:
   - {key: plan, value: hour, rate_limit: {unit: hour, requests_per_unit: 1000}}
   - {key: plan, value: all, rate_limit: {unlimited: true}}
   - {key: plan, value: shadow, shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 1}}
+  - {key: plan, value: same-*, share_threshold: true, rate_limit: {unit: hour, requests_per_unit: 7200}}
   - {key: plan, value: pair, descriptors: [{key: zone, rate_limit: {unit: second, requests_per_unit: 10}}]}
 ";
 
@@ -344,6 +348,31 @@ fn invalid_streams_are_refused_and_all_streams_end_with_the_server() {
 }
 
 #[test]
+fn new_buckets_in_one_report_get_what_they_get_in_separate_reports() {
+    let granted = |at_once: usize| {
+        let server = serving(&format!("quota-at-once-{at_once}"));
+        let mut envoy = Envoy::of(&server);
+        let names: Vec<String> = (0..12).map(|at| format!("same-{at}")).collect();
+        let mut actions = Vec::new();
+        for names in names.chunks(at_once) {
+            envoy.report_many("shop", names.iter().cloned());
+            actions.extend(envoy.next().unwrap().unwrap().bucket_action);
+        }
+        let left = Client::of(server.grpc).told(vec![one("plan", "same-x")]);
+        (actions, left)
+    };
+    let one_by_one = granted(1);
+    assert_eq!(one_by_one.0.len(), 12);
+    assert_ne!(
+        one_by_one.0[0].bucket_action,
+        one_by_one.0[11].bucket_action
+    );
+    for at_once in [2, 5, 12] {
+        assert_eq!(granted(at_once), one_by_one, "{at_once} in a report");
+    }
+}
+
+#[test]
 fn reports_and_streams_with_too_many_buckets_are_ended_with_an_error() {
     let server = serving("quota-many");
     let ends = |envoy: &mut Envoy| loop {
@@ -351,7 +380,7 @@ fn reports_and_streams_with_too_many_buckets_are_ended_with_an_error() {
             break (error.code(), error.message().to_owned());
         }
     };
-    // 2 million empty buckets: 4 MB.
+    // A million empty buckets: 2 MB.
     let mut envoy = Envoy::of(&server);
     envoy.say.as_ref().unwrap().send(empty_report()).unwrap();
     let (code, message) = ends(&mut envoy);
@@ -382,9 +411,9 @@ fn reports_and_streams_with_too_many_buckets_are_ended_with_an_error() {
     assert_eq!(server.metric("tidegate_grpc_quota_buckets"), 1);
 }
 
-/// A report of 4 MB: 2 million buckets without a name.
+/// A report of 2 MB: a million buckets without a name.
 pub fn empty_report() -> RateLimitQuotaUsageReports {
-    let usages = vec![BucketQuotaUsage::default(); 2_000_000];
+    let usages = vec![BucketQuotaUsage::default(); 1_000_000];
     RateLimitQuotaUsageReports {
         domain: "shop".to_owned(),
         bucket_quota_usages: usages,

@@ -17,35 +17,44 @@
 
 mod assigner;
 mod part;
+mod reports;
 mod terms;
 mod wire;
 
-use std::{
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use crate::pb::envoy::service::rate_limit_quota::v3::{
     RateLimitQuotaResponse, RateLimitQuotaUsageReports,
-    rate_limit_quota_service_server::RateLimitQuotaService,
 };
+use bytes::Bytes;
 use futures_util::{Stream, stream};
+use http::{Request, Response, header};
 use tidegate_listen::access::Rights;
 use tokio::sync::mpsc;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{
+    Status,
+    body::Body,
+    codec::{Codec, EncodeBody, SingleMessageCompressionOverride},
+    metadata::GRPC_CONTENT_TYPE,
+};
+use tonic_prost::ProstCodec;
 
-use self::assigner::Event;
 pub(super) use self::assigner::assign;
+use self::{assigner::Event, reports::Reports};
+use super::messages::Messages;
+
+/// The only method.
+const METHOD: &str = "StreamRateLimitQuotas";
 
 /// The maximum number of answers that wait for a stream's client. If there are more, the stream is
 /// closed.
 const WAITING: usize = 8;
-/// The maximum number of unread reports of all streams. A report takes up to 5 MB once it is
+/// The maximum number of unread reports of all streams. A report takes up to 4 MB once it is
 /// decoded.
-pub(super) const EVENTS: usize = 4;
+pub(super) const EVENTS: usize = 1;
 
 /// A message from the assigner to one stream.
 type Said = Result<RateLimitQuotaResponse, Status>;
@@ -66,14 +75,40 @@ impl Quotas {
     }
 }
 
-#[tonic::async_trait]
-impl RateLimitQuotaService for Quotas {
-    type StreamRateLimitQuotasStream = Pin<Box<dyn Stream<Item = Said> + Send>>;
+impl Quotas {
+    /// Answers a call of the service.
+    pub async fn call<B>(&self, request: Request<Messages<B>>) -> Response<Body>
+    where
+        B: hyper::body::Body<Data = Bytes, Error = hyper::Error> + Send + Unpin + 'static,
+    {
+        if request.uri().path().rsplit('/').next() != Some(METHOD) {
+            let what = format!("the service has one method: {METHOD}");
+            return Status::unimplemented(what).into_http();
+        }
+        let answers = match self.open(request).await {
+            Ok(answers) => answers,
+            Err(status) => return status.into_http(),
+        };
+        let body = EncodeBody::new_server(
+            ProstCodec::<_, RateLimitQuotaUsageReports>::default().encoder(),
+            answers,
+            None,
+            SingleMessageCompressionOverride::default(),
+            None,
+        );
+        let mut response = Response::new(Body::new(body));
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, GRPC_CONTENT_TYPE);
+        response
+    }
 
-    async fn stream_rate_limit_quotas(
+    async fn open<B>(
         &self,
-        request: Request<Streaming<RateLimitQuotaUsageReports>>,
-    ) -> Result<Response<Self::StreamRateLimitQuotasStream>, Status> {
+        request: Request<Messages<B>>,
+    ) -> Result<impl Stream<Item = Said> + Send + 'static, Status>
+    where
+        B: hyper::body::Body<Data = Bytes, Error = hyper::Error> + Send + Unpin + 'static,
+    {
         let id = self.streams.fetch_add(1, Ordering::Relaxed);
         let rights = request.extensions().get::<Arc<Rights>>().cloned();
         let (say, said) = mpsc::channel(WAITING);
@@ -86,26 +121,29 @@ impl RateLimitQuotaService for Quotas {
         tokio::spawn(listen(
             id,
             rights,
-            request.into_inner(),
+            Reports::new(request.into_body()),
             self.events.clone(),
             heard,
         ));
-        let answers = stream::unfold(said, async |mut said| Some((said.recv().await?, said)));
-        Ok(Response::new(Box::pin(answers)))
+        Ok(stream::unfold(said, async |mut said| {
+            Some((said.recv().await?, said))
+        }))
     }
 }
 
 /// Passes on reports until the stream ends, the assigner drops it, or the server stops.
-async fn listen(
+async fn listen<B>(
     id: u64,
     rights: Option<Arc<Rights>>,
-    mut reports: Streaming<RateLimitQuotaUsageReports>,
+    mut reports: Reports<B>,
     events: mpsc::Sender<Event>,
     heard: mpsc::WeakSender<Said>,
-) {
+) where
+    B: hyper::body::Body<Data = Bytes, Error = hyper::Error> + Unpin,
+{
     loop {
         let message = tokio::select! {
-            message = reports.message() => message,
+            message = reports.next() => message,
             // A client that keeps its side open must not keep the server from stopping.
             () = events.closed() => return,
         };

@@ -167,6 +167,12 @@ impl Part {
         self.share.saturating_mul(rest.div_ceil(SECOND.get()))
     }
 
+    /// The number of tokens it may spend after this second, the last of an assignment that began
+    /// within a second included.
+    pub fn reserve(&self, now: Nanos) -> u64 {
+        self.later(now).saturating_add(self.share)
+    }
+
     /// Adds a charge in a window without a change of the assignment.
     pub fn pay(&mut self, granted: u64, window: u64) {
         if window != self.window {

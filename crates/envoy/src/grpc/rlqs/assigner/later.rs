@@ -2,7 +2,11 @@
 //! take only one at the beginning, so that those that look first do not take everything. Then they
 //! take further pieces until nothing is left or wanted.
 
-use std::{collections::BTreeMap, mem, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashSet},
+    mem,
+    sync::Arc,
+};
 
 use futures_util::future::join_all;
 use tidegate_core::Nanos;
@@ -11,7 +15,7 @@ use super::{super::terms::divide, Assigner, Bucket, Charged, LOOK, TIME_TO_LIVE,
 
 /// A key of a limit in this second.
 struct KeyInSecond {
-    charged: Charged,
+    charged: Arc<Charged>,
     /// The buckets, each with the share that it wants.
     live: Vec<(usize, Arc<Bucket>, u64)>,
     /// The units that this server has taken.
@@ -25,33 +29,39 @@ struct KeyInSecond {
 #[derive(Default)]
 pub(super) struct Later {
     keys: Vec<KeyInSecond>,
+    /// The keys of which no other client took anything in the last second.
+    alone: HashSet<Arc<Charged>>,
     next: Nanos,
 }
 
 impl Later {
+    /// The second is over.
+    pub fn end(&mut self) {
+        let taken = self.keys.drain(..).filter(|key| !key.shared);
+        self.alone = taken.map(|key| key.charged).collect();
+    }
+
     /// Whether no other client took anything of the key in the second before.
     pub fn was_alone(&self, charged: &Charged) -> bool {
-        let mut taken = self.keys.iter().filter(|key| key.charged.is_same(charged));
-        taken.next().is_some_and(|key| !key.shared)
+        self.alone.contains(charged)
     }
 
     /// A second begins.
     pub fn begin(&mut self, now: Nanos) {
-        self.keys.clear();
         self.next = now.saturating_add(LOOK.into());
     }
 
     /// Records the first piece of a key, after which `room` is left.
     pub fn took(
         &mut self,
-        charged: &Charged,
+        charged: &Arc<Charged>,
         live: Vec<(usize, Arc<Bucket>, u64)>,
         units: u64,
         room: u64,
     ) {
         let shared = room.saturating_add(units) < charged.terms.limit;
         self.keys.push(KeyInSecond {
-            charged: charged.clone(),
+            charged: Arc::clone(charged),
             live,
             units,
             shared,

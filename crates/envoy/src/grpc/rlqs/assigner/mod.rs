@@ -1,6 +1,7 @@
 //! The task that manages all streams: it takes in reports, charges the limits each second, and
 //! assigns shares.
 
+mod buckets;
 mod later;
 mod place;
 
@@ -15,25 +16,21 @@ use crate::pb::envoy::service::rate_limit_quota::v3::{
     rate_limit_quota_usage_reports::BucketQuotaUsage,
 };
 use futures_util::future::join_all;
-use slab::Slab;
 use tidegate_core::Nanos;
 use tidegate_service::{
-    decide::{
-        limits::Limit,
-        service::{InForce, Service},
-    },
+    decide::service::{InForce, Service},
     observe::once_a_minute::OnceAMinute,
 };
 use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
 use self::{
+    buckets::{Beside, Buckets, Held, Sums},
     later::Later,
-    place::{Charged, Place, count, place},
+    place::{Charged, Place, count},
 };
 use super::{
     Said,
-    part::Part,
     terms::{TIME_TO_LIVE, Terms, share_out},
     wire::{self, Bucket},
 };
@@ -47,7 +44,7 @@ const MAX_BUCKETS: usize = 100_000;
 const MAX_BUCKETS_PER_STREAM: usize = 10_000;
 /// The maximum length of all buckets' names and values together, in bytes. Buckets beyond it get no
 /// assignment.
-const MAX_TEXT: usize = 16 << 20;
+const MAX_TEXT: usize = 8 << 20;
 /// The same for a single bucket.
 const MAX_BUCKET_TEXT: usize = 4 << 10;
 /// The maximum length of a domain, in bytes.
@@ -83,18 +80,9 @@ struct Stream {
     buckets: HashMap<Arc<Bucket>, usize>,
 }
 
-/// One bucket of one Envoy.
-struct Held {
-    stream: u64,
-    bucket: Arc<Bucket>,
-    domain: Arc<str>,
-    part: Part,
-    place: Place,
-}
-
 /// The buckets that share one key of a limit.
 struct Group {
-    charged: Charged,
+    charged: Arc<Charged>,
     live: Vec<usize>,
     /// Buckets of lost streams, which continue to spend.
     lost: Vec<usize>,
@@ -106,17 +94,12 @@ struct Group {
     wanted: u64,
 }
 
-/// A key of a limit, with the buckets that live, and with those of lost streams.
-type Sides = (Charged, [Vec<usize>; 2]);
-
 struct Assigner {
     service: Arc<Service>,
     stats: Arc<GrpcStats>,
     in_force: Arc<InForce>,
     streams: HashMap<u64, Stream>,
-    held: Slab<Held>,
-    /// The length of all buckets' names and values.
-    text: usize,
+    held: Buckets,
     /// The last second that was charged, and what may be charged for it later.
     second: u64,
     later: Later,
@@ -135,7 +118,7 @@ pub(crate) async fn assign(
         let now = assigner.service.now();
         assigner.catch_up(now).await;
         assigner.charge_later(now).await;
-        let pause = if assigner.held.is_empty() {
+        let pause = if assigner.held.len() == 0 {
             LONG
         } else {
             Duration::from_nanos(SECOND - now.get() % SECOND).min(LOOK)
@@ -164,18 +147,15 @@ impl Assigner {
     fn new(service: Arc<Service>, stats: Arc<GrpcStats>) -> Self {
         let in_force = service.in_force();
         let second = service.now().get() / SECOND;
-        let (streams, held, full) = (HashMap::new(), Slab::new(), OnceAMinute::default());
-        let later = Later::default();
         Self {
             service,
             stats,
             in_force,
-            streams,
-            held,
-            text: 0,
+            streams: HashMap::new(),
+            held: Buckets::default(),
             second,
-            later,
-            full,
+            later: Later::default(),
+            full: OnceAMinute::default(),
         }
     }
 
@@ -228,14 +208,10 @@ impl Assigner {
         for at in stream.buckets.into_values() {
             let held = &mut self.held[at];
             held.part.is_lost = true;
-            if held.part.is_over(now) || matches!(held.place, Place::Free { .. }) {
-                self.remove(at);
+            if held.part.is_over(now) || matches!(held.place(), Place::Free { .. }) {
+                self.held.remove(at);
             }
         }
-    }
-
-    fn remove(&mut self, at: usize) {
-        self.text -= wire::text_of(&self.held.remove(at).bucket);
     }
 
     /// Ends a stream with a reason.
@@ -292,7 +268,8 @@ impl Assigner {
                 "a stream has only one domain; open another stream for the other domain",
             );
         }
-        let mut actions = Vec::new();
+        let now = self.service.now();
+        let (mut actions, mut sums) = (Vec::new(), Sums::default());
         for usage in report.bucket_quota_usages {
             if self
                 .streams
@@ -305,14 +282,20 @@ impl Assigner {
                 );
                 return self.refuse(id, &why);
             }
-            actions.extend(self.used(id, usage).await);
+            actions.extend(self.used(id, usage, &mut sums, now).await);
         }
         self.say(id, actions);
     }
 
-    /// Takes in a bucket's use. Returns the action to send immediately, if any.
-    async fn used(&mut self, id: u64, usage: BucketQuotaUsage) -> Option<BucketAction> {
-        let now = self.service.now();
+    /// Takes in a bucket's use. Returns the action to send immediately, if any. `sums` are
+    /// those of the report.
+    async fn used(
+        &mut self,
+        id: u64,
+        usage: BucketQuotaUsage,
+        sums: &mut Sums,
+        now: Nanos,
+    ) -> Option<BucketAction> {
         let bucket = wire::bucket(usage.bucket_id);
         let text = wire::text_of(&bucket);
         let stream = self.streams.get_mut(&id)?;
@@ -321,7 +304,7 @@ impl Assigner {
             Some(at) => at,
             None if self.held.len() >= MAX_BUCKETS
                 || text > MAX_BUCKET_TEXT
-                || self.text + text > MAX_TEXT =>
+                || self.held.text() + text > MAX_TEXT =>
             {
                 if self.full.is_due(now) {
                     tracing::warn!(
@@ -336,17 +319,9 @@ impl Assigner {
             }
             None => {
                 let domain = Arc::clone(&stream.domain);
-                let place = place(&self.in_force, &domain, &bucket);
-                let its = Arc::clone(&bucket);
-                let at = self.held.insert(Held {
-                    stream: id,
-                    bucket: its,
-                    domain,
-                    part: Part::new(now),
-                    place,
-                });
+                let held = Held::new(id, Arc::clone(&bucket), domain, now);
+                let at = self.held.insert(held, &self.in_force);
                 stream.buckets.insert(Arc::clone(&bucket), at);
-                self.text += text;
                 at
             }
         };
@@ -354,7 +329,7 @@ impl Assigner {
         let owed = held
             .part
             .report(usage.num_requests_allowed, usage.num_requests_denied, now);
-        let place = held.place.clone();
+        let place = held.place().clone();
         count(
             &self.in_force,
             &place,
@@ -373,7 +348,7 @@ impl Assigner {
         }
         if self.held[at].part.is_quiet() {
             self.streams.get_mut(&id)?.buckets.remove(&bucket);
-            self.remove(at);
+            sums.without(&self.held.remove(at), now);
             return Some(wire::abandon(&bucket));
         }
         match place {
@@ -381,7 +356,11 @@ impl Assigner {
             // From the next second on it shares with the others. Until then it gets what is left
             // over.
             Place::Limited(charged) if known.is_none() => {
-                let (envoys, reserve) = self.beside(&charged, now);
+                let beside = sums.with(&self.held, at, &charged, now);
+                let Beside {
+                    open: envoys,
+                    reserve,
+                } = *beside;
                 let floor = self.floor(&charged.terms, envoys);
                 let wanted = self.held[at]
                     .part
@@ -402,26 +381,11 @@ impl Assigner {
                 };
                 let lasting = lasting.max(1);
                 part.lasts(lasting, now);
+                beside.reserve = beside.reserve.saturating_add(part.reserve(now));
                 Some(wire::tokens(&bucket, share, lasting))
             }
             Place::Limited(_) => None,
         }
-    }
-
-    /// The number of open buckets with this key, and how much all of them, including lost ones, may
-    /// spend in later seconds.
-    fn beside(&self, charged: &Charged, now: Nanos) -> (u64, u64) {
-        let same =
-            |held: &&Held| matches!(&held.place, Place::Limited(other) if other.is_same(charged));
-        let (mut open, mut reserve) = (0, 0_u64);
-        for held in self.held.iter().map(|(_, held)| held).filter(same) {
-            open += u64::from(!held.part.is_lost);
-            // An assignment that began within a second also ends within one.
-            reserve = reserve
-                .saturating_add(held.part.later(now))
-                .saturating_add(held.part.share);
-        }
-        (open, reserve)
     }
 
     /// Matches all buckets again after a change of the configuration.
@@ -431,10 +395,7 @@ impl Assigner {
             return;
         }
         self.in_force = in_force;
-        for (_, held) in &mut self.held {
-            held.place = place(&self.in_force, &held.domain, &held.bucket);
-            held.part.keep_all();
-        }
+        self.held.find_places(&self.in_force);
     }
 
     /// Charges for the second that has begun, and sends all Envoys their shares.
@@ -444,8 +405,9 @@ impl Assigner {
         self.follow_limits();
         let over = self.held.iter().filter(|(_, held)| held.part.is_over(now));
         for at in over.map(|(at, _)| at).collect::<Vec<_>>() {
-            self.remove(at);
+            self.held.remove(at);
         }
+        self.later.end();
         let groups = self.groups(second, now);
         let servers = self.servers();
         let granted = join_all(groups.iter().map(async |group| {
@@ -467,7 +429,7 @@ impl Assigner {
         self.later.begin(now);
         let mut said: BTreeMap<u64, Vec<BucketAction>> = BTreeMap::new();
         for (group, (granted, room)) in groups.iter().zip(granted) {
-            let Charged { terms, .. } = &group.charged;
+            let Charged { terms, .. } = &*group.charged;
             let (window, envoys) = (terms.window_of(second), group.live.len() as u64);
             for at in &group.lost {
                 let part = &mut self.held[*at].part;
@@ -529,17 +491,15 @@ impl Assigner {
     }
 
     fn groups(&mut self, second: u64, now: Nanos) -> Vec<Group> {
-        let mut sides: HashMap<(*const Limit, &[u8]), Sides> = HashMap::new();
-        for (at, held) in &self.held {
-            let Place::Limited(charged) = &held.place else {
-                continue;
-            };
-            let same = sides.entry((Arc::as_ptr(&charged.limit), &charged.key));
-            let (_, sides) = same.or_insert_with(|| (charged.clone(), Default::default()));
-            sides[usize::from(held.part.is_lost)].push(at);
-        }
-        let sides: Vec<_> = sides.into_values().collect();
-        let group = |(charged, [live, lost]): Sides| {
+        let sides: Vec<_> = self
+            .held
+            .by_key()
+            .map(|(charged, same)| {
+                let sides = same.iter().partition(|at| !self.held[**at].part.is_lost);
+                (Arc::clone(charged), sides)
+            })
+            .collect();
+        let group = |(charged, (live, lost)): (Arc<Charged>, (Vec<usize>, Vec<usize>))| {
             for at in live.iter().chain(&lost) {
                 self.held[*at].part.pay(0, charged.terms.window_of(second));
             }

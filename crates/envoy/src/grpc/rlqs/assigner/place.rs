@@ -1,6 +1,9 @@
 //! The limit that a bucket's descriptor matches, and how units of it are taken and given back.
 
-use std::sync::Arc;
+use std::{
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use tidegate_core::Nanos;
 use tidegate_redis::Mode;
@@ -19,11 +22,11 @@ pub(super) enum Place {
     Free {
         rule: Option<usize>,
     },
-    Limited(Charged),
+    Limited(Arc<Charged>),
 }
 
-/// The limit and the key that a bucket is charged to.
-#[derive(Clone)]
+/// The limit and the key that a bucket is charged to. Those of the same limit with the same key are
+/// equal.
 pub(super) struct Charged {
     rule: usize,
     pub limit: Arc<Limit>,
@@ -31,11 +34,21 @@ pub(super) struct Charged {
     pub terms: Terms,
 }
 
-impl Charged {
-    pub fn is_same(&self, other: &Self) -> bool {
+impl PartialEq for Charged {
+    fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.limit, &other.limit) && self.key == other.key
     }
+}
 
+impl Eq for Charged {}
+
+impl Hash for Charged {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (Arc::as_ptr(&self.limit), &self.key).hash(state);
+    }
+}
+
+impl Charged {
     /// Takes what is due, as far as it is available, and then, except for a reserve, what is wanted
     /// within the budget. Returns how much of the wanted units was taken, and what is left beyond
     /// the reserve.
@@ -128,12 +141,12 @@ pub(super) fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place 
         window,
         gives_back: window > 1 && is_aligned && is_exact,
     };
-    Place::Limited(Charged {
+    Place::Limited(Arc::new(Charged {
         rule,
         limit: Arc::clone(limit),
         key,
         terms,
-    })
+    }))
 }
 
 /// Counts an Envoy's report for dashboards.
