@@ -107,6 +107,10 @@ const KEYS: [(&str, &str); 45] = [
         "burst",
         "token-bucket, fixed-window: how much a key may save",
     ),
+    (
+        "oversize_wait",
+        "token-bucket, and fixed-window with `burst`: how long a cost above the limit may wait for its rest",
+    ),
     ("max_wait", "leaky-bucket: the longest delay"),
     (
         "hold",

@@ -7,7 +7,7 @@ use std::{
     task::Poll,
 };
 
-use tidegate_core::{Decision, DenialReason, Estimate, Nanos};
+use tidegate_core::{Decision, DenialReason, Estimate, Nanos, Policy};
 
 use crate::{
     AllDecision, Full, Request, Timer, acquire_all_estimates_at,
@@ -142,7 +142,7 @@ pub async fn wait_all_estimates_by<C: ?Sized, T: Timer>(
         }
         if all
             .bound()
-            .is_some_and(|at| requests[at].cost() > binding.limit())
+            .is_some_and(|at| requests[at].cost() > requests[at].policy().highest_cost())
         {
             return Err(WaitAllError::Never(Box::new(all)));
         }
@@ -397,12 +397,16 @@ fn order<C: ?Sized>(
 impl<C: ?Sized> Request<'_, C> {
     /// Whether only the return of permits makes room.
     fn is_in_flight(&self) -> bool {
+        self.policy().is_concurrency()
+    }
+
+    /// The policy in force for the key.
+    fn policy(&self) -> Policy {
         match self {
             Self::Keyed { limiter, key, .. } => limiter
                 .override_of(*key)
                 .unwrap_or_else(|| limiter.policy()),
             Self::Unkeyed { limiter, .. } => limiter.policy(),
         }
-        .is_concurrency()
     }
 }

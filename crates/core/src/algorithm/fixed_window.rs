@@ -1,5 +1,7 @@
 //! Fixed window: a count that restarts with each window.
 
+use core::time::Duration;
+
 use super::{Algorithm, StoredState, gcra::MAX_SPAN, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{
@@ -14,6 +16,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     options: &[
         Known::new("first_hit", Wants::Flag),
         Known::new("burst", Wants::count(0, MAX_LIMIT)),
+        Known::new("oversize_wait", Wants::Span),
         #[cfg(feature = "calendar")]
         Known::new("calendar", Wants::Switch),
         #[cfg(feature = "calendar")]
@@ -26,6 +29,12 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
         let quota = amount.quota()?;
         let windows = FixedWindow::new(quota);
         let burst = spec.count("burst");
+        let wait = spec.span("oversize_wait");
+        if wait.is_some() && burst.is_none() {
+            return Err(PolicyError::Oversize(
+                "oversize_wait needs `burst`: other windows forget at their end what is owed. Set burst to the limit, or more",
+            ));
+        }
         if let Some(calendar) = calendar(spec, quota.window_nanos())? {
             return if burst.is_some() {
                 Err(PolicyError::Calendar(
@@ -40,8 +49,9 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
         } else {
             windows
         };
-        Ok(burst
-            .map_or(Ok(windows), |burst| windows.burst(burst))?
+        let windows = burst.map_or(Ok(windows), |burst| windows.burst(burst))?;
+        Ok(wait
+            .map_or(Ok(windows), |wait| windows.oversize_wait(wait))?
             .into())
     },
 };
@@ -111,6 +121,8 @@ pub struct FixedWindow {
     begins: Begins,
     /// The most that can be used at once, if windows save what is left.
     burst: Option<u64>,
+    /// The longest wait of a cost above the burst, in nanoseconds; 0 if such costs are denied.
+    oversize_wait: u64,
 }
 
 /// When a window begins.
@@ -134,6 +146,7 @@ impl FixedWindow {
             window: quota.window_nanos(),
             begins: Begins::Aligned,
             burst: None,
+            oversize_wait: 0,
         }
     }
 
@@ -146,6 +159,7 @@ impl FixedWindow {
             window: calendar.period().mean(),
             begins: Begins::Calendar(calendar, 0),
             burst: None,
+            oversize_wait: 0,
         }
     }
 
@@ -173,7 +187,45 @@ impl FixedWindow {
         })
     }
 
-    /// The highest cost that can be admitted.
+    /// Admits a cost above the [`burst`](Self::burst) when nothing is in use: it starts when the
+    /// windows have given back the rest of it, and that much is owed until then. A cost for which
+    /// they need longer than `wait`, counted in whole windows, never fits.
+    ///
+    /// # Errors
+    /// [`PolicyError::Oversize`] without a burst, for a `wait` shorter than the window, and for one
+    /// above 36 years.
+    pub fn oversize_wait(self, wait: Duration) -> Result<Self, PolicyError> {
+        let wait = Nanos::from(wait).get();
+        let refused = if self.burst.is_none() {
+            "oversize_wait needs a burst"
+        } else if wait < self.window {
+            "oversize_wait is shorter than the window, whose end gives units back; raise it"
+        } else if wait > MAX_SPAN / 2 {
+            "oversize_wait is above 36 years; lower it"
+        } else {
+            return Ok(Self {
+                oversize_wait: wait,
+                ..self
+            });
+        };
+        Err(PolicyError::Oversize(refused))
+    }
+
+    /// The highest cost that can ever be admitted.
+    pub(crate) fn most(&self) -> u64 {
+        let capacity = self.capacity();
+        if capacity == 0 {
+            return 0;
+        }
+        let later = (self.oversize_wait / self.window).saturating_mul(self.lump());
+        capacity.saturating_add(later).min(MAX_LIMIT)
+    }
+
+    pub(crate) const fn waits_for_oversize(&self) -> bool {
+        self.oversize_wait > 0
+    }
+
+    /// The highest cost that is admitted without a delay.
     #[inline]
     fn capacity(&self) -> u64 {
         self.burst.unwrap_or(self.limit)
@@ -350,7 +402,13 @@ impl FixedWindow {
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
-        let spec = AlgorithmSpec::of(&ENTRY).with("burst", self.burst.map(Value::Count));
+        let wait = Duration::from_nanos(self.oversize_wait);
+        let spec = AlgorithmSpec::of(&ENTRY)
+            .with("burst", self.burst.map(Value::Count))
+            .with(
+                "oversize_wait",
+                (!wait.is_zero()).then_some(Value::Span(wait)),
+            );
         let spec = match self.begins {
             Begins::Aligned => spec.with(
                 "calendar",
@@ -379,6 +437,7 @@ impl FixedWindow {
             window,
             begins,
             burst,
+            oversize_wait,
         } = *self;
         match (begins, burst) {
             (Begins::Calendar(calendar, _), _) => Parameters::CalendarWindow { limit, calendar },
@@ -387,6 +446,7 @@ impl FixedWindow {
                 window,
                 first_hit: self.is_first_hit(),
                 burst,
+                oversize_wait,
             },
             _ => Parameters::FixedWindow {
                 limit,
@@ -419,7 +479,17 @@ impl Algorithm for FixedWindow {
             unit: 1,
             reset_after,
         };
-        if cost > limit {
+        if cost > limit && cost <= self.most() {
+            let wait = self.until_back(count, left);
+            if count > 0 {
+                Decision::deny(standing(room, wait), wait)
+            } else {
+                Decision::delayed(
+                    standing(0, reset(cost)),
+                    self.until_back(cost - limit, left),
+                )
+            }
+        } else if cost > limit {
             never_fits(limit, room, reset(count))
         } else if count + cost <= limit {
             Decision::allow(standing(room - cost, reset(count + cost)))
@@ -432,6 +502,9 @@ impl Algorithm for FixedWindow {
     #[inline]
     fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         let (count, _) = self.current(state, now);
+        if count == 0 && cost > self.capacity() && cost <= self.most() {
+            return self.charge(state, now, cost);
+        }
         if cost > 0 || self.burst.is_some() {
             self.begin(state, now, count);
         }
