@@ -17,7 +17,7 @@ use tidegate_core::DenialReason;
 
 /// What each option of a limit, of the file and of an access file means. The program lists the
 /// options.
-const KEYS: [(&str, &str); 45] = [
+const KEYS: [(&str, &str); 46] = [
     ("name", "the name in requests: letters, digits and `. _ -`"),
     (
         "limit",
