@@ -8,8 +8,8 @@ use std::{
 };
 
 use tidegate_limiter::{
-    Admission, Clock as _, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Request, WaitError,
-    acquire_all, acquire_any, wait_all,
+    Admission, Clock as _, Decision, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Request,
+    WaitError, acquire_all, acquire_any, wait_all,
 };
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<Admission, WaitError>> + Send + 'a>>;
@@ -47,9 +47,12 @@ fn a_large_cost_waits_in_line_for_the_whole_limit_and_then_for_its_rest() {
         let mut served = Vec::new();
         for step in 1..=40 {
             timer.advance(Nanos::from_millis(100));
-            if served.is_empty() && poll(&mut large).is_ready() {
-                served.push(step);
-            } else if served.len() < 2 && poll(&mut small).is_ready() {
+            let next = if served.is_empty() {
+                &mut large
+            } else {
+                &mut small
+            };
+            if served.len() < 2 && poll(next).is_ready() {
                 served.push(step);
             }
             assert!(limiter.acquire(1).is_denied() || served.len() == 2);
@@ -103,7 +106,7 @@ fn all_limits_admit_a_large_cost_or_none_takes_it() {
         };
         let all = acquire_all(&both(30)).unwrap();
         assert!(all.is_allowed());
-        let delays: Vec<Duration> = all.decisions().iter().map(|one| one.delay()).collect();
+        let delays: Vec<Duration> = all.decisions().iter().map(Decision::delay).collect();
         assert_eq!(delays, [Duration::from_secs(2), Duration::ZERO]);
         assert!(!acquire_all(&both(1)).unwrap().is_allowed());
         timer.advance(Nanos::from_secs(3));
@@ -147,7 +150,7 @@ fn what_a_large_cost_owes_survives_a_change_a_restore_and_a_full_table() {
         }
         // A flood of other keys.
         for key in 0..10_000_u32 {
-            let _ = limiter.acquire_at(&key.to_le_bytes(), 10, at(1));
+            let _ = limiter.acquire_at(key.to_le_bytes(), 10, at(1));
         }
         // A change that denies costs above the limit: what was admitted is still owed.
         let plain: Policy = rule
@@ -165,5 +168,35 @@ fn what_a_large_cost_owes_survives_a_change_a_restore_and_a_full_table() {
             assert!(limiter.acquire_at("alice", 10, at(4_100)).is_allowed());
         }
         assert!(restored.acquire_at("alice", 30, at(9_000)).exceeds_limit());
+    }
+}
+
+/// What the book says about credit and about fewer units at the start: no option is needed.
+#[test]
+fn an_override_is_credit_above_the_limit_and_a_charge_is_fewer_units_at_the_start() {
+    let now = Nanos::from_secs(100);
+    let at = |ms: u64| now.saturating_add(Nanos::from_millis(ms));
+    for text in [
+        "fixed-window 5/1s",
+        "sliding-window 5/1s",
+        "token-bucket 5/1s",
+    ] {
+        let policy: Policy = text.parse().unwrap();
+        let limiter = KeyedLimiter::builder(policy).max_keys(64).build().unwrap();
+        assert!(limiter.acquire_at("alice", 3, now).is_allowed());
+        // A credit of 7 while the override lasts: what is in use stays in use.
+        let more: Policy = text.replace("5/1s", "12/1s").parse().unwrap();
+        limiter.set_override_at("alice", more, now).unwrap();
+        assert_eq!(limiter.peek_at("alice", 0, now).remaining(), 9, "{text}");
+        assert!(limiter.acquire_at("alice", 9, now).is_allowed(), "{text}");
+        assert!(limiter.acquire_at("alice", 1, now).is_denied(), "{text}");
+        // Bob begins with 2 of 5.
+        let _ = limiter.charge_at("bob", 3, now);
+        assert!(limiter.acquire_at("bob", 3, now).is_denied(), "{text}");
+        assert!(limiter.acquire_at("bob", 2, now).is_allowed(), "{text}");
+        assert!(
+            limiter.acquire_at("bob", 5, at(1_100)).is_allowed(),
+            "{text}"
+        );
     }
 }

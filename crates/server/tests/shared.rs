@@ -351,6 +351,49 @@ limits:
     );
 }
 
+/// The store blocks keys for denials; what the same rule and other ones would have done is computed from
+/// the server's trace.
+#[test]
+fn rules_that_block_keys_in_the_store_are_tried_on_the_trace() {
+    let store = Server::start(&[]);
+    let rule = "limits: [{name: logins, limit: 3/1h, algorithm: sliding-log, block_for: 1h, block_after: 2, block_within: 30m}]";
+    let server = Running::with_rules_and("shared-what-if", rule, |options| {
+        options.store_deadline = Duration::from_secs(5).into();
+        options.store = Some(store.address());
+        options.trace_keys = Some("100%".parse().unwrap());
+    });
+    let ready = || server.get("/readyz").json()["status"] == "ready";
+    tidegate_redis_servers::eventually("the store has been reached", ready);
+    let mut client = Resp::connect(server.resp);
+    let mut denied = 0;
+    for cost in [1, 1, 3, 1, 2, 1, 0, 1] {
+        let reply = client.ask(&format!("ACQUIRE logins alice {cost} REASON"));
+        denied += u64::from(reply.starts_with("[1"));
+    }
+    assert_eq!(
+        client
+            .ask("ACQUIRE logins alice 1 REASON")
+            .split(' ')
+            .next_back(),
+        Some("blocked]")
+    );
+    denied += 1;
+    let told = |rules: &str| server.post("/v1/what-if", rules).json()["limits"][0].clone();
+    let same = told(rule);
+    assert_eq!(same["denied"]["requests"], denied, "{same}");
+    assert_eq!(same["would_deny"]["requests"], denied, "{same}");
+    // Without blocks the units that are left pass, and one denial that blocks denies more.
+    let plain = told("limits: [{name: logins, limit: 3/1h, algorithm: sliding-log}]");
+    let strict = told(&rule.replace("block_after: 2, block_within: 30m", "block_after: 1"));
+    let number = |told: &serde_json::Value| told["would_deny"]["requests"].as_u64().unwrap();
+    assert!(
+        number(&plain) < denied && denied < number(&strict),
+        "{plain} {strict}"
+    );
+    let notes = same["notes"].to_string();
+    assert!(notes.contains("this server alone"), "{notes}");
+}
+
 #[test]
 fn a_pipeline_on_one_key_shares_round_trips_and_keeps_its_order() {
     let store = Server::start(&[]);

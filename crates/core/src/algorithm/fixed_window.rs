@@ -1,6 +1,6 @@
 //! Fixed window: a count that restarts with each window.
 
-use core::time::Duration;
+use core::{num::NonZeroU64, time::Duration};
 
 use super::{Algorithm, StoredState, gcra::MAX_SPAN, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
@@ -119,8 +119,8 @@ pub struct FixedWindow {
     limit: u64,
     window: u64,
     begins: Begins,
-    /// The most that can be used at once, if windows save what is left.
-    burst: Option<u64>,
+    /// One more than can be used at once, if windows save what is left.
+    above_burst: Option<NonZeroU64>,
     /// The longest wait of a cost above the burst, in nanoseconds; 0 if such costs are denied.
     oversize_wait: u64,
 }
@@ -145,7 +145,7 @@ impl FixedWindow {
             limit: quota.limit(),
             window: quota.window_nanos(),
             begins: Begins::Aligned,
-            burst: None,
+            above_burst: None,
             oversize_wait: 0,
         }
     }
@@ -158,7 +158,7 @@ impl FixedWindow {
             limit: self.limit,
             window: calendar.period().mean(),
             begins: Begins::Calendar(calendar, 0),
-            burst: None,
+            above_burst: None,
             oversize_wait: 0,
         }
     }
@@ -182,7 +182,7 @@ impl FixedWindow {
             return Err(PolicyError::BurstTooLong);
         }
         Ok(Self {
-            burst: Some(burst),
+            above_burst: NonZeroU64::new(burst + 1),
             ..self
         })
     }
@@ -196,7 +196,7 @@ impl FixedWindow {
     /// above 36 years.
     pub fn oversize_wait(self, wait: Duration) -> Result<Self, PolicyError> {
         let wait = Nanos::from(wait).get();
-        let refused = if self.burst.is_none() {
+        let refused = if self.saved().is_none() {
             "oversize_wait needs a burst"
         } else if wait < self.window {
             "oversize_wait is shorter than the window, whose end gives units back; raise it"
@@ -225,10 +225,19 @@ impl FixedWindow {
         self.oversize_wait > 0
     }
 
+    /// The most that can be used at once, if windows save what is left.
+    #[inline]
+    const fn saved(&self) -> Option<u64> {
+        match self.above_burst {
+            Some(above) => Some(above.get() - 1),
+            None => None,
+        }
+    }
+
     /// The highest cost that is admitted without a delay.
     #[inline]
     fn capacity(&self) -> u64 {
-        self.burst.unwrap_or(self.limit)
+        self.saved().unwrap_or(self.limit)
     }
 
     /// The start of the window of `now`, and the count there, if windows save what is left.
@@ -242,7 +251,7 @@ impl FixedWindow {
     /// How long it takes until `units` are given back, if the window ends in `left`.
     #[inline]
     fn until_back(&self, units: u64, left: u64) -> u64 {
-        match (units, self.burst) {
+        match (units, self.saved()) {
             (0, _) => 0,
             (_, None) => left,
             _ => {
@@ -297,7 +306,7 @@ impl FixedWindow {
     pub(crate) fn same_windows(&self, other: &Self) -> bool {
         self.with_wall_ahead(0).begins == other.with_wall_ahead(0).begins
             && self.window == other.window
-            && match (self.burst, other.burst) {
+            && match (self.saved(), other.saved()) {
                 (None, None) => true,
                 (Some(_), Some(_)) => self.lump() == other.lump(),
                 _ => false,
@@ -350,7 +359,7 @@ impl FixedWindow {
     /// Returns units that were taken at `taken`, unless that window has ended. If windows save what
     /// is left, less what they have given back since.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
-        if self.burst.is_some() {
+        if self.saved().is_some() {
             let (start, _) = self.settled(state, now);
             let ended = start.saturating_sub(taken.get()).div_ceil(self.window);
             self.refund(
@@ -372,7 +381,7 @@ impl FixedWindow {
     /// The count at `now`, and how long it stays valid.
     #[inline]
     fn current(&self, state: &[u64], now: Nanos) -> (u64, u64) {
-        if self.burst.is_some() {
+        if self.saved().is_some() {
             let (start, count) = self.settled(state, now);
             let start = if count == 0 {
                 self.start(now.get())
@@ -393,7 +402,7 @@ impl FixedWindow {
     /// Begins the window of `now` if nothing counts yet, or if the count is now that of this window.
     #[inline]
     fn begin(&self, state: &mut [u64], now: Nanos, count: u64) {
-        if count > 0 && self.burst.is_some() {
+        if count > 0 && self.saved().is_some() {
             state[0] = self.settled(state, now).0;
         } else if count == 0 {
             // If the clock went back, the newest window remains current.
@@ -404,7 +413,7 @@ impl FixedWindow {
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
         let wait = Duration::from_nanos(self.oversize_wait);
         let spec = AlgorithmSpec::of(&ENTRY)
-            .with("burst", self.burst.map(Value::Count))
+            .with("burst", self.saved().map(Value::Count))
             .with(
                 "oversize_wait",
                 (!wait.is_zero()).then_some(Value::Span(wait)),
@@ -436,10 +445,10 @@ impl FixedWindow {
             limit,
             window,
             begins,
-            burst,
             oversize_wait,
+            ..
         } = *self;
-        match (begins, burst) {
+        match (begins, self.saved()) {
             (Begins::Calendar(calendar, _), _) => Parameters::CalendarWindow { limit, calendar },
             (_, Some(burst)) => Parameters::SavingWindow {
                 limit,
@@ -505,7 +514,7 @@ impl Algorithm for FixedWindow {
         if count == 0 && cost > self.capacity() && cost <= self.most() {
             return self.charge(state, now, cost);
         }
-        if cost > 0 || self.burst.is_some() {
+        if cost > 0 || self.saved().is_some() {
             self.begin(state, now, count);
         }
         state[1] = count.max(count.saturating_add(cost).min(self.capacity()));
@@ -541,7 +550,7 @@ impl StoredState for FixedWindow {
             return;
         }
         // The later end and the higher count deny everything that either state would.
-        if self.burst.is_some() {
+        if self.saved().is_some() {
             let (start, later) = (self.settled(state, now).0, self.settled(other, now).0);
             state[0] = if mine == 0 { later } else { start.max(later) };
         } else if mine == 0 || their_left > my_left {
@@ -562,7 +571,7 @@ impl StoredState for FixedWindow {
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
         let end = self.wall(Nanos::new(debt.end()));
-        if let Some(burst) = self.burst {
+        if let Some(burst) = self.saved() {
             let end = if self.is_first_hit() {
                 end
             } else {

@@ -51,8 +51,6 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
 pub struct TokenBucket {
     gcra: Gcra,
     burst: u64,
-    /// `burst` in ticks.
-    capacity: u128,
     /// `burst` in nanoseconds, rounded up.
     capacity_nanos: u64,
     /// The longest wait of a cost above the burst, in nanoseconds; 0 if such costs are denied.
@@ -172,6 +170,12 @@ impl TokenBucket {
         self.burst.saturating_add(units).min(MAX_LIMIT)
     }
 
+    /// The burst in ticks.
+    #[inline]
+    const fn capacity(&self) -> u128 {
+        self.gcra.ticks(self.burst)
+    }
+
     pub(crate) const fn waits_for_oversize(&self) -> bool {
         self.oversize_wait > 0
     }
@@ -198,7 +202,6 @@ impl TokenBucket {
         Ok(Self {
             gcra,
             burst,
-            capacity: gcra.ticks(burst),
             capacity_nanos,
             oversize_wait: 0,
         })
@@ -234,7 +237,7 @@ impl TokenBucket {
 
     /// Why the state owes more than the capacity.
     fn above(&self, state: &[u64], now: Nanos) -> Above {
-        if self.gcra.debt(state, now) > self.capacity {
+        if self.gcra.debt(state, now) > self.capacity() {
             Above::of(state[0])
         } else {
             Above::Charged
@@ -243,7 +246,7 @@ impl TokenBucket {
 
     /// Marks a state that owes more than the capacity.
     fn mark(&self, state: &mut [u64], now: Nanos, why: Above) {
-        if self.gcra.debt(state, now) <= self.capacity {
+        if self.gcra.debt(state, now) <= self.capacity() {
             return;
         }
         let marked = why.mark(state[0]);
@@ -274,10 +277,10 @@ impl TokenBucket {
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         let (debt, above) = (from.gcra.debt(old, now), from.above(old, now));
         if above.is_shut() {
-            let left = from.gcra.to_nanos(debt - from.capacity);
+            let left = from.gcra.to_nanos(debt - from.capacity());
             // How much of the span the charges are is unknown, so all of it counts as charged.
             let span = if above == Above::ShutAndCharged {
-                let (units, part) = self.units_of(from, debt - from.capacity);
+                let (units, part) = self.units_of(from, debt - from.capacity());
                 let charged = units
                     .saturating_mul(self.gcra.step.into())
                     .saturating_add(part)
@@ -288,7 +291,7 @@ impl TokenBucket {
             };
             return self.shut(new, now, span, above);
         }
-        let is_charged = debt > from.capacity && above == Above::Charged;
+        let is_charged = debt > from.capacity() && above == Above::Charged;
         let (units, part) = self.units_of(from, debt);
         self.owe(new, now, units, part, is_charged);
     }
@@ -313,7 +316,7 @@ impl TokenBucket {
         if is_charged {
             self.gcra.set_debt(new, now, debt.min(longest));
             self.mark(new, now, Above::Charged);
-        } else if debt <= longest.min(2 * self.capacity) {
+        } else if debt <= longest.min(2 * self.capacity()) {
             self.gcra.set_debt(new, now, debt);
             self.mark(new, now, Above::Lowered);
         } else {
@@ -403,7 +406,7 @@ impl TokenBucket {
                 unit: 1,
                 reset_after: self.gcra.to_nanos(after),
             },
-            self.gcra.to_nanos(after - self.capacity),
+            self.gcra.to_nanos(after - self.capacity()),
         )
     }
 
@@ -411,8 +414,8 @@ impl TokenBucket {
         let debt = self.gcra.debt(state, now);
         let after = debt + self.gcra.ticks(cost);
         let units = |room: u128| (room / u128::from(self.gcra.step)) as u64;
-        if after <= self.capacity {
-            let room = units(self.capacity - after);
+        if after <= self.capacity() {
+            let room = units(self.capacity() - after);
             return Decision::allow(Standing {
                 limit: self.burst,
                 room,
@@ -420,8 +423,8 @@ impl TokenBucket {
                 reset_after: self.gcra.to_nanos(after),
             });
         }
-        let room = units(self.capacity.saturating_sub(debt));
-        let wait = self.gcra.to_nanos(after - self.capacity);
+        let room = units(self.capacity().saturating_sub(debt));
+        let wait = self.gcra.to_nanos(after - self.capacity());
         Decision::deny(
             Standing {
                 limit: self.burst,
@@ -444,11 +447,13 @@ impl TokenBucket {
         );
         let parts = u128::from(self.gcra.parts);
         let longest = MAX_WINDOW.as_nanos();
-        if self.burst > 0 && self.capacity.is_multiple_of(parts) && self.capacity / parts <= longest
+        if self.burst > 0
+            && self.capacity().is_multiple_of(parts)
+            && self.capacity() / parts <= longest
         {
             return (
                 spec,
-                Amount::Quota(Quota::of(self.burst, (self.capacity / parts) as u64)),
+                Amount::Quota(Quota::of(self.burst, (self.capacity() / parts) as u64)),
             );
         }
         let quota = Quota::of(self.gcra.parts, self.gcra.step);
@@ -574,7 +579,7 @@ impl Algorithm for TokenBucket {
             state[0] = (tat + cost * self.gcra.step).min(full.max(tat));
         } else {
             let debt = self.gcra.debt(state, now);
-            let after = (debt + self.gcra.ticks(cost)).min(self.capacity.max(debt));
+            let after = (debt + self.gcra.ticks(cost)).min(self.capacity().max(debt));
             self.gcra.set_debt(state, now, after);
         }
     }
@@ -620,7 +625,7 @@ impl StoredState for TokenBucket {
         // limit would find less in use.
         if both.iter().any(|(why, _)| why.is_shut()) {
             let is_charged = both.iter().any(|(why, debt)| {
-                *why == Above::ShutAndCharged || *why == Above::Charged && *debt > self.capacity
+                *why == Above::ShutAndCharged || *why == Above::Charged && *debt > self.capacity()
             });
             let why = if is_charged {
                 Above::ShutAndCharged

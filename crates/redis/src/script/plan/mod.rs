@@ -119,21 +119,7 @@ impl Plan {
                 let shape = format!("{}{}", if first_hit { 'h' } else { 'f' }, span_name(window));
                 (ScriptKind::FixedWindow, numbers, shape, window_of(limit))
             }
-            Parameters::SavingWindow {
-                limit,
-                window,
-                first_hit,
-                burst,
-                ..
-            } => {
-                let window = micros(window).ok_or(PlanError::Window)?;
-                let lump = limit.max(1);
-                let most = policy.highest_cost();
-                let numbers = numbers::pack(&[burst, window, first_hit.into(), lump, most]);
-                let shape = format!("s{}{}", if first_hit { "h" } else { "" }, span_name(window));
-                let layout = ValueLayout::Saving { window, lump };
-                (ScriptKind::SavingWindow, numbers, shape, layout)
-            }
+            Parameters::SavingWindow { .. } => saving_window(&policy)?,
             Parameters::SlidingCounter { limit, window } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit, window]);
@@ -412,6 +398,27 @@ impl Plan {
         }
         Some(())
     }
+}
+
+/// Windows that save what is left.
+fn saving_window(policy: &Policy) -> Result<(ScriptKind, Vec<u8>, String, ValueLayout), PlanError> {
+    let Parameters::SavingWindow {
+        limit,
+        window,
+        first_hit,
+        burst,
+        ..
+    } = policy.parameters()
+    else {
+        return Err(PlanError::Unknown);
+    };
+    let window = Some(window).filter(|nanos| nanos.is_multiple_of(1_000));
+    let window = window.ok_or(PlanError::Window)? / 1_000;
+    let (lump, most) = (limit.max(1), policy.highest_cost());
+    let numbers = numbers::pack(&[burst, window, first_hit.into(), lump, most]);
+    let shape = format!("s{}{}", if first_hit { "h" } else { "" }, span_name(window));
+    let layout = ValueLayout::Saving { window, lump };
+    Ok((ScriptKind::SavingWindow, numbers, shape, layout))
 }
 
 const fn window_of(limit: u64) -> ValueLayout {

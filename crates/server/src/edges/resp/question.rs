@@ -293,7 +293,7 @@ pub(crate) struct Reserving {
 }
 
 /// A limit, a key and a cost.
-type Asked = (Box<[u8]>, Box<[u8]>, u64);
+pub(super) type Asked = (Box<[u8]>, Box<[u8]>, u64);
 
 #[derive(Debug)]
 pub(super) enum ReservationAct {

@@ -12,7 +12,7 @@ use tidegate_service::decide::{
 
 use super::{
     limiting::{number, read_cost, refuse_number, write_numbers},
-    question::{self, Done, Question, ReservationAct, Reserving},
+    question::{self, Asked, Done, Question, ReservationAct, Reserving},
     reply::Replies,
     session::Context,
 };
@@ -138,7 +138,7 @@ fn read_asks<'a>(
     Some(asks)
 }
 
-fn owned(asks: &[Ask<'_>]) -> Vec<(Box<[u8]>, Box<[u8]>, u64)> {
+fn owned(asks: &[Ask<'_>]) -> Vec<Asked> {
     let one = |ask: &Ask<'_>| {
         let key = ask.key.unwrap_or_default();
         (ask.limit.into(), key.into(), ask.cost)
