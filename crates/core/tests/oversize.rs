@@ -109,7 +109,9 @@ proptest! {
             match step {
                 Step::Advance(ms) => {
                     now = now.saturating_add(Nanos::from_millis(ms.cast_unsigned()));
-                    naive.iter_mut().for_each(|naive| naive.advance(ms));
+                    for naive in &mut naive {
+                        naive.advance(ms);
+                    }
                 }
                 Step::Take(cost, at) => {
                     let asked = match at { 0 => 0..1, 1 => 1..2, _ => 0..2 };
@@ -172,7 +174,7 @@ proptest! {
                     let Some(estimate) = last.take() else { continue };
                     policies[0].settle(&mut states[0], now, estimate, actual.cast_unsigned());
                     let cost = estimate.cost.cast_signed();
-                    let passed = now.saturating_since(estimate.taken).get() as i64 / 1_000_000;
+                    let passed = now.saturating_since(estimate.taken).get().cast_signed() / 1_000_000;
                     let back = ((cost - actual).max(0) * naive[0].rule.step - passed).max(0);
                     let more = (actual - cost).max(0) * naive[0].rule.step;
                     naive[0].owed = (naive[0].owed - back).max(0) + more;

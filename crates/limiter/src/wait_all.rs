@@ -140,10 +140,7 @@ pub async fn wait_all_estimates_by<C: ?Sized, T: Timer>(
         {
             return Err(WaitAllError::Never(Box::new(all)));
         }
-        if all
-            .bound()
-            .is_some_and(|at| requests[at].cost() > requests[at].policy().highest_cost())
-        {
+        if all.bound().is_some_and(|at| requests[at].never_fits()) {
             return Err(WaitAllError::Never(Box::new(all)));
         }
         let wait = known_wait(requests, &all);
@@ -398,6 +395,11 @@ impl<C: ?Sized> Request<'_, C> {
     /// Whether only the return of permits makes room.
     fn is_in_flight(&self) -> bool {
         self.policy().is_concurrency()
+    }
+
+    /// Whether the cost is above all that is ever admitted.
+    fn never_fits(&self) -> bool {
+        self.cost() > self.policy().highest_cost()
     }
 
     /// The policy in force for the key.

@@ -315,7 +315,8 @@ impl<C: Timer + 'static> Builder<C> {
     /// Waits up to `bound` for admission, without blocking a thread. A request that would have to
     /// wait longer is refused immediately.
     ///
-    /// Without this option, a request waits only for the delay of a leaky bucket, and a denied
+    /// Without this option, a request waits only for the delay of a leaky bucket or of a cost
+    /// above the limit (`oversize_wait`), and a denied
     /// request is refused immediately. Requests wait for limits of this process in order, first
     /// come first served ([`wait_all`](tidegate_limiter::wait_all)). Shared limits are asked again
     /// at the time when they expect to admit, and the first request to ask then gets the units.

@@ -18,7 +18,10 @@ impl<C: Timer + 'static> LayerOptions<C> {
         match acquire_any(&requests(questions)) {
             Ok(any) => match any.chosen().zip(any.estimate()) {
                 Some((at, estimate)) => {
-                    let (question, decision) = (&questions[at], any.decisions()[at]);
+                    let chosen = questions.iter().zip(any.decisions()).nth(at);
+                    let Some((question, &decision)) = chosen else {
+                        return;
+                    };
                     let may_return = !decision.delay().is_zero();
                     let taken = Some(TakenUnits::Here(estimate));
                     self.take(verdict, question, decision, taken, may_return);
