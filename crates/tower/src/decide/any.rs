@@ -81,6 +81,10 @@ fn refuse_soonest<C: Timer + 'static>(
 
 /// What a limit would decide. A denial of a limit that is passed over does not count. `None` for a
 /// custom limit, which can only be asked.
+#[cfg_attr(
+    not(feature = "shared"),
+    allow(clippy::unused_async, reason = "a store is asked")
+)]
 async fn peeked<C: Timer + 'static>(question: &LimitQuestion<'_, C>) -> Option<Decision> {
     let (key, cost) = (&*question.key, question.cost);
     match &question.limit.0 {
