@@ -26,6 +26,7 @@ TRACES = ROOT / "crates/tidegate/tests/migrate"
 PYTHON = ["limits==5.8.0", "pyrate-limiter==4.5.1", "throttled-py==3.5.0", "ratelimit==2.2.1", "token_bucket==0.4.0",
           "djangorestframework==3.18.3", "django-ratelimit==4.1.0", "aiolimiter==1.3.0"]
 NODE = ["rate-limiter-flexible@11.4.0", "express-rate-limit@8.7.5", "@fastify/rate-limit@11.2.0", "@upstash/ratelimit@2.2.0", "ioredis@6.0.0"]
+TRAEFIK = "github.com/traefik/traefik/v3@v3.7.13"
 GATEWAY = "org.springframework.cloud:spring-cloud-gateway-server:4.2.0"
 # Classes whose calls of the system's clock become those of the schedule's.
 CLOCKED = ["resilience4j-ratelimiter-2.3.0.jar io/github/resilience4j/ratelimiter/internal/AtomicRateLimiter.class",
@@ -115,6 +116,16 @@ def gateway():
     return node_on_redis()
 
 
+def traefik():
+    """The script by which Traefik decides over Redis, from its module."""
+    told = subprocess.run(["go", "mod", "download", "-json", TRAEFIK], check=True, capture_output=True, text=True, cwd="/").stdout
+    source = pathlib.Path(json.loads(told)["Dir"], "pkg/middlewares/ratelimiter/lua.go").read_text()
+    CACHE.mkdir(parents=True, exist_ok=True)
+    (CACHE / "traefik.lua").write_text(source.split("`")[1])
+    os.environ["PEERS_TRAEFIK"] = str(CACHE / "traefik.lua")
+    return node_on_redis()
+
+
 def go():
     home = CACHE / "go"
     shutil.copytree(PEERS / "go", home, dirs_exist_ok=True)
@@ -149,11 +160,12 @@ def rust():
 
 
 class Row:
-    """Without `why` none differs; it says what happens instead. `charged` units are charged before the first request."""
+    """Without `why` none differs; it says what happens instead. `charged` units are charged before the first request, and each unit there is
+    a cost of `scale` here."""
 
-    def __init__(self, package, setting, program, rule, why="", costs=True, charged=0):
+    def __init__(self, package, setting, program, rule, why="", costs=True, charged=0, scale=1):
         self.package, self.setting, self.program, self.rule, self.why, self.costs = package, setting, program, rule, why, costs
-        self.charged = charged
+        self.charged, self.scale = charged, scale
 
 
 FIRST = "fixed-window:first_hit=true:count_denied=true 10/1s"
@@ -202,6 +214,8 @@ ROWS = {
     "redisson": Row("Redisson 3.50.0", "`trySetRate(OVERALL, 10, 1s)`", java_on_redis, "sliding-log 10/1s"),
     "spring-gateway": Row("Spring Cloud Gateway 4.2.0", "`RedisRateLimiter`, `replenishRate: 10`, `burstCapacity: 20`", gateway,
                           "fixed-window:burst=20 10/1s"),
+    "traefik": Row("Traefik 3.7.13 over Redis", "`average: 10`, `burst: 10`; a request may wait for half a unit, 50 ms", traefik,
+                   "token-bucket:burst=21 20/1s", costs=False, scale=2),
     "upstash-fixed": Row("@upstash/ratelimit 2.2.0", "`fixedWindow(10, \"1 s\")`", node_on_redis, "fixed-window:count_denied=true 10/1s"),
     "upstash-sliding": Row("@upstash/ratelimit 2.2.0", "`slidingWindow(10, \"1 s\")`", node_on_redis, "sliding-counter 10/1s",
                            "theirs rounds the former window down, so it admits more; see `sliding-window` for an exact bound"),
@@ -224,7 +238,7 @@ ROWS = {
 
 def tidegate(row, made):
     """Tidegate's decisions, each schedule with a fresh limiter."""
-    lines = "\n\n".join("\n".join(f"{at * 1_000_000} {cost}" for at, cost in schedule) for schedule in made)
+    lines = "\n\n".join("\n".join(f"{at * 1_000_000} {cost * row.scale}" for at, cost in schedule) for schedule in made)
     command = ["cargo", "run", "-q", "--locked", "--workspace", "--all-features", "--example", "decisions", "--"]
     if program := os.environ.get("TIDEGATE_DECISIONS"):
         command = [program]
@@ -238,7 +252,7 @@ def trace(row, made, theirs, ours):
     for kind in range(0, len(made), EACH):
         chosen.append(max(range(kind, kind + EACH), key=lambda at: sum(a != b for a, b in zip(theirs[at], ours[at]))))
     differ = sum(a != b for at in chosen for a, b in zip(theirs[at], ours[at]))
-    parts = ["\n".join(f"{at} {cost} {decision}" for (at, cost), decision in zip(made[which], theirs[which])) for which in chosen]
+    parts = ["\n".join(f"{at} {cost * row.scale} {decision}" for (at, cost), decision in zip(made[which], theirs[which])) for which in chosen]
     charged = f"charged {row.charged}\n" if row.charged else ""
     return f"package {row.package}\nrule {row.rule}\n{charged}differ {differ}\n\n" + "\n\n".join(parts) + "\n"
 
@@ -259,6 +273,7 @@ def main():
         bad += is_wrong
         print(f"{name}: {differ} of {steps} decisions differ{' (not as promised)' if is_wrong else ''}", flush=True)
         charged = f", after a charge of {row.charged}" if row.charged else ""
+        charged += f", with a cost of {row.scale}" if row.scale > 1 else ""
         lines.append(f"| {row.package} | {row.setting} | `{row.rule}`{charged} | {differ:,} of {steps:,} | {row.why or 'equal'} |")
         if "--write" in sys.argv:
             TRACES.mkdir(exist_ok=True)

@@ -41,6 +41,14 @@ const RULES = {
   "upstash-fixed": upstash(Ratelimit.fixedWindow(10, "1 s")),
   "upstash-sliding": upstash(Ratelimit.slidingWindow(10, "1 s")),
   "upstash-token": upstash(Ratelimit.tokenBucket(10, "1 s", 20)),
+  "traefik": () => {
+    const redis = server();
+    const script = readFileSync(process.env.PEERS_TRAEFIK, "utf8");
+    const key = `traefik-${keys++}`;
+    // The rate, the burst, the time to live, the time and the longest delay, in microseconds.
+    const ask = () => redis.eval(script, 1, key, 10 / 1e6, 10, 2, now * 1000, 50_000);
+    return async () => Math.trunc(Number((await ask())[1]) * 1000) <= 50_000_000;
+  },
   "spring-gateway": () => {
     const redis = server();
     const script = readFileSync(process.env.PEERS_GATEWAY, "utf8");
