@@ -527,6 +527,7 @@ fn why_exact(limit: &Limit) -> String {
     let leased = spec.sharing.mode == Some(tidegate_redis::Mode::Leased);
     let why = match (policy.name(), policy.limit()) {
         _ if policy.penalty().is_some() => "the store counts each denial for block_for",
+        _ if policy.waits_for_oversize() => "the store says when a cost above the limit starts",
         ("leaky-bucket" | "concurrency", _) => "this algorithm has no other mode",
         (_, 0) => "it admits nothing",
         ("token-bucket", burst) if leased && burst < 16 => {

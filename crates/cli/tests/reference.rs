@@ -17,7 +17,7 @@ use tidegate_core::DenialReason;
 
 /// What each option of a limit, of the file and of an access file means. The program lists the
 /// options.
-const KEYS: [(&str, &str); 45] = [
+const KEYS: [(&str, &str); 46] = [
     ("name", "the name in requests: letters, digits and `. _ -`"),
     (
         "limit",
@@ -106,6 +106,10 @@ const KEYS: [(&str, &str); 45] = [
     (
         "burst",
         "token-bucket, fixed-window: how much a key may save",
+    ),
+    (
+        "oversize_wait",
+        "token-bucket, and fixed-window with `burst`: how long a cost above the limit may wait for its rest",
     ),
     ("max_wait", "leaky-bucket: the longest delay"),
     (

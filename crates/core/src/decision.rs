@@ -10,7 +10,8 @@ use crate::write_duration;
 pub enum Outcome {
     /// Go ahead now; the cost has been taken.
     Allow,
-    /// Go ahead after this time; the cost has been taken. Only the leaky bucket returns it.
+    /// Go ahead after this time; the cost has been taken. Leaky buckets return it, and limits
+    /// with `oversize_wait` for a cost above the limit.
     Delay(Duration),
     /// Do not go ahead; nothing has been taken.
     Deny {

@@ -26,6 +26,8 @@ pub enum Parameters {
         first_hit: bool,
         /// The most that can be used at once.
         burst: u64,
+        /// The longest wait of a cost above the burst; 0 if such costs are denied.
+        oversize_wait: u64,
     },
     /// [`FixedWindow`](crate::algorithm::FixedWindow) that follows a calendar.
     CalendarWindow {
@@ -70,6 +72,8 @@ pub enum Parameters {
         step: u64,
         /// Its denominator.
         parts: u64,
+        /// The longest wait of a cost above the burst; 0 if such costs are denied.
+        oversize_wait: u64,
     },
     /// [`LeakyBucket`](crate::algorithm::LeakyBucket): one unit each `step / parts` nanoseconds.
     LeakyBucket {

@@ -57,7 +57,9 @@ impl Taken {
                 let (window, passed) = (u128::from(window), u128::from(now - start));
                 previous * (window - passed) + current * window <= u128::from(limit) * window
             }
-            Parameters::TokenBucket { burst, step, parts } => {
+            Parameters::TokenBucket {
+                burst, step, parts, ..
+            } => {
                 let owed = self.owed(step, parts, now) + u128::from(cost) * u128::from(step);
                 owed <= u128::from(burst) * u128::from(step)
             }

@@ -14,6 +14,8 @@ struct Bucket {
     limit: u64,
     burst: u64,
     first_hit: bool,
+    /// The longest wait of a cost above the burst; 0 if such costs are denied.
+    oversize_wait: u64,
     /// Below zero after a charge.
     tokens: i64,
     /// The end of the window that has begun.
@@ -38,7 +40,15 @@ impl Bucket {
     }
 
     fn admits(&self, cost: u64) -> bool {
+        if cost > self.burst {
+            return self.is_full() && self.may_wait(cost);
+        }
         cost.cast_signed() <= self.tokens || cost == 0 && self.tokens >= 0
+    }
+
+    /// Whether the rest of a cost above the burst comes in time.
+    fn may_wait(&self, cost: u64) -> bool {
+        self.burst > 0 && cost <= self.burst + self.oversize_wait / WINDOW * self.limit
     }
 
     fn take(&mut self, cost: u64) {
@@ -72,6 +82,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => (0..35_u64).prop_map(Step::Advance),
         8 => (0..9_u64).prop_map(Step::Take),
+        3 => (0..40_u64).prop_map(Step::Take),
         1 => (0..9_u64).prop_map(Step::UpTo),
         1 => (0..30_u64).prop_map(Step::Charge),
         1 => (0..9_u64).prop_map(Step::Refund),
@@ -80,6 +91,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn policy(limit: u64, burst: u64, first_hit: bool) -> Policy {
+    waiting_policy(limit, burst, first_hit, 0)
+}
+
+fn waiting_policy(limit: u64, burst: u64, first_hit: bool, oversize_wait: u64) -> Policy {
     let quota = Quota::new(limit, Duration::from_millis(WINDOW)).unwrap();
     let windows = FixedWindow::new(quota);
     let windows = if first_hit {
@@ -87,7 +102,13 @@ fn policy(limit: u64, burst: u64, first_hit: bool) -> Policy {
     } else {
         windows
     };
-    windows.burst(burst).unwrap().into()
+    let windows = windows.burst(burst).unwrap();
+    let wait = Duration::from_millis(oversize_wait);
+    if wait.is_zero() {
+        windows.into()
+    } else {
+        windows.oversize_wait(wait).unwrap().into()
+    }
 }
 
 proptest! {
@@ -96,12 +117,12 @@ proptest! {
     #[test]
     fn a_window_that_saves_is_a_bucket_that_gets_its_tokens_in_lumps(
         limit in 1..6_u64, burst in 0..14_u64, first_hit in any::<bool>(),
-        start in 1_000..1_010_u64, steps in proptest::collection::vec(step(), 1..60),
+        oversize_wait in prop_oneof![Just(0), WINDOW..8 * WINDOW], start in 1_000..1_010_u64, steps in proptest::collection::vec(step(), 1..60),
     ) {
-        let policy = policy(limit, burst, first_hit);
+        let policy = waiting_policy(limit, burst, first_hit, oversize_wait);
         prop_assert_eq!(policy.to_string().parse(), Ok(policy));
         let mut state = vec![0; policy.words()];
-        let mut bucket = Bucket { limit, burst, first_hit, tokens: burst.cast_signed(), next: 0, now: start };
+        let mut bucket = Bucket { limit, burst, first_hit, oversize_wait, tokens: burst.cast_signed(), next: 0, now: start };
         for step in steps {
             let now = Nanos::from_millis(bucket.now);
             match step {
@@ -112,6 +133,13 @@ proptest! {
                     prop_assert_eq!(decision.is_allowed(), bucket.admits(cost));
                     if decision.is_allowed() {
                         bucket.take(cost);
+                        // It starts when its rest has come, and not earlier.
+                        let wait = decision.delay().as_millis() as u64;
+                        let mut later = bucket.clone();
+                        later.advance(bucket.now + wait.saturating_sub(1));
+                        prop_assert_eq!(later.tokens < 0, wait > 0);
+                        later.advance(bucket.now + wait);
+                        prop_assert!(later.tokens >= 0 && wait <= oversize_wait);
                     } else {
                         prop_assert_eq!(&before, &state);
                     }
@@ -124,7 +152,8 @@ proptest! {
                         later.advance(bucket.now + wait);
                         prop_assert!(later.admits(cost), "{} after {}", cost, wait);
                     } else {
-                        prop_assert_eq!(decision.is_denied(), cost > burst);
+                        prop_assert_eq!(decision.is_denied(), cost > burst && !bucket.may_wait(cost));
+                        prop_assert_eq!(decision.is_denied(), cost > policy.highest_cost());
                     }
                 }
                 Step::UpTo(cost) => {

@@ -7,7 +7,7 @@ use std::{
     task::Poll,
 };
 
-use tidegate_core::{Decision, DenialReason, Estimate, Nanos};
+use tidegate_core::{Decision, DenialReason, Estimate, Nanos, Policy};
 
 use crate::{
     AllDecision, Full, Request, Timer, acquire_all_estimates_at,
@@ -140,10 +140,7 @@ pub async fn wait_all_estimates_by<C: ?Sized, T: Timer>(
         {
             return Err(WaitAllError::Never(Box::new(all)));
         }
-        if all
-            .bound()
-            .is_some_and(|at| requests[at].cost() > binding.limit())
-        {
+        if all.bound().is_some_and(|at| requests[at].never_fits()) {
             return Err(WaitAllError::Never(Box::new(all)));
         }
         let wait = known_wait(requests, &all);
@@ -397,12 +394,21 @@ fn order<C: ?Sized>(
 impl<C: ?Sized> Request<'_, C> {
     /// Whether only the return of permits makes room.
     fn is_in_flight(&self) -> bool {
+        self.policy().is_concurrency()
+    }
+
+    /// Whether the cost is above all that is ever admitted.
+    fn never_fits(&self) -> bool {
+        self.cost() > self.policy().highest_cost()
+    }
+
+    /// The policy in force for the key.
+    fn policy(&self) -> Policy {
         match self {
             Self::Keyed { limiter, key, .. } => limiter
                 .override_of(*key)
                 .unwrap_or_else(|| limiter.policy()),
             Self::Unkeyed { limiter, .. } => limiter.policy(),
         }
-        .is_concurrency()
     }
 }

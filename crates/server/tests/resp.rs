@@ -40,6 +40,121 @@ fn acquire_answers_five_integers() {
 }
 
 #[test]
+fn the_first_limit_that_admits_takes_the_cost() {
+    let server = Running::with_rules("resp-any", RULES);
+    let mut client = Resp::connect(server.resp);
+    for (command, reply) in [
+        // The integers of a decision, and the limit that took its cost.
+        (
+            "ACQUIREANY bucket alice 2 per-user alice 1",
+            "[0 2 0 -1 2000 bucket]",
+        ),
+        (
+            "acquireany bucket alice 2 per-user alice 1",
+            "[0 3 2 -1 60000 per-user]",
+        ),
+        (
+            "ACQUIREANY bucket alice 2 per-user alice 1",
+            "[0 3 1 -1 60000 per-user]",
+        ),
+        ("ACQUIRE per-user alice 1", "[0 3 0 -1 60000]"),
+        // The denial that ends first.
+        (
+            "ACQUIREANY per-user alice 1 bucket alice 2",
+            "[1 2 0 2000 2000 nil]",
+        ),
+        // A shadow limit never takes the place of another.
+        (
+            "ACQUIREANY trial bob 1 bucket bob 1",
+            "[0 2 1 -1 1000 bucket]",
+        ),
+        (
+            "ACQUIREANY seats a 3 everyone - 1",
+            "[0 4 3 -1 500 everyone]",
+        ),
+    ] {
+        assert_eq!(client.ask(command), reply, "{command}");
+    }
+    for (command, error) in [
+        ("ACQUIREANY bucket alice", "wrong number of arguments"),
+        (
+            "ACQUIREANY bucket alice 1 seats",
+            "wrong number of arguments",
+        ),
+        ("ACQUIREANY none alice 1", "none"),
+        ("ACQUIREANY bucket alice -1", "cost"),
+    ] {
+        let reply = client.ask(command);
+        assert!(
+            reply.starts_with("ERR ") && reply.contains(error),
+            "{command}: {reply}"
+        );
+    }
+    assert_eq!(client.ask("MULTI"), "OK");
+    assert_eq!(client.ask("ACQUIREANY seats a 3 bucket carol 1"), "QUEUED");
+    assert_eq!(client.ask("EXEC"), "[[0 2 1 -1 1000 bucket]]");
+}
+
+const OVERSIZE: &str = "
+limits:
+  - {name: bucket, limit: 10/1s, algorithm: token-bucket, oversize_wait: 3s}
+  - {name: lumps, limit: 10/1s, algorithm: fixed-window, burst: 10, first_hit: true, oversize_wait: 3s}
+  - {name: plain, limit: 10/1s, algorithm: token-bucket}
+";
+
+#[test]
+fn a_cost_above_the_limit_starts_when_its_rest_has_come() {
+    let server = Running::with_rules("resp-oversize", OVERSIZE);
+    let mut client = Resp::connect(server.resp);
+    for limit in ["bucket", "lumps"] {
+        // Allowed, and starts after two seconds.
+        let reply = client.ask(&format!("ACQUIRE {limit} alice 30"));
+        assert_eq!(reply, "[0 10 0 2000 3000]", "{limit}");
+        let reply = client.ask(&format!("ACQUIRE {limit} alice 1 REASON"));
+        assert!(
+            reply == "[1 10 0 2100 3000 quota]" || reply == "[1 10 0 3000 3000 quota]",
+            "{reply}"
+        );
+        let reply = client.ask(&format!("ACQUIRE {limit} alice 41 REASON"));
+        assert!(reply.ends_with("too-large]"), "{reply}");
+        // What is there, and no more.
+        let reply = client.ask(&format!("ACQUIRE {limit} bob 30 ATMOST"));
+        assert_eq!(reply, "[0 10 0 -1 1000 10]", "{limit}");
+        // The whole limit must be there.
+        let reply = client.ask(&format!("ACQUIRE {limit} bob 30"));
+        assert_eq!(reply, "[1 10 0 1000 1000]", "{limit}");
+        // A reservation that used less gives the rest back, and nothing of it is owed.
+        let reply = client.ask(&format!("RESERVE 60000 {limit} carol 30"));
+        let id = reply
+            .trim_end_matches(']')
+            .rsplit(' ')
+            .next()
+            .unwrap()
+            .to_owned();
+        assert_eq!(client.ask(&format!("SETTLE {id} 4")), "1", "{reply}");
+        assert_eq!(
+            client.ask(&format!("ACQUIRE {limit} carol 6 REASON")),
+            "[0 10 0 -1 1000 ]"
+        );
+        let answer = server.post(
+            "/v1/acquire",
+            &format!(r#"{{"limit":"{limit}","key":"dora","cost":25}}"#),
+        );
+        assert_eq!(answer.status, 200);
+        let delay = if limit == "bucket" { 1_500 } else { 2_000 };
+        assert!(
+            answer.body.contains(&format!(r#""delay_ms":{delay}"#)),
+            "{}",
+            answer.body
+        );
+    }
+    assert_eq!(
+        client.ask("ACQUIRE plain alice 11 REASON"),
+        "[1 10 10 -1 0 too-large]"
+    );
+}
+
+#[test]
 fn at_most_takes_what_is_available() {
     let server = Running::with_rules("resp-at-most", RULES);
     let mut client = Resp::connect(server.resp);
@@ -371,7 +486,7 @@ fn the_commands_that_client_libraries_send_are_answered() {
         ("CONFIG GET save", "[save ]"),
         ("CONFIG GET append*", "[appendonly no]"),
         ("CONFIG GET nothing", "[]"),
-        ("COMMAND COUNT", "35"),
+        ("COMMAND COUNT", "36"),
         (
             "COMMAND INFO acquire nothing",
             "[[acquire -2 [fast] 2 2 1 [] [] [] []] nil]",

@@ -272,6 +272,126 @@ fn the_first_limit_that_admits_takes_the_cost_in_the_store() {
     assert_eq!(ask(0, ["bob", "bob"]), (200, "log".into()));
     assert_eq!(ask(0, ["bob", "mallory"]).0, 429);
     assert_eq!(ask(0, ["carol", "mallory"]), (200, "bucket".into()));
+    // Over RESP, too.
+    let ask = |at: usize| {
+        let mut client = Resp::connect(servers[at].resp);
+        client.ask("ACQUIREANY bucket dora 2 log dora 7")
+    };
+    for (at, limit) in [(1, "bucket"), (0, "bucket"), (1, "log"), (0, "log")] {
+        let reply = ask(at);
+        assert!(
+            reply.starts_with("[0 ") && reply.ends_with(&format!(" {limit}]")),
+            "{reply}"
+        );
+    }
+    assert!(ask(1).ends_with("nil]"));
+}
+
+#[test]
+fn a_cost_above_the_limit_starts_at_all_servers_when_its_rest_has_come() {
+    const RULES: &str = "
+limits:
+  - {name: bucket, limit: 10/1h, algorithm: token-bucket, oversize_wait: 3h, sharing: leased}
+  - {name: lumps, limit: 10/1h, algorithm: fixed-window, burst: 15, first_hit: true, oversize_wait: 3h, sharing: exact}
+  - {name: saved, limit: 10/1h, algorithm: fixed-window, burst: 30}
+";
+    let store = Server::start(&[]);
+    let servers = ["oversize-1", "oversize-2"].map(|name| on(name, &store.address(), RULES));
+    let ask = |at: usize, command: &str| {
+        let reply = Resp::connect(servers[at].resp).ask(command);
+        let numbers: Vec<i64> = reply
+            .trim_matches(['[', ']'])
+            .split(' ')
+            .map_while(|number| number.parse().ok())
+            .collect();
+        assert!(numbers.len() >= 5, "{command}: {reply}");
+        (numbers, reply)
+    };
+    for (limit, hours) in [("bucket", 2), ("lumps", 2)] {
+        let (numbers, reply) = ask(0, &format!("ACQUIRE {limit} alice 30"));
+        assert_eq!(
+            (numbers[0], numbers[3]),
+            (0, hours * 3_600_000),
+            "{limit}: {reply}"
+        );
+        let (numbers, reply) = ask(1, &format!("ACQUIRE {limit} alice 1"));
+        assert!(
+            numbers[0] == 1 && numbers[3] > 3_500_000,
+            "{limit}: {reply}"
+        );
+        // All of a joint decision, a reservation that gives back, and one more than ever fits.
+        let body = format!(
+            r#"{{"all":[{{"limit":"{limit}","key":"bob","cost":30}},{{"limit":"saved","key":"bob","cost":30}}]}}"#
+        );
+        assert_eq!(servers[1].post("/v1/acquire", &body).status, 200, "{limit}");
+        let reset = servers[1].post("/v1/reset", r#"{"limit":"saved","key":"bob"}"#);
+        assert!(reset.status < 300, "{}", reset.body);
+        let (_, reply) = ask(0, &format!("RESERVE 60000 {limit} carol 30"));
+        let id = reply
+            .trim_end_matches(']')
+            .rsplit(' ')
+            .next()
+            .unwrap_or_default();
+        assert_eq!(
+            Resp::connect(servers[1].resp).ask(&format!("SETTLE {id} 3")),
+            "1"
+        );
+        let (numbers, reply) = ask(0, &format!("ACQUIRE {limit} carol 7"));
+        assert_eq!(numbers[0], 0, "{limit}: {reply}");
+        let (_, reply) = ask(1, &format!("ACQUIRE {limit} dora 46 REASON"));
+        assert!(reply.ends_with("too-large]"), "{limit}: {reply}");
+    }
+    // Units that windows leave are saved, and counted by all servers.
+    assert_eq!(ask(0, "ACQUIRE saved alice 20").0[0], 0);
+    assert_eq!(ask(1, "ACQUIRE saved alice 10").0[0], 0);
+    let (numbers, reply) = ask(0, "ACQUIRE saved alice 1");
+    assert!(
+        numbers[0] == 1 && numbers[3] <= 3_600_000 && numbers[4] > 7_200_000,
+        "{reply}"
+    );
+}
+
+/// The store blocks keys for denials; what the same rule and other ones would have done is computed from
+/// the server's trace.
+#[test]
+fn rules_that_block_keys_in_the_store_are_tried_on_the_trace() {
+    let store = Server::start(&[]);
+    let rule = "limits: [{name: logins, limit: 3/1h, algorithm: sliding-log, block_for: 1h, block_after: 2, block_within: 30m}]";
+    let server = Running::with_rules_and("shared-what-if", rule, |options| {
+        options.store_deadline = Duration::from_secs(5).into();
+        options.store = Some(store.address());
+        options.trace_keys = Some("100%".parse().unwrap());
+    });
+    let ready = || server.get("/readyz").json()["status"] == "ready";
+    tidegate_redis_servers::eventually("the store has been reached", ready);
+    let mut client = Resp::connect(server.resp);
+    let mut denied = 0;
+    for cost in [1, 1, 3, 1, 2, 1, 0, 1] {
+        let reply = client.ask(&format!("ACQUIRE logins alice {cost} REASON"));
+        denied += u64::from(reply.starts_with("[1"));
+    }
+    assert_eq!(
+        client
+            .ask("ACQUIRE logins alice 1 REASON")
+            .split(' ')
+            .next_back(),
+        Some("blocked]")
+    );
+    denied += 1;
+    let told = |rules: &str| server.post("/v1/what-if", rules).json()["limits"][0].clone();
+    let same = told(rule);
+    assert_eq!(same["denied"]["requests"], denied, "{same}");
+    assert_eq!(same["would_deny"]["requests"], denied, "{same}");
+    // Without blocks the units that are left pass, and one denial that blocks denies more.
+    let plain = told("limits: [{name: logins, limit: 3/1h, algorithm: sliding-log}]");
+    let strict = told(&rule.replace("block_after: 2, block_within: 30m", "block_after: 1"));
+    let number = |told: &serde_json::Value| told["would_deny"]["requests"].as_u64().unwrap();
+    assert!(
+        number(&plain) < denied && denied < number(&strict),
+        "{plain} {strict}"
+    );
+    let notes = same["notes"].to_string();
+    assert!(notes.contains("this server alone"), "{notes}");
 }
 
 #[test]

@@ -142,6 +142,39 @@ fn a_trace_that_begins_in_the_middle_gives_one_window_to_the_states() {
 }
 
 #[test]
+fn a_rule_that_blocks_keys_gets_its_longest_block_to_begin_with() {
+    use Verdict::{Admitted, Denied};
+    let mut trace = recording(
+        "100%",
+        &[
+            (1, 1, Denied),
+            (2, 1, Admitted),
+            (3, 1, Admitted),
+            (30, 1, Admitted),
+            (31, 1, Admitted),
+            (32, 1, Denied),
+            (45, 1, Admitted),
+            (60, 1, Admitted),
+        ],
+    );
+    let rules = "limits: [{name: a, limit: 2/10s, algorithm: sliding-log, block_for: 20s}]";
+    // The fourth is admitted, and the third of the next burst blocks the key for 20 seconds.
+    let told = one(&trace, rules);
+    assert_eq!((told.requests, told.would_deny.requests), (8, 3));
+    trace.fresh = false;
+    let told = one(&trace, rules);
+    assert_eq!((told.requests, told.would_deny.requests), (5, 2));
+    assert!(
+        told.notes[0].contains("the first 20s of the trace"),
+        "{:?}",
+        told.notes
+    );
+    // It would have to be 80 seconds long.
+    let told = one(&trace, &rules.replace("20s", "[20s, 40s]"));
+    assert!(told.notes[0].contains("blocks of 40s"), "{:?}", told.notes);
+}
+
+#[test]
 fn what_is_charged_after_the_answer_is_debt_of_the_candidate() {
     use Verdict::{Charged, Denied, Refunded};
     let mut trace = recording(

@@ -59,7 +59,7 @@ impl AlgorithmSpec {
 
     /// Whether the algorithm may admit requests with a delay.
     pub fn delays(&self) -> bool {
-        self.spec.name() == "leaky-bucket"
+        self.spec.name() == "leaky-bucket" || self.spec.get("oversize_wait").is_some()
     }
 
     /// Whether the algorithm never admits more than the limit in any window.

@@ -7,6 +7,7 @@
     )
 )]
 
+mod any;
 mod once;
 
 use std::{borrow::Cow, time::Duration};
@@ -133,6 +134,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
     #[inline]
     pub(crate) fn decide_first(&self, verdict: &mut LayerDecision<C>, parts: &Parts) -> bool {
         if self.once.is_some()
+            && !self.any
             && let Some(is_decided) = self.decide_first_once(verdict, parts)
         {
             return is_decided;
@@ -170,12 +172,16 @@ impl<C: Timer + 'static> LayerOptions<C> {
         {
             return false;
         }
-        self.decide_local(verdict, questions, false);
+        if self.any {
+            self.decide_any_local(verdict, questions);
+        } else {
+            self.decide_local(verdict, questions, false);
+        }
         if let Some(bound) = self.max_wait {
             verdict.within(bound);
         }
         if verdict.refused.is_some() {
-            return self.max_wait.is_none();
+            return self.max_wait.is_none() || self.any;
         }
         self.decide_shadows_now(verdict, shadows, parts);
         true
@@ -212,6 +218,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
     /// Decides, and waits for admission up to the layer's bound.
     async fn decide(&self, asked: &LayerQuestions<'_, C>, parts: &Parts) -> LayerDecision<C> {
         let mut verdict = match (self.max_wait, &asked.questions[..]) {
+            (_, questions) if self.any => self.decide_any(questions).await,
             (None, questions) => self.decide_all(questions).await,
             (Some(bound), [question]) if question.limit.is_local() => {
                 self.wait_in_line(question, bound).await

@@ -23,6 +23,7 @@ impl Returns {
         match policy.parameters() {
             Parameters::Concurrency { .. } => Self::AtTheEnd,
             Parameters::LeakyBucket { .. } => Self::Unserved,
+            _ if policy.waits_for_oversize() => Self::Unserved,
             _ => Self::Refused,
         }
     }

@@ -94,6 +94,8 @@ pub(crate) struct LayerOptions<C> {
     #[cfg(feature = "vendors")]
     pub(crate) vendor: Option<crate::Vendor>,
     pub(crate) max_wait: Option<Duration>,
+    /// Whether the first limit that admits decides.
+    pub(crate) any: bool,
     /// Where the ids of requests are, if they have any.
     pub(crate) once: Option<Box<OnceById>>,
     /// The time of the last log line about a request without a key, in nanoseconds; 0 for never.
@@ -120,6 +122,7 @@ impl<C: Timer + 'static> Builder<C> {
             #[cfg(feature = "vendors")]
             vendor: None,
             max_wait: None,
+            any: false,
             once: None,
             logged: AtomicU64::new(0),
         })
@@ -142,6 +145,29 @@ impl<C: Timer + 'static> Builder<C> {
         self.0
             .rules
             .push(LayerRule::new(LimitSource::Fixed(limit.into_limit()), key));
+        self
+    }
+
+    /// The first limit of the layer that admits takes its cost, in the order in which they were
+    /// added: a steady limit, and behind it a reserve for bursts. If all deny, the response has the
+    /// denial that ends first. Limits in a dry run never take the place of another.
+    ///
+    /// Limits of this process are decided in one atomic step. If some are shared or
+    /// [custom](Limit::own), they are asked in turn, and the first that admits takes its cost. Requests wait
+    /// only for a delay, in such a layer, and [ids](Self::id) have no effect.
+    ///
+    /// ```
+    /// # use tidegate_limiter::{KeyedLimiter, Policy};
+    /// # use tidegate_tower::{RateLimitLayer, key::Header};
+    /// let user = || Header::named("x-user");
+    /// let steady = KeyedLimiter::new(Policy::token_bucket("10/1s".parse()?))?;
+    /// let bursts = KeyedLimiter::new(Policy::fixed_window("500/1h".parse()?))?;
+    /// let layer: RateLimitLayer =
+    ///     RateLimitLayer::builder(steady, user()).and(bursts, user()).any().build();
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn any(mut self) -> Self {
+        self.0.any = true;
         self
     }
 
@@ -289,7 +315,8 @@ impl<C: Timer + 'static> Builder<C> {
     /// Waits up to `bound` for admission, without blocking a thread. A request that would have to
     /// wait longer is refused immediately.
     ///
-    /// Without this option, a request waits only for the delay of a leaky bucket, and a denied
+    /// Without this option, a request waits only for the delay of a leaky bucket or of a cost
+    /// above the limit (`oversize_wait`), and a denied
     /// request is refused immediately. Requests wait for limits of this process in order, first
     /// come first served ([`wait_all`](tidegate_limiter::wait_all)). Shared limits are asked again
     /// at the time when they expect to admit, and the first request to ask then gets the units.

@@ -491,6 +491,84 @@ fn several_limits_of_one_layer_are_one_decision_and_a_denial_spends_none() {
 }
 
 #[test]
+fn the_first_limit_of_a_layer_that_admits_takes_the_cost() {
+    let (steady, timer) = limiter(log("1/1s"));
+    let reserve = beside(log("2/1m"), &timer);
+    let seats = beside(Concurrency::new(1).into(), &timer);
+    let layer = RateLimitLayer::builder(Arc::clone(&steady), ALICE)
+        .name("steady")
+        .and(Arc::clone(&reserve), ALICE)
+        .name("reserve")
+        .and(Arc::clone(&seats), ALICE)
+        .name("seats")
+        .any()
+        .build();
+    let service = layer.layer(hello(&Arc::default()));
+    let ask = || block_on(service.clone().oneshot(from("alice"))).unwrap();
+    for left in [
+        "\"steady\";r=0;t=1",
+        "\"reserve\";r=1;t=60",
+        "\"reserve\";r=0;t=60",
+    ] {
+        let response = ask();
+        assert_eq!(response.status(), 200);
+        assert_eq!(told(&response).1[2], Some(left));
+    }
+    // The third limit's permit is held until the body ends.
+    let held = ask();
+    assert_eq!(
+        (held.status(), seats.peek("alice", 0).remaining()),
+        (StatusCode::OK, 0)
+    );
+    let denied = ask();
+    let (status, [retry, told_policies, _]) = told(&denied);
+    assert_eq!(
+        (status, retry),
+        (429, Some("1")),
+        "the denial that ends first"
+    );
+    assert_eq!(told_policies, Some("\"steady\";q=1;w=1"));
+    drop(held);
+    assert_eq!(ask().status(), 200);
+    timer.advance(Nanos::from_secs(1));
+    assert_eq!(told(&ask()).1[2], Some("\"steady\";r=0;t=1"));
+    assert_eq!(reserve.peek("alice", 0).remaining(), 0);
+}
+
+#[test]
+fn a_custom_limit_and_one_of_this_process_are_asked_in_turn() {
+    struct Never;
+    impl KeyedLimit for Never {
+        async fn decide(&self, _: &[u8], _: u64) -> Decision {
+            Decision::deny(
+                Standing {
+                    limit: 1,
+                    room: 0,
+                    unit: 1,
+                    reset_after: 9,
+                },
+                9_000_000_000,
+            )
+        }
+
+        fn policy(&self) -> Policy {
+            log("1/9s")
+        }
+    }
+    let steady = KeyedLimiter::new(log("2/1h")).unwrap();
+    let layer: RateLimitLayer = RateLimitLayer::builder(Limit::own(Never), ALICE)
+        .and(steady, ALICE)
+        .any()
+        .build();
+    let service = layer.layer(hello(&Arc::default()));
+    let ask = || block_on(service.clone().oneshot(from("alice"))).unwrap();
+    assert_eq!([(); 2].map(|()| ask().status()), [200, 200]);
+    let denied = ask();
+    let (status, [retry, ..]) = told(&denied);
+    assert_eq!((status, retry), (429, Some("9")));
+}
+
+#[test]
 fn permits_and_rates_of_one_layer_are_decided_together_and_each_is_given_back_in_its_way() {
     let (rate, timer) = limiter(log("3/1m"));
     let seats = beside(Concurrency::new(1).into(), &timer);

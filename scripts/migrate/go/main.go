@@ -2,10 +2,15 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/go-redis/redis_rate/v10"
+	"github.com/juju/ratelimit"
+	"github.com/redis/go-redis/v9"
 	"github.com/throttled/throttled/v2"
 	"github.com/throttled/throttled/v2/store/memstore"
 	"golang.org/x/time/rate"
@@ -21,7 +26,37 @@ func (store clocked) GetWithTime(key string) (int64, time.Time, error) {
 	return value, now, err
 }
 
+// The clock of juju's bucket.
+type manual struct{}
+
+func (manual) Now() time.Time        { return now }
+func (manual) Sleep(time.Duration)   {}
+
 var rules = map[string]func() func(cost int) bool{
+	"redis-rate": func() func(int) bool {
+		// A Redis server for tests, whose scripts read the schedule's time.
+		server, err := miniredis.Run()
+		if err != nil {
+			panic(err)
+		}
+		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		limiter := redis_rate.NewLimiter(client)
+		return func(cost int) bool {
+			server.SetTime(now)
+			told, err := limiter.AllowN(context.Background(), "key", redis_rate.PerSecond(10), cost)
+			if err != nil {
+				panic(err)
+			}
+			return told.Allowed > 0
+		}
+	},
+	"juju": func() func(int) bool {
+		bucket := ratelimit.NewBucketWithRateAndClock(10, 20, manual{})
+		return func(cost int) bool {
+			_, admitted := bucket.TakeMaxDuration(int64(cost), 0)
+			return admitted
+		}
+	},
 	"xtime": func() func(int) bool {
 		limiter := rate.NewLimiter(10, 10)
 		return func(cost int) bool { return limiter.AllowN(now, cost) }

@@ -16,6 +16,7 @@ domain: shop
 descriptors:
   - {key: user, rate_limit: {unit: year, requests_per_unit: 10, hold: 5m, on_expiry: release}}
   - {key: short, rate_limit: {unit: year, requests_per_unit: 20, hold: 2s, on_expiry: release}}
+  - {key: logins, rate_limit: {unit: year, requests_per_unit: 3, hold: 5m}}
   - {key: learnt, rate_limit: {unit: year, requests_per_unit: 1000, hold: 5m, estimate: p50}}
   - key: agent
     descriptors:
@@ -66,6 +67,24 @@ fn held(prefix: &str, key: &str, hits: &Value) -> Value {
         { "actions": [user, id, report], "hits_addend": tokens, "apply_on_stream_done": true },
     ]);
     route(prefix, own(&limits))
+}
+
+/// 1 for an answer with status 401, and 0 for any other one. A group that did not match is empty.
+fn failed_to_metadata() -> Value {
+    let rule = json!({
+        "header": ":status",
+        "on_header_present": {
+            "metadata_namespace": "logins",
+            "key": "failed",
+            "type": "NUMBER",
+            "regex_value_rewrite": { "pattern": { "regex": "^40(1)$|^.*$" }, "substitution": "0\\1" },
+        },
+    });
+    let message = typed(
+        "filters.http.header_to_metadata.v3.Config",
+        json!({ "response_rules": [rule] }),
+    );
+    json!({ "name": "envoy.filters.http.header_to_metadata", "typed_config": message })
 }
 
 /// As the gateways do: without entries that say what is what.
@@ -134,6 +153,59 @@ fn gateways_that_name_no_estimate_hold_what_was_used_before() {
     let mut running = Client::of(envoy.port);
     assert_eq!(running.begin("/endless", &["x-user: ada"]), 200);
     assert_eq!(left(&server, "learnt", "ada"), 550, "the ninth holds 50");
+}
+
+/// The recipe of the book: each login takes a unit, and gets it back unless it failed.
+#[test]
+fn only_failed_logins_count() {
+    if program().is_none() {
+        return;
+    }
+    let server = serving("envoy-logins");
+    let user =
+        json!({ "request_headers": { "header_name": "x-user", "descriptor_key": "logins" } });
+    let id = json!({ "request_headers": { "header_name": "x-request-id", "descriptor_key": "hold_id" } });
+    let report =
+        json!({ "generic_key": { "descriptor_key": "hold_report", "descriptor_value": "1" } });
+    let failed = json!({ "format": "%DYNAMIC_METADATA(logins:failed)%" });
+    let limits = json!([
+        { "actions": [user, id], "hits_addend": { "number": 1 } },
+        { "actions": [user, id, report], "hits_addend": failed, "apply_on_stream_done": true },
+    ]);
+    let routes = json!([route("/", own(&limits))]);
+    let filters = json!([filter(&json!({})), failed_to_metadata()]);
+    let envoy = Envoy::start("envoy-logins", &filters, &routes, &grpc(&server), backend());
+    let mut client = Client::of(envoy.port);
+    let ada = ["x-user: ada"];
+    let mut expected = 3;
+    for (status, failed) in [
+        (200, 0),
+        (401, 1),
+        (403, 0),
+        (200, 0),
+        (401, 1),
+        (302, 0),
+        (500, 0),
+    ] {
+        assert_eq!(client.get(&format!("/login/{status}"), &ada).status, status);
+        expected -= failed;
+        eventually("the outcome is reported", || {
+            left(&server, "logins", "ada") == expected
+        });
+    }
+    // A login that runs counts until its outcome is known: no other one passes.
+    let mut running = Client::of(envoy.port);
+    assert_eq!(running.begin("/endless", &ada), 200);
+    assert_eq!(client.get("/login/200", &ada).status, 429);
+    assert_eq!(client.get("/login/401", &["x-user: bob"]).status, 401);
+    drop(running);
+    eventually("it has ended", || left(&server, "logins", "ada") == 1);
+    assert_eq!(client.get("/login/401", &ada).status, 401);
+    eventually("the third has failed", || {
+        left(&server, "logins", "ada") == 0
+    });
+    assert_eq!(client.get("/login/200", &ada).status, 429);
+    assert_eq!(envoy.stat("ratelimit.error"), 0);
 }
 
 /// Twenty streams, or a thousand in the long run, hold the whole budget when their Envoy dies.

@@ -12,7 +12,7 @@ use crate::program::PATIENCE;
 /// Starts a backend that answers every request, and returns its port. The part after `/unused/` or
 /// `/report/` in a path is returned in `x-unused`. The part after `/chat/` is the number of tokens
 /// of a streamed answer, whose last event names it as providers of language models do. An answer to
-/// `/endless` begins and has no end.
+/// `/endless` begins and has no end. The status of an answer is the part after `/login/`, and 200 otherwise.
 pub fn backend() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -61,7 +61,9 @@ fn serve(stream: TcpStream) -> Option<()> {
             .strip_prefix("/unused/")
             .or_else(|| path.strip_prefix("/report/"));
         let unused = unused.map_or(String::new(), |unused| format!("x-unused: {unused}\r\n"));
-        let answer = format!("HTTP/1.1 200 OK\r\n{unused}content-length: 7\r\n\r\nbackend");
+        let status = path.strip_prefix("/login/").unwrap_or("200");
+        let answer =
+            format!("HTTP/1.1 {status} Status\r\n{unused}content-length: 7\r\n\r\nbackend");
         answers.write_all(answer.as_bytes()).ok()?;
     }
 }

@@ -1,5 +1,7 @@
 //! Fixed window: a count that restarts with each window.
 
+use core::{num::NonZeroU64, time::Duration};
+
 use super::{Algorithm, StoredState, gcra::MAX_SPAN, never_fits};
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
 use crate::{
@@ -14,6 +16,7 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     options: &[
         Known::new("first_hit", Wants::Flag),
         Known::new("burst", Wants::count(0, MAX_LIMIT)),
+        Known::new("oversize_wait", Wants::Span),
         #[cfg(feature = "calendar")]
         Known::new("calendar", Wants::Switch),
         #[cfg(feature = "calendar")]
@@ -26,6 +29,12 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
         let quota = amount.quota()?;
         let windows = FixedWindow::new(quota);
         let burst = spec.count("burst");
+        let wait = spec.span("oversize_wait");
+        if wait.is_some() && burst.is_none() {
+            return Err(PolicyError::Oversize(
+                "oversize_wait needs `burst`: other windows forget at their end what is owed. Set burst to the limit, or more",
+            ));
+        }
         if let Some(calendar) = calendar(spec, quota.window_nanos())? {
             return if burst.is_some() {
                 Err(PolicyError::Calendar(
@@ -40,8 +49,9 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
         } else {
             windows
         };
-        Ok(burst
-            .map_or(Ok(windows), |burst| windows.burst(burst))?
+        let windows = burst.map_or(Ok(windows), |burst| windows.burst(burst))?;
+        Ok(wait
+            .map_or(Ok(windows), |wait| windows.oversize_wait(wait))?
             .into())
     },
 };
@@ -109,8 +119,10 @@ pub struct FixedWindow {
     limit: u64,
     window: u64,
     begins: Begins,
-    /// The most that can be used at once, if windows save what is left.
-    burst: Option<u64>,
+    /// One more than can be used at once, if windows save what is left.
+    above_burst: Option<NonZeroU64>,
+    /// The longest wait of a cost above the burst, in nanoseconds; 0 if such costs are denied.
+    oversize_wait: u64,
 }
 
 /// When a window begins.
@@ -133,7 +145,8 @@ impl FixedWindow {
             limit: quota.limit(),
             window: quota.window_nanos(),
             begins: Begins::Aligned,
-            burst: None,
+            above_burst: None,
+            oversize_wait: 0,
         }
     }
 
@@ -145,7 +158,8 @@ impl FixedWindow {
             limit: self.limit,
             window: calendar.period().mean(),
             begins: Begins::Calendar(calendar, 0),
-            burst: None,
+            above_burst: None,
+            oversize_wait: 0,
         }
     }
 
@@ -168,15 +182,62 @@ impl FixedWindow {
             return Err(PolicyError::BurstTooLong);
         }
         Ok(Self {
-            burst: Some(burst),
+            above_burst: NonZeroU64::new(burst + 1),
             ..self
         })
     }
 
-    /// The highest cost that can be admitted.
+    /// Admits a cost above the [`burst`](Self::burst) when nothing is in use: it starts when the
+    /// windows have given back the rest of it, and that much is owed until then. A cost for which
+    /// they need longer than `wait`, counted in whole windows, never fits.
+    ///
+    /// # Errors
+    /// [`PolicyError::Oversize`] without a burst, for a `wait` shorter than the window, and for one
+    /// above 36 years.
+    pub fn oversize_wait(self, wait: Duration) -> Result<Self, PolicyError> {
+        let wait = Nanos::from(wait).get();
+        let refused = if self.saved().is_none() {
+            "oversize_wait needs a burst"
+        } else if wait < self.window {
+            "oversize_wait is shorter than the window, whose end gives units back; raise it"
+        } else if wait > MAX_SPAN / 2 {
+            "oversize_wait is above 36 years; lower it"
+        } else {
+            return Ok(Self {
+                oversize_wait: wait,
+                ..self
+            });
+        };
+        Err(PolicyError::Oversize(refused))
+    }
+
+    /// The highest cost that can ever be admitted.
+    pub(crate) fn most(&self) -> u64 {
+        let capacity = self.capacity();
+        if capacity == 0 {
+            return 0;
+        }
+        let later = (self.oversize_wait / self.window).saturating_mul(self.lump());
+        capacity.saturating_add(later).min(MAX_LIMIT)
+    }
+
+    pub(crate) const fn waits_for_oversize(&self) -> bool {
+        self.oversize_wait > 0
+    }
+
+    /// The most that can be used at once, if windows save what is left.
+    #[inline]
+    const fn saved(&self) -> Option<u64> {
+        match self.above_burst {
+            Some(above) => Some(above.get() - 1),
+            None => None,
+        }
+    }
+
+    /// The highest cost that is admitted without a delay.
     #[inline]
     fn capacity(&self) -> u64 {
-        self.burst.unwrap_or(self.limit)
+        self.saved().unwrap_or(self.limit)
     }
 
     /// The start of the window of `now`, and the count there, if windows save what is left.
@@ -190,7 +251,7 @@ impl FixedWindow {
     /// How long it takes until `units` are given back, if the window ends in `left`.
     #[inline]
     fn until_back(&self, units: u64, left: u64) -> u64 {
-        match (units, self.burst) {
+        match (units, self.saved()) {
             (0, _) => 0,
             (_, None) => left,
             _ => {
@@ -245,7 +306,7 @@ impl FixedWindow {
     pub(crate) fn same_windows(&self, other: &Self) -> bool {
         self.with_wall_ahead(0).begins == other.with_wall_ahead(0).begins
             && self.window == other.window
-            && match (self.burst, other.burst) {
+            && match (self.saved(), other.saved()) {
                 (None, None) => true,
                 (Some(_), Some(_)) => self.lump() == other.lump(),
                 _ => false,
@@ -298,7 +359,7 @@ impl FixedWindow {
     /// Returns units that were taken at `taken`, unless that window has ended. If windows save what
     /// is left, less what they have given back since.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
-        if self.burst.is_some() {
+        if self.saved().is_some() {
             let (start, _) = self.settled(state, now);
             let ended = start.saturating_sub(taken.get()).div_ceil(self.window);
             self.refund(
@@ -320,7 +381,7 @@ impl FixedWindow {
     /// The count at `now`, and how long it stays valid.
     #[inline]
     fn current(&self, state: &[u64], now: Nanos) -> (u64, u64) {
-        if self.burst.is_some() {
+        if self.saved().is_some() {
             let (start, count) = self.settled(state, now);
             let start = if count == 0 {
                 self.start(now.get())
@@ -341,7 +402,7 @@ impl FixedWindow {
     /// Begins the window of `now` if nothing counts yet, or if the count is now that of this window.
     #[inline]
     fn begin(&self, state: &mut [u64], now: Nanos, count: u64) {
-        if count > 0 && self.burst.is_some() {
+        if count > 0 && self.saved().is_some() {
             state[0] = self.settled(state, now).0;
         } else if count == 0 {
             // If the clock went back, the newest window remains current.
@@ -350,7 +411,13 @@ impl FixedWindow {
     }
 
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
-        let spec = AlgorithmSpec::of(&ENTRY).with("burst", self.burst.map(Value::Count));
+        let wait = Duration::from_nanos(self.oversize_wait);
+        let spec = AlgorithmSpec::of(&ENTRY)
+            .with("burst", self.saved().map(Value::Count))
+            .with(
+                "oversize_wait",
+                (!wait.is_zero()).then_some(Value::Span(wait)),
+            );
         let spec = match self.begins {
             Begins::Aligned => spec.with(
                 "calendar",
@@ -378,15 +445,17 @@ impl FixedWindow {
             limit,
             window,
             begins,
-            burst,
+            oversize_wait,
+            ..
         } = *self;
-        match (begins, burst) {
+        match (begins, self.saved()) {
             (Begins::Calendar(calendar, _), _) => Parameters::CalendarWindow { limit, calendar },
             (_, Some(burst)) => Parameters::SavingWindow {
                 limit,
                 window,
                 first_hit: self.is_first_hit(),
                 burst,
+                oversize_wait,
             },
             _ => Parameters::FixedWindow {
                 limit,
@@ -419,7 +488,17 @@ impl Algorithm for FixedWindow {
             unit: 1,
             reset_after,
         };
-        if cost > limit {
+        if cost > limit && cost <= self.most() {
+            let wait = self.until_back(count, left);
+            if count > 0 {
+                Decision::deny(standing(room, wait), wait)
+            } else {
+                Decision::delayed(
+                    standing(0, reset(cost)),
+                    self.until_back(cost - limit, left),
+                )
+            }
+        } else if cost > limit {
             never_fits(limit, room, reset(count))
         } else if count + cost <= limit {
             Decision::allow(standing(room - cost, reset(count + cost)))
@@ -432,7 +511,10 @@ impl Algorithm for FixedWindow {
     #[inline]
     fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
         let (count, _) = self.current(state, now);
-        if cost > 0 || self.burst.is_some() {
+        if count == 0 && cost > self.capacity() && cost <= self.most() {
+            return self.charge(state, now, cost);
+        }
+        if cost > 0 || self.saved().is_some() {
             self.begin(state, now, count);
         }
         state[1] = count.max(count.saturating_add(cost).min(self.capacity()));
@@ -468,7 +550,7 @@ impl StoredState for FixedWindow {
             return;
         }
         // The later end and the higher count deny everything that either state would.
-        if self.burst.is_some() {
+        if self.saved().is_some() {
             let (start, later) = (self.settled(state, now).0, self.settled(other, now).0);
             state[0] = if mine == 0 { later } else { start.max(later) };
         } else if mine == 0 || their_left > my_left {
@@ -489,7 +571,7 @@ impl StoredState for FixedWindow {
 
     fn owe(&self, state: &mut [u64], debt: Debt) {
         let end = self.wall(Nanos::new(debt.end()));
-        if let Some(burst) = self.burst {
+        if let Some(burst) = self.saved() {
             let end = if self.is_first_hit() {
                 end
             } else {

@@ -60,7 +60,9 @@ pub trait Algorithm: sealed::Sealed {
     /// The number of words in a state. Fixed for one configuration.
     fn words(&self) -> usize;
 
-    /// The highest cost that can ever be admitted: the quota's limit, or the burst if there is one.
+    /// The highest cost that is admitted at once: the quota's limit, or the burst if there is one.
+    /// A higher one is denied for good, unless the [policy](crate::Policy::highest_cost) lets it
+    /// wait.
     fn limit(&self) -> u64;
 
     /// The decision on `cost`, without taking it. For admitted work, `remaining` and `reset_after`

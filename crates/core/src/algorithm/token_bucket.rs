@@ -1,10 +1,10 @@
 //! Token bucket: a bucket of `burst` tokens that refills by `limit` tokens per window (GCRA).
 
-use core::hint::select_unpredictable;
+use core::{hint::select_unpredictable, time::Duration};
 
 use super::{
     Algorithm, StoredState,
-    gcra::{Gcra, MAX_OWED},
+    gcra::{Gcra, MAX_OWED, MAX_SPAN},
     never_fits,
 };
 use crate::spec::{AlgorithmEntry, AlgorithmSpec, Amount, Known, Value, Wants};
@@ -17,13 +17,19 @@ use crate::{
 pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
     name: "token-bucket",
     aliases: &["gcra"],
-    options: &[Known::new("burst", Wants::count(0, MAX_LIMIT))],
+    options: &[
+        Known::new("burst", Wants::count(0, MAX_LIMIT)),
+        Known::new("oversize_wait", Wants::Span),
+    ],
     limits_rate: true,
     build: |spec, amount| {
         let bucket = TokenBucket::new(amount.quota()?);
-        Ok(spec
+        let bucket = spec
             .count("burst")
-            .map_or(Ok(bucket), |burst| bucket.burst(burst))?
+            .map_or(Ok(bucket), |burst| bucket.burst(burst))?;
+        Ok(spec
+            .span("oversize_wait")
+            .map_or(Ok(bucket), |wait| bucket.oversize_wait(wait))?
             .into())
     },
 };
@@ -45,10 +51,10 @@ pub(super) const ENTRY: AlgorithmEntry = AlgorithmEntry {
 pub struct TokenBucket {
     gcra: Gcra,
     burst: u64,
-    /// `burst` in ticks.
-    capacity: u128,
     /// `burst` in nanoseconds, rounded up.
     capacity_nanos: u64,
+    /// The longest wait of a cost above the burst, in nanoseconds; 0 if such costs are denied.
+    oversize_wait: u64,
 }
 
 /// Why a bucket owes more than its capacity: the lowest byte of its state.
@@ -123,7 +129,55 @@ impl TokenBucket {
     /// if the burst is above [`MAX_LIMIT`].
     pub fn burst(self, burst: u64) -> Result<Self, PolicyError> {
         let denies_all = self.burst == 0;
-        Self::with(self.gcra, if denies_all { 0 } else { burst })
+        Ok(Self {
+            oversize_wait: self.oversize_wait,
+            ..Self::with(self.gcra, if denies_all { 0 } else { burst })?
+        })
+    }
+
+    /// Admits a cost above the burst when the bucket is full: it starts when the rest of it has
+    /// come, and the bucket owes that much until then. A cost whose rest takes longer than `wait`
+    /// never fits.
+    ///
+    /// # Errors
+    /// [`PolicyError::Oversize`] if `wait` is shorter than the time of one token, or above 36
+    /// years.
+    pub fn oversize_wait(self, wait: Duration) -> Result<Self, PolicyError> {
+        let wait = Nanos::from(wait).get();
+        if self.gcra.ticks(1) > u128::from(wait) * u128::from(self.gcra.parts) {
+            return Err(PolicyError::Oversize(
+                "oversize_wait is shorter than the time in which one unit comes back; raise it",
+            ));
+        }
+        if wait > MAX_SPAN / 2 {
+            return Err(PolicyError::Oversize(
+                "oversize_wait is above 36 years; lower it",
+            ));
+        }
+        Ok(Self {
+            oversize_wait: wait,
+            ..self
+        })
+    }
+
+    /// The highest cost that can ever be admitted.
+    pub(crate) fn most(&self) -> u64 {
+        if self.burst == 0 {
+            return 0;
+        }
+        let ticks = u128::from(self.oversize_wait) * u128::from(self.gcra.parts);
+        let units = (ticks / u128::from(self.gcra.step)).min(MAX_LIMIT.into()) as u64;
+        self.burst.saturating_add(units).min(MAX_LIMIT)
+    }
+
+    /// The burst in ticks.
+    #[inline]
+    const fn capacity(&self) -> u128 {
+        self.gcra.ticks(self.burst)
+    }
+
+    pub(crate) const fn waits_for_oversize(&self) -> bool {
+        self.oversize_wait > 0
     }
 
     /// A bucket of `burst` tokens that gains one token per `interval` (at least a nanosecond).
@@ -148,8 +202,8 @@ impl TokenBucket {
         Ok(Self {
             gcra,
             burst,
-            capacity: gcra.ticks(burst),
             capacity_nanos,
+            oversize_wait: 0,
         })
     }
 
@@ -183,7 +237,7 @@ impl TokenBucket {
 
     /// Why the state owes more than the capacity.
     fn above(&self, state: &[u64], now: Nanos) -> Above {
-        if self.gcra.debt(state, now) > self.capacity {
+        if self.gcra.debt(state, now) > self.capacity() {
             Above::of(state[0])
         } else {
             Above::Charged
@@ -192,7 +246,7 @@ impl TokenBucket {
 
     /// Marks a state that owes more than the capacity.
     fn mark(&self, state: &mut [u64], now: Nanos, why: Above) {
-        if self.gcra.debt(state, now) <= self.capacity {
+        if self.gcra.debt(state, now) <= self.capacity() {
             return;
         }
         let marked = why.mark(state[0]);
@@ -223,10 +277,10 @@ impl TokenBucket {
     pub(crate) fn carry(&self, new: &mut [u64], from: &Self, old: &[u64], now: Nanos) {
         let (debt, above) = (from.gcra.debt(old, now), from.above(old, now));
         if above.is_shut() {
-            let left = from.gcra.to_nanos(debt - from.capacity);
+            let left = from.gcra.to_nanos(debt - from.capacity());
             // How much of the span the charges are is unknown, so all of it counts as charged.
             let span = if above == Above::ShutAndCharged {
-                let (units, part) = self.units_of(from, debt - from.capacity);
+                let (units, part) = self.units_of(from, debt - from.capacity());
                 let charged = units
                     .saturating_mul(self.gcra.step.into())
                     .saturating_add(part)
@@ -237,7 +291,7 @@ impl TokenBucket {
             };
             return self.shut(new, now, span, above);
         }
-        let is_charged = debt > from.capacity && above == Above::Charged;
+        let is_charged = debt > from.capacity() && above == Above::Charged;
         let (units, part) = self.units_of(from, debt);
         self.owe(new, now, units, part, is_charged);
     }
@@ -262,7 +316,7 @@ impl TokenBucket {
         if is_charged {
             self.gcra.set_debt(new, now, debt.min(longest));
             self.mark(new, now, Above::Charged);
-        } else if debt <= longest.min(2 * self.capacity) {
+        } else if debt <= longest.min(2 * self.capacity()) {
             self.gcra.set_debt(new, now, debt);
             self.mark(new, now, Above::Lowered);
         } else {
@@ -332,12 +386,36 @@ impl TokenBucket {
         decision
     }
 
+    /// The decision on a cost above the burst.
+    #[cold]
+    fn peek_oversize(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
+        if cost > self.most() {
+            let peek = self.peek(state, now, 0);
+            return never_fits(self.burst, peek.remaining(), peek.reset_after_nanos());
+        }
+        let whole = self.peek(state, now, self.burst);
+        if whole.is_denied() {
+            return whole;
+        }
+        // The bucket is full.
+        let after = self.gcra.ticks(cost);
+        Decision::delayed(
+            Standing {
+                limit: self.burst,
+                room: 0,
+                unit: 1,
+                reset_after: self.gcra.to_nanos(after),
+            },
+            self.gcra.to_nanos(after - self.capacity()),
+        )
+    }
+
     fn peek_parts(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         let debt = self.gcra.debt(state, now);
         let after = debt + self.gcra.ticks(cost);
         let units = |room: u128| (room / u128::from(self.gcra.step)) as u64;
-        if after <= self.capacity {
-            let room = units(self.capacity - after);
+        if after <= self.capacity() {
+            let room = units(self.capacity() - after);
             return Decision::allow(Standing {
                 limit: self.burst,
                 room,
@@ -345,8 +423,8 @@ impl TokenBucket {
                 reset_after: self.gcra.to_nanos(after),
             });
         }
-        let room = units(self.capacity.saturating_sub(debt));
-        let wait = self.gcra.to_nanos(after - self.capacity);
+        let room = units(self.capacity().saturating_sub(debt));
+        let wait = self.gcra.to_nanos(after - self.capacity());
         Decision::deny(
             Standing {
                 limit: self.burst,
@@ -362,14 +440,20 @@ impl TokenBucket {
     /// bucket fills, if that is a whole number of nanoseconds, and otherwise the shortest window
     /// that gives the rate.
     pub(crate) fn written(&self) -> (AlgorithmSpec, Amount) {
-        let spec = AlgorithmSpec::of(&ENTRY);
+        let wait = Duration::from_nanos(self.oversize_wait);
+        let spec = AlgorithmSpec::of(&ENTRY).with(
+            "oversize_wait",
+            (!wait.is_zero()).then_some(Value::Span(wait)),
+        );
         let parts = u128::from(self.gcra.parts);
         let longest = MAX_WINDOW.as_nanos();
-        if self.burst > 0 && self.capacity.is_multiple_of(parts) && self.capacity / parts <= longest
+        if self.burst > 0
+            && self.capacity().is_multiple_of(parts)
+            && self.capacity() / parts <= longest
         {
             return (
                 spec,
-                Amount::Quota(Quota::of(self.burst, (self.capacity / parts) as u64)),
+                Amount::Quota(Quota::of(self.burst, (self.capacity() / parts) as u64)),
             );
         }
         let quota = Quota::of(self.gcra.parts, self.gcra.step);
@@ -384,6 +468,7 @@ impl TokenBucket {
             burst: self.burst,
             step: self.gcra.step,
             parts: self.gcra.parts,
+            oversize_wait: self.oversize_wait,
         }
     }
 }
@@ -473,8 +558,7 @@ impl Algorithm for TokenBucket {
     #[inline]
     fn peek(&self, state: &[u64], now: Nanos, cost: u64) -> Decision {
         if cost > self.burst {
-            let peek = self.peek(state, now, 0);
-            return never_fits(self.burst, peek.remaining(), peek.reset_after_nanos());
+            return self.peek_oversize(state, now, cost);
         }
         if self.gcra.parts == 1 {
             self.decide_whole(state[0], now.get(), cost).1
@@ -485,6 +569,9 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn record(&self, state: &mut [u64], now: Nanos, cost: u64) {
+        if cost > self.burst && self.peek_oversize(state, now, cost).is_allowed() {
+            return self.charge(state, now, cost);
+        }
         let cost = cost.min(self.burst);
         if self.gcra.parts == 1 {
             let tat = state[0].max(now.get());
@@ -492,7 +579,7 @@ impl Algorithm for TokenBucket {
             state[0] = (tat + cost * self.gcra.step).min(full.max(tat));
         } else {
             let debt = self.gcra.debt(state, now);
-            let after = (debt + self.gcra.ticks(cost)).min(self.capacity.max(debt));
+            let after = (debt + self.gcra.ticks(cost)).min(self.capacity().max(debt));
             self.gcra.set_debt(state, now, after);
         }
     }
@@ -538,7 +625,7 @@ impl StoredState for TokenBucket {
         // limit would find less in use.
         if both.iter().any(|(why, _)| why.is_shut()) {
             let is_charged = both.iter().any(|(why, debt)| {
-                *why == Above::ShutAndCharged || *why == Above::Charged && *debt > self.capacity
+                *why == Above::ShutAndCharged || *why == Above::Charged && *debt > self.capacity()
             });
             let why = if is_charged {
                 Above::ShutAndCharged

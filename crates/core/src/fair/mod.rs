@@ -111,8 +111,8 @@ pub enum FairError {
     /// The limit is 0.
     #[error("a limit of 0 cannot be shared; use a limit of at least 1")]
     NoLimit,
-    /// The policy counts denials, or has a penalty.
-    #[error("shares do not support count_denied and penalties; remove the option")]
+    /// The policy counts denials, has a penalty, or lets a cost above the limit wait.
+    #[error("shares do not support count_denied, penalties and oversize_wait; remove the option")]
     Denials,
 }
 
@@ -154,7 +154,9 @@ impl FairShares {
     pub fn new(total: &Policy) -> Result<Self, FairError> {
         let is_bucket = matches!(total.parameters(), Parameters::TokenBucket { .. });
         let (limit, per, in_nanos) = match total.parameters() {
-            Parameters::TokenBucket { burst, step, parts } => (burst, parts, step),
+            Parameters::TokenBucket {
+                burst, step, parts, ..
+            } => (burst, parts, step),
             Parameters::FixedWindow { limit, window, .. }
             | Parameters::SlidingCounter { limit, window } => (limit, limit, window),
             Parameters::SlidingLog { limit, lifetime } => (limit, limit, lifetime),
@@ -163,7 +165,7 @@ impl FairShares {
             } => (limit, limit, slot.saturating_mul(span.into())),
             _ => return Err(FairError::Algorithm(total.name())),
         };
-        if total.counts_denied() || total.penalty().is_some() {
+        if total.counts_denied() || total.penalty().is_some() || total.waits_for_oversize() {
             return Err(FairError::Denials);
         }
         if limit == 0 || per == 0 {

@@ -129,12 +129,13 @@ impl Terms {
     ///
     /// A node uses the units that it saw to be free, however long ago that was. The terms are
     /// [`exact`](Self::exact) if an answer is more than a yes or a no (leaky bucket, permits in
-    /// flight, `count-denied`, `block-for`), or if `unreported` is 0.
+    /// flight, `count-denied`, `block-for`, `oversize-wait`), or if `unreported` is 0.
     #[must_use]
     pub fn reported(policy: Policy, unreported: u32, interval: Nanos) -> Self {
         // The algorithms that cannot take units ahead for a reason other than their size.
         let plain = !policy.counts_denied()
             && policy.penalty().is_none()
+            && !policy.waits_for_oversize()
             && !matches!(policy.name(), "leaky-bucket" | "concurrency");
         if plain && unreported > 0 {
             Self {

@@ -16,7 +16,8 @@
 //!
 //! The rest cannot be taken ahead. A leaky bucket hands out start times, and a start time cannot be
 //! kept for later. Permits in flight are held until they are returned, not used up. A policy that
-//! counts denials, or blocks a key for them, must see each denial.
+//! counts denials, or blocks a key for them, must see each denial. A cost above the limit that waits
+//! gets a start time.
 
 use crate::{Nanos, policy::AnyAlgorithm};
 
@@ -32,8 +33,8 @@ impl Policy {
     /// [`counted_alike_for`](Self::counted_alike_for).
     #[must_use]
     pub fn ahead(&self, slack: Nanos) -> Option<(Self, Nanos)> {
-        if self.count_denied || self.penalty.is_some() || slack == Nanos::ZERO || self.limit() == 0
-        {
+        let sees_each = self.count_denied || self.penalty.is_some() || self.waits_for_oversize();
+        if sees_each || slack == Nanos::ZERO || self.limit() == 0 {
             return None;
         }
         let (rule, slack) = match self.rule {

@@ -217,6 +217,27 @@ impl Policy {
         matches!(self.rule, AnyAlgorithm::Concurrency(_))
     }
 
+    /// The highest cost that can ever be admitted: the limit, or what comes in the longest wait of a
+    /// cost above the limit, too (see [`TokenBucket::oversize_wait`]).
+    #[must_use]
+    pub fn highest_cost(&self) -> u64 {
+        match &self.rule {
+            AnyAlgorithm::TokenBucket(bucket) => bucket.most(),
+            AnyAlgorithm::FixedWindow(window) => window.most(),
+            _ => self.limit(),
+        }
+    }
+
+    /// Whether a cost above the limit waits, instead of being denied.
+    #[must_use]
+    pub const fn waits_for_oversize(&self) -> bool {
+        match &self.rule {
+            AnyAlgorithm::TokenBucket(bucket) => bucket.waits_for_oversize(),
+            AnyAlgorithm::FixedWindow(window) => window.waits_for_oversize(),
+            _ => false,
+        }
+    }
+
     /// The numbers that define the algorithm.
     #[must_use]
     pub fn parameters(&self) -> Parameters {
@@ -563,6 +584,9 @@ pub enum PolicyError {
     /// The window cannot follow the calendar like this.
     #[error("{0}")]
     Calendar(&'static str),
+    /// A cost above the limit cannot wait like this.
+    #[error("{0}")]
+    Oversize(&'static str),
     /// Denials cannot block a key like this.
     #[error("{0}")]
     Block(&'static str),

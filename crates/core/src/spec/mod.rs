@@ -24,7 +24,7 @@ const BLOCK_FOR: &str = "block_for";
 const BLOCK_AFTER: &str = "block_after";
 const BLOCK_WITHIN: &str = "block_within";
 /// The largest number of options of one algorithm.
-const MOST_OPTIONS: usize = 5;
+const MOST_OPTIONS: usize = 6;
 
 /// An algorithm's entry in the registry.
 pub(crate) struct AlgorithmEntry {

@@ -220,7 +220,18 @@ fn no_option(option: &str, algorithm: &str, f: &mut fmt::Formatter<'_>) -> fmt::
     let known = spec.known().iter().map(|known| known.name);
     let common = COMMON.iter().map(|known| known.name);
     f.write_str("; it has ")?;
-    list(f, known.chain(common.filter(|_| spec.limits_rate())))
+    list(f, known.chain(common.filter(|_| spec.limits_rate())))?;
+    let has = |entry: &&&AlgorithmEntry| entry.options.iter().any(|known| same(known.name, option));
+    let mut owners = ENTRIES
+        .iter()
+        .filter(has)
+        .map(|entry| entry.name)
+        .peekable();
+    if owners.peek().is_some() {
+        f.write_str(". It is an option of ")?;
+        list(f, owners)?;
+    }
+    Ok(())
 }
 
 /// For the look-up of the registry's own names alone, which cannot fail.

@@ -367,6 +367,10 @@ impl Reader<'_> {
                 "remove `block_for`; a limit of a rules file has it",
             );
         }
+        if let Some(node) = fields.get("oversize_wait") {
+            let what = format!("{called}: oversize_wait delays requests, which Envoy does not do");
+            complaints.at(node.line, what, "remove it");
+        }
         let mut policy = PolicySpec::new(algorithm, requests, unit.map(Unit::span));
         options::read(fields, &mut policy);
         let sharing = sharing::read(fields, called);

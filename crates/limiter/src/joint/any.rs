@@ -1,6 +1,6 @@
 //! The first of several limits that admits.
 
-use tidegate_core::{Clock, Decision, Nanos};
+use tidegate_core::{Clock, Decision, Estimate, Nanos};
 
 use super::{Few, Request, States, time_of, with_all};
 use crate::{table::Full, wait::Wakes};
@@ -11,6 +11,7 @@ use crate::{table::Full, wait::Wakes};
 pub struct AnyDecision {
     decisions: Few<Decision>,
     chosen: Option<usize>,
+    estimate: Option<Estimate>,
 }
 
 impl AnyDecision {
@@ -18,6 +19,13 @@ impl AnyDecision {
     #[must_use]
     pub const fn chosen(&self) -> Option<usize> {
         self.chosen
+    }
+
+    /// What the chosen limit has taken, for `settle_at`. A reset or a change of another key leaves it
+    /// as it is.
+    #[must_use]
+    pub const fn estimate(&self) -> Option<Estimate> {
+        self.estimate
     }
 
     /// Each limit's own decision, in the order of the requests. Only the
@@ -87,6 +95,11 @@ impl<C: ?Sized> States<'_, '_, C> {
             Some(at) => self.take(at, now),
             None => self.count_denials(blocked, &mut decisions, now, wakes),
         }
-        AnyDecision { decisions, chosen }
+        let estimate = chosen.map(|at| self.note(at, now));
+        AnyDecision {
+            decisions,
+            chosen,
+            estimate,
+        }
     }
 }

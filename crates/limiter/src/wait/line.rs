@@ -84,7 +84,7 @@ impl WaitLine {
             .refresh(ground.policy, ground.state, ground.now);
         while let Some(first) = self.waiting.first_entry() {
             let (cost, planned) = (first.get().ticket.cost, first.get().planned);
-            if cost > ground.policy.limit() {
+            if cost > ground.policy.highest_cost() {
                 // The limit was lowered below the cost.
                 let denied = ground.policy.peek(ground.state, ground.now, cost);
                 first
@@ -269,8 +269,11 @@ impl WaitLine {
                     return Ok(Joined::Waiting(ticket));
                 }
                 Ok(admitted) => {
-                    if let Some(reservation) = admitted.reservation {
-                        self.reservations.give_up(ground.state, now, reservation);
+                    match admitted.reservation {
+                        Some(reservation) => {
+                            self.reservations.give_up(ground.state, now, reservation);
+                        }
+                        None => self.settle_units(ground, admitted.estimate, 0),
                     }
                     return Err(WaitError::Deadline(admitted.decision));
                 }

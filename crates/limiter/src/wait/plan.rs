@@ -95,7 +95,7 @@ impl WaitPlan {
 
 /// The time at which a state admits `cost`, without other requests from `at` on.
 pub(super) fn turn(policy: &Policy, state: &[u64], at: Option<Nanos>, cost: u64) -> WaitTurn {
-    if cost > policy.limit() {
+    if cost > policy.highest_cost() {
         return WaitTurn::Never;
     }
     let Some(mut at) = at else {

@@ -62,6 +62,7 @@ const REPLY_ANY: &str = "return {time[1], time[2], replies, chosen}\n";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ScriptKind {
     FixedWindow,
+    SavingWindow,
     SlidingWindow,
     SlidingCounter,
     TokenBucket,
@@ -71,8 +72,9 @@ pub enum ScriptKind {
 }
 
 impl ScriptKind {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::FixedWindow,
+        Self::SavingWindow,
         Self::SlidingWindow,
         Self::SlidingCounter,
         Self::TokenBucket,
@@ -81,8 +83,9 @@ impl ScriptKind {
         Self::Permits,
     ];
 
-    const VALUES: [Self; 5] = [
+    const VALUES: [Self; 6] = [
         Self::FixedWindow,
+        Self::SavingWindow,
         Self::SlidingWindow,
         Self::SlidingCounter,
         Self::TokenBucket,
@@ -92,6 +95,7 @@ impl ScriptKind {
     const fn source(self) -> &'static str {
         match self {
             Self::FixedWindow => include_str!("lua/fixed_window.lua"),
+            Self::SavingWindow => include_str!("lua/saving_window.lua"),
             Self::SlidingWindow => include_str!("lua/sliding_window.lua"),
             Self::SlidingCounter => include_str!("lua/sliding_counter.lua"),
             Self::TokenBucket => include_str!("lua/token_bucket.lua"),
@@ -105,6 +109,7 @@ impl ScriptKind {
     const fn ahead(self) -> Option<&'static str> {
         match self {
             Self::FixedWindow => Some(include_str!("lua/ahead/fixed_window.lua")),
+            Self::SavingWindow => Some(include_str!("lua/ahead/saving_window.lua")),
             Self::SlidingWindow => Some(include_str!("lua/ahead/sliding_window.lua")),
             Self::SlidingCounter => Some(include_str!("lua/ahead/sliding_counter.lua")),
             // A charge moves the TAT of both buckets alike.
@@ -119,6 +124,7 @@ impl ScriptKind {
     const fn refund(self) -> &'static str {
         match self {
             Self::FixedWindow => include_str!("lua/refund/fixed_window.lua"),
+            Self::SavingWindow => include_str!("lua/refund/saving_window.lua"),
             Self::SlidingWindow => include_str!("lua/refund/sliding_window.lua"),
             Self::SlidingCounter => include_str!("lua/refund/sliding_counter.lua"),
             Self::TokenBucket | Self::LeakyBucket => include_str!("lua/refund/bucket.lua"),
@@ -130,6 +136,7 @@ impl ScriptKind {
     pub const fn letter(self) -> &'static str {
         match self {
             Self::FixedWindow => "f",
+            Self::SavingWindow => "s",
             Self::SlidingWindow => "w",
             Self::SlidingCounter => "c",
             Self::TokenBucket => "t",
@@ -196,10 +203,10 @@ impl Script {
 /// All scripts.
 #[derive(Debug)]
 pub struct Scripts {
-    batches: [Arc<Script>; 7],
-    leases: [Option<Arc<Script>>; 7],
-    refunds: [Arc<Script>; 7],
-    charges: [Option<Arc<Script>>; 7],
+    batches: [Arc<Script>; 8],
+    leases: [Option<Arc<Script>>; 8],
+    refunds: [Arc<Script>; 8],
+    charges: [Option<Arc<Script>>; 8],
     pub joint: Arc<Script>,
     /// A joint decision that takes what fits.
     pub up_to: Arc<Script>,
@@ -406,9 +413,10 @@ mod tests {
     const DAY: Nanos = Nanos::from_secs(86_400);
 
     /// A policy of each kind, in the order of [`ScriptKind::ALL`].
-    fn plans() -> [Plan; 7] {
+    fn plans() -> [Plan; 8] {
         [
             "fixed-window 9/1h",
+            "fixed-window:burst=12 9/1h",
             "sliding-window 9/1h",
             "sliding-counter 9/1h",
             "token-bucket 9/1h",
@@ -516,10 +524,10 @@ mod tests {
         let (hold, holder) = (Nanos::from_secs(60), SystemClock::new().now());
         runs.timed(
             &settle,
-            &["used-6"],
+            &["used-7"],
             &call::settle_arguments(hold, false, holder),
         );
-        let keys: Vec<String> = (0..7).map(|at| format!("used-{at}")).collect();
+        let keys: Vec<String> = (0..8).map(|at| format!("used-{at}")).collect();
         let mut keys: Vec<&str> = keys.iter().map(|key| &**key).collect();
         let plans = plans();
         let all = || plans.iter().map(|plan| (plan, 1));

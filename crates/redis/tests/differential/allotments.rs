@@ -202,6 +202,18 @@ fn the_fixed_window_script_serves_nodes_as_the_terms_do() {
 }
 
 #[test]
+fn the_script_of_windows_that_save_serves_nodes_as_the_terms_do() {
+    let texts = [
+        "fixed-window:burst=120 50/1s",
+        "fixed-window:burst=2000:first-hit 1000/1m",
+        "fixed-window:burst=900 900/7us",
+        "fixed-window:burst=8000000000 4294967296/1h",
+    ];
+    hold_to(texts.map(|text| leased(calendar(text))).into(), 19);
+    hold_to(texts.map(|text| reported(calendar(text))).into(), 20);
+}
+
+#[test]
 fn the_sliding_window_script_serves_nodes_as_the_terms_do() {
     let of = |text| SlidingWindow::new(quota(text));
     let slots = |window: SlidingWindow, slots| window.slots(slots).expect("the slots make sense");

@@ -97,6 +97,8 @@ impl Model {
             Policy::sliding_log(quota("6/1s")).expect("the log is short"),
             Policy::sliding_log(quota("200/1s")).expect("the log is short"),
             Policy::fixed_window(quota("9/1s")),
+            calendar("fixed-window:burst=9 6/1s"),
+            calendar("token-bucket:oversize-wait=1s 7/1s"),
         ];
         let mut model = Self {
             rules: policies.iter().map(|_| None).collect(),

@@ -79,6 +79,54 @@ fn a_window_s_limit_may_change() {
     );
 }
 
+/// What is in use counts as taken when the store first sees the rule that gives back something else.
+#[test]
+fn what_a_window_saves_may_change() {
+    let texts = [
+        "fixed-window:burst=12 5/1m",
+        "fixed-window:burst=50:oversize-wait=3m 5/1m",
+        "fixed-window:burst=400 300/1m",
+        "fixed-window:burst=20 0/1m",
+        "fixed-window:burst=7:oversize-wait=9m 7/1m",
+    ];
+    let policies = texts.map(calendar);
+    let plans = policies.map(|policy| Plan::new(policy).expect("the policy can be shared"));
+    assert!(plans.iter().all(|plan| plan.shape() == plans[0].shape()));
+    let mut bench = Bench::new(45);
+    let (mut changes, mut waited) = (0, 0);
+    for round in 0..STEPS / 50 {
+        bench.set(START);
+        let key = format!("45:{round}").into_bytes();
+        let mut at = bench.random.below(5) as usize;
+        let (mut state, mut from) = (vec![0; 2], policies[at]);
+        for step in 0..50 {
+            if bench.random.below(8) == 0 {
+                at = bench.random.below(5) as usize;
+            }
+            let later = [0, 1, 1_000_000, 20_000_000, 70_000_000][bench.random.below(5) as usize];
+            bench.set(bench.now + later);
+            let (policy, now) = (policies[at], Nanos::from_micros(bench.now));
+            let mut seen = vec![0; 2];
+            policy.transfer(&mut seen, &from, &state, now);
+            let cost = bench.cost(policy.limit());
+            let (told, _) = bench.decide(&plans[at], &key, cost);
+            let expected = policy.peek(&seen, now, cost);
+            assert_eq!(
+                told, expected,
+                "round {round}, step {step}: {cost} of {policy}"
+            );
+            waited += u32::from(!told.delay().is_zero());
+            // A look changes nothing in the store.
+            if cost > 0 {
+                changes += u32::from(policy != from);
+                let _ = super::step(&policy, &mut seen, &mut Nanos::default(), now, cost);
+                (state, from) = (seen, policy);
+            }
+        }
+    }
+    assert!(changes > 500 && waited > 50, "{changes}, {waited}");
+}
+
 #[test]
 fn a_sliding_counter_s_limit_may_change() {
     // Below this limit, counts have two bytes, and a full one stands for any number.
@@ -270,6 +318,8 @@ fn a_token_bucket_s_units_stay_the_same_at_any_other_rate_and_burst() {
             "token-bucket 2000/1h",
             "token-bucket:burst=20 2000/1h",
             "token-bucket 60/1h",
+            "token-bucket:oversize-wait=3h 20/1h",
+            "token-bucket:burst=40:oversize-wait=1h 60/1h",
             "token-bucket:burst=5 60/1h",
             "token-bucket 7/1s",
             "token-bucket:burst=100 30/1s",

@@ -159,6 +159,12 @@ fn the_fixed_window_script_charges_as_the_algorithm_does() {
 }
 
 #[test]
+fn the_scripts_of_windows_that_save_and_of_costs_that_wait_charge_as_the_algorithms_do() {
+    hold_to(saving_windows(), 36);
+    hold_to(oversize_waits(), 37);
+}
+
+#[test]
 fn the_script_of_a_calendar_charges_as_the_algorithm_does() {
     // A count of four bytes that is full stands for any number, so the store denies longer after a
     // refund.

@@ -36,12 +36,18 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
                 first_hit: false,
                 ..
             }
+            | tidegate_core::Parameters::SavingWindow {
+                window,
+                first_hit: false,
+                ..
+            }
             | tidegate_core::Parameters::SlidingCounter { window, .. } => (Some(window / 1_000), 0),
             tidegate_core::Parameters::SlidingWindow { slot, .. } => (Some(slot / 1_000), 0),
-            tidegate_core::Parameters::FixedWindow { .. } => (None, 0),
-            tidegate_core::Parameters::TokenBucket { burst, step, parts } => {
-                (None, (burst * step).div_ceil(parts * 1_000))
-            }
+            tidegate_core::Parameters::FixedWindow { .. }
+            | tidegate_core::Parameters::SavingWindow { .. } => (None, 0),
+            tidegate_core::Parameters::TokenBucket {
+                burst, step, parts, ..
+            } => (None, (burst * step).div_ceil(parts * 1_000)),
             tidegate_core::Parameters::LeakyBucket {
                 limit,
                 step,
@@ -79,7 +85,14 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             if let Some(stored) = &stored {
                 let mut head = [0; 8];
                 head[..7].copy_from_slice(&stored[..7]);
-                let more = shift(u64::from_le_bytes(head), bench.now, aligned, ahead);
+                let mut begun = u64::from_le_bytes(head);
+                if let tidegate_core::Parameters::SavingWindow { limit, window, .. } =
+                    policy.parameters()
+                {
+                    head[..7].copy_from_slice(&stored[7..14]);
+                    begun -= u64::from_le_bytes(head).div_ceil(limit) * (window / 1_000);
+                }
+                let more = shift(begun, bench.now, aligned, ahead);
                 back += u32::from(more > 0);
                 offset += more;
                 if more > 0 && ahead > 0 {
@@ -155,6 +168,9 @@ fn windows_from_the_future_count_from_now_on() {
             fixed("5/1s").into(),
             fixed("100/1m").first_hit().into(),
             fixed("1/7us").into(),
+            calendar("fixed-window:burst=5 5/1s"),
+            calendar("fixed-window:burst=12 5/1s"),
+            calendar("fixed-window:burst=150:first-hit 100/1m"),
         ],
         61,
     );

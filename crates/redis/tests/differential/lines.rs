@@ -71,6 +71,9 @@ fn policies() -> Vec<Policy> {
             .hold(Duration::from_secs(1))
             .expect("the hold is short")
             .into(),
+        calendar("fixed-window:burst=9 6/1s"),
+        calendar("token-bucket:oversize-wait=1s 7/1s"),
+        calendar("fixed-window:burst=9:oversize-wait=2s 6/1s"),
     ]
 }
 

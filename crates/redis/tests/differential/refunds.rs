@@ -103,6 +103,12 @@ fn the_fixed_window_script_gives_back_as_the_algorithm_does() {
 }
 
 #[test]
+fn the_scripts_of_windows_that_save_and_of_costs_that_wait_give_back_as_the_algorithms_do() {
+    hold_to(saving_windows(), 26);
+    hold_to(oversize_waits(), 27);
+}
+
+#[test]
 fn the_script_of_a_calendar_gives_back_as_the_algorithm_does() {
     hold_to(calendars(), 25);
 }

@@ -341,6 +341,10 @@ fn reservations_are_settled_as_the_algorithms_do() {
         Policy::leaky_bucket(quota("40/1s")),
         log("40/1s"),
         log("200/1s"),
+        calendar("fixed-window:burst=90 40/1s"),
+        calendar("fixed-window:burst=90:first-hit 40/1s"),
+        calendar("token-bucket:oversize-wait=1s 40/1s"),
+        calendar("fixed-window:burst=40:oversize-wait=2s 40/1s"),
     ];
     Model::new(policies, 71).run(STEPS / 5);
 }

@@ -21,6 +21,8 @@ fn policies() -> Vec<Policy> {
         Policy::leaky_bucket(quota("20/1s")),
         Policy::sliding_log(quota("20/1s")).expect("the log is short"),
         Policy::sliding_log(quota("200/10s")).expect("the log is short"),
+        calendar("fixed-window:burst=30 20/1s"),
+        calendar("token-bucket:oversize-wait=1s 7/300ms"),
     ];
     let permits = Concurrency::new(9).hold(hold).expect("the hold is short");
     let blocking: Vec<_> = rates
@@ -30,9 +32,9 @@ fn policies() -> Vec<Policy> {
     [rates, vec![permits.into()], blocking].concat()
 }
 
-/// The largest cost up to `cost` that the policy admits.
+/// The largest cost up to `cost` that the policy admits at once.
 fn fits(policy: &Policy, state: &[u64], now: Nanos, cost: u64) -> u64 {
-    let most = cost.min(policy.limit() + 1);
+    let most = cost.min(policy.limit());
     let admitted = |cost: &u64| policy.peek(state, now, *cost).is_allowed();
     (1..=most).rev().find(admitted).unwrap_or(0)
 }

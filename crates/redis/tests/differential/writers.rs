@@ -123,6 +123,8 @@ fn policies() -> Vec<Policy> {
             .expect("the burst fits")
             .into(),
         LeakyBucket::new(quota("7/10s")).into(),
+        calendar("fixed-window:burst=900 500/3s"),
+        calendar("fixed-window:burst=70:first-hit 50/1h"),
     ]
 }
 

@@ -320,7 +320,11 @@ fn an_unknown_name_reveals_no_names_of_other_teams() {
     );
     let mut resp = Resp::connect(server.resp);
     assert_eq!(resp.ask(&format!("AUTH decide-true {token}")), "OK");
-    for ask in ["PEEK team-a.secret k", "RESERVE 60000 team-a.secret k 1"] {
+    for ask in [
+        "PEEK team-a.secret k",
+        "RESERVE 60000 team-a.secret k 1",
+        "ACQUIREANY team-a.secret k 1",
+    ] {
         let told = resp.ask(ask);
         assert!(
             told.starts_with("ERR no limit is named") && told.contains("team-a.rate"),
@@ -338,6 +342,7 @@ fn command(server: &Running, name: &str, limit: &str) -> (String, Option<Role>) 
     match name {
         // On the limits of the reservation.
         "reserve" => (format!("{name} 60000 {limit} k 1"), decide),
+        "acquireany" => (format!("{name} {limit} k 1"), decide),
         "extend" | "settle" => (format!("{name} {} 1", id()), decide),
         "cancel" => (format!("{name} {}", id()), decide),
         "acquire" | "peek" | "charge" => (format!("{name} {limit} k"), decide),

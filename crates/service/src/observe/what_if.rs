@@ -12,7 +12,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use serde::Serialize;
-use tidegate_core::{Algorithm, Nanos, Policy};
+use tidegate_core::{Algorithm, Nanos, Policy, Value};
 
 use crate::{
     observe::trace::{Event, Recording, Verdict},
@@ -302,12 +302,23 @@ impl Replay<'_> {
         own
     }
 
+    /// The longest time for which the rule's `block_for` blocks a key.
+    fn longest_block(&self) -> Duration {
+        let Some(Value::Spans(spans)) = self.spec.policy.algorithm.get("block_for") else {
+            return Duration::ZERO;
+        };
+        spans.steps().into_iter().max().unwrap_or_default()
+    }
+
     /// Where a trace begins in the middle of traffic, one window makes the states.
     fn counted_since(&self, notes: &mut Vec<String>) -> u64 {
         let Recording {
             from, until, fresh, ..
         } = *self.recording;
-        let window = self.spec.policy.window.unwrap_or_default();
+        // A block that began before the trace is not in it either.
+        let window = self
+            .longest_block()
+            .max(self.spec.policy.window.unwrap_or_default());
         if fresh {
             return from;
         }
@@ -321,7 +332,7 @@ impl Replay<'_> {
             return since;
         }
         notes.push(format!(
-            "the trace spans {span:.0?}, less than two windows of {window:?}: keys begin fresh in it, so the candidate would have \
+            "the trace spans {span:.0?}, less than two windows or blocks of {window:?}: keys begin fresh in it, so the candidate would have \
              denied more. Trace for longer (--trace-memory)"
         ));
         from

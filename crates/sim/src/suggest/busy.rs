@@ -64,6 +64,9 @@ impl Weight {
             before: 0,
             room,
         };
+        if policy.waits_for_oversize() {
+            return None;
+        }
         Some(match policy.parameters() {
             Parameters::FixedWindow {
                 window, first_hit, ..

@@ -45,7 +45,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
         asked: &LayerQuestions<'_, C>,
         parts: &'r Parts,
     ) -> Option<Named<'r>> {
-        let once = self.once.as_deref()?;
+        let once = self.once.as_deref().filter(|_| !self.any)?;
         let id = once.id(parts)?;
         let all = || asked.questions.iter().chain(&asked.shadows);
         if all().next().is_none() || all().any(|one| self.returns(one) == Returns::AtTheEnd) {

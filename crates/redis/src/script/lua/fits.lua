@@ -1,7 +1,8 @@
 -- The largest part of a cost that a limit of a joint decision admits; below 0 if it denies a cost of 0, too. KEYS and ARGV: as in joint.lua. Nothing is taken. A limit
--- admits less of a larger cost, never more, so the part is found by halving. What is wrong with a key is left to joint.lua.
+-- admits less of a larger cost, never more, so the part is found by halving. What is wrong with a key is left to joint.lua. With
+-- `at_once` a cost above the limit does not wait for its rest.
 local function kind_of(i) return algorithms[string.lower(ARGV[3 * i - 2])] end
-local function fits(i, most)
+local function fits(i, most, at_once)
   local kind, numbers = kind_of(i), ARGV[3 * i - 1]
   local p = {struct.unpack(#numbers == 48 and '<dddddd' or '<dddddddd', numbers)}
   p.looks = true
@@ -17,6 +18,7 @@ local function fits(i, most)
     return log and math.min(most, kind.room(p, log)) or most
   end
   local size, value = kind.prepare(p), redis.pcall('GET', KEYS[i])
+  if at_once then p.waits = nil end
   if type(value) == 'table' then return most end
   value = own(p, value, size, kind.adopt, KEYS[i])
   if value == nil or kind.decide(p, value, most) then return most end

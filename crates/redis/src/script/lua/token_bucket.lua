@@ -2,7 +2,8 @@
 -- 6); and the rule that wrote it, so that another rule finds the units that are owed: whole interval (7), burst (4), and with
 -- a fraction scale/1000 (4) and the interval's fraction in 1/scale (5, or 6)
 -- numbers: burst, interval and its fraction, capacity and its fraction, scale (and where they end); and for a cost that only the full bucket of a
--- leased limit can hold: how long units may be used after they were taken, and the burst that the leased limit has
+-- leased limit can hold: how long units may be used after they were taken, and the burst that the leased limit has; or if a cost above
+-- the burst may wait for its rest: below zero, the highest one, and the burst
 local pack, read = struct.pack, struct.unpack
 -- In the upper half of the interval's last byte: why the bucket owes more than its capacity, as `Above` in tidegate-core. A
 -- shut bucket owes more than the value says, and is shut until this much is repaid.
@@ -13,7 +14,11 @@ local LONGEST = 3458764513820540
 local packed, text, fresh
 local function prepare(p)
   local size, burst = prepare_bucket(p), p[1]
-  if #p == 9 then p.held, burst = p[7], p[8] end
+  if #p == 9 then
+    if p[7] < 0 then p.waits = -p[7] else p.held = p[7] end
+    burst = p[8]
+    if went_back and p.waits then p.ahead = span_of(p, p.waits) + 1 end
+  end
   if p[3] == 0 then
     p.rule = pack('<I7I4', p[2], burst)
   else
@@ -23,11 +28,12 @@ local function prepare(p)
 end
 -- The result may be the beginning of a value whose rest stays: the rule that wrote it.
 local function decide(p, v, cost)
-  if cost > p[1] then return end
+  if cost > p[1] and cost > (p.waits or 0) then return end
   if p[3] == 0 then
     local tat = v and read('<I7', v) or 0
-    local debt = (tat > now and tat - now or 0) + cost * p[2]
-    if debt > p[4] then return end
+    local owed = tat > now and tat - now or 0
+    local debt = owed + cost * p[2]
+    if debt > p[4] and (owed > 0 or not p.waits) then return end
     if p.held and tat + p.held > now and tat + p.held - now + cost * p[2] > p[4] then return end
     local after = now + debt
     if after ~= packed then packed, text, fresh = after, pack('<I7', after), nil end
@@ -46,9 +52,10 @@ local function decide(p, v, cost)
     if all > p[4] or all == p[4] and all_part > p[5] then return end
   end
   if debt < 0 then debt, part = 0, 0 end
+  local is_full = debt == 0 and part == 0
   debt, part = debt + more, part + more_part
   if part >= p[6] then debt, part = debt + 1, part - p[6] end
-  if debt > p[4] or debt == p[4] and part > p[5] then return end
+  if (debt > p[4] or debt == p[4] and part > p[5]) and not (is_full and p.waits) then return end
   local after = pack(p.head, now + debt, part)
   return v and after or after .. p.rule, now + debt, tat
 end

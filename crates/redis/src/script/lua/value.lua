@@ -46,7 +46,13 @@ local function own(p, before, size, adopt, key)
       as_is = true
     end
   end
-  if went_back and value then
+  if went_back and value and p.moved_to_now then
+    local recent = p.moved_to_now(value)
+    if recent ~= value then
+      value, as_is = recent, true
+      put(p, key, before, value, (read('<I7', value)))
+    end
+  elseif went_back and value then
     local latest = p.from and p.begin or p.aligned and now - now % p.aligned or now + (p.ahead or 0)
     if read('<I7', value) > latest then
       -- A bucket's fraction is part of its head.

@@ -12,11 +12,6 @@ pub enum PlanError {
         "a shared limit cannot count denied requests, because it writes nothing for them; remove count_denied"
     )]
     CountsDenied,
-    /// Windows save what is left, and no script does.
-    #[error(
-        "a shared fixed window cannot save units; remove burst, or choose token-bucket, which refills steadily"
-    )]
-    Saves,
     /// The window is not a whole number of microseconds.
     #[error(
         "the window of a shared limit must be a whole number of microseconds, the unit of Redis's clock"

@@ -47,6 +47,8 @@ pub struct Plan {
 enum ValueLayout {
     /// Start and count.
     Window { count_bytes: usize },
+    /// The end of what is in use, the count, and the rule that wrote it.
+    Saving { window: u64, lump: u64 },
     /// Start, previous count, current count.
     Counter { count_bytes: usize },
     /// Start, sum, and the counts of slots of `slot` microseconds.
@@ -78,15 +80,14 @@ impl Plan {
         }
         let penalty = policy.penalty().copied();
         let policy = policy.without_block();
-        if matches!(policy.parameters(), Parameters::SavingWindow { .. }) {
-            return Err(PlanError::Saves);
-        }
         let micros = |nanos: u64| nanos.is_multiple_of(1_000).then_some(nanos / 1_000);
         let (parts, counts_all) = match policy.parameters() {
             Parameters::TokenBucket { parts, .. } | Parameters::LeakyBucket { parts, .. } => {
                 (parts, false)
             }
-            Parameters::FixedWindow { .. } | Parameters::CalendarWindow { .. } => (0, true),
+            Parameters::FixedWindow { .. }
+            | Parameters::CalendarWindow { .. }
+            | Parameters::SavingWindow { .. } => (0, true),
             _ => (0, false),
         };
         if !counts_all && policy.limit().max(parts) > u32::MAX.into() {
@@ -118,6 +119,7 @@ impl Plan {
                 let shape = format!("{}{}", if first_hit { 'h' } else { 'f' }, span_name(window));
                 (ScriptKind::FixedWindow, numbers, shape, window_of(limit))
             }
+            Parameters::SavingWindow { .. } => saving_window(&policy)?,
             Parameters::SlidingCounter { limit, window } => {
                 let window = micros(window).ok_or(PlanError::Window)?;
                 let numbers = numbers::pack(&[limit, window]);
@@ -154,9 +156,14 @@ impl Plan {
                     },
                 )
             }
-            Parameters::TokenBucket { burst, step, parts } => {
-                let (numbers, part_bytes) =
+            Parameters::TokenBucket {
+                burst, step, parts, ..
+            } => {
+                let (mut numbers, part_bytes) =
                     numbers::bucket(burst, step, parts, u128::from(burst) * u128::from(step));
+                if policy.waits_for_oversize() {
+                    numbers.extend(numbers::oversize(policy.highest_cost(), burst));
+                }
                 let rule_bytes = if part_bytes == 0 { 11 } else { 15 + part_bytes };
                 (
                     ScriptKind::TokenBucket,
@@ -269,7 +276,10 @@ impl Plan {
     /// rate.
     pub(crate) fn place(&self) -> [u8; 8] {
         let mut place = sha1_smol::Sha1::from(&self.shape);
-        if matches!(self.layout, ValueLayout::Bucket { .. }) {
+        if matches!(
+            self.layout,
+            ValueLayout::Bucket { .. } | ValueLayout::Saving { .. }
+        ) {
             place.update(&self.numbers);
         }
         place
@@ -308,6 +318,8 @@ impl Plan {
         if let Parameters::TokenBucket { step, parts, .. }
         | Parameters::LeakyBucket { step, parts, .. } = parameters
         {
+            // A charge takes any cost.
+            numbers.truncate(numbers::SIX);
             numbers.extend(numbers::most_owed(step, parts));
         }
         numbers
@@ -386,6 +398,27 @@ impl Plan {
         }
         Some(())
     }
+}
+
+/// Windows that save what is left.
+fn saving_window(policy: &Policy) -> Result<(ScriptKind, Vec<u8>, String, ValueLayout), PlanError> {
+    let Parameters::SavingWindow {
+        limit,
+        window,
+        first_hit,
+        burst,
+        ..
+    } = policy.parameters()
+    else {
+        return Err(PlanError::Unknown);
+    };
+    let window = Some(window).filter(|nanos| nanos.is_multiple_of(1_000));
+    let window = window.ok_or(PlanError::Window)? / 1_000;
+    let (lump, most) = (limit.max(1), policy.highest_cost());
+    let numbers = numbers::pack(&[burst, window, first_hit.into(), lump, most]);
+    let shape = format!("s{}{}", if first_hit { "h" } else { "" }, span_name(window));
+    let layout = ValueLayout::Saving { window, lump };
+    Ok((ScriptKind::SavingWindow, numbers, shape, layout))
 }
 
 const fn window_of(limit: u64) -> ValueLayout {

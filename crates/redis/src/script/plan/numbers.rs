@@ -1,5 +1,8 @@
 //! Numbers for Lua, which has only doubles. None exceeds 2⁵³, so none is rounded.
 
+/// The length of six numbers.
+pub(super) const SIX: usize = 48;
+
 /// Packs six numbers for `struct.unpack('<dddddd')`; missing ones are zero.
 pub(super) fn pack(numbers: &[u64]) -> Vec<u8> {
     debug_assert!(numbers.len() <= 6 && numbers.iter().all(|&number| number <= 1 << 53));
@@ -46,6 +49,12 @@ pub(super) fn bucket(limit: u64, step: u64, parts: u64, bound: u128) -> (Vec<u8>
 /// be used, in microseconds, and the burst of the leased bucket.
 pub(super) fn held(micros: u64, burst: u64) -> Vec<u8> {
     pack(&[micros, burst])[..16].to_vec()
+}
+
+/// The additional numbers of a bucket in which a cost above the burst may wait: the highest one,
+/// marked as such by its sign, and the burst.
+pub(super) fn oversize(most: u64, burst: u64) -> Vec<u8> {
+    [(-(most as f64)).to_le_bytes(), (burst as f64).to_le_bytes()].concat()
 }
 
 /// The longest debt of a bucket in `tidegate-core`, in nanoseconds.

@@ -38,6 +38,11 @@ impl Plan {
                 };
                 words.copy_from_slice(&[nanos(start), count]);
             }
+            ValueLayout::Saving { window, lump } if rest.len() == 14 => {
+                let count = number(&rest[..7]);
+                let start = start.checked_sub(count.div_ceil(lump).checked_mul(window)?)?;
+                words.copy_from_slice(&[nanos(start), count]);
+            }
             ValueLayout::Counter { count_bytes } if rest.len() == 2 * count_bytes => {
                 let (previous, current) = rest.split_at(count_bytes);
                 // A full count of two bytes stands for any number.

@@ -20,6 +20,10 @@ use crate::{
 /// How many keys of each limit are listed.
 const KEYS: usize = 20;
 
+/// What a trace lacks over a store.
+const SHARED: &str = "the trace has the requests to this server alone: if keys ask other servers, too, the candidate would have \
+                      denied more";
+
 /// The body is rules as a file has them. All limits of them that concern the client are replayed.
 pub(super) async fn answer(
     control: &ControlPlane,
@@ -33,6 +37,7 @@ pub(super) async fn answer(
     let rules = rules.map_err(|problems| Problem::bad_rules(&problems))?;
     let (recording, permit) = taken(control, caller, None, None).await?;
     let trace = app.service.trace().cloned();
+    let is_shared = app.service.store().is_some();
     let replayed = spawn_blocking(move || {
         let concern = |name: &str| {
             rights
@@ -46,7 +51,12 @@ pub(super) async fn answer(
             .collect();
         // A key that is not chosen is not in the trace: that is known of it.
         let hash = |key: &str| Some(trace.as_ref()?.chosen(key.as_bytes()).unwrap_or(u64::MAX));
-        let replayed = what_if(&recording, &limits, &hash, KEYS);
+        let mut replayed = what_if(&recording, &limits, &hash, KEYS);
+        if is_shared {
+            for limit in &mut replayed {
+                limit.notes.push(SHARED.to_owned());
+            }
+        }
         drop(permit);
         json!({
             "share": recording.share.fraction(),

@@ -71,8 +71,8 @@ pub(super) fn reserved(joint: &JointAnswer, id: Option<(&str, Duration)>) -> Res
 
 /// Appends the members of a decision's JSON object. Times are rounded up; `null` means unknown.
 /// `retry_after_ms`: when a retry of a denied request would be admitted. `reason`: why it is
-/// denied, by the names of [`DenialReason`]. `delay_ms`: how long a leaky bucket makes the work
-/// wait. `shadow`: what a shadow limit would have decided.
+/// denied, by the names of [`DenialReason`]. `delay_ms`: how long the work must wait
+/// before it starts. `shadow`: what a shadow limit would have decided.
 ///
 /// Written by hand, because this is most of an answer: a serializer takes four times as many
 /// instructions for it.

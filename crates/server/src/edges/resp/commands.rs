@@ -42,7 +42,7 @@ macro_rules! command {
 }
 
 /// All commands, the most frequent first, because a lookup searches in this order.
-pub(super) static COMMANDS: [Command; 35] = [
+pub(super) static COMMANDS: [Command; 36] = [
     command!(DECIDE "acquire"(1, 6), 2, "limit key [cost] [REASON] [ID id|ATMOST|WAIT milliseconds]", "Take a cost (default 1) from a limit if it admits, once for an id, or what is available of it, or wait in line for it", |context, args| decide(context, "acquire", args, Act::Take)),
     command!(THROTTLED "cl.throttle"(4, 5), 1, "key max_burst count period [quantity]", "Take from a bucket given in the command, as redis-cell does", limiting::cl_throttle),
     command!(DECIDE "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", |context, args| decide(context, "peek", args, Act::Peek)),
@@ -52,6 +52,7 @@ pub(super) static COMMANDS: [Command; 35] = [
     command!(ANY "extend"(2, reserving::MOST_COSTS), 0, "id cost [cost ...]", "Take more for a reservation", reserving::extend),
     command!(ANY "settle"(2, reserving::MOST_COSTS), 0, "id cost [cost ...]", "Correct a reservation to what was used", reserving::settle),
     command!(ANY "cancel"(1, 1), 0, "id", "Return all that a reservation took", reserving::cancel),
+    command!(ANY "acquireany"(3, reserving::MOST_ANY), 2, reserving::ACQUIRE_ANY, "Take a cost from the first of several limits that admits", reserving::acquire_any),
     command!(OPERATE "block"(2, 3), 2, "limit key [milliseconds]", "Deny a key for a time, or until it is unblocked", limiting::block),
     command!(OPERATE "unblock"(2, 2), 2, "limit key", "End the block of a key", |context, args| operate(context, "unblock", args, Operation::Unblock)),
     command!(OPERATE "override"(3, 4), 2, "limit key quota|END [milliseconds]", "Give a key its own quota, for a time or until END", limiting::override_key),

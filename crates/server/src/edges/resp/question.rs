@@ -284,7 +284,7 @@ fn spent_since(read: Nanos, service: &Service) -> Duration {
     service.now().saturating_since(read).into()
 }
 
-/// A command about a reservation, with the rights of its client.
+/// A command about several limits or about a reservation, with the rights of its client.
 #[derive(Debug)]
 pub(crate) struct Reserving {
     pub(super) act: ReservationAct,
@@ -293,10 +293,12 @@ pub(crate) struct Reserving {
 }
 
 /// A limit, a key and a cost.
-type Asked = (Box<[u8]>, Box<[u8]>, u64);
+pub(super) type Asked = (Box<[u8]>, Box<[u8]>, u64);
 
 #[derive(Debug)]
 pub(super) enum ReservationAct {
+    /// No reservation: the first limit that admits takes its cost.
+    Any(Vec<Asked>),
     Reserve {
         ttl: Nanos,
         asks: Vec<Asked>,
@@ -313,6 +315,8 @@ pub(super) enum ReservationAct {
 /// The answer to it.
 #[derive(Debug)]
 pub(crate) enum Done {
+    /// The answer of the limit that took its cost, or of the one whose denial ends first.
+    First(Answer),
     /// The answer of the limit that bound, and the id unless the limits denied.
     Reserved(Answer, Option<Id>),
     Extended(Answer),
@@ -331,7 +335,9 @@ impl Reserving {
     /// Questions about one reservation stay in order, and new reservations of one key.
     pub fn is_about(&self) -> (usize, &[u8]) {
         match &self.act {
-            ReservationAct::Reserve { asks, .. } => (1, asks.first().map_or(&[], |ask| &ask.1)),
+            ReservationAct::Reserve { asks, .. } | ReservationAct::Any(asks) => {
+                (1, asks.first().map_or(&[], |ask| &ask.1))
+            }
             // Commands about reservations whose low bits are equal wait for each other, too.
             ReservationAct::Extend(Id(id), _) | ReservationAct::Settle(Id(id), _) => {
                 (2 + (*id as usize >> 2), &[])
@@ -343,20 +349,16 @@ impl Reserving {
     pub async fn ask(&self, service: &Service, now: Nanos) -> Result<Done, Refusal> {
         let refuse = Refusal::Reservation;
         let id = match &self.act {
+            ReservationAct::Any(asks) => {
+                return acquire_any(service, self.rights.as_deref(), &borrowed(asks), now).await;
+            }
             ReservationAct::Reserve {
                 ttl,
                 asks,
                 request,
                 wait,
             } => {
-                let asks: Vec<_> = asks
-                    .iter()
-                    .map(|(limit, key, cost)| Ask {
-                        limit,
-                        key: Some(key),
-                        cost: *cost,
-                    })
-                    .collect();
+                let asks = borrowed(asks);
                 let rights = self.rights.as_deref();
                 if let Some(span) = wait {
                     if let Some(refused) = refuse_to_reserve(service, rights, &asks)? {
@@ -395,9 +397,36 @@ impl Reserving {
                 .await
                 .map(Done::Settled)
                 .map_err(refuse),
-            ReservationAct::Reserve { .. } => Err(refuse(ReservationError::Ended)),
+            ReservationAct::Reserve { .. } | ReservationAct::Any(_) => {
+                Err(refuse(ReservationError::Ended))
+            }
         }
     }
+}
+
+fn borrowed(asks: &[Asked]) -> Vec<Ask<'_>> {
+    let all = asks.iter().map(|(limit, key, cost)| Ask {
+        limit,
+        key: Some(key),
+        cost: *cost,
+    });
+    all.collect()
+}
+
+/// Takes the cost of the first limit that admits, for a client with these rights.
+pub(super) async fn acquire_any(
+    service: &Service,
+    rights: Option<&Rights>,
+    asks: &[Ask<'_>],
+    now: Nanos,
+) -> Result<Done, Refusal> {
+    if let Some(refused) = refuse_some(service, rights, asks, "ask these limits")? {
+        return Ok(refused);
+    }
+    let joint = service.acquire_any(asks, now).await;
+    Ok(Done::First(
+        joint.map_err(|(_, refusal)| refusal)?.into_bound(),
+    ))
 }
 
 /// Takes an estimate from each limit for a client with these rights.
@@ -419,14 +448,23 @@ pub(super) async fn reserve(
     Ok(Done::Reserved(decided.into_bound(), id))
 }
 
-/// Refuses limits that the client may not use, or that do not exist.
 fn refuse_to_reserve(
     service: &Service,
     rights: Option<&Rights>,
     asks: &[Ask<'_>],
 ) -> Result<Option<Done>, Refusal> {
+    refuse_some(service, rights, asks, "reserve units of these limits")
+}
+
+/// Refuses limits that the client may not use, or that do not exist.
+fn refuse_some(
+    service: &Service,
+    rights: Option<&Rights>,
+    asks: &[Ask<'_>],
+    what: &'static str,
+) -> Result<Option<Done>, Refusal> {
     if !asks.iter().all(|ask| may_use(rights, ask.limit)) {
-        return Ok(Some(Done::NotPermitted("reserve units of these limits")));
+        return Ok(Some(Done::NotPermitted(what)));
     }
     if let Some(rights) = rights {
         let limits = service.limits();

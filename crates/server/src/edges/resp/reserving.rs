@@ -12,7 +12,7 @@ use tidegate_service::decide::{
 
 use super::{
     limiting::{number, read_cost, refuse_number, write_numbers},
-    question::{self, Done, Question, ReservationAct, Reserving},
+    question::{self, Asked, Done, Question, ReservationAct, Reserving},
     reply::Replies,
     session::Context,
 };
@@ -24,6 +24,10 @@ pub(super) const RESERVE: &str =
 /// The maximum number of arguments of `RESERVE`, and of the commands with an id and costs.
 pub(super) const MOST_ARGS: usize = 1 + 3 * MOST_PARTS + 4;
 pub(super) const MOST_COSTS: usize = 1 + MOST_PARTS;
+
+/// The arguments of `ACQUIREANY`.
+pub(super) const ACQUIRE_ANY: &str = "limit key cost [limit key cost ...]";
+pub(super) const MOST_ANY: usize = 3 * MOST_PARTS;
 
 /// A day, in milliseconds.
 const LONGEST_MS: u64 = 86_400_000;
@@ -71,33 +75,15 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
             "a whole number from 1 to 86400000",
         );
     };
-    let mut asks = Vec::with_capacity(rest.len() / 3);
-    for part in rest.chunks(3) {
-        let &[limit, key, cost] = part else {
-            return context.wrong_number("reserve", RESERVE);
-        };
-        let Some(cost) = read_cost(context, cost) else {
-            return;
-        };
-        asks.push(Ask {
-            limit,
-            key: Some(key),
-            cost,
-        });
-    }
+    let Some(asks) = read_asks(context, rest, ("reserve", RESERVE)) else {
+        return;
+    };
     let ttl = Nanos::from_millis(ms);
     let service = &context.shared.service;
     if service.store().is_some() || wait.is_some() {
-        let owned = |ask: &Ask<'_>| {
-            (
-                ask.limit.into(),
-                ask.key.unwrap_or_default().into(),
-                ask.cost,
-            )
-        };
         let act = ReservationAct::Reserve {
             ttl,
-            asks: asks.iter().map(owned).collect(),
+            asks: owned(&asks),
             request: request.map(Into::into),
             wait,
         };
@@ -113,6 +99,51 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
     let asked = question::reserve(service, rights.as_deref(), request, &asks, ttl, context.now);
     let done = asked.now_or_never();
     write_at_once(context, rights.as_deref(), done);
+}
+
+/// `limit key cost [limit key cost ...]` → the five integers of the limit that took its cost, and
+/// its name. If all deny, those of the denial that ends first, and null.
+pub(super) fn acquire_any(context: &mut Context<'_>, args: &[&[u8]]) {
+    let Some(asks) = read_asks(context, args, ("acquireany", ACQUIRE_ANY)) else {
+        return;
+    };
+    if context.shared.service.store().is_some() {
+        return carry_out(context, ReservationAct::Any(owned(&asks)));
+    }
+    let (service, rights) = (&context.shared.service, context.session.rights.clone());
+    let asked = question::acquire_any(service, rights.as_deref(), &asks, context.now);
+    let done = asked.now_or_never();
+    write_at_once(context, rights.as_deref(), done);
+}
+
+/// Limits with a key and a cost each; `None` if an error was sent.
+fn read_asks<'a>(
+    context: &mut Context<'_>,
+    args: &[&'a [u8]],
+    (name, usage): (&str, &str),
+) -> Option<Vec<Ask<'a>>> {
+    let mut asks = Vec::with_capacity(args.len() / 3);
+    for part in args.chunks(3) {
+        let &[limit, key, cost] = part else {
+            context.wrong_number(name, usage);
+            return None;
+        };
+        let cost = read_cost(context, cost)?;
+        asks.push(Ask {
+            limit,
+            key: Some(key),
+            cost,
+        });
+    }
+    Some(asks)
+}
+
+fn owned(asks: &[Ask<'_>]) -> Vec<Asked> {
+    let one = |ask: &Ask<'_>| {
+        let key = ask.key.unwrap_or_default();
+        (ask.limit.into(), key.into(), ask.cost)
+    };
+    asks.iter().map(one).collect()
 }
 
 /// `id cost [cost ...]` → five integers. If a limit denies, nothing has changed.
@@ -171,6 +202,15 @@ pub(super) fn write_reserved(
     done: &Result<Done, Refusal>,
 ) {
     match done {
+        Ok(Done::First(first)) => {
+            replies.array(6);
+            write_bound(replies, first);
+            if first.is_allowed() {
+                replies.bulk(first.limit.spec().name.as_bytes());
+            } else {
+                replies.null();
+            }
+        }
         Ok(Done::Reserved(bound, id)) => {
             replies.array(6);
             write_bound(replies, bound);
