@@ -1,11 +1,18 @@
-//! Charts of admitted and denied requests over time, as SVG, with the denied ones stacked on top.
-
-use std::fmt::Write;
+//! Charts of admitted and denied requests: those of `tidegate-chart`, filled from the history.
 
 use maud::{Markup, html};
+use tidegate_chart::{Chart, Layer, Mark, rate, spark};
+use tidegate_service::{
+    observe::history::{OUTCOMES, Points, Step},
+    rules::PolicySpec,
+};
+
+use super::shown;
 
 /// The numbers of admitted and denied requests in one step.
 pub(super) type Pair = [u64; 2];
+
+const SECOND: u64 = 1_000_000_000;
 
 /// What was admitted, and what was denied, in all steps together.
 pub(super) fn sum(points: &[Pair]) -> Pair {
@@ -23,50 +30,238 @@ pub(super) fn most(points: &[Pair]) -> u64 {
         .unwrap_or(0)
 }
 
+fn layer(class: &'static str, name: &str, counts: Vec<u64>) -> Layer {
+    let all = counts
+        .iter()
+        .fold(0_u64, |sum, count| sum.saturating_add(*count));
+    Layer {
+        class,
+        name: format!("{name} {}", shown::grouped(all)),
+        counts,
+    }
+}
+
+/// Both kinds of requests, by what they are called.
+fn of_pairs(points: &[Pair], [admitted, denied]: [&str; 2]) -> [Layer; 2] {
+    let of = |at: usize| points.iter().map(|pair| pair[at]).collect();
+    [
+        layer("admitted", admitted, of(0)),
+        layer("denied", denied, of(1)),
+    ]
+}
+
 /// A minute of seconds, for the cell of a table.
 pub(super) fn minute(points: &[Pair], words: &str) -> Markup {
-    chart(points, 60, 60, 28, words)
+    spark(&of_pairs(points, ["", ""]), 60, 28, words)
 }
 
-/// A large chart with its text above it.
-pub(super) fn figure(points: &[Pair], full: usize, steps: usize, words: &str) -> Markup {
-    html! { figure { figcaption { (words) } (chart(points, full, steps, 120, words)) } }
+/// What a program reported in steps of equal length, the last of which has just ended.
+pub(super) fn reported(
+    points: &[Pair],
+    (steps, seconds): (usize, u64),
+    now: u64,
+    words: &str,
+) -> Markup {
+    let step = seconds * SECOND;
+    let end = now - now % step;
+    let mut padded = vec![[0; 2]; steps.saturating_sub(points.len())];
+    padded.extend_from_slice(points);
+    Chart {
+        words,
+        start: end.saturating_sub(step.saturating_mul(steps as u64)),
+        step,
+        steps,
+        layers: &of_pairs(&padded, ["passed", "blocked"]),
+        scale: 0,
+        limit: None,
+        marks: &[],
+        time: &utc,
+        hover: false,
+    }
+    .figure()
 }
 
-/// A chart with an equivalent text. Its whole width stands for `full` points, so a short history is
-/// at the right. If there are more of them than `steps`, several are added up for a bar.
-///
-/// Bars are written one after another, each by how much it is higher than the one before it: a
-/// chart that moves on by a bar has the same text but for its ends, which compresses well.
-fn chart(points: &[Pair], full: usize, steps: usize, height: u64, words: &str) -> Markup {
-    let each = full.div_ceil(steps).max(1);
-    let sums: Vec<Pair> = points.rchunks(each).rev().map(sum).collect();
-    let most = most(&sums).max(1);
-    let columns = full.div_ceil(each).max(1);
-    let first = columns.saturating_sub(sums.len());
-    // A bar that is not empty is visible.
-    let high =
-        |count: u64| (u128::from(count) * u128::from(height)).div_ceil(u128::from(most)) as i64;
-    let area = |top: fn(&Pair) -> u64| {
-        let mut path = format!("M{first} {height}");
-        let mut before = 0;
-        for sum in &sums {
-            let now = high(top(sum));
-            // Writing to a `String` does not fail.
-            let _ = match before - now {
-                0 => write!(path, "h1"),
-                down => write!(path, "v{down}h1"),
-            };
-            before = now;
-        }
-        path + &format!("V{height}z")
+/// How a history is drawn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bars {
+    /// How many bars the chart has room for.
+    bars: usize,
+    /// How many points each of them adds up.
+    each: usize,
+}
+
+/// 15 minutes of seconds: a bar is 5 s.
+const MINUTES: Bars = Bars { bars: 180, each: 5 };
+/// 3 minutes, for as long as there are no more of them: a bar is 1 s.
+const FIRST_MINUTES: Bars = Bars { bars: 180, each: 1 };
+/// 6 hours of 10 seconds: a bar is 2 minutes.
+const HOURS: Bars = Bars {
+    bars: 180,
+    each: 12,
+};
+type Outcomes = Points<{ OUTCOMES.len() }>;
+
+/// The chart of the last minutes, whose points are what `read` finds, and with `hours` that of the last hours once they
+/// show more. `None` without a history.
+pub(super) fn recent(
+    read: impl Fn(Step, usize) -> Option<Outcomes>,
+    (title, hours): (&str, bool),
+    limit: &Line,
+    marks: &[Mark],
+) -> Option<Markup> {
+    let minutes = read(Step::Second, MINUTES.most())?;
+    let is_young = minutes.points.len() <= FIRST_MINUTES.bars;
+    let (bars, span) = if is_young {
+        (FIRST_MINUTES, "last 3 minutes")
+    } else {
+        (MINUTES, "last 15 minutes")
     };
-    let has_denied = sums.iter().any(|sum| sum[1] > 0);
-    html! {
-        svg role="img" aria-label=(words) viewBox={ "0 0 " (columns) " " (height) } preserveAspectRatio="none" {
-            // The admitted ones are drawn over all.
-            @if has_denied { path class="denied" d=(area(|sum| sum[0].saturating_add(sum[1]))) {} }
-            path class="admitted" d=(area(|sum| sum[0])) {}
-        }
+    let earlier = hours
+        .then(|| read(Step::TenSeconds, HOURS.most()))
+        .flatten()
+        .filter(|hours| hours.points.len() > MINUTES.most() / 10);
+    let named = |span: &str| format!("{title}, {span}");
+    Some(html! {
+        (bars.of(&minutes, &named(span), limit.clone(), marks))
+        @if let Some(earlier) = earlier { (HOURS.of(&earlier, &named("last 6 hours"), limit.clone(), marks)) }
+    })
+}
+
+/// A limit as a line: its rate in requests per second, and its words.
+pub(super) type Line = Option<(f64, String)>;
+
+impl Bars {
+    /// The most points that a chart shows.
+    const fn most(self) -> usize {
+        // The bar that is not complete is left out.
+        self.bars * self.each + self.each
+    }
+
+    /// The bars end at round times, so that a bar keeps its requests while the chart moves. The
+    /// last one, which is not complete, is left out.
+    fn of(self, points: &Outcomes, title: &str, limit: Line, marks: &[Mark]) -> Markup {
+        let seconds = points.step.max(1) * self.each.max(1) as u64;
+        let end = points.end - points.end % seconds;
+        let incomplete = ((points.end - end) / points.step.max(1)) as usize;
+        let complete = points.points.len().saturating_sub(incomplete);
+        let complete = points.points.get(..complete).unwrap_or_default();
+        let newest = complete.rchunks(self.each.max(1)).take(self.bars);
+        let mut bars: Vec<[u64; OUTCOMES.len()]> = newest.map(total).collect();
+        bars.resize(self.bars, [0; OUTCOMES.len()]);
+        bars.reverse();
+        drawn(&bars, (end, seconds), title, limit, marks)
+    }
+}
+
+/// Bars of this length, the last of which ends at `end`, both in seconds.
+pub(super) fn drawn(
+    bars: &[[u64; OUTCOMES.len()]],
+    (end, seconds): (u64, u64),
+    title: &str,
+    limit: Line,
+    marks: &[Mark],
+) -> Markup {
+    let (end, step) = (end.saturating_mul(SECOND), seconds.saturating_mul(SECOND));
+    let whole = total_of(bars);
+    let sum = |at: [usize; 2]| shown::grouped(at.iter().map(|at| whole[*at]).sum());
+    let words = format!(
+        "{title} (UTC): {} admitted, {} denied",
+        sum([0, 1]),
+        sum([2, 3])
+    );
+    Chart {
+        words: &words,
+        start: end.saturating_sub(step.saturating_mul(bars.len() as u64)),
+        step,
+        steps: bars.len(),
+        layers: &of_outcomes(bars),
+        scale: 0,
+        limit,
+        marks,
+        time: &utc,
+        hover: false,
+    }
+    .figure()
+}
+
+fn total(points: &[[u32; OUTCOMES.len()]]) -> [u64; OUTCOMES.len()] {
+    let mut sums = [0; OUTCOMES.len()];
+    for point in points {
+        sums.iter_mut()
+            .zip(point)
+            .for_each(|(sum, count)| *sum += u64::from(*count));
+    }
+    sums
+}
+
+fn total_of(bars: &[[u64; OUTCOMES.len()]]) -> [u64; OUTCOMES.len()] {
+    let mut sums = [0_u64; OUTCOMES.len()];
+    for bar in bars {
+        sums.iter_mut()
+            .zip(bar)
+            .for_each(|(sum, count)| *sum = sum.saturating_add(*count));
+    }
+    sums
+}
+
+/// The layers of these outcomes: the reasons of denials have a colour each.
+fn of_outcomes(bars: &[[u64; OUTCOMES.len()]]) -> Vec<Layer> {
+    let of = |count: fn(&[u64; OUTCOMES.len()]) -> u64| bars.iter().map(count).collect();
+    vec![
+        layer(
+            "admitted",
+            "admitted",
+            of(|[allowed, delayed, ..]| allowed + delayed),
+        ),
+        layer(
+            "shadow",
+            "would be denied, if it were no shadow limit:",
+            of(|[.., shadow, _, _, _, _]| *shadow),
+        ),
+        layer(
+            "store-down",
+            "denied, store down:",
+            of(|[.., store]| *store),
+        ),
+        layer(
+            "table-full",
+            "denied, table full:",
+            of(|[.., full, _]| *full),
+        ),
+        layer(
+            "blocked",
+            "denied, blocked:",
+            of(|[.., blocked, _, _]| *blocked),
+        ),
+        layer(
+            "denied",
+            "denied, above the limit:",
+            of(|[_, _, denied, _, _, blocked, full, store]| {
+                denied.saturating_sub(blocked + full + store)
+            }),
+        ),
+    ]
+}
+
+/// The rate that a policy permits, with its words; `None` for what limits no rate.
+pub(super) fn rate_of(policy: &PolicySpec) -> Line {
+    let window = policy.window?.as_secs_f64();
+    let per_second = policy.limit as f64 / window;
+    (per_second.is_finite() && policy.algorithm.limits_rate()).then(|| {
+        (
+            per_second,
+            format!("limit {} ({})", policy.quota(), rate(per_second)),
+        )
+    })
+}
+
+/// A time of the day.
+fn utc(nanos: u64, spacing: u64) -> String {
+    let seconds = nanos / SECOND % 86_400;
+    let (hour, minute, second) = (seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    if spacing < 60 * SECOND {
+        format!("{hour:02}:{minute:02}:{second:02}")
+    } else {
+        format!("{hour:02}:{minute:02}")
     }
 }
