@@ -33,13 +33,14 @@ pub(crate) fn areas(layers: &[Layer], height: u64, full: f64) -> Markup {
     let high = |count: u64| (count as f64 * height as f64 / full).ceil() as i64;
     let path = |sums: &[u64]| {
         let (mut path, mut before) = (format!("M0 {height}"), 0);
-        for sum in sums {
-            let now = high(*sum).min(i64::try_from(height).unwrap_or(i64::MAX));
-            // Writing to a `String` does not fail.
-            let _ = match before - now {
-                0 => write!(path, "h1"),
-                down => write!(path, "v{down}h1"),
-            };
+        let most = i64::try_from(height).unwrap_or(i64::MAX);
+        for same in sums.chunk_by(|one, other| high(*one) == high(*other)) {
+            let now = same.first().map_or(0, |sum| high(*sum)).min(most);
+            if now != before {
+                // Writing to a `String` does not fail.
+                let _ = write!(path, "v{}", before - now);
+            }
+            let _ = write!(path, "h{}", same.len());
             before = now;
         }
         path + &format!("V{height}z")

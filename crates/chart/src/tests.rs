@@ -47,7 +47,7 @@ fn layers_are_stacked_and_empty_ones_are_left_out() {
     ];
     let drawn = chart(&layers, &[]).figure().into_string();
     // The upper layer first, which the lower one covers; 120 pixels stand for 60 requests.
-    let denied = drawn.find(r#"class="denied" d="M0 120v-120h1h1V120z""#);
+    let denied = drawn.find(r#"class="denied" d="M0 120v-120h2V120z""#);
     let admitted = drawn.find(r#"class="admitted" d="M0 120v-120h1v60h1V120z""#);
     assert!(denied.is_some() && denied < admitted, "{drawn}");
     assert!(

@@ -1,6 +1,7 @@
 //! The control plane: its paths (`api`), and its pages for people (`pages`).
 
 mod api;
+mod chart;
 mod conditions;
 mod marks;
 pub(crate) mod pages;

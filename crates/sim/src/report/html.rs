@@ -238,7 +238,10 @@ fn comparison(report: &Report) -> Markup {
             @if report.findings.len() == 1 { ": " (report.limit(0)) }
         }
         (bars(report))
-        (wide_card("The algorithms side by side", &table))
+        details {
+            summary { "All numbers" }
+            (wide_card("The algorithms side by side", &table))
+        }
     }
 }
 

@@ -13,11 +13,10 @@ use tidegate_service::{
 };
 
 use super::{
-    chart,
     layout::{Action, Terms, Undo, post},
     shown,
 };
-use crate::edges::http::App;
+use crate::{control::chart, edges::http::App};
 
 /// A key of a limit, which buttons act on.
 #[derive(Clone, Copy)]

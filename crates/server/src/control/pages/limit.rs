@@ -13,7 +13,7 @@ use tidegate_service::{
 };
 
 use super::{
-    Missing, chart,
+    Missing,
     key::{self, Named, linked},
     latency,
     layout::{Frame, layout},
@@ -21,7 +21,7 @@ use super::{
     shown,
 };
 use crate::{
-    control::{ControlPlane, api::explanation},
+    control::{ControlPlane, api::explanation, chart},
     edges::http::{App, permit::Viewer, query},
 };
 

@@ -9,7 +9,6 @@
 //! text. Nothing is loaded from other hosts, and the pages' content security policy forbids it.
 
 mod audit;
-mod chart;
 mod compress;
 mod delta;
 mod denied;

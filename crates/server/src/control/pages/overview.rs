@@ -10,14 +10,15 @@ use tidegate_service::{
 };
 
 use super::{
-    Missing,
-    chart::{self, Pair},
-    denied, latency,
+    Missing, denied, latency,
     layout::{Frame, layout},
     shown,
 };
 use crate::{
-    control::ControlPlane,
+    control::{
+        ControlPlane,
+        chart::{self, Pair},
+    },
     edges::http::{App, permit::Viewer, query},
 };
 

@@ -5,12 +5,14 @@ use maud::{Markup, html};
 
 use super::{
     Missing,
-    chart::{self, Pair},
     flow::{limits, pairs, reasons, summary},
     layout::{Frame, layout},
     shown,
 };
-use crate::control::ControlPlane;
+use crate::control::{
+    ControlPlane,
+    chart::{self, Pair},
+};
 
 const SECONDS: usize = 60;
 const MINUTES: usize = 60;

@@ -5,24 +5,23 @@ use tidegate_chart::{Chart, Layer, Mark, rate, spark};
 use tidegate_service::{
     observe::history::{OUTCOMES, Points, Step},
     rules::PolicySpec,
+    shown,
 };
 
-use super::shown;
-
 /// The numbers of admitted and denied requests in one step.
-pub(super) type Pair = [u64; 2];
+pub(in crate::control) type Pair = [u64; 2];
 
 const SECOND: u64 = 1_000_000_000;
 
 /// What was admitted, and what was denied, in all steps together.
-pub(super) fn sum(points: &[Pair]) -> Pair {
+pub(in crate::control) fn sum(points: &[Pair]) -> Pair {
     points.iter().fold([0; 2], |sum, pair| {
         [0, 1].map(|at| pair[at].saturating_add(sum[at]))
     })
 }
 
 /// The most in one step.
-pub(super) fn most(points: &[Pair]) -> u64 {
+pub(in crate::control) fn most(points: &[Pair]) -> u64 {
     points
         .iter()
         .map(|pair| pair[0].saturating_add(pair[1]))
@@ -51,12 +50,12 @@ fn of_pairs(points: &[Pair], [admitted, denied]: [&str; 2]) -> [Layer; 2] {
 }
 
 /// A minute of seconds, for the cell of a table.
-pub(super) fn minute(points: &[Pair], words: &str) -> Markup {
+pub(in crate::control) fn minute(points: &[Pair], words: &str) -> Markup {
     spark(&of_pairs(points, ["", ""]), 60, 28, words)
 }
 
 /// What a program reported in steps of equal length, the last of which has just ended.
-pub(super) fn reported(
+pub(in crate::control) fn reported(
     points: &[Pair],
     (steps, seconds): (usize, u64),
     now: u64,
@@ -83,7 +82,7 @@ pub(super) fn reported(
 
 /// How a history is drawn.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bars {
+pub(in crate::control) struct Bars {
     /// How many bars the chart has room for.
     bars: usize,
     /// How many points each of them adds up.
@@ -103,7 +102,7 @@ type Outcomes = Points<{ OUTCOMES.len() }>;
 
 /// The chart of the last minutes, whose points are what `read` finds, and with `hours` that of the last hours once they
 /// show more. `None` without a history.
-pub(super) fn recent(
+pub(in crate::control) fn recent(
     read: impl Fn(Step, usize) -> Option<Outcomes>,
     (title, hours): (&str, bool),
     limit: &Line,
@@ -128,7 +127,7 @@ pub(super) fn recent(
 }
 
 /// A limit as a line: its rate in requests per second, and its words.
-pub(super) type Line = Option<(f64, String)>;
+pub(in crate::control) type Line = Option<(f64, String)>;
 
 impl Bars {
     /// The most points that a chart shows.
@@ -154,7 +153,7 @@ impl Bars {
 }
 
 /// Bars of this length, the last of which ends at `end`, both in seconds.
-pub(super) fn drawn(
+pub(in crate::control) fn drawn(
     bars: &[[u64; OUTCOMES.len()]],
     (end, seconds): (u64, u64),
     title: &str,
@@ -204,6 +203,41 @@ fn total_of(bars: &[[u64; OUTCOMES.len()]]) -> [u64; OUTCOMES.len()] {
     sums
 }
 
+/// What a limit decided on a trace, and what other rules would have decided, on one scale. Each step
+/// has its requests, those that were denied, and those that would be.
+pub(in crate::control) fn compared(
+    steps: &[[u64; 3]],
+    (start, step): (u64, u64),
+    marks: &[Mark],
+) -> Markup {
+    let scale = steps
+        .iter()
+        .map(|[requests, ..]| *requests)
+        .max()
+        .unwrap_or(0);
+    let of = |denied: usize, words: &str| {
+        let pairs: Vec<Pair> = steps
+            .iter()
+            .map(|counts| [counts[0].saturating_sub(counts[denied]), counts[denied]])
+            .collect();
+        let [_, all] = sum(&pairs);
+        Chart {
+            words: &format!("{words} (UTC): {} denied", shown::grouped(all)),
+            start,
+            step,
+            steps: steps.len(),
+            layers: &of_pairs(&pairs, ["admitted", "denied"]),
+            scale,
+            limit: None,
+            marks,
+            time: &utc,
+            hover: true,
+        }
+        .figure()
+    };
+    html! { (of(1, "As it was")) (of(2, "With this change")) }
+}
+
 /// The layers of these outcomes: the reasons of denials have a colour each.
 fn of_outcomes(bars: &[[u64; OUTCOMES.len()]]) -> Vec<Layer> {
     let of = |count: fn(&[u64; OUTCOMES.len()]) -> u64| bars.iter().map(count).collect();
@@ -244,7 +278,7 @@ fn of_outcomes(bars: &[[u64; OUTCOMES.len()]]) -> Vec<Layer> {
 }
 
 /// The rate that a policy permits, with its words; `None` for what limits no rate.
-pub(super) fn rate_of(policy: &PolicySpec) -> Line {
+pub(in crate::control) fn rate_of(policy: &PolicySpec) -> Line {
     let window = policy.window?.as_secs_f64();
     let per_second = policy.limit as f64 / window;
     (per_second.is_finite() && policy.algorithm.limits_rate()).then(|| {
