@@ -21,14 +21,15 @@ await pause(90);
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? '/usr/bin/chromium', args: ['--no-sandbox'] });
 const context = await browser.newContext({ baseURL: admin, colorScheme: 'light', viewport: { width: 1200, height: 900 } });
 
-// The part of a page from its top to the end of an element.
-async function take(path, name, until, prepare = async () => {}) {
+// The part of a page from one element to the end of another one.
+async function take(path, name, until, prepare = async () => {}, from = 'body') {
   const page = await context.newPage();
   await page.goto(path);
   await prepare(page);
   const box = await page.locator(until).first().boundingBox();
-  const height = Math.ceil(box.y + box.height + 16);
-  await page.screenshot({ path: `${directory}/${name}.png`, fullPage: true, clip: { x: 0, y: 0, width: 1200, height } });
+  const top = Math.floor((await page.locator(from).first().boundingBox()).y);
+  const height = Math.ceil(box.y + box.height + 16 - top);
+  await page.screenshot({ path: `${directory}/${name}.png`, fullPage: true, clip: { x: 0, y: top, width: 1200, height } });
   await page.close();
 }
 
@@ -39,6 +40,6 @@ await take('/rules', 'what-if', '#tried details.card', async (page) => {
   await text.fill((await text.inputValue()).replace('limit: 60/1m', 'limit: 30/1m').replace('limit: 5/1m', 'limit: 3/1m'));
   await page.locator('#try:enabled').click();
   await page.locator('#tried details.card').first().waitFor();
-});
+}, '#tried');
 await take(report, 'report', 'div.heat-row:last-child');
 await browser.close();

@@ -87,7 +87,7 @@ fn drawn(
 ) -> Markup {
     let layer = |class, counts: Vec<u64>| Layer {
         class,
-        name: format!("{class} {}", grouped(counts.iter().sum())),
+        name: class.to_owned(),
         counts,
     };
     let layers = [

@@ -92,8 +92,8 @@ fn lead(report: &Report) -> Markup {
             @for said in report.conclusions().iter().take(LEADING) { p { (printable(said, 400)) } }
             @match report.warnings.len() {
                 0 => {},
-                1 => p class="warning" { a href="#made" { "1 warning" } },
-                warnings => p class="warning" { a href="#made" { (warnings) " warnings" } },
+                1 => p class="warning" { "There is a warning below the pictures." },
+                _ => p class="warning" { "There are warnings below the pictures." },
             }
         }
     }
@@ -102,7 +102,7 @@ fn lead(report: &Report) -> Markup {
 /// The other conclusions, the warnings, and how the findings were made.
 fn conclusions(report: &Report) -> Markup {
     html! {
-        div class="card conclusions" id="made" {
+        div class="card conclusions" {
             @for said in report.conclusions().iter().skip(LEADING) { p { (printable(said, 400)) } }
             @for warning in &report.warnings { p class="warning" { (printable(warning, 600)) } }
             @for sample in &report.samples {

@@ -128,6 +128,8 @@ function grid(title, heads, rows) {
   return made;
 }
 
+const grouped = (count) => count.toLocaleString('en');
+
 function fold(title, isOpen) {
   const section = make('details', '', { class: 'card' });
   section.append(make('summary', title));
@@ -137,7 +139,7 @@ function fold(title, isOpen) {
 
 // A limit that would have denied more or less: over time, and its keys.
 function about(limit, charts, isOpen) {
-  const section = fold(`${limit.limit}: ${limit.denied.requests} denied, ${limit.would_deny.requests} with this change`, isOpen);
+  const section = fold(`${limit.limit}: ${grouped(limit.denied.requests)} denied, ${grouped(limit.would_deny.requests)} with this change`, isOpen);
   const both = make('div', '', { class: 'columns' });
   both.innerHTML = charts;
   const keys = fold('Numbers and keys', false);
