@@ -22,7 +22,7 @@ CRATES = [
     ["redis"],
     ["limiter"],
     ["flow"],
-    ["config", "headers", "macros"],
+    ["chart", "config", "headers", "macros"],
     ["core"],
 ]
 # The modules of each crate's root, from the top layer to the bottom one. A module of the root that is in no layer (errors, counters,

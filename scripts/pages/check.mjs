@@ -108,6 +108,12 @@ async function lookAs(path, name, width, theme) {
     ['navigation', 'resource'].flatMap((kind) => performance.getEntriesByType(kind)).reduce((sum, entry) => sum + entry.decodedBodySize, 0),
   );
   const height = await page.evaluate(() => document.documentElement.scrollHeight);
+  if (path.startsWith('file:') && width === 1440) {
+    for (const picture of ['figure.time-chart', '.heat-row']) {
+      const box = await page.locator(`${picture}:visible`).first().boundingBox();
+      if (!box || box.y > 900) complain(where, `the report does not open with ${picture}`);
+    }
+  }
   if (path.startsWith('file:') && width === 390 && height > 4000) complain(where, `the report is ${height} pixels long`);
   // A report on a disk has the charts of a whole log in it.
   if (!path.startsWith('file:') && (bytes === 0 || bytes > 100 * 1024)) complain(where, `page, styles and scripts have ${bytes} bytes`);
@@ -195,6 +201,17 @@ async function use() {
     await expect(page, where, 'the block in the facts', async () => /denied \(blocked\).*ends in .*by local client/.test(await card()));
     await act('Block', '/v1/block', `Blocked ${key}`, { for: '2h', note: 'tries passwords' });
     await expect(page, where, 'the note', async () => /ends in 2h, by local client: tries passwords/.test(await card()));
+  });
+  await step('the history of the key', async () => {
+    // The first chart is that of the key.
+    const chart = page.locator('figure.time-chart').first();
+    const shown = async () => (await chart.textContent()) ?? '';
+    await expect(page, where, 'the reasons, the limit and the block in the chart', async () =>
+      /mallory@example.com, last 15 minutes.*denied, blocked:.*denied, above the limit:.*limit 20\/1m.*block mallory@example.com in logins.*: tries passwords/s.test(await shown()));
+    for (const [what, part] of [['a line for the limit', 'line.limit'], ['the axis of rates', 'svg.rates text'], ['the axis of time', 'text.time'], ['a flag', 'text.flag'], ['blocked in its colour', 'path.blocked']]) {
+      if ((await chart.locator(part).count()) === 0) complain(where, `the chart lacks ${what}`);
+    }
+    await page.screenshot({ path: `${directory}/key-history-${where.includes('https') ? 'tls' : 'plain'}.png` });
   });
   await step('an answer belongs to its question', async () => {
     // The `close` event of the first question arrives when the second is open.
@@ -338,11 +355,15 @@ async function outage() {
     const row = page.locator('tr[data-row^="denied "]');
     await expect(page, where, 'the reason next to the key', async () => (await row.count()) === 1 && (await row.textContent()).includes('denied: store-down'));
     if (await row.getByRole('button').count()) complain(where, 'a key can be blocked that the missing store denies');
+    const chart = page.locator('figure.time-chart').first();
+    await expect(page, where, 'the outage and its denials in the chart', async () => (await chart.locator('rect.span.wrong').count()) === 1
+      && /denied, store down: .*from [0-9:]+ the store is down/s.test((await chart.textContent()) ?? ''));
     for (const [path, name] of [['/', 'incident'], ['/rules', 'incident-rules'], ['/audit', 'incident-audit']]) await look(`${shared}${path}`, name);
   });
   const again = spawn('redis-server', ['--port', port, '--bind', '127.0.0.1', '--save', ''], { stdio: 'ignore' });
   await step('the store returns', async () => {
     await expect(page, where, 'that the store is up', async () => (await strip()).includes('store up') && !(await strip()).includes('Wrong'));
+    await expect(page, where, 'the end of the outage in the chart', async () => /[0-9:]+ to [0-9:]+ the store is down/.test((await page.locator('figure.time-chart').first().textContent()) ?? ''));
   });
   again.kill();
   await context.close();
@@ -508,6 +529,9 @@ async function edit() {
     await page.locator('#try').click();
     await expect(page, where, 'what it would deny', async () => (await page.locator('#tried table').count()) > 0);
     await page.screenshot({ path: `${directory}/rules-tried-390-dark.png`, fullPage: true });
+    if ((await page.locator('#tried figure.time-chart:visible').count()) !== 2) complain(where, 'a try does not open with its two charts');
+    const tall = await page.locator('#tried').evaluate((part) => part.scrollHeight);
+    if (tall > 1_500) complain(where, `a try is ${tall} pixels long`);
     const overflow = await page.evaluate(
       () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
     );

@@ -70,6 +70,7 @@ enum Command {
     ///
     /// Blocks stay.
     Reset(client::Change),
+    Mark(client::Mark),
     /// Reload a server's rules, and print the result
     ///
     /// Exits with 0 if the rules are in force, 3 if they were rejected; the previous rules then
@@ -114,6 +115,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => client::explain(&args),
         Command::Audit(args) => client::audit(&args),
         Command::Reset(args) => client::reset(&args),
+        Command::Mark(args) => client::mark(&args),
         Command::Reload(args) => client::reload(&args),
         Command::Rules(args) => client::rules(&args),
         Command::Token(args) => token::run(&args),

@@ -334,6 +334,39 @@ fn an_operator_sees_what_is_in_force_and_why_a_key_is_denied() {
     assert!(code == Some(3) && error.contains("cron"), "{error}");
 }
 
+#[test]
+fn a_deployment_marks_the_charts() {
+    let server = serving("client-mark");
+    let marked = |arguments: &[&str]| ask(&server.admin, arguments);
+    assert_eq!(
+        marked(&["mark", "shop 1.4 deployed"]),
+        (
+            Some(0),
+            "marked in all charts: shop 1.4 deployed".to_owned(),
+            String::new()
+        )
+    );
+    let (code, out, _) = marked(&["mark", "a\u{1b}", "--limit", "cron"]);
+    assert!(
+        code == Some(0)
+            && out.starts_with("marked in the charts of cron: a")
+            && !out.contains('\u{1b}'),
+        "{out}"
+    );
+    let (code, _, error) = marked(&["mark", ""]);
+    assert!(
+        code == Some(3) && error.contains("1 to 200 bytes"),
+        "{error}"
+    );
+    let (code, _, error) = marked(&["mark", "x", "--limit", "crn"]);
+    assert!(code == Some(3) && error.contains("cron"), "{error}");
+    let (_, out, _) = marked(&["audit"]);
+    assert!(
+        out.contains("mark") && out.contains("shop 1.4 deployed"),
+        "{out}"
+    );
+}
+
 /// Each command about a server, what it prints as JSON, and the code with which it exits.
 #[test]
 fn each_command_prints_json_for_programs() {
@@ -352,6 +385,7 @@ fn each_command_prints_json_for_programs() {
         (admin, "override cron a --end", 0, "ended"),
         (admin, "override cron a --end", 1, "ended"),
         (admin, "reset cron a", 0, "reset"),
+        (admin, "mark deployed", 0, "marked"),
         (admin, "reload", 0, "limits"),
         (admin, "blocks", 0, "blocks"),
         (admin, "overrides", 0, "overrides"),

@@ -433,6 +433,7 @@ fn watched_metrics_are_in(page: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for file in [
         "docs/src/run.md",
+        "docs/src/server.md",
         "packaging/prometheus/alerts.yaml",
         "packaging/grafana/tidegate.json",
     ] {

@@ -314,7 +314,7 @@ mod on_a_terminal {
             "limit_name": "logins", "seconds": 61.0, "one_in": 4, "names": 1000, "requests": 10, "denials": 5,
             "asked_most": [{"key": "bob", "count": 90, "at_least": 80, "at_most": 100}],
             "denied_most": [
-                {"key": "eve", "count": 40, "at_least": 40, "at_most": 40},
+                {"key": "eve", "count": 40, "at_least": 40, "at_most": 40, "since_ms": 1},
                 {"key": "\u{fffd}", "not_utf8": true, "count": 3, "at_least": 3, "at_most": 3},
             ],
         });

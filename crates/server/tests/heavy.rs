@@ -85,7 +85,7 @@ fn both_protocols_return_the_heavy_keys() {
     assert_eq!(keys(&top["denied_most"]), [("alice", 2), ("eve", 1)]);
     assert_eq!(
         top["asked_most"][0],
-        json!({"key": "alice", "count": 5, "at_least": 5, "at_most": 5})
+        json!({"key": "alice", "count": 5, "at_least": 5, "at_most": 5, "since_ms": 1_700_049_600_000_u64})
     );
     assert_eq!(
         [
@@ -178,7 +178,7 @@ fn names_are_bounded_and_counts_have_bounds() {
     assert_eq!(keys(&top["asked_most"]), [("alice", 2), ("carol", 2)]);
     assert_eq!(
         top["asked_most"][1],
-        json!({"key": "carol", "count": 2, "at_least": 1, "at_most": 2})
+        json!({"key": "carol", "count": 2, "at_least": 1, "at_most": 2, "since_ms": 1_700_049_600_000_u64})
     );
     assert_eq!((&top["names"], &top["requests"]), (&json!(2), &json!(4)));
 }

@@ -321,11 +321,11 @@ fn a_change_of_rules_keeps_the_history_even_of_a_limit_that_is_reset() {
     watched.second();
     assert_eq!(
         watched.told("a").unwrap(),
-        [[2, 0, 1, 0, 0], [0; 5], [1, 0, 0, 0, 0]]
+        [[2, 0, 1, 0, 0, 0, 0, 0], [0; 8], [1, 0, 0, 0, 0, 0, 0, 0]]
     );
     assert_eq!(
         watched.told("b").unwrap(),
-        [[0; 5], [1, 0, 0, 2, 0], [1, 0, 0, 0, 0]]
+        [[0; 8], [1, 0, 0, 2, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]]
     );
     watched.change("limits: [{name: a, limit: 9/1h}]");
     watched.second();
@@ -334,9 +334,9 @@ fn a_change_of_rules_keeps_the_history_even_of_a_limit_that_is_reset() {
 
 #[test]
 fn limits_without_room_are_left_out_and_reported() {
-    // The help of --history-memory and the book say 156 KiB for the latencies, and 138 KiB for each
+    // The help of --history-memory and the book say 252 KiB for all limits and answers together, and 174 KiB for each
     // limit.
-    let max_bytes = (156 + 138) << 10;
+    let max_bytes = (252 + 174) << 10;
     let mut watched = Watched::new(max_bytes);
     watched.second();
     let size = watched.history.size();

@@ -156,6 +156,74 @@ fn a_thousand_limits_are_shown_by_pages_in_the_order_that_is_asked_for() {
 }
 
 #[test]
+fn charts_have_the_reasons_of_denials_the_limit_and_what_happened() {
+    let rules = "limits: [{name: per-user, limit: 2/1h, algorithm: sliding-log}, {name: other, limit: 1/1h}]";
+    let server = Running::with_rules_and("pages-reasons", rules, |options| {
+        options.trace_keys = Some("100%".parse().unwrap());
+    });
+    let end = |end: u64| server.get("/v1/history?limit=other").json()["end"] == end;
+    eventually("the history has begun", || end(1_700_049_600));
+    let acquire = || server.post("/v1/acquire", r#"{"limit":"per-user","key":"eve"}"#);
+    for _ in 0..5 {
+        acquire();
+    }
+    let post = |path: &str, body: &str| server.post(path, body);
+    let block = r#"{"limit":"per-user","key":"eve","note":"<b>"}"#;
+    assert_eq!(post("/v1/block", block).status, 200);
+    acquire();
+    for (body, status) in [
+        (r#"{"note":"shop 1.4 deployed"}"#, 200),
+        (r#"{"note":"another limit","limit":"other"}"#, 200),
+        (r#"{"note":"x","limit":"nobody"}"#, 404),
+        (r#"{"note":" "}"#, 400),
+        (r#"{"text":"x"}"#, 400),
+    ] {
+        assert_eq!(post("/v1/mark", body).status, status, "{body}");
+    }
+    assert_eq!(
+        post("/v1/mark", &format!(r#"{{"note":"{}"}}"#, "x".repeat(201))).status,
+        400
+    );
+    server.advance(Duration::from_secs(5));
+    eventually("the seconds have been looked at", || end(1_700_049_605));
+    let reasons = [
+        "admitted 2",
+        "denied, above the limit: 3",
+        "denied, blocked: 1",
+    ];
+    let happened = [
+        "block eve in per-user, by local client: &lt;b&gt;",
+        "shop 1.4 deployed, by local client",
+        "this server started",
+    ];
+    let key = page(&server, "/limit?name=per-user&key=eve").body;
+    let (of_key, of_all) = key.split_once("All keys, last 3 minutes").unwrap();
+    assert!(
+        of_key.contains("eve, last 15 minutes (UTC): 2 admitted, 4 denied")
+            && of_key.contains("limit 2/1h (2/h)"),
+        "{of_key}"
+    );
+    let overview = page(&server, "/").body;
+    for words in reasons.iter().chain(&happened) {
+        for body in [of_key, of_all, &overview] {
+            assert!(body.contains(words), "{words} in {body}");
+        }
+    }
+    assert!(overview.contains("another limit in other") && !key.contains("another limit"));
+    // A limit of each key is no limit of all of them.
+    assert!(!of_all.contains("limit 2/1h"), "{of_all}");
+    let stranger = page(&server, "/limit?name=per-user&key=bob").body;
+    assert!(
+        !stranger.contains("block eve in per-user, by local client: &lt;b&gt;; ")
+            && stranger.contains("bob, last 15 minutes (UTC): 0 admitted, 0 denied"),
+        "{stranger}"
+    );
+    let untraced = Running::with_rules("pages-untraced", rules);
+    let body = page(&untraced, "/limit?name=per-user&key=eve").body;
+    assert!(body.contains("--trace-keys"), "{body}");
+}
+
+#[test]
 fn seconds_that_share_a_bar_of_a_chart_are_added_up() {
     let server = Running::with_rules("pages-chart", RULES);
     let reaches = |second: u64| {
@@ -170,11 +238,19 @@ fn seconds_that_share_a_bar_of_a_chart_are_added_up() {
     }
     let body = page(&server, "/limit?name=all").body;
     assert!(
-        body.contains("2 admitted, 0 denied, at most 1.0 a second"),
+        body.contains("all, last 3 minutes (UTC): 2 admitted, 0 denied")
+            && body.contains(r#"class="admitted" d="M0 120h178v-120h2V120z""#),
         "{body}"
     );
+    // Of more minutes, a bar has five seconds that begin at a round time.
+    server.advance(Duration::from_secs(178));
+    reaches(180);
+    server.advance(Duration::from_secs(2));
+    reaches(182);
+    let body = page(&server, "/limit?name=all").body;
     assert!(
-        body.contains(r#"class="admitted" d="M179 120v-120h1V120z""#),
+        body.contains("all, last 15 minutes (UTC): 2 admitted, 0 denied")
+            && body.contains(r#"class="admitted" d="M0 120h144v-120h1v120h35V120z""#),
         "{body}"
     );
     assert!(!body.contains(r#"class="denied" d="#), "{body}");
@@ -274,7 +350,7 @@ fn the_page_of_a_limit_has_its_keys_its_rule_and_the_state_of_a_key() {
     eventually("the history has begun", begun);
     let global = page(&server, "/limit?name=all").body;
     assert!(
-        global.contains("Last 15 minutes") && !global.contains("Look up"),
+        global.contains("all, last 3 minutes (UTC)") && !global.contains("Look up"),
         "{global}"
     );
     for (path, why) in [

@@ -77,6 +77,15 @@ fn a_candidate_is_shown_beside_what_happened() {
     );
     assert_eq!((told.requests, told.keys), (6, 3));
     assert_eq!((told.denied.requests, told.denied.keys), (2, 2));
+    // Each request is in its part of the five seconds; the last is in the last part.
+    let sum = told.over_time.iter().fold([0; 3], |sum: [u64; 3], part| {
+        std::array::from_fn(|at| sum[at] + part[at])
+    });
+    assert_eq!(sum, [6, 2, 3]);
+    assert_eq!(
+        (told.over_time[24], told.over_time[119]),
+        ([1, 0, 0], [1, 0, 0])
+    );
     assert_eq!((told.would_deny.requests, told.would_deny.keys), (3, 2));
     assert_eq!((told.newly_denied, told.no_longer_denied), (1, 1));
     assert_eq!(

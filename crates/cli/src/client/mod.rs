@@ -27,8 +27,8 @@ use self::shown::{columns, decided, explained, written};
 pub use self::{
     connection::{ClientError, How, HttpTarget},
     operate::{
-        All, Block, Change, Explain, List, Override, audit, block, blocks, explain, override_key,
-        overrides, reload, reset, rules, unblock,
+        All, Block, Change, Explain, List, Mark, Override, audit, block, blocks, explain, mark,
+        override_key, overrides, reload, reset, rules, unblock,
     },
     shown::print,
 };

@@ -103,6 +103,23 @@ pub struct All {
     format: Printed,
 }
 
+/// Mark an event in the charts of the dashboard, and in the audit: tidegate mark "shop 1.4
+/// deployed"
+///
+/// Call it from the deployment of a program: a change of the traffic then stands next to its cause.
+#[derive(Debug, clap::Args)]
+pub struct Mark {
+    /// What happened
+    note: String,
+    /// Only in the charts of this limit
+    #[arg(long, value_name = "NAME")]
+    limit: Option<String>,
+    #[command(flatten)]
+    target: AdminTarget,
+    #[command(flatten)]
+    format: Printed,
+}
+
 /// A key and its limit as a result names them: `mallory in cron`, or a global limit alone.
 fn named(limit: &str, key: Option<&str>) -> String {
     match key {
@@ -257,6 +274,19 @@ pub fn reset(args: &Change) -> ExitCode {
             None => format!("everything in {}", args.of),
         };
         print(&format!("reset {whose}: nothing counts as used"));
+        true
+    })
+}
+
+pub fn mark(args: &Mark) -> ExitCode {
+    let body = json!({"note": args.note, "limit": args.limit});
+    let answer = args.target.target().post("/v1/mark", &body);
+    args.format.print(answer, |_| {
+        let place = args.limit.as_deref().map_or_else(
+            || "all charts".to_owned(),
+            |limit| format!("the charts of {}", shown::text(limit)),
+        );
+        print(&format!("marked in {place}: {}", shown::text(&args.note)));
         true
     })
 }

@@ -354,7 +354,7 @@ pub struct Args {
     /// Memory for the history of each limit's decisions, such as 64MiB; `off` keeps none
     ///
     /// It covers each second of the last 15 minutes and each 10 seconds of the last 6 hours (GET
-    /// /v1/history). A limit takes 138 KiB; limits without room have no history.
+    /// /v1/history). A limit takes 174 KiB; limits without room have no history.
     #[arg(long, value_name = "BYTES", env = "TIDEGATE_HISTORY_MEMORY", default_value = "64MiB", value_parser = bytes_or_off, help_heading = CONTROL, hide_short_help = true)]
     history_memory: u64,
     /// Trace the requests of this share of all keys, as in 10%; `off` traces nothing

@@ -99,6 +99,8 @@ pub struct HeavyKey {
     pub count: u64,
     pub at_least: u64,
     pub at_most: u64,
+    /// Absent in an older server's answer.
+    pub since_ms: Option<u64>,
 }
 
 /// The facts about a key, as in `tidegate explain`.

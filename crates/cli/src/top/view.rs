@@ -232,21 +232,26 @@ fn key_list(frame: &mut Frame<'_>, app: &App, list: List, area: Rect) {
         let over = span(Duration::from_secs_f64(top.seconds.clamp(0.0, 1e9).round()));
         format!(" in the last {over}{of}")
     });
+    let now = SystemClock::new().now();
     let row = |key: &HeavyKey| {
         let bounds = if key.at_least == key.at_most {
             "exact".to_owned()
         } else {
             format!("{} to {}", key.at_least, key.at_most)
         };
-        Row::new([shown(&key.key), key.count.to_string(), bounds])
+        let since = key
+            .since_ms
+            .map_or_else(|| "-".to_owned(), |since| when(since, now));
+        Row::new([shown(&key.key), key.count.to_string(), bounds, since])
     };
     let text = format!("Keys with {title}{sampled} (Tab: {other})");
     frame.render_widget(Paragraph::new(text), heading);
-    let head = ["KEY", "COUNT", "BOUNDS"];
+    let head = ["KEY", "COUNT", "BOUNDS", "SINCE"];
     let widths = [
         Constraint::Fill(1),
-        Constraint::Length(10),
-        Constraint::Length(20),
+        Constraint::Length(8),
+        Constraint::Length(16),
+        Constraint::Length(11),
     ];
     let table = Table::new(app.keys_of(list).iter().map(row), widths)
         .header(Row::new(head).style(BOLD))

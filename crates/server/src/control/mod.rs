@@ -1,13 +1,16 @@
 //! The control plane: its paths (`api`), and its pages for people (`pages`).
 
 mod api;
+mod chart;
 mod conditions;
+mod marks;
 pub(crate) mod pages;
 mod rules_thread;
 mod scrapes;
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
+use tidegate_chart::Mark;
 use tidegate_listen::tls::Tls;
 use tidegate_service::{
     flow::Flow,
@@ -16,8 +19,8 @@ use tidegate_service::{
 };
 use tokio::sync::{Semaphore, mpsc};
 
-pub(crate) use self::conditions::Conditions;
 use self::pages::Streams;
+pub(crate) use self::{conditions::Conditions, marks::Marks};
 pub(crate) use self::{rules_thread::RulesThread, scrapes::Scrapes};
 use crate::edges::http::App;
 
@@ -35,6 +38,8 @@ pub(crate) struct ControlPlane {
     pub reload: mpsc::Sender<ReloadOrder>,
     /// The conditions of the server as a whole.
     pub conditions: Conditions,
+    /// The events that charts mark.
+    pub marks: Marks,
     /// The certificates, if the server has TLS.
     pub tls: Option<Arc<Tls>>,
     /// The pages that get updates.
@@ -46,6 +51,13 @@ pub(crate) struct ControlPlane {
 }
 
 impl ControlPlane {
+    /// The events that a chart of a limit, or of its key, marks; without a limit, those of all.
+    pub fn marks_of(&self, limit: Option<&str>, key: Option<&str>) -> Vec<Mark> {
+        let actions = self.app.service.audit.recent();
+        self.marks
+            .of(actions.iter().map(|action| &**action), limit, key)
+    }
+
     /// Looks at what is wrong with the server, once a second.
     pub fn look_at_conditions(&self) {
         self.conditions.look(&conditions::Sources {
@@ -53,5 +65,8 @@ impl ControlPlane {
             events: &self.events,
             tls: self.tls.as_deref(),
         });
+        let loaded_at = self.events.rules_loaded_at.load(Ordering::Relaxed);
+        let now = self.app.service.now().get();
+        self.marks.look(&self.conditions.now(), loaded_at, now);
     }
 }

@@ -44,7 +44,7 @@ use tokio::{
 #[cfg(feature = "grpc")]
 use crate::serve::for_envoy::ForEnvoy;
 use crate::{
-    control::{Conditions, ControlPlane, RulesThread, Scrapes, pages::Streams},
+    control::{Conditions, ControlPlane, Marks, RulesThread, Scrapes, pages::Streams},
     edges::{
         http::{App, HttpStats, Plane, hosts::Hosts},
         resp::{Reactors, RespStats},
@@ -284,6 +284,7 @@ impl Server {
             reload: reload_orders.0.clone(),
             scrapes: Scrapes::default(),
             conditions: Conditions::default(),
+            marks: Marks::default(),
             tls: security.tls.clone(),
             streams: Streams::default(),
             trace_readers: Arc::new(Semaphore::new(1)),

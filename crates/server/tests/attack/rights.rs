@@ -191,6 +191,7 @@ fn sample(server: &Running, endpoint: Endpoint, team: &str) -> (String, String, 
         | Endpoint::Trace
         | Endpoint::Metrics => query(String::new(), Lists),
         Endpoint::WhatIf => body(RULES.to_owned(), Lists),
+        Endpoint::Mark => body(format!(r#"{{"limit":"{rate}","note":"deployed"}}"#), Names),
         Endpoint::RulesFile | Endpoint::Reload => query(String::new(), All),
         Endpoint::RulesCheck => body(RULES.to_owned(), All),
         Endpoint::RulesSave => ("?version=other".to_owned(), RULES.to_owned(), All),

@@ -263,8 +263,8 @@ fn a_resource_has_a_page_with_reasons_an_hour_origins_and_entry_points() {
     );
     let body = page(&server, "/flow?app=shop&resource=db").body;
     for words in [
-        "The last hour: 2 passed and 6 blocked, at most 8 in a minute",
-        "The last minute: 2 passed and 6 blocked",
+        "The last hour (UTC): 2 passed and 6 blocked",
+        "The last minute (UTC): 2 passed and 6 blocked",
         "Blocked since the start: 3 quota, 3 too-large.",
         "flow 2/1s",
         "isolation 9 in flight",

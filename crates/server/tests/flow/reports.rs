@@ -346,7 +346,7 @@ fn a_chart_has_the_newest_second_at_the_right_and_what_is_blocked_on_top() {
     );
     let body = page(&server, "/flow?app=shop&resource=db").body;
     // Fifty-nine minutes without a call.
-    let idle = "h1".repeat(59);
+    let idle = "h59";
     assert!(
         body.contains(&format!(r#"class="admitted" d="M0 120{idle}v-60h1V120z""#)),
         "{body}"

@@ -36,7 +36,7 @@ pub struct Action {
     /// The name of the client in the access file, `local client`, or `this server`.
     pub client: String,
     /// `block`, `unblock`, `override`, `end-override`, `reset`, `refund`, `reload`, `save`, `push`,
-    /// or `restore-orders` after the store had lost blocks and overrides.
+    /// `mark` (an event that an operator or a deployment tells the charts), or `restore-orders` after the store had lost blocks and overrides.
     pub action: &'static str,
     /// The limit that it concerns.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -19,6 +19,9 @@ use crate::{
     rules::LimitSpec,
 };
 
+/// The number of parts of a trace in [`WhatIf::over_time`].
+pub const PARTS: u64 = 120;
+
 /// The denials of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Denials {
@@ -82,6 +85,9 @@ pub struct WhatIf {
     pub newly_denied: u64,
     /// Keys in the trace that were denied, and would not have been.
     pub no_longer_denied: u64,
+    /// The requests in each of [`PARTS`] equal parts of the trace: how many there were, how many were
+    /// denied, and how many would have been.
+    pub over_time: Vec<[u64; 3]>,
     /// The keys with the most denials, the candidate's first.
     pub most_denied: Vec<WhatIfKey>,
     /// Remarks on these numbers.
@@ -118,6 +124,14 @@ pub fn what_if(
         .run(&events, most)
     };
     candidates.iter().map(each).collect()
+}
+
+/// The length of a part of the trace, in nanoseconds.
+#[must_use]
+pub fn part_of(recording: &Recording) -> u64 {
+    let span = recording.until.saturating_sub(recording.from);
+    // The last request is in the last part.
+    span / PARTS + 1
 }
 
 struct Replay<'a> {
@@ -189,6 +203,7 @@ impl Replay<'_> {
             was: recorded.and_then(|limit| limit.rule.clone()),
             candidate: spec.policy.to_string(),
             share,
+            over_time: vec![[0; 3]; PARTS as usize],
             ..WhatIf::default()
         };
         if spec.shares.is_some() {
@@ -213,7 +228,7 @@ impl Replay<'_> {
         let (mut was, mut would) = (Sums::default(), Sums::default());
         for events in events.chunk_by(|one, other| one.key == other.key) {
             let own = own.get(&events[0].key).copied().unwrap_or(Some(policy));
-            let key = self.key(events, own, policy, since);
+            let key = self.key(events, own, policy, since, &mut found.over_time);
             if key.requests == 0 {
                 continue;
             }
@@ -248,6 +263,7 @@ impl Replay<'_> {
         policy: Option<Policy>,
         general: Policy,
         since: u64,
+        over_time: &mut [[u64; 3]],
     ) -> WhatIfKey {
         let (is_denied, policy) = (policy.is_none(), policy.unwrap_or(general));
         let mut state = vec![0; policy.words()];
@@ -273,6 +289,12 @@ impl Replay<'_> {
                 found.requests += 1;
                 found.was_denied += u64::from(event.verdict.is_denied());
                 found.would_deny += u64::from(would_deny);
+                let part = event.time.saturating_sub(self.recording.from) / part_of(self.recording);
+                if let Some(counts) = over_time.get_mut(part as usize) {
+                    counts[0] += 1;
+                    counts[1] += u64::from(event.verdict.is_denied());
+                    counts[2] += u64::from(would_deny);
+                }
             }
         }
         found

@@ -8,14 +8,15 @@ use crate::workload::Workload;
 pub struct HeatMap {
     /// The algorithm.
     pub algorithm: String,
-    /// For each key, in the order given: requests and denials in each of [`HeatMap::STEPS`] equal
-    /// parts of the timeline.
+    /// The length of a part of the timeline, in nanoseconds.
+    pub step: u64,
+    /// For each key, in the order given: requests and denials in each part of the timeline.
     pub keys: Vec<Vec<(u64, u64)>>,
 }
 
 impl HeatMap {
-    /// The number of parts of the timeline for each key.
-    pub const STEPS: usize = 48;
+    /// The maximum number of parts of the timeline for each key.
+    pub const PARTS: usize = 48;
 }
 
 /// The most denied keys of these findings of the trial, by its first algorithm in one place.
@@ -26,7 +27,10 @@ pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -
         return HeatMap::default();
     };
     let timeline = findings.timeline;
-    let part = |step: usize| step * HeatMap::STEPS / timeline.stretches;
+    // A part is a whole number of the timeline's steps, so that all have the same length.
+    let merged = timeline.stretches.div_ceil(HeatMap::PARTS).max(1);
+    let (part, parts) = (|at: usize| at / merged, timeline.stretches.div_ceil(merged));
+    let length = timeline.step.saturating_mul(merged as u64);
     let algorithm = candidate.spec.label().to_owned();
     if let ([_], 1, None, Some(row)) = (
         &findings.most_denied[..],
@@ -34,7 +38,7 @@ pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -
         findings.fleet,
         findings.rows.first(),
     ) {
-        let mut parts = vec![(0, 0); HeatMap::STEPS];
+        let mut parts = vec![(0, 0); parts];
         for (step, (requests, denied)) in findings
             .requests_over_time
             .iter()
@@ -47,12 +51,13 @@ pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -
         }
         return HeatMap {
             algorithm,
+            step: length,
             keys: vec![parts],
         };
     }
     let mut state = KeyState::new(candidate.policy);
     let row = |key: &DeniedKey| {
-        let mut parts = vec![(0, 0); HeatMap::STEPS];
+        let mut parts = vec![(0, 0); parts];
         let (mut sum, mut ends, mut owed) = (0, workload.ends(key.key), Owed::default());
         for (time, cost) in workload.costs(key.key) {
             sum += cost;
@@ -73,6 +78,7 @@ pub fn heat_map<W: Workload>(workload: &W, trial: &Trial, findings: &Findings) -
     };
     HeatMap {
         algorithm,
+        step: length,
         keys: findings.most_denied.iter().map(row).collect(),
     }
 }

@@ -43,7 +43,6 @@ pub(crate) use key_state::KeyState;
 pub use ranking::DeniedKey;
 pub(crate) use run::Stretch;
 pub use shares::{SharesFindings, SharesTrial, TenantFindings, replay_shares};
-pub(crate) use timeline::SECONDS;
 pub use timeline::Timeline;
 pub(crate) use trial::Candidate;
 pub use trial::{Trial, TrialError};

@@ -6,7 +6,7 @@ const SECOND: u64 = 1_000_000_000;
 /// The maximum number of intervals.
 const MOST: u64 = 150;
 /// The round lengths of a second and more, in seconds.
-pub(crate) const SECONDS: [u64; 15] = [
+const SECONDS: [u64; 15] = [
     1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400,
 ];
 

@@ -3,12 +3,13 @@
 
 use maud::{Markup, html};
 
-use crate::escape::printable;
+use tidegate_chart::{Chart, Layer, rate};
 
-use super::format::{grouped, moment, percent, percentage, span};
+use super::format::{grouped, moment, percent, percentage};
 use crate::{
+    escape::printable,
     input::write_time,
-    replay::{Findings, Row, SECONDS, Timeline},
+    replay::{Findings, Row, Timeline},
     suggest::{CurvePoint, Recommendation},
 };
 
@@ -40,54 +41,102 @@ pub(super) fn heat_row(name: &str, steps: &[(u64, u64)]) -> Markup {
 
 /// The admissions and denials of one algorithm in each interval, on a scale up to `most`.
 pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> Markup {
-    const HEIGHT: f64 = 150.0;
-    const LEFT: f64 = 62.0;
-    const TOP: f64 = 8.0;
-    const BOTTOM: f64 = 124.0;
     let timeline = &findings.timeline;
-    let y = |count: u64| BOTTOM - (BOTTOM - TOP) * count as f64 / most.max(1) as f64;
-    let width = (WIDTH - LEFT) / timeline.stretches as f64;
-    let gap = if width > 3.0 { 0.8 } else { 0.0 };
-    let end = timeline.start + timeline.stretches as u64 * timeline.step;
-    let x = |time: u64| {
-        LEFT + (WIDTH - LEFT) * (time - timeline.start) as f64 / (end - timeline.start) as f64
+    let pairs = findings.requests_over_time.iter().copied();
+    let pairs: Vec<_> = pairs.zip(row.denied_over_time.iter().copied()).collect();
+    // The limit of each key is no limit of all of them.
+    let limit = (findings.keys == 1).then(|| line_of(findings));
+    let words = format!(
+        "{}: {} denied ({})",
+        row.algorithm,
+        grouped(row.denied),
+        percent(row.denied, findings.requests)
+    );
+    drawn(
+        timeline,
+        timeline.step,
+        &pairs,
+        &words,
+        limit.flatten(),
+        most,
+    )
+}
+
+/// The requests and denials of one key in parts of the timeline, with the limit as a line.
+pub(super) fn of_key(findings: &Findings, name: &str, step: u64, parts: &[(u64, u64)]) -> Markup {
+    let denied: u64 = parts.iter().map(|(_, denied)| denied).sum();
+    let words = format!("{}: {} denied", printable(name, 60), grouped(denied));
+    drawn(
+        &findings.timeline,
+        step,
+        parts,
+        &words,
+        line_of(findings),
+        0,
+    )
+}
+
+/// Requests and denials in steps of this length, from the beginning of the timeline on.
+fn drawn(
+    timeline: &Timeline,
+    step: u64,
+    pairs: &[(u64, u64)],
+    words: &str,
+    limit: Option<(f64, String)>,
+    scale: u64,
+) -> Markup {
+    let layer = |class, counts: Vec<u64>| Layer {
+        class,
+        name: class.to_owned(),
+        counts,
     };
-    let stretches = findings
-        .requests_over_time
-        .iter()
-        .zip(&row.denied_over_time)
-        .enumerate();
-    let stretch = |(at, (&requests, &denied)): (usize, (&u64, &u64))| {
-        let left = LEFT + at as f64 * width;
-        let admitted = requests - denied;
-        html! {
-            g class="stretch" {
-                title {
-                    (moment(timeline, timeline.start + at as u64 * timeline.step)) ": " (grouped(admitted)) " admitted, "
-                    (grouped(denied)) " denied (" (percent(denied, requests)) ")"
-                }
-                (rect("admitted", (left, y(admitted), width - gap, BOTTOM - y(admitted))))
-                (rect("denied", (left, y(requests), width - gap, y(admitted) - y(requests))))
-            }
-        }
-    };
-    html! {
-        svg viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label={ (row.algorithm) " over time" }
-            xmlns="http://www.w3.org/2000/svg" {
-            @for count in ticks(most) {
-                (line((LEFT, y(count)), (WIDTH, y(count))))
-                (text(LEFT - 8.0, y(count) + 4.0, "dim end", &grouped(count)))
-            }
-            @for of in stretches.filter(|(_, (requests, _))| **requests > 0) { (stretch(of)) }
-            (line((LEFT, BOTTOM), (WIDTH, BOTTOM)))
-            @for (time, label) in time_ticks(timeline, end) {
-                (line((x(time), BOTTOM), (x(time), BOTTOM + 4.0)))
-                @if x(time) > LEFT + 20.0 && x(time) < WIDTH - 24.0 {
-                    (text(x(time), BOTTOM + 18.0, "dim middle", &label))
-                }
-            }
-        }
+    let layers = [
+        layer(
+            "admitted",
+            pairs
+                .iter()
+                .map(|(all, denied)| all.saturating_sub(*denied))
+                .collect(),
+        ),
+        layer("denied", pairs.iter().map(|(_, denied)| *denied).collect()),
+    ];
+    Chart {
+        words,
+        start: timeline.start,
+        step,
+        steps: pairs.len(),
+        layers: &layers,
+        scale,
+        limit,
+        marks: &[],
+        time: &|time, spacing| written(timeline, time, spacing),
+        hover: true,
     }
+    .figure()
+}
+
+/// The rate that the limit permits a key, with its words.
+fn line_of(findings: &Findings) -> Option<(f64, String)> {
+    let window = findings.quota.window().as_secs_f64();
+    let per_second = findings.quota.limit() as f64 / window;
+    let words = || format!("limit {} ({})", findings.quota, rate(per_second));
+    per_second.is_finite().then(|| (per_second, words()))
+}
+
+/// A time on the axis of a chart.
+fn written(timeline: &Timeline, time: u64, spacing: u64) -> String {
+    const SECOND: u64 = 1_000_000_000;
+    const DAY: u64 = 86_400 * SECOND;
+    if spacing == 0 || !timeline.has_dates {
+        return moment(timeline, time);
+    }
+    let form = match spacing {
+        _ if time.is_multiple_of(DAY) => "%d %b",
+        ..SECOND => "%T%.3f",
+        ..60_000_000_000 => "%T",
+        _ => "%R",
+    };
+    write_time(time, form)
 }
 
 /// The shares of requests and of keys that an algorithm denies with each limit. Limits are on a
@@ -162,55 +211,6 @@ pub(super) fn curve(recommended: &Recommendation, all: &Findings) -> Markup {
     }
 }
 
-/// About three round numbers up to the highest.
-fn ticks(most: u64) -> impl Iterator<Item = u64> {
-    let rough = (most / 3).max(1);
-    let power = 10_u64.pow(rough.ilog10());
-    let step = [1, 2, 5]
-        .map(|factor| factor * power)
-        .into_iter()
-        .find(|step| *step >= rough)
-        .unwrap_or(10 * power);
-    (0..=most).step_by(usize::try_from(step).unwrap_or(usize::MAX))
-}
-
-/// At most five round moments from the timeline's start to its end, with their labels.
-fn time_ticks(timeline: &Timeline, end: u64) -> Vec<(u64, String)> {
-    const SECOND: u64 = 1_000_000_000;
-    const DAY: u64 = 86_400 * SECOND;
-    let seconds = SECONDS.into_iter().map(|seconds| seconds * SECOND);
-    let days = [2, 7, 30, 90, 365].map(|days| days * DAY);
-    let fits = |step: &u64| end / step - timeline.start / step <= 5;
-    let below = std::iter::successors(Some(timeline.step), |step| step.checked_mul(10));
-    // Where all is over within seconds, tens of the stretches.
-    let candidates = below
-        .take_while(|step| *step < SECOND)
-        .chain(seconds)
-        .chain(days);
-    let step = candidates.into_iter().find(fits).unwrap_or(u64::MAX / 2);
-    let label = |time: u64| {
-        if !timeline.has_dates {
-            return span(std::time::Duration::from_nanos(time));
-        }
-        write_time(
-            time,
-            if time.is_multiple_of(DAY) {
-                "%d %b"
-            } else if step < 60 * SECOND {
-                "%T"
-            } else {
-                "%R"
-            },
-        )
-    };
-    let first = timeline.start.next_multiple_of(step);
-    (0..=5)
-        .map(|at| first + at * step)
-        .take_while(|time| *time <= end)
-        .map(|time| (time, label(time)))
-        .collect()
-}
-
 /// Two decimals are a hundredth of a pixel.
 fn pixels(length: f64) -> String {
     format!("{length:.2}")
@@ -222,12 +222,4 @@ fn text(x: f64, y: f64, class: &str, text: &str) -> Markup {
 
 fn line((x1, y1): (f64, f64), (x2, y2): (f64, f64)) -> Markup {
     html! { line x1=(pixels(x1)) y1=(pixels(y1)) x2=(pixels(x2)) y2=(pixels(y2)) {} }
-}
-
-fn rect(class: &str, (x, y, width, height): (f64, f64, f64, f64)) -> Markup {
-    html! {
-        @if height > 0.0 && width > 0.0 {
-            rect x=(pixels(x)) y=(pixels(y)) width=(pixels(width)) height=(pixels(height)) class=(class) {}
-        }
-    }
 }

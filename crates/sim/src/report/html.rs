@@ -11,7 +11,7 @@ use crate::escape::printable;
 
 use super::{
     Recommendation, Report, Suggested,
-    chart::{heat_row, over_time},
+    chart::{heat_row, of_key, over_time},
     format::{grouped, moment, percent, span},
     shared,
     table::{HEADS, cells, note, spanned},
@@ -44,15 +44,19 @@ pub fn write_html(out: &mut impl Write, report: &Report) -> io::Result<()> {
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'";
                 title { "Tidegate simulation: " (source) }
-                style { (PreEscaped(CSS)) }
+                style { (PreEscaped(tidegate_chart::STYLE)) (PreEscaped(CSS)) }
             }
             body {
                 main {
                     h1 { "Who would have been denied" }
                     p class="dim source" { (source) }
-                    (conclusions(report))
+                    (lead(report))
                     @if let Some(first) = first {
                         (tiles(report, first))
+                        (pictures(report))
+                    }
+                    (conclusions(report))
+                    @if let Some(first) = first {
                         @if let Some(suggested) = &report.suggested { (suggestions(suggested, first)) }
                         (comparison(report))
                     }
@@ -78,11 +82,28 @@ fn wide_card(label: &str, contents: &Markup) -> Markup {
     html! { div class="card scroll" role="group" tabindex="0" aria-label=(label) { (contents) } }
 }
 
-/// The conclusions, the warnings, and how the findings were made.
+/// How many conclusions stand above the pictures.
+const LEADING: usize = 2;
+
+/// The first conclusions, and where the warnings are.
+fn lead(report: &Report) -> Markup {
+    html! {
+        div class="card conclusions" {
+            @for said in report.conclusions().iter().take(LEADING) { p { (printable(said, 400)) } }
+            @match report.warnings.len() {
+                0 => {},
+                1 => p class="warning" { "There is a warning below the pictures." },
+                _ => p class="warning" { "There are warnings below the pictures." },
+            }
+        }
+    }
+}
+
+/// The other conclusions, the warnings, and how the findings were made.
 fn conclusions(report: &Report) -> Markup {
     html! {
         div class="card conclusions" {
-            @for said in report.conclusions() { p { (printable(&said, 400)) } }
+            @for said in report.conclusions().iter().skip(LEADING) { p { (printable(said, 400)) } }
             @for warning in &report.warnings { p class="warning" { (printable(warning, 600)) } }
             @for sample in &report.samples {
                 p class="dim" { code { (printable(&sample.line, 200)) } br; (printable(&sample.to_string(), 400)) }
@@ -217,7 +238,10 @@ fn comparison(report: &Report) -> Markup {
             @if report.findings.len() == 1 { ": " (report.limit(0)) }
         }
         (bars(report))
-        (wide_card("The algorithms side by side", &table))
+        details {
+            summary { "All numbers" }
+            (wide_card("The algorithms side by side", &table))
+        }
     }
 }
 
@@ -369,6 +393,7 @@ fn details(report: &Report, trial: usize, findings: &Findings) -> Markup {
         .rows
         .iter()
         .any(|row| report.is_suggested(findings, &row.algorithm));
+    let is_shown = trial == shown_trial(report);
     let limit = report.limit(trial) + if is_suggested { " (suggested)" } else { "" };
     let most = findings
         .requests_over_time
@@ -379,28 +404,55 @@ fn details(report: &Report, trial: usize, findings: &Findings) -> Markup {
     html! {
         details class="trial" {
             summary { (limit) " in detail" }
-            h2 { (limit) ": over time" }
-            p class="dim" { "Requests in each " (span(Duration::from_nanos(findings.timeline.step))) "." }
-            (legend(&[("admitted", "admitted"), ("denied", "denied")]))
-            div class="multiples" {
-                @for row in &findings.rows {
-                    figure class="card" {
-                        figcaption {
-                            h3 { (row.algorithm) }
-                            " " (grouped(row.denied)) " denied (" (percent(row.denied, findings.requests)) ")"
-                        }
-                        (over_time(findings, row, most))
-                    }
-                }
+            // The page has opened with the first algorithm of the shown one.
+            @let others = findings.rows.get(usize::from(is_shown)..).unwrap_or_default();
+            @if !others.is_empty() {
+                h2 { (limit) ": over time" }
+                div class="multiples" { @for row in others { div class="card" { (over_time(findings, row, most)) } } }
             }
             h2 { (limit) ": who is denied most" }
             @if findings.most_denied.is_empty() {
                 p class="card" { "Nobody is denied." }
             } @else {
                 (wide_card("Who is denied most", &most_denied(report, trial, findings)))
-                (heat(report, trial, findings))
+                @if !is_shown { (heat(report, trial, findings)) }
             }
         }
+    }
+}
+
+/// The trial with whose pictures the page opens: the first that denies.
+fn shown_trial(report: &Report) -> usize {
+    let denies = report.rows().find(|(.., row)| row.denied > 0);
+    denies.map_or(0, |(trial, ..)| trial)
+}
+
+/// What one limit does over time: to all requests, to the key that it denies most, and to each of
+/// the most denied keys.
+fn pictures(report: &Report) -> Markup {
+    let trial = shown_trial(report);
+    let Some((findings, row)) = report
+        .findings
+        .get(trial)
+        .and_then(|findings| Some((findings, findings.rows.first()?)))
+    else {
+        return Markup::default();
+    };
+    let heat_map = report.heat.get(trial);
+    let worst = heat_map.and_then(|heat| {
+        let (name, _) = report.most_denied(trial).next()?;
+        Some((name, heat.step, heat.keys.first()?))
+    });
+    html! {
+        h2 { (report.limit(trial)) " over time" }
+        div class="card" { (over_time(findings, row, 0)) }
+        @if let Some((name, step, parts)) = worst.filter(|_| findings.keys > 1) {
+            div class="card" {
+                h3 { "The key that is denied most" }
+                (of_key(findings, name, step, parts))
+            }
+        }
+        (heat(report, trial, findings))
     }
 }
 
@@ -430,7 +482,7 @@ fn most_denied(report: &Report, trial: usize, findings: &Findings) -> Markup {
 /// A row of cells for each of the most denied keys: the more of an interval's requests are denied,
 /// the redder the cell.
 fn heat(report: &Report, trial: usize, findings: &Findings) -> Markup {
-    let Some(heat) = report.heat.get(trial) else {
+    let Some(heat) = report.heat.get(trial).filter(|heat| !heat.keys.is_empty()) else {
         return Markup::default();
     };
     let (start, end) = findings.span;

@@ -32,7 +32,7 @@ use tidegate_service::{
     decide::{
         limits::Limit,
         refusal::MOST_OVERRIDES,
-        service::{Operation, Operator},
+        service::{Operation, Operator, resolve},
     },
     observe::{audit::Action, metrics::covered},
     rules::{LimitSpec, SharesSpec, reload::Reloaded},
@@ -182,6 +182,24 @@ async fn answer(
             Ok(answer::json(
                 &json!({"actions": seen.map(|action| &**action).collect::<Vec<_>>()}),
             ))
+        }
+        Endpoint::Mark => {
+            let ask::Mark { note, limit } =
+                ask::read::<ask::Mark>(&body(request).await?)?.checked()?;
+            let service = &caller.app.service;
+            if let Some(limit) = &limit {
+                caller.permit(limit)?;
+                resolve(&service.limits(), limit.as_bytes(), Some(&[]))?;
+            } else {
+                caller.permit_all("mark the charts of all limits; name one")?;
+            }
+            let action = Action {
+                limit,
+                note: Some(note),
+                ..Action::new(caller.name(), "mark")
+            };
+            service.audit.record(service.now(), action);
+            Ok(answer::json(&json!({"marked": true})))
         }
         Endpoint::Reload => {
             caller.permit_all("change all limits, which a reload does")?;

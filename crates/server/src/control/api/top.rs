@@ -20,7 +20,14 @@ fn key(top: &TopKey) -> Value {
         at_most,
         ..
     } = top;
-    let mut body = json!({"key": key, "count": count, "at_least": at_least, "at_most": at_most});
+    let mut body = json!({
+        "key": key,
+        "count": count,
+        "at_least": at_least,
+        "at_most": at_most,
+        // Since when it was counted in each five minutes.
+        "since_ms": top.since.get() / 1_000_000,
+    });
     if matches!(key, Cow::Owned(_)) {
         // Bytes that are not UTF-8 are shown as U+FFFD.
         body["not_utf8"] = json!(true);
@@ -73,8 +80,6 @@ pub(super) async fn denied(caller: &Caller<'_>, uri: &Uri) -> Answered {
         body["shadow"] = json!(spec.shadow);
         // How long the denials have been counted.
         body["seconds"] = json!(denied.span.get() as f64 / 1e9);
-        // Since when it was denied in each five minutes.
-        body["since_ms"] = json!(denied.key.since.get() / 1_000_000);
         // Whether a request of the key would be denied now, and why; null if the store does not say.
         body["denied"] = json!(standing.map(|standing| standing.is_denied()));
         if let Some(reason) = standing.and_then(|standing| standing.reason()) {

@@ -1,19 +1,26 @@
 //! `POST /v1/what-if`: what other rules would have decided on the trace.
 
+use std::collections::HashMap;
+
 use axum::http::Request;
 use hyper::body::Incoming;
 use serde_json::json;
-use tidegate_service::{observe::what_if::what_if, rules};
+use tidegate_chart::Mark;
+use tidegate_service::{
+    observe::what_if::{WhatIf, part_of, what_if},
+    rules::{self, LimitSpec},
+};
 use tokio::task::spawn_blocking;
 
 use super::{rules_file::parsing, trace::taken};
 use crate::{
-    control::ControlPlane,
+    control::{ControlPlane, chart},
     edges::http::{
         answer,
         body::rules_body,
         permit::Caller,
         problem::{Answered, Problem},
+        query,
     },
 };
 
@@ -31,6 +38,14 @@ pub(super) async fn answer(
     request: Request<Incoming>,
 ) -> Answered {
     let Caller { app, rights } = caller.clone();
+    let with_charts = {
+        let [charts] = query::fields(request.uri(), ["charts"])?;
+        match charts.as_deref() {
+            None | Some("false") => false,
+            Some("true") => true,
+            Some(_) => return Err(Problem::at("#", "`charts` must be true or false")),
+        }
+    };
     let (text, _permit) = rules_body(&control.rules_thread.readers, request).await?;
     let keeping = app.service.keeping();
     let rules = parsing(control, move || rules::parse_for(&text, keeping)).await?;
@@ -38,6 +53,16 @@ pub(super) async fn answer(
     let (recording, permit) = taken(control, caller, None, None).await?;
     let trace = app.service.trace().cloned();
     let is_shared = app.service.store().is_some();
+    let of_limit = |limit: &LimitSpec| control.marks_of(Some(&limit.name), None);
+    let all: HashMap<String, Vec<Mark>> = if with_charts {
+        rules
+            .limits
+            .iter()
+            .map(|limit| (limit.name.clone(), of_limit(limit)))
+            .collect()
+    } else {
+        HashMap::new()
+    };
     let replayed = spawn_blocking(move || {
         let concern = |name: &str| {
             rights
@@ -58,7 +83,19 @@ pub(super) async fn answer(
             }
         }
         drop(permit);
+        // For the dashboard alone: they are long.
+        let charts: Vec<String> = if with_charts {
+            let times = (recording.from, part_of(&recording));
+            let chart = |limit: &WhatIf| {
+                let marks = all.get(&limit.limit).map(Vec::as_slice).unwrap_or_default();
+                chart::compared(&limit.over_time, times, marks).into_string()
+            };
+            replayed.iter().map(chart).collect()
+        } else {
+            Vec::new()
+        };
         json!({
+            "charts": charts,
             "share": recording.share.fraction(),
             "from": recording.from / 1_000_000_000,
             "until": recording.until / 1_000_000_000,

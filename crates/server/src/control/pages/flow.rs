@@ -5,11 +5,16 @@ use tidegate_service::flow::{AppSummary, InstanceSummary, Limits, ResourceSummar
 
 use super::{
     Missing,
-    chart::{self, Pair},
     layout::{Frame, layout},
     shown,
 };
-use crate::{control::ControlPlane, edges::http::permit::Viewer};
+use crate::{
+    control::{
+        ControlPlane,
+        chart::{self, Pair},
+    },
+    edges::http::permit::Viewer,
+};
 use maud::{Markup, html};
 use tidegate_flow::rules::Target;
 

@@ -2,12 +2,21 @@
 
 use maud::{Markup, html};
 use serde_json::{Value, json};
+use tidegate_chart::Mark;
 use tidegate_core::{DenialReason, Nanos};
+use tidegate_service::{
+    decide::limits::Limit,
+    observe::{
+        history::OUTCOMES,
+        trace::{Event, Verdict},
+    },
+};
 
 use super::{
     layout::{Action, Terms, Undo, post},
     shown,
 };
+use crate::{control::chart, edges::http::App};
 
 /// A key of a limit, which buttons act on.
 #[derive(Clone, Copy)]
@@ -43,6 +52,54 @@ pub(super) fn against(named: Named<'_>, reason: Option<DenialReason>) -> Markup 
             html! { small { "a block does not help: the table is full" } }
         }
         _ => html! { div class="buttons" { (named.block(&Value::Null, Nanos::ZERO)) } },
+    }
+}
+
+/// The requests of a key over the last 15 minutes, from the trace.
+pub(super) fn history(app: &App, limit: &Limit, key: &str, marks: &[Mark]) -> Markup {
+    const BAR: u64 = 5;
+    const BARS: usize = 180;
+    let now = app.service.now().get() / 1_000_000_000;
+    let end = now - now % BAR;
+    let from = end.saturating_sub(BAR * BARS as u64);
+    let events = app.service.trace().and_then(|trace| {
+        let from = from.saturating_mul(1_000_000_000);
+        trace.since(&limit.spec().name, key.as_bytes(), from)
+    });
+    let Some(events) = events else {
+        return html! {
+            p { small { "The history of a key needs a trace in which it is: start the server with --trace-keys 100%, or a part of all keys." } }
+        };
+    };
+    let mut bars = vec![[0; OUTCOMES.len()]; BARS];
+    for event in &events {
+        let at = (event.time / 1_000_000_000).saturating_sub(from) / BAR;
+        if let Some(bar) = bars.get_mut(at as usize) {
+            count(bar, event);
+        }
+    }
+    let title = format!("{}, last 15 minutes", shown::text(key));
+    let line = chart::rate_of(&limit.policy_of(key.as_bytes()));
+    chart::drawn(&bars, (end, BAR), &title, line, marks)
+}
+
+/// Counts a request of the trace as the history counts it.
+fn count(bar: &mut [u64; OUTCOMES.len()], event: &Event) {
+    let [allowed, delayed, denied, shadow, _, blocked, full, store] = bar;
+    match event.verdict {
+        Verdict::Admitted => *allowed += 1,
+        Verdict::Delayed => *delayed += 1,
+        Verdict::ShadowDenied => *shadow += 1,
+        Verdict::Refunded | Verdict::Charged => {}
+        Verdict::Denied => {
+            *denied += 1;
+            match event.reason {
+                Some(DenialReason::Blocked | DenialReason::DenyListed) => *blocked += 1,
+                Some(DenialReason::TableFull) => *full += 1,
+                Some(DenialReason::StoreDown) => *store += 1,
+                _ => {}
+            }
+        }
     }
 }
 

@@ -60,6 +60,7 @@ impl Frame {
                     title { (title) " – Tidegate" }
                     link rel="icon" href="/assets/icon.svg";
                     link rel="stylesheet" href="/assets/style.css";
+                    link rel="stylesheet" href="/assets/chart.css";
                     script type="module" src="/assets/page.js" {}
                 }
                 body {

@@ -13,22 +13,27 @@ use tidegate_service::{
 };
 
 use super::{
-    Missing, chart,
-    key::{Named, linked},
+    Missing,
+    key::{self, Named, linked},
     latency,
     layout::{Frame, layout},
     overview::{pairs, rates},
     shown,
 };
 use crate::{
-    control::api::explanation,
+    control::{ControlPlane, api::explanation, chart},
     edges::http::{App, permit::Viewer, query},
 };
 
 /// The number of heavy keys to list.
 const KEYS: usize = 20;
 
-pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Frame, Missing> {
+pub(super) async fn page(
+    control: &ControlPlane,
+    uri: &Uri,
+    viewer: Viewer,
+) -> Result<Frame, Missing> {
+    let app = &control.app;
     let [name, key] = query::texts(uri, ["name", "key"])?;
     let name = name
         .ok_or_else(|| Missing("the page needs the name of a limit: /limit?name=...".to_owned()))?;
@@ -59,7 +64,7 @@ pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Frame, 
         }
         details { summary { "Rule" } pre { code { (rule) } } }
     };
-    let body = changing(app, &name, key.as_deref(), viewer).await?;
+    let body = changing(control, &name, key.as_deref(), viewer).await?;
     Ok(layout(&title, "", Some(&live), head, body))
 }
 
@@ -97,11 +102,12 @@ async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
 
 /// The part that is updated each second.
 pub(super) async fn changing(
-    app: &App,
+    control: &ControlPlane,
     name: &str,
     key: Option<&str>,
     viewer: Viewer,
 ) -> Result<Markup, Missing> {
+    let app = &control.app;
     let about_key = match key {
         Some(key) => Some(standing(app, name, key, viewer).await),
         None => None,
@@ -109,15 +115,24 @@ pub(super) async fn changing(
     let limits = app.service.limits();
     let limit = found(&limits, name)?;
     let (counts, stats, history) = (limit.counts(), limit.stats(), app.service.history());
-    let chart_of = |step, full, title: &str| {
-        let seconds = history.of(name, step, full)?;
-        let pairs = pairs(&seconds);
-        let [admitted, denied] = chart::sum(&pairs).map(shown::grouped);
-        let most = shown::rate(chart::most(&pairs) as f64 / seconds.step as f64);
-        let words =
-            format!("{title}: {admitted} admitted, {denied} denied, at most {most} a second");
-        Some(chart::figure(&pairs, full, 180, &words))
+    // The limit of each key is no limit of all of them.
+    let line = chart::rate_of(&limit.spec().policy).filter(|_| limit.spec().global);
+    let title = if limit.spec().global {
+        name
+    } else {
+        "All keys"
     };
+    let read = |step, most| history.of(name, step, most);
+    let charts = chart::recent(
+        read,
+        (title, true),
+        &line,
+        &control.marks_of(Some(name), None),
+    );
+    let of_key = key.map(|key| {
+        let marks = control.marks_of(Some(name), Some(key));
+        key::history(app, limit, key, &marks)
+    });
     let sample = history
         .latency_of(name, Step::Second, 900)
         .map(|seconds| latency::sums(&seconds.points));
@@ -141,6 +156,7 @@ pub(super) async fn changing(
     let busiest = limit.busiest_tenants(KEYS, now);
     Ok(html! {
         @if let Some(about_key) = about_key { (about_key) }
+        @if let Some(of_key) = of_key { (of_key) }
         ul class="facts" {
             @if let Some([admitted, denied]) = recent {
                 li { (shown::rate(admitted)) " admitted and " (shown::rate(denied)) " denied a second" }
@@ -151,11 +167,10 @@ pub(super) async fn changing(
                 @if counts.errors > 0 { ", " (shown::grouped(counts.errors)) " without the store" }
             }
             @if let Some(waits) = limit.memory.waits.counts().in_words() { li { (waits) } }
-            li { span class="swatch admitted" {} " admitted " span class="swatch denied" {} " denied" }
         }
-        @match (chart_of(Step::Second, 900, "Last 15 minutes"), chart_of(Step::TenSeconds, 2_160, "Last 6 hours")) {
-            (Some(minutes), Some(hours)) => {
-                (minutes) (hours)
+        @match charts {
+            Some(charts) => {
+                (charts)
                 @if let Some(latency) = latency { (latency) }
             },
             _ => p { "This limit has no history (--history-memory)." },

@@ -133,10 +133,10 @@ impl LivePart {
     ) -> Result<Markup, Missing> {
         let body = match self {
             Self::Overview { view, viewer } => {
-                overview::changing(&control.app, view, *viewer, kept).await
+                overview::changing(control, view, *viewer, kept).await
             }
             Self::Limit { name, key, viewer } => {
-                limit::changing(&control.app, name, key.as_deref(), *viewer).await?
+                limit::changing(control, name, key.as_deref(), *viewer).await?
             }
             Self::Flow { app: name } => flow::changing(control, name)?,
             Self::Resource {

@@ -9,7 +9,6 @@
 //! text. Nothing is loaded from other hosts, and the pages' content security policy forbids it.
 
 mod audit;
-mod chart;
 mod compress;
 mod delta;
 mod denied;
@@ -52,7 +51,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// The paths of the files that the pages load, with their types and contents.
-const ASSETS: [(&str, &str, &str); 7] = [
+const ASSETS: [(&str, &str, &str); 8] = [
     ("/assets/ask.js", SCRIPT, include_str!("ask.js")),
     ("/assets/form.js", SCRIPT, include_str!("form.js")),
     ("/assets/limits.js", SCRIPT, include_str!("limits.js")),
@@ -62,6 +61,11 @@ const ASSETS: [(&str, &str, &str); 7] = [
         "/assets/style.css",
         "text/css; charset=utf-8",
         include_str!("style.css"),
+    ),
+    (
+        "/assets/chart.css",
+        "text/css; charset=utf-8",
+        tidegate_chart::STYLE,
     ),
     (
         "/assets/icon.svg",
@@ -99,8 +103,8 @@ async fn show(State(control): State<Arc<ControlPlane>>, request: Request) -> Res
     let (uri, app) = (&head.uri, &control.app);
     let compressed = compress::accepted(&head.headers);
     let page = match uri.path() {
-        "/" => overview::page(app, uri, viewer).await,
-        "/limit" => limit::page(app, uri, viewer).await,
+        "/" => overview::page(&control, uri, viewer).await,
+        "/limit" => limit::page(&control, uri, viewer).await,
         "/orders" => orders::page(app, uri, viewer),
         "/rules" => Ok(rules::page(&control, viewer).await),
         "/audit" => Ok(audit::page(app)),

@@ -6,17 +6,21 @@ use axum::http::Uri;
 use maud::{Markup, html};
 use tidegate_service::{
     decide::{limits::Limit, service::DeniedKey},
-    observe::history::{Points, Step},
+    observe::history::{OUTCOMES, Points, Step},
 };
 
 use super::{
-    Missing,
-    chart::{self, Pair},
-    denied, latency,
+    Missing, denied, latency,
     layout::{Frame, layout},
     shown,
 };
-use crate::edges::http::{App, permit::Viewer, query};
+use crate::{
+    control::{
+        ControlPlane,
+        chart::{self, Pair},
+    },
+    edges::http::{App, permit::Viewer, query},
+};
 
 /// The number of seconds in the small charts.
 const RECENT: usize = 60;
@@ -25,9 +29,9 @@ const RATE: usize = 10;
 
 /// A limit's admitted and denied requests in each step. Requests that a shadow limit would have
 /// denied count as denied.
-pub(super) fn pairs(points: &Points<5>) -> Vec<Pair> {
-    let pair = |point: &[u32; 5]| {
-        let [allowed, delayed, denied, shadow, _] = point.map(u64::from);
+pub(super) fn pairs(points: &Points<{ OUTCOMES.len() }>) -> Vec<Pair> {
+    let pair = |point: &[u32; OUTCOMES.len()]| {
+        let [allowed, delayed, denied, shadow, ..] = point.map(u64::from);
         [allowed + delayed, denied + shadow]
     };
     points.points.iter().map(pair).collect()
@@ -110,7 +114,11 @@ impl Kept {
     }
 }
 
-pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Frame, Missing> {
+pub(super) async fn page(
+    control: &ControlPlane,
+    uri: &Uri,
+    viewer: Viewer,
+) -> Result<Frame, Missing> {
     let view = View::of(uri)?;
     let live = view.link("/live", &view.sort, view.page);
     let head = html! {
@@ -127,12 +135,18 @@ pub(super) async fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Frame, 
         "/",
         Some(&live),
         head,
-        changing(app, &view, viewer, &mut Kept::default()).await,
+        changing(control, &view, viewer, &mut Kept::default()).await,
     ))
 }
 
 /// The part that is updated each second.
-pub(super) async fn changing(app: &App, view: &View, viewer: Viewer, kept: &mut Kept) -> Markup {
+pub(super) async fn changing(
+    control: &ControlPlane,
+    view: &View,
+    viewer: Viewer,
+    kept: &mut Kept,
+) -> Markup {
+    let app = &control.app;
     let most = kept
         .denied
         .get_or_insert_with(|| denied::most(app, &view.q));
@@ -159,6 +173,9 @@ pub(super) async fn changing(app: &App, view: &View, viewer: Viewer, kept: &mut 
     }
     let pages = rows.len().div_ceil(PAGE).max(1);
     let at = view.page.min(pages);
+    let total = |step, most| app.service.history().total(step, most);
+    let marks = control.marks_of(None, None);
+    let chart = chart::recent(total, ("All limits", false), &None, &marks);
     html! {
         ul class="facts" {
             li { (shown::grouped(rows.len() as u64)) " of " (shown::grouped(limits.limits().len() as u64)) " limits" }
@@ -168,6 +185,7 @@ pub(super) async fn changing(app: &App, view: &View, viewer: Viewer, kept: &mut 
             }
         }
         (denied)
+        @if let Some(chart) = chart { (chart) }
         table class="limits" role="table" {
             caption class="hidden" { "Limits" }
             thead role="rowgroup" { tr role="row" {

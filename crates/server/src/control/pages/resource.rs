@@ -5,12 +5,14 @@ use maud::{Markup, html};
 
 use super::{
     Missing,
-    chart::{self, Pair},
     flow::{limits, pairs, reasons, summary},
     layout::{Frame, layout},
     shown,
 };
-use crate::control::ControlPlane;
+use crate::control::{
+    ControlPlane,
+    chart::{self, Pair},
+};
 
 const SECONDS: usize = 60;
 const MINUTES: usize = 60;
@@ -49,6 +51,7 @@ pub(super) fn changing(
             "no instance of `{name}` reports the resource `{resource}`"
         ))
     };
+    let now = control.app.service.now().get();
     let reported = summary.resources.get(resource).ok_or_else(missing)?;
     let limits = limits(control, &summary);
     let limits = limits
@@ -75,22 +78,19 @@ pub(super) fn changing(
             li { (shown::grouped(reported.in_flight)) " in flight" }
         }
         @if let Some(reasons) = reasons(reported) { p { "Blocked since the start: " (reasons) "." } }
-        (figure("hour", &reported.hour, MINUTES, "minute"))
-        (figure("minute", &pairs(reported), SECONDS, "second"))
+        (figure("hour", &reported.hour, (MINUTES, 60), now))
+        (figure("minute", &pairs(reported), (SECONDS, 1), now))
         (table("Instances", "Instance", &instances))
         (table("Origins", "Origin", &parts(&reported.origins)))
         (table("Entry points", "Entry point", &parts(&reported.contexts)))
     })
 }
 
-/// A chart with its sums and its scale.
-fn figure(span: &str, points: &[Pair], full: usize, step: &str) -> Markup {
+/// A chart with its sums.
+fn figure(span: &str, points: &[Pair], steps: (usize, u64), now: u64) -> Markup {
     let [passed, blocked] = chart::sum(points).map(shown::grouped);
-    let most = shown::grouped(chart::most(points));
-    let words = format!(
-        "The last {span}: {passed} passed and {blocked} blocked, at most {most} in a {step}"
-    );
-    chart::figure(points, full, full, &words)
+    let words = format!("The last {span} (UTC): {passed} passed and {blocked} blocked");
+    chart::reported(points, steps, now, &words)
 }
 
 fn table(title: &str, head: &str, rows: &[(String, [u64; 3])]) -> Markup {

@@ -93,7 +93,7 @@ text.addEventListener('input', () => {
 });
 
 // A number for all keys with its margin.
-function about({ about: number, margin }) {
+function estimated({ about: number, margin }) {
   if (number === 0 && margin > 0) return `at most ${margin}`;
   return margin > 0 ? `${number} ± ${margin}` : String(number);
 }
@@ -105,8 +105,8 @@ function table(limit) {
     ['Keys denied', limit.denied.keys, limit.would_deny.keys],
   ];
   if (limit.share < 1) {
-    rows.push(['All keys: requests, about', about(limit.denied.all_requests), about(limit.would_deny.all_requests)]);
-    rows.push(['All keys: keys, about', about(limit.denied.all_keys), about(limit.would_deny.all_keys)]);
+    rows.push(['All keys: requests, about', estimated(limit.denied.all_requests), estimated(limit.would_deny.all_requests)]);
+    rows.push(['All keys: keys, about', estimated(limit.denied.all_keys), estimated(limit.would_deny.all_keys)]);
   }
   return grid(`${limit.limit}: ${limit.requests} requests of ${limit.keys} keys`, heads, rows);
 }
@@ -128,9 +128,33 @@ function grid(title, heads, rows) {
   return made;
 }
 
+const grouped = (count) => count.toLocaleString('en');
+
+function fold(title, isOpen) {
+  const section = make('details', '', { class: 'card' });
+  section.append(make('summary', title));
+  section.open = isOpen;
+  return section;
+}
+
+// A limit that would have denied more or less: over time, and its keys.
+function about(limit, charts, isOpen) {
+  const section = fold(`${limit.limit}: ${grouped(limit.denied.requests)} denied, ${grouped(limit.would_deny.requests)} with this change`, isOpen);
+  const both = make('div', '', { class: 'columns' });
+  both.innerHTML = charts;
+  const keys = fold('Numbers and keys', false);
+  keys.append(table(limit));
+  if (limit.most_denied.length > 0) {
+    const rows = limit.most_denied.map((key) => [key.name ?? key.hash, key.requests, key.was_denied, key.would_deny]);
+    keys.append(grid('Denied most', ['Key', 'Requests', 'Really', 'With this change'], rows));
+  }
+  section.append(both, ...limit.notes.map((note) => make('p', note)), keys);
+  return section;
+}
+
 attempt.addEventListener('click', async () => {
   tried.replaceChildren(make('p', 'Replaying …'));
-  const { ok, answer } = await post('/v1/what-if', text.value);
+  const { ok, answer } = await post('/v1/what-if?charts=true', text.value);
   if (!ok) {
     tried.replaceChildren(make('p', answer.detail));
     return;
@@ -148,15 +172,13 @@ attempt.addEventListener('click', async () => {
     parts.push(grid('Requests denied', ['Limit', 'Really', 'With this change'], rows));
   }
   parts.push(make('p', `${others} of ${answer.limits.length} limits would have denied as many requests as they did.`));
-  const noted = (limit) => isChanged(limit) || limit.notes.length > 0;
-  for (const limit of answer.limits.filter(noted)) {
-    const section = make('section', '', { class: 'card' });
-    section.append(...(limit.requests > 0 ? [table(limit)] : [make('h3', limit.limit)]));
-    section.append(...limit.notes.map((note) => make('p', note)));
-    if (limit.most_denied.length > 0) {
-      const keys = limit.most_denied.map((key) => [key.name ?? key.hash, key.requests, key.was_denied, key.would_deny]);
-      section.append(grid('Denied most', ['Key', 'Requests', 'Really', 'With this change'], keys));
-    }
+  answer.limits.forEach((limit, at) => {
+    if (isChanged(limit)) parts.push(about(limit, answer.charts[at], limit === changed[0]));
+  });
+  const noted = answer.limits.filter((limit) => !isChanged(limit) && limit.notes.length > 0);
+  if (noted.length > 0) {
+    const section = fold('Remarks on the other limits', false);
+    section.append(...noted.map((limit) => make('p', `${limit.limit}: ${limit.notes.join('; ')}`)));
     parts.push(section);
   }
   tried.replaceChildren(...parts);

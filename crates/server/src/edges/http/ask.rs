@@ -258,6 +258,34 @@ pub(crate) struct Named {
     pub note: Option<String>,
 }
 
+/// An event that charts mark.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
+#[serde(
+    deny_unknown_fields,
+    expecting = "an object such as {\"note\": \"shop 1.4 deployed\"}"
+)]
+pub(crate) struct Mark {
+    /// The words next to the mark.
+    pub note: String,
+    /// The limit whose charts have the mark; all if it is left out.
+    pub limit: Option<String>,
+}
+
+/// The longest words of a mark, in bytes.
+const MARK: usize = 200;
+
+impl Mark {
+    /// Checks the words.
+    pub fn checked(self) -> Result<Self, Problem> {
+        if self.note.trim().is_empty() || self.note.len() > MARK {
+            let detail =
+                format!("write what happened, in 1 to {MARK} bytes, as in \"shop 1.4 deployed\"");
+            return Err(Problem::at("#/note", detail));
+        }
+        Ok(self)
+    }
+}
+
 /// Parses `{"limit", "key", "cost"}`, or `{"all": [...]}` with a list of them, and an `id` or a
 /// `wait` of either.
 pub(super) fn asks(body: &[u8]) -> Result<Question<'_>, Problem> {

@@ -48,6 +48,8 @@ pub enum Endpoint {
     RulesSave,
     /// Load the rules again.
     Reload,
+    /// A mark for charts, such as a deployment.
+    Mark,
     /// Decide on one limit in the head of a request, for proxies that ask before they forward a
     /// request.
     Check,
@@ -233,6 +235,7 @@ pub const ROUTES: &[Route] = &[
     post("/v1/rules/check", Endpoint::RulesCheck, Served::OnAdmin),
     post("/v1/rules/save", Endpoint::RulesSave, Served::OnAdmin),
     post("/v1/reload", Endpoint::Reload, Served::OnAdmin),
+    post("/v1/mark", Endpoint::Mark, Served::OnAdmin),
     get("/metrics", Endpoint::Metrics, Served::OnAdmin),
     get("/v1/limits", Endpoint::Limits, Served::OnAdmin),
     get("/v1/servers", Endpoint::Servers, Served::OnAdmin),

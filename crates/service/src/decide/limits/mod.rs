@@ -19,7 +19,7 @@ mod up_to;
 use std::sync::Arc;
 
 use rapidhash::RapidHashMap;
-use tidegate_core::Nanos;
+use tidegate_core::{DenialReason, Nanos};
 use tidegate_limiter::HashKeys;
 
 pub use self::division::{Division, EVERY as DIVIDE_EVERY};
@@ -333,11 +333,21 @@ impl Limits {
                 denied,
                 shadow_denied,
                 errors,
-                denied_by: _,
+                denied_by,
             } = limit.counts();
+            let by = |reason| denied_by.get(reason as usize).copied().unwrap_or(0);
             Counters {
                 limit: &limit.spec.name,
-                outcomes: [allowed, delayed, denied, shadow_denied, errors],
+                outcomes: [
+                    allowed,
+                    delayed,
+                    denied,
+                    shadow_denied,
+                    errors,
+                    by(DenialReason::Blocked) + by(DenialReason::DenyListed),
+                    by(DenialReason::TableFull),
+                    by(DenialReason::StoreDown),
+                ],
                 latency: limit.memory.latency.counts(),
             }
         });

@@ -7,7 +7,7 @@ use tidegate_core::Nanos;
 use super::{Refusal, Service};
 use crate::observe::{
     heavy::Top,
-    history::Step,
+    history::{OUTCOMES, Step},
     trace::{RecordedLimit, Recording, Trace, TraceCopy},
 };
 
@@ -87,7 +87,7 @@ impl Service {
         } else {
             None
         };
-        let sum = |of: fn(&[u32; 5]) -> u64| {
+        let sum = |of: fn(&[u32; OUTCOMES.len()]) -> u64| {
             seconds
                 .as_ref()
                 .map(|seconds| seconds.points.iter().map(of).sum())

@@ -22,8 +22,19 @@ pub const EVERY: Duration = Duration::from_secs(1);
 pub const HISTORY_BYTES: u64 = 64 << 20;
 
 /// The outcomes of a limit: admitted without delay, admitted after a delay, denied, admitted by a
-/// shadow limit that would have denied, and decided without the store because it did not reply.
-pub const OUTCOMES: [&str; 5] = ["allowed", "delayed", "denied", "shadow_denied", "errors"];
+/// shadow limit that would have denied, and decided without the store because it did not reply. Of
+/// the denied ones: those of blocked keys or keys on a deny list, those for which the table had no
+/// room, and those for which the store did not reply. The others were above the limit.
+pub const OUTCOMES: [&str; 8] = [
+    "allowed",
+    "delayed",
+    "denied",
+    "shadow_denied",
+    "errors",
+    "denied_blocked",
+    "denied_table_full",
+    "denied_store_down",
+];
 
 /// The counters of a limit at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +52,9 @@ type Sample = Series<{ latency::BUCKETS }, u16>;
 
 /// The size of one limit's history.
 const LIMIT_BYTES: u64 = Series::<{ OUTCOMES.len() }>::BYTES + Sample::BYTES;
-const LATENCY_BYTES: u64 = Series::<{ latency::BUCKETS }>::BYTES;
+/// The size of what is kept of all limits and answers together.
+const TOGETHER_BYTES: u64 =
+    Series::<{ latency::BUCKETS }>::BYTES + Series::<{ OUTCOMES.len() }>::BYTES;
 
 /// The history of all limits.
 #[derive(Debug)]
@@ -53,6 +66,8 @@ pub struct History {
 #[derive(Debug, Default)]
 struct Kept {
     limits: HashMap<String, OfLimit>,
+    /// Of all limits that have a history.
+    total: Option<Series<{ OUTCOMES.len() }>>,
     latency: Option<Growth<{ latency::BUCKETS }>>,
     /// The number of limits without room for a history.
     left_out: usize,
@@ -80,9 +95,9 @@ impl<const N: usize, T: Number> Growth<N, T> {
         }
     }
 
-    /// Takes what the counters are at the end of a second. Counters that went back have begun
-    /// again.
-    fn see(&mut self, end: u64, now: [u64; N]) {
+    /// Takes what the counters are at the end of a second, and returns by how much they grew.
+    /// Counters that went back have begun again.
+    fn see(&mut self, end: u64, now: [u64; N]) -> [u64; N] {
         if now
             .iter()
             .zip(&self.before)
@@ -90,9 +105,10 @@ impl<const N: usize, T: Number> Growth<N, T> {
         {
             self.before = [0; N];
         }
-        self.series
-            .push(end, std::array::from_fn(|at| now[at] - self.before[at]));
+        let growth = std::array::from_fn(|at| now[at] - self.before[at]);
+        self.series.push(end, growth);
         self.before = now;
+        growth
     }
 }
 
@@ -129,6 +145,7 @@ impl History {
         let mut kept = self.lock();
         let Kept {
             limits: of,
+            total,
             latency,
             left_out,
         } = &mut *kept;
@@ -136,14 +153,15 @@ impl History {
         let names: HashSet<&str> = limits.iter().map(|counters| counters.limit).collect();
         of.retain(|name, _| names.contains(&**name));
         let begin = end.saturating_sub(1);
-        if latency.is_none() && LATENCY_BYTES <= self.max_bytes {
+        if latency.is_none() && TOGETHER_BYTES <= self.max_bytes {
             *latency = Some(Growth::new(begin));
+            *total = Some(Series::new(begin));
         }
         if let Some(latency) = latency {
             latency.see(end, answers);
         }
-        let room = self.max_bytes.saturating_sub(LATENCY_BYTES) / LIMIT_BYTES;
-        let mut without = 0;
+        let room = self.max_bytes.saturating_sub(TOGETHER_BYTES) / LIMIT_BYTES;
+        let (mut without, mut sums) = (0, [0_u64; OUTCOMES.len()]);
         for counters in limits {
             let name = counters.limit;
             if !of.contains_key(name) {
@@ -160,9 +178,15 @@ impl History {
                 );
             }
             if let Some(of) = of.get_mut(name) {
-                of.outcomes.see(end, counters.outcomes);
+                let growth = of.outcomes.see(end, counters.outcomes);
+                sums.iter_mut()
+                    .zip(growth)
+                    .for_each(|(sum, more)| *sum = sum.saturating_add(more));
                 of.sample.see(end, counters.latency);
             }
+        }
+        if let Some(total) = total {
+            total.push(end, sums);
         }
         if without > *left_out && self.max_bytes > 0 {
             tracing::warn!(
@@ -184,6 +208,11 @@ impl History {
                 .series
                 .read(step, most),
         )
+    }
+
+    /// The decisions of all limits that have a history; `None` if no history is kept.
+    pub fn total(&self, step: Step, most: usize) -> Option<Points<{ OUTCOMES.len() }>> {
+        Some(self.lock().total.as_ref()?.read(step, most))
     }
 
     /// The latencies of a sample of a limit's decisions, in the buckets of [`latency_bounds`],
@@ -214,7 +243,7 @@ impl History {
     pub fn size(&self) -> Size {
         let kept = self.lock();
         let latency = if kept.latency.is_some() {
-            LATENCY_BYTES
+            TOGETHER_BYTES
         } else {
             0
         };

@@ -254,6 +254,16 @@ impl Trace {
 
     /// The last requests of a key at a limit, the newest first; `None` if the key is not chosen.
     pub fn last(&self, limit: &str, key: &[u8], most: usize) -> Option<Vec<Event>> {
+        self.found(limit, key, 0, most)
+    }
+
+    /// The requests of a key at a limit since a time, the newest first; `None` if the key is not
+    /// chosen.
+    pub fn since(&self, limit: &str, key: &[u8], from: u64) -> Option<Vec<Event>> {
+        self.found(limit, key, from, usize::MAX)
+    }
+
+    fn found(&self, limit: &str, key: &[u8], from: u64, most: usize) -> Option<Vec<Event>> {
         let hash = self.chosen(key)?;
         let number = lock(&self.limits)
             .iter()
@@ -265,7 +275,8 @@ impl Trace {
             .iter()
             .rev()
             .flat_map(|chunk| chunk.iter().rev());
-        let same = newest.filter(|event| event.key == hash && Some(event.limit) == number);
+        let same = newest
+            .filter(|event| event.key == hash && Some(event.limit) == number && event.time >= from);
         Some(same.take(most).copied().collect())
     }
 
