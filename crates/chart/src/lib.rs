@@ -27,7 +27,7 @@ const BOTTOM: u64 = TOP + PLOT;
 const HEIGHT: u64 = BOTTOM + 22;
 /// Marks that are closer than this share of the width have one flag.
 const FLAG: f64 = 4.0;
-/// A limit above this many times the highest bar would flatten the bars: the legend says it.
+/// A limit above three times the highest bar would flatten the bars: the legend says it.
 const HIGHEST_LIMIT: f64 = 3.0;
 const SECOND: f64 = 1e9;
 
@@ -52,7 +52,7 @@ pub struct Mark {
     pub until: Option<u64>,
     /// Whether decisions were wrong or closed because of it.
     pub is_wrong: bool,
-    /// What happened.
+    /// The words for the event.
     pub text: String,
 }
 
@@ -62,7 +62,7 @@ pub type WriteTime<'a> = &'a dyn Fn(u64, u64) -> String;
 
 /// Requests over time.
 pub struct Chart<'a> {
-    /// What it shows, for the caption and for readers who cannot see it.
+    /// Its subject, for the caption and for readers who cannot see it.
     pub words: &'a str,
     /// When the first step began, in nanoseconds.
     pub start: u64,
@@ -184,7 +184,7 @@ impl Chart<'_> {
         let y = |rate: f64| BOTTOM as f64 - PLOT as f64 * rate / highest;
         let ticks = unit.ticks(highest);
         let limit = self.limit.as_ref().filter(|_| has_limit);
-        // The bars are drawn on a scale of their own: the highest rate is the height.
+        // The height of the bars stands for the highest rate.
         let full = highest * self.step as f64 / SECOND;
         html! {
             div class="plot" {
@@ -214,7 +214,7 @@ impl Chart<'_> {
                         @let at = self.x(time);
                         @let x = percent(at);
                         (line((&x, &x), (BOTTOM as f64, BOTTOM as f64 + 4.0), "axis"))
-                        // A label beside the edge would be cut.
+                        // The edge would cut a label next to it.
                         @if (4.0..=96.0).contains(&at) { text class="time" x=(x) y=(HEIGHT - 4) { ((self.time)(time, spacing)) } }
                     }
                 }

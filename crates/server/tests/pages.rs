@@ -210,7 +210,7 @@ fn charts_have_the_reasons_of_denials_the_limit_and_what_happened() {
         }
     }
     assert!(overview.contains("another limit in other") && !key.contains("another limit"));
-    // A limit of each key is no limit of all of them.
+    // A limit of each key does not hold for all of them together.
     assert!(!of_all.contains("limit 2/1h"), "{of_all}");
     let stranger = page(&server, "/limit?name=per-user&key=bob").body;
     assert!(

@@ -109,7 +109,7 @@ pub struct All {
 /// Call it from the deployment of a program: a change of the traffic then stands next to its cause.
 #[derive(Debug, clap::Args)]
 pub struct Mark {
-    /// What happened
+    /// The words next to the mark
     note: String,
     /// Only in the charts of this limit
     #[arg(long, value_name = "NAME")]

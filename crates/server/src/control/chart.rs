@@ -13,18 +13,19 @@ pub(in crate::control) type Pair = [u64; 2];
 
 const SECOND: u64 = 1_000_000_000;
 
-/// What was admitted, and what was denied, in all steps together.
+/// The admitted and the denied requests of all steps together.
 pub(in crate::control) fn sum(points: &[Pair]) -> Pair {
-    points.iter().fold([0; 2], |sum, pair| {
-        [0, 1].map(|at| pair[at].saturating_add(sum[at]))
-    })
+    let add = |[one, other]: Pair, [more, rest]: &Pair| {
+        [one.saturating_add(*more), other.saturating_add(*rest)]
+    };
+    points.iter().fold([0; 2], add)
 }
 
 /// The most in one step.
 pub(in crate::control) fn most(points: &[Pair]) -> u64 {
     points
         .iter()
-        .map(|pair| pair[0].saturating_add(pair[1]))
+        .map(|[admitted, denied]| admitted.saturating_add(*denied))
         .max()
         .unwrap_or(0)
 }
@@ -42,10 +43,10 @@ fn layer(class: &'static str, name: &str, counts: Vec<u64>) -> Layer {
 
 /// Both kinds of requests, by what they are called.
 fn of_pairs(points: &[Pair], [admitted, denied]: [&str; 2]) -> [Layer; 2] {
-    let of = |at: usize| points.iter().map(|pair| pair[at]).collect();
+    let (admissions, denials) = points.iter().map(|[one, other]| (*one, *other)).unzip();
     [
-        layer("admitted", admitted, of(0)),
-        layer("denied", denied, of(1)),
+        layer("admitted", admitted, admissions),
+        layer("denied", denied, denials),
     ]
 }
 
@@ -54,7 +55,7 @@ pub(in crate::control) fn minute(points: &[Pair], words: &str) -> Markup {
     spark(&of_pairs(points, ["", ""]), 60, 28, words)
 }
 
-/// What a program reported in steps of equal length, the last of which has just ended.
+/// The report of a program, in steps of equal length, the last of which has just ended.
 pub(in crate::control) fn reported(
     points: &[Pair],
     (steps, seconds): (usize, u64),
@@ -162,12 +163,9 @@ pub(in crate::control) fn drawn(
 ) -> Markup {
     let (end, step) = (end.saturating_mul(SECOND), seconds.saturating_mul(SECOND));
     let whole = total_of(bars);
-    let sum = |at: [usize; 2]| shown::grouped(at.iter().map(|at| whole[*at]).sum());
-    let words = format!(
-        "{title} (UTC): {} admitted, {} denied",
-        sum([0, 1]),
-        sum([2, 3])
-    );
+    let [allowed, delayed, denied, shadow, ..] = whole;
+    let [admitted, denied] = [allowed + delayed, denied + shadow].map(shown::grouped);
+    let words = format!("{title} (UTC): {admitted} admitted, {denied} denied");
     Chart {
         words: &words,
         start: end.saturating_sub(step.saturating_mul(bars.len() as u64)),
@@ -203,7 +201,7 @@ fn total_of(bars: &[[u64; OUTCOMES.len()]]) -> [u64; OUTCOMES.len()] {
     sums
 }
 
-/// What a limit decided on a trace, and what other rules would have decided, on one scale. Each step
+/// The decisions of a limit on a trace, and those of other rules, on one scale. Each step
 /// has its requests, those that were denied, and those that would be.
 pub(in crate::control) fn compared(
     steps: &[[u64; 3]],
@@ -215,10 +213,13 @@ pub(in crate::control) fn compared(
         .map(|[requests, ..]| *requests)
         .max()
         .unwrap_or(0);
-    let of = |denied: usize, words: &str| {
+    let of = |denied: fn(&[u64; 3]) -> u64, words: &str| {
         let pairs: Vec<Pair> = steps
             .iter()
-            .map(|counts| [counts[0].saturating_sub(counts[denied]), counts[denied]])
+            .map(|counts @ [requests, ..]| {
+                let denied = denied(counts);
+                [requests.saturating_sub(denied), denied]
+            })
             .collect();
         let [_, all] = sum(&pairs);
         Chart {
@@ -235,7 +236,7 @@ pub(in crate::control) fn compared(
         }
         .figure()
     };
-    html! { (of(1, "As it was")) (of(2, "With this change")) }
+    html! { (of(|[_, denied, _]| *denied, "As it was")) (of(|[.., would]| *would, "With this change")) }
 }
 
 /// The layers of these outcomes: the reasons of denials have a colour each.

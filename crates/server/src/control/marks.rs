@@ -118,7 +118,7 @@ fn event(from: u64, text: String) -> Mark {
 /// The fact without its details: `the store is down`.
 fn words(state: &str) -> String {
     let end = state.find([':', '(']).unwrap_or(state.len());
-    state[..end].trim_end().to_owned()
+    state.get(..end).unwrap_or(state).trim_end().to_owned()
 }
 
 /// An action in words: `block mallory in logins by kim: tries passwords`.

@@ -598,7 +598,7 @@ fn observers(options: &Options) -> Result<DecisionObservers, StartError> {
     })
 }
 
-/// What posts the thresholds that keys reach, if there is a webhook.
+/// The sender of reached thresholds, if there is a webhook.
 #[cfg(feature = "webhook")]
 fn webhook(options: &Options, events: &Events) -> Result<Option<Arc<Webhook>>, StartError> {
     let to = |url| Webhook::to(url, Arc::clone(&events.webhook)).map_err(StartError::Threads);

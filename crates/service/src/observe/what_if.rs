@@ -290,10 +290,10 @@ impl Replay<'_> {
                 found.was_denied += u64::from(event.verdict.is_denied());
                 found.would_deny += u64::from(would_deny);
                 let part = event.time.saturating_sub(self.recording.from) / part_of(self.recording);
-                if let Some(counts) = over_time.get_mut(part as usize) {
-                    counts[0] += 1;
-                    counts[1] += u64::from(event.verdict.is_denied());
-                    counts[2] += u64::from(would_deny);
+                if let Some([requests, denied, would]) = over_time.get_mut(part as usize) {
+                    *requests += 1;
+                    *denied += u64::from(event.verdict.is_denied());
+                    *would += u64::from(would_deny);
                 }
             }
         }

@@ -44,7 +44,7 @@ pub(super) fn over_time(findings: &Findings, row: &Row, most: u64) -> Markup {
     let timeline = &findings.timeline;
     let pairs = findings.requests_over_time.iter().copied();
     let pairs: Vec<_> = pairs.zip(row.denied_over_time.iter().copied()).collect();
-    // The limit of each key is no limit of all of them.
+    // The limit of each key does not hold for all of them together.
     let limit = (findings.keys == 1).then(|| line_of(findings));
     let words = format!(
         "{}: {} denied ({})",
@@ -130,10 +130,10 @@ fn written(timeline: &Timeline, time: u64, spacing: u64) -> String {
     if spacing == 0 || !timeline.has_dates {
         return moment(timeline, time);
     }
-    let form = match spacing {
+    let form = match time {
         _ if time.is_multiple_of(DAY) => "%d %b",
-        ..SECOND => "%T%.3f",
-        ..60_000_000_000 => "%T",
+        _ if spacing < SECOND => "%T%.3f",
+        _ if spacing < 60 * SECOND => "%T",
         _ => "%R",
     };
     write_time(time, form)

@@ -13,7 +13,7 @@ use crate::pb::envoy::service::rate_limit_quota::v3::RateLimitQuotaUsageReports;
 
 pub(super) struct Reports<B> {
     body: Messages<B>,
-    /// What has arrived and was not read.
+    /// The messages that have arrived and were not read.
     unread: Bytes,
 }
 

@@ -350,7 +350,7 @@ fn denials_in_words(requests: &Value, now: Nanos) -> Option<String> {
     ))
 }
 
-/// What would admit a key that is denied for this reason.
+/// The remedy for a key that is denied for this reason.
 fn mend(reason: DenialReason, spec: &LimitSpec, key: &str) -> String {
     let limit = &*spec.name;
     let command = |name: &str, rest: &str| shown::about_key(name, limit, key, rest);

@@ -27,7 +27,7 @@ use crate::{
 /// How many keys of each limit are listed.
 const KEYS: usize = 20;
 
-/// What a trace lacks over a store.
+/// The note of a candidate over a store.
 const SHARED: &str = "the trace has the requests to this server alone: if keys ask other servers, too, the candidate would have \
                       denied more";
 

@@ -115,7 +115,7 @@ pub(super) async fn changing(
     let limits = app.service.limits();
     let limit = found(&limits, name)?;
     let (counts, stats, history) = (limit.counts(), limit.stats(), app.service.history());
-    // The limit of each key is no limit of all of them.
+    // The limit of each key does not hold for all of them together.
     let line = chart::rate_of(&limit.spec().policy).filter(|_| limit.spec().global);
     let title = if limit.spec().global {
         name

@@ -268,7 +268,7 @@ async fn answer(
 /// left to write when it ends.
 struct Lasting {
     body: Body,
-    /// What is left of a frame.
+    /// The rest of a frame.
     rest: Bytes,
     _call: Call,
 }

@@ -277,7 +277,7 @@ fn asked<'a, 'k>(
     Some((resolved, read_cost(context, text)?))
 }
 
-/// What is used of the limit, and how much the request added.
+/// Writes the used units of the limit, and the units that the request added.
 fn write_count(replies: &mut Replies<'_>, decision: &Decision, taken: u64) {
     let used = decision.limit().saturating_sub(decision.remaining());
     replies.array(2);

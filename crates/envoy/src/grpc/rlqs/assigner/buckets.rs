@@ -45,24 +45,24 @@ impl Held {
 
 /// The buckets with one key of a limit, in numbers.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Beside {
+pub(super) struct KeySums {
     /// The buckets of open streams.
     pub open: u64,
-    /// What all of them, including lost ones, may spend in later seconds.
+    /// The units that all of them, including lost ones, may spend in later seconds.
     pub reserve: u64,
 }
 
-impl Beside {
+impl KeySums {
     fn add(&mut self, part: &Part, now: Nanos) {
         self.open += u64::from(!part.is_lost);
         self.reserve = self.reserve.saturating_add(part.reserve(now));
     }
 }
 
-/// What is beside the new buckets of one report, so that not each of them asks all others.
+/// The sums of the keys that new buckets of one report have, so that each key is summed up once.
 #[derive(Default)]
 pub(super) struct Sums {
-    by_key: HashMap<Arc<Charged>, Beside>,
+    by_key: HashMap<Arc<Charged>, KeySums>,
 }
 
 impl Sums {
@@ -73,24 +73,24 @@ impl Sums {
         at: usize,
         charged: &Arc<Charged>,
         now: Nanos,
-    ) -> &mut Beside {
+    ) -> &mut KeySums {
         match self.by_key.entry(Arc::clone(charged)) {
             Entry::Occupied(known) => {
-                let beside = known.into_mut();
-                beside.add(&buckets[at].part, now);
-                beside
+                let sums = known.into_mut();
+                sums.add(&buckets[at].part, now);
+                sums
             }
-            Entry::Vacant(unknown) => unknown.insert(buckets.beside(charged, now)),
+            Entry::Vacant(unknown) => unknown.insert(buckets.sums(charged, now)),
         }
     }
 
     /// A bucket was removed.
     pub fn without(&mut self, removed: &Held, now: Nanos) {
         if let Place::Limited(charged) = &removed.place
-            && let Some(beside) = self.by_key.get_mut(charged)
+            && let Some(sums) = self.by_key.get_mut(charged)
         {
-            beside.open = beside.open.saturating_sub(1);
-            beside.reserve = beside.reserve.saturating_sub(removed.part.reserve(now));
+            sums.open = sums.open.saturating_sub(1);
+            sums.reserve = sums.reserve.saturating_sub(removed.part.reserve(now));
         }
     }
 }
@@ -114,7 +114,7 @@ impl Buckets {
 
     /// # Panics
     ///
-    /// If there is no such bucket.
+    /// If no bucket has this number.
     pub fn remove(&mut self, at: usize) -> Held {
         let held = self.held.remove(at);
         self.text -= wire::text_of(&held.bucket);
@@ -160,12 +160,12 @@ impl Buckets {
         self.same.iter()
     }
 
-    fn beside(&self, charged: &Charged, now: Nanos) -> Beside {
-        let mut beside = Beside::default();
+    fn sums(&self, charged: &Charged, now: Nanos) -> KeySums {
+        let mut sums = KeySums::default();
         for at in self.same.get(charged).into_iter().flatten() {
-            beside.add(&self.held[*at].part, now);
+            sums.add(&self.held[*at].part, now);
         }
-        beside
+        sums
     }
 
     pub fn len(&self) -> usize {

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, watch};
 use tonic::Status;
 
 use self::{
-    buckets::{Beside, Buckets, Held, Sums},
+    buckets::{Buckets, Held, KeySums, Sums},
     later::Later,
     place::{Charged, Place, count},
 };
@@ -356,11 +356,11 @@ impl Assigner {
             // From the next second on it shares with the others. Until then it gets what is left
             // over.
             Place::Limited(charged) if known.is_none() => {
-                let beside = sums.with(&self.held, at, &charged, now);
-                let Beside {
+                let of_key = sums.with(&self.held, at, &charged, now);
+                let KeySums {
                     open: envoys,
                     reserve,
-                } = *beside;
+                } = *of_key;
                 let floor = self.floor(&charged.terms, envoys);
                 let wanted = self.held[at]
                     .part
@@ -381,7 +381,7 @@ impl Assigner {
                 };
                 let lasting = lasting.max(1);
                 part.lasts(lasting, now);
-                beside.reserve = beside.reserve.saturating_add(part.reserve(now));
+                of_key.reserve = of_key.reserve.saturating_add(part.reserve(now));
                 Some(wire::tokens(&bucket, share, lasting))
             }
             Place::Limited(_) => None,
