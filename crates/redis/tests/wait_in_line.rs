@@ -357,6 +357,38 @@ async fn a_line_is_in_the_slot_of_its_key_in_a_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_may_hear_of_any_number_of_returned_units_while_another_is_first() {
+    let server = Server::start(&[]);
+    let nodes = [
+        reach(&server.address()).await,
+        reach(&server.address()).await,
+    ];
+    let policy = Policy::fixed_window(quota("1000/360d"));
+    let [first, second] = nodes
+        .each_ref()
+        .map(|store| limit(store, "returned", policy));
+    assert!(first.acquire("key", 1_000).await.is_allowed());
+    // It is first, and takes nothing.
+    let Tried::Waits(queued) = first.try_wait(b"key", 1, LONG).await else {
+        panic!("nothing is left")
+    };
+    let limit = first.clone();
+    let holds = tokio::spawn(queued.answer(Arc::new(move || (limit.clone(), false))));
+    until_waiting(&first, "key", 1).await;
+    let (sender, mut answers) = mpsc::unbounded_channel();
+    waits(&second, ("key", 1), 7, &sender);
+    until_waiting(&first, "key", 2).await;
+    // Each makes the second node ask at once.
+    for _ in 0..400 {
+        let _standing = second.refund("key", 1).await.expect("the store replies");
+    }
+    holds.abort();
+    let answer = tokio::time::timeout(PATIENCE, answers.recv()).await;
+    let (number, answer) = answer.expect("it is served").unwrap();
+    assert!(number == 7 && answer.is_allowed(), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_starves_and_nothing_is_over_while_connections_break() {
     const CALLERS: u64 = 150;
     let server = Server::start(&[]);

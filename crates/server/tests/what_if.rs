@@ -83,8 +83,8 @@ fn a_candidate_is_shown_beside_what_happened() {
     });
     assert_eq!(sum, [6, 2, 3]);
     assert_eq!(
-        (told.over_time[24], told.over_time[119]),
-        ([1, 0, 0], [1, 0, 0])
+        (told.over_time[23], told.over_time[119]),
+        ([1, 0, 0], [1, 0, 1])
     );
     assert_eq!((told.would_deny.requests, told.would_deny.keys), (3, 2));
     assert_eq!((told.newly_denied, told.no_longer_denied), (1, 1));

@@ -1014,7 +1014,10 @@ fn heavy_keys_and_the_trace_have_what_descriptors_asked() {
     let top = server.get("/v1/top?limit=shop.user").json();
     assert_eq!(
         top["asked_most"][0],
-        json!({"key": "ada", "count": 4, "at_least": 4, "at_most": 4})
+        json!({
+            "key": "ada", "count": 4, "at_least": 4, "at_most": 4,
+            "since_ms": START.get() / 1_000_000,
+        })
     );
     assert_eq!(
         (&top["denied_most"][0]["key"], &top["denials"]),

@@ -86,8 +86,9 @@ pub async fn serve(store: Store, line: Arc<[u8]>, key: Box<[u8]>, wake: Arc<Noti
                 wait.max(Duration::from_millis(1))
             }
             Turned::Waits(number, None) => {
+                // A wake ends a pause early, so there may be any number of them.
                 pause = if front == Some(number) {
-                    2 * pause
+                    (2 * pause).min(RENEW)
                 } else {
                     OTHERS_TURN
                 };
