@@ -78,6 +78,9 @@ pub struct Chart<'a> {
     pub limit: Option<(f64, String)>,
     /// Events, in any order.
     pub marks: &'a [Mark],
+    /// Whether the words of the marks stand below the chart. One list is enough for charts of the
+    /// same time, one below the other.
+    pub lists_marks: bool,
     /// Writes the times of the axis and of the marks.
     pub time: WriteTime<'a>,
     /// Whether each step shows its numbers when a pointer is over it. That is long.
@@ -85,7 +88,7 @@ pub struct Chart<'a> {
 }
 
 impl Chart<'_> {
-    /// The chart with its caption, its legend, and the list of its marks.
+    /// The chart with its caption, its legend, and below it the words of its marks.
     #[must_use]
     pub fn figure(&self) -> Markup {
         let flags = self.flags();
@@ -94,7 +97,7 @@ impl Chart<'_> {
                 figcaption { (self.words) }
                 (self.legend())
                 (self.drawn(&flags))
-                @if !flags.is_empty() {
+                @if self.lists_marks && !flags.is_empty() {
                     ol class="marks" { @for flag in &flags { li class=[flag.is_wrong().then_some("wrong")] {
                         @for (at, mark) in flag.marks.iter().enumerate() {
                             @if at > 0 { "; " }

@@ -24,6 +24,7 @@ fn chart<'a>(layers: &'a [Layer], marks: &'a [Mark]) -> Chart<'a> {
         scale: 0,
         limit: None,
         marks,
+        lists_marks: true,
         time: &minutes,
         hover: false,
     }

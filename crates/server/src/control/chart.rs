@@ -75,6 +75,7 @@ pub(in crate::control) fn reported(
         scale: 0,
         limit: None,
         marks: &[],
+        lists_marks: false,
         time: &utc,
         hover: false,
     }
@@ -175,6 +176,7 @@ pub(in crate::control) fn drawn(
         scale: 0,
         limit,
         marks,
+        lists_marks: true,
         time: &utc,
         hover: false,
     }
@@ -213,7 +215,7 @@ pub(in crate::control) fn compared(
         .map(|[requests, ..]| *requests)
         .max()
         .unwrap_or(0);
-    let of = |denied: fn(&[u64; 3]) -> u64, words: &str| {
+    let of = |denied: fn(&[u64; 3]) -> u64, words: &str, lists_marks| {
         let pairs: Vec<Pair> = steps
             .iter()
             .map(|counts @ [requests, ..]| {
@@ -231,12 +233,16 @@ pub(in crate::control) fn compared(
             scale,
             limit: None,
             marks,
+            lists_marks,
             time: &utc,
             hover: true,
         }
         .figure()
     };
-    html! { (of(|[_, denied, _]| *denied, "As it was")) (of(|[.., would]| *would, "With this change")) }
+    html! {
+        (of(|[_, denied, _]| *denied, "As it was", true))
+        (of(|[.., would]| *would, "With this change", false))
+    }
 }
 
 /// The layers of these outcomes: the reasons of denials have a colour each.

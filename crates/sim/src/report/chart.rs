@@ -109,6 +109,7 @@ fn drawn(
         scale,
         limit,
         marks: &[],
+        lists_marks: false,
         time: &|time, spacing| written(timeline, time, spacing),
         hover: true,
     }

@@ -446,13 +446,13 @@ fn pictures(report: &Report) -> Markup {
     html! {
         h2 { (report.limit(trial)) " over time" }
         div class="card" { (over_time(findings, row, 0)) }
+        (heat(report, trial, findings))
         @if let Some((name, step, parts)) = worst.filter(|_| findings.keys > 1) {
             div class="card" {
                 h3 { "The key that is denied most" }
                 (of_key(findings, name, step, parts))
             }
         }
-        (heat(report, trial, findings))
     }
 }
 
