@@ -162,7 +162,7 @@ pub use limit::{
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use rules::DifferingRule;
-pub use script::{Plan, PlanError};
+pub use script::{Plan, PlanError, ShareSeen};
 pub use stats::Stats;
 pub use store::Store;
 pub use tidegate_core::lease::Mode;

@@ -1,6 +1,6 @@
 //! One decision over several shared limits.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use redis::Value;
 use tidegate_core::{Clock, Decision, Key, Nanos, lease::Taken};
@@ -10,7 +10,7 @@ use crate::{
     Deadline, Plan, Store, StoreError,
     lease::{Held, Leases},
     rules::Former,
-    script::{Script, call},
+    script::{Script, ShareSeen, call},
 };
 
 /// A part of a joint decision in one store: `cost` for one key of a limit.
@@ -24,9 +24,16 @@ pub struct Part<'a> {
     pub cost: u64,
 }
 
+impl Part<'_> {
+    /// The key of the state that a decision changes: that of the whole limit, if tenants share it.
+    pub(super) fn state_key(&self) -> Vec<u8> {
+        self.limit.state_key(&self.key)
+    }
+}
+
 /// The same for the store: `key` is the whole key in Redis.
 pub struct JointRequest<'a> {
-    pub plan: &'a Plan,
+    pub plan: Cow<'a, Plan>,
     pub key: Vec<u8>,
     pub cost: u64,
 }
@@ -111,7 +118,7 @@ async fn decide_bound(
 ) -> Result<Vec<Decision>, StoreError> {
     let formers = formers_of(parts, deadline).await?;
     for (part, formers) in parts.iter().zip(&formers) {
-        requests.extend(of_formers(formers, &part.key, part.cost));
+        requests.extend(of_formers(formers, &part.state_key(), part.cost));
     }
     let decisions = decide_joint(store, &requests, true, deadline).await?;
     by_all(&decisions, &formers).ok_or(StoreError::BadReply)
@@ -246,9 +253,14 @@ pub(super) fn sums<'a>(
     let mut sums: Vec<Sum<'_>> = Vec::new();
     let mut costs = Vec::with_capacity(requests.len());
     for (first, JointRequest { plan, key, cost }) in requests.iter().enumerate() {
-        let same = |sum: &Sum<'_>| sum.key == key && sum.plan.numbers() == plan.numbers();
+        let same = |sum: &Sum<'_>| {
+            sum.key == key
+                && sum.plan.numbers() == plan.numbers()
+                && sum.plan.tenant() == plan.tenant()
+        };
         let known = sums.iter().position(same);
-        // This is the same state with other numbers, but the script takes each key only once.
+        // This is the same state with other numbers, or for another tenant, but the script takes
+        // each key only once.
         if known.is_none() && sums.iter().any(|sum| sum.key == key) {
             return Err(StoreError::OneKey);
         }
@@ -365,6 +377,21 @@ async fn ask(
     Ok((reply, keys.len()))
 }
 
+/// The share of a request's tenant, without taking anything.
+pub(super) async fn share_of(
+    store: &Store,
+    request: JointRequest<'_>,
+    deadline: Deadline,
+) -> Result<Option<ShareSeen>, StoreError> {
+    let request = [request];
+    let (sums, _) = sums(&request)?;
+    let script = &store.batcher().scripts.joint;
+    let (reply, keys) = ask(store, script, &sums, false, deadline).await?;
+    let (_, parts) = call::parse(reply, keys)?;
+    let found = call::found(sums.iter().map(|sum| sum.plan), parts)?;
+    Ok(found.first().and_then(|found| found.share))
+}
+
 impl SharedLimit {
     /// How many requests of all nodes wait in line at a key: 0 without a [line](Self::has_line).
     ///
@@ -376,7 +403,7 @@ impl SharedLimit {
     pub async fn waiting(&self, key: impl Key) -> Result<u64, StoreError> {
         let request = [self.request(key, 0)];
         let (sums, _) = sums(&request)?;
-        let (store, plan) = (self.store(), request[0].plan);
+        let (store, plan) = (self.store(), &*request[0].plan);
         let script = &store.batcher().scripts.joint;
         let (reply, keys) = ask(store, script, &sums, false, self.deadline()).await?;
         let (_, parts) = call::parse(reply, keys)?;
@@ -386,7 +413,7 @@ impl SharedLimit {
     }
 }
 
-/// The keys of these limits' blocks and lines, for those that have them.
+/// The keys of these limits' blocks, lines and shares, for those that have them.
 pub(super) fn keys_beside<'a>(
     store: &Store,
     limits: impl Iterator<Item = (&'a Plan, &'a [u8])>,
@@ -405,14 +432,15 @@ pub(super) fn key_of(former: &Former, key: &impl Key) -> Vec<u8> {
 /// The parts of a decision by other rules.
 pub(super) fn of_formers<'a>(
     formers: &'a [Former],
-    key: &'a impl Key,
+    key: &impl Key,
     cost: u64,
-) -> impl Iterator<Item = JointRequest<'a>> {
-    formers.iter().map(move |former| JointRequest {
-        plan: &former.plan,
+) -> Vec<JointRequest<'a>> {
+    let request = |former: &'a Former| JointRequest {
+        plan: Cow::Borrowed(&*former.plan),
         key: key_of(former, key),
         cost,
-    })
+    };
+    formers.iter().map(request).collect()
 }
 
 /// The first decision, or the denial with the longest wait.

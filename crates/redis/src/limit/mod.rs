@@ -14,6 +14,7 @@ mod once;
 mod permit;
 mod reserve;
 mod shared;
+mod tenants;
 mod up_to;
 mod wait;
 

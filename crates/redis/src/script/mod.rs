@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
 #[cfg(feature = "servers")]
 pub use plan::TEST_TIME;
-pub use plan::{Plan, PlanError};
-use plan::{block_words, line_seen};
+pub use plan::{Plan, PlanError, ShareSeen};
+use plan::{block_words, line_seen, share_seen};
 use redis::Value;
 pub use runner::Runner;
 use tidegate_core::Nanos;
@@ -46,6 +46,8 @@ const DUE: &str = include_str!("lua/due.lua");
 const OLDEST: &str = include_str!("lua/oldest.lua");
 const BLOCK: &str = include_str!("lua/block.lua");
 const LINE: &str = include_str!("lua/line.lua");
+const SHARES: &str = include_str!("lua/shares.lua");
+const SHARE_CHANGE: &str = include_str!("lua/share_change.lua");
 const TURN: &str = include_str!("lua/turn.lua");
 const KEPT_ANSWER: &str = include_str!("lua/kept_answer.lua");
 const TURN_TAKEN: &str = include_str!("lua/turn_taken.lua");
@@ -232,6 +234,8 @@ pub struct Scripts {
     pub reset: Arc<Script>,
     /// Ends the block of a key by its rule.
     pub unblock: Arc<Script>,
+    /// Changes what a tenant has used of the shares of a limit.
+    pub share_change: Arc<Script>,
 }
 
 impl Scripts {
@@ -301,7 +305,9 @@ impl Scripts {
         let deciding = several(algorithm);
         let deciding = format!(
             "{deciding}algorithms.b = (function()\n{BLOCK}end)()\n\
-             algorithms.q = (function()\n{LINE}end)()\n"
+             algorithms.q = (function()\n{LINE}end)()\n\
+             algorithms.o, algorithms.h = (function()\n{SHARES}end)()\n\
+             local wants_more\n"
         );
         let joint = format!("{deciding}local count = #KEYS\n{JOINT}{REPLY}");
         let up_to = format!("{deciding}{FITS}{UP_TO}{JOINT}{REPLY_UP_TO}");
@@ -333,6 +339,10 @@ impl Scripts {
             )),
             reset: Arc::new(Script::new(format!("{clock}{RESET}"))),
             unblock: Arc::new(Script::new(format!("{clock}{UNBLOCK}"))),
+            share_change: Arc::new(Script::new(format!(
+                "{clock}local common, tenant, charge, refund, _, close = (function()\n{SHARES}end)()\n\
+                 {SHARE_CHANGE}"
+            ))),
         }
     }
 

@@ -1,0 +1,99 @@
+//! Limits that tenants share: see [`LimitBuilder::tenants`](crate::LimitBuilder::tenants).
+
+use std::collections::HashMap;
+
+use tidegate_core::{Key, fair::Terms};
+
+use super::SharedLimit;
+use crate::{
+    StoreError,
+    connection::beside,
+    health::random,
+    limit::joint::share_of,
+    script::{
+        ShareSeen,
+        call::{self, ShareChange},
+    },
+};
+
+/// The terms of the tenants of a limit.
+#[derive(Clone, Debug)]
+pub struct StoreTenants {
+    pub others: Terms,
+    pub named: HashMap<Box<[u8]>, Terms>,
+}
+
+impl StoreTenants {
+    /// A tenant's terms.
+    pub fn terms(&self, name: &[u8]) -> Terms {
+        self.named.get(name).copied().unwrap_or(self.others)
+    }
+}
+
+impl SharedLimit {
+    /// A tenant's share in the store: `None` if each key has its own limit.
+    ///
+    /// # Errors
+    /// When the store does not reply.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn share_of(&self, tenant: impl Key) -> Result<Option<ShareSeen>, StoreError> {
+        if self.0.tenants.is_none() {
+            return Ok(None);
+        }
+        share_of(self.store(), self.request(tenant, 0), self.deadline()).await
+    }
+
+    /// Has a tenant's share follow a change of the limit itself. If the store does not reply, the
+    /// share stays as it was: it decides which tenant is served first, never how much in all.
+    pub(super) async fn follow_in_share(&self, tenant: &impl Key, change: ShareChange) {
+        if let Err(error) = self.change_share(tenant, change).await {
+            self.monitor().counters().outcome(&error);
+        }
+    }
+
+    /// Has a tenant's share follow a settlement.
+    pub(super) async fn settle_share(&self, tenant: &impl Key, estimate: u64, actual: u64) {
+        let change = if actual > estimate {
+            ShareChange::Charge(actual - estimate)
+        } else {
+            ShareChange::Refund(estimate - actual)
+        };
+        if actual != estimate {
+            self.follow_in_share(tenant, change).await;
+        }
+    }
+
+    /// Changes what a tenant has used.
+    pub(super) async fn change_share(
+        &self,
+        tenant: &impl Key,
+        change: ShareChange,
+    ) -> Result<(), StoreError> {
+        if self.0.tenants.is_none() {
+            return Ok(());
+        }
+        let (monitor, plan) = (self.monitor(), self.plan_of(tenant, 0));
+        let whole = self.redis_key(tenant);
+        let keys = plan.share_keys(&whole, monitor.is_cluster());
+        let arguments = call::share_change_arguments(&plan, change);
+        let (Some(keys), Some(arguments)) = (keys, arguments) else {
+            return Ok(());
+        };
+        let shard = monitor.shard_of(&whole);
+        monitor.admit(shard)?;
+        let mut keys = Vec::from(keys);
+        if monitor.is_cluster() {
+            // A cluster's client repeats calls on its own, which the script recognizes by this key.
+            let text = format!("{}:refund:", monitor.runner.connector.prefix());
+            let name = format!("{:016x}{:016x}", random(), random());
+            keys.push(beside(&whole, &text, &name));
+        }
+        let script = &self.store().batcher().scripts.share_change;
+        monitor
+            .call(shard, script, &keys, &arguments, self.deadline(), false)
+            .await?;
+        Ok(())
+    }
+}
