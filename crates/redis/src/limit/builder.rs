@@ -6,7 +6,12 @@ use tidegate_core::lease::{Mode, Terms};
 use tidegate_core::{Policy, fair::Terms as TenantTerms};
 use tidegate_limiter::{BuildError as LocalError, FairBuildError, FairTenants};
 
-use super::{OnError, SharedLimit, local::Local, shared::Shared, tenants::StoreTenants};
+use super::{
+    OnError, SharedLimit,
+    local::Local,
+    shared::Shared,
+    tenants::{StoreTenants, TenantOf},
+};
 use crate::{PlanError, Store, Timeout, lease::Leases, name::is_word, script::Plan};
 
 /// Options of a [`SharedLimit`]. [`Store::limit`] returns them.
@@ -138,21 +143,23 @@ impl LimitBuilder {
         Self { line, ..self }
     }
 
-    /// Makes one limit of all keys, which are then the names of tenants that share it by weight
-    /// (default: each key has its own). `named` tenants have their own terms, all others those of
-    /// `others`. All nodes should use the same terms.
+    /// Makes one limit of all keys, which tenants share by weight (default: each key has its own).
+    /// `by` returns the part of a key that names its tenant. `named` tenants have their own terms,
+    /// all others those of `others`. All nodes should use the same.
     ///
     /// The store decides on the limit and on the tenant's share in one step, in every
     /// [mode](Self::mode). It keeps the state of a tenant for four times the time in which a
     /// guarantee is met: a second, or the window if that is longer.
     pub fn tenants<'a>(
         self,
+        by: TenantOf,
         others: TenantTerms,
         named: impl IntoIterator<Item = (&'a [u8], TenantTerms)>,
     ) -> Self {
         let named = named.into_iter().map(|(name, terms)| (name.into(), terms));
         Self {
             tenants: Some(StoreTenants {
+                by,
                 others,
                 named: named.collect(),
             }),
@@ -185,7 +192,7 @@ impl LimitBuilder {
                 let named = named.map(|(name, terms)| (&**name, *terms));
                 let fair = FairTenants::new(&self.policy, keys, tenants.others, named)?;
                 let plan = plan.with_shares().map_err(FairBuildError::Policy)?;
-                (plan, Some(fair))
+                (plan, Some((tenants.by, fair)))
             }
             None => (plan, None),
         };

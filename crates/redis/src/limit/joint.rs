@@ -10,7 +10,7 @@ use crate::{
     Deadline, Plan, Store, StoreError,
     lease::{Held, Leases},
     rules::Former,
-    script::{Script, ShareSeen, call},
+    script::{Script, call},
 };
 
 /// A part of a joint decision in one store: `cost` for one key of a limit.
@@ -375,21 +375,6 @@ async fn ask(
         .call(shard, script, &keys, &arguments, deadline, true)
         .await?;
     Ok((reply, keys.len()))
-}
-
-/// The share of a request's tenant, without taking anything.
-pub(super) async fn share_of(
-    store: &Store,
-    request: JointRequest<'_>,
-    deadline: Deadline,
-) -> Result<Option<ShareSeen>, StoreError> {
-    let request = [request];
-    let (sums, _) = sums(&request)?;
-    let script = &store.batcher().scripts.joint;
-    let (reply, keys) = ask(store, script, &sums, false, deadline).await?;
-    let (_, parts) = call::parse(reply, keys)?;
-    let found = call::found(sums.iter().map(|sum| sum.plan), parts)?;
-    Ok(found.first().and_then(|found| found.share))
 }
 
 impl SharedLimit {

@@ -1,5 +1,6 @@
 //! Decisions in memory while the store makes none.
 
+use super::tenants::TenantOf;
 use tidegate_core::{
     Algorithm, Clock as _, Decision, DenialReason, Outcome, Parameters, Policy, Standing,
 };
@@ -20,7 +21,7 @@ const TOTAL: &[u8] = b"";
 pub struct Local {
     limiter: KeyedLimiter,
     /// The tenants that share the limit; `None` if each key has its own.
-    tenants: Option<FairTenants>,
+    tenants: Option<(TenantOf, FairTenants)>,
     limit: u64,
     on_calendar: bool,
 }
@@ -34,7 +35,7 @@ impl Local {
     pub fn new(
         policy: Policy,
         keys: usize,
-        tenants: Option<FairTenants>,
+        tenants: Option<(TenantOf, FairTenants)>,
     ) -> Result<Self, BuildError> {
         let keys = if tenants.is_some() { 1 } else { keys };
         let limiter = KeyedLimiter::builder(policy).max_keys(keys).build()?;
@@ -69,7 +70,7 @@ impl Local {
     pub fn decide(&self, key: &[u8], cost: u64, unit: u64) -> (Decision, Estimate) {
         let (limiter, cost) = (self.limiter(), cost.saturating_mul(unit));
         let now = limiter.clock().now();
-        let Some(tenants) = &self.tenants else {
+        let Some((by, tenants)) = &self.tenants else {
             let (whole, taken) = limiter.acquire_estimate_at(key, cost, now);
             return (share(&whole, unit), taken);
         };
@@ -78,7 +79,7 @@ impl Local {
             taken: now,
             place: 0,
         };
-        let whole = tenants.acquire_at(key, cost, now, |step| match step {
+        let whole = tenants.acquire_at(by(key), cost, now, |step| match step {
             TotalStep::Take => {
                 let (whole, estimate) = limiter.acquire_estimate_at(TOTAL, cost, now);
                 taken = estimate;
@@ -96,10 +97,12 @@ impl Local {
         let now = limiter.clock().now();
         let (taken, decision) = match &self.tenants {
             None => limiter.acquire_up_to_at(key, cost, now),
-            Some(tenants) => tenants.acquire_up_to_at(key, cost, now, |step, cost| match step {
-                TotalStep::Take => limiter.acquire_up_to_at(TOTAL, cost, now),
-                TotalStep::Peek => (0, limiter.peek_at(TOTAL, cost, now)),
-            }),
+            Some((by, tenants)) => {
+                tenants.acquire_up_to_at(by(key), cost, now, |step, cost| match step {
+                    TotalStep::Take => limiter.acquire_up_to_at(TOTAL, cost, now),
+                    TotalStep::Peek => (0, limiter.peek_at(TOTAL, cost, now)),
+                })
+            }
         };
         let (granted, rest) = (taken / unit, taken % unit);
         if rest == 0 {
@@ -118,8 +121,8 @@ impl Local {
     fn give_back(&self, key: &[u8], cost: u64) {
         let limiter = self.limiter();
         limiter.refund(self.state_key(key), cost);
-        if let Some(tenants) = &self.tenants {
-            tenants.refund_at(key, cost, limiter.clock().now());
+        if let Some((by, tenants)) = &self.tenants {
+            tenants.refund_at(by(key), cost, limiter.clock().now());
         }
     }
 
@@ -129,10 +132,10 @@ impl Local {
         let now = limiter.clock().now();
         limiter.settle_at(self.state_key(key), taken, actual, now);
         match &self.tenants {
-            Some(tenants) if actual > taken.cost => {
-                tenants.charge_at(key, actual - taken.cost, now);
+            Some((by, tenants)) if actual > taken.cost => {
+                tenants.charge_at(by(key), actual - taken.cost, now);
             }
-            Some(tenants) => tenants.refund_at(key, taken.cost - actual, now),
+            Some((by, tenants)) => tenants.refund_at(by(key), taken.cost - actual, now),
             None => {}
         }
     }
@@ -140,8 +143,8 @@ impl Local {
     /// Charges a cost, whether it fits or not, and returns the state of the key.
     pub fn charge(&self, key: &[u8], cost: u64, unit: u64) -> Decision {
         let (limiter, cost) = (self.limiter(), cost.saturating_mul(unit));
-        if let Some(tenants) = &self.tenants {
-            tenants.charge_at(key, cost, limiter.clock().now());
+        if let Some((by, tenants)) = &self.tenants {
+            tenants.charge_at(by(key), cost, limiter.clock().now());
         }
         share(&limiter.charge(self.state_key(key), cost), unit)
     }

@@ -366,9 +366,10 @@ impl Store {
         let totals = redis::from_redis_value(Value::Array(call::list(reply)?));
         let totals: Vec<u64> = totals.map_err(|_| StoreError::BadReply)?;
         for (part, &total) in parts.iter().zip(&totals) {
-            let actual = match part.is_unused {
-                true => total.saturating_sub(part.actual),
-                false => part.actual,
+            let actual = if part.is_unused {
+                total.saturating_sub(part.actual)
+            } else {
+                part.actual
             };
             let settled = part.limit.settle_share(&part.key, total, actual);
             Box::pin(settled).await;

@@ -595,12 +595,13 @@ impl SharedLimit {
         whole.unwrap_or(&self.0.plan)
     }
 
-    /// The plan for decisions on a cost for a key, or for the tenant of that name.
+    /// The plan for decisions on a cost for a key, or for its tenant.
     pub(super) fn plan_of(&self, key: &impl Key, cost: u64) -> Cow<'_, Plan> {
         match &self.0.tenants {
-            Some(tenants) => {
-                Cow::Owned(key.with_bytes(|name| self.plan().of_tenant(name, tenants.terms(name))))
-            }
+            Some(tenants) => Cow::Owned(key.with_bytes(|key| {
+                let name = (tenants.by)(key);
+                self.plan().of_tenant(name, tenants.terms(name))
+            })),
             None => Cow::Borrowed(self.plan_for(cost)),
         }
     }

@@ -2,23 +2,26 @@
 
 use std::collections::HashMap;
 
-use tidegate_core::{Key, fair::Terms};
+use tidegate_core::{Clock as _, Key, fair::Terms};
 
 use super::SharedLimit;
 use crate::{
     StoreError,
     connection::beside,
     health::random,
-    limit::joint::share_of,
     script::{
         ShareSeen,
         call::{self, ShareChange},
     },
 };
 
-/// The terms of the tenants of a limit.
+/// The part of a key that names its tenant.
+pub type TenantOf = fn(&[u8]) -> &[u8];
+
+/// The tenants of a limit.
 #[derive(Clone, Debug)]
 pub struct StoreTenants {
+    pub by: TenantOf,
     pub others: Terms,
     pub named: HashMap<Box<[u8]>, Terms>,
 }
@@ -31,18 +34,13 @@ impl StoreTenants {
 }
 
 impl SharedLimit {
-    /// A tenant's share in the store: `None` if each key has its own limit.
-    ///
-    /// # Errors
-    /// When the store does not reply.
-    ///
-    /// # Panics
-    /// If polled outside a Tokio runtime with time enabled.
-    pub async fn share_of(&self, tenant: impl Key) -> Result<Option<ShareSeen>, StoreError> {
-        if self.0.tenants.is_none() {
-            return Ok(None);
-        }
-        share_of(self.store(), self.request(tenant, 0), self.deadline()).await
+    /// The share of a key's tenant as this node has last seen it, in a decision or in a
+    /// [`peek`](Self::peek). `None` without tenants, and if the tenant asked nothing lately.
+    #[must_use]
+    pub fn share_seen(&self, key: impl Key) -> Option<ShareSeen> {
+        let tenants = self.0.tenants.as_ref()?;
+        let now = self.monitor().clock.now();
+        key.with_bytes(|key| self.plan().share_seen((tenants.by)(key), now))
     }
 
     /// Has a tenant's share follow a change of the limit itself. If the store does not reply, the

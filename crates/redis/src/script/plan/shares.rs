@@ -1,22 +1,34 @@
 //! Shares of tenants, under keys next to that of the limit.
 
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
 use tidegate_core::{
     Decision, Nanos,
     fair::{FairError, FairShares, Refusal, Terms},
 };
 
 use super::{Plan, block::key_beside, numbers};
-use crate::{StoreError, script::call::Before};
+use crate::{StoreError, script::call::Before, sync::lock};
 
 /// The letters of the common state and of a tenant in `joint.lua`, and in place of a shape in their
 /// keys.
 const COMMON: &str = "o";
 const TENANT: &str = "h";
 
+/// The maximum number of tenants whose shares a node remembers.
+const SEEN: usize = 1 << 12;
+
+/// Tenants' shares, and when they were seen.
+type SharesSeen = HashMap<Box<[u8]>, (ShareSeen, Nanos)>;
+
 /// How tenants share a plan's limit, and which of them asks.
 #[derive(Clone, Debug)]
 pub(super) struct PlanShares {
     fair: FairShares,
+    seen: Arc<Mutex<SharesSeen>>,
     tenant: Option<Tenant>,
 }
 
@@ -24,6 +36,28 @@ pub(super) struct PlanShares {
 struct Tenant {
     name: Box<[u8]>,
     terms: Terms,
+}
+
+impl PlanShares {
+    /// Whether the store still has what was seen then.
+    fn is_recent(&self, at: Nanos, now: Nanos) -> bool {
+        now.saturating_since(at).get() < self.fair.horizon().get().saturating_mul(4)
+    }
+
+    fn remember(&self, tenant: &[u8], share: ShareSeen, now: Nanos) {
+        let mut seen = lock(&self.seen);
+        if let Some(known) = seen.get_mut(tenant) {
+            *known = (share, now);
+            return;
+        }
+        if seen.len() >= SEEN {
+            seen.retain(|_, (_, at)| self.is_recent(*at, now));
+            if seen.len() >= SEEN {
+                seen.clear();
+            }
+        }
+        seen.insert(tenant.into(), (share, now));
+    }
 }
 
 /// A tenant's part of a reply.
@@ -45,7 +79,11 @@ impl Plan {
     /// If the policy does not support shares.
     pub fn with_shares(self) -> Result<Self, FairError> {
         let fair = FairShares::new(&self.policy)?;
-        let shares = PlanShares { fair, tenant: None };
+        let shares = PlanShares {
+            fair,
+            seen: Arc::default(),
+            tenant: None,
+        };
         Ok(Self {
             shares: Some(Box::new(shares)),
             ..self
@@ -114,12 +152,25 @@ impl Plan {
             .map(move |(letter, numbers)| [letter.into(), numbers, index.clone()])
     }
 
-    /// The limit's decision, or the refusal by the tenant's share.
-    pub(super) fn by_share(&self, made: Decision, seen: Option<ShareSeen>) -> Decision {
-        match (&self.shares, seen.and_then(|seen| seen.refusal)) {
-            (Some(shares), Some(refusal)) => shares.fair.refused(&made, refusal),
-            _ => made,
+    /// The limit's decision, or the refusal by the tenant's share, which is remembered.
+    pub(super) fn by_share(&self, made: Decision, seen: Option<ShareSeen>, now: Nanos) -> Decision {
+        let (Some(shares), Some(seen)) = (&self.shares, seen) else {
+            return made;
+        };
+        if let Some(tenant) = &shares.tenant {
+            shares.remember(&tenant.name, seen, now);
         }
+        match seen.refusal {
+            Some(refusal) => shares.fair.refused(&made, refusal),
+            None => made,
+        }
+    }
+
+    /// A tenant's share as this node has last seen it, unless the store has forgotten it since.
+    pub(crate) fn share_seen(&self, tenant: &[u8], now: Nanos) -> Option<ShareSeen> {
+        let shares = self.shares.as_ref()?;
+        let (seen, at) = *lock(&shares.seen).get(tenant)?;
+        shares.is_recent(at, now).then_some(seen)
     }
 }
 

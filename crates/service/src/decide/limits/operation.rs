@@ -60,6 +60,7 @@ impl Limit {
         key: &[u8],
         operation: &Operation,
     ) -> Result<bool, Refusal> {
+        self.concerns_tenants(key, operation)?;
         if self.has_by_rules(key, operation)? {
             return Ok(true);
         }

@@ -92,16 +92,29 @@ impl TenantStanding {
 }
 
 impl Limit {
-    /// The standing of a key's tenant, without its requests; `None` if the limit has no tenants.
+    /// The standing of a key's tenant, without its requests; `None` if the limit has no tenants, or
+    /// is in the store and this server has not seen the tenant lately.
     pub fn tenant_standing(&self, key: &[u8], now: Nanos) -> Option<TenantStanding> {
         let OfTenant {
             tenants, tenant, ..
         } = self.of_tenant(key)?;
+        let terms = tenants.terms(tenant);
+        let (share, used) = match &self.store {
+            None => {
+                let used = tenants.used_at(tenant, now).unwrap_or(0.0);
+                (tenants.share_at(tenant, now), used)
+            }
+            // As this server has last seen it.
+            Some(store) => {
+                let seen = store.share_seen(key)?;
+                (seen.part, seen.used)
+            }
+        };
         Some(TenantStanding {
             name: tenant.into(),
-            terms: tenants.terms(tenant),
-            share: tenants.share_at(tenant, now),
-            used: tenants.used_at(tenant, now).unwrap_or(0.0),
+            terms,
+            share,
+            used,
             requests: 0,
             denials: 0,
         })

@@ -11,8 +11,8 @@ use std::{
 use futures_util::future::join_all;
 use tidegate_core::{Algorithm as _, Decision, DenialReason, Nanos, Standing};
 use tidegate_redis::{
-    Deadline, LimitError, LimitOrders, Mode, Order, OrderKind, SharedDecision, SharedLimit, Store,
-    StoreError, Timeout,
+    Deadline, LimitError, LimitOrders, Mode, Order, OrderKind, ShareSeen, SharedDecision,
+    SharedLimit, Store, StoreError, Timeout,
 };
 
 use super::SharedStore;
@@ -125,9 +125,19 @@ impl StoreLimit {
         built
     }
 
-    /// The denial of a key that an operator has blocked at any server.
+    /// The share of a key's tenant as this server has last seen it in the store.
+    pub fn share_seen(&self, key: &[u8]) -> Option<ShareSeen> {
+        self.general.share_seen(key)
+    }
+
+    /// The denial of a key that an operator has blocked at any server, or of its tenant.
     pub fn block_of(&self, key: &[u8]) -> Option<Decision> {
-        let (left, limit) = (self.orders.blocked_for(key)?, self.general.policy().limit());
+        let of_tenant = || {
+            let shares = self.spec.shares.as_ref()?;
+            self.orders.blocked_for(shares.by.tenant(key))
+        };
+        let left = self.orders.blocked_for(key).or_else(of_tenant)?;
+        let limit = self.general.policy().limit();
         let standing = |reset_after| Standing {
             limit,
             room: 0,
@@ -273,6 +283,14 @@ fn build(
         .local_keys(keys)
         .announced(announced)
         .line(spec.sharing.line);
+    if let Some(shares) = &spec.shares {
+        let (others, named) = shares.terms().map_err(|(_, error)| {
+            let what = format!("limit `{}`, shares: {error}", spec.name);
+            RulesError::invalid(None, Problem::overall(what))
+        })?;
+        let named = named.iter().map(|(name, terms)| (name.as_bytes(), *terms));
+        limit = limit.tenants(shares.tenant_of(), others, named);
+    }
     if let Some(slack) = sharing.slack {
         limit = limit.slack(slack);
     }
