@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tidegate_core::{DenialReason, Policy, fair::Terms};
 use tidegate_redis::{
-    Corrected, Correction, Health, LimitError, Mode, OnError, Part, Reserved, SharedLimit, Source,
-    Store, StoreError,
+    Corrected, Correction, Health, LimitError, Mode, OnError, Part, Reserved, SharedDecision,
+    SharedLimit, Source, Store, StoreError,
 };
 use tidegate_redis_servers::{Cluster, PATIENCE, Server, eventually};
 
@@ -100,7 +100,7 @@ async fn a_ceiling_holds_and_a_refusal_by_a_share_takes_nothing() {
         assert!((2..=3).contains(&capped), "{policy}: {capped}");
         let denied = limit.acquire("capped/x", 1).await;
         assert_eq!(denied.decision.reason(), Some(DenialReason::Quota));
-        assert!(denied.decision.retry_after() > Some(Duration::from_secs(3_600)));
+        assert!(denied.decision.retry_after() > Some(Duration::from_hours(1)));
         assert_eq!(denied.decision.remaining(), 0);
         assert_eq!(limit.peek("a", 0).await.decision.remaining(), 100 - capped);
         // A look neither takes nor counts the tenant as active.
@@ -176,7 +176,7 @@ async fn all_kinds(store: &Store, name: &str) {
             let parts = [(&limit, 1), (&next, 1)].map(|(limit, cost)| part(limit, "b", cost));
             assert_eq!(store.acquire_any(&parts).await.chosen, Some(0), "{policy}");
             let all = store.acquire_all(&parts).await.unwrap();
-            assert!(all.iter().all(|one| one.is_allowed()), "{policy}");
+            assert!(all.iter().all(SharedDecision::is_allowed), "{policy}");
             assert_eq!(left(&next).await, 98, "{policy}");
         }
         let twice = ["a", "b"].map(|key| part(&limit, key, 1));
@@ -202,7 +202,7 @@ async fn all_kinds(store: &Store, name: &str) {
         assert!(answer.is_allowed(), "{policy}");
         limit.settle("a/x", estimate, 0).await.unwrap();
         let part_of_a = (part(&limit, "a/x", 20), false);
-        let hour = Duration::from_secs(3_600);
+        let hour = Duration::from_hours(1);
         let reserved = store
             .reserve(id_of(7), &[part_of_a], b"text", hour, 10)
             .await
@@ -233,12 +233,12 @@ async fn all_kinds(store: &Store, name: &str) {
         let rest = fill(&limit, "a").await;
         assert!((18..=21).contains(&rest), "{policy}: {rest}");
         // The share is shut until much more has come, and then open again.
-        limit.refund("a/x", 10).await.unwrap();
+        let _ = limit.refund("a/x", 10).await.unwrap();
         let again = fill(&limit, "a").await;
         assert!((9..=11).contains(&again), "{policy}: {again}");
         let charged = limit.charge("a", 10).await;
         assert_eq!(charged.source, Source::Store, "{policy}");
-        limit.refund("a", 5).await.unwrap();
+        let _ = limit.refund("a", 5).await.unwrap();
         assert!(limit.acquire("a", 1).await.is_denied(), "{policy}");
         let before = left(&limit).await;
         limit.reset("a/x").await.unwrap();

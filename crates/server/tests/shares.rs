@@ -7,6 +7,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use harness::{Http, Resp, Running, frame, replace, scratch};
 use serde_json::{Value, json};
 use tidegate_core::Nanos;
+use tidegate_redis_servers::{Server, eventually};
 use tidegate_server::{
     Options,
     limits::{Capacity, Limits},
@@ -108,18 +109,22 @@ fn shares_in_rules_are_checked_with_what_to_do_instead() {
         ),
         (
             "limit: 5/1s, shares: {}, sharing: leased",
-            "serve it without a store",
+            "the store decides on each request",
         ),
+        (
+            "limit: 5/1s, shares: {}, sharing: reported",
+            "write `sharing: exact`",
+        ),
+        ("limit: 5/1s, shares: {}, line: true", "remove `line`"),
     ] {
-        let told = complaints(lines, Keeping::Memory);
-        assert!(told.contains(expected), "{lines}\nsaid: {told}");
-        assert!(told.starts_with("line 2"), "{told}");
+        for keeping in [Keeping::Memory, Keeping::Store] {
+            let told = complaints(lines, keeping);
+            assert!(told.contains(expected), "{lines}\nsaid: {told}");
+            assert!(told.starts_with("line 2"), "{told}");
+        }
     }
-    let told = complaints("limit: 5/1s, shares: {}", Keeping::Store);
-    assert!(
-        told.contains("one server's memory") && told.contains("without a store"),
-        "{told}"
-    );
+    let exact = "limits: [{name: a, limit: 5/1s, shares: {}, sharing: exact, on_error: closed}]";
+    assert!(rules::parse_for(exact, Keeping::Store).is_ok());
 }
 
 #[test]
@@ -181,33 +186,52 @@ fn left(server: &Running) -> u64 {
     told["remaining"].as_u64().unwrap()
 }
 
+/// A server with its own limits, or with those of a store.
+fn serving(name: &str, store: Option<&Server>) -> Running {
+    let server = Running::with_rules_and(name, RULES, |options| {
+        options.store_deadline = Duration::from_secs(5).into();
+        options.store = store.map(Server::address);
+    });
+    let ready = || server.get("/readyz").json()["status"] == "ready";
+    eventually("the limits are ready", ready);
+    server
+}
+
 #[test]
 fn every_door_counts_in_the_total_and_in_the_share() {
-    let server = Running::with_rules("shares-doors", RULES);
+    every_door(&serving("shares-doors", None));
+}
+
+#[test]
+fn every_door_counts_in_the_total_and_in_the_share_over_a_store() {
+    every_door(&serving("shares-doors-stored", Some(&Server::start(&[]))));
+}
+
+fn every_door(server: &Running) {
     let mut client = Resp::connect(server.resp);
     let ask = |key: &str, cost: u64| json!({"limit": "window", "key": key, "cost": cost});
-    assert_eq!(post(&server, "/v1/acquire", &ask("a/1", 3)).0, 200);
-    assert_eq!(left(&server), 97);
+    assert_eq!(post(server, "/v1/acquire", &ask("a/1", 3)).0, 200);
+    assert_eq!(left(server), 97);
     assert_eq!(
         client.ask("ACQUIRE window a/2 2").split(' ').nth(2),
         Some("95")
     );
-    assert_eq!(post(&server, "/v1/charge", &ask("a", 5)).0, 200);
+    assert_eq!(post(server, "/v1/charge", &ask("a", 5)).0, 200);
     assert!(client.ask("CHARGE window b/1 1").starts_with("[0 100 89"));
-    assert_eq!(post(&server, "/v1/refund", &ask("a/3", 4)).0, 200);
-    assert_eq!(left(&server), 93);
+    assert_eq!(post(server, "/v1/refund", &ask("a/3", 4)).0, 200);
+    assert_eq!(left(server), 93);
     // The first of several, and all of them.
     let any = json!({"any": [ask("a/1", 3), {"limit": "per-key", "key": "a"}]});
-    assert_eq!(post(&server, "/v1/acquire", &any).0, 200);
+    assert_eq!(post(server, "/v1/acquire", &any).0, 200);
     let all = json!({"all": [ask("a/1", 3), {"limit": "per-key", "key": "a"}]});
-    assert_eq!(post(&server, "/v1/acquire", &all).0, 200);
-    assert_eq!(left(&server), 87);
+    assert_eq!(post(server, "/v1/acquire", &all).0, 200);
+    assert_eq!(left(server), 87);
     let all = json!({"all": [ask("a/1", 3), {"limit": "per-key", "key": "a", "cost": 5}]});
-    assert_eq!(post(&server, "/v1/acquire", &all).0, 429);
-    assert_eq!(post(&server, "/v1/peek", &all).0, 200);
-    assert_eq!(left(&server), 87);
+    assert_eq!(post(server, "/v1/acquire", &all).0, 429);
+    assert_eq!(post(server, "/v1/peek", &all).0, 200);
+    assert_eq!(left(server), 87);
     let twice = json!({"all": [ask("a/1", 1), ask("a/2", 1)]});
-    let (status, told) = post(&server, "/v1/acquire", &twice);
+    let (status, told) = post(server, "/v1/acquire", &twice);
     assert!(
         status == 400
             && told["detail"]
@@ -219,30 +243,34 @@ fn every_door_counts_in_the_total_and_in_the_share() {
     for _ in 0..2 {
         let mut once = ask("a/1", 2);
         once["id"] = "one".into();
-        assert_eq!(post(&server, "/v1/acquire", &once).0, 200);
+        assert_eq!(post(server, "/v1/acquire", &once).0, 200);
     }
-    assert_eq!(left(&server), 85);
+    assert_eq!(left(server), 85);
     // An estimate, and what was used.
     for (actual, then) in [(4, 81), (30, 51)] {
-        let (_, told) = post(&server, "/v1/reserve", &ask("a/1", 10));
+        let (_, told) = post(server, "/v1/reserve", &ask("a/1", 10));
         let settle = json!({"id": told["id"], "costs": [actual]});
-        assert_eq!(post(&server, "/v1/settle", &settle).0, 200, "{told}");
-        assert_eq!(left(&server), then);
+        assert_eq!(post(server, "/v1/settle", &settle).0, 200, "{told}");
+        assert_eq!(left(server), then);
     }
     // As much as there is: a window's last tenth is kept for others, as b has asked.
     let (status, told) = post(
-        &server,
+        server,
         "/v1/acquire",
         &json!({"limit": "window", "key": "a/1", "at_most": 100}),
     );
     assert!(status == 200 || status == 429, "{told}");
-    let taken = 51 - left(&server);
+    let taken = 51 - left(server);
     assert_eq!(told["taken"].as_u64().unwrap_or(0), taken, "{told}");
 }
 
 #[test]
 fn what_makes_no_sense_for_tenants_is_refused_with_what_to_do() {
-    let server = Running::with_rules("shares-refused", RULES);
+    what_makes_no_sense(&serving("shares-refused", None));
+    what_makes_no_sense(&serving("shares-refused-stored", Some(&Server::start(&[]))));
+}
+
+fn what_makes_no_sense(server: &Running) {
     let mut client = Resp::connect(server.resp);
     for (path, more, expected) in [
         ("/v1/acquire", json!({"wait": "1s"}), "ask without a wait"),
@@ -256,7 +284,7 @@ fn what_makes_no_sense_for_tenants_is_refused_with_what_to_do() {
         body.as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
-        let (status, told) = post(&server, path, &body);
+        let (status, told) = post(server, path, &body);
         assert_eq!(status, 409, "{told}");
         assert!(
             told["detail"].as_str().unwrap().contains(expected),

@@ -339,10 +339,10 @@ impl Scripts {
             )),
             reset: Arc::new(Script::new(format!("{clock}{RESET}"))),
             unblock: Arc::new(Script::new(format!("{clock}{UNBLOCK}"))),
-            share_change: Arc::new(Script::new(format!(
-                "{clock}local common, tenant, charge, refund, _, close = (function()\n{SHARES}end)()\n\
+            share_change: script(format!(
+                "{clock}local common, tenant, charge, refund, close = (function()\n{SHARES}end)()\n\
                  {SHARE_CHANGE}"
-            ))),
+            )),
         }
     }
 
@@ -413,6 +413,7 @@ fn algorithm_ahead(kind: ScriptKind) -> String {
 
 #[cfg(all(test, feature = "servers"))]
 mod tests {
+    use tidegate_core::fair::Terms;
     use tidegate_core::lease::{Mode, Request};
     use tidegate_core::{Clock, Policy};
     use tidegate_limiter::SystemClock;
@@ -462,6 +463,26 @@ mod tests {
             reply
         }
 
+        /// Runs the scripts about the shares of tenants.
+        fn shares(&mut self, plan: &Plan, joint: &Script, share_change: &Script) {
+            let shared = plan.clone().with_shares();
+            let of_tenant = shared.map(|plan| plan.of_tenant(b"a", Terms::new()));
+            let plan = of_tenant.expect("the policy can be shared");
+            for cost in [1, 1_000] {
+                let arguments = call::joint_arguments([(&plan, cost)].into_iter(), true);
+                self.timed(joint, &["shared", "common", "tenant"], &arguments);
+            }
+            for change in [
+                call::ShareChange::Charge(1),
+                call::ShareChange::Refund(1),
+                call::ShareChange::Reset,
+            ] {
+                let arguments = call::share_change_arguments(&plan, change);
+                let arguments = arguments.expect("the plan has a tenant");
+                self.timed(share_change, &["common", "tenant"], &arguments);
+            }
+        }
+
         /// Runs a script whose reply has no time.
         fn without_time(&mut self, script: &Script, keys: &[&str], arguments: &[Vec<u8>]) -> Value {
             let reply = self.run(script, keys, arguments);
@@ -495,6 +516,7 @@ mod tests {
             record,
             reset,
             unblock,
+            share_change,
         } = Scripts::new();
         for (at, plan) in plans().iter().enumerate() {
             assert_eq!(plan.kind() as usize, at);
@@ -623,6 +645,7 @@ mod tests {
         }
         runs.timed(&due, &["open"], &[]);
         runs.without_time(&reset, &["used-0", "reset-key"], &[]);
+        runs.shares(&plans[0], &joint, &share_change);
         let policy: Policy = "fixed-window:block-for=1h 1/1h"
             .parse()
             .expect("the policy is well formed");

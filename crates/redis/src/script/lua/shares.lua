@@ -237,4 +237,4 @@ function Request.room(c, t, most)
 end
 local common = {beside = true, common = open_common}
 local tenant = {beside = true, tenant = open_tenant, request = Request}
-return common, tenant, charge, refund, meet, close
+return common, tenant, charge, refund, close

@@ -108,7 +108,10 @@ impl Memory {
             builder = builder.hash_keys(hash);
         }
         let limiter = builder.build().map_err(|error| refuse(error.into()))?;
-        let tenants = tenants::tenants(spec, max_keys, &limiter).map_err(refuse)?;
+        let tenants = match keeping {
+            Keeping::Memory => tenants::tenants(spec, max_keys, &limiter).map_err(refuse)?,
+            Keeping::Store => None,
+        };
         let counts = Counts::default();
         // A global limit has one key without a name.
         let heavy = HeavyKeys::new(if spec.global { 0 } else { top_keys }, &counts.sampling);

@@ -95,20 +95,18 @@ impl Limit {
     /// The standing of a key's tenant, without its requests; `None` if the limit has no tenants, or
     /// is in the store and this server has not seen the tenant lately.
     pub fn tenant_standing(&self, key: &[u8], now: Nanos) -> Option<TenantStanding> {
-        let OfTenant {
-            tenants, tenant, ..
-        } = self.of_tenant(key)?;
-        let terms = tenants.terms(tenant);
-        let (share, used) = match &self.store {
-            None => {
-                let used = tenants.used_at(tenant, now).unwrap_or(0.0);
-                (tenants.share_at(tenant, now), used)
-            }
-            // As this server has last seen it.
-            Some(store) => {
-                let seen = store.share_seen(key)?;
-                (seen.part, seen.used)
-            }
+        let tenant = self.who(key);
+        let (terms, share, used) = if let Some(store) = &self.store {
+            let seen = store.share_seen(key)?;
+            (
+                self.spec.shares.as_ref()?.terms_of(tenant),
+                seen.part,
+                seen.used,
+            )
+        } else {
+            let tenants = self.of_tenant(key)?.tenants;
+            let used = tenants.used_at(tenant, now).unwrap_or(0.0);
+            (tenants.terms(tenant), tenants.share_at(tenant, now), used)
         };
         Some(TenantStanding {
             name: tenant.into(),

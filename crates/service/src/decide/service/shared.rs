@@ -38,9 +38,10 @@ pub(super) fn check(parts: &[&Part<'_>]) -> Result<(), Refusal> {
     let shared = parts.iter().filter(|part| part.is_shared());
     let mut names: Vec<_> = shared.map(name).collect();
     names.sort_unstable();
-    match names.windows(2).find(|two| two[0] == two[1]) {
-        Some(two) => Err(Refusal::SharedTwice {
-            limit: two[0].clone(),
+    let mut pairs = names.iter().zip(names.iter().skip(1));
+    match pairs.find(|(one, next)| one == next) {
+        Some((name, _)) => Err(Refusal::SharedTwice {
+            limit: name.clone(),
         }),
         None => Ok(()),
     }
