@@ -277,8 +277,11 @@ fn what_makes_no_sense(server: &Running) {
         (
             "/v1/override",
             json!({"quota": "9/1s"}),
-            "a weight, a guarantee or a ceiling",
+            "a weight from 1 to 1000, as in `weight=10`, or a guarantee or a ceiling",
         ),
+        ("/v1/override", json!({"quota": "weight=0"}), "`weight=10`"),
+        // A weight is a tenant's, not a key's.
+        ("/v1/override", json!({"quota": "weight=2"}), "`weight=10`"),
     ] {
         let mut body = json!({"limit": "api", "key": "acme/1"});
         body.as_object_mut()
@@ -325,6 +328,57 @@ fn blocks_and_resets_concern_tenants_or_single_keys() {
     let reset = json!({"limit": "api", "key": "acme"});
     assert_eq!(post(&server, "/v1/reset", &reset).0, 200);
     assert!(!denied("acme/2"));
+}
+
+/// The terms of a tenant, and its part of the limit.
+fn terms(server: &Running, tenant: &str) -> (String, f64) {
+    let path = format!("/v1/explain?limit=api&key={tenant}/1");
+    let told = server.get(&path).json();
+    let tenant = &told["tenant"];
+    let terms = tenant["terms"].as_str();
+    (
+        terms.unwrap_or_else(|| panic!("{told}")).to_owned(),
+        tenant["share"].as_f64().unwrap_or(0.0),
+    )
+}
+
+#[test]
+fn an_operator_changes_a_tenants_weight_while_the_server_runs() {
+    let directory = scratch("shares-weight");
+    let rules = directory.join("rules.yaml");
+    fs::write(&rules, RULES).unwrap();
+    let options = || Options {
+        rules: Some(rules.clone()),
+        state: Some(directory.join("state")),
+        ..Options::default()
+    };
+    let server = Running::start(options());
+    for key in ["acme/1", "beta/1"] {
+        assert!(server.resp(&format!("ACQUIRE api {key}")).starts_with("[0"));
+    }
+    let acme = || terms(&server, "acme");
+    assert_eq!(acme(), ("weight 3, ceiling 80 %".into(), 0.75));
+    assert_eq!(server.resp("OVERRIDE api acme weight=9 10000"), "OK");
+    assert_eq!(acme().0, "weight 9, ceiling 80 %");
+    let told = server.get("/v1/explain?limit=api&key=acme").json();
+    assert_eq!(told["override"]["quota"], "weight=9", "{told}");
+    let listed = server.get("/v1/rules").json();
+    let own = &listed["limits"][0]["runtime_overrides"]["acme"];
+    assert_eq!(own["quota"], "weight=9", "{listed}");
+    // A change of the rules keeps it, and its end gives the weight of the rules.
+    replace(&rules, RULES.replace("ceiling: 80%", "ceiling: 70%"));
+    assert_eq!(server.post("/v1/reload", "").status, 200);
+    assert_eq!(acme().0, "weight 9, ceiling 70 %");
+    server.advance(Duration::from_secs(11));
+    eventually("the override ends", || acme().0 == "weight 3, ceiling 70 %");
+    assert_eq!(server.resp("OVERRIDE api beta weight=2"), "OK");
+    server.stop();
+    let server = Running::start(options());
+    assert!(server.resp("ACQUIRE api beta/1").starts_with("[0"));
+    assert_eq!(terms(&server, "beta").0, "weight 2, ceiling 70 %");
+    let end = json!({"limit": "api", "key": "beta", "end": true});
+    assert_eq!(post(&server, "/v1/override", &end).0, 200);
+    assert_eq!(terms(&server, "beta").0, "weight 1, ceiling 70 %");
 }
 
 #[test]

@@ -132,6 +132,31 @@ fn orders_about_tenants_hold_at_all_servers() {
 }
 
 #[test]
+fn a_weight_that_an_operator_gives_holds_at_all_servers() {
+    let store = Server::start(&[]);
+    let [one, two] = ["shares-weight-1", "shares-weight-2"].map(|name| on(name, &store));
+    assert_eq!(one.resp("OVERRIDE guarded acme weight=4"), "OK");
+    let told = || two.get("/v1/explain?limit=guarded&key=acme").json();
+    for key in ["acme/1", "beta/1"] {
+        let reply = one.resp(&format!("ACQUIRE guarded {key}"));
+        assert!(reply.starts_with("[0"), "{reply}");
+    }
+    eventually("the other server follows", || {
+        told()["tenant"]["terms"] == "weight 4"
+    });
+    assert_eq!(told()["override"]["quota"], "weight=4");
+    let (acme, beta) = (
+        fill(&[&two, &one], "guarded", "acme"),
+        fill(&[&two, &one], "guarded", "beta"),
+    );
+    let ratio = (acme + 1) as f64 / (beta + 1) as f64;
+    assert!((3.5..=4.5).contains(&ratio), "{acme} and {beta}");
+    let end = r#"{"limit":"guarded","key":"acme","end":true}"#;
+    assert_eq!(two.post("/v1/override", end).status, 200);
+    eventually("it has ended", || told()["tenant"]["terms"] == "weight 1");
+}
+
+#[test]
 fn without_the_store_each_server_shares_its_part() {
     let mut store = Server::start(&[]);
     let server = on("shares-outage", &store);

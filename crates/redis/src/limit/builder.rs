@@ -145,7 +145,9 @@ impl LimitBuilder {
 
     /// Makes one limit of all keys, which tenants share by weight (default: each key has its own).
     /// `by` returns the part of a key that names its tenant. `named` tenants have their own terms,
-    /// all others those of `others`. All nodes should use the same.
+    /// all others those of `others`. All nodes should use the same. An operator's
+    /// [order](crate::Order::Override) `weight=10` for a tenant replaces its weight; without the
+    /// store the weights are the given ones.
     ///
     /// The store decides on the limit and on the tenant's share in one step, in every
     /// [mode](Self::mode). It keeps the state of a tenant for four times the time in which a
@@ -162,6 +164,7 @@ impl LimitBuilder {
                 by,
                 others,
                 named: named.collect(),
+                orders: self.store.orders(&self.name),
             }),
             ..self
         }

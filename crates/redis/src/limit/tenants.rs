@@ -1,12 +1,12 @@
 //! Limits that tenants share: see [`LimitBuilder::tenants`](crate::LimitBuilder::tenants).
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt, sync::Arc};
 
 use tidegate_core::{Clock as _, Key, fair::Terms};
 
 use super::SharedLimit;
 use crate::{
-    StoreError,
+    LimitOrders, StoreError,
     connection::beside,
     health::random,
     script::{
@@ -19,17 +19,31 @@ use crate::{
 pub type TenantOf = fn(&[u8]) -> &[u8];
 
 /// The tenants of a limit.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct StoreTenants {
     pub by: TenantOf,
     pub others: Terms,
     pub named: HashMap<Box<[u8]>, Terms>,
+    /// The orders of operators, of which an override gives a tenant a weight.
+    pub orders: Arc<LimitOrders>,
+}
+
+impl fmt::Debug for StoreTenants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreTenants")
+            .field("others", &self.others)
+            .field("named", &self.named)
+            .finish_non_exhaustive()
+    }
 }
 
 impl StoreTenants {
-    /// A tenant's terms.
+    /// A tenant's terms now.
     pub fn terms(&self, name: &[u8]) -> Terms {
-        self.named.get(name).copied().unwrap_or(self.others)
+        let terms = self.named.get(name).copied().unwrap_or(self.others);
+        let own = self.orders.override_of(name);
+        own.and_then(|text| terms.with_weight_text(&text))
+            .unwrap_or(terms)
     }
 }
 
@@ -41,6 +55,14 @@ impl SharedLimit {
         let tenants = self.0.tenants.as_ref()?;
         let now = self.monitor().clock.now();
         key.with_bytes(|key| self.plan().share_seen((tenants.by)(key), now))
+    }
+
+    /// The terms of a key's tenant now, with a weight that an operator gave it by an
+    /// [order](crate::Order::Override), as `weight=10`. `None` without tenants.
+    #[must_use]
+    pub fn terms_of(&self, key: impl Key) -> Option<Terms> {
+        let tenants = self.0.tenants.as_ref()?;
+        Some(key.with_bytes(|key| tenants.terms((tenants.by)(key))))
     }
 
     /// Has a tenant's share follow a change of the limit itself. If the store does not reply, the

@@ -128,15 +128,6 @@ impl SharesSpec {
         Ok((others, named.into_iter().collect()))
     }
 
-    /// The terms of this tenant; the usual ones if the option is not valid.
-    pub(crate) fn terms_of(&self, tenant: &[u8]) -> Terms {
-        let Ok((others, named)) = self.terms() else {
-            return Terms::new();
-        };
-        let own = named.iter().find(|(name, _)| name.as_bytes() == tenant);
-        own.map_or(others, |(_, terms)| *terms)
-    }
-
     /// The option as a rules file has it, with what each line begins with.
     pub(super) fn yaml(&self) -> String {
         let mut text = format!("  shares:\n    by: {}\n", self.by.name());

@@ -98,11 +98,7 @@ impl Limit {
         let tenant = self.who(key);
         let (terms, share, used) = if let Some(store) = &self.store {
             let seen = store.share_seen(key)?;
-            (
-                self.spec.shares.as_ref()?.terms_of(tenant),
-                seen.part,
-                seen.used,
-            )
+            (store.terms_of(key)?, seen.part, seen.used)
         } else {
             let tenants = self.of_tenant(key)?.tenants;
             let used = tenants.used_at(tenant, now).unwrap_or(0.0);
@@ -240,15 +236,15 @@ pub(super) fn tenants(
     FairTenants::with_hash_keys(&policy, max_tenants, others, named, hash).map(Some)
 }
 
-/// Has the tenants follow a change of the rules and of the limit's policy.
+/// Has the tenants follow a change of their terms and of the limit's policy.
 pub(super) fn follow(
     tenants: &FairTenants,
-    to: &LimitSpec,
+    shares: Option<&SharesSpec>,
     max_tenants: Option<usize>,
     limiter: &KeyedLimiter<()>,
     now: Nanos,
 ) -> Result<(), FairBuildError> {
-    let Some(shares) = &to.shares else {
+    let Some(shares) = shares else {
         return Ok(());
     };
     if let Some(max_tenants) = max_tenants {

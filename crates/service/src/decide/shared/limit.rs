@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tidegate_core::{Algorithm as _, Decision, DenialReason, Nanos, Standing};
+use tidegate_core::{Algorithm as _, Decision, DenialReason, Nanos, Standing, fair::Terms};
 use tidegate_redis::{
     Deadline, LimitError, LimitOrders, Mode, Order, OrderKind, ShareSeen, SharedDecision,
     SharedLimit, Store, StoreError, Timeout,
@@ -85,7 +85,8 @@ impl StoreLimit {
     /// The policy's limit for this key: that of an operator's override, of the rules' override, or
     /// the general one.
     pub fn of(&self, key: &[u8]) -> Cow<'_, SharedLimit> {
-        if let Some(quota) = self.orders.override_of(key)
+        if self.spec.shares.is_none()
+            && let Some(quota) = self.orders.override_of(key)
             && let Some(limit) = self.with_quota(quota)
         {
             return Cow::Owned(limit);
@@ -128,6 +129,11 @@ impl StoreLimit {
     /// The share of a key's tenant as this server has last seen it in the store.
     pub fn share_seen(&self, key: &[u8]) -> Option<ShareSeen> {
         self.general.share_seen(key)
+    }
+
+    /// The terms of a key's tenant now, with a weight that an operator gave it.
+    pub fn terms_of(&self, key: &[u8]) -> Option<Terms> {
+        self.general.terms_of(key)
     }
 
     /// The denial of a key that an operator has blocked at any server, or of its tenant.
@@ -210,7 +216,8 @@ impl StoreLimit {
         requests: &[(&[u8], u64)],
         spent: Duration,
     ) -> Vec<SharedDecision> {
-        if self.overridden.is_empty() && !self.orders.any_override() {
+        let has_quotas = self.orders.any_override() && self.spec.shares.is_none();
+        if self.overridden.is_empty() && !has_quotas {
             return self
                 .general
                 .acquire_many_by(requests, left_of(&self.general, spent))
