@@ -3,6 +3,8 @@
 
 #[path = "../examples/algorithm_pictures/draw.rs"]
 mod draw;
+#[path = "../examples/algorithm_pictures/shares.rs"]
+mod shares;
 
 use std::{fs, path::Path};
 
@@ -21,6 +23,33 @@ fn the_pictures_of_the_algorithms_are_current() {
             path.display()
         );
     }
+}
+
+#[test]
+fn the_picture_of_shares_is_current_and_shows_why_there_are_shares() {
+    let shares = shares::Shares::replayed();
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/pictures");
+    let drawn = fs::read_to_string(directory.join(shares::FILE)).unwrap_or_default();
+    assert_eq!(
+        drawn,
+        shares.svg(),
+        "it is not current; run `cargo run -p tidegate-sim --example algorithm_pictures`"
+    );
+    let [one, each, shared] = &shares.columns;
+    // One limit serves who asks most, and a limit for each leaves units idle.
+    assert!(one[0] > 100.0 && one[9] < 4.0, "{one:?}");
+    assert!(shares.total(1) < 155.0 && each[0] < 22.0, "{each:?}");
+    // Weighted max-min fairness: all that small tenants ask for, and 32.5 for each of the others.
+    for (got, fair) in shared
+        .iter()
+        .zip([32.5, 32.5, 32.5, 32.5, 20.0, 20.0, 10.0, 10.0, 5.0, 5.0])
+    {
+        assert!((got - fair).abs() <= 2.5, "{shared:?}");
+    }
+    assert!(
+        shares.total(2) > 196.0 && shares.found.jain > 0.99,
+        "{shares:?}"
+    );
 }
 
 #[test]

@@ -1,10 +1,11 @@
-//! Draws how each algorithm treats the same traffic:
+//! Draws how each algorithm treats the same traffic, and how tenants share a limit:
 //! `cargo run -p tidegate-sim --example algorithm_pictures`.
 //!
-//! Writes one SVG for each algorithm to `docs/src/pictures` (or the directory named).
+//! Writes one SVG for each algorithm, and one for shares, to `docs/src/pictures` (or the directory named).
 //! `tests/pictures.rs` fails when they are not current.
 
 mod draw;
+mod shares;
 
 use std::{env, fs, io, path::PathBuf};
 
@@ -18,5 +19,8 @@ fn main() -> io::Result<()> {
         fs::write(&path, panel.svg())?;
         println!("{}", path.display());
     }
+    let path = directory.join(shares::FILE);
+    fs::write(&path, shares::Shares::replayed().svg())?;
+    println!("{}", path.display());
     Ok(())
 }
