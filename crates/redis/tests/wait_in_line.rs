@@ -3,13 +3,21 @@
 
 mod waiting;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tidegate_core::{
     DenialReason, Penalty, Policy, Quota,
     algorithm::{Concurrency, FixedWindow},
 };
-use tidegate_redis::{Mode, OnError, SharedDecision, SharedLimit, Source, Store, Tried};
+use tidegate_redis::{
+    Mode, OnError, SharedDecision, SharedLimit, Source, Store, StoreError, Tried,
+};
 use tidegate_redis_servers::{Cluster, PATIENCE, Proxy, Server};
 use tokio::sync::mpsc;
 use waiting::{Until, reach, until};
@@ -327,6 +335,47 @@ async fn without_the_store_on_error_decides_for_those_who_wait() {
             assert_eq!(answer.is_allowed(), admits, "{on_error:?}: {answer:?}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn if_the_task_of_a_line_panics_on_error_decides_for_those_who_wait_and_a_new_line_is_served()
+{
+    let server = Server::start(&[]);
+    let store = reach(&server.address()).await;
+    let limit = limit(&store, "panics", Policy::fixed_window(quota("4/360d")));
+    assert!(limit.acquire("key", 4).await.is_allowed());
+    let fails = Arc::new(AtomicBool::new(false));
+    let mut waiting = Vec::new();
+    for number in 0..3 {
+        let Tried::Waits(queued) = limit.try_wait(b"key", 1, LONG).await else {
+            panic!("nothing is left")
+        };
+        let (in_force, fails) = (limit.clone(), Arc::clone(&fails));
+        let now = Arc::new(move || {
+            let panics = fails.load(Ordering::SeqCst);
+            assert!(!panics, "this panic is part of the test");
+            (in_force.clone(), true)
+        });
+        waiting.push(tokio::spawn(queued.answer(now)));
+        until_waiting(&limit, "key", number + 1).await;
+    }
+    fails.store(true, Ordering::SeqCst);
+    // The task asks at once, and panics before it does.
+    let _standing = limit.refund("key", 1).await.expect("the store replies");
+    for answer in waiting {
+        let (answer, taken) = answer.await.expect("it is answered");
+        assert_eq!(answer.source, Source::Failed(StoreError::LineEnded));
+        assert!(answer.is_denied() && taken.cost() == 0, "{answer:?}");
+    }
+    // The tickets of the line that has ended expire.
+    until_waiting(&limit, "key", 0).await;
+    assert!(limit.acquire("key", 1).await.is_allowed());
+    let (sender, mut answers) = mpsc::unbounded_channel();
+    waits(&limit, ("key", 1), 3, &sender);
+    until_waiting(&limit, "key", 1).await;
+    let _standing = limit.refund("key", 1).await.expect("the store replies");
+    let (_, answer) = answers.recv().await.expect("it is answered");
+    assert!(answer.is_allowed(), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -115,7 +115,7 @@ impl SharedLimit {
             Grant::new(limit, owned, asked)
         });
         let Ok(grant) = asked.await else {
-            return refused(&self.without_store(key, cost, shutting_down()));
+            return refused(&self.without_store(key, cost, StoreError::LineEnded));
         };
         let decision = grant.answer.decision;
         let has_started = decision.is_allowed() && decision.delay().is_zero();
@@ -162,7 +162,7 @@ impl Queued {
                 SharedEstimate::unknown(0),
             ),
             Ok(Some(Outcome::Failed(error))) => self.without_store(error),
-            Ok(None) => self.without_store(shutting_down()),
+            Ok(None) => self.without_store(StoreError::LineEnded),
             Err(_) => {
                 let waited = Nanos::from(self.span).get();
                 let wait = self
@@ -209,10 +209,6 @@ impl Queued {
         let (answer, taken) = self.limit.take_without_store(&self.key, self.cost, error);
         (answer, SharedEstimate::of_local(self.cost, taken))
     }
-}
-
-fn shutting_down() -> StoreError {
-    StoreError::Refused("the runtime is shutting down".into())
 }
 
 /// Whether work may start within a span. When a permit returns is unknown.

@@ -14,6 +14,7 @@ use super::{
         joint::{by_all, formers_of, of_formers, sums},
     },
     grant::Grant,
+    lines::Lines,
 };
 use crate::{
     SharedDecision, SharedEstimate, SharedLimit, Store, StoreError,
@@ -46,9 +47,29 @@ enum Turned {
     Waits(u64, Option<Duration>),
 }
 
+/// Answers all that wait in a line if its task ends early: it has panicked, or its runtime has ended.
+struct Unserved<'a> {
+    lines: &'a Lines,
+    line: &'a [u8],
+    is_done: bool,
+}
+
+impl Drop for Unserved<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.lines.fail(self.line, &StoreError::LineEnded);
+        }
+    }
+}
+
 /// Asks for the tickets of a line until there are none.
 pub async fn serve(store: Store, line: Arc<[u8]>, key: Box<[u8]>, wake: Arc<Notify>) {
     let lines = store.lines();
+    let mut unserved = Unserved {
+        lines,
+        line: &line,
+        is_done: false,
+    };
     let (mut failed, mut again) = (0, None);
     let (mut front, mut pause) = (None, OTHERS_TURN);
     while let Some((turn, now)) = again.take().or_else(|| lines.next_turn(&line)) {
@@ -59,6 +80,7 @@ pub async fn serve(store: Store, line: Arc<[u8]>, key: Box<[u8]>, wake: Arc<Noti
                 failed += 1;
                 if failed == TRIES || error == StoreError::Down || error.is_about_the_key() {
                     lines.fail(&line, &error);
+                    unserved.is_done = true;
                     return;
                 }
                 // The reply may be lost, so the same call is repeated.
@@ -99,6 +121,7 @@ pub async fn serve(store: Store, line: Arc<[u8]>, key: Box<[u8]>, wake: Arc<Noti
         // An error: the time is over.
         let _ = timeout(wait.min(RENEW), wake.notified()).await;
     }
+    unserved.is_done = true;
 }
 
 /// Asks for the tickets of a line. If it may take nothing, it only keeps them.
