@@ -27,4 +27,4 @@ pub use once::Once;
 pub use permit::SharedPermit;
 pub use reserve::{Corrected, Correction, FoundBy, Reserved, ReservedSlots};
 pub use shared::SharedLimit;
-pub use wait::{LimitNow, Lines, Queued, Tried};
+pub use wait::{LimitNow, Lines, Queued, SharedGrant, Tried};
