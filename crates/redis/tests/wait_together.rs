@@ -327,14 +327,18 @@ async fn a_reservation_is_recorded_after_the_wait_and_its_settlement_moves_the_l
         let [a, b] = ["a", "b"].map(|name| limit(&one, &format!("{name}{at}"), policy));
         let there = limit(&two, &format!("b{at}"), policy);
         let is_held = at == 3;
+        let id_of = |number: u128| 10 * at as u128 + number;
         let first = granted(&[&a, &b], 4).await;
-        let reserved = one.reserve_granted(1, first, b"text", MINUTE, 2).await;
+        let reserved = one
+            .reserve_granted(id_of(1), first, b"text", MINUTE, 2)
+            .await;
         let id = reserved.expect("the store replies").expect("there is room");
         assert_eq!(two.reserved(id).await, Ok(Some(b"text".to_vec())));
         // The room is for one more in all.
         let second = async {
             let granted = granted(&[&a, &b], 3).await;
-            one.reserve_granted(2, granted, b"text", MINUTE, 2).await
+            one.reserve_granted(id_of(2), granted, b"text", MINUTE, 2)
+                .await
         };
         let settle = async |id, actual| {
             let part = |(at, limit)| Correction {
@@ -365,7 +369,8 @@ async fn a_reservation_is_recorded_after_the_wait_and_its_settlement_moves_the_l
         // Too many are open: what was granted returns.
         let full = granted(&[&there], 0).await;
         assert_eq!(
-            one.reserve_granted(3, full, b"text", MINUTE, 1).await,
+            one.reserve_granted(id_of(3), full, b"text", MINUTE, 1)
+                .await,
             Ok(None)
         );
         assert_eq!(settle(second, 0).await, Ok(Corrected::Now(vec![3, 3])));
@@ -374,10 +379,13 @@ async fn a_reservation_is_recorded_after_the_wait_and_its_settlement_moves_the_l
         assert_eq!((left(&a).await, left(&b).await), (free, free), "{policy}");
         let full = granted(&[&a, &b], 2).await;
         let other = granted(&[&there], 1).await;
-        let open = one.reserve_granted(4, other, b"text", MINUTE, 1).await;
+        let open = one
+            .reserve_granted(id_of(4), other, b"text", MINUTE, 1)
+            .await;
         let open = open.expect("the store replies").expect("there is room");
         assert_eq!(
-            one.reserve_granted(5, full, b"text", MINUTE, 1).await,
+            one.reserve_granted(id_of(5), full, b"text", MINUTE, 1)
+                .await,
             Ok(None)
         );
         let until = Until::new("the units are back");
