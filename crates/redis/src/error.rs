@@ -93,6 +93,10 @@ pub enum StoreError {
     /// The store cannot decide, or not on every key: it is of a kind that the address does not say.
     #[error("the store cannot be used like this: {0}")]
     Unfit(Arc<str>),
+    /// The task that asks the store for those who wait in a line has ended early: it has panicked, or
+    /// the runtime is shutting down.
+    #[error("the task of the line that the request waited in has ended; ask again")]
+    LineEnded,
     /// A recent heartbeat found the store down, so it was not asked.
     #[error("the store went down a moment ago and was not asked")]
     Down,
@@ -101,7 +105,7 @@ pub enum StoreError {
 /// The kinds of [`StoreError`], for counters.
 impl StoreError {
     /// All names that [`name`](Self::name) can return.
-    pub const NAMES: [&'static str; 23] = [
+    pub const NAMES: [&'static str; 24] = [
         "refused",
         "lost",
         "timed-out",
@@ -125,6 +129,7 @@ impl StoreError {
         "held",
         "later-version",
         "unfit",
+        "line-ended",
     ];
 
     pub(crate) const fn index(&self) -> usize {
@@ -152,6 +157,7 @@ impl StoreError {
             Self::Held => 20,
             Self::LaterVersion(_) => 21,
             Self::Unfit(_) => 22,
+            Self::LineEnded => 23,
         }
     }
 

@@ -158,8 +158,8 @@ pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{
     AnyOf, Corrected, Correction, FoundBy, LimitBuilder, LimitError, LimitNow, OnError, Once, Part,
-    Queued, Reserved, SharedDecision, SharedEstimate, SharedLimit, SharedPermit, Source, TenantOf,
-    Tried,
+    Queued, Reserved, SharedDecision, SharedEstimate, SharedGrant, SharedLimit, SharedPermit,
+    Source, TenantOf, Tried,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use rules::DifferingRule;

@@ -3,13 +3,21 @@
 
 mod waiting;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tidegate_core::{
     DenialReason, Penalty, Policy, Quota,
     algorithm::{Concurrency, FixedWindow},
 };
-use tidegate_redis::{Mode, OnError, SharedDecision, SharedLimit, Source, Store, Tried};
+use tidegate_redis::{
+    Mode, OnError, Part, Queued, SharedDecision, SharedLimit, Source, Store, StoreError, Tried,
+};
 use tidegate_redis_servers::{Cluster, PATIENCE, Proxy, Server};
 use tokio::sync::mpsc;
 use waiting::{Until, reach, until};
@@ -53,6 +61,20 @@ async fn until_waiting(limit: &SharedLimit, key: &str, tickets: u64) {
     let until = Until::new("the tickets are in line");
     while until.is_yet_to_be(limit.waiting(key).await == Ok(tickets)) {
         tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// A request for the key `key` that has to wait.
+async fn queued(limit: &SharedLimit, cost: u64) -> Queued {
+    let part = Part {
+        limit,
+        key: b"key",
+        cost,
+    };
+    let tried = limit.store().try_wait_all(&[part], LONG).await;
+    match tried.expect("the key is asked for once") {
+        Tried::Waits(queued) => queued,
+        tried => panic!("it does not wait: {tried:?}"),
     }
 }
 
@@ -330,6 +352,46 @@ async fn without_the_store_on_error_decides_for_those_who_wait() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn if_the_task_of_a_line_panics_on_error_decides_for_those_who_wait_and_a_new_line_is_served()
+{
+    let server = Server::start(&[]);
+    let store = reach(&server.address()).await;
+    let limit = limit(&store, "panics", Policy::fixed_window(quota("4/360d")));
+    assert!(limit.acquire("key", 4).await.is_allowed());
+    let fails = Arc::new(AtomicBool::new(false));
+    let mut waiting = Vec::new();
+    for number in 0..3 {
+        let queued = queued(&limit, 1).await;
+        let (in_force, fails) = (limit.clone(), Arc::clone(&fails));
+        let now = Arc::new(move || {
+            let panics = fails.load(Ordering::SeqCst);
+            assert!(!panics, "this panic is part of the test");
+            (vec![in_force.clone()], true)
+        });
+        waiting.push(tokio::spawn(queued.answer(now)));
+        until_waiting(&limit, "key", number + 1).await;
+    }
+    fails.store(true, Ordering::SeqCst);
+    // The task asks at once, and panics before it does.
+    let _standing = limit.refund("key", 1).await.expect("the store replies");
+    for answer in waiting {
+        let granted = answer.await.expect("it is answered");
+        let answer = &granted.answers()[0];
+        assert_eq!(answer.source, Source::Failed(StoreError::LineEnded));
+        assert!(answer.is_denied(), "{answer:?}");
+    }
+    // The tickets of the line that has ended expire.
+    until_waiting(&limit, "key", 0).await;
+    assert!(limit.acquire("key", 1).await.is_allowed());
+    let (sender, mut answers) = mpsc::unbounded_channel();
+    waits(&limit, ("key", 1), 3, &sender);
+    until_waiting(&limit, "key", 1).await;
+    let _standing = limit.refund("key", 1).await.expect("the store replies");
+    let (_, answer) = answers.recv().await.expect("it is answered");
+    assert!(answer.is_allowed(), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_line_is_in_the_slot_of_its_key_in_a_cluster() {
     let cluster = Cluster::start(3);
     let addresses = format!("redis+cluster://{}", cluster.addresses().join(","));
@@ -369,11 +431,10 @@ async fn a_node_may_hear_of_any_number_of_returned_units_while_another_is_first(
         .map(|store| limit(store, "returned", policy));
     assert!(first.acquire("key", 1_000).await.is_allowed());
     // It is first, and takes nothing.
-    let Tried::Waits(queued) = first.try_wait(b"key", 1, LONG).await else {
-        panic!("nothing is left")
-    };
+    let queued = queued(&first, 1).await;
     let limit = first.clone();
-    let holds = tokio::spawn(queued.answer(Arc::new(move || (limit.clone(), false))));
+    let now = Arc::new(move || (vec![limit.clone()], false));
+    let holds = tokio::spawn(queued.answer(now));
     until_waiting(&first, "key", 1).await;
     let (sender, mut answers) = mpsc::unbounded_channel();
     waits(&second, ("key", 1), 7, &sender);
@@ -508,16 +569,13 @@ async fn a_changed_limit_decides_for_those_who_already_wait() {
     let ask = |cost| {
         let (limit, now) = (before.clone(), Arc::clone(&now));
         tokio::spawn(async move {
-            let tried = limit.try_wait(b"key", cost, LONG).await;
-            let Tried::Waits(queued) = tried else {
-                panic!("it does not wait: {tried:?}");
-            };
+            let queued = queued(&limit, cost).await;
             let now = move || {
                 let mut now = now.lock().expect("no thread has panicked");
                 now.2 += 1;
-                (now.0.clone(), now.1)
+                (vec![now.0.clone()], now.1)
             };
-            queued.answer(Arc::new(now)).await
+            queued.answer(Arc::new(now)).await.keep()
         })
     };
     let set = |limit: &SharedLimit, takes| {
@@ -531,7 +589,7 @@ async fn a_changed_limit_decides_for_those_who_already_wait() {
     set(&smaller, true);
     let (denied, taken) = large.await.expect("it is answered");
     assert!(
-        denied.decision.exceeds_limit() && taken.cost() == 0,
+        denied[0].decision.exceeds_limit() && taken.is_empty(),
         "{denied:?}"
     );
     until_waiting(&before, "key", 1).await;
@@ -542,6 +600,6 @@ async fn a_changed_limit_decides_for_those_who_already_wait() {
     assert_eq!(before.waiting("key").await, Ok(1));
     set(&larger, true);
     let (answer, taken) = small.await.expect("it is answered");
-    assert!(answer.is_allowed() && taken.cost() == 2, "{answer:?}");
+    assert!(answer[0].is_allowed() && taken[0].cost() == 2, "{answer:?}");
     assert_eq!(larger.peek("key", 0).await.decision.remaining(), 0);
 }

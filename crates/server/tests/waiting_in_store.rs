@@ -130,14 +130,13 @@ fn what_cannot_wait_in_the_store_says_why() {
     refused("/v1/acquire", &wait("plain", "x", 1, "1s"), lineless);
     let reply = server.resp("ACQUIRE plain x 1 WAIT 1000");
     assert!(reply.starts_with(&format!("ERR {lineless}")), "{reply}");
-    let all = r#"{"all":[{"limit":"a","key":"x"},{"limit":"jobs","key":"x"}],"wait":"1s"}"#;
-    refused(
-        "/v1/acquire",
-        all,
-        "waits for one limit and without a reservation: ask for it alone",
-    );
-    let reserve = r#"{"all":[{"limit":"a","key":"x"}],"ttl":"1m","wait":"1s"}"#;
-    refused("/v1/reserve", reserve, "without a reservation");
+    let all = r#"{"all":[{"limit":"a","key":"x"},{"limit":"plain","key":"x"}],"wait":"1s"}"#;
+    refused("/v1/acquire", all, lineless);
+    refused("/v1/reserve", all, lineless);
+    let twice = r#"{"all":[{"limit":"a","key":"x"},{"limit":"a","key":"x"}],"wait":"1s"}"#;
+    let answer = server.post("/v1/acquire", twice);
+    let detail = answer.json()["detail"].to_string();
+    assert!(detail.contains("add up its costs"), "{detail}");
     // These deny nothing.
     for limit in ["trial", "softly"] {
         let reply = server.resp(&format!("ACQUIRE {limit} x 5 WAIT 1000"));
@@ -167,6 +166,122 @@ fn what_cannot_wait_in_the_store_says_why() {
     server.resp("REFUND jobs x 1");
     assert!(client.reply().starts_with("[0 2 0 "));
     assert_eq!(client.reply(), "PONG");
+}
+
+/// A request for jobs and another limit that waits, once it is in line behind as many.
+fn both_behind(server: &Running, path: &str, cost: u64, before: u64) -> Http {
+    let part = |limit: &str| json!({"limit": limit, "key": "x", "cost": cost});
+    let body = json!({"all": [part("a"), part("jobs"), part("trial")], "wait": "1h"}).to_string();
+    let length = body.len();
+    let text = format!("POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}");
+    let mut client = Http::connect(server.http);
+    client.write(text.as_bytes());
+    until_in_line(server, "jobs", "x", before + 1);
+    client
+}
+
+#[test]
+fn several_limits_are_waited_for_together_at_two_servers() {
+    let store = Server::start(&[]);
+    let [one, two] = servers("together", &store);
+    assert!(one.resp("ACQUIRE jobs x 2").starts_with("[0 2 0 "));
+    let mut first = both_behind(&one, "/v1/acquire", 2, 0);
+    let mut second = both_behind(&two, "/v1/acquire", 1, 1);
+    let mut third = resp_behind(&one, 1, 2);
+    let mut fourth = Resp::connect(two.resp);
+    fourth.send(&frame("ACQUIRE a x 8 WAIT 3600000"));
+    until_in_line(&two, "a", "x", 3);
+    // The units of one limit do not suffice, and nobody takes them in the meantime.
+    one.resp("REFUND jobs x 1");
+    assert_eq!(acquire(&two, "a", "x").0, 429);
+    two.resp("REFUND jobs x 1");
+    let answer = first.read();
+    let json = answer.json();
+    assert_eq!(
+        (answer.status, &json["allowed"]),
+        (200, &json!(true)),
+        "{json}"
+    );
+    assert_eq!(
+        json["decisions"].as_array().map(Vec::len),
+        Some(3),
+        "{json}"
+    );
+    one.resp("REFUND jobs x 1");
+    assert_eq!(second.read().json()["allowed"], true);
+    one.resp("REFUND jobs x 1");
+    assert!(third.reply().starts_with("[0 2 0 "));
+    // 3 of 10 are used.
+    one.resp("REFUND a x 1");
+    assert!(fourth.reply().starts_with("[0 10 0 "));
+    assert_eq!(
+        (ended(&one, "a", "admitted"), ended(&two, "a", "admitted")),
+        (1, 2)
+    );
+    // A client that goes away leaves both lines.
+    let gone = both_behind(&one, "/v1/acquire", 1, 0);
+    assert_eq!(in_line(&two, "a", "x"), 1);
+    drop(gone);
+    until_in_line(&two, "jobs", "x", 0);
+    until_in_line(&two, "a", "x", 0);
+    // A block of one key holds up all.
+    let mut blocked = both_behind(&one, "/v1/acquire", 1, 0);
+    assert_eq!(two.resp("BLOCK a x"), "OK");
+    eventually("the other server knows it", || {
+        acquire(&one, "a", "x").1["reason"] == "blocked"
+    });
+    one.resp("REFUND a x 10");
+    one.resp("REFUND jobs x 1");
+    assert_eq!(in_line(&one, "jobs", "x"), 1);
+    assert_eq!(two.resp("UNBLOCK a x"), "1");
+    assert_eq!(blocked.read().json()["allowed"], true);
+    one.order(Order::Stop);
+    assert_eq!(one.ended(), Ended::Complete);
+}
+
+#[test]
+fn a_reservation_waits_in_the_store_and_any_server_settles_it() {
+    let store = Server::start(&[]);
+    let [one, two] = servers("reserves", &store);
+    let first = one.resp("RESERVE 60000 jobs x 2 WAIT 3600000");
+    assert!(first.starts_with("[0 "), "{first}");
+    let id = |reply: &str| {
+        let words = reply.trim_matches(['[', ']']).split(' ');
+        let id = words.map(|word| word.trim_matches(['[', ']', '"']));
+        id.filter(|word| word.len() >= 20)
+            .last()
+            .unwrap_or_else(|| panic!("no id in {reply}"))
+            .to_owned()
+    };
+    let mut over_http = both_behind(&two, "/v1/reserve", 1, 0);
+    let mut over_resp = Resp::connect(one.resp);
+    over_resp.send(&frame("RESERVE 60000 jobs x 2 WAIT 3600000"));
+    until_in_line(&one, "jobs", "x", 2);
+    // Permits return as a whole, and two servers notice it.
+    assert_eq!(two.resp(&format!("SETTLE {} 2", id(&first))), "1");
+    let answer = over_http.read();
+    let json = answer.json();
+    assert_eq!(
+        (answer.status, &json["allowed"]),
+        (200, &json!(true)),
+        "{json}"
+    );
+    let reserved = json["id"].as_str().unwrap_or_else(|| panic!("{json}"));
+    let costs = json!({"id": reserved, "costs": [0, 1, 1]}).to_string();
+    let settled = one.post("/v1/settle", &costs);
+    assert_eq!(settled.json(), json!({"settled": true}), "{settled:?}");
+    let reply = over_resp.reply();
+    assert!(reply.starts_with("[0 "), "{reply}");
+    let peeked = one.resp("PEEK a x 0");
+    assert!(peeked.starts_with("[0 10 10 "), "{peeked}");
+    assert_eq!(two.resp(&format!("SETTLE {} 2", id(&reply))), "1");
+    assert_eq!(
+        two.resp("ACQUIRE jobs x 2 WAIT 1000").get(..7),
+        Some("[0 2 0 ")
+    );
+    // A time that cannot be met makes none.
+    let late = one.resp("RESERVE 60000 a x 11 WAIT 1000");
+    assert!(late.starts_with("[1 "), "{late}");
 }
 
 #[test]

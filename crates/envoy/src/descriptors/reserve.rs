@@ -1,5 +1,7 @@
 //! The calls of Kuadrant's rate limit service: check, report, reserve and commit.
 
+use std::time::Duration;
+
 use tidegate_core::Nanos;
 use tidegate_service::decide::{
     reservations::{Id, ReservationError},
@@ -63,7 +65,7 @@ impl DescriptorService {
         Ok(self.answer(Descriptors::of(&in_force), question, &places, is_over, now))
     }
 
-    /// Takes `amount` from all limits if all admit, for at most `ttl`. `None` if a limit denies;
+    /// Takes `amount` from all limits if all admit, for at most `ttl`, and may wait in line for that. `None` if a limit denies;
     /// the id is empty if no limit concerns the descriptors.
     ///
     /// # Errors
@@ -73,8 +75,12 @@ impl DescriptorService {
         &self,
         question: &Question<'_>,
         (amount, ttl): (u64, Nanos),
+        wait: Option<Duration>,
         now: Nanos,
     ) -> Result<Option<String>, Unanswered> {
+        if wait.is_some() && question.id.is_some() {
+            return Err(Refusal::WaitOnce.into());
+        }
         let in_force = self.service.in_force();
         let mut places = self.limited(&in_force, question, now)?;
         for found in limited_mut(&mut places) {
@@ -104,7 +110,13 @@ impl DescriptorService {
                 cost: *cost,
             })
             .collect();
-        let result = self.service.reserve(question.id, &asks, ttl, now).await;
+        let result = match wait {
+            Some(span) => {
+                let waited = Box::pin(self.service.reserve_waiting(&asks, ttl, span)).await;
+                waited.map(|(decided, id)| (decided.into_joint(), id))
+            }
+            None => self.service.reserve(question.id, &asks, ttl, now).await,
+        };
         let (joint, id) = result.map_err(|(_, refusal)| refusal)?;
         for (found, answer) in reserved.into_iter().zip(joint.answers) {
             found.decision = Some(answer.decision);

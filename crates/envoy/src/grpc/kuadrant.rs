@@ -24,7 +24,7 @@ use tonic::{
 };
 use tonic_prost::ProstCodec;
 
-use super::{Shared, rls::status, wire};
+use super::{Shared, rls::status, waiting, wire};
 use crate::descriptors::{Answer, Question, Unanswered};
 
 pub(super) const SERVICE_NAME: &str = "kuadrant.service.ratelimit.v1.RateLimitService";
@@ -166,12 +166,13 @@ impl Shared {
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveResponse>, Status> {
         let id = wire::id(&request);
+        let wait = waiting::span(request.metadata().as_ref())?;
         let (now, message) = self.begin(request, |message| &message.domain)?;
         let ttl = ttl(message.ttl.as_ref())?;
         let question = question(&message.domain, &message.descriptors, id.as_deref());
         let reserved = self
             .rates
-            .reserve(&question, (message.amount, ttl), now)
+            .reserve(&question, (message.amount, ttl), wait, now)
             .await;
         let response = |id: Option<String>| ReserveResponse {
             code: if id.is_some() {

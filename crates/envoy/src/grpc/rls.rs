@@ -35,16 +35,18 @@ pub(super) fn status(error: &Unanswered) -> Status {
                 ReservationError::TooManyParts
                 | ReservationError::Twice
                 | ReservationError::Unknown,
-            ),
+            )
+            | Refusal::WaitOnce,
         ) => Code::InvalidArgument,
         Unanswered::Refused(
             Refusal::NoAnswer { .. }
             | Refusal::NotCharged { .. }
+            | Refusal::WaitStopped
             | Refusal::Reservation(ReservationError::NoAnswer { .. }),
         ) => Code::Unavailable,
-        Unanswered::Refused(Refusal::Reservation(ReservationError::TooMany { .. })) => {
-            Code::ResourceExhausted
-        }
+        Unanswered::Refused(
+            Refusal::Reservation(ReservationError::TooMany { .. }) | Refusal::TooManyWaiting { .. },
+        ) => Code::ResourceExhausted,
         Unanswered::Refused(_) => Code::FailedPrecondition,
     };
     Status::new(code, error.to_string())

@@ -29,6 +29,7 @@ use super::{
     reflection::Reflection,
     rlqs::Quotas,
     stats::CODES,
+    waiting,
 };
 
 /// The limits of a request for a decision. Envoy allows 60 KiB of header fields by default and up
@@ -165,6 +166,9 @@ impl<H: Health> Routes<H> {
         };
         request.extensions_mut().insert(rights);
         let path = request.uri().clone();
+        // What is wrong with it is said by the call.
+        let waits = waiting::span(request.headers()).ok().flatten();
+        let time = CALL_TIME.saturating_add(waits.unwrap_or_default());
         let answered = async {
             match path.path().split('/').nth(1).unwrap_or_default() {
                 SERVICE_NAME => self.rls.call(self.memory.bound(REQUEST, request)).await,
@@ -182,8 +186,8 @@ impl<H: Health> Routes<H> {
                 },
             }
         };
-        timeout(CALL_TIME, answered).await.unwrap_or_else(|_| {
-            let what = format!("the call took longer than {} seconds", CALL_TIME.as_secs());
+        timeout(time, answered).await.unwrap_or_else(|_| {
+            let what = format!("the call took longer than {} seconds", time.as_secs());
             Ok(Status::deadline_exceeded(what).into_http())
         })
     }

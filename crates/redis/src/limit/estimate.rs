@@ -64,6 +64,15 @@ impl SharedEstimate {
         })
     }
 
+    /// The units in the store, when they were taken, and where they count. Those that cannot be found
+    /// again count nowhere.
+    pub(super) const fn in_store(&self) -> (u64, Nanos, [u8; 8]) {
+        match self.taken {
+            TakenUnits::Store { at, place } => (self.cost, at, place),
+            _ => (self.cost, Nanos::ZERO, [0; 8]),
+        }
+    }
+
     /// The units that were taken: 0 if the request was denied, or a limit failed open.
     #[must_use]
     pub const fn cost(&self) -> u64 {

@@ -11,7 +11,7 @@ use redis::Value;
 use tidegate_core::{Decision, Nanos};
 
 use super::{
-    Part, SharedLimit,
+    Part, SharedGrant, SharedLimit,
     joint::{JointRequest, by_all, formers_of, keys_beside, of_formers},
 };
 use crate::{
@@ -26,6 +26,10 @@ use crate::{
 
 /// The deadline of a question that concerns no limit.
 const USUAL: Duration = Duration::from_secs(1);
+
+/// How often units that were taken are recorded if the store does not reply, and the time between.
+const TRIES: u32 = 3;
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// The answer to a reservation or its extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,6 +138,72 @@ impl Store {
         let id = self.reservation_id(random, part.0.limit, part.0.key);
         self.take_for(id, &[part], (text, ttl.into(), most), age)
             .await
+    }
+
+    /// Records units that were granted after a wait, as [`reserve`](Self::reserve) does, with a
+    /// `text` that is not empty. `None` if as many reservations are open as may be: then the units return.
+    ///
+    /// If this future is dropped, the reservation is made and expires.
+    ///
+    /// # Errors
+    /// When the store does not reply. The reservation was made and expires, or the units stay taken.
+    /// Also [`StoreError::CrossSlot`].
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn reserve_granted(
+        &self,
+        random: u128,
+        granted: SharedGrant,
+        text: &[u8],
+        ttl: Duration,
+        most: usize,
+    ) -> Result<Option<u128>, StoreError> {
+        let parts: Vec<_> = granted.taken().map(|(part, _)| part).collect();
+        let Some(first) = parts.first() else {
+            return Ok(Some(random));
+        };
+        let id = self.reservation_id(random, first.limit, first.key);
+        let slot = |part: &Part<'_>| {
+            let monitor = &self.batcher().monitor;
+            monitor.slot(&part.limit.redis_key(part.key))
+        };
+        if parts.iter().any(|part| slot(part) != slot(first)) {
+            return Err(StoreError::CrossSlot);
+        }
+        let units: Vec<_> = granted.taken().map(|(_, taken)| taken.in_store()).collect();
+        let [record, open] = self.keys_of(id);
+        let keys = [record, open.clone(), open];
+        let how = (text, ttl.into(), most);
+        let arguments = call::reserve_taken_arguments(&units, how, &format!("{id:032x}"));
+        let (store, limit) = (self.clone(), first.limit.clone());
+        let asked = first.limit.runtime().clone().spawn(async move {
+            let script = &store.batcher().scripts.reserve_taken;
+            let mut tries = 0;
+            let recorded = loop {
+                tries += 1;
+                let deadline = limit.deadline();
+                match store
+                    .ask_about(id, script, &keys, &arguments, deadline)
+                    .await
+                {
+                    Ok(reply) => match call::word(&reply) {
+                        Some("full") => break Ok(false),
+                        Some("kept" | "repeated") => break Ok(true),
+                        _ => break Err(StoreError::BadReply),
+                    },
+                    Err(error) if tries == TRIES || error.is_about_the_key() => break Err(error),
+                    // A repeated call does nothing.
+                    Err(_) => tokio::time::sleep(AGAIN).await,
+                }
+            };
+            if !matches!(recorded, Ok(false)) {
+                let (_answers, _estimates) = granted.keep();
+            }
+            recorded
+        });
+        let is_kept = asked.await.map_err(|_| StoreError::LineEnded)??;
+        Ok(is_kept.then_some(id))
     }
 
     /// Ends a reservation of one limit: see [`settle`](Self::settle). Returns its estimate; `None`
@@ -489,7 +559,7 @@ fn id_in(value: Value) -> Option<u128> {
 }
 
 /// The shortest deadline of these limits.
-fn deadline_of<'a>(limits: impl Iterator<Item = &'a SharedLimit>) -> Deadline {
+pub(super) fn deadline_of<'a>(limits: impl Iterator<Item = &'a SharedLimit>) -> Deadline {
     limits
         .map(SharedLimit::deadline)
         .min()

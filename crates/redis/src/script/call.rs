@@ -142,6 +142,27 @@ pub fn reserve_arguments<'a>(
     with_besides(parts).into_iter().chain(rest).collect()
 }
 
+/// The arguments of `reserve.lua` for units that were taken before: of each limit the cost, when it
+/// was taken, and where it counts.
+pub fn reserve_taken_arguments(
+    taken: &[(u64, Nanos, [u8; 8])],
+    (text, ttl, most): (&[u8], Nanos, usize),
+    id: &str,
+) -> [Vec<u8>; 6] {
+    let units = |&(cost, taken, _): &(u64, Nanos, _)| {
+        let numbers = [exact(cost), taken.get() / 1_000];
+        numbers.into_iter().flat_map(u64::to_le_bytes)
+    };
+    [
+        text.to_vec(),
+        ttl.get().div_ceil(1_000).to_string().into_bytes(),
+        most.to_string().into_bytes(),
+        taken.iter().flat_map(|(.., place)| *place).collect(),
+        id.into(),
+        taken.iter().flat_map(units).collect(),
+    ]
+}
+
 /// The arguments of a limit that may be a shadow limit, in a joint decision.
 fn part_arguments((plan, cost, is_shadow): Reserved<'_>) -> [Vec<u8>; 3] {
     let letter = plan.kind().letter();
@@ -199,37 +220,48 @@ pub fn once_arguments<'a>(parts: impl Iterator<Item = Reserved<'a>>, keep: Keep)
         .collect()
 }
 
-/// A server's call about its line at a key.
+/// The number of a ticket, and its cost in each line of its group.
+pub type GroupTicket = (u64, Box<[u64]>);
+
+/// A server's call about a group: its requests that wait for the same keys.
 #[derive(Clone, Debug, Default)]
 pub struct Turn {
-    /// The server's line.
+    /// Identifies the group's tickets.
     pub id: u64,
     /// The number of this call. A call that is repeated has the same.
     pub number: u64,
-    /// The number of each ticket to add and its cost, in order.
-    pub joins: Vec<(u64, u64)>,
-    /// The same of tickets to remove.
-    pub leaves: Vec<(u64, u64)>,
-    /// Whether `joins` are all tickets that the server has in line.
+    /// The tickets to add, in order.
+    pub joins: Vec<GroupTicket>,
+    /// The tickets to remove.
+    pub leaves: Vec<GroupTicket>,
+    /// Whether `joins` are all tickets that the group has in line.
     pub is_all: bool,
 }
 
-/// The arguments of `turn.lua`, after its keys. If nothing may be taken, `takes` is false.
+/// The arguments of `turn.lua`, after its keys: for each plan also the line that it is of, from 0.
+/// If nothing may be taken, `takes` is false.
 pub fn turn_arguments<'a>(
-    plans: impl Iterator<Item = &'a Plan> + Clone,
+    plans: impl Iterator<Item = (&'a Plan, usize)> + Clone,
     turn: &Turn,
     takes: bool,
 ) -> Vec<Vec<u8>> {
     let blocks = plans.clone().enumerate();
-    let blocks = blocks.filter_map(|(at, plan)| plan.block_arguments(at));
-    let limits = plans.map(|plan| part_arguments((plan, 0, false)));
+    let blocks = blocks.filter_map(|(at, (plan, _))| plan.block_arguments(at));
+    // A call has far fewer lines.
+    let line = |(_, line): (&Plan, usize)| u16::try_from(line + 1).unwrap_or(u16::MAX);
+    let lines = plans.clone().flat_map(|plan| line(plan).to_le_bytes());
+    let lines = lines.collect();
+    let limits = plans.map(|(plan, _)| part_arguments((plan, 0, false)));
     let arguments: Vec<Vec<u8>> = limits.chain(blocks).flatten().collect();
-    let packed = |tickets: &[(u64, u64)]| {
-        let pairs = tickets.iter();
-        let numbers = pairs.flat_map(|&(number, cost)| [number, exact(cost)]);
-        numbers.flat_map(u64::to_le_bytes).collect()
+    let packed = |tickets: &[GroupTicket]| {
+        let mut packed = Vec::with_capacity(16 * tickets.len());
+        for (number, costs) in tickets {
+            packed.extend(number.to_le_bytes());
+            packed.extend(costs.iter().flat_map(|cost| exact(*cost).to_le_bytes()));
+        }
+        packed
     };
-    let rest: [Vec<u8>; 7] = [
+    let rest: [Vec<u8>; 8] = [
         if takes { "take".into() } else { "look".into() },
         Plan::line_numbers(),
         turn.id.to_le_bytes().to_vec(),
@@ -241,6 +273,7 @@ pub fn turn_arguments<'a>(
         } else {
             Vec::new()
         },
+        lines,
     ];
     arguments.into_iter().chain(rest).collect()
 }
@@ -248,13 +281,13 @@ pub fn turn_arguments<'a>(
 /// The first ticket of a line, in the reply of `turn.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Front {
-    /// Whether it is of the server that asked.
+    /// Whether it is of the group that asked.
     pub is_own: bool,
     /// Whether its cost was taken, and it left the line.
     pub is_taken: bool,
     pub number: u64,
     pub cost: u64,
-    /// The cost of the first tickets of the line, up to the first one of the server that asked.
+    /// The cost of the first tickets of the line, up to the first one of the group that asked.
     pub ahead: u64,
     /// The number of all tickets, with this one.
     pub tickets: u64,
@@ -263,36 +296,45 @@ pub struct Front {
 /// The reply of `turn.lua`.
 #[derive(Debug)]
 pub enum TurnReply {
-    /// No ticket is in line.
+    /// No ticket is in one of the lines.
     Empty,
-    /// The server's tickets are no longer there. Nothing was done.
+    /// The group's tickets are no longer there. Nothing was done.
     Lost,
-    /// The first ticket, and what the decision on it was made from.
-    Front(Front, Nanos, Vec<Before>),
+    /// The first ticket of each line, and what the decision on them was made from.
+    Fronts(Vec<Front>, Nanos, Vec<Before>),
 }
 
-fn front(text: &[u8]) -> Option<(Front, &[u8])> {
-    let (&state, rest) = text.split_first()?;
-    let (numbers, rest) = rest.split_at_checked(32)?;
-    let (numbers, _) = numbers.as_chunks();
-    let &[number, cost, ahead, tickets] = numbers else {
-        return None;
-    };
-    let number_of = u64::from_le_bytes;
-    let front = Front {
-        is_own: state > 0,
-        is_taken: state == 2,
-        number: number_of(number),
-        cost: number_of(cost),
-        ahead: number_of(ahead),
-        tickets: number_of(tickets),
-    };
-    Some((front, rest))
+/// The length of a line's part of the reply.
+const FRONT: usize = 33;
+
+fn front(text: &[u8; FRONT]) -> Front {
+    let (numbers, _) = text[1..].as_chunks();
+    let number = |at: usize| numbers.get(at).copied().map_or(0, u64::from_le_bytes);
+    Front {
+        is_own: text[0] > 0,
+        is_taken: text[0] == 2,
+        number: number(0),
+        cost: number(1),
+        ahead: number(2),
+        tickets: number(3),
+    }
 }
 
-/// Parses the reply of `turn.lua` to the call with a number, with a value for each of the `keys` of
-/// limits and blocks.
-pub fn turn_reply(mut reply: Value, number: u64, keys: usize) -> Result<TurnReply, StoreError> {
+/// The first tickets of so many lines, and the rest of the text.
+fn fronts(text: &[u8], lines: usize) -> Option<(Vec<Front>, &[u8])> {
+    let (states, rest) = text.split_at_checked(FRONT * lines)?;
+    let (states, _) = states.as_chunks();
+    Some((states.iter().map(front).collect(), rest))
+}
+
+/// Parses the reply of `turn.lua` to the call with a number about so many lines, with a value for
+/// each of the `keys` of limits and blocks.
+pub fn turn_reply(
+    mut reply: Value,
+    number: u64,
+    lines: usize,
+    keys: usize,
+) -> Result<TurnReply, StoreError> {
     if let Some(word) = word_bytes(&reply) {
         return match word {
             b"empty" => Ok(TurnReply::Empty),
@@ -301,11 +343,11 @@ pub fn turn_reply(mut reply: Value, number: u64, keys: usize) -> Result<TurnRepl
             kept_answer => {
                 let answer = kept_answer
                     .strip_prefix(&number.to_le_bytes())
-                    .and_then(front)
-                    .and_then(|(front, text)| Some((front, kept(text)?)));
-                let (front, kept) = answer.ok_or(StoreError::BadReply)?;
+                    .and_then(|text| fronts(text, lines))
+                    .and_then(|(fronts, text)| Some((fronts, kept(text)?)));
+                let (fronts, kept) = answer.ok_or(StoreError::BadReply)?;
                 let values = kept.parts.into_iter().map(|(_, value)| Ok(value));
-                Ok(TurnReply::Front(front, kept.now, values.collect()))
+                Ok(TurnReply::Fronts(fronts, kept.now, values.collect()))
             }
         };
     }
@@ -313,11 +355,11 @@ pub fn turn_reply(mut reply: Value, number: u64, keys: usize) -> Result<TurnRepl
         return Err(StoreError::BadReply);
     };
     let state = match parts.pop() {
-        Some(Value::BulkString(state)) => front(&state).map(|(front, _)| front),
+        Some(Value::BulkString(state)) => fronts(&state, lines).map(|(fronts, _)| fronts),
         _ => None,
     };
     let (now, found) = parse(reply, keys)?;
-    Ok(TurnReply::Front(
+    Ok(TurnReply::Fronts(
         state.ok_or(StoreError::BadReply)?,
         now,
         found,

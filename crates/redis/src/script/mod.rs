@@ -36,6 +36,7 @@ const REFUND_PERMITS: &str = include_str!("lua/refund_permits.lua");
 const GIVE_BACK_LOG: &str = include_str!("lua/give_back_log.lua");
 const RESERVE: &str = include_str!("lua/reserve.lua");
 const RECORD: &str = include_str!("lua/record.lua");
+const GIVEN: &str = include_str!("lua/given.lua");
 const FITS: &str = include_str!("lua/fits.lua");
 const UP_TO: &str = include_str!("lua/up_to.lua");
 const ANY: &str = include_str!("lua/any.lua");
@@ -55,6 +56,8 @@ const UNBLOCK: &str = include_str!("lua/unblock.lua");
 const RESET: &str = include_str!("lua/reset.lua");
 /// The reply of joint decisions and reservations.
 const REPLY: &str = "return {time[1], time[2], replies}\n";
+/// The reply of a reservation of units that were taken before.
+const REPLY_TAKEN: &str = "return {time[1], time[2], 'kept'}\n";
 /// The reply of a decision that takes what fits.
 const REPLY_UP_TO: &str = "return {time[1], time[2], replies, granted}\n";
 /// The reply of a decision by the first limit that admits.
@@ -222,6 +225,8 @@ pub struct Scripts {
     pub settle: Arc<Script>,
     /// A joint decision whose units are recorded.
     pub reserve: Arc<Script>,
+    /// Records units that were taken before.
+    pub reserve_taken: Arc<Script>,
     /// Corrects the units of a reservation.
     pub correct: Arc<Script>,
     /// Lists the reservations whose time is over.
@@ -331,6 +336,7 @@ impl Scripts {
             turn: script(turn),
             settle: of(ScriptKind::Permits, SETTLE),
             reserve: script(reserve),
+            reserve_taken: script(format!("{clock}{RESERVE}{GIVEN}{RECORD}{REPLY_TAKEN}")),
             correct: script(correct),
             due: script(format!("{clock}{DUE}")),
             oldest: script(format!("{clock}{OLDEST}")),
@@ -598,15 +604,15 @@ mod tests {
                 is_all,
                 ..call::Turn::default()
             };
-            call::turn_arguments(lines.iter(), &turn, true)
+            call::turn_arguments(lines.iter().map(|plan| (plan, 0)), &turn, true)
         };
         // Lost, an empty line, the first ticket, and the answer that was kept.
         let line_keys = ["fresh-line", "line", "last-answer"];
         for (number, joins, is_all) in [
             (1, Vec::new(), false),
             (2, Vec::new(), true),
-            (3, vec![(0, 1)], true),
-            (3, vec![(0, 1)], true),
+            (3, vec![(0, Box::from([1]))], true),
+            (3, vec![(0, Box::from([1]))], true),
         ] {
             runs.timed(&turn, &line_keys, &turn_of(number, joins, is_all));
         }

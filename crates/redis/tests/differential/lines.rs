@@ -1,32 +1,36 @@
-//! Lines, against a naive oracle: a list of tickets for each key, and when each server asked last.
+//! Lines, against a naive oracle: a list of tickets for each key, and when each group of requests at
+//! a server asked last. A group waits for one key, or for two together.
+
+use std::collections::{BTreeMap, HashSet};
 
 use call::{Front, Turn, TurnReply};
 
 use super::*;
 
-/// How long the tickets of a server stay, in microseconds.
+/// How long the tickets of a group stay, in microseconds.
 const STAY: u64 = 5_000_000;
-const SERVERS: usize = 3;
+const SERVERS: u64 = 3;
 
-/// A ticket: the server, its number there, and the cost.
-type Ticket = (usize, u64, u64);
+/// A policy's index, and one of its keys.
+type Line = (usize, u64);
+/// A ticket: the group's number, its number there, and the cost.
+type Ticket = (u64, u64, u64);
 
 #[derive(Default)]
 struct Naive {
     state: Vec<u64>,
     last: Nanos,
     tickets: Vec<Ticket>,
-    /// Until when the tickets of each server stay.
-    ends: [u64; SERVERS],
+    /// Until when the tickets of each group stay.
+    ends: HashMap<u64, u64>,
 }
 
 impl Naive {
     /// What has expired does not come back if the clock goes back.
     fn expire(&mut self, now: u64) {
-        for end in self.ends.iter_mut().filter(|end| **end <= now) {
-            *end = 0;
-        }
-        self.tickets.retain(|ticket| self.ends[ticket.0] > 0);
+        self.ends.retain(|_, end| *end > now);
+        let ends = &self.ends;
+        self.tickets.retain(|ticket| ends.contains_key(&ticket.0));
     }
 
     fn cost(&self) -> u64 {
@@ -34,24 +38,29 @@ impl Naive {
     }
 }
 
-/// What a server knows of its tickets at a key.
+/// What a server knows of a group.
 #[derive(Default)]
 struct Asker {
+    id: u64,
     next: u64,
     calls: u64,
     /// Those that it believes to be in line.
-    tickets: Vec<(u64, u64)>,
+    tickets: Vec<call::GroupTicket>,
     /// All must be sent again.
     is_lost: bool,
-    /// The last call, and whether it took anything.
-    last: Option<(Turn, Option<Front>)>,
+    /// The last call, and the first tickets if it took anything.
+    last: Option<(Turn, Option<Vec<Front>>)>,
 }
 
 struct Model {
     policies: Vec<Policy>,
     plans: Vec<Plan>,
-    keys: HashMap<(usize, u64), (Naive, [Asker; SERVERS])>,
+    lines: HashMap<Line, Naive>,
+    /// By the server and the lines.
+    askers: BTreeMap<(u64, Vec<Line>), Asker>,
+    groups: u64,
     served: u64,
+    together: u64,
     overtaken: u64,
     repeated: u64,
     lost: u64,
@@ -77,140 +86,229 @@ fn policies() -> Vec<Policy> {
     ]
 }
 
-fn keys(at: usize, key: u64) -> [Vec<u8>; 2] {
+fn keys((at, key): Line) -> [Vec<u8>; 2] {
     [format!("{at}:{key}"), format!("line:{at}:{key}")].map(String::into_bytes)
 }
 
 impl Model {
     /// A server adds and removes tickets, and takes the first one if it is its own and fits.
-    fn turn(&mut self, bench: &mut Bench, at: usize, key: u64) {
-        let (policy, plan) = (self.policies[at], &self.plans[at]);
-        let server = bench.random.below(SERVERS as u64) as usize;
-        let (naive, askers) = self.keys.entry((at, key)).or_default();
-        naive.state.resize(policy.words(), 0);
-        let asker = &mut askers[server];
+    fn turn(&mut self, bench: &mut Bench, server: u64, group: Vec<Line>) {
+        let groups = &mut self.groups;
+        let mut fresh = || {
+            *groups += 1;
+            *groups
+        };
+        let asker = self.askers.entry((server, group.clone())).or_default();
+        if asker.id == 0 {
+            asker.id = fresh();
+        }
         let mut turn = Turn {
-            id: 7 + server as u64,
+            id: asker.id,
             ..Turn::default()
         };
         let mut again = None;
         if bench.random.below(8) == 0
-            && let Some((last, front)) = &asker.last
+            && let Some((last, fronts)) = &asker.last
             // One that took nothing would be decided anew.
-            && front.is_some()
+            && fronts.is_some()
         {
-            (turn, again) = (last.clone(), *front);
+            (turn, again) = (last.clone(), fronts.clone());
             self.repeated += 1;
         } else {
-            asker.calls += 1;
-            for _ in 0..bench.random.below(3) {
-                let cost = 1 + bench.random.below(policy.limit().min(9));
-                turn.joins.push((asker.next, cost));
+            let room = 4_u64.saturating_sub(asker.tickets.len() as u64);
+            for _ in 0..bench.random.below(3).min(room) {
+                let cost = |line: &Line| {
+                    let most = self.policies[line.0].limit().min(9);
+                    1 + bench.random.below(most)
+                };
+                let costs = group.iter().map(cost).collect();
+                turn.joins.push((asker.next, costs));
                 asker.next += 1;
             }
             turn.is_all = asker.is_lost || asker.tickets.is_empty();
             if asker.is_lost {
-                turn.joins.splice(0..0, asker.tickets.iter().copied());
+                turn.joins.splice(0..0, asker.tickets.iter().cloned());
             } else if !asker.tickets.is_empty() && bench.random.below(4) == 0 {
                 let left = bench.random.below(asker.tickets.len() as u64) as usize;
                 turn.leaves.push(asker.tickets.remove(left));
             }
-            turn.number = asker.calls;
         }
         let takes = again.is_some() || bench.random.below(8) > 0;
-        let mut asked = keys(at, key).to_vec();
-        asked.push(format!("answer:{at}:{key}:{server}").into_bytes());
-        let arguments = call::turn_arguments(std::iter::once(plan), &turn, takes);
+        self.send(bench, (server, group), turn, takes, again);
+    }
+
+    /// The same with a call that is known.
+    fn send(
+        &mut self,
+        bench: &mut Bench,
+        (server, group): (u64, Vec<Line>),
+        mut turn: Turn,
+        takes: bool,
+        again: Option<Vec<Front>>,
+    ) {
+        let what = format!("{group:?}, server {server} at {}: {turn:?}", bench.now);
+        let (policies, plans) = (&self.policies, &self.plans);
+        let asker = self.askers.entry((server, group.clone())).or_default();
+        if again.is_none() {
+            asker.calls += 1;
+            turn.number = asker.calls;
+        }
+        let limits = group.iter().enumerate();
+        let arguments =
+            call::turn_arguments(limits.map(|(at, line)| (&plans[line.0], at)), &turn, takes);
+        let asked = group.iter().map(|line| keys(*line)[0].clone());
+        let lines = group.iter().map(|line| keys(*line)[1].clone());
+        let answer = format!("answer:{}", turn.id).into_bytes();
+        let asked: Vec<_> = asked.chain(lines).chain([answer]).collect();
         let script = std::sync::Arc::clone(&bench.scripts.turn);
         let reply = bench.reply(&script, &asked, &arguments);
-        let reply = call::turn_reply(reply, turn.number, 1).expect("the reply is well formed");
+        let number = turn.number;
+        let reply = call::turn_reply(reply, number, group.len(), group.len())
+            .expect("the reply is well formed");
         let micros = bench.now;
-        let what = format!("{policy} {key}, server {server} at {micros}: {turn:?}");
         if let Some(first) = again {
             assert!(
-                matches!(reply, TurnReply::Front(front, ..) if front == first),
+                matches!(&reply, TurnReply::Fronts(fronts, ..) if *fronts == first),
                 "{what}: {reply:?}, not {first:?}"
             );
             return;
         }
-        naive.expire(micros);
-        if !turn.is_all && naive.ends[server] == 0 {
-            assert!(matches!(reply, TurnReply::Lost), "{what}: {reply:?}");
-            asker.is_lost = true;
-            asker.tickets.extend(&turn.joins);
-            self.lost += 1;
-            return;
+        for line in &group {
+            let naive = self.lines.entry(*line).or_default();
+            naive.state.resize(policies[line.0].words(), 0);
+            naive.expire(micros);
+            if !turn.is_all && !naive.ends.contains_key(&turn.id) {
+                assert!(matches!(reply, TurnReply::Lost), "{what}: {reply:?}");
+                asker.is_lost = true;
+                asker.tickets.extend(turn.joins);
+                self.groups += 1;
+                asker.id = self.groups;
+                asker.last = None;
+                self.lost += 1;
+                return;
+            }
         }
         if asker.is_lost {
             asker.tickets.clear();
         }
         asker.is_lost = false;
-        asker.tickets.extend(&turn.joins);
-        naive.ends[server] = micros + STAY;
-        for &(number, cost) in &turn.joins {
-            if !naive.tickets.contains(&(server, number, cost)) {
-                naive.tickets.push((server, number, cost));
+        asker.tickets.extend(turn.joins.iter().cloned());
+        let mut expected = Vec::new();
+        for (at, line) in group.iter().enumerate() {
+            let naive = self.lines.get_mut(line).expect("it was made above");
+            naive.ends.insert(turn.id, micros + STAY);
+            let ticket = |(number, costs): &call::GroupTicket| (turn.id, *number, costs[at]);
+            for joins in turn.joins.iter().map(ticket) {
+                if !naive.tickets.contains(&joins) {
+                    naive.tickets.push(joins);
+                }
             }
+            let leaves: HashSet<_> = turn.leaves.iter().map(ticket).collect();
+            naive.tickets.retain(|ticket| !leaves.contains(ticket));
+            if naive.tickets.is_empty() {
+                naive.ends.clear();
+            }
+            let mine = naive.tickets.iter().position(|ticket| ticket.0 == turn.id);
+            let ahead = mine.map_or(64, |at| at + 1).min(64);
+            let ahead = naive.tickets.iter().take(ahead);
+            expected.push(naive.tickets.first().map(|&(owner, number, cost)| Front {
+                is_own: owner == turn.id,
+                is_taken: false,
+                number,
+                cost,
+                ahead: ahead.map(|ticket| ticket.2).sum(),
+                tickets: naive.tickets.len() as u64,
+            }));
         }
-        naive
-            .tickets
-            .retain(|ticket| ticket.0 != server || !turn.leaves.contains(&(ticket.1, ticket.2)));
         asker.last = Some((turn, None));
-        let Some(&(owner, number, cost)) = naive.tickets.first() else {
+        let Some(mut expected) = expected.into_iter().collect::<Option<Vec<_>>>() else {
             assert!(matches!(reply, TurnReply::Empty), "{what}: {reply:?}");
-            naive.ends = [0; SERVERS];
             return;
         };
-        let TurnReply::Front(front, now, values) = reply else {
+        let TurnReply::Fronts(fronts, now, values) = reply else {
             panic!("{what}: {reply:?}");
         };
-        let own = policy.peek(&naive.state, now, cost);
-        let is_taken = takes && owner == server && own.is_allowed();
-        let mine = naive.tickets.iter().position(|ticket| ticket.0 == server);
-        let ahead = naive
-            .tickets
-            .iter()
-            .take(mine.map_or(64, |at| at + 1).min(64));
-        let expected = Front {
-            is_own: owner == server,
-            is_taken,
-            number,
-            cost,
-            ahead: ahead.map(|ticket| ticket.2).sum(),
-            tickets: naive.tickets.len() as u64,
+        let peek = |(line, front): (&Line, &Front)| {
+            let policy = &policies[line.0];
+            policy.peek(&self.lines[line].state, now, front.cost)
         };
-        assert_eq!(front, expected, "{what}");
-        let found =
-            call::found_in_turn(std::iter::once(plan), values).expect("the value is a state");
-        let (told, _) = plan
-            .decision_on(&found[0], now, (cost, is_taken))
-            .expect("the value is a state");
-        assert!(
-            same(&policy, cost, &told, &own),
-            "{what}: {told:?}, not {own:?}"
-        );
-        if is_taken {
-            let taken = moment(&policy, &mut naive.last, now);
-            policy.record(&mut naive.state, taken, cost);
-            naive.tickets.remove(0);
-            asker.tickets.retain(|ticket| ticket.0 != number);
-            if naive.tickets.is_empty() {
-                naive.ends = [0; SERVERS];
-            }
-            asker.last = asker.last.take().map(|(turn, _)| (turn, Some(front)));
-            self.served += 1;
+        let own: Vec<_> = group.iter().zip(&expected).map(peek).collect();
+        let is_first = expected.iter().all(|front| front.is_own);
+        let is_taken = takes && is_first && own.iter().all(Decision::is_allowed);
+        expected
+            .iter_mut()
+            .for_each(|front| front.is_taken = is_taken);
+        assert_eq!(fronts, expected, "{what}");
+        let plans_of = group.iter().map(|line| &plans[line.0]);
+        let found = call::found_in_turn(plans_of, values).expect("the value is a state");
+        for ((line, front), (found, own)) in group.iter().zip(&fronts).zip(found.iter().zip(&own)) {
+            let (told, _) = plans[line.0]
+                .decision_on(found, now, (front.cost, is_taken))
+                .expect("the value is a state");
+            assert!(
+                same(&policies[line.0], front.cost, &told, own),
+                "{what}: {told:?}, not {own:?}"
+            );
         }
+        if !is_taken {
+            return;
+        }
+        for (line, front) in group.iter().zip(&fronts) {
+            let naive = self.lines.get_mut(line).expect("it was made above");
+            let taken = moment(&policies[line.0], &mut naive.last, now);
+            policies[line.0].record(&mut naive.state, taken, front.cost);
+            naive.tickets.remove(0);
+            if naive.tickets.is_empty() {
+                naive.ends.clear();
+            }
+        }
+        let number = fronts[0].number;
+        asker.tickets.retain(|ticket| ticket.0 != number);
+        asker.last = asker.last.take().map(|(turn, _)| (turn, Some(fronts)));
+        self.served += 1;
+        self.together += u64::from(group.len() > 1);
+    }
+
+    /// All servers ask in turn until nobody waits: no ticket may wait for one that waits for it.
+    fn serve_all(&mut self, bench: &mut Bench) {
+        for _ in 0..1_000 {
+            let groups: Vec<_> = self.askers.keys().cloned().collect();
+            let mut waiting = 0;
+            for (server, group) in groups {
+                let asker = &self.askers[&(server, group.clone())];
+                if asker.tickets.is_empty() {
+                    continue;
+                }
+                waiting += 1;
+                let turn = Turn {
+                    id: asker.id,
+                    joins: if asker.is_lost {
+                        asker.tickets.clone()
+                    } else {
+                        Vec::new()
+                    },
+                    is_all: asker.is_lost,
+                    ..Turn::default()
+                };
+                self.send(bench, (server, group), turn, true, None);
+            }
+            if waiting == 0 {
+                return;
+            }
+            bench.set(bench.now + 250_000);
+        }
+        panic!("somebody waits for ever");
     }
 
     /// A request that does not wait.
     fn ask(&mut self, bench: &mut Bench, at: usize, key: u64) {
         let (policy, plan) = (self.policies[at], &self.plans[at]);
-        let (naive, _) = self.keys.entry((at, key)).or_default();
+        let naive = self.lines.entry((at, key)).or_default();
         naive.state.resize(policy.words(), 0);
         let (cost, takes) = (bench.cost(policy.limit()), bench.random.below(4) > 0);
         let arguments = call::joint_arguments(std::iter::once((plan, cost)), takes);
         let script = std::sync::Arc::clone(&bench.scripts.joint);
-        let (now, found) = bench.call(&script, &keys(at, key), &arguments);
+        let (now, found) = bench.call(&script, &keys((at, key)), &arguments);
         let found = call::found(std::iter::once(plan), found).expect("the value is a state");
         naive.expire(bench.now);
         let line = found[0].line.expect("the limit has a line");
@@ -247,8 +345,11 @@ fn the_first_to_come_at_any_server_is_the_first_to_be_served() {
     let mut model = Model {
         plans: policies().iter().map(plan).collect(),
         policies: policies(),
-        keys: HashMap::new(),
+        lines: HashMap::new(),
+        askers: BTreeMap::new(),
+        groups: 0,
         served: 0,
+        together: 0,
         overtaken: 0,
         repeated: 0,
         lost: 0,
@@ -263,18 +364,29 @@ fn the_first_to_come_at_any_server_is_the_first_to_be_served() {
         if bench.random.below(5) == 0 {
             model.ask(&mut bench, at, key);
         } else {
-            model.turn(&mut bench, at, key);
+            let mut group = vec![(at, key)];
+            // A few pairs, so that they come again.
+            if at % 2 == 0 && bench.random.below(2) == 0 {
+                group.push(((at + 3) % model.policies.len(), 1 - key));
+                if bench.random.below(2) == 0 {
+                    group.reverse();
+                }
+            }
+            let server = bench.random.below(SERVERS);
+            model.turn(&mut bench, server, group);
         }
     }
+    model.serve_all(&mut bench);
     let Model {
         served,
+        together,
         overtaken,
         repeated,
         lost,
         ..
     } = model;
     assert!(
-        served > 2_000 && overtaken > 50 && repeated > 500 && lost > 50,
-        "{served} served, {overtaken} held up, {repeated} repeated, {lost} lost"
+        served > 2_000 && together > 500 && overtaken > 50 && repeated > 300 && lost > 50,
+        "{served} served, {together} of them at two keys, {overtaken} held up, {repeated} repeated, {lost} lost"
     );
 }

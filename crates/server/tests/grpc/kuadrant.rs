@@ -163,6 +163,8 @@ domain: shop
 descriptors:
   - key: user
     rate_limit: {unit: day, requests_per_unit: 1000}
+  - key: job
+    rate_limit: {unit: hour, requests_per_unit: 1000}
 ";
 const OTHER: &str = "
 domain: bank
@@ -276,6 +278,81 @@ fn limits_in_a_store_are_reserved_and_committed() {
     let (server, client) = serving("kuadrant-store", Some(&store.address()));
     a_reservation_with_an_id_is_made_once(&client);
     a_reservation_counts_until_it_is_committed(&server, &client);
+}
+
+/// A reservation that may wait in line.
+fn waiting(amount: u64, wait: &str) -> Request<ReserveRequest> {
+    let mut request = Request::new(ReserveRequest {
+        domain: "shop".to_owned(),
+        descriptors: vec![one("job", "alice")],
+        amount,
+        ttl: None,
+    });
+    request
+        .metadata_mut()
+        .insert("tidegate-wait", wait.parse().unwrap());
+    request
+}
+
+#[test]
+fn a_reservation_waits_in_line_until_its_deadline() {
+    let (server, client) = serving("kuadrant-waits", None);
+    let in_line = |callers: u64| {
+        let waits = format!(" {callers}");
+        let has = || {
+            let metrics = server.get("/metrics").body;
+            let mut lines = metrics.lines();
+            lines.any(|line| line.starts_with("tidegate_waiting{") && line.ends_with(&waits))
+        };
+        tidegate_redis_servers::eventually("as many are in line", has);
+    };
+    let first = client.reserve_for(1_000, one("job", "alice"), 60).unwrap();
+    let other = Client::of(server.grpc);
+    let waits = std::thread::spawn(move || {
+        let told = other.call_with::<_, ReserveResponse>("Reserve", waiting(1_000, "1h"));
+        (told.unwrap(), other)
+    });
+    in_line(1);
+    assert!(client.commit(&first, 0));
+    let (told, other) = waits.join().unwrap();
+    assert_eq!(told.code, i32::from(Code::Ok));
+    // The next hour is too far away for the call, or for the client.
+    let ask = |request| client.call_with::<_, ReserveResponse>("Reserve", request);
+    let mut short = waiting(1, "1h");
+    short.set_timeout(Duration::from_secs(30));
+    for request in [waiting(1, "30s"), short] {
+        let denied = ask(request).unwrap();
+        assert_eq!(denied.code, i32::from(Code::OverLimit), "{denied:?}");
+    }
+    // A client that gives up leaves the line.
+    let left = std::thread::spawn(move || {
+        let mut late = waiting(1, "1h");
+        late.set_timeout(Duration::from_secs(3_000));
+        let path = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
+        other.runtime.block_on(async {
+            let mut grpc = tonic::client::Grpc::new(other.channel.clone());
+            grpc.ready().await.unwrap();
+            let codec = ProstCodec::<ReserveRequest, ReserveResponse>::default();
+            let asked = grpc.unary(late, path.parse().unwrap(), codec);
+            tokio::time::timeout(Duration::from_millis(300), asked)
+                .await
+                .is_err()
+        })
+    });
+    assert!(left.join().unwrap(), "it still waited");
+    in_line(0);
+    let mut repeated = waiting(1, "1h");
+    let id = "job".parse().unwrap();
+    repeated.metadata_mut().insert("tidegate-id", id);
+    for (request, why) in [
+        (waiting(1, "2h"), "between 1ms and 1h"),
+        (waiting(1, "soon"), "tidegate-wait: "),
+        (repeated, "a request that waits has no id"),
+    ] {
+        let refused = ask(request).unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument, "{refused:?}");
+        assert!(refused.message().contains(why), "{refused:?}");
+    }
 }
 
 #[test]

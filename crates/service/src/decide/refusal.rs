@@ -228,12 +228,12 @@ pub enum Refusal {
         /// The limit's name.
         limit: String,
     },
-    /// A joint request or a reservation would wait for a limit in the store.
+    /// A joint request or a reservation would wait for limits in the store and for others.
     #[error(
-        "limit `{limit}` is in the store, where a request waits for one limit and without a reservation: ask for it alone, or without a wait"
+        "limit `{limit}` is not in the store, and others of the request are: wait for them separately, or ask without a wait"
     )]
-    WaitAlone {
-        /// The limit's name.
+    WaitMixed {
+        /// The name of a limit in memory.
         limit: String,
     },
     /// Too many callers wait.

@@ -1,10 +1,12 @@
-//! Waiting in line for a limit in the store.
+//! Waiting in line for limits in the store.
 //!
 //! A line is a record next to a key, with a ticket for each request that waits, in the order of their
-//! arrival at the store. A task of each server asks for all of its tickets: one call adds new ones,
-//! removes those that were given up, and takes the units of the first one if it is this server's
-//! and they are there. So a server asks when the first ticket is due, and otherwise once a second,
-//! which also keeps its tickets: those of a server that does not ask for five seconds are removed.
+//! arrival at the store. A request that waits for several keys has a ticket in each of their lines,
+//! which one call adds, so tickets have the same order in all of them. A task of each server asks for
+//! all of its tickets at the same keys: one call adds new ones, removes those that were given up, and
+//! takes the units of the first one if it is the first in all of its lines and they are there. So a
+//! server asks when the first ticket is due, and otherwise once a second, which also keeps its
+//! tickets: those of a server that does not ask for five seconds are removed.
 
 mod grant;
 mod lines;
@@ -14,19 +16,50 @@ use std::{sync::Arc, time::Duration};
 
 use tidegate_core::{Decision, DenialReason, Key, Nanos, Standing};
 
-pub use self::lines::Lines;
-use self::{grant::Grant, lines::Outcome};
-use super::{SharedDecision, SharedEstimate, SharedLimit, Source};
-use crate::{Deadline, Plan, StoreError};
+use self::lines::Outcome;
+pub use self::{grant::SharedGrant, lines::Lines};
+use super::{
+    Part, SharedDecision, SharedLimit, Source,
+    joint::{all_without_store, by_all, decide_joint, formers_of, of_formers},
+    reserve::deadline_of,
+};
+use crate::{Deadline, Plan, Store, StoreError};
 
-/// The limit that decides on those who wait for a key, and whether it may admit now.
-pub type LimitNow = Arc<dyn Fn() -> (SharedLimit, bool) + Send + Sync>;
+/// The limits that decide on those who wait for their keys, in the order of the request's parts, and
+/// whether they may admit now.
+pub type LimitNow = Arc<dyn Fn() -> (Vec<SharedLimit>, bool) + Send + Sync>;
+
+/// A part of a request that waits.
+#[derive(Clone, Debug)]
+struct WaitPart {
+    limit: SharedLimit,
+    key: Vec<u8>,
+    cost: u64,
+}
+
+impl WaitPart {
+    fn owned(part: &Part<'_>) -> Self {
+        Self {
+            limit: part.limit.clone(),
+            key: part.key.to_vec(),
+            cost: part.cost,
+        }
+    }
+
+    fn borrowed(&self) -> Part<'_> {
+        Part {
+            limit: &self.limit,
+            key: &self.key,
+            cost: self.cost,
+        }
+    }
+}
 
 /// The outcome of the first step of a request that may wait.
 #[derive(Debug)]
 pub enum Tried {
     /// It was decided at once.
-    Decided(SharedDecision, SharedEstimate),
+    Decided(SharedGrant),
     /// It has to wait.
     Waits(Queued),
 }
@@ -35,15 +68,14 @@ pub enum Tried {
 #[derive(Debug)]
 #[must_use = "it waits when `answer` is polled"]
 pub struct Queued {
-    limit: SharedLimit,
-    key: Vec<u8>,
-    cost: u64,
+    store: Store,
+    parts: Vec<WaitPart>,
     until: Deadline,
     span: Duration,
-    /// The denial, with the time that the wait is going to take.
-    denied: Decision,
+    /// The decisions of the first step, with the time that the wait is going to take.
+    tried: Vec<Decision>,
     /// A leaky bucket's start time that has not come yet.
-    granted: Option<Grant>,
+    granted: Option<SharedGrant>,
 }
 
 impl SharedLimit {
@@ -68,67 +100,15 @@ impl SharedLimit {
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
     pub async fn wait(&self, key: &[u8], cost: u64, span: Duration) -> SharedDecision {
-        match self.try_wait(key, cost, span).await {
-            Tried::Decided(answer, _) => answer,
-            Tried::Waits(queued) => {
-                let limit = self.clone();
-                queued
-                    .answer(Arc::new(move || (limit.clone(), true)))
-                    .await
-                    .0
-            }
-        }
-    }
-
-    /// The first step of [`wait`](Self::wait): decides at once, or says that the request has to
-    /// wait.
-    ///
-    /// # Panics
-    /// If polled outside a Tokio runtime with time enabled.
-    pub async fn try_wait(&self, key: &[u8], cost: u64, span: Duration) -> Tried {
-        let queued = |denied, granted| {
-            Tried::Waits(Queued {
-                limit: self.clone(),
-                key: key.to_vec(),
-                cost,
-                until: Deadline::after(span),
-                span,
-                denied,
-                granted,
-            })
+        let part = Part {
+            limit: self,
+            key,
+            cost,
         };
-        if self.has_line() && self.plan().penalty().is_some() {
-            // Only the line asks for it: any other request would count as a denial if it did not fit.
-            let seen = self.peek(key, cost).await;
-            if seen.source == Source::Store {
-                return if is_in_time(&seen.decision, span) {
-                    queued(seen.decision, None)
-                } else {
-                    refused(&seen)
-                };
-            }
+        match self.store().wait_all(&[part], span).await {
+            Ok(mut answers) => answers.remove(0),
+            Err(error) => self.without_store(key, cost, error),
         }
-        let (limit, owned) = (self.clone(), key.to_vec());
-        // In a separate task: if this future is dropped, the grant returns.
-        let asked = self.runtime().spawn(async move {
-            let asked = Box::pin(limit.acquire_estimate(&owned[..], cost)).await;
-            Grant::new(limit, owned, asked)
-        });
-        let Ok(grant) = asked.await else {
-            return refused(&self.without_store(key, cost, shutting_down()));
-        };
-        let decision = grant.answer.decision;
-        let has_started = decision.is_allowed() && decision.delay().is_zero();
-        let by_store = matches!(grant.answer.source, Source::Store | Source::Remembered);
-        if has_started || !self.has_line() || !by_store {
-            let (answer, estimate) = grant.keep();
-            return Tried::Decided(answer, estimate);
-        }
-        if is_in_time(&decision, span) {
-            return queued(decision, decision.is_allowed().then_some(grant));
-        }
-        // A start after the deadline returns with the grant.
-        refused(&grant.answer)
     }
 
     /// The key of the line at a key.
@@ -142,77 +122,205 @@ impl SharedLimit {
     }
 }
 
-impl Queued {
-    /// Waits in line, as [`SharedLimit::wait`] does. The second value is what was taken, for
-    /// [`SharedLimit::settle`]. `now` is asked before each call to the store, so that a limit that
-    /// changes decides by its new policy; the closure of the request that came last counts for all of a
-    /// key.
+impl Store {
+    /// Asks several limits in one step, like [`acquire_all`](Self::acquire_all), and waits like
+    /// [`SharedLimit::wait`] until all admit. The request is in the lines of all keys, and its units
+    /// are taken when it is the first in each and all admit.
+    ///
+    /// # Errors
+    /// [`StoreError::CrossSlot`] if the keys have no common hash tag in a cluster, and
+    /// [`StoreError::OneKey`] if a key of a limit occurs twice.
     ///
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
-    pub async fn answer(mut self, now: LimitNow) -> (SharedDecision, SharedEstimate) {
-        if let Some(grant) = self.granted.take() {
-            return self.start(grant).await;
-        }
-        let mut ticket = Lines::join(&self.limit, &self.key, self.cost, now);
-        match self.until.bound(ticket.outcome()).await {
-            Ok(Some(Outcome::Granted(grant))) => self.start(grant).await,
-            Ok(Some(Outcome::Denied(decision))) => (
-                SharedDecision::by_store(decision),
-                SharedEstimate::unknown(0),
-            ),
-            Ok(Some(Outcome::Failed(error))) => self.without_store(error),
-            Ok(None) => self.without_store(shutting_down()),
-            Err(_) => {
-                let waited = Nanos::from(self.span).get();
-                let wait = self
-                    .denied
-                    .retry_after()
-                    .map_or(0, |wait| Nanos::from(wait).get());
-                let denied =
-                    Decision::deny(self.denied.standing(), wait.saturating_sub(waited).max(1));
-                let decision = self
-                    .denied
-                    .reason()
-                    .map_or(denied, |why| denied.because(why));
-                (
-                    SharedDecision::by_store(decision),
-                    SharedEstimate::unknown(0),
-                )
+    pub async fn wait_all(
+        &self,
+        parts: &[Part<'_>],
+        span: Duration,
+    ) -> Result<Vec<SharedDecision>, StoreError> {
+        match self.try_wait_all(parts, span).await? {
+            Tried::Decided(granted) => Ok(granted.keep().0),
+            Tried::Waits(queued) => {
+                let limits: Vec<_> = parts.iter().map(|part| part.limit.clone()).collect();
+                let now = Arc::new(move || (limits.clone(), true));
+                Ok(queued.answer(now).await.keep().0)
             }
         }
     }
 
-    /// Waits until work that was admitted may start. Dropping the future gives it back.
-    async fn start(&self, grant: Grant) -> (SharedDecision, SharedEstimate) {
-        let decision = grant.answer.decision;
-        let delay = decision.delay();
-        if delay > self.until.left() && !delay.is_zero() {
-            let denied = SharedDecision::by_store(too_late(&decision));
-            return (denied, SharedEstimate::unknown(0));
+    /// The first step of [`wait_all`](Self::wait_all): decides at once, or says that the request has
+    /// to wait.
+    ///
+    /// # Errors
+    /// The same.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled.
+    pub async fn try_wait_all(
+        &self,
+        parts: &[Part<'_>],
+        span: Duration,
+    ) -> Result<Tried, StoreError> {
+        let Some(first) = parts.first() else {
+            return Ok(Tried::Decided(SharedGrant::nothing(Vec::new())));
+        };
+        for (at, part) in parts.iter().enumerate() {
+            let line = part.limit.line_key(part.key);
+            let same = |other: &Part<'_>| other.limit.line_key(other.key) == line;
+            if parts[..at].iter().any(same) {
+                return Err(StoreError::OneKey);
+            }
         }
-        if !delay.is_zero() {
-            tokio::time::sleep(delay).await;
+        let owned: Vec<_> = parts.iter().map(WaitPart::owned).collect();
+        let queued = |parts, tried, granted| {
+            Tried::Waits(Queued {
+                store: self.clone(),
+                parts,
+                until: Deadline::after(span),
+                span,
+                tried,
+                granted,
+            })
+        };
+        let has_lines = parts.iter().all(|part| part.limit.has_line());
+        let blocks = |part: &Part<'_>| part.limit.plan().penalty().is_some();
+        if has_lines
+            && parts.iter().any(blocks)
+            // Only the line asks: any other request would count as a denial if it did not fit.
+            && let Ok(seen) = self.look_all(parts).await
+        {
+            return Ok(if are_in_time(&seen, span) {
+                queued(owned, seen, None)
+            } else {
+                refused(seen.into_iter().map(SharedDecision::by_store).collect())
+            });
         }
-        let (answer, estimate) = grant.keep();
-        let standing = answer.decision.standing();
-        let decision = Decision::allow(Standing {
-            reset_after: standing
-                .reset_after
-                .saturating_sub(Nanos::from(delay).get()),
-            ..standing
+        let (store, asking) = (self.clone(), owned.clone());
+        // In a separate task: if this future is dropped, the grant returns.
+        let asked = first.limit.runtime().spawn(async move {
+            let parts: Vec<_> = asking.iter().map(WaitPart::borrowed).collect();
+            let asked = Box::pin(store.acquire_all_estimates(&parts)).await?;
+            Ok(SharedGrant::new(asking, asked))
         });
-        (SharedDecision { decision, ..answer }, estimate)
+        let Ok(grant) = asked.await else {
+            let decided = all_without_store(parts, |_| true, &StoreError::LineEnded);
+            return Ok(Tried::Decided(SharedGrant::new(owned, decided)));
+        };
+        let grant = grant?;
+        let decisions: Vec<_> = grant.answers.iter().map(|answer| answer.decision).collect();
+        let is_admitted = decisions.iter().all(Decision::is_allowed);
+        let has_started =
+            is_admitted && decisions.iter().all(|decision| decision.delay().is_zero());
+        let by_store =
+            |answer: &SharedDecision| matches!(answer.source, Source::Store | Source::Remembered);
+        if has_started || !has_lines || !grant.answers.iter().all(by_store) {
+            return Ok(Tried::Decided(grant));
+        }
+        if are_in_time(&decisions, span) {
+            return Ok(queued(owned, decisions, is_admitted.then_some(grant)));
+        }
+        // A start after the deadline returns with the grant.
+        Ok(refused(grant.answers.clone()))
     }
 
-    fn without_store(&self, error: StoreError) -> (SharedDecision, SharedEstimate) {
-        let (answer, taken) = self.limit.take_without_store(&self.key, self.cost, error);
-        (answer, SharedEstimate::of_local(self.cost, taken))
+    /// The decisions of all limits together, without taking anything.
+    async fn look_all(&self, parts: &[Part<'_>]) -> Result<Vec<Decision>, StoreError> {
+        let deadline = deadline_of(parts.iter().map(|part| part.limit));
+        let formers = formers_of(parts, deadline).await?;
+        let mut requests: Vec<_> = parts
+            .iter()
+            .map(|part| part.limit.request(part.key, part.cost))
+            .collect();
+        for (part, formers) in parts.iter().zip(&formers) {
+            requests.extend(of_formers(formers, &part.key, part.cost));
+        }
+        let decisions = decide_joint(self, &requests, false, deadline).await?;
+        by_all(&decisions, &formers).ok_or(StoreError::BadReply)
     }
 }
 
-fn shutting_down() -> StoreError {
-    StoreError::Refused("the runtime is shutting down".into())
+impl Queued {
+    /// Waits in line, as [`Store::wait_all`] does. `now` is asked before each call to the store, so that a limit that
+    /// changes decides by its new policy; the closure of the request that came last counts for all
+    /// that wait for the same keys.
+    ///
+    /// # Panics
+    /// If polled outside a Tokio runtime with time enabled, and if `now` returns fewer limits than
+    /// the request has parts.
+    pub async fn answer(mut self, now: LimitNow) -> SharedGrant {
+        if let Some(grant) = self.granted.take() {
+            return self.start(grant).await;
+        }
+        let Some(mut ticket) = Lines::join(&self.store, &self.parts, now) else {
+            return SharedGrant::nothing(Vec::new());
+        };
+        match self.until.bound(ticket.outcome()).await {
+            Ok(Some(Outcome::Granted(grant))) => self.start(grant).await,
+            Ok(Some(Outcome::Denied(at, decision))) => {
+                self.tried[at] = decision;
+                self.denied(|decision| *decision)
+            }
+            Ok(Some(Outcome::Failed(error))) => self.without_store(&error),
+            Ok(None) => self.without_store(&StoreError::LineEnded),
+            Err(_) => {
+                let waited = Nanos::from(self.span).get();
+                self.denied(|tried| {
+                    if !tried.is_denied() {
+                        return *tried;
+                    }
+                    let wait = tried
+                        .retry_after()
+                        .map_or(0, |wait| Nanos::from(wait).get());
+                    let denied =
+                        Decision::deny(tried.standing(), wait.saturating_sub(waited).max(1));
+                    tried.reason().map_or(denied, |why| denied.because(why))
+                })
+            }
+        }
+    }
+
+    fn denied(&self, decision: impl Fn(&Decision) -> Decision) -> SharedGrant {
+        let answers = self.tried.iter().map(decision);
+        SharedGrant::nothing(answers.map(SharedDecision::by_store).collect())
+    }
+
+    /// Waits until work that was admitted may start. Dropping the future gives it back.
+    async fn start(&self, mut grant: SharedGrant) -> SharedGrant {
+        let delays = grant.answers.iter().map(|answer| answer.decision.delay());
+        let delay = delays.max().unwrap_or_default();
+        if delay.is_zero() {
+            return grant;
+        }
+        if delay > self.until.left() {
+            let late = grant
+                .answers
+                .iter()
+                .map(|answer| too_late(&answer.decision));
+            return SharedGrant::nothing(late.map(SharedDecision::by_store).collect());
+        }
+        tokio::time::sleep(delay).await;
+        for answer in &mut grant.answers {
+            let standing = answer.decision.standing();
+            answer.decision = Decision::allow(Standing {
+                reset_after: standing
+                    .reset_after
+                    .saturating_sub(Nanos::from(delay).get()),
+                ..standing
+            });
+        }
+        grant
+    }
+
+    fn without_store(&self, error: &StoreError) -> SharedGrant {
+        let parts: Vec<_> = self.parts.iter().map(WaitPart::borrowed).collect();
+        let decided = all_without_store(&parts, |_| true, error);
+        SharedGrant::new(self.parts.clone(), decided)
+    }
+}
+
+/// Whether work may start within a span, as far as that is known.
+fn are_in_time(decisions: &[Decision], span: Duration) -> bool {
+    decisions.iter().all(|decision| is_in_time(decision, span))
 }
 
 /// Whether work may start within a span. When a permit returns is unknown.
@@ -227,17 +335,18 @@ fn is_in_time(decision: &Decision, span: Duration) -> bool {
 }
 
 /// The answer to a request whose time cannot be met.
-fn refused(answer: &SharedDecision) -> Tried {
-    let answer = SharedDecision {
-        decision: too_late(&answer.decision),
-        source: answer.source.clone(),
-    };
-    Tried::Decided(answer, SharedEstimate::unknown(0))
+fn refused(mut answers: Vec<SharedDecision>) -> Tried {
+    if answers.iter().all(SharedDecision::is_allowed) {
+        for answer in &mut answers {
+            answer.decision = too_late(&answer.decision);
+        }
+    }
+    Tried::Decided(SharedGrant::nothing(answers))
 }
 
 /// The denial of work that would start after the deadline.
 fn too_late(decision: &Decision) -> Decision {
-    if decision.is_denied() {
+    if decision.is_denied() || decision.delay().is_zero() {
         return *decision;
     }
     Decision::deny(decision.standing(), Nanos::from(decision.delay()).get())

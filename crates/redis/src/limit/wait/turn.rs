@@ -1,4 +1,4 @@
-//! The task of a line: asks for its tickets until there are none.
+//! The task of a group: asks for its tickets until there are none.
 
 use std::{sync::Arc, time::Duration};
 
@@ -12,8 +12,11 @@ use super::{
     super::{
         Part,
         joint::{by_all, formers_of, of_formers, sums},
+        reserve::deadline_of,
     },
-    grant::Grant,
+    WaitPart,
+    grant::SharedGrant,
+    lines::{GroupKey, Lines},
 };
 use crate::{
     SharedDecision, SharedEstimate, SharedLimit, Store, StoreError,
@@ -36,29 +39,50 @@ const TRIES: u32 = 3;
 
 /// The outcome of a call.
 enum Turned {
-    Taken(u64, Grant),
-    /// The cost of the ticket is above the limit.
-    TooLarge(u64, Decision),
+    Taken(u64, SharedGrant),
+    /// The cost of the ticket is above the limit at this index.
+    TooLarge(u64, (usize, Decision)),
     /// The tickets are not there.
     Lost,
-    /// The first ticket does not fit before this time; `None` if it fits, and may be taken by another
-    /// server.
+    /// The group's first ticket does not fit before this time; `None` if those in front of it fit,
+    /// and may be taken by another server. The number is that of the ticket that is waited for.
     Waits(u64, Option<Duration>),
 }
 
-/// Asks for the tickets of a line until there are none.
-pub async fn serve(store: Store, line: Arc<[u8]>, key: Box<[u8]>, wake: Arc<Notify>) {
+/// Answers all that wait in a group if its task ends early: it has panicked, or its runtime has ended.
+struct Unserved<'a> {
+    lines: &'a Lines,
+    group: &'a GroupKey,
+    is_done: bool,
+}
+
+impl Drop for Unserved<'_> {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.lines.fail(self.group, &StoreError::LineEnded);
+        }
+    }
+}
+
+/// Asks for the tickets of a group until there are none.
+pub async fn serve(store: Store, group: GroupKey, keys: Box<[Box<[u8]>]>, wake: Arc<Notify>) {
     let lines = store.lines();
+    let mut unserved = Unserved {
+        lines,
+        group: &group,
+        is_done: false,
+    };
     let (mut failed, mut again) = (0, None);
     let (mut front, mut pause) = (None, OTHERS_TURN);
-    while let Some((turn, now)) = again.take().or_else(|| lines.next_turn(&line)) {
-        let (limit, takes) = now();
-        let turned = match ask(&limit, &key, &turn, takes).await {
+    while let Some((turn, now)) = again.take().or_else(|| lines.next_turn(&group)) {
+        let (limits, takes) = now();
+        let turned = match ask(&store, &limits, &keys, &turn, takes).await {
             Ok(turned) => turned,
             Err(error) => {
                 failed += 1;
                 if failed == TRIES || error == StoreError::Down || error.is_about_the_key() {
-                    lines.fail(&line, &error);
+                    lines.fail(&group, &error);
+                    unserved.is_done = true;
                     return;
                 }
                 // The reply may be lost, so the same call is repeated.
@@ -70,15 +94,15 @@ pub async fn serve(store: Store, line: Arc<[u8]>, key: Box<[u8]>, wake: Arc<Noti
         failed = 0;
         let wait = match turned {
             Turned::Taken(number, grant) => {
-                lines.grant(&line, number, grant);
+                lines.grant(&group, number, grant);
                 continue;
             }
-            Turned::TooLarge(number, decision) => {
-                lines.deny(&line, number, decision);
+            Turned::TooLarge(number, denied) => {
+                lines.deny(&group, number, denied);
                 continue;
             }
             Turned::Lost => {
-                lines.rejoin(&line);
+                lines.rejoin(&group);
                 OTHERS_TURN
             }
             Turned::Waits(number, Some(wait)) => {
@@ -99,30 +123,41 @@ pub async fn serve(store: Store, line: Arc<[u8]>, key: Box<[u8]>, wake: Arc<Noti
         // An error: the time is over.
         let _ = timeout(wait.min(RENEW), wake.notified()).await;
     }
+    unserved.is_done = true;
 }
 
-/// Asks for the tickets of a line. If it may take nothing, it only keeps them.
+/// Asks for the tickets of a group. If it may take nothing, it only keeps them.
 async fn ask(
-    limit: &SharedLimit,
-    key: &[u8],
+    store: &Store,
+    limits: &[SharedLimit],
+    keys: &[Box<[u8]>],
     turn: &Turn,
     takes: bool,
 ) -> Result<Turned, StoreError> {
-    let store = limit.store();
     let monitor = &store.batcher().monitor;
-    let deadline = limit.deadline();
-    let part = Part {
+    let part = |(limit, key)| Part {
         limit,
         key,
         cost: 0,
     };
-    let formers = formers_of(&[part], deadline).await?;
-    let own = limit.request(key, 0);
-    let requests: Vec<_> = [own]
-        .into_iter()
-        .chain(of_formers(&formers[0], &key, 0))
+    let keys = keys.iter().map(|key| &key[..]);
+    let parts: Vec<Part<'_>> = limits.iter().zip(keys).map(part).collect();
+    let deadline = deadline_of(parts.iter().map(|part| part.limit));
+    let formers = formers_of(&parts, deadline).await?;
+    let mut requests: Vec<_> = parts
+        .iter()
+        .map(|part| part.limit.request(part.key, 0))
         .collect();
-    let (sums, costs) = sums(&requests)?;
+    let mut line_of: Vec<usize> = (0..parts.len()).collect();
+    for (at, (part, formers)) in parts.iter().zip(&formers).enumerate() {
+        requests.extend(of_formers(formers, &part.key, 0));
+        line_of.resize(requests.len(), at);
+    }
+    let (sums, states) = sums(&requests)?;
+    let slot = |key: &[u8]| monitor.slot(key);
+    if sums.iter().any(|sum| slot(sum.key) != slot(sums[0].key)) {
+        return Err(StoreError::CrossSlot);
+    }
     let plans = || sums.iter().map(|sum| sum.plan);
     let is_cluster = monitor.is_cluster();
     let blocks = sums
@@ -133,10 +168,12 @@ async fn ask(
     let asked = keys.len();
     let text = format!("{}:turn:", monitor.runner.connector.prefix());
     let answer = beside(&keys[0], &text, &format!("{:016x}", turn.id));
-    keys.extend([limit.line_key(key), answer]);
+    keys.extend(parts.iter().map(|part| part.limit.line_key(part.key)));
+    keys.push(answer);
     let shard = monitor.shard_of(&keys[0]);
     monitor.admit(shard)?;
-    let arguments = call::turn_arguments(plans(), turn, takes);
+    let of_lines = sums.iter().map(|sum| (sum.plan, line_of[sum.first]));
+    let arguments = call::turn_arguments(of_lines, turn, takes);
     let script = &store.batcher().scripts.turn;
     let reply = monitor
         .call(shard, script, &keys, &arguments, deadline, true)
@@ -144,56 +181,73 @@ async fn ask(
     if let Err(error) = &reply {
         monitor.counters().error(error);
     }
-    let (front, now, values) = match call::turn_reply(reply?, turn.number, asked)? {
+    let reply = call::turn_reply(reply?, turn.number, parts.len(), asked)?;
+    let (fronts, now, values) = match reply {
         TurnReply::Empty | TurnReply::Lost => return Ok(Turned::Lost),
-        TurnReply::Front(front, now, values) => (front, now, values),
+        TurnReply::Fronts(fronts, now, values) => (fronts, now, values),
     };
     let found = call::found_in_turn(plans(), values)?;
-    let decide = |&(at, _): &(usize, u64)| {
+    let decide = |(&(at, _), &line): (&(usize, u64), &usize)| {
+        let front = &fronts[line];
         let asked = (front.cost, front.is_taken);
         sums[at].plan.decision_on(&found[at], now, asked)
     };
-    let decided = costs.iter().map(decide).collect::<Result<Vec<_>, _>>()?;
+    let decided = states.iter().zip(&line_of).map(decide);
+    let decided = decided.collect::<Result<Vec<_>, _>>()?;
     let decisions: Vec<_> = decided.iter().map(|(decision, _)| *decision).collect();
-    let decision = by_all(&decisions, &formers).and_then(|decisions| decisions.first().copied());
-    let decision = decision.ok_or(StoreError::BadReply)?;
-    if front.is_taken {
-        // An admission holds, also if the rule has changed since.
-        let decision = if decision.is_denied() {
-            Decision::allow(decision.standing())
-        } else {
-            decision
-        };
-        let answer = SharedDecision::by_store(decision);
+    let decisions = by_all(&decisions, &formers).ok_or(StoreError::BadReply)?;
+    let first = fronts.first().ok_or(StoreError::BadReply)?;
+    if first.is_taken {
         monitor.decided(&Ok(()));
-        let estimate = if formers[0].is_empty() {
-            SharedEstimate::of(&answer, front.cost, decided[0].1, sums[0].plan)
-        } else {
-            SharedEstimate::unknown(front.cost)
+        let taken = |at: usize| {
+            let (decision, front) = (decisions[at], &fronts[at]);
+            // An admission holds, also if the rule has changed since.
+            let decision = if decision.is_denied() {
+                Decision::allow(decision.standing())
+            } else {
+                decision
+            };
+            let answer = SharedDecision::by_store(decision);
+            let estimate = if formers[at].is_empty() {
+                let (state, _) = states[at];
+                SharedEstimate::of(&answer, front.cost, decided[at].1, sums[state].plan)
+            } else {
+                SharedEstimate::unknown(front.cost)
+            };
+            (answer, estimate)
         };
-        let grant = Grant::new(limit.clone(), key.to_vec(), (answer, estimate));
-        return Ok(Turned::Taken(front.number, grant));
+        let owned = parts.iter().zip(&fronts).map(|(part, front)| WaitPart {
+            limit: part.limit.clone(),
+            key: part.key.to_vec(),
+            cost: front.cost,
+        });
+        let grant = SharedGrant::new(owned.collect(), (0..parts.len()).map(taken).unzip());
+        return Ok(Turned::Taken(first.number, grant));
     }
-    if front.is_own && decision.exceeds_limit() {
-        return Ok(Turned::TooLarge(front.number, decision));
+    let lines = fronts.iter().zip(&decisions);
+    let too_large = lines
+        .clone()
+        .position(|(front, decision)| front.is_own && decision.exceeds_limit());
+    if let Some(at) = too_large {
+        return Ok(Turned::TooLarge(fronts[at].number, (at, decisions[at])));
     }
-    let wait = wait_of(
-        sums[0].plan,
-        found[0].value.as_deref(),
-        now,
-        (&front, &decision),
-    );
-    // It fits, but not before a block or a change of the rules ends.
-    let wait = if front.is_own {
+    let waits = lines.zip(&states).filter_map(|(line, &(state, _))| {
+        let value = found[state].value.as_deref();
+        wait_of(sums[state].plan, value, now, line)
+    });
+    let wait = waits.max();
+    let other = fronts.iter().find(|front| !front.is_own);
+    // If all are its own and fit, a block or a change of the rules has to end before.
+    let wait = if other.is_none() {
         wait.or(Some(RENEW))
     } else {
         wait
     };
-    Ok(Turned::Waits(front.number, wait))
+    Ok(Turned::Waits(other.unwrap_or(first).number, wait))
 }
 
-/// The earliest time at which a ticket of the line that asks can fit; `None` if the first of all
-/// lines fits now.
+/// The earliest time at which a ticket of the group that asks can fit; `None` if the line's first
+/// ticket fits now.
 fn wait_of(
     plan: &Plan,
     value: Option<&[u8]>,

@@ -42,13 +42,12 @@ local function open(p, key)
   return line
 end
 
--- Lets tickets of a server's line stay, and adds some (16 bytes each) at the end.
+-- Lets tickets of a server's line stay, and adds some at the end.
 local function join(p, line, id, tickets)
   call('ZADD', line.key, text(-now - p[1]), 'a' .. id)
   local last = call('ZRANGE', line.key, '-1', '-1', 'WITHSCORES')
   local place = math.max(tonumber(last[2]), 0)
-  for at = 1, #tickets, 16 do
-    local ticket = id .. string.sub(tickets, at, at + 15)
+  for _, ticket in ipairs(tickets) do
     if call('ZADD', line.key, 'NX', text(place + 1), ticket) == 1 then
       place = place + 1
       line.count, line.cost = line.count + 1, line.cost + struct.unpack('<I8', ticket, 17)

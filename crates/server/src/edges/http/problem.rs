@@ -135,7 +135,7 @@ impl Problem {
             Refusal::Wait | Refusal::WaitOnce => {
                 (StatusCode::BAD_REQUEST, "Invalid request", "wait")
             }
-            Refusal::WaitInStore { .. } | Refusal::WaitAlone { .. } => {
+            Refusal::WaitInStore { .. } | Refusal::WaitMixed { .. } => {
                 (StatusCode::CONFLICT, "Kept in the store", "wait")
             }
             Refusal::TooManyWaiting { .. } => {

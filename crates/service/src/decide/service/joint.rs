@@ -66,16 +66,8 @@ impl Service {
         let admitted = together
             .as_ref()
             .is_some_and(|all| all.iter().all(Decision::is_allowed));
-        let mut together = together.unwrap_or_default().into_iter();
-        let decisions = parts.iter().map(|part| {
-            let decided = if part.is_enforced() {
-                together.next()
-            } else {
-                None
-            };
-            part.decision(decided, admitted, now, spent)
-        });
-        Ok(join_all(decisions).await)
+        let together = together.unwrap_or_default();
+        Ok(each_in_store(parts, together, admitted, (now, spent)).await)
     }
 
     /// Asks several limits without taking anything.
@@ -246,6 +238,26 @@ async fn take_together(
         }
         _ => Ok(Some(Vec::new())),
     }
+}
+
+/// The decision of each limit, counted: those that enforced limits made together, and then those of
+/// the others.
+pub(super) async fn each_in_store(
+    parts: &[Part<'_>],
+    together: Vec<Decision>,
+    admitted: bool,
+    (now, spent): (Nanos, Duration),
+) -> Vec<Decision> {
+    let mut together = together.into_iter();
+    let decisions = parts.iter().map(|part| {
+        let decided = if part.is_enforced() {
+            together.next()
+        } else {
+            None
+        };
+        part.decision(decided, admitted, now, spent)
+    });
+    join_all(decisions).await
 }
 
 /// A shadow limit consumes what the enforced limits admit.

@@ -1,7 +1,7 @@
 //! Reservations over limits in the store: it records them next to their keys, so any server can
 //! extend and settle them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tidegate_core::Nanos;
 use tidegate_redis::{
@@ -105,6 +105,72 @@ impl Service {
             _ => store.reserve(id.0, parts, &text, ttl, most).await,
         })
         .await
+    }
+
+    /// See [`reserve_waiting`](Self::reserve_waiting). The units are taken in line, and then
+    /// recorded.
+    pub(super) async fn reserve_waiting_in_store<'a>(
+        &self,
+        parts: Vec<JointPart<'a>>,
+        ttl: Nanos,
+        span: Duration,
+    ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
+        let refuse = Refusal::Reservation;
+        let Some(store) = self.store().map(|store| store.store()) else {
+            return Err(refuse(ReservationError::Mixed));
+        };
+        if !parts.iter().any(JointPart::is_enforced) {
+            let how = (NewId::Random, ttl);
+            return self.reserve_in_store(store, parts, how, self.now()).await;
+        }
+        let random = Id::random().ok_or(refuse(ReservationError::NoId))?;
+        let waited = self.wait_in_store(&parts, span).await?;
+        if let Some(why) = waited.failed {
+            // No server could correct the estimate.
+            return Err(refuse(no_answer(why)));
+        }
+        let Some(mut granted) = waited.granted else {
+            let decisions = self.each_waited(&parts, waited.together).await;
+            return Ok((Decided { parts, decisions }, None));
+        };
+        let mut together = waited.together.into_iter();
+        let (now, mut decisions) = (self.now(), Vec::with_capacity(parts.len()));
+        for (at, part) in parts.iter().enumerate() {
+            let decided = if part.is_enforced() {
+                together.next()
+            } else {
+                None
+            };
+            let decision = match (decided, part.stored()) {
+                (Some(decision), _) => decision,
+                (None, None) => return Err(refuse(ReservationError::Mixed)),
+                // It takes what it admits, and denies nothing.
+                (None, Some(limit)) => {
+                    let taken = limit.acquire_estimate(part.key, part.cost).await;
+                    let decision = part.limit.by_store(&taken.0);
+                    let part = StorePart {
+                        limit: &limit,
+                        key: part.key,
+                        cost: part.cost,
+                    };
+                    granted.insert(at, part, taken);
+                    decision
+                }
+            };
+            part.limit
+                .count(Act::Take, part.key, part.cost, &decision, now);
+            decisions.push(decision);
+        }
+        let kept = parts
+            .iter()
+            .map(|part| Part::new(part.limit.spec(), part.key));
+        let (text, most) = (text_of(&kept.collect::<Vec<_>>()), self.reservations.most);
+        let recorded = store.reserve_granted(random.0, granted, &text, ttl.into(), most);
+        match recorded.await {
+            Ok(Some(id)) => Ok((Decided { parts, decisions }, Some(Id(id)))),
+            Ok(None) => Err(refuse(ReservationError::TooMany { most })),
+            Err(why) => Err(refuse(no_answer(why))),
+        }
     }
 
     /// Takes by `take`, and counts the decisions.

@@ -15,13 +15,16 @@ use std::{
 use futures_util::FutureExt as _;
 use tidegate_core::{Decision, Nanos, Standing, clock::Timer as _};
 use tidegate_limiter::{Estimate, WaitAllError, wait_all_estimates_by};
-use tidegate_redis::{LimitNow, SharedLimit, Tried};
+use tidegate_redis::{
+    LimitNow, Part as StorePart, SharedDecision, SharedGrant, SharedLimit, Source, StoreError,
+    Tried,
+};
 
 use super::{
-    Answer, Ask, JointAnswer, Part, Refusal, Service,
-    joint::{Decided, after, alone, take_in_memory},
+    Act, Answer, Ask, JointAnswer, Part, Refusal, Service,
+    joint::{Decided, after, alone, each_in_store, take_in_memory},
 };
-use crate::decide::{limits::Limit, waits::WaitOutcome};
+use crate::decide::{limits::Limit, reservations::ReservationError, waits::WaitOutcome};
 
 /// The longest time that a request may wait.
 pub const LONGEST_WAIT: Duration = Duration::from_hours(1);
@@ -42,7 +45,7 @@ pub fn check_wait(span: Duration) -> Result<(), Refusal> {
 
 impl Service {
     /// Asks several limits, as [`acquire_all`](Self::acquire_all) does, and waits up to `span`,
-    /// which was [checked](check_wait), until all admit. For a limit in the store a request waits alone.
+    /// which was [checked](check_wait), until all admit.
     ///
     /// # Errors
     /// The same; also when the request cannot wait, or its wait was ended: see [`Refusal`].
@@ -72,10 +75,14 @@ impl Service {
         parts: &[Part<'_>],
         span: Duration,
     ) -> Result<Vec<Decision>, Refusal> {
-        match parts {
-            [part] if part.is_stored() => Box::pin(self.wait_in_store(part, span)).await,
-            _ => Ok(self.wait_for_all(parts, span).await?.0),
+        if !are_stored(parts)? {
+            return Ok(self.wait_for_all(parts, span).await?.0);
         }
+        let waited = Box::pin(self.wait_in_store(parts, span)).await?;
+        let decisions = self.each_waited(parts, waited.together).await;
+        // From here on the units are the caller's.
+        let _kept = waited.granted.map(SharedGrant::keep);
+        Ok(decisions)
     }
 
     /// [`take_all_waiting`](Self::take_all_waiting). The second value is what each enforced limit
@@ -85,11 +92,6 @@ impl Service {
         parts: &[Part<'_>],
         span: Duration,
     ) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
-        if let Some(part) = parts.iter().find(|part| part.is_stored()) {
-            return Err(Refusal::WaitAlone {
-                limit: part.limit.spec().name.clone(),
-            });
-        }
         self.may_wait(parts)?;
         let began = self.now();
         let deadline = Some(began.saturating_add(span.into()));
@@ -245,26 +247,26 @@ impl Service {
         Ok(())
     }
 
-    /// The decision of a limit in the store, as [`take_all_waiting`](Self::take_all_waiting) makes
-    /// it.
-    async fn wait_in_store(
+    /// Waits for the enforced ones of these limits, which are all in the store.
+    ///
+    /// # Errors
+    /// The same as [`acquire_all_waiting`](Self::acquire_all_waiting).
+    pub(super) async fn wait_in_store(
         &self,
-        part: &Part<'_>,
+        parts: &[Part<'_>],
         span: Duration,
-    ) -> Result<Vec<Decision>, Refusal> {
-        let parts = std::slice::from_ref(part);
+    ) -> Result<Waited, Refusal> {
         self.may_wait(parts)?;
-        let (limit, began) = (&part.limit, self.now());
-        // These deny nothing.
-        if !part.is_enforced() || limit.spec().soft {
-            return self.take_all(parts, began).await;
-        }
-        let deadline = began.saturating_add(span.into());
+        let deadline = self.now().saturating_add(span.into());
         let left = || Duration::from(deadline.saturating_since(self.now()));
+        let enforced: Vec<_> = parts.iter().filter(|part| part.is_enforced()).collect();
         // The store does not know operators' blocks.
-        while let Some(denied) = limit.block_of(part.key, self.now()) {
+        let blocked = |(at, part): (usize, &&Part<'_>)| {
+            Some((at, part.limit.block_of(part.key, self.now())?))
+        };
+        while let Some((at, denied)) = enforced.iter().enumerate().find_map(blocked) {
             match denied.retry_after().filter(|wait| *wait <= left()) {
-                None => return Ok(self.count_waited(parts, &[denied])),
+                None => return self.blocked(&enforced, (at, denied)).await,
                 Some(wait) => {
                     let again = self.now().saturating_add(wait.min(LOOK_AGAIN).into());
                     let sleep = self.timer.sleep_until(again).map(Ok::<_, Infallible>);
@@ -272,47 +274,146 @@ impl Service {
                 }
             }
         }
-        let Some(shared) = part.stored() else {
-            return self.take_all(parts, self.now()).await;
+        let stored = || {
+            let stored = enforced.iter().map(|part| part.stored());
+            stored.collect::<Option<Vec<_>>>()
         };
-        let decided = match shared.try_wait(part.key, part.cost, left()).await {
-            Tried::Decided(answer, _) => limit.by_store(&answer),
+        let Some(stored) = stored() else {
+            let part = enforced.iter().find(|part| !part.is_stored());
+            let limit = part.map_or_else(String::new, |part| part.limit.spec().name.clone());
+            return Err(Refusal::WaitEnded { limit });
+        };
+        let Some(store) = stored.first().map(|limit| limit.store().clone()) else {
+            return Ok(Waited::default());
+        };
+        let asked = stored.iter().zip(&enforced).map(|(limit, part)| StorePart {
+            limit,
+            key: part.key,
+            cost: part.cost,
+        });
+        let asked: Vec<_> = asked.collect();
+        let tried = store.try_wait_all(&asked, left()).await;
+        let tried = tried.map_err(|why| match why {
+            // A limit and a key twice have one line.
+            StoreError::OneKey => Refusal::Reservation(ReservationError::Twice),
+            _ => Refusal::Scattered,
+        });
+        let granted = match tried? {
+            Tried::Decided(granted) => granted,
             Tried::Waits(queued) => {
-                let now = self.limit_now(part, shared.into_owned());
-                let wait = queued.answer(now).map(|(answer, _)| {
-                    let decision = limit.by_store(&answer);
-                    if decision.is_allowed() {
-                        Ok(decision)
+                let last = stored.iter().map(|limit| limit.clone().into_owned());
+                let now = self.limits_now(&enforced, last.collect());
+                let wait = queued.answer(now).map(|granted| {
+                    if granted.answers().iter().all(SharedDecision::is_allowed) {
+                        Ok(granted)
                     } else {
-                        Err(decision)
+                        Err(granted)
                     }
                 });
-                let (Ok(decision) | Err(decision)) = self.in_line(parts, Box::pin(wait)).await?;
-                decision
+                let (Ok(granted) | Err(granted)) = self.in_line(parts, Box::pin(wait)).await?;
+                granted
             }
         };
-        Ok(self.count_waited(parts, &[decided]))
+        let answers = granted.answers();
+        let together = enforced.iter().zip(answers).map(|(part, answer)| {
+            let decision = part.limit.by_store(answer);
+            Self::explained(part, decision, self.now())
+        });
+        let failed = answers.iter().find_map(|answer| match &answer.source {
+            Source::Failed(error) | Source::Local(error) => Some(error.clone()),
+            _ => None,
+        });
+        let is_admitted = answers.iter().all(SharedDecision::is_allowed);
+        Ok(Waited {
+            together: together.collect(),
+            failed,
+            granted: is_admitted.then_some(granted),
+        })
     }
 
-    /// The limit by the rules in force and the overrides, for those who wait for a key in the
-    /// store. It admits nothing while an operator blocks the key.
-    fn limit_now(&self, part: &Part<'_>, last: SharedLimit) -> LimitNow {
-        let memory = Arc::clone(&part.limit.memory);
-        let (key, clock) = (part.key.to_vec(), Arc::clone(&self.clock));
-        Arc::new(move || {
-            let in_force = waited_for(&memory.waited_for).upgrade();
-            let in_force = in_force.and_then(|limit| {
-                let shared = limit.store()?.of(&key).into_owned();
-                Some((shared, limit.block_of(&key, clock.now()).is_none()))
+    /// The decisions if the key of the limit at this index is blocked for longer than the request
+    /// waits.
+    async fn blocked(
+        &self,
+        enforced: &[&Part<'_>],
+        (blocked, denied): (usize, Decision),
+    ) -> Result<Waited, Refusal> {
+        let mut together = Vec::with_capacity(enforced.len());
+        for (at, Part { limit, key, cost }) in enforced.iter().enumerate() {
+            together.push(if at == blocked {
+                denied
+            } else {
+                limit.decide(Act::Peek, key, *cost, self.now()).await?
             });
-            // The limit was removed, and its callers are being refused.
-            in_force.unwrap_or_else(|| (last.clone(), false))
+        }
+        Ok(Waited {
+            together,
+            ..Waited::default()
+        })
+    }
+
+    /// The decisions of all limits after a wait in the store, counted.
+    pub(super) async fn each_waited(
+        &self,
+        parts: &[Part<'_>],
+        together: Vec<Decision>,
+    ) -> Vec<Decision> {
+        let admitted = together.iter().all(Decision::is_allowed);
+        each_in_store(parts, together, admitted, (self.now(), Duration::ZERO)).await
+    }
+
+    /// The limits by the rules in force and the overrides, for those who wait for keys in the store.
+    /// They admit nothing while an operator blocks one of the keys.
+    fn limits_now(&self, parts: &[&Part<'_>], last: Vec<SharedLimit>) -> LimitNow {
+        let memories = parts.iter().map(|part| Arc::clone(&part.limit.memory));
+        let keys = parts.iter().map(|part| part.key.to_vec());
+        let waited: Vec<_> = memories.zip(keys).zip(last).collect();
+        let clock = Arc::clone(&self.clock);
+        Arc::new(move || {
+            let mut may_admit = true;
+            let limits = waited.iter().map(|((memory, key), last)| {
+                let in_force = waited_for(&memory.waited_for).upgrade();
+                let in_force = in_force.and_then(|limit| {
+                    may_admit &= limit.block_of(key, clock.now()).is_none();
+                    Some(limit.store()?.of(key).into_owned())
+                });
+                // The limit was removed, and its callers are being refused.
+                may_admit &= in_force.is_some();
+                in_force.unwrap_or_else(|| last.clone())
+            });
+            let limits = limits.collect();
+            (limits, may_admit)
         })
     }
 
     /// Ends all waits: the server stops.
     pub fn end_waits(&self) {
         self.waits.end();
+    }
+}
+
+/// The outcome of a wait for the enforced limits of a request, which are in the store.
+#[derive(Debug, Default)]
+pub(super) struct Waited {
+    /// Their decisions.
+    pub together: Vec<Decision>,
+    /// What was taken if all admit; `None` also if there are none.
+    pub granted: Option<SharedGrant>,
+    /// Why the store has not decided.
+    pub failed: Option<StoreError>,
+}
+
+/// Whether the limits of a request that waits are in the store.
+///
+/// # Errors
+/// [`Refusal::WaitMixed`]
+pub(super) fn are_stored(parts: &[Part<'_>]) -> Result<bool, Refusal> {
+    let in_memory = parts.iter().find(|part| !part.is_stored());
+    match in_memory {
+        Some(part) if parts.iter().any(Part::is_stored) => Err(Refusal::WaitMixed {
+            limit: part.limit.spec().name.clone(),
+        }),
+        in_memory => Ok(in_memory.is_none()),
     }
 }
 

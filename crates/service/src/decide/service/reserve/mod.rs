@@ -10,6 +10,7 @@ use super::{
     Act, Ask, JointAnswer, Part as JointPart, Refusal, Service, check_id,
     joint::{Decided, take_in_memory},
     reserve_in_store::{reserved_in_store, settle_hold_in_store},
+    waiting::are_stored,
 };
 use crate::decide::limits::Limit;
 use crate::decide::reservations::{Ending, Id, MOST_PARTS, Name, NewId, Part, ReservationError};
@@ -220,6 +221,10 @@ impl Service {
             return Err(refuse(Refusal::Reservation(ReservationError::TooManyParts)));
         }
         let parts = self.parts(asks)?;
+        if are_stored(&parts).map_err(refuse)? {
+            let reserved = Box::pin(self.reserve_waiting_in_store(parts, ttl, span)).await;
+            return reserved.map_err(refuse);
+        }
         let has_room = self.reservations.has_room();
         has_room.map_err(|why| refuse(Refusal::Reservation(why)))?;
         let (decisions, taken) = self.wait_for_all(&parts, span).await.map_err(refuse)?;
