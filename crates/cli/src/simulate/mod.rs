@@ -136,7 +136,7 @@ fn simulate(args: &Args) -> Result<bool, SimulateError> {
             .map_err(|error| SimulateError::Report(path.to_owned(), error))?;
     }
     written(print_with(|out| match args.format {
-        Output::Table => write_table(out, &report, args.top.into()),
+        Output::Text => write_table(out, &report, args.top.into()),
         Output::Json => write_json(out, &report),
     }))
     .map(|()| is_part)

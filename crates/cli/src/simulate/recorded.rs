@@ -127,7 +127,7 @@ pub fn try_rules(path: &Path, recorded: &Recorded, args: &Args) -> Result<(), Si
     };
     let replayed = what_if(recording, &rules.limits, &hash, usize::from(args.top));
     super::written(super::print_with(|out| match args.format {
-        Output::Table => write_table(out, source, recording, &replayed),
+        Output::Text => write_table(out, source, recording, &replayed),
         Output::Json => {
             let replayed = json!({
                 "source": source,

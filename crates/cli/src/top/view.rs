@@ -130,7 +130,10 @@ fn footing(app: &App) -> &'static str {
         (Screen::Limit { .. }, _) => {
             "Enter open key  Tab asked or denied  b block  u unblock  Esc back  ? keys"
         }
-        (Screen::Key { .. }, _) => "b block  u unblock  Esc back  ? keys  q quit",
+        (Screen::Key { .. }, _) if app.block_helps() => {
+            "b block  u unblock  Esc back  ? keys  q quit"
+        }
+        (Screen::Key { .. }, _) => "u unblock  Esc back  ? keys  q quit",
     }
 }
 
