@@ -12,7 +12,10 @@ use std::{
 };
 
 use clap::ValueEnum;
-use tidegate_server::usage::{UsageLine, read_usage};
+use tidegate_server::{
+    shown::counted,
+    usage::{UsageLine, read_usage},
+};
 
 /// Print what keys and limits have used, from the ledger of serve --usage
 ///
@@ -93,7 +96,10 @@ pub fn run(args: &Args) -> ExitCode {
     });
     match damaged {
         Ok(0) => {}
-        Ok(damaged) => eprintln!("warning: {damaged} lines are not whole and were left out"),
+        Ok(damaged) => eprintln!(
+            "warning: left out, as not whole: {}",
+            counted(damaged, "line")
+        ),
         Err(error) => {
             eprintln!("error: {}: {error}", args.directory.display());
             return ExitCode::FAILURE;

@@ -409,7 +409,7 @@ mod on_a_terminal {
         top.after("", &["logins"]);
         let words = [
             "token-bucket 100/1m, burst: 20; sharing: local",
-            "12 keys of 1000",
+            "12 keys of 1,000",
             "Keys with most denials in the last 1m1s, one in 4 counted (Tab: most requests)",
             "eve",
             "exact",
@@ -505,6 +505,15 @@ mod on_a_terminal {
         assert_eq!(lines[3].trim(), "requests are denied; check the store");
         assert!(lines[4].starts_with("LIMIT"), "{lines:?}");
         assert_eq!(top.ends("q"), Some(0));
+        let (code, text, _) = said(&["top", "--once"], &control.address);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            code == Some(0)
+                && lines[0].starts_with("WRONG: the store is down: refused\u{fffd}[2J (since ")
+                && lines[1] == "  requests are denied; check the store"
+                && lines[2].starts_with("LIMIT"),
+            "{text}"
+        );
         // A low screen has room for the state.
         let mut top = Terminal::new(&control, 100, 12);
         let lines = top.after("", &["logins", "per-ip"]);

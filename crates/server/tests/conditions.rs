@@ -174,8 +174,10 @@ mod over_a_store {
             server.metric("tidegate_shared_store_may_evict") == 1
                 && strip(&server).contains("no exhausted key forgotten")
         });
-        store.ask(&["SET", "filler", &"x".repeat(1 << 20)]);
-        store.ask(&["CONFIG", "SET", "maxmemory", "1mb"]);
+        for at in 0..16 {
+            store.ask(&["SET", &format!("filler-{at}"), &"x".repeat(1 << 20)]);
+        }
+        store.ask(&["CONFIG", "SET", "maxmemory", "12mb"]);
         store.ask(&["SET", "next", "x"]);
         // Otherwise the server looks at the store again in a while.
         server.order(Order::Reload);

@@ -7,7 +7,7 @@ use tidegate_core::{Algorithm, Nanos, Policy, Quota};
 
 use crate::{
     replay::{KeyState, Trial},
-    report::{grouped, percent},
+    report::{counted, grouped, percent},
     workload::{Trace, Workload},
 };
 
@@ -156,9 +156,9 @@ impl fmt::Display for LiveCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} requests of {} keys",
-            grouped(self.requests),
-            grouped(self.keys)
+            "{} of {}",
+            counted(self.requests, "request"),
+            counted(self.keys, "key")
         )?;
         for limit in &self.limits {
             let LiveLimit {
@@ -171,9 +171,9 @@ impl fmt::Display for LiveCounts {
             if *denied > 0 {
                 write!(
                     f,
-                    " ({}) of {} keys",
+                    " ({}) of {}",
                     percent(*denied, self.requests),
-                    grouped(*denied_keys)
+                    counted(*denied_keys, "key")
                 )?;
             }
         }
@@ -181,7 +181,7 @@ impl fmt::Display for LiveCounts {
             write!(f, "; {} of further keys left out", grouped(self.left_out))?;
         }
         if self.unparsed > 0 {
-            write!(f, "; {} lines are not requests", grouped(self.unparsed))?;
+            write!(f, "; no requests: {}", counted(self.unparsed, "line"))?;
         }
         Ok(())
     }

@@ -6,6 +6,12 @@ use tidegate_core::Nanos;
 
 use crate::{input::write_utc, replay::Timeline};
 
+/// A number with what it counts: `1 line`, `3 lines`.
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{} {what}{s}", grouped(count))
+}
+
 /// `1234567` as `1,234,567`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();

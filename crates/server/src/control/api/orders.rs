@@ -276,7 +276,7 @@ fn facts(explained: &Value, now: Nanos) -> Vec<(&'static str, String)> {
         ),
         ("tenant", tenant_in_words(&explained["tenant"])),
         (
-            "in line",
+            "waiting",
             explained["waiting"]
                 .as_u64()
                 .filter(|waiting| *waiting > 0)
