@@ -429,7 +429,7 @@ fn each_command_says_in_words_what_it_did() {
             let said = format!("{out}{error}");
             match prints {
                 Line(expected) => {
-                    assert_eq!((&*out, &*error), (&*format!("{expected}\n"), ""), "{line}")
+                    assert_eq!((&*out, &*error), (&*format!("{expected}\n"), ""), "{line}");
                 }
                 Parts(parts) => {
                     for part in *parts {

@@ -6,8 +6,9 @@ use std::{collections::HashMap, fmt};
 use tidegate_core::{Algorithm, Nanos, Policy, Quota};
 
 use crate::{
+    numbers::{counted, grouped},
     replay::{KeyState, Trial},
-    report::{counted, grouped, percent},
+    report::percent,
     workload::{Trace, Workload},
 };
 

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use super::{request::Stamp, timestamp::Zone, timestamp::write_time};
-use crate::{escape::printable, report::counted};
+use crate::{escape::printable, numbers::counted};
 
 /// How many characters of a sample line are kept.
 const KEPT: usize = 400;

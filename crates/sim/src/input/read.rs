@@ -18,7 +18,7 @@ use super::{
     unpack::unpack,
 };
 use crate::workload::{By, Field};
-use crate::{escape::printable, progress::Progress, report::counted, workload::Trace};
+use crate::{escape::printable, numbers::counted, progress::Progress, workload::Trace};
 
 /// How much of a source is read to detect its format.
 const HEAD: usize = 64 * 1024;

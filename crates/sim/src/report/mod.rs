@@ -9,7 +9,7 @@ mod table;
 mod tenants;
 
 pub use crate::escape::printable;
-pub(crate) use format::{counted, grouped, percent};
+pub(crate) use format::{grouped, percent};
 pub use html::write_html;
 pub use json::write_json;
 pub use table::write_table;

@@ -60,7 +60,7 @@ pub(super) async fn page(
                 button type="submit" { "Look up" }
             }
         }
-        details { summary { "Rule" } pre { code { (rule) } } }
+        details { summary { "Rule" } pre tabindex="0" { code { (rule) } } }
     };
     let body = changing(control, &name, key.as_deref(), viewer).await?;
     Ok(layout(&title, "", Some(&live), head, body))
