@@ -4,10 +4,11 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::{Duration, UNIX_EPOCH},
 };
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tidegate_core::{Clock, clock::SystemClock};
 
 /// A certificate authority with its files.
 pub struct Authority {
@@ -53,7 +54,8 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
-        params.not_after = (SystemTime::now() + span).into();
+        let now = UNIX_EPOCH + Duration::from(SystemClock::new().now());
+        params.not_after = (now + span).into();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         [("pem", certificate.pem()), ("key", key.serialize_pem())].map(|(kind, text)| {
             let path = self.path(&format!("{file}.{kind}"));
