@@ -32,6 +32,7 @@ AREAS = {
     "rights": ["permissions"],
     "examination": ["examinations"],
     "clock steps": ["clock"],
+    "tenants": ["tenants"],
 }
 LONG = {"scripts compared with the algorithms": ["differential"], "every change of a rule": ["rule_changes"]}
 PAGE = ROOT / "docs" / "src" / "stores.md"

@@ -78,11 +78,14 @@ fn gate(guarded: Guarded) -> Gate {
     let rules = match guarded {
         Guarded::NoRule => Rules::default(),
         Guarded::FlowRule => Rules::from(flow),
-        Guarded::FourKinds => Rules::from(flow).and(vec![IsolationRule::new(name, PLENTY)]).and(vec![BreakerRule::new(
+        Guarded::FourKinds => Rules::from(flow)
+            .and(vec![IsolationRule::new(name, PLENTY)])
+            .and(vec![BreakerRule::new(
                 name,
                 Trip::ErrorRatio { ratio: 0.5 },
                 Duration::from_secs(5),
-            )]).and(vec![SystemRule::default().qps(PLENTY.into())]),
+            )])
+            .and(vec![SystemRule::default().qps(PLENTY.into())]),
     };
     let gate = Gate::new();
     gate.load(rules).expect("possible rules");
@@ -185,7 +188,7 @@ mod tests {
         );
         let gate = Gate::new();
         gate.load(Rules::from(vec![FlowRule::new(name, 3)]))
-        .unwrap();
+            .unwrap();
         let sentinel = || match EntryBuilder::new(name.to_owned()).build() {
             Ok(entry) => {
                 entry.exit();

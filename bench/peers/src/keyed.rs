@@ -143,7 +143,7 @@ fn borrowed(quota: Quota, trace: &Trace) -> Racer<'_> {
     }
 }
 
-fn floor(trace: &Trace) -> Racer<'_> {
+pub fn floor(trace: &Trace) -> Racer<'_> {
     let (hash, clock) = (HashKeys::random(), SystemClock::new());
     let pass = move |stretch: Range<usize>| {
         let keys = &trace.requests[stretch];

@@ -15,6 +15,7 @@ mod quota;
 mod race;
 mod resources;
 mod run;
+mod shares;
 mod stores;
 mod system;
 mod table;

@@ -13,7 +13,7 @@ use crate::{
     memory,
     quota::Quota,
     race::{self, Expect, Racer, Rules},
-    resources, stores, system, window,
+    resources, shares, stores, system, window,
     work::{Algorithm, Work},
 };
 
@@ -144,6 +144,11 @@ pub fn run(work: Work, args: &Args) -> Result<Vec<Figure>, String> {
             window::summing(),
         ),
         Work::ResourceMemory => memory_of_resources(work, args),
+        Work::Shares(tenants) => {
+            let trace = Trace::zipf(tenants.count(), keyed::REQUESTS);
+            let racers = shares::racers(tenants, &trace);
+            race(work, args, &all, keyed::REQUESTS, Expect::Admitted, racers)
+        }
     }
 }
 
@@ -177,6 +182,7 @@ pub fn contestants(work: Work) -> Vec<&'static str> {
         Work::WindowAdd => names(&window::ADDING),
         Work::WindowSum => names(&window::SUMMING),
         Work::ResourceMemory => names(&resources::CONTESTANTS),
+        Work::Shares(_) => shares::CONTESTANTS.to_vec(),
     }
 }
 

@@ -52,6 +52,8 @@ const RATIOS: &[(&str, usize, f64, &[&str])] = &[
     ("keyed-zipf-1m-sliding-window", 2, 0.6, &["rate-net"]),
     ("keyed-zipf-1m-sliding-counter", 1, 0.6, &["rate-net"]),
     ("keyed-zipf-1m-sliding-counter", 2, 0.6, &["rate-net"]),
+    ("shares-1m", 1, 2.5, &["keyed"]),
+    ("shares-1m", 2, 2.5, &["keyed"]),
     ("entry-exit", 1, 1.0 / 12.0, &["sentinel-core"]),
     ("entry-exit", 2, 1.0 / 12.0, &["sentinel-core"]),
 ];

@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
+use crate::shares::Tenants;
+
 /// The algorithm of a keyed store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Algorithm {
@@ -56,10 +58,12 @@ pub enum Work {
     WindowAdd,
     WindowSum,
     ResourceMemory,
+    /// One limit that so many tenants share, beside one for each.
+    Shares(Tenants),
 }
 
 impl Work {
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 25] = [
         Self::ClockRead,
         Self::DirectTokenBucket,
         Self::DirectTokenBucketDenied,
@@ -100,6 +104,9 @@ impl Work {
         Self::WindowAdd,
         Self::WindowSum,
         Self::ResourceMemory,
+        Self::Shares(Tenants::One),
+        Self::Shares(Tenants::Thousand),
+        Self::Shares(Tenants::Million),
     ];
 
     /// The name; an algorithm other than the token bucket is a suffix.
@@ -138,6 +145,9 @@ impl Work {
             Self::WindowAdd => "window-add",
             Self::WindowSum => "window-sum",
             Self::ResourceMemory => "resource-memory",
+            Self::Shares(Tenants::One) => "shares-1",
+            Self::Shares(Tenants::Thousand) => "shares-1k",
+            Self::Shares(Tenants::Million) => "shares-1m",
         }
     }
 }

@@ -1293,6 +1293,52 @@ fn a_key_that_has_nearly_everything_is_warned_of() {
     );
 }
 
+/// Time in tenths of a second, cost, and whether a bucket of 10/1s admits it that lets costs of up to 40 wait.
+#[test]
+fn costs_above_the_limit_are_replayed_as_they_are_served() {
+    let requests = [
+        (0, 30, true),
+        (10, 1, false),
+        (20, 1, false),
+        (21, 1, true),
+        (100, 41, false),
+        (100, 40, true),
+        (129, 1, false),
+        (131, 1, true),
+    ];
+    let mut trace = Vec::from(
+        *br#"{"tidegate_trace":1,"share":"100%","fresh":true,"from":"1790000000.0","until":"1790000020.0"}
+{"limit":"tokens","rule":"{algorithm: token-bucket, limit: 10/1s, oversize_wait: 3s}"}
+"#,
+    );
+    for (tenths, cost, is_admitted) in requests {
+        let (second, tenth) = (1_790_000_000 + tenths / 10, tenths % 10);
+        let verdict = if is_admitted { "admitted" } else { "denied" };
+        writeln!(
+            trace,
+            r#"{{"time":"{second}.{tenth}","limit":"tokens","key":"a","cost":{cost},"verdict":"{verdict}"}}"#,
+        )
+        .unwrap();
+    }
+    writeln!(trace, "{{\"end\":{}}}", requests.len()).unwrap();
+    let trace = file("oversize.jsonl", trace);
+    let denied = |options: &str| {
+        let rule = format!("limits: [{{name: tokens, limit: 10/1s, algorithm: {options}}}]");
+        let rules = file("oversize.yaml", rule);
+        let found = document(&[trace.to_str().unwrap(), "--rules", rules.to_str().unwrap()]);
+        found["limits"][0]["most_denied"][0]["would_deny"].clone()
+    };
+    let served = requests.iter().filter(|(.., admitted)| !admitted).count();
+    assert_eq!(denied("token-bucket, oversize_wait: 3s"), served);
+    // The costs of 30 and 40 are denied as that of 41, and so leave room for all others.
+    assert_eq!(denied("token-bucket"), 3);
+    // The windows that begin at 0 s and 10 s and all that repay the rest are full.
+    assert_eq!(
+        denied("fixed-window, burst: 10, oversize_wait: 3s"),
+        served + 2
+    );
+}
+
 #[test]
 fn every_option_of_the_rules_is_replayed_as_it_is_served() {
     let log = file("options.log", log());
@@ -1300,6 +1346,8 @@ fn every_option_of_the_rules_is_replayed_as_it_is_served() {
         "algorithm: fixed-window, limit: 5/10s, first_hit: true, count_denied: true",
         "algorithm: fixed-window, limit: 5/month, time_zone: Europe/Berlin, starts: 15",
         "algorithm: fixed-window, limit: 5/10s, burst: 20",
+        "algorithm: fixed-window, limit: 5/10s, burst: 20, oversize_wait: 1m",
+        "algorithm: token-bucket, limit: 5/1s, oversize_wait: 10s",
         "algorithm: sliding-log, limit: 5/500ms, closed: true",
         "algorithm: sliding-log, limit: 5/500ms, block_for: [1m, 1d], block_after: 3, block_within: 10s",
         "algorithm: sliding-window, limit: 5/2h, slots: 60, mode: balanced",

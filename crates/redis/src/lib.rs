@@ -158,11 +158,12 @@ pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{
     AnyOf, Corrected, Correction, FoundBy, LimitBuilder, LimitError, LimitNow, OnError, Once, Part,
-    Queued, Reserved, SharedDecision, SharedEstimate, SharedLimit, SharedPermit, Source, Tried,
+    Queued, Reserved, SharedDecision, SharedEstimate, SharedLimit, SharedPermit, Source, TenantOf,
+    Tried,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use rules::DifferingRule;
-pub use script::{Plan, PlanError};
+pub use script::{Plan, PlanError, ShareSeen};
 pub use stats::Stats;
 pub use store::Store;
 pub use tidegate_core::lease::Mode;

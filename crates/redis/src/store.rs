@@ -1,6 +1,6 @@
 //! The store and its public API.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use tidegate_core::{Clock, Decision, DenialReason, Nanos, Policy};
 
@@ -369,7 +369,7 @@ impl Store {
         self.in_time(deadline)?;
         if plan.is_joint() {
             let request = JointRequest {
-                plan: plan.as_ref(),
+                plan: Cow::Borrowed(plan),
                 key,
                 cost,
             };

@@ -236,3 +236,53 @@ fn a_store_that_is_down_is_on_every_page_next_to_keys_and_in_the_api() {
     assert_eq!(conditions().as_array().unwrap().len(), 1);
     assert!(page("/limit?name=closes&key=alice").contains("Block alice in closes?"));
 }
+
+#[test]
+fn a_cost_above_the_limit_waits_for_its_rest_at_each_server_without_the_store() {
+    let mut store = Server::start(&[]);
+    let rules = "limits:
+  - {name: bucket, limit: 10/1h, algorithm: token-bucket, oversize_wait: 3h}
+  - {name: lumps, limit: 10/1h, algorithm: fixed-window, burst: 10, first_hit: true, oversize_wait: 3h}
+";
+    let server = Running::with_rules_and("outage-oversize", rules, |options| {
+        options.store_deadline = DEADLINE.into();
+        options.store = Some(store.address());
+    });
+    let is = |status: &str| server.get("/readyz").json()["status"] == status;
+    let delay = |reply: &str| {
+        let mut numbers = reply.trim_matches(['[', ']']).split(' ');
+        let mut next = || numbers.next()?.parse::<i64>().ok();
+        (
+            next(),
+            numbers.nth(2).and_then(|number| number.parse::<i64>().ok()),
+        )
+    };
+    eventually("the store is up", || is("ready"));
+    let two_hours = (Some(0), Some(2 * 3_600_000));
+    for limit in ["bucket", "lumps"] {
+        let reply = server.resp(&format!("ACQUIRE {limit} alice 30"));
+        assert_eq!(delay(&reply), two_hours, "{limit}: {reply}");
+    }
+    store.kill();
+    eventually("the store is down", || is("degraded"));
+    for limit in ["bucket", "lumps"] {
+        let reply = server.resp(&format!("ACQUIRE {limit} bob 30"));
+        assert_eq!(delay(&reply), two_hours, "{limit}: {reply}");
+        let reply = server.resp(&format!("ACQUIRE {limit} bob 1"));
+        assert!(reply.starts_with("[1 "), "{limit}: {reply}");
+        let reply = server.resp(&format!("ACQUIRE {limit} carol 41 REASON"));
+        assert!(reply.ends_with("too-large]"), "{limit}: {reply}");
+        let body = format!(
+            r#"{{"all":[{{"limit":"{limit}","key":"dora","cost":40}},{{"limit":"{limit}","key":"bob"}}]}}"#
+        );
+        assert_eq!(server.post("/v1/acquire", &body).status, 429, "{limit}");
+        let reply = server.resp(&format!("ACQUIRE {limit} dora 40"));
+        assert_eq!(delay(&reply), (Some(0), Some(3 * 3_600_000)), "{reply}");
+    }
+    store.start_again();
+    eventually("the store is up again", || is("ready"));
+    for limit in ["bucket", "lumps"] {
+        let reply = server.resp(&format!("ACQUIRE {limit} erna 30"));
+        assert_eq!(delay(&reply), two_hours, "{limit}: {reply}");
+    }
+}

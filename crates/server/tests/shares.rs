@@ -7,6 +7,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use harness::{Http, Resp, Running, frame, replace, scratch};
 use serde_json::{Value, json};
 use tidegate_core::Nanos;
+use tidegate_redis_servers::{Server, eventually};
 use tidegate_server::{
     Options,
     limits::{Capacity, Limits},
@@ -108,18 +109,22 @@ fn shares_in_rules_are_checked_with_what_to_do_instead() {
         ),
         (
             "limit: 5/1s, shares: {}, sharing: leased",
-            "serve it without a store",
+            "the store decides on each request",
         ),
+        (
+            "limit: 5/1s, shares: {}, sharing: reported",
+            "write `sharing: exact`",
+        ),
+        ("limit: 5/1s, shares: {}, line: true", "remove `line`"),
     ] {
-        let told = complaints(lines, Keeping::Memory);
-        assert!(told.contains(expected), "{lines}\nsaid: {told}");
-        assert!(told.starts_with("line 2"), "{told}");
+        for keeping in [Keeping::Memory, Keeping::Store] {
+            let told = complaints(lines, keeping);
+            assert!(told.contains(expected), "{lines}\nsaid: {told}");
+            assert!(told.starts_with("line 2"), "{told}");
+        }
     }
-    let told = complaints("limit: 5/1s, shares: {}", Keeping::Store);
-    assert!(
-        told.contains("one server's memory") && told.contains("without a store"),
-        "{told}"
-    );
+    let exact = "limits: [{name: a, limit: 5/1s, shares: {}, sharing: exact, on_error: closed}]";
+    assert!(rules::parse_for(exact, Keeping::Store).is_ok());
 }
 
 #[test]
@@ -181,33 +186,52 @@ fn left(server: &Running) -> u64 {
     told["remaining"].as_u64().unwrap()
 }
 
+/// A server with its own limits, or with those of a store.
+fn serving(name: &str, store: Option<&Server>) -> Running {
+    let server = Running::with_rules_and(name, RULES, |options| {
+        options.store_deadline = Duration::from_secs(5).into();
+        options.store = store.map(Server::address);
+    });
+    let ready = || server.get("/readyz").json()["status"] == "ready";
+    eventually("the limits are ready", ready);
+    server
+}
+
 #[test]
 fn every_door_counts_in_the_total_and_in_the_share() {
-    let server = Running::with_rules("shares-doors", RULES);
+    every_door(&serving("shares-doors", None));
+}
+
+#[test]
+fn every_door_counts_in_the_total_and_in_the_share_over_a_store() {
+    every_door(&serving("shares-doors-stored", Some(&Server::start(&[]))));
+}
+
+fn every_door(server: &Running) {
     let mut client = Resp::connect(server.resp);
     let ask = |key: &str, cost: u64| json!({"limit": "window", "key": key, "cost": cost});
-    assert_eq!(post(&server, "/v1/acquire", &ask("a/1", 3)).0, 200);
-    assert_eq!(left(&server), 97);
+    assert_eq!(post(server, "/v1/acquire", &ask("a/1", 3)).0, 200);
+    assert_eq!(left(server), 97);
     assert_eq!(
         client.ask("ACQUIRE window a/2 2").split(' ').nth(2),
         Some("95")
     );
-    assert_eq!(post(&server, "/v1/charge", &ask("a", 5)).0, 200);
+    assert_eq!(post(server, "/v1/charge", &ask("a", 5)).0, 200);
     assert!(client.ask("CHARGE window b/1 1").starts_with("[0 100 89"));
-    assert_eq!(post(&server, "/v1/refund", &ask("a/3", 4)).0, 200);
-    assert_eq!(left(&server), 93);
+    assert_eq!(post(server, "/v1/refund", &ask("a/3", 4)).0, 200);
+    assert_eq!(left(server), 93);
     // The first of several, and all of them.
     let any = json!({"any": [ask("a/1", 3), {"limit": "per-key", "key": "a"}]});
-    assert_eq!(post(&server, "/v1/acquire", &any).0, 200);
+    assert_eq!(post(server, "/v1/acquire", &any).0, 200);
     let all = json!({"all": [ask("a/1", 3), {"limit": "per-key", "key": "a"}]});
-    assert_eq!(post(&server, "/v1/acquire", &all).0, 200);
-    assert_eq!(left(&server), 87);
+    assert_eq!(post(server, "/v1/acquire", &all).0, 200);
+    assert_eq!(left(server), 87);
     let all = json!({"all": [ask("a/1", 3), {"limit": "per-key", "key": "a", "cost": 5}]});
-    assert_eq!(post(&server, "/v1/acquire", &all).0, 429);
-    assert_eq!(post(&server, "/v1/peek", &all).0, 200);
-    assert_eq!(left(&server), 87);
+    assert_eq!(post(server, "/v1/acquire", &all).0, 429);
+    assert_eq!(post(server, "/v1/peek", &all).0, 200);
+    assert_eq!(left(server), 87);
     let twice = json!({"all": [ask("a/1", 1), ask("a/2", 1)]});
-    let (status, told) = post(&server, "/v1/acquire", &twice);
+    let (status, told) = post(server, "/v1/acquire", &twice);
     assert!(
         status == 400
             && told["detail"]
@@ -219,44 +243,51 @@ fn every_door_counts_in_the_total_and_in_the_share() {
     for _ in 0..2 {
         let mut once = ask("a/1", 2);
         once["id"] = "one".into();
-        assert_eq!(post(&server, "/v1/acquire", &once).0, 200);
+        assert_eq!(post(server, "/v1/acquire", &once).0, 200);
     }
-    assert_eq!(left(&server), 85);
+    assert_eq!(left(server), 85);
     // An estimate, and what was used.
     for (actual, then) in [(4, 81), (30, 51)] {
-        let (_, told) = post(&server, "/v1/reserve", &ask("a/1", 10));
+        let (_, told) = post(server, "/v1/reserve", &ask("a/1", 10));
         let settle = json!({"id": told["id"], "costs": [actual]});
-        assert_eq!(post(&server, "/v1/settle", &settle).0, 200, "{told}");
-        assert_eq!(left(&server), then);
+        assert_eq!(post(server, "/v1/settle", &settle).0, 200, "{told}");
+        assert_eq!(left(server), then);
     }
     // As much as there is: a window's last tenth is kept for others, as b has asked.
     let (status, told) = post(
-        &server,
+        server,
         "/v1/acquire",
         &json!({"limit": "window", "key": "a/1", "at_most": 100}),
     );
     assert!(status == 200 || status == 429, "{told}");
-    let taken = 51 - left(&server);
+    let taken = 51 - left(server);
     assert_eq!(told["taken"].as_u64().unwrap_or(0), taken, "{told}");
 }
 
 #[test]
 fn what_makes_no_sense_for_tenants_is_refused_with_what_to_do() {
-    let server = Running::with_rules("shares-refused", RULES);
+    what_makes_no_sense(&serving("shares-refused", None));
+    what_makes_no_sense(&serving("shares-refused-stored", Some(&Server::start(&[]))));
+}
+
+fn what_makes_no_sense(server: &Running) {
     let mut client = Resp::connect(server.resp);
     for (path, more, expected) in [
         ("/v1/acquire", json!({"wait": "1s"}), "ask without a wait"),
         (
             "/v1/override",
             json!({"quota": "9/1s"}),
-            "a weight, a guarantee or a ceiling",
+            "a weight from 1 to 1000, as in `weight=10`, or a guarantee or a ceiling",
         ),
+        ("/v1/override", json!({"quota": "weight=0"}), "`weight=10`"),
+        // A weight is a tenant's, not a key's.
+        ("/v1/override", json!({"quota": "weight=2"}), "`weight=10`"),
     ] {
         let mut body = json!({"limit": "api", "key": "acme/1"});
         body.as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
-        let (status, told) = post(&server, path, &body);
+        let (status, told) = post(server, path, &body);
         assert_eq!(status, 409, "{told}");
         assert!(
             told["detail"].as_str().unwrap().contains(expected),
@@ -297,6 +328,57 @@ fn blocks_and_resets_concern_tenants_or_single_keys() {
     let reset = json!({"limit": "api", "key": "acme"});
     assert_eq!(post(&server, "/v1/reset", &reset).0, 200);
     assert!(!denied("acme/2"));
+}
+
+/// The terms of a tenant, and its part of the limit.
+fn terms(server: &Running, tenant: &str) -> (String, f64) {
+    let path = format!("/v1/explain?limit=api&key={tenant}/1");
+    let told = server.get(&path).json();
+    let tenant = &told["tenant"];
+    let terms = tenant["terms"].as_str();
+    (
+        terms.unwrap_or_else(|| panic!("{told}")).to_owned(),
+        tenant["share"].as_f64().unwrap_or(0.0),
+    )
+}
+
+#[test]
+fn an_operator_changes_a_tenants_weight_while_the_server_runs() {
+    let directory = scratch("shares-weight");
+    let rules = directory.join("rules.yaml");
+    fs::write(&rules, RULES).unwrap();
+    let options = || Options {
+        rules: Some(rules.clone()),
+        state: Some(directory.join("state")),
+        ..Options::default()
+    };
+    let server = Running::start(options());
+    for key in ["acme/1", "beta/1"] {
+        assert!(server.resp(&format!("ACQUIRE api {key}")).starts_with("[0"));
+    }
+    let acme = || terms(&server, "acme");
+    assert_eq!(acme(), ("weight 3, ceiling 80 %".into(), 0.75));
+    assert_eq!(server.resp("OVERRIDE api acme weight=9 10000"), "OK");
+    assert_eq!(acme().0, "weight 9, ceiling 80 %");
+    let told = server.get("/v1/explain?limit=api&key=acme").json();
+    assert_eq!(told["override"]["quota"], "weight=9", "{told}");
+    let listed = server.get("/v1/rules").json();
+    let own = &listed["limits"][0]["runtime_overrides"]["acme"];
+    assert_eq!(own["quota"], "weight=9", "{listed}");
+    // A change of the rules keeps it, and its end gives the weight of the rules.
+    replace(&rules, RULES.replace("ceiling: 80%", "ceiling: 70%"));
+    assert_eq!(server.post("/v1/reload", "").status, 200);
+    assert_eq!(acme().0, "weight 9, ceiling 70 %");
+    server.advance(Duration::from_secs(11));
+    eventually("the override ends", || acme().0 == "weight 3, ceiling 70 %");
+    assert_eq!(server.resp("OVERRIDE api beta weight=2"), "OK");
+    server.stop();
+    let server = Running::start(options());
+    assert!(server.resp("ACQUIRE api beta/1").starts_with("[0"));
+    assert_eq!(terms(&server, "beta").0, "weight 2, ceiling 70 %");
+    let end = json!({"limit": "api", "key": "beta", "end": true});
+    assert_eq!(post(&server, "/v1/override", &end).0, 200);
+    assert_eq!(terms(&server, "beta").0, "weight 1, ceiling 70 %");
 }
 
 #[test]

@@ -76,7 +76,8 @@ pub struct Override {
     limit: String,
     /// The key
     key: String,
-    /// The quota, as `limit` in the rules: 1000/1m, or for concurrency a number of permits
+    /// The quota, as `limit` in the rules: 1000/1m, or for concurrency a number of permits; for a
+    /// tenant of a limit with shares its weight: weight=10
     #[arg(required_unless_present = "end")]
     quota: Option<String>,
     #[command(flatten)]

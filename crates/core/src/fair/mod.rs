@@ -209,6 +209,14 @@ impl FairShares {
         Nanos::new(whole(self.horizon))
     }
 
+    /// The numbers by which another implementation decides alike, in nanoseconds: a unit of the
+    /// limit's average rate, the span in which an unused limit fills, the level above which units
+    /// are spare, and the horizon.
+    #[must_use]
+    pub const fn spans(&self) -> [f64; 4] {
+        [self.unit, self.full, self.reserve, self.horizon]
+    }
+
     /// The level above which a request is admitted if no tenant was refused lately.
     fn idle(&self) -> f64 {
         f64::midpoint(self.reserve, self.full)

@@ -12,6 +12,8 @@ const MOST: u32 = 1_000;
 /// let acme = Terms::new().with_weight(10)?.with_guarantee(0.2)?.with_ceiling(0.6)?;
 /// assert_eq!((acme.weight(), acme.guarantee(), acme.ceiling()), (10.0, Some(0.2), Some(0.6)));
 /// assert_eq!(Terms::new().with_weight(0), Err(TermsError::Weight));
+/// assert_eq!(acme.with_weight_text("weight=3"), Some(acme.with_weight(3)?));
+/// assert_eq!(acme.with_weight_text("weight=+3"), None);
 /// # Ok::<(), TermsError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -60,6 +62,16 @@ impl Terms {
             return Err(TermsError::Weight);
         }
         Ok(Self { weight, ..self })
+    }
+
+    /// The same terms with the weight of a text: `weight=10`. `None` if it is no such text, or no
+    /// weight.
+    #[must_use]
+    pub fn with_weight_text(self, text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("weight=")?;
+        let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+        let weight = digits.parse().ok().filter(|_| is_number)?;
+        self.with_weight(weight).ok()
     }
 
     /// The same terms with a guarantee, as a part of the limit from 0 to 1.

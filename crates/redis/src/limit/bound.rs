@@ -11,7 +11,10 @@ use super::{
 use crate::{
     Deadline, StoreError,
     rules::Former,
-    script::{Script, call},
+    script::{
+        Script,
+        call::{self, ShareChange},
+    },
 };
 
 impl SharedLimit {
@@ -56,11 +59,15 @@ impl SharedLimit {
         deadline: Deadline,
     ) -> Result<Decision, StoreError> {
         let (near, far) = self.by_slot(key, formers);
-        let mut steps: Vec<_> = of_formers(&far, key, cost).map(|far| vec![far]).collect();
+        let state = self.state_key(key);
+        let mut steps: Vec<_> = of_formers(&far, &state, cost)
+            .into_iter()
+            .map(|far| vec![far])
+            .collect();
         steps.push(
             [self.request(key, cost)]
                 .into_iter()
-                .chain(of_formers(&near, key, cost))
+                .chain(of_formers(&near, &state, cost))
                 .collect(),
         );
         for (at, requests) in steps.into_iter().enumerate() {
@@ -73,7 +80,7 @@ impl SharedLimit {
             for former in far.iter().take(at).filter(|_| !admits) {
                 let script = self.0.store.batcher().scripts.refund(former.plan.kind());
                 let arguments = call::refund_arguments(&former.plan, cost);
-                let whole = key_of(former, key);
+                let whole = key_of(former, &state);
                 // What fails stays charged.
                 let _ = self
                     .change_in_store(&former.plan, whole, script, &arguments)
@@ -92,9 +99,10 @@ impl SharedLimit {
         formers: Vec<Former>,
     ) -> (Vec<Former>, Vec<Former>) {
         let (monitor, own) = (self.monitor(), self.redis_key(key));
+        let state = self.state_key(key);
         formers
             .into_iter()
-            .partition(|former| monitor.slot(&key_of(former, key)) == monitor.slot(&own))
+            .partition(|former| monitor.slot(&key_of(former, &state)) == monitor.slot(&own))
     }
 
     /// Whether another rule may bind this node, or this node does not know that yet.
@@ -138,17 +146,18 @@ impl SharedLimit {
         let (near, far) = self.by_slot(key, Box::pin(self.formers(key, deadline)).await?);
         let asked = self.request(key, cost);
         let none = JointRequest {
-            cost: 0,
+            plan: asked.plan.clone(),
             key: asked.key.clone(),
-            ..asked
+            cost: 0,
         };
+        let state = self.state_key(key);
         let own = [none, asked];
         let all: Vec<_> = own
             .into_iter()
-            .chain(of_formers(&near, key, cost))
+            .chain(of_formers(&near, &state, cost))
             .collect();
         let mut decisions = decide_joint(&self.0.store, &all, false, deadline).await?;
-        for request in of_formers(&far, key, cost) {
+        for request in of_formers(&far, &state, cost) {
             decisions.extend(decide_joint(&self.0.store, &[request], false, deadline).await?);
         }
         Ok(decisions)
@@ -168,12 +177,20 @@ impl SharedLimit {
             {
                 let arguments = call::charge_arguments(&former.plan, cost);
                 let _standing = self
-                    .change_in_store(&former.plan, key_of(&former, key), script, &arguments)
+                    .change_in_store(
+                        &former.plan,
+                        key_of(&former, &self.state_key(key)),
+                        script,
+                        &arguments,
+                    )
                     .await?;
             }
         }
         let arguments = call::charge_arguments(self.plan(), cost);
-        self.change_in_store(self.plan(), self.redis_key(key), script, &arguments)
-            .await
+        let standing = self
+            .change_in_store(self.plan(), self.redis_key(key), script, &arguments)
+            .await?;
+        self.follow_in_share(key, ShareChange::Charge(cost)).await;
+        Ok(standing)
     }
 }

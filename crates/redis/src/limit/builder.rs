@@ -2,11 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_core::Policy;
 use tidegate_core::lease::{Mode, Terms};
-use tidegate_limiter::BuildError as LocalError;
+use tidegate_core::{Policy, fair::Terms as TenantTerms};
+use tidegate_limiter::{BuildError as LocalError, FairBuildError, FairTenants};
 
-use super::{OnError, SharedLimit, local::Local, shared::Shared};
+use super::{
+    OnError, SharedLimit,
+    local::Local,
+    shared::Shared,
+    tenants::{StoreTenants, TenantOf},
+};
 use crate::{PlanError, Store, Timeout, lease::Leases, name::is_word, script::Plan};
 
 /// Options of a [`SharedLimit`]. [`Store::limit`] returns them.
@@ -26,6 +31,7 @@ pub struct LimitBuilder {
     leases: usize,
     announced: bool,
     line: bool,
+    tenants: Option<StoreTenants>,
 }
 
 impl LimitBuilder {
@@ -44,6 +50,7 @@ impl LimitBuilder {
             leases: 1 << 16,
             announced: false,
             line: false,
+            tenants: None,
         }
     }
 
@@ -136,6 +143,33 @@ impl LimitBuilder {
         Self { line, ..self }
     }
 
+    /// Makes one limit of all keys, which tenants share by weight (default: each key has its own).
+    /// `by` returns the part of a key that names its tenant. `named` tenants have their own terms,
+    /// all others those of `others`. All nodes should use the same. An operator's
+    /// [order](crate::Order::Override) `weight=10` for a tenant replaces its weight; without the
+    /// store the weights are the given ones.
+    ///
+    /// The store decides on the limit and on the tenant's share in one step, in every
+    /// [mode](Self::mode). It keeps the state of a tenant for four times the time in which a
+    /// guarantee is met: a second, or the window if that is longer.
+    pub fn tenants<'a>(
+        self,
+        by: TenantOf,
+        others: TenantTerms,
+        named: impl IntoIterator<Item = (&'a [u8], TenantTerms)>,
+    ) -> Self {
+        let named = named.into_iter().map(|(name, terms)| (name.into(), terms));
+        Self {
+            tenants: Some(StoreTenants {
+                by,
+                others,
+                named: named.collect(),
+                orders: self.store.orders(&self.name),
+            }),
+            ..self
+        }
+    }
+
     /// Builds the limit.
     ///
     /// # Errors
@@ -145,19 +179,29 @@ impl LimitBuilder {
         if !is_word(&self.name) {
             return Err(LimitError::Name);
         }
-        let mode = if self.line { Mode::Exact } else { self.mode };
+        let is_exact = self.line || self.tenants.is_some();
+        let mode = if is_exact { Mode::Exact } else { self.mode };
         let terms = Terms::of(mode, self.policy, self.slack.into(), self.unreported);
         // The store decides on them by `whole`.
         let terms = terms.without_large_costs();
         let plan = Plan::new(*terms.policy()).map_err(LimitError::Plan)?;
-        let plan = Arc::new(if self.line { plan.with_line() } else { plan });
-        let local = match self.on_error {
-            OnError::Local => {
-                let keys = self
-                    .local_keys
-                    .unwrap_or_else(|| Local::usual_keys(&self.policy));
-                Some(Local::new(self.policy, keys).map_err(LimitError::Local)?)
+        let plan = if self.line { plan.with_line() } else { plan };
+        let keys = self
+            .local_keys
+            .unwrap_or_else(|| Local::usual_keys(&self.policy));
+        let (plan, fair) = match &self.tenants {
+            Some(tenants) => {
+                let named = tenants.named.iter();
+                let named = named.map(|(name, terms)| (&**name, *terms));
+                let fair = FairTenants::new(&self.policy, keys, tenants.others, named)?;
+                let plan = plan.with_shares().map_err(FairBuildError::Policy)?;
+                (plan, Some((tenants.by, fair)))
             }
+            None => (plan, None),
+        };
+        let plan = Arc::new(plan);
+        let local = match self.on_error {
+            OnError::Local => Some(Local::new(self.policy, keys, fair).map_err(LimitError::Local)?),
             OnError::Open | OnError::Closed => None,
         };
         let batcher = self.store.batcher();
@@ -217,13 +261,14 @@ impl LimitBuilder {
             remembers,
             salt,
             local,
+            tenants: self.tenants,
             announcement,
         }))
     }
 }
 
 /// Why a limit cannot be built.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LimitError {
     /// The name is empty, or contains `:`, `{` or `}`, which separate the parts of a key.
@@ -232,6 +277,10 @@ pub enum LimitError {
     /// The policy cannot be shared.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The policy or the terms do not support [tenants](LimitBuilder::tenants), or the system has no
+    /// memory for their states.
+    #[error("for tenants: {0}")]
+    Tenants(#[from] FairBuildError),
     /// The system has no memory for local decisions. The limiter in memory calls `local_keys`
     /// `max_keys`.
     #[error("for on_error = local: {}", _0.to_string().replace("max_keys", "local_keys"))]

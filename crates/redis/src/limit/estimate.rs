@@ -163,6 +163,7 @@ impl SharedLimit {
             .call(shard, script, &keys, &arguments, self.deadline(), false)
             .await?;
         self.forget_denial(key);
+        self.settle_share(key, taken.0, actual).await;
         Ok(())
     }
 }
@@ -206,7 +207,7 @@ impl Store {
                 let each = |(request, (decision, seen)): (&super::joint::JointRequest<'_>, _)| {
                     let answer = SharedDecision::by_store(decision);
                     let cost = if is_admitted { request.cost } else { 0 };
-                    let estimate = SharedEstimate::of(&answer, cost, seen, request.plan);
+                    let estimate = SharedEstimate::of(&answer, cost, seen, &request.plan);
                     (answer, estimate)
                 };
                 Ok(requests.iter().zip(decided).map(each).unzip())

@@ -1,6 +1,6 @@
 //! One decision over several shared limits.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use redis::Value;
 use tidegate_core::{Clock, Decision, Key, Nanos, lease::Taken};
@@ -24,9 +24,16 @@ pub struct Part<'a> {
     pub cost: u64,
 }
 
+impl Part<'_> {
+    /// The key of the state that a decision changes: that of the whole limit, if tenants share it.
+    pub(super) fn state_key(&self) -> Vec<u8> {
+        self.limit.state_key(&self.key)
+    }
+}
+
 /// The same for the store: `key` is the whole key in Redis.
 pub struct JointRequest<'a> {
-    pub plan: &'a Plan,
+    pub plan: Cow<'a, Plan>,
     pub key: Vec<u8>,
     pub cost: u64,
 }
@@ -111,7 +118,7 @@ async fn decide_bound(
 ) -> Result<Vec<Decision>, StoreError> {
     let formers = formers_of(parts, deadline).await?;
     for (part, formers) in parts.iter().zip(&formers) {
-        requests.extend(of_formers(formers, &part.key, part.cost));
+        requests.extend(of_formers(formers, &part.state_key(), part.cost));
     }
     let decisions = decide_joint(store, &requests, true, deadline).await?;
     by_all(&decisions, &formers).ok_or(StoreError::BadReply)
@@ -246,9 +253,14 @@ pub(super) fn sums<'a>(
     let mut sums: Vec<Sum<'_>> = Vec::new();
     let mut costs = Vec::with_capacity(requests.len());
     for (first, JointRequest { plan, key, cost }) in requests.iter().enumerate() {
-        let same = |sum: &Sum<'_>| sum.key == key && sum.plan.numbers() == plan.numbers();
+        let same = |sum: &Sum<'_>| {
+            sum.key == key
+                && sum.plan.numbers() == plan.numbers()
+                && sum.plan.tenant() == plan.tenant()
+        };
         let known = sums.iter().position(same);
-        // This is the same state with other numbers, but the script takes each key only once.
+        // This is the same state with other numbers, or for another tenant, but the script takes
+        // each key only once.
         if known.is_none() && sums.iter().any(|sum| sum.key == key) {
             return Err(StoreError::OneKey);
         }
@@ -376,7 +388,7 @@ impl SharedLimit {
     pub async fn waiting(&self, key: impl Key) -> Result<u64, StoreError> {
         let request = [self.request(key, 0)];
         let (sums, _) = sums(&request)?;
-        let (store, plan) = (self.store(), request[0].plan);
+        let (store, plan) = (self.store(), &*request[0].plan);
         let script = &store.batcher().scripts.joint;
         let (reply, keys) = ask(store, script, &sums, false, self.deadline()).await?;
         let (_, parts) = call::parse(reply, keys)?;
@@ -386,7 +398,7 @@ impl SharedLimit {
     }
 }
 
-/// The keys of these limits' blocks and lines, for those that have them.
+/// The keys of these limits' blocks, lines and shares, for those that have them.
 pub(super) fn keys_beside<'a>(
     store: &Store,
     limits: impl Iterator<Item = (&'a Plan, &'a [u8])>,
@@ -405,14 +417,15 @@ pub(super) fn key_of(former: &Former, key: &impl Key) -> Vec<u8> {
 /// The parts of a decision by other rules.
 pub(super) fn of_formers<'a>(
     formers: &'a [Former],
-    key: &'a impl Key,
+    key: &impl Key,
     cost: u64,
-) -> impl Iterator<Item = JointRequest<'a>> {
-    formers.iter().map(move |former| JointRequest {
-        plan: &former.plan,
+) -> Vec<JointRequest<'a>> {
+    let request = |former: &'a Former| JointRequest {
+        plan: Cow::Borrowed(&*former.plan),
         key: key_of(former, key),
         cost,
-    })
+    };
+    formers.iter().map(request).collect()
 }
 
 /// The first decision, or the denial with the longest wait.

@@ -1,13 +1,16 @@
 //! Decisions in memory while the store makes none.
 
+use super::tenants::TenantOf;
 use tidegate_core::{
     Algorithm, Clock as _, Decision, DenialReason, Outcome, Parameters, Policy, Standing,
 };
-use tidegate_limiter::{BuildError, Estimate, KeyedLimiter};
+use tidegate_limiter::{BuildError, Estimate, FairTenants, KeyedLimiter, TotalStep};
 
 /// The most bytes that the default number of keys may use.
 const ROOM: usize = 1 << 29;
 const KEYS: usize = 1 << 16;
+/// The key of a limit that tenants share.
+const TOTAL: &[u8] = b"";
 
 /// A limiter that admits this node's share of the limit.
 ///
@@ -17,6 +20,8 @@ const KEYS: usize = 1 << 16;
 /// largest share within the window.
 pub struct Local {
     limiter: KeyedLimiter,
+    /// The tenants that share the limit; `None` if each key has its own.
+    tenants: Option<(TenantOf, FairTenants)>,
     limit: u64,
     on_calendar: bool,
 }
@@ -27,10 +32,16 @@ impl Local {
         (ROOM / 8 / policy.words().max(1)).clamp(1, KEYS)
     }
 
-    pub fn new(policy: Policy, keys: usize) -> Result<Self, BuildError> {
+    pub fn new(
+        policy: Policy,
+        keys: usize,
+        tenants: Option<(TenantOf, FairTenants)>,
+    ) -> Result<Self, BuildError> {
+        let keys = if tenants.is_some() { 1 } else { keys };
         let limiter = KeyedLimiter::builder(policy).max_keys(keys).build()?;
         Ok(Self {
             limiter,
+            tenants,
             limit: policy.limit(),
             on_calendar: matches!(policy.parameters(), Parameters::CalendarWindow { .. }),
         })
@@ -50,40 +61,92 @@ impl Local {
         &self.limiter
     }
 
+    /// The key of the state that decisions on a key change.
+    fn state_key<'k>(&self, key: &'k [u8]) -> &'k [u8] {
+        if self.tenants.is_some() { TOTAL } else { key }
+    }
+
     /// Decides on a cost, with `unit` charged for each unit, and returns what was taken.
     pub fn decide(&self, key: &[u8], cost: u64, unit: u64) -> (Decision, Estimate) {
         let (limiter, cost) = (self.limiter(), cost.saturating_mul(unit));
-        let (whole, taken) = limiter.acquire_estimate_at(key, cost, limiter.clock().now());
+        let now = limiter.clock().now();
+        let Some((by, tenants)) = &self.tenants else {
+            let (whole, taken) = limiter.acquire_estimate_at(key, cost, now);
+            return (share(&whole, unit), taken);
+        };
+        let mut taken = Estimate {
+            cost: 0,
+            taken: now,
+            place: 0,
+        };
+        let whole = tenants.acquire_at(by(key), cost, now, |step| match step {
+            TotalStep::Take => {
+                let (whole, estimate) = limiter.acquire_estimate_at(TOTAL, cost, now);
+                taken = estimate;
+                whole
+            }
+            TotalStep::Peek => limiter.peek_at(TOTAL, cost, now),
+        });
         (share(&whole, unit), taken)
     }
 
     /// Takes as much of a cost as is available of this node's share, with `unit` charged for each
     /// unit. Returns that amount and the decision on it.
     pub fn decide_up_to(&self, key: &[u8], cost: u64, unit: u64) -> (u64, Decision) {
-        let limiter = self.limiter();
-        let (taken, decision) = limiter.acquire_up_to(key, cost.saturating_mul(unit));
+        let (limiter, cost) = (self.limiter(), cost.saturating_mul(unit));
+        let now = limiter.clock().now();
+        let (taken, decision) = match &self.tenants {
+            None => limiter.acquire_up_to_at(key, cost, now),
+            Some((by, tenants)) => {
+                tenants.acquire_up_to_at(by(key), cost, now, |step, cost| match step {
+                    TotalStep::Take => limiter.acquire_up_to_at(TOTAL, cost, now),
+                    TotalStep::Peek => (0, limiter.peek_at(TOTAL, cost, now)),
+                })
+            }
+        };
         let (granted, rest) = (taken / unit, taken % unit);
         if rest == 0 {
             return (granted, share(&decision, unit));
         }
         // What is left is less than a unit.
-        limiter.refund(key, rest);
+        self.give_back(key, rest);
         if granted > 0 {
             return (granted, self.standing(key, unit));
         }
-        let decision = limiter.acquire(key, unit);
-        (u64::from(decision.is_allowed()), share(&decision, unit))
+        let (decision, _) = self.decide(key, 1, unit);
+        (u64::from(decision.is_allowed()), decision)
+    }
+
+    /// Refunds a cost that counts already for all nodes.
+    fn give_back(&self, key: &[u8], cost: u64) {
+        let limiter = self.limiter();
+        limiter.refund(self.state_key(key), cost);
+        if let Some((by, tenants)) = &self.tenants {
+            tenants.refund_at(by(key), cost, limiter.clock().now());
+        }
     }
 
     /// Corrects what was taken to the `actual` cost.
     pub fn settle(&self, key: &[u8], taken: Estimate, actual: u64, unit: u64) {
         let (limiter, actual) = (self.limiter(), actual.saturating_mul(unit));
-        limiter.settle_at(key, taken, actual, limiter.clock().now());
+        let now = limiter.clock().now();
+        limiter.settle_at(self.state_key(key), taken, actual, now);
+        match &self.tenants {
+            Some((by, tenants)) if actual > taken.cost => {
+                tenants.charge_at(by(key), actual - taken.cost, now);
+            }
+            Some((by, tenants)) => tenants.refund_at(by(key), taken.cost - actual, now),
+            None => {}
+        }
     }
 
     /// Charges a cost, whether it fits or not, and returns the state of the key.
     pub fn charge(&self, key: &[u8], cost: u64, unit: u64) -> Decision {
-        share(&self.limiter().charge(key, cost.saturating_mul(unit)), unit)
+        let (limiter, cost) = (self.limiter(), cost.saturating_mul(unit));
+        if let Some((by, tenants)) = &self.tenants {
+            tenants.charge_at(by(key), cost, limiter.clock().now());
+        }
+        share(&limiter.charge(self.state_key(key), cost), unit)
     }
 
     /// Refunds up to `cost` of a key's use and returns how much. Two concurrent callers may both
@@ -92,19 +155,19 @@ impl Local {
         let standing = self.standing(key, unit);
         let used = standing.limit().saturating_sub(standing.remaining());
         if used > 0 {
-            self.limiter.refund(key, cost.saturating_mul(unit));
+            self.give_back(key, cost.saturating_mul(unit));
         }
         cost.min(used)
     }
 
     /// Ends a block of a key by the policy's penalty.
     pub fn unblock(&self, key: &[u8]) {
-        self.limiter.unblock(key);
+        self.limiter.unblock(self.state_key(key));
     }
 
     /// The state of a key.
     pub fn standing(&self, key: &[u8], unit: u64) -> Decision {
-        share(&self.limiter().peek(key, 0), unit)
+        share(&self.limiter().peek(self.state_key(key), 0), unit)
     }
 }
 

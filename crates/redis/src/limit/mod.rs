@@ -14,6 +14,7 @@ mod once;
 mod permit;
 mod reserve;
 mod shared;
+mod tenants;
 mod up_to;
 mod wait;
 
@@ -27,4 +28,5 @@ pub use once::Once;
 pub use permit::SharedPermit;
 pub use reserve::{Corrected, Correction, FoundBy, Reserved, ReservedSlots};
 pub use shared::SharedLimit;
+pub use tenants::TenantOf;
 pub use wait::{LimitNow, Lines, Queued, Tried};

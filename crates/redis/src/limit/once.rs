@@ -129,7 +129,7 @@ impl Store {
         let kept = self.kept_key(id, &requests);
         let mut shadows: Vec<bool> = parts.iter().map(|(_, is_shadow)| *is_shadow).collect();
         for ((part, is_shadow), formers) in parts.iter().zip(&formers) {
-            requests.extend(of_formers(formers, &part.key, part.cost));
+            requests.extend(of_formers(formers, &part.state_key(), part.cost));
             shadows.resize(requests.len(), *is_shadow);
         }
         let (sums, costs) = sums(&requests)?;
@@ -189,9 +189,11 @@ impl Store {
     /// id that two callers happen to share is no answer to another question.
     fn kept_key(&self, id: &[u8], requests: &[JointRequest<'_>]) -> Vec<u8> {
         let mut name = sha1_smol::Sha1::from(id);
-        for JointRequest { key, cost, .. } in requests {
-            name.update(&(key.len() as u64).to_le_bytes());
-            name.update(key);
+        for JointRequest { plan, key, cost } in requests {
+            for part in [&key[..]].into_iter().chain(plan.tenant()) {
+                name.update(&(part.len() as u64).to_le_bytes());
+                name.update(part);
+            }
             name.update(&cost.to_le_bytes());
         }
         let mut digits = String::with_capacity(32);

@@ -232,13 +232,13 @@ impl Store {
         .await?;
         let mut shadows: Vec<bool> = parts.iter().map(|(_, is_shadow)| *is_shadow).collect();
         for ((part, is_shadow), formers) in parts.iter().zip(&formers) {
-            requests.extend(of_formers(formers, &part.key, part.cost));
+            requests.extend(of_formers(formers, &part.state_key(), part.cost));
             shadows.resize(requests.len(), *is_shadow);
         }
         let mut keys: Vec<Vec<u8>> = requests.iter().map(|request| request.key.clone()).collect();
         let limits = requests
             .iter()
-            .map(|request| (request.plan, &request.key[..]));
+            .map(|request| (&*request.plan, &request.key[..]));
         keys.extend(keys_beside(self, limits));
         let asked = keys.len();
         let [record, open] = self.keys_of(id);
@@ -247,7 +247,7 @@ impl Store {
         let reserved = requests
             .iter()
             .zip(shadows)
-            .map(|(request, shadow)| (request.plan, request.cost, shadow));
+            .map(|(request, shadow)| (&*request.plan, request.cost, shadow));
         let arguments = call::reserve_arguments(reserved, how, &format!("{id:032x}"));
         let script = &self.batcher().scripts.reserve;
         let reply = self
@@ -262,7 +262,7 @@ impl Store {
             _ => {}
         }
         let (now, parts) = call::parse(reply, asked)?;
-        let found = call::found(requests.iter().map(|request| request.plan), parts)?;
+        let found = call::found(requests.iter().map(|request| &*request.plan), parts)?;
         let decision = |(request, found): (&JointRequest<'_>, Found)| {
             let decided = request.plan.decision_on(&found, now, (request.cost, true));
             decided.map(|(decision, _)| decision)
@@ -364,7 +364,17 @@ impl Store {
             _ => {}
         }
         let totals = redis::from_redis_value(Value::Array(call::list(reply)?));
-        totals.map(Corrected::Now).map_err(|_| StoreError::BadReply)
+        let totals: Vec<u64> = totals.map_err(|_| StoreError::BadReply)?;
+        for (part, &total) in parts.iter().zip(&totals) {
+            let actual = if part.is_unused {
+                total.saturating_sub(part.actual)
+            } else {
+                part.actual
+            };
+            let settled = part.limit.settle_share(&part.key, total, actual);
+            Box::pin(settled).await;
+        }
+        Ok(Corrected::Now(totals))
     }
 
     /// The reservations whose time is over and that no node has [expired](Self::expire): at most

@@ -1,6 +1,6 @@
 //! A limit for each key, shared by all nodes.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use tidegate_core::lease::{self, Mode};
 use tidegate_core::{Algorithm, Clock, Decision, DenialReason, Key, Nanos, Policy, Standing};
@@ -11,6 +11,7 @@ use super::{
     denials::Ask,
     joint::{JointRequest, decide_joint, strictest},
     local::Local,
+    tenants::StoreTenants,
 };
 use crate::{
     Deadline, Plan, Store, StoreError,
@@ -19,7 +20,10 @@ use crate::{
     lease::{Held, LeaseAnswer, Leases},
     orders::{MOMENT, StoredOrder},
     rules::Announcement,
-    script::{Script, call},
+    script::{
+        Script,
+        call::{self, ShareChange},
+    },
 };
 
 /// A limit for each key, shared by all processes that use the same name and policy in the same
@@ -42,6 +46,8 @@ pub struct Shared {
     pub remembers: bool,
     pub salt: u64,
     pub local: Option<Local>,
+    /// The tenants that share the limit; `None` if each key has its own.
+    pub tenants: Option<StoreTenants>,
     /// `None` if the limit's rule is not announced.
     pub announcement: Option<Arc<Announcement>>,
 }
@@ -85,10 +91,22 @@ impl SharedLimit {
         Deadline::after(self.0.wait.get(self.monitor()))
     }
 
-    /// The whole key in Redis for one of this limit's keys.
+    /// The whole key in Redis for one of this limit's keys: that of the limit, if
+    /// [tenants](crate::LimitBuilder::tenants) share it.
     #[must_use]
     pub fn redis_key(&self, key: impl Key) -> Vec<u8> {
+        if self.0.tenants.is_some() {
+            return self.0.prefix.clone();
+        }
         key.with_bytes(|key| [&self.0.prefix[..], key].concat())
+    }
+
+    /// The key without the part that all keys of the limit have: empty if tenants share it.
+    pub(super) fn state_key(&self, key: &impl Key) -> Vec<u8> {
+        if self.0.tenants.is_some() {
+            return Vec::new();
+        }
+        key.with_bytes(<[u8]>::to_vec)
     }
 
     /// Asks for `cost`. A cost of 0 is a peek. This never fails: if the store makes no decision
@@ -238,8 +256,10 @@ impl SharedLimit {
     ) -> Result<(SharedDecision, Nanos), StoreError> {
         let whole = self.redis_key(key);
         let tag = self.denial_tag(&whole);
+        let of_tenant = self.0.tenants.as_ref();
+        let of_tenant = of_tenant.map(|_| Arc::new(self.plan_of(key, cost).into_owned()));
         let ask = Ask {
-            plan: self.plan_for(cost),
+            plan: of_tenant.as_ref().unwrap_or_else(|| self.plan_for(cost)),
             key: whole,
             cost,
             tag,
@@ -347,6 +367,8 @@ impl SharedLimit {
         {
             Ok(decision) => {
                 if cost > 0 {
+                    let change = ShareChange::Refund(cost);
+                    self.follow_in_share(&key, change).await;
                     self.announce(StoredOrder::Refund, &key).await?;
                 }
                 return Ok(SharedDecision::by_store(decision));
@@ -415,13 +437,17 @@ impl SharedLimit {
         })
     }
 
-    /// Forgets what a key has used. What nodes hold of a [leased or reported](Self::mode) limit is
+    /// Forgets what a key has used. A tenant that shares the limit starts fresh, and what all have
+    /// used stays. What nodes hold of a [leased or reported](Self::mode) limit is
     /// dropped within a second; what they admit from it until then comes on top.
     /// [Orders](crate::Store::order) about the key stay.
     ///
     /// # Errors
     /// When the store does not reply. The reset then was either made or not.
     pub async fn reset(&self, key: impl Key) -> Result<(), StoreError> {
+        if self.0.tenants.is_some() {
+            return self.change_share(&key, ShareChange::Reset).await;
+        }
         let (store, monitor, whole) = (&self.0.store, self.monitor(), self.redis_key(&key));
         let shard = monitor.shard_of(&whole);
         monitor.admit(shard)?;
@@ -540,7 +566,7 @@ impl SharedLimit {
         }
         // These scripts know no blocks.
         let look = JointRequest {
-            plan,
+            plan: Cow::Borrowed(plan),
             key: keys.swap_remove(0),
             cost: 0,
         };
@@ -551,8 +577,8 @@ impl SharedLimit {
     /// A part of a joint decision.
     pub(super) fn request(&self, key: impl Key, cost: u64) -> JointRequest<'_> {
         JointRequest {
-            plan: self.plan_for(cost),
-            key: self.redis_key(key),
+            plan: self.plan_of(&key, cost),
+            key: self.redis_key(&key),
             cost,
         }
     }
@@ -567,6 +593,17 @@ impl SharedLimit {
     pub(super) fn plan_for(&self, cost: u64) -> &Arc<Plan> {
         let whole = self.0.whole.as_ref().filter(|_| self.is_large(cost));
         whole.unwrap_or(&self.0.plan)
+    }
+
+    /// The plan for decisions on a cost for a key, or for its tenant.
+    pub(super) fn plan_of(&self, key: &impl Key, cost: u64) -> Cow<'_, Plan> {
+        match &self.0.tenants {
+            Some(tenants) => Cow::Owned(key.with_bytes(|key| {
+                let name = (tenants.by)(key);
+                self.plan().of_tenant(name, tenants.terms(name))
+            })),
+            None => Cow::Borrowed(self.plan_for(cost)),
+        }
     }
 
     /// The hash under which denials of a key are remembered, if they are.

@@ -4,7 +4,7 @@ use redis::{Cmd, Value};
 use tidegate_core::lease::{GiveBack, Mode, Request};
 use tidegate_core::{MAX_LIMIT, Nanos, Penalty};
 
-use super::{Plan, Script, plan::LineSeen};
+use super::{Plan, Script, ShareSeen, plan::LineSeen};
 use crate::StoreError;
 
 /// A cost as Lua has it, which has only doubles: more than any limit stays more than any limit.
@@ -164,6 +164,26 @@ pub enum Keep {
     Admissions,
     /// The call only looks for the first answer.
     Nothing,
+}
+
+/// The change of what a tenant has used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShareChange {
+    Charge(u64),
+    Refund(u64),
+    Reset,
+}
+
+/// The arguments of `share_change.lua`, after its keys; `None` without a tenant.
+pub fn share_change_arguments(plan: &Plan, change: ShareChange) -> Option<Vec<Vec<u8>>> {
+    let numbers = plan.share_numbers()?;
+    let (word, cost) = match change {
+        ShareChange::Charge(cost) => ("charge", cost),
+        ShareChange::Refund(cost) => ("refund", cost),
+        ShareChange::Reset => ("reset", 0),
+    };
+    let rest = [word.into(), exact(cost).to_string().into_bytes()];
+    Some(numbers.into_iter().chain(rest).collect())
 }
 
 /// The arguments of `once.lua`, after its keys.
@@ -400,13 +420,14 @@ pub fn command<K: AsRef<[u8]>, A: AsRef<[u8]>>(
 pub type Before = Result<Option<Vec<u8>>, StoreError>;
 
 /// The part of a joint decision's reply for a limit: the value of its key as it was before, or the
-/// answer of a log; the words of its block, if its rule blocks keys; and the tickets in its line, if
-/// it has one.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// answer of a log; the words of its block, if its rule blocks keys; the tickets in its line, if it
+/// has one; and the share of the tenant that asked.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     pub value: Option<Vec<u8>>,
     pub block: Option<[u64; Penalty::WORDS]>,
     pub line: Option<LineSeen>,
+    pub share: Option<ShareSeen>,
 }
 
 /// The parts of a reply for these limits. Behind the limits' parts are those of the blocks and
@@ -444,8 +465,20 @@ fn found_with<'a>(
         } else {
             None
         };
+        let share = match plan.tenant() {
+            Some(_) => {
+                let mut part = || besides.next().unwrap_or(Ok(None));
+                Some(super::share_seen(part(), part())?)
+            }
+            None => None,
+        };
         let value = value?;
-        Ok(Found { value, block, line })
+        Ok(Found {
+            value,
+            block,
+            line,
+            share,
+        })
     });
     found.collect()
 }

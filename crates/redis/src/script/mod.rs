@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
 #[cfg(feature = "servers")]
 pub use plan::TEST_TIME;
-pub use plan::{Plan, PlanError};
-use plan::{block_words, line_seen};
+pub use plan::{Plan, PlanError, ShareSeen};
+use plan::{block_words, line_seen, share_seen};
 use redis::Value;
 pub use runner::Runner;
 use tidegate_core::Nanos;
@@ -46,6 +46,8 @@ const DUE: &str = include_str!("lua/due.lua");
 const OLDEST: &str = include_str!("lua/oldest.lua");
 const BLOCK: &str = include_str!("lua/block.lua");
 const LINE: &str = include_str!("lua/line.lua");
+const SHARES: &str = include_str!("lua/shares.lua");
+const SHARE_CHANGE: &str = include_str!("lua/share_change.lua");
 const TURN: &str = include_str!("lua/turn.lua");
 const KEPT_ANSWER: &str = include_str!("lua/kept_answer.lua");
 const TURN_TAKEN: &str = include_str!("lua/turn_taken.lua");
@@ -232,6 +234,8 @@ pub struct Scripts {
     pub reset: Arc<Script>,
     /// Ends the block of a key by its rule.
     pub unblock: Arc<Script>,
+    /// Changes what a tenant has used of the shares of a limit.
+    pub share_change: Arc<Script>,
 }
 
 impl Scripts {
@@ -301,7 +305,9 @@ impl Scripts {
         let deciding = several(algorithm);
         let deciding = format!(
             "{deciding}algorithms.b = (function()\n{BLOCK}end)()\n\
-             algorithms.q = (function()\n{LINE}end)()\n"
+             algorithms.q = (function()\n{LINE}end)()\n\
+             algorithms.o, algorithms.h = (function()\n{SHARES}end)()\n\
+             local wants_more\n"
         );
         let joint = format!("{deciding}local count = #KEYS\n{JOINT}{REPLY}");
         let up_to = format!("{deciding}{FITS}{UP_TO}{JOINT}{REPLY_UP_TO}");
@@ -333,6 +339,10 @@ impl Scripts {
             )),
             reset: Arc::new(Script::new(format!("{clock}{RESET}"))),
             unblock: Arc::new(Script::new(format!("{clock}{UNBLOCK}"))),
+            share_change: script(format!(
+                "{clock}local common, tenant, charge, refund, close = (function()\n{SHARES}end)()\n\
+                 {SHARE_CHANGE}"
+            )),
         }
     }
 
@@ -403,6 +413,7 @@ fn algorithm_ahead(kind: ScriptKind) -> String {
 
 #[cfg(all(test, feature = "servers"))]
 mod tests {
+    use tidegate_core::fair::Terms;
     use tidegate_core::lease::{Mode, Request};
     use tidegate_core::{Clock, Policy};
     use tidegate_limiter::SystemClock;
@@ -452,6 +463,26 @@ mod tests {
             reply
         }
 
+        /// Runs the scripts about the shares of tenants.
+        fn shares(&mut self, plan: &Plan, joint: &Script, share_change: &Script) {
+            let shared = plan.clone().with_shares();
+            let of_tenant = shared.map(|plan| plan.of_tenant(b"a", Terms::new()));
+            let plan = of_tenant.expect("the policy can be shared");
+            for cost in [1, 1_000] {
+                let arguments = call::joint_arguments([(&plan, cost)].into_iter(), true);
+                self.timed(joint, &["shared", "common", "tenant"], &arguments);
+            }
+            for change in [
+                call::ShareChange::Charge(1),
+                call::ShareChange::Refund(1),
+                call::ShareChange::Reset,
+            ] {
+                let arguments = call::share_change_arguments(&plan, change);
+                let arguments = arguments.expect("the plan has a tenant");
+                self.timed(share_change, &["common", "tenant"], &arguments);
+            }
+        }
+
         /// Runs a script whose reply has no time.
         fn without_time(&mut self, script: &Script, keys: &[&str], arguments: &[Vec<u8>]) -> Value {
             let reply = self.run(script, keys, arguments);
@@ -485,6 +516,7 @@ mod tests {
             record,
             reset,
             unblock,
+            share_change,
         } = Scripts::new();
         for (at, plan) in plans().iter().enumerate() {
             assert_eq!(plan.kind() as usize, at);
@@ -613,6 +645,7 @@ mod tests {
         }
         runs.timed(&due, &["open"], &[]);
         runs.without_time(&reset, &["used-0", "reset-key"], &[]);
+        runs.shares(&plans[0], &joint, &share_change);
         let policy: Policy = "fixed-window:block-for=1h 1/1h"
             .parse()
             .expect("the policy is well formed");

@@ -12,6 +12,7 @@ mod lines;
 mod lives;
 mod refunds;
 mod reservations;
+mod shares;
 mod up_to;
 mod versions;
 mod writers;

@@ -163,7 +163,7 @@ pub enum Refusal {
     },
     /// An operator gives a quota to a key that shares its limit with others.
     #[error(
-        "tenants share limit `{limit}`, so a key cannot have a quota: give the tenant a weight, a guarantee or a ceiling in the rules (`shares`)"
+        "tenants share limit `{limit}`, so a key cannot have a quota: give the tenant a weight from 1 to 1000, as in `weight=10`, or a guarantee or a ceiling in the rules (`shares`)"
     )]
     TenantsShare {
         /// The limit's name.

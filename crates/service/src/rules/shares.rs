@@ -7,9 +7,12 @@ use std::{
 
 use serde_json::json;
 use tidegate_config::{Fields, Node, abridged};
-use tidegate_core::fair::{FairError, FairShares, Terms, TermsError};
+use tidegate_core::{
+    fair::{FairError, FairShares, Terms, TermsError},
+    lease::Mode,
+};
 
-use super::{Keeping, LimitSpec, SharingSpec};
+use super::LimitSpec;
 
 /// The maximum number of tenants in memory, unless the rule has `max_keys`.
 pub const MAX_TENANTS: usize = 1 << 16;
@@ -92,6 +95,14 @@ impl SharesBy {
 pub type AllTerms<'a, N> = (Terms, Vec<(&'a N, Terms)>);
 
 impl SharesSpec {
+    /// The function that returns the tenant of a key.
+    pub(crate) const fn tenant_of(&self) -> fn(&[u8]) -> &[u8] {
+        match self.by {
+            SharesBy::Tenant => |key| SharesBy::Tenant.tenant(key),
+            SharesBy::Key => |key| key,
+        }
+    }
+
     /// The terms of tenants without their own, and of each one that has its own.
     ///
     /// # Errors
@@ -264,7 +275,7 @@ fn read_named<T>(
 }
 
 /// Reports what a limit that tenants share cannot be or have.
-pub(super) fn check(limit: &LimitSpec, fields: &Fields<'_>, called: &str, keeping: Keeping) {
+pub(super) fn check(limit: &LimitSpec, fields: &Fields<'_>, called: &str) {
     if limit.shares.is_none() {
         return;
     }
@@ -272,10 +283,13 @@ pub(super) fn check(limit: &LimitSpec, fields: &Fields<'_>, called: &str, keepin
         let what = format!("{called}: {why}");
         fields.complaints().at(fields.line_of(field), what, mend);
     };
-    if keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
-        let why = "tenants share a limit of one server's memory, and not one in the store";
-        let mend = "remove `shares` and give each tenant its own limit, or serve it without a store and sharing options";
-        wrong("shares", why, mend);
+    if limit.sharing.mode.is_some_and(|mode| mode != Mode::Exact) {
+        let why = "the store decides on each request of a limit that tenants share";
+        wrong(
+            "sharing",
+            why,
+            "remove `sharing`, or write `sharing: exact`",
+        );
     }
     for (field, why, mend) in [
         (
@@ -297,6 +311,11 @@ pub(super) fn check(limit: &LimitSpec, fields: &Fields<'_>, called: &str, keepin
             "thresholds",
             "keys share the limit, so none uses a part of its own",
             "remove `thresholds`",
+        ),
+        (
+            "line",
+            "a limit that tenants share has no line",
+            "remove `line`; clients ask again after `retry_after`",
         ),
         (
             "when_full",

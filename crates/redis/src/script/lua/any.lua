@@ -17,6 +17,7 @@ for i = 1, limits do
   for _, beside in ipairs(besides[i] or {}) do admits = admits and fits(beside, cost) == cost end
   if admits then chosen = i end
 end
+wants_more = nil
 if chosen > 0 then
   local of = besides[chosen] or {}
   KEYS[1], count = KEYS[chosen], 1 + #of

@@ -2,6 +2,8 @@
 -- admits less of a larger cost, never more, so the part is found by halving. What is wrong with a key is left to joint.lua. With
 -- `at_once` a cost above the limit does not wait for its rest.
 local function kind_of(i) return algorithms[string.lower(ARGV[3 * i - 2])] end
+local commons = {}
+wants_more = {}
 local function fits(i, most, at_once)
   local kind, numbers = kind_of(i), ARGV[3 * i - 1]
   local p = {struct.unpack(#numbers == 48 and '<dddddd' or '<dddddddd', numbers)}
@@ -9,6 +11,16 @@ local function fits(i, most, at_once)
   if kind.line then
     local line = most > 0 and kind.line(p, KEYS[i])
     return line and line.count > 0 and -1 or most
+  elseif kind.common then
+    commons[ARGV[3 * i]] = kind.common(p, KEYS[i])
+    return most
+  elseif kind.tenant then
+    local common = commons[ARGV[3 * i]]
+    local tenant = common and kind.tenant(p, KEYS[i], common)
+    local part = tenant and kind.request.room(common, tenant, most) or most
+    -- A refusal of all counts, so that the tenant's share grows.
+    wants_more[i] = part < most
+    return part
   elseif kind.denied then
     local block = kind.open(p, KEYS[i])
     return block and block.ends > now and -1 or most

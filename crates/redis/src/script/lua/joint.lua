@@ -2,9 +2,10 @@
 -- (a capital letter for a shadow limit, which takes what fits and never denies), the limit's numbers and the cost; and `look` at
 -- the end if nothing is to be taken. Behind all limits come the blocks of those whose rules block keys for denials: the letter `b`,
 -- the numbers of block.lua, and the index of the limit. A denial by the limit counts there, whatever the others say. Behind each of them
--- is the line of its limit, if it has one, in the same form with the letter `q`: while others wait, no cost is admitted. The reply: the time, and for each key its value before the call (for a log the answer), or
--- 1 for a key of another type, 2 for a value that is not of this limit.
-local replies, parts, denials, admitted, broken, takes = {}, {}, {}, true, false, ARGV[3 * count + 1] ~= 'look'
+-- is the line of its limit, if it has one, in the same form with the letter `q`: while others wait, no cost is admitted. A limit that tenants
+-- share has two parts behind all limits instead, in the same form: the common state of shares.lua (`o`) and the tenant (`h`). The reply: the
+-- time, and for each key its value before the call (for a log the answer), or 1 for a key of another type, 2 for a value that is not of this limit.
+local replies, parts, denials, asks, admitted, broken, takes = {}, {}, {}, {}, true, false, ARGV[3 * count + 1] ~= 'look'
 for i = 1, count do
   local letter, numbers = ARGV[3 * i - 2], ARGV[3 * i - 1]
   local kind, shadow = algorithms[string.lower(letter)], string.find(letter, '%u')
@@ -20,6 +21,24 @@ for i = 1, count do
     if line and line.count > 0 and of.cost > 0 then
       of.blocked, of.fits = true, false
       admitted = admitted and of.shadow
+    end
+  elseif kind.common then
+    local common, wrong = kind.common(part.p, KEYS[i])
+    if type(wrong) == 'table' then return wrong end
+    parts[part.cost].common, replies[i] = common, wrong or ''
+  elseif kind.tenant then
+    local of, tenant, wrong = parts[part.cost], nil, ''
+    if of.common then tenant, wrong = kind.tenant(part.p, KEYS[i], of.common) end
+    if type(wrong) == 'table' then return wrong end
+    replies[i] = wrong
+    if tenant then
+      local ask = kind.request.ask(of.common, tenant, of.cost, takes and wants_more and wants_more[i])
+      ask.of, ask.close, ask.admits = of, kind.request.close, of.fits
+      asks[#asks + 1], replies[i] = ask, ask.reply
+      if ask.refused then
+        of.blocked, of.fits = true, false
+        admitted = admitted and of.shadow
+      end
     end
   elseif kind.denied then
     local block, wrong = kind.open(part.p, KEYS[i])
@@ -64,6 +83,7 @@ end
 admitted = admitted and not broken
 if takes and not broken then
   for _, part in ipairs(denials) do part.kind.denied(part.p, part.block) end
+  for _, ask in ipairs(asks) do ask.close(ask, ask.admits, admitted and ask.of.fits) end
 end
 if admitted and takes then
   for i, part in ipairs(parts) do

@@ -50,6 +50,7 @@ impl Plan {
             decided = Ok((made, seen));
         });
         let (made, seen) = decided?;
+        let made = self.by_share(made, found.share, now);
         let made = match (&self.penalty, found.block) {
             (Some(penalty), Some(words)) => penalty.decide(words, (made, takes && cost > 0), now),
             _ => made,

@@ -43,7 +43,7 @@ impl Plan {
 
     /// Whether only a joint decision knows everything about this limit's keys.
     pub(crate) const fn is_joint(&self) -> bool {
-        self.has_line || self.penalty.is_some()
+        self.has_line || self.penalty.is_some() || self.has_shares()
     }
 
     /// The numbers of `line.lua`.
@@ -52,14 +52,15 @@ impl Plan {
     }
 
     /// The arguments of what is next to the limit at this index of a joint decision, from 0: its
-    /// block, and its line.
+    /// block, its line, and its shares.
     pub(crate) fn arguments_beside(&self, at: usize) -> impl Iterator<Item = [Vec<u8>; 3]> {
         let line = || {
             let index = (at + 1).to_string().into_bytes();
             [LETTER.into(), Self::line_numbers(), index]
         };
         let line = self.has_line.then(line);
-        self.block_arguments(at).into_iter().chain(line)
+        let block = self.block_arguments(at).into_iter();
+        block.chain(line).chain(self.share_arguments(at))
     }
 
     /// The keys of the same.
@@ -69,7 +70,9 @@ impl Plan {
         is_cluster: bool,
     ) -> impl Iterator<Item = Vec<u8>> {
         let line = self.has_line.then(|| Self::line_key(whole, is_cluster));
-        self.block_key(whole, is_cluster).into_iter().chain(line)
+        let block = self.block_key(whole, is_cluster).into_iter();
+        let shares = self.share_keys(whole, is_cluster);
+        block.chain(line).chain(shares.into_iter().flatten())
     }
 
     /// The key of the line at a limit's key.

@@ -5,12 +5,16 @@ mod error;
 mod grants;
 mod line;
 mod numbers;
+mod shares;
 mod state;
 
 pub(super) use block::words as block_words;
 pub use error::PlanError;
 pub use line::LineSeen;
 pub(super) use line::seen as line_seen;
+use shares::PlanShares;
+pub use shares::ShareSeen;
+pub(super) use shares::seen as share_seen;
 use tidegate_core::{Algorithm, Calendar, Decision, Nanos, Parameters, Penalty, Policy};
 
 use super::ScriptKind;
@@ -40,6 +44,8 @@ pub struct Plan {
     penalty: Option<Penalty>,
     /// Whether requests can wait in a line, under another separate key.
     has_line: bool,
+    /// Tenants that share the limit, under further keys.
+    shares: Option<Box<PlanShares>>,
 }
 
 /// The layout of a value in Redis.
@@ -236,6 +242,7 @@ impl Plan {
             held: Nanos::ZERO,
             penalty,
             has_line: false,
+            shares: None,
         })
     }
 

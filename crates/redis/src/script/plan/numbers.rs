@@ -12,6 +12,12 @@ pub(super) fn pack(numbers: &[u64]) -> Vec<u8> {
         .collect()
 }
 
+/// Packs four fractions in the same form.
+pub(super) fn fractions(numbers: [f64; 4]) -> Vec<u8> {
+    let padded = numbers.into_iter().chain([0.0; 2]);
+    padded.flat_map(f64::to_le_bytes).collect()
+}
+
 /// These numbers with boundaries in place of the last three.
 pub(super) fn with_edges(numbers: &[u8], edges: [u64; 3]) -> Vec<u8> {
     [&numbers[..24], &pack(&edges)[..24]].concat()

@@ -313,7 +313,7 @@ fn rule(limit: &Limit) -> Value {
     let runtime = runtime.into_iter().map(|(key, own)| {
         (
             key,
-            json!({"quota": own.policy.quota(), "until": seconds(own.until)}),
+            json!({"quota": own.quota(), "until": seconds(own.until)}),
         )
     });
     let runtime: Map<String, Value> = runtime.collect();

@@ -110,7 +110,7 @@ pub(in crate::control) fn overrides(app: &App, limit: &Limit) -> Vec<Value> {
 fn own_quota(app: &App, limit: &Limit, key: &str, own: &RuntimeOverride) -> Value {
     let until = (own.until < Nanos::MAX).then_some(own.until);
     let mut shown = order(app, "override", limit, key, until);
-    shown["quota"] = json!(own.policy.quota());
+    shown["quota"] = json!(own.quota());
     shown
 }
 

@@ -67,9 +67,9 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
         out.u32((limits.limits().len() + 1 + more + reservations.len()) as u32)?;
         // Before the limits: a key's own state is restored under its own policy.
         for (limit, overrides) in limits.limits().iter().zip(&overrides) {
-            for (key, RuntimeOverride { policy, until }) in overrides {
-                let name = format!("{OVERRIDE}{} {} {key}", limit.spec().name, policy.quota());
-                out.bare(&name, until.get())?;
+            for (key, own) in overrides {
+                let name = format!("{OVERRIDE}{} {} {key}", limit.spec().name, own.quota());
+                out.bare(&name, own.until.get())?;
             }
         }
         let throttle = service.throttle().limiter();
@@ -163,6 +163,7 @@ impl Out {
         own.extend(
             overrides
                 .iter()
+                .filter(|(_, own)| own.weight.is_none())
                 .map(|(key, own)| (key.as_str(), &own.policy)),
         );
         self.u32(own.len() as u32)?;

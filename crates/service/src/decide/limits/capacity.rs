@@ -165,9 +165,10 @@ impl Rooms {
     fn bytes(&self, spec: &LimitSpec, keys: usize) -> Result<u64, RulesError> {
         let policy = memory::policy(&spec.policy, self.keeping);
         let policy = policy.map_err(|error| RulesError::of_policy(&spec.name, &error))?;
-        let bytes = match &spec.shares {
-            Some(_) => bytes_of_tenants(spec, policy, keys),
-            None => bytes_of(policy, keys).map_err(FairBuildError::from),
+        let bytes = if spec.shares.is_some() && self.keeping == Keeping::Memory {
+            bytes_of_tenants(spec, policy, keys)
+        } else {
+            bytes_of(policy, keys).map_err(FairBuildError::from)
         };
         bytes.map_err(|source| RulesError::Store {
             limit: spec.name.clone(),

@@ -347,8 +347,8 @@ impl Limit {
     pub fn block_of(&self, key: &[u8], now: Nanos) -> Option<Decision> {
         let limiter = &self.memory.limiter;
         let of_tenant = || {
-            self.of_tenant(key)
-                .and_then(|of| limiter.blocked_at(of.tenant, now))
+            let has_tenants = self.spec.shares.is_some();
+            has_tenants.then(|| limiter.blocked_at(self.who(key), now))?
         };
         let here = limiter
             .blocked_at(key, now)

@@ -12,7 +12,7 @@ use tidegate_limiter::{FairBuildError, FairTenants, HashKeys, KeyedLimiter, Over
 use super::{
     Limit,
     rule_blocks::RuleBlocks,
-    runtime_overrides::{QuotasByKey, RuntimeOverride, RuntimeOverrides},
+    runtime_overrides::{QuotasByKey, RuntimeOverride, RuntimeOverrides, weight_of},
     tenants,
 };
 use crate::{
@@ -108,7 +108,10 @@ impl Memory {
             builder = builder.hash_keys(hash);
         }
         let limiter = builder.build().map_err(|error| refuse(error.into()))?;
-        let tenants = tenants::tenants(spec, max_keys, &limiter).map_err(refuse)?;
+        let tenants = match keeping {
+            Keeping::Memory => tenants::tenants(spec, max_keys, &limiter).map_err(refuse)?,
+            Keeping::Store => None,
+        };
         let counts = Counts::default();
         // A global limit has one key without a name.
         let heavy = HeavyKeys::new(if spec.global { 0 } else { top_keys }, &counts.sampling);
@@ -150,8 +153,10 @@ impl Memory {
         if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
             limiter.set_policy_at(policy, now)?.finish_at(now);
         }
-        if let Some(tenants) = &self.tenants {
-            tenants::follow(tenants, to, max_keys, limiter, now)?;
+        {
+            let mut operators = self.overrides.lock();
+            operators.inner.shares.clone_from(&to.shares);
+            self.follow_terms(&operators.inner, max_keys, now)?;
         }
         let none = LimitSpec {
             overrides: BTreeMap::new(),
@@ -181,6 +186,10 @@ impl Memory {
         operators.inner.by_rules.clone_from(&to.overrides);
         let mut refused = Vec::new();
         for (key, own) in &mut operators.inner.keys {
+            if own.weight.is_some() {
+                own.policy = to.policy.clone();
+                continue;
+            }
             // Options that the limit's algorithm does not have are dropped.
             let follows = own.policy.clone().of(&to.policy);
             match follows.policy() {
@@ -210,6 +219,20 @@ impl Memory {
         Ok(())
     }
 
+    /// Gives the tenants the terms of the rules, with the weights that operators gave.
+    fn follow_terms(
+        &self,
+        operators: &QuotasByKey,
+        max_tenants: Option<usize>,
+        now: Nanos,
+    ) -> Result<(), FairBuildError> {
+        let Some(tenants) = &self.tenants else {
+            return Ok(());
+        };
+        let shares = operators.shares();
+        tenants::follow(tenants, shares.as_ref(), max_tenants, &self.limiter, now)
+    }
+
     /// Gives a key a quota until a time, in place of its quota in the rules. Its use still counts.
     pub fn set_override(
         &self,
@@ -222,12 +245,25 @@ impl Memory {
         let no_quota = |why| Refusal::no_quota(limit, quota, why);
         let mut operators = self.overrides.lock();
         let inner = &mut operators.inner;
-        let spec = inner.general.with_quota(quota).map_err(no_quota)?;
         if inner.keys.len() >= MOST_OVERRIDES && !inner.keys.contains_key(key) {
             return Err(Refusal::TooManyOverridden {
                 limit: limit.to_owned(),
             });
         }
+        if let Some(weight) = weight_of(quota).filter(|_| inner.shares.is_some()) {
+            let own = RuntimeOverride {
+                policy: inner.general.clone(),
+                weight: Some(weight),
+                until,
+            };
+            inner.keys.insert(key.to_owned(), own);
+            return self
+                .follow_terms(inner, None, now)
+                .map_err(|_| Refusal::TenantsShare {
+                    limit: limit.to_owned(),
+                });
+        }
+        let spec = inner.general.with_quota(quota).map_err(no_quota)?;
         let policy = spec
             .policy()
             .map_err(QuotaTextError::Policy)
@@ -244,6 +280,7 @@ impl Memory {
             key.to_owned(),
             RuntimeOverride {
                 policy: spec,
+                weight: None,
                 until,
             },
         );
@@ -283,8 +320,14 @@ impl Memory {
         key: &str,
         now: Nanos,
     ) -> Result<bool, OverrideError> {
-        if !operators.keys.contains_key(key) {
+        let Some(own) = operators.keys.get(key) else {
             return Ok(false);
+        };
+        if own.weight.is_some() {
+            operators.keys.remove(key);
+            // The terms of the rules were valid before.
+            let _ = self.follow_terms(operators, None, now);
+            return Ok(true);
         }
         match operators
             .by_rules

@@ -6,7 +6,7 @@ use tidegate_core::{DenialReason, Nanos};
 use tidegate_limiter::Until;
 use tidegate_redis::{GivenOrder, Order, OrderKind, Plan};
 
-use super::{Limit, RuntimeOverride};
+use super::{Limit, RuntimeOverride, runtime_overrides::weight_of};
 use crate::{
     decide::{refusal::Refusal, shared::StoreLimit},
     rules::QuotaTextError,
@@ -71,6 +71,7 @@ impl Limit {
         key: &[u8],
         operation: &Operation,
     ) -> Result<bool, Refusal> {
+        self.concerns_tenants(key, operation)?;
         if self.has_by_rules(key, operation)? {
             return Ok(true);
         }
@@ -87,7 +88,9 @@ impl Limit {
                 ended => ended,
             },
             Operation::Override(quota, span) => {
-                self.shareable(key, quota)?;
+                if self.spec.shares.is_none() {
+                    self.shareable(key, quota)?;
+                }
                 store
                     .order(key, Order::Override(quota), *span)
                     .await
@@ -150,6 +153,9 @@ impl Limit {
         }
         let limit = self.spec.name.clone();
         match operation {
+            Operation::Override(quota, _) if weight_of(quota).is_some() && self.who(key) == key => {
+                Ok(())
+            }
             Operation::Override(..) => Err(Refusal::TenantsShare { limit }),
             // The empty key is that of the state of the whole limit.
             Operation::Block(_) if key.is_empty() => Err(Refusal::KeyMissing { limit }),
@@ -215,9 +221,15 @@ impl Limit {
     }
 
     fn given(&self, order: &GivenOrder) -> Option<RuntimeOverride> {
-        let policy = self.spec.policy.with_quota(&order.text).ok()?;
+        let has_tenants = self.spec.shares.is_some();
+        let weight = weight_of(&order.text).filter(|_| has_tenants);
+        let policy = match weight {
+            Some(_) => self.spec.policy.clone(),
+            None => self.spec.policy.with_quota(&order.text).ok()?,
+        };
         Some(RuntimeOverride {
             policy,
+            weight,
             until: order.until.unwrap_or(Nanos::MAX),
         })
     }

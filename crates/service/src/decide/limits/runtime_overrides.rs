@@ -11,17 +11,35 @@ use std::{
     },
 };
 
-use tidegate_core::Nanos;
+use tidegate_core::{Nanos, fair::Terms};
 
-use crate::rules::{LimitSpec, PolicySpec};
+use crate::rules::{LimitSpec, PolicySpec, SharesSpec};
 
-/// A quota that an operator gave a key.
+/// A quota that an operator gave a key, or a weight that one gave a tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeOverride {
-    /// The limit's algorithm and options, with the operator's quota.
+    /// The limit's algorithm and options, with the operator's quota; for a weight, the limit's own.
     pub policy: PolicySpec,
+    /// The tenant's weight, if tenants share the limit.
+    pub weight: Option<u32>,
     /// When the rules apply to the key again; [`Nanos::MAX`] for never.
     pub until: Nanos,
+}
+
+impl RuntimeOverride {
+    /// The operator's text: `1000/1m`, or `weight=10`.
+    pub fn quota(&self) -> String {
+        match self.weight {
+            Some(weight) => format!("weight={weight}"),
+            None => self.policy.quota(),
+        }
+    }
+}
+
+/// The weight of an operator's text, as `weight=10`.
+pub(super) fn weight_of(text: &str) -> Option<u32> {
+    let terms = Terms::new().with_weight_text(text)?;
+    Some(terms.weight() as u32)
 }
 
 /// The quotas of one limit's keys, and what the rules in force say about the keys.
@@ -35,6 +53,8 @@ pub(super) struct QuotasByKey {
     /// The limit's policy, which says what a quota means.
     pub general: PolicySpec,
     pub by_rules: BTreeMap<String, PolicySpec>,
+    /// The tenants that share the limit, as the rules have them.
+    pub shares: Option<SharesSpec>,
     pub keys: BTreeMap<String, RuntimeOverride>,
 }
 
@@ -47,6 +67,7 @@ impl RuntimeOverrides {
             inner: Mutex::new(QuotasByKey {
                 general,
                 by_rules,
+                shares: spec.shares.clone(),
                 keys,
             }),
         }
@@ -86,6 +107,17 @@ impl RuntimeOverrides {
             .iter()
             .map(|(key, own)| (key.clone(), own.clone()))
             .collect()
+    }
+}
+
+impl QuotasByKey {
+    /// The tenants as the rules have them, with the weights that operators gave.
+    pub fn shares(&self) -> Option<SharesSpec> {
+        let mut shares = self.shares.clone()?;
+        let weights = self.keys.iter();
+        let weights = weights.filter_map(|(key, own)| Some((key.clone(), own.weight?)));
+        shares.weights.extend(weights);
+        Some(shares)
     }
 }
 

@@ -92,16 +92,23 @@ impl TenantStanding {
 }
 
 impl Limit {
-    /// The standing of a key's tenant, without its requests; `None` if the limit has no tenants.
+    /// The standing of a key's tenant, without its requests; `None` if the limit has no tenants, or
+    /// is in the store and this server has not seen the tenant lately.
     pub fn tenant_standing(&self, key: &[u8], now: Nanos) -> Option<TenantStanding> {
-        let OfTenant {
-            tenants, tenant, ..
-        } = self.of_tenant(key)?;
+        let tenant = self.who(key);
+        let (terms, share, used) = if let Some(store) = &self.store {
+            let seen = store.share_seen(key)?;
+            (store.terms_of(key)?, seen.part, seen.used)
+        } else {
+            let tenants = self.of_tenant(key)?.tenants;
+            let used = tenants.used_at(tenant, now).unwrap_or(0.0);
+            (tenants.terms(tenant), tenants.share_at(tenant, now), used)
+        };
         Some(TenantStanding {
             name: tenant.into(),
-            terms: tenants.terms(tenant),
-            share: tenants.share_at(tenant, now),
-            used: tenants.used_at(tenant, now).unwrap_or(0.0),
+            terms,
+            share,
+            used,
             requests: 0,
             denials: 0,
         })
@@ -229,15 +236,15 @@ pub(super) fn tenants(
     FairTenants::with_hash_keys(&policy, max_tenants, others, named, hash).map(Some)
 }
 
-/// Has the tenants follow a change of the rules and of the limit's policy.
+/// Has the tenants follow a change of their terms and of the limit's policy.
 pub(super) fn follow(
     tenants: &FairTenants,
-    to: &LimitSpec,
+    shares: Option<&SharesSpec>,
     max_tenants: Option<usize>,
     limiter: &KeyedLimiter<()>,
     now: Nanos,
 ) -> Result<(), FairBuildError> {
-    let Some(shares) = &to.shares else {
+    let Some(shares) = shares else {
         return Ok(());
     };
     if let Some(max_tenants) = max_tenants {

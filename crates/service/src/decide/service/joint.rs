@@ -223,6 +223,7 @@ async fn take_together(
     now: Nanos,
 ) -> Result<Option<Vec<Decision>>, Refusal> {
     let enforced = || parts.iter().filter(|part| part.is_enforced());
+    shared::check(&enforced().collect::<Vec<_>>())?;
     if enforced().any(|part| part.limit.block_of(part.key, now).is_some()) {
         return Ok(None);
     }

@@ -24,16 +24,27 @@ pub(super) fn take(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refu
         .filter(|at| parts[*at].is_shared())
         .collect();
     shared.sort_unstable_by_key(address);
-    let mut twice = shared
-        .windows(2)
-        .filter(|two| address(&two[0]) == address(&two[1]));
-    if let Some(two) = twice.next() {
-        return Err(Refusal::SharedTwice {
-            limit: parts[two[0]].limit.spec().name.clone(),
-        });
-    }
+    check(&parts)?;
     let all = within(&parts, &requests, &shared, TotalStep::Take, now);
     all.map_err(|_: Full| Refusal::TooManyKeys)
+}
+
+/// Checks that these parts name each limit that tenants share once.
+///
+/// # Errors
+/// [`Refusal::SharedTwice`]
+pub(super) fn check(parts: &[&Part<'_>]) -> Result<(), Refusal> {
+    let name = |part: &&Part<'_>| part.limit.spec().name.clone();
+    let shared = parts.iter().filter(|part| part.is_shared());
+    let mut names: Vec<_> = shared.map(name).collect();
+    names.sort_unstable();
+    let mut pairs = names.iter().zip(names.iter().skip(1));
+    match pairs.find(|(one, next)| one == next) {
+        Some((name, _)) => Err(Refusal::SharedTwice {
+            limit: name.clone(),
+        }),
+        None => Ok(()),
+    }
 }
 
 /// The step of all limits, within those of the tenants that share them.

@@ -220,13 +220,13 @@ impl Service {
         let limits = self.limits();
         for part in parts {
             let name = &part.limit.spec().name;
-            if part.is_stored() && !part.limit.spec().sharing.line {
-                return Err(Refusal::WaitInStore {
+            if part.limit.spec().shares.is_some() {
+                return Err(Refusal::WaitShared {
                     limit: name.clone(),
                 });
             }
-            if part.limit.spec().shares.is_some() {
-                return Err(Refusal::WaitShared {
+            if part.is_stored() && !part.limit.spec().sharing.line {
+                return Err(Refusal::WaitInStore {
                     limit: name.clone(),
                 });
             }

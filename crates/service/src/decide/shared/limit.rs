@@ -9,10 +9,10 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use tidegate_core::{Algorithm as _, Decision, DenialReason, Nanos, Standing};
+use tidegate_core::{Algorithm as _, Decision, DenialReason, Nanos, Standing, fair::Terms};
 use tidegate_redis::{
-    Deadline, LimitError, LimitOrders, Mode, Order, OrderKind, SharedDecision, SharedLimit, Store,
-    StoreError, Timeout,
+    Deadline, LimitError, LimitOrders, Mode, Order, OrderKind, ShareSeen, SharedDecision,
+    SharedLimit, Store, StoreError, Timeout,
 };
 
 use super::SharedStore;
@@ -85,7 +85,8 @@ impl StoreLimit {
     /// The policy's limit for this key: that of an operator's override, of the rules' override, or
     /// the general one.
     pub fn of(&self, key: &[u8]) -> Cow<'_, SharedLimit> {
-        if let Some(quota) = self.orders.override_of(key)
+        if self.spec.shares.is_none()
+            && let Some(quota) = self.orders.override_of(key)
             && let Some(limit) = self.with_quota(quota)
         {
             return Cow::Owned(limit);
@@ -125,9 +126,24 @@ impl StoreLimit {
         built
     }
 
-    /// The denial of a key that an operator has blocked at any server.
+    /// The share of a key's tenant as this server has last seen it in the store.
+    pub fn share_seen(&self, key: &[u8]) -> Option<ShareSeen> {
+        self.general.share_seen(key)
+    }
+
+    /// The terms of a key's tenant now, with a weight that an operator gave it.
+    pub fn terms_of(&self, key: &[u8]) -> Option<Terms> {
+        self.general.terms_of(key)
+    }
+
+    /// The denial of a key that an operator has blocked at any server, or of its tenant.
     pub fn block_of(&self, key: &[u8]) -> Option<Decision> {
-        let (left, limit) = (self.orders.blocked_for(key)?, self.general.policy().limit());
+        let of_tenant = || {
+            let shares = self.spec.shares.as_ref()?;
+            self.orders.blocked_for(shares.by.tenant(key))
+        };
+        let left = self.orders.blocked_for(key).or_else(of_tenant)?;
+        let limit = self.general.policy().limit();
         let standing = |reset_after| Standing {
             limit,
             room: 0,
@@ -200,7 +216,8 @@ impl StoreLimit {
         requests: &[(&[u8], u64)],
         spent: Duration,
     ) -> Vec<SharedDecision> {
-        if self.overridden.is_empty() && !self.orders.any_override() {
+        let has_quotas = self.orders.any_override() && self.spec.shares.is_none();
+        if self.overridden.is_empty() && !has_quotas {
             return self
                 .general
                 .acquire_many_by(requests, left_of(&self.general, spent))
@@ -273,6 +290,14 @@ fn build(
         .local_keys(keys)
         .announced(announced)
         .line(spec.sharing.line);
+    if let Some(shares) = &spec.shares {
+        let (others, named) = shares.terms().map_err(|(_, error)| {
+            let what = format!("limit `{}`, shares: {error}", spec.name);
+            RulesError::invalid(None, Problem::overall(what))
+        })?;
+        let named = named.iter().map(|(name, terms)| (name.as_bytes(), *terms));
+        limit = limit.tenants(shares.tenant_of(), others, named);
+    }
     if let Some(slack) = sharing.slack {
         limit = limit.slack(slack);
     }
