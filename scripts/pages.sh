@@ -68,7 +68,8 @@ for name in one two; do
 done
 
 # Three hundred limits, for what an open page gets.
-{ echo "limits:"; for at in $(seq 300); do echo "  - {name: limit-$at, limit: 1000/1m}"; done; } >"$scratch/many.yaml"
+{ echo "limits:"; for at in $(seq 299); do echo "  - {name: limit-$at, limit: 1000/1m}"; done
+    echo "  - {name: tiny, limit: 1/1h, algorithm: sliding-log, max_keys: 8}"; } >"$scratch/many.yaml"
 touch "$scratch/many"
 "$tidegate" serve --http 127.0.0.1:0 --resp 127.0.0.1:0 --admin 127.0.0.1:0 --rules "$scratch/many.yaml" >"$scratch/many" 2>>"$scratch/log" &
 server=$!
@@ -79,8 +80,11 @@ done
 
 # A report of the simulator, which is a page of its own.
 "$tidegate" simulate --synthetic --sources 300 --requests 30000 --arrival bursty --limit 20/10s --nodes 3 --report "$scratch/report.html" >/dev/null
+# Another one with a suggestion: a few clients have most of the requests.
+"$tidegate" simulate --synthetic --sources 300 --requests 30000 --zipf 1.6 --suggest --report "$scratch/suggestion.html" >/dev/null
 
 TIDEGATE_SHARED=$(address admin one) TIDEGATE_SHARED_HTTP=$(address HTTP one) TIDEGATE_STORE="$store $port" \
+    TIDEGATE_SHARED_RULES="$scratch/shared.yaml" TIDEGATE_SUGGESTION="file://$scratch/suggestion.html" \
     TIDEGATE_MANY=$(address admin many) TIDEGATE_MANY_RESP=$(sed -n 's|^ *RESP *redis://||p' "$scratch/many") TIDEGATE_REPORT="file://$scratch/report.html" \
     TIDEGATE_TLS=$(address admin tls) TIDEGATE_TLS_HTTP=$(address HTTP tls) NODE_EXTRA_CA_CERTS="$scratch/cert.pem" \
     node scripts/pages/check.mjs "$(address admin)" "$(address HTTP)" "$directory"

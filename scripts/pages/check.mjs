@@ -3,7 +3,7 @@
 //   node check.mjs ADMIN HTTP DIRECTORY     screenshots go to the directory
 
 import { spawn } from 'node:child_process';
-import { mkdirSync } from 'node:fs';
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { get } from 'node:http';
 import { createRequire } from 'node:module';
 import { connect } from 'node:net';
@@ -109,6 +109,7 @@ async function lookAs(path, name, width, theme) {
   );
   const height = await page.evaluate(() => document.documentElement.scrollHeight);
   if (path.startsWith('file:') && width === 1440) {
+    if (name === 'suggestion' && (await page.locator('svg.curve:visible line.limit').count()) !== 2) complain(where, 'the curve lacks the two suggestions');
     for (const picture of ['figure.time-chart', '.heat-row']) {
       const box = await page.locator(`${picture}:visible`).first().boundingBox();
       if (!box || box.y > 900) complain(where, `the report does not open with ${picture}`);
@@ -201,6 +202,13 @@ async function use() {
     await expect(page, where, 'the block in the facts', async () => /denied \(blocked\).*ends in .*by local client/.test(await card()));
     await act('Block', '/v1/block', `Blocked ${key}`, { for: '2h', note: 'tries passwords' });
     await expect(page, where, 'the note', async () => /ends in 2h, by local client: tries passwords/.test(await card()));
+    const { facts } = await (await fetch(`${admin}/v1/explain?limit=logins&key=mallory%40example.com`)).json();
+    const names = await page.locator('section.card dt').allTextContents();
+    if (names.join() !== facts.map((fact) => fact.name).join()) complain(where, `the facts are ${names}, and not those of explain`);
+    for (const name of ['rule', 'what helps']) {
+      const { text } = facts.find((fact) => fact.name === name);
+      if (!(await card()).includes(text)) complain(where, `the page lacks the words of explain: ${text}`);
+    }
   });
   await step('the history of the key', async () => {
     // The first chart is that of the key.
@@ -348,6 +356,15 @@ async function outage() {
   const { context, page, where } = await open(`${shared}/`, 1440, 'light');
   const strip = async () => (await page.locator('#state').textContent()) ?? '';
   await expect(page, where, 'that the store is up', async () => (await strip()).includes('store up'));
+  await fetch(`${shared}/v1/block`, { method: 'POST', body: JSON.stringify({ limit: 'search', key: 'eve' }) });
+  await step('rejected rules', async () => {
+    const rules = readFileSync(process.env.TIDEGATE_SHARED_RULES, 'utf8');
+    writeFileSync(process.env.TIDEGATE_SHARED_RULES, rules.replace('600/1m', '600'));
+    await expect(page, where, 'that the rules were rejected', async () =>
+      /Warning: the rules were rejected: .*line 2.*since .*Effect: the previous rules stay active. Remedy: correct the file/.test(await strip()));
+    writeFileSync(process.env.TIDEGATE_SHARED_RULES, rules);
+    await expect(page, where, 'that the rules are in force', async () => (await strip()).includes('rules in force'));
+  });
   process.kill(Number(pid));
   await step('the store is down', async () => {
     await expect(page, where, 'the condition', async () => /Wrong: the store is down.*since .*Effect: requests to checkout are denied.*Remedy: check the store/.test(await strip()));
@@ -358,11 +375,21 @@ async function outage() {
     const chart = page.locator('figure.time-chart').first();
     await expect(page, where, 'the outage and its denials in the chart', async () => (await chart.locator('rect.span.wrong').count()) === 1
       && /denied, store down: .*from [0-9:]+ the store is down/s.test((await chart.textContent()) ?? ''));
+    const red = await page.locator('.condition.wrong').evaluate((element) => getComputedStyle(element).borderLeftColor.match(/\d+/g).map(Number));
+    if (!(red[0] > 1.5 * red[1] && red[0] > 1.5 * red[2])) complain(where, `what is wrong has the colour ${red}`);
+    for (const path of ['/', '/limit?name=checkout', '/limit?name=checkout&key=alice', '/orders', '/rules', '/flow', '/audit', '/servers']) {
+      const other = await open(`${shared}${path}`, 1440, 'light');
+      if (!((await other.page.locator('#state').textContent()) ?? '').includes('Wrong: the store is down')) complain(path, 'the page does not say that the store is down');
+      for (const button of await other.page.locator('form[action^="/v1/"]:not([action="/v1/reload"]) button').allTextContents()) complain(path, `a button is refused without the store: ${button}`);
+      await other.context.close();
+    }
     for (const [path, name] of [['/', 'incident'], ['/rules', 'incident-rules'], ['/audit', 'incident-audit']]) await look(`${shared}${path}`, name);
   });
   const again = spawn('redis-server', ['--port', port, '--bind', '127.0.0.1', '--save', ''], { stdio: 'ignore' });
   await step('the store returns', async () => {
     await expect(page, where, 'that the store is up', async () => (await strip()).includes('store up') && !(await strip()).includes('Wrong'));
+    // It has no persistence.
+    await expect(page, where, 'that it had lost a block', async () => /Warning: the store had lost blocks and overrides .*1 given again, 0 lost/.test(await strip()));
     await expect(page, where, 'the end of the outage in the chart', async () => /[0-9:]+ to [0-9:]+ the store is down/.test((await page.locator('figure.time-chart').first().textContent()) ?? ''));
   });
   again.kill();
@@ -377,7 +404,7 @@ async function weight() {
   const sends = setInterval(() => {
     let commands = '';
     for (let at = 0; at < 60; at += 1) {
-      const limit = 1 + Math.floor(300 * Math.random() ** 2);
+      const limit = 1 + Math.floor(299 * Math.random() ** 2);
       commands += `ACQUIRE limit-${limit} key-${Math.floor(1000 * Math.random() ** 2)}\r\n`.repeat(1 + Math.floor(4 * Math.random()));
     }
     socket.write(commands);
@@ -392,6 +419,16 @@ async function weight() {
   });
   const [packed, plain] = await Promise.all([measured('gzip'), measured('identity')]);
   clearInterval(sends);
+  const { context, page, where } = await open(`${process.env.TIDEGATE_MANY}/`, 1440, 'light');
+  await step('forgotten keys', async () => {
+    let key = 0;
+    await expect(page, where, 'that exhausted keys were forgotten', async () => {
+      socket.write(Array.from({ length: 200 }, () => `ACQUIRE tiny key-${(key += 1)}\r\n`).join(''));
+      return /Wrong: .* forgotten because the table was full: tiny .*Effect: each of them may use its limit a second time. Remedy: raise max_keys/
+        .test((await page.locator('#state').textContent()) ?? '');
+    });
+  });
+  await context.close();
   socket.destroy();
   console.log(`300 limits: ${packed.first} bytes, then ${packed.each} a second in gzip; ${plain.first}, then ${plain.each} without`);
   if (!(packed.each > 0 && packed.each <= 4096)) complain('300 limits', `an open page gets ${packed.each} bytes a second`);
@@ -553,6 +590,13 @@ async function edit() {
     await expect(page, where, 'that it is saved', async () => (await checked()).includes('Saved and loaded'));
     const { text: now } = await (await fetch(`${admin}/v1/rules/file`)).json();
     if (!now.includes('limit: 10/1m')) complain(where, 'the file is as it was');
+    await fetch(`${admin}/v1/mark`, { method: 'POST', body: JSON.stringify({ note: 'shop 1.4 deployed' }) });
+    const charts = await open('/limit?name=logins', 1440, 'light');
+    const marks = async () => (await charts.page.locator('figure.time-chart').first().textContent()) ?? '';
+    for (const mark of ['rules loaded', 'shop 1.4 deployed']) {
+      await expect(charts.page, where, `"${mark}" in the chart`, async () => (await marks()).includes(mark));
+    }
+    await charts.context.close();
     // The check of the edit just before does not replace the outcome.
     await page.evaluate(() => new Promise((done) => setTimeout(done, 400)));
     await page.evaluate(() => fetch('/v1/rules/check', { method: 'POST', body: '' }));
@@ -631,7 +675,10 @@ if (process.env.TIDEGATE_SHARED) {
 }
 if (process.env.TIDEGATE_STORE) await step('an outage of the store', outage);
 if (process.env.TIDEGATE_MANY) await step('the weight of a page', weight);
-if (process.env.TIDEGATE_REPORT) await step('look at the report', () => look(process.env.TIDEGATE_REPORT, 'report'));
+if (process.env.TIDEGATE_REPORT) {
+  await step('look at the report', () => look(process.env.TIDEGATE_REPORT, 'report'));
+  await step('look at a suggestion', () => look(process.env.TIDEGATE_SUGGESTION, 'suggestion'));
+}
 await step('the overview', overview);
 await step('use a key', use);
 await step('look at /audit', () => look('/audit', 'audit'));
@@ -650,6 +697,8 @@ if (process.env.TIDEGATE_TLS) {
     const { context, page, where } = await open('/', 1440, 'light');
     const protocol = await page.evaluate(() => performance.getEntriesByType('navigation')[0].nextHopProtocol);
     if (protocol !== 'h2') complain(where, `the browser speaks ${protocol}`);
+    await expect(page, where, 'when the certificate expires', async () =>
+      /Warning: the certificate of --tls-cert expires in [12]d.*Remedy: replace the file/.test((await page.locator('#state').textContent()) ?? ''));
     await context.close();
   });
   for (const [name, run] of [['use a key', use], ['edit the rules', edit], ['push rules', push]]) {

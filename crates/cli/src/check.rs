@@ -22,6 +22,7 @@ use tidegate_server::{
     access, envoy,
     limits::{Capacity, Limit, Limits},
     rules::{self, Keeping, Rules, RulesError, SharesSpec},
+    shown::counted,
 };
 
 /// Check a rules file, the configuration of Envoy's rate limit service, Sentinel's rules, or an
@@ -206,7 +207,7 @@ fn examine(url: &str, args: &Args, file: &Path) -> Result<(), String> {
 }
 
 fn of_clients(clients: &[access::Client], args: &Args, file: &Path) -> Valid {
-    let (given, count) = (args.file.display(), counted(clients.len(), "client"));
+    let (given, count) = (args.file.display(), counted(clients.len() as u64, "client"));
     let mut text = format!("{}{given} is valid: {count}.", table_of(clients));
     if access::others_may_write(file) {
         let _ = write!(
@@ -248,7 +249,7 @@ fn of_rules(args: &Args, file: &Path) -> Result<Valid, RulesError> {
                 size(bytes)
             );
         }
-        held.push(counted(limits.limits().len(), "limit"));
+        held.push(counted(limits.limits().len() as u64, "limit"));
     }
     let kinds = gate.counts().into_iter().filter(|(_, count)| *count > 0);
     let kinds: Vec<String> = kinds
@@ -342,7 +343,7 @@ fn annotation(problem: &Value) -> String {
 fn table_of(clients: &[access::Client]) -> String {
     let mut rows = vec![["CLIENT", "MAY", "LIMITS", "SHOWS"].map(str::to_owned)];
     rows.extend(clients.iter().map(|client| {
-        let some = |count: usize, what: &str| (count > 0).then(|| counted(count, what));
+        let some = |count: usize, what: &str| (count > 0).then(|| counted(count as u64, what));
         let shows = [
             some(client.tokens, "token"),
             some(client.certificates, "certificate name"),
@@ -436,10 +437,6 @@ pub fn gate_rules(path: &Path) -> Result<GateRules, RulesError> {
     })?;
     update.apply(&mut rules);
     Ok(rules)
-}
-
-fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 fn table(limits: &Limits) -> String {

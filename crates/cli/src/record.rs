@@ -12,9 +12,10 @@ use std::{
     process::ExitCode,
 };
 
+use serde_json::json;
 use tidegate_server::shown::{self, counted};
 
-use crate::client::{AdminTarget, exit, path, print};
+use crate::client::{AdminTarget, Printed, exit, path, print};
 
 /// Write what a server has traced to a file, for `tidegate simulate`
 ///
@@ -26,7 +27,7 @@ use crate::client::{AdminTarget, exit, path, print};
 ///   tidegate simulate trace.jsonl --rules candidate.yaml
 ///
 /// Exits with 0, or with 3 if the server cannot be asked or keeps no trace, or the file cannot be
-/// written.
+/// written. With `-o -` nothing but the trace is printed.
 #[derive(Debug, clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -44,14 +45,20 @@ pub struct Args {
     /// Leave the names of heavy keys out, so that the file has hashes only
     #[arg(long)]
     without_names: bool,
+    #[command(flatten)]
+    format: Printed,
 }
 
 pub fn run(args: &Args) -> ExitCode {
     let done = match args.output.as_path() {
         path if path == Path::new("-") => read(args, &mut io::stdout().lock()).map(|_| ()),
         path => to_file(args, path).map(|lines| {
-            let path = shown::text(&path.display().to_string());
-            print(&format!("wrote {} to {path}", counted(lines, "line")));
+            let path = path.display().to_string();
+            print(&if args.format.is_json() {
+                json!({"lines": lines, "file": path}).to_string()
+            } else {
+                format!("wrote {} to {}", counted(lines, "line"), shown::text(&path))
+            });
         }),
     };
     exit(done.map(|()| true))

@@ -9,7 +9,10 @@ use std::{
     process::ExitCode,
 };
 
+use serde_json::json;
 use tidegate_server::access::{new_token, parse};
+
+use crate::client::Printed;
 
 /// Generate a token for a client of serve --access
 ///
@@ -30,6 +33,8 @@ pub struct Args {
         default_value = "decide"
     )]
     roles: Vec<String>,
+    #[command(flatten)]
+    format: Printed,
 }
 
 pub fn run(args: &Args) -> ExitCode {
@@ -52,9 +57,14 @@ pub fn run(args: &Args) -> ExitCode {
         }
         return ExitCode::from(2);
     }
-    let text = format!(
-        "The token, which is shown only here:\n\n  {token}\n\nThe client's entry below `access:` in the access file:\n\n{entry}\n"
-    );
+    let text = if args.format.is_json() {
+        let (name, roles) = (&args.name, &args.roles);
+        json!({"name": name, "roles": roles, "token": token, "digest": digest}).to_string() + "\n"
+    } else {
+        format!(
+            "The token, which is shown only here:\n\n  {token}\n\nThe client's entry below `access:` in the access file:\n\n{entry}\n"
+        )
+    };
     match io::stdout().write_all(text.as_bytes()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,

@@ -12,7 +12,10 @@ use std::{
 };
 
 use clap::ValueEnum;
-use tidegate_server::usage::{UsageLine, read_usage};
+use tidegate_server::{
+    shown::counted,
+    usage::{UsageLine, read_usage},
+};
 
 /// Print what keys and limits have used, from the ledger of serve --usage
 ///
@@ -35,8 +38,8 @@ pub struct Args {
     /// A line for each period, or one for all
     #[arg(long, value_enum, default_value = "all")]
     each: Each,
-    /// The form of the output
-    #[arg(long, value_enum, default_value = "table")]
+    /// The form of the output: text, csv, or json (an object on each line)
+    #[arg(long, value_enum, default_value = "text")]
     format: Format,
 }
 
@@ -56,9 +59,12 @@ enum Each {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
-    Table,
+    // The aliases are the names in earlier versions.
+    #[value(alias = "table")]
+    Text,
     Csv,
-    Jsonl,
+    #[value(alias = "jsonl")]
+    Json,
 }
 
 /// A date, or a date with an hour. The text is then the beginning of the hours that it means.
@@ -90,7 +96,10 @@ pub fn run(args: &Args) -> ExitCode {
     });
     match damaged {
         Ok(0) => {}
-        Ok(damaged) => eprintln!("warning: {damaged} lines are not whole and were left out"),
+        Ok(damaged) => eprintln!(
+            "warning: left out, as not whole: {}",
+            counted(damaged, "line")
+        ),
         Err(error) => {
             eprintln!("error: {}: {error}", args.directory.display());
             return ExitCode::FAILURE;
@@ -109,7 +118,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn shown(args: &Args, lines: impl Iterator<Item = UsageLine>) -> String {
-    if let Format::Jsonl = args.format {
+    if let Format::Json = args.format {
         // A line has only texts and numbers.
         return lines
             .map(|line| serde_json::to_string(&line).unwrap_or_default() + "\n")

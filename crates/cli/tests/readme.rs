@@ -13,6 +13,7 @@ use std::{
 
 use flate2::{Compression, write::GzEncoder};
 use program::{Serving, scratch, tidegate};
+use tidegate_redis_servers::eventually;
 
 fn readme() -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap()
@@ -94,7 +95,7 @@ fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
     fs::write(directory.join("rules.yaml"), &blocks("yaml")[0]).unwrap();
     log(&directory);
     let mut ran = 0;
-    let mut server = None;
+    let (mut server, mut shadows) = (None, Vec::new());
     for block in blocks("console") {
         let mut lines = block.lines().peekable();
         while let Some(line) = lines.next() {
@@ -141,9 +142,20 @@ fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
                         .args(arguments.split(' '))
                         .current_dir(&directory),
                 ));
+            } else if command.starts_with("sed -i ") {
+                run(command, &directory).expect("sed is there");
+                // The server follows the file.
+                let server = server.as_ref().expect("the server was started before");
+                let shadow = format!("\"shadow\":{}", command.contains("shadow: true"));
+                eventually("the change is in force", || {
+                    server.get("/v1/rules").contains(&shadow)
+                });
+                shadows.push(shadow);
             } else if let Some(arguments) = command.strip_prefix("tidegate ") {
+                let admin = server.as_ref().map(|server| &server.admin);
                 let output = tidegate()
                     .args(arguments.split(' '))
+                    .envs(admin.map(|admin| ("TIDEGATE_ADMIN_SERVER", admin)))
                     .current_dir(&directory)
                     .output()
                     .unwrap();
@@ -153,6 +165,10 @@ fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
                     "{command}: {}",
                     String::from_utf8_lossy(&output.stderr)
                 );
+                if arguments.starts_with("explain") {
+                    let only_counts = "verdict      admitted, by a limit that only counts";
+                    assert!(text.starts_with(only_counts), "{text}");
+                }
                 // The numbers, and which algorithm denies most, are those of another log: they only
                 // have to add up.
                 let words = |text: &str| -> Vec<String> {
@@ -217,6 +233,7 @@ fn every_command_of_the_readme_runs_and_says_what_it_says_there() {
             }
         }
     }
-    assert!(ran >= 8, "{ran} commands");
+    assert!(ran >= 11, "{ran} commands");
+    assert_eq!(shadows, ["\"shadow\":true", "\"shadow\":false"]);
     assert!(directory.join("report.html").is_file());
 }

@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::{BufRead, BufReader, Write},
+    io::{BufRead, BufReader, Read, Write},
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
@@ -596,10 +596,8 @@ fn a_reader_that_closes_the_pipe_is_not_an_error() {
         .unwrap();
     // The output is longer than a pipe holds, so the command is still writing when the reader
     // closes it.
-    let mut first = String::new();
-    BufReader::with_capacity(16, child.stdout.take().unwrap())
-        .read_line(&mut first)
-        .unwrap();
+    let mut first = [0; 16];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
     let output = child.wait_with_output().unwrap();
     // On a busy machine it may have printed its progress.
     let told = String::from_utf8_lossy(&output.stderr);
@@ -608,7 +606,7 @@ fn a_reader_that_closes_the_pipe_is_not_an_error() {
         .filter(|line| !line.starts_with("replaying: "))
         .collect();
     assert!(output.status.success() && errors.is_empty(), "{told}");
-    assert_eq!(first, "{\n");
+    assert!(first.starts_with(b"{\"by\":"), "{first:?}");
 }
 
 #[test]
@@ -864,7 +862,7 @@ fn each_limit_of_a_rules_file_is_replayed_on_its_requests() {
     assert_eq!(found["excluded"], 10);
     let warnings = found["warnings"].to_string();
     assert!(
-        warnings.contains("nobody concerns none of the 30 requests (path=/none*)"),
+        warnings.contains("nobody concerns none of 30 requests (path=/none*)"),
         "{warnings}"
     );
     assert!(warnings.contains("all is a shadow limit"), "{warnings}");
@@ -915,7 +913,8 @@ fn a_log_on_standard_input_is_followed_to_its_end_with_a_total() {
     input.write_all(b"nonsense\n").unwrap();
     drop(input);
     let sum = line_with(&mut lines, "in all");
-    let says = "11 requests of 2 keys; sliding-window 2/1h denies 8 (72.7%) of 1 keys; 1 lines are not requests";
+    let says =
+        "11 requests of 2 keys; sliding-window 2/1h denies 8 (72.7%) of 1 key; no requests: 1 line";
     assert!(sum.ends_with(says), "{sum}");
     assert!(child.wait().unwrap().success());
 }
@@ -1658,7 +1657,8 @@ fn ctrl_c_shows_the_results_of_what_was_read() {
             (1..=written as u64).contains(&lines),
             "{lines} of {written}"
         );
-        let note = format!("reading was stopped after {lines} lines");
-        assert!(errors.contains(&note), "{errors}");
+        let plain = errors.replace(',', "");
+        let note = format!("reading was stopped after {lines} line");
+        assert!(plain.contains(&note), "{errors}");
     }
 }

@@ -1,6 +1,8 @@
 //! `tidegate top` and `tidegate rules` with a real server, as scripts use them.
 #![cfg(feature = "top")]
 
+#[cfg(target_os = "linux")]
+mod certificates;
 mod program;
 #[cfg(target_os = "linux")]
 mod terminal;
@@ -283,9 +285,14 @@ fn a_trace_that_cannot_be_had_is_told_with_what_to_do() {
 
 #[cfg(target_os = "linux")]
 mod on_a_terminal {
+    use std::{fs, time::Duration};
+
     use serde_json::{Value, json};
 
     use super::{
+        RULES,
+        certificates::Authority,
+        program::{Serving, scratch},
         said,
         terminal::{Control, Terminal},
     };
@@ -402,7 +409,7 @@ mod on_a_terminal {
         top.after("", &["logins"]);
         let words = [
             "token-bucket 100/1m, burst: 20; sharing: local",
-            "12 keys of 1000",
+            "12 keys of 1,000",
             "Keys with most denials in the last 1m1s, one in 4 counted (Tab: most requests)",
             "eve",
             "exact",
@@ -498,6 +505,15 @@ mod on_a_terminal {
         assert_eq!(lines[3].trim(), "requests are denied; check the store");
         assert!(lines[4].starts_with("LIMIT"), "{lines:?}");
         assert_eq!(top.ends("q"), Some(0));
+        let (code, text, _) = said(&["top", "--once"], &control.address);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            code == Some(0)
+                && lines[0].starts_with("WRONG: the store is down: refused\u{fffd}[2J (since ")
+                && lines[1] == "  requests are denied; check the store"
+                && lines[2].starts_with("LIMIT"),
+            "{text}"
+        );
         // A low screen has room for the state.
         let mut top = Terminal::new(&control, 100, 12);
         let lines = top.after("", &["logins", "per-ip"]);
@@ -505,6 +521,110 @@ mod on_a_terminal {
             lines[2].starts_with("WRONG") && lines[3].starts_with("LIMIT"),
             "{lines:?}"
         );
+        assert_eq!(top.ends("q"), Some(0));
+    }
+
+    #[test]
+    fn a_real_server_says_what_is_wrong_with_its_certificate_rules_and_keys() {
+        let directory = scratch("top-certificate");
+        let ours = Authority::new(&directory, "ours");
+        let in_three_days = Duration::from_hours(3 * 24);
+        let [cert, key] = ours.issue_for("server", &["127.0.0.1"], in_three_days);
+        let rules = directory.join("rules.yaml");
+        fs::write(&rules, RULES).unwrap();
+        let server = Serving::with(&[
+            "--rules",
+            rules.to_str().unwrap(),
+            "--reload-interval",
+            "100ms",
+            "--tls-cert",
+            &cert,
+            "--tls-key",
+            &key,
+        ]);
+        let options = format!("--server https://{} --ca {}", server.admin, ours.file());
+        let mut top = Terminal::with(&options, 180, 30);
+        let certificate = [
+            "warning: the certificate of --tls-cert expires in 3d (since ",
+            "until then none; clients then refuse to connect; replace the file",
+        ];
+        top.after("", &certificate);
+        fs::write(&rules, "limits:\n  - {name: busy, limit: 2}\n").unwrap();
+        let rejected = [
+            certificate[0],
+            "warning: the rules were rejected: ",
+            "line 2",
+            "the previous rules stay active; correct the file",
+        ];
+        top.after("", &rejected);
+        fs::write(&rules, RULES).unwrap();
+        top.without("", "the rules were rejected");
+        assert_eq!(top.ends("q"), Some(0));
+
+        let small = "limits: [{name: small, limit: 1/1h, algorithm: sliding-log, max_keys: 8}]";
+        fs::write(&rules, small).unwrap();
+        let server = Serving::with(&["--rules", rules.to_str().unwrap()]);
+        let mut top = Terminal::with(&format!("--server {}", server.admin), 180, 30);
+        top.after("", &["small"]);
+        let forgotten = || {
+            let metrics = server.get("/metrics");
+            !metrics.contains("tidegate_keys_forgotten_exhausted_total{limit=\"small\"} 0\n")
+        };
+        let mut keys = 0..;
+        while !forgotten() {
+            let commands: Vec<String> = (0..500)
+                .map(|_| format!("ACQUIRE small key-{}", keys.next().unwrap()))
+                .collect();
+            server.ask(&commands.join("\r\n"));
+        }
+        let words = [
+            "WRONG: ",
+            " forgotten because the table was full: small (the last ",
+            "each of them may use its limit a second time; raise max_keys",
+        ];
+        top.after("", &words);
+        assert_eq!(top.ends("q"), Some(0));
+    }
+
+    #[cfg(feature = "servers")]
+    #[test]
+    fn a_real_store_that_dies_and_returns_is_above_the_limits() {
+        let mut store = tidegate_redis_servers::Server::start(&[]);
+        let rules = scratch("top-store").join("rules.yaml");
+        let limit = "limits: [{name: checkout, limit: 100/1h, on_error: closed}]";
+        fs::write(&rules, limit).unwrap();
+        let server = Serving::with(&[
+            "--rules",
+            rules.to_str().unwrap(),
+            "--store",
+            &store.address(),
+        ]);
+        let mut top = Terminal::with(&format!("--server {}", server.admin), 180, 30);
+        top.after("", &["checkout", "store up, 1 server"]);
+        let (code, _, error) = said(&["block", "checkout", "eve"], &server.admin);
+        assert_eq!(code, Some(0), "{error}");
+        store.kill();
+        let down = [
+            "WRONG: the store is down: ",
+            "requests to checkout are denied (on_error: closed); check the store at ",
+        ];
+        top.after("", &down);
+        // An innocent customer.
+        server.ask("ACQUIRE checkout alice");
+        top.after(ENTER, &["Keys with most denials", "alice"]);
+        top.after(ENTER, &["denied (store-down)", "the return of the store"]);
+        top.after("b", &["! a block does not help here"]);
+        top.without("", "b block");
+        store.start_again();
+        let returned = [
+            "store up",
+            "warning: the store had lost blocks and overrides",
+            "1 given again, 0 lost",
+            "admitted, remaining",
+            "b block  u unblock",
+        ];
+        top.after("", &returned);
+        top.without("", "the store is down");
         assert_eq!(top.ends("q"), Some(0));
     }
 

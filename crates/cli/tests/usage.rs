@@ -203,7 +203,7 @@ fn the_use_of_each_key_is_exact_after_a_kill() {
     assert!(
         String::from_utf8(output.stderr)
             .unwrap()
-            .contains("1 lines are not whole")
+            .contains("left out, as not whole: 1 line")
     );
 }
 

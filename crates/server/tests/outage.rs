@@ -161,6 +161,7 @@ fn a_store_that_is_down_is_on_every_page_next_to_keys_and_in_the_api() {
     eventually("the store is up", || {
         page("/").contains("store up") && conditions() == serde_json::json!([])
     });
+    assert_eq!(server.resp("BLOCK closes mallory"), "OK");
     store.kill();
     eventually("the store is known to be down", || {
         conditions()[0]["name"] == "store"
@@ -196,10 +197,44 @@ fn a_store_that_is_down_is_on_every_page_next_to_keys_and_in_the_api() {
             "{path}: {body}"
         );
     }
+    // No page has a button whose order the missing store would refuse.
+    for path in [
+        "/limit?name=closes",
+        "/limit?name=closes&key=alice",
+        "/limit?name=opens&key=alice",
+        "/orders",
+    ] {
+        let body = page(path);
+        assert!(!body.contains("action=\"/v1/"), "{path}: {body}");
+    }
+    assert!(page("/limit?name=closes").contains("a block does not help: the store is down"));
+    assert!(page("/limit?name=opens&key=alice").contains("No action is possible: the store"));
+    assert!(page("/orders").contains("not while the store is down"));
+    for (limit, helps) in [("closes", false), ("opens", false), ("alone", false)] {
+        let explained = server
+            .get(&format!("/v1/explain?limit={limit}&key=alice"))
+            .json();
+        assert_eq!(explained["block_helps"], helps, "{explained}");
+    }
+    for (path, body) in [
+        ("/v1/block", r#"{"limit":"opens","key":"alice"}"#),
+        ("/v1/unblock", r#"{"limit":"opens","key":"mallory"}"#),
+        (
+            "/v1/override",
+            r#"{"limit":"opens","key":"alice","quota":"9/1h"}"#,
+        ),
+        ("/v1/reset", r#"{"limit":"opens","key":"alice"}"#),
+        ("/v1/refund", r#"{"limit":"opens","key":"alice","cost":1}"#),
+    ] {
+        assert_eq!(server.post(path, body).status, 503, "{path}");
+    }
     store.start_again();
+    // The store has lost what it had, which the server gives it again.
     eventually("the store is up again", || {
-        page("/").contains("store up") && conditions() == serde_json::json!([])
+        page("/").contains("store up") && conditions()[0]["name"] == "lost-orders"
     });
+    assert_eq!(conditions().as_array().unwrap().len(), 1);
+    assert!(page("/limit?name=closes&key=alice").contains("Block alice in closes?"));
 }
 
 #[test]

@@ -984,6 +984,25 @@ fn the_overview_shows_who_is_denied_and_why() {
     ] {
         assert!(section.contains(words), "{words} in {section}");
     }
+    assert!(
+        section.contains("a block does not help: it is on the deny list")
+            && !section.contains("Block mallory in logins?"),
+        "{section}"
+    );
+    // The page of a limit offers no other remedy than the overview.
+    let logins = page(&server, "/limit?name=logins").body;
+    assert!(
+        logins.contains("a block does not help: it is on the deny list")
+            && logins.contains("Block eve in logins?")
+            && !logins.contains("Block mallory in logins?"),
+        "{logins}"
+    );
+    let block = r#"{"limit":"logins","key":"eve"}"#;
+    assert_eq!(server.post("/v1/block", block).status, 200);
+    for path in ["/", "/limit?name=logins"] {
+        let body = page(&server, path).body;
+        assert!(body.contains("Unblock eve in logins?"), "{path}: {body}");
+    }
     assert!(!section.contains("partner"), "{section}");
     // The filter of the page applies, and a client without the right to block has no buttons.
     let filtered = page(&server, "/?q=search").body;

@@ -438,7 +438,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
         ),
         (
             "GET key",
-            "ERR unknown command 'GET', with args beginning with: 'key' ",
+            "ERR unknown command 'GET', with args beginning with: 'key' (COMMAND DOCS lists the commands)",
         ),
         (
             "SELECT 1",

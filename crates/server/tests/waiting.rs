@@ -181,7 +181,7 @@ fn the_first_comes_first_and_a_large_cost_is_not_overtaken() {
     assert_eq!(now_waiting(&server, "a"), 2);
     let explained = server.get("/v1/explain?limit=a&key=alice").json();
     assert_eq!(explained["waiting"], 2);
-    let line = json!({"name": "in line", "text": "2 callers wait for it"});
+    let line = json!({"name": "waiting", "text": "2 callers in line for it"});
     assert!(explained["facts"].as_array().unwrap().contains(&line));
     let other = server.get("/v1/explain?limit=a&key=bob").json();
     assert_eq!(other["waiting"], 0);

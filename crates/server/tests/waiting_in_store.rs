@@ -75,7 +75,7 @@ fn callers_at_two_servers_are_served_in_the_order_of_arrival_over_both_protocols
     let mut second = resp_behind(&two, 1, 1);
     let mut third = http_behind(&one, 1, 2);
     let explained = two.get("/v1/explain?limit=jobs&key=x").json();
-    let line = json!({"name": "in line", "text": "3 callers wait for it"});
+    let line = json!({"name": "waiting", "text": "3 callers in line for it"});
     assert!(explained["facts"].as_array().unwrap().contains(&line));
     assert_eq!(one.metric("tidegate_waiting{limit=\"jobs\"}"), 2);
     // One is free, and belongs to the first, who needs two.

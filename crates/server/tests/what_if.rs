@@ -110,7 +110,7 @@ fn a_candidate_is_shown_beside_what_happened() {
     );
     assert_eq!(told.would_deny.requests, 1);
     assert!(
-        told.notes[0].starts_with("1 keys that the rules name are not known"),
+        told.notes[0].starts_with("the trace does not know 1 key that the rules name"),
         "{:?}",
         told.notes
     );

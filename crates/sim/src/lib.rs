@@ -34,6 +34,7 @@ mod algorithm;
 mod escape;
 mod fleet;
 mod live;
+mod numbers;
 mod progress;
 mod replay;
 mod suggest;

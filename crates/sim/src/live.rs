@@ -6,8 +6,9 @@ use std::{collections::HashMap, fmt};
 use tidegate_core::{Algorithm, Nanos, Policy, Quota};
 
 use crate::{
+    numbers::{counted, grouped},
     replay::{KeyState, Trial},
-    report::{grouped, percent},
+    report::percent,
     workload::{Trace, Workload},
 };
 
@@ -156,9 +157,9 @@ impl fmt::Display for LiveCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} requests of {} keys",
-            grouped(self.requests),
-            grouped(self.keys)
+            "{} of {}",
+            counted(self.requests, "request"),
+            counted(self.keys, "key")
         )?;
         for limit in &self.limits {
             let LiveLimit {
@@ -171,9 +172,9 @@ impl fmt::Display for LiveCounts {
             if *denied > 0 {
                 write!(
                     f,
-                    " ({}) of {} keys",
+                    " ({}) of {}",
                     percent(*denied, self.requests),
-                    grouped(*denied_keys)
+                    counted(*denied_keys, "key")
                 )?;
             }
         }
@@ -181,7 +182,7 @@ impl fmt::Display for LiveCounts {
             write!(f, "; {} of further keys left out", grouped(self.left_out))?;
         }
         if self.unparsed > 0 {
-            write!(f, "; {} lines are not requests", grouped(self.unparsed))?;
+            write!(f, "; no requests: {}", counted(self.unparsed, "line"))?;
         }
         Ok(())
     }

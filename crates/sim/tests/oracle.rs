@@ -575,7 +575,7 @@ fn a_followed_limit_goes_on_from_one_look_to_the_next() {
     let mut counts = live.total().clone();
     assert_eq!(
         counts.to_string(),
-        "6 requests of 2 keys; sliding-log 2/10s denies 1 (16.7%) of 1 keys; 1 lines are not requests"
+        "6 requests of 2 keys; sliding-log 2/10s denies 1 (16.7%) of 1 key; no requests: 1 line"
     );
     // Numbers are grouped; a small share is not nothing and a large one not all.
     for (denied, requests, shown) in [

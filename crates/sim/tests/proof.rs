@@ -122,7 +122,7 @@ fn a_log_that_does_not_say_what_its_times_are_says_what_may_change() {
     assert_eq!(notes(&start), "");
     let end = load(&[file("end", &lines(""))], &options(Stamp::End)).unwrap();
     assert!(
-        notes(&end).contains("3 requests have the time of their end"),
+        notes(&end).contains("the time of 3 requests is that of the end"),
         "{}",
         notes(&end)
     );
@@ -163,7 +163,7 @@ fn times_without_a_zone_empty_connections_and_a_log_given_twice_are_named() {
     let notes = notes(&loaded);
     for part in [
         "taken as Asia/Kolkata; --zone",
-        "2 lines are connections",
+        "which count as requests: 2 lines",
         "--exclude method=-",
         "proof-twice-again has the same lines as",
     ] {
@@ -248,7 +248,7 @@ fn a_format_that_fits_only_some_lines_is_refused_with_both_readings() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("3 lines are in no known format, such as once upon"),
+        error.contains("3 lines in no known format, such as once upon"),
         "{error}"
     );
     let chosen = Options {

@@ -422,7 +422,8 @@ impl SuggestArgs {
 pub enum Output {
     /// Tables for people to read.
     #[default]
-    Table,
+    #[value(alias = "table")]
+    Text,
     /// One object with everything that the table and the page show.
     Json,
 }

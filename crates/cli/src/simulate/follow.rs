@@ -130,7 +130,7 @@ fn gather(
 /// Returns false if the reader of the output has closed it.
 fn print(args: &Args, when: &str, counts: &LiveCounts) -> Result<bool, SimulateError> {
     let line = match args.format {
-        Output::Table => format!("{when}  {counts}"),
+        Output::Text => format!("{when}  {counts}"),
         Output::Json => {
             let limits = counts.limits.iter().map(|limit| {
                 json!({

@@ -27,7 +27,7 @@ use std::{
 use clap::error::ErrorKind;
 use signal_hook::{consts::SIGINT, flag};
 use tidegate_core::{Clock, Nanos, Quota, clock::SystemClock};
-use tidegate_server::shown;
+use tidegate_server::shown::{self, counted};
 use tidegate_sim::{
     AlgorithmSpec, Progress, Stage, SuggestError, Survey, Trial, Workload, curve, heat_map,
     input::{self, By, Field, Format, Source, Unparsed},
@@ -136,7 +136,7 @@ fn simulate(args: &Args) -> Result<bool, SimulateError> {
             .map_err(|error| SimulateError::Report(path.to_owned(), error))?;
     }
     written(print_with(|out| match args.format {
-        Output::Table => write_table(out, &report, args.top.into()),
+        Output::Text => write_table(out, &report, args.top.into()),
         Output::Json => write_json(out, &report),
     }))
     .map(|()| is_part)
@@ -244,7 +244,9 @@ fn made_up(args: &Args, progress: &Progress) -> Result<Report, SimulateError> {
     } = traffic;
     let length = Nanos::from(duration);
     report.source = format!(
-        "synthetic traffic: {requests} requests of {sources} sources in {length}, zipf {zipf}, {arrival}, seed {seed}"
+        "synthetic traffic: {} of {} in {length}, zipf {zipf}, {arrival}, seed {seed}",
+        counted(requests, "request"),
+        counted(sources.into(), "source")
     );
     let by = if by == By::GLOBAL { "global" } else { "source" };
     Ok(Report {
@@ -331,7 +333,9 @@ pub(super) fn warn_of_keys(trace: &Trace, by: &By) -> Option<String> {
     }
     let found = if keys * 10 >= requests * 9 {
         format!(
-            "{keys} keys in {requests} requests: nearly every one occurs once, so no limit for each key denies anything"
+            "{} in {}: nearly every one occurs once, so no limit for each key denies anything",
+            counted(keys, "key"),
+            counted(requests, "request")
         )
     } else {
         let (key, most) = trace
@@ -339,7 +343,9 @@ pub(super) fn warn_of_keys(trace: &Trace, by: &By) -> Option<String> {
             .filter(|(_, most)| most * 10 >= requests * 9)?;
         let key = printable(&key, 60);
         format!(
-            "the key {key} has {most} of {requests} requests, as a proxy or a constant field would"
+            "the key {key} has {} of {}, as a proxy or a constant field would",
+            shown::grouped(most),
+            counted(requests, "request")
         )
     };
     Some(format!(

@@ -11,6 +11,7 @@ use std::{
 use serde_json::json;
 use tidegate_server::{
     rules::{self as server_rules, Keeping},
+    shown::counted,
     trace::{Recording, RecordingError, is_recording},
     what_if::{Denials, KeysEstimate, WhatIf, what_if},
 };
@@ -127,7 +128,7 @@ pub fn try_rules(path: &Path, recorded: &Recorded, args: &Args) -> Result<(), Si
     };
     let replayed = what_if(recording, &rules.limits, &hash, usize::from(args.top));
     super::written(super::print_with(|out| match args.format {
-        Output::Table => write_table(out, source, recording, &replayed),
+        Output::Text => write_table(out, source, recording, &replayed),
         Output::Json => {
             let replayed = json!({
                 "source": source,
@@ -136,7 +137,7 @@ pub fn try_rules(path: &Path, recorded: &Recorded, args: &Args) -> Result<(), Si
                 "until": recording.until / 1_000_000_000,
                 "limits": replayed,
             });
-            serde_json::to_writer_pretty(&mut *out, &replayed)?;
+            serde_json::to_writer(&mut *out, &replayed)?;
             writeln!(out)
         }
     }))
@@ -208,8 +209,8 @@ fn write_table(
 ) -> io::Result<()> {
     writeln!(
         out,
-        "{source}: {} requests of {} of all keys, {} to {} UTC",
-        recording.events.len(),
+        "{source}: {} of {} of all keys, {} to {} UTC",
+        counted(recording.events.len() as u64, "request"),
         recording.share,
         write_utc(recording.from),
         write_utc(recording.until),
@@ -246,10 +247,11 @@ fn write_limit(out: &mut impl Write, replayed: &WhatIf) -> io::Result<()> {
     };
     let part =
         |part: u64, all: u64| format!("{part} ({:.3}%)", part as f64 / all.max(1) as f64 * 100.0);
-    row(&format!("denied of {requests} requests"), &|of| {
-        part(of.requests, *requests)
-    })?;
-    row(&format!("denied of {keys} keys"), &|of| {
+    row(
+        &format!("denied of {}", counted(*requests, "request")),
+        &|of| part(of.requests, *requests),
+    )?;
+    row(&format!("denied of {}", counted(*keys, "key")), &|of| {
         part(of.keys, *keys)
     })?;
     if replayed.share < 1.0 {
@@ -260,8 +262,9 @@ fn write_limit(out: &mut impl Write, replayed: &WhatIf) -> io::Result<()> {
     }
     writeln!(
         out,
-        "  {} keys would be denied that were not, and {} would not be denied any more.",
-        replayed.newly_denied, replayed.no_longer_denied
+        "  {} would be denied that were not, and {} would not be denied any more.",
+        counted(replayed.newly_denied, "key"),
+        counted(replayed.no_longer_denied, "key")
     )?;
     if !replayed.most_denied.is_empty() {
         writeln!(

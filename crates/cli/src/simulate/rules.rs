@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use tidegate_server::rules::{self as server_rules, Keeping, LimitSpec, PolicySpec};
+use tidegate_server::{
+    rules::{self as server_rules, Keeping, LimitSpec, PolicySpec},
+    shown::counted,
+};
 use tidegate_sim::{
     AlgorithmSpec, Progress, Trial, Workload, heat_map,
     input::{self, By, Condition, Field, Selected, Selector},
@@ -160,7 +163,8 @@ fn warn(
             format!(" ({})", wanted.join(", "))
         };
         report.warnings.push(format!(
-            "{name} concerns none of the {requests} requests{wanted}"
+            "{name} concerns none of {}{wanted}",
+            counted(requests, "request")
         ));
     }
     let keys = warn_of_keys(&selected.trace, &selector.by);
@@ -170,8 +174,8 @@ fn warn(
     if selected.keyless > 0 {
         let by = &selector.by;
         report.warnings.push(format!(
-            "{} requests that {name} would concern have no {by} and are not limited",
-            selected.keyless
+            "not limited because of no {by}: {} that {name} would concern",
+            counted(selected.keyless, "request")
         ));
     }
     let denied: u64 = if limit.deny.is_empty() {
@@ -184,7 +188,8 @@ fn warn(
     };
     if denied > 0 {
         report.warnings.push(format!(
-            "{denied} more requests are denied by the `deny` list of {name}"
+            "the `deny` list of {name} denies {} more",
+            counted(denied, "request")
         ));
     }
     if limit.shadow {

@@ -276,7 +276,17 @@ impl App {
         Some(Effect::Refresh)
     }
 
+    /// Whether a block changes the next decision on the key on the screen, as far as that is known.
+    pub fn block_helps(&self) -> bool {
+        let explained = self.explained.as_ref();
+        explained.and_then(|of| of.block_helps).unwrap_or(true)
+    }
+
     fn ask_about_key(&mut self, block: bool) {
+        if block && matches!(self.screen, Screen::Key { .. }) && !self.block_helps() {
+            "a block does not help here".clone_into(&mut self.message);
+            return;
+        }
         let (limit, key) = match &self.screen {
             Screen::Overview => {
                 "open a limit first, then select a key to block".clone_into(&mut self.message);

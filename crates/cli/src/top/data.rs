@@ -107,6 +107,8 @@ pub struct HeavyKey {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Explained {
     pub facts: Vec<Fact>,
+    /// Absent in an older server's answer.
+    pub block_helps: Option<bool>,
 }
 
 #[derive(Clone, Debug, Deserialize)]

@@ -51,7 +51,7 @@ pub struct Args {
     /// Show only limits whose name contains this
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
-    /// Print the table once, and exit
+    /// Print the table once, below what is wrong with the server, and exit
     #[arg(long)]
     once: bool,
     #[command(flatten)]

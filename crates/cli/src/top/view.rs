@@ -62,28 +62,31 @@ pub fn draw(frame: &mut Frame<'_>, app: &App) {
     }
 }
 
-/// The conditions of the server as a whole.
+/// A condition of the server as a whole: its state, and below it the effect and the remedy.
+fn in_words(condition: &Condition) -> [String; 2] {
+    let word = if condition.is_wrong {
+        "WRONG"
+    } else {
+        "warning"
+    };
+    let since = when(condition.since_ms, SystemClock::new().now());
+    [
+        format!("{word}: {} (since {since})", condition.state),
+        format!("  {}; {}", condition.effect, condition.remedy),
+    ]
+    .map(|line| shown(&line))
+}
+
 fn conditions(app: &App, height: u16) -> Vec<Line<'static>> {
-    let now = SystemClock::new().now();
     let lines = |condition: &Condition| {
-        let word = if condition.is_wrong {
-            "WRONG"
-        } else {
-            "warning"
-        };
-        let state = format!(
-            "{word}: {} (since {})",
-            condition.state,
-            when(condition.since_ms, now)
-        );
-        let more = format!("  {}; {}", condition.effect, condition.remedy);
+        let [state, more] = in_words(condition);
         let style = if condition.is_wrong {
             BOLD.add_modifier(Modifier::REVERSED)
         } else {
             BOLD
         };
-        let more = (height >= HIGH).then(|| Line::raw(shown(&more)));
-        [Some(Line::styled(shown(&state), style)), more]
+        let more = (height >= HIGH).then(|| Line::raw(more));
+        [Some(Line::styled(state, style)), more]
     };
     let all = app.overview.conditions.iter().flat_map(lines).flatten();
     all.take(usize::from(height / 4)).collect()
@@ -113,9 +116,9 @@ fn heading(app: &App) -> Vec<Line<'static>> {
             format!(", with `{}`", app.filter)
         };
         format!(
-            "{} of {} limits by {sort}{filter}",
+            "{} of {} by {sort}{filter}",
             app.limits().count(),
-            app.overview.limits.len()
+            counted(app.overview.limits.len() as u64, "limit")
         )
     } else {
         String::new()
@@ -130,7 +133,10 @@ fn footing(app: &App) -> &'static str {
         (Screen::Limit { .. }, _) => {
             "Enter open key  Tab asked or denied  b block  u unblock  Esc back  ? keys"
         }
-        (Screen::Key { .. }, _) => "b block  u unblock  Esc back  ? keys  q quit",
+        (Screen::Key { .. }, _) if app.block_helps() => {
+            "b block  u unblock  Esc back  ? keys  q quit"
+        }
+        (Screen::Key { .. }, _) => "u unblock  Esc back  ? keys  q quit",
     }
 }
 
@@ -298,11 +304,11 @@ fn about(app: &App, name: &str) -> Vec<Line<'static>> {
             limit.algorithm, limit.quota, limit.sharing
         )),
         Line::raw(format!(
-            "{} admitted and {} denied per second; {} keys of {}",
+            "{} admitted and {} denied per second; {} of {}",
             per_second(limit.admitted_per_second),
             per_second(limit.denied_per_second),
-            limit.keys,
-            limit.max_keys
+            counted(limit.keys, "key"),
+            grouped(limit.max_keys)
         )),
         Line::raw(format!("since the start: {counts}")),
     ]
@@ -424,11 +430,13 @@ fn pop_up(frame: &mut Frame<'_>, lines: Vec<Line<'static>>) {
     frame.render_widget(paragraph.block(Block::new().borders(Borders::ALL)), area);
 }
 
-/// The overview as text, with columns as wide as necessary.
+/// The overview as text, with columns as wide as necessary, below what is wrong with the server.
 pub fn plain(app: &App) -> String {
+    let wrong = app.overview.conditions.iter().flat_map(in_words);
+    let wrong: String = wrong.map(|line| line + "\n").collect();
     let rows = std::iter::once(HEADS.map(str::to_owned))
         .chain(app.limits().map(|limit| cells(limit, TREND[0])));
-    crate::check::aligned(&rows.collect::<Vec<_>>())
+    wrong + &crate::check::aligned(&rows.collect::<Vec<_>>())
 }
 
 fn per_second(of: Option<f64>) -> String {

@@ -4,9 +4,11 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::{Duration, UNIX_EPOCH},
 };
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use tidegate_core::{Clock, clock::SystemClock};
 
 /// A certificate authority with its files.
 pub struct Authority {
@@ -44,12 +46,17 @@ impl Authority {
     /// Issues a certificate for these names, with its key, in files of this name. They appear by
     /// renaming, as with tools that renew certificates.
     pub fn issue(&self, file: &str, names: &[&str]) -> [String; 2] {
+        self.issue_for(file, names, Duration::from_hours(365 * 24))
+    }
+
+    /// The same for a certificate that expires after this time.
+    pub fn issue_for(&self, file: &str, names: &[&str], span: Duration) -> [String; 2] {
         let key = KeyPair::generate().unwrap();
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
-        let certificate = CertificateParams::new(names)
-            .unwrap()
-            .signed_by(&key, &self.issuer)
-            .unwrap();
+        let mut params = CertificateParams::new(names).unwrap();
+        let now = UNIX_EPOCH + Duration::from(SystemClock::new().now());
+        params.not_after = (now + span).into();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
         [("pem", certificate.pem()), ("key", key.serialize_pem())].map(|(kind, text)| {
             let path = self.path(&format!("{file}.{kind}"));
             fs::write(format!("{path}.new"), text).unwrap();

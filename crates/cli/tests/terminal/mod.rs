@@ -84,11 +84,16 @@ pub struct Terminal {
 
 impl Terminal {
     pub fn new(control: &Control, columns: u16, rows: u16) -> Self {
-        let program = env!("CARGO_BIN_EXE_tidegate");
         // The data is the same each time, so that it need not be fetched again.
+        let options = format!("--server {} --every 1h", control.address);
+        Self::with(&options, columns, rows)
+    }
+
+    /// With these options of the program.
+    pub fn with(options: &str, columns: u16, rows: u16) -> Self {
+        let program = env!("CARGO_BIN_EXE_tidegate");
         let run = format!(
-            "stty cols {columns} rows {rows} && exec {program} top --server {} --timeout 20s --every 1h",
-            control.address
+            "stty cols {columns} rows {rows} && exec {program} top --timeout 20s {options}"
         );
         let mut command = Command::new("script");
         command

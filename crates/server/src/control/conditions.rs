@@ -333,7 +333,7 @@ fn lost_orders(sources: &Sources<'_>, _: u64, at: u64, now: u64) -> Condition {
     Condition {
         name: "lost-orders",
         state: format!(
-            "the store had lost blocks and overrides ({}): {again} were given again, {lost} were not",
+            "the store had lost blocks and overrides ({}): {again} given again, {lost} lost",
             when(at, now)
         ),
         since_ms: 0,

@@ -17,6 +17,7 @@ use tidegate_core::{Algorithm, Nanos, Policy, Value};
 use crate::{
     observe::trace::{Event, Recording, Verdict},
     rules::LimitSpec,
+    shown::counted,
 };
 
 /// The number of parts of a trace in [`WhatIf::over_time`].
@@ -318,7 +319,8 @@ impl Replay<'_> {
         }
         if unknown > 0 {
             notes.push(format!(
-                "{unknown} keys that the rules name are not known to the trace, and are held to the limit's own policy if they are in it"
+                "the trace does not know {} that the rules name; in it they have the limit's own policy",
+                counted(unknown, "key")
             ));
         }
         own
@@ -389,7 +391,8 @@ impl Replay<'_> {
         }
         if refunds > 0 {
             notes.push(format!(
-                "{refunds} refunds are given back here, too, also of what the candidate denied"
+                "the candidate gets {} back, too, also of what it denied",
+                counted(refunds as u64, "refund")
             ));
         }
         notes

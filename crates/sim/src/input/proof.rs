@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use super::{request::Stamp, timestamp::Zone, timestamp::write_time};
-use crate::escape::printable;
+use crate::{escape::printable, numbers::counted};
 
 /// How many characters of a sample line are kept.
 const KEPT: usize = 400;
@@ -100,7 +100,8 @@ impl Proof {
         let mut notes = Vec::new();
         if let Some(lines) = self.stopped {
             notes.push(format!(
-                "reading was stopped after {lines} lines: these are the results of what was read"
+                "reading was stopped after {}: these are the results of what was read",
+                counted(lines, "line")
             ));
         }
         let within = window.map_or(String::new(), |window| {
@@ -114,9 +115,9 @@ impl Proof {
             .filter(|longest| *longest > 0)
             .map(|longest| length(Duration::from_nanos(longest)));
         if self.late > 0 {
-            let late = self.late;
+            let late = counted(self.late, "request");
             notes.push(format!(
-                "{late} requests have the time of their end and no duration, so they count as much later as they took.{within} \
+                "the time of {late} is that of the end, without a duration, so each counts as much later as it took.{within} \
                  Log the duration and name it with --took, or use --stamped start if the times are those of the start"
             ));
         }
@@ -137,9 +138,9 @@ impl Proof {
             ));
         }
         if self.requestless > 0 {
-            let requestless = self.requestless;
+            let lines = counted(self.requestless, "line");
             notes.push(format!(
-                "{requestless} lines are connections without an HTTP request (such as <BADREQ>, or \"-\" 408) and count as requests; \
+                "connections without an HTTP request (such as <BADREQ>, or \"-\" 408), which count as requests: {lines}; \
                  --exclude method=- leaves them out"
             ));
         }

@@ -18,7 +18,7 @@ use super::{
     unpack::unpack,
 };
 use crate::workload::{By, Field};
-use crate::{escape::printable, progress::Progress, workload::Trace};
+use crate::{escape::printable, numbers::counted, progress::Progress, workload::Trace};
 
 /// How much of a source is read to detect its format.
 const HEAD: usize = 64 * 1024;
@@ -303,7 +303,10 @@ fn readings(detected: &Detected, options: &Options) -> Option<[String; 2]> {
     Some(kinds.map(|(format, count, line)| {
         let shown = printable(&String::from_utf8_lossy(line), 120);
         let Some(format) = format else {
-            return format!("{count} lines are in no known format, such as {shown}");
+            return format!(
+                "{} in no known format, such as {shown}",
+                counted(count as u64, "line")
+            );
         };
         let by = options.by.clone().unwrap_or_else(By::ip);
         let target = RequestTarget::new(Vec::new(), by, true);
@@ -320,7 +323,8 @@ fn readings(detected: &Detected, options: &Options) -> Option<[String; 2]> {
             Err(error) => Some(error.to_string()),
         };
         format!(
-            "{count} lines read as {format}, such as {shown}: {}",
+            "{} read as {format}, such as {shown}: {}",
+            counted(count as u64, "line"),
             read.unwrap_or_default()
         )
     }))

@@ -4,18 +4,8 @@ use std::time::Duration;
 
 use tidegate_core::Nanos;
 
+pub(crate) use crate::numbers::{counted, grouped};
 use crate::{input::write_utc, replay::Timeline};
-
-/// `1234567` as `1,234,567`.
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let groups = digits
-        .as_bytes()
-        .rchunks(3)
-        .rev()
-        .map(String::from_utf8_lossy);
-    groups.collect::<Vec<_>>().join(",")
-}
 
 /// A share as a percentage with three significant digits, `0.00312%`; zero is `0%`, and less than
 /// all is never `100%`.

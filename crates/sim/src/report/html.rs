@@ -174,7 +174,7 @@ fn suggestions(suggested: &Suggested, all: &Findings) -> Markup {
     let curve = |recommended: &Recommendation| {
         html! {
             p { "To begin with, as a line of a rules file:" }
-            pre { (recommended.yaml) }
+            pre tabindex="0" { (recommended.yaml) }
             p { "The share that " (recommended.algorithm) " denies with each limit: " b class="of-requests" { "of requests" } ", " b class="of-keys" { "of keys" } ". The suggestion is marked." }
             (super::chart::curve(recommended, all))
             details {

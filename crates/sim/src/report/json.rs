@@ -65,7 +65,7 @@ pub fn write_json(out: &mut impl Write, report: &Report) -> io::Result<()> {
         });
         document["shares"] = shares.collect();
     }
-    serde_json::to_writer_pretty(&mut *out, &document)?;
+    serde_json::to_writer(&mut *out, &document)?;
     writeln!(out)
 }
 

@@ -11,7 +11,7 @@ use crate::escape::printable;
 
 use super::{
     Report,
-    format::{grouped, moment, percent, percentage, span},
+    format::{counted, grouped, moment, percent, percentage, span},
     shared, tenants,
 };
 use crate::{
@@ -93,16 +93,15 @@ fn write_findings(
 }
 
 fn traffic(findings: &Findings, by: &str) -> String {
-    let keys = if findings.keys == 1 { "key" } else { "keys" };
     let by = if by.is_empty() {
         String::new()
     } else {
         format!(" ({})", printable(by, KEY))
     };
     format!(
-        "{} requests by {} {keys}{by}",
-        grouped(findings.requests),
-        grouped(findings.keys)
+        "{} by {}{by}",
+        counted(findings.requests, "request"),
+        counted(findings.keys, "key")
     )
 }
 
@@ -130,10 +129,10 @@ fn write_suggested(out: &mut impl Write, report: &Report) -> io::Result<()> {
     )?;
     let denials = |denied: u64, denied_keys: u64| {
         format!(
-            "denies {} keys ({}), {} requests ({})",
-            grouped(denied_keys),
+            "denies {} ({}), {} ({})",
+            counted(denied_keys, "key"),
             percent(denied_keys, all.keys),
-            grouped(denied),
+            counted(denied, "request"),
             percent(denied, all.requests),
         )
     };

@@ -191,6 +191,7 @@ pub(in crate::control) async fn explanation(
         "override": own.map(|own| own_quota(app, limit, key, &own)),
         "tenant": limit.tenant_standing(&answered.key, service.now()).map(|of| tenant(&of)),
         "waiting": limit.waiting(&answered.key).await,
+        "block_helps": service.block_helps(limit, decision.reason()),
         "mend": decision.reason().map(|reason| mend(reason, limit.spec(), key)),
         // Null if the server keeps no trace of this key.
         "recent": recent.map(|events| events.iter().map(event).collect::<Vec<_>>()),
@@ -275,11 +276,11 @@ fn facts(explained: &Value, now: Nanos) -> Vec<(&'static str, String)> {
         ),
         ("tenant", tenant_in_words(&explained["tenant"])),
         (
-            "in line",
+            "waiting",
             explained["waiting"]
                 .as_u64()
                 .filter(|waiting| *waiting > 0)
-                .map(|_| format!("{} callers wait for it", number("waiting"))),
+                .map(|waiting| format!("{} in line for it", shown::counted(waiting, "caller"))),
         ),
         ("block", order_in_words(&explained["block"], now)),
         ("override", order_in_words(&explained["override"], now)),

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use tidegate_service::decide::service::DeniedKey;
 
 use super::{
-    key::{Named, against, linked},
+    key::{against, linked},
     shown,
 };
 use crate::edges::http::{App, permit::Viewer};
@@ -65,13 +65,13 @@ async fn row(app: &App, denied: &DeniedKey, viewer: Viewer) -> Markup {
             }
             td role="cell" {
                 @match (standing, reason) {
-                    (None, _) => { "not known: the store does not answer" },
+                    (None, _) => { "not known: the rules have changed" },
                     (Some(_), Some(reason)) => { "denied: " (reason) },
                     (Some(_), None) => { "admitted" },
                 }
             }
             @if viewer.may_operate {
-                td role="cell" { @if let Some(key) = named { (against(Named { limit: name, key }, reason)) } }
+                td role="cell" { @if let (Some(_), Some(key)) = (standing, named) { (against(app, &denied.limit, key, reason)) } }
             }
         }
     }

@@ -39,20 +39,22 @@ pub(super) fn linked<'k>(name: &str, key: &'k [u8]) -> (Markup, Option<&'k str>)
 }
 
 /// The button that helps against a key whose next request has this result, or why none does.
-pub(super) fn against(named: Named<'_>, reason: Option<DenialReason>) -> Markup {
-    match reason {
+pub(super) fn against(app: &App, limit: &Limit, key: &str, reason: Option<DenialReason>) -> Markup {
+    let named = Named {
+        limit: &limit.spec().name,
+        key,
+    };
+    let why = match reason {
+        _ if app.service.refuses_orders(limit) => "the store is down",
+        Some(DenialReason::StoreDown) => "the store is down",
+        Some(DenialReason::DenyListed) => "it is on the deny list",
+        Some(DenialReason::TableFull) => "the table is full",
         Some(DenialReason::Blocked) => {
-            html! { div class="buttons" { (named.unblock(&Value::Null, Nanos::ZERO)) } }
+            return html! { div class="buttons" { (named.unblock(&Value::Null, Nanos::ZERO)) } };
         }
-        Some(DenialReason::DenyListed) => html! { small { "on the deny list" } },
-        Some(DenialReason::StoreDown) => {
-            html! { small { "a block does not help: the store is down" } }
-        }
-        Some(DenialReason::TableFull) => {
-            html! { small { "a block does not help: the table is full" } }
-        }
-        _ => html! { div class="buttons" { (named.block(&Value::Null, Nanos::ZERO)) } },
-    }
+        _ => return html! { div class="buttons" { (named.block(&Value::Null, Nanos::ZERO)) } },
+    };
+    html! { small { "a block does not help: " (why) } }
 }
 
 /// The requests of a key over the last 15 minutes, from the trace.
@@ -242,8 +244,11 @@ impl Named<'_> {
         )
     }
 
-    /// All actions that help, by what is known about the key.
-    pub fn actions(self, explained: &Value, now: Nanos) -> Markup {
+    /// All actions that help, by what is known about the key. Without orders, there are none.
+    pub fn actions(self, explained: &Value, now: Nanos, refuses_orders: bool) -> Markup {
+        if refuses_orders {
+            return html! { p { "No action is possible: the store, which has the orders about keys, is down." } };
+        }
         let units = html! {
             label for="cost" { "Units" }
             input id="cost" name="cost" type="number" min="1" max="9007199254740991" value="1" required;
@@ -253,7 +258,7 @@ impl Named<'_> {
         let refund = ["Refund", "Refunded"];
         html! {
             div class="buttons" {
-                @if explained["reason"] != "deny-listed" { (self.block(block, now)) }
+                @if explained["block_helps"] == true { (self.block(block, now)) }
                 @if block.is_object() { (self.unblock(block, now)) }
                 (self.action(("/v1/reset", "Reset"), reset, Terms::Note, &[], None, None))
                 @if own.is_object() { (self.end_override(own, now)) }

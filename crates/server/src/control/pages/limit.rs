@@ -2,8 +2,6 @@
 
 use axum::http::Uri;
 use maud::{Markup, html};
-use serde_json::Value;
-use tidegate_core::Nanos;
 use tidegate_service::{
     decide::{
         limits::{Limit, TenantStanding},
@@ -14,7 +12,7 @@ use tidegate_service::{
 
 use super::{
     Missing,
-    key::{self, Named, linked},
+    key::{self, Named, against, linked},
     latency,
     layout::{Frame, layout},
     overview::{pairs, rates},
@@ -62,7 +60,7 @@ pub(super) async fn page(
                 button type="submit" { "Look up" }
             }
         }
-        details { summary { "Rule" } pre { code { (rule) } } }
+        details { summary { "Rule" } pre tabindex="0" { code { (rule) } } }
     };
     let body = changing(control, &name, key.as_deref(), viewer).await?;
     Ok(layout(&title, "", Some(&live), head, body))
@@ -82,6 +80,8 @@ fn found<'l>(
 async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
     let explained = explanation(app, name, Some(key)).await;
     let now = app.service.now();
+    let refuses_orders =
+        found(&app.service.limits(), name).is_ok_and(|limit| app.service.refuses_orders(limit));
     html! {
         section class="card" aria-label="The key" {
             h2 { (shown::text(key)) }
@@ -93,7 +93,7 @@ async fn standing(app: &App, name: &str, key: &str, viewer: Viewer) -> Markup {
                         dt { (what) }
                         dd class=[(what == "verdict" && !explained["reason"].is_null()).then_some("bad")] { (shown::text(text)) }
                     } }
-                    @if viewer.may_operate { (Named { limit: name, key }.actions(explained, now)) }
+                    @if viewer.may_operate { (Named { limit: name, key }.actions(explained, now, refuses_orders)) }
                 }
             }
         }
@@ -183,8 +183,8 @@ pub(super) async fn changing(
                 @if top.one_in > 1 { "; one in " (top.one_in) " was counted, so numbers are estimates" }
             }
             div class="columns" {
-                (keys(name, "Most denials", &top.denied, viewer, now))
-                (keys(name, "Most requests", &top.asked, viewer, now))
+                (keys(app, limit, "Most denials", &top.denied, viewer))
+                (keys(app, limit, "Most requests", &top.asked, viewer))
             }
         }
     })
@@ -214,7 +214,7 @@ fn tenants(name: &str, tenants: &[TenantStanding]) -> Markup {
     }
 }
 
-fn keys(name: &str, title: &str, keys: &[TopKey], viewer: Viewer, now: Nanos) -> Markup {
+fn keys(app: &App, limit: &Limit, title: &str, keys: &[TopKey], viewer: Viewer) -> Markup {
     html! {
         section {
             h2 { (title) }
@@ -222,17 +222,17 @@ fn keys(name: &str, title: &str, keys: &[TopKey], viewer: Viewer, now: Nanos) ->
                 table class="keys" {
                     thead { tr {
                         th scope="col" { "Key" } th scope="col" { "Times" }
-                        @if viewer.may_operate { th scope="col" { "Block" } }
+                        @if viewer.may_operate { th scope="col" { "Action" } }
                     } }
-                    tbody { @for top in keys { (key_row(name, title, top, viewer, now)) } }
+                    tbody { @for top in keys { (key_row(app, limit, title, top, viewer)) } }
                 }
             }
         }
     }
 }
 
-fn key_row(name: &str, title: &str, top: &TopKey, viewer: Viewer, now: Nanos) -> Markup {
-    let (link, named) = linked(name, &top.key);
+fn key_row(app: &App, limit: &Limit, title: &str, top: &TopKey, viewer: Viewer) -> Markup {
+    let (link, named) = linked(&limit.spec().name, &top.key);
     html! {
         tr data-row={ (title) " " (shown::encoded(&String::from_utf8_lossy(&top.key))) } {
             th scope="row" { (link) }
@@ -243,7 +243,7 @@ fn key_row(name: &str, title: &str, top: &TopKey, viewer: Viewer, now: Nanos) ->
                 }
             }
             @if viewer.may_operate {
-                td { @if let Some(key) = named { div class="buttons" { (Named { limit: name, key }.block(&Value::Null, now)) } } }
+                td { @if let Some(key) = named { (against(app, limit, key, limit.reason_here(&top.key, app.service.now()))) } }
             }
         }
     }

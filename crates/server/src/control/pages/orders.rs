@@ -43,15 +43,25 @@ pub(super) fn page(app: &App, uri: &Uri, viewer: Viewer) -> Result<Frame, Missin
             button type="submit" { "Filter" }
         }
     };
+    let refuses = |limit: &str| {
+        let of_name = limits.limits().iter().find(|of| of.spec().name == limit);
+        of_name.is_some_and(|limit| app.service.refuses_orders(limit))
+    };
     let body = html! {
-        (table("Blocks", &blocked, viewer, now))
-        (table("Overrides", &overridden, viewer, now))
+        (table("Blocks", &blocked, viewer, now, refuses))
+        (table("Overrides", &overridden, viewer, now, refuses))
         p { small { "A server without a store knows a block by the hash of its key: a block that a state file brought back is in force, and is not listed." } }
     };
     Ok(layout("Blocks and overrides", "/orders", None, head, body))
 }
 
-fn table(title: &str, orders: &[Value], viewer: Viewer, now: Nanos) -> Markup {
+fn table(
+    title: &str,
+    orders: &[Value],
+    viewer: Viewer,
+    now: Nanos,
+    refuses: impl Fn(&str) -> bool,
+) -> Markup {
     let has_quota = title == "Overrides";
     let left_out = orders.len().saturating_sub(MOST);
     html! {
@@ -66,7 +76,7 @@ fn table(title: &str, orders: &[Value], viewer: Viewer, now: Nanos) -> Markup {
                             @for head in ["Given", "Ends", "By", "Note"] { th scope="col" { (head) } }
                             @if viewer.may_operate { th scope="col" { "Action" } }
                         } }
-                        tbody { @for order in orders.iter().take(MOST) { (row(order, has_quota, viewer, now)) } }
+                        tbody { @for order in orders.iter().take(MOST) { (row(order, has_quota, viewer, now, &refuses)) } }
                     }
                 }
                 @if left_out > 0 { p { (shown::grouped(left_out as u64)) " more: filter them." } }
@@ -75,7 +85,13 @@ fn table(title: &str, orders: &[Value], viewer: Viewer, now: Nanos) -> Markup {
     }
 }
 
-fn row(order: &Value, has_quota: bool, viewer: Viewer, now: Nanos) -> Markup {
+fn row(
+    order: &Value,
+    has_quota: bool,
+    viewer: Viewer,
+    now: Nanos,
+    refuses: impl Fn(&str) -> bool,
+) -> Markup {
     let text = |name: &str| order[name].as_str().unwrap_or_default();
     let (limit, key) = (text("limit_name"), text("key"));
     let (link, named) = linked(limit, key.as_bytes());
@@ -94,7 +110,7 @@ fn row(order: &Value, has_quota: bool, viewer: Viewer, now: Nanos) -> Markup {
             td { (shown::text(order["client"].as_str().unwrap_or("not known"))) }
             td { (shown::text(text("note"))) }
             @if viewer.may_operate {
-                td { @if let Some(key) = named {
+                td { @if refuses(limit) { small { "not while the store is down" } } @else if let Some(key) = named {
                     @let named = Named { limit, key };
                     div class="buttons" { @if has_quota { (named.end_override(order, now)) } @else { (named.unblock(order, now)) } }
                 } }

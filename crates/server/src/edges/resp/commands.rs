@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use tidegate_config::nearest;
 use tidegate_listen::access::Role;
 use tidegate_service::{
     decide::service::{Act, Operation, Refusal, refuse_unknown, resolve},
@@ -158,7 +159,7 @@ fn is_permitted(context: &Context<'_>, needs: Needs, args: &[&[u8]]) -> bool {
 
 #[cold]
 fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
-    // Redis's wording, truncated in the same way.
+    // Redis's wording, truncated in the same way, and what to do.
     let shown = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(128)]).into_owned();
     let mut beginning = String::new();
     for arg in args {
@@ -169,7 +170,14 @@ fn unknown(context: &mut Context<'_>, name: &[u8], args: &[&[u8]]) {
         let _ = write!(beginning, "'{}' ", shown(arg));
     }
     let name = shown(name);
+    // A long name is no misspelling, and a comparison takes time.
+    let names = COMMANDS.iter().map(|command| command.name);
+    let meant = (name.len() <= 24).then(|| nearest(&name, names)).flatten();
+    let advice = meant.map_or_else(
+        || "COMMAND DOCS lists the commands".to_owned(),
+        |meant| format!("did you mean {}?", meant.to_uppercase()),
+    );
     context.error(&format!(
-        "ERR unknown command '{name}', with args beginning with: {beginning}"
+        "ERR unknown command '{name}', with args beginning with: {beginning}({advice})"
     ));
 }

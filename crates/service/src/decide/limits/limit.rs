@@ -401,7 +401,7 @@ impl Limit {
     }
 
     /// Whether `cost` would be admitted, with what remains before it.
-    fn standing(&self, key: &[u8], cost: u64, now: Nanos) -> Decision {
+    pub(super) fn standing(&self, key: &[u8], cost: u64, now: Nanos) -> Decision {
         let limiter = &self.memory.limiter;
         if let Some(of) = self.of_tenant(key) {
             if let Some(blocked) = self.block_of(key, now) {

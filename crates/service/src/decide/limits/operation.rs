@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate_core::Nanos;
+use tidegate_core::{DenialReason, Nanos};
 use tidegate_limiter::Until;
 use tidegate_redis::{GivenOrder, Order, OrderKind, Plan};
 
@@ -52,6 +52,17 @@ pub struct Operator<'a> {
 }
 
 impl Limit {
+    /// Why the next request of the key would be denied, as far as this server knows without the
+    /// store.
+    pub fn reason_here(&self, key: &[u8], now: Nanos) -> Option<DenialReason> {
+        let in_memory = || {
+            let is_here = self.store().is_none();
+            is_here.then(|| self.standing(key, 1, now))
+        };
+        let decision = self.block_of(key, now).or_else(in_memory)?;
+        decision.reason()
+    }
+
     /// Makes a change in the store, for all servers: they follow within a second. Returns whether
     /// there was something to end, and `true` for the other operations.
     pub async fn operate_in_store(

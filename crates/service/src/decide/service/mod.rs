@@ -37,8 +37,9 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use tidegate_core::{Clock, Decision, Nanos};
+use tidegate_core::{Clock, Decision, DenialReason, Nanos};
 use tidegate_limiter::repeats::Repeats;
+use tidegate_redis::Health;
 use tokio::sync::watch;
 
 pub use self::answer::SOFT_EXCEEDED;
@@ -470,6 +471,22 @@ impl Service {
         };
         let answer = self.decide(ask, Act::Peek, self.now()).await;
         answer.ok().map(|answer| answer.decision)
+    }
+
+    /// Whether orders about the keys of this limit are refused now: the store that has them is down.
+    pub fn refuses_orders(&self, limit: &Limit) -> bool {
+        let store = limit.store().and(self.store());
+        store.is_some_and(|shared| shared.store().health() == Health::Down)
+    }
+
+    /// Whether a block of a key of this limit changes its next decision, which has this reason if
+    /// it is a denial.
+    pub fn block_helps(&self, limit: &Limit, reason: Option<DenialReason>) -> bool {
+        let is_of_no_use = matches!(
+            reason,
+            Some(DenialReason::DenyListed | DenialReason::StoreDown | DenialReason::TableFull)
+        );
+        !is_of_no_use && !self.refuses_orders(limit)
     }
 
     /// How often the system's time was set since the start.
