@@ -32,7 +32,8 @@
 //!
 //! Leaky buckets and permits cannot be leased, because they assign moments and places. They are
 //! always exact, and so are leased token buckets with a burst below 16 or a rate below one token
-//! per slack, policies that block keys for denials, because the store counts each denial, and limits with a [line](LimitBuilder::line).
+//! per slack, policies that block keys for denials, because the store counts each denial, and limits with a [line](LimitBuilder::line)
+//! or with [tenants](LimitBuilder::tenants).
 //! [`SharedLimit::mode`] returns the mode in force. Several limits in one decision
 //! ([`Store::acquire_all`]) are decided in memory, all or nothing, if this node holds enough of
 //! each, otherwise by the store. While nodes use different modes or slacks for one limit (during a
@@ -113,6 +114,11 @@
 //! Every key expires within six seconds after its limit has fully recovered. The [line](SharedLimit::wait) at a
 //! key is a sorted set, `prefix:name:q:key`, in which each request that waits takes 130 bytes; it expires five
 //! seconds after the last call of those who wait. The last answer to each of them, `prefix:turn:number`, is kept for a minute.
+//! A limit that [tenants](LimitBuilder::tenants) share has one key, `prefix:name:shape:`. A string
+//! of 88 bytes, `prefix:name:o:`, is about all tenants, and one of 72 bytes about each of them:
+//! `prefix:name:h:tenant` (in a cluster the digest of its name). They expire 20 and 4 seconds after
+//! the tenant's last request, or as many windows, if those are longer.
+//!
 //! In a cluster, the keys of one joint decision need a common hash tag: `{tenant}:user`. A
 //! reservation is a hash, `prefix:reserved:id`, until its end and as long again; the open ones are
 //! in the sorted set `prefix:reserved:`.
