@@ -249,7 +249,7 @@ fn a_reservation_waits_in_the_store_and_any_server_settles_it() {
         let words = reply.trim_matches(['[', ']']).split(' ');
         let id = words.map(|word| word.trim_matches(['[', ']', '"']));
         id.filter(|word| word.len() >= 20)
-            .last()
+            .next_back()
             .unwrap_or_else(|| panic!("no id in {reply}"))
             .to_owned()
     };
