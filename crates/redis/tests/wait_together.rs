@@ -284,7 +284,7 @@ async fn a_line_that_was_lost_at_one_key_forms_again_at_both_and_nobody_waits_fo
     let [line] = &keys[..] else {
         panic!("{keys:?}");
     };
-    server.ask(&["DEL", &line.text()]);
+    server.ask(&["DEL", line.text()]);
     back(a, 3).await;
     back(b, 3).await;
     back(b_there, 1).await;
