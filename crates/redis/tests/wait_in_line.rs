@@ -74,7 +74,7 @@ async fn queued(limit: &SharedLimit, cost: u64) -> Queued {
     let tried = limit.store().try_wait_all(&[part], LONG).await;
     match tried.expect("the key is asked for once") {
         Tried::Waits(queued) => queued,
-        tried => panic!("it does not wait: {tried:?}"),
+        Tried::Decided(granted) => panic!("it does not wait: {granted:?}"),
     }
 }
 

@@ -284,7 +284,7 @@ async fn a_line_that_was_lost_at_one_key_forms_again_at_both_and_nobody_waits_fo
     let [line] = &keys[..] else {
         panic!("{keys:?}");
     };
-    server.ask(&["DEL", &line.text()]);
+    server.ask(&["DEL", line.text()]);
     back(a, 3).await;
     back(b, 3).await;
     back(b_there, 1).await;
@@ -450,6 +450,49 @@ async fn nothing_is_over_while_connections_break_and_all_are_answered() {
         assert!(left <= returned - 2 * admitted, "{left} are left");
     }
     assert!(admitted >= CALLERS / 2, "{denied} were denied");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_pauses_keeps_the_order_and_every_caller() {
+    const CALLERS: usize = 16;
+    let server = Server::start(&[]);
+    let address = server.address();
+    let (one, two) = (reach(&address).await, reach(&address).await);
+    let nodes = [&one, &two].map(|store| ["a", "b"].map(|name| units(store, name, 80)));
+    for limit in &nodes[0] {
+        assert!(limit.acquire("{key}", 80).await.is_allowed());
+    }
+    let (sender, mut answers) = mpsc::unbounded_channel();
+    for number in 0..CALLERS {
+        let [a, b] = &nodes[number % 2];
+        let limits: &[&SharedLimit] = if number % 4 < 2 { &[a, b] } else { &[a] };
+        waits(limits, 2, number, &sender);
+        until_waiting(a, number as u64 + 1).await;
+    }
+    let mut of_b = 0;
+    for number in 0..CALLERS {
+        let waits_for_b = number % 4 < 2;
+        // The calls that renew the tickets are late, and so are the units.
+        if number % 4 == 1 {
+            server.ask(&["CLIENT", "PAUSE", "150", "ALL"]);
+        }
+        let [a, b] = &nodes[(number + 1) % 2];
+        back(a, 1).await;
+        if waits_for_b {
+            back(b, 2).await;
+            of_b += 2;
+        }
+        assert!(a.acquire("{key}", 1).await.is_denied(), "nobody overtakes");
+        back(a, 1).await;
+        let (served, answer) = answers.recv().await.expect("somebody waits");
+        assert!(all_allowed(&answer), "{served}: {answer:?}");
+        assert_eq!(served, number);
+    }
+    assert_eq!(of_b, CALLERS as u64);
+    for limit in &nodes[0] {
+        assert_eq!(limit.peek("{key}", 0).await.decision.remaining(), 0);
+    }
+    assert_eq!(nodes[0][0].waiting("{key}").await, Ok(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -247,9 +247,8 @@ fn a_reservation_waits_in_the_store_and_any_server_settles_it() {
     assert!(first.starts_with("[0 "), "{first}");
     let id = |reply: &str| {
         let words = reply.trim_matches(['[', ']']).split(' ');
-        let id = words.map(|word| word.trim_matches(['[', ']', '"']));
-        id.filter(|word| word.len() >= 20)
-            .last()
+        let mut id = words.map(|word| word.trim_matches(['[', ']', '"']));
+        id.rfind(|word| word.len() >= 20)
             .unwrap_or_else(|| panic!("no id in {reply}"))
             .to_owned()
     };

@@ -516,6 +516,7 @@ mod tests {
             turn,
             settle,
             reserve,
+            reserve_taken,
             correct,
             due,
             oldest,
@@ -632,6 +633,13 @@ mod tests {
         let repeated = runs.timed(&reserve, &keys, &arguments(text, 9));
         assert_eq!(word(&repeated).as_deref(), Some("repeated"));
         runs.timed(&reserve, &keys, &arguments(b"", 0));
+        for (most, told) in [(1, "full"), (9, "kept"), (9, "repeated")] {
+            let taken = [(1, hold, [0; 8])];
+            let arguments = call::reserve_taken_arguments(&taken, (text, hold, most), "02");
+            let keys = ["other-record", "open", "open"];
+            let reply = runs.timed(&reserve_taken, &keys, &arguments);
+            assert_eq!(word(&reply).as_deref(), Some(told));
+        }
         runs.timed(&due, &["open"], &[]);
         runs.timed(&oldest, &["by-age"], &[]);
         runs.timed(&oldest, &["by-age"], &[]);

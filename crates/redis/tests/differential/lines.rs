@@ -235,9 +235,9 @@ impl Model {
         let own: Vec<_> = group.iter().zip(&expected).map(peek).collect();
         let is_first = expected.iter().all(|front| front.is_own);
         let is_taken = takes && is_first && own.iter().all(Decision::is_allowed);
-        expected
-            .iter_mut()
-            .for_each(|front| front.is_taken = is_taken);
+        for front in &mut expected {
+            front.is_taken = is_taken;
+        }
         assert_eq!(fronts, expected, "{what}");
         let plans_of = group.iter().map(|line| &plans[line.0]);
         let found = call::found_in_turn(plans_of, values).expect("the value is a state");
@@ -366,7 +366,7 @@ fn the_first_to_come_at_any_server_is_the_first_to_be_served() {
         } else {
             let mut group = vec![(at, key)];
             // A few pairs, so that they come again.
-            if at % 2 == 0 && bench.random.below(2) == 0 {
+            if at.is_multiple_of(2) && bench.random.below(2) == 0 {
                 group.push(((at + 3) % model.policies.len(), 1 - key));
                 if bench.random.below(2) == 0 {
                     group.reverse();

@@ -327,7 +327,7 @@ fn a_reservation_waits_in_line_until_its_deadline() {
     // A client that gives up leaves the line.
     let left = std::thread::spawn(move || {
         let mut late = waiting(1, "1h");
-        late.set_timeout(Duration::from_secs(3_000));
+        late.set_timeout(Duration::from_mins(50));
         let path = "/kuadrant.service.ratelimit.v1.RateLimitService/Reserve";
         other.runtime.block_on(async {
             let mut grpc = tonic::client::Grpc::new(other.channel.clone());

@@ -31,7 +31,6 @@ impl SharedGrant {
     }
 
     /// The decision of each limit.
-    #[must_use]
     pub fn answers(&self) -> &[SharedDecision] {
         &self.answers
     }

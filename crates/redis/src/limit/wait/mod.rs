@@ -26,7 +26,7 @@ use super::{
 use crate::{Deadline, Plan, Store, StoreError};
 
 /// The limits that decide on those who wait for their keys, in the order of the request's parts, and
-/// whether they may admit now.
+/// whether they may admit now. With another number of limits, [`OnError`](crate::OnError) decides.
 pub type LimitNow = Arc<dyn Fn() -> (Vec<SharedLimit>, bool) + Send + Sync>;
 
 /// A part of a request that waits.
@@ -245,8 +245,7 @@ impl Queued {
     /// that wait for the same keys.
     ///
     /// # Panics
-    /// If polled outside a Tokio runtime with time enabled, and if `now` returns fewer limits than
-    /// the request has parts.
+    /// If polled outside a Tokio runtime with time enabled.
     pub async fn answer(mut self, now: LimitNow) -> SharedGrant {
         if let Some(grant) = self.granted.take() {
             return self.start(grant).await;
@@ -257,7 +256,9 @@ impl Queued {
         match self.until.bound(ticket.outcome()).await {
             Ok(Some(Outcome::Granted(grant))) => self.start(grant).await,
             Ok(Some(Outcome::Denied(at, decision))) => {
-                self.tried[at] = decision;
+                if let Some(tried) = self.tried.get_mut(at) {
+                    *tried = decision;
+                }
                 self.denied(|decision| *decision)
             }
             Ok(Some(Outcome::Failed(error))) => self.without_store(&error),

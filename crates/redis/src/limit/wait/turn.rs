@@ -135,6 +135,9 @@ async fn ask(
     takes: bool,
 ) -> Result<Turned, StoreError> {
     let monitor = &store.batcher().monitor;
+    if limits.len() != keys.len() {
+        return Err(StoreError::LineEnded);
+    }
     let part = |(limit, key)| Part {
         limit,
         key,

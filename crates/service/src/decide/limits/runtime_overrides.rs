@@ -38,8 +38,8 @@ impl RuntimeOverride {
 
 /// The weight of an operator's text, as `weight=10`.
 pub(super) fn weight_of(text: &str) -> Option<u32> {
-    let terms = Terms::new().with_weight_text(text)?;
-    Some(terms.weight() as u32)
+    Terms::new().with_weight_text(text)?;
+    text.strip_prefix("weight=")?.parse().ok()
 }
 
 /// The quotas of one limit's keys, and what the rules in force say about the keys.

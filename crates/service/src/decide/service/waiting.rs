@@ -397,7 +397,7 @@ impl Service {
 pub(super) struct Waited {
     /// Their decisions.
     pub together: Vec<Decision>,
-    /// What was taken if all admit; `None` also if there are none.
+    /// Their units, if there are any and all admit.
     pub granted: Option<SharedGrant>,
     /// Why the store has not decided.
     pub failed: Option<StoreError>,

@@ -229,7 +229,7 @@ impl Service {
         has_room.map_err(|why| refuse(Refusal::Reservation(why)))?;
         let (decisions, taken) = self.wait_for_all(&parts, span).await.map_err(refuse)?;
         let (now, mut taken) = (self.now(), taken.into_iter());
-        // What limits that deny nothing have taken is where it counts now.
+        // The units of limits that deny nothing are where they count now.
         let estimates = parts.iter().map(|part| {
             let noted = if part.is_enforced() {
                 taken.next()
