@@ -4,15 +4,7 @@ use std::ops::Range;
 
 use tidegate::{FairLimiter, KeyedLimiter, Policy};
 
-use crate::{keyed, keys::Trace, race::Racer, stores};
-
-/// Tenants are asked for by Zipf's law.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tenants {
-    One,
-    Thousand,
-    Million,
-}
+use crate::{keyed, keys::Trace, race::Racer, stores, work::Tenants};
 
 impl Tenants {
     pub const fn count(self) -> usize {

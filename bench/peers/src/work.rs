@@ -4,8 +4,6 @@ use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 
-use crate::shares::Tenants;
-
 /// The algorithm of a keyed store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Algorithm {
@@ -32,6 +30,14 @@ pub enum Guarded {
     FlowRule,
     /// A flow rule, a breaker, isolation and a system rule.
     FourKinds,
+}
+
+/// How many tenants share a limit. They are asked for by Zipf's law.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tenants {
+    One,
+    Thousand,
+    Million,
 }
 
 /// One line of the table of figures.
