@@ -273,11 +273,17 @@ fn what_cannot_be_shared_is_refused_with_the_reason() {
     let thirds = limiter(bucket(10)).guarantee("a", 1.0 / 3.0).unwrap();
     let thirds = thirds.guarantee("b", 1.0 / 3.0).unwrap();
     assert!(thirds.guarantee("c", 1.0 / 3.0).unwrap().build().is_ok());
-    let error = limiter(Policy::concurrency(5)).build().unwrap_err();
+    let leaky = Policy::leaky_bucket(Quota::per_second(5));
+    let error = limiter(leaky).build().unwrap_err();
     assert!(matches!(
         error,
-        FairBuildError::Policy(FairError::Algorithm("concurrency"))
+        FairBuildError::Policy(FairError::Algorithm("leaky-bucket"))
     ));
+    let permits = limiter(Policy::concurrency(5)).build().unwrap();
+    let error = permits
+        .change_at(bucket(10), Terms::new(), [], Nanos::ZERO)
+        .unwrap_err();
+    assert!(matches!(error, FairBuildError::Kind), "{error}");
     let builder = limiter(bucket(10)).ceiling(0.2).unwrap();
     let error = builder.guarantee("a", 0.3).unwrap_err();
     assert_eq!(error, TermsError::GuaranteeAboveCeiling);
@@ -325,4 +331,74 @@ fn middleware_shares_the_limit_among_keys() {
     let decide = |key: &str| futures::executor::block_on(limiter.decide(key.as_bytes(), 1));
     assert!(decide("a").is_allowed() && decide("b").is_denied());
     assert_eq!(KeyedLimit::policy(&limiter), bucket(10));
+}
+
+#[test]
+fn permits_return_when_they_are_dropped_and_go_to_who_has_the_fewest() {
+    let builder = limiter(Policy::concurrency(6)).ceiling(0.7).unwrap();
+    let limiter = builder.weight("b", 2).unwrap().build().unwrap();
+    let mut a: Vec<_> = (0..4).map(|_| limiter.permit("a", 1).unwrap()).collect();
+    // Its ceiling is four of six, and only what it returns makes room for more.
+    let denied = limiter.permit("a", 1).unwrap_err();
+    assert_eq!(denied.retry_after(), None);
+    let mut b: Vec<_> = (0..2).map(|_| limiter.permit("b", 1).unwrap()).collect();
+    assert!(limiter.permit("b", 1).is_err());
+    // The next one is for b, which has two for a weight of two.
+    a.pop();
+    assert!(limiter.permit("a", 1).is_err() && limiter.peek("a", 1).is_denied());
+    assert_eq!(limiter.acquire_up_to("a", 1).0, 0);
+    b.push(limiter.permit("b", 1).unwrap());
+    assert_eq!(limiter.used_at("b", Nanos::ZERO), Some(0.5));
+    assert_eq!(limiter.total().peek(0).remaining(), 0);
+    drop((a, b));
+    assert_eq!(limiter.total().peek(0).remaining(), 6);
+    assert_eq!(limiter.acquire_up_to("a", 6).0, 4);
+    limiter.refund("a", 4);
+    assert_eq!(limiter.used_at("a", Nanos::ZERO), Some(0.0));
+}
+
+#[test]
+fn permits_that_are_never_returned_become_free_for_their_tenant_too() {
+    let held = tidegate_limiter::algorithm::Concurrency::new(4);
+    let held: Policy = held.hold(Duration::from_secs(10)).unwrap().into();
+    let limiter = limiter(held).ceiling(0.5).unwrap().build().unwrap();
+    let at = Nanos::from_secs;
+    assert!(limiter.acquire_at("a", 2, at(1)).is_allowed());
+    assert!(limiter.acquire_at("a", 1, at(10)).is_denied());
+    assert!(limiter.acquire_at("a", 1, at(11)).is_allowed());
+    // Fewer permits, more, and none of those in use is forgotten.
+    let change = |limit| {
+        let policy: Policy = tidegate_limiter::algorithm::Concurrency::new(limit).into();
+        limiter.change_at(policy, Terms::new(), [], at(12))
+    };
+    change(1).unwrap();
+    assert!(limiter.acquire_at("a", 1, at(12)).is_denied());
+    change(3).unwrap();
+    assert!(limiter.acquire_at("a", 3, at(12)).is_denied());
+    assert!(limiter.acquire_at("a", 2, at(12)).is_allowed());
+}
+
+#[test]
+fn threads_never_have_more_permits_than_there_are() {
+    let limiter = FairLimiter::builder(Policy::concurrency(5))
+        .build()
+        .unwrap();
+    let in_flight = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let (limiter, in_flight) = (&limiter, &in_flight);
+            scope.spawn(move || {
+                for i in 0..20_000_u64 {
+                    let cost = 1 + i % 3;
+                    if let Ok(permit) = limiter.permit((i + thread) % 3, cost) {
+                        assert!(in_flight.fetch_add(cost, Relaxed) + cost <= 5);
+                        in_flight.fetch_sub(cost, Relaxed);
+                        drop(permit);
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(limiter.total().peek(0).remaining(), 5);
+    assert_eq!(limiter.used_at(1_u64, Nanos::ZERO), Some(0.0));
 }

@@ -54,7 +54,7 @@ pub fn replay_quotas(by: &By, args: &Args, progress: &Progress) -> Result<Report
                     findings,
                 }),
                 // By default all algorithms are compared.
-                Err(FairError::Algorithm(_)) if args.algorithms.is_none() => {}
+                Err(FairError::Algorithm(_) | FairError::Permits) if args.algorithms.is_none() => {}
                 Err(error) => return Err(error.into()),
             }
         }

@@ -15,16 +15,17 @@
 //!
 //! docs/decisions/0014 has the reasons, the bounds, and what was tried.
 
+mod permits;
+mod rates;
 mod terms;
 
 pub use terms::{Terms, TermsError};
 
-use crate::MAX_LIMIT;
-use crate::{Algorithm, Decision, Nanos, Parameters, Policy, Quota, algorithm::TokenBucket};
+use crate::{Algorithm, Decision, DenialReason, Nanos, Policy};
+use permits::{Claim, MOST_CLAIMS, Permits};
+use rates::Rates;
 
 const SECOND: f64 = 1e9;
-/// Parts of a unit, so that a cost divided by a weight is exact enough.
-const PARTS: u64 = 1 << 20;
 /// The number of epochs for which a tenant leaves the reserve after another one has asked.
 const ALONE_AFTER: u64 = 64;
 /// The factor by which the sums of charges in a note fade in an epoch.
@@ -33,20 +34,16 @@ const FADE: f32 = 0.9;
 /// How the units of one limit are shared (see the [module](self)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FairShares {
-    /// The total's average rate, in `1 / parts` units: a tenant's bucket for a weight of 1.
-    bucket: TokenBucket,
-    /// The same as a policy.
+    kind: Kind,
+    /// Of the states of tenants.
     policy: Policy,
-    parts: f64,
-    /// Nanoseconds of the average rate for a unit.
-    unit: f64,
     limit: u64,
-    /// The span in which an unused limit fills.
-    full: f64,
-    /// The level above which units are spare.
-    reserve: f64,
-    /// A second, or the window if it is longer.
-    horizon: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Rates(Rates),
+    Permits(Permits),
 }
 
 /// The common state of all tenants of a limit: virtual time, the level, the weights of the last two
@@ -68,6 +65,8 @@ pub struct FairState {
     asker: u32,
     /// The epoch after the last one in which another tenant asked; 0 if none ever did.
     crowded: u64,
+    /// Who is to get the next permits.
+    claims: [Claim; MOST_CLAIMS],
 }
 
 /// A record of a tenant that asked lately. All zero is fresh. If it is lost (an owner keeps a
@@ -103,11 +102,16 @@ pub struct TenantStates<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FairError {
-    /// The algorithm does not deny by a rate.
+    /// The algorithm delays, or has several windows.
     #[error(
-        "shares need a token bucket, a fixed window, a sliding window, a sliding counter or a sliding log; {0} does not support them"
+        "shares need a token bucket, a fixed window, a sliding window, a sliding counter, a sliding log or concurrency; {0} does not support them"
     )]
     Algorithm(&'static str),
+    /// Permits are shared where their return is seen at once.
+    #[error(
+        "tenants can share permits in flight (concurrency) in the memory of one process, not over a store and not in the replay of a log"
+    )]
+    Permits,
     /// The limit is 0.
     #[error("a limit of 0 cannot be shared; use a limit of at least 1")]
     NoLimit,
@@ -135,13 +139,18 @@ pub struct Grant {
     cost: u64,
     /// The units that are expected to be charged later.
     more: f64,
+    /// The permits that others are to get first.
+    leave: u64,
+    /// Until when.
+    until: Nanos,
 }
 
 /// A refusal by a tenant's share or ceiling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Without other traffic the shares admit the same request after at most this long.
-    pub retry_after: Nanos,
+    /// Without other traffic the shares admit the same request after at most this long; `None` if
+    /// the tenant has to return permits first.
+    pub retry_after: Option<Nanos>,
     /// Whether the tenant's ceiling refused it, and not its share.
     pub by_ceiling: bool,
 }
@@ -152,45 +161,35 @@ impl FairShares {
     /// # Errors
     /// If its algorithm does not support shares, or if nothing can be shared.
     pub fn new(total: &Policy) -> Result<Self, FairError> {
-        let is_bucket = matches!(total.parameters(), Parameters::TokenBucket { .. });
-        let (limit, per, in_nanos) = match total.parameters() {
-            Parameters::TokenBucket {
-                burst, step, parts, ..
-            } => (burst, parts, step),
-            Parameters::FixedWindow { limit, window, .. }
-            | Parameters::SlidingCounter { limit, window } => (limit, limit, window),
-            Parameters::SlidingLog { limit, lifetime } => (limit, limit, lifetime),
-            Parameters::SlidingWindow {
-                limit, slot, span, ..
-            } => (limit, limit, slot.saturating_mul(span.into())),
-            _ => return Err(FairError::Algorithm(total.name())),
+        let (kind, policy) = if let Some(rates) = Rates::new(total) {
+            (Kind::Rates(rates), (*rates.bucket()).into())
+        } else if total.is_concurrency() {
+            (Kind::Permits(Permits::new(*total)), *total)
+        } else {
+            return Err(FairError::Algorithm(total.name()));
         };
         if total.counts_denied() || total.penalty().is_some() || total.waits_for_oversize() {
             return Err(FairError::Denials);
         }
-        if limit == 0 || per == 0 {
+        if total.limit() == 0 {
             return Err(FairError::NoLimit);
         }
-        let parts = PARTS.min(MAX_LIMIT / per).max(1);
-        let unit = in_nanos as f64 / per as f64;
-        let full = unit * limit as f64;
-        let bucket = TokenBucket::new(Quota::of(per * parts, in_nanos));
         Ok(Self {
-            bucket,
-            policy: bucket.into(),
-            parts: parts as f64,
-            unit,
-            limit,
-            full,
-            // A window's units that went in a burst are missing until its end, so less of them is
-            // given out at once.
-            reserve: full * if is_bucket { 0.5 } else { 0.9 },
-            horizon: full.max(SECOND),
+            kind,
+            policy,
+            limit: total.limit(),
         })
     }
 
-    /// The policy of a tenant's buckets, for a table that holds them: a share's in
-    /// [virtual time](FairState::virtual_now), a guarantee's and a ceiling's in the limit's own.
+    /// Whether permits in flight are shared, and not a rate.
+    #[must_use]
+    pub const fn are_permits(&self) -> bool {
+        matches!(self.kind, Kind::Permits(_))
+    }
+
+    /// The policy of a tenant's states, for a table that holds them: of its share in
+    /// [virtual time](FairState::virtual_now), and of its guarantee and its ceiling in the limit's
+    /// own. A tenant of permits has only the first.
     #[must_use]
     pub const fn bucket(&self) -> &Policy {
         &self.policy
@@ -199,111 +198,47 @@ impl FairShares {
     /// The number of words of each of a tenant's states.
     #[must_use]
     pub fn words(&self) -> usize {
-        self.bucket.words()
+        self.policy.words()
+    }
+
+    fn span(&self) -> f64 {
+        match &self.kind {
+            Kind::Rates(rates) => rates.horizon(),
+            Kind::Permits(_) => SECOND,
+        }
     }
 
     /// A guarantee is met this long after its owner returns: a second, or the window if it is
-    /// longer.
+    /// longer. Of permits it is met as others return theirs.
     #[must_use]
     pub fn horizon(&self) -> Nanos {
-        Nanos::new(whole(self.horizon))
+        Nanos::new(whole(self.span()))
     }
 
     /// The numbers by which another implementation decides alike, in nanoseconds: a unit of the
     /// limit's average rate, the span in which an unused limit fills, the level above which units
-    /// are spare, and the horizon.
+    /// are spare, and the horizon. `None` for permits.
     #[must_use]
-    pub const fn spans(&self) -> [f64; 4] {
-        [self.unit, self.full, self.reserve, self.horizon]
+    pub const fn spans(&self) -> Option<[f64; 4]> {
+        match &self.kind {
+            Kind::Rates(rates) => Some(rates.spans()),
+            Kind::Permits(_) => None,
+        }
     }
 
-    /// The level above which a request is admitted if no tenant was refused lately.
-    fn idle(&self) -> f64 {
-        f64::midpoint(self.reserve, self.full)
-    }
-
-    fn epoch(&self) -> f64 {
-        self.horizon / 4.0
-    }
-
-    /// The time in which what is spare is given out.
-    fn pace(&self) -> f64 {
-        (self.horizon / 32.0).min(self.full / 8.0)
-    }
-
-    /// How much a tenant may be ahead in virtual time: half the horizon of its equal share.
-    fn credit(&self, state: &FairState, terms: &Terms) -> f64 {
-        self.horizon / 2.0 / largest(state.active).max(terms.weight())
-    }
-
-    /// A cost in parts of a bucket that has this fraction of the rate, rounded up.
-    fn parts_of(&self, cost: f64, fraction: f64) -> u64 {
-        let exact = cost * self.parts / fraction;
-        let whole = whole(exact);
-        whole.saturating_add(u64::from((whole as f64) < exact))
-    }
-
-    fn debt(&self, words: &[u64], now: Nanos) -> f64 {
-        self.bucket.end(words).saturating_sub(now.get()) as f64
-    }
-
-    /// Takes a cost from a bucket, as debt beyond its room. With `most`, the debt does not grow
-    /// beyond it.
-    fn add(&self, words: &mut [u64], now: Nanos, cost: f64, fraction: f64, most: Option<f64>) {
-        let cost = most.map_or(cost, |most| {
-            let room = (most - self.debt(words, now)).max(0.0);
-            cost.min(room / self.unit * fraction)
-        });
-        self.bucket
-            .charge(words, now, self.parts_of(cost, fraction));
-    }
-
-    /// Whether a bucket has room for a cost, or as much as it ever has, and otherwise the time
-    /// until then.
-    fn lacks(&self, words: &[u64], now: Nanos, cost: u64, fraction: f64, most: f64) -> f64 {
-        let cost = (cost as f64 * self.unit / fraction).min(most);
-        (self.debt(words, now) + cost - most).max(0.0)
-    }
-
-    /// Brings the common state to `now`. Each of the other methods does it, too.
+    /// Brings the common state to `now`. Each of the other methods that has a time does it, too.
     pub fn turn(&self, state: &mut FairState, now: Nanos) {
-        if !state.is_started {
-            *state = FairState {
-                is_started: true,
-                now,
-                level: self.full,
-                epoch: whole(now.get() as f64 / self.epoch()),
-                ..FairState::default()
-            };
-        } else if now <= state.now {
-            return;
-        }
-        let passed = now.saturating_since(state.now).get() as f64;
-        state.now = state.now.max(now);
-        let epoch = whole(state.now.get() as f64 / self.epoch());
-        if epoch > state.epoch {
-            let keep = epoch == state.epoch + 1;
-            for weights in [&mut state.active, &mut state.refused] {
-                *weights = [0.0, if keep { weights[0] } else { 0.0 }];
+        match &self.kind {
+            Kind::Rates(rates) => rates.turn(state, now),
+            Kind::Permits(_) => {
+                state.pass(now, SECOND / 4.0, 0.0);
+                state.virtual_now = state.now;
             }
-            state.epoch = epoch;
-        }
-        state.level = (state.level + passed).min(self.full);
-        let spare = state.level - self.reserve;
-        if spare > 0.0 {
-            let refused = largest(state.refused);
-            // While tenants are refused, nothing is given out twice. Without them, virtual time
-            // only has to catch up with debts.
-            let given = if refused > 0.0 {
-                spare * (passed / self.pace()).min(1.0) / refused
-            } else {
-                spare * (passed / self.pace()) / largest(state.active).max(1.0)
-            };
-            state.advance(given);
         }
     }
 
-    /// Whether the shares admit `cost`. If they do, ask the total, and then call
+    /// Whether the shares admit `cost`. If they do, look whether the total
+    /// [leaves](Self::check_left) what others are to get first, ask it, and then call
     /// [`take`](Self::take) or [`total_refused`](Self::total_refused).
     ///
     /// # Errors
@@ -317,65 +252,30 @@ impl FairShares {
         now: Nanos,
     ) -> Result<Grant, Refusal> {
         self.turn(state, now);
-        let now = state.now;
-        let epoch = tenant.note.meet(state, terms);
-        if let (Some(ceiling), Some(words)) = (terms.ceiling(), tenant.ceiling.as_deref()) {
-            let lacks = self.lacks(words, now, cost, ceiling, self.horizon / 8.0);
-            if lacks > 0.0 {
-                return Err(Refusal {
-                    retry_after: round_up(lacks),
-                    by_ceiling: true,
-                });
-            }
+        match &self.kind {
+            Kind::Rates(rates) => rates.ask(state, terms, tenant, cost),
+            Kind::Permits(permits) => permits.ask(state, terms, tenant, cost),
         }
-        let more = tenant.note.expects(cost);
-        let expected = cost.saturating_add(whole(more));
-        let credit = self.credit(state, terms);
-        let lacks = self.lacks(
-            tenant.share,
-            state.virtual_now,
-            expected,
-            terms.weight(),
-            credit,
-        );
-        let guaranteed = match (terms.guarantee(), tenant.guarantee.as_deref()) {
-            (Some(part), Some(words)) => {
-                Some(self.lacks(words, now, expected, part, self.horizon / 2.0))
-            }
-            _ => None,
-        };
-        let cost_span = cost as f64 * self.unit;
-        let is_idle = largest(state.refused) == 0.0 && state.level - cost_span >= self.idle();
-        let way = if lacks == 0.0 {
-            Way::Share
-        } else if guaranteed == Some(0.0) {
-            Way::Guarantee
-        } else if state.is_alone() || is_idle {
-            Way::Idle
-        } else {
-            if tenant.note.refused != epoch {
-                tenant.note.refused = epoch;
-                state.refused[0] += terms.weight();
-            }
-            let by_share = self.share_in(state, lacks);
-            return Err(Refusal {
-                retry_after: round_up(guaranteed.map_or(by_share, |span| span.min(by_share))),
-                by_ceiling: false,
-            });
-        };
-        Ok(Grant { way, cost, more })
     }
 
-    /// The time until virtual time has advanced by `lacks`, without further requests.
-    fn share_in(&self, state: &FairState, lacks: f64) -> f64 {
-        let span = lacks * largest(state.refused);
-        let level = self.reserve + span;
-        if level <= self.full {
-            return (level - state.level).max(self.pace());
+    /// Whether the total has room for what was granted and for the [units to
+    /// leave](Grant::leave), if it has room for the former. `total` is its decision on the cost.
+    ///
+    /// # Errors
+    /// The refusal. Call [`total_refused`](Self::total_refused) then, too.
+    pub fn check_left(
+        &self,
+        state: &FairState,
+        grant: &Grant,
+        total: &Decision,
+    ) -> Result<(), Refusal> {
+        if total.is_denied() || total.remaining() >= grant.leave {
+            return Ok(());
         }
-        // From the second epoch without refusals on, virtual time advances all the time.
-        let quiet = (self.full - state.level).max(2.0 * self.epoch());
-        quiet + span * self.pace() / (self.full - self.reserve)
+        Err(Refusal {
+            retry_after: Some(grant.until.saturating_since(state.now)),
+            by_ceiling: false,
+        })
     }
 
     /// Takes what was granted, after the total has admitted it.
@@ -386,35 +286,29 @@ impl FairShares {
         tenant: &mut TenantStates<'_>,
         grant: Grant,
     ) {
-        let (now, virtual_now) = (state.now, state.virtual_now);
-        let all = grant.cost as f64 + grant.more;
-        state.level -= all * self.unit;
-        tenant.note.taken += grant.cost as f32;
-        tenant.note.advance += grant.more as f32;
-        // Idle capacity makes no debt in the share, and guaranteed units not more than the next
-        // units of the share repay, so that using them has no price later.
-        let most = match grant.way {
-            Way::Share => None,
-            Way::Guarantee => Some(2.0 * self.credit(state, terms)),
-            Way::Idle => Some(self.credit(state, terms)),
-        };
-        self.add(tenant.share, virtual_now, all, terms.weight(), most);
-        if let (Some(part), Some(words)) = (terms.guarantee(), &mut tenant.guarantee) {
-            let most = (grant.way != Way::Guarantee).then_some(self.horizon / 2.0);
-            self.add(words, now, all, part, most);
-        }
-        if let (Some(part), Some(words)) = (terms.ceiling(), &mut tenant.ceiling) {
-            self.add(words, now, grant.cost as f64, part, None);
+        match &self.kind {
+            Kind::Rates(rates) => rates.take(state, terms, tenant, grant),
+            Kind::Permits(permits) => permits.take(state, terms, tenant, grant),
         }
     }
 
-    /// The total denied what the shares admitted: nothing is spare, even if the level is high.
-    pub fn total_refused(&self, state: &mut FairState) {
-        state.level = state.level.min(self.reserve);
+    /// The total denied what the shares admitted. A rate has nothing to spare then, even if the
+    /// level is high; of permits the tenant is to get the next ones, before those that have more.
+    pub fn total_refused(
+        &self,
+        state: &mut FairState,
+        terms: &Terms,
+        tenant: &mut TenantStates<'_>,
+        grant: Grant,
+    ) {
+        match &self.kind {
+            Kind::Rates(rates) => rates.total_refused(state),
+            Kind::Permits(permits) => permits.claim(state, terms, tenant, grant),
+        }
     }
 
     /// Takes a cost that is known only after the work. It counts fully, except while
-    /// no tenant is refused and the level is above the reserve.
+    /// no tenant is refused and the level of a rate is above the reserve.
     pub fn charge(
         &self,
         state: &mut FairState,
@@ -424,22 +318,13 @@ impl FairShares {
         now: Nanos,
     ) {
         self.turn(state, now);
-        let now = state.now;
-        let units = cost as f64;
-        let new = tenant.note.charge(units);
-        state.level -= new * self.unit;
-        let is_idle = largest(state.refused) == 0.0 && state.level >= self.reserve;
-        let most = (state.is_alone() || is_idle).then(|| self.credit(state, terms));
-        self.add(tenant.share, state.virtual_now, new, terms.weight(), most);
-        if let (Some(part), Some(words)) = (terms.guarantee(), &mut tenant.guarantee) {
-            self.add(words, now, new, part, None);
-        }
-        if let (Some(part), Some(words)) = (terms.ceiling(), &mut tenant.ceiling) {
-            self.add(words, now, units, part, None);
+        match &self.kind {
+            Kind::Rates(rates) => rates.charge(state, terms, tenant, cost),
+            Kind::Permits(permits) => permits.charge(state, tenant, cost),
         }
     }
 
-    /// Returns units that were taken and not used.
+    /// Returns units that were taken and not used, or permits.
     pub fn refund(
         &self,
         state: &mut FairState,
@@ -449,33 +334,22 @@ impl FairShares {
         now: Nanos,
     ) {
         self.turn(state, now);
-        let now = state.now;
-        let units = cost as f64;
-        state.level = (state.level + units * self.unit).min(self.full);
-        tenant.note.taken = (tenant.note.taken - units as f32).max(0.0);
-        let parts = |fraction| whole(units * self.parts / fraction);
-        self.bucket
-            .refund(tenant.share, state.virtual_now, parts(terms.weight()));
-        if let (Some(part), Some(words)) = (terms.guarantee(), &mut tenant.guarantee) {
-            self.bucket.refund(words, now, parts(part));
-        }
-        if let (Some(part), Some(words)) = (terms.ceiling(), &mut tenant.ceiling) {
-            self.bucket.refund(words, now, parts(part));
+        match &self.kind {
+            Kind::Rates(rates) => rates.refund(state, terms, tenant, cost),
+            Kind::Permits(permits) => permits.refund(state, tenant, cost),
         }
     }
 
     /// The part of the limit, from 0, that a tenant with this note has used lately, what was charged
     /// included: a mean over about ten quarters of the [horizon](Self::horizon), in which the latest
-    /// count most. It takes as long to follow a change.
+    /// count most. It takes as long to follow a change. Of permits it is what the tenant had in
+    /// flight when it last asked or returned some.
     #[must_use]
     pub fn used(&self, state: &FairState, note: &TenantNote) -> f64 {
-        let epoch = (state.epoch & EPOCHS) + 1;
-        let units = f64::from((note.taken + note.charged) * faded(epoch, note.asked.into()));
-        // A steady tenant's sum, in units of an epoch: of all epochs before, and of this one so far.
-        let before = f64::from(FADE / (1.0 - FADE));
-        let epochs = state.now.get() as f64 / self.epoch();
-        let so_far = epochs - whole(epochs) as f64;
-        units * self.unit / (self.epoch() * (before + so_far))
+        match &self.kind {
+            Kind::Rates(rates) => rates.used(state, note),
+            Kind::Permits(_) => f64::from(note.taken) / self.limit as f64,
+        }
     }
 
     /// A refusal as a decision on the total: its limit, and what is left of it.
@@ -483,16 +357,33 @@ impl FairShares {
         let mut standing = total.standing();
         // The room of the total is not the tenant's.
         standing.room = 0;
-        let wait = total
+        let Some(wait) = refusal.retry_after else {
+            return Decision::deny_for_good(standing).because(DenialReason::InFlight);
+        };
+        let total_wait = total
             .retry_after()
             .map_or(0, |span| Nanos::from(span).get());
-        Decision::deny(standing, refusal.retry_after.get().max(wait))
+        let decision = Decision::deny(standing, wait.get().max(total_wait));
+        if self.are_permits() {
+            decision.because(DenialReason::InFlight)
+        } else {
+            decision
+        }
     }
 
     /// The limit that is shared, with its burst.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
+    }
+}
+
+impl Grant {
+    /// The units of the total that others are to get first. If it is not 0, look whether they are
+    /// [left](FairShares::check_left) before the total takes the cost.
+    #[must_use]
+    pub const fn leave(&self) -> u64 {
+        self.leave
     }
 }
 
@@ -512,6 +403,33 @@ impl FairState {
     /// Whether the tenant that asked last has been the only one for a while.
     fn is_alone(&self) -> bool {
         self.crowded == 0 || self.epoch + 1 - self.crowded > ALONE_AFTER
+    }
+
+    /// Brings the epochs to `now`, and returns the span that has passed; `None` if none has. A
+    /// fresh state begins with `level`.
+    fn pass(&mut self, now: Nanos, epoch: f64, level: f64) -> Option<f64> {
+        if !self.is_started {
+            *self = Self {
+                is_started: true,
+                now,
+                level,
+                epoch: whole(now.get() as f64 / epoch),
+                ..Self::default()
+            };
+        } else if now <= self.now {
+            return None;
+        }
+        let passed = now.saturating_since(self.now).get() as f64;
+        self.now = self.now.max(now);
+        let epoch = whole(self.now.get() as f64 / epoch);
+        if epoch > self.epoch {
+            let keep = epoch == self.epoch + 1;
+            for weights in [&mut self.active, &mut self.refused] {
+                *weights = [0.0, if keep { weights[0] } else { 0.0 }];
+            }
+            self.epoch = epoch;
+        }
+        Some(passed)
     }
 
     fn advance(&mut self, span: f64) {

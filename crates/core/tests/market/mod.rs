@@ -62,16 +62,32 @@ impl Market {
         match shares.ask(state, &terms, &mut states, cost, now) {
             Err(refusal) => shares.refused(&self.total.peek(&self.used, now, cost), refusal),
             Ok(grant) => {
+                let total = self.total.peek(&self.used, now, cost);
+                if let Err(refusal) = shares.check_left(state, &grant, &total) {
+                    shares.total_refused(state, &terms, &mut states, grant);
+                    return shares.refused(&total, refusal);
+                }
                 let decision = self.total.decide(&mut self.used, now, cost);
                 if decision.is_allowed() {
                     shares.take(state, &terms, &mut states, grant);
                     self.admitted.push((at, cost));
                 } else {
-                    shares.total_refused(state);
+                    shares.total_refused(state, &terms, &mut states, grant);
                 }
                 decision
             }
         }
+    }
+
+    /// Returns permits.
+    pub fn release(&mut self, tenant: usize, cost: u64, at: u64) {
+        let now = Nanos::new(at);
+        self.total.refund(&mut self.used, now, cost);
+        let tenant = &mut self.tenants[tenant];
+        let terms = tenant.terms;
+        let mut states = tenant.states();
+        self.shares
+            .refund(&mut self.state, &terms, &mut states, cost, now);
     }
 
     pub fn charge(&mut self, tenant: usize, cost: u64, at: u64) {

@@ -3,22 +3,23 @@
 use std::{collections::HashMap, fmt};
 
 use tidegate_core::fair::{Terms, TermsError};
-use tidegate_core::{Clock, Decision, Key, Nanos, Policy};
+use tidegate_core::{Clock, Decision, Denied, Estimate, Key, Nanos, Policy};
 
 use super::{FairBuildError, FairTenants, TotalStep};
-use crate::{HashKeys, KeyedLimit, Limiter, Stats, SystemClock};
+use crate::{HashKeys, KeyedLimit, Limiter, Permit, Stats, SystemClock, limiter::NOTHING};
 
 const DEFAULT_MAX_TENANTS: usize = 1 << 16;
 
 /// One limit for all requests together, which tenants share by weight: none is starved, and what
 /// one does not use is lent to the others.
 ///
-/// * The total is a [`Limiter`] with any rate algorithm that does not delay, and keeps its bound.
+/// * The total is a [`Limiter`] with any algorithm that does not delay, and keeps its bound.
 /// * A tenant that is alone gets the whole limit, up to its ceiling.
 /// * Under contention, admitted units follow weighted max-min fairness. Units that are
 ///   [charged](Self::charge_at) after the work count.
 /// * A guarantee is available within a second, or within the window if that is longer, after its
-///   owner returns.
+///   owner returns. Of [permits in flight](Policy::concurrency) it is available as others return
+///   theirs.
 /// * Nobody gains by asking more often or by larger costs.
 ///
 /// ```
@@ -258,6 +259,36 @@ impl<C: Clock> FairLimiter<C> {
     /// Asks for `cost` for a tenant at the current time.
     pub fn acquire(&self, tenant: impl Key, cost: u64) -> Decision {
         self.acquire_at(tenant, cost, self.total.clock().now())
+    }
+
+    /// Takes `cost` for a tenant until the permit is dropped, for
+    /// [`Policy::concurrency`]. The tenant with the fewest permits for its weight gets the next one
+    /// that returns, if it asks again within half a second.
+    ///
+    /// # Errors
+    /// The denial.
+    pub fn permit(&self, tenant: impl Key, cost: u64) -> Result<Permit<'_, C>, Denied> {
+        let now = self.total.clock().now();
+        let mut estimate = NOTHING;
+        tenant.with_bytes(|tenant| {
+            self.tenants
+                .acquire_at(tenant, cost, now, |step| match step {
+                    TotalStep::Take => {
+                        let (decision, taken) = self.total.acquire_estimate_at(cost, now);
+                        estimate = taken;
+                        decision
+                    }
+                    TotalStep::Peek => self.total.peek_at(cost, now),
+                })
+                .into_result()?;
+            Ok(Permit::of_tenant(self, tenant, estimate))
+        })
+    }
+
+    pub(crate) fn give_back(&self, tenant: &[u8], estimate: Estimate) {
+        let now = self.total.clock().now();
+        self.tenants.refund_at(tenant, estimate.cost, now);
+        self.total.settle_at(estimate, 0, now);
     }
 
     /// [`acquire_up_to_at`](Self::acquire_up_to_at) at the current time.

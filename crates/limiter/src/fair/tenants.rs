@@ -3,9 +3,9 @@
 use std::{collections::HashMap, convert::Infallible, fmt, sync::PoisonError};
 
 use tidegate_core::fair::{
-    FairError, FairShares, FairState, Refusal, TenantNote, TenantStates, Terms, TermsError,
+    FairError, FairShares, FairState, Grant, Refusal, TenantNote, TenantStates, Terms, TermsError,
 };
-use tidegate_core::{Decision, Key, Nanos, Policy};
+use tidegate_core::{Algorithm as _, Decision, Key, Nanos, Policy};
 
 use super::notes::Notes;
 use crate::{
@@ -45,7 +45,8 @@ pub struct Joined {
 pub struct FairTenants {
     /// In virtual time.
     shares: KeyedLimiter<()>,
-    ceilings: KeyedLimiter<()>,
+    /// `None` for permits: the share counts them.
+    ceilings: Option<KeyedLimiter<()>>,
     inner: Mutex<Inner>,
 }
 
@@ -85,6 +86,11 @@ pub enum FairBuildError {
     /// Tenants without a name have a guarantee.
     #[error("only named tenants can have a guarantee, as the number of the others is not known")]
     GuaranteeForOthers,
+    /// The limit was a rate, and would be permits in flight, or the other way round.
+    #[error(
+        "a limit of permits in flight does not become one of a rate, or back, while tenants share it"
+    )]
+    Kind,
     /// A later change of the policy failed.
     #[error(transparent)]
     Change(#[from] OverrideError),
@@ -131,7 +137,7 @@ impl FairTenants {
         inner.set_terms(others, named)?;
         Ok(Self {
             shares: table()?,
-            ceilings: table()?,
+            ceilings: (!shares.are_permits()).then(table).transpose()?,
             inner: Mutex::new(inner),
         })
     }
@@ -140,7 +146,8 @@ impl FairTenants {
     /// stays.
     ///
     /// # Errors
-    /// The same as [`new`](Self::new); then nothing has changed.
+    /// The same as [`new`](Self::new), and if a rate becomes permits or permits a rate; then nothing
+    /// has changed.
     pub fn change_at<'a>(
         &self,
         total: &Policy,
@@ -150,10 +157,12 @@ impl FairTenants {
     ) -> Result<(), FairBuildError> {
         let shares = FairShares::new(total)?;
         let mut inner = self.lock();
+        if inner.shares.are_permits() != shares.are_permits() {
+            return Err(FairBuildError::Kind);
+        }
         inner.set_terms(others, named)?;
         if inner.shares != shares {
-            let virtual_now = inner.state.virtual_now();
-            for (table, now) in [(&self.shares, virtual_now), (&self.ceilings, now)] {
+            for (table, now) in self.tables(&inner.state, now) {
                 table.set_policy_at(*shares.bucket(), now)?.finish_at(now);
             }
             // A guarantee's bucket has another rate now: it is full, as if its owner just came.
@@ -163,6 +172,16 @@ impl FairTenants {
             inner.shares = shares;
         }
         Ok(())
+    }
+
+    /// The tables, each with its time.
+    fn tables(
+        &self,
+        state: &FairState,
+        now: Nanos,
+    ) -> impl Iterator<Item = (&KeyedLimiter<()>, Nanos)> {
+        let ceilings = self.ceilings.iter().map(move |table| (table, now));
+        std::iter::once((&self.shares, state.virtual_now())).chain(ceilings)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -205,18 +224,20 @@ impl FairTenants {
                 };
                 step(shares, state, &terms, &mut states)
             };
-            if terms.ceiling().is_some() {
-                in_table(&self.ceilings, tag, now, |words| with_ceiling(Some(words)))
-            } else {
-                with_ceiling(None)
+            match &self.ceilings {
+                Some(ceilings) if terms.ceiling().is_some() => {
+                    in_table(ceilings, tag, now, |words| with_ceiling(Some(words)))
+                }
+                _ => with_ceiling(None),
             }
         };
         in_table(&self.shares, tag, virtual_now, with_share)
     }
 
-    /// Decides on `cost` for a tenant. `total` is called, once, with [`TotalStep::Take`] if the
-    /// tenant's share admits, and otherwise with [`TotalStep::Peek`]. The answer has the total's
-    /// limit. What remains, and when to retry, are the tenant's if its share refused.
+    /// Decides on `cost` for a tenant. `total` is called with [`TotalStep::Take`] if the tenant's
+    /// share admits, and otherwise with [`TotalStep::Peek`]; of permits that others are to get first
+    /// it is called with both, in reverse. The answer has the total's limit. What remains, and when
+    /// to retry, are the tenant's if its share refused.
     ///
     /// `retry_after` is a promise for the tenant's present share: without other traffic the request
     /// is admitted after at most that long.
@@ -255,11 +276,18 @@ impl FairTenants {
                 match shares.ask(state, terms, states, cost, now) {
                     Err(refusal) => Ok(shares.refused(&total(TotalStep::Peek)?.decision, refusal)),
                     Ok(grant) => {
+                        if grant.leave() > 0 {
+                            let Joined { decision, .. } = total(TotalStep::Peek)?;
+                            if let Err(refusal) = shares.check_left(state, &grant, &decision) {
+                                shares.total_refused(state, terms, states, grant);
+                                return Ok(shares.refused(&decision, refusal));
+                            }
+                        }
                         let Joined { decision, is_taken } = total(TotalStep::Take)?;
                         if is_taken {
                             shares.take(state, terms, states, grant);
                         } else if decision.is_denied() {
-                            shares.total_refused(state);
+                            shares.total_refused(state, terms, states, grant);
                         }
                         Ok(decision)
                     }
@@ -268,10 +296,11 @@ impl FairTenants {
         })
     }
 
-    /// Takes as much of `cost` as the tenant's share and the total admit. `total` is called, once,
-    /// with the units that the share admits: with [`TotalStep::Take`] it takes as many of them as
-    /// are available, and returns how many and the decision on them; with [`TotalStep::Peek`] it
-    /// returns the decision on `cost`.
+    /// Takes as much of `cost` as the tenant's share and the total admit. `total` is called with the
+    /// units that the share admits: with [`TotalStep::Take`] it takes as many of them as are
+    /// available, and returns how many and the decision on them; with [`TotalStep::Peek`] it returns
+    /// the decision on `cost`. It is called once, or first to peek if others are to get permits
+    /// first.
     pub fn acquire_up_to_at(
         &self,
         tenant: impl Key,
@@ -289,22 +318,39 @@ impl FairTenants {
                 let most = match asked {
                     None => cost,
                     Some(_) => largest_admitted(cost, |cost| {
-                        would_refuse(shares, state, terms, states, cost, now).is_none()
+                        would_grant(shares, state, terms, states, cost, now).is_ok()
                     }),
                 };
                 if let (0, Some(refusal)) = (most, asked) {
                     let (_, decision) = total(TotalStep::Peek, cost);
                     return (0, shares.refused(&decision, refusal));
                 }
-                let (taken, decision) = total(TotalStep::Take, most);
+                let Ok(grant) = shares.ask(state, terms, states, most, now) else {
+                    unreachable!("a share admits what it admitted in the same step");
+                };
+                let mut may_take = most;
+                if grant.leave() > 0 {
+                    let (_, decision) = total(TotalStep::Peek, most);
+                    let own = if decision.is_allowed() { most } else { 0 };
+                    let room = decision.remaining().saturating_add(own);
+                    may_take = most.min(room.saturating_sub(grant.leave()));
+                    if may_take == 0 {
+                        shares.total_refused(state, terms, states, grant);
+                        return match shares.check_left(state, &grant, &decision) {
+                            Err(refusal) => (0, shares.refused(&decision, refusal)),
+                            Ok(()) => (0, decision),
+                        };
+                    }
+                }
+                let (taken, decision) = total(TotalStep::Take, may_take);
+                if taken < most {
+                    shares.total_refused(state, terms, states, grant);
+                }
                 // Fewer units than were admitted are admitted, too.
                 if taken > 0
                     && let Ok(grant) = shares.ask(state, terms, states, taken, now)
                 {
                     shares.take(state, terms, states, grant);
-                }
-                if taken < most {
-                    shares.total_refused(state);
                 }
                 (taken, decision)
             })
@@ -325,8 +371,11 @@ impl FairTenants {
             return decision;
         }
         let refusal = tenant.with_bytes(|name| {
-            self.with(name, now, |shares, state, terms, states| {
-                would_refuse(shares, state, terms, states, cost, now)
+            self.with(name, now, |shares, state, terms, states| match would_grant(
+                shares, state, terms, states, cost, now,
+            ) {
+                Ok(grant) => shares.check_left(state, &grant, &decision).err(),
+                Err(refusal) => Some(refusal),
             })
         });
         match refusal {
@@ -374,8 +423,9 @@ impl FairTenants {
         for named in inner.named.values_mut() {
             named.guarantee = [0; WORDS];
         }
-        self.shares.reset_all_at(now);
-        self.ceilings.reset_all_at(now);
+        for table in std::iter::once(&self.shares).chain(&self.ceilings) {
+            table.reset_all_at(now);
+        }
     }
 
     /// Changes the number of tenants whose states are kept in memory, and keeps what tenants have
@@ -385,8 +435,7 @@ impl FairTenants {
     /// If it is 0, or memory is short.
     pub fn set_max_tenants_at(&self, max_tenants: usize, now: Nanos) -> Result<(), BuildError> {
         let mut inner = self.lock();
-        let virtual_now = inner.state.virtual_now();
-        for (table, now) in [(&self.shares, virtual_now), (&self.ceilings, now)] {
+        for (table, now) in self.tables(&inner.state, now) {
             table.set_max_keys_at(max_tenants, now)?.finish_at(now);
         }
         inner.notes.set_most(max_tenants);
@@ -440,8 +489,12 @@ impl FairTenants {
     pub fn stats(&self) -> Stats {
         let stats = self.shares.stats();
         let notes = self.lock().notes.bytes() as u64;
+        let ceilings = self
+            .ceilings
+            .as_ref()
+            .map_or(0, |table| table.stats().bytes);
         Stats {
-            bytes: stats.bytes + self.ceilings.stats().bytes + notes,
+            bytes: stats.bytes + ceilings + notes,
             ..stats
         }
     }
@@ -452,15 +505,15 @@ const fn name_of(tag: Tag) -> u32 {
     (tag.get() >> 16) as u32
 }
 
-/// The refusal of a request that is only looked at.
-fn would_refuse(
+/// What the shares would grant to a request that is only looked at.
+fn would_grant(
     shares: &FairShares,
     state: &FairState,
     terms: &Terms,
     states: &mut TenantStates<'_>,
     cost: u64,
     now: Nanos,
-) -> Option<Refusal> {
+) -> Result<Grant, Refusal> {
     let mut state = *state;
     let mut note = *states.note;
     let mut copy = TenantStates {
@@ -470,7 +523,7 @@ fn would_refuse(
         note: &mut note,
     };
     // Asking changes only the common state and the note.
-    shares.ask(&mut state, terms, &mut copy, cost, now).err()
+    shares.ask(&mut state, terms, &mut copy, cost, now)
 }
 
 /// The largest cost below `refused` that is admitted, if all smaller ones are.
@@ -496,7 +549,7 @@ fn in_table<R>(
 ) -> R {
     table
         .with_state(tag, now, |_, words, _| step(words))
-        .unwrap_or_else(|_| step(&mut [0; WORDS]))
+        .unwrap_or_else(|_| step(&mut vec![0; table.policy().words()]))
 }
 
 impl Inner {

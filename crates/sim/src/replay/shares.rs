@@ -102,6 +102,10 @@ pub fn replay_shares<W: Workload>(
     progress: &Progress,
 ) -> Result<SharesFindings, FairError> {
     let shares = FairShares::new(&trial.policy)?;
+    if shares.are_permits() {
+        // A log does not say when permits returned.
+        return Err(FairError::Permits);
+    }
     progress.begin(Stage::Replaying, workload.requests());
     let (events, mut tenants) = by_time(workload, tenant, trial, shares.words());
     let policy = &trial.policy;
@@ -129,7 +133,7 @@ pub fn replay_shares<W: Workload>(
             Ok(grant) if is_admitted => {
                 shares.take(&mut state, &tenant.terms, &mut states, grant);
             }
-            Ok(_) => shares.total_refused(&mut state),
+            Ok(grant) => shares.total_refused(&mut state, &tenant.terms, &mut states, grant),
             Err(_) => {}
         }
         if is_admitted {

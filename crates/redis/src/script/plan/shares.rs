@@ -79,6 +79,9 @@ impl Plan {
     /// If the policy does not support shares.
     pub fn with_shares(self) -> Result<Self, FairError> {
         let fair = FairShares::new(&self.policy)?;
+        if fair.are_permits() {
+            return Err(FairError::Permits);
+        }
         let shares = PlanShares {
             fair,
             seen: Arc::default(),
@@ -138,7 +141,7 @@ impl Plan {
         let guarantee = terms.guarantee().unwrap_or(0.0);
         let ceiling = terms.ceiling().unwrap_or(1.0);
         let of_tenant = [terms.weight(), guarantee, ceiling, number.into()];
-        let micros = shares.fair.spans().map(|nanos| nanos / 1e3);
+        let micros = shares.fair.spans()?.map(|nanos| nanos / 1e3);
         Some([micros, of_tenant].map(numbers::fractions))
     }
 
@@ -185,7 +188,7 @@ pub fn seen(common: Before, tenant: Before) -> Result<ShareSeen, StoreError> {
         return Err(StoreError::BadReply);
     };
     let refusal = Refusal {
-        retry_after: Nanos::from_micros(u64::from_le_bytes(*wait)),
+        retry_after: Some(Nanos::from_micros(u64::from_le_bytes(*wait))),
         by_ceiling: by_ceiling == 1,
     };
     Ok(ShareSeen {

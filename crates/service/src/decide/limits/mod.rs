@@ -312,7 +312,14 @@ impl Limits {
 
     /// The limit of the same name and kind, whose states a new limit takes over.
     fn predecessor(&self, spec: &LimitSpec) -> Option<&Limit> {
-        let kind = |spec: &LimitSpec| (spec.global, spec.shares.is_some(), spec.sharing.unshared);
+        let kind = |spec: &LimitSpec| {
+            // Shares of permits and shares of a rate have nothing in common.
+            let shares = spec
+                .shares
+                .as_ref()
+                .map(|_| spec.policy.algorithm.name() == "concurrency");
+            (spec.global, shares, spec.sharing.unshared)
+        };
         self.limit(spec.name.as_bytes())
             .map(Arc::as_ref)
             .filter(|old| kind(&old.spec) == kind(spec))
