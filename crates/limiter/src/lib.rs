@@ -47,7 +47,9 @@ mod wait_all;
 
 pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use block::Until;
-pub use fair::{FairBuildError, FairBuilder, FairLimiter, FairTenants, Joined, TotalStep};
+pub use fair::{
+    FairBuildError, FairBuilder, FairLimiter, FairTenants, Joined, TenantPermit, TotalStep,
+};
 pub use joint::{
     AllDecision, AnyDecision, Request, acquire_all, acquire_all_at, acquire_all_estimates_at,
     acquire_any, acquire_any_at, deny_all_at,

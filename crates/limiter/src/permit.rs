@@ -4,9 +4,7 @@ use std::{fmt, sync::Arc};
 
 use tidegate_core::{Clock, Denied, Estimate, Key, Nanos};
 
-use crate::{
-    FairLimiter, KeyedLimiter, Limiter, SystemClock, Timer, WaitError, limiter::NOTHING, table::Tag,
-};
+use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, limiter::NOTHING, table::Tag};
 
 /// Units that are returned when the work is over: on return, on an error, on a panic, and when a
 /// future is cancelled.
@@ -34,7 +32,6 @@ pub struct Permit<'a, C: Clock = SystemClock> {
 enum From<'a, C> {
     One(&'a Limiter<C>),
     Key(&'a KeyedLimiter<C>, Tag),
-    Tenant(&'a FairLimiter<C>, Box<[u8]>),
 }
 
 impl<'a, C: Clock> Permit<'a, C> {
@@ -50,18 +47,6 @@ impl<'a, C: Clock> Permit<'a, C> {
     pub(crate) const fn of_key(limiter: &'a KeyedLimiter<C>, tag: Tag, estimate: Estimate) -> Self {
         Self {
             from: From::Key(limiter, tag),
-            estimate,
-        }
-    }
-
-    /// Units of a tenant that were taken.
-    pub(crate) fn of_tenant(
-        limiter: &'a FairLimiter<C>,
-        tenant: &[u8],
-        estimate: Estimate,
-    ) -> Self {
-        Self {
-            from: From::Tenant(limiter, tenant.into()),
             estimate,
         }
     }
@@ -92,7 +77,6 @@ impl<C: Clock> Drop for Permit<'_, C> {
             From::Key(limiter, tag) => {
                 limiter.settle_tag(*tag, *estimate, 0, limiter.clock().now());
             }
-            From::Tenant(limiter, tenant) => limiter.give_back(tenant, *estimate),
         }
     }
 }

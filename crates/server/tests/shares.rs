@@ -77,10 +77,6 @@ fn shares_in_rules_are_checked_with_what_to_do_instead() {
         ),
         ("limit: 5/1s, shares: true", "must be a mapping"),
         (
-            "limit: 5, algorithm: concurrency, shares: {}",
-            "concurrency does not support them; change the algorithm, or remove `shares`",
-        ),
-        (
             "limit: 5/1s, algorithm: leaky-bucket, shares: {}",
             "leaky-bucket does not support them; change the algorithm",
         ),
@@ -123,6 +119,14 @@ fn shares_in_rules_are_checked_with_what_to_do_instead() {
             assert!(told.starts_with("line 2"), "{told}");
         }
     }
+    let permits = "limit: 5, algorithm: concurrency, shares: {}";
+    let told = complaints(permits, Keeping::Store);
+    assert!(
+        told.contains("not over a store") && told.contains("without `--store`"),
+        "{told}"
+    );
+    let permits = format!("limits:\n- {{name: a, {permits}}}");
+    assert!(rules::parse_for(&permits, Keeping::Memory).is_ok());
     let exact = "limits: [{name: a, limit: 5/1s, shares: {}, sharing: exact, on_error: closed}]";
     assert!(rules::parse_for(exact, Keeping::Store).is_ok());
 }
@@ -328,6 +332,85 @@ fn blocks_and_resets_concern_tenants_or_single_keys() {
     let reset = json!({"limit": "api", "key": "acme"});
     assert_eq!(post(&server, "/v1/reset", &reset).0, 200);
     assert!(!denied("acme/2"));
+}
+
+#[test]
+fn permits_in_flight_go_to_the_tenant_that_has_the_fewest() {
+    let rules = "limits: [{name: calls, limit: 6, algorithm: concurrency, \
+        shares: {weights: {b: 2}, ceiling: 70%}}, {name: all, limit: 100/1s}]";
+    let server = Running::with_rules("shares-permits", rules);
+    let mut client = Resp::connect(server.resp);
+    let ask = |key: &str, cost: u64| json!({"limit": "calls", "key": key, "cost": cost});
+    let take = |key: &str| post(&server, "/v1/acquire", &ask(key, 1));
+    let give = |key: &str, cost: u64| post(&server, "/v1/refund", &ask(key, cost)).0;
+    for key in ["a/1", "a/2", "a/1", "a/3", "b/1", "b/2"] {
+        assert_eq!(take(key).0, 200, "{key}");
+    }
+    // The ceiling is four of six.
+    let (status, told) = take("a/1");
+    assert_eq!(
+        (status, &told["reason"]),
+        (429, &json!("in-flight")),
+        "{told}"
+    );
+    assert!(told["retry_after_ms"].is_null(), "{told}");
+    assert_eq!(take("b/1").0, 429);
+    assert_eq!(give("a/2", 1), 200);
+    // The next one is for b. Who has more knows when that ends.
+    let (status, told) = take("a/9");
+    assert_eq!(status, 429);
+    assert_eq!(told["retry_after_ms"], 500, "{told}");
+    assert!(client.ask("PEEK calls a/9").starts_with("[1"));
+    assert!(client.ask("PEEK calls b/9").starts_with("[0"));
+    let all = |key: &str| json!({"all": [ask(key, 1), {"limit": "all", "key": "x"}]});
+    assert_eq!(post(&server, "/v1/acquire", &all("a/1")).0, 429);
+    assert_eq!(client.ask("PEEK all x").split(' ').nth(2), Some("100"));
+    assert_eq!(post(&server, "/v1/acquire", &all("b/1")).0, 200);
+    // A tenant's turn ends when it does not ask again.
+    assert_eq!(take("b/1").0, 429);
+    assert_eq!(give("a/2", 1), 200);
+    assert_eq!(take("a/1").0, 429);
+    server.advance(Duration::from_millis(501));
+    assert_eq!(take("a/1").0, 200);
+    let told = server.get("/v1/explain?limit=calls&key=b/7").json();
+    let tenant = &told["tenant"];
+    assert_eq!(
+        (&tenant["used"], &tenant["terms"]),
+        (&json!(0.5), &json!("weight 2, ceiling 70 %"))
+    );
+    // A reset forgets the permits, and an operator changes a weight.
+    assert_eq!(server.resp("OVERRIDE calls a weight=9"), "OK");
+    let (_, reserved) = post(&server, "/v1/reserve", &ask("c", 1));
+    assert_eq!(
+        post(&server, "/v1/reset", &json!({"limit": "calls"})).0,
+        200
+    );
+    assert_eq!(post(&server, "/v1/acquire", &ask("c", 4)).0, 200);
+    let settle = json!({"id": reserved["id"], "costs": [0]});
+    post(&server, "/v1/settle", &settle);
+    assert_eq!(
+        take("c").0,
+        429,
+        "the one from before the reset does not return"
+    );
+    assert_eq!(post(&server, "/v1/acquire", &ask("a", 2)).0, 200);
+    assert_eq!(take("a").0, 429);
+}
+
+#[test]
+fn a_limit_of_permits_starts_fresh_when_it_becomes_a_rate() {
+    let rules = |limit: &str| format!("limits: [{{name: api, {limit}, shares: {{}}}}]");
+    let (mut server, path) = following("shares-kind", &rules("limit: 2, algorithm: concurrency"));
+    let admits = |server: &Running| {
+        let ask = json!({"limit": "api", "key": "a"});
+        let asked = (0..6).map(|_| post(server, "/v1/acquire", &ask).0);
+        asked.filter(|status| *status == 200).count()
+    };
+    assert_eq!(admits(&server), 2);
+    for (limit, most) in [("limit: 3/1h", 3), ("limit: 4, algorithm: concurrency", 4)] {
+        server.reloading(|| replace(&path, rules(limit)));
+        assert_eq!(admits(&server), most, "{limit}");
+    }
 }
 
 /// The terms of a tenant, and its part of the limit.

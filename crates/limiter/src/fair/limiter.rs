@@ -5,8 +5,8 @@ use std::{collections::HashMap, fmt};
 use tidegate_core::fair::{Terms, TermsError};
 use tidegate_core::{Clock, Decision, Denied, Estimate, Key, Nanos, Policy};
 
-use super::{FairBuildError, FairTenants, TotalStep};
-use crate::{HashKeys, KeyedLimit, Limiter, Permit, Stats, SystemClock, limiter::NOTHING};
+use super::{FairBuildError, FairTenants, TenantPermit, TotalStep};
+use crate::{HashKeys, KeyedLimit, Limiter, Stats, SystemClock, limiter::NOTHING};
 
 const DEFAULT_MAX_TENANTS: usize = 1 << 16;
 
@@ -267,7 +267,7 @@ impl<C: Clock> FairLimiter<C> {
     ///
     /// # Errors
     /// The denial.
-    pub fn permit(&self, tenant: impl Key, cost: u64) -> Result<Permit<'_, C>, Denied> {
+    pub fn permit(&self, tenant: impl Key, cost: u64) -> Result<TenantPermit<'_, C>, Denied> {
         let now = self.total.clock().now();
         let mut estimate = NOTHING;
         tenant.with_bytes(|tenant| {
@@ -281,11 +281,15 @@ impl<C: Clock> FairLimiter<C> {
                     TotalStep::Peek => self.total.peek_at(cost, now),
                 })
                 .into_result()?;
-            Ok(Permit::of_tenant(self, tenant, estimate))
+            Ok(TenantPermit {
+                limiter: self,
+                tenant: tenant.into(),
+                estimate,
+            })
         })
     }
 
-    pub(crate) fn give_back(&self, tenant: &[u8], estimate: Estimate) {
+    pub(super) fn give_back(&self, tenant: &[u8], estimate: Estimate) {
         let now = self.total.clock().now();
         self.tenants.refund_at(tenant, estimate.cost, now);
         self.total.settle_at(estimate, 0, now);

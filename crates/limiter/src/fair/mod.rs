@@ -2,7 +2,9 @@
 
 mod limiter;
 mod notes;
+mod permit;
 mod tenants;
 
 pub use limiter::{FairBuilder, FairLimiter};
+pub use permit::TenantPermit;
 pub use tenants::{FairBuildError, FairTenants, Joined, TotalStep};

@@ -236,8 +236,8 @@ impl FairTenants {
 
     /// Decides on `cost` for a tenant. `total` is called with [`TotalStep::Take`] if the tenant's
     /// share admits, and otherwise with [`TotalStep::Peek`]; of permits that others are to get first
-    /// it is called with both, in reverse. The answer has the total's limit. What remains, and when
-    /// to retry, are the tenant's if its share refused.
+    /// it is called with both, in reverse. The answer has the total's limit. The units that remain,
+    /// and when to retry, are the tenant's if its share refused.
     ///
     /// `retry_after` is a promise for the tenant's present share: without other traffic the request
     /// is admitted after at most that long.
@@ -505,7 +505,7 @@ const fn name_of(tag: Tag) -> u32 {
     (tag.get() >> 16) as u32
 }
 
-/// What the shares would grant to a request that is only looked at.
+/// The grant of a request that is only looked at.
 fn would_grant(
     shares: &FairShares,
     state: &FairState,

@@ -284,7 +284,7 @@ fn read_limit(
         sharing,
         traffic,
     };
-    shares::check(&limit, &fields, &called);
+    shares::check(&limit, &fields, keeping, &called);
     if keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
         sharing::check(&limit, &fields);
     }

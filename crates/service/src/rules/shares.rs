@@ -12,7 +12,7 @@ use tidegate_core::{
     lease::Mode,
 };
 
-use super::LimitSpec;
+use super::{Keeping, LimitSpec};
 
 /// The maximum number of tenants in memory, unless the rule has `max_keys`.
 pub const MAX_TENANTS: usize = 1 << 16;
@@ -275,7 +275,7 @@ fn read_named<T>(
 }
 
 /// Reports what a limit that tenants share cannot be or have.
-pub(super) fn check(limit: &LimitSpec, fields: &Fields<'_>, called: &str) {
+pub(super) fn check(limit: &LimitSpec, fields: &Fields<'_>, keeping: Keeping, called: &str) {
     if limit.shares.is_none() {
         return;
     }
@@ -341,9 +341,17 @@ pub(super) fn check(limit: &LimitSpec, fields: &Fields<'_>, called: &str) {
     let Ok(policy) = limit.policy.policy() else {
         return;
     };
-    if let Err(error) = FairShares::new(&policy) {
+    let shared = FairShares::new(&policy).and_then(|shares| {
+        if keeping == Keeping::Store && shares.are_permits() {
+            Err(FairError::Permits)
+        } else {
+            Ok(())
+        }
+    });
+    if let Err(error) = shared {
         let mend = match error {
             FairError::Algorithm(_) => "change the algorithm, or remove `shares`",
+            FairError::Permits => "remove `shares`, or serve this limit without `--store`",
             _ => "",
         };
         let field = match error {

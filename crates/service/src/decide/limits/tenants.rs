@@ -57,7 +57,10 @@ impl OfTenant<'_> {
 
     /// Corrects an estimate that [`take`](Self::take) took.
     pub fn settle(&self, estimate: Estimate, actual: u64, now: Nanos) {
-        if actual > estimate.cost {
+        let (has_permits, place) = (self.total.policy().is_concurrency(), estimate.place);
+        if has_permits && self.total.place(TOTAL) != place {
+            // A reset has forgotten the permits, the tenant's too.
+        } else if actual > estimate.cost {
             let more = actual - estimate.cost;
             self.tenants.charge_at(self.tenant, more, now);
         } else {
