@@ -344,6 +344,13 @@ descriptors:
     rate_limit: {unit: day, slots: 4}
   - key: j
     rate_limit: {unit: day, requests_per_unit: 4, algorithm: sliding-windo}
+  - key: k
+    value: v
+    rate_limit: {unit: day, requests_per_unit: 4, shares: {}}
+  - key: l
+    rate_limit: {unit: day, requests_per_unit: 4, charge: always, shares: {by: tenant}}
+  - key: m
+    rate_limit: {unit: day, requests_per_unit: 4, shares: {guarantee: {a: 60%, b: 60%}}}
 ",
     );
     let expected = [
@@ -362,6 +369,10 @@ descriptors:
         "line 20: `d.h`: concurrency counts requests in flight, which Envoy does not report; choose another, such as token-bucket",
         "line 22: `d.i`: `slots` is an option of sliding-window, not of fixed-window; remove it, or change the algorithm",
         "line 24: `algorithm` is `sliding-windo`; did you mean `sliding-window`?",
+        "line 27: `d.k_v`: tenants are the values of one key, and 0 keys have no `value`; leave the value of exactly one key open, as in `{key: tenant}`",
+        "line 29: `d.l`: a tenant would take the shares of others by what is denied; remove `charge: always`",
+        "line 29: `d.l`, shares has no option `by`; the options are: weights, guarantee, ceiling",
+        "line 31: `d.m`, shares: the guarantees are 120 % of the limit together; lower them to at most 100 %",
     ];
     for line in expected {
         assert!(

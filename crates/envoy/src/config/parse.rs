@@ -12,7 +12,7 @@ use super::{
 };
 use tidegate_core::{AlgorithmSpec, MAX_LIMIT};
 use tidegate_service::rules::{
-    Keeping, LimitSpec, OnExpiry, PolicySpec, SharingSpec, options, sharing,
+    Keeping, LimitSpec, OnExpiry, PolicySpec, SharesBy, SharingSpec, options, shares, sharing,
 };
 
 /// The maximum nesting of descriptors. Each level is a list and a mapping in YAML.
@@ -32,7 +32,7 @@ const DESCRIPTOR: [&str; 10] = [
 ];
 
 /// In addition to the algorithms' own options.
-const RATE_LIMIT: [&str; 18] = [
+const RATE_LIMIT: [&str; 19] = [
     "unit",
     "requests_per_unit",
     "unlimited",
@@ -51,6 +51,7 @@ const RATE_LIMIT: [&str; 18] = [
     "slack",
     "unreported",
     "max_keys",
+    "shares",
 ];
 
 /// The contents of one file.
@@ -382,6 +383,10 @@ impl Reader<'_> {
             );
             complaints.at(node.line, what, "remove it");
         }
+        let shares = shares::read(fields, Some(SharesBy::Key), called);
+        if shares.is_some() {
+            self.check_shares(fields, called, rule);
+        }
         let words = [("keep", OnExpiry::Keep), ("release", OnExpiry::Release)];
         let on_expiry = fields.word("on_expiry", &words).unwrap_or_default();
         policy.window?;
@@ -399,14 +404,39 @@ impl Reader<'_> {
             shadow: rule.shadow,
             soft: rule.soft,
             max_keys,
+            shares,
             sharing,
             on_expiry,
             ..LimitSpec::new(names::limit_name(&self.domain, &steps), policy)
         };
+        shares::check(&limit, fields, self.keeping, called);
         if self.keeping == Keeping::Store || limit.sharing != SharingSpec::default() {
             sharing::check(&limit, fields);
         }
         Some(limit)
+    }
+
+    /// The values of one key share the limit, and none is charged for what its share denies.
+    fn check_shares(&self, fields: &Fields<'_>, called: &str, rule: &Rule) {
+        let wrong = |field: &str, why: String, mend: &str| {
+            let line = fields.line_of(field);
+            self.complaints.at(line, format!("{called}: {why}"), mend);
+        };
+        let apart = rule.values.len();
+        if apart != 1 {
+            wrong(
+                "shares",
+                format!("tenants are the values of one key, and {apart} keys have no `value`"),
+                "leave the value of exactly one key open, as in `{key: tenant}`",
+            );
+        }
+        if rule.charge == Some(Charge::Always) {
+            wrong(
+                "charge",
+                "a tenant would take the shares of others by what is denied".to_owned(),
+                "remove `charge: always`",
+            );
+        }
     }
 
     fn replaces(&self, fields: &Fields<'_>, own: &str) -> Vec<String> {

@@ -41,7 +41,11 @@ fn serving(name: &str) -> Running {
 }
 
 fn serving_from(path: &Path) -> Running {
-    std::fs::write(path, CONFIG).unwrap();
+    serving_of(path, CONFIG)
+}
+
+fn serving_of(path: &Path, config: &str) -> Running {
+    std::fs::write(path, config).unwrap();
     let (grpc, envoy_config) = (Some("127.0.0.1:0".to_owned()), Some(path.to_owned()));
     Running::start_at(
         Options {
@@ -243,6 +247,21 @@ fn buckets_without_a_limit_are_admitted_and_idle_ones_abandoned() {
         server.metric(r#"tidegate_envoy_total_hits_total{domain="shop",rule="plan_all"}"#),
         2
     );
+}
+
+#[test]
+fn a_limit_that_tenants_share_has_no_assignments() {
+    let path = scratch("quota-shared").join("shop.yaml");
+    let rule =
+        "  - {key: tenant, rate_limit: {unit: minute, requests_per_unit: 200, shares: {}}}\n";
+    let server = serving_of(&path, &format!("{CONFIG}{rule}"));
+    let mut envoy = Envoy::of(&server);
+    envoy.report_as("shop", &[("tenant", "acme")], 5, 0);
+    envoy.report("all", 1, 0);
+    // The first answer is that of the second report.
+    assert_eq!(envoy.told(), "all");
+    let told = Client::of(server.grpc).told(vec![one("tenant", "acme")]);
+    assert_eq!(told, "OK: OK/199");
 }
 
 #[test]

@@ -565,6 +565,60 @@ fn a_rule_with_another_algorithm_returns_the_wait() {
     assert_eq!(client.told(vec![one("smooth", "x")]), "OK: OK/4");
 }
 
+/// Tenants that share one limit of 200 requests a minute.
+pub const SHARED: &str = "
+domain: shop
+descriptors:
+  - key: tenant
+    rate_limit: {unit: minute, requests_per_unit: 200, shares: {weights: {acme: 3}, ceiling: 80%}}
+  - {key: path, value: /cart, rate_limit: {unit: hour, requests_per_unit: 2}}
+";
+
+/// What two tenants get in an hour of which each of them asks for more than all of the limit.
+fn admitted_by_shares(server: &Running) -> [u64; 2] {
+    let mut client = Client::of(server.grpc);
+    let mut got = [0; 2];
+    for second in 0..4 * 60 {
+        for _ in 0..5 {
+            for (tenant, got) in ["acme", "beta"].iter().zip(&mut got) {
+                let told = client.told(vec![one("tenant", tenant)]);
+                // After a minute, in which both have become known.
+                *got += u64::from(second >= 60 && told.starts_with("OK"));
+            }
+        }
+        server.advance(Duration::from_secs(1));
+    }
+    got
+}
+
+#[test]
+fn the_values_of_a_key_share_its_limit_by_weight() {
+    for consume in [Consume::Each, Consume::AllOrNone] {
+        let server = Running::start_at(
+            Options {
+                envoy_consume: consume,
+                ..options("grpc-shares", SHARED)
+            },
+            START,
+        );
+        let [acme, beta] = admitted_by_shares(&server);
+        assert!(acme + beta <= 600 && acme + beta >= 590, "{acme}, {beta}");
+        assert!((430..=470).contains(&acme), "{acme}, {beta}");
+        // A request that another limit denies takes nothing from the share.
+        let mut client = Client::of(server.grpc);
+        server.advance(Duration::from_secs(600));
+        let both = || vec![one("tenant", "gamma"), one("path", "/cart")];
+        assert_eq!(client.told(both()), "OK: OK/199 OK/1");
+        assert_eq!(client.told(both()), "OK: OK/198 OK/0");
+        let told = client.told(both());
+        let left = if consume == Consume::Each { 197 } else { 198 };
+        assert_eq!(told, format!("OVER: OK/{left} OVER/0"));
+        let told = server.get("/v1/explain?limit=shop.tenant&key=acme").json();
+        assert_eq!(told["tenant"]["terms"], "weight 3, ceiling 80 %");
+        assert_eq!(server.resp("OVERRIDE shop.tenant beta weight=2"), "OK");
+    }
+}
+
 #[test]
 fn a_request_without_domain_or_descriptors_is_refused() {
     let server = serving("grpc-refused", CONFIG);

@@ -9,7 +9,7 @@ mod keys;
 pub mod options;
 mod parse;
 pub mod reload;
-mod shares;
+pub mod shares;
 pub mod sharing;
 mod spec;
 mod traffic;

@@ -265,7 +265,7 @@ fn read_limit(
         }
     }
     let line = fields.line_of("name");
-    let shares = shares::read(&fields, &called);
+    let shares = shares::read(&fields, None, &called);
     let sharing = sharing::read(&fields, &called);
     let traffic = traffic::read(&fields, &called, global);
     let limit = LimitSpec {

@@ -175,12 +175,15 @@ fn texts(parts: &BTreeMap<String, LimitPart>) -> BTreeMap<&str, String> {
         .collect()
 }
 
-pub(super) fn read(fields: &Fields<'_>, called: &str) -> Option<SharesSpec> {
+/// Reads the option `shares`. `by` is the part of the key that names the tenant, if the rule cannot
+/// say it.
+pub fn read(fields: &Fields<'_>, by: Option<SharesBy>, called: &str) -> Option<SharesSpec> {
     let node = fields.get("shares")?;
     let called = format!("{called}, shares");
-    let known = ["by", "weights", "guarantee", "ceiling"];
-    let shares = Fields::open(node, &called, &known, fields.complaints())?;
-    let by = shares.word("by", &BY).unwrap_or_default();
+    let known = ["weights", "guarantee", "ceiling", "by"];
+    let known = &known[..known.len() - usize::from(by.is_some())];
+    let shares = Fields::open(node, &called, known, fields.complaints())?;
+    let by = by.or_else(|| shares.word("by", &BY)).unwrap_or_default();
     let mut spec = SharesSpec {
         by,
         ..SharesSpec::default()
@@ -275,7 +278,7 @@ fn read_named<T>(
 }
 
 /// Reports what a limit that tenants share cannot be or have.
-pub(super) fn check(limit: &LimitSpec, fields: &Fields<'_>, keeping: Keeping, called: &str) {
+pub fn check(limit: &LimitSpec, fields: &Fields<'_>, keeping: Keeping, called: &str) {
     if limit.shares.is_none() {
         return;
     }

@@ -104,6 +104,7 @@ struct Assigner {
     second: u64,
     later: Later,
     full: OnceAMinute,
+    for_calls: OnceAMinute,
 }
 
 /// Serves all streams until `stop` is set, and then ends them.
@@ -156,6 +157,7 @@ impl Assigner {
             second,
             later: Later::default(),
             full: OnceAMinute::default(),
+            for_calls: OnceAMinute::default(),
         }
     }
 
@@ -208,7 +210,7 @@ impl Assigner {
         for at in stream.buckets.into_values() {
             let held = &mut self.held[at];
             held.part.is_lost = true;
-            if held.part.is_over(now) || matches!(held.place(), Place::Free { .. }) {
+            if held.part.is_over(now) || !matches!(held.place(), Place::Limited(_)) {
                 self.held.remove(at);
             }
         }
@@ -385,6 +387,15 @@ impl Assigner {
                 Some(wire::tokens(&bucket, share, lasting))
             }
             Place::Limited(_) => None,
+            Place::ForCalls => {
+                if self.for_calls.is_due(now) {
+                    tracing::warn!(
+                        "Envoys ask for a quota of a limit that tenants share: they get no assignment; ask for each \
+                         request with the filter envoy.filters.http.ratelimit",
+                    );
+                }
+                None
+            }
         }
     }
 

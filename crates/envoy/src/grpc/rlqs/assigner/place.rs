@@ -23,6 +23,8 @@ pub(super) enum Place {
         rule: Option<usize>,
     },
     Limited(Arc<Charged>),
+    /// Tenants share the limit, which is decided for each request: there is no assignment.
+    ForCalls,
 }
 
 /// The limit and the key that a bucket is charged to. Those of the same limit with the same key are
@@ -131,6 +133,9 @@ pub(super) fn place(in_force: &InForce, domain: &str, bucket: &Bucket) -> Place 
         return Place::Free { rule: Some(rule) };
     };
     let (spec, policy) = (limit.spec(), limit.policy_of(&key));
+    if spec.shares.is_some() {
+        return Place::ForCalls;
+    }
     let is_exact =
         limit.store().is_none() || spec.sharing.mode.is_none_or(|mode| mode == Mode::Exact);
     // Other algorithms remember when units were taken, which is unknown when they are given back.
@@ -154,7 +159,7 @@ pub(super) fn count(in_force: &InForce, place: &Place, admitted: u64, denied: u6
     let (rule, limit) = match place {
         Place::Free { rule: Some(rule) } => (*rule, 0),
         Place::Limited(charged) => (charged.rule, charged.terms.limit),
-        Place::Free { rule: None } => return,
+        Place::Free { rule: None } | Place::ForCalls => return,
     };
     let counts = &Descriptors::of(in_force).counts[rule];
     for (hits, is_denied) in [(admitted, false), (denied, true)] {
