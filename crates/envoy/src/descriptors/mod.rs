@@ -263,7 +263,7 @@ impl DescriptorService {
     fn charge(&self, limit: Option<&Limit>) -> Charge {
         let is_fixed =
             limit.is_none_or(|limit| limit.spec().policy.algorithm.name() == "fixed-window");
-        // What a tenant's share denies is not charged.
+        // A request that a share denies is not charged.
         let is_shared = limit.is_some_and(|limit| limit.spec().shares.is_some());
         if self.consume == Consume::Each && is_fixed && !is_shared {
             Charge::Always

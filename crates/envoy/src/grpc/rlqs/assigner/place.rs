@@ -23,7 +23,7 @@ pub(super) enum Place {
         rule: Option<usize>,
     },
     Limited(Arc<Charged>),
-    /// Tenants share the limit, which is decided for each request: there is no assignment.
+    /// Tenants share the limit. It is decided for each request, so nothing is assigned.
     ForCalls,
 }
 
