@@ -8,14 +8,16 @@ use tidegate_flow::{
     Gate, ManualTimer,
     rules::{BreakerRule, FlowRule, IsolationRule, Rules, SystemRule, Trip},
 };
-use tidegate_limiter::{HashKeys, KeyedLimiter, Limiter};
+use tidegate_limiter::{
+    HashKeys, KeyedLimiter, Limiter, Request, acquire_all_at, acquire_all_estimates_at,
+};
 
 /// How often a call is made while its instructions are counted. A multiple of [`BATCH`].
 pub const CALLS: u32 = 1_024;
 const BATCH: usize = 32;
 const NOW: Nanos = Nanos::from_secs(1_700_000_000);
 
-pub const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 11] = [
     "limiter-token-bucket",
     "limiter-token-bucket-denied",
     "limiter-sliding-window",
@@ -23,6 +25,8 @@ pub const NAMES: [&str; 9] = [
     "keyed-token-bucket",
     "keyed-sliding-window",
     "keyed-batch",
+    "joint-five",
+    "joint-five-estimates",
     "entry-exit",
     "entry-exit-four-kinds",
 ];
@@ -37,6 +41,8 @@ pub fn run(name: &str) -> Result<(), String> {
         "keyed-token-bucket" => keyed(Policy::token_bucket(plenty())),
         "keyed-sliding-window" => keyed(Policy::sliding_window(plenty())),
         "keyed-batch" => batch(),
+        "joint-five" => joint(false),
+        "joint-five-estimates" => joint(true),
         "entry-exit" => entry(false),
         "entry-exit-four-kinds" => entry(true),
         _ => {
@@ -103,6 +109,31 @@ fn batch() {
             limiter.acquire_each_at(some, NOW, |decision| {
                 let _ = black_box(decision);
             });
+        }
+    });
+}
+
+/// Five limits in one step: four with keys, and one without. With estimates, as a reservation takes
+/// them.
+fn joint(notes: bool) {
+    let limit = || known(Policy::token_bucket(plenty()));
+    let [(one, keys), (two, _), (three, _), (four, _)] = [limit(), limit(), limit(), limit()];
+    let all = Limiter::new(Policy::token_bucket(plenty()));
+    counted(&mut || {
+        for key in &keys {
+            let key = black_box(key.as_bytes());
+            let requests = [
+                Request::keyed(&one, key, 1),
+                Request::keyed(&two, key, 1),
+                Request::keyed(&three, key, 1),
+                Request::keyed(&four, key, 1),
+                Request::unkeyed(&all, 1),
+            ];
+            if notes {
+                let _ = black_box(acquire_all_estimates_at(&requests, NOW));
+            } else {
+                let _ = black_box(acquire_all_at(&requests, NOW));
+            }
         }
     });
 }

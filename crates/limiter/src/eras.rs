@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    hash::{BuildHasher, BuildHasherDefault, RandomState},
+    hash::BuildHasherDefault,
     sync::PoisonError,
 };
 
@@ -11,7 +11,7 @@ use tidegate_core::{Estimate, Nanos, Parameters, Policy};
 use crate::{
     marks::TagHasher,
     sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering},
-    table::Tag,
+    table::{HashKeys, Tag},
 };
 
 /// The place of permits that no reset concerns, the same in every process.
@@ -33,7 +33,7 @@ pub(crate) struct Eras {
     any_key: AtomicBool,
     keys: Mutex<KeyEras>,
     /// Differs in each process, so that a number from another one matches nothing.
-    own: RandomState,
+    own: HashKeys,
 }
 
 /// The latest events of single keys.
@@ -81,8 +81,21 @@ impl Eras {
             resetting: AtomicBool::new(false),
             any_key: AtomicBool::new(false),
             keys: Mutex::default(),
-            own: RandomState::new(),
+            own: HashKeys::random(),
         }
+    }
+
+    /// A place that depends on these numbers and on the process.
+    fn own_place(&self, numbers: [u64; 4], units: &[u64]) -> u64 {
+        let mut bytes = [0; 32];
+        for (part, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            part.copy_from_slice(&number.to_le_bytes());
+        }
+        units.iter().fold(self.own.tag(&bytes), |place, unit| {
+            bytes[..8].copy_from_slice(&place.to_le_bytes());
+            bytes[8..16].copy_from_slice(&unit.to_le_bytes());
+            self.own.tag(&bytes)
+        })
     }
 
     /// A number that no earlier event has: for a policy that comes into force.
@@ -186,22 +199,22 @@ impl Site<'_> {
             return if resets == 0 {
                 place
             } else {
-                eras.own.hash_one((place, resets))
+                eras.own_place([0, place, resets, 0], &[])
             };
         }
-        let rate = (rate, key.rate.max(forgotten));
+        let key_rate = key.rate.max(forgotten);
         match policy.parameters() {
             // Permits outlast every change of the limit. To take those of a key whose reset was
             // forgotten for void would keep them for ever.
             Parameters::Concurrency { .. } => match all_reset.max(key.reset) {
                 0 => PERMITS,
-                resets => eras.own.hash_one(resets),
+                resets => eras.own_place([1, resets, 0, 0], &[]),
             },
             // The units can return as long as nothing was queued behind them.
             Parameters::LeakyBucket { .. } => {
-                eras.own.hash_one((rate, resets, policy.units_of(state)))
+                eras.own_place([2, rate, key_rate, resets], policy.units_of(state))
             }
-            _ => eras.own.hash_one((rate, resets)),
+            _ => eras.own_place([3, rate, key_rate, resets], &[]),
         }
     }
 

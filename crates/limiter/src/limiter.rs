@@ -167,6 +167,11 @@ impl<C: ?Sized> Limiter<C> {
         self.line.with(|line| step(line, ground))
     }
 
+    /// Whether a decision must consider the line.
+    pub(crate) fn has_line(&self) -> bool {
+        self.line.is_busy()
+    }
+
     /// [`with_line`](Self::with_line), if a decision must consider the line.
     pub(crate) fn find_line<R>(
         &self,

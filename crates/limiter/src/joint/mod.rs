@@ -135,7 +135,6 @@ impl<'a, C: ?Sized> Request<'a, C> {
 #[must_use = "an unread decision limits nothing"]
 pub struct AllDecision {
     decisions: Few<Decision>,
-    bound: usize,
 }
 
 impl AllDecision {
@@ -150,13 +149,20 @@ impl AllDecision {
     /// `None` if there were no requests.
     #[must_use]
     pub fn bound(&self) -> Option<usize> {
-        (!self.decisions.is_empty()).then_some(self.bound)
+        let weight = |at: &usize| {
+            (
+                self.decisions[*at].severity(),
+                u64::MAX - self.decisions[*at].remaining(),
+            )
+        };
+        // The first of equals.
+        (0..self.decisions.len()).rev().max_by_key(weight)
     }
 
     /// The decision of the limit that determined the result.
     #[must_use]
     pub fn binding(&self) -> Option<&Decision> {
-        self.decisions.get(self.bound)
+        self.decisions.get(self.bound()?)
     }
 
     /// Each limit's own decision, in the order of the requests. If one limit denied, the others
@@ -166,15 +172,7 @@ impl AllDecision {
     }
 
     pub(crate) fn new(decisions: Few<Decision>) -> Self {
-        let weight = |at: &usize| {
-            (
-                decisions[*at].severity(),
-                u64::MAX - decisions[*at].remaining(),
-            )
-        };
-        // The first of equals.
-        let bound = (0..decisions.len()).rev().max_by_key(weight).unwrap_or(0);
-        Self { decisions, bound }
+        Self { decisions }
     }
 }
 
@@ -249,19 +247,22 @@ pub(crate) fn with_all<C: ?Sized, R>(
     notes: bool,
     mut step: impl FnMut(&mut States<'_, '_, C>, &[Option<Decision>], &mut Wakes) -> R,
 ) -> Result<R, Full> {
+    // Each key is hashed once.
+    let keys: Few<Option<(&KeyedLimiter<C>, Tag)>> = requests.iter().map(Request::key).collect();
     // A blocked limit denies without any lock.
     let blocked: Few<Option<Decision>> = requests
         .iter()
-        .map(|request| blocked_at(request, now))
+        .zip(&keys)
+        .map(|(request, key)| match (request, key) {
+            (_, Some((limiter, tag))) => limiter.blocked_tag(*tag, now),
+            (Request::Unkeyed { limiter, .. }, None) => limiter.blocked_at(now),
+            (Request::Keyed { .. }, None) => None,
+        })
         .collect();
     loop {
-        let generations: Few<Option<(Home, Tag)>> = requests
+        let generations: Few<Option<(Home, Tag)>> = keys
             .iter()
-            .map(|request| {
-                request
-                    .key()
-                    .map(|(limiter, tag)| (limiter.generation_of(tag), tag))
-            })
+            .map(|key| key.map(|(limiter, tag)| (limiter.generation_of(tag), tag)))
             .collect();
         // Declared before all locks, so that it is dropped after them: no task is woken under a
         // lock.
@@ -283,13 +284,6 @@ pub(crate) fn with_all<C: ?Sized, R>(
 /// The same as [`acquire_all_at`].
 pub fn acquire_all<C: Clock + ?Sized>(requests: &[Request<'_, C>]) -> Result<AllDecision, Full> {
     acquire_all_at(requests, time_of(requests))
-}
-
-fn blocked_at<C: ?Sized>(request: &Request<'_, C>, now: Nanos) -> Option<Decision> {
-    match request {
-        Request::Keyed { limiter, key, .. } => limiter.blocked_tag(limiter.tag(key), now),
-        Request::Unkeyed { limiter, .. } => limiter.blocked_at(now),
-    }
 }
 
 /// One attempt; `None` if a generation was retired, or places cannot be noted.
@@ -317,7 +311,7 @@ fn attempt<C: ?Sized, R>(
         .collect();
     unkeyed.sort_unstable_by_key(|limiter| limiter.address());
     unkeyed.dedup_by_key(|limiter| limiter.address());
-    let cells: Few<_> = unkeyed.iter().map(|limiter| limiter.lock()).collect();
+    let mut cells: Few<_> = unkeyed.iter().map(|limiter| limiter.lock()).collect();
     let homes: Few<_> = requests
         .iter()
         .zip(generations)
@@ -337,7 +331,7 @@ fn attempt<C: ?Sized, R>(
             rank: (std::ptr::from_ref(limiter).addr(), generation.rank()),
         })
         .collect();
-    let joint = Joint::lock(&wanted, now)?;
+    let mut joint = Joint::lock(&wanted, now)?;
     for &(limiter, generation, tag) in &homes {
         let must_wait = notes && limiter.eras.is_resetting();
         if must_wait || generation.is_retired() || !limiter.is_home(tag, generation) {
@@ -346,15 +340,16 @@ fn attempt<C: ?Sized, R>(
     }
 
     let places = places(requests, &unkeyed);
-    let sums = sums(requests, &places, &homes);
+    let mut sums = sums(requests, &places, &homes);
+    // The locks stay where they are: a decision over five limits has a kilobyte of them.
     let mut states = States {
         requests,
-        places,
-        sums,
-        homes,
+        places: &places,
+        sums: &mut sums,
+        homes: &homes,
         unkeyed: &unkeyed,
-        cells,
-        joint,
+        cells: &mut cells,
+        joint: &mut joint,
     };
     Ok(Some(step(&mut states)))
 }
@@ -362,12 +357,12 @@ fn attempt<C: ?Sized, R>(
 /// The states of a joint decision, all locked.
 pub(crate) struct States<'l, 'r, C: ?Sized> {
     requests: &'r [Request<'r, C>],
-    places: Few<KeyPlace>,
-    sums: Few<Sum>,
-    homes: Few<(&'r KeyedLimiter<C>, &'r Home, Tag)>,
+    places: &'l [KeyPlace],
+    sums: &'l mut [Sum],
+    homes: &'l [(&'r KeyedLimiter<C>, &'r Home, Tag)],
     unkeyed: &'l [&'r Limiter<C>],
-    cells: Few<version::LockedVersion<'l>>,
-    joint: Joint<'l>,
+    cells: &'l mut [version::LockedVersion<'r>],
+    joint: &'l mut Joint<'r>,
 }
 
 impl<'r, C: ?Sized> States<'_, 'r, C> {
@@ -555,6 +550,15 @@ impl<'r, C: ?Sized> States<'_, 'r, C> {
             KeyPlace::Unkeyed(_) => None,
         };
         let unkeyed = self.unkeyed;
+        // Most states have no line.
+        let may_have_line = match (place, keyed) {
+            (_, Some((limiter, tag))) => limiter.may_have_line(tag),
+            (KeyPlace::Unkeyed(u), _) => unkeyed[u].has_line(),
+            (KeyPlace::Keyed(_), None) => false,
+        };
+        if !announced && !may_have_line {
+            return None;
+        }
         let site = self.site(at);
         let (policy, state) = self.state(at).ok()?;
         let mut ground = Ground {
@@ -585,6 +589,9 @@ pub(crate) struct Sum {
     pub cost: u64,
 }
 
+/// Up to this many requests are compared with each other instead of sorted.
+const FEW: usize = 8;
+
 /// For each request, the requests for its state up to it.
 fn sums<C: ?Sized>(
     requests: &[Request<'_, C>],
@@ -598,6 +605,21 @@ fn sums<C: ?Sized>(
         }
         KeyPlace::Unkeyed(u) => (u, None),
     };
+    if requests.len() <= FEW {
+        let mut sums: Few<Sum> = Few::new();
+        for (at, request) in requests.iter().enumerate() {
+            let own = state(at);
+            // The latest request for the same state has the sum so far.
+            let before = (0..at).rev().find(|&before| state(before) == own);
+            let (first, cost) =
+                before.map_or((at, 0), |before| (sums[before].first, sums[before].cost));
+            sums.push(Sum {
+                first,
+                cost: cost.saturating_add(request.cost()),
+            });
+        }
+        return sums;
+    }
     let mut order: Few<usize> = (0..requests.len()).collect();
     order.sort_unstable_by_key(|&at| (state(at), at));
     let mut sums: Few<Sum> = requests

@@ -691,7 +691,7 @@ pub(crate) fn step_by<R>(
     now: Nanos,
     step: impl FnOnce(&mut [u64]) -> R,
 ) -> R {
-    if by.reads_states_of(mine) {
+    if std::ptr::eq(by, mine) || by.reads_states_of(mine) {
         return step(state);
     }
     let mut theirs = vec![0; by.words()];

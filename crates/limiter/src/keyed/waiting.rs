@@ -88,6 +88,11 @@ impl<C: ?Sized> KeyedLimiter<C> {
             .with(&self.marks, tag, now, |line| step(line, ground))
     }
 
+    /// Whether a key may have a line. If not, none comes while its lock is held.
+    pub(crate) fn may_have_line(&self, tag: Tag) -> bool {
+        self.marks.has(tag)
+    }
+
     /// A step on the line of a key, if it has one, for a joint decision, which holds the key's
     /// lock.
     pub(crate) fn find_line<R>(
