@@ -402,3 +402,44 @@ fn threads_never_have_more_permits_than_there_are() {
     assert_eq!(limiter.total().peek(0).remaining(), 5);
     assert_eq!(limiter.used_at(1_u64, Nanos::ZERO), Some(0.0));
 }
+
+/// What two tenants with parts of 90 and 10 % of 100 a minute get in each of three minutes, after
+/// one, if they ask as often in each second.
+fn reserved(dev: u64, prod: u64) -> [u64; 2] {
+    let policy = Policy::fixed_window("100/1m".parse().unwrap());
+    let builder = limiter(policy).weight("prod", 9).unwrap();
+    let builder = builder.guarantee("prod", 0.9).unwrap();
+    let limiter = builder.guarantee("dev", 0.1).unwrap().build().unwrap();
+    let mut got = [0; 2];
+    for second in 0..240 {
+        for turn in 0..dev.max(prod) {
+            let now = Nanos::from_millis(second * 1_000 + turn * 50);
+            for (at, (tenant, asks)) in [("dev", dev), ("prod", prod)].into_iter().enumerate() {
+                if turn < asks && limiter.acquire_at(tenant, 1, now).is_allowed() && second >= 60 {
+                    got[at] += 1;
+                }
+            }
+        }
+    }
+    got.map(|got| got / 3)
+}
+
+/// What docs/src/migrate.md says next to what LiteLLM does.
+#[test]
+fn reservations_are_lent_and_taken_back() {
+    for (asks, expected) in [
+        ((0, 5), [0_u64, 100]),
+        ((5, 0), [100, 0]),
+        ((5, 5), [10, 90]),
+        ((20, 2), [10, 90]),
+    ] {
+        let got = reserved(asks.0, asks.1);
+        println!("{asks:?}: {got:?}");
+        for (got, expected) in got.into_iter().zip(expected) {
+            assert!(
+                expected.abs_diff(got) <= 2,
+                "{asks:?}: {got}, not {expected}"
+            );
+        }
+    }
+}
