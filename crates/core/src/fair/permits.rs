@@ -126,29 +126,27 @@ impl Permits {
             until: now.saturating_add(CLAIM),
         };
         let own = |other: &Claim| other.tenant == claim.tenant && other.is_valid(now);
-        let place = match state.claims.iter().position(own) {
-            Some(own) => own,
-            None => {
-                let order = |claim: &Claim| {
-                    if claim.is_valid(now) {
-                        claim.rank
-                    } else {
-                        f64::INFINITY
-                    }
-                };
-                let last = (1..MOST_CLAIMS).fold(0, |last, at| {
-                    if order(&state.claims[at]) > order(&state.claims[last]) {
-                        at
-                    } else {
-                        last
-                    }
-                });
-                if order(&state.claims[last]) <= claim.rank {
-                    return;
-                }
-                last
+        let order = |claim: &Claim| {
+            if claim.is_valid(now) {
+                claim.rank
+            } else {
+                f64::INFINITY
             }
         };
+        let last = || {
+            (1..MOST_CLAIMS).fold(0, |last, at| {
+                if order(&state.claims[at]) > order(&state.claims[last]) {
+                    at
+                } else {
+                    last
+                }
+            })
+        };
+        let known = state.claims.iter().position(own);
+        let place = known.unwrap_or_else(last);
+        if known.is_none() && order(&state.claims[place]) <= claim.rank {
+            return;
+        }
         state.claims[place] = claim;
     }
 

@@ -80,6 +80,7 @@ impl Market {
     }
 
     /// Returns permits.
+    #[allow(dead_code, reason = "not every test has permits")]
     pub fn release(&mut self, tenant: usize, cost: u64, at: u64) {
         let now = Nanos::new(at);
         self.total.refund(&mut self.used, now, cost);
