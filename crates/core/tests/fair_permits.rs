@@ -131,7 +131,9 @@ fn run(limit: u32, terms: &[Terms], workers: &[Workers], seed: u64) -> Outcome {
         );
     }
     let span = ((RUN - WARM) * SECOND) as f64;
-    held.iter_mut().for_each(|sum| *sum /= span);
+    for sum in &mut held {
+        *sum /= span;
+    }
     Outcome { held, first }
 }
 

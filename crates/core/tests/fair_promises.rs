@@ -346,13 +346,14 @@ fn time_that_goes_back_or_jumps_changes_no_promise() {
 #[test]
 fn what_cannot_be_shared_is_refused() {
     let quota = Quota::per_second(10);
-    let leaky = LeakyBucket::new(quota).into();
-    let concurrency: Policy = Concurrency::new(5).into();
-    for policy in [leaky, concurrency] {
-        assert_eq!(
-            FairShares::new(&policy),
-            Err(FairError::Algorithm(policy.name()))
-        );
+    let leaky: Policy = LeakyBucket::new(quota).into();
+    assert_eq!(
+        FairShares::new(&leaky),
+        Err(FairError::Algorithm("leaky-bucket"))
+    );
+    for none in [0, 1] {
+        let permits = FairShares::new(&Concurrency::new(none).into());
+        assert_eq!(permits.err(), (none == 0).then_some(FairError::NoLimit));
     }
     let none = Policy::fixed_window(Quota::per_second(0));
     assert_eq!(FairShares::new(&none), Err(FairError::NoLimit));
