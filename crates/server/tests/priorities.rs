@@ -238,10 +238,7 @@ fn a_priority_without_a_wait_or_out_of_range_is_refused() {
         ("ACQUIRE a x 1 PRIORITY 7", alone),
         ("ACQUIRE a x PRIORITY 7 ID 1", alone),
         ("ACQUIRE a x PRIORITY 7 ATMOST", alone),
-        (
-            "PEEK a x 1 PRIORITY",
-            "after the cost only REASON is known",
-        ),
+        ("PEEK a x 1 PRIORITY", "after the cost only REASON is known"),
         ("RESERVE 1000 a x 1 WAIT 5 PRIORITY 10", level),
         ("RESERVE 1000 a x 1 PRIORITY 9", alone),
         (

@@ -107,13 +107,16 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
 /// The options behind the limits of `RESERVE`, each with a value.
 const OPTIONS: [&str; 3] = ["ID", "WAIT", "PRIORITY"];
 
+/// An option and its value.
+type Choice<'k> = (&'static str, &'k [u8]);
+
 /// The limits, and the options behind them. A limit or a key may have the name
 /// of an option, so their number decides: each limit has three arguments.
-fn split_options<'a, 'k>(args: &'a [&'k [u8]]) -> (&'a [&'k [u8]], Vec<(&'static str, &'k [u8])>) {
+fn split_options<'a, 'k>(args: &'a [&'k [u8]]) -> (&'a [&'k [u8]], Vec<Choice<'k>>) {
     let options = |count: usize| {
         let limits = args.len().checked_sub(2 * count)?;
         let (asked, pairs) = args.split_at(limits);
-        let mut found: Vec<(&str, &[u8])> = Vec::new();
+        let mut found: Vec<Choice<'_>> = Vec::new();
         for pair in pairs.chunks_exact(2) {
             let known = |name: &&&str| pair[0].eq_ignore_ascii_case(name.as_bytes());
             let name = OPTIONS.iter().find(known)?;
