@@ -19,6 +19,7 @@ use tidegate_limiter::{
 };
 
 type Waiting<'a> = Pin<Box<dyn Future<Output = Result<(), WaitError>> + 'a>>;
+type Any<'a> = Pin<Box<dyn Future<Output = Result<(), ()>> + 'a>>;
 type WaitingAll<'a> = Pin<Box<dyn Future<Output = Result<AllDecision, WaitAllError>> + 'a>>;
 
 const START: Nanos = Nanos::from_secs(1_000);
@@ -46,11 +47,7 @@ fn until(at: Nanos, level: u8) -> WaitUntil {
     WaitUntil::new(Some(at)).priority(Priority::new(level).unwrap())
 }
 
-fn wait<'a>(
-    limiter: &'a Limiter<ManualTimer>,
-    cost: u64,
-    until: impl Into<WaitUntil>,
-) -> Waiting<'a> {
+fn wait(limiter: &Limiter<ManualTimer>, cost: u64, until: impl Into<WaitUntil>) -> Waiting<'_> {
     let until = until.into();
     Box::pin(async move { limiter.wait(cost, until).await.map(|_| ()) })
 }
@@ -171,7 +168,7 @@ fn a_large_cost_of_the_lowest_priority_is_served_under_a_steady_load_of_the_high
                 timer.advance(Duration::from_millis(50));
                 spent += 50;
                 let is_done = is_served();
-                line.retain_mut(|(_, waiting)| match poll(waiting) {
+                line.retain_mut(|((), waiting)| match poll(waiting) {
                     Poll::Pending => true,
                     Poll::Ready(admitted) => {
                         others += u64::from(admitted.is_ok());
@@ -201,7 +198,6 @@ fn no_clock_that_goes_back_lets_a_caller_pass_one_of_its_priority() {
     let one = empty(&timer, 1);
     let other = Limiter::with_clock(Policy::token_bucket(Quota::per_second(100)), timer.clone());
     let both = [Request::unkeyed(&one, 1), Request::unkeyed(&other, 1)];
-    type Any<'a> = Pin<Box<dyn Future<Output = Result<(), ()>> + 'a>>;
     let join = |level, is_joint: bool| -> Any<'_> {
         let (alone, both) = (wait(&one, 1, with(level)), &both);
         Box::pin(async move {

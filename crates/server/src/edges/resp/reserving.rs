@@ -37,8 +37,13 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
     let ttl = args[0];
     let (rest, options) = split_options(&args[1..]);
     let (mut request, mut span, mut priority) = (None, None, None);
-    for (at, &(word, value)) in options.iter().enumerate() {
-        if options[..at].iter().any(|(other, _)| *other == word) {
+    for (word, value) in options {
+        let is_again = match word {
+            "ID" => request.is_some(),
+            "WAIT" => span.is_some(),
+            _ => priority.is_some(),
+        };
+        if is_again {
             return context.error(&format!("ERR syntax error: {word} is given twice"));
         }
         let read = match word {
@@ -115,14 +120,16 @@ type Choice<'k> = (&'static str, &'k [u8]);
 fn split_options<'a, 'k>(args: &'a [&'k [u8]]) -> (&'a [&'k [u8]], Vec<Choice<'k>>) {
     let options = |count: usize| {
         let limits = args.len().checked_sub(2 * count)?;
+        if limits == 0 || !limits.is_multiple_of(3) {
+            return None;
+        }
         let (asked, pairs) = args.split_at(limits);
         let mut found: Vec<Choice<'_>> = Vec::new();
-        for pair in pairs.chunks_exact(2) {
-            let known = |name: &&&str| pair[0].eq_ignore_ascii_case(name.as_bytes());
-            let name = OPTIONS.iter().find(known)?;
-            found.push((name, pair[1]));
+        for [word, value] in pairs.as_chunks().0 {
+            let known = |name: &&&str| word.eq_ignore_ascii_case(name.as_bytes());
+            found.push((OPTIONS.iter().find(known)?, value));
         }
-        (limits > 0 && limits.is_multiple_of(3)).then_some((asked, found))
+        Some((asked, found))
     };
     (1..=OPTIONS.len())
         .rev()

@@ -152,7 +152,11 @@ impl Service {
     ///
     /// # Errors
     /// The same.
-    pub async fn take_waiting(&self, part: Part<'_>, wait: WaitFor) -> Result<Answer, Refusal> {
+    pub async fn take_waiting(
+        &self,
+        part: Part<'_>,
+        wait: impl Into<WaitFor>,
+    ) -> Result<Answer, Refusal> {
         let parts = vec![part];
         let decisions = self.take_all_waiting(&parts, wait).await?;
         Ok(Decided { parts, decisions }.into_bound())
