@@ -417,7 +417,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
             "ERR syntax error: after the cost only REASON, ID id, ATMOST, WAIT milliseconds and PRIORITY level are known, each once",
         ),
         (
-            "ACQUIRE a b c d e f g",
+            "ACQUIRE a b c d e f g h i",
             "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id|ATMOST|WAIT milliseconds [PRIORITY level]]",
         ),
         (
