@@ -8,7 +8,7 @@ use super::{
     Alarm, Ground, WaitError,
     place::Place,
     plan::{WaitPlan, WaitTurn, turn},
-    reservations::Reservations,
+    reservations::{Reservations, in_the_queue, take},
     ticket::{Admitted, Ticket, Wakes},
 };
 use crate::{Timer, block::denied_until};
@@ -663,44 +663,4 @@ impl WaitLine {
         }
         self.plan.get_or_insert_with(begin)
     }
-}
-
-/// The estimate of a leaky bucket's units in the middle of its queue: they are not the latest ones,
-/// so none returns.
-const fn in_the_queue(estimate: Estimate) -> Estimate {
-    Estimate {
-        place: !estimate.place,
-        ..estimate
-    }
-}
-
-/// Takes `cost` if it is admitted now.
-fn take(
-    reservations: &mut Reservations,
-    ground: &mut Ground<'_>,
-    cost: u64,
-) -> Result<Admitted, Decision> {
-    let Ground { policy, now, .. } = *ground;
-    let (decision, start_ticks, estimate) =
-        if let Some((decision, from)) = reservations.take_free(policy, ground.state, now, cost) {
-            (decision, Some(from), in_the_queue(ground.note(cost)))
-        } else {
-            let from = Reservations::next_start(policy, ground.state, now);
-            let decision = policy.peek(ground.state, now, cost);
-            if decision.is_denied() {
-                return Err(decision);
-            }
-            policy.record(ground.state, now, cost);
-            (decision, from, ground.note(cost))
-        };
-    let start = now.saturating_add(decision.delay().into());
-    let reservation = start_ticks
-        .filter(|_| start > now)
-        .and_then(|from| reservations.hold(policy, from, cost));
-    Ok(Admitted {
-        decision,
-        estimate,
-        start,
-        reservation,
-    })
 }
