@@ -222,6 +222,7 @@ resp_clients() {
     stage "the server for the client libraries" \
         cargo test --quiet --workspace --all-features --locked --no-run --test sentinel
     stage "the client libraries of Redis and Valkey" scripts/clients/run.py "$program"
+    stage "client libraries that wait in line" scripts/clients/waiting/run.py "$program"
     stage "HTTP and gRPC clients that retry" scripts/clients/retries/run.py
 }
 

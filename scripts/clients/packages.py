@@ -38,7 +38,7 @@ def programs(group, folder, source):
     packages = [f"{name}=={version}" for name, version in versions["python"].items()]
     subprocess.run([folder / "venv/bin/pip", "install", "--quiet", *packages], check=True)
     yield [folder / "venv/bin/python", source.with_suffix(".py")]
-    if shutil.which("npm"):
+    if "node" in versions and shutil.which("npm"):
         (folder / "package.json").write_text("{}")
         shutil.copy(source.with_suffix(".mjs"), folder)
         packages = [f"{name}@{version}" for name, version in versions["node"].items()]
@@ -46,7 +46,7 @@ def programs(group, folder, source):
         # Some clients need a newer one than the machine may have; it is a package, too.
         own = folder / "node_modules/.bin/node"
         yield [own if own.exists() else "node", folder / source.with_suffix(".mjs").name]
-    if shutil.which("go"):
+    if "go" in versions and shutil.which("go"):
         module = folder / "module"
         module.mkdir()
         shutil.copy(source.with_suffix(".go"), module / "main.go")
@@ -56,7 +56,7 @@ def programs(group, folder, source):
             subprocess.run(["go", "get", f"{name}@{version}"], cwd=module, check=True, capture_output=True, env=environment)
         subprocess.run(["go", "build", "-o", folder / "clients-go", "."], cwd=module, check=True, env=environment)
         yield [folder / "clients-go"]
-    if shutil.which("mvn"):
+    if "java" in versions and shutil.which("mvn"):
         java, program = folder / "java", source.with_name(source.name.capitalize()).with_suffix(".java")
         java.mkdir()
         one = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"

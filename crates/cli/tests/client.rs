@@ -184,6 +184,47 @@ fn a_job_that_waits_is_in_line_and_runs_as_soon_as_there_is_room() {
 }
 
 #[test]
+fn a_job_of_a_higher_priority_runs_first() {
+    let server = serving("client-priority");
+    assert_eq!(
+        ask(&server.http, &["acquire", "cron", "nightly", "--cost", "2"]).0,
+        Some(0)
+    );
+    let wait = |level: &str, callers: u64| {
+        let waiting = tidegate()
+            .args(["acquire", "cron", "nightly", "--cost", "2", "--wait", "1h"])
+            .args(["--server", &server.http, "--priority", level])
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        eventually("the job is in line", || {
+            server
+                .get("/metrics")
+                .contains(&format!("tidegate_waiting{{limit=\"cron\"}} {callers}\n"))
+        });
+        waiting
+    };
+    let (mut low, high) = (wait("1", 1), wait("7", 2));
+    let free = ["refund", "cron", "nightly", "--cost", "2"];
+    assert_eq!(ask(&server.http, &free).0, Some(0));
+    assert!(high.wait_with_output().unwrap().status.success());
+    assert_eq!(low.try_wait().unwrap(), None);
+    assert_eq!(ask(&server.http, &free).0, Some(0));
+    assert!(low.wait().unwrap().success());
+    // What is wrong is said before anything is asked.
+    for (wrong, why) in [
+        (&["--priority", "7"][..], "--wait"),
+        (
+            &["--wait", "1s", "--priority", "10"],
+            "a priority is a whole number from 0 to 9",
+        ),
+    ] {
+        let (code, _, error) = ask(&server.http, &[&["acquire", "cron", "x"], wrong].concat());
+        assert!(code == Some(2) && error.contains(why), "{wrong:?}: {error}");
+    }
+}
+
+#[test]
 fn a_health_check_distinguishes_a_ready_server_from_none() {
     let server = serving("client-health");
     assert_eq!(

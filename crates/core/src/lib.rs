@@ -37,6 +37,7 @@ mod key;
 pub mod lease;
 mod parameters;
 mod policy;
+mod priority;
 mod quota;
 mod spec;
 pub mod stats;
@@ -51,6 +52,7 @@ pub use decision::{Admission, Decision, DenialReason, Denied, Outcome, Standing}
 pub use key::{Key, address_key};
 pub use parameters::Parameters;
 pub use policy::{Estimate, Penalty, Policy, PolicyError, Spans};
+pub use priority::{Priority, PriorityError};
 pub(crate) use quota::MOST_USED;
 pub use quota::{
     MAX_LIMIT, MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, parse_units,

@@ -7,7 +7,7 @@
 //!   limiter's [`Clock`].
 //! * [`KeyedLimit`] is the trait of keyed limits, in this process or in a shared store. Middleware
 //!   accepts it.
-//! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, first come first served, on
+//! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, by [`Priority`] and first come first served within one, on
 //!   any async runtime; [`wait_all`] waits for several limits together.
 //! * [`FairLimiter`] is one limit that tenants share by weight, with guarantees and ceilings.
 //! * [`Reservation`] takes an estimate before the work, and corrects it when the true cost is
@@ -67,10 +67,10 @@ pub use tidegate_core::fair::{FairError, Terms, TermsError};
 pub use tidegate_core::{
     Admission, Algorithm, AlgorithmSpec, Clock, Debt, Decision, DenialReason, Denied, Estimate,
     Key, Lasts, MAX_LIMIT, MAX_WINDOW, ManualClock, Nanos, Outcome, ParsePolicyError,
-    ParseQuotaError, Penalty, Policy, PolicyError, Quota, QuotaError, Share, Spans, Standing,
-    algorithm,
+    ParseQuotaError, Penalty, Policy, PolicyError, Priority, PriorityError, Quota, QuotaError,
+    Share, Spans, Standing, algorithm,
 };
 #[cfg(feature = "calendar")]
 pub use tidegate_core::{Calendar, Period};
-pub use wait::WaitError;
+pub use wait::{WaitError, WaitUntil};
 pub use wait_all::{WaitAllError, wait_all, wait_all_estimates, wait_all_estimates_by};

@@ -11,7 +11,7 @@ use tidegate_core::{
 };
 
 use crate::{
-    SystemClock, Timer, WaitError,
+    SystemClock, Timer, WaitError, WaitUntil,
     block::{Until, denied_until},
     eras::{Eras, Site},
     version::{LockedVersion, Versions},
@@ -433,18 +433,22 @@ impl<C: Clock> Limiter<C> {
 }
 
 impl<T: Timer> Limiter<T> {
-    /// Waits until `cost` is admitted, after all callers that already wait. Dropping the future
+    /// Waits until `cost` is admitted, after all callers that already wait, or before those that its
+    /// [`Priority`](crate::Priority) lets it overtake. `until` is the deadline, or
+    /// [more](WaitUntil). Dropping the future
     /// gives up the place in the queue.
     ///
     /// # Errors
-    /// If waiting cannot help, or the cost would not be admitted by `deadline`. Both errors are
+    /// If waiting cannot help, or the cost would not be admitted by the deadline. Both errors are
     /// returned at once.
     pub fn wait(
         &self,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> impl Future<Output = Result<Admission, WaitError>> {
-        wait(self, cost, deadline, &self.clock, |admission, _| admission)
+        wait(self, cost, until.into(), &self.clock, |admission, _| {
+            admission
+        })
     }
 
     /// [`wait`](Self::wait) for units that may return. The second value is what was taken, for
@@ -455,11 +459,15 @@ impl<T: Timer> Limiter<T> {
     pub fn wait_estimate(
         &self,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> impl Future<Output = Result<(Admission, Estimate), WaitError>> {
-        wait(self, cost, deadline, &self.clock, |admission, estimate| {
-            (admission, estimate)
-        })
+        wait(
+            self,
+            cost,
+            until.into(),
+            &self.clock,
+            |admission, estimate| (admission, estimate),
+        )
     }
 
     /// [`wait`](Self::wait) for a thread without an async runtime: it blocks the thread.
@@ -469,9 +477,9 @@ impl<T: Timer> Limiter<T> {
     pub fn wait_blocking(
         &self,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> Result<Admission, WaitError> {
-        block_on(self.wait(cost, deadline))
+        block_on(self.wait(cost, until))
     }
 
     /// [`wait`](Self::wait) for at most `span`.

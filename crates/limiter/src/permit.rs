@@ -2,9 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use tidegate_core::{Clock, Denied, Estimate, Key, Nanos};
+use tidegate_core::{Clock, Denied, Estimate, Key};
 
-use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, limiter::NOTHING, table::Tag};
+use crate::{
+    KeyedLimiter, Limiter, SystemClock, Timer, WaitError, WaitUntil, limiter::NOTHING, table::Tag,
+};
 
 /// Units that are returned when the work is over: on return, on an error, on a panic, and when a
 /// future is cancelled.
@@ -162,11 +164,11 @@ impl<T: Timer> OwnedPermit<T> {
     pub async fn wait(
         limiter: &Arc<Limiter<T>>,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> Result<Self, WaitError> {
         Ok(Self {
             from: Owned::One(Arc::clone(limiter)),
-            estimate: limiter.wait_permit(cost, deadline).await?.take(),
+            estimate: limiter.wait_permit(cost, until).await?.take(),
         })
     }
 
@@ -178,12 +180,12 @@ impl<T: Timer> OwnedPermit<T> {
         limiter: &Arc<KeyedLimiter<T>>,
         key: impl Key,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> Result<Self, WaitError> {
         let tag = limiter.tag_of(&key);
         Ok(Self {
             from: Owned::Key(Arc::clone(limiter), tag),
-            estimate: limiter.wait_permit(key, cost, deadline).await?.take(),
+            estimate: limiter.wait_permit(key, cost, until).await?.take(),
         })
     }
 }
@@ -227,9 +229,9 @@ impl<T: Timer> Limiter<T> {
     pub async fn wait_permit(
         &self,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> Result<Permit<'_, T>, WaitError> {
-        let (_, estimate) = self.wait_estimate(cost, deadline).await?;
+        let (_, estimate) = self.wait_estimate(cost, until).await?;
         Ok(Permit::of(self, estimate))
     }
 }
@@ -258,10 +260,10 @@ impl<T: Timer> KeyedLimiter<T> {
         &self,
         key: impl Key,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> Result<Permit<'_, T>, WaitError> {
         let tag = self.tag_of(&key);
-        let (_, estimate) = self.wait_estimate(key, cost, deadline).await?;
+        let (_, estimate) = self.wait_estimate(key, cost, until).await?;
         Ok(Permit::of_key(self, tag, estimate))
     }
 }

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use smallvec::{SmallVec, smallvec};
 use tidegate_core::{Clock, Denied, Estimate, Key, Nanos};
 
-use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, permit::Owned};
+use crate::{KeyedLimiter, Limiter, SystemClock, Timer, WaitError, WaitUntil, permit::Owned};
 
 /// The number of estimates that are remembered with their times.
 const MOST: usize = 16;
@@ -180,9 +180,9 @@ impl<T: Timer> Reservation<T> {
     pub async fn wait(
         limiter: &Arc<Limiter<T>>,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> Result<Self, WaitError> {
-        let (_, estimate) = limiter.wait_estimate(cost, deadline).await?;
+        let (_, estimate) = limiter.wait_estimate(cost, until).await?;
         Ok(Self::taken(Owned::One(Arc::clone(limiter)), estimate))
     }
 
@@ -194,10 +194,10 @@ impl<T: Timer> Reservation<T> {
         limiter: &Arc<KeyedLimiter<T>>,
         key: impl Key,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> Result<Self, WaitError> {
         let tag = limiter.tag_of(&key);
-        let (_, estimate) = limiter.wait_estimate(key, cost, deadline).await?;
+        let (_, estimate) = limiter.wait_estimate(key, cost, until).await?;
         Ok(Self::taken(Owned::Key(Arc::clone(limiter), tag), estimate))
     }
 }

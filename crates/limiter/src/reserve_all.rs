@@ -6,7 +6,7 @@ use tidegate_core::{Clock, Estimate, Key, Nanos};
 
 use crate::{
     AllDecision, Full, KeyedLimiter, Limiter, Request, Reservation, SystemClock, Timer,
-    WaitAllError, acquire_all_estimates_at, permit::Owned, wait_all_estimates,
+    WaitAllError, WaitUntil, acquire_all_estimates_at, permit::Owned, wait_all_estimates,
 };
 
 /// The estimates of one piece of work at several limits. They are taken in one step: all or none.
@@ -120,8 +120,11 @@ impl<T: Timer> ReserveAll<T> {
     ///
     /// # Errors
     /// The same as [`wait_all`](crate::wait_all).
-    pub async fn wait(self, deadline: Option<Nanos>) -> Result<Vec<Reservation<T>>, WaitAllError> {
-        let (_, taken) = wait_all_estimates(&self.requests(), deadline).await?;
+    pub async fn wait(
+        self,
+        until: impl Into<WaitUntil>,
+    ) -> Result<Vec<Reservation<T>>, WaitAllError> {
+        let (_, taken) = wait_all_estimates(&self.requests(), until).await?;
         Ok(self.reservations(taken))
     }
 }

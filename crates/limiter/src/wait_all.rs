@@ -7,10 +7,10 @@ use std::{
     task::Poll,
 };
 
-use tidegate_core::{Decision, DenialReason, Estimate, Nanos, Policy};
+use tidegate_core::{Decision, DenialReason, Estimate, Nanos, Policy, Priority};
 
 use crate::{
-    AllDecision, Full, Request, Timer, acquire_all_estimates_at,
+    AllDecision, Full, Request, Timer, WaitUntil, acquire_all_estimates_at,
     joint::{Few, States, with_all},
     wait::{CALL, Ticket, Wakes},
 };
@@ -51,8 +51,9 @@ impl WaitAllError {
 ///
 /// The caller gets a place in the line of each limit at once. It holds up the callers behind it
 /// only in lines whose units are due no earlier than those of its other limits: a caller that waits
-/// for an hour because of its key does not delay others. Of two callers that wait for the same
-/// limits, the one that came first is served first.
+/// for an hour because of its key does not delay others. Of two callers of the same
+/// [`Priority`] that wait for the same limits, the one that came first is served first. A caller has
+/// one priority, and the same place in the order of all its lines.
 ///
 /// Callers that wait go before callers that do not: [`acquire`](crate::Limiter::acquire) and
 /// [`acquire_all`](crate::acquire_all) are denied as long as a caller waits for the limit. So a
@@ -75,16 +76,16 @@ impl WaitAllError {
 /// ```
 ///
 /// # Errors
-/// If waiting cannot help, or the limits would not admit by `deadline`; both are returned as soon
+/// If waiting cannot help, or the limits would not admit by the deadline; both are returned as soon
 /// as they are known. [`Full`] as for [`acquire_all`](crate::acquire_all).
 ///
 /// # Panics
 /// If the policy of a request has another algorithm than its limiter, or states of another width.
 pub async fn wait_all<T: Timer>(
     requests: &[Request<'_, T>],
-    deadline: Option<Nanos>,
+    until: impl Into<WaitUntil>,
 ) -> Result<AllDecision, WaitAllError> {
-    Ok(wait_all_estimates(requests, deadline).await?.0)
+    Ok(wait_all_estimates(requests, until).await?.0)
 }
 
 /// [`wait_all`] for units that may return. The second value is what each request has taken, for
@@ -98,10 +99,10 @@ pub async fn wait_all<T: Timer>(
 /// As [`wait_all`].
 pub async fn wait_all_estimates<T: Timer>(
     requests: &[Request<'_, T>],
-    deadline: Option<Nanos>,
+    until: impl Into<WaitUntil>,
 ) -> Result<(AllDecision, Vec<Estimate>), WaitAllError> {
     match requests.first().map(Request::clock) {
-        Some(timer) => wait_all_estimates_by(timer, requests, deadline).await,
+        Some(timer) => wait_all_estimates_by(timer, requests, until).await,
         None => Ok((AllDecision::new(Few::new()), Vec::new())),
     }
 }
@@ -117,12 +118,14 @@ pub async fn wait_all_estimates<T: Timer>(
 pub async fn wait_all_estimates_by<C: ?Sized, T: Timer>(
     timer: &T,
     requests: &[Request<'_, C>],
-    deadline: Option<Nanos>,
+    until: impl Into<WaitUntil>,
 ) -> Result<(AllDecision, Vec<Estimate>), WaitAllError> {
+    let WaitUntil { deadline, priority } = until.into();
     let began = timer.now();
     let mut places = Places {
         timer,
         requests,
+        priority,
         tickets: Few::new(),
     };
     loop {
@@ -223,6 +226,7 @@ impl<C: ?Sized, T: Timer> Drop for Held<'_, C, T> {
 struct Places<'a, C: ?Sized, T: Timer> {
     timer: &'a T,
     requests: &'a [Request<'a, C>],
+    priority: Priority,
     /// For each request; `None` if an earlier request has the same state, or the key has no room.
     /// Empty before the first denial.
     tickets: Few<Option<Arc<Ticket>>>,
@@ -239,6 +243,7 @@ impl<C: ?Sized, T: Timer> Places<'_, C, T> {
         let Self {
             timer,
             requests,
+            priority,
             tickets,
         } = self;
         let mut has_entered = !tickets.is_empty();
@@ -253,12 +258,17 @@ impl<C: ?Sized, T: Timer> Places<'_, C, T> {
                 .for_each(|(limiter, tag)| limiter.announce_line(tag));
         }
         let looked = with_all(requests, now, true, |states, blocked, wakes| {
-            let (decisions, taken) = states.decide_and_note(blocked, tickets, now, wakes);
+            let (mut decisions, mut taken) = states.decide_and_note(blocked, tickets, now, wakes);
             if !std::mem::replace(&mut has_entered, true) {
                 let is_denied = decisions.iter().any(Decision::is_denied);
+                let arrived = is_denied.then(|| (arrival(requests, states, now), *priority));
                 *tickets = (0..requests.len())
-                    .map(|at| enter(*timer, requests, states, at, is_denied, now))
+                    .map(|at| enter(*timer, requests, states, at, arrived, now))
                     .collect();
+                if is_denied {
+                    // At its places there may be room.
+                    (decisions, taken) = states.decide_at_places(blocked, tickets, now, wakes);
+                }
             }
             if decisions.iter().all(Decision::is_allowed) {
                 return (AllDecision::new(decisions), taken, now);
@@ -308,13 +318,24 @@ impl<C: ?Sized, T: Timer> Drop for Places<'_, C, T> {
     }
 }
 
-/// A place in the line of a request, unless an earlier one has it.
+/// When a caller comes, no earlier than the callers in any of its lines.
+fn arrival<C: ?Sized>(
+    requests: &[Request<'_, C>],
+    states: &mut States<'_, '_, C>,
+    now: Nanos,
+) -> Nanos {
+    let arrived = (0..requests.len())
+        .filter_map(|at| states.on_line(at, false, now, |line, _| line.arrive(now)));
+    arrived.fold(now, Nanos::max)
+}
+
+/// A place in the line of a request, unless an earlier one has it or the caller needs none.
 fn enter<C: ?Sized>(
     timer: &impl Timer,
     requests: &[Request<'_, C>],
     states: &mut States<'_, '_, C>,
     at: usize,
-    is_denied: bool,
+    arrived: Option<(Nanos, Priority)>,
     now: Nanos,
 ) -> Option<Arc<Ticket>> {
     let cost = (0..requests.len())
@@ -322,10 +343,10 @@ fn enter<C: ?Sized>(
         .fold(0, |sum: u64, other| {
             sum.saturating_add(requests[other].cost())
         });
-    let enters = is_denied && cost > 0;
+    let arrived = arrived.filter(|_| cost > 0);
     // Without a step, the announcement of the line would stay.
     let entered = states.on_line(at, true, now, |line, _| {
-        enters.then(|| line.enter(cost, timer))
+        arrived.map(|arrived| line.enter(cost, arrived, timer))
     });
     if entered.is_none()
         && let Some((limiter, tag)) = requests[at].key()

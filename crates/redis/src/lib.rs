@@ -165,7 +165,7 @@ pub use health::{Health, SeenNode};
 pub use limit::{
     AnyOf, Corrected, Correction, FoundBy, LimitBuilder, LimitError, LimitNow, OnError, Once, Part,
     Queued, Reserved, SharedDecision, SharedEstimate, SharedGrant, SharedLimit, SharedPermit,
-    Source, TenantOf, Tried,
+    Source, TenantOf, Tried, WaitFor,
 };
 pub use orders::{GivenOrder, LimitOrders, Order, OrderKind};
 pub use rules::DifferingRule;

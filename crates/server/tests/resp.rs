@@ -308,7 +308,7 @@ fn a_client_that_wants_it_gets_the_reason_of_a_denial() {
     );
     assert_eq!(
         client.ask("ACQUIRE per-user alice 1 WHY"),
-        "ERR syntax error: after the cost only REASON, ID id, ATMOST and WAIT milliseconds are known"
+        "ERR syntax error: after the cost only REASON, ID id, ATMOST, WAIT milliseconds and PRIORITY level are known, each once"
     );
 }
 
@@ -406,7 +406,7 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
     for (command, told) in [
         (
             "ACQUIRE",
-            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id|ATMOST|WAIT milliseconds]",
+            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id|ATMOST|WAIT milliseconds [PRIORITY level]]",
         ),
         (
             "ACQUIRE per-user",
@@ -414,11 +414,11 @@ fn mistakes_are_answered_as_in_redis_and_the_connection_continues() {
         ),
         (
             "ACQUIRE a b c d",
-            "ERR syntax error: after the cost only REASON, ID id, ATMOST and WAIT milliseconds are known",
+            "ERR syntax error: after the cost only REASON, ID id, ATMOST, WAIT milliseconds and PRIORITY level are known, each once",
         ),
         (
-            "ACQUIRE a b c d e f g",
-            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id|ATMOST|WAIT milliseconds]",
+            "ACQUIRE a b c d e f g h i",
+            "ERR wrong number of arguments for 'acquire' command; usage: ACQUIRE limit key [cost] [REASON] [ID id|ATMOST|WAIT milliseconds [PRIORITY level]]",
         ),
         (
             "ACQUIRE per-usr alice",

@@ -472,7 +472,7 @@ fn a_reservation_waits_in_line_and_its_settlement_moves_the_line() {
         ),
         (
             "RESERVE 1000 a x 1 WAIT 5 WAIT 5",
-            "wrong number of arguments",
+            "ERR syntax error: WAIT is given twice",
         ),
         (
             "RESERVE 1000 nobody x 1 WAIT 5",
@@ -631,7 +631,7 @@ fn requests_that_cannot_wait_say_why() {
         ("ACQUIRE a x WAIT soon", range),
         (
             "ACQUIRE a x WAIT 5 WAIT 5",
-            "after the cost only REASON, ID id, ATMOST and WAIT milliseconds",
+            "after the cost only REASON, ID id, ATMOST, WAIT milliseconds and PRIORITY level are known, each once",
         ),
         ("ACQUIRE a x WAIT 5 ID 7", "a request that waits has no id"),
         (

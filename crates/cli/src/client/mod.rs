@@ -21,7 +21,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tidegate_core::{Clock, clock::SystemClock};
+use tidegate_core::{Clock, Priority, clock::SystemClock};
 
 use self::shown::{columns, decided, explained, written};
 pub use self::{
@@ -107,6 +107,9 @@ pub struct Acquire {
     /// line only with `line: true` in its rule: otherwise it is asked again when a denial says so
     #[arg(long, value_name = "DURATION", value_parser = positive)]
     wait: Option<Duration>,
+    /// The priority in line, 0 to 9: 9 is served first. Without one it is 5
+    #[arg(long, value_name = "LEVEL", requires = "wait")]
+    priority: Option<Priority>,
     #[command(flatten)]
     format: Printed,
 }
@@ -244,6 +247,9 @@ fn acquired(args: &Acquire) -> Result<Value, ClientError> {
         let mut question = args.of.question(args.cost);
         if !span.is_zero() {
             question["wait"] = json!(format!("{}ms", span.as_millis()));
+            if let Some(priority) = args.priority {
+                question["priority"] = json!(priority.level());
+            }
         }
         let target = HttpTarget {
             waits: span,

@@ -1,11 +1,9 @@
 //! The calls of Kuadrant's rate limit service: check, report, reserve and commit.
 
-use std::time::Duration;
-
 use tidegate_core::Nanos;
 use tidegate_service::decide::{
     reservations::{Id, ReservationError},
-    service::{Ask, InForce, Refusal},
+    service::{Ask, InForce, Refusal, WaitFor},
 };
 
 use super::{
@@ -75,7 +73,7 @@ impl DescriptorService {
         &self,
         question: &Question<'_>,
         (amount, ttl): (u64, Nanos),
-        wait: Option<Duration>,
+        wait: Option<WaitFor>,
         now: Nanos,
     ) -> Result<Option<String>, Unanswered> {
         if wait.is_some() && question.id.is_some() {
@@ -111,8 +109,8 @@ impl DescriptorService {
             })
             .collect();
         let result = match wait {
-            Some(span) => {
-                let waited = Box::pin(self.service.reserve_waiting(&asks, ttl, span)).await;
+            Some(wait) => {
+                let waited = Box::pin(self.service.reserve_waiting(&asks, ttl, wait)).await;
                 waited.map(|(decided, id)| (decided.into_joint(), id))
             }
             None => self.service.reserve(question.id, &asks, ttl, now).await,

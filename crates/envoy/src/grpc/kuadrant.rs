@@ -166,7 +166,7 @@ impl Shared {
         request: Request<ReserveRequest>,
     ) -> Result<Response<ReserveResponse>, Status> {
         let id = wire::id(&request);
-        let wait = waiting::span(request.metadata().as_ref())?;
+        let wait = waiting::wait(request.metadata().as_ref())?;
         let (now, message) = self.begin(request, |message| &message.domain)?;
         let ttl = ttl(message.ttl.as_ref())?;
         let question = question(&message.domain, &message.descriptors, id.as_deref());

@@ -167,8 +167,8 @@ impl<H: Health> Routes<H> {
         request.extensions_mut().insert(rights);
         let path = request.uri().clone();
         // What is wrong with it is said by the call.
-        let waits = waiting::span(request.headers()).ok().flatten();
-        let time = CALL_TIME.saturating_add(waits.unwrap_or_default());
+        let waits = waiting::wait(request.headers()).ok().flatten();
+        let time = CALL_TIME.saturating_add(waits.map(|wait| wait.span).unwrap_or_default());
         let answered = async {
             match path.path().split('/').nth(1).unwrap_or_default() {
                 SERVICE_NAME => self.rls.call(self.memory.bound(REQUEST, request)).await,

@@ -1,29 +1,62 @@
-//! How long a call waits in line.
+//! How long a call waits in line, and its priority.
 
 use std::time::Duration;
 
 use http::HeaderMap;
-use tidegate_core::parse_duration;
-use tidegate_service::decide::service::check_wait;
+use tidegate_core::{Priority, parse_duration};
+use tidegate_service::decide::service::{WaitFor, check_wait};
 use tonic::Status;
 
 /// The key of a call's metadata that says how long it may wait in line.
 const WAIT: &str = "tidegate-wait";
 
-/// How long a call may wait in line: what its metadata says, and no longer than its deadline.
+/// The key of a call's metadata with its priority in line.
+const PRIORITY: &str = "tidegate-priority";
+
+/// How a call may wait in line: what its metadata says, and no longer than its deadline.
 #[allow(
     clippy::result_large_err,
     reason = "a status is what a call is answered with"
 )]
-pub(super) fn span(headers: &HeaderMap) -> Result<Option<Duration>, Status> {
-    let Some(text) = headers.get(WAIT) else {
+pub(super) fn wait(headers: &HeaderMap) -> Result<Option<WaitFor>, Status> {
+    let span = read(headers, WAIT, |text| {
+        let span = parse_duration(text).map_err(|error| error.to_string())?;
+        check_wait(span).map_err(|refusal| refusal.to_string())?;
+        Ok(deadline(headers).map_or(span, |time| span.min(time)))
+    })?;
+    let priority = read(headers, PRIORITY, |text| {
+        text.parse::<Priority>().map_err(|error| error.to_string())
+    })?;
+    match (span, priority) {
+        // A deadline may be shorter than what a request may ask for.
+        (Some(span), priority) => Ok(Some(WaitFor::new(span, priority.unwrap_or_default()))),
+        (None, None) => Ok(None),
+        (None, Some(_)) => {
+            let alone = "a priority is for a call that waits in line: give";
+            let why = format!("{PRIORITY}: {alone} `{WAIT}`, too");
+            Err(Status::invalid_argument(why))
+        }
+    }
+}
+
+/// Parses the value of a key of a call's metadata, if it has one.
+#[allow(
+    clippy::result_large_err,
+    reason = "a status is what a call is answered with"
+)]
+fn read<T>(
+    headers: &HeaderMap,
+    key: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<Option<T>, Status> {
+    let Some(value) = headers.get(key) else {
         return Ok(None);
     };
-    let refuse = |why: String| Status::invalid_argument(format!("{WAIT}: {why}"));
-    let text = text.to_str().map_err(|error| refuse(error.to_string()))?;
-    let span = parse_duration(text).map_err(|error| refuse(error.to_string()))?;
-    check_wait(span).map_err(|refusal| refuse(refusal.to_string()))?;
-    Ok(Some(deadline(headers).map_or(span, |time| span.min(time))))
+    let text = value.to_str().map_err(|error| error.to_string());
+    let parsed = text.and_then(parse);
+    parsed
+        .map(Some)
+        .map_err(|why| Status::invalid_argument(format!("{key}: {why}")))
 }
 
 /// The time that a client gives a call: a number and its unit.

@@ -478,6 +478,24 @@ impl<'r, C: ?Sized> States<'_, 'r, C> {
         (decisions, estimates)
     }
 
+    /// The decisions at the places of a caller that has just entered its lines, and was denied
+    /// before. They do not count as denials.
+    pub fn decide_at_places(
+        &mut self,
+        blocked: &[Option<Decision>],
+        tickets: &[Option<Arc<Ticket>>],
+        now: Nanos,
+        wakes: &mut Wakes,
+    ) -> (Few<Decision>, Few<Estimate>) {
+        let decisions = self.answers(blocked, tickets, now, wakes);
+        let mut estimates = Few::new();
+        if decisions.iter().all(Decision::is_allowed) {
+            (0..decisions.len()).for_each(|at| self.take(at, now));
+            estimates.extend((0..decisions.len()).map(|at| self.note(at, now)));
+        }
+        (decisions, estimates)
+    }
+
     /// The estimate of what an admitted request has taken.
     fn note(&mut self, at: usize, now: Nanos) -> Estimate {
         let cost = self.requests[at].cost();

@@ -8,7 +8,7 @@ use tidegate_core::{
 
 use super::KeyedLimiter;
 use crate::{
-    Timer, WaitError,
+    Timer, WaitError, WaitUntil,
     block::refused_until,
     eras::Site,
     table::Tag,
@@ -133,32 +133,34 @@ impl<C: ?Sized> KeyedLimiter<C> {
         timer: &T,
         key: impl Key,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> impl Future<Output = Result<(Admission, Estimate), WaitError>> {
         let tag = self.tag_of(&key);
         let home = OneKey { limiter: self, tag };
-        wait(home, cost, deadline, timer, |admission, estimate| {
+        wait(home, cost, until.into(), timer, |admission, estimate| {
             (admission, estimate)
         })
     }
 }
 
 impl<T: Timer> KeyedLimiter<T> {
-    /// Waits until `cost` is admitted for this key, after all callers that already wait for it.
+    /// Waits until `cost` is admitted for this key, after all callers that already wait for it, or
+    /// before those that its [`Priority`](crate::Priority) lets it overtake. `until` is the
+    /// deadline, or [more](WaitUntil).
     /// Dropping the future gives up the place in the queue.
     ///
     /// # Errors
-    /// If waiting cannot help, or the cost would not be admitted by `deadline`. Both errors are
+    /// If waiting cannot help, or the cost would not be admitted by the deadline. Both errors are
     /// returned at once.
     pub fn wait(
         &self,
         key: impl Key,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> impl Future<Output = Result<Admission, WaitError>> {
         let (tag, timer) = (self.tag_of(&key), &self.clock);
         let home = OneKey { limiter: self, tag };
-        wait(home, cost, deadline, timer, |admission, _| admission)
+        wait(home, cost, until.into(), timer, |admission, _| admission)
     }
 
     /// [`wait`](Self::wait) for units that may return. The second value is what was taken, for
@@ -170,9 +172,9 @@ impl<T: Timer> KeyedLimiter<T> {
         &self,
         key: impl Key,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> impl Future<Output = Result<(Admission, Estimate), WaitError>> {
-        self.wait_estimate_by(&self.clock, key, cost, deadline)
+        self.wait_estimate_by(&self.clock, key, cost, until)
     }
 
     /// [`wait`](Self::wait) for a thread without an async runtime: it blocks the thread.
@@ -183,9 +185,9 @@ impl<T: Timer> KeyedLimiter<T> {
         &self,
         key: impl Key,
         cost: u64,
-        deadline: Option<Nanos>,
+        until: impl Into<WaitUntil>,
     ) -> Result<Admission, WaitError> {
-        block_on(self.wait(key, cost, deadline))
+        block_on(self.wait(key, cost, until))
     }
 
     /// [`wait`](Self::wait) for at most `span`.

@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use tidegate_core::{Algorithm, Decision, Estimate, Nanos, Policy, Standing};
+use tidegate_core::{Algorithm, Decision, Estimate, Nanos, Policy, Priority};
 
 use super::{
     Alarm, Ground, WaitError,
+    place::Place,
     plan::{WaitPlan, WaitTurn, turn},
-    reservations::Reservations,
+    reservations::{Reservations, in_the_queue, take},
     ticket::{Admitted, Ticket, Wakes},
 };
 use crate::{Timer, block::denied_until};
@@ -24,11 +25,14 @@ pub(crate) const CALL: Nanos = Nanos::from_millis(4);
 /// The waiters of one key, and their leaky bucket reservations. Changes only under the key's lock.
 #[derive(Debug, Default)]
 pub(crate) struct WaitLine {
-    waiting: BTreeMap<u64, Waiter>,
+    waiting: BTreeMap<Place, Waiter>,
     /// Callers that take their units themselves and let others pass, because another of their
-    /// limits has no room yet. They keep their numbers.
-    aside: BTreeMap<u64, Waiter>,
-    next: u64,
+    /// limits has no room yet. They keep their places.
+    aside: BTreeMap<Place, Waiter>,
+    /// The last number.
+    last: u64,
+    /// When the last caller came. It does not go back while there are others.
+    arrival: Nanos,
     reservations: Reservations,
     plan: Option<WaitPlan>,
     /// A newer plan that does not include all tickets yet.
@@ -49,6 +53,15 @@ struct Waiter {
     ticket: Arc<Ticket>,
     /// When it is admitted according to the plan at its arrival; the end of time if unknown.
     planned: Nanos,
+}
+
+impl Waiter {
+    const fn turn(&self) -> WaitTurn {
+        match self.planned {
+            Nanos::MAX => WaitTurn::Unknown,
+            at => WaitTurn::At(at, Nanos::ZERO),
+        }
+    }
 }
 
 /// The result of joining.
@@ -237,16 +250,27 @@ impl WaitLine {
         self.planned(ground).denial(cost, now)
     }
 
-    /// Admits `cost` at once, or puts it at the end of the line.
+    /// Notes that a caller comes, no earlier than the callers in line; returns when.
+    pub fn arrive(&mut self, now: Nanos) -> Nanos {
+        let is_empty = self.waiting.is_empty() && self.aside.is_empty();
+        self.arrival = if is_empty { now } else { now.max(self.arrival) };
+        self.arrival
+    }
+
+    /// Admits `cost` at once, or gives it a place in line.
     pub fn join(
         &mut self,
         ground: &mut Ground<'_>,
         cost: u64,
-        deadline: Option<Nanos>,
+        (deadline, priority): (Option<Nanos>, Priority),
         timer: &impl Timer,
         wakes: &mut Wakes,
     ) -> Result<Joined, WaitError> {
         self.settle(ground, wakes);
+        let rank = priority.rank(self.arrive(ground.now));
+        let place = self.next_place(rank);
+        let is_first = self.waiting.range(..place).next().is_none();
+        let is_last = self.waiting.range(place..).next().is_none();
         let alarm = self.alarm.get_or_insert_with(|| Alarm::new(timer.clone()));
         let alarm = Arc::clone(alarm);
         let Ground { now, blocked, .. } = *ground;
@@ -258,13 +282,17 @@ impl WaitLine {
             }
         }
         let in_time = |start: Nanos| deadline.is_none_or(|deadline| start <= deadline);
-        if !self.is_waiting() && blocked <= now && !ground.site.is_resetting() {
-            match take(&mut self.reservations, ground, cost) {
+        if is_first && blocked <= now && !ground.site.is_resetting() {
+            let taken = take(&mut self.reservations, ground, cost);
+            if !is_last {
+                self.version += 1;
+            }
+            match taken {
                 Ok(admitted) if admitted.start <= now => {
                     return Ok(Joined::Admitted(admitted.decision, admitted.estimate));
                 }
                 Ok(admitted) if in_time(admitted.start) => {
-                    let ticket = self.ticket(cost, alarm);
+                    let ticket = self.ticket(place, cost, false, alarm);
                     ticket.end(Ok(admitted), wakes);
                     return Ok(Joined::Waiting(ticket));
                 }
@@ -282,7 +310,9 @@ impl WaitLine {
         }
         let turn = if blocked == Nanos::MAX {
             WaitTurn::Never
-        } else if self.is_waiting() {
+        } else if is_first {
+            turn(ground.policy, ground.state, Some(now.max(blocked)), cost)
+        } else if is_last {
             // Behind many waiters the existing plan suffices: it is renewed on the next request.
             let long = self.waiting.len() > PLAN_STEP;
             match &self.plan {
@@ -290,10 +320,15 @@ impl WaitLine {
                 _ => self.planned(ground).turn(cost),
             }
         } else {
-            turn(ground.policy, ground.state, Some(now.max(blocked)), cost)
+            self.planned(ground);
+            match self.plan_before(ground, place) {
+                Ok(plan) => plan.turn(cost),
+                Err(_) if cost > ground.policy.highest_cost() => WaitTurn::Never,
+                Err(earliest) => earliest,
+            }
         };
         let refused = |ground: &Ground<'_>| {
-            let denied = Self::denial(ground, cost, turn);
+            let denied = turn.denial(ground, cost);
             if turn == WaitTurn::Never {
                 WaitError::Never(denied)
             } else {
@@ -312,32 +347,50 @@ impl WaitLine {
             WaitTurn::At(at, _) => at,
             WaitTurn::Unknown => Nanos::MAX,
         };
-        let ticket = self.ticket(cost, alarm);
-        if let Some(plan) = &mut self.plan {
-            plan.put(cost, turn);
+        let ticket = self.ticket(place, cost, false, alarm);
+        if is_last {
+            if let Some(plan) = &mut self.plan {
+                plan.put(cost, turn);
+            }
+        } else {
+            self.plan_later(place, cost);
         }
         self.waiting.insert(
-            ticket.number,
+            place,
             Waiter {
                 ticket: Arc::clone(&ticket),
                 planned,
             },
         );
-        if self.waiting.len() == 1 {
+        if is_first {
+            self.recall_second();
             let due = self.front_due(ground);
             self.set_alarm(due, wakes);
         }
         Ok(Joined::Waiting(ticket))
     }
 
-    /// Gives a caller that takes its units itself the last number. It lets others pass until it is
-    /// [placed](Self::place).
-    pub fn enter(&mut self, cost: u64, timer: &impl Timer) -> Arc<Ticket> {
+    /// Has the caller behind a new front called again when its turn comes.
+    fn recall_second(&self) {
+        if let Some(second) = self.waiting.values().nth(1) {
+            second.ticket.call_again_later();
+        }
+    }
+
+    /// Gives a caller that takes its units itself a place. It lets others pass until it is
+    /// [placed](Self::place). Its arrival is the same in all of its lines, and no earlier than that
+    /// of others there, so that callers have one order in all lines that they share.
+    pub fn enter(
+        &mut self,
+        cost: u64,
+        (arrival, priority): (Nanos, Priority),
+        timer: &impl Timer,
+    ) -> Arc<Ticket> {
+        let rank = priority.rank(self.arrive(arrival));
         let alarm = Arc::clone(self.alarm.get_or_insert_with(|| Alarm::new(timer.clone())));
-        self.next += 1;
-        let ticket = Arc::new(Ticket::new(self.next, cost, true, alarm));
+        let ticket = self.ticket(self.next_place(rank), cost, true, alarm);
         self.aside.insert(
-            ticket.number,
+            ticket.place(),
             Waiter {
                 ticket: Arc::clone(&ticket),
                 planned: Nanos::MAX,
@@ -349,13 +402,13 @@ impl WaitLine {
     /// Puts a caller that takes its units itself to its place, and returns when its units will be
     /// there if it stays; the end of time if unknown. [`place`](Self::place) must follow.
     pub fn due_of(&mut self, ground: &Ground<'_>, ticket: &Ticket) -> Nanos {
-        if let Some((number, waiter)) = self.aside.remove_entry(&ticket.number) {
-            self.waiting.insert(number, waiter);
+        if let Some((place, waiter)) = self.aside.remove_entry(&ticket.place()) {
+            self.waiting.insert(place, waiter);
             self.version += 1;
         }
         self.planned(ground);
         self.waiting
-            .get(&ticket.number)
+            .get(&ticket.place())
             .map_or(ground.now, |waiter| waiter.planned)
     }
 
@@ -370,10 +423,13 @@ impl WaitLine {
         wakes: &mut Wakes,
     ) {
         if until.is_none()
-            && let Some((number, waiter)) = self.waiting.remove_entry(&ticket.number)
+            && let Some((place, waiter)) = self.waiting.remove_entry(&ticket.place())
         {
-            self.aside.insert(number, waiter);
+            self.aside.insert(place, waiter);
             self.version += 1;
+        }
+        if self.waiting.keys().next() == Some(&ticket.place()) {
+            self.recall_second();
         }
         ticket.looked(until.filter(|_| ticket.called_until().is_some()));
         self.settle(ground, wakes);
@@ -392,7 +448,7 @@ impl WaitLine {
         self.settle(ground, wakes);
         let (first, _) = self.waiting.first_key_value()?;
         match ticket {
-            Some(ticket) if ticket.number <= *first => None,
+            Some(ticket) if ticket.place() <= *first => None,
             Some(ticket) => Some(self.answer_at(ground, cost, ticket)),
             None => Some(self.answer(ground, cost)),
         }
@@ -405,25 +461,45 @@ impl WaitLine {
         if let Some(denied) = denied_until(ground.policy, ground.blocked, ground.now) {
             return denied;
         }
-        self.planned(ground);
-        let planned = |at| match at {
-            Nanos::MAX => WaitTurn::Unknown,
-            at => WaitTurn::At(at, Nanos::ZERO),
-        };
-        if let Some(waiter) = self.waiting.get(&ticket.number) {
-            return Self::denial(ground, cost, planned(waiter.planned));
+        let now = ground.now;
+        let place = ticket.place();
+        if self.waiting.range(place..).next().is_none() {
+            return self.planned(ground).denial(cost, now);
         }
-        let before = self.waiting.range(..ticket.number);
+        self.planned(ground);
+        if let Some(waiter) = self.waiting.get(&place) {
+            return waiter.turn().denial(ground, cost);
+        }
+        match self.plan_before(ground, place) {
+            Ok(plan) => plan.denial(cost, now),
+            Err(earliest) => earliest.denial(ground, cost),
+        }
+    }
+
+    /// The state as it will be when the waiters in front of a place have been admitted. Behind more
+    /// than [`PLAN_STEP`] of them, the error is when the last of them is.
+    fn plan_before(&self, ground: &Ground<'_>, place: Place) -> Result<WaitPlan, WaitTurn> {
+        let before = self.waiting.range(..place);
         if before.clone().nth(PLAN_STEP).is_none() {
             let from = ground.now.max(ground.blocked);
             let mut plan = WaitPlan::new(ground.policy, ground.state, from, self.version);
             for (_, waiter) in before {
                 plan.add(waiter.ticket.cost);
             }
-            return plan.denial(cost, ground.now);
+            return Ok(plan);
         }
-        let last = before.last().map_or(ground.now, |(_, last)| last.planned);
-        Self::denial(ground, cost, planned(last))
+        let last = before.last();
+        Err(last.map_or(WaitTurn::Unknown, |(_, last)| last.turn()))
+    }
+
+    /// Notes a cost in front of waiters whose plan did not foresee it.
+    fn plan_later(&mut self, place: Place, cost: u64) {
+        // Until they are renewed, the plans have it at their end.
+        let building = self.building.as_mut().filter(|plan| place < plan.next);
+        for plan in self.plan.iter_mut().chain(building) {
+            plan.add(cost);
+        }
+        self.version += 1;
     }
 
     /// Serves the line for one of its waiters, and sets the alarm again.
@@ -443,8 +519,8 @@ impl WaitLine {
             // A ticket without an outcome is in this line. One with an outcome may belong to an
             // earlier line, and its number may be another ticket's by now.
             None => {
-                self.waiting.remove(&ticket.number);
-                self.aside.remove(&ticket.number);
+                self.waiting.remove(&ticket.place());
+                self.aside.remove(&ticket.place());
                 ticket.forget_waker();
             }
             Some(Ok(admitted)) => match admitted.reservation {
@@ -526,40 +602,23 @@ impl WaitLine {
         self.settle(ground, wakes);
     }
 
-    fn ticket(&mut self, cost: u64, alarm: Arc<Alarm>) -> Arc<Ticket> {
-        self.next += 1;
-        Arc::new(Ticket::new(self.next, cost, false, alarm))
+    const fn next_place(&self, rank: Nanos) -> Place {
+        Place {
+            rank,
+            number: self.last + 1,
+        }
     }
 
-    fn denial(ground: &Ground<'_>, cost: u64, turn: WaitTurn) -> Decision {
-        let limit = ground.policy.limit();
-        if cost > limit {
-            return ground.policy.peek(ground.state, ground.now, cost);
-        }
-        match turn {
-            WaitTurn::At(at, _) => {
-                let wait = at.saturating_since(ground.now).get();
-                let reset = ground
-                    .policy
-                    .peek(ground.state, ground.now, 0)
-                    .reset_after_nanos();
-                Decision::deny(
-                    Standing {
-                        limit,
-                        room: 0,
-                        unit: 1,
-                        reset_after: reset.max(wait),
-                    },
-                    wait,
-                )
-            }
-            WaitTurn::Unknown | WaitTurn::Never => Decision::deny_for_good(Standing {
-                limit,
-                room: 0,
-                unit: 1,
-                reset_after: u64::MAX,
-            }),
-        }
+    /// The ticket of the [next place](Self::next_place).
+    fn ticket(
+        &mut self,
+        place: Place,
+        cost: u64,
+        takes_itself: bool,
+        alarm: Arc<Alarm>,
+    ) -> Arc<Ticket> {
+        self.last = place.number;
+        Arc::new(Ticket::new(place, cost, takes_itself, alarm))
     }
 
     /// The state as it will be when every waiter has been admitted. Exact behind up to
@@ -587,12 +646,12 @@ impl WaitLine {
             }
             let building = self.building.get_or_insert_with(begin);
             let step = if at_once { usize::MAX } else { PLAN_STEP };
-            for (number, waiter) in self.waiting.range_mut(building.next..).take(step) {
+            for (place, waiter) in self.waiting.range_mut(building.next..).take(step) {
                 waiter.planned = match building.add(waiter.ticket.cost) {
                     WaitTurn::At(at, _) => at,
                     WaitTurn::Unknown | WaitTurn::Never => Nanos::MAX,
                 };
-                building.next = number + 1;
+                building.next = place.behind();
             }
             let complete = self
                 .waiting
@@ -604,44 +663,4 @@ impl WaitLine {
         }
         self.plan.get_or_insert_with(begin)
     }
-}
-
-/// The estimate of a leaky bucket's units in the middle of its queue: they are not the latest ones,
-/// so none returns.
-const fn in_the_queue(estimate: Estimate) -> Estimate {
-    Estimate {
-        place: !estimate.place,
-        ..estimate
-    }
-}
-
-/// Takes `cost` if it is admitted now.
-fn take(
-    reservations: &mut Reservations,
-    ground: &mut Ground<'_>,
-    cost: u64,
-) -> Result<Admitted, Decision> {
-    let Ground { policy, now, .. } = *ground;
-    let (decision, start_ticks, estimate) =
-        if let Some((decision, from)) = reservations.take_free(policy, ground.state, now, cost) {
-            (decision, Some(from), in_the_queue(ground.note(cost)))
-        } else {
-            let from = Reservations::next_start(policy, ground.state, now);
-            let decision = policy.peek(ground.state, now, cost);
-            if decision.is_denied() {
-                return Err(decision);
-            }
-            policy.record(ground.state, now, cost);
-            (decision, from, ground.note(cost))
-        };
-    let start = now.saturating_add(decision.delay().into());
-    let reservation = start_ticks
-        .filter(|_| start > now)
-        .and_then(|from| reservations.hold(policy, from, cost));
-    Ok(Admitted {
-        decision,
-        estimate,
-        start,
-        reservation,
-    })
 }

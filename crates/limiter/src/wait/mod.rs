@@ -1,4 +1,5 @@
-//! Waiting for admission: a queue of tickets (a line) for each key, first come first served.
+//! Waiting for admission: a queue of tickets (a line) for each key, by priority, and first come
+//! first served within one.
 //!
 //! A line is kept next to its key's state and changes only under the key's lock, so an admission
 //! and its record are one atomic step. Every operation on the key serves the line first
@@ -11,6 +12,7 @@
 mod alarm;
 mod line;
 mod lines;
+mod place;
 mod plan;
 mod reservations;
 mod ticket;
@@ -23,6 +25,7 @@ use crate::{Timer, eras::Site};
 use alarm::Alarm;
 pub(crate) use line::{CALL, Joined, WaitLine};
 pub(crate) use lines::{Lines, OneLine};
+pub use place::WaitUntil;
 pub(crate) use ticket::{Ticket, Wakes};
 use ticket::{WaitOutcome, sleep};
 
@@ -94,13 +97,13 @@ pub(crate) trait Home {
 pub(crate) fn wait<R>(
     home: impl Home,
     cost: u64,
-    deadline: Option<Nanos>,
+    WaitUntil { deadline, priority }: WaitUntil,
     timer: &impl Timer,
     result: impl FnOnce(Admission, Estimate) -> R,
 ) -> impl Future<Output = Result<R, WaitError>> {
     async move {
         let join = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
-            line.join(ground, cost, deadline, timer, wakes)
+            line.join(ground, cost, (deadline, priority), timer, wakes)
         };
         // No variable holds what was joined: the future would hold it, too.
         let seat = match home.step(timer.now(), join)? {

@@ -3,6 +3,8 @@
 
 use tidegate_core::{Algorithm, Decision, Nanos, Policy, Standing};
 
+use super::{Ground, place::Place};
+
 /// A copy of a state, advanced in time.
 #[derive(Debug)]
 pub(super) struct WaitPlan {
@@ -11,8 +13,8 @@ pub(super) struct WaitPlan {
     /// When the last waiter is admitted; `None` if unknown (only the release of a permit makes
     /// room).
     at: Option<Nanos>,
-    /// The first ticket that the plan does not include.
-    pub next: u64,
+    /// The first place that the plan does not include.
+    pub next: Place,
     /// The line's version at the start of this plan.
     pub version: u64,
 }
@@ -28,6 +30,33 @@ pub(super) enum WaitTurn {
     Never,
 }
 
+impl WaitTurn {
+    /// The denial of `cost` until this turn.
+    pub fn denial(self, ground: &Ground<'_>, cost: u64) -> Decision {
+        let Ground { policy, now, .. } = *ground;
+        let limit = policy.limit();
+        if cost > limit {
+            return policy.peek(ground.state, now, cost);
+        }
+        match self {
+            Self::At(at, _) => {
+                let wait = at.saturating_since(now).get();
+                let reset = policy.peek(ground.state, now, 0).reset_after_nanos();
+                Decision::deny(
+                    Standing {
+                        limit,
+                        room: 0,
+                        unit: 1,
+                        reset_after: reset.max(wait),
+                    },
+                    wait,
+                )
+            }
+            Self::Unknown | Self::Never => denied_for_good(limit),
+        }
+    }
+}
+
 impl WaitPlan {
     /// A plan that starts with `state` at time `at`.
     pub fn new(policy: &Policy, state: &[u64], at: Nanos, version: u64) -> Self {
@@ -35,7 +64,7 @@ impl WaitPlan {
             policy: *policy,
             state: state.into(),
             at: Some(at),
-            next: 0,
+            next: Place::default(),
             version,
         }
     }
@@ -83,14 +112,18 @@ impl WaitPlan {
                     wait,
                 )
             }
-            WaitTurn::Unknown | WaitTurn::Never => Decision::deny_for_good(Standing {
-                limit,
-                room: 0,
-                unit: 1,
-                reset_after: u64::MAX,
-            }),
+            WaitTurn::Unknown | WaitTurn::Never => denied_for_good(limit),
         }
     }
+}
+
+fn denied_for_good(limit: u64) -> Decision {
+    Decision::deny_for_good(Standing {
+        limit,
+        room: 0,
+        unit: 1,
+        reset_after: u64::MAX,
+    })
 }
 
 /// The time at which a state admits `cost`, without other requests from `at` on.

@@ -12,7 +12,9 @@
 
 use std::collections::BTreeMap;
 
-use tidegate_core::{Algorithm, Decision, Nanos, Parameters, Policy};
+use tidegate_core::{Algorithm, Decision, Estimate, Nanos, Parameters, Policy};
+
+use super::{Ground, ticket::Admitted};
 
 /// A span in which one admission starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -308,4 +310,44 @@ impl Reservations {
             rate.set_end(state, start.min(end));
         }
     }
+}
+
+/// The estimate of a leaky bucket's units in the middle of its queue: they are not the latest ones,
+/// so none returns.
+pub(super) const fn in_the_queue(estimate: Estimate) -> Estimate {
+    Estimate {
+        place: !estimate.place,
+        ..estimate
+    }
+}
+
+/// Takes `cost` if it is admitted now.
+pub(super) fn take(
+    reservations: &mut Reservations,
+    ground: &mut Ground<'_>,
+    cost: u64,
+) -> Result<Admitted, Decision> {
+    let Ground { policy, now, .. } = *ground;
+    let (decision, start_ticks, estimate) =
+        if let Some((decision, from)) = reservations.take_free(policy, ground.state, now, cost) {
+            (decision, Some(from), in_the_queue(ground.note(cost)))
+        } else {
+            let from = Reservations::next_start(policy, ground.state, now);
+            let decision = policy.peek(ground.state, now, cost);
+            if decision.is_denied() {
+                return Err(decision);
+            }
+            policy.record(ground.state, now, cost);
+            (decision, from, ground.note(cost))
+        };
+    let start = now.saturating_add(decision.delay().into());
+    let reservation = start_ticks
+        .filter(|_| start > now)
+        .and_then(|from| reservations.hold(policy, from, cost));
+    Ok(Admitted {
+        decision,
+        estimate,
+        start,
+        reservation,
+    })
 }

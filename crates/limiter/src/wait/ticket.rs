@@ -9,12 +9,14 @@ use std::{
 
 use tidegate_core::{Decision, Estimate, Nanos};
 
-use super::{Alarm, WaitError, reservations::Reservation};
+use super::{Alarm, WaitError, place::Place, reservations::Reservation};
 
 /// A waiter. Shared by the line and the future; its lock is a leaf.
 #[derive(Debug)]
 pub(crate) struct Ticket {
-    /// Tickets of one line are served in the order of their numbers.
+    /// Tickets of one line are served in the order of their ranks, and of one rank in the order of
+    /// their numbers.
+    rank: Nanos,
     pub number: u64,
     pub cost: u64,
     /// Whether the caller takes the units itself, together with those of other limits.
@@ -81,9 +83,10 @@ impl Drop for Wakes {
 }
 
 impl Ticket {
-    pub fn new(number: u64, cost: u64, takes_itself: bool, alarm: Arc<Alarm>) -> Self {
+    pub fn new(place: Place, cost: u64, takes_itself: bool, alarm: Arc<Alarm>) -> Self {
         Self {
-            number,
+            rank: place.rank,
+            number: place.number,
             cost,
             takes_itself,
             alarm,
@@ -94,6 +97,13 @@ impl Ticket {
     fn status(&self) -> MutexGuard<'_, Status> {
         // Nothing here panics.
         self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub const fn place(&self) -> Place {
+        Place {
+            rank: self.rank,
+            number: self.number,
+        }
     }
 
     /// Until when a caller that takes its units itself keeps the front of the line, if its turn has
@@ -109,6 +119,11 @@ impl Ticket {
             (status.called_until, status.is_called) = (Some(until), true);
         }
         wakes.wakers.extend(self.alarm.take(self.number));
+    }
+
+    /// Another caller goes before one whose turn had come: it is called again.
+    pub fn call_again_later(&self) {
+        self.status().called_until = None;
     }
 
     /// Wakes a caller that takes its units itself, so that it looks at its lines. False if it was

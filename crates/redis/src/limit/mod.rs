@@ -29,4 +29,4 @@ pub use permit::SharedPermit;
 pub use reserve::{Corrected, Correction, FoundBy, Reserved, ReservedSlots};
 pub use shared::SharedLimit;
 pub use tenants::TenantOf;
-pub use wait::{LimitNow, Lines, Queued, SharedGrant, Tried};
+pub use wait::{LimitNow, Lines, Queued, SharedGrant, Tried, WaitFor};

@@ -2,7 +2,7 @@
 
 use redis::{Cmd, Value};
 use tidegate_core::lease::{GiveBack, Mode, Request};
-use tidegate_core::{MAX_LIMIT, Nanos, Penalty};
+use tidegate_core::{MAX_LIMIT, Nanos, Penalty, Priority};
 
 use super::{Plan, Script, ShareSeen, plan::LineSeen};
 use crate::StoreError;
@@ -220,8 +220,14 @@ pub fn once_arguments<'a>(parts: impl Iterator<Item = Reserved<'a>>, keep: Keep)
         .collect()
 }
 
-/// The number of a ticket, and its cost in each line of its group.
-pub type GroupTicket = (u64, Box<[u64]>);
+/// A ticket of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupTicket {
+    pub number: u64,
+    pub priority: Priority,
+    /// Its cost in each line of its group.
+    pub costs: Box<[u64]>,
+}
 
 /// A server's call about a group: its requests that wait for the same keys.
 #[derive(Clone, Debug, Default)]
@@ -254,16 +260,22 @@ pub fn turn_arguments<'a>(
     let limits = plans.map(|(plan, _)| part_arguments((plan, 0, false)));
     let arguments: Vec<Vec<u8>> = limits.chain(blocks).flatten().collect();
     let packed = |tickets: &[GroupTicket]| {
-        let mut packed = Vec::with_capacity(16 * tickets.len());
-        for (number, costs) in tickets {
-            packed.extend(number.to_le_bytes());
-            packed.extend(costs.iter().flat_map(|cost| exact(*cost).to_le_bytes()));
+        let mut packed = Vec::with_capacity(17 * tickets.len());
+        for ticket in tickets {
+            packed.extend(ticket.number.to_le_bytes());
+            packed.push(ticket.priority.level());
+            packed.extend(
+                ticket
+                    .costs
+                    .iter()
+                    .flat_map(|cost| exact(*cost).to_le_bytes()),
+            );
         }
         packed
     };
     let rest: [Vec<u8>; 8] = [
         if takes { "take".into() } else { "look".into() },
-        Plan::line_numbers(),
+        Plan::line_numbers(None),
         turn.id.to_le_bytes().to_vec(),
         turn.number.to_string().into_bytes(),
         packed(&turn.joins),

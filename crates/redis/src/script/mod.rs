@@ -597,6 +597,11 @@ mod tests {
             &["used-0", "line"],
             &call::joint_arguments(one(), true),
         );
+        let ticket = || call::GroupTicket {
+            number: 0,
+            priority: tidegate_core::Priority::DEFAULT,
+            costs: [1].into(),
+        };
         let turn_of = |number, joins, is_all| {
             let turn = call::Turn {
                 id: 1,
@@ -612,8 +617,8 @@ mod tests {
         for (number, joins, is_all) in [
             (1, Vec::new(), false),
             (2, Vec::new(), true),
-            (3, vec![(0, Box::from([1]))], true),
-            (3, vec![(0, Box::from([1]))], true),
+            (3, vec![ticket()], true),
+            (3, vec![ticket()], true),
         ] {
             runs.timed(&turn, &line_keys, &turn_of(number, joins, is_all));
         }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use call::{Front, Turn, TurnReply};
+use tidegate_core::Priority;
 
 use super::*;
 
@@ -15,12 +16,18 @@ const SERVERS: u64 = 3;
 type Line = (usize, u64);
 /// A ticket: the group's number, its number there, and the cost.
 type Ticket = (u64, u64, u64);
+/// How many microseconds later a caller may come for each level, to overtake another one.
+const LEVEL: u64 = 10_000_000;
 
 #[derive(Default)]
 struct Naive {
     state: Vec<u64>,
     last: Nanos,
     tickets: Vec<Ticket>,
+    /// When each came, and its level.
+    came: HashMap<Ticket, (u64, u64)>,
+    /// When the last came. It does not go back while there are others.
+    arrival: u64,
     /// Until when the tickets of each group stay.
     ends: HashMap<u64, u64>,
 }
@@ -31,6 +38,26 @@ impl Naive {
         self.ends.retain(|_, end| *end > now);
         let ends = &self.ends;
         self.tickets.retain(|ticket| ends.contains_key(&ticket.0));
+    }
+
+    /// The place of a caller that comes now: in front of those of a lower level who came less than
+    /// ten seconds before for each level between them.
+    fn place(&self, arrival: u64, level: u64) -> usize {
+        let passes = |ticket: &Ticket| {
+            let (came, other) = self.came[ticket];
+            level > other && arrival - came < LEVEL * (level - other)
+        };
+        let place = self.tickets.iter().position(passes);
+        place.unwrap_or(self.tickets.len())
+    }
+
+    /// Forgets all about a line without tickets, as the store does when it is written.
+    fn close(&mut self) {
+        if self.tickets.is_empty() {
+            self.ends.clear();
+            self.came.clear();
+            self.arrival = 0;
+        }
     }
 
     fn cost(&self) -> u64 {
@@ -64,6 +91,10 @@ struct Model {
     overtaken: u64,
     repeated: u64,
     lost: u64,
+    /// Tickets that went in front of others, and those that stayed behind a lower level that was
+    /// too long there.
+    passed: u64,
+    stayed: u64,
 }
 
 fn policies() -> Vec<Policy> {
@@ -122,7 +153,12 @@ impl Model {
                     1 + bench.random.below(most)
                 };
                 let costs = group.iter().map(cost).collect();
-                turn.joins.push((asker.next, costs));
+                let level = bench.random.below(10);
+                turn.joins.push(call::GroupTicket {
+                    number: asker.next,
+                    priority: Priority::try_from(level).expect("it is a level"),
+                    costs,
+                });
                 asker.next += 1;
             }
             turn.is_all = asker.is_lost || asker.tickets.is_empty();
@@ -194,20 +230,29 @@ impl Model {
         asker.is_lost = false;
         asker.tickets.extend(turn.joins.iter().cloned());
         let mut expected = Vec::new();
+        // A ticket comes after all others in each of its lines, at one time.
+        let last = group.iter().map(|line| self.lines[line].arrival).max();
+        let last = last.unwrap_or_default();
         for (at, line) in group.iter().enumerate() {
             let naive = self.lines.get_mut(line).expect("it was made above");
             naive.ends.insert(turn.id, micros + STAY);
-            let ticket = |(number, costs): &call::GroupTicket| (turn.id, *number, costs[at]);
-            for joins in turn.joins.iter().map(ticket) {
-                if !naive.tickets.contains(&joins) {
-                    naive.tickets.push(joins);
-                }
+            let ticket = |ticket: &call::GroupTicket| (turn.id, ticket.number, ticket.costs[at]);
+            let mut arrival = last;
+            for joins in &turn.joins {
+                arrival = micros.max(arrival + 1);
+                let (level, joins) = (joins.priority.level().into(), ticket(joins));
+                let place = naive.place(arrival, level);
+                let overtaken = naive.tickets[place..].len();
+                self.passed += u64::from(overtaken > 0);
+                let is_lower = |other: &Ticket| naive.came[other].1 < level;
+                self.stayed += u64::from(naive.tickets[..place].iter().any(is_lower));
+                naive.tickets.insert(place, joins);
+                naive.came.insert(joins, (arrival, level));
+                naive.arrival = arrival;
             }
             let leaves: HashSet<_> = turn.leaves.iter().map(ticket).collect();
             naive.tickets.retain(|ticket| !leaves.contains(ticket));
-            if naive.tickets.is_empty() {
-                naive.ends.clear();
-            }
+            naive.close();
             let mine = naive.tickets.iter().position(|ticket| ticket.0 == turn.id);
             let ahead = mine.map_or(64, |at| at + 1).min(64);
             let ahead = naive.tickets.iter().take(ahead);
@@ -258,12 +303,10 @@ impl Model {
             let taken = moment(&policies[line.0], &mut naive.last, now);
             policies[line.0].record(&mut naive.state, taken, front.cost);
             naive.tickets.remove(0);
-            if naive.tickets.is_empty() {
-                naive.ends.clear();
-            }
+            naive.close();
         }
         let number = fronts[0].number;
-        asker.tickets.retain(|ticket| ticket.0 != number);
+        asker.tickets.retain(|ticket| ticket.number != number);
         asker.last = asker.last.take().map(|(turn, _)| (turn, Some(fronts)));
         self.served += 1;
         self.together += u64::from(group.len() > 1);
@@ -302,19 +345,38 @@ impl Model {
 
     /// A request that does not wait.
     fn ask(&mut self, bench: &mut Bench, at: usize, key: u64) {
-        let (policy, plan) = (self.policies[at], &self.plans[at]);
+        let (policy, mut plan) = (self.policies[at], self.plans[at].clone());
+        let level = bench.random.below(10);
+        // It looks from the place that it is going to have.
+        let joins = bench.random.below(3) == 0;
+        if joins {
+            let priority = Priority::try_from(level).expect("it is a level");
+            plan = plan.joining(priority);
+        }
+        let plan = &plan;
         let naive = self.lines.entry((at, key)).or_default();
         naive.state.resize(policy.words(), 0);
-        let (cost, takes) = (bench.cost(policy.limit()), bench.random.below(4) > 0);
+        let (cost, takes) = (
+            bench.cost(policy.limit()),
+            !joins && bench.random.below(4) > 0,
+        );
         let arguments = call::joint_arguments(std::iter::once((plan, cost)), takes);
         let script = std::sync::Arc::clone(&bench.scripts.joint);
         let (now, found) = bench.call(&script, &keys((at, key)), &arguments);
         let found = call::found(std::iter::once(plan), found).expect("the value is a state");
         naive.expire(bench.now);
         let line = found[0].line.expect("the limit has a line");
+        let ahead = if joins {
+            let place = naive.place(bench.now.max(naive.arrival + 1), level);
+            let is_last = place == naive.tickets.len();
+            let ahead = &naive.tickets[..if is_last { place } else { place.min(64) }];
+            ahead.iter().map(|ticket| ticket.2).sum()
+        } else {
+            naive.cost()
+        };
         assert_eq!(
             (line.tickets, line.cost),
-            (naive.tickets.len() as u64, naive.cost())
+            (naive.tickets.len() as u64, ahead)
         );
         let own = policy.peek(&naive.state, now, cost);
         let (told, _) = plan
@@ -339,7 +401,7 @@ impl Model {
 }
 
 #[test]
-fn the_first_to_come_at_any_server_is_the_first_to_be_served() {
+fn the_first_of_a_priority_to_come_at_any_server_is_the_first_to_be_served() {
     let mut bench = Bench::new(61);
     let plan = |policy: &Policy| Plan::new(*policy).expect("it can be shared").with_line();
     let mut model = Model {
@@ -353,8 +415,15 @@ fn the_first_to_come_at_any_server_is_the_first_to_be_served() {
         overtaken: 0,
         repeated: 0,
         lost: 0,
+        passed: 0,
+        stayed: 0,
     };
-    for _ in 0..STEPS {
+    let steps = if std::env::var_os("TIDEGATE_LONG").is_some() {
+        100_000
+    } else {
+        STEPS
+    };
+    for _ in 0..steps {
         match bench.random.below(400) {
             0 => bench.set(bench.now + STAY),
             _ => bench.move_time(1_000_000),
@@ -383,10 +452,75 @@ fn the_first_to_come_at_any_server_is_the_first_to_be_served() {
         overtaken,
         repeated,
         lost,
+        passed,
+        stayed,
         ..
     } = model;
     assert!(
-        served > 2_000 && together > 500 && overtaken > 50 && repeated > 300 && lost > 50,
-        "{served} served, {together} of them at two keys, {overtaken} held up, {repeated} repeated, {lost} lost"
+        served > 2_000
+            && together > 500
+            && overtaken > 50
+            && repeated > 300
+            && lost > 50
+            && passed > 1_000,
+        "{served} served, {together} of them at two keys, {overtaken} held up, {repeated} repeated, {lost} lost, {passed} passed others, {stayed} did not"
     );
+}
+
+/// A ticket is overtaken by one of a higher level that comes less than ten seconds a level later,
+/// by the store's clock, also if that goes back.
+#[test]
+fn a_ticket_is_overtaken_only_within_ten_seconds_a_level() {
+    let policy = Policy::fixed_window(quota("1/1h"));
+    let plan = Plan::new(policy).expect("it can be shared").with_line();
+    for (gap, back, is_first) in [
+        (4 * LEVEL - 1, 0, true),
+        (4 * LEVEL, 0, false),
+        (4 * LEVEL + 1, 0, false),
+        // The clock's last time counts, so the second comes a moment after it.
+        (4 * LEVEL - 3, 60_000_000, true),
+        (4 * LEVEL, 60_000_000, false),
+    ] {
+        let mut bench = Bench::new(62);
+        bench.set(START);
+        let key = b"jobs".to_vec();
+        let turn = |bench: &mut Bench, id: u64, number: u64, level: Option<u64>| {
+            let joins = level.map(|level| call::GroupTicket {
+                number,
+                priority: Priority::try_from(level).expect("it is a level"),
+                costs: [1].into(),
+            });
+            let turn = Turn {
+                id,
+                number,
+                is_all: joins.is_some(),
+                joins: joins.into_iter().collect(),
+                ..Turn::default()
+            };
+            let arguments = call::turn_arguments(std::iter::once((&plan, 0)), &turn, false);
+            let answer = format!("answer:{id}").into_bytes();
+            let keys = [key.clone(), b"line".to_vec(), answer];
+            let script = std::sync::Arc::clone(&bench.scripts.turn);
+            let reply = bench.reply(&script, &keys, &arguments);
+            call::turn_reply(reply, number, 1, 1).expect("the reply is well formed")
+        };
+        turn(&mut bench, 1, 1, Some(3));
+        let mut calls = 1;
+        while bench.now + STAY / 2 < START + gap {
+            calls += 1;
+            bench.set(bench.now + STAY / 2);
+            turn(&mut bench, 1, calls, None);
+        }
+        bench.set(START + gap);
+        if back > 0 {
+            // A third one notes the time, and leaves.
+            turn(&mut bench, 3, 1, Some(0));
+            bench.set(bench.now - back);
+        }
+        let reply = turn(&mut bench, 2, 1, Some(7));
+        let TurnReply::Fronts(fronts, ..) = reply else {
+            panic!("{reply:?}");
+        };
+        assert_eq!(fronts[0].is_own, is_first, "{gap} µs, {back} µs back");
+    }
 }

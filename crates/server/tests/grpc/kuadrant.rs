@@ -294,6 +294,40 @@ fn waiting(amount: u64, wait: &str) -> Request<ReserveRequest> {
     request
 }
 
+fn urgent(mut request: Request<ReserveRequest>, level: &str) -> Request<ReserveRequest> {
+    let level = level.parse().unwrap();
+    request.metadata_mut().insert("tidegate-priority", level);
+    request
+}
+
+#[test]
+fn a_call_of_a_higher_priority_is_answered_first() {
+    let (server, client) = serving("kuadrant-priority", None);
+    let first = client.reserve_for(1_000, one("job", "alice"), 60).unwrap();
+    let wait = |level: &'static str, callers: u64| {
+        let other = Client::of(server.grpc);
+        let waits = std::thread::spawn(move || {
+            let request = urgent(waiting(1_000, "1h"), level);
+            let told = other.call_with::<_, ReserveResponse>("Reserve", request);
+            told.unwrap()
+        });
+        tidegate_redis_servers::eventually("it is in line", || {
+            let metrics = server.get("/metrics").body;
+            let waits = format!(" {callers}");
+            let mut lines = metrics.lines();
+            lines.any(|line| line.starts_with("tidegate_waiting{") && line.ends_with(&waits))
+        });
+        waits
+    };
+    let (low, high) = (wait("4", 1), wait("6", 2));
+    assert!(client.commit(&first, 0));
+    let high = high.join().unwrap();
+    assert_eq!(high.code, i32::from(Code::Ok));
+    assert!(!low.is_finished(), "it has the lower priority");
+    assert!(client.commit(&high.reservation_id, 0));
+    assert_eq!(low.join().unwrap().code, i32::from(Code::Ok));
+}
+
 #[test]
 fn a_reservation_waits_in_line_until_its_deadline() {
     let (server, client) = serving("kuadrant-waits", None);
@@ -344,7 +378,17 @@ fn a_reservation_waits_in_line_until_its_deadline() {
     let mut repeated = waiting(1, "1h");
     let id = "job".parse().unwrap();
     repeated.metadata_mut().insert("tidegate-id", id);
+    let mut alone = waiting(1, "1h");
+    alone.metadata_mut().remove("tidegate-wait");
     for (request, why) in [
+        (
+            urgent(waiting(1, "1h"), "10"),
+            "tidegate-priority: a priority is a whole number from 0 to 9",
+        ),
+        (
+            urgent(alone, "9"),
+            "tidegate-priority: a priority is for a call that waits in line: give `tidegate-wait`, too",
+        ),
         (waiting(1, "2h"), "between 1ms and 1h"),
         (waiting(1, "soon"), "tidegate-wait: "),
         (repeated, "a request that waits has no id"),

@@ -207,6 +207,9 @@ pub enum Refusal {
     /// The time that a request wants to wait is out of range.
     #[error("`wait` must be between 1ms and 1h (3600000 ms)")]
     Wait,
+    /// A request gives a priority, and does not wait.
+    #[error("a priority is for a request that waits in line: give `wait`, too")]
+    PriorityAlone,
     /// A request with an id wants to wait.
     #[error(
         "a request that waits has no id: one that is given up takes nothing, so send it again without"

@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use tidegate_core::Decision;
+use tidegate_core::{Decision, Priority};
 use tokio::sync::{Notify, oneshot};
 
 use super::{LimitNow, WaitPart, grant::SharedGrant, turn::serve};
@@ -49,9 +49,20 @@ struct Group {
 }
 
 struct Waiter {
+    priority: Priority,
     /// For each line.
     costs: Box<[u64]>,
     outcome: oneshot::Sender<Outcome>,
+}
+
+impl Waiter {
+    fn ticket(&self, number: u64) -> GroupTicket {
+        GroupTicket {
+            number,
+            priority: self.priority,
+            costs: self.costs.clone(),
+        }
+    }
 }
 
 /// How a wait ended.
@@ -86,8 +97,13 @@ impl Drop for Ticket {
 }
 
 impl Lines {
-    /// Joins the end of the line at each of these keys, which differ.
-    pub(super) fn join(store: &Store, parts: &[WaitPart], now: LimitNow) -> Option<Ticket> {
+    /// Joins the line at each of these keys, which differ.
+    pub(super) fn join(
+        store: &Store,
+        parts: &[WaitPart],
+        priority: Priority,
+        now: LimitNow,
+    ) -> Option<Ticket> {
         let runtime = parts.first()?.limit.runtime();
         let (sender, outcome) = oneshot::channel();
         let line = |part: &WaitPart| part.limit.line_key(&part.key[..]).into_boxed_slice();
@@ -130,6 +146,7 @@ impl Lines {
         let number = group.next;
         group.next += 1;
         let waiter = Waiter {
+            priority,
             costs: parts.iter().map(|part| part.cost).collect(),
             outcome: sender,
         };
@@ -165,9 +182,7 @@ impl Lines {
         let turn = Turn {
             id: group.id,
             number: group.calls,
-            joins: new
-                .map(|(number, waiter)| (*number, waiter.costs.clone()))
-                .collect(),
+            joins: new.map(|(number, waiter)| waiter.ticket(*number)).collect(),
             leaves: std::mem::take(&mut group.leaves),
             is_all: group.waiting.range(..joined).next().is_none(),
         };
@@ -252,7 +267,7 @@ impl Group {
     fn remove(&mut self, number: u64) -> Option<Waiter> {
         let waiter = self.waiting.remove(&number)?;
         if number < self.joined {
-            self.leaves.push((number, waiter.costs.clone()));
+            self.leaves.push(waiter.ticket(number));
         }
         Some(waiter)
     }

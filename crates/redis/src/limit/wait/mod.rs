@@ -1,7 +1,7 @@
 //! Waiting in line for limits in the store.
 //!
 //! A line is a record next to a key, with a ticket for each request that waits, in the order of their
-//! arrival at the store. A request that waits for several keys has a ticket in each of their lines,
+//! ranks: the time of their arrival at the store, and the handicap of their priority. A request that waits for several keys has a ticket in each of their lines,
 //! which one call adds, so tickets have the same order in all of them. A task of each server asks for
 //! all of its tickets at the same keys: one call adds new ones, removes those that were given up, and
 //! takes the units of the first one if it is the first in all of its lines and they are there. So a
@@ -12,9 +12,9 @@ mod grant;
 mod lines;
 mod turn;
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use tidegate_core::{Decision, DenialReason, Key, Nanos, Standing};
+use tidegate_core::{Decision, DenialReason, Key, Nanos, Priority, Standing};
 
 use self::lines::Outcome;
 pub use self::{grant::SharedGrant, lines::Lines};
@@ -28,6 +28,29 @@ use crate::{Deadline, Plan, Store, StoreError};
 /// The limits that decide on those who wait for their keys, in the order of the request's parts, and
 /// whether they may admit now. With another number of limits, [`OnError`](crate::OnError) decides.
 pub type LimitNow = Arc<dyn Fn() -> (Vec<SharedLimit>, bool) + Send + Sync>;
+
+/// How long a request waits in line at most, and its priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitFor {
+    /// The longest wait, at most a day.
+    pub span: Duration,
+    /// Who is served first.
+    pub priority: Priority,
+}
+
+impl WaitFor {
+    /// Waits up to `span`, with a priority.
+    #[must_use]
+    pub const fn new(span: Duration, priority: Priority) -> Self {
+        Self { span, priority }
+    }
+}
+
+impl From<Duration> for WaitFor {
+    fn from(span: Duration) -> Self {
+        Self::new(span, Priority::DEFAULT)
+    }
+}
 
 /// A part of a request that waits.
 #[derive(Clone, Debug)]
@@ -72,6 +95,7 @@ pub struct Queued {
     parts: Vec<WaitPart>,
     until: Deadline,
     span: Duration,
+    priority: Priority,
     /// The decisions of the first step, with the time that the wait is going to take.
     tried: Vec<Decision>,
     /// A leaky bucket's start time that has not come yet.
@@ -85,8 +109,8 @@ impl SharedLimit {
         self.plan().has_line()
     }
 
-    /// Asks for `cost`, and waits in line up to `span` (at most a day) until it is there: the first
-    /// to come at any node is the first to be served, also if its cost is large, and requests that
+    /// Asks for `cost`, and waits in line until it is there, for at most the given time (at most a
+    /// day): the first of a [`Priority`] to come at any node is the first to be served, also if its cost is large, and requests that
     /// do not wait are denied until then. A leaky bucket's delay is waited for, too.
     ///
     /// A time that cannot be met is refused at once: a denial whose
@@ -99,13 +123,13 @@ impl SharedLimit {
     ///
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
-    pub async fn wait(&self, key: &[u8], cost: u64, span: Duration) -> SharedDecision {
+    pub async fn wait(&self, key: &[u8], cost: u64, wait: impl Into<WaitFor>) -> SharedDecision {
         let part = Part {
             limit: self,
             key,
             cost,
         };
-        match self.store().wait_all(&[part], span).await {
+        match self.store().wait_all(&[part], wait).await {
             Ok(mut answers) => answers.remove(0),
             Err(error) => self.without_store(key, cost, error),
         }
@@ -136,9 +160,9 @@ impl Store {
     pub async fn wait_all(
         &self,
         parts: &[Part<'_>],
-        span: Duration,
+        wait: impl Into<WaitFor>,
     ) -> Result<Vec<SharedDecision>, StoreError> {
-        match self.try_wait_all(parts, span).await? {
+        match self.try_wait_all(parts, wait).await? {
             Tried::Decided(granted) => Ok(granted.keep().0),
             Tried::Waits(queued) => {
                 let limits: Vec<_> = parts.iter().map(|part| part.limit.clone()).collect();
@@ -159,8 +183,9 @@ impl Store {
     pub async fn try_wait_all(
         &self,
         parts: &[Part<'_>],
-        span: Duration,
+        wait: impl Into<WaitFor>,
     ) -> Result<Tried, StoreError> {
+        let WaitFor { span, priority } = wait.into();
         let Some(first) = parts.first() else {
             return Ok(Tried::Decided(SharedGrant::nothing(Vec::new())));
         };
@@ -178,22 +203,26 @@ impl Store {
                 parts,
                 until: Deadline::after(span),
                 span,
+                priority,
                 tried,
                 granted,
             })
+        };
+        let by_places = |owned, seen: Vec<Decision>| {
+            if are_in_time(&seen, span) {
+                queued(owned, seen, None)
+            } else {
+                refused(seen.into_iter().map(SharedDecision::by_store).collect())
+            }
         };
         let has_lines = parts.iter().all(|part| part.limit.has_line());
         let blocks = |part: &Part<'_>| part.limit.plan().penalty().is_some();
         if has_lines
             && parts.iter().any(blocks)
             // Only the line asks: any other request would count as a denial if it did not fit.
-            && let Ok(seen) = self.look_all(parts).await
+            && let Ok(seen) = self.look_at_places(parts, priority).await
         {
-            return Ok(if are_in_time(&seen, span) {
-                queued(owned, seen, None)
-            } else {
-                refused(seen.into_iter().map(SharedDecision::by_store).collect())
-            });
+            return Ok(by_places(owned, seen));
         }
         let (store, asking) = (self.clone(), owned.clone());
         // In a separate task: if this future is dropped, the grant returns.
@@ -219,18 +248,33 @@ impl Store {
         if are_in_time(&decisions, span) {
             return Ok(queued(owned, decisions, is_admitted.then_some(grant)));
         }
+        // They are behind all who wait. Its place may be in front of some.
+        if priority > Priority::LOWEST
+            && !is_admitted
+            && let Ok(seen) = self.look_at_places(parts, priority).await
+        {
+            return Ok(by_places(owned, seen));
+        }
         // A start after the deadline returns with the grant.
         Ok(refused(grant.answers.clone()))
     }
 
-    /// The decisions of all limits together, without taking anything.
-    async fn look_all(&self, parts: &[Part<'_>]) -> Result<Vec<Decision>, StoreError> {
+    /// The decisions of all limits together at the places of a caller that joins their lines now,
+    /// without taking anything.
+    async fn look_at_places(
+        &self,
+        parts: &[Part<'_>],
+        priority: Priority,
+    ) -> Result<Vec<Decision>, StoreError> {
         let deadline = deadline_of(parts.iter().map(|part| part.limit));
         let formers = formers_of(parts, deadline).await?;
         let mut requests: Vec<_> = parts
             .iter()
             .map(|part| part.limit.request(part.key, part.cost))
             .collect();
+        for request in &mut requests {
+            request.plan = Cow::Owned(request.plan.joining(priority));
+        }
         for (part, formers) in parts.iter().zip(&formers) {
             requests.extend(of_formers(formers, &part.key, part.cost));
         }
@@ -250,7 +294,7 @@ impl Queued {
         if let Some(grant) = self.granted.take() {
             return self.start(grant).await;
         }
-        let Some(mut ticket) = Lines::join(&self.store, &self.parts, now) else {
+        let Some(mut ticket) = Lines::join(&self.store, &self.parts, self.priority, now) else {
             return SharedGrant::nothing(Vec::new());
         };
         match self.until.bound(ticket.outcome()).await {

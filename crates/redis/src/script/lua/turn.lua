@@ -1,7 +1,7 @@
 -- A server asks whether it is its group's turn, and the decision on the first tickets. A group waits in the lines of one or several keys, with the
 -- same tickets in each. KEYS: as in joint.lua, the lines, and the answer to the last call. ARGV: as in joint.lua, with the tickets'
 -- costs to be found here; then `take`, or `look` if nothing is to be taken; the number of line.lua; the number of the group; that of
--- the call; the tickets to add and those to remove (8 bytes, and 8 for the cost in each line); `all` if these are all that the group has;
+-- the call; the tickets to add and those to remove (8 bytes, one for the priority, and 8 for the cost in each line); `all` if these are all that the group has;
 -- and for each limit the line it is of, from 1, two bytes each. A repeated call takes nothing, and replies with the answer of the first.
 local count = math.floor((#ARGV - 8) / 3)
 local asked_lines, line_of = #KEYS - count - 1, {}
@@ -14,25 +14,27 @@ if before and tonumber(asked) <= struct.unpack('<I8', before) then
   if #before > 8 or tonumber(asked) < struct.unpack('<I8', before) then return {time[1], time[2], before} end
 end
 local lines, stay = algorithms.q, {struct.unpack('<dddddd', numbers)}
-local joined, size = {}, 8 + 8 * asked_lines
+local joined, size, last = {}, 9 + 8 * asked_lines, 0
 for n = 1, asked_lines do
   local line, wrong = lines.line(stay, KEYS[count + n])
   if not line then return type(wrong) == 'table' and wrong or {time[1], time[2], 'wrong'} end
   if scope ~= 'all' and not line.alive[id] then return {time[1], time[2], 'lost'} end
-  joined[n] = line
+  -- The same in all lines, so that tickets have one order in all of them.
+  joined[n], last = line, math.max(last, line.last)
 end
 -- A group's tickets for the line `n`.
 local function tickets_in(text, n)
   local tickets = {}
   for at = 1, #text, size do
-    tickets[#tickets + 1] = id .. string.sub(text, at, at + 7) .. string.sub(text, at + 8 * n, at + 8 * n + 7)
+    local name = id .. string.sub(text, at, at + 7) .. string.sub(text, at + 8 * n + 1, at + 8 * n + 8)
+    tickets[#tickets + 1] = {name = name, priority = string.byte(text, at + 8)}
   end
   return tickets
 end
 local is_own, is_empty = true, false
 for n, line in ipairs(joined) do
-  lines.join(stay, line, id, tickets_in(joins, n))
-  for _, ticket in ipairs(tickets_in(leaves, n)) do lines.remove(line, ticket) end
+  lines.join(stay, line, id, last, tickets_in(joins, n))
+  for _, ticket in ipairs(tickets_in(leaves, n)) do lines.remove(line, ticket.name) end
   -- The cost of the first tickets up to the first one of this group.
   line.ahead, line.own = 0, 0
   for at, other in ipairs(line.count > 0 and redis.call('ZRANGE', KEYS[count + n], '1', '+inf', 'BYSCORE', 'LIMIT', '0', '64') or {}) do

@@ -1,6 +1,6 @@
 //! Lines of requests that wait, under keys next to those of the limit.
 
-use tidegate_core::{Algorithm, Decision, Nanos};
+use tidegate_core::{Algorithm, Decision, Nanos, Priority};
 
 use super::{Plan, ValueLayout, block::key_beside, numbers};
 use crate::{
@@ -21,7 +21,8 @@ const STEPS: u32 = 64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineSeen {
     pub tickets: u64,
-    /// The cost of all of them.
+    /// The cost of all of them, or of those in front of the request's place. Of more than 64 in
+    /// front, while there are others behind, that of the first 64.
     pub cost: u64,
 }
 
@@ -46,9 +47,22 @@ impl Plan {
         self.has_line || self.penalty.is_some() || self.has_shares()
     }
 
+    /// The same plan for a request that joins the line now: what it is told counts only those in
+    /// front of its place.
+    #[must_use]
+    pub fn joining(&self, priority: Priority) -> Self {
+        Self {
+            joins: Some(priority),
+            ..self.clone()
+        }
+    }
+
     /// The numbers of `line.lua`.
-    pub(crate) fn line_numbers() -> Vec<u8> {
-        numbers::pack(&[TICKETS_STAY.get() / 1_000])
+    pub(crate) fn line_numbers(joins: Option<Priority>) -> Vec<u8> {
+        // From 1, because a number that is left out is 0.
+        let joins = joins.map_or(0, |priority| u64::from(priority.level()) + 1);
+        let [stay, step] = [TICKETS_STAY, Priority::STEP].map(|span| span.get() / 1_000);
+        numbers::pack(&[stay, step, joins])
     }
 
     /// The arguments of what is next to the limit at this index of a joint decision, from 0: its
@@ -56,7 +70,7 @@ impl Plan {
     pub(crate) fn arguments_beside(&self, at: usize) -> impl Iterator<Item = [Vec<u8>; 3]> {
         let line = || {
             let index = (at + 1).to_string().into_bytes();
-            [LETTER.into(), Self::line_numbers(), index]
+            [LETTER.into(), Self::line_numbers(self.joins), index]
         };
         let line = self.has_line.then(line);
         let block = self.block_arguments(at).into_iter();

@@ -15,7 +15,7 @@ pub(super) use line::seen as line_seen;
 use shares::PlanShares;
 pub use shares::ShareSeen;
 pub(super) use shares::seen as share_seen;
-use tidegate_core::{Algorithm, Calendar, Decision, Nanos, Parameters, Penalty, Policy};
+use tidegate_core::{Algorithm, Calendar, Decision, Nanos, Parameters, Penalty, Policy, Priority};
 
 use super::ScriptKind;
 use crate::StoreError;
@@ -44,6 +44,8 @@ pub struct Plan {
     penalty: Option<Penalty>,
     /// Whether requests can wait in a line, under another separate key.
     has_line: bool,
+    /// The priority of a request that joins the line.
+    joins: Option<Priority>,
     /// Tenants that share the limit, under further keys.
     shares: Option<Box<PlanShares>>,
 }
@@ -242,6 +244,7 @@ impl Plan {
             held: Nanos::ZERO,
             penalty,
             has_line: false,
+            joins: None,
             shares: None,
         })
     }

@@ -10,9 +10,9 @@ use serde::{
     de::{Error, Unexpected, Visitor},
 };
 use serde_path_to_error::{Path, Segment};
-use tidegate_core::{MAX_LIMIT, parse_duration, parse_units};
+use tidegate_core::{MAX_LIMIT, Priority, parse_duration, parse_units};
 use tidegate_headers::Forwarded;
-use tidegate_service::decide::service::{self, check_id, check_wait};
+use tidegate_service::decide::service::{self, Refusal, WaitFor, check_id, check_wait, wait_of};
 
 use super::{problem::Problem, query};
 
@@ -63,8 +63,8 @@ pub(super) enum Asks<'a> {
 pub(super) struct Question<'a> {
     pub asks: Asks<'a>,
     pub id: Option<Text<'a>>,
-    /// How long it may wait in line.
-    pub wait: Option<Duration>,
+    /// How it may wait in line.
+    pub wait: Option<WaitFor>,
     /// Whether as much of the cost is taken as is available.
     pub up_to: bool,
 }
@@ -92,6 +92,8 @@ struct AsksBody<'a> {
     id: Option<Text<'a>>,
     #[serde(default, deserialize_with = "wait")]
     wait: Option<Duration>,
+    #[serde(default, deserialize_with = "priority")]
+    priority: Option<Priority>,
 }
 
 /// An estimate of one limit or of several, and for how long it is kept.
@@ -116,10 +118,17 @@ pub(super) struct Reserve<'a> {
     pub id: Option<Text<'a>>,
     /// How long it may wait in line.
     #[serde(default, deserialize_with = "wait")]
-    pub wait: Option<Duration>,
+    wait: Option<Duration>,
+    #[serde(default, deserialize_with = "priority")]
+    priority: Option<Priority>,
 }
 
 impl<'a> Reserve<'a> {
+    /// How it may wait in line.
+    pub fn in_line(&self) -> Result<Option<WaitFor>, Problem> {
+        in_line(self.wait, self.priority)
+    }
+
     /// The limits, at least one.
     pub fn asks(self) -> Result<Vec<Ask<'a>>, Problem> {
         let Self {
@@ -139,6 +148,7 @@ impl<'a> Reserve<'a> {
                 any: None,
                 id: None,
                 wait: None,
+                priority: None,
             })
             .asks()?
             {
@@ -294,7 +304,7 @@ pub(super) fn asks(body: &[u8]) -> Result<Question<'_>, Problem> {
     if let Some(id) = &id {
         check_id(id.as_bytes()).map_err(|refusal| Problem::at("#/id", refusal.to_string()))?;
     }
-    let wait = body.wait;
+    let wait = in_line(body.wait, body.priority)?;
     let up_to = body.at_most.is_some();
     if let Some(most) = body.at_most.take() {
         if body.cost.is_some() {
@@ -318,6 +328,12 @@ pub(super) fn asks(body: &[u8]) -> Result<Question<'_>, Problem> {
         wait,
         up_to,
     })
+}
+
+/// How a request may wait in line.
+fn in_line(span: Option<Duration>, priority: Option<Priority>) -> Result<Option<WaitFor>, Problem> {
+    let refuse = |refusal: Refusal| Problem::at("#/priority", refusal.to_string());
+    wait_of(span, priority).map_err(refuse)
 }
 
 impl<'a> AsksBody<'a> {
@@ -456,6 +472,25 @@ fn wait<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, 
     let span = parse_duration(&text).map_err(D::Error::custom)?;
     check_wait(span).map_err(D::Error::custom)?;
     Ok(Some(span))
+}
+
+fn priority<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Priority>, D::Error> {
+    struct Level;
+
+    impl Visitor<'_> for Level {
+        type Value = Priority;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number from 0 to 9; 9 is served first")
+        }
+
+        fn visit_u64<E: Error>(self, level: u64) -> Result<Priority, E> {
+            let refuse = |_| E::invalid_value(Unexpected::Unsigned(level), &self);
+            Priority::try_from(level).map_err(refuse)
+        }
+    }
+
+    deserializer.deserialize_u64(Level).map(Some)
 }
 
 fn ttl<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {

@@ -135,6 +135,7 @@ impl Problem {
             Refusal::Wait | Refusal::WaitOnce => {
                 (StatusCode::BAD_REQUEST, "Invalid request", "wait")
             }
+            Refusal::PriorityAlone => (StatusCode::BAD_REQUEST, "Invalid request", "priority"),
             Refusal::WaitInStore { .. } | Refusal::WaitMixed { .. } => {
                 (StatusCode::CONFLICT, "Kept in the store", "wait")
             }

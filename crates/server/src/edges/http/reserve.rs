@@ -38,16 +38,16 @@ pub(super) async fn run(
             if let Some(id) = request {
                 check_id(id).map_err(|refusal| Problem::at("#/id", refusal.to_string()))?;
             }
-            let wait = body.wait;
+            let wait = body.in_line()?;
             if wait.is_some() && request.is_some() {
                 return Err(Problem::from_refusal(Refusal::WaitOnce, "#"));
             }
             let asks = body.asks()?;
             caller.permit_each(&asks)?;
             let asked: Vec<_> = asks.iter().map(Ask::question).collect();
-            let reserved = if let Some(span) = wait {
+            let reserved = if let Some(wait) = wait {
                 let _in_line = responses.wait();
-                let waiting = service.reserve_waiting(&asked, ttl.into(), span);
+                let waiting = service.reserve_waiting(&asked, ttl.into(), wait);
                 let reserved = after_a_look(waiting).await;
                 reserved.map(|(decided, id)| (decided.into_joint(), id))
             } else {

@@ -339,7 +339,7 @@ async fn decide(
         wait,
         up_to,
     } = question;
-    if let Some(span) = wait {
+    if let Some(wait) = wait {
         if !takes {
             return Err(Problem::at(
                 "#/wait",
@@ -355,7 +355,7 @@ async fn decide(
         if id.is_some() {
             return Err(Problem::from_refusal(Refusal::WaitOnce, "#"));
         }
-        return Box::pin(wait::acquire(app, asks, span, responses)).await;
+        return Box::pin(wait::acquire(app, asks, wait, responses)).await;
     }
     if let Some(id) = id {
         if !takes {

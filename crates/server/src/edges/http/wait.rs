@@ -4,10 +4,10 @@ use std::{
     future::poll_fn,
     pin::pin,
     task::{Poll, ready},
-    time::Duration,
 };
 
 use tidegate_listen::connections::Responses;
+use tidegate_service::decide::service::WaitFor;
 
 use super::{
     answer,
@@ -21,7 +21,7 @@ use super::{
 pub(super) async fn acquire(
     app: &App,
     asks: Asks<'_>,
-    span: Duration,
+    wait: WaitFor,
     responses: &Responses,
 ) -> Answered {
     let _in_line = responses.wait();
@@ -32,13 +32,13 @@ pub(super) async fn acquire(
         )),
         Asks::One(ask) => {
             let question = [ask.question()];
-            let wait = app.service.acquire_all_waiting(&question, span);
+            let wait = app.service.acquire_all_waiting(&question, wait);
             let joint = after_a_look(wait).await.map_err(|(_, refusal)| refusal)?;
             Ok(app.one(&joint.into_bound(), None))
         }
         Asks::All(all) => {
             let asks: Vec<_> = all.iter().map(Ask::question).collect();
-            let wait = app.service.acquire_all_waiting(&asks, span);
+            let wait = app.service.acquire_all_waiting(&asks, wait);
             let joint = after_a_look(wait).await.map_err(Problem::from_part)?;
             Ok(app.for_vendor(&joint.answers, answer::all(&joint, None)))
         }

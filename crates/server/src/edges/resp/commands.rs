@@ -44,7 +44,7 @@ macro_rules! command {
 
 /// All commands, the most frequent first, because a lookup searches in this order.
 pub(super) static COMMANDS: [Command; 36] = [
-    command!(DECIDE "acquire"(1, 6), 2, "limit key [cost] [REASON] [ID id|ATMOST|WAIT milliseconds]", "Take a cost (default 1) from a limit if it admits, once for an id, or what is available of it, or wait in line for it", |context, args| decide(context, "acquire", args, Act::Take)),
+    command!(DECIDE "acquire"(1, 8), 2, "limit key [cost] [REASON] [ID id|ATMOST|WAIT milliseconds [PRIORITY level]]", "Take a cost (default 1) from a limit if it admits, once for an id, or what is available of it, or wait in line for it", |context, args| decide(context, "acquire", args, Act::Take)),
     command!(THROTTLED "cl.throttle"(4, 5), 1, "key max_burst count period [quantity]", "Take from a bucket given in the command, as redis-cell does", limiting::cl_throttle),
     command!(DECIDE "peek"(1, 4), 2, "limit key [cost [REASON]]", "Ask whether a limit would admit, without taking anything", |context, args| decide(context, "peek", args, Act::Peek)),
     command!(DECIDE "charge"(1, 4), 2, "limit key [cost [REASON]]", "Charge a cost (default 1), whether it fits or not", |context, args| decide(context, "charge", args, Act::Charge)),

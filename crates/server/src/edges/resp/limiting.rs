@@ -2,12 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tidegate_core::{Decision, DenialReason, MAX_LIMIT, Nanos};
+use tidegate_core::{Decision, DenialReason, MAX_LIMIT, Nanos, Priority, PriorityError};
 use tidegate_listen::access::Role;
 use tidegate_service::decide::{
     limits::Limit,
     service::{
-        Act, Operation, Operator, Refusal, Resolved, check_id, check_wait, reset_after, resolve,
+        Act, Operation, Operator, Refusal, Resolved, WaitFor, check_id, check_wait, reset_after,
+        resolve, wait_of,
     },
     throttle::{self, ThrottleError, ThrottleQuota},
 };
@@ -34,6 +35,10 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
     let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else {
         return;
     };
+    let wait = match wait_of(words.wait, words.priority) {
+        Ok(wait) => wait.filter(|_| !context.in_transaction),
+        Err(refusal) => return context.error(&format!("ERR {refusal}")),
+    };
     let with_reason = words.with_reason;
     if words.up_to {
         return decide_up_to(
@@ -42,8 +47,8 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
             UpToReply::Acquire { with_reason },
         );
     }
-    if let Some(span) = words.wait.filter(|_| !context.in_transaction) {
-        return wait_in_line(context, (limit, key, cost), with_reason, span);
+    if let Some(wait) = wait {
+        return wait_in_line(context, (limit, key, cost), with_reason, wait);
     }
     if let Some(id) = words.id {
         return decide_once(context, (limit, key, cost), with_reason, id);
@@ -110,12 +115,13 @@ struct Words<'k> {
     with_reason: bool,
     id: Option<&'k [u8]>,
     wait: Option<Duration>,
+    priority: Option<Priority>,
     up_to: bool,
 }
 
 /// Whether an argument is a word, and no cost.
 fn is_word(argument: &&[u8]) -> bool {
-    [&b"reason"[..], b"id", b"atmost", b"wait"]
+    [&b"reason"[..], b"id", b"atmost", b"wait", b"priority"]
         .iter()
         .any(|word| argument.eq_ignore_ascii_case(word))
 }
@@ -139,14 +145,21 @@ fn words<'a, 'k>(args: &'a [&'k [u8]], act: Act) -> Result<(&'a [&'k [u8]], Word
             let Some((span, behind)) = behind.split_first() else {
                 return Err("ERR syntax error: WAIT needs milliseconds".to_owned());
             };
-            let ms = number(span).and_then(|ms| u64::try_from(ms).ok());
-            let span = Duration::from_millis(ms.unwrap_or(0));
-            check_wait(span).map_err(|refusal| format!("ERR {refusal}"))?;
+            let span = read_wait(span).map_err(|why| format!("ERR {why}"))?;
             (words.wait, rest) = (Some(span), behind);
+        } else if word.eq_ignore_ascii_case(b"priority")
+            && act == Act::Take
+            && words.priority.is_none()
+        {
+            let Some((level, behind)) = behind.split_first() else {
+                return Err("ERR syntax error: PRIORITY needs a level".to_owned());
+            };
+            let level = read_priority(level).map_err(|why| format!("ERR {why}"))?;
+            (words.priority, rest) = (Some(level), behind);
         } else if word.eq_ignore_ascii_case(b"atmost") && act == Act::Take && !words.up_to {
             words.up_to = true;
         } else if act == Act::Take {
-            let known = "ERR syntax error: after the cost only REASON, ID id, ATMOST and WAIT milliseconds are known";
+            let known = "ERR syntax error: after the cost only REASON, ID id, ATMOST, WAIT milliseconds and PRIORITY level are known, each once";
             return Err(known.to_owned());
         } else {
             return Err("ERR syntax error: after the cost only REASON is known".to_owned());
@@ -164,13 +177,26 @@ fn words<'a, 'k>(args: &'a [&'k [u8]], act: Act) -> Result<(&'a [&'k [u8]], Word
     Ok((args, words))
 }
 
+/// How long a request waits in line at most, in milliseconds.
+pub(super) fn read_wait(text: &[u8]) -> Result<Duration, Refusal> {
+    let ms = number(text).and_then(|ms| u64::try_from(ms).ok());
+    let span = Duration::from_millis(ms.unwrap_or(0));
+    check_wait(span).map(|()| span)
+}
+
+/// A priority in line.
+pub(super) fn read_priority(text: &[u8]) -> Result<Priority, PriorityError> {
+    let text = std::str::from_utf8(text).map_err(|_| PriorityError)?;
+    text.parse()
+}
+
 /// Takes a cost once it is admitted. Meanwhile no other command of the connection runs.
 #[inline(never)]
 fn wait_in_line(
     context: &mut Context<'_>,
     (limit, key, cost): (&Arc<Limit>, &[u8], u64),
     with_reason: bool,
-    span: Duration,
+    wait: WaitFor,
 ) {
     // The replies to earlier questions do not wait.
     if !context.questions.is_empty() {
@@ -182,7 +208,7 @@ fn wait_in_line(
         key: key.into(),
         cost,
         with_reason,
-        span,
+        wait,
     });
 }
 

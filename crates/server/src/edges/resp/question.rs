@@ -7,7 +7,7 @@ use tidegate_listen::access::{Rights, Role};
 use tidegate_service::decide::{
     limits::{Limit, Operation, Operator},
     reservations::{Id, ReservationError},
-    service::{Act, Answer, Ask, Part, Refusal, Service, refuse_unknown},
+    service::{Act, Answer, Ask, Part, Refusal, Service, WaitFor, refuse_unknown},
     throttle::{ThrottleError, ThrottleQuota},
 };
 
@@ -33,7 +33,7 @@ pub(crate) enum Question {
         key: Box<[u8]>,
         cost: u64,
         with_reason: bool,
-        span: Duration,
+        wait: WaitFor,
     },
     /// About as much of a cost as is available for one of a limit's keys.
     UpTo {
@@ -211,11 +211,11 @@ impl Question {
                 limit,
                 key,
                 cost,
-                span,
+                wait,
                 ..
             } => {
                 let part = Part::new(Arc::clone(limit), key, *cost);
-                let waited = Box::pin(service.take_waiting(part, *span)).await;
+                let waited = Box::pin(service.take_waiting(part, *wait)).await;
                 Reply::Limit(waited.map(|answer| answer.decision))
             }
             Self::UpTo {
@@ -304,8 +304,8 @@ pub(super) enum ReservationAct {
         asks: Vec<Asked>,
         /// The request's own id, if it is safe to repeat.
         request: Option<Box<[u8]>>,
-        /// How long it waits in line.
-        wait: Option<Duration>,
+        /// How it waits in line.
+        wait: Option<WaitFor>,
     },
     Extend(Id, Vec<u64>),
     /// Without costs the reservation is cancelled.
@@ -360,12 +360,12 @@ impl Reserving {
             } => {
                 let asks = borrowed(asks);
                 let rights = self.rights.as_deref();
-                if let Some(span) = wait {
+                if let Some(wait) = wait {
                     if let Some(refused) = refuse_to_reserve(service, rights, &asks)? {
                         return Ok(refused);
                     }
                     let (decided, id) = service
-                        .reserve_waiting(&asks, *ttl, *span)
+                        .reserve_waiting(&asks, *ttl, *wait)
                         .await
                         .map_err(|(_, refusal)| refusal)?;
                     return Ok(Done::Reserved(decided.into_bound(), id));

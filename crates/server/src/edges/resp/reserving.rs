@@ -1,17 +1,15 @@
 //! The commands for estimates that are corrected after the work.
 
-use std::time::Duration;
-
 use futures_util::FutureExt;
 use tidegate_core::Nanos;
 use tidegate_listen::access::Rights;
 use tidegate_service::decide::{
     reservations::{Id, MOST_PARTS, ReservationError},
-    service::{Answer, Ask, Refusal, check_id, check_wait},
+    service::{Answer, Ask, Refusal, check_id, wait_of},
 };
 
 use super::{
-    limiting::{number, read_cost, refuse_number, write_numbers},
+    limiting::{number, read_cost, read_priority, read_wait, refuse_number, write_numbers},
     question::{self, Asked, Done, Question, ReservationAct, Reserving},
     reply::Replies,
     session::Context,
@@ -19,10 +17,10 @@ use super::{
 
 /// The arguments of `RESERVE`.
 pub(super) const RESERVE: &str =
-    "milliseconds limit key cost [limit key cost ...] [ID id] [WAIT milliseconds]";
+    "milliseconds limit key cost [limit key cost ...] [ID id|WAIT milliseconds [PRIORITY level]]";
 
 /// The maximum number of arguments of `RESERVE`, and of the commands with an id and costs.
-pub(super) const MOST_ARGS: usize = 1 + 3 * MOST_PARTS + 4;
+pub(super) const MOST_ARGS: usize = 1 + 3 * MOST_PARTS + 2 * OPTIONS.len();
 pub(super) const MOST_COSTS: usize = 1 + MOST_PARTS;
 
 /// The arguments of `ACQUIREANY`.
@@ -32,34 +30,44 @@ pub(super) const MOST_ANY: usize = 3 * MOST_PARTS;
 /// A day, in milliseconds.
 const LONGEST_MS: u64 = 86_400_000;
 
-/// `milliseconds limit key cost [limit key cost ...] [ID id] [WAIT milliseconds]` → the five
+/// `milliseconds limit key cost [limit key cost ...] [ID id|WAIT milliseconds [PRIORITY level]]` → the five
 /// integers of the limit that bound, and the id, or null for a denial. With `ID id` the request is
 /// safe to repeat, with `WAIT milliseconds` it waits in line.
 pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
-    let (ttl, mut rest) = (args[0], &args[1..]);
-    let (mut request, mut wait) = (None, None);
-    while let [asked @ .., word, value] = rest
-        && !rest.len().is_multiple_of(3)
-    {
-        let checked = if word.eq_ignore_ascii_case(b"id") && request.is_none() {
-            request = Some(*value);
-            check_id(value)
-        } else if word.eq_ignore_ascii_case(b"wait") && wait.is_none() {
-            let ms = number(value).and_then(|ms| u64::try_from(ms).ok());
-            let span = Duration::from_millis(ms.unwrap_or(0));
-            wait = Some(span);
-            check_wait(span)
-        } else {
-            break;
+    let ttl = args[0];
+    let (rest, options) = split_options(&args[1..]);
+    let (mut request, mut span, mut priority) = (None, None, None);
+    for (word, value) in options {
+        let is_again = match word {
+            "ID" => request.is_some(),
+            "WAIT" => span.is_some(),
+            _ => priority.is_some(),
         };
-        if let Err(refusal) = checked {
+        if is_again {
+            return context.error(&format!("ERR syntax error: {word} is given twice"));
+        }
+        let read = match word {
+            "ID" => check_id(value).map(|()| request = Some(value)),
+            "WAIT" => read_wait(value).map(|read| span = Some(read)),
+            _ => match read_priority(value) {
+                Ok(read) => {
+                    priority = Some(read);
+                    Ok(())
+                }
+                Err(error) => return context.error(&format!("ERR {error}")),
+            },
+        };
+        if let Err(refusal) = read {
             return context.error(&format!("ERR {refusal}"));
         }
-        rest = asked;
     }
-    if request.is_some() && wait.is_some() {
+    if request.is_some() && span.is_some() {
         return context.error(&format!("ERR {}", Refusal::WaitOnce));
     }
+    let wait = match wait_of(span, priority) {
+        Ok(wait) => wait,
+        Err(refusal) => return context.error(&format!("ERR {refusal}")),
+    };
     let wait = wait.filter(|_| !context.in_transaction);
     // The replies to earlier questions do not wait.
     if wait.is_some() && !context.questions.is_empty() {
@@ -99,6 +107,34 @@ pub(super) fn reserve(context: &mut Context<'_>, args: &[&[u8]]) {
     let asked = question::reserve(service, rights.as_deref(), request, &asks, ttl, context.now);
     let done = asked.now_or_never();
     write_at_once(context, rights.as_deref(), done);
+}
+
+/// The options behind the limits of `RESERVE`, each with a value.
+const OPTIONS: [&str; 3] = ["ID", "WAIT", "PRIORITY"];
+
+/// An option and its value.
+type Choice<'k> = (&'static str, &'k [u8]);
+
+/// The limits, and the options behind them. A limit or a key may have the name
+/// of an option, so their number decides: each limit has three arguments.
+fn split_options<'a, 'k>(args: &'a [&'k [u8]]) -> (&'a [&'k [u8]], Vec<Choice<'k>>) {
+    let options = |count: usize| {
+        let limits = args.len().checked_sub(2 * count)?;
+        if limits == 0 || !limits.is_multiple_of(3) {
+            return None;
+        }
+        let (asked, pairs) = args.split_at(limits);
+        let mut found: Vec<Choice<'_>> = Vec::new();
+        for [word, value] in pairs.as_chunks().0 {
+            let known = |name: &&&str| word.eq_ignore_ascii_case(name.as_bytes());
+            found.push((OPTIONS.iter().find(known)?, value));
+        }
+        Some((asked, found))
+    };
+    (1..=OPTIONS.len())
+        .rev()
+        .find_map(options)
+        .unwrap_or((args, Vec::new()))
 }
 
 /// `limit key cost [limit key cost ...]` → the five integers of the limit that took its cost, and

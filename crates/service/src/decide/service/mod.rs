@@ -48,7 +48,7 @@ pub use self::part::Part;
 pub use self::question::{Sees, refuse_unknown, resolve_operated};
 pub use self::readiness::health_name;
 pub use self::reserve::Report;
-pub use self::waiting::check_wait;
+pub use self::waiting::{check_wait, wait_of};
 use self::wall_clock::WallClock;
 pub use self::{
     answer::{Answer, JointAnswer, reset_after},
@@ -76,6 +76,7 @@ use crate::{
     },
     rules::{Keeping, LimitSpec, THROTTLE},
 };
+pub use tidegate_redis::WaitFor;
 
 /// A key that a limit denied a short time ago.
 pub struct DeniedKey {

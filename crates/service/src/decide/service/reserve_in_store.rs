@@ -1,11 +1,12 @@
 //! Reservations over limits in the store: it records them next to their keys, so any server can
 //! extend and settle them.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tidegate_core::Nanos;
 use tidegate_redis::{
     Corrected, Correction, FoundBy, Part as StorePart, Reserved, SharedLimit, Store, StoreError,
+    WaitFor,
 };
 
 use super::{Act, Part as JointPart, Refusal, Report, Service, joint::Decided};
@@ -113,7 +114,7 @@ impl Service {
         &self,
         parts: Vec<JointPart<'a>>,
         ttl: Nanos,
-        span: Duration,
+        wait: WaitFor,
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         let refuse = Refusal::Reservation;
         let Some(store) = self.store().map(|store| store.store()) else {
@@ -124,7 +125,7 @@ impl Service {
             return self.reserve_in_store(store, parts, how, self.now()).await;
         }
         let random = Id::random().ok_or(refuse(ReservationError::NoId))?;
-        let waited = self.wait_in_store(&parts, span).await?;
+        let waited = self.wait_in_store(&parts, wait).await?;
         if let Some(why) = waited.failed {
             // No server could correct the estimate.
             return Err(refuse(no_answer(why)));

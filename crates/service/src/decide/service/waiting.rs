@@ -13,11 +13,11 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use tidegate_core::{Decision, Nanos, Standing, clock::Timer as _};
-use tidegate_limiter::{Estimate, WaitAllError, wait_all_estimates_by};
+use tidegate_core::{Decision, Nanos, Priority, Standing, clock::Timer as _};
+use tidegate_limiter::{Estimate, WaitAllError, WaitUntil, wait_all_estimates_by};
 use tidegate_redis::{
     LimitNow, Part as StorePart, SharedDecision, SharedGrant, SharedLimit, Source, StoreError,
-    Tried,
+    Tried, WaitFor,
 };
 
 use super::{
@@ -32,6 +32,21 @@ pub const LONGEST_WAIT: Duration = Duration::from_hours(1);
 /// How long a caller sleeps at most while an operator's block in the store holds it up.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// How a request waits that may give a time and a priority; `None` if it gives neither.
+///
+/// # Errors
+/// [`Refusal::Wait`], and [`Refusal::PriorityAlone`] if it gives only a priority.
+pub fn wait_of(
+    span: Option<Duration>,
+    priority: Option<Priority>,
+) -> Result<Option<WaitFor>, Refusal> {
+    let Some(span) = span else {
+        return priority.map_or(Ok(None), |_| Err(Refusal::PriorityAlone));
+    };
+    check_wait(span)?;
+    Ok(Some(WaitFor::new(span, priority.unwrap_or_default())))
+}
+
 /// Checks how long a request wants to wait.
 ///
 /// # Errors
@@ -44,8 +59,8 @@ pub fn check_wait(span: Duration) -> Result<(), Refusal> {
 }
 
 impl Service {
-    /// Asks several limits, as [`acquire_all`](Self::acquire_all) does, and waits up to `span`,
-    /// which was [checked](check_wait), until all admit.
+    /// Asks several limits, as [`acquire_all`](Self::acquire_all) does, and waits until all admit,
+    /// for a time that was [checked](wait_of).
     ///
     /// # Errors
     /// The same; also when the request cannot wait, or its wait was ended: see [`Refusal`].
@@ -55,30 +70,31 @@ impl Service {
     pub async fn acquire_all_waiting(
         &self,
         asks: &[Ask<'_>],
-        span: Duration,
+        wait: impl Into<WaitFor>,
     ) -> Result<JointAnswer, (usize, Refusal)> {
         let parts = self.parts(asks)?;
         let decisions = self
-            .take_all_waiting(&parts, span)
+            .take_all_waiting(&parts, wait)
             .await
             .map_err(|refusal| (0, refusal))?;
         Ok(Decided { parts, decisions }.into_joint())
     }
 
     /// One decision for each of these limits, as [`take_all`](Self::take_all) makes them, once all
-    /// admit, or when it is known that they do not within `span`.
+    /// admit, or when it is known that they do not in time.
     ///
     /// # Errors
     /// The same as [`acquire_all_waiting`](Self::acquire_all_waiting).
     pub async fn take_all_waiting(
         &self,
         parts: &[Part<'_>],
-        span: Duration,
+        wait: impl Into<WaitFor>,
     ) -> Result<Vec<Decision>, Refusal> {
+        let wait = wait.into();
         if !are_stored(parts)? {
-            return Ok(self.wait_for_all(parts, span).await?.0);
+            return Ok(self.wait_for_all(parts, wait).await?.0);
         }
-        let waited = Box::pin(self.wait_in_store(parts, span)).await?;
+        let waited = Box::pin(self.wait_in_store(parts, wait)).await?;
         let decisions = self.each_waited(parts, waited.together).await;
         // From here on the units are the caller's.
         let _kept = waited.granted.map(SharedGrant::keep);
@@ -90,11 +106,11 @@ impl Service {
     pub(super) async fn wait_for_all(
         &self,
         parts: &[Part<'_>],
-        span: Duration,
+        WaitFor { span, priority }: WaitFor,
     ) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
         self.may_wait(parts)?;
         let began = self.now();
-        let deadline = Some(began.saturating_add(span.into()));
+        let until = WaitUntil::new(Some(began.saturating_add(span.into()))).priority(priority);
         let enforced = || parts.iter().filter(|part| part.is_enforced());
         let (together, taken): (Vec<Decision>, Vec<Estimate>) =
             match &enforced().collect::<Vec<_>>()[..] {
@@ -102,7 +118,7 @@ impl Service {
                 [] => return Ok((take_in_memory(parts, began)?, Vec::new())),
                 [part] => {
                     let limiter = part.limit.limiter();
-                    let wait = limiter.wait_estimate_by(&self.timer, part.key, part.cost, deadline);
+                    let wait = limiter.wait_estimate_by(&self.timer, part.key, part.cost, until);
                     match self.in_line(parts, Box::pin(wait)).await? {
                         Ok((admission, taken)) => (vec![started(&admission)], vec![taken]),
                         Err(error) => (vec![denied(error.decision())], Vec::new()),
@@ -113,7 +129,7 @@ impl Service {
                         .iter()
                         .map(|part| part.limit.request(part.key, part.cost))
                         .collect();
-                    let wait = wait_all_estimates_by(&self.timer, &requests, deadline);
+                    let wait = wait_all_estimates_by(&self.timer, &requests, until);
                     match self.in_line(parts, Box::pin(wait)).await? {
                         Ok((all, taken)) => (all.decisions().iter().map(started).collect(), taken),
                         Err(WaitAllError::Never(all) | WaitAllError::Deadline(all)) => {
@@ -136,9 +152,13 @@ impl Service {
     ///
     /// # Errors
     /// The same.
-    pub async fn take_waiting(&self, part: Part<'_>, span: Duration) -> Result<Answer, Refusal> {
+    pub async fn take_waiting(
+        &self,
+        part: Part<'_>,
+        wait: impl Into<WaitFor>,
+    ) -> Result<Answer, Refusal> {
         let parts = vec![part];
-        let decisions = self.take_all_waiting(&parts, span).await?;
+        let decisions = self.take_all_waiting(&parts, wait).await?;
         Ok(Decided { parts, decisions }.into_bound())
     }
 
@@ -254,7 +274,7 @@ impl Service {
     pub(super) async fn wait_in_store(
         &self,
         parts: &[Part<'_>],
-        span: Duration,
+        WaitFor { span, priority }: WaitFor,
     ) -> Result<Waited, Refusal> {
         self.may_wait(parts)?;
         let deadline = self.now().saturating_add(span.into());
@@ -292,7 +312,9 @@ impl Service {
             cost: part.cost,
         });
         let asked: Vec<_> = asked.collect();
-        let tried = store.try_wait_all(&asked, left()).await;
+        let tried = store
+            .try_wait_all(&asked, WaitFor::new(left(), priority))
+            .await;
         let tried = tried.map_err(|why| match why {
             // A limit and a key twice have one line.
             StoreError::OneKey => Refusal::Reservation(ReservationError::Twice),

@@ -1,10 +1,11 @@
 //! Reservations, over the limits in memory and (in `reserve_in_store`) over those in the store:
 //! reserve, extend, settle, cancel, and the end of those that expire.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::Estimate;
+use tidegate_redis::WaitFor;
 
 use super::{
     Act, Ask, JointAnswer, Part as JointPart, Refusal, Service, check_id,
@@ -205,8 +206,8 @@ impl Service {
         self.keep(decided, estimates, (id, ttl), now).await
     }
 
-    /// Takes an estimate from each limit, as [`reserve`](Self::reserve) does, and waits up to `span`
-    /// in line until all admit.
+    /// Takes an estimate from each limit, as [`reserve`](Self::reserve) does, and waits
+    /// in line until all admit, for a time that was [checked](super::wait_of).
     ///
     /// # Errors
     /// The same; also as [`acquire_all_waiting`](Self::acquire_all_waiting).
@@ -214,20 +215,20 @@ impl Service {
         &self,
         asks: &[Ask<'a>],
         ttl: Nanos,
-        span: Duration,
+        wait: impl Into<WaitFor>,
     ) -> Result<(Decided<'a>, Option<Id>), (usize, Refusal)> {
-        let refuse = |refusal| (0, refusal);
+        let (refuse, wait) = (|refusal| (0, refusal), wait.into());
         if asks.len() > MOST_PARTS {
             return Err(refuse(Refusal::Reservation(ReservationError::TooManyParts)));
         }
         let parts = self.parts(asks)?;
         if are_stored(&parts).map_err(refuse)? {
-            let reserved = Box::pin(self.reserve_waiting_in_store(parts, ttl, span)).await;
+            let reserved = Box::pin(self.reserve_waiting_in_store(parts, ttl, wait)).await;
             return reserved.map_err(refuse);
         }
         let has_room = self.reservations.has_room();
         has_room.map_err(|why| refuse(Refusal::Reservation(why)))?;
-        let (decisions, taken) = self.wait_for_all(&parts, span).await.map_err(refuse)?;
+        let (decisions, taken) = self.wait_for_all(&parts, wait).await.map_err(refuse)?;
         let (now, mut taken) = (self.now(), taken.into_iter());
         // The units of limits that deny nothing are where they count now.
         let estimates = parts.iter().map(|part| {

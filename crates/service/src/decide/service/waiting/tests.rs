@@ -99,6 +99,8 @@ struct Caller {
     number: usize,
     cost: u64,
     deadline: u64,
+    came: u64,
+    level: u64,
 }
 
 impl Key {
@@ -141,13 +143,22 @@ impl Key {
         gone
     }
 
-    /// The time at which a new caller would be admitted if nothing changes.
-    fn due(&self, cost: u64, now: u64) -> Option<u64> {
+    /// The place of a new caller: in front of those of a lower level who came less than ten seconds
+    /// before for each level between them.
+    fn place(&self, level: u64, now: u64) -> usize {
+        let passes =
+            |other: &Caller| level > other.level && now - other.came < 10 * (level - other.level);
+        let place = self.line.iter().position(passes);
+        place.unwrap_or(self.line.len())
+    }
+
+    /// The time at which a new caller at this place would be admitted if nothing changes.
+    fn due(&self, cost: u64, place: usize, now: u64) -> Option<u64> {
         if cost > self.limit || self.blocked == FOREVER {
             return None;
         }
         let (mut then, mut at) = (self.clone(), now.max(self.blocked));
-        let costs = self.line.iter().map(|caller| caller.cost);
+        let costs = self.line[..place].iter().map(|caller| caller.cost);
         for cost in costs.filter(|cost| *cost <= self.limit).chain([cost]) {
             while !then.fits(cost, at) {
                 at += 1;
@@ -180,6 +191,8 @@ struct Run {
     /// How the waits ended, as the metrics count them since the limit was made.
     ended: [u64; 4],
     refused: u64,
+    /// Callers who went in front of others.
+    overtaken: usize,
 }
 
 impl Run {
@@ -195,6 +208,7 @@ impl Run {
             next: 0,
             ended: [0; 4],
             refused: 0,
+            overtaken: 0,
         }
     }
 
@@ -215,19 +229,21 @@ impl Run {
     }
 
     /// A caller joins the line, or gets an answer at once.
-    fn join(&mut self, name: &'static str, cost: u64, wait: u64) {
+    fn join(&mut self, name: &'static str, cost: u64, wait: u64, level: u64) {
         let (now, total) = (self.now, self.in_line());
         let key = self.keys.get_mut(name).unwrap();
         assert!(key.serve(now).is_empty(), "the line was served before");
         key.roll(now);
-        let due = key.due(cost, now);
+        let place = key.place(level, now);
+        let due = key.due(cost, place, now);
         let expected = match due {
             None => {
                 // A cost above the limit never fits, and a block without end never ends.
                 Some(Got::Denied(None))
             }
-            Some(at) if at == now && key.line.is_empty() => {
+            Some(at) if at == now && place == 0 => {
                 key.used += cost;
+                self.overtaken += usize::from(!key.line.is_empty());
                 Some(Got::Admitted)
             }
             Some(at) if at > now + wait => Some(Got::Denied(Some(at - now))),
@@ -243,9 +259,9 @@ impl Run {
         let limit = Arc::clone(service.limits().limit(b"w").expect("it is in the rules"));
         let waiting = Box::pin(async move {
             let part = [Part::new(limit, name.as_bytes(), cost)];
-            service
-                .take_all_waiting(&part, Duration::from_secs(wait))
-                .await
+            let priority = Priority::try_from(level).expect("it is a level");
+            let wait = WaitFor::new(Duration::from_secs(wait), priority);
+            service.take_all_waiting(&part, wait).await
         });
         let woken = Arc::new(Woken(AtomicBool::new(false)));
         self.callers.insert(number, (waiting, woken));
@@ -254,11 +270,15 @@ impl Run {
         if got.is_none() {
             let deadline = now + wait;
             let key = self.keys.get_mut(name).unwrap();
-            key.line.push(Caller {
+            self.overtaken += usize::from(place < key.line.len());
+            let caller = Caller {
                 number,
                 cost,
                 deadline,
-            });
+                came: now,
+                level,
+            };
+            key.line.insert(place, caller);
         }
     }
 
@@ -343,7 +363,7 @@ impl Run {
         // In the order of the callers, as they are polled here: the first that is late makes room
         // for those behind it.
         let numbers: Vec<usize> = self.callers.keys().copied().collect();
-        let mut left: BTreeMap<usize, Got> = BTreeMap::new();
+        let mut left: Vec<(usize, Got)> = Vec::new();
         for number in numbers {
             for key in self.keys.values_mut() {
                 if !key.line.iter().any(|caller| caller.number == number) {
@@ -353,12 +373,13 @@ impl Run {
                 let late = |caller: &Caller| caller.number == number && caller.deadline <= self.now;
                 if let Some(at) = key.line.iter().position(late) {
                     key.line.remove(at);
-                    left.insert(number, Got::Denied(None));
+                    left.push((number, Got::Denied(None)));
                     left.extend(key.serve(self.now));
                 }
             }
         }
-        // A caller is polled when its time has come, or another one has made room for it.
+        // A caller is polled when its time has come, or another one has made room for it, which may
+        // have come later.
         for (number, expected) in left {
             let got = self.poll(number);
             assert!(
@@ -492,7 +513,12 @@ impl Run {
         match random(seed, 12) {
             0..=4 => {
                 let (cost, wait) = (1 + random(seed, 5), 1 + random(seed, 45));
-                self.join(KEYS[random(seed, 2) as usize], cost, wait);
+                // Half of the callers give no priority.
+                let level = match random(seed, 2) {
+                    0 => Priority::DEFAULT.level().into(),
+                    _ => random(seed, 10),
+                };
+                self.join(KEYS[random(seed, 2) as usize], cost, wait, level);
             }
             5 => {
                 let all: Vec<usize> = self.callers.keys().copied().collect();
@@ -511,17 +537,22 @@ impl Run {
 
 fn play(steps: usize, first_seed: u64) {
     let mut outcomes = [0; 4];
-    let (mut done, mut seed) = (0, first_seed);
+    let (mut done, mut overtaken, mut seed) = (0, 0, first_seed);
     while done < steps {
         let mut run = Run::new();
         for _ in 0..1_000 {
             run.step(&mut seed);
             done += 1;
         }
+        overtaken += run.overtaken;
         for (sum, count) in outcomes.iter_mut().zip(run.ended) {
             *sum += count;
         }
     }
+    assert!(
+        overtaken > steps / 50,
+        "{overtaken} callers overtook others"
+    );
     for (count, (_, name)) in outcomes.iter().zip(WaitOutcome::COUNTED) {
         assert!(
             name == "ended" || *count as usize > steps / 1_000,
