@@ -43,6 +43,10 @@ fn a_caller_that_waits_takes_as_many_bytes_as_the_book_says() {
         for _ in 0..count {
             // A bucket of one call a second serves none of the later ones during the test.
             let part = Part::new(Arc::clone(&limit), b"alice", 1);
+            if callers.is_empty() {
+                let part = Part::new(Arc::clone(&limit), b"alice", 1);
+                println!("{} frame", size_of_val(&service.take_waiting(part, Duration::from_secs(10_000_000))));
+            }
             let mut caller = Box::pin(service.take_waiting(part, Duration::from_secs(10_000_000)));
             let polled = caller
                 .as_mut()

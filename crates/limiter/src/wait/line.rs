@@ -6,6 +6,7 @@ use tidegate_core::{Algorithm, Decision, Estimate, Nanos, Policy, Standing};
 
 use super::{
     Alarm, Ground, WaitError,
+    alarm::Setting,
     plan::{WaitPlan, WaitTurn, turn},
     reservations::Reservations,
     ticket::{Admitted, Ticket, Wakes},
@@ -82,6 +83,7 @@ impl WaitLine {
     pub fn settle(&mut self, ground: &mut Ground<'_>, wakes: &mut Wakes) {
         self.reservations
             .refresh(ground.policy, ground.state, ground.now);
+        let had_waiters = self.is_waiting();
         while let Some(first) = self.waiting.first_entry() {
             let (cost, planned) = (first.get().ticket.cost, first.get().planned);
             if cost > ground.policy.highest_cost() {
@@ -131,7 +133,8 @@ impl WaitLine {
             (self.plan, self.building) = (None, None);
         }
         let due = self.front_due(ground);
-        if due != self.due {
+        // Without waiters, there is no deadline that the alarm has to sleep for either.
+        if due != self.due || (had_waiters && !self.is_waiting()) {
             self.set_alarm(due, wakes);
         }
     }
@@ -152,7 +155,13 @@ impl WaitLine {
         let Some(alarm) = &self.alarm else { return };
         self.settings += 1;
         self.due = due;
-        wakes.set(alarm, self.settings, due);
+        let front = self.waiting.first_key_value();
+        let setting = Setting {
+            step: self.settings,
+            front: front.map_or(0, |(number, _)| *number),
+            due,
+        };
+        wakes.set(alarm, setting);
     }
 
     /// When the front will be admitted, as far as is known.
@@ -242,7 +251,7 @@ impl WaitLine {
         &mut self,
         ground: &mut Ground<'_>,
         cost: u64,
-        deadline: Option<Nanos>,
+        deadline: Nanos,
         timer: &impl Timer,
         wakes: &mut Wakes,
     ) -> Result<Joined, WaitError> {
@@ -257,14 +266,14 @@ impl WaitLine {
                 return Ok(Joined::Admitted(look, ground.note(0)));
             }
         }
-        let in_time = |start: Nanos| deadline.is_none_or(|deadline| start <= deadline);
+        let in_time = |start: Nanos| start <= deadline;
         if !self.is_waiting() && blocked <= now && !ground.site.is_resetting() {
             match take(&mut self.reservations, ground, cost) {
                 Ok(admitted) if admitted.start <= now => {
                     return Ok(Joined::Admitted(admitted.decision, admitted.estimate));
                 }
                 Ok(admitted) if in_time(admitted.start) => {
-                    let ticket = self.ticket(cost, alarm);
+                    let ticket = self.ticket(cost, deadline, alarm);
                     ticket.end(Ok(admitted), wakes);
                     return Ok(Joined::Waiting(ticket));
                 }
@@ -312,7 +321,7 @@ impl WaitLine {
             WaitTurn::At(at, _) => at,
             WaitTurn::Unknown => Nanos::MAX,
         };
-        let ticket = self.ticket(cost, alarm);
+        let ticket = self.ticket(cost, deadline, alarm);
         if let Some(plan) = &mut self.plan {
             plan.put(cost, turn);
         }
@@ -335,7 +344,7 @@ impl WaitLine {
     pub fn enter(&mut self, cost: u64, timer: &impl Timer) -> Arc<Ticket> {
         let alarm = Arc::clone(self.alarm.get_or_insert_with(|| Alarm::new(timer.clone())));
         self.next += 1;
-        let ticket = Arc::new(Ticket::new(self.next, cost, true, alarm));
+        let ticket = Arc::new(Ticket::for_taker(self.next, cost, alarm));
         self.aside.insert(
             ticket.number,
             Waiter {
@@ -446,6 +455,8 @@ impl WaitLine {
                 self.waiting.remove(&ticket.number);
                 self.aside.remove(&ticket.number);
                 ticket.forget_waker();
+                // The alarm need not sleep for its deadline.
+                self.set_alarm(self.due, wakes);
             }
             Some(Ok(admitted)) => match admitted.reservation {
                 Some(reservation) => {
@@ -526,9 +537,9 @@ impl WaitLine {
         self.settle(ground, wakes);
     }
 
-    fn ticket(&mut self, cost: u64, alarm: Arc<Alarm>) -> Arc<Ticket> {
+    fn ticket(&mut self, cost: u64, deadline: Nanos, alarm: Arc<Alarm>) -> Arc<Ticket> {
         self.next += 1;
-        Arc::new(Ticket::new(self.next, cost, false, alarm))
+        Arc::new(Ticket::new(self.next, cost, deadline, alarm))
     }
 
     fn denial(ground: &Ground<'_>, cost: u64, turn: WaitTurn) -> Decision {
@@ -644,4 +655,9 @@ fn take(
         start,
         reservation,
     })
+}
+#[cfg(test)]
+#[test]
+fn sizes() {
+    println!("Ticket {} line {} plan {} reservations {} alarm {}", size_of::<Ticket>(), size_of::<WaitLine>(), size_of::<WaitPlan>(), size_of::<Reservations>(), size_of::<Alarm>());
 }

@@ -3,18 +3,18 @@
 //! A caller has a place in the lines of its limits while its future exists. Dropping the future
 //! gives up the place, and units that were granted in that moment return.
 
+mod in_line;
+
 use std::{
     convert::Infallible,
-    future::poll_fn,
-    pin::Pin,
+    slice,
     sync::{Arc, Mutex, PoisonError, Weak},
-    task::Poll,
     time::Duration,
 };
 
 use futures_util::FutureExt as _;
 use tidegate_core::{Decision, Nanos, Standing, clock::Timer as _};
-use tidegate_limiter::{Estimate, WaitAllError, wait_all_estimates_by};
+use tidegate_limiter::{Admission, Estimate, WaitAllError, WaitError, wait_all_estimates_by};
 use tidegate_redis::{
     LimitNow, Part as StorePart, SharedDecision, SharedGrant, SharedLimit, Source, StoreError,
     Tried,
@@ -24,7 +24,7 @@ use super::{
     Act, Answer, Ask, JointAnswer, Part, Refusal, Service,
     joint::{Decided, after, alone, each_in_store, take_in_memory},
 };
-use crate::decide::{limits::Limit, reservations::ReservationError, waits::WaitOutcome};
+use crate::decide::{limits::Limit, reservations::ReservationError};
 
 /// The longest time that a request may wait.
 pub const LONGEST_WAIT: Duration = Duration::from_hours(1);
@@ -85,61 +85,104 @@ impl Service {
         Ok(decisions)
     }
 
-    /// [`take_all_waiting`](Self::take_all_waiting). The second value is what each enforced limit
-    /// has taken if all admit.
+    /// [`take_all_waiting`](Self::take_all_waiting) for limits in memory. The second value is what
+    /// each enforced limit has taken if all admit.
     pub(super) async fn wait_for_all(
         &self,
         parts: &[Part<'_>],
         span: Duration,
     ) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
-        self.may_wait(parts)?;
-        let began = self.now();
-        let deadline = Some(began.saturating_add(span.into()));
-        let enforced = || parts.iter().filter(|part| part.is_enforced());
-        let (together, taken): (Vec<Decision>, Vec<Estimate>) =
-            match &enforced().collect::<Vec<_>>()[..] {
+        let mut enforced = parts.iter().filter(|part| part.is_enforced());
+        match (enforced.next(), enforced.next()) {
+            (None, _) => {
+                self.may_wait(parts)?;
                 // These limits deny nothing.
-                [] => return Ok((take_in_memory(parts, began)?, Vec::new())),
-                [part] => {
-                    let limiter = part.limit.limiter();
-                    let wait = limiter.wait_estimate_by(&self.timer, part.key, part.cost, deadline);
-                    match self.in_line(parts, Box::pin(wait)).await? {
-                        Ok((admission, taken)) => (vec![started(&admission)], vec![taken]),
-                        Err(error) => (vec![denied(error.decision())], Vec::new()),
-                    }
-                }
-                several => {
-                    let requests: Vec<_> = several
-                        .iter()
-                        .map(|part| part.limit.request(part.key, part.cost))
-                        .collect();
-                    let wait = wait_all_estimates_by(&self.timer, &requests, deadline);
-                    match self.in_line(parts, Box::pin(wait)).await? {
-                        Ok((all, taken)) => (all.decisions().iter().map(started).collect(), taken),
-                        Err(WaitAllError::Never(all) | WaitAllError::Deadline(all)) => {
-                            let bound = all.bound();
-                            let each = all.decisions().iter().enumerate();
-                            let decisions = each.map(|(at, decision)| match bound {
-                                Some(bound) if bound == at => denied(decision),
-                                _ => *decision,
-                            });
-                            (decisions.collect(), Vec::new())
-                        }
-                        Err(_) => return Err(Refusal::TooManyKeys),
-                    }
-                }
-            };
-        Ok((self.count_waited(parts, &together), taken))
+                Ok((take_in_memory(parts, self.now())?, Vec::new()))
+            }
+            (Some(part), None) => Ok(match self.wait_for(part, parts, span)?.await? {
+                Ok((admission, taken)) => (
+                    self.count_waited(parts, &[started(&admission)]),
+                    vec![taken],
+                ),
+                Err(error) => (
+                    self.count_waited(parts, &[denied(error.decision())]),
+                    Vec::new(),
+                ),
+            }),
+            _ => Box::pin(self.wait_for_several(parts, span)).await,
+        }
+    }
+
+    /// A wait for one of these limits, the only one that is enforced.
+    fn wait_for<'a>(
+        &'a self,
+        part: &'a Part<'a>,
+        parts: &'a [Part<'a>],
+        span: Duration,
+    ) -> Result<
+        impl Future<Output = Result<Result<(Admission, Estimate), WaitError>, Refusal>>,
+        Refusal,
+    > {
+        let deadline = Some(self.now().saturating_add(span.into()));
+        let limiter = part.limit.limiter();
+        let wait = limiter.wait_estimate_by(&self.timer, part.key, part.cost, deadline);
+        self.in_line(parts, wait)
+    }
+
+    async fn wait_for_several(
+        &self,
+        parts: &[Part<'_>],
+        span: Duration,
+    ) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
+        let deadline = Some(self.now().saturating_add(span.into()));
+        let enforced = parts.iter().filter(|part| part.is_enforced());
+        let requests: Vec<_> = enforced
+            .map(|part| part.limit.request(part.key, part.cost))
+            .collect();
+        let wait = wait_all_estimates_by(&self.timer, &requests, deadline);
+        match self.in_line(parts, Box::pin(wait))?.await? {
+            Ok((all, taken)) => {
+                let together: Vec<_> = all.decisions().iter().map(started).collect();
+                Ok((self.count_waited(parts, &together), taken))
+            }
+            Err(WaitAllError::Never(all) | WaitAllError::Deadline(all)) => {
+                let bound = all.bound();
+                let each = all.decisions().iter().enumerate();
+                let decisions = each.map(|(at, decision)| match bound {
+                    Some(bound) if bound == at => denied(decision),
+                    _ => *decision,
+                });
+                let together: Vec<_> = decisions.collect();
+                Ok((self.count_waited(parts, &together), Vec::new()))
+            }
+            Err(_) => Err(Refusal::TooManyKeys),
+        }
     }
 
     /// The decision of one limit, as [`take_all_waiting`](Self::take_all_waiting) makes it.
     ///
     /// # Errors
     /// The same.
-    pub async fn take_waiting(&self, part: Part<'_>, span: Duration) -> Result<Answer, Refusal> {
-        let parts = vec![part];
-        let decisions = self.take_all_waiting(&parts, span).await?;
-        Ok(Decided { parts, decisions }.into_bound())
+    pub fn take_waiting<'a>(
+        &'a self,
+        part: Part<'a>,
+        span: Duration,
+    ) -> impl Future<Output = Result<Answer, Refusal>> + 'a {
+        async move {
+            let parts = slice::from_ref(&part);
+            let decisions = if part.is_stored() || !part.is_enforced() {
+                Box::pin(self.take_all_waiting(parts, span)).await?
+            } else {
+                let waited = self.wait_for(&part, parts, span)?.await?;
+                let decision = match &waited {
+                    Ok((admission, _)) => started(admission),
+                    Err(error) => denied(error.decision()),
+                };
+                self.count_waited(parts, &[decision])
+            };
+            let parts = vec![part];
+            Ok(Decided { parts, decisions }.into_bound())
+        }
     }
 
     /// Counts the decisions of the enforced limits, and decides on the others.
@@ -170,48 +213,6 @@ impl Service {
         let blocked = limit.block_of(part.key, now);
         let reason = blocked.and_then(|blocked| blocked.reason());
         reason.map_or(decided, |reason| decided.because(reason))
-    }
-
-    /// Waits within the bounds, as long as the limits are in force and the server does not stop.
-    async fn in_line<T, E>(
-        &self,
-        parts: &[Part<'_>],
-        // Boxed, because the future of an async function holds its arguments twice.
-        mut wait: Pin<Box<impl Future<Output = Result<T, E>>>>,
-    ) -> Result<Result<T, E>, Refusal> {
-        // First, so that a change after the check wakes the caller.
-        let mut changes = self.waits.changes();
-        self.may_wait(parts)?;
-        // Most requests wait for nothing, and need no place.
-        if let Poll::Ready(done) = poll_now(wait.as_mut()).await {
-            return Ok(done);
-        }
-        let places = parts.iter().filter(|part| part.is_enforced()).map(|part| {
-            let limit = &part.limit;
-            let tag = limit.limiter().hash_keys().tag(part.key);
-            (&limit.memory.waits, limit.spec().name.as_str(), tag)
-        });
-        let mut place = self.waits.enter(places)?;
-        loop {
-            tokio::select! {
-                biased;
-                // The sender is part of the service.
-                _ = changes.changed() => {
-                    if let Err(refusal) = self.may_wait(parts) {
-                        place.outcome = WaitOutcome::Ended;
-                        return Err(refusal);
-                    }
-                }
-                done = wait.as_mut() => {
-                    place.outcome = if done.is_ok() {
-                        WaitOutcome::Admitted
-                    } else {
-                        WaitOutcome::Denied
-                    };
-                    return Ok(done);
-                }
-            }
-        }
     }
 
     /// Refuses requests whose limits have no line, or no longer one.
@@ -270,7 +271,7 @@ impl Service {
                 Some(wait) => {
                     let again = self.now().saturating_add(wait.min(LOOK_AGAIN).into());
                     let sleep = self.timer.sleep_until(again).map(Ok::<_, Infallible>);
-                    let Ok(()) = self.in_line(parts, Box::pin(sleep)).await?;
+                    let Ok(()) = self.in_line(parts, Box::pin(sleep))?.await?;
                 }
             }
         }
@@ -310,7 +311,7 @@ impl Service {
                         Err(granted)
                     }
                 });
-                let (Ok(granted) | Err(granted)) = self.in_line(parts, Box::pin(wait)).await?;
+                let (Ok(granted) | Err(granted)) = self.in_line(parts, Box::pin(wait))?.await?;
                 granted
             }
         };
@@ -423,11 +424,6 @@ fn waited_for(limit: &Mutex<Weak<Limit>>) -> Weak<Limit> {
 
 fn set_waited_for(limit: &Mutex<Weak<Limit>>, in_force: &Arc<Limit>) {
     *limit.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(in_force);
-}
-
-/// Polls a future once.
-async fn poll_now<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
-    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
 /// The admission of work that may start now: a leaky bucket's delay is over.
