@@ -73,8 +73,6 @@ fn a_hundred_thousand_callers_take_few_bytes_each() {
         let _used = limiter.acquire(key as u64, 1);
     }
     let own_keys = bytes_each(|key| limiter.wait(key as u64, 1, deadline));
-    println!("future: {}", std::mem::size_of_val(&limiter.wait("a", 1, deadline)));
-    println!("future: {}", std::mem::size_of_val(&wait_all(&request, deadline)));
     println!("{one_key} in one line, {all_of_one} as wait_all, {own_keys} in a line of its own");
     assert!((200..=512).contains(&one_key), "{one_key}");
     assert!((200..=512).contains(&all_of_one), "{all_of_one}");

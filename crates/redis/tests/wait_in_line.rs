@@ -324,7 +324,10 @@ async fn a_node_that_dies_frees_its_places_also_when_the_clock_goes_back_an_hour
     assert_eq!(number, 0);
     // By this clock, the tickets of the node that has died would stay for an hour.
     server.shift_clock(0);
-    until("the clock is seen", || other.store().stats().clock_went_back).await;
+    until("the clock is seen", || {
+        other.store().stats().clock_went_back
+    })
+    .await;
     let _standing = other.refund("key", 1).await.expect("the store replies");
     // The time for which they stay.
     server.shift_clock(6);

@@ -31,9 +31,10 @@ pub(crate) struct WaitLine {
     aside: BTreeMap<u64, Waiter>,
     next: u64,
     reservations: Reservations,
-    plan: Option<WaitPlan>,
+    /// Boxed, as is the next one: many lines have one waiter and no plan.
+    plan: Option<Box<WaitPlan>>,
     /// A newer plan that does not include all tickets yet.
-    building: Option<WaitPlan>,
+    building: Option<Box<WaitPlan>>,
     /// Counts changes that the plan did not foresee.
     version: u64,
     /// Made by the first waiter.
@@ -579,12 +580,8 @@ impl WaitLine {
     fn planned(&mut self, ground: &Ground<'_>) -> &mut WaitPlan {
         let version = self.version;
         let begin = || {
-            WaitPlan::new(
-                ground.policy,
-                ground.state,
-                ground.now.max(ground.blocked),
-                version,
-            )
+            let from = ground.now.max(ground.blocked);
+            Box::new(WaitPlan::new(ground.policy, ground.state, from, version))
         };
         let overtaken = self
             .plan
@@ -655,9 +652,4 @@ fn take(
         start,
         reservation,
     })
-}
-#[cfg(test)]
-#[test]
-fn sizes() {
-    println!("Ticket {} line {} plan {} reservations {} alarm {}", size_of::<Ticket>(), size_of::<WaitLine>(), size_of::<WaitPlan>(), size_of::<Reservations>(), size_of::<Alarm>());
 }

@@ -99,16 +99,14 @@ impl Service {
                 // These limits deny nothing.
                 Ok((take_in_memory(parts, self.now())?, Vec::new()))
             }
-            (Some(part), None) => Ok(match self.wait_for(part, parts, span)?.await? {
-                Ok((admission, taken)) => (
-                    self.count_waited(parts, &[started(&admission)]),
-                    vec![taken],
-                ),
-                Err(error) => (
-                    self.count_waited(parts, &[denied(error.decision())]),
-                    Vec::new(),
-                ),
-            }),
+            (Some(part), None) => {
+                let wait = self.wait_for(part, parts, span)?;
+                let (decision, taken) = match wait.await? {
+                    Ok((admission, taken)) => (started(&admission), vec![taken]),
+                    Err(error) => (denied(error.decision()), Vec::new()),
+                };
+                Ok((self.count_waited(parts, &[decision]), taken))
+            }
             _ => Box::pin(self.wait_for_several(parts, span)).await,
         }
     }
@@ -173,8 +171,9 @@ impl Service {
             let decisions = if part.is_stored() || !part.is_enforced() {
                 Box::pin(self.take_all_waiting(parts, span)).await?
             } else {
-                let waited = self.wait_for(&part, parts, span)?.await?;
-                let decision = match &waited {
+                // By itself: what `?` looks at would stay in the future.
+                let wait = self.wait_for(&part, parts, span)?;
+                let decision = match &wait.await? {
                     Ok((admission, _)) => started(admission),
                     Err(error) => denied(error.decision()),
                 };
