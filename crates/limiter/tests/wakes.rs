@@ -188,6 +188,18 @@ fn an_admission_takes_one_wake_and_one_sleep_whatever_the_policy() {
 }
 
 #[test]
+fn callers_that_are_due_soon_after_another_take_one_sleep_each() {
+    const CALLERS: u64 = 1_000;
+    let (clock, limiter) = used_up(Policy::token_bucket(Quota::per_second(500)), 500);
+    let line = (0..CALLERS)
+        .map(|_| Caller::new(limiter.wait("a", 1, None)))
+        .collect();
+    let admitted: Vec<Result<Admission, WaitError>> = serve(&clock, line, Duration::from_millis(1));
+    assert!(admitted.iter().all(Result::is_ok));
+    assert!(clock.begun() <= CALLERS + 2, "{} sleeps", clock.begun());
+}
+
+#[test]
 fn a_wait_for_all_of_one_limit_takes_no_more() {
     let (clock, limiter) = used_up(Policy::token_bucket(Quota::per_second(10)), 10);
     let request = [Request::keyed(&limiter, b"a", 1)];

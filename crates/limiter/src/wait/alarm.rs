@@ -19,11 +19,13 @@ use tidegate_core::Nanos;
 use super::Ticket;
 use crate::Timer;
 
-/// How many waiters the alarm wakes, at once and each [`LATER`].
-const RINGS: [usize; 4] = [1, 64, 1_024, usize::MAX];
-
-/// Three times this is less than the 10 ms for which unpolled waiters may delay others.
-const LATER: Nanos = Nanos::from_millis(3);
+/// How many waiters the alarm wakes, and how long it then sleeps: together for less than the 10 ms
+/// for which unpolled waiters may delay others.
+const RINGS: [(usize, Nanos); 3] = [
+    (1, Nanos::from_millis(6)),
+    (64, Nanos::from_millis(3)),
+    (usize::MAX, Nanos::MAX),
+];
 
 pub(super) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -58,6 +60,9 @@ pub(super) struct Setting {
     pub front: u64,
     /// When the front is due, if that is known.
     pub due: Option<Nanos>,
+    /// When the next one is due if the front is served on time, as far as that is known: the alarm
+    /// sleeps until then in advance, because it is cheaper from the timer's own thread.
+    pub then: Option<Nanos>,
 }
 
 struct Status {
@@ -85,6 +90,13 @@ impl Status {
         deadline.map_or(self.next_ring, |(at, _)| self.next_ring.min(*at))
     }
 
+    /// The end of a new sleep, which may be earlier.
+    fn sleep_until(&self) -> Nanos {
+        let next = self.next();
+        let then = self.setting.then.filter(|_| self.rings > 0);
+        then.map_or(next, |then| next.min(then))
+    }
+
     /// Whether the sleep ends too late, or is not needed.
     fn needs_another_sleep(&self) -> bool {
         let next = self.next();
@@ -107,14 +119,12 @@ impl Status {
         if self.next_ring <= until {
             let front = self.sleepers.remove(&self.setting.front);
             let others = std::iter::from_fn(|| self.sleepers.pop_first()).map(|(_, waker)| waker);
-            woken.extend(front.into_iter().chain(others).take(RINGS[self.rings]));
+            let (count, later) = RINGS[self.rings];
+            woken.extend(front.into_iter().chain(others).take(count));
             self.rings += 1;
-            self.next_ring = if self.rings < RINGS.len() {
-                now.saturating_add(LATER)
-            } else {
-                Nanos::MAX
-            };
+            self.next_ring = now.saturating_add(later);
         }
+        self.setting.then = self.setting.then.filter(|then| *then > now);
         woken
     }
 }
@@ -167,12 +177,13 @@ impl Alarm {
         status.is_polled = true;
         let waker = Waker::from(Arc::clone(self));
         while mem::take(&mut status.is_woken) {
-            let (next, before) = (status.next(), status.sleep.take());
+            let (next, until) = (status.next(), status.sleep_until());
+            let before = status.sleep.take();
             // Outside the lock, as sleeps and wakers may run any code.
             drop(status);
             let kept = before.filter(|(until, _)| *until <= next && next < Nanos::MAX);
-            let sleep =
-                kept.or_else(|| (next < Nanos::MAX).then(|| (next, self.clock.sleep_until(next))));
+            let another = || (until < Nanos::MAX).then(|| (until, self.clock.sleep_until(until)));
+            let sleep = kept.or_else(another);
             let Some((until, mut sleep)) = sleep else {
                 status = self.status();
                 continue;

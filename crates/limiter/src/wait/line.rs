@@ -17,6 +17,9 @@ use crate::{Timer, block::denied_until};
 /// an answer is exact.
 const PLAN_STEP: usize = 64;
 
+/// The words of a state that is copied to know when the second waiter is due.
+const SHORT_STATE: usize = 32;
+
 /// How long the line waits for a caller that takes its units itself, was called and is not polled.
 /// After twice this time all that are not polled are passed over: less than the 10 ms for which
 /// they may delay others.
@@ -136,7 +139,7 @@ impl WaitLine {
         let due = self.front_due(ground);
         // Without waiters, there is no deadline that the alarm has to sleep for either.
         if due != self.due || (had_waiters && !self.is_waiting()) {
-            self.set_alarm(due, wakes);
+            self.set_alarm(ground, due, wakes);
         }
     }
 
@@ -152,7 +155,7 @@ impl WaitLine {
         self.version += 1;
     }
 
-    fn set_alarm(&mut self, due: Option<Nanos>, wakes: &mut Wakes) {
+    fn set_alarm(&mut self, ground: &Ground<'_>, due: Option<Nanos>, wakes: &mut Wakes) {
         let Some(alarm) = &self.alarm else { return };
         self.settings += 1;
         self.due = due;
@@ -161,8 +164,24 @@ impl WaitLine {
             step: self.settings,
             front: front.map_or(0, |(number, _)| *number),
             due,
+            then: due.and_then(|due| self.second_due(ground, due)),
         };
         wakes.set(alarm, setting);
+    }
+
+    /// When the second waiter is due if the first one is served at `due`.
+    fn second_due(&self, ground: &Ground<'_>, due: Nanos) -> Option<Nanos> {
+        let mut waiters = self.waiting.values();
+        let (first, second) = (&waiters.next()?.ticket, &waiters.next()?.ticket);
+        if first.takes_itself || ground.state.len() > SHORT_STATE {
+            return None;
+        }
+        let mut plan = WaitPlan::new(ground.policy, ground.state, due, self.version);
+        plan.add(first.cost);
+        match plan.turn(second.cost) {
+            WaitTurn::At(at, _) => Some(at),
+            WaitTurn::Unknown | WaitTurn::Never => None,
+        }
     }
 
     /// When the front will be admitted, as far as is known.
@@ -335,7 +354,7 @@ impl WaitLine {
         );
         if self.waiting.len() == 1 {
             let due = self.front_due(ground);
-            self.set_alarm(due, wakes);
+            self.set_alarm(ground, due, wakes);
         }
         Ok(Joined::Waiting(ticket))
     }
@@ -388,7 +407,7 @@ impl WaitLine {
         ticket.looked(until.filter(|_| ticket.called_until().is_some()));
         self.settle(ground, wakes);
         // The alarm that woke the caller rings no more.
-        self.set_alarm(self.due, wakes);
+        self.set_alarm(ground, self.due, wakes);
     }
 
     /// The answer to a caller that may have a ticket here: `None` if no caller is before it.
@@ -439,9 +458,12 @@ impl WaitLine {
     /// Serves the line for one of its waiters, and sets the alarm again.
     pub fn attend(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) {
         // A ticket with an outcome may belong to an earlier line, whose alarm needs no setting.
-        if ticket.outcome().is_none() {
+        if !ticket.has_ended() {
+            let settings = self.settings;
             self.settle(ground, wakes);
-            self.set_alarm(self.due, wakes);
+            if self.settings == settings {
+                self.set_alarm(ground, self.due, wakes);
+            }
         }
     }
 
@@ -457,7 +479,7 @@ impl WaitLine {
                 self.aside.remove(&ticket.number);
                 ticket.forget_waker();
                 // The alarm need not sleep for its deadline.
-                self.set_alarm(self.due, wakes);
+                self.set_alarm(ground, self.due, wakes);
             }
             Some(Ok(admitted)) => match admitted.reservation {
                 Some(reservation) => {
