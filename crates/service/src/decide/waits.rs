@@ -141,25 +141,23 @@ impl Waits {
             let mut callers = self.callers();
             (callers.len() < self.most).then(|| callers.insert(waker.clone()))
         };
-        let full = if place.is_some() {
-            let has_room =
-                |(limit, _, tag): (&LimitWaits, _, _)| limit.enter(tag, self.most_per_key);
-            keys.clone().position(|key| !has_room(key))
-        } else {
-            Some(0)
+        let refuse = |from: usize| {
+            for (limit, ..) in keys.clone().skip(from) {
+                limit.refused.fetch_add(1, Ordering::Relaxed);
+            }
         };
-        let Some(full) = full else {
-            return Ok(place.expect("a caller with a place has entered"));
-        };
-        for (limit, ..) in keys.clone().skip(full) {
-            limit.refused.fetch_add(1, Ordering::Relaxed);
-        }
         let Some(place) = place else {
+            refuse(0);
             return Err(Refusal::TooManyWaiting {
                 most: self.most,
                 limit: None,
             });
         };
+        let has_room = |(limit, _, tag): (&LimitWaits, _, _)| limit.enter(tag, self.most_per_key);
+        let Some(full) = keys.clone().position(|key| !has_room(key)) else {
+            return Ok(place);
+        };
+        refuse(full);
         let limit = keys.clone().nth(full).map(|(_, name, _)| name.to_owned());
         let entered = keys.take(full).map(|(limit, _, tag)| (limit, tag));
         self.leave(place, entered, WaitOutcome::NotBegun);
