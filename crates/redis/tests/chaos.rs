@@ -385,7 +385,7 @@ impl Waiting {
         let tasks = callers.cloned().enumerate().map(|(caller, limits)| {
             let (stop, admitted) = (Arc::clone(&stop), Arc::clone(&admitted));
             tokio::spawn(async move {
-                let asked = &limits[..1 + caller % 2];
+                let asked = &limits[..=caller % 2];
                 let part = |limit| Part {
                     limit,
                     key: b"hot",

@@ -43,6 +43,9 @@ pub fn check_wait(span: Duration) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// The outcome of a wait for one limit.
+type WaitedFor = Result<(Admission, Estimate), WaitError>;
+
 impl Service {
     /// Asks several limits, as [`acquire_all`](Self::acquire_all) does, and waits up to `span`,
     /// which was [checked](check_wait), until all admit.
@@ -117,10 +120,7 @@ impl Service {
         part: &'a Part<'a>,
         parts: &'a [Part<'a>],
         span: Duration,
-    ) -> Result<
-        impl Future<Output = Result<Result<(Admission, Estimate), WaitError>, Refusal>>,
-        Refusal,
-    > {
+    ) -> Result<impl Future<Output = Result<WaitedFor, Refusal>>, Refusal> {
         let deadline = Some(self.now().saturating_add(span.into()));
         let limiter = part.limit.limiter();
         let wait = limiter.wait_estimate_by(&self.timer, part.key, part.cost, deadline);
@@ -161,6 +161,10 @@ impl Service {
     ///
     /// # Errors
     /// The same.
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "the future of an async function holds its arguments twice"
+    )]
     pub fn take_waiting<'a>(
         &'a self,
         part: Part<'a>,
