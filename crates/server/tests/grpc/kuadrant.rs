@@ -166,7 +166,7 @@ descriptors:
   - key: job
     rate_limit: {unit: hour, requests_per_unit: 1000}
   - key: task
-    rate_limit: {unit: year, requests_per_unit: 1000, line: true}
+    rate_limit: {unit: hour, requests_per_unit: 1000, algorithm: token-bucket, line: true}
 ";
 const OTHER: &str = "
 domain: bank
@@ -319,14 +319,14 @@ fn a_reservation_waits_in_a_store_if_its_limit_has_a_line_there() {
     let first = client.reserve_for(1_000, one("task", "alice"), 60).unwrap();
     let other = Client::of(server.grpc);
     let waits = std::thread::spawn(move || {
-        let asked = waiting_for("task", 1_000, "10m");
+        let asked = waiting_for("task", 500, "1h");
         other.call_with::<_, ReserveResponse>("Reserve", asked)
     });
     until_in_line(&server, 1);
     assert!(client.commit(&first, 0));
     let told = waits.join().unwrap().unwrap();
     assert_eq!(told.code, i32::from(Code::Ok));
-    let asked = waiting(1, "10m");
+    let asked = waiting(1, "1h");
     let refused = client
         .call_with::<_, ReserveResponse>("Reserve", asked)
         .unwrap_err();
