@@ -251,7 +251,7 @@ fn the_deadline_of_a_caller_who_has_left_wakes_nobody_and_leaves_no_sleep() {
     drop(first);
     clock.timer.advance(Duration::from_secs(15));
     assert_eq!(second.rung(), 0);
-    let _standing = limiter.refund("a", 1);
+    limiter.refund("a", 1);
     assert!(matches!(second.poll_if_woken(), Some(Ok(_))));
     assert_eq!(second.rung(), 1);
     assert_eq!(clock.sleeps(), 0, "the deadline is not slept for");
