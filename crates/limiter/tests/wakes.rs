@@ -1,4 +1,4 @@
-//! What it takes to serve a line: one wake-up and one sleep for an admission, however many wait,
+//! What it takes to serve a line: one wake-up and at most two sleeps for an admission, however many wait,
 //! and none for a caller that leaves.
 
 mod policies;
@@ -156,7 +156,7 @@ fn serve<T>(clock: &Counted, mut line: Vec<Caller<'_, T>>, step: Duration) -> Ve
 }
 
 #[test]
-fn an_admission_takes_one_wake_and_one_sleep_whatever_the_policy() {
+fn an_admission_takes_one_wake_and_two_sleeps_at_most_whatever_the_policy() {
     const CALLERS: u64 = 300;
     for policy in policies::denying(Quota::per_second(10)) {
         for deadline in [None, Some(Nanos::from_secs(10_000))] {
