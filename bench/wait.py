@@ -3,8 +3,8 @@
 
 Each round starts a server of its own for each row: `--clients` connections ask for one unit of one key, whose limit admits `--rate` of them a
 second. With `wait` each sends one request, which is answered when its unit is there; with `poll` each asks again 100 ms after a denial. `plain`
-is as many requests that are admitted at once, one on each connection. The requests arrive one after another, so the n-th would be served after
-n / rate seconds if all were served in their order. A line of JSON for each row, with medians of the rounds:
+is as many requests that are admitted at once, one on each connection, at that rate: as many wake-ups of the server as answers. The others arrive
+ten times as fast, one after another, so the n-th would be served after n / rate seconds if all were served in their order. A line of JSON for each row, with medians of the rounds:
 
 `cpu_us`      processor time of the server for an admitted request, in the kernel too, in microseconds (/proc/PID/task/*/schedstat)
 `requests`    requests for an admitted one
@@ -13,8 +13,10 @@ n / rate seconds if all were served in their order. A line of JSON for each row,
 
 The last line has what `poll` takes as a multiple of `wait`, for each protocol, and `wait` as a multiple of `plain`.
 
+With `--memory` it shows the server's memory instead (VmRSS), in bytes for each connection: `idle` after a first request, and `waits` in line.
+
     cargo build --profile dist -p tidegate-cli --features full
-    bench/wait.py [--clients 1000] [--rate 200] [--rounds 3] [--only http|resp] [PROGRAM]
+    bench/wait.py [--clients 1000] [--rate 200] [--rounds 3] [--only http|resp] [--memory] [PROGRAM]
 
 Linux, Python 3.9. The clients run in this process, and share the machine with the server.
 """
@@ -74,6 +76,11 @@ class Server:
         tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks)
 
+    def memory(self):
+        """Bytes that are resident."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:"))
+
     def stop(self):
         self.process.terminate()
         self.process.wait()
@@ -120,8 +127,9 @@ def run(program, protocol, how, clients, rate):
     for number, stream in enumerate(streams):
         select.register(stream, selectors.EVENT_READ, number)
     before, began, requests, late = server.cpu(), time.monotonic(), 0, {}
-    # All arrive in a tenth of the time that the limit needs for them.
-    due = [(began + number / rate / 10, number) for number in range(clients)]
+    # Those that wait arrive in a tenth of the time that the limit needs for them.
+    times = 1 if how == "plain" else 10
+    due = [(began + number / rate / times, number) for number in range(clients)]
     while len(late) < clients:
         now = time.monotonic()
         while due and due[0][0] <= now:
@@ -154,18 +162,56 @@ def run(program, protocol, how, clients, rate):
     return found
 
 
+def answer(protocol, stream):
+    reply = b""
+    while admitted(protocol, reply) is None:
+        reply += stream.recv(4096)
+
+
+def memory(program, protocol, clients):
+    # The first of them is admitted; the line lasts for longer than this takes.
+    server = Server(program, 1, clients)
+    first = socket.create_connection(("127.0.0.1", server.ports[protocol]))
+    for limit in ("plenty", "line"):
+        first.sendall(question(protocol, limit, False))
+        answer(protocol, first)
+    before, streams = server.memory(), []
+    for _ in range(clients):
+        stream = socket.create_connection(("127.0.0.1", server.ports[protocol]))
+        stream.sendall(question(protocol, "plenty", False))
+        answer(protocol, stream)
+        streams.append(stream)
+    idle = server.memory()
+    for stream in streams:
+        stream.sendall(question(protocol, "line", True))
+    # Until it does not change for a second.
+    waits, last = server.memory(), None
+    while waits != last:
+        time.sleep(1)
+        waits, last = server.memory(), waits
+    for stream in [first, *streams]:
+        stream.close()
+    server.stop()
+    return {"idle": (idle - before) // clients, "waits": (waits - before) // clients}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=1000)
     parser.add_argument("--rate", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["http", "resp"])
+    parser.add_argument("--memory", action="store_true")
     parser.add_argument("program", nargs="?", default="target/dist/tidegate")
     given = parser.parse_args()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = given.clients + 100
     if soft < needed:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, hard), hard))
+    if given.memory:
+        for protocol in [given.only] if given.only else ["http", "resp"]:
+            print(json.dumps({"protocol": protocol, **memory(given.program, protocol, given.clients)}))
+        return
     rows = [(protocol, how) for protocol in ([given.only] if given.only else ["http", "resp"]) for how in ("plain", "wait", "poll")]
     found = {row: [] for row in rows}
     for _ in range(given.rounds):

@@ -7,12 +7,12 @@ use std::{
     task::Poll,
 };
 
-use tidegate_core::{Decision, DenialReason, Estimate, Nanos, Policy, Priority};
+use tidegate_core::{Admission, Decision, DenialReason, Estimate, Nanos, Policy, Priority};
 
 use crate::{
-    AllDecision, Full, Request, Timer, WaitUntil, acquire_all_estimates_at,
+    AllDecision, Full, Request, Timer, WaitError, WaitUntil, acquire_all_estimates_at,
     joint::{Few, States, with_all},
-    wait::{CALL, Ticket, Wakes},
+    wait::{CALL, Ticket, Wakes, wait},
 };
 
 /// How long a caller keeps the front of lines for permits of another limit, which may be returned
@@ -120,7 +120,45 @@ pub async fn wait_all_estimates_by<C: ?Sized, T: Timer>(
     requests: &[Request<'_, C>],
     until: impl Into<WaitUntil>,
 ) -> Result<(AllDecision, Vec<Estimate>), WaitAllError> {
-    let WaitUntil { deadline, priority } = until.into();
+    let until = until.into();
+    match requests {
+        // The line of one request sees to its time, so the future needs no timer of its own.
+        [
+            Request::Keyed {
+                limiter,
+                key,
+                cost,
+                policy: None,
+            },
+        ] => of_one(limiter.wait_estimate_by(timer, *key, *cost, until).await),
+        [Request::Unkeyed { limiter, cost }] => of_one(
+            wait(*limiter, *cost, until, timer, |admission, taken| {
+                (admission, taken)
+            })
+            .await,
+        ),
+        // Boxed, because this future is larger.
+        _ => Box::pin(wait_for_several(timer, requests, until)).await,
+    }
+}
+
+/// The outcome of a wait for one limit as that of several.
+fn of_one(
+    waited: Result<(Admission, Estimate), WaitError>,
+) -> Result<(AllDecision, Vec<Estimate>), WaitAllError> {
+    let all = |decision| AllDecision::new(std::iter::once(decision).collect());
+    match waited {
+        Ok((admission, taken)) => Ok((all(*admission), vec![taken])),
+        Err(WaitError::Never(denied)) => Err(WaitAllError::Never(Box::new(all(denied)))),
+        Err(WaitError::Deadline(denied)) => Err(WaitAllError::Deadline(Box::new(all(denied)))),
+    }
+}
+
+async fn wait_for_several<C: ?Sized, T: Timer>(
+    timer: &T,
+    requests: &[Request<'_, C>],
+    WaitUntil { deadline, priority }: WaitUntil,
+) -> Result<(AllDecision, Vec<Estimate>), WaitAllError> {
     let began = timer.now();
     let mut places = Places {
         timer,

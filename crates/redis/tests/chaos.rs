@@ -1,21 +1,24 @@
 //! 24 faults of a store and of the network to it, while three nodes use up an exact, a leased and a
-//! reported limit. None of the limits is over, and every node is answered by the store again when a
-//! fault has ended.
+//! reported limit, or their callers wait in line. None of the limits is over, and every node is
+//! answered by the store again when a fault has ended.
 //!
 //! Each fault comes once; `TIDEGATE_LONG=1` makes it five times.
 #![cfg(feature = "servers")]
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use tidegate_core::{Policy, Quota};
-use tidegate_redis::{Health, Mode, OnError, SharedLimit, Source, Store};
+use tidegate_core::{Policy, Quota, algorithm::TokenBucket};
+use tidegate_redis::{
+    Health, LimitBuilder, Mode, OnError, Part, SharedDecision, SharedLimit, Source, Store,
+};
 use tidegate_redis_servers::{PATIENCE, Proxy, Reply, Server, eventually};
+use tokio::{task::JoinHandle, time::Instant};
 
 const LIMIT: u64 = 900;
 const UNREPORTED: u64 = 45;
@@ -28,26 +31,23 @@ const HOUR: i64 = 3_600;
 struct World {
     server: Server,
     proxies: [Proxy; 3],
-    nodes: Vec<[SharedLimit; 3]>,
+    nodes: Vec<Vec<SharedLimit>>,
 }
 
 impl World {
-    fn start() -> Self {
+    fn start(limits: impl Fn(&Store) -> Vec<LimitBuilder>) -> Self {
         let server = Server::with_clock();
         let proxies = [(); 3].map(|()| Proxy::before(server.port()));
         let nodes = proxies.each_ref().map(|proxy| {
             let store = Store::open(&proxy.address()).expect("the address is well formed");
             eventually("the store is reached", || store.health() == Health::Up);
-            MODES.map(|mode| {
-                let quota: Quota = "900/360d".parse().expect("the quota is well formed");
-                let limit = store
-                    .limit(&format!("{mode:?}"), Policy::sliding_window(quota))
-                    .mode(mode);
+            let limits = limits(&store).into_iter().map(|limit| {
                 let limit = limit
                     .on_error(OnError::Closed)
                     .deadline(Duration::from_millis(500));
                 limit.build().expect("the policy can be shared")
-            })
+            });
+            limits.collect()
         });
         Self {
             server,
@@ -332,7 +332,12 @@ async fn no_fault_makes_a_limit_over_and_every_node_recovers() {
     };
     for fault in &FAULTS {
         for _ in 0..rounds {
-            let mut world = World::start();
+            let mut world = World::start(|store| {
+                let quota: Quota = "900/360d".parse().expect("the quota is well formed");
+                let policy = Policy::sliding_window(quota);
+                let limit = |mode: Mode| store.limit(&format!("{mode:?}"), policy).mode(mode);
+                MODES.map(limit).into()
+            });
             let admitted = use_up(&mut world, fault).await;
             let Fault(name, lives, ..) = fault;
             for (mode, admitted) in MODES.into_iter().zip(admitted) {
@@ -348,5 +353,162 @@ async fn no_fault_makes_a_limit_over_and_every_node_recovers() {
             }
             println!("{name}: {admitted:?}");
         }
+    }
+}
+
+/// The units a second of two limits that callers wait for, and the burst.
+const RATE: u64 = 50;
+const BURST: u64 = 5;
+/// How many callers each node has: half of them wait for one limit, and half for both.
+const CALLERS: usize = 4;
+/// How long tickets stay of a node that does not ask.
+const TICKETS_STAY: Duration = Duration::from_secs(5);
+/// The time from a grant to its answer, without a fault.
+const LAG: Duration = Duration::from_millis(200);
+
+/// When callers were admitted, by limit.
+type Admitted = [Vec<(usize, Instant)>; 2];
+
+/// Callers of all nodes that wait in line again and again.
+struct Waiting {
+    stop: Arc<AtomicBool>,
+    admitted: Arc<Mutex<Admitted>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Waiting {
+    fn start(world: &World) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let admitted = Arc::new(Mutex::new(Admitted::default()));
+        let nodes = world.nodes.iter();
+        let callers = nodes.flat_map(|node| std::iter::repeat_n(node, CALLERS));
+        let tasks = callers.cloned().enumerate().map(|(caller, limits)| {
+            let (stop, admitted) = (Arc::clone(&stop), Arc::clone(&admitted));
+            tokio::spawn(async move {
+                let asked = &limits[..=caller % 2];
+                let part = |limit| Part {
+                    limit,
+                    key: b"hot",
+                    cost: 1,
+                };
+                let parts: Vec<Part<'_>> = asked.iter().map(part).collect();
+                while !stop.load(Ordering::Relaxed) {
+                    let answers = limits[0].store().wait_all(&parts, PATIENCE).await;
+                    let answers = answers.expect("the keys differ");
+                    if answers.iter().all(SharedDecision::is_allowed) {
+                        let mut admitted = admitted.lock().expect("no caller panics");
+                        for limit in 0..asked.len() {
+                            admitted[limit].push((caller, Instant::now()));
+                        }
+                    } else {
+                        tokio::time::sleep(Duration::from_millis(4)).await;
+                    }
+                }
+            })
+        });
+        Self {
+            tasks: tasks.collect(),
+            stop,
+            admitted,
+        }
+    }
+
+    /// Waits until each caller was admitted this often since a time.
+    async fn until_each(&self, count: usize, since: Instant, fault: &str) {
+        let least = || {
+            let mut counts = vec![0; self.tasks.len()];
+            let admitted = self.admitted.lock().expect("no caller panics");
+            for (caller, _) in admitted[0].iter().filter(|(_, at)| *at >= since) {
+                counts[*caller] += 1;
+            }
+            counts
+        };
+        for _ in 0..PATIENCE.as_millis() / 5 {
+            if least().into_iter().all(|admitted| admitted >= count) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("{fault}: the callers were admitted {:?} times", least());
+    }
+
+    async fn end(self) -> Admitted {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            let ended = tokio::time::timeout(PATIENCE, task).await;
+            ended.expect("each wait ends").expect("no caller panics");
+        }
+        let mut admitted = self.admitted.lock().expect("no caller panics");
+        std::mem::take(&mut *admitted)
+    }
+}
+
+/// Whether no prefix of the times has more of them than the limit admits in that time, if its
+/// bucket was full this often.
+fn is_never_over(times: &[Instant], fulls: u64, lag: Duration) -> bool {
+    times.iter().zip(1..).all(|(at, count)| {
+        let span = at.duration_since(times[0]) + lag;
+        f64::from(count) <= (fulls * BURST) as f64 + RATE as f64 * span.as_secs_f64() + 1.0
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_fault_makes_callers_in_line_starve_or_their_limits_over() {
+    for Fault(name, lives, begin, end) in &FAULTS {
+        let mut world = World::start(|store| {
+            let quota = Quota::per_second(RATE);
+            let policy = TokenBucket::new(quota).burst(BURST);
+            let policy: Policy = policy.expect("the burst is small").into();
+            let limit = |name: &str| store.limit(name, policy).line(true);
+            vec![limit("one"), limit("both")]
+        });
+        let waiting = Waiting::start(&world);
+        waiting.until_each(3, Instant::now(), name).await;
+        begin(&mut world);
+        tokio::time::sleep(LENGTH).await;
+        end(&mut world);
+        let ended = Instant::now();
+        waiting.until_each(1, ended, name).await;
+        let calm = Instant::now();
+        waiting.until_each(4, calm, name).await;
+        let admitted = waiting.end().await;
+        // A step of the clock forward fills a bucket.
+        let fulls = lives + 2 * u64::from(name.starts_with("an hour"));
+        for times in &admitted {
+            let times: Vec<_> = times.iter().map(|(_, at)| *at).collect();
+            let since = |from: Instant| {
+                let since = times.iter().copied().filter(|at| *at >= from);
+                since.collect::<Vec<_>>()
+            };
+            assert!(
+                is_never_over(&times, fulls, Duration::ZERO),
+                "{name}: {times:?}"
+            );
+            assert!(is_never_over(&since(calm), 1, LAG), "{name}: {times:?}");
+            let mut before = ended;
+            for at in since(ended) {
+                let pause = at.duration_since(before);
+                assert!(
+                    pause < TICKETS_STAY + Duration::from_secs(1),
+                    "{name}: {pause:?}"
+                );
+                before = at;
+            }
+        }
+        for limit in world.nodes.iter().flatten() {
+            let until = Instant::now() + PATIENCE;
+            while limit.waiting("hot").await != Ok(0) {
+                assert!(
+                    Instant::now() < until,
+                    "{name}: the lines are empty in the end"
+                );
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        println!(
+            "{name}: {} and {} were admitted",
+            admitted[0].len(),
+            admitted[1].len()
+        );
     }
 }

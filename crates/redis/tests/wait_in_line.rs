@@ -302,6 +302,41 @@ async fn a_node_that_dies_frees_its_places() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_dies_frees_its_places_also_when_the_clock_goes_back_an_hour() {
+    let server = Server::with_clock();
+    let proxy = Proxy::before(server.port());
+    server.shift_clock(3_600);
+    let (dying, other) = (
+        reach(&proxy.address()).await,
+        reach(&server.address()).await,
+    );
+    let policy = Policy::token_bucket(quota("4/4d"));
+    let [dying, other] = [&dying, &other].map(|store| limit(store, "dies", policy));
+    assert!(other.acquire("key", 4).await.is_allowed());
+    let (sender, mut answers) = mpsc::unbounded_channel();
+    waits(&dying, ("key", 4), 0, &sender);
+    until_waiting(&other, "key", 1).await;
+    waits(&other, ("key", 1), 1, &sender);
+    until_waiting(&other, "key", 2).await;
+    proxy.refuse(true);
+    proxy.cut();
+    let (number, _failed) = answers.recv().await.expect("it is answered");
+    assert_eq!(number, 0);
+    // By this clock, the tickets of the node that has died would stay for an hour.
+    server.shift_clock(0);
+    until("the clock is seen", || {
+        other.store().stats().clock_went_back
+    })
+    .await;
+    let _standing = other.refund("key", 1).await.expect("the store replies");
+    // The time for which they stay.
+    server.shift_clock(6);
+    let served = tokio::time::timeout(PATIENCE, answers.recv()).await;
+    let (number, answer) = served.expect("it is served").expect("it is answered");
+    assert!(number == 1 && answer.is_allowed(), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_line_that_the_store_has_lost_forms_again() {
     let server = Server::start(&[]);
     let store = reach(&server.address()).await;

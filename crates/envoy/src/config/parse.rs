@@ -32,7 +32,7 @@ const DESCRIPTOR: [&str; 10] = [
 ];
 
 /// In addition to the algorithms' own options.
-const RATE_LIMIT: [&str; 19] = [
+const RATE_LIMIT: [&str; 20] = [
     "unit",
     "requests_per_unit",
     "unlimited",
@@ -50,6 +50,7 @@ const RATE_LIMIT: [&str; 19] = [
     "deadline",
     "slack",
     "unreported",
+    "line",
     "max_keys",
     "shares",
 ];

@@ -6,6 +6,7 @@ use tidegate_core::{Algorithm, Decision, Estimate, Nanos, Policy, Priority};
 
 use super::{
     Alarm, Ground, WaitError,
+    alarm::Setting,
     place::Place,
     plan::{WaitPlan, WaitTurn, turn},
     reservations::{Reservations, in_the_queue, take},
@@ -16,6 +17,9 @@ use crate::{Timer, block::denied_until};
 /// The maximum number of tickets that one step adds to a new plan. Behind at most as many waiters
 /// an answer is exact.
 const PLAN_STEP: usize = 64;
+
+/// The words of a state that is copied to know when the second waiter is due.
+const SHORT_STATE: usize = 32;
 
 /// How long the line waits for a caller that takes its units itself, was called and is not polled.
 /// After twice this time all that are not polled are passed over: less than the 10 ms for which
@@ -34,9 +38,10 @@ pub(crate) struct WaitLine {
     /// When the last caller came. It does not go back while there are others.
     arrival: Nanos,
     reservations: Reservations,
-    plan: Option<WaitPlan>,
+    /// Boxed, as is the next one: many lines have one waiter and no plan.
+    plan: Option<Box<WaitPlan>>,
     /// A newer plan that does not include all tickets yet.
-    building: Option<WaitPlan>,
+    building: Option<Box<WaitPlan>>,
     /// Counts changes that the plan did not foresee.
     version: u64,
     /// Made by the first waiter.
@@ -95,6 +100,7 @@ impl WaitLine {
     pub fn settle(&mut self, ground: &mut Ground<'_>, wakes: &mut Wakes) {
         self.reservations
             .refresh(ground.policy, ground.state, ground.now);
+        let had_waiters = self.is_waiting();
         while let Some(first) = self.waiting.first_entry() {
             let (cost, planned) = (first.get().ticket.cost, first.get().planned);
             if cost > ground.policy.highest_cost() {
@@ -144,8 +150,9 @@ impl WaitLine {
             (self.plan, self.building) = (None, None);
         }
         let due = self.front_due(ground);
-        if due != self.due {
-            self.set_alarm(due, wakes);
+        // Without waiters, there is no deadline that the alarm has to sleep for either.
+        if due != self.due || (had_waiters && !self.is_waiting()) {
+            self.set_alarm(ground, due, wakes);
         }
     }
 
@@ -161,11 +168,33 @@ impl WaitLine {
         self.version += 1;
     }
 
-    fn set_alarm(&mut self, due: Option<Nanos>, wakes: &mut Wakes) {
+    fn set_alarm(&mut self, ground: &Ground<'_>, due: Option<Nanos>, wakes: &mut Wakes) {
         let Some(alarm) = &self.alarm else { return };
         self.settings += 1;
         self.due = due;
-        wakes.set(alarm, self.settings, due);
+        let front = self.waiting.first_key_value();
+        let setting = Setting {
+            step: self.settings,
+            front: front.map_or(0, |(place, _)| place.number),
+            due,
+            then: due.and_then(|due| self.second_due(ground, due)),
+        };
+        wakes.set(alarm, setting);
+    }
+
+    /// When the second waiter is due if the first one is served at `due`.
+    fn second_due(&self, ground: &Ground<'_>, due: Nanos) -> Option<Nanos> {
+        let mut waiters = self.waiting.values();
+        let (first, second) = (&waiters.next()?.ticket, &waiters.next()?.ticket);
+        if first.takes_itself || ground.state.len() > SHORT_STATE {
+            return None;
+        }
+        let mut plan = WaitPlan::new(ground.policy, ground.state, due, self.version);
+        plan.add(first.cost);
+        match plan.turn(second.cost) {
+            WaitTurn::At(at, _) => Some(at),
+            WaitTurn::Unknown | WaitTurn::Never => None,
+        }
     }
 
     /// When the front will be admitted, as far as is known.
@@ -262,7 +291,7 @@ impl WaitLine {
         &mut self,
         ground: &mut Ground<'_>,
         cost: u64,
-        (deadline, priority): (Option<Nanos>, Priority),
+        (deadline, priority): (Nanos, Priority),
         timer: &impl Timer,
         wakes: &mut Wakes,
     ) -> Result<Joined, WaitError> {
@@ -281,7 +310,7 @@ impl WaitLine {
                 return Ok(Joined::Admitted(look, ground.note(0)));
             }
         }
-        let in_time = |start: Nanos| deadline.is_none_or(|deadline| start <= deadline);
+        let in_time = |start: Nanos| start <= deadline;
         if is_first && blocked <= now && !ground.site.is_resetting() {
             let taken = take(&mut self.reservations, ground, cost);
             if !is_last {
@@ -292,7 +321,7 @@ impl WaitLine {
                     return Ok(Joined::Admitted(admitted.decision, admitted.estimate));
                 }
                 Ok(admitted) if in_time(admitted.start) => {
-                    let ticket = self.ticket(place, cost, false, alarm);
+                    let ticket = self.ticket(place, cost, deadline, alarm);
                     ticket.end(Ok(admitted), wakes);
                     return Ok(Joined::Waiting(ticket));
                 }
@@ -347,7 +376,7 @@ impl WaitLine {
             WaitTurn::At(at, _) => at,
             WaitTurn::Unknown => Nanos::MAX,
         };
-        let ticket = self.ticket(place, cost, false, alarm);
+        let ticket = self.ticket(place, cost, deadline, alarm);
         if is_last {
             if let Some(plan) = &mut self.plan {
                 plan.put(cost, turn);
@@ -365,7 +394,7 @@ impl WaitLine {
         if is_first {
             self.recall_second();
             let due = self.front_due(ground);
-            self.set_alarm(due, wakes);
+            self.set_alarm(ground, due, wakes);
         }
         Ok(Joined::Waiting(ticket))
     }
@@ -388,7 +417,9 @@ impl WaitLine {
     ) -> Arc<Ticket> {
         let rank = priority.rank(self.arrive(arrival));
         let alarm = Arc::clone(self.alarm.get_or_insert_with(|| Alarm::new(timer.clone())));
-        let ticket = self.ticket(self.next_place(rank), cost, true, alarm);
+        let place = self.next_place(rank);
+        self.last = place.number;
+        let ticket = Arc::new(Ticket::for_taker(place, cost, alarm));
         self.aside.insert(
             ticket.place(),
             Waiter {
@@ -434,7 +465,7 @@ impl WaitLine {
         ticket.looked(until.filter(|_| ticket.called_until().is_some()));
         self.settle(ground, wakes);
         // The alarm that woke the caller rings no more.
-        self.set_alarm(self.due, wakes);
+        self.set_alarm(ground, self.due, wakes);
     }
 
     /// The answer to a caller that may have a ticket here: `None` if no caller is before it.
@@ -505,9 +536,12 @@ impl WaitLine {
     /// Serves the line for one of its waiters, and sets the alarm again.
     pub fn attend(&mut self, ground: &mut Ground<'_>, ticket: &Ticket, wakes: &mut Wakes) {
         // A ticket with an outcome may belong to an earlier line, whose alarm needs no setting.
-        if ticket.outcome().is_none() {
+        if !ticket.has_ended() {
+            let settings = self.settings;
             self.settle(ground, wakes);
-            self.set_alarm(self.due, wakes);
+            if self.settings == settings {
+                self.set_alarm(ground, self.due, wakes);
+            }
         }
     }
 
@@ -522,6 +556,8 @@ impl WaitLine {
                 self.waiting.remove(&ticket.place());
                 self.aside.remove(&ticket.place());
                 ticket.forget_waker();
+                // The alarm need not sleep for its deadline.
+                self.set_alarm(ground, self.due, wakes);
             }
             Some(Ok(admitted)) => match admitted.reservation {
                 Some(reservation) => {
@@ -614,11 +650,11 @@ impl WaitLine {
         &mut self,
         place: Place,
         cost: u64,
-        takes_itself: bool,
+        deadline: Nanos,
         alarm: Arc<Alarm>,
     ) -> Arc<Ticket> {
         self.last = place.number;
-        Arc::new(Ticket::new(place, cost, takes_itself, alarm))
+        Arc::new(Ticket::new(place, cost, deadline, alarm))
     }
 
     /// The state as it will be when every waiter has been admitted. Exact behind up to
@@ -627,12 +663,8 @@ impl WaitLine {
     fn planned(&mut self, ground: &Ground<'_>) -> &mut WaitPlan {
         let version = self.version;
         let begin = || {
-            WaitPlan::new(
-                ground.policy,
-                ground.state,
-                ground.now.max(ground.blocked),
-                version,
-            )
+            let from = ground.now.max(ground.blocked);
+            Box::new(WaitPlan::new(ground.policy, ground.state, from, version))
         };
         let overtaken = self
             .plan

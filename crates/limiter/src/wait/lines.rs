@@ -26,7 +26,8 @@ pub(crate) struct Lines {
 
 #[derive(Default)]
 struct LineShard {
-    lines: HashMap<Tag, WaitLine, BuildHasherDefault<TagHasher>>,
+    /// Boxed, because a map keeps room for as many as it once had.
+    lines: HashMap<Tag, Box<WaitLine>, BuildHasherDefault<TagHasher>>,
     /// Lines that are kept only for free reservations, and their times.
     kept: VecDeque<(Nanos, Tag)>,
 }
@@ -71,7 +72,7 @@ impl Lines {
         let mut keep = None;
         let (known, mut line) = match shard.lines.entry(tag) {
             Entry::Occupied(line) => (true, line),
-            Entry::Vacant(place) => (false, place.insert_entry(WaitLine::default())),
+            Entry::Vacant(place) => (false, place.insert_entry(Box::default())),
         };
         let result = step(line.get_mut());
         if line.get().is_idle() {

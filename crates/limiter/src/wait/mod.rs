@@ -17,17 +17,22 @@ mod plan;
 mod reservations;
 mod ticket;
 
-use std::{pin::pin, sync::Arc};
+use std::{
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
-use tidegate_core::{Admission, Decision, Estimate, Nanos, Policy};
+use tidegate_core::{Admission, Decision, Estimate, Nanos, Policy, Priority};
 
 use crate::{Timer, eras::Site};
-use alarm::Alarm;
+use alarm::{Alarm, Sleep};
 pub(crate) use line::{CALL, Joined, WaitLine};
 pub(crate) use lines::{Lines, OneLine};
 pub use place::WaitUntil;
+use ticket::WaitOutcome;
 pub(crate) use ticket::{Ticket, Wakes};
-use ticket::{WaitOutcome, sleep};
 
 /// Why a wait ended without admission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -91,56 +96,52 @@ pub(crate) trait Home {
 
 /// Waits in line for `cost`. Returns what `result` makes of the admission and of the estimate that
 /// returns the units.
-// The future of an async function would hold the arguments twice, and there may be a hundred
-// thousand waiters.
-#[allow(clippy::manual_async_fn)]
-pub(crate) fn wait<R>(
-    home: impl Home,
+pub(crate) fn wait<R, H: Home + Unpin>(
+    home: H,
     cost: u64,
     WaitUntil { deadline, priority }: WaitUntil,
     timer: &impl Timer,
-    result: impl FnOnce(Admission, Estimate) -> R,
+    result: impl Fn(Admission, Estimate) -> R + Unpin,
 ) -> impl Future<Output = Result<R, WaitError>> {
-    async move {
-        let join = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
-            line.join(ground, cost, (deadline, priority), timer, wakes)
-        };
-        // No variable holds what was joined: the future would hold it, too.
-        let seat = match home.step(timer.now(), join)? {
-            Joined::Admitted(decision, estimate) => {
-                return Ok(result(admitted(decision), estimate));
-            }
-            Joined::Waiting(ticket) => Seat {
-                home: &home,
-                timer,
-                ticket,
-            },
-        };
-        // The decision stays in the ticket: what is held during the sleep makes the future larger.
-        let start = loop {
-            match deadline {
-                Some(at) => sleep(&seat.ticket, Some(pin!(timer.sleep_until(at)))).await,
-                None => {
-                    sleep(
-                        &seat.ticket,
-                        None::<std::pin::Pin<&mut std::future::Ready<()>>>,
-                    )
-                    .await;
-                }
-            }
-            if let Some(outcome) = seat.look(deadline) {
-                break outcome?.start;
-            }
-        };
-        // If it is dropped while it waits for a leaky bucket's delay, the seat gives up its place.
-        if start > timer.now() {
-            timer.sleep_until(start).await;
-        }
-        let outcome = seat.ticket.outcome();
-        seat.taken();
-        outcome
-            .unwrap_or_else(|| unreachable!("a wait ends with an outcome"))
-            .map(|last| result(admitted(last.decision), last.estimate))
+    Seat {
+        home,
+        timer,
+        result,
+        progress: Progress::Asks(cost, deadline.unwrap_or(Nanos::MAX), priority),
+    }
+}
+
+/// The future of a caller. When dropped, it leaves the line, or returns what was admitted to it.
+// An async function would hold its arguments and what it has made of them, and there may be a
+// hundred thousand waiters.
+struct Seat<'a, H: Home, T: Timer, F> {
+    home: H,
+    timer: &'a T,
+    result: F,
+    progress: Progress,
+}
+
+enum Progress {
+    /// It has not asked yet: the cost, the deadline and the priority.
+    Asks(u64, Nanos, Priority),
+    /// It has a ticket. Whether its waker is known.
+    Waits(Arc<Ticket>, bool),
+    /// It is admitted, and waits for a leaky bucket's delay.
+    Delayed(Arc<Ticket>, Sleep),
+    Ended,
+}
+
+impl<H: Home + Unpin, T: Timer, R, F: Fn(Admission, Estimate) -> R + Unpin> Future
+    for Seat<'_, H, T, F>
+{
+    type Output = Result<R, WaitError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let seat = self.get_mut();
+        Poll::Ready(
+            ready!(seat.poll_admitted(cx))
+                .map(|(decision, estimate)| (seat.result)(admitted(decision), estimate)),
+        )
     }
 }
 
@@ -150,54 +151,99 @@ fn admitted(decision: Decision) -> Admission {
         .unwrap_or_else(|denied| unreachable!("a wait ends with {denied}"))
 }
 
-/// The ticket of a future. When dropped, it leaves the line, or returns what was admitted to it.
-struct Seat<'a, H: Home, T: Timer> {
-    home: &'a H,
-    timer: &'a T,
-    ticket: Arc<Ticket>,
-}
+impl<H: Home, T: Timer, F> Seat<'_, H, T, F> {
+    fn poll_admitted(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(Decision, Estimate), WaitError>> {
+        loop {
+            match &mut self.progress {
+                Progress::Asks(cost, deadline, priority) => {
+                    let (cost, until) = (*cost, (*deadline, *priority));
+                    self.progress = Progress::Ended;
+                    let joined = self.home.step(self.timer.now(), |line, ground, wakes| {
+                        line.join(ground, cost, until, self.timer, wakes)
+                    });
+                    match joined? {
+                        Joined::Admitted(decision, estimate) => {
+                            return Poll::Ready(Ok((decision, estimate)));
+                        }
+                        Joined::Waiting(ticket) => self.progress = Progress::Waits(ticket, false),
+                    }
+                }
+                Progress::Waits(ticket, is_asleep) => {
+                    let was_asleep = mem::replace(is_asleep, true);
+                    ready!(ticket.poll_woken(was_asleep, cx.waker()));
+                    *is_asleep = false;
+                    let ticket = Arc::clone(ticket);
+                    let Some(outcome) = self.look(&ticket) else {
+                        continue;
+                    };
+                    let start = outcome?.start;
+                    if start <= self.timer.now() {
+                        return Poll::Ready(self.taken(&ticket));
+                    }
+                    // If it is dropped during the delay, the seat gives up its place.
+                    let sleep = Box::pin(self.timer.sleep_until(start));
+                    self.progress = Progress::Delayed(ticket, sleep);
+                }
+                Progress::Delayed(ticket, sleep) => {
+                    ready!(sleep.as_mut().poll(cx));
+                    let ticket = Arc::clone(ticket);
+                    return Poll::Ready(self.taken(&ticket));
+                }
+                Progress::Ended => unreachable!("a future that has ended is polled"),
+            }
+        }
+    }
 
-impl<H: Home, T: Timer> Seat<'_, H, T> {
     /// How the wait has ended. If it has not, this serves the line.
-    fn look(&self, deadline: Option<Nanos>) -> Option<WaitOutcome> {
-        let outcome = self.ticket.outcome();
+    fn look(&self, ticket: &Ticket) -> Option<WaitOutcome> {
+        let outcome = ticket.outcome();
         if outcome.is_some() {
             return outcome;
         }
         let now = self.timer.now();
         self.home.step(now, |line, ground, wakes| {
-            line.attend(ground, &self.ticket, wakes);
+            line.attend(ground, ticket, wakes);
         });
-        let outcome = self.ticket.outcome();
-        let late = outcome.is_none() && deadline.is_some_and(|deadline| now >= deadline);
+        let outcome = ticket.outcome();
+        let late = outcome.is_none() && now >= ticket.deadline;
         if late {
-            Some(Err(WaitError::Deadline(self.refused(now))))
+            Some(Err(WaitError::Deadline(self.refused(ticket, now))))
         } else {
             outcome
         }
     }
 
     /// The decision that shows why room comes too late.
-    fn refused(&self, now: Nanos) -> Decision {
+    fn refused(&self, ticket: &Ticket, now: Nanos) -> Decision {
         self.home.step(now, |line, ground, wakes| {
-            line.leave(ground, &self.ticket, wakes);
-            line.answer(ground, self.ticket.cost)
+            line.leave(ground, ticket, wakes);
+            line.answer(ground, ticket.cost)
         })
     }
 
-    fn taken(self) {
-        if self.ticket.finish() {
+    fn taken(&mut self, ticket: &Ticket) -> Result<(Decision, Estimate), WaitError> {
+        self.progress = Progress::Ended;
+        if ticket.finish() {
             self.home
-                .step(self.timer.now(), |line, _, _| line.started(&self.ticket));
+                .step(self.timer.now(), |line, _, _| line.started(ticket));
         }
+        let outcome = ticket.outcome();
+        let admitted = outcome.unwrap_or_else(|| unreachable!("a wait ends with an outcome"))?;
+        Ok((admitted.decision, admitted.estimate))
     }
 }
 
-impl<H: Home, T: Timer> Drop for Seat<'_, H, T> {
+impl<H: Home, T: Timer, F> Drop for Seat<'_, H, T, F> {
     fn drop(&mut self) {
-        if !self.ticket.is_finished() {
+        let (Progress::Waits(ticket, _) | Progress::Delayed(ticket, _)) = &self.progress else {
+            return;
+        };
+        if !ticket.is_finished() {
             self.home.step(self.timer.now(), |line, ground, wakes| {
-                line.leave(ground, &self.ticket, wakes);
+                line.leave(ground, ticket, wakes);
             });
         }
     }

@@ -1,15 +1,13 @@
 //! A place in a line, and how its future is notified.
 
 use std::{
-    future::poll_fn,
-    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Poll, Waker},
 };
 
 use tidegate_core::{Decision, Estimate, Nanos};
 
-use super::{Alarm, WaitError, place::Place, reservations::Reservation};
+use super::{Alarm, WaitError, alarm::Setting, place::Place, reservations::Reservation};
 
 /// A waiter. Shared by the line and the future; its lock is a leaf.
 #[derive(Debug)]
@@ -19,6 +17,8 @@ pub(crate) struct Ticket {
     rank: Nanos,
     pub number: u64,
     pub cost: u64,
+    /// When the wait ends; the end of time if that is open, or if the caller sees to it.
+    pub deadline: Nanos,
     /// Whether the caller takes the units itself, together with those of other limits.
     pub takes_itself: bool,
     alarm: Arc<Alarm>,
@@ -59,22 +59,21 @@ pub(crate) struct Admitted {
 #[derive(Default)]
 pub(crate) struct Wakes {
     wakers: Vec<Waker>,
-    /// The alarms to be set, by which step of their line, and to which time.
-    alarms: Vec<(Arc<Alarm>, u64, Option<Nanos>)>,
+    alarms: Vec<(Arc<Alarm>, Setting)>,
 }
 
 impl Wakes {
     /// Sets the alarm of a line that has changed. Of several settings of one line, the last one
     /// counts.
-    pub fn set(&mut self, alarm: &Arc<Alarm>, step: u64, due: Option<Nanos>) {
-        self.alarms.push((Arc::clone(alarm), step, due));
+    pub(super) fn set(&mut self, alarm: &Arc<Alarm>, setting: Setting) {
+        self.alarms.push((Arc::clone(alarm), setting));
     }
 }
 
 impl Drop for Wakes {
     fn drop(&mut self) {
-        for (alarm, step, due) in self.alarms.drain(..) {
-            alarm.set(step, due);
+        for (alarm, setting) in self.alarms.drain(..) {
+            alarm.set(setting);
         }
         for waker in self.wakers.drain(..) {
             waker.wake();
@@ -83,14 +82,24 @@ impl Drop for Wakes {
 }
 
 impl Ticket {
-    pub fn new(place: Place, cost: u64, takes_itself: bool, alarm: Arc<Alarm>) -> Self {
+    /// A ticket of a caller who waits until `deadline`.
+    pub fn new(place: Place, cost: u64, deadline: Nanos, alarm: Arc<Alarm>) -> Self {
         Self {
             rank: place.rank,
             number: place.number,
             cost,
-            takes_itself,
+            deadline,
+            takes_itself: false,
             alarm,
             status: Mutex::default(),
+        }
+    }
+
+    /// A ticket of a caller who takes the units itself.
+    pub fn for_taker(place: Place, cost: u64, alarm: Arc<Alarm>) -> Self {
+        Self {
+            takes_itself: true,
+            ..Self::new(place, cost, Nanos::MAX, alarm)
         }
     }
 
@@ -118,7 +127,7 @@ impl Ticket {
             let mut status = self.status();
             (status.called_until, status.is_called) = (Some(until), true);
         }
-        wakes.wakers.extend(self.alarm.take(self.number));
+        wakes.wakers.extend(self.alarm.take(self));
     }
 
     /// Another caller goes before one whose turn had come: it is called again.
@@ -132,7 +141,7 @@ impl Ticket {
         if std::mem::replace(&mut self.status().is_called, true) {
             return false;
         }
-        wakes.wakers.extend(self.alarm.take(self.number));
+        wakes.wakers.extend(self.alarm.take(self));
         true
     }
 
@@ -146,6 +155,11 @@ impl Ticket {
     /// How the wait ended, if it has.
     pub fn outcome(&self) -> Option<WaitOutcome> {
         self.status().outcome.as_deref().copied()
+    }
+
+    /// Whether there is an [outcome](Self::outcome).
+    pub fn has_ended(&self) -> bool {
+        self.status().outcome.is_some()
     }
 
     pub fn is_finished(&self) -> bool {
@@ -168,41 +182,25 @@ impl Ticket {
             status.outcome = Some(Box::new(outcome));
         }
         // Afterwards: a future that is about to sleep sees the outcome, or its waker is here.
-        wakes.wakers.extend(self.alarm.take(self.number));
+        wakes.wakers.extend(self.alarm.take(self));
     }
 
-    /// Whether the future must look at its lines again; otherwise its waker is kept.
+    /// Whether the future must look at its line again; otherwise its waker is kept.
+    pub fn poll_woken(&self, was_asleep: bool, waker: &Waker) -> Poll<()> {
+        self.alarm.poll_woken(self, was_asleep, waker)
+    }
+
+    /// [`poll_woken`](Self::poll_woken) for a caller that takes its units itself, who may have been
+    /// called.
     pub fn poll_called(&self, was_asleep: bool, waker: &Waker) -> Poll<()> {
         if self.status().is_called {
             return Poll::Ready(());
         }
-        self.alarm.poll_woken(self, was_asleep, waker)
+        self.poll_woken(was_asleep, waker)
     }
 
     /// The ticket's future is no longer to be woken.
     pub fn forget_waker(&self) {
-        drop(self.alarm.take(self.number));
+        drop(self.alarm.take(self));
     }
-}
-
-/// Completes when the ticket's future must look at its line again, or the timer ends.
-pub(crate) fn sleep<F: Future<Output = ()>>(
-    ticket: &Ticket,
-    mut timer: Option<Pin<&mut F>>,
-) -> impl Future<Output = ()> {
-    let mut was_asleep = false;
-    poll_fn(move |cx| {
-        if ticket
-            .alarm
-            .poll_woken(ticket, was_asleep, cx.waker())
-            .is_ready()
-        {
-            return Poll::Ready(());
-        }
-        was_asleep = true;
-        match &mut timer {
-            Some(timer) => timer.as_mut().poll(cx),
-            None => Poll::Pending,
-        }
-    })
 }

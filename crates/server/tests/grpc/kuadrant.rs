@@ -165,6 +165,8 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: 1000}
   - key: job
     rate_limit: {unit: hour, requests_per_unit: 1000}
+  - key: task
+    rate_limit: {unit: hour, requests_per_unit: 1000, algorithm: token-bucket, line: true}
 ";
 const OTHER: &str = "
 domain: bank
@@ -282,9 +284,13 @@ fn limits_in_a_store_are_reserved_and_committed() {
 
 /// A reservation that may wait in line.
 fn waiting(amount: u64, wait: &str) -> Request<ReserveRequest> {
+    waiting_for("job", amount, wait)
+}
+
+fn waiting_for(key: &str, amount: u64, wait: &str) -> Request<ReserveRequest> {
     let mut request = Request::new(ReserveRequest {
         domain: "shop".to_owned(),
-        descriptors: vec![one("job", "alice")],
+        descriptors: vec![one(key, "alice")],
         amount,
         ttl: None,
     });
@@ -328,18 +334,44 @@ fn a_call_of_a_higher_priority_is_answered_first() {
     assert_eq!(low.join().unwrap().code, i32::from(Code::Ok));
 }
 
+/// Waits until this many are in a line.
+fn until_in_line(server: &Running, callers: u64) {
+    let waits = format!(" {callers}");
+    let has = || {
+        let metrics = server.get("/metrics").body;
+        let mut lines = metrics.lines();
+        lines.any(|line| line.starts_with("tidegate_waiting{") && line.ends_with(&waits))
+    };
+    tidegate_redis_servers::eventually("as many are in line", has);
+}
+
+#[cfg(feature = "servers")]
+#[test]
+fn a_reservation_waits_in_a_store_if_its_limit_has_a_line_there() {
+    let store = tidegate_redis_servers::Server::start(&[]);
+    let (server, client) = serving("kuadrant-store-waits", Some(&store.address()));
+    let first = client.reserve_for(1_000, one("task", "alice"), 60).unwrap();
+    let other = Client::of(server.grpc);
+    let waits = std::thread::spawn(move || {
+        let asked = waiting_for("task", 500, "1h");
+        other.call_with::<_, ReserveResponse>("Reserve", asked)
+    });
+    until_in_line(&server, 1);
+    assert!(client.commit(&first, 0));
+    let told = waits.join().unwrap().unwrap();
+    assert_eq!(told.code, i32::from(Code::Ok));
+    let asked = waiting(1, "1h");
+    let refused = client
+        .call_with::<_, ReserveResponse>("Reserve", asked)
+        .unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::FailedPrecondition);
+    assert!(refused.message().contains("`line: true`"), "{refused:?}");
+}
+
 #[test]
 fn a_reservation_waits_in_line_until_its_deadline() {
     let (server, client) = serving("kuadrant-waits", None);
-    let in_line = |callers: u64| {
-        let waits = format!(" {callers}");
-        let has = || {
-            let metrics = server.get("/metrics").body;
-            let mut lines = metrics.lines();
-            lines.any(|line| line.starts_with("tidegate_waiting{") && line.ends_with(&waits))
-        };
-        tidegate_redis_servers::eventually("as many are in line", has);
-    };
+    let in_line = |callers| until_in_line(&server, callers);
     let first = client.reserve_for(1_000, one("job", "alice"), 60).unwrap();
     let other = Client::of(server.grpc);
     let waits = std::thread::spawn(move || {

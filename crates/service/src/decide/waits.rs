@@ -2,16 +2,17 @@
 
 use std::{
     collections::HashMap,
-    fmt,
+    fmt, mem,
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::Waker,
 };
 
+use slab::Slab;
 use tidegate_core::{Clock, Nanos, clock::Timer};
-use tokio::sync::watch;
 
 use super::refusal::Refusal;
 use crate::shown;
@@ -65,10 +66,11 @@ impl fmt::Debug for ServiceTimer {
 pub struct Waits {
     most: usize,
     most_per_key: usize,
-    waiting: AtomicUsize,
     has_ended: AtomicBool,
-    /// Wakes all callers, so that they look whether they may still wait.
-    changes: watch::Sender<()>,
+    /// How often callers were asked to look whether they may still wait.
+    changes: AtomicU64,
+    /// Those who have a place.
+    callers: Mutex<Slab<Waker>>,
 }
 
 impl Default for Waits {
@@ -84,25 +86,38 @@ impl Waits {
         Self {
             most,
             most_per_key: most_per_key.unwrap_or(most.div_ceil(2)),
-            waiting: AtomicUsize::new(0),
             has_ended: AtomicBool::new(false),
-            changes: watch::Sender::new(()),
+            changes: AtomicU64::new(0),
+            callers: Mutex::default(),
         }
     }
 
-    /// Signals that callers must look whether they may still wait.
-    pub fn changes(&self) -> watch::Receiver<()> {
-        self.changes.subscribe()
+    fn callers(&self) -> MutexGuard<'_, Slab<Waker>> {
+        // Nothing panics with the lock held.
+        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that changes when callers must look whether they may still wait. One that has a
+    /// place is woken then.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
     }
 
     /// Has all callers look whether they may still wait.
     pub fn look_again(&self) {
-        self.changes.send_replace(());
+        // Before the callers are read: one that enters later sees the change.
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        let wakers: Vec<Waker> = self
+            .callers()
+            .iter()
+            .map(|(_, waker)| waker.clone())
+            .collect();
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Ends all waits, and refuses new ones.
     pub fn end(&self) {
-        // Before the signal: a caller that subscribes after it sees the end.
+        // Before the signal: a caller that looks after it sees the end.
         self.has_ended.store(true, Ordering::Release);
         self.look_again();
     }
@@ -113,52 +128,68 @@ impl Waits {
     }
 
     /// A place for a caller that waits for these keys of limits, each with the limit's name and the
-    /// key's tag. Dropping it gives up the place.
+    /// key's tag: its number, for [`leave`](Self::leave).
     ///
     /// # Errors
     /// [`Refusal::TooManyWaiting`]
     pub fn enter<'a>(
-        &'a self,
-        parts: impl Iterator<Item = (&'a LimitWaits, &'a str, u64)>,
-    ) -> Result<Place<'a>, Refusal> {
-        // Relaxed, here and below: the numbers order nothing.
-        let room = |waiting: usize| (waiting < self.most).then_some(waiting + 1);
-        let is_full = self
-            .waiting
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, room)
-            .is_err();
-        let mut place = Place {
-            waits: (!is_full).then_some(self),
-            parts: Vec::new(),
-            outcome: WaitOutcome::Left,
+        &self,
+        keys: impl Iterator<Item = (&'a LimitWaits, &'a str, u64)> + Clone,
+        waker: &Waker,
+    ) -> Result<usize, Refusal> {
+        let place = {
+            let mut callers = self.callers();
+            (callers.len() < self.most).then(|| callers.insert(waker.clone()))
         };
-        let mut refused = is_full.then_some(Refusal::TooManyWaiting {
-            most: self.most,
-            limit: None,
-        });
-        // As many as there are: a list that grows would have room for four.
-        let parts: Vec<_> = parts.collect();
-        place.parts.reserve_exact(parts.len());
-        for (limit, name, tag) in parts {
-            if refused.is_none() && !limit.enter(tag, self.most_per_key) {
-                refused = Some(Refusal::TooManyWaiting {
-                    most: self.most_per_key,
-                    limit: Some(name.to_owned()),
-                });
-            }
-            if refused.is_some() {
+        let refuse = |from: usize| {
+            for (limit, ..) in keys.clone().skip(from) {
                 limit.refused.fetch_add(1, Ordering::Relaxed);
-            } else {
-                place.parts.push((limit, tag));
             }
+        };
+        let Some(place) = place else {
+            refuse(0);
+            return Err(Refusal::TooManyWaiting {
+                most: self.most,
+                limit: None,
+            });
+        };
+        let has_room = |(limit, _, tag): (&LimitWaits, _, _)| limit.enter(tag, self.most_per_key);
+        let Some(full) = keys.clone().position(|key| !has_room(key)) else {
+            return Ok(place);
+        };
+        refuse(full);
+        let limit = keys.clone().nth(full).map(|(_, name, _)| name.to_owned());
+        let entered = keys.take(full).map(|(limit, _, tag)| (limit, tag));
+        self.leave(place, entered, WaitOutcome::NotBegun);
+        Err(Refusal::TooManyWaiting {
+            most: self.most_per_key,
+            limit,
+        })
+    }
+
+    /// Has a caller with a place be woken by this from now on.
+    pub fn wake_by(&self, place: usize, waker: &Waker) {
+        let mut callers = self.callers();
+        let before = callers
+            .get_mut(place)
+            .map(|before| mem::replace(before, waker.clone()));
+        drop(callers);
+        // Outside the lock, as it may run any code.
+        drop(before);
+    }
+
+    /// Gives up a place for these keys of limits.
+    pub fn leave<'a>(
+        &self,
+        place: usize,
+        keys: impl Iterator<Item = (&'a LimitWaits, u64)>,
+        outcome: WaitOutcome,
+    ) {
+        for (limit, tag) in keys {
+            limit.leave(tag, outcome);
         }
-        match refused {
-            None => Ok(place),
-            Some(refused) => {
-                place.outcome = WaitOutcome::NotBegun;
-                Err(refused)
-            }
-        }
+        let waker = self.callers().remove(place);
+        drop(waker);
     }
 }
 
@@ -287,25 +318,5 @@ impl LimitWaits {
     /// How many callers wait for the key with this tag.
     pub fn of_key(&self, tag: u64) -> u32 {
         self.keys().get(&tag).copied().unwrap_or(0)
-    }
-}
-
-/// The place of a caller that waits.
-#[derive(Debug)]
-pub struct Place<'a> {
-    /// `None` if there was no room in all.
-    waits: Option<&'a Waits>,
-    parts: Vec<(&'a LimitWaits, u64)>,
-    pub outcome: WaitOutcome,
-}
-
-impl Drop for Place<'_> {
-    fn drop(&mut self) {
-        for (limit, tag) in &self.parts {
-            limit.leave(*tag, self.outcome);
-        }
-        if let Some(waits) = self.waits {
-            waits.waiting.fetch_sub(1, Ordering::Relaxed);
-        }
     }
 }

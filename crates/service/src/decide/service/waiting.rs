@@ -3,18 +3,20 @@
 //! A caller has a place in the lines of its limits while its future exists. Dropping the future
 //! gives up the place, and units that were granted in that moment return.
 
+mod in_line;
+
 use std::{
     convert::Infallible,
-    future::poll_fn,
-    pin::Pin,
+    slice,
     sync::{Arc, Mutex, PoisonError, Weak},
-    task::Poll,
     time::Duration,
 };
 
 use futures_util::FutureExt as _;
 use tidegate_core::{Decision, Nanos, Priority, Standing, clock::Timer as _};
-use tidegate_limiter::{Estimate, WaitAllError, WaitUntil, wait_all_estimates_by};
+use tidegate_limiter::{
+    Admission, Estimate, WaitAllError, WaitError, WaitUntil, wait_all_estimates_by,
+};
 use tidegate_redis::{
     LimitNow, Part as StorePart, SharedDecision, SharedGrant, SharedLimit, Source, StoreError,
     Tried, WaitFor,
@@ -24,7 +26,7 @@ use super::{
     Act, Answer, Ask, JointAnswer, Part, Refusal, Service,
     joint::{Decided, after, alone, each_in_store, take_in_memory},
 };
-use crate::decide::{limits::Limit, reservations::ReservationError, waits::WaitOutcome};
+use crate::decide::{limits::Limit, reservations::ReservationError};
 
 /// The longest time that a request may wait.
 pub const LONGEST_WAIT: Duration = Duration::from_hours(1);
@@ -57,6 +59,9 @@ pub fn check_wait(span: Duration) -> Result<(), Refusal> {
     }
     Ok(())
 }
+
+/// The outcome of a wait for one limit.
+type WaitedFor = Result<(Admission, Estimate), WaitError>;
 
 impl Service {
     /// Asks several limits, as [`acquire_all`](Self::acquire_all) does, and waits until all admit,
@@ -101,65 +106,108 @@ impl Service {
         Ok(decisions)
     }
 
-    /// [`take_all_waiting`](Self::take_all_waiting). The second value is what each enforced limit
-    /// has taken if all admit.
+    /// [`take_all_waiting`](Self::take_all_waiting) for limits in memory. The second value is what
+    /// each enforced limit has taken if all admit.
     pub(super) async fn wait_for_all(
         &self,
         parts: &[Part<'_>],
-        WaitFor { span, priority }: WaitFor,
+        wait: WaitFor,
     ) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
-        self.may_wait(parts)?;
-        let began = self.now();
-        let until = WaitUntil::new(Some(began.saturating_add(span.into()))).priority(priority);
-        let enforced = || parts.iter().filter(|part| part.is_enforced());
-        let (together, taken): (Vec<Decision>, Vec<Estimate>) =
-            match &enforced().collect::<Vec<_>>()[..] {
+        let until = self.until(wait);
+        let mut enforced = parts.iter().filter(|part| part.is_enforced());
+        match (enforced.next(), enforced.next()) {
+            (None, _) => {
+                self.may_wait(parts)?;
                 // These limits deny nothing.
-                [] => return Ok((take_in_memory(parts, began)?, Vec::new())),
-                [part] => {
-                    let limiter = part.limit.limiter();
-                    let wait = limiter.wait_estimate_by(&self.timer, part.key, part.cost, until);
-                    match self.in_line(parts, Box::pin(wait)).await? {
-                        Ok((admission, taken)) => (vec![started(&admission)], vec![taken]),
-                        Err(error) => (vec![denied(error.decision())], Vec::new()),
-                    }
-                }
-                several => {
-                    let requests: Vec<_> = several
-                        .iter()
-                        .map(|part| part.limit.request(part.key, part.cost))
-                        .collect();
-                    let wait = wait_all_estimates_by(&self.timer, &requests, until);
-                    match self.in_line(parts, Box::pin(wait)).await? {
-                        Ok((all, taken)) => (all.decisions().iter().map(started).collect(), taken),
-                        Err(WaitAllError::Never(all) | WaitAllError::Deadline(all)) => {
-                            let bound = all.bound();
-                            let each = all.decisions().iter().enumerate();
-                            let decisions = each.map(|(at, decision)| match bound {
-                                Some(bound) if bound == at => denied(decision),
-                                _ => *decision,
-                            });
-                            (decisions.collect(), Vec::new())
-                        }
-                        Err(_) => return Err(Refusal::TooManyKeys),
-                    }
-                }
-            };
-        Ok((self.count_waited(parts, &together), taken))
+                Ok((take_in_memory(parts, self.now())?, Vec::new()))
+            }
+            (Some(part), None) => {
+                let wait = self.wait_for(part, parts, until)?;
+                let (decision, taken) = match wait.await? {
+                    Ok((admission, taken)) => (started(&admission), vec![taken]),
+                    Err(error) => (denied(error.decision()), Vec::new()),
+                };
+                Ok((self.count_waited(parts, &[decision]), taken))
+            }
+            _ => Box::pin(self.wait_for_several(parts, until)).await,
+        }
+    }
+
+    /// A wait from now on, by the service's clock.
+    fn until(&self, WaitFor { span, priority }: WaitFor) -> WaitUntil {
+        WaitUntil::new(Some(self.now().saturating_add(span.into()))).priority(priority)
+    }
+
+    /// A wait for one of these limits, the only one that is enforced.
+    fn wait_for<'a>(
+        &'a self,
+        part: &'a Part<'a>,
+        parts: &'a [Part<'a>],
+        until: WaitUntil,
+    ) -> Result<impl Future<Output = Result<WaitedFor, Refusal>>, Refusal> {
+        let limiter = part.limit.limiter();
+        let wait = limiter.wait_estimate_by(&self.timer, part.key, part.cost, until);
+        self.in_line(parts, wait)
+    }
+
+    async fn wait_for_several(
+        &self,
+        parts: &[Part<'_>],
+        until: WaitUntil,
+    ) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
+        let enforced = parts.iter().filter(|part| part.is_enforced());
+        let requests: Vec<_> = enforced
+            .map(|part| part.limit.request(part.key, part.cost))
+            .collect();
+        let wait = wait_all_estimates_by(&self.timer, &requests, until);
+        match self.in_line(parts, Box::pin(wait))?.await? {
+            Ok((all, taken)) => {
+                let together: Vec<_> = all.decisions().iter().map(started).collect();
+                Ok((self.count_waited(parts, &together), taken))
+            }
+            Err(WaitAllError::Never(all) | WaitAllError::Deadline(all)) => {
+                let bound = all.bound();
+                let each = all.decisions().iter().enumerate();
+                let decisions = each.map(|(at, decision)| match bound {
+                    Some(bound) if bound == at => denied(decision),
+                    _ => *decision,
+                });
+                let together: Vec<_> = decisions.collect();
+                Ok((self.count_waited(parts, &together), Vec::new()))
+            }
+            Err(_) => Err(Refusal::TooManyKeys),
+        }
     }
 
     /// The decision of one limit, as [`take_all_waiting`](Self::take_all_waiting) makes it.
     ///
     /// # Errors
     /// The same.
-    pub async fn take_waiting(
-        &self,
-        part: Part<'_>,
-        wait: impl Into<WaitFor>,
-    ) -> Result<Answer, Refusal> {
-        let parts = vec![part];
-        let decisions = self.take_all_waiting(&parts, wait).await?;
-        Ok(Decided { parts, decisions }.into_bound())
+    #[allow(
+        clippy::manual_async_fn,
+        reason = "the future of an async function holds its arguments twice"
+    )]
+    pub fn take_waiting<'a>(
+        &'a self,
+        part: Part<'a>,
+        wait: impl Into<WaitFor> + 'a,
+    ) -> impl Future<Output = Result<Answer, Refusal>> + 'a {
+        async move {
+            let parts = slice::from_ref(&part);
+            let decisions = if part.is_stored() || !part.is_enforced() {
+                Box::pin(self.take_all_waiting(parts, wait)).await?
+            } else {
+                // By itself: what `?` looks at would stay in the future.
+                let wait = self.wait_for(&part, parts, self.until(wait.into()))?;
+                let decision = match &wait.await? {
+                    Ok((admission, _)) => started(admission),
+                    Err(error) => denied(error.decision()),
+                };
+                self.count_waited(parts, &[decision])
+            };
+            let parts = vec![part];
+            Ok(Decided { parts, decisions }.into_bound())
+        }
     }
 
     /// Counts the decisions of the enforced limits, and decides on the others.
@@ -190,48 +238,6 @@ impl Service {
         let blocked = limit.block_of(part.key, now);
         let reason = blocked.and_then(|blocked| blocked.reason());
         reason.map_or(decided, |reason| decided.because(reason))
-    }
-
-    /// Waits within the bounds, as long as the limits are in force and the server does not stop.
-    async fn in_line<T, E>(
-        &self,
-        parts: &[Part<'_>],
-        // Boxed, because the future of an async function holds its arguments twice.
-        mut wait: Pin<Box<impl Future<Output = Result<T, E>>>>,
-    ) -> Result<Result<T, E>, Refusal> {
-        // First, so that a change after the check wakes the caller.
-        let mut changes = self.waits.changes();
-        self.may_wait(parts)?;
-        // Most requests wait for nothing, and need no place.
-        if let Poll::Ready(done) = poll_now(wait.as_mut()).await {
-            return Ok(done);
-        }
-        let places = parts.iter().filter(|part| part.is_enforced()).map(|part| {
-            let limit = &part.limit;
-            let tag = limit.limiter().hash_keys().tag(part.key);
-            (&limit.memory.waits, limit.spec().name.as_str(), tag)
-        });
-        let mut place = self.waits.enter(places)?;
-        loop {
-            tokio::select! {
-                biased;
-                // The sender is part of the service.
-                _ = changes.changed() => {
-                    if let Err(refusal) = self.may_wait(parts) {
-                        place.outcome = WaitOutcome::Ended;
-                        return Err(refusal);
-                    }
-                }
-                done = wait.as_mut() => {
-                    place.outcome = if done.is_ok() {
-                        WaitOutcome::Admitted
-                    } else {
-                        WaitOutcome::Denied
-                    };
-                    return Ok(done);
-                }
-            }
-        }
     }
 
     /// Refuses requests whose limits have no line, or no longer one.
@@ -290,7 +296,7 @@ impl Service {
                 Some(wait) => {
                     let again = self.now().saturating_add(wait.min(LOOK_AGAIN).into());
                     let sleep = self.timer.sleep_until(again).map(Ok::<_, Infallible>);
-                    let Ok(()) = self.in_line(parts, Box::pin(sleep)).await?;
+                    let Ok(()) = self.in_line(parts, Box::pin(sleep))?.await?;
                 }
             }
         }
@@ -332,7 +338,7 @@ impl Service {
                         Err(granted)
                     }
                 });
-                let (Ok(granted) | Err(granted)) = self.in_line(parts, Box::pin(wait)).await?;
+                let (Ok(granted) | Err(granted)) = self.in_line(parts, Box::pin(wait))?.await?;
                 granted
             }
         };
@@ -445,11 +451,6 @@ fn waited_for(limit: &Mutex<Weak<Limit>>) -> Weak<Limit> {
 
 fn set_waited_for(limit: &Mutex<Weak<Limit>>, in_force: &Arc<Limit>) {
     *limit.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(in_force);
-}
-
-/// Polls a future once.
-async fn poll_now<F: Future>(mut future: Pin<&mut F>) -> Poll<F::Output> {
-    poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await
 }
 
 /// The admission of work that may start now: a leaky bucket's delay is over.

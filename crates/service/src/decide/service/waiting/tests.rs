@@ -2,11 +2,12 @@
 
 use std::{
     collections::BTreeMap,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Wake, Waker},
+    task::{Context, Poll, Wake, Waker},
 };
 
 use futures_util::FutureExt as _;
@@ -17,7 +18,7 @@ use crate::{
     decide::{
         limits::{Act, Limits, Operation, Operator},
         throttle::Throttle,
-        waits::Waits,
+        waits::{WaitOutcome, Waits},
     },
     rules,
 };
