@@ -27,7 +27,7 @@ pub(crate) struct Eras {
     latest: AtomicU64,
     /// The number of the latest reset of all keys.
     all_reset: AtomicU64,
-    /// Set while all keys are being reset: nobody notes a place in the meantime.
+    /// Set while all keys are being reset: no place is noted until that ends.
     resetting: AtomicBool,
     /// Whether `keys` has an entry.
     any_key: AtomicBool,
@@ -63,7 +63,7 @@ pub(crate) struct Site<'a> {
     tag: Option<Tag>,
 }
 
-/// What a holder of an estimate may still do.
+/// The correction that a holder of an estimate may still make.
 enum Correction {
     /// The units are gone, and so is the estimate.
     Nothing,

@@ -122,7 +122,7 @@ pub async fn wait_all_estimates_by<C: ?Sized, T: Timer>(
 ) -> Result<(AllDecision, Vec<Estimate>), WaitAllError> {
     let until = until.into();
     match requests {
-        // The line of one request sees to its time, so the future needs no timer of its own.
+        // The line of one request sees to its time, so the future needs no timer.
         [
             Request::Keyed {
                 limiter,

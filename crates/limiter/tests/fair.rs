@@ -424,7 +424,7 @@ fn reserved(dev: u64, prod: u64) -> [u64; 2] {
     got.map(|got| got / 3)
 }
 
-/// What docs/src/migrate.md says next to what LiteLLM does.
+/// The numbers of `docs/src/migrate.md`, next to those of `LiteLLM`.
 #[test]
 fn reservations_are_lent_and_taken_back() {
     for (asks, expected) in [

@@ -14,7 +14,7 @@ use crate::{
     table::Tag,
 };
 
-/// A share's bucket has at most this many words.
+/// A share's bucket has at most two words.
 const WORDS: usize = 2;
 
 /// The step that a decision asks of the total.
@@ -26,7 +26,7 @@ pub enum TotalStep {
     Take,
 }
 
-/// What became of a step of the total.
+/// The outcome of a step of the total.
 #[derive(Clone, Copy, Debug)]
 pub struct Joined {
     /// The limit's own decision.

@@ -607,7 +607,7 @@ pub(crate) struct Sum {
     pub cost: u64,
 }
 
-/// Up to this many requests are compared with each other instead of sorted.
+/// So few requests are compared with each other instead of sorted.
 const FEW: usize = 8;
 
 /// For each request, the requests for its state up to it.

@@ -2,7 +2,7 @@
 //!
 //! The alarm belongs to the line, not to a waiter: a waiter whose future is held but not polled
 //! stops no timer, and a hundred thousand waiters need one. When the front's time has come the
-//! alarm wakes the front, which serves the line. If nobody attends to the line it wakes more, and
+//! alarm wakes the front, which serves the line. If none attends to the line it wakes more, and
 //! last all: a waiter that is polled attends within 10 ms, however many others are not. A waiter
 //! that was woken and not polled since is not woken again, so it costs nothing.
 
@@ -51,7 +51,7 @@ pub(crate) struct Alarm {
     status: Mutex<Status>,
 }
 
-/// What a step of a line sets its alarm to.
+/// The times that a step of a line gives its alarm.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Setting {
     /// The steps that set the alarm are numbered.
