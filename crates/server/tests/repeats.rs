@@ -263,11 +263,11 @@ fn a_wrong_id_or_place_of_one_is_refused() {
         ),
         (
             "ACQUIRE calls a ID x ID y".to_owned(),
-            "ERR syntax error: after the cost only REASON, ID id, ATMOST and WAIT milliseconds are known",
+            "ERR syntax error: after the cost only REASON, ID id, ATMOST, WAIT milliseconds and PRIORITY level are known, each once",
         ),
         (
             "ACQUIRE calls a 1 2".to_owned(),
-            "ERR syntax error: after the cost only REASON, ID id, ATMOST and WAIT milliseconds are known",
+            "ERR syntax error: after the cost only REASON, ID id, ATMOST, WAIT milliseconds and PRIORITY level are known, each once",
         ),
         (
             "PEEK calls a 1 ID x".to_owned(),
@@ -283,7 +283,7 @@ fn a_wrong_id_or_place_of_one_is_refused() {
         ),
         (
             "RESERVE 1000 calls a 1 ID".to_owned(),
-            "ERR wrong number of arguments for 'reserve' command; usage: RESERVE milliseconds limit key cost [limit key cost ...] [ID id] [WAIT milliseconds]",
+            "ERR wrong number of arguments for 'reserve' command; usage: RESERVE milliseconds limit key cost [limit key cost ...] [ID id|WAIT milliseconds [PRIORITY level]]",
         ),
         (
             format!("RESERVE 1000 calls a 1 ID {long}"),
