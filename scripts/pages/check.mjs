@@ -140,7 +140,7 @@ async function step(name, run) {
 
 // Polls for ten seconds; no test can say when a browser has drawn.
 async function expect(page, where, what, check) {
-  for (let tries = 0; tries < 100; tries += 1) {
+  for (let tries = 0; tries < 300; tries += 1) {
     if (await check()) return;
     await page.waitForTimeout(100);
   }
