@@ -265,6 +265,9 @@ impl<C: Clock> FairLimiter<C> {
     /// [`Policy::concurrency`]. The tenant with the fewest permits for its weight gets the next one
     /// that returns, if it asks again within half a second.
     ///
+    /// A reset forgets the permits in use, so those from before it return nothing to the limit. In
+    /// the tenant's share they still count as returned.
+    ///
     /// # Errors
     /// The denial.
     pub fn permit(&self, tenant: impl Key, cost: u64) -> Result<TenantPermit<'_, C>, Denied> {
