@@ -83,7 +83,7 @@ done
 # Another one with a suggestion: a few clients have most of the requests.
 "$tidegate" simulate --synthetic --sources 300 --requests 30000 --zipf 1.6 --suggest --report "$scratch/suggestion.html" >/dev/null
 
-TIDEGATE_SHARED=$(address admin one) TIDEGATE_SHARED_HTTP=$(address HTTP one) TIDEGATE_STORE="$store $port" \
+TIDEGATE_SHARED=$(address admin one) TIDEGATE_SHARED_TWO=$(address admin two) TIDEGATE_SHARED_HTTP=$(address HTTP one) TIDEGATE_STORE="$store $port" \
     TIDEGATE_SHARED_RULES="$scratch/shared.yaml" TIDEGATE_SUGGESTION="file://$scratch/suggestion.html" \
     TIDEGATE_MANY=$(address admin many) TIDEGATE_MANY_RESP=$(sed -n 's|^ *RESP *redis://||p' "$scratch/many") TIDEGATE_REPORT="file://$scratch/report.html" \
     TIDEGATE_TLS=$(address admin tls) TIDEGATE_TLS_HTTP=$(address HTTP tls) NODE_EXTRA_CA_CERTS="$scratch/cert.pem" \
