@@ -14,9 +14,11 @@ ROOT = Path(__file__).resolve().parent.parent
 CRATES = [
     ["cli"],
     ["server"],
-    ["envoy", "sentinel"],
+    ["envoy", "resp", "sentinel"],
     ["export", "listen"],
     ["service"],
+    ["observe"],
+    ["rules"],
     ["sim", "tidegate"],
     ["tower"],
     ["redis"],
@@ -33,7 +35,9 @@ LAYERS = {
     "sentinel": [["programs", "token_server"], ["cluster", "stats"]],
     "listen": [["connections", "security"], ["credentials"], ["access", "descriptors", "socket", "tls"]],
     "export": [["statsd", "telemetry", "webhook"], ["agent"]],
-    "service": [["decide", "flow"], ["observe"], ["rules"], ["digest", "files", "shown"]],
+    "service": [["decide", "flow"], ["digest"]],
+    "observe": [["usage", "what_if"], ["heavy", "history", "trace"], ["metrics"], ["audit", "latency", "reached"], ["files", "shares", "shown"]],
+    "rules": [["file", "import", "reload"], ["parse"], ["options", "sharing", "traffic"], ["shares", "spec"], ["error", "files", "keys"]],
     "flow": [["report", "sentinel"], ["metric_log", "sources"], ["call"], ["rules"], ["machine", "stats"]],
     "redis": [
         ["ad_hoc", "limit", "orders", "rules", "store"],
@@ -48,6 +52,7 @@ LAYERS = {
 CIRCLES = {
     "core": "algorithm calendar cell debt decision parameters policy quota spec time",
     "redis": "ad_hoc limit store",
+    "rules": "shares spec",
     "tower": "decide fields hold layer question service",
 }
 

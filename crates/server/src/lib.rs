@@ -49,7 +49,7 @@ mod control;
 mod edges;
 mod serve;
 
-pub use edges::{http, resp};
+pub use edges::http;
 #[doc(hidden)]
 pub use serve::state_file::check_and_restore;
 pub use serve::{
@@ -75,6 +75,7 @@ pub use tidegate_listen::{
     tls::{TlsError, TlsFiles},
 };
 pub use tidegate_redis::{Mode, Timeout};
+pub use tidegate_resp as resp;
 #[cfg(feature = "sentinel")]
 pub use tidegate_sentinel::cluster;
 pub use tidegate_service::{

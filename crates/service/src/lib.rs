@@ -8,10 +8,8 @@
 //! |---|---|
 //! | `flow` | reports of programs that link `tidegate::flow`, and the rules for them |
 //! | `decide` | the service, its limits in memory and in the store, what a refusal means, what is counted |
-//! | `observe` | metrics, history, heavy keys, traces, the ledger of usage |
-//! | `rules` | parses, checks and replaces the rules file |
-//! | `shares` | places that tenants share: connections, events of the webhook, reports, lines of the ledger |
-//! | `shown` | durations, counts and commands as people read them |
+//! | `observe` | the crate `tidegate-observe`: metrics, history, heavy keys, traces, the ledger of usage |
+//! | `rules` | the crate `tidegate-rules`: parses, checks and replaces the rules file |
 //!
 //! A module imports only modules below it (`scripts/layers.py` checks it).
 
@@ -26,9 +24,7 @@
 
 pub mod decide;
 pub mod digest;
-pub mod files;
 pub mod flow;
-pub mod observe;
-pub mod rules;
-pub mod shares;
-pub mod shown;
+
+pub use tidegate_observe::{self as observe, files, shares, shown};
+pub use tidegate_rules as rules;

@@ -1,5 +1,4 @@
 //! One module for each protocol: it parses a request, asks the service, and prints the answer.
 
 pub mod http;
-pub mod resp;
 pub(crate) mod spoe;

@@ -17,6 +17,7 @@ use tidegate_listen::{
     strangers::Strangers,
     tls::Tls,
 };
+use tidegate_resp::{self as resp, Reactors, RespConfig, RespStats, Shared};
 use tidegate_service::{
     decide::service::Service,
     observe::metrics::{ConnectionStats, Metrics},
@@ -27,7 +28,6 @@ use crate::{
     control::{ControlPlane, pages},
     edges::{
         http::{self, Plane},
-        resp::{self, Reactors, RespConfig, RespStats, Shared},
         spoe::{self, Agent, SpoeStats},
     },
     serve::{options::Options, start_error::StartError},

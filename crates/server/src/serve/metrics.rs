@@ -13,7 +13,7 @@ use tidegate_service::observe::{
     reached::WebhookStats,
 };
 
-use crate::edges::resp::RespStats;
+use tidegate_resp::RespStats;
 
 /// The events of a server, and the connections of HTTP and RESP.
 pub(super) struct Counted {

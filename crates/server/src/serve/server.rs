@@ -14,6 +14,7 @@ use tidegate_export::webhook::Webhook;
 use tidegate_limiter::SystemClock;
 use tidegate_listen::{access::Door, security::ListenerSecurity};
 use tidegate_redis::Address;
+use tidegate_resp::{Reactors, RespStats};
 use tidegate_service::{
     decide::{
         limits::{Capacity, Limits},
@@ -45,10 +46,7 @@ use tokio::{
 use crate::serve::for_envoy::ForEnvoy;
 use crate::{
     control::{Conditions, ControlPlane, Marks, RulesThread, Scrapes, pages::Streams},
-    edges::{
-        http::{App, HttpStats, Plane, hosts::Hosts},
-        resp::{Reactors, RespStats},
-    },
+    edges::http::{App, HttpStats, Plane, hosts::Hosts},
     serve::{
         background::{divide_memory, end_what_is_due, every, keep_hours},
         follow::follow,
