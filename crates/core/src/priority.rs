@@ -30,6 +30,8 @@ impl Priority {
     pub const HIGHEST: Self = Self(9);
     /// The priority of callers that give none.
     pub const DEFAULT: Self = Self(5);
+    /// The number of levels.
+    pub const COUNT: usize = 10;
     /// The head start of each level.
     pub const STEP: Nanos = Nanos::from_secs(10);
 
@@ -47,6 +49,12 @@ impl Priority {
     #[must_use]
     pub const fn level(self) -> u8 {
         self.0
+    }
+
+    /// All priorities, from the lowest one on.
+    #[must_use]
+    pub fn all() -> [Self; Self::COUNT] {
+        core::array::from_fn(|level| Self(level as u8))
     }
 
     /// How far behind callers of the highest priority a caller stands that comes at the same time.

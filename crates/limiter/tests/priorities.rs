@@ -99,6 +99,55 @@ fn a_higher_priority_goes_first_and_within_one_the_first_to_come() {
 }
 
 #[test]
+fn a_caller_that_comes_is_served_behind_as_many_as_are_said_to_be_ahead() {
+    let timer = ManualTimer::new(START);
+    let permits = Policy::concurrency(1);
+    let new = || {
+        let limiter = KeyedLimiter::builder(permits)
+            .clock(timer.clone())
+            .build()
+            .unwrap();
+        assert!(limiter.acquire("a", 1).is_allowed());
+        limiter
+    };
+    let ahead = |limiter: &KeyedLimiter<ManualTimer>| limiter.ahead_at("a", timer.now());
+    assert_eq!(ahead(&new()), None);
+    for level in 0..10 {
+        let limiter = new();
+        let mut line: Vec<(usize, Waiting<'_>)> = Vec::new();
+        for (name, before) in [5, 0, 9, 5, 3, 9, 7, 0].into_iter().enumerate() {
+            let until = with(before);
+            let limiter = &limiter;
+            line.push((
+                name,
+                Box::pin(async move { limiter.wait("a", 1, until).await.map(|_| ()) }),
+            ));
+            assert!(served(&mut line).is_empty());
+            timer.advance(7 * SECOND);
+        }
+        let expected = ahead(&limiter).unwrap()[usize::from(level)];
+        let until = with(level);
+        let shared = &limiter;
+        line.push((
+            8,
+            Box::pin(async move { shared.wait("a", 1, until).await.map(|_| ()) }),
+        ));
+        assert!(served(&mut line).is_empty());
+        let mut order = Vec::new();
+        while !line.is_empty() {
+            limiter.refund("a", 1);
+            order.extend(served(&mut line));
+        }
+        assert_eq!(
+            order.iter().position(|name| *name == 8),
+            Some(expected),
+            "{order:?}"
+        );
+        assert_eq!(ahead(&limiter), None);
+    }
+}
+
+#[test]
 fn a_caller_is_overtaken_only_by_higher_priorities_that_come_less_than_ten_seconds_a_level_later() {
     for (gap, is_first) in [(39_999, true), (40_000, false), (40_001, false)] {
         let timer = ManualTimer::new(START);

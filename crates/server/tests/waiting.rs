@@ -181,10 +181,15 @@ fn the_first_comes_first_and_a_large_cost_is_not_overtaken() {
     assert_eq!(now_waiting(&server, "a"), 2);
     let explained = server.get("/v1/explain?limit=a&key=alice").json();
     assert_eq!(explained["waiting"], 2);
-    let line = json!({"name": "waiting", "text": "2 callers in line for it"});
+    assert_eq!(explained["places"], json!([3, 3, 3, 3, 3, 3, 1, 1, 1, 1]));
+    let text = "2 callers in line for it; the place of another one: 1 with priority 9, 3 with priority 5, 3 with priority 0";
+    let line = json!({"name": "waiting", "text": text});
     assert!(explained["facts"].as_array().unwrap().contains(&line));
     let other = server.get("/v1/explain?limit=a&key=bob").json();
-    assert_eq!(other["waiting"], 0);
+    assert_eq!(
+        (&other["waiting"], &other["places"]),
+        (&json!(0), &json!(null))
+    );
     server.advance(SECOND);
     assert!(is_admitted(&large.read()));
     assert_eq!(now_waiting(&server, "a"), 1);

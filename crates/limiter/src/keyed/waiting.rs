@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate_core::{
-    Admission, Algorithm, Decision, Estimate, Key, Nanos, Policy, clock::block_on,
+    Admission, Algorithm, Decision, Estimate, Key, Nanos, Policy, Priority, clock::block_on,
 };
 
 use super::KeyedLimiter;
@@ -59,6 +59,21 @@ impl<C: ?Sized> KeyedLimiter<C> {
             // A waiter of a key without a place asks again when there may be one.
             let _ = self.on_line(tag, now, WaitLine::changed, |_, _, _| ());
         }
+    }
+
+    /// How many callers wait in line before one that comes at `now`, for each priority, from 0 on;
+    /// `None` if nobody waits for the key. Takes time in proportion to the callers in line.
+    pub fn ahead_at(&self, key: impl Key, now: Nanos) -> Option<[usize; Priority::COUNT]> {
+        let tag = self.tag_of(&key);
+        let ahead = |_: &Policy, _: &mut [u64]| {
+            self.lines
+                .find(&self.marks, tag, |line| line.ahead(now))
+                .filter(|ahead| ahead[0] > 0)
+        };
+        self.marks
+            .has(tag)
+            .then(|| self.look(tag, now, ahead))
+            .flatten()
     }
 
     /// Serves all waiters.

@@ -86,6 +86,18 @@ impl WaitLine {
         !self.waiting.is_empty()
     }
 
+    /// How many callers are before one that comes now, for each priority.
+    pub fn ahead(&self, now: Nanos) -> [usize; Priority::COUNT] {
+        let comes = now.max(self.arrival);
+        Priority::all().map(|priority| {
+            let last = Place {
+                rank: priority.rank(comes),
+                number: u64::MAX,
+            };
+            self.waiting.range(..=last).count() + self.aside.range(..=last).count()
+        })
+    }
+
     /// The time until which the line must be kept without waiters.
     pub fn kept_until(&self) -> Option<Nanos> {
         self.reservations.last_free()

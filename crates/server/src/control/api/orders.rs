@@ -3,7 +3,7 @@
 
 use axum::http::Uri;
 use serde_json::{Value, json};
-use tidegate_core::{DenialReason, Nanos};
+use tidegate_core::{DenialReason, Nanos, Priority};
 use tidegate_redis::OrderKind;
 use tidegate_service::{
     decide::{
@@ -191,6 +191,7 @@ pub(in crate::control) async fn explanation(
         "override": own.map(|own| own_quota(app, limit, key, &own)),
         "tenant": limit.tenant_standing(&answered.key, service.now()).map(|of| tenant(&of)),
         "waiting": limit.waiting(&answered.key).await,
+        "places": limit.places(&answered.key, service.now()),
         "block_helps": service.block_helps(limit, decision.reason()),
         "mend": decision.reason().map(|reason| mend(reason, limit.spec(), key)),
         // Null if the server keeps no trace of this key.
@@ -275,13 +276,7 @@ fn facts(explained: &Value, now: Nanos) -> Vec<(&'static str, String)> {
             text(&explained["rule"]).map(|rule| format!("{rule}, {from}")),
         ),
         ("tenant", tenant_in_words(&explained["tenant"])),
-        (
-            "waiting",
-            explained["waiting"]
-                .as_u64()
-                .filter(|waiting| *waiting > 0)
-                .map(|waiting| format!("{} in line for it", shown::counted(waiting, "caller"))),
-        ),
+        ("waiting", waiting_in_words(explained)),
         ("block", order_in_words(&explained["block"], now)),
         ("override", order_in_words(&explained["override"], now)),
         ("requests", requests_in_words(&explained["requests"], now)),
@@ -291,6 +286,29 @@ fn facts(explained: &Value, now: Nanos) -> Vec<(&'static str, String)> {
     all.into_iter()
         .filter_map(|(name, value)| Some((name, value?)))
         .collect()
+}
+
+/// The line for a key, and the place of a caller that comes now.
+fn waiting_in_words(explained: &Value) -> Option<String> {
+    let waiting = explained["waiting"]
+        .as_u64()
+        .filter(|waiting| *waiting > 0)?;
+    let line = format!("{} in line for it", shown::counted(waiting, "caller"));
+    let place = |priority: Priority| explained["places"].get(usize::from(priority.level()));
+    let places: Vec<String> = [Priority::HIGHEST, Priority::DEFAULT, Priority::LOWEST]
+        .into_iter()
+        .filter_map(|priority| {
+            let place = shown::grouped(place(priority)?.as_u64()?);
+            Some(format!("{place} with priority {priority}"))
+        })
+        .collect();
+    if places.is_empty() {
+        return Some(line);
+    }
+    Some(format!(
+        "{line}; the place of another one: {}",
+        places.join(", ")
+    ))
 }
 
 /// A block or an override: since when, until when, by whom and why.

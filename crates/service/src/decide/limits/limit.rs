@@ -4,7 +4,7 @@
 use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use tidegate_core::{Decision, DenialReason, Nanos, Policy, PolicyError};
+use tidegate_core::{Decision, DenialReason, Nanos, Policy, PolicyError, Priority};
 use tidegate_limiter::{FairBuildError, KeyedLimiter, Request, SnapshotEntry};
 use tidegate_redis::{SharedDecision, Source};
 
@@ -623,6 +623,13 @@ impl Limit {
         }
         let tag = self.limiter().hash_keys().tag(key);
         self.memory.waits.of_key(tag).into()
+    }
+
+    /// The place in line of a caller that comes now, for each priority; `None` if nobody waits for the
+    /// key in this server's memory.
+    pub fn places(&self, key: &[u8], now: Nanos) -> Option<[usize; Priority::COUNT]> {
+        let ahead = self.limiter().ahead_at(key, now)?;
+        Some(ahead.map(|before| before + 1))
     }
 
     /// The policy of the key: the quota that an operator gave it, its override, or the limit's own.
