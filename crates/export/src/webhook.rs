@@ -9,11 +9,12 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     io,
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     thread,
     time::Duration,
 };
 
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use tidegate_core::{Clock as _, Nanos, clock::SystemClock};
 use tidegate_service::{
     observe::reached::{Reached, WebhookStats},
@@ -120,7 +121,7 @@ impl Webhook {
     /// sent. Call it on a thread that may block.
     pub fn finish(&self, within: Duration) -> Vec<Reached> {
         self.shared.stop(within);
-        let mut senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut senders = self.senders.lock();
         for sender in senders.drain(..) {
             // A sender that panicked has sent nothing more.
             let _ = sender.join();
@@ -181,7 +182,7 @@ impl Queue {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queue> {
         // No step panics midway.
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     fn stop(&self, within: Duration) {
@@ -212,17 +213,13 @@ impl Shared {
             if queue.stop_at.is_some() {
                 return None;
             }
-            queue = match queue.failing.first_key_value() {
-                None => self
-                    .changed
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner),
+            match queue.failing.first_key_value() {
+                None => self.changed.wait(&mut queue),
                 Some((&(due, _), _)) => {
                     let span = due.saturating_since(now).into();
-                    let waited = self.changed.wait_timeout(queue, span);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    self.changed.wait_for(&mut queue, span);
                 }
-            };
+            }
         }
     }
 

@@ -3,10 +3,11 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// How many connections are closed at once. One is for the new connection, the others for files and
@@ -58,8 +59,8 @@ impl Descriptors {
         makes_room
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Listeners> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Listeners> {
+        self.0.lock()
     }
 }
 

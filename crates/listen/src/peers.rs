@@ -2,9 +2,10 @@
 
 use std::{
     net::{IpAddr, Ipv6Addr},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tidegate_service::shares::Shares;
 
 /// The connections of a listener, by client address.
@@ -54,7 +55,7 @@ impl Peers {
 
     fn lock(&self) -> MutexGuard<'_, Shares<IpAddr>> {
         // No step panics midway.
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 }
 

@@ -5,11 +5,12 @@ use std::{
     collections::{BTreeMap, VecDeque},
     io,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread::{self, JoinHandle},
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 use serde::Serialize;
 use tidegate_core::Nanos;
@@ -211,7 +212,7 @@ impl Audit {
                 key.clone().unwrap_or_default(),
             )
         };
-        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut orders = self.orders.lock();
         match *did {
             "unblock" => drop(orders.known.remove(&order("block"))),
             "end-override" => drop(orders.known.remove(&order("override"))),
@@ -223,7 +224,7 @@ impl Audit {
     /// The keys of a limit that operators blocked, or gave a quota (`block` or `override`). Their
     /// time may have ended.
     pub fn keys_of(&self, kind: &'static str, limit: &str) -> Vec<String> {
-        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let orders = self.orders.lock();
         let from = (kind, limit.to_owned(), String::new());
         let of_limit = orders
             .known
@@ -234,7 +235,7 @@ impl Audit {
 
     /// The last of these actions on a key.
     pub fn order(&self, kind: &'static str, limit: &str, key: &str) -> Option<Arc<Action>> {
-        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let orders = self.orders.lock();
         orders
             .known
             .get(&(kind, limit.to_owned(), key.to_owned()))
@@ -248,7 +249,7 @@ impl Audit {
 
     fn kept(&self) -> MutexGuard<'_, VecDeque<Arc<Action>>> {
         // A panic cannot leave the list half changed.
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recent.lock()
     }
 }
 

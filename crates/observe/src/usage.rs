@@ -11,7 +11,7 @@ use std::{
     io, mem,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -19,6 +19,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rapidhash::fast::RandomState;
 use serde::{Deserialize, Serialize};
 use tidegate_core::Nanos;
@@ -143,18 +144,16 @@ impl UnwrittenUses {
 
     fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
         let at = self.hash.hash_one(key) as usize % SHARDS;
-        self.shards[at]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shards[at].lock()
     }
 
     /// Appends everything to the files of its days. The uses of a file that cannot be written stay.
     fn write(&self) -> io::Result<()> {
-        let mut files = self.days.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut files = self.days.lock();
         // By day, what was taken for its file.
         let mut days: BTreeMap<u64, Vec<HourOfKey>> = BTreeMap::new();
         for shard in &self.shards {
-            let shard = mem::take(&mut *shard.lock().unwrap_or_else(PoisonError::into_inner));
+            let shard = mem::take(&mut *shard.lock());
             for (limit, UsedKeys { known, others }) in shard.limits {
                 let keys = known.into_iter().map(|(key, hours)| (Some(key), hours));
                 for (key, hours) in keys.chain([(None, others)]) {
@@ -321,7 +320,7 @@ mod tests {
             .counts
             .shards
             .iter()
-            .map(|shard| shard.lock().unwrap().keys)
+            .map(|shard| shard.lock().keys)
             .sum();
         assert!(in_memory <= SHARDS * MOST, "{in_memory}");
         ledger.finish();

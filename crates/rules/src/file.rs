@@ -9,9 +9,9 @@ use std::{
     io::{self, Write},
     os::unix::fs::{MetadataExt as _, fchown},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
+use parking_lot::Mutex;
 use ring::digest::{SHA256, digest};
 use tidegate_core::Nanos;
 
@@ -86,10 +86,7 @@ impl RulesFile {
 
     /// Who changed it here last, and when.
     pub fn last(&self) -> Option<(String, Nanos)> {
-        self.last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.last.lock().clone()
     }
 
     /// The file as it is now.
@@ -139,7 +136,7 @@ impl RulesFile {
         if !self.is_writable {
             return Err(SaveError::NotWritable);
         }
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock();
         if self.read()?.version != version {
             return Err(SaveError::Changed);
         }

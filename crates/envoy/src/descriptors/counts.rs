@@ -4,11 +4,12 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 /// The maximum number of a rule's values with separate counters, if the configuration asks for
 /// counters per value. Other values count with the rule itself.
 const MAX_DETAILED: usize = 1_000;
@@ -104,7 +105,7 @@ impl RuleCounts {
         let Some(path) = detailed else {
             return self.plain.add(fate);
         };
-        let mut all = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.detailed.lock();
         let room = all.len() < MAX_DETAILED;
         let hits = match all.get(&path) {
             Some(hits) => Arc::clone(hits),
@@ -117,7 +118,7 @@ impl RuleCounts {
 
     /// All counters, with their names in metrics.
     pub fn read(&self, path: &str) -> Vec<(String, [u64; NAMES.len()])> {
-        let detailed = self.detailed.lock().unwrap_or_else(PoisonError::into_inner);
+        let detailed = self.detailed.lock();
         let mut all: Vec<_> = detailed
             .iter()
             .map(|(path, hits)| (path.clone(), hits.read()))

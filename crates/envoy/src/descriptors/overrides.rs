@@ -1,8 +1,9 @@
 //! Limits in requests (overrides). All numbers of a domain and a unit share one table of keys, so a
 //! changed number keeps the count. The key is the whole descriptor.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use parking_lot::RwLock;
 use rapidhash::RapidHashMap;
 use tidegate_core::{AlgorithmSpec, Nanos};
 use tidegate_service::{
@@ -69,17 +70,11 @@ impl Overrides {
         // No rule's name contains a `~`.
         let name = format!("{}~{}", names::limit_name(domain, &[]), wanted.unit.name());
         let of = (name.into_boxed_str(), wanted.requests_per_unit);
-        let known = self
-            .kept
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .limits
-            .get(&of)
-            .cloned();
+        let known = self.kept.read().limits.get(&of).cloned();
         if let Some(limit) = known {
             return Ok(limit);
         }
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.write();
         if let Some(limit) = kept.limits.get(&of) {
             return Ok(Arc::clone(limit));
         }

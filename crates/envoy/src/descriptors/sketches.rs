@@ -1,7 +1,6 @@
 //! Sketches of recent use, to estimate the next one. Their number is bounded.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
+use parking_lot::{Mutex, MutexGuard};
 /// The numbers that a sketch remembers.
 const REMEMBERED: usize = 64;
 /// The least with which it estimates.
@@ -43,9 +42,7 @@ impl Sketches {
 
     fn set(&self, of: u64) -> MutexGuard<'_, Set> {
         // No step panics midway.
-        self.sets[of as usize % SETS]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.sets[of as usize % SETS].lock()
     }
 
     /// Remembers what a request used.

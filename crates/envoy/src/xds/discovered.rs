@@ -1,8 +1,7 @@
 //! The resources that a control plane has sent.
 
-use std::sync::{Mutex, PoisonError};
-
 use crate::config::load::Text;
+use parking_lot::Mutex;
 
 /// The configurations of Envoy's rate limit service that a control plane has sent.
 #[derive(Debug, Default)]
@@ -12,16 +11,10 @@ impl Discovered {
     /// Replaces the resources, and returns those before.
     #[cfg(feature = "grpc")]
     pub fn replace(&self, texts: Vec<Text>) -> Vec<Text> {
-        std::mem::replace(
-            &mut self.0.lock().unwrap_or_else(PoisonError::into_inner),
-            texts,
-        )
+        std::mem::replace(&mut self.0.lock(), texts)
     }
 
     pub fn texts(&self) -> Vec<Text> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.lock().clone()
     }
 }

@@ -1,13 +1,10 @@
 //! Exports what `/metrics` shows, under the same names with a dot after `tidegate`, so that both
 //! lead to the same dashboards.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use opentelemetry::{KeyValue, metrics::Meter};
+use parking_lot::Mutex;
 use tidegate_service::observe::metrics::{Labels, MetricKind, MetricSource, Sink};
 
 /// The values of all families, read together.
@@ -24,7 +21,7 @@ impl Bridge {
     /// The values of a family. Each reading is used once: an instrument that finds none left reads
     /// all sources again, so one collection of all instruments is one reading.
     fn take(&self, name: &str) -> Vec<(Vec<KeyValue>, u64)> {
-        let mut readings = self.readings.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readings = self.readings.lock();
         if let Some(values) = readings.0.remove(name) {
             return values;
         }

@@ -12,12 +12,13 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 use tokio::sync::Notify;
 
@@ -149,7 +150,7 @@ impl SlotPool {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Connections for Slots {

@@ -17,11 +17,12 @@ mod summary;
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use tidegate_core::Nanos;
 
 use self::summary::Summary;
@@ -198,8 +199,8 @@ impl HeavyKeys {
         })
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Kept> {
+        self.kept.lock()
     }
 }
 

@@ -6,10 +6,10 @@ mod series;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tidegate_core::Nanos;
 
 use self::series::{Number, Series};
@@ -255,8 +255,8 @@ impl History {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Kept> {
+        self.kept.lock()
     }
 }
 

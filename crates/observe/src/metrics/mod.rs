@@ -4,11 +4,12 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
     registry::Registry,
@@ -90,15 +91,12 @@ impl ConnectionStats {
 
 impl Events {
     pub fn set_rejected(&self, problems: Vec<String>) {
-        *self.rejected.lock().unwrap_or_else(PoisonError::into_inner) = problems;
+        *self.rejected.lock() = problems;
     }
 
     /// The known problems of the rules file.
     pub fn rejected(&self) -> Vec<String> {
-        self.rejected
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.rejected.lock().clone()
     }
 }
 

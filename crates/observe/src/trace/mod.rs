@@ -16,13 +16,9 @@
 mod recording;
 mod ring;
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    str::FromStr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeMap, fmt, str::FromStr, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use tidegate_core::{Decision, DenialReason, Nanos};
 use tidegate_limiter::HashKeys;
@@ -333,7 +329,7 @@ impl Trace {
 /// A test may have panicked with the lock: names of limits and chosen hashes are valid at each
 /// step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl fmt::Debug for Trace {

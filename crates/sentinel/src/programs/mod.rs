@@ -20,13 +20,14 @@ use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 use tidegate_core::Nanos;
 use tidegate_listen::peers::subnet;
 use tidegate_service::{
@@ -167,7 +168,7 @@ impl Programs {
             return Err(HeartbeatError::Foreign { from, named });
         }
         let (name, now) = ((app, SocketAddr::new(named, port)), self.service.now());
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let from = subnet(from);
         if let Some(program) = known.get_mut(&name) {
             (program.heard, program.from) = (now, from);
@@ -223,7 +224,7 @@ impl Programs {
     /// Forgets a program whose heartbeats ended. It is also gone if it gave way, even if another
     /// task asks it since then.
     fn is_gone(&self, name: &Name, task: u64) -> bool {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         let now = self.service.now();
         let Some(program) = known.get(name).filter(|program| program.task == task) else {
             return true;

@@ -1,10 +1,8 @@
 //! The connections of each namespace.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::{Mutex, MutexGuard};
 /// How many connections have said that they belong to each namespace. Only namespaces with
 /// connections are kept.
 #[derive(Debug, Default)]
@@ -33,7 +31,7 @@ impl Namespaces {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, usize>> {
         // No step panics midway.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError, RwLock, Weak},
+    sync::{Arc, Weak},
 };
 
 use arc_swap::ArcSwapOption;
+use parking_lot::{Mutex, RwLock};
 use rapidhash::RapidHashMap;
 use tidegate_core::{Decision, Nanos, Quota, Standing, algorithm::SlidingWindow};
 use tidegate_limiter::KeyedLimiter;
@@ -205,7 +206,7 @@ impl Question {
         let limit = self.limit(&[]);
         let taken_ahead = &self.rule.taken_ahead;
         if !self.is_prioritized {
-            let until = taken_ahead.read().unwrap_or_else(PoisonError::into_inner);
+            let until = taken_ahead.read();
             let decision = if now < *until {
                 denied_until(&limit, self.count, *until, now)
             } else {
@@ -214,7 +215,7 @@ impl Question {
             limit.count(Act::Take, &[], self.count, &decision, now);
             return answer(&[decision]);
         }
-        let mut until = taken_ahead.write().unwrap_or_else(PoisonError::into_inner);
+        let mut until = taken_ahead.write();
         let slot = self.rule.token.slot.as_nanos() as u64;
         let next = Nanos::new((now.get() / slot + 1).saturating_mul(slot));
         let mut decision = denied_until(&limit, self.count, next, now);
@@ -263,7 +264,7 @@ impl Question {
             return Arc::clone(&rule.limit);
         };
         let policy = per_connection.policy(key, self.connections);
-        let mut by_units = rule.by_units.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_units = rule.by_units.lock();
         if let Some(limit) = by_units.get(&policy.limit) {
             return Arc::clone(limit);
         }

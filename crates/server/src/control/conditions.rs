@@ -4,9 +4,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
 };
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use tidegate_core::Nanos;
 use tidegate_listen::tls::Tls;
@@ -102,8 +103,8 @@ impl Conditions {
         seen.now = found.into();
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Seen> {
+        self.0.lock()
     }
 }
 

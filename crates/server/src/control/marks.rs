@@ -1,11 +1,9 @@
 //! Events that charts mark: what was wrong with the server, when rules came into force, and the
 //! actions of operators, of which a deployment is one (`POST /v1/mark`).
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, VecDeque};
 
+use parking_lot::{Mutex, MutexGuard};
 use tidegate_chart::Mark;
 use tidegate_service::{observe::audit::Action, shown};
 
@@ -102,7 +100,7 @@ impl Marks {
     }
 
     fn lock(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -3,10 +3,11 @@
 use std::{
     io,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tidegate_core::Nanos;
 use tidegate_limiter::HashKeys;
 use tidegate_service::{
@@ -147,7 +148,7 @@ impl State {
     /// Writes the file. A failure is logged, and the file stays as it was. Returns whether it was
     /// written.
     pub fn write(&self, service: &Service) -> bool {
-        let _alone = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.writing.lock();
         let file = self.file.path.display();
         match (self.write)(&self.file, service) {
             Ok(bytes) => {
@@ -240,7 +241,7 @@ pub(crate) mod tests {
         let (release, hangs) = mpsc::channel();
         let hangs = Mutex::new(hangs);
         state.write = Box::new(move |_, _| {
-            let _ = hangs.lock().unwrap().recv();
+            let _ = hangs.lock().recv();
             Err(io::Error::other("the disk hung"))
         });
         (state.slow, state.last_write) = (Duration::from_millis(1), Duration::from_millis(50));

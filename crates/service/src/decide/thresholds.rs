@@ -2,9 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use tidegate_core::{Decision, DenialReason, Nanos};
 
 use crate::observe::reached::Reached;
@@ -72,7 +73,7 @@ impl Thresholds {
         if !percentages.iter().any(|percent| is_reached(*percent)) {
             return;
         }
-        let mut events = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = self.0.lock();
         for &percent in percentages {
             if !is_reached(percent) {
                 continue;
@@ -93,11 +94,7 @@ impl Thresholds {
 
     /// The number of events for each percentage.
     pub fn counts(&self) -> BTreeMap<u8, u64> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .counts
-            .clone()
+        self.0.lock().counts.clone()
     }
 }
 

@@ -5,12 +5,13 @@ use std::{
     fmt, mem,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::Waker,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 use tidegate_core::{Clock, Nanos, clock::Timer};
 
@@ -94,7 +95,7 @@ impl Waits {
 
     fn callers(&self) -> MutexGuard<'_, Slab<Waker>> {
         // Nothing panics with the lock held.
-        self.callers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.callers.lock()
     }
 
     /// A number that changes when callers must look whether they may still wait. One that has a
@@ -272,7 +273,7 @@ impl WaitCounts {
 impl LimitWaits {
     fn keys(&self) -> MutexGuard<'_, HashMap<u64, u32>> {
         // Nothing panics with the lock held.
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keys.lock()
     }
 
     fn enter(&self, tag: u64, most: usize) -> bool {

@@ -1,10 +1,8 @@
 //! The limits of an application's resources, from its rules.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
+use parking_lot::Mutex;
 use tidegate_flow::{rules::Target, sources::yaml};
 
 /// Applications whose limits are kept: pages of so many are open at once.
@@ -21,7 +19,7 @@ pub struct KnownLimits(Mutex<BTreeMap<String, (String, Limits)>>);
 impl KnownLimits {
     /// The limits of an application with these rules in YAML; none if the text is not such rules.
     pub fn of(&self, app: &str, rules: &str) -> Limits {
-        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.0.lock();
         if let Some((_, limits)) = lock().get(app).filter(|(text, _)| text == rules) {
             return Arc::clone(limits);
         }

@@ -15,13 +15,9 @@ mod pushed;
 mod report;
 mod summary;
 
-use std::{
-    collections::BTreeMap,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use tidegate_core::Nanos;
 
 pub use hours::Hours;
@@ -192,10 +188,7 @@ impl Reports {
 
     /// The instances, without those that are forgotten by now.
     fn current(&self, now: Nanos) -> MutexGuard<'_, Instances> {
-        let mut instances = self
-            .instances
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut instances = self.instances.lock();
         instances.retain(|_, instance| now.saturating_since(instance.seen) < FORGOTTEN.into());
         instances
     }

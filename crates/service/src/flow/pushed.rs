@@ -5,9 +5,9 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
+use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use tidegate_flow::sources::yaml;
 
@@ -113,7 +113,7 @@ impl Pushed {
 
     /// The rules of an application, unless this is their version.
     pub fn newer(&self, app: &str, has: Option<&str>) -> Option<Rules> {
-        let rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.rules.lock();
         rules
             .get(app)
             .filter(|known| has != Some(&*known.version))
@@ -127,12 +127,7 @@ impl Pushed {
 
     /// The applications that have rules.
     pub fn apps(&self) -> Vec<String> {
-        self.rules
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .keys()
-            .cloned()
-            .collect()
+        self.rules.lock().keys().cloned().collect()
     }
 
     /// Gives an application these rules, and returns their version. May block: it writes a file.
@@ -145,7 +140,7 @@ impl Pushed {
         yaml::parse(text).map_err(|error| PushError::Rules(error.to_string()))?;
         // Held while the file is written, so that the file and the memory have the same of two
         // pushes.
-        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = self.rules.lock();
         let known = rules.get(app).map_or("", |known| &known.version);
         if was.is_some_and(|was| was != known) {
             return Err(PushError::Changed(app.to_owned()));

@@ -6,7 +6,7 @@
 use std::{
     convert::Infallible,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -19,6 +19,7 @@ use axum::{
 use bytes::Bytes;
 use futures_util::stream;
 use maud::{Markup, html};
+use parking_lot::{Mutex, MutexGuard};
 use tidegate_listen::peers::{Peer, Peers};
 use tidegate_service::observe::ticks::ticks;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -96,7 +97,7 @@ impl Streams {
     }
 
     fn rendered(&self) -> MutexGuard<'_, Vec<(LivePart, Weak<Renderings>)>> {
-        self.rendered.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rendered.lock()
     }
 }
 

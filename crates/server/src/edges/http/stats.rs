@@ -3,12 +3,10 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
 
+use parking_lot::Mutex;
 use tidegate_core::Nanos;
 use tidegate_service::observe::{
     latency::{self, Latency},
@@ -64,12 +62,7 @@ impl HttpStats {
     }
 
     fn add(&self, path: &'static str, status: u16) {
-        *self
-            .rare
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .entry((path, status))
-            .or_default() += 1;
+        *self.rare.lock().entry((path, status)).or_default() += 1;
     }
 
     /// The latency of decisions, by bucket.
@@ -87,11 +80,7 @@ impl HttpStats {
 
 impl MetricSource for HttpStats {
     fn report(&self, sink: &mut dyn Sink) -> fmt::Result {
-        let rare = self
-            .rare
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let rare = self.rare.lock().clone();
         let usual = ROUTES.iter().flat_map(|route| {
             let counts = &self.routes[route.endpoint as usize].usual;
             USUAL

@@ -3,9 +3,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, Weak},
+    sync::Weak,
 };
 
+use parking_lot::Mutex;
 use tidegate_core::{Algorithm, Nanos, Policy, PolicyError, algorithm::TokenBucket};
 use tidegate_limiter::{FairBuildError, FairTenants, HashKeys, KeyedLimiter, OverrideError, Until};
 

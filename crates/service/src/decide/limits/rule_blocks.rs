@@ -2,11 +2,9 @@
 //! by their hashes alone, or in the store, which has no list of them: there a server knows those
 //! that it has seen.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::BTreeMap;
 
+use parking_lot::{Mutex, MutexGuard};
 use tidegate_core::Nanos;
 
 /// How many names of one limit are kept.
@@ -66,6 +64,6 @@ impl RuleBlocks {
 
     fn known(&self) -> MutexGuard<'_, Known> {
         // A panic cannot leave the map half changed.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -5,12 +5,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use tidegate_core::{Nanos, fair::Terms};
 
 use crate::rules::{LimitSpec, PolicySpec, SharesSpec};
@@ -78,7 +76,7 @@ impl RuntimeOverrides {
         // No change panics midway.
         Changing {
             any: &self.any,
-            inner: self.inner.lock().unwrap_or_else(PoisonError::into_inner),
+            inner: self.inner.lock(),
         }
     }
 

@@ -15,11 +15,12 @@ use std::{
     fmt, mem,
     str::FromStr,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rapidhash::RapidHashMap;
 use ring::{
     digest::{Context, SHA256},
@@ -511,7 +512,7 @@ impl Reservations {
 
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     // No step panics midway.
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
+    shard.lock()
 }
 
 impl Shard {

@@ -8,11 +8,12 @@ mod in_line;
 use std::{
     convert::Infallible,
     slice,
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use tidegate_core::{Decision, Nanos, Priority, Standing, clock::Timer as _};
 use tidegate_limiter::{
     Admission, Estimate, WaitAllError, WaitError, WaitUntil, wait_all_estimates_by,
@@ -446,11 +447,11 @@ pub(super) fn are_stored(parts: &[Part<'_>]) -> Result<bool, Refusal> {
 }
 
 fn waited_for(limit: &Mutex<Weak<Limit>>) -> Weak<Limit> {
-    limit.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    limit.lock().clone()
 }
 
 fn set_waited_for(limit: &Mutex<Weak<Limit>>, in_force: &Arc<Limit>) {
-    *limit.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(in_force);
+    *limit.lock() = Arc::downgrade(in_force);
 }
 
 /// The admission of work that may start now: a leaky bucket's delay is over.

@@ -1,14 +1,9 @@
 //! One limit in the shared store.
 
-use std::{
-    borrow::Cow,
-    collections::HashMap,
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{borrow::Cow, collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tidegate_core::{Algorithm as _, Decision, DenialReason, Nanos, Standing, fair::Terms};
 use tidegate_redis::{
     Deadline, LimitError, LimitOrders, Mode, Order, OrderKind, ShareSeen, SharedDecision,
@@ -100,7 +95,7 @@ impl StoreLimit {
     }
 
     fn with_quota(&self, quota: Arc<str>) -> Option<SharedLimit> {
-        let mut by_quota = self.by_quota.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_quota = self.by_quota.lock();
         if let Some(known) = by_quota.get(&quota) {
             return known.clone();
         }

@@ -3,10 +3,11 @@
 use std::{
     collections::HashMap,
     fmt, io,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tidegate_core::{Decision, Nanos};
 use tidegate_redis::{
     AdHoc, Address, Part, Plan, SeenNode, SharedDecision, Store, StoreError, Timeout,
@@ -170,7 +171,7 @@ impl SharedStore {
     }
 
     fn plan(&self, quota: ThrottleQuota, policy: tidegate_core::Policy) -> Option<Arc<Plan>> {
-        let mut plans = self.plans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut plans = self.plans.lock();
         if let Some(plan) = plans.get(&quota) {
             return Some(Arc::clone(plan));
         }
