@@ -22,6 +22,7 @@ CRATES = [
     ["sim", "tidegate"],
     ["tower"],
     ["redis"],
+    ["redis-script"],
     ["limiter"],
     ["flow"],
     ["chart", "config", "headers", "macros"],
@@ -44,9 +45,8 @@ LAYERS = {
         ["batch"],
         ["lease"],
         ["health"],
-        ["script"],
-        ["connection"],
     ],
+    "redis-script": [["script"], ["connection"]],
 }
 # Modules that import each other: a crate may have only these circles.
 CIRCLES = {

@@ -132,35 +132,19 @@
 
 mod ad_hoc;
 mod batch;
-mod connection;
 mod deadline;
-mod error;
 mod health;
 mod lease;
 mod limit;
 mod name;
 mod orders;
 mod rules;
-#[cfg_attr(
-    feature = "servers",
-    allow(
-        missing_docs,
-        clippy::must_use_candidate,
-        clippy::missing_errors_doc,
-        clippy::new_without_default,
-        reason = "only tests see it"
-    )
-)]
-mod script;
-mod stats;
 mod store;
-mod sync;
 
 pub use ad_hoc::AdHoc;
 pub use batch::Gathering;
 pub use connection::Address;
 pub use deadline::{Deadline, Timeout};
-pub use error::StoreError;
 pub use health::{Health, SeenNode};
 pub use limit::{
     AnyOf, Corrected, Correction, FoundBy, LimitBuilder, LimitError, LimitNow, OnError, Once, Part,
@@ -173,8 +157,10 @@ pub use script::{Plan, PlanError, ShareSeen};
 pub use stats::Stats;
 pub use store::Store;
 pub use tidegate_core::lease::Mode;
+pub use tidegate_redis_script::StoreError;
+use tidegate_redis_script::{connection, script, stats, sync};
 
-/// What the differential tests run.
+/// The parts that the differential tests run.
 #[cfg(feature = "servers")]
 #[doc(hidden)]
 pub mod internals {

@@ -10,7 +10,6 @@ use std::{
     time::Duration,
 };
 
-use clap::ValueEnum;
 use ipnet::IpNet;
 use tidegate_core::parse_duration;
 use tidegate_flow::cgroup;
@@ -19,12 +18,18 @@ use tidegate_server::{
     descriptors::{AnswerFields, Consume, FieldNames, Modes},
     heavy, reservations,
     rules::parse_timeout,
-    throttle::{ThrottleAllowed, ThrottleQuota},
-    trace::{KeyShare, LEAST_TRACE_BYTES, ParseKeyShareError},
+    throttle::ThrottleAllowed,
+    trace::KeyShare,
     waits,
 };
 use tracing_subscriber::filter::LevelFilter;
 
+#[cfg(feature = "webhook")]
+use super::values::web_address;
+use super::values::{
+    ConsumeOption, LogFormat, SharingOption, bytes_or_off, host_name, network, origin,
+    share_or_off, throttle, trace_bytes, usage_bytes, with_port,
+};
 use crate::values::{MayBeNone, bytes, header_names, part, positive};
 
 /// The default maximum number of keys of a limit.
@@ -510,135 +515,6 @@ pub struct Args {
     pub(super) log_level: LevelFilter,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum LogFormat {
-    /// Lines for people
-    Text,
-    /// One JSON object per line
-    Json,
-}
-
-/// How servers share a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum SharingOption {
-    /// The store makes every decision
-    Exact,
-    /// Each server takes parts of the limit ahead and decides from them: never over
-    Leased,
-}
-
-/// How a denied request from Envoy is charged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ConsumeOption {
-    /// Every limit is charged, also if another one denies, as with envoyproxy/ratelimit
-    Each,
-    /// Nothing: one decision covers all limits of a request
-    AllOrNone,
-}
-
-fn bytes_or_off(text: &str) -> Result<u64, &'static str> {
-    if text.eq_ignore_ascii_case("off") {
-        Ok(0)
-    } else {
-        bytes(text)
-    }
-}
-
-fn share_or_off(text: &str) -> Result<MayBeNone<KeyShare>, ParseKeyShareError> {
-    if text.eq_ignore_ascii_case("off") {
-        Ok(None)
-    } else {
-        text.parse().map(Some)
-    }
-}
-
-fn usage_bytes(text: &str) -> Result<u64, String> {
-    let bytes = bytes(text)?;
-    if bytes < 16 << 20 {
-        Err("give at least 16MiB".to_owned())
-    } else {
-        Ok(bytes)
-    }
-}
-
-fn trace_bytes(text: &str) -> Result<u64, String> {
-    let bytes = bytes(text)?;
-    if bytes < LEAST_TRACE_BYTES {
-        Err(format!("give at least {LEAST_TRACE_BYTES} bytes"))
-    } else {
-        Ok(bytes)
-    }
-}
-
-fn throttle(text: &str) -> Result<ThrottleAllowed, String> {
-    let bucket = |text: &str| {
-        let numbers: Option<Vec<i64>> = text
-            .trim()
-            .split(':')
-            .map(|number| number.parse().ok())
-            .collect();
-        match numbers.as_deref() {
-            Some([max_burst, count, period]) => Ok(ThrottleQuota {
-                max_burst: *max_burst,
-                count: *count,
-                period: *period,
-            }),
-            _ => Err(format!(
-                "`{text}` is not on, off or max_burst:count:period, as in 15:30:60"
-            )),
-        }
-    };
-    match text {
-        // The period is another option.
-        "on" => Ok(ThrottleAllowed::default()),
-        "off" => Ok(ThrottleAllowed::Nothing),
-        list => list
-            .split(',')
-            .map(bucket)
-            .collect::<Result<_, _>>()
-            .map(ThrottleAllowed::Only),
-    }
-}
-
-/// A host's name without a port.
-fn host_name(text: &str) -> Result<String, String> {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || c == '_';
-    if !text.is_empty() && text.chars().all(is_name) {
-        return Ok(text.to_owned());
-    }
-    Err("a name is without a scheme and a port, as in limits.internal".to_owned())
-}
-
-fn origin(text: &str) -> Result<String, String> {
-    match text.split_once("://") {
-        Some((scheme, host))
-            if !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '*']) =>
-        {
-            Ok(text.to_owned())
-        }
-        _ => Err(
-            "give a scheme, a host and optionally a port, as in https://ops.example.com:8443"
-                .to_owned(),
-        ),
-    }
-}
-
-fn network(text: &str) -> Result<IpNet, String> {
-    let network = text
-        .parse()
-        .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from));
-    network.map_err(|_| "write a network or an address, as in 10.0.0.0/8".to_owned())
-}
-
-/// The address with this port, if it has none.
-fn with_port(address: &str, port: u16) -> String {
-    match address.parse::<std::net::IpAddr>() {
-        Ok(ip) => std::net::SocketAddr::from((ip, port)).to_string(),
-        Err(_) if !address.contains(':') => format!("{address}:{port}"),
-        Err(_) => address.to_owned(),
-    }
-}
-
 impl Args {
     /// Whether the listener of this option has TLS.
     pub(super) fn has_tls(&self, listener: &str) -> bool {
@@ -801,13 +677,5 @@ impl Args {
             grace: self.grace,
             ..Options::default()
         }
-    }
-}
-
-#[cfg(feature = "webhook")]
-fn web_address(text: &str) -> Result<String, String> {
-    match url::Url::parse(text) {
-        Ok(url) if ["http", "https"].contains(&url.scheme()) => Ok(text.to_owned()),
-        _ => Err("write an address such as https://example.com/hook".to_owned()),
     }
 }

@@ -3,6 +3,7 @@
 mod args;
 mod log_text;
 mod ready;
+mod values;
 
 use std::{io, process::ExitCode, sync::Arc};
 
@@ -18,7 +19,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
-use self::args::LogFormat;
+use self::values::LogFormat;
 use crate::systemd;
 
 pub use self::args::{Args, MAX_KEYS};

@@ -5,7 +5,7 @@ use std::{fmt::Write, io, net::SocketAddr};
 use tidegate_core::Nanos;
 use tidegate_server::{Server, XdsSource};
 
-use super::args::{Args, LogFormat};
+use super::{args::Args, values::LogFormat};
 
 /// Prints the text, or logs the same facts if the log is JSON.
 pub(super) fn print(args: &Args, has_telemetry: bool, server: &Server) {

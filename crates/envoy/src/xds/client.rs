@@ -2,6 +2,7 @@
 //! rules stay in force.
 
 use std::{
+    convert::Infallible,
     hash::{BuildHasher, RandomState},
     path::Path,
     pin::pin,
@@ -40,7 +41,8 @@ use tonic::{
 };
 
 use super::{
-    XdsSource,
+    ResourceError, XdsSource,
+    error::StreamError,
     messages::{TYPE, texts},
 };
 use crate::{
@@ -81,10 +83,9 @@ impl Client {
         let (first, longest) = self.source.pauses;
         let mut pause = first;
         loop {
-            let ended = self.stream(&mut pause).await;
+            let reason = self.stream(&mut pause).await;
             self.stats.seen_down(self.service.now());
-            let reason = ended.map_or_else(|error| error, |()| "it ended the stream".to_owned());
-            tracing::warn!(url = self.source.origin, reason, again_in = ?pause, "no stream from the control plane; its last rules stay in force");
+            tracing::warn!(url = self.source.origin, %reason, again_in = ?pause, "no stream from the control plane; its last rules stay in force");
             // Servers that lost the same control plane do not come back all at once.
             let jitter = (RandomState::new().hash_one(pause) % 256) as u32;
             sleep(pause / 2 + pause * jitter / 256).await;
@@ -93,8 +94,15 @@ impl Client {
     }
 
     /// Opens a stream, and follows it to its end. An answer that was put in force makes the next
-    /// pause the first one again.
-    async fn stream(&self, pause: &mut Duration) -> Result<(), String> {
+    /// pause the first one again. Returns why it ended.
+    async fn stream(&self, pause: &mut Duration) -> StreamError {
+        match self.follow_stream(pause).await {
+            Ok(never) => match never {},
+            Err(error) => error,
+        }
+    }
+
+    async fn follow_stream(&self, pause: &mut Duration) -> Result<Infallible, StreamError> {
         let channel = self.channel().await?;
         let client = AggregatedDiscoveryServiceClient::new(channel);
         let mut client = client.max_decoding_message_size(self.source.max_message);
@@ -105,26 +113,20 @@ impl Client {
             let name = MetadataKey::from_bytes(name.to_ascii_lowercase().as_bytes());
             match (name, MetadataValue::try_from(value.as_str())) {
                 (Ok(name), Ok(value)) => drop(request.metadata_mut().insert(name, value)),
-                _ => return Err("a header field of the address is not valid".to_owned()),
+                _ => return Err(StreamError::Header),
             }
         }
         // Without a version: a control plane that has started again may count its versions from the
         // beginning.
         let _ = send.send(self.question("", "", None)).await;
-        let answers = client
-            .stream_aggregated_resources(request)
-            .await
-            .map_err(|status| shown(&status))?;
+        let answers = client.stream_aggregated_resources(request).await?;
         let mut answers = answers.into_inner();
-        let (mut in_force, mut refused) = (String::new(), None::<(String, String)>);
+        let (mut in_force, mut refused) = (String::new(), None::<(String, Refusal)>);
         let mut next = None;
         loop {
             let answer = match next.take() {
                 Some(answer) => answer,
-                None => match answers.message().await.map_err(|status| shown(&status))? {
-                    Some(answer) => answer,
-                    None => return Ok(()),
-                },
+                None => answers.message().await?.ok_or(StreamError::Ended)?,
             };
             self.stats.seen_up(self.service.now());
             if answer.type_url != TYPE {
@@ -136,7 +138,7 @@ impl Client {
                     ..self.question("", &answer.nonce, Some(reason))
                 };
                 if send.send(refusal).await.is_err() {
-                    return Ok(());
+                    return Err(StreamError::Ended);
                 }
                 continue;
             }
@@ -162,11 +164,11 @@ impl Client {
                 Err(reason) => {
                     self.stats.refused.fetch_add(1, Ordering::Relaxed);
                     refused = Some((version, reason.clone()));
-                    self.question(&in_force, &nonce, Some(reason))
+                    self.question(&in_force, &nonce, Some(reason.0))
                 }
             };
             if send.send(request).await.is_err() {
-                return Ok(());
+                return Err(StreamError::Ended);
             }
             // Of the answers that come in the pause only the newest is put in force. Each has all
             // resources.
@@ -176,20 +178,19 @@ impl Client {
             loop {
                 tokio::select! {
                     () = &mut pause => break,
-                    answer = answers.message() => match answer.map_err(|status| shown(&status))? {
+                    answer = answers.message() => match answer? {
                         Some(answer) if answer.type_url == TYPE || next.is_none() => next = Some(answer),
                         Some(_) => {}
-                        None => return Ok(()),
+                        None => return Err(StreamError::Ended),
                     },
                 }
             }
         }
     }
 
-    async fn channel(&self) -> Result<Channel, String> {
+    async fn channel(&self) -> Result<Channel, StreamError> {
         let source = &self.source;
-        let mut endpoint =
-            Endpoint::from_shared(source.origin.clone()).map_err(|error| error.to_string())?;
+        let mut endpoint = Endpoint::from_shared(source.origin.clone())?;
         endpoint = endpoint
             .connect_timeout(PATIENCE)
             .http2_keep_alive_interval(KEEP_ALIVE)
@@ -198,8 +199,10 @@ impl Client {
         if source.uses_tls {
             // Read at each connection: certificates are renewed in place.
             let read = |path: &Path| {
-                std::fs::read(path)
-                    .map_err(|error| format!("cannot read {}: {error}", path.display()))
+                std::fs::read(path).map_err(|source| StreamError::Read {
+                    path: path.to_owned(),
+                    source,
+                })
             };
             let mut tls = ClientTlsConfig::new();
             tls = match &source.ca {
@@ -212,9 +215,9 @@ impl Client {
             if let Some(name) = &source.server_name {
                 tls = tls.domain_name(name);
             }
-            endpoint = endpoint.tls_config(tls).map_err(|error| causes(&error))?;
+            endpoint = endpoint.tls_config(tls)?;
         }
-        endpoint.connect().await.map_err(|error| causes(&error))
+        Ok(endpoint.connect().await?)
     }
 
     /// A request for all resources, which also accepts or refuses the previous response.
@@ -249,8 +252,9 @@ impl Client {
 
     /// Puts an answer in force. It is read on a thread that may block.
     ///
-    /// When the response is refused. The previous rules stay in force.
-    async fn apply(&self, answer: DiscoveryResponse) -> Result<(), String> {
+    /// # Errors
+    /// When the answer is refused. The previous rules stay in force.
+    async fn apply(&self, answer: DiscoveryResponse) -> Result<(), Refusal> {
         let DiscoveryResponse {
             version_info: version,
             resources,
@@ -262,9 +266,9 @@ impl Client {
             move || texts(resources, &source).and_then(|texts| checked(texts, keeping, merges));
         let read = tokio::task::spawn_blocking(read).await;
         let new = read
-            .unwrap_or_else(|_| Err("the server is stopping".to_owned()))
-            .map_err(abridged)
-            .inspect_err(|reason| {
+            .map_err(|_| Refusal::new("the server is stopping"))?
+            .map_err(|error| Refusal::new(&error.to_string()))
+            .inspect_err(|Refusal(reason)| {
                 tracing::error!(
                     url = self.source.origin,
                     reason,
@@ -292,29 +296,22 @@ impl Client {
             Err(_) => "the server is stopping".to_owned(),
         };
         self.discovered.replace(before);
-        Err(abridged(reason))
+        Err(Refusal::new(&reason))
     }
 }
 
 /// Checks the resources by themselves, so that mistakes are not mixed with those of files.
-fn checked(texts: Vec<Text>, keeping: Keeping, merges: bool) -> Result<Vec<Text>, String> {
-    match build(texts.iter().cloned().map(Ok), keeping, merges) {
-        Ok(_) => Ok(texts),
-        Err(error) => Err(error.to_string()),
+fn checked(texts: Vec<Text>, keeping: Keeping, merges: bool) -> Result<Vec<Text>, ResourceError> {
+    build(texts.iter().cloned().map(Ok), keeping, merges)?;
+    Ok(texts)
+}
+
+/// The reason for a refusal, as the control plane gets it.
+#[derive(Clone)]
+struct Refusal(String);
+
+impl Refusal {
+    fn new(reason: &str) -> Self {
+        Self(reason[..reason.floor_char_boundary(LONGEST_REASON)].to_owned())
     }
-}
-
-fn abridged(mut reason: String) -> String {
-    reason.truncate(reason.floor_char_boundary(LONGEST_REASON));
-    reason
-}
-
-fn shown(status: &tonic::Status) -> String {
-    format!("{}: {}", status.code(), status.message())
-}
-
-/// An error with all its causes.
-fn causes(error: &dyn std::error::Error) -> String {
-    let all = std::iter::successors(Some(error), |error| error.source());
-    all.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

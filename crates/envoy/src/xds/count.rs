@@ -3,16 +3,17 @@
 //! A descriptor takes two bytes on the wire and thousands as a rule, so the size of a message does
 //! not bound the memory for it.
 
+use super::ResourceError;
 use crate::config::load::MAX_RULES;
 
 /// The maximum number of descriptors in an answer: those with a limit, and those around them.
-const MAX_DESCRIPTORS: usize = 4 * MAX_RULES;
+pub(super) const MAX_DESCRIPTORS: usize = 4 * MAX_RULES;
 /// The maximum number of names to replace, and of values in metadata.
-const MAX_VALUES: usize = 10 * MAX_RULES;
+pub(super) const MAX_VALUES: usize = 10 * MAX_RULES;
 /// The deepest nesting of messages: that of prost.
-const MAX_DEPTH: usize = 100;
+pub(super) const MAX_DEPTH: usize = 100;
 
-/// What the resources of an answer have so far.
+/// The parts of an answer's resources so far.
 #[derive(Debug, Default)]
 pub(super) struct Count {
     descriptors: usize,
@@ -55,13 +56,18 @@ impl Count {
     /// # Errors
     /// When there are too many parts in all resources together, or they nest too deeply. What
     /// cannot be read is left to the decoder.
-    pub fn add(&mut self, resource: &[u8]) -> Result<(), String> {
+    pub fn add(&mut self, resource: &[u8]) -> Result<(), ResourceError> {
         self.message(Within::Config, resource, 0)
     }
 
-    fn message(&mut self, within: Within, mut bytes: &[u8], depth: usize) -> Result<(), String> {
+    fn message(
+        &mut self,
+        within: Within,
+        mut bytes: &[u8],
+        depth: usize,
+    ) -> Result<(), ResourceError> {
         if depth > MAX_DEPTH {
-            return Err(format!("a resource nests deeper than {MAX_DEPTH} messages"));
+            return Err(ResourceError::TooDeep);
         }
         while let Some(tag) = number(&mut bytes) {
             let skipped = match tag & 7 {
@@ -81,14 +87,10 @@ impl Count {
                 _ => {}
             }
             if self.descriptors > MAX_DESCRIPTORS {
-                return Err(format!(
-                    "more than {MAX_DESCRIPTORS} descriptors; leave out `value`, so that one rule limits each value separately"
-                ));
+                return Err(ResourceError::TooManyDescriptors);
             }
             if self.values > MAX_VALUES {
-                return Err(format!(
-                    "more than {MAX_VALUES} values in metadata and names to replace"
-                ));
+                return Err(ResourceError::TooManyValues);
             }
             if let Some(inner) = inner {
                 self.message(inner, content, depth + 1)?;
@@ -149,7 +151,7 @@ mod tests {
         count.add(&full).unwrap();
         assert_eq!(count.descriptors, MAX_DESCRIPTORS);
         let refused = count.add(&config(vec![Descriptor::default()]));
-        assert!(refused.unwrap_err().contains("descriptors"));
+        assert!(matches!(refused, Err(ResourceError::TooManyDescriptors)));
     }
 
     #[test]
@@ -166,11 +168,11 @@ mod tests {
             }])
         };
         let many = with(list(vec![Value { kind: None }; MAX_VALUES]));
-        let refused = Count::default().add(&many).unwrap_err();
-        assert!(refused.contains("values"), "{refused}");
+        let refused = Count::default().add(&many);
+        assert!(matches!(refused, Err(ResourceError::TooManyValues)));
         let deep = (0..200).fold(Value { kind: None }, |value, _| list(vec![value]));
-        let refused = Count::default().add(&with(deep)).unwrap_err();
-        assert!(refused.contains("deeper"), "{refused}");
+        let refused = Count::default().add(&with(deep));
+        assert!(matches!(refused, Err(ResourceError::TooDeep)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use crate::pb::google::protobuf::{Any, Struct, Value, value::Kind};
 use prost::Message;
 use serde_json::{Map, Value as Json, json};
 
-use super::{count::Count, source::XdsSource};
+use super::{ResourceError, count::Count, source::XdsSource};
 use crate::config::load::Text;
 
 /// The type of the resources.
@@ -77,17 +77,16 @@ pub(super) struct Replace {
 ///
 /// # Errors
 /// When a resource cannot be decoded, or there is too much in them.
-pub(super) fn texts(resources: Vec<Any>, source: &XdsSource) -> Result<Vec<Text>, String> {
+pub(super) fn texts(resources: Vec<Any>, source: &XdsSource) -> Result<Vec<Text>, ResourceError> {
     let mut count = Count::default();
     for resource in &resources {
         if resource.type_url != TYPE {
-            return Err(format!("a resource has the type {}", resource.type_url));
+            return Err(ResourceError::Type(resource.type_url.clone()));
         }
         count.add(&resource.value)?;
     }
     let text = |resource: Any| {
-        let config = RateLimitConfig::decode(&*resource.value)
-            .map_err(|error| format!("a resource cannot be decoded: {error}"))?;
+        let config = RateLimitConfig::decode(&*resource.value)?;
         let origin = PathBuf::from(format!("{} domain {}", source.origin, config.domain));
         Ok(Text {
             origin,
@@ -97,7 +96,7 @@ pub(super) fn texts(resources: Vec<Any>, source: &XdsSource) -> Result<Vec<Text>
     let mut texts = resources
         .into_iter()
         .map(text)
-        .collect::<Result<Vec<_>, String>>()?;
+        .collect::<Result<Vec<_>, ResourceError>>()?;
     texts.sort_by(|one, other| one.origin.cmp(&other.origin));
     Ok(texts)
 }
@@ -106,7 +105,7 @@ pub(super) fn texts(resources: Vec<Any>, source: &XdsSource) -> Result<Vec<Text>
 ///
 /// # Errors
 /// When it cannot be decoded, or there is too much in it.
-pub fn read_resource(bytes: Vec<u8>, source: &XdsSource) -> Result<Vec<Text>, String> {
+pub fn read_resource(bytes: Vec<u8>, source: &XdsSource) -> Result<Vec<Text>, ResourceError> {
     let resource = Any {
         type_url: TYPE.to_owned(),
         value: bytes,

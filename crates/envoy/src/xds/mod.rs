@@ -12,6 +12,8 @@ mod client;
 mod count;
 mod discovered;
 #[cfg(feature = "grpc")]
+mod error;
+#[cfg(feature = "grpc")]
 mod messages;
 mod source;
 #[cfg(feature = "grpc")]
@@ -20,6 +22,8 @@ mod stats;
 #[cfg(feature = "grpc")]
 pub use client::Client;
 pub use discovered::Discovered;
+#[cfg(feature = "grpc")]
+pub use error::ResourceError;
 #[cfg(feature = "grpc")]
 pub use messages::read_resource;
 pub use source::{XdsSource, XdsSourceError};

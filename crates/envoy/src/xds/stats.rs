@@ -42,7 +42,7 @@ impl XdsStats {
             .store(now.get() / 1_000_000_000, Ordering::Relaxed);
     }
 
-    /// Notes that there is no stream.
+    /// Notes that the stream ended.
     pub fn seen_down(&self, now: Nanos) {
         if self.is_up.swap(false, Ordering::Relaxed) || read(&self.lost_at) == 0 {
             self.lost_at

@@ -68,7 +68,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         let ahead = |_: &Policy, _: &mut [u64]| {
             self.lines
                 .find(&self.marks, tag, |line| line.ahead(now))
-                .filter(|ahead| ahead[0] > 0)
+                .filter(|ahead| *ahead != [0; Priority::COUNT])
         };
         self.marks
             .has(tag)

@@ -38,11 +38,11 @@ const LOOKS: Nanos = Nanos::from_secs(30);
 /// How long a step may take.
 const TIME: Duration = Duration::from_secs(2);
 
-/// What a store does that is not a real server, such as fakeredis.
+/// The behaviour of a store that is not a real server, such as fakeredis.
 const ENDS: &str = "it ends the connection whenever a limit's script runs, as fakeredis does, which has no library `struct`; use Redis 6.2 or \
                     later, Valkey or Redict";
 
-/// What the store must be able to do for one kind of limit.
+/// The abilities that one kind of limit needs in the store.
 struct Needed {
     plan: Arc<Plan>,
     decides: Arc<Script>,

@@ -40,7 +40,7 @@ impl SharedEstimate {
         Self { cost, taken }
     }
 
-    /// What a decision of the store took.
+    /// The units that a decision of the store took.
     pub(super) fn of(answer: &SharedDecision, cost: u64, at: Nanos, plan: &Plan) -> Self {
         if answer.source != Source::Store || !answer.is_allowed() {
             return Self::unknown(0);
@@ -56,7 +56,7 @@ impl SharedEstimate {
         Self { cost, taken }
     }
 
-    /// What a decision in memory took, if there was one.
+    /// The units that a decision in memory took, if there was one.
     pub(super) fn of_local(cost: u64, local: Option<(Estimate, u64)>) -> Self {
         local.map_or(Self::unknown(0), |(estimate, unit)| Self {
             cost,

@@ -10,6 +10,7 @@ mod listeners;
 mod metrics;
 pub(crate) mod open_files;
 pub(crate) mod options;
+mod parts;
 pub(crate) mod reload;
 pub(crate) mod server;
 pub(crate) mod shutdown;

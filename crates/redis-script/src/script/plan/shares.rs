@@ -113,12 +113,14 @@ impl Plan {
     }
 
     /// The name of the tenant that asks.
-    pub(crate) fn tenant(&self) -> Option<&[u8]> {
+    #[doc(hidden)]
+    pub fn tenant(&self) -> Option<&[u8]> {
         Some(&self.shares.as_ref()?.tenant.as_ref()?.name)
     }
 
     /// The keys of the common state and of the tenant that asks.
-    pub(crate) fn share_keys(&self, whole: &[u8], is_cluster: bool) -> Option<[Vec<u8>; 2]> {
+    #[doc(hidden)]
+    pub fn share_keys(&self, whole: &[u8], is_cluster: bool) -> Option<[Vec<u8>; 2]> {
         let name = self.tenant()?;
         let of_tenant = [whole, name].concat();
         let tenant = if is_cluster {
@@ -133,7 +135,8 @@ impl Plan {
     }
 
     /// The numbers of the common state and of the tenant, for `shares.lua`.
-    pub(crate) fn share_numbers(&self) -> Option<[Vec<u8>; 2]> {
+    #[doc(hidden)]
+    pub fn share_numbers(&self) -> Option<[Vec<u8>; 2]> {
         let shares = self.shares.as_ref()?;
         let Tenant { name, terms } = shares.tenant.as_ref()?;
         let [a, b, c, d, ..] = sha1_smol::Sha1::from(name).digest().bytes();
@@ -170,7 +173,8 @@ impl Plan {
     }
 
     /// A tenant's share as this node has last seen it, unless the store has forgotten it since.
-    pub(crate) fn share_seen(&self, tenant: &[u8], now: Nanos) -> Option<ShareSeen> {
+    #[doc(hidden)]
+    pub fn share_seen(&self, tenant: &[u8], now: Nanos) -> Option<ShareSeen> {
         let shares = self.shares.as_ref()?;
         let (seen, at) = *lock(&shares.seen).get(tenant)?;
         shares.is_recent(at, now).then_some(seen)

@@ -1,6 +1,6 @@
 //! A reactor over real sockets, whose turns a test takes one by one.
 
-use std::{net::SocketAddr, sync::atomic::AtomicU8};
+use std::{io::Write as _, net::SocketAddr, sync::atomic::AtomicU8};
 
 use tidegate_core::clock::ManualTimer;
 use tidegate_listen::{
@@ -13,8 +13,8 @@ use tidegate_service::{
     rules,
 };
 
-use super::*;
-use crate::{RespConfig, connection::OUTPUT_FULL};
+use super::{accepting::ACCEPTS_A_TURN, *};
+use crate::{RespConfig, connection::OUTPUT_FULL, socket::Stream};
 
 const PING: &[u8] = b"PING\r\n";
 

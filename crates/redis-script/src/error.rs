@@ -132,7 +132,8 @@ impl StoreError {
         "line-ended",
     ];
 
-    pub(crate) const fn index(&self) -> usize {
+    #[doc(hidden)]
+    pub const fn index(&self) -> usize {
         match self {
             Self::Refused(_) => 0,
             Self::Lost(_) => 1,
@@ -168,7 +169,8 @@ impl StoreError {
     }
 
     /// The server is a node of a cluster, but the address is of a single server.
-    pub(crate) fn node_of_a_cluster() -> Self {
+    #[doc(hidden)]
+    pub fn node_of_a_cluster() -> Self {
         Self::Unfit(
             "this is a node of a cluster, or a proxy before several servers; write redis+cluster:// and the nodes' addresses (proxies that \
              spread keys over servers cannot be used)"
@@ -194,7 +196,8 @@ impl StoreError {
     }
 
     /// Whether only another connection, perhaps to another server, can help.
-    pub(crate) const fn needs_reconnect(&self) -> bool {
+    #[doc(hidden)]
+    pub const fn needs_reconnect(&self) -> bool {
         matches!(
             self,
             Self::Refused(_) | Self::Lost(_) | Self::ReadOnly | Self::BadReply
@@ -202,7 +205,8 @@ impl StoreError {
     }
 
     /// Whether the store refuses this node's user or the script, however often it is asked.
-    pub(crate) const fn is_refusal(&self) -> bool {
+    #[doc(hidden)]
+    pub const fn is_refusal(&self) -> bool {
         matches!(
             self,
             Self::Forbidden(_) | Self::Script(_) | Self::NotPermitted(_) | Self::Unfit(_)
@@ -211,7 +215,8 @@ impl StoreError {
 
     /// Whether the store as a whole makes no decisions and has not made this one. This is not
     /// certain in a cluster, whose client may have sent the request twice.
-    pub(crate) const fn is_certain(&self) -> bool {
+    #[doc(hidden)]
+    pub const fn is_certain(&self) -> bool {
         matches!(
             self,
             Self::Refused(_)

@@ -252,7 +252,8 @@ impl Plan {
     /// The plan of a leased token bucket's full burst, for costs that are larger than the burst of
     /// `leased`, its plan with a part kept back. Such a cost is admitted only if it would fit even
     /// though all units that were taken before are used `slack` later.
-    pub(crate) fn whole(policy: Policy, leased: &Self, slack: Nanos) -> Option<Self> {
+    #[doc(hidden)]
+    pub fn whole(policy: Policy, leased: &Self, slack: Nanos) -> Option<Self> {
         let plan = Self::new(policy).ok()?;
         let is_larger = plan.policy.limit() > leased.policy.limit();
         if !is_larger || plan.kind != ScriptKind::TokenBucket || leased.kind != plan.kind {
@@ -284,7 +285,8 @@ impl Plan {
     /// Identifies where units of this limit count: units of a reservation return only if it is the
     /// same as when they were taken. A bucket's units have no time, so it includes the bucket's
     /// rate.
-    pub(crate) fn place(&self) -> [u8; 8] {
+    #[doc(hidden)]
+    pub fn place(&self) -> [u8; 8] {
         let mut place = sha1_smol::Sha1::from(&self.shape);
         if matches!(
             self.layout,
@@ -342,14 +344,16 @@ impl Plan {
     }
 
     /// The limit's numbers, which identify it.
-    pub(crate) fn numbers(&self) -> &[u8] {
+    #[doc(hidden)]
+    pub fn numbers(&self) -> &[u8] {
         &self.numbers
     }
 
     /// The numbers for a call that is sent now. Those of a calendar include three boundaries, the
     /// middle one the nearest to this server's time. The store's clock decides between which of
     /// them it is, so it may be off by half a period.
-    pub(crate) fn call_numbers(&self) -> Vec<u8> {
+    #[doc(hidden)]
+    pub fn call_numbers(&self) -> Vec<u8> {
         let Some(calendar) = self.calendar else {
             return self.numbers.clone();
         };
@@ -363,7 +367,8 @@ impl Plan {
     }
 
     /// The decision on one cost, from the value of its key.
-    pub(crate) fn decision(
+    #[doc(hidden)]
+    pub fn decision(
         &self,
         before: Option<&[u8]>,
         now: Nanos,

@@ -17,12 +17,14 @@ const VALUE: usize = 19;
 impl Plan {
     /// The blocks that denials lead to. Only a joint decision blocks keys.
     #[must_use]
-    pub(crate) const fn penalty(&self) -> Option<&Penalty> {
+    #[doc(hidden)]
+    pub const fn penalty(&self) -> Option<&Penalty> {
         self.penalty.as_ref()
     }
 
     /// The arguments of the block for the limit at this index of a joint decision, from 0.
-    pub(crate) fn block_arguments(&self, at: usize) -> Option<[Vec<u8>; 3]> {
+    #[doc(hidden)]
+    pub fn block_arguments(&self, at: usize) -> Option<[Vec<u8>; 3]> {
         let penalty = self.penalty?;
         let micros = |nanos: Nanos| nanos.get() / 1_000;
         let [one, two, three] = penalty.spans().steps().map(|span| micros(span.into()));
@@ -32,7 +34,8 @@ impl Plan {
     }
 
     /// The key of the block of a limit's key.
-    pub(crate) fn block_key(&self, whole: &[u8], is_cluster: bool) -> Option<Vec<u8>> {
+    #[doc(hidden)]
+    pub fn block_key(&self, whole: &[u8], is_cluster: bool) -> Option<Vec<u8>> {
         self.penalty.map(|_| key_beside(whole, is_cluster, LETTER))
     }
 

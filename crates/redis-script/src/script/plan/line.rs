@@ -43,7 +43,8 @@ impl Plan {
     }
 
     /// Whether only a joint decision knows everything about this limit's keys.
-    pub(crate) const fn is_joint(&self) -> bool {
+    #[doc(hidden)]
+    pub const fn is_joint(&self) -> bool {
         self.has_line || self.penalty.is_some() || self.has_shares()
     }
 
@@ -58,7 +59,8 @@ impl Plan {
     }
 
     /// The numbers of `line.lua`.
-    pub(crate) fn line_numbers(joins: Option<Priority>) -> Vec<u8> {
+    #[doc(hidden)]
+    pub fn line_numbers(joins: Option<Priority>) -> Vec<u8> {
         // From 1, because a number that is left out is 0.
         let joins = joins.map_or(0, |priority| u64::from(priority.level()) + 1);
         let [stay, step] = [TICKETS_STAY, Priority::STEP].map(|span| span.get() / 1_000);
@@ -67,7 +69,8 @@ impl Plan {
 
     /// The arguments of what is next to the limit at this index of a joint decision, from 0: its
     /// block, its line, and its shares.
-    pub(crate) fn arguments_beside(&self, at: usize) -> impl Iterator<Item = [Vec<u8>; 3]> {
+    #[doc(hidden)]
+    pub fn arguments_beside(&self, at: usize) -> impl Iterator<Item = [Vec<u8>; 3]> {
         let line = || {
             let index = (at + 1).to_string().into_bytes();
             [LETTER.into(), Self::line_numbers(self.joins), index]
@@ -78,11 +81,8 @@ impl Plan {
     }
 
     /// The keys of the same.
-    pub(crate) fn keys_beside(
-        &self,
-        whole: &[u8],
-        is_cluster: bool,
-    ) -> impl Iterator<Item = Vec<u8>> {
+    #[doc(hidden)]
+    pub fn keys_beside(&self, whole: &[u8], is_cluster: bool) -> impl Iterator<Item = Vec<u8>> {
         let line = self.has_line.then(|| Self::line_key(whole, is_cluster));
         let block = self.block_key(whole, is_cluster).into_iter();
         let shares = self.share_keys(whole, is_cluster);
@@ -90,7 +90,8 @@ impl Plan {
     }
 
     /// The key of the line at a limit's key.
-    pub(crate) fn line_key(whole: &[u8], is_cluster: bool) -> Vec<u8> {
+    #[doc(hidden)]
+    pub fn line_key(whole: &[u8], is_cluster: bool) -> Vec<u8> {
         key_beside(whole, is_cluster, LETTER)
     }
 
