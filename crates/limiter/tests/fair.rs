@@ -358,6 +358,29 @@ fn permits_return_when_they_are_dropped_and_go_to_who_has_the_fewest() {
 }
 
 #[test]
+fn units_from_before_a_reset_return_nothing() {
+    for policy in [Policy::concurrency(4), bucket(40)] {
+        let limiter = limiter(policy).build().unwrap();
+        let take = |tenant, count| -> Vec<_> {
+            let permits = (0..count).map(|_| limiter.permit(tenant, 1).unwrap());
+            permits.collect()
+        };
+        let now = Nanos::ZERO;
+        let before = take("a", 4);
+        limiter.reset_all_at(now);
+        let after = [take("a", 2), take("b", 2)];
+        let used = ["a", "b"].map(|tenant| limiter.used_at(tenant, now));
+        drop(before);
+        assert_eq!(limiter.total().peek_at(0, now).remaining(), 0);
+        assert_eq!(["a", "b"].map(|tenant| limiter.used_at(tenant, now)), used);
+        assert!(limiter.permit("a", 1).is_err() && limiter.permit("b", 1).is_err());
+        drop(after);
+        assert_eq!(limiter.total().peek_at(0, now).remaining(), 4);
+        assert_eq!(limiter.used_at("a", now), Some(0.0));
+    }
+}
+
+#[test]
 fn permits_that_are_never_returned_become_free_for_their_tenant_too() {
     let held = tidegate_limiter::algorithm::Concurrency::new(4);
     let held: Policy = held.hold(Duration::from_secs(10)).unwrap().into();

@@ -32,6 +32,30 @@ impl Notes {
         self.places.fill(TenantNote::default());
     }
 
+    /// All places.
+    pub fn places(&self) -> &[TenantNote] {
+        &self.places
+    }
+
+    /// Forgets all notes, and makes room for as many as a snapshot had.
+    pub fn restart(&mut self, places: u64) {
+        let places = usize::try_from(places).unwrap_or(self.most).min(self.most);
+        let places = places.next_power_of_two().max(FIRST.min(self.most));
+        self.places.clear();
+        self.places.resize(places, TenantNote::default());
+        self.crowded = 0;
+    }
+
+    /// Takes in a note of a snapshot, at its place there if that is possible.
+    pub fn put(&mut self, place: u64, note: TenantNote, state: &FairState) {
+        let pair = self.pair(note.name());
+        let place = usize::try_from(place).ok();
+        match place.filter(|place| pair.contains(place) && self.places[*place].name() == 0) {
+            Some(place) => self.places[place] = note,
+            None => *self.of(note.name(), state, &mut TenantNote::default()) = note,
+        }
+    }
+
     /// The bytes that the notes take when there are most of them.
     pub fn bytes(&self) -> usize {
         self.most.max(self.places.len()) * size_of::<TenantNote>()
