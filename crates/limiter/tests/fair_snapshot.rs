@@ -155,6 +155,57 @@ proptest! {
     }
 }
 
+proptest! {
+    /// A snapshot may come from a file that was changed.
+    #[test]
+    fn no_snapshot_panics(
+        number in 0..7_usize,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), word()), 1..6),
+        steps in prop::collection::vec(step(), 1..20),
+    ) {
+        let (policy, now) = (policy(number, 1), Nanos::from_secs(9));
+        let limiter = build(policy, 3, None);
+        for tenant in TENANTS {
+            let _ = limiter.acquire_at(tenant, 4, now);
+        }
+        let mut saved = save(&limiter, now);
+        for (entry, word, to) in changes {
+            let words: &mut [u64] = match entry.get_mut(&mut saved) {
+                TenantEntry::Total(state) | TenantEntry::Common { state, .. } => state,
+                TenantEntry::Share(entry) | TenantEntry::Ceiling(entry) => match entry {
+                    tidegate_limiter::SnapshotEntry::Key { state, .. } => state,
+                    other => panic!("{other:?}"),
+                },
+                TenantEntry::Guarantee { state, .. } => state,
+                TenantEntry::Note { words, .. } => words,
+                other => panic!("{other:?}"),
+            };
+            *word.get_mut(words) = to;
+        }
+        let other = build(policy, 3, Some(limiter.hash_keys()));
+        for entry in &saved {
+            let _ = other.restore_at(&policy, entry, now);
+        }
+        let mut now = now;
+        for (span, step) in steps {
+            now = now.saturating_add(Nanos::new(span));
+            take(&other, &step, now);
+        }
+    }
+}
+
+/// Words of all sizes, and floats.
+fn word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        0..9_u64,
+        any::<f64>().prop_map(f64::to_bits),
+        any::<[f32; 2]>().prop_map(|[a, b]| u64::from(a.to_bits()) << 32 | u64::from(b.to_bits())),
+        Just(u64::MAX),
+        Just(Nanos::MAX.get()),
+    ]
+}
+
 #[test]
 fn a_snapshot_comes_before_the_first_request_and_in_order() {
     let policy = policy(0, 1);

@@ -7,6 +7,9 @@ use crate::Nanos;
 const OWN: usize = 11;
 const OF_CLAIM: usize = 5;
 
+/// The units in a note. Sums of the highest limits stay far below this.
+const MOST_UNITS: core::ops::Range<f32> = 0.0..1e30;
+
 impl FairState {
     /// The number of words of a saved state.
     pub const WORDS: usize = OWN + OF_CLAIM * MOST_CLAIMS;
@@ -129,7 +132,7 @@ impl TenantNote {
     pub fn from_words(words: [u64; 3]) -> Option<Self> {
         let [[name, asked], [refused, taken], [charged, advance]] =
             words.map(|word| [(word >> 32) as u32, word as u32]);
-        let units = |bits| Some(f32::from_bits(bits)).filter(|units| *units >= 0.0);
+        let units = |bits| Some(f32::from_bits(bits)).filter(|units| MOST_UNITS.contains(units));
         Some(Self {
             name,
             asked,
@@ -188,7 +191,7 @@ mod tests {
             assert_eq!(FairState::from_words(&words), None, "{at}");
         }
         assert_eq!(FairState::from_words(&words[1..]), None);
-        for wrong in [f32::NAN, -1.0] {
+        for wrong in [f32::NAN, f32::INFINITY, 1e30, -1.0] {
             assert_eq!(TenantNote::from_words([0, 0, wrong.to_bits().into()]), None);
         }
     }
