@@ -149,8 +149,9 @@ impl LimitBuilder {
     /// [order](crate::Order::Override) `weight=10` for a tenant replaces its weight; without the
     /// store the weights are the given ones.
     ///
-    /// The store decides on the limit and on the tenant's share in one step, in every
-    /// [mode](Self::mode). It keeps the state of a tenant for four times the time in which a
+    /// The store decides on the limit and on the tenant's share in one step. In the
+    /// [mode](Self::mode) leased a node takes units ahead for each tenant, which counts them in its share;
+    /// reported limits with tenants are exact. The store keeps the state of a tenant for four times the time in which a
     /// guarantee is met: a second, or the window if that is longer.
     pub fn tenants<'a>(
         self,
@@ -179,7 +180,8 @@ impl LimitBuilder {
         if !is_word(&self.name) {
             return Err(LimitError::Name);
         }
-        let is_exact = self.line || self.tenants.is_some();
+        // A reported unit is used before the tenant's share is asked.
+        let is_exact = self.line || self.tenants.is_some() && self.mode == Mode::Reported;
         let mode = if is_exact { Mode::Exact } else { self.mode };
         let terms = Terms::of(mode, self.policy, self.slack.into(), self.unreported);
         // The store decides on them by `whole`.
@@ -222,16 +224,19 @@ impl LimitBuilder {
         let script_of_leases = script;
         let leases = script.map(|script| {
             let (plan, script) = (Arc::clone(&plan), Arc::clone(script));
-            Arc::new(Leases::new(
+            let leases = Leases::new(
                 terms,
                 plan,
                 script,
                 prefix.clone(),
                 self.leases,
                 Arc::clone(&wait),
-            ))
+            );
+            Arc::new(leases.of_tenants(self.tenants.clone()))
         });
+        // Tenants' allotments are joint decisions.
         let of_leases = leases.as_ref().and(script_of_leases);
+        let of_leases = of_leases.filter(|_| self.tenants.is_none());
         batcher.monitor.needs(
             &plan,
             batcher.scripts.batch(plan.kind()),
