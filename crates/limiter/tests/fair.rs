@@ -358,6 +358,56 @@ fn permits_return_when_they_are_dropped_and_go_to_who_has_the_fewest() {
 }
 
 #[test]
+fn permits_stay_with_their_tenants_while_the_limit_crosses_16_bits() {
+    let limits = [
+        60_000,
+        65_535,
+        65_536,
+        70_000,
+        65_535,
+        9_000,
+        1 << 20,
+        60_000,
+    ];
+    let hold = Duration::from_secs(3_600);
+    for held in [None, Some(hold)] {
+        let policy = |limit: u32| -> Policy {
+            let permits = tidegate_limiter::algorithm::Concurrency::new(limit);
+            held.map_or(permits, |hold| permits.hold(hold).unwrap())
+                .into()
+        };
+        // The longest hold keeps each permit in a list, which is short.
+        let scale = if held.is_some() { 100 } else { 1 };
+        let limit = |at: usize| policy(limits[at] / scale);
+        let limiter = limiter(limit(0)).build().unwrap();
+        let permits = [("a", 20_000), ("b", 9_000)]
+            .map(|(tenant, cost)| limiter.permit(tenant, u64::from(cost / scale)).unwrap());
+        for at in 1..limits.len() {
+            let now = Nanos::ZERO;
+            limiter.change_at(limit(at), Terms::new(), [], now).unwrap();
+            let all = f64::from(limits[at] / scale);
+            for (tenant, cost) in [("a", 20_000), ("b", 9_000)] {
+                // What is known of a tenant follows when it asks.
+                let _ = limiter.permit(tenant, 1).map(drop);
+                let used = limiter.used_at(tenant, now).unwrap() * all;
+                let expected = f64::from(cost / scale);
+                assert!((used - expected).abs() < 1e-3, "{at} {tenant}: {used}");
+            }
+            let free = (limits[at] / scale).saturating_sub(29_000 / scale);
+            assert_eq!(limiter.total().peek(0).remaining(), free.into(), "{at}");
+        }
+        drop(permits);
+        assert_eq!(limiter.total().peek(0).remaining(), (60_000 / scale).into());
+        let now = Nanos::ZERO;
+        for tenant in ["a", "b"] {
+            assert_eq!(limiter.used_at(tenant, now), Some(0.0));
+            let all = limiter.permit(tenant, (60_000 / scale).into());
+            assert!(all.is_ok(), "{tenant}");
+        }
+    }
+}
+
+#[test]
 fn units_from_before_a_reset_return_nothing() {
     for policy in [Policy::concurrency(4), bucket(40)] {
         let limiter = limiter(policy).build().unwrap();

@@ -244,7 +244,8 @@ fn a_limit_becomes_leased_and_exact_again_while_tenants_share_it() {
             server.reloading(|| orders.blocking_send(Order::Reload).unwrap());
         }
         let decided = || {
-            [&one, &two].map(|server| server.metric("tidegate_shared_store_decisions_total{by=\"lease\"}"))
+            [&one, &two]
+                .map(|server| server.metric("tidegate_shared_store_decisions_total{by=\"lease\"}"))
         };
         admitted([&one, &two], 1);
         let before = decided();
