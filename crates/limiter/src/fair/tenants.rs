@@ -1,13 +1,18 @@
 //! The tenants of a limit that is decided elsewhere.
 
-use std::{collections::HashMap, convert::Infallible, fmt, sync::PoisonError};
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    fmt,
+    sync::{Arc, PoisonError},
+};
 
 use tidegate_core::fair::{
     FairError, FairShares, FairState, Grant, Refusal, TenantNote, TenantStates, Terms, TermsError,
 };
 use tidegate_core::{Algorithm as _, Decision, Key, Nanos, Policy};
 
-use super::notes::Notes;
+use super::notes::{Notes, NotesHint};
 use crate::{
     BuildError, HashKeys, KeyedLimiter, OverrideError, Stats,
     sync::{Mutex, MutexGuard},
@@ -47,6 +52,7 @@ pub struct FairTenants {
     pub(super) shares: KeyedLimiter<()>,
     /// `None` for permits: the share counts them.
     pub(super) ceilings: Option<KeyedLimiter<()>>,
+    notes: Arc<NotesHint>,
     inner: Mutex<Inner>,
 }
 
@@ -144,6 +150,7 @@ impl FairTenants {
         Ok(Self {
             shares: table()?,
             ceilings: (!shares.are_permits()).then(table).transpose()?,
+            notes: inner.notes.hint(),
             inner: Mutex::new(inner),
         })
     }
@@ -203,8 +210,10 @@ impl FairTenants {
         mut step: impl FnMut(&FairShares, &mut FairState, &Terms, &mut TenantStates<'_>) -> R,
     ) -> R {
         let tag = self.shares.tag(name);
-        // The tenant's bucket arrives from memory while the common state is brought up to date.
+        // The tenant's bucket and its note arrive from memory while the common state is brought up to
+        // date.
         self.shares.prefetch_tag(tag);
+        self.notes.prefetch(name_of(tag));
         let mut inner = self.lock();
         let Inner {
             shares,
