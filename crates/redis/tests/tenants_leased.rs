@@ -7,11 +7,13 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use tidegate_core::{Policy, fair::Terms};
-use tidegate_redis::{Health, Mode, OnError, Order, Part, SharedLimit, Source, Store};
+use tidegate_core::{Clock, Nanos, Policy, clock::SystemClock, fair::Terms};
+use tidegate_redis::{
+    Health, Mode, OnError, Order, Part, SharedDecision, SharedLimit, Source, Store,
+};
 use tidegate_redis_servers::{PATIENCE, Server, eventually};
 
 fn open(address: &str) -> Store {
@@ -46,7 +48,7 @@ fn leased(store: &Store, name: &str, policy: &str) -> SharedLimit {
 struct Caller {
     admitted: Arc<AtomicU64>,
     from_leases: Arc<AtomicU64>,
-    times: Arc<Mutex<Vec<(Instant, Instant)>>>,
+    times: Arc<Mutex<Vec<(Nanos, Nanos)>>>,
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<()>,
 }
@@ -63,19 +65,20 @@ fn calls(limit: &SharedLimit, key: &'static str, rate: u32) -> Caller {
     );
     let task = tokio::spawn(async move {
         let (limit, admitted, from_leases, times, stop) = caller;
-        let began = Instant::now();
+        let clock = SystemClock::new();
+        let began = clock.now();
         let mut asked = 0;
         while !stop.load(Relaxed) {
-            let due = began.elapsed().as_micros() * u128::from(rate) / 1_000_000;
+            let due = clock.now().saturating_since(began).get() * u64::from(rate) / 1_000_000_000;
             while asked < due {
                 asked += 1;
-                let before = Instant::now();
+                let before = clock.now();
                 let answer = limit.acquire(key, 1).await;
                 if answer.is_allowed() {
                     admitted.fetch_add(1, Relaxed);
                     from_leases.fetch_add(u64::from(answer.source == Source::Lease), Relaxed);
                     let times: &Mutex<Vec<_>> = &times;
-                    times.lock().unwrap().push((before, Instant::now()));
+                    times.lock().unwrap().push((before, clock.now()));
                 }
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -95,7 +98,7 @@ impl Caller {
         self.admitted.load(Relaxed)
     }
 
-    async fn end(self) -> Vec<(Instant, Instant)> {
+    async fn end(self) -> Vec<(Nanos, Nanos)> {
         self.stop.store(true, Relaxed);
         self.task.await.unwrap();
         let times = self.times.lock().unwrap();
@@ -157,7 +160,7 @@ async fn tenants_get_their_weights_parts_across_nodes_and_never_more_than_the_li
 
 /// The calls that lie within any window of a second, or within two adjacent ones, are no more than
 /// the limit.
-fn never_over(policy: &str, times: &[(Instant, Instant)]) {
+fn never_over(policy: &str, times: &[(Nanos, Nanos)]) {
     // In any window: a bucket has its burst on top, two fixed windows meet.
     let most = match policy {
         "sliding-log 400/1s" => 400,
@@ -165,15 +168,15 @@ fn never_over(policy: &str, times: &[(Instant, Instant)]) {
         _ => 500,
     };
     for (begin, _) in times {
-        let end = *begin + Duration::from_secs(1);
+        let end = begin.saturating_add(Nanos::from_secs(1));
         let within = times.iter().filter(|(from, to)| from >= begin && *to < end);
         let within = within.count();
         assert!(within <= most, "{policy}: {within} in a second");
     }
     let first = times.iter().map(|(from, _)| *from).min().unwrap();
     let last = times.iter().map(|(_, to)| *to).max().unwrap();
-    let windows = (last - first).as_secs_f64().ceil() + 1.0;
-    assert!(times.len() as f64 <= windows * 400.0 + 100.0, "{policy}");
+    let windows = last.saturating_since(first).get().div_ceil(1_000_000_000) + 1;
+    assert!(times.len() as u64 <= windows * 400 + 100, "{policy}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -201,7 +204,7 @@ async fn what_one_tenant_leaves_the_others_get_and_a_guarantee_is_back_within_tw
     assert!(got >= 108, "{got} of 120 guaranteed");
     // An operator's weight counts in the next allotment.
     let order = Order::Override("weight=9");
-    let until = Some(Duration::from_secs(60));
+    let until = Some(Duration::from_mins(1));
     one.order("g", b"greedy", order, until).await.unwrap();
     eventually("both nodes have heard of it", || {
         [&here, &there]
@@ -231,7 +234,7 @@ async fn what_one_tenant_leaves_the_others_get_and_a_guarantee_is_back_within_tw
 }
 
 /// The remaining units that a look shows.
-fn futures(look: impl Future<Output = tidegate_redis::SharedDecision>) -> u64 {
+fn futures(look: impl Future<Output = SharedDecision>) -> u64 {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(look))
         .decision
         .remaining()
@@ -292,7 +295,7 @@ async fn decisions_of_every_kind_count_once_while_a_node_holds_units() {
             .await
             .unwrap();
         assert!(
-            both.iter().all(|decision| decision.is_allowed()),
+            both.iter().all(SharedDecision::is_allowed),
             "{policy}: {both:?}"
         );
         admitted += 1;

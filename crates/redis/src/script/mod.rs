@@ -503,6 +503,15 @@ mod tests {
         }
     }
 
+    /// A request of a lease.
+    const ASKED: Request = Request {
+        cost: 1,
+        ahead: 2,
+        spent: 1,
+        back: None,
+        sent: Nanos::ZERO,
+    };
+
     #[test]
     fn a_time_is_read_only_from_replies_that_promise_one_and_each_of_those_has_it() {
         let server = Server::start(&[]);
@@ -540,15 +549,7 @@ mod tests {
                 costs: vec![2],
                 counts: vec![1],
             };
-            let request = Request {
-                cost: 1,
-                ahead: 2,
-                spent: 1,
-                back: None,
-                sent: Nanos::ZERO,
-            };
-            let lease =
-                call::lease_arguments(plan, Mode::Leased, [request].iter(), [1].into_iter());
+            let lease = call::lease_arguments(plan, Mode::Leased, [ASKED].iter(), [1].into_iter());
             for key in keys {
                 // The second time round the key has a value.
                 for _ in 0..2 {
@@ -582,14 +583,7 @@ mod tests {
             let mut reply = runs.timed(script, &keys, &call::joint_arguments(all(), true));
             call::pop_number(&mut reply).expect("a number is behind the reply");
         }
-        let request = Request {
-            cost: 1,
-            ahead: 2,
-            spent: 0,
-            back: None,
-            sent: Nanos::ZERO,
-        };
-        let arguments = call::allot_arguments(&plans[0], &request);
+        let arguments = call::allot_arguments(&plans[0], &ASKED);
         let mut reply = runs.timed(&allot, &keys[..1], &arguments);
         call::pop_number(&mut reply).expect("the units are behind the reply");
         let mut asked = keys.clone();
