@@ -16,26 +16,26 @@ pub enum TenantEntry {
     /// The state of the total, as [`Limiter::snapshot`](crate::Limiter::snapshot) returns it: only
     /// of a [`FairLimiter`].
     Total(Vec<u64>),
-    /// What all tenants have in common: the first entry of the tenants.
+    /// The state common to all tenants: the first entry of the tenants.
     Common {
         /// Its words.
         state: Vec<u64>,
         /// The places for notes.
         notes: u64,
     },
-    /// What a tenant has used of its share: a [`SnapshotEntry::Key`] or a
+    /// A tenant's use of its share: a [`SnapshotEntry::Key`] or a
     /// [`SnapshotEntry::Record`], in virtual time.
     Share(SnapshotEntry),
-    /// What a tenant has used of its ceiling, likewise, in the limit's own time.
+    /// A tenant's use of its ceiling, likewise, in the limit's own time.
     Ceiling(SnapshotEntry),
-    /// What a tenant has used of its guarantee.
+    /// A tenant's use of its guarantee.
     Guarantee {
         /// The tenant's tag under the hash keys.
         tag: u64,
         /// The words of its state.
         state: [u64; WORDS],
     },
-    /// What is known of a tenant that asked: its charges, and when it was counted as active.
+    /// The record of a tenant that asked: its charges, and when it was counted as active.
     Note {
         /// The place of the note.
         place: u64,
@@ -212,7 +212,7 @@ impl FairTenants {
     }
 }
 
-/// Tenants have no blocks, and no policies of their own.
+/// Tenants have neither blocks nor other policies.
 const fn is_use(entry: &SnapshotEntry) -> bool {
     matches!(
         entry,
@@ -256,7 +256,7 @@ impl<C> FairLimiter<C> {
 
     /// Takes in one entry of a snapshot that was made under the policy `from`, by a limiter with the
     /// same hash keys: see [`FairTenants::restore_at`]. Returns whether it was valid and came in
-    /// time. Permits in flight count until somebody [refunds](Self::refund_at) them, as those of a
+    /// time. Permits in flight count until they are [refunded](Self::refund_at), as those of a
     /// [`Limiter`](crate::Limiter) do.
     pub fn restore_at(&self, from: &Policy, entry: &TenantEntry, now: Nanos) -> bool {
         match entry {

@@ -62,7 +62,7 @@ impl Batcher {
             .collect()
     }
 
-    /// What the store grants a tenant, and the decision for the caller.
+    /// Asks the store: the grant for the tenant, and the decision for the caller.
     async fn allotted(
         &self,
         leases: &Leases,

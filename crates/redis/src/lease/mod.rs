@@ -14,6 +14,7 @@ use std::{
 };
 
 use rapidhash::fast::RandomState;
+use tidegate_core::fair::Terms as TenantTerms;
 use tidegate_core::lease::{Answer, Lease, Request, Taken, Terms};
 use tidegate_core::{Decision, Nanos};
 use tokio::sync::Notify;
@@ -24,7 +25,6 @@ use hot::{Hot, Recent};
 use crate::{
     Deadline,
     health::{Monitor, Wait},
-    limit::StoreTenants,
     script::{Plan, Script},
     sync::{lock, read, write},
 };
@@ -37,6 +37,16 @@ const FEW: usize = 1 << 10;
 /// To insert a key into a full section, `LOOKS` keys are checked for one that was not used
 /// recently.
 const LOOKS: usize = 8;
+
+/// A tenant's terms now, by its name.
+type TermsNow = dyn Fn(&[u8]) -> TenantTerms + Send + Sync;
+
+/// The tenants that share a limit.
+pub struct LeasedTenants {
+    /// The part of a key that names its tenant.
+    pub by: fn(&[u8]) -> &[u8],
+    pub terms: Box<TermsNow>,
+}
 
 /// The lease of one key.
 pub struct Held {
@@ -121,7 +131,7 @@ pub struct Leases {
     wait: Arc<Wait>,
     prefix: Vec<u8>,
     /// The tenants that share the limit: each of them has a lease, and not each key.
-    tenants: Option<StoreTenants>,
+    tenants: Option<LeasedTenants>,
     hash: RandomState,
     hot: Hot,
     sections: Vec<Section>,
@@ -164,7 +174,7 @@ impl Leases {
     }
 
     /// The leases of tenants that share the limit.
-    pub fn of_tenants(self, tenants: Option<StoreTenants>) -> Self {
+    pub fn of_tenants(self, tenants: Option<LeasedTenants>) -> Self {
         Self { tenants, ..self }
     }
 
@@ -176,7 +186,7 @@ impl Leases {
     /// The plan of requests about a lease of a tenant, with its present terms.
     pub fn plan_of(&self, held: &Held) -> Plan {
         let name = &held.name[self.prefix.len()..];
-        let terms = self.tenants.as_ref().map(|tenants| tenants.terms(name));
+        let terms = self.tenants.as_ref().map(|tenants| (tenants.terms)(name));
         self.plan.of_tenant(name, terms.unwrap_or_default())
     }
 

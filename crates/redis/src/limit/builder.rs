@@ -12,7 +12,12 @@ use super::{
     shared::Shared,
     tenants::{StoreTenants, TenantOf},
 };
-use crate::{PlanError, Store, Timeout, lease::Leases, name::is_word, script::Plan};
+use crate::{
+    PlanError, Store, Timeout,
+    lease::{LeasedTenants, Leases},
+    name::is_word,
+    script::Plan,
+};
 
 /// Options of a [`SharedLimit`]. [`Store::limit`] returns them.
 #[derive(Debug)]
@@ -232,7 +237,11 @@ impl LimitBuilder {
                 self.leases,
                 Arc::clone(&wait),
             );
-            Arc::new(leases.of_tenants(self.tenants.clone()))
+            let of_tenants = self.tenants.clone().map(|tenants| LeasedTenants {
+                by: tenants.by,
+                terms: Box::new(move |name| tenants.terms(name)),
+            });
+            Arc::new(leases.of_tenants(of_tenants))
         });
         // Tenants' allotments are joint decisions.
         let of_leases = leases.as_ref().and(script_of_leases);

@@ -28,5 +28,5 @@ pub use once::Once;
 pub use permit::SharedPermit;
 pub use reserve::{Corrected, Correction, FoundBy, Reserved, ReservedSlots};
 pub use shared::SharedLimit;
-pub use tenants::{StoreTenants, TenantOf};
+pub use tenants::TenantOf;
 pub use wait::{LimitNow, Lines, Queued, SharedGrant, Tried, WaitFor};
