@@ -4,7 +4,7 @@
 
 use std::{
     pin::pin,
-    sync::{Arc, LazyLock},
+    sync::Arc,
     task::{Context, Waker},
 };
 
@@ -19,28 +19,38 @@ use tidegate_server::{
 
 const NOW: Nanos = Nanos::from_secs(1_000);
 const RULES: &str = "limits: [{name: a, limit: 2/1m, algorithm: sliding-log, max_keys: 4}, \
-                     {name: b, limit: 5/1s, algorithm: sliding-window, global: true}]";
+                     {name: b, limit: 5/1s, algorithm: sliding-window, global: true}, \
+                     {name: c, limit: 9/1s, algorithm: token-bucket, max_keys: 4, shares: {guarantee: {k: 20%}, ceiling: 60%}}, \
+                     {name: d, limit: 9, algorithm: concurrency, max_keys: 4, shares: {}}]";
 
-static SERVICE: LazyLock<Service> = LazyLock::new(|| {
+/// Tenants are restored only before their first request, so each file has a service.
+fn service() -> Service {
     let live = Limits::new(rules::parse(RULES).expect("rules"), 4, |_| None, NOW).expect("memory");
     Service::new(
         live,
         Throttle::new(4, None).expect("memory"),
         Arc::new(ManualTimer::new(NOW)),
     )
-});
+}
 
 fuzz_target!(|bytes: &[u8]| {
     let checksum = crc32fast::hash(bytes);
     let file = [bytes, &checksum.to_le_bytes()].concat();
-    if tidegate_server::check_and_restore(&file, &SERVICE, NOW).is_ok() {
-        for (limit, key) in [("a", Some(&b"k"[..])), ("b", None)] {
+    let service = service();
+    if tidegate_server::check_and_restore(&file, &service, NOW).is_ok() {
+        let asks = [
+            ("a", Some(&b"k"[..])),
+            ("b", None),
+            ("c", Some(b"k")),
+            ("d", Some(b"k")),
+        ];
+        for (limit, key) in asks {
             let ask = Ask {
                 limit: limit.as_bytes(),
                 key,
                 cost: 1,
             };
-            let decision = pin!(SERVICE.decide(ask, Act::Take, NOW));
+            let decision = pin!(service.decide(ask, Act::Take, NOW));
             assert!(
                 decision
                     .poll(&mut Context::from_waker(Waker::noop()))

@@ -48,7 +48,8 @@ mod wait_all;
 pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use block::Until;
 pub use fair::{
-    FairBuildError, FairBuilder, FairLimiter, FairTenants, Joined, TenantPermit, TotalStep,
+    FairBuildError, FairBuilder, FairLimiter, FairTenants, Joined, TenantEntry, TenantPermit,
+    TotalStep,
 };
 pub use joint::{
     AllDecision, AnyDecision, Request, acquire_all, acquire_all_at, acquire_all_estimates_at,

@@ -269,6 +269,14 @@ impl<C: ?Sized> Limiter<C> {
         self.serve(now);
     }
 
+    /// Where units count now: see [`Estimate::place`].
+    pub(crate) fn place(&self) -> u64 {
+        let mut held = self.versions.lock();
+        let site = self.site(&held);
+        let (policy, state) = held.parts();
+        site.place(policy, state)
+    }
+
     /// Forgets what was used, as if the limiter were new, and ends a block by the policy's
     /// [`Penalty`](crate::Penalty). A [`block`](Self::block) stays. Permits in use are
     /// forgotten too: releasing one later has no effect. Returns whether anything was in use.

@@ -358,6 +358,80 @@ fn permits_return_when_they_are_dropped_and_go_to_who_has_the_fewest() {
 }
 
 #[test]
+fn permits_stay_with_their_tenants_while_the_limit_crosses_16_bits() {
+    let limits = [
+        60_000,
+        65_535,
+        65_536,
+        70_000,
+        65_535,
+        9_000,
+        1 << 20,
+        60_000,
+    ];
+    let hold = Duration::from_hours(1);
+    for held in [None, Some(hold)] {
+        let policy = |limit: u32| -> Policy {
+            let permits = tidegate_limiter::algorithm::Concurrency::new(limit);
+            held.map_or(permits, |hold| permits.hold(hold).unwrap())
+                .into()
+        };
+        // The longest hold keeps each permit in a list, which is short.
+        let scale = if held.is_some() { 100 } else { 1 };
+        let limiter = limiter(policy(limits[0] / scale)).build().unwrap();
+        let permits = [("a", 20_000), ("b", 9_000)]
+            .map(|(tenant, cost)| limiter.permit(tenant, u64::from(cost / scale)).unwrap());
+        for limit in limits.map(|limit| limit / scale) {
+            let now = Nanos::ZERO;
+            limiter
+                .change_at(policy(limit), Terms::new(), [], now)
+                .unwrap();
+            let all = f64::from(limit);
+            for (tenant, cost) in [("a", 20_000), ("b", 9_000)] {
+                // What is known of a tenant follows when it asks.
+                let _ = limiter.permit(tenant, 1).map(drop);
+                let used = limiter.used_at(tenant, now).unwrap() * all;
+                let expected = f64::from(cost / scale);
+                assert!((used - expected).abs() < 1e-3, "{limit} {tenant}: {used}");
+            }
+            let free = limit.saturating_sub(29_000 / scale);
+            assert_eq!(limiter.total().peek(0).remaining(), free.into(), "{limit}");
+        }
+        drop(permits);
+        assert_eq!(limiter.total().peek(0).remaining(), (60_000 / scale).into());
+        let now = Nanos::ZERO;
+        for tenant in ["a", "b"] {
+            assert_eq!(limiter.used_at(tenant, now), Some(0.0));
+            let all = limiter.permit(tenant, (60_000 / scale).into());
+            assert!(all.is_ok(), "{tenant}");
+        }
+    }
+}
+
+#[test]
+fn units_from_before_a_reset_return_nothing() {
+    for policy in [Policy::concurrency(4), bucket(40)] {
+        let limiter = limiter(policy).build().unwrap();
+        let take = |tenant, count| -> Vec<_> {
+            let permits = (0..count).map(|_| limiter.permit(tenant, 1).unwrap());
+            permits.collect()
+        };
+        let now = Nanos::ZERO;
+        let before = take("a", 4);
+        limiter.reset_all_at(now);
+        let after = [take("a", 2), take("b", 2)];
+        let used = ["a", "b"].map(|tenant| limiter.used_at(tenant, now));
+        drop(before);
+        assert_eq!(limiter.total().peek_at(0, now).remaining(), 0);
+        assert_eq!(["a", "b"].map(|tenant| limiter.used_at(tenant, now)), used);
+        assert!(limiter.permit("a", 1).is_err() && limiter.permit("b", 1).is_err());
+        drop(after);
+        assert_eq!(limiter.total().peek_at(0, now).remaining(), 4);
+        assert_eq!(limiter.used_at("a", now), Some(0.0));
+    }
+}
+
+#[test]
 fn permits_that_are_never_returned_become_free_for_their_tenant_too() {
     let held = tidegate_limiter::algorithm::Concurrency::new(4);
     let held: Policy = held.hold(Duration::from_secs(10)).unwrap().into();

@@ -33,12 +33,23 @@ fn before_slash(key: &[u8]) -> &[u8] {
 }
 
 fn shared(store: &Store, name: &str, policy: &str, on_error: OnError) -> SharedLimit {
+    shared_in(Mode::Exact, store, name, policy, on_error)
+}
+
+fn shared_in(
+    mode: Mode,
+    store: &Store,
+    name: &str,
+    policy: &str,
+    on_error: OnError,
+) -> SharedLimit {
     let heavy = Terms::new().with_weight(3).expect("a weight");
     let capped = Terms::new().with_ceiling(0.2).expect("a ceiling");
     let named = [(&b"heavy"[..], heavy), (b"capped", capped)];
     let limit = store
         .limit(name, policy.parse::<Policy>().expect("a policy"))
         .tenants(before_slash, Terms::new(), named)
+        .mode(mode)
         .deadline(PATIENCE)
         .on_error(on_error);
     limit.build().expect("it can be shared")
@@ -260,10 +271,22 @@ fn part<'a>(limit: &'a SharedLimit, key: &'a str, cost: u64) -> Part<'a> {
 async fn without_the_store_a_node_shares_its_part_of_the_limit() {
     let mut server = Server::start(&[]);
     let store = open(&server.address());
-    for (at, policy) in POLICIES.into_iter().enumerate() {
+    let modes = [Mode::Exact, Mode::Leased];
+    let cases = POLICIES
+        .iter()
+        .flat_map(|policy| modes.map(|mode| (*policy, mode)));
+    for (at, (policy, mode)) in cases.enumerate() {
         let name = format!("down-{at}");
-        let [local, open, closed] = [OnError::Local, OnError::Open, OnError::Closed]
-            .map(|on_error| shared(&store, &format!("{name}-{on_error:?}"), policy, on_error));
+        let [local, open, closed] =
+            [OnError::Local, OnError::Open, OnError::Closed].map(|on_error| {
+                shared_in(
+                    mode,
+                    &store,
+                    &format!("{name}-{on_error:?}"),
+                    policy,
+                    on_error,
+                )
+            });
         assert!(local.acquire("a", 1).await.is_allowed());
         store.set_least_nodes(2);
         server.kill();
@@ -287,9 +310,10 @@ async fn without_the_store_a_node_shares_its_part_of_the_limit() {
         assert!(local.acquire("other", 1).await.is_allowed(), "{policy}");
         let (granted, _) = local.acquire_up_to("other", 40).await;
         assert!((1..=6).contains(&granted), "{policy}: {granted}");
-        assert!(
-            open.acquire("a", 1).await.is_allowed() && open.acquire("a", 1_000).await.is_allowed()
-        );
+        assert!(open.acquire("a", 1).await.is_allowed());
+        // A node denies by itself what no allotment can ever have.
+        let is_exact = open.mode() == Mode::Exact;
+        assert_eq!(open.acquire("a", 1_000).await.is_allowed(), is_exact);
         assert!(closed.acquire("a", 1).await.is_denied());
         server.start_again();
         eventually("the store is up", || store.health() == Health::Up);

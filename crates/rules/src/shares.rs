@@ -286,12 +286,12 @@ pub fn check(limit: &LimitSpec, fields: &Fields<'_>, keeping: Keeping, called: &
         let what = format!("{called}: {why}");
         fields.complaints().at(fields.line_of(field), what, mend);
     };
-    if limit.sharing.mode.is_some_and(|mode| mode != Mode::Exact) {
-        let why = "the store decides on each request of a limit that tenants share";
+    if limit.sharing.mode == Some(Mode::Reported) {
+        let why = "a server would use units before the tenant's share is asked";
         wrong(
             "sharing",
             why,
-            "remove `sharing`, or write `sharing: exact`",
+            "write `sharing: leased` or `sharing: exact`",
         );
     }
     for (field, why, mend) in [

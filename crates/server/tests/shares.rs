@@ -104,12 +104,8 @@ fn shares_in_rules_are_checked_with_what_to_do_instead() {
             "give the tenant a weight",
         ),
         (
-            "limit: 5/1s, shares: {}, sharing: leased",
-            "the store decides on each request",
-        ),
-        (
             "limit: 5/1s, shares: {}, sharing: reported",
-            "write `sharing: exact`",
+            "write `sharing: leased` or `sharing: exact`",
         ),
         ("limit: 5/1s, shares: {}, line: true", "remove `line`"),
     ] {
@@ -127,8 +123,11 @@ fn shares_in_rules_are_checked_with_what_to_do_instead() {
     );
     let permits = format!("limits:\n- {{name: a, {permits}}}");
     assert!(rules::parse_for(&permits, Keeping::Memory).is_ok());
-    let exact = "limits: [{name: a, limit: 5/1s, shares: {}, sharing: exact, on_error: closed}]";
-    assert!(rules::parse_for(exact, Keeping::Store).is_ok());
+    for sharing in ["exact", "leased"] {
+        let lines = format!("name: a, limit: 5/1s, shares: {{}}, sharing: {sharing}");
+        let text = format!("limits: [{{{lines}, on_error: closed}}]");
+        assert!(rules::parse_for(&text, Keeping::Store).is_ok());
+    }
 }
 
 #[test]

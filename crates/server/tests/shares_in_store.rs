@@ -2,11 +2,16 @@
 
 mod harness;
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::Duration,
+};
 
-use harness::{Http, Resp, Running};
+use harness::{Http, Resp, Running, replace, scratch};
 use serde_json::json;
+use tidegate_core::{Clock, Nanos, clock::SystemClock};
 use tidegate_redis_servers::{Server, eventually};
+use tidegate_server::Order;
 
 const RULES: &str = "
 max_memory: 64MiB
@@ -177,4 +182,83 @@ fn without_the_store_each_server_shares_its_part() {
     store.start_again();
     eventually("the store is up", || server.get("/readyz").status == 200);
     assert_eq!(fill(&[&server], "guarded", "acme"), 100);
+}
+
+const RATE: &str = "
+limits:
+  - {name: api, limit: 300/1s, algorithm: fixed-window, on_error: closed, shares: {weights: {acme: 3}}, sharing: exact}
+";
+
+/// What these servers admit of both tenants in so many seconds, if each asks as fast as it can.
+fn admitted(servers: [&Running; 2], windows: u64) -> [u64; 2] {
+    let counts = [const { AtomicU64::new(0) }; 2];
+    let clock = SystemClock::new();
+    let ends = clock.now().saturating_add(Nanos::from_secs(windows));
+    std::thread::scope(|scope| {
+        for (tenant, count) in ["acme", "beta"].into_iter().zip(&counts) {
+            for server in servers {
+                let clock = &clock;
+                scope.spawn(move || {
+                    let mut client = Resp::connect(server.resp);
+                    let mut asked = 0_u64;
+                    while clock.now() < ends {
+                        asked += 1;
+                        let reply = client.ask(&format!("ACQUIRE api {tenant}/{asked}"));
+                        assert!(!reply.contains("ERR"), "{reply}");
+                        count.fetch_add(u64::from(reply.starts_with("[0")), Relaxed);
+                    }
+                });
+            }
+        }
+    });
+    counts.map(AtomicU64::into_inner)
+}
+
+#[test]
+fn a_limit_becomes_leased_and_exact_again_while_tenants_share_it() {
+    let store = Server::start(&[]);
+    let path = scratch("shares-mode").join("rules.yaml");
+    let [mut one, mut two] = ["shares-mode-1", "shares-mode-2"].map(|name| {
+        std::fs::write(&path, RATE).unwrap();
+        Running::with_rules_and(name, "", |options| {
+            options.rules = Some(path.clone());
+            options.store_deadline = Duration::from_secs(5).into();
+            options.store = Some(store.address());
+        })
+    });
+    for server in [&one, &two] {
+        eventually("the store is reached", || {
+            server.get("/readyz").json()["status"] == "ready"
+        });
+    }
+    let leased = RATE.replace("sharing: exact", "sharing: leased");
+    for (rules, mode) in [(RATE, "exact"), (&leased, "leased"), (RATE, "exact")] {
+        replace(&path, rules);
+        for server in [&mut one, &mut two] {
+            let orders = server.orders();
+            server.reloading(|| orders.blocking_send(Order::Reload).unwrap());
+        }
+        let decided = || {
+            [&one, &two]
+                .map(|server| server.metric("tidegate_shared_store_decisions_total{by=\"lease\"}"))
+        };
+        admitted([&one, &two], 1);
+        let before = decided();
+        let got = admitted([&one, &two], 4);
+        let leases = decided();
+        println!("{mode}: {got:?}, {before:?} to {leases:?}");
+        // At most five windows begin in four seconds.
+        assert!(got[0] + got[1] <= 1_500, "{mode}: {got:?}");
+        assert!(got[0] + got[1] >= 900, "{mode}: {got:?}");
+        let ratio = got[0] as f64 / got[1] as f64;
+        assert!((2.4..=3.6).contains(&ratio), "{mode}: {got:?}");
+        assert_eq!(leases != before, mode == "leased", "{mode}: {leases:?}");
+        // The share that this server has seen, and the tenant's terms.
+        for server in [&one, &two] {
+            let explained = server.get("/v1/explain?limit=api&key=acme/9").json();
+            assert_eq!(explained["tenant"]["terms"], "weight 3", "{explained}");
+            let used = explained["tenant"]["used"].as_f64().unwrap();
+            assert!((0.4..=1.0).contains(&used), "{explained}");
+        }
+    }
 }

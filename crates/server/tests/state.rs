@@ -501,3 +501,114 @@ fn the_records_of_evicted_keys_are_kept_and_those_of_a_file_from_the_future_coun
         assert!(server.resp("PEEK a blocked").starts_with("[1"));
     }
 }
+
+const SHARED: &str = "
+limits:
+  - {name: rate, limit: 100/1s, algorithm: token-bucket, shares: {weights: {acme: 3}, guarantee: {beta: 20%}, ceiling: 90%}}
+  - {name: window, limit: 200/1m, algorithm: fixed-window, shares: {}}
+  - {name: seats, limit: 10, algorithm: concurrency, shares: {}}
+";
+
+/// What operators see of a tenant.
+fn standing(server: &Running, limit: &str, tenant: &str) -> serde_json::Value {
+    let path = format!("/v1/explain?limit={limit}&key={tenant}/key");
+    let standing = server.get(&path).json()["tenant"].clone();
+    assert_eq!(standing["name"], tenant);
+    standing
+}
+
+/// What a server answers the tenants of each limit, and what it does about them next.
+fn serves(server: &Running) -> Vec<String> {
+    let mut client = Resp::connect(server.resp);
+    let mut replies = Vec::new();
+    for limit in ["rate", "window", "seats"] {
+        for tenant in ["acme", "beta", "gamma", "delta"] {
+            replies.push(client.ask(&format!("PEEK {limit} {tenant}")));
+            replies.push(client.ask(&format!("ACQUIRE {limit} {tenant}/key 1")));
+            replies.push(standing(server, limit, tenant).to_string());
+        }
+    }
+    replies
+}
+
+/// A server whose tenants have used their shares unequally.
+fn shared(directory: &Path) -> Running {
+    let server = Running::start_at(options(directory, SHARED), START);
+    let mut client = Resp::connect(server.resp);
+    for round in 0..200 {
+        for (limit, tenant, cost) in [
+            ("rate", "acme", 2),
+            ("rate", "beta", 1),
+            ("rate", "gamma", 1 + round % 2),
+            ("window", "acme", 1),
+            ("window", "gamma", 3),
+        ] {
+            let reply = client.ask(&format!("ACQUIRE {limit} {tenant}/{round} {cost}"));
+            if reply.starts_with("[0") && limit == "rate" && tenant == "gamma" {
+                client.ask(&format!("CHARGE rate gamma/{round} 1"));
+            }
+        }
+        server.advance(Duration::from_millis(15));
+    }
+    for (tenant, cost) in [("acme", 7), ("beta", 3), ("gamma", 1)] {
+        client.ask(&format!("ACQUIRE seats {tenant}/1 {cost}"));
+    }
+    server
+}
+
+#[test]
+fn tenants_are_served_after_a_restart_as_if_there_had_been_none() {
+    let end = START.saturating_add(Nanos::from_secs(3));
+    let directory = scratch("state-tenants");
+    let expected = {
+        let server = shared(&scratch("state-tenants-without"));
+        serves(&server)
+    };
+    assert_eq!(shared(&directory).stop(), Ended::Complete);
+    let server = Running::start_at(options(&directory, SHARED), end);
+    assert_eq!(serves(&server), expected);
+    assert_eq!(server.stop(), Ended::Complete);
+    // Without the file they would be level.
+    let server = Running::start_at(options(&scratch("state-tenants-none"), SHARED), end);
+    assert_ne!(serves(&server), expected);
+}
+
+#[test]
+fn tenants_of_other_rules_keep_what_they_can() {
+    let end = START.saturating_add(Nanos::from_secs(3));
+    let directory = scratch("state-tenants-rules");
+    assert_eq!(shared(&directory).stop(), Ended::Complete);
+    // One limit no longer has tenants, one has another rate, and one permits no longer.
+    let rules = "
+limits:
+  - {name: rate, limit: 1000/1s, algorithm: token-bucket, shares: {}}
+  - {name: window, limit: 200/1m, algorithm: fixed-window}
+  - {name: seats, limit: 10/1m, algorithm: fixed-window, shares: {}}
+";
+    let server = Running::start_at(options(&directory, rules), end);
+    // It has used about half of what the limit was, which is a tenth of what it is now.
+    let used = standing(&server, "rate", "acme")["used"].as_f64().unwrap();
+    assert!((0.02..0.1).contains(&used), "{used}");
+    // Permits say nothing about a rate.
+    assert_eq!(standing(&server, "seats", "acme")["used"], 0.0);
+    assert_eq!(server.stop(), Ended::Complete);
+}
+
+#[test]
+fn a_clock_that_was_set_back_keeps_what_tenants_have_used() {
+    let directory = scratch("state-tenants-clock");
+    let expected = {
+        let server = shared(&directory);
+        let gamma = standing(&server, "rate", "gamma");
+        assert_eq!(server.stop(), Ended::Complete);
+        gamma
+    };
+    let before = START.saturating_since(Nanos::from_secs(86_400));
+    let server = Running::start_at(options(&directory, SHARED), before);
+    let gamma = standing(&server, "rate", "gamma");
+    assert_eq!(gamma, expected);
+    assert!(gamma["used"].as_f64().unwrap() > 0.1, "{gamma}");
+    let mut client = Resp::connect(server.resp);
+    let denials = (0..60).filter(|_| client.ask("ACQUIRE rate gamma/1 1").starts_with("[1"));
+    assert!(denials.count() > 40);
+}

@@ -96,10 +96,10 @@ pub use tidegate_limiter::{
     ManualTimer, Nanos, Outcome, OverrideError, OwnedPermit, ParsePolicyError, ParseQuotaError,
     Penalty, Permit, Policy, PolicyError, Priority, PriorityError, Quota, QuotaError, RecordSpot,
     Request, Reservation, ReserveAll, ReserveAllError, Share, SnapshotEntry, Spans, Standing,
-    Stats, Sweeping, SystemClock, TenantPermit, Terms, TermsError, Timer, TooManyExceptions,
-    TotalStep, Until, WaitAllError, WaitError, WaitUntil, WhenFull, acquire_all, acquire_all_at,
-    acquire_all_estimates_at, acquire_any, acquire_any_at, algorithm, deny_all_at, wait_all,
-    wait_all_estimates,
+    Stats, Sweeping, SystemClock, TenantEntry, TenantPermit, Terms, TermsError, Timer,
+    TooManyExceptions, TotalStep, Until, WaitAllError, WaitError, WaitUntil, WhenFull, acquire_all,
+    acquire_all_at, acquire_all_estimates_at, acquire_any, acquire_any_at, algorithm, deny_all_at,
+    wait_all, wait_all_estimates,
 };
 #[cfg(feature = "calendar")]
 pub use tidegate_limiter::{Calendar, Period};

@@ -17,6 +17,7 @@
 
 mod permits;
 mod rates;
+mod saved;
 mod terms;
 
 pub use terms::{Terms, TermsError};
@@ -57,6 +58,9 @@ pub struct FairState {
     part: f64,
     level: f64,
     epoch: u64,
+    /// How far the epochs' numbers are ahead of those of the present shares, wrapping: a state goes
+    /// on counting when the shares change.
+    epochs_ahead: u64,
     /// The weights of those who asked, in this epoch and in the one before.
     active: [f64; 2],
     /// The weights of those whom their share refused.
@@ -231,10 +235,23 @@ impl FairShares {
         match &self.kind {
             Kind::Rates(rates) => rates.turn(state, now),
             Kind::Permits(_) => {
-                state.pass(now, SECOND / 4.0, 0.0);
+                state.pass(now, self.epoch(), 0.0);
                 state.virtual_now = state.now;
             }
         }
+    }
+
+    /// Has these shares continue a common state that other shares made, or one from a snapshot. Its
+    /// epochs keep their numbers, also if they are of another length now.
+    pub fn follow(&self, state: &mut FairState) {
+        if state.is_started {
+            let number = whole(state.now.get() as f64 / self.epoch());
+            state.epochs_ahead = state.epoch.wrapping_sub(number);
+        }
+    }
+
+    fn epoch(&self) -> f64 {
+        self.span() / 4.0
     }
 
     /// Whether the shares admit `cost`. If they do, look whether the total
@@ -421,7 +438,8 @@ impl FairState {
         }
         let passed = now.saturating_since(self.now).get() as f64;
         self.now = self.now.max(now);
-        let epoch = whole(self.now.get() as f64 / epoch);
+        let number = whole(self.now.get() as f64 / epoch);
+        let epoch = number.wrapping_add(self.epochs_ahead);
         if epoch > self.epoch {
             let keep = epoch == self.epoch + 1;
             for weights in [&mut self.active, &mut self.refused] {

@@ -30,12 +30,12 @@ pub(super) struct Permits {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Claim {
     /// A hash of its name.
-    tenant: u32,
-    cost: u64,
-    rank: f64,
+    pub(super) tenant: u32,
+    pub(super) cost: u64,
+    pub(super) rank: f64,
     /// When the tenant last asked.
-    asked: Nanos,
-    until: Nanos,
+    pub(super) asked: Nanos,
+    pub(super) until: Nanos,
 }
 
 impl Claim {

@@ -39,7 +39,7 @@ const DEFAULT_MAX_TENANTS: usize = 1 << 16;
 /// [The decision record](https://docs.rs/tidegate-core/latest/tidegate_core/fair/) has the bounds.
 pub struct FairLimiter<C = SystemClock> {
     total: Limiter<C>,
-    tenants: FairTenants,
+    pub(super) tenants: FairTenants,
 }
 
 /// Options of a [`FairLimiter`].
@@ -221,8 +221,9 @@ impl<C> FairLimiter<C> {
 
     /// Forgets what all tenants have used, and what the limit has.
     pub fn reset_all_at(&self, now: Nanos) {
-        self.tenants.reset_all_at(now);
-        self.total.reset_at(now);
+        self.tenants.reset_all_with(now, || {
+            self.total.reset_at(now);
+        });
     }
 
     /// The limit of all tenants together.
@@ -265,8 +266,7 @@ impl<C: Clock> FairLimiter<C> {
     /// [`Policy::concurrency`]. The tenant with the fewest permits for its weight gets the next one
     /// that returns, if it asks again within half a second.
     ///
-    /// A reset forgets the permits in use, so those from before it return nothing to the limit. In
-    /// the tenant's share they still count as returned.
+    /// A reset forgets the permits in use, so those from before it return nothing.
     ///
     /// # Errors
     /// The denial.
@@ -294,8 +294,11 @@ impl<C: Clock> FairLimiter<C> {
 
     pub(super) fn give_back(&self, tenant: &[u8], estimate: Estimate) {
         let now = self.total.clock().now();
-        self.tenants.refund_at(tenant, estimate.cost, now);
-        self.total.settle_at(estimate, 0, now);
+        self.tenants.give_back_at(tenant, estimate.cost, now, || {
+            let counts = self.total.place() == estimate.place;
+            self.total.settle_at(estimate, 0, now);
+            counts
+        });
     }
 
     /// [`acquire_up_to_at`](Self::acquire_up_to_at) at the current time.

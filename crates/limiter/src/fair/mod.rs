@@ -3,8 +3,10 @@
 mod limiter;
 mod notes;
 mod permit;
+mod snapshot;
 mod tenants;
 
 pub use limiter::{FairBuilder, FairLimiter};
 pub use permit::TenantPermit;
+pub use snapshot::TenantEntry;
 pub use tenants::{FairBuildError, FairTenants, Joined, TotalStep};

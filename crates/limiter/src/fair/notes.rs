@@ -1,11 +1,40 @@
 //! The notes of tenants that asked lately. Their number grows with the tenants, up to a bound.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
+
 use tidegate_core::fair::{FairState, TenantNote};
+
+use crate::table::prefetch_line;
 
 const FIRST: usize = 1 << 10;
 
+/// Where the notes are, for those who do not hold their lock yet.
+#[derive(Debug, Default)]
+pub(super) struct NotesHint {
+    start: AtomicUsize,
+    places: AtomicUsize,
+}
+
+impl NotesHint {
+    /// Starts fetching the places that a note with this name can have. Relaxed: who reads an old
+    /// number fetches memory that it does not need.
+    #[inline]
+    pub fn prefetch(&self, name: u32) {
+        let (start, places) = (self.start.load(Relaxed), self.places.load(Relaxed));
+        let first = name as usize & places.wrapping_sub(2);
+        let of_pair = start.wrapping_add(first * size_of::<TenantNote>());
+        prefetch_line(of_pair);
+        // Two notes may lie in two lines.
+        prefetch_line(of_pair.wrapping_add(2 * size_of::<TenantNote>() - 1));
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Notes {
+    hint: Arc<NotesHint>,
     /// A power of two; a note has one of two neighbouring places, which follow from its name.
     places: Vec<TenantNote>,
     most: usize,
@@ -16,11 +45,24 @@ pub(super) struct Notes {
 impl Notes {
     pub fn new(most: usize) -> Self {
         let most = most.next_power_of_two();
-        Self {
+        let notes = Self {
+            hint: Arc::default(),
             places: vec![TenantNote::default(); FIRST.min(most)],
             most,
             crowded: 0,
-        }
+        };
+        notes.have_moved();
+        notes
+    }
+
+    /// For those who do not hold the lock yet.
+    pub fn hint(&self) -> Arc<NotesHint> {
+        Arc::clone(&self.hint)
+    }
+
+    fn have_moved(&self) {
+        self.hint.start.store(self.places.as_ptr().addr(), Relaxed);
+        self.hint.places.store(self.places.len(), Relaxed);
     }
 
     /// Changes the bound. Notes that are there stay.
@@ -30,6 +72,31 @@ impl Notes {
 
     pub fn clear(&mut self) {
         self.places.fill(TenantNote::default());
+    }
+
+    /// All places.
+    pub fn places(&self) -> &[TenantNote] {
+        &self.places
+    }
+
+    /// Forgets all notes, and makes room for as many as a snapshot had.
+    pub fn restart(&mut self, places: u64) {
+        let places = usize::try_from(places).unwrap_or(self.most).min(self.most);
+        let places = places.next_power_of_two().max(FIRST.min(self.most));
+        self.places.clear();
+        self.places.resize(places, TenantNote::default());
+        self.crowded = 0;
+        self.have_moved();
+    }
+
+    /// Takes in a note of a snapshot, at its place there if that is possible.
+    pub fn put(&mut self, place: u64, note: TenantNote, state: &FairState) {
+        let pair = self.pair(note.name());
+        let place = usize::try_from(place).ok();
+        match place.filter(|place| pair.contains(place) && self.places[*place].name() == 0) {
+            Some(place) => self.places[place] = note,
+            None => *self.of(note.name(), state, &mut TenantNote::default()) = note,
+        }
     }
 
     /// The bytes that the notes take when there are most of them.
@@ -83,6 +150,7 @@ impl Notes {
             }
         }
         self.crowded = 0;
+        self.have_moved();
     }
 }
 

@@ -1,13 +1,18 @@
 //! The tenants of a limit that is decided elsewhere.
 
-use std::{collections::HashMap, convert::Infallible, fmt, sync::PoisonError};
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    fmt,
+    sync::{Arc, PoisonError},
+};
 
 use tidegate_core::fair::{
     FairError, FairShares, FairState, Grant, Refusal, TenantNote, TenantStates, Terms, TermsError,
 };
 use tidegate_core::{Algorithm as _, Decision, Key, Nanos, Policy};
 
-use super::notes::Notes;
+use super::notes::{Notes, NotesHint};
 use crate::{
     BuildError, HashKeys, KeyedLimiter, OverrideError, Stats,
     sync::{Mutex, MutexGuard},
@@ -15,7 +20,7 @@ use crate::{
 };
 
 /// A share's bucket has at most two words.
-const WORDS: usize = 2;
+pub(super) const WORDS: usize = 2;
 
 /// The step that a decision asks of the total.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,24 +49,29 @@ pub struct Joined {
 /// others when it returns. The weights of named tenants never depend on the tables.
 pub struct FairTenants {
     /// In virtual time.
-    shares: KeyedLimiter<()>,
+    pub(super) shares: KeyedLimiter<()>,
     /// `None` for permits: the share counts them.
-    ceilings: Option<KeyedLimiter<()>>,
+    pub(super) ceilings: Option<KeyedLimiter<()>>,
+    notes: Arc<NotesHint>,
     inner: Mutex<Inner>,
 }
 
-struct Inner {
-    shares: FairShares,
-    state: FairState,
-    notes: Notes,
+pub(super) struct Inner {
+    pub shares: FairShares,
+    pub state: FairState,
+    pub notes: Notes,
     /// Of tenants without a name.
     others: Terms,
-    named: HashMap<Box<[u8]>, Named>,
+    pub named: HashMap<Box<[u8]>, Named>,
+    /// Whether a tenant has asked, so that a snapshot comes too late.
+    pub is_used: bool,
+    /// Whether the common state is that of a snapshot.
+    pub is_restored: bool,
 }
 
-struct Named {
-    terms: Terms,
-    guarantee: [u64; WORDS],
+pub(super) struct Named {
+    pub terms: Terms,
+    pub guarantee: [u64; WORDS],
 }
 
 /// Why a limit cannot be shared by these tenants.
@@ -133,11 +143,14 @@ impl FairTenants {
             notes: Notes::new(max_tenants),
             others,
             named: HashMap::new(),
+            is_used: false,
+            is_restored: false,
         };
         inner.set_terms(others, named)?;
         Ok(Self {
             shares: table()?,
             ceilings: (!shares.are_permits()).then(table).transpose()?,
+            notes: inner.notes.hint(),
             inner: Mutex::new(inner),
         })
     }
@@ -169,6 +182,7 @@ impl FairTenants {
             for named in inner.named.values_mut() {
                 named.guarantee = [0; WORDS];
             }
+            shares.follow(&mut inner.state);
             inner.shares = shares;
         }
         Ok(())
@@ -184,7 +198,7 @@ impl FairTenants {
         std::iter::once((&self.shares, state.virtual_now())).chain(ceilings)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,8 +210,10 @@ impl FairTenants {
         mut step: impl FnMut(&FairShares, &mut FairState, &Terms, &mut TenantStates<'_>) -> R,
     ) -> R {
         let tag = self.shares.tag(name);
-        // The tenant's bucket arrives from memory while the common state is brought up to date.
+        // The tenant's bucket and its note arrive from memory while the common state is brought up to
+        // date.
         self.shares.prefetch_tag(tag);
+        self.notes.prefetch(name_of(tag));
         let mut inner = self.lock();
         let Inner {
             shares,
@@ -205,7 +221,10 @@ impl FairTenants {
             notes,
             others,
             named,
+            is_used,
+            ..
         } = &mut *inner;
+        *is_used = true;
         shares.turn(state, now);
         let (terms, mut guarantee) = match named.get_mut(name) {
             Some(Named { terms, guarantee }) => (*terms, Some(&mut guarantee[..])),
@@ -415,9 +434,31 @@ impl FairTenants {
         });
     }
 
+    /// Returns units to a tenant if `total`, which returns them to the limit in the same step, says
+    /// that they still counted there.
+    pub(super) fn give_back_at(
+        &self,
+        tenant: &[u8],
+        cost: u64,
+        now: Nanos,
+        total: impl Fn() -> bool,
+    ) {
+        self.with(tenant, now, |shares, state, terms, states| {
+            if total() {
+                shares.refund(state, terms, states, cost, now);
+            }
+        });
+    }
+
     /// Forgets what all tenants have used.
     pub fn reset_all_at(&self, now: Nanos) {
+        self.reset_all_with(now, || ());
+    }
+
+    /// [`reset_all_at`](Self::reset_all_at) in one step with a reset of the total.
+    pub(super) fn reset_all_with(&self, now: Nanos, total: impl FnOnce()) {
         let mut inner = self.lock();
+        total();
         inner.state = FairState::default();
         inner.notes.clear();
         for named in inner.named.values_mut() {

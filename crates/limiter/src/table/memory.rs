@@ -16,6 +16,19 @@ pub(crate) struct Bucket<'a> {
     first_tag: u64,
 }
 
+/// Starts fetching the line of an address into the cache. Only a hint, for any address.
+#[inline]
+pub(crate) fn prefetch_line(address: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads and writes nothing that a program can see, and no address faults.
+    unsafe {
+        let line = std::ptr::without_provenance(address);
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = address;
+}
+
 #[cfg(not(loom))]
 mod imp {
     use std::marker::PhantomData;
@@ -80,15 +93,7 @@ mod imp {
         /// Starts fetching a bucket's first line into the cache. Only a hint.
         #[inline]
         pub fn prefetch(&self, index: usize) {
-            let line = self.line(index).start.cast::<i8>();
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a prefetch reads and writes nothing that a program can see, and the address
-            // is the table's.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line);
-            }
-            #[cfg(not(target_arch = "x86_64"))]
-            let _ = line;
+            super::prefetch_line(self.line(index).start.addr());
         }
 
         #[inline]

@@ -41,6 +41,7 @@ pub use error::{BuildError, Full, Refused, WhenFull};
 pub use hash::HashKeys;
 pub use joint::{Joint, Wanted};
 pub use lookup::{KeyFound, Table};
+pub(crate) use memory::prefetch_line;
 pub use stats::{Forgotten, Stats};
 pub use tag::Tag;
 pub use walk::{Cursor, RecordSpot};

@@ -109,6 +109,13 @@ pub fn joint_arguments<'a>(
         .collect()
 }
 
+/// The arguments of `allot.lua`, after its keys.
+pub fn allot_arguments(plan: &Plan, request: &Request) -> Vec<Vec<u8>> {
+    let mut arguments = joint_arguments(std::iter::once((plan, request.cost)), true);
+    arguments.push(request.ahead.to_string().into_bytes());
+    arguments
+}
+
 /// The arguments of each limit of a joint decision, and behind them those of the limits' blocks and
 /// lines.
 fn with_besides<'a>(parts: impl Iterator<Item = Reserved<'a>>) -> Vec<Vec<u8>> {

@@ -39,6 +39,7 @@ const RECORD: &str = include_str!("lua/record.lua");
 const GIVEN: &str = include_str!("lua/given.lua");
 const FITS: &str = include_str!("lua/fits.lua");
 const UP_TO: &str = include_str!("lua/up_to.lua");
+const ALLOT: &str = include_str!("lua/allot.lua");
 const ANY: &str = include_str!("lua/any.lua");
 const ONCE: &str = include_str!("lua/once.lua");
 const KEEP_ANSWER: &str = include_str!("lua/keep_answer.lua");
@@ -215,6 +216,8 @@ pub struct Scripts {
     pub joint: Arc<Script>,
     /// A joint decision that takes what fits.
     pub up_to: Arc<Script>,
+    /// A decision about a tenant, with units that a node takes ahead.
+    pub allot: Arc<Script>,
     /// A decision by the first of several limits that admits.
     pub any: Arc<Script>,
     /// A joint decision that is safe to repeat.
@@ -316,6 +319,7 @@ impl Scripts {
         );
         let joint = format!("{deciding}local count = #KEYS\n{JOINT}{REPLY}");
         let up_to = format!("{deciding}{FITS}{UP_TO}{JOINT}{REPLY_UP_TO}");
+        let allot = format!("{deciding}{FITS}{ALLOT}{JOINT}{REPLY_UP_TO}");
         let any = format!("{deciding}{FITS}{ANY}{JOINT}{REPLY_ANY}");
         let once = format!("{deciding}{ONCE}{JOINT}{KEPT_ANSWER}{KEEP_ANSWER}{REPLY}");
         let turn = format!("{deciding}{FITS}{TURN}{JOINT}{KEPT_ANSWER}{TURN_TAKEN}");
@@ -331,6 +335,7 @@ impl Scripts {
             charges: ScriptKind::ALL.map(charge),
             joint: script(joint),
             up_to: script(up_to),
+            allot: script(allot),
             any: script(any),
             once: script(once),
             turn: script(turn),
@@ -498,6 +503,15 @@ mod tests {
         }
     }
 
+    /// A request of a lease.
+    const ASKED: Request = Request {
+        cost: 1,
+        ahead: 2,
+        spent: 1,
+        back: None,
+        sent: Nanos::ZERO,
+    };
+
     #[test]
     fn a_time_is_read_only_from_replies_that_promise_one_and_each_of_those_has_it() {
         let server = Server::start(&[]);
@@ -511,6 +525,7 @@ mod tests {
             charges,
             joint,
             up_to,
+            allot,
             any,
             once,
             turn,
@@ -534,15 +549,7 @@ mod tests {
                 costs: vec![2],
                 counts: vec![1],
             };
-            let request = Request {
-                cost: 1,
-                ahead: 2,
-                spent: 1,
-                back: None,
-                sent: Nanos::ZERO,
-            };
-            let lease =
-                call::lease_arguments(plan, Mode::Leased, [request].iter(), [1].into_iter());
+            let lease = call::lease_arguments(plan, Mode::Leased, [ASKED].iter(), [1].into_iter());
             for key in keys {
                 // The second time round the key has a value.
                 for _ in 0..2 {
@@ -576,6 +583,9 @@ mod tests {
             let mut reply = runs.timed(script, &keys, &call::joint_arguments(all(), true));
             call::pop_number(&mut reply).expect("a number is behind the reply");
         }
+        let arguments = call::allot_arguments(&plans[0], &ASKED);
+        let mut reply = runs.timed(&allot, &keys[..1], &arguments);
+        call::pop_number(&mut reply).expect("the units are behind the reply");
         let mut asked = keys.clone();
         asked.push("answer");
         let arguments = |keep| {

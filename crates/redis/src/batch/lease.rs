@@ -17,10 +17,10 @@ use tidegate_core::{Clock, Decision, Nanos};
 /// A lease request in flight. If it is dropped without an answer (a call fails, a runtime ends),
 /// the request counts as failed, so the lease does not wait for it.
 pub struct Errand {
-    leases: Arc<Leases>,
-    held: Arc<Held>,
+    pub(super) leases: Arc<Leases>,
+    pub(super) held: Arc<Held>,
     /// `None` once the request has ended.
-    request: Option<Asked>,
+    pub(super) request: Option<Asked>,
     caller: Option<Place>,
 }
 
@@ -64,7 +64,7 @@ impl Batched for Errand {
                     match grants(&leases, before, now, &errands) {
                         Ok(grants) => {
                             for (errand, grant) in errands.into_iter().zip(&grants) {
-                                errand.granted(&batcher, grant);
+                                errand.granted(&batcher, grant, grant.decision);
                             }
                         }
                         Err(error) => errands
@@ -81,7 +81,12 @@ impl Batched for Errand {
 }
 
 impl Errand {
-    fn new(leases: &Arc<Leases>, held: Arc<Held>, request: Asked, caller: Option<Place>) -> Self {
+    pub(super) fn new(
+        leases: &Arc<Leases>,
+        held: Arc<Held>,
+        request: Asked,
+        caller: Option<Place>,
+    ) -> Self {
         leases.request_goes_out();
         Self {
             leases: Arc::clone(leases),
@@ -91,12 +96,13 @@ impl Errand {
         }
     }
 
-    fn granted(mut self, batcher: &Arc<Batcher>, grant: &Grant) {
+    /// The request was granted. The caller gets `decision`.
+    pub(super) fn granted(mut self, batcher: &Arc<Batcher>, grant: &Grant, decision: Decision) {
         let Some(request) = self.request.take() else {
             return;
         };
         let now = batcher.monitor.clock.now();
-        let decision = self.held.lease.granted(request, grant, now);
+        let _granted = self.held.lease.granted(request, grant, now);
         if let Some(caller) = self.caller.take() {
             // The caller may have given up. The lease keeps everything else that the answer
             // brought.
@@ -110,7 +116,7 @@ impl Errand {
         }
     }
 
-    fn failed(mut self, batcher: &Batcher, error: &StoreError) {
+    pub(super) fn failed(mut self, batcher: &Batcher, error: &StoreError) {
         let caller = self.caller.take();
         // The lease records the failure first, so that a caller who retries finds it.
         drop(self);
@@ -167,9 +173,15 @@ impl Batcher {
         requests: impl IntoIterator<Item = (Arc<Held>, Asked)>,
     ) {
         let deadline = leases.deadline(&self.monitor);
+        if leases.has_tenants() {
+            for (held, request) in requests {
+                self.allot(Errand::new(leases, held, request, None), deadline);
+            }
+            return;
+        }
         let errand = |(held, mut request): (Arc<Held>, Asked)| {
             self.send_back_apart(leases, &held, &mut request);
-            let (shard, key) = (self.monitor.shard_of(&held.key), held.key.clone());
+            let (shard, key) = (self.monitor.shard_of(held.key()), held.key().to_vec());
             let errand = Errand::new(leases, held, request, None);
             self.monitor.admit(shard).ok()?;
             Some((shard, self.waiting(leases, key, errand, deadline)))
@@ -187,9 +199,14 @@ impl Batcher {
         deadline: Deadline,
     ) -> Vec<Result<Decision, StoreError>> {
         let latest = deadline.max(leases.deadline(&self.monitor));
+        if leases.has_tenants() {
+            return self
+                .ask_for_tenants(leases, requests, latest, deadline)
+                .await;
+        }
         let errand = |(held, mut request): (Arc<Held>, Asked)| {
             self.send_back_apart(leases, &held, &mut request);
-            (held.key.clone(), move |place| {
+            (held.key().to_vec(), move |place| {
                 Errand::new(leases, held, request, Some(place))
             })
         };

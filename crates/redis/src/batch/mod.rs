@@ -18,6 +18,7 @@ mod group;
 mod lease;
 mod queue;
 mod sweep;
+mod tenants;
 
 use std::sync::Arc;
 

@@ -57,7 +57,7 @@ impl Batcher {
                 due.push((Arc::clone(held), request));
             });
             // In few calls, however many keys they are about.
-            due.sort_by_cached_key(|(held, _)| monitor.shard_of(&held.key));
+            due.sort_by_cached_key(|(held, _)| monitor.shard_of(held.key()));
             self.send_errands(&leases, due);
         }
         period.max(OFTEN)

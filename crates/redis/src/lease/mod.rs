@@ -14,6 +14,7 @@ use std::{
 };
 
 use rapidhash::fast::RandomState;
+use tidegate_core::fair::Terms as TenantTerms;
 use tidegate_core::lease::{Answer, Lease, Request, Taken, Terms};
 use tidegate_core::{Decision, Nanos};
 use tokio::sync::Notify;
@@ -37,11 +38,23 @@ const FEW: usize = 1 << 10;
 /// recently.
 const LOOKS: usize = 8;
 
+/// A tenant's terms now, by its name.
+type TermsNow = dyn Fn(&[u8]) -> TenantTerms + Send + Sync;
+
+/// The tenants that share a limit.
+pub struct LeasedTenants {
+    /// The part of a key that names its tenant.
+    pub by: fn(&[u8]) -> &[u8],
+    pub terms: Box<TermsNow>,
+}
+
 /// The lease of one key.
 pub struct Held {
     pub lease: Lease,
-    /// The whole key in Redis.
-    pub key: Vec<u8>,
+    /// The prefix of the limit's keys, and the key or the tenant.
+    name: Vec<u8>,
+    /// The length of the key in Redis: of the whole name, or of the prefix if tenants share the limit.
+    key: usize,
     /// Whether the lease was used since the last search for a key to evict.
     used: AtomicBool,
     /// Whether the lease is in the list that sweeps look through.
@@ -50,6 +63,11 @@ pub struct Held {
 }
 
 impl Held {
+    /// The whole key in Redis.
+    pub fn key(&self) -> &[u8] {
+        &self.name[..self.key]
+    }
+
     /// Whether the lease was evicted or closed. Units that still arrive are given back.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
@@ -112,6 +130,8 @@ pub struct Leases {
     /// The timeout of a request.
     wait: Arc<Wait>,
     prefix: Vec<u8>,
+    /// The tenants that share the limit: each of them has a lease, and not each key.
+    tenants: Option<LeasedTenants>,
     hash: RandomState,
     hot: Hot,
     sections: Vec<Section>,
@@ -141,6 +161,7 @@ impl Leases {
             script,
             wait,
             prefix,
+            tenants: None,
             hash: RandomState::new(),
             hot: Hot::new(),
             sections: (0..sections).map(|_| Section::default()).collect(),
@@ -149,6 +170,32 @@ impl Leases {
             closed: AtomicBool::new(false),
             out: AtomicUsize::new(0),
             none_out: Notify::new(),
+        }
+    }
+
+    /// The leases of tenants that share the limit.
+    pub fn of_tenants(self, tenants: Option<LeasedTenants>) -> Self {
+        Self { tenants, ..self }
+    }
+
+    /// Whether tenants share the limit.
+    pub const fn has_tenants(&self) -> bool {
+        self.tenants.is_some()
+    }
+
+    /// The plan of requests about a lease of a tenant, with its present terms.
+    pub fn plan_of(&self, held: &Held) -> Plan {
+        let name = &held.name[self.prefix.len()..];
+        let terms = self.tenants.as_ref().map(|tenants| (tenants.terms)(name));
+        self.plan.of_tenant(name, terms.unwrap_or_default())
+    }
+
+    /// The key, or its tenant if tenants share the limit.
+    #[inline]
+    fn name<'k>(&self, key: &'k [u8]) -> &'k [u8] {
+        match &self.tenants {
+            None => key,
+            Some(tenants) => (tenants.by)(key),
         }
     }
 
@@ -167,13 +214,14 @@ impl Leases {
         now: Nanos,
         evicted: impl FnMut(&Arc<Held>, Request),
     ) -> LeaseAnswer {
+        let key = self.name(key);
         let hash = self.hash.hash_one(key);
         let mut wanted = false;
         if let Some(mut place) = self.hot.slot(hash) {
             let Recent { held, counts, .. } = &mut *place;
             if let Some((of, held)) = held
                 && *of == hash
-                && held.key[self.prefix.len()..] == *key
+                && held.name[self.prefix.len()..] == *key
                 && !held.is_closed()
             {
                 let asked = self.ask_held(held, cost, now);
@@ -213,6 +261,7 @@ impl Leases {
         now: Nanos,
         send: impl FnOnce(&Arc<Held>, Request),
     ) -> Option<Decision> {
+        let key = self.name(key);
         let section = self.section(self.hash.hash_one(key));
         let map = read(&section.map);
         let held = map.by_key.get(key)?;
@@ -239,6 +288,7 @@ impl Leases {
         now: Nanos,
         mut send: impl FnMut(&Arc<Held>, Request),
     ) -> Option<(Arc<Held>, Taken)> {
+        let key = self.name(key);
         let section = self.section(self.hash.hash_one(key));
         let known = read(&section.map).by_key.get(key).cloned();
         let held = known.unwrap_or_else(|| self.insert(section, key, now, &mut send));
@@ -255,7 +305,7 @@ impl Leases {
 
     /// Counts a decision made with units that were taken.
     pub fn count_taken(&self, key: &[u8]) {
-        self.section(self.hash.hash_one(key))
+        self.section(self.hash.hash_one(self.name(key)))
             .decided
             .fetch_add(1, Ordering::Relaxed);
     }
@@ -327,10 +377,16 @@ impl Leases {
         } else {
             None
         };
-        let whole = [self.prefix.as_slice(), key].concat();
+        let name = [self.prefix.as_slice(), key].concat();
+        let in_redis = if self.has_tenants() {
+            &self.prefix
+        } else {
+            &name
+        };
         let held = Arc::new(Held {
             lease: Lease::new(self.terms),
-            key: whole,
+            key: in_redis.len(),
+            name,
             used: AtomicBool::new(true),
             listed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -363,7 +419,7 @@ impl Leases {
         for held in listed {
             // Reset before the check, so that a use after it lists the lease again.
             held.listed.store(false, Ordering::SeqCst);
-            let may_send = may_send(&held.key);
+            let may_send = may_send(held.key());
             if may_send && let Some(request) = held.lease.returning(now) {
                 send(&held, request);
             }
@@ -390,6 +446,7 @@ impl Leases {
         now: Nanos,
         mut send: impl FnMut(&Arc<Held>, Request),
     ) {
+        let key = self.name(key);
         let held = {
             let section = self.section(self.hash.hash_one(key));
             let mut map = write(&section.map);

@@ -12,7 +12,12 @@ use super::{
     shared::Shared,
     tenants::{StoreTenants, TenantOf},
 };
-use crate::{PlanError, Store, Timeout, lease::Leases, name::is_word, script::Plan};
+use crate::{
+    PlanError, Store, Timeout,
+    lease::{LeasedTenants, Leases},
+    name::is_word,
+    script::Plan,
+};
 
 /// Options of a [`SharedLimit`]. [`Store::limit`] returns them.
 #[derive(Debug)]
@@ -149,8 +154,9 @@ impl LimitBuilder {
     /// [order](crate::Order::Override) `weight=10` for a tenant replaces its weight; without the
     /// store the weights are the given ones.
     ///
-    /// The store decides on the limit and on the tenant's share in one step, in every
-    /// [mode](Self::mode). It keeps the state of a tenant for four times the time in which a
+    /// The store decides on the limit and on the tenant's share in one step. In the
+    /// [mode](Self::mode) leased a node takes units ahead for each tenant, which counts them in its share;
+    /// reported limits with tenants are exact. The store keeps the state of a tenant for four times the time in which a
     /// guarantee is met: a second, or the window if that is longer.
     pub fn tenants<'a>(
         self,
@@ -179,7 +185,8 @@ impl LimitBuilder {
         if !is_word(&self.name) {
             return Err(LimitError::Name);
         }
-        let is_exact = self.line || self.tenants.is_some();
+        // A reported unit is used before the tenant's share is asked.
+        let is_exact = self.line || self.tenants.is_some() && self.mode == Mode::Reported;
         let mode = if is_exact { Mode::Exact } else { self.mode };
         let terms = Terms::of(mode, self.policy, self.slack.into(), self.unreported);
         // The store decides on them by `whole`.
@@ -222,16 +229,23 @@ impl LimitBuilder {
         let script_of_leases = script;
         let leases = script.map(|script| {
             let (plan, script) = (Arc::clone(&plan), Arc::clone(script));
-            Arc::new(Leases::new(
+            let leases = Leases::new(
                 terms,
                 plan,
                 script,
                 prefix.clone(),
                 self.leases,
                 Arc::clone(&wait),
-            ))
+            );
+            let of_tenants = self.tenants.clone().map(|tenants| LeasedTenants {
+                by: tenants.by,
+                terms: Box::new(move |name| tenants.terms(name)),
+            });
+            Arc::new(leases.of_tenants(of_tenants))
         });
+        // Tenants' allotments are joint decisions.
         let of_leases = leases.as_ref().and(script_of_leases);
+        let of_leases = of_leases.filter(|_| self.tenants.is_none());
         batcher.monitor.needs(
             &plan,
             batcher.scripts.batch(plan.kind()),

@@ -7,12 +7,7 @@ use super::{
     Part, SharedDecision, SharedLimit, Source,
     joint::{acquire_all, all_without_store, decide_joint_seen},
 };
-use crate::{
-    Store, StoreError,
-    connection::beside,
-    health::random,
-    script::{Plan, call},
-};
+use crate::{Store, StoreError, script::Plan};
 
 /// Units of a shared limit that were taken for work whose cost is not known yet, for
 /// [`SharedLimit::settle`]. It remembers where the units count.
@@ -158,18 +153,10 @@ impl SharedLimit {
         taken: (u64, Nanos, [u8; 8]),
         actual: u64,
     ) -> Result<(), StoreError> {
-        let (monitor, whole) = (self.monitor(), self.redis_key(key));
-        let shard = monitor.shard_of(&whole);
-        monitor.admit(shard)?;
-        let text = format!("{}:refund:", monitor.runner.connector.prefix());
-        let name = format!("{:016x}{:016x}", random(), random());
-        // A cluster's client repeats calls on its own, which the script recognizes by this key.
-        let once = beside(&whole, &text, &name);
-        let keys = [whole, self.reset_key(key), once.clone(), once];
-        let arguments = call::settle_units_arguments(self.plan(), taken, actual);
-        let script = &self.store().batcher().scripts.correct;
-        monitor
-            .call(shard, script, &keys, &arguments, self.deadline(), false)
+        let whole = self.redis_key(key);
+        let batcher = self.store().batcher();
+        batcher
+            .settle_units(self.plan(), &whole, taken, actual, self.deadline())
             .await?;
         self.forget_denial(key);
         self.settle_share(key, taken.0, actual).await;

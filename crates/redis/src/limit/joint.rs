@@ -154,7 +154,9 @@ fn are_together(store: &Store, requests: &[JointRequest<'_>]) -> bool {
     let slot = |request: &JointRequest<'_>| store.batcher().monitor.slot(&request.key);
     let fit = |one: &JointRequest<'_>, other: &JointRequest<'_>| {
         slot(one) == slot(other)
-            && (one.key != other.key || one.plan.numbers() == other.plan.numbers())
+            && (one.key != other.key
+                || one.plan.numbers() == other.plan.numbers()
+                    && one.plan.tenant() == other.plan.tenant())
     };
     requests
         .iter()

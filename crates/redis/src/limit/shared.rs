@@ -406,7 +406,9 @@ impl SharedLimit {
         if cost == 0 {
             return self.acquire(key, 0).await;
         }
+        // A tenant's share learns from charges what the next ones will be.
         if self.0.leases.is_some()
+            && self.0.tenants.is_none()
             && let Some(held) = self
                 .acquire_here(&key, cost)
                 .filter(SharedDecision::is_allowed)
@@ -498,10 +500,7 @@ impl SharedLimit {
 
     /// The key that says when a key was last reset.
     pub(super) fn reset_key(&self, key: impl Key) -> Vec<u8> {
-        let text = format!("{}:reset:", self.monitor().runner.connector.prefix());
-        let whole = self.redis_key(key);
-        let name = String::from_utf8_lossy(&whole).into_owned();
-        beside(&whole, &text, &name)
+        self.store().batcher().reset_key(&self.redis_key(key))
     }
 
     /// Asks the store again about a key, also for those who wait: units may have become free.
@@ -600,7 +599,7 @@ impl SharedLimit {
         match &self.0.tenants {
             Some(tenants) => Cow::Owned(key.with_bytes(|key| {
                 let name = (tenants.by)(key);
-                self.plan().of_tenant(name, tenants.terms(name))
+                self.plan_for(cost).of_tenant(name, tenants.terms(name))
             })),
             None => Cow::Borrowed(self.plan_for(cost)),
         }

@@ -7,12 +7,7 @@ use tidegate_core::{Clock as _, Key, fair::Terms};
 use super::SharedLimit;
 use crate::{
     LimitOrders, StoreError,
-    connection::beside,
-    health::random,
-    script::{
-        ShareSeen,
-        call::{self, ShareChange},
-    },
+    script::{ShareSeen, call::ShareChange},
 };
 
 /// The part of a key that names its tenant.
@@ -65,11 +60,14 @@ impl SharedLimit {
         Some(key.with_bytes(|key| tenants.terms((tenants.by)(key))))
     }
 
-    /// Has a tenant's share follow a change of the limit itself. If the store does not reply, the
-    /// share stays as it was: it decides which tenant is served first, never how much in all.
+    /// Has a tenant's share follow a change of the limit itself.
     pub(super) async fn follow_in_share(&self, tenant: &impl Key, change: ShareChange) {
-        if let Err(error) = self.change_share(tenant, change).await {
-            self.monitor().counters().outcome(&error);
+        if self.0.tenants.is_some() {
+            let (plan, whole) = (self.plan_of(tenant, 0), self.redis_key(tenant));
+            let batcher = self.store().batcher();
+            batcher
+                .follow_in_share(&plan, &whole, change, self.deadline())
+                .await;
         }
     }
 
@@ -91,29 +89,10 @@ impl SharedLimit {
         tenant: &impl Key,
         change: ShareChange,
     ) -> Result<(), StoreError> {
-        if self.0.tenants.is_none() {
-            return Ok(());
-        }
-        let (monitor, plan) = (self.monitor(), self.plan_of(tenant, 0));
-        let whole = self.redis_key(tenant);
-        let keys = plan.share_keys(&whole, monitor.is_cluster());
-        let arguments = call::share_change_arguments(&plan, change);
-        let (Some(keys), Some(arguments)) = (keys, arguments) else {
-            return Ok(());
-        };
-        let shard = monitor.shard_of(&whole);
-        monitor.admit(shard)?;
-        let mut keys = Vec::from(keys);
-        if monitor.is_cluster() {
-            // A cluster's client repeats calls on its own, which the script recognizes by this key.
-            let text = format!("{}:refund:", monitor.runner.connector.prefix());
-            let name = format!("{:016x}{:016x}", random(), random());
-            keys.push(beside(&whole, &text, &name));
-        }
-        let script = &self.store().batcher().scripts.share_change;
-        monitor
-            .call(shard, script, &keys, &arguments, self.deadline(), false)
-            .await?;
-        Ok(())
+        let (plan, whole) = (self.plan_of(tenant, 0), self.redis_key(tenant));
+        let batcher = self.store().batcher();
+        batcher
+            .change_share(&plan, &whole, change, self.deadline())
+            .await
     }
 }

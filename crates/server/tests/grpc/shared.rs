@@ -14,7 +14,7 @@ use tidegate_envoy::pb::envoy::{
 };
 
 use serde_json::json;
-use tidegate_core::{Clock, clock::SystemClock};
+use tidegate_core::{Clock, Nanos, clock::SystemClock};
 use tidegate_redis_servers::{Cluster, Server, eventually};
 use tidegate_server::{Options, descriptors::Consume};
 
@@ -22,7 +22,7 @@ use crate::{
     client::{Client, hits, one, refund},
     harness::{Http, Running},
     quota::Envoy,
-    rls::{CONFIG, START, options},
+    rls::{CONFIG, SHARED, START, options},
 };
 
 fn on_store(name: &str, address: &str, config: &str) -> Running {
@@ -42,6 +42,62 @@ fn start(options: Options) -> Running {
         server.get("/readyz").json()["status"] == "ready"
     });
     server
+}
+
+/// How many requests of a tenant these servers admit, in turn, before they deny for half a second: one
+/// of them may be taking units ahead.
+fn fill(clients: &mut [Client; 2], tenant: &str) -> u64 {
+    let clock = SystemClock::new();
+    let (mut admitted, mut denied) = (0, clock.now());
+    for at in 0..100_000 {
+        let told = clients[at % 2].told(vec![one("tenant", tenant)]);
+        if told.starts_with("OK") {
+            admitted += 1;
+            denied = clock.now();
+        } else if clock.now().saturating_since(denied) > Nanos::from_millis(500) {
+            return admitted;
+        }
+    }
+    panic!("{tenant} is never denied for long: {admitted}");
+}
+
+#[test]
+fn the_values_of_a_key_share_its_limit_over_a_store() {
+    for consume in [Consume::Each, Consume::AllOrNone] {
+        for sharing in ["exact", "leased"] {
+            let redis = Server::start(&[]);
+            // Nothing refills.
+            let shares = format!("sharing: {sharing}, shares: {{weights");
+            let config = SHARED.replace("unit: minute", "unit: year");
+            let config = config.replace("shares: {weights", &shares);
+            // A ceiling leaves an eighth of its part at once.
+            let config = config.replace(", ceiling: 80%", "");
+            let [here, there] = ["one", "other"].map(|name| {
+                start(Options {
+                    envoy_consume: consume,
+                    ..on(&format!("grpc-tenants-{name}"), &redis.address(), &config)
+                })
+            });
+            let mut clients = [Client::of(here.grpc), Client::of(there.grpc)];
+            for tenant in ["acme", "beta"] {
+                let told = clients[0].told(vec![one("tenant", tenant)]);
+                assert!(told.starts_with("OK"), "{told}");
+            }
+            let (acme, beta) = (fill(&mut clients, "acme"), fill(&mut clients, "beta"));
+            let ratio = (acme + 1) as f64 / (beta + 1) as f64;
+            assert!((2.4..=3.6).contains(&ratio), "{sharing}: {acme}, {beta}");
+            // A request that another limit denies takes nothing of the tenant's, if all or none does.
+            let both = || vec![one("tenant", "gamma"), one("path", "/cart")];
+            let told: Vec<_> = (0..3).map(|_| clients[1].told(both())).collect();
+            assert!(told[1].starts_with("OK: OK/"), "{told:?}");
+            assert!(
+                told[2].starts_with("OVER: OK/") && told[2].ends_with(" OVER/0"),
+                "{told:?}"
+            );
+            let told = there.get("/v1/explain?limit=shop.tenant&key=acme").json();
+            assert_eq!(told["tenant"]["terms"], "weight 3", "{told}");
+        }
+    }
 }
 
 #[test]

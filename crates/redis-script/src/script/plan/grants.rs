@@ -6,6 +6,17 @@ use tidegate_core::{Algorithm, Nanos};
 use super::{Plan, ValueLayout, state};
 
 impl Plan {
+    /// How long units that are taken now count alike, from the reply's part for the key. `None` if the
+    /// value cannot be a state of this limit.
+    #[doc(hidden)]
+    pub fn counted_alike(&self, before: Option<&[u8]>, now: Nanos) -> Option<Nanos> {
+        if matches!(self.layout, ValueLayout::Log { .. }) {
+            return Some(Nanos::MAX);
+        }
+        let state = self.state(before)?;
+        Some(self.policy.counted_alike_for(&state, now))
+    }
+
     /// The grants for these requests in order, from the reply's part for their key. `None` if the
     /// value cannot be a state of this limit.
     #[doc(hidden)]

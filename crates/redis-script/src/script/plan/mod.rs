@@ -264,6 +264,7 @@ impl Plan {
         Some(Self {
             numbers: [plan.numbers, held].concat(),
             held: Nanos::from_micros(micros),
+            shares: leased.shares.clone(),
             ..plan
         })
     }

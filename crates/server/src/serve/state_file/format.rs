@@ -16,6 +16,10 @@ pub(super) const OVERRIDE: &str = ":override ";
 /// How a section begins that holds a reservation as JSON. Where a limit says how many keys it may
 /// have, it says when it is due.
 pub(super) const RESERVATION: &str = ":reservation ";
+/// How the sections begin that hold what the tenants of a limit have used, and what of their
+/// ceilings: then the limit's name. Servers of before skip them.
+pub(super) const TENANTS: &str = ":tenants ";
+pub(super) const CEILINGS: &str = ":ceilings ";
 
 /// The first byte of an entry.
 pub(super) const END: u8 = 0;

@@ -12,6 +12,11 @@
 //!
 //! A quota that an operator gave a key is a section without entries, too. Its name holds all of it.
 //!
+//! What tenants of a limit have used is in two more sections. The entries of the first are keys (with
+//! their shares), and by the number of their words: what all tenants have in common, of which
+//! the tag is the number of places for notes; guarantees; and notes, of which the tag is the place. The
+//! entries of the other are keys with their ceilings.
+//!
 //! Numbers are little-endian; texts are preceded by a length of 16 bits. Only keys with such a
 //! quota are in the file by name. For all others it contains tags, and the hash seeds of the tags.
 //! With the seeds one could construct colliding keys, so only the owner may read the file.

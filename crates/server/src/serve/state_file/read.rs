@@ -8,7 +8,9 @@ use std::{
 };
 
 use tidegate_core::{Algorithm as _, Nanos, Policy, StoredState as _};
-use tidegate_limiter::{Debt, HashKeys, KeyedLimiter, RecordSpot, SnapshotEntry};
+use tidegate_limiter::{
+    Debt, FairTenants, HashKeys, KeyedLimiter, RecordSpot, SnapshotEntry, TenantEntry,
+};
 use tidegate_service::{
     decide::{
         limits::{Limits, Operation},
@@ -20,8 +22,8 @@ use tidegate_service::{
 use super::{
     StateError,
     format::{
-        BLOCKED, END, KEY, MAGIC, MOST_WORDS, NODES, OVERRIDE, OWN, RECORD, RESERVATION,
-        SHARED_DEBT, VERSION,
+        BLOCKED, CEILINGS, END, KEY, MAGIC, MOST_WORDS, NODES, OVERRIDE, OWN, RECORD, RESERVATION,
+        SHARED_DEBT, TENANTS, VERSION,
     },
     too_far_ahead,
 };
@@ -114,6 +116,22 @@ pub(super) fn restore_from(
             each_entry(&mut input, header.words, |_| ())?;
             continue;
         }
+        let of_tenants = [TENANTS, CEILINGS]
+            .iter()
+            .find_map(|kind| Some((*kind, name.strip_prefix(kind)?)));
+        if let Some((kind, limit)) = of_tenants {
+            let tenants = limits
+                .limit(limit.as_bytes())
+                .and_then(|limit| limit.tenants());
+            each_entry(&mut input, header.words, |entry| {
+                let done = tenants.is_some_and(|tenants| {
+                    give_tenant_back(tenants, &header, kind, entry, ahead, now)
+                });
+                restored.states += u64::from(done);
+                restored.dropped += u64::from(!done);
+            })?;
+            continue;
+        }
         let limiter: Option<&KeyedLimiter<()>> = if name == THROTTLE {
             Some(service.throttle().limiter())
         } else {
@@ -183,6 +201,40 @@ fn give_back(
         }
     }
     limiter.restore_at(from, &entry, now)
+}
+
+fn give_tenant_back(
+    tenants: &FairTenants,
+    header: &LimitHeader,
+    kind: &str,
+    entry: SnapshotEntry,
+    ahead: Nanos,
+    now: Nanos,
+) -> bool {
+    let Some(from) = &header.policy else {
+        return false;
+    };
+    let entry = match entry {
+        entry if kind == CEILINGS => TenantEntry::Ceiling(entry),
+        SnapshotEntry::Own { tag, state } => match *state {
+            [one, two] => TenantEntry::Guarantee {
+                tag,
+                state: [one, two],
+            },
+            [one, two, three] => TenantEntry::Note {
+                place: tag,
+                words: [one, two, three],
+            },
+            _ => TenantEntry::Common { state, notes: tag },
+        },
+        entry => TenantEntry::Share(entry),
+    };
+    let entry = if ahead > Nanos::ZERO {
+        entry.sooner(from, ahead, now)
+    } else {
+        Some(entry)
+    };
+    entry.is_some_and(|entry| tenants.restore_at(from, &entry, now))
 }
 
 fn beginning(input: &mut Input<impl Read>) -> Result<(Nanos, u32), StateError> {

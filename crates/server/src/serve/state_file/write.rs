@@ -7,7 +7,7 @@ use std::{
 };
 
 use tidegate_core::Nanos;
-use tidegate_limiter::{Algorithm, KeyedLimiter, SnapshotEntry};
+use tidegate_limiter::{Algorithm, FairTenants, KeyedLimiter, SnapshotEntry, TenantEntry};
 use tidegate_service::{
     decide::{
         limits::{Limit, RuntimeOverride},
@@ -18,7 +18,10 @@ use tidegate_service::{
 
 use super::{
     StateFile,
-    format::{BLOCKED, END, KEY, MAGIC, NODES, OVERRIDE, OWN, RECORD, RESERVATION, VERSION},
+    format::{
+        BLOCKED, CEILINGS, END, KEY, MAGIC, NODES, OVERRIDE, OWN, RECORD, RESERVATION, TENANTS,
+        VERSION,
+    },
 };
 
 /// Writes the states of all limits to a new file, which then replaces the state file. Returns its
@@ -64,7 +67,9 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
             .collect();
         let more: usize = overrides.iter().map(Vec::len).sum();
         let reservations = service.reservations.seen();
-        out.u32((limits.limits().len() + 1 + more + reservations.len()) as u32)?;
+        let shared = limits.limits().iter().filter_map(|limit| limit.tenants());
+        let sections = limits.limits().len() + 2 * shared.count() + 1 + more + reservations.len();
+        out.u32(sections as u32)?;
         // Before the limits: a key's own state is restored under its own policy.
         for (limit, overrides) in limits.limits().iter().zip(&overrides) {
             for (key, own) in overrides {
@@ -78,6 +83,9 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
         out.entries(|show| throttle.snapshot_at(now, show))?;
         for (limit, overrides) in limits.limits().iter().zip(&overrides) {
             out.limit(limit, overrides, now)?;
+            if let Some(tenants) = limit.tenants() {
+                out.tenants(limit, tenants, now)?;
+            }
         }
         // After the limits, whose states may already have the end of one that was open before.
         for (text, due) in service.reservations.texts(reservations) {
@@ -175,6 +183,36 @@ impl Out {
         self.entries(|show| limit.snapshot(now, show))
     }
 
+    /// The two sections of a limit's tenants.
+    fn tenants(&mut self, limit: &Limit, tenants: &FairTenants, now: Nanos) -> io::Result<()> {
+        let spec = limit.spec();
+        let stats = tenants.stats();
+        let (one, two) = tenants.hash_keys().seeds();
+        let [mut shares, mut ceilings] = [Vec::new(), Vec::new()];
+        tenants.snapshot_at(now, |entry| match entry {
+            TenantEntry::Common { state, notes } => put(&mut shares, &own(notes, &state)),
+            TenantEntry::Guarantee { tag, state } => put(&mut shares, &own(tag, &state)),
+            TenantEntry::Note { place, words } => put(&mut shares, &own(place, &words)),
+            TenantEntry::Share(entry) => put(&mut shares, &entry),
+            TenantEntry::Ceiling(entry) => put(&mut ceilings, &entry),
+            // The total is a section of its own.
+            _ => {}
+        });
+        for (kind, mut entries) in [(TENANTS, shares), (CEILINGS, ceilings)] {
+            self.text(&format!("{kind}{}", spec.name))?;
+            self.text(&spec.policy.to_string())?;
+            self.write(&[0])?;
+            self.u64(stats.max_keys)?;
+            self.u64(one)?;
+            self.u64(two)?;
+            self.u32(tenants.words() as u32)?;
+            self.u32(0)?;
+            entries.push(END);
+            self.write(&entries)?;
+        }
+        Ok(())
+    }
+
     /// A section with a name and a number: no policy, no seeds, no states (of one word), no
     /// overrides.
     fn bare(&mut self, name: &str, number: u64) -> io::Result<()> {
@@ -194,6 +232,13 @@ impl Out {
         snapshot(&mut |entry| put(&mut bytes, &entry));
         bytes.push(END);
         self.write(&bytes)
+    }
+}
+
+fn own(tag: u64, state: &[u64]) -> SnapshotEntry {
+    SnapshotEntry::Own {
+        tag,
+        state: state.to_vec(),
     }
 }
 

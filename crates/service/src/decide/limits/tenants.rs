@@ -57,13 +57,15 @@ impl OfTenant<'_> {
 
     /// Corrects an estimate that [`take`](Self::take) took.
     pub fn settle(&self, estimate: Estimate, actual: u64, now: Nanos) {
-        let (has_permits, place) = (self.total.policy().is_concurrency(), estimate.place);
-        if has_permits && self.total.place(TOTAL) != place {
-            // A reset has forgotten the permits, the tenant's too.
-        } else if actual > estimate.cost {
-            let more = actual - estimate.cost;
-            self.tenants.charge_at(self.tenant, more, now);
-        } else {
+        let has_permits = self.total.policy().is_concurrency();
+        // What returns nothing to the limit returns nothing to the share: a reset came between.
+        let counts = self.total.place(TOTAL) == estimate.place;
+        if actual > estimate.cost {
+            if counts || !has_permits {
+                let more = actual - estimate.cost;
+                self.tenants.charge_at(self.tenant, more, now);
+            }
+        } else if counts {
             let less = estimate.cost - actual;
             self.tenants.refund_at(self.tenant, less, now);
         }
@@ -149,6 +151,11 @@ impl Limit {
         let mut all: Vec<_> = names.into_iter().filter_map(standing).collect();
         all.sort_by_key(|tenant| Reverse(tenant.requests));
         all
+    }
+
+    /// The tenants that share the limit in this server's memory.
+    pub fn tenants(&self) -> Option<&FairTenants> {
+        self.memory.tenants.as_ref()
     }
 
     /// The tenant of a key; `None` if each key has its own state.
