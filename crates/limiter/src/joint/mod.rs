@@ -2,6 +2,9 @@
 //! charged.
 
 mod any;
+mod near;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use crate::table::{Full, Joint, Tag, Wanted};
 use std::sync::Arc;
@@ -115,6 +118,14 @@ impl<'a, C: ?Sized> Request<'a, C> {
         }
     }
 
+    /// The address of the limiter.
+    fn address(&self) -> usize {
+        match self {
+            Self::Keyed { limiter, .. } => std::ptr::from_ref(*limiter).addr(),
+            Self::Unkeyed { limiter, .. } => limiter.address(),
+        }
+    }
+
     pub(crate) const fn clock(&self) -> &'a C {
         match self {
             Self::Keyed { limiter, .. } => limiter.clock(),
@@ -190,7 +201,11 @@ pub fn acquire_all_at<C: ?Sized>(
     requests: &[Request<'_, C>],
     now: Nanos,
 ) -> Result<AllDecision, Full> {
-    let decisions = with_all(requests, now, false, |states, blocked, wakes| {
+    let (tags, mut all) = (tags(requests), AllDecision::new(Few::new()));
+    if near::decide(requests, &tags, now, &mut all.decisions, None) {
+        return Ok(all);
+    }
+    let decisions = with_tags(requests, &tags, now, false, |states, blocked, wakes| {
         states.decide(blocked, &[], now, wakes)
     })?;
     Ok(AllDecision::new(decisions))
@@ -228,15 +243,37 @@ pub fn acquire_all_estimates_at<C: ?Sized>(
     requests: &[Request<'_, C>],
     now: Nanos,
 ) -> Result<(AllDecision, Vec<Estimate>), Full> {
-    let (decisions, estimates) = with_all(requests, now, true, |states, blocked, wakes| {
+    let (tags, mut all) = (tags(requests), AllDecision::new(Few::new()));
+    let mut estimates = Vec::with_capacity(requests.len());
+    let noted = Some(&mut estimates);
+    if near::decide(requests, &tags, now, &mut all.decisions, noted) {
+        return Ok((all, estimates));
+    }
+    let (decisions, noted) = with_tags(requests, &tags, now, true, |states, blocked, wakes| {
         states.decide_and_note(blocked, &[], now, wakes)
     })?;
-    Ok((AllDecision::new(decisions), estimates.into_vec()))
+    estimates.extend(noted);
+    Ok((AllDecision::new(decisions), estimates))
 }
 
 fn time_of<C: Clock + ?Sized>(requests: &[Request<'_, C>]) -> Nanos {
     let first = requests.first();
     first.map_or(Nanos::ZERO, |request| request.clock().now())
+}
+
+/// The tags of the requests' keys. Their states are fetched into the cache in parallel.
+fn tags<C: ?Sized>(requests: &[Request<'_, C>]) -> Few<Option<Tag>> {
+    requests
+        .iter()
+        .map(|request| match request {
+            Request::Keyed { limiter, key, .. } => {
+                let tag = limiter.tag(key);
+                limiter.prefetch_tag(tag);
+                Some(tag)
+            }
+            Request::Unkeyed { .. } => None,
+        })
+        .collect()
 }
 
 /// One step on the states of all requests, locked together. A step that `notes` places of units is
@@ -245,10 +282,27 @@ pub(crate) fn with_all<C: ?Sized, R>(
     requests: &[Request<'_, C>],
     now: Nanos,
     notes: bool,
+    step: impl FnMut(&mut States<'_, '_, C>, &[Option<Decision>], &mut Wakes) -> R,
+) -> Result<R, Full> {
+    with_tags(requests, &tags(requests), now, notes, step)
+}
+
+/// [`with_all`] for keys with these tags.
+fn with_tags<C: ?Sized, R>(
+    requests: &[Request<'_, C>],
+    tags: &[Option<Tag>],
+    now: Nanos,
+    notes: bool,
     mut step: impl FnMut(&mut States<'_, '_, C>, &[Option<Decision>], &mut Wakes) -> R,
 ) -> Result<R, Full> {
-    // Each key is hashed once.
-    let keys: Few<Option<(&KeyedLimiter<C>, Tag)>> = requests.iter().map(Request::key).collect();
+    let keys: Few<Option<(&KeyedLimiter<C>, Tag)>> = requests
+        .iter()
+        .zip(tags)
+        .map(|(request, tag)| match (request, *tag) {
+            (Request::Keyed { limiter, .. }, Some(tag)) => Some((*limiter, tag)),
+            _ => None,
+        })
+        .collect();
     // A blocked limit denies without any lock.
     let blocked: Few<Option<Decision>> = requests
         .iter()

@@ -7,6 +7,7 @@ mod error;
 mod exceptions;
 mod generation;
 mod limiter;
+mod near;
 mod snapshot;
 mod waiting;
 
@@ -17,4 +18,5 @@ use generation::Generation;
 pub(crate) use generation::Home;
 pub use limiter::KeyedLimiter;
 pub(crate) use limiter::step_by;
+pub(crate) use near::NearKey;
 pub use snapshot::SnapshotEntry;
