@@ -22,7 +22,7 @@ mod imp {
 
     use tidegate_core::cell::Lock;
 
-    use super::super::pages::Pages;
+    use super::super::{layout::LINE, pages::Pages};
     use super::{BuildError, TableLayout};
 
     pub(crate) struct Memory {
@@ -77,15 +77,19 @@ mod imp {
             }
         }
 
-        /// Starts fetching a bucket's first line into the cache. Only a hint.
+        /// Starts fetching a bucket's first line, or its first two, into the cache. Only a hint.
         #[inline]
         pub fn prefetch(&self, index: usize) {
             let line = self.line(index).start.cast::<i8>();
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: a prefetch reads and writes nothing that a program can see, and the address
-            // is the table's.
+            // SAFETY: a prefetch reads and writes nothing that a program can see, and the addresses
+            // are the table's: a bucket with more than a line has at least two.
             unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(line);
+                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+                _mm_prefetch::<{ _MM_HINT_T0 }>(line);
+                if self.layout.stride > LINE {
+                    _mm_prefetch::<{ _MM_HINT_T0 }>(line.add(8 * LINE));
+                }
             }
             #[cfg(not(target_arch = "x86_64"))]
             let _ = line;
@@ -239,7 +243,7 @@ impl Bucket<'_> {
         assert!(cell < self.layout.cells);
         // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a
         // layout's tags lie in its stride, and the first cell has been dealt with.
-        unsafe { &mut self.line.words(cell, 1)[0] }
+        unsafe { &mut self.line.words(self.layout.tag(cell), 1)[0] }
     }
 
     /// The tag of a cell; 0 for an empty one.
@@ -271,11 +275,11 @@ impl Bucket<'_> {
 
     #[inline]
     pub fn state(&mut self, cell: usize) -> &mut [u64] {
-        let TableLayout { words, cells, .. } = *self.layout;
-        assert!(cell < cells);
+        let layout = self.layout;
+        assert!(cell < layout.cells);
         // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a
-        // layout's states lie in its stride, behind the tags.
-        unsafe { self.line.words(cells + cell * words, words) }
+        // layout's states lie in its stride, and overlap with no tag.
+        unsafe { self.line.words(layout.state(cell), layout.words) }
     }
 }
 
