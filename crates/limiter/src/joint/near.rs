@@ -72,7 +72,7 @@ fn attempt<C: ?Sized>(
         let locked = NearState::lock(request, *tag, now).map_err(|why| {
             // It may be this decision that holds the state.
             let is_own = |other: &Request<'_, C>| other.address() == request.address();
-            if requests[..at].iter().any(is_own) {
+            if requests.iter().take(at).any(is_own) {
                 NotNear::Other
             } else {
                 why

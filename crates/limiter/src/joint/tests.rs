@@ -31,7 +31,7 @@ fn policies() -> Vec<Policy> {
     all
 }
 
-/// Random numbers (SplitMix64), the same for both sets of limiters.
+/// Random numbers (`SplitMix64`), the same for both sets of limiters.
 struct Random(u64);
 
 impl Random {

@@ -7,8 +7,8 @@ mod error;
 mod exceptions;
 mod generation;
 mod limiter;
-mod near;
 mod snapshot;
+mod steps;
 mod waiting;
 
 pub use build::KeyedBuilder;
@@ -17,6 +17,5 @@ pub use error::{OverrideError, TooManyExceptions};
 use generation::Generation;
 pub(crate) use generation::Home;
 pub use limiter::KeyedLimiter;
-pub(crate) use limiter::step_by;
-pub(crate) use near::NearKey;
 pub use snapshot::SnapshotEntry;
+pub(crate) use steps::{NearKey, step_by};
