@@ -51,7 +51,8 @@ impl Name {
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.start[1..self.start.len() - AFTER.len()]
+        let name = self.start.strip_suffix(AFTER).unwrap_or_default();
+        name.strip_prefix('"').unwrap_or_default()
     }
 
     pub(crate) const fn start(&self) -> &str {
