@@ -28,13 +28,11 @@ pub enum Tell {
 
 /// The name of a limit in headers: printable ASCII. Quotes, backslashes and all other characters
 /// become `_`.
+// It is kept as its entries in `RateLimit` start: `"name";r=`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Name {
-    /// How its entries in `RateLimit` start: `"name";r=`.
-    start: String,
-}
+pub struct Name(String);
 
-/// The end of [`Name::start`].
+/// The end of [`Name`].
 const AFTER: &str = "\";r=";
 
 impl Name {
@@ -43,20 +41,18 @@ impl Name {
     pub fn new(name: &str) -> Self {
         let taken = |c: char| (' '..='~').contains(&c) && c != '"' && c != '\\';
         let name = name.chars().map(|c| if taken(c) { c } else { '_' });
-        Self {
-            start: iter::once('"').chain(name).chain(AFTER.chars()).collect(),
-        }
+        Self(iter::once('"').chain(name).chain(AFTER.chars()).collect())
     }
 
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        let name = self.start.strip_suffix(AFTER).unwrap_or_default();
+        let name = self.0.strip_suffix(AFTER).unwrap_or_default();
         name.strip_prefix('"').unwrap_or_default()
     }
 
     pub(crate) const fn start(&self) -> &str {
-        self.start.as_str()
+        self.0.as_str()
     }
 }
 
