@@ -17,7 +17,7 @@ pub const CALLS: u32 = 1_024;
 const BATCH: usize = 32;
 const NOW: Nanos = Nanos::from_secs(1_700_000_000);
 
-pub const NAMES: [&str; 11] = [
+pub const NAMES: [&str; 14] = [
     "limiter-token-bucket",
     "limiter-token-bucket-denied",
     "limiter-sliding-window",
@@ -26,7 +26,10 @@ pub const NAMES: [&str; 11] = [
     "keyed-sliding-window",
     "keyed-batch",
     "joint-five",
+    "joint-five-denied",
     "joint-five-estimates",
+    "estimate-settled",
+    "joint-five-settled",
     "entry-exit",
     "entry-exit-four-kinds",
 ];
@@ -41,8 +44,11 @@ pub fn run(name: &str) -> Result<(), String> {
         "keyed-token-bucket" => keyed(Policy::token_bucket(plenty())),
         "keyed-sliding-window" => keyed(Policy::sliding_window(plenty())),
         "keyed-batch" => batch(),
-        "joint-five" => joint(false),
-        "joint-five-estimates" => joint(true),
+        "joint-five" => joint(plenty(), false, false),
+        "joint-five-denied" => joint(Quota::per_hour(5), false, false),
+        "joint-five-estimates" => joint(plenty(), true, false),
+        "estimate-settled" => estimate(),
+        "joint-five-settled" => joint(plenty(), true, true),
         "entry-exit" => entry(false),
         "entry-exit-four-kinds" => entry(true),
         _ => {
@@ -113,12 +119,28 @@ fn batch() {
     });
 }
 
-/// Five limits in one step: four with keys, and one without. With estimates, as a reservation takes
-/// them.
-fn joint(notes: bool) {
+/// An estimate for a key, and its settlement.
+fn estimate() {
+    let (limiter, keys) = known(Policy::token_bucket(plenty()));
+    counted(&mut || {
+        for key in &keys {
+            let key = black_box(key.as_str());
+            let (_, taken) = limiter.acquire_estimate_at(key, 3, NOW);
+            limiter.settle_at(key, black_box(taken), 2, NOW);
+        }
+    });
+}
+
+/// Five limits in one step: four with keys, and one without, which has this quota. With estimates,
+/// as a reservation takes them, and settled, as it ends.
+fn joint(quota: Quota, notes: bool, settles: bool) {
     let limit = || known(Policy::token_bucket(plenty()));
     let [(one, keys), (two, _), (three, _), (four, _)] = [limit(), limit(), limit(), limit()];
-    let all = Limiter::new(Policy::token_bucket(plenty()));
+    let keyed = [&one, &two, &three, &four];
+    let all = Limiter::new(Policy::token_bucket(quota));
+    for _ in 0..10 {
+        let _ = all.acquire_at(1, NOW);
+    }
     counted(&mut || {
         for key in &keys {
             let key = black_box(key.as_bytes());
@@ -129,10 +151,16 @@ fn joint(notes: bool) {
                 Request::keyed(&four, key, 1),
                 Request::unkeyed(&all, 1),
             ];
-            if notes {
-                let _ = black_box(acquire_all_estimates_at(&requests, NOW));
-            } else {
+            if !notes {
                 let _ = black_box(acquire_all_at(&requests, NOW));
+                continue;
+            }
+            let taken = black_box(acquire_all_estimates_at(&requests, NOW));
+            if settles && let Ok((_, estimates)) = taken {
+                for (limiter, taken) in keyed.iter().zip(&estimates) {
+                    limiter.settle_at(key, *taken, 0, NOW);
+                }
+                all.settle_at(estimates[4], 0, NOW);
             }
         }
     });

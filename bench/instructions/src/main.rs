@@ -1,4 +1,4 @@
-//! How many instructions twelve hot calls take, counted by Valgrind. Unlike time, the count is the
+//! How many instructions fourteen hot calls take, counted by Valgrind. Unlike time, the count is the
 //! same on a busy machine, so CI compares it: a call that takes 5 % more than `counts.txt` says is
 //! an error.
 //!

@@ -19,6 +19,10 @@ pub struct Args {
     #[arg(long)]
     pub json: bool,
 
+    /// The works of the table in bench/README.md, with the rivals of their targets, in five rounds: about three minutes
+    #[arg(long)]
+    quick: bool,
+
     /// Only this work; `keyed-*` is all that begin so. May be given several times
     #[arg(long = "work", value_name = "NAME")]
     works: Vec<Choice>,
@@ -31,9 +35,9 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Vec<u8>,
 
-    /// Turns of each limiter, one after the other; the median counts
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
+    /// Turns of each limiter, one after the other; the median counts [default: 9, and 5 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
 
     /// Length of a turn in milliseconds; half as much warming up comes before it
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
@@ -56,28 +60,42 @@ pub struct Args {
     pub child: Option<Job>,
 }
 
+/// Those whose figures the targets name.
+const RIVALS: [&str; 6] = [
+    "governor",
+    "rate-net",
+    "one-by-one",
+    "keyed",
+    "sentinel-core",
+    "quanta",
+];
+
 impl Args {
     /// The works wanted, each once, in the order of the table of figures.
     pub fn works(&self) -> Vec<Work> {
         let wanted = |work: &Work| {
-            self.works.is_empty()
-                || self
-                    .works
-                    .iter()
-                    .any(|choice| choice.works().contains(work))
+            let mut chosen = self.works.iter();
+            if self.works.is_empty() {
+                !self.quick || work.is_quick()
+            } else {
+                chosen.any(|choice| choice.works().contains(work))
+            }
         };
         Work::ALL.into_iter().filter(wanted).collect()
     }
 
     /// Whether this limiter is wanted. `governor` is wanted in all its ways.
     pub fn wants(&self, who: &str) -> bool {
-        let named = |name: &String| {
+        let named = |name: &str| {
             who == name
                 || who
                     .strip_prefix(name)
                     .is_some_and(|rest| rest.starts_with('-'))
         };
-        self.who.is_empty() || who == "tidegate" || self.who.iter().any(named)
+        if self.who.is_empty() {
+            return !self.quick || who == "tidegate" || RIVALS.into_iter().any(named);
+        }
+        who == "tidegate" || self.who.iter().any(|name| named(name))
     }
 
     pub fn threads(&self) -> Vec<usize> {
@@ -94,7 +112,8 @@ impl Args {
     }
 
     pub fn rounds(&self) -> usize {
-        self.rounds.into()
+        let usual = if self.quick { 5 } else { 9 };
+        self.rounds.unwrap_or(usual).into()
     }
 
     pub fn floods(&self) -> usize {
@@ -131,6 +150,20 @@ mod tests {
         assert_eq!(args.works(), Work::ALL);
         assert_eq!((args.threads(), args.rounds()), (vec![1, 2], 9));
         assert!(!args.json && args.wants("trypema"));
+    }
+
+    #[test]
+    fn a_quick_run_has_fewer_works_rivals_and_rounds_unless_they_are_named() {
+        let args = parse("--quick").unwrap();
+        assert!(
+            args.works().len() < Work::ALL.len() && args.works().iter().all(|work| work.is_quick())
+        );
+        assert!(args.wants("governor-string") && args.wants("tidegate") && !args.wants("trypema"));
+        assert_eq!(args.rounds(), 5);
+        let args = parse("--quick --work keyed-flood --who trypema --rounds 2").unwrap();
+        let names: Vec<_> = args.works().into_iter().map(Work::name).collect();
+        assert_eq!((names, args.rounds()), (vec!["keyed-flood"], 2));
+        assert!(args.wants("trypema") && !args.wants("governor"));
     }
 
     #[test]

@@ -115,6 +115,27 @@ impl Work {
         Self::Shares(Tenants::Million),
     ];
 
+    /// Whether the table of figures has it, and it takes less than half a minute.
+    pub const fn is_quick(self) -> bool {
+        matches!(
+            self,
+            Self::ClockRead
+                | Self::DirectTokenBucket
+                | Self::DirectTokenBucketDenied
+                | Self::DirectSlidingWindow
+                | Self::Keyed {
+                    algorithm: Algorithm::TokenBucket | Algorithm::SlidingWindow,
+                    ordinary: false,
+                }
+                | Self::Batch
+                | Self::Hot
+                | Self::Entry(Guarded::FlowRule | Guarded::FourKinds)
+                | Self::WindowAdd
+                | Self::ResourceMemory
+                | Self::Shares(Tenants::Million)
+        )
+    }
+
     /// The name; an algorithm other than the token bucket is a suffix.
     pub const fn name(self) -> &'static str {
         match self {

@@ -11,6 +11,8 @@ use crate::below;
 pub enum Kind {
     /// Envoy's rate limit service v3.
     Envoy,
+    /// The same with five descriptors.
+    Five,
     /// The same, for a rule with `hold`: a question, and then its report.
     Hold,
     /// Questions of such a rule without reports.
@@ -112,7 +114,7 @@ impl Kind {
     pub fn path(self) -> &'static str {
         match self {
             Self::Proxy => "/",
-            Self::Envoy | Self::Hold | Self::Held => {
+            Self::Envoy | Self::Five | Self::Hold | Self::Held => {
                 "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
             }
             Self::Throttlecrab => "/throttlecrab.RateLimiter/Throttle",
@@ -126,16 +128,23 @@ impl Kind {
             key: key.to_owned(),
             value,
         };
-        let envoy = |entries, hits_addend| {
+        let asks = |descriptors, hits_addend| {
             Some(framed(&RateLimitRequest {
                 domain: "bench".to_owned(),
-                descriptors: vec![Descriptor { entries }],
+                descriptors,
                 hits_addend,
             }))
         };
+        let envoy = |entries, hits_addend| asks(vec![Descriptor { entries }], hits_addend);
         match self {
             Self::Proxy => None,
             Self::Envoy => envoy(vec![entry("user", value)], 0),
+            Self::Five => {
+                let descriptor = |at| Descriptor {
+                    entries: vec![entry("user", format!("{value}/{at}"))],
+                };
+                asks((0..5).map(descriptor).collect(), 0)
+            }
             Self::Hold | Self::Held => {
                 let mut entries = vec![
                     entry("call", value),
@@ -165,11 +174,11 @@ impl Kind {
         };
         match (self, status, grpc_status, outcome) {
             (Self::Proxy, 200, ..)
-            | (Self::Envoy | Self::Hold | Self::Held | Self::Throttlecrab, 200, Some("0"), 1) => {
+            | (Self::Envoy | Self::Five | Self::Hold | Self::Held | Self::Throttlecrab, 200, Some("0"), 1) => {
                 Answer::Admitted
             }
             (Self::Proxy, 429, ..)
-            | (Self::Envoy | Self::Hold | Self::Held, 200, Some("0"), 2)
+            | (Self::Envoy | Self::Five | Self::Hold | Self::Held, 200, Some("0"), 2)
             | (Self::Throttlecrab, 200, Some("0"), 0) => Answer::Denied,
             _ => Answer::Failed,
         }

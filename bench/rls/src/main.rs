@@ -5,7 +5,7 @@
 //! rls-load KIND ADDRESS [connections=50] [streams=10] [seconds=10] [values=100000] [rate=REQUESTS_A_SECOND]
 //! ```
 //!
-//! KIND is `envoy`, `hold` (each stream asks and reports in turns), `held` (only asks),
+//! KIND is `envoy`, `five` (the same with five descriptors), `hold` (each stream asks and reports in turns), `held` (only asks),
 //! `throttlecrab` or `proxy`. Without a rate each stream asks again as soon as it
 //! is answered. With one the streams share it evenly, and the client is h2; without one it is
 //! `plain`, which costs the machine less than any server. A latency is counted from when the
@@ -83,13 +83,14 @@ impl Run {
     fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let kind = match words.next().as_deref() {
             Some("envoy") => Kind::Envoy,
+            Some("five") => Kind::Five,
             Some("hold") => Kind::Hold,
             Some("held") => Kind::Held,
             Some("throttlecrab") => Kind::Throttlecrab,
             Some("proxy") => Kind::Proxy,
             other => {
                 return Err(format!(
-                    "{other:?} is not known; there is envoy, hold, held, throttlecrab and proxy"
+                    "{other:?} is not known; there is envoy, five, hold, held, throttlecrab and proxy"
                 ));
             }
         };

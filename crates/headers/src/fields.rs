@@ -118,10 +118,19 @@ pub fn push_policy(line: &mut FieldText, name: &str, quota: u64, per: Per) {
     }
 }
 
-/// Appends an entry of `RateLimit`.
-pub fn push_state(line: &mut FieldText, name: &str, decision: &Decision) {
+fn push_state(line: &mut FieldText, name: &str, decision: &Decision) {
     begin(line, name);
     line.extend_from_slice(b";r=");
+    push_standing(line, decision);
+}
+
+/// Appends an entry of `RateLimit` that starts with `"name";r=`.
+pub fn push_state_after(line: &mut FieldText, start: &[u8], decision: &Decision) {
+    line.push_entry(start);
+    push_standing(line, decision);
+}
+
+fn push_standing(line: &mut FieldText, decision: &Decision) {
     push_number(line, decision.remaining());
     if decision.reset_after_nanos() != u64::MAX {
         line.extend_from_slice(b";t=");

@@ -6,7 +6,7 @@ use std::{
     sync::PoisonError,
 };
 
-use tidegate_core::{Estimate, Nanos, Parameters, Policy};
+use tidegate_core::{Estimate, Nanos, Policy};
 
 use crate::{
     marks::TagHasher,
@@ -202,20 +202,20 @@ impl Site<'_> {
                 eras.own_place([0, place, resets, 0], &[])
             };
         }
-        let key_rate = key.rate.max(forgotten);
-        match policy.parameters() {
-            // Permits outlast every change of the limit. To take those of a key whose reset was
-            // forgotten for void would keep them for ever.
-            Parameters::Concurrency { .. } => match all_reset.max(key.reset) {
+        // Permits outlast every change of the limit. To take those of a key whose reset was
+        // forgotten for void would keep them for ever.
+        if policy.is_concurrency() {
+            return match all_reset.max(key.reset) {
                 0 => PERMITS,
                 resets => eras.own_place([1, resets, 0, 0], &[]),
-            },
-            // The units can return as long as nothing was queued behind them.
-            Parameters::LeakyBucket { .. } => {
-                eras.own_place([2, rate, key_rate, resets], policy.units_of(state))
-            }
-            _ => eras.own_place([3, rate, key_rate, resets], &[]),
+            };
         }
+        let key_rate = key.rate.max(forgotten);
+        if policy.is_leaky_bucket() {
+            // The units can return as long as nothing was queued behind them.
+            return eras.own_place([2, rate, key_rate, resets], policy.units_of(state));
+        }
+        eras.own_place([3, rate, key_rate, resets], &[])
     }
 
     /// The estimate of units that were just taken from a state. The caller holds its lock.
@@ -236,11 +236,14 @@ impl Site<'_> {
     ) -> Correction {
         let is_there = self.place(policy, state) == estimate.place;
         let unused = estimate.cost.saturating_sub(actual);
-        match policy.parameters() {
-            Parameters::Concurrency { .. } if !is_there => Correction::Nothing,
-            Parameters::LeakyBucket { .. } if unused > 0 && is_there => Correction::Refund(unused),
-            _ if is_there => Correction::To(actual),
-            _ => Correction::To(actual.max(estimate.cost)),
+        if policy.is_concurrency() && !is_there {
+            Correction::Nothing
+        } else if policy.is_leaky_bucket() && unused > 0 && is_there {
+            Correction::Refund(unused)
+        } else if is_there {
+            Correction::To(actual)
+        } else {
+            Correction::To(actual.max(estimate.cost))
         }
     }
 

@@ -14,6 +14,7 @@ use crate::{
     SystemClock, Timer, WaitError, WaitUntil,
     block::{Until, denied_until},
     eras::{Eras, Site},
+    table::NotNear,
     version::{LockedVersion, Versions},
     wait::{Ground, Home, OneLine, Ticket, WaitLine, Wakes, wait},
 };
@@ -362,6 +363,15 @@ impl<C: ?Sized> Limiter<C> {
 
     pub(crate) fn lock(&self) -> LockedVersion<'_> {
         self.versions.lock()
+    }
+
+    /// Locks the state if no thread holds it, and no waiter or block concerns it.
+    pub(crate) fn try_near(&self, now: Nanos) -> Result<LockedVersion<'_>, NotNear> {
+        let held = self.versions.try_lock().ok_or(NotNear::Busy)?;
+        if self.line.is_busy() || self.blocked_at(now).is_some() {
+            return Err(NotNear::Other);
+        }
+        Ok(held)
     }
 
     pub(crate) fn address(&self) -> usize {

@@ -180,17 +180,26 @@ impl Versions {
     /// Locks the current version.
     pub fn lock(&self) -> LockedVersion<'_> {
         retry(|| {
-            let version = self.current();
-            let held = match version.behind() {
-                Some(last) => Held::Last(last),
-                None => Held::Cell(&version.policy, version.cell.try_lock()?),
-            };
-            Some(LockedVersion {
-                // Relaxed: it changes while both states are locked.
-                rate: self.changes.load(Ordering::Relaxed),
-                held,
+            self.try_lock().or_else(|| {
+                let last = self.current().behind()?;
+                Some(self.locked(Held::Last(last)))
             })
         })
+    }
+
+    /// Locks the current version if no thread holds it. The last one is never locked here.
+    pub fn try_lock(&self) -> Option<LockedVersion<'_>> {
+        let version = self.current();
+        let state = version.cell.try_lock()?;
+        Some(self.locked(Held::Cell(&version.policy, state)))
+    }
+
+    fn locked<'a>(&self, held: Held<'a>) -> LockedVersion<'a> {
+        LockedVersion {
+            // Relaxed: it changes while both states are locked.
+            rate: self.changes.load(Ordering::Relaxed),
+            held,
+        }
     }
 
     /// Makes another policy current, and moves the usage to it.

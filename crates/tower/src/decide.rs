@@ -477,6 +477,14 @@ impl<C: Timer + 'static> LayerOptions<C> {
                     _ => return,
                 };
                 let may_return = may_return || !decision.delay().is_zero();
+                if estimate.is_none() && !may_return {
+                    // As nearly always, no unit can return.
+                    verdict.add(question, decision);
+                    if decision.is_denied() {
+                        verdict.refuse(question.rule, Reason::Limited, decision);
+                    }
+                    return;
+                }
                 self.take(
                     verdict,
                     question,

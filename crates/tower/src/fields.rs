@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
-use tidegate_headers::{FieldText, ceil_secs, push_state, retry_after};
+use tidegate_headers::{FieldText, ceil_secs, push_state_after, retry_after};
 use tidegate_limiter::Timer;
 
 use crate::{
@@ -42,11 +42,8 @@ impl<C: Timer + 'static> LayerOptions<C> {
         }
         let mut states = FieldText::new();
         for decided in decided {
-            push_state(
-                &mut states,
-                self.rules[decided.rule].name.as_str(),
-                &decided.decision,
-            );
+            let start = self.rules[decided.rule].name.start();
+            push_state_after(&mut states, start.as_bytes(), &decided.decision);
         }
         let policy = match decided {
             [decided] => self.policy_text(decided),

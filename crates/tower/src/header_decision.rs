@@ -1,6 +1,9 @@
 //! The limits that a response reports: name, decision and policy of each.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    fmt, iter,
+    sync::{Arc, OnceLock},
+};
 
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
@@ -25,25 +28,37 @@ pub enum Tell {
 
 /// The name of a limit in headers: printable ASCII. Quotes, backslashes and all other characters
 /// become `_`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+// It is kept as its entries in `RateLimit` start: `"name";r=`.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Name(String);
+
+/// The end of [`Name`].
+const AFTER: &str = "\";r=";
 
 impl Name {
     /// Makes a name, replacing characters that headers do not allow.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let taken = |c: char| (' '..='~').contains(&c) && c != '"' && c != '\\';
-        Self(
-            name.chars()
-                .map(|c| if taken(c) { c } else { '_' })
-                .collect(),
-        )
+        let name = name.chars().map(|c| if taken(c) { c } else { '_' });
+        Self(iter::once('"').chain(name).chain(AFTER.chars()).collect())
     }
 
     /// The name as text.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        let name = self.0.strip_suffix(AFTER).unwrap_or_default();
+        name.strip_prefix('"').unwrap_or_default()
+    }
+
+    pub(crate) const fn start(&self) -> &str {
+        self.0.as_str()
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Name").field(&self.as_str()).finish()
     }
 }
 

@@ -217,6 +217,12 @@ impl Policy {
         matches!(self.rule, AnyAlgorithm::Concurrency(_))
     }
 
+    /// Whether the policy queues requests: true for a leaky bucket only.
+    #[must_use]
+    pub const fn is_leaky_bucket(&self) -> bool {
+        matches!(self.rule, AnyAlgorithm::LeakyBucket(_))
+    }
+
     /// The highest cost that can ever be admitted: the limit, or what comes in the longest wait of a
     /// cost above the limit, too (see [`TokenBucket::oversize_wait`]).
     #[must_use]

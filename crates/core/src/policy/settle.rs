@@ -22,6 +22,15 @@ impl Policy {
     /// that remembers no times cannot tell which units a change of the policy kept.
     #[must_use]
     pub fn place(&self) -> Option<u64> {
+        // Most estimates are of a bucket, which needs no look at its numbers.
+        if matches!(
+            self.rule,
+            AnyAlgorithm::TokenBucket(_)
+                | AnyAlgorithm::LeakyBucket(_)
+                | AnyAlgorithm::Concurrency(_)
+        ) {
+            return None;
+        }
         let (kind, one, two) = match self.parameters() {
             Parameters::FixedWindow {
                 window, first_hit, ..

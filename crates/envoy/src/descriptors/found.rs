@@ -99,6 +99,26 @@ impl Found<'_> {
         Part::new(Arc::clone(&self.limit), &self.key, self.cost)
     }
 
+    /// How it is charged, or taken from.
+    pub fn taking(&self) -> Act {
+        if self.charge == Charge::Always {
+            Act::TakeAnyway
+        } else {
+            Act::Take
+        }
+    }
+
+    /// Charges it, or takes from it, if its limit decides in memory.
+    pub fn take_in_memory(&mut self, now: Nanos) -> bool {
+        let (act, cost) = (self.taking(), self.cost);
+        let Some(decision) = self.limit.decide_in_memory(act, &self.key, cost, now) else {
+            return false;
+        };
+        self.decision = Some(decision);
+        (self.act, self.is_uncharged) = (Act::Take, false);
+        true
+    }
+
     /// Asks the limit without taking anything.
     pub async fn look(&mut self, now: Nanos) -> Result<(), Refusal> {
         (self.act, self.is_uncharged) = (Act::Peek, true);

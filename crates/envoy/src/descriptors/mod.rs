@@ -352,8 +352,18 @@ impl DescriptorService {
         takes: &mut [&mut Found<'_>],
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let each = takes.iter_mut().enumerate();
-        join_all(each.map(|(at, found)| self.take_one(id, at, found, now)))
+        // Limits in memory decide at once.
+        let takes_now = |found: &mut Found<'_>| id.is_none() && found.take_in_memory(now);
+        let others = takes
+            .iter_mut()
+            .enumerate()
+            .filter_map(|(at, found)| (!takes_now(found)).then_some((at, found)))
+            .collect::<Vec<_>>();
+        if others.is_empty() {
+            return Ok(());
+        }
+        let asked = others.into_iter();
+        join_all(asked.map(|(at, found)| self.take_one(id, at, found, now)))
             .await
             .into_iter()
             .collect()
@@ -367,11 +377,7 @@ impl DescriptorService {
         found: &mut Found<'_>,
         now: Nanos,
     ) -> Result<(), Refusal> {
-        let act = if found.charge == Charge::Always {
-            Act::TakeAnyway
-        } else {
-            Act::Take
-        };
+        let act = found.taking();
         let decision = match id {
             None => found.limit.decide(act, &found.key, found.cost, now).await?,
             Some(id) => {

@@ -119,21 +119,37 @@ impl<B> Messages<B> {
         Ok(Some(PREFIX + length))
     }
 
+    /// The number of a message's parts.
+    fn parts(&self, message: &[u8]) -> Result<usize, Status> {
+        let mut left = self.limits.parts;
+        if count(message, self.limits.path, &mut left).is_none() {
+            let what = format!(
+                "the message has more than {} parts; send fewer at once",
+                self.limits.parts
+            );
+            return Err(Status::invalid_argument(what));
+        }
+        Ok(self.limits.parts - left)
+    }
+
+    /// Whether these bytes are one message, small in size and parts, which needs no copy.
+    fn is_small(&self, bytes: &[u8]) -> Result<bool, Status> {
+        let Some((mut prefix, message)) = bytes.split_at_checked(PREFIX) else {
+            return Ok(false);
+        };
+        prefix.advance(1);
+        let is_one = prefix.get_u32() as usize == message.len();
+        Ok(is_one
+            && message.len() <= SMALL.min(self.limits.size)
+            && self.parts(message)? <= FEW_PARTS)
+    }
+
     /// The length of all whole messages that have arrived, and how many parts they have.
     fn whole(&self, first: usize) -> Result<(usize, usize), Status> {
         let (mut end, mut all) = (0, 0);
         let mut next = Some(first);
         while let Some(length) = next.filter(|length| end + length <= self.arrived.len()) {
-            let message = &self.arrived[end + PREFIX..end + length];
-            let mut parts = self.limits.parts;
-            if count(message, self.limits.path, &mut parts).is_none() {
-                let what = format!(
-                    "the message has more than {} parts; send fewer at once",
-                    self.limits.parts
-                );
-                return Err(Status::invalid_argument(what));
-            }
-            all += self.limits.parts - parts;
+            all += self.parts(&self.arrived[end + PREFIX..end + length])?;
             end += length;
             // A later message in the same bytes is checked for its size when the first ones are
             // gone.
@@ -200,6 +216,10 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Messages<B> {
                 None => return Poll::Ready(Some(Ok(Frame::data(self.arrived.split().freeze())))),
             };
             match frame.into_data() {
+                // As nearly always.
+                Ok(data) if self.arrived.is_empty() && self.is_small(&data)? => {
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
                 Ok(data) => self.arrived.extend_from_slice(&data),
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }

@@ -26,7 +26,7 @@ use super::{
     Shared,
     kuadrant::{self, SERVICE_NAME as KUADRANT},
     messages::{Limits, Memory},
-    reflection::Reflection,
+    reflection::{Erased, Reflection},
     rlqs::Quotas,
     stats::CODES,
     waiting,
@@ -70,6 +70,15 @@ pub(super) struct Routes<H> {
     health: TowerToHyperService<HealthServer<H>>,
     reflection: Reflection,
     memory: Memory,
+}
+
+/// The service that is called.
+enum Called<'s> {
+    Rls,
+    Rlqs,
+    Kuadrant,
+    /// A service of reflection, or none.
+    Other(Option<&'s Erased>),
 }
 
 /// The connection of a call.
@@ -148,6 +157,12 @@ impl<H: Health> Routes<H> {
         if name == HEALTH {
             return self.health.call(self.memory.bound(OTHER, request)).await;
         }
+        let called = match name {
+            SERVICE_NAME => Called::Rls,
+            QUOTA => Called::Rlqs,
+            KUADRANT => Called::Kuadrant,
+            name => Called::Other(self.reflection.service(name)),
+        };
         if is_spare {
             let what = "all connections are in use; retry later or raise --max-connections";
             return Ok(Status::resource_exhausted(what).into_http());
@@ -165,25 +180,24 @@ impl<H: Health> Routes<H> {
             }
         };
         request.extensions_mut().insert(rights);
-        let path = request.uri().clone();
         // What is wrong with it is said by the call.
         let waits = waiting::wait(request.headers()).ok().flatten();
         let time = CALL_TIME.saturating_add(waits.map(|wait| wait.span).unwrap_or_default());
         let answered = async {
-            match path.path().split('/').nth(1).unwrap_or_default() {
-                SERVICE_NAME => self.rls.call(self.memory.bound(REQUEST, request)).await,
-                QUOTA => Ok(self.rlqs.call(self.memory.bound(REPORT, request)).await),
-                KUADRANT => {
+            match called {
+                Called::Rls => self.rls.call(self.memory.bound(REQUEST, request)).await,
+                Called::Rlqs => Ok(self.rlqs.call(self.memory.bound(REPORT, request)).await),
+                Called::Kuadrant => {
                     let request = self.memory.bound(REQUEST, request);
                     Ok(kuadrant::call(self.shared.clone(), REQUEST.size, request).await)
                 }
-                name => match self.reflection.service(name) {
-                    Some(reflection) => reflection(self.memory.bound(OTHER, request)).await,
-                    None => Ok(Status::unimplemented(format!(
-                        "the services are {SERVICE_NAME}, {KUADRANT}, {QUOTA}, {HEALTH} and grpc.reflection"
-                    ))
-                    .into_http()),
-                },
+                Called::Other(Some(reflection)) => {
+                    reflection(self.memory.bound(OTHER, request)).await
+                }
+                Called::Other(None) => Ok(Status::unimplemented(format!(
+                    "the services are {SERVICE_NAME}, {KUADRANT}, {QUOTA}, {HEALTH} and grpc.reflection"
+                ))
+                .into_http()),
             }
         };
         timeout(time, answered).await.unwrap_or_else(|_| {

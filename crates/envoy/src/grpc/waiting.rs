@@ -2,16 +2,19 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use tidegate_core::{Priority, parse_duration};
 use tidegate_service::decide::service::{WaitFor, check_wait};
 use tonic::Status;
 
 /// The key of a call's metadata that says how long it may wait in line.
-const WAIT: &str = "tidegate-wait";
+const WAIT: HeaderName = HeaderName::from_static("tidegate-wait");
 
 /// The key of a call's metadata with its priority in line.
-const PRIORITY: &str = "tidegate-priority";
+const PRIORITY: HeaderName = HeaderName::from_static("tidegate-priority");
+
+/// The key with the time that a client gives a call.
+const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// How a call may wait in line: what its metadata says, and no longer than its deadline.
 #[allow(
@@ -19,12 +22,12 @@ const PRIORITY: &str = "tidegate-priority";
     reason = "a status is what a call is answered with"
 )]
 pub(super) fn wait(headers: &HeaderMap) -> Result<Option<WaitFor>, Status> {
-    let span = read(headers, WAIT, |text| {
+    let span = read(headers, &WAIT, |text| {
         let span = parse_duration(text).map_err(|error| error.to_string())?;
         check_wait(span).map_err(|refusal| refusal.to_string())?;
         Ok(deadline(headers).map_or(span, |time| span.min(time)))
     })?;
-    let priority = read(headers, PRIORITY, |text| {
+    let priority = read(headers, &PRIORITY, |text| {
         text.parse::<Priority>().map_err(|error| error.to_string())
     })?;
     match (span, priority) {
@@ -46,7 +49,7 @@ pub(super) fn wait(headers: &HeaderMap) -> Result<Option<WaitFor>, Status> {
 )]
 fn read<T>(
     headers: &HeaderMap,
-    key: &str,
+    key: &HeaderName,
     parse: impl FnOnce(&str) -> Result<T, String>,
 ) -> Result<Option<T>, Status> {
     let Some(value) = headers.get(key) else {
@@ -61,7 +64,7 @@ fn read<T>(
 
 /// The time that a client gives a call: a number and its unit.
 fn deadline(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let text = headers.get(TIMEOUT)?.to_str().ok()?;
     let (number, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u64 = number.parse().ok()?;
     Some(match unit {

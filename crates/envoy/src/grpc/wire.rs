@@ -18,6 +18,7 @@ use crate::pb::{
     },
     google::protobuf::{Duration, ListValue, Struct, Value, value::Kind},
 };
+use http::HeaderName;
 use serde_json::{Map, Value as Json};
 
 use crate::{
@@ -26,11 +27,11 @@ use crate::{
 };
 
 /// The key of a call's metadata that has the id of a request.
-const ID: &str = "tidegate-id";
+const ID: HeaderName = HeaderName::from_static("tidegate-id");
 
 /// The id that makes a call safe to repeat.
 pub(super) fn id<M>(request: &tonic::Request<M>) -> Option<Vec<u8>> {
-    let id = request.metadata().get(ID)?;
+    let id = request.metadata().as_ref().get(ID)?;
     Some(id.as_bytes().to_vec())
 }
 

@@ -2,6 +2,10 @@
 //! charged.
 
 mod any;
+mod near;
+mod places;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use crate::table::{Full, Joint, Tag, Wanted};
 use std::sync::Arc;
@@ -18,6 +22,8 @@ use crate::{
     version,
     wait::{Ground, Ticket, WaitLine, Wakes},
 };
+
+use places::{KeyPlace, Sum, places, sums};
 
 pub use any::{AnyDecision, acquire_any, acquire_any_at};
 
@@ -115,6 +121,14 @@ impl<'a, C: ?Sized> Request<'a, C> {
         }
     }
 
+    /// The address of the limiter.
+    fn address(&self) -> usize {
+        match self {
+            Self::Keyed { limiter, .. } => std::ptr::from_ref(*limiter).addr(),
+            Self::Unkeyed { limiter, .. } => limiter.address(),
+        }
+    }
+
     pub(crate) const fn clock(&self) -> &'a C {
         match self {
             Self::Keyed { limiter, .. } => limiter.clock(),
@@ -190,7 +204,11 @@ pub fn acquire_all_at<C: ?Sized>(
     requests: &[Request<'_, C>],
     now: Nanos,
 ) -> Result<AllDecision, Full> {
-    let decisions = with_all(requests, now, false, |states, blocked, wakes| {
+    let (tags, mut all) = (tags(requests), AllDecision::new(Few::new()));
+    if near::decide(requests, &tags, now, &mut all.decisions, None) {
+        return Ok(all);
+    }
+    let decisions = with_tags(requests, &tags, now, false, |states, blocked, wakes| {
         states.decide(blocked, &[], now, wakes)
     })?;
     Ok(AllDecision::new(decisions))
@@ -228,15 +246,37 @@ pub fn acquire_all_estimates_at<C: ?Sized>(
     requests: &[Request<'_, C>],
     now: Nanos,
 ) -> Result<(AllDecision, Vec<Estimate>), Full> {
-    let (decisions, estimates) = with_all(requests, now, true, |states, blocked, wakes| {
+    let (tags, mut all) = (tags(requests), AllDecision::new(Few::new()));
+    let mut estimates = Vec::with_capacity(requests.len());
+    let noted = Some(&mut estimates);
+    if near::decide(requests, &tags, now, &mut all.decisions, noted) {
+        return Ok((all, estimates));
+    }
+    let (decisions, noted) = with_tags(requests, &tags, now, true, |states, blocked, wakes| {
         states.decide_and_note(blocked, &[], now, wakes)
     })?;
-    Ok((AllDecision::new(decisions), estimates.into_vec()))
+    estimates.extend(noted);
+    Ok((AllDecision::new(decisions), estimates))
 }
 
 fn time_of<C: Clock + ?Sized>(requests: &[Request<'_, C>]) -> Nanos {
     let first = requests.first();
     first.map_or(Nanos::ZERO, |request| request.clock().now())
+}
+
+/// The tags of the requests' keys. Their states are fetched into the cache in parallel.
+fn tags<C: ?Sized>(requests: &[Request<'_, C>]) -> Few<Option<Tag>> {
+    requests
+        .iter()
+        .map(|request| match request {
+            Request::Keyed { limiter, key, .. } => {
+                let tag = limiter.tag(key);
+                limiter.prefetch_tag(tag);
+                Some(tag)
+            }
+            Request::Unkeyed { .. } => None,
+        })
+        .collect()
 }
 
 /// One step on the states of all requests, locked together. A step that `notes` places of units is
@@ -245,10 +285,27 @@ pub(crate) fn with_all<C: ?Sized, R>(
     requests: &[Request<'_, C>],
     now: Nanos,
     notes: bool,
+    step: impl FnMut(&mut States<'_, '_, C>, &[Option<Decision>], &mut Wakes) -> R,
+) -> Result<R, Full> {
+    with_tags(requests, &tags(requests), now, notes, step)
+}
+
+/// [`with_all`] for keys with these tags.
+fn with_tags<C: ?Sized, R>(
+    requests: &[Request<'_, C>],
+    tags: &[Option<Tag>],
+    now: Nanos,
+    notes: bool,
     mut step: impl FnMut(&mut States<'_, '_, C>, &[Option<Decision>], &mut Wakes) -> R,
 ) -> Result<R, Full> {
-    // Each key is hashed once.
-    let keys: Few<Option<(&KeyedLimiter<C>, Tag)>> = requests.iter().map(Request::key).collect();
+    let keys: Few<Option<(&KeyedLimiter<C>, Tag)>> = requests
+        .iter()
+        .zip(tags)
+        .map(|(request, tag)| match (request, *tag) {
+            (Request::Keyed { limiter, .. }, Some(tag)) => Some((*limiter, tag)),
+            _ => None,
+        })
+        .collect();
     // A blocked limit denies without any lock.
     let blocked: Few<Option<Decision>> = requests
         .iter()
@@ -596,91 +653,4 @@ impl<'r, C: ?Sized> States<'_, 'r, C> {
             (KeyPlace::Keyed(_), None) => None,
         }
     }
-}
-
-/// The requests for one state up to one of them.
-#[derive(Clone, Copy)]
-pub(crate) struct Sum {
-    /// The first of them.
-    pub first: usize,
-    /// Their cost.
-    pub cost: u64,
-}
-
-/// So few requests are compared with each other instead of sorted.
-const FEW: usize = 8;
-
-/// For each request, the requests for its state up to it.
-fn sums<C: ?Sized>(
-    requests: &[Request<'_, C>],
-    places: &[KeyPlace],
-    homes: &[(&KeyedLimiter<C>, &Home, Tag)],
-) -> Few<Sum> {
-    let state = |at: usize| match places[at] {
-        KeyPlace::Keyed(k) => {
-            let (_, home, tag) = homes[k];
-            (std::ptr::from_ref(&**home).addr(), Some(tag))
-        }
-        KeyPlace::Unkeyed(u) => (u, None),
-    };
-    if requests.len() <= FEW {
-        let mut sums: Few<Sum> = Few::new();
-        for (at, request) in requests.iter().enumerate() {
-            let own = state(at);
-            // The latest request for the same state has the sum so far.
-            let before = (0..at).rev().find(|&before| state(before) == own);
-            let (first, cost) =
-                before.map_or((at, 0), |before| (sums[before].first, sums[before].cost));
-            sums.push(Sum {
-                first,
-                cost: cost.saturating_add(request.cost()),
-            });
-        }
-        return sums;
-    }
-    let mut order: Few<usize> = (0..requests.len()).collect();
-    order.sort_unstable_by_key(|&at| (state(at), at));
-    let mut sums: Few<Sum> = requests
-        .iter()
-        .map(|request| Sum {
-            first: 0,
-            cost: request.cost(),
-        })
-        .collect();
-    for group in order.chunk_by(|&one, &other| state(one) == state(other)) {
-        let mut cost = 0_u64;
-        for &at in group {
-            cost = cost.saturating_add(sums[at].cost);
-            sums[at] = Sum {
-                first: group[0],
-                cost,
-            };
-        }
-    }
-    sums
-}
-
-/// The position of a request's state among the locked ones.
-#[derive(Clone, Copy)]
-enum KeyPlace {
-    Keyed(usize),
-    Unkeyed(usize),
-}
-
-/// The position of each request among the keyed or the unkeyed ones.
-fn places<C: ?Sized>(requests: &[Request<'_, C>], unkeyed: &[&Limiter<C>]) -> Few<KeyPlace> {
-    let mut next_keyed = 0;
-    requests
-        .iter()
-        .map(|request| match request {
-            Request::Keyed { .. } => {
-                next_keyed += 1;
-                KeyPlace::Keyed(next_keyed - 1)
-            }
-            Request::Unkeyed { limiter, .. } => {
-                let at = unkeyed.binary_search_by_key(&limiter.address(), |other| other.address());
-                KeyPlace::Unkeyed(at.unwrap_or_default())
-            }
-        })
-        .collect()
 }

@@ -469,6 +469,12 @@ impl<'a> Newest<'a> {
     pub unsafe fn policy(self) -> &'a Policy {
         self.0.policy()
     }
+
+    /// Identifies the time for which the policy is in force, for the same callers.
+    #[inline]
+    pub fn rate(self) -> u64 {
+        self.0.rate()
+    }
 }
 
 /// The general generations of a limiter. The newest one decides.

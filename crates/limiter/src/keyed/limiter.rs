@@ -8,7 +8,8 @@ use tidegate_core::{Algorithm, Clock, Decision, Estimate, Key, Nanos, Policy};
 use super::{
     Generation, KeyedBuilder, TooManyExceptions,
     exceptions::Exceptions,
-    generation::{Generations, Home, NoStep, Room},
+    generation::{Generations, Home, Room},
+    steps::step_by,
 };
 use crate::{
     SystemClock,
@@ -237,39 +238,6 @@ impl<C: ?Sized> KeyedLimiter<C> {
                 // The places of units are not known before all keys are reset.
                 Ok(None) => yield_now(),
                 Err(refused) => return (refused, NOTHING),
-            }
-        }
-    }
-
-    /// One atomic step on a key's state, with the policy that applies to the key.
-    ///
-    /// # Errors
-    /// If the key is new and the table has no room for it: the time until which it is refused
-    /// ([`WhenFull::Deny`](crate::WhenFull::Deny)).
-    pub(crate) fn with_state<R>(
-        &self,
-        tag: Tag,
-        now: Nanos,
-        step: impl FnOnce(&Policy, &mut [u64], Site<'_>) -> R,
-    ) -> Result<R, Nanos> {
-        let mut step = Some(step);
-        loop {
-            let generation = self.generation_of(tag);
-            let policy = generation.policy();
-            let site = self.site(&generation, tag);
-            let result = generation.apply(policy, tag, now, |state| {
-                let step = if self.is_home(tag, &generation) {
-                    step.take()
-                } else {
-                    None
-                };
-                step.map(|step| step(policy, state, site))
-            });
-            match result {
-                Ok(Some(result)) => return Ok(result),
-                Err(NoStep::Refused(until)) => return Err(until),
-                // The state has just moved, or is about to.
-                Ok(None) | Err(NoStep::Retired) => yield_now(),
             }
         }
     }
@@ -679,34 +647,4 @@ impl<C: ?Sized> fmt::Debug for KeyedLimiter<C> {
             .field("stats", &generation.table.stats())
             .finish_non_exhaustive()
     }
-}
-
-/// A step by another policy on a state of `mine`. A state with another layout is converted for it
-/// and back.
-#[inline]
-pub(crate) fn step_by<R>(
-    mine: &Policy,
-    by: &Policy,
-    state: &mut [u64],
-    now: Nanos,
-    step: impl FnOnce(&mut [u64]) -> R,
-) -> R {
-    if std::ptr::eq(by, mine) || by.reads_states_of(mine) {
-        return step(state);
-    }
-    let mut theirs = vec![0; by.words()];
-    by.transfer(&mut theirs, mine, &state[..mine.words()], now);
-    let before = theirs.clone();
-    let result = step(&mut theirs);
-    // A step without an effect leaves the state as exact as it was.
-    if theirs != before {
-        let state = &mut state[..mine.words()];
-        let mine_before = state.to_vec();
-        state.fill(0);
-        mine.transfer(state, by, &theirs, now);
-        if by.penalty().is_none() {
-            mine.keep_block(state, &mine_before);
-        }
-    }
-    result
 }

@@ -8,6 +8,7 @@ mod exceptions;
 mod generation;
 mod limiter;
 mod snapshot;
+mod steps;
 mod waiting;
 
 pub use build::KeyedBuilder;
@@ -16,5 +17,5 @@ pub use error::{OverrideError, TooManyExceptions};
 use generation::Generation;
 pub(crate) use generation::Home;
 pub use limiter::KeyedLimiter;
-pub(crate) use limiter::step_by;
 pub use snapshot::SnapshotEntry;
+pub(crate) use steps::{NearKey, step_by};

@@ -3,13 +3,18 @@
 //! ```text
 //! 1 word     64 bytes   │ t0 t1 t2 t3 │ s0 s1 s2 s3 │                    4 keys in a cache line
 //! 2, 3       64 bytes   │ t0 t1 │ s0 s0 s0 │ s1 s1 s1 │                  2 keys
+//! 4          128 bytes  │ t0 t1 t2 – s0 s0 s0 s0 │ s1 s1 s1 s1 s2 s2 s2 s2 │   3 keys, each state in one line
+//! 7          128 bytes  │ t0 s0 s0 s0 s0 s0 s0 s0 │ t1 s1 s1 s1 s1 s1 s1 s1 │  2 keys, each in one line with its tag
 //! wider      n × 64     │ t0 … t7 │ s0 … s0 │ s1 … s1 │ …                up to 8 keys, tags in the first line
 //! ```
+//!
+//! Four words are a sliding window of ten slots with a limit up to 65,534, seven words one with a
+//! higher limit. Processors fetch lines in pairs, so a bucket of two lines is about one cache miss.
 
 use super::BuildError;
 
 /// Words in a cache line.
-const LINE: usize = 8;
+pub(crate) const LINE: usize = 8;
 
 /// The maximum number of cells in a bucket.
 pub(crate) const MOST_CELLS: usize = 8;
@@ -37,6 +42,12 @@ pub(crate) struct TableLayout {
     pub cells: usize,
     /// Words from one bucket to the next.
     pub stride: usize,
+    /// Words from one tag to the next.
+    pub tag_step: usize,
+    /// The words before the first state.
+    pub first_state: usize,
+    /// Words from one state to the next.
+    pub state_step: usize,
     /// The number of buckets.
     pub buckets: usize,
 }
@@ -47,7 +58,12 @@ impl TableLayout {
         if max_keys == 0 {
             return Err(BuildError::NoKeys);
         }
-        let (cells, stride) = bucket(words);
+        let bucket = Self {
+            words,
+            buckets: 0,
+            ..bucket(words)
+        };
+        let Self { cells, stride, .. } = bucket;
         let fullest = if words <= 1 { FULLEST_SMALL } else { FULLEST };
         let wanted = max_keys
             .checked_mul(fullest.1)
@@ -60,12 +76,19 @@ impl TableLayout {
         if bytes > MOST_BYTES {
             return Err(BuildError::TooLarge);
         }
-        Ok(Self {
-            words,
-            cells,
-            stride,
-            buckets,
-        })
+        Ok(Self { buckets, ..bucket })
+    }
+
+    /// The position of a cell's tag in its bucket.
+    #[inline]
+    pub const fn tag(&self, cell: usize) -> usize {
+        cell * self.tag_step
+    }
+
+    /// The position of a cell's state in its bucket.
+    #[inline]
+    pub const fn state(&self, cell: usize) -> usize {
+        self.first_state + cell * self.state_step
     }
 
     /// The number of bytes that the table reserves.
@@ -74,17 +97,79 @@ impl TableLayout {
     }
 }
 
-/// The cells and stride with the fewest bytes per cell; on a tie the smaller bucket.
-fn bucket(words: usize) -> (usize, usize) {
-    let stride = |cells: usize| (cells + cells * words).div_ceil(LINE) * LINE;
+/// One bucket for states of this many words: the one with the fewest bytes per cell, on a tie the
+/// smaller one, unless a few more bytes save a cache miss.
+fn bucket(words: usize) -> TableLayout {
+    let tags_first = |cells: usize, stride: usize| TableLayout {
+        words,
+        cells,
+        stride,
+        tag_step: 1,
+        first_state: cells,
+        state_step: words,
+        buckets: 1,
+    };
     match words {
         // One line: the whole decision is one cache miss.
-        0 | 1 => (4, LINE),
-        2 | 3 => (2, LINE),
+        0 | 1 => tags_first(4, LINE),
+        2 | 3 => tags_first(2, LINE),
+        4 => TableLayout {
+            first_state: 4,
+            ..tags_first(3, 2 * LINE)
+        },
+        7 => TableLayout {
+            tag_step: LINE,
+            first_state: 1,
+            state_step: LINE,
+            ..tags_first(2, 2 * LINE)
+        },
         _ => {
+            let stride = |cells: usize| (cells + cells * words).div_ceil(LINE) * LINE;
             let best = (3..=MOST_CELLS).min_by_key(|&cells| (stride(cells) * 1_000 / cells, cells));
             let cells = best.unwrap_or(3);
-            (cells, stride(cells))
+            tags_first(cells, stride(cells))
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// No word of a bucket is used twice, and the first is the first tag, which has the lock.
+    #[test]
+    fn tags_and_states_do_not_overlap() {
+        for words in 0..200 {
+            let bucket = bucket(words);
+            let mut used = vec![0; bucket.stride];
+            for cell in 0..bucket.cells {
+                used[bucket.tag(cell)] += 1;
+                let state = bucket.state(cell);
+                used[state..state + words]
+                    .iter_mut()
+                    .for_each(|word| *word += 1);
+            }
+            assert!(used.iter().all(|&times| times <= 1), "{bucket:?}");
+            assert_eq!(bucket.tag(0), 0);
+        }
+    }
+
+    #[test]
+    fn a_window_of_ten_slots_is_in_one_line() {
+        for words in [4, 7] {
+            let bucket = bucket(words);
+            for cell in 0..bucket.cells {
+                let state = bucket.state(cell);
+                assert_eq!(state / LINE, (state + words - 1) / LINE, "{bucket:?}");
+            }
+        }
+    }
+
+    /// What a key takes in a table for a million, in tenths of a byte.
+    #[test]
+    fn a_key_takes_this_many_bytes() {
+        let bytes = |words| TableLayout::new(words, 1_000_000).unwrap().bytes() / 100_000;
+        let taken = [1, 2, 3, 4, 5, 6, 7, 8].map(bytes);
+        assert_eq!(taken, [320, 400, 400, 533, 600, 700, 800, 900]);
     }
 }

@@ -31,6 +31,15 @@ pub enum KeyFound {
     New,
 }
 
+/// Why a state was not locked without waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotNear {
+    /// A thread holds it: perhaps the caller itself.
+    Busy,
+    /// The key is unknown, or its decision needs a closer look.
+    Other,
+}
+
 /// A bounded concurrent table from tags to states of a fixed number of words.
 ///
 /// The table stores words and knows no algorithm. Each call passes the algorithm of the states (or
@@ -166,6 +175,22 @@ impl Table {
             self.in_second(tag)?
         };
         step(bucket.state(cell))
+    }
+
+    /// Locks the bucket of a known key, and returns the key's cell there, without waiting for a
+    /// thread: the caller may hold other buckets.
+    #[inline]
+    pub(crate) fn try_near(&self, tag: Tag) -> Result<(Bucket<'_>, usize), NotNear> {
+        let buckets = self.memory.layout.buckets;
+        let near = |index| {
+            let mut bucket = self.memory.try_lock(index).ok_or(NotNear::Busy)?;
+            let cell = bucket.find(tag.get());
+            Ok(cell.map(|cell| (bucket, cell)))
+        };
+        match near(tag.first(buckets))? {
+            Some(found) => Ok(found),
+            None => near(tag.second(buckets))?.ok_or(NotNear::Other),
+        }
     }
 
     /// Starts fetching a key's first bucket into the cache for a later step, while the caller does

@@ -35,7 +35,7 @@ mod imp {
 
     use tidegate_core::cell::Lock;
 
-    use super::super::pages::Pages;
+    use super::super::{layout::LINE, pages::Pages};
     use super::{BuildError, TableLayout};
 
     pub(crate) struct Memory {
@@ -90,10 +90,14 @@ mod imp {
             }
         }
 
-        /// Starts fetching a bucket's first line into the cache. Only a hint.
+        /// Starts fetching a bucket's first line, or its first two, into the cache. Only a hint.
         #[inline]
         pub fn prefetch(&self, index: usize) {
-            super::prefetch_line(self.line(index).start.addr());
+            let line = self.line(index).start.addr();
+            super::prefetch_line(line);
+            if self.layout.stride > LINE {
+                super::prefetch_line(line + 8 * LINE);
+            }
         }
 
         #[inline]
@@ -244,7 +248,7 @@ impl Bucket<'_> {
         assert!(cell < self.layout.cells);
         // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a
         // layout's tags lie in its stride, and the first cell has been dealt with.
-        unsafe { &mut self.line.words(cell, 1)[0] }
+        unsafe { &mut self.line.words(self.layout.tag(cell), 1)[0] }
     }
 
     /// The tag of a cell; 0 for an empty one.
@@ -276,11 +280,11 @@ impl Bucket<'_> {
 
     #[inline]
     pub fn state(&mut self, cell: usize) -> &mut [u64] {
-        let TableLayout { words, cells, .. } = *self.layout;
-        assert!(cell < cells);
+        let layout = self.layout;
+        assert!(cell < layout.cells);
         // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a
-        // layout's states lie in its stride, behind the tags.
-        unsafe { self.line.words(cells + cell * words, words) }
+        // layout's states lie in its stride, and overlap with no tag.
+        unsafe { self.line.words(layout.state(cell), layout.words) }
     }
 }
 

@@ -68,15 +68,24 @@ impl Wakes {
     pub(super) fn set(&mut self, alarm: &Arc<Alarm>, setting: Setting) {
         self.alarms.push((Arc::clone(alarm), setting));
     }
-}
 
-impl Drop for Wakes {
-    fn drop(&mut self) {
+    #[cold]
+    fn wake(&mut self) {
         for (alarm, setting) in self.alarms.drain(..) {
             alarm.set(setting);
         }
         for waker in self.wakers.drain(..) {
             waker.wake();
+        }
+    }
+}
+
+impl Drop for Wakes {
+    #[inline]
+    fn drop(&mut self) {
+        // Most steps are on states without a line.
+        if !(self.alarms.is_empty() && self.wakers.is_empty()) {
+            self.wake();
         }
     }
 }

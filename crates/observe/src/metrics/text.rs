@@ -1,21 +1,26 @@
 //! The two text formats of metrics.
 
+use std::sync::Arc;
+
 /// All metrics at one moment, in both formats.
 #[derive(Debug)]
 pub struct Rendering {
-    open: String,
-    older: String,
+    open: Arc<str>,
+    older: Arc<str>,
 }
 
 impl Rendering {
     pub(super) fn new(open: String) -> Self {
-        let older = prometheus(&open);
-        Self { open, older }
+        let older = prometheus(&open).into();
+        Self {
+            open: open.into(),
+            older,
+        }
     }
 
     /// The text in the format that a client asks for with `Accept`, and its content type. A client
     /// that names none gets the older one, which every reader knows.
-    pub fn in_format(&self, accept: Option<&str>) -> (&str, &'static str) {
+    pub fn in_format(&self, accept: Option<&str>) -> (&Arc<str>, &'static str) {
         if accept.is_some_and(|types| types.contains("application/openmetrics-text")) {
             let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             (&self.open, kind)

@@ -4,8 +4,8 @@ mod api;
 mod chart;
 mod conditions;
 mod marks;
+mod one_thread;
 pub(crate) mod pages;
-mod rules_thread;
 mod scrapes;
 
 use std::sync::{Arc, atomic::Ordering};
@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use self::pages::Streams;
 pub(crate) use self::{conditions::Conditions, marks::Marks};
-pub(crate) use self::{rules_thread::RulesThread, scrapes::Scrapes};
+pub(crate) use self::{one_thread::OneThread, scrapes::Scrapes};
 use crate::edges::http::App;
 
 /// The state that all handlers and pages share.
@@ -47,7 +47,9 @@ pub(crate) struct ControlPlane {
     /// Has one permit: a reader of the trace needs as much memory as the trace.
     pub trace_readers: Arc<Semaphore>,
     /// Reads the rules that clients send.
-    pub rules_thread: RulesThread,
+    pub rules_thread: OneThread,
+    /// For those who receive a text for that thread.
+    pub rules_readers: Semaphore,
 }
 
 impl ControlPlane {

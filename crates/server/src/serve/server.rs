@@ -41,7 +41,7 @@ use crate::serve::parts::refuse_webhook;
 #[cfg(feature = "webhook")]
 use crate::serve::parts::webhook;
 use crate::{
-    control::{Conditions, ControlPlane, Marks, RulesThread, Scrapes, pages::Streams},
+    control::{Conditions, ControlPlane, Marks, OneThread, Scrapes, pages::Streams},
     edges::http::{App, HttpStats, Plane, hosts::Hosts},
     serve::{
         background::{divide_memory, end_what_is_due, every, keep_hours},
@@ -277,13 +277,14 @@ impl Server {
             flow,
             rules_file: Arc::new(sources.rules_file(options.rules_writable)),
             reload: reload_orders.0.clone(),
-            scrapes: Scrapes::default(),
+            scrapes: Scrapes::start().map_err(StartError::Threads)?,
             conditions: Conditions::default(),
             marks: Marks::default(),
             tls: security.tls.clone(),
             streams: Streams::default(),
             trace_readers: Arc::new(Semaphore::new(1)),
-            rules_thread: RulesThread::start().map_err(StartError::Threads)?,
+            rules_thread: OneThread::start("tidegate-rules").map_err(StartError::Threads)?,
+            rules_readers: Semaphore::new(2),
         });
         listeners.serve_http(http, &control, Plane::Data);
         listeners.serve_http(admin, &control, Plane::Admin);

@@ -19,7 +19,7 @@ use super::messages::Messages;
 const DESCRIPTORS: &[u8] = include_bytes!("descriptors.bin");
 
 /// A service whose type does not matter.
-type Erased = Box<dyn Fn(Request<Messages<Incoming>>) -> Answer + Send + Sync>;
+pub(super) type Erased = Box<dyn Fn(Request<Messages<Incoming>>) -> Answer + Send + Sync>;
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 /// Both versions of the service.

@@ -22,7 +22,10 @@ use std::{
     time::Duration,
 };
 
-use axum::http::{Request, StatusCode, header::ACCEPT};
+use axum::{
+    body::Body,
+    http::{Request, StatusCode, header::ACCEPT},
+};
 use futures_util::future::BoxFuture;
 use hyper::body::Incoming;
 use serde_json::{Map, Value, json};
@@ -39,7 +42,7 @@ use tidegate_service::{
 };
 use tokio::sync::oneshot;
 
-use super::ControlPlane;
+use super::{ControlPlane, scrapes::Pieces};
 use crate::edges::http::{
     ControlPaths, Endpoint,
     answer::{self, text},
@@ -99,11 +102,21 @@ async fn answer(
                 .and_then(|types| types.to_str().ok());
             let (metrics, kind) = rendering.in_format(accept);
             let metrics = if caller.concerns_all() {
-                metrics.to_owned()
+                Arc::clone(metrics)
             } else {
-                covered(metrics, |limit| caller.concerns(limit))
+                let (metrics, rights) = (Arc::clone(metrics), caller.rights.clone());
+                let covered = move || {
+                    let concerns = |limit: &str| {
+                        rights
+                            .as_ref()
+                            .is_none_or(|rights| rights.concern(limit.as_bytes()))
+                    };
+                    covered(&metrics, concerns)
+                };
+                let covered = control.scrapes.select(covered).await;
+                covered.ok_or_else(stopping)?
             };
-            Ok(text(metrics, kind))
+            Ok(text(Body::new(Pieces::new(metrics)), kind))
         }
         Endpoint::Block => {
             let ask::Block {

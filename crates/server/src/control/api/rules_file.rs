@@ -44,14 +44,14 @@ pub(super) async fn answer(
     caller.permit_all("see all limits, which the rules file has")?;
     match endpoint {
         Endpoint::RulesCheck => {
-            let (text, _permit) = rules_body(&control.rules_thread.readers, request).await?;
+            let (text, _permit) = rules_body(&control.rules_readers, request).await?;
             check(control, text).await
         }
         Endpoint::RulesSave => {
             let [version] = query::fields(request.uri(), ["version"])?;
             let version = query::needed(version.as_ref(), "version")?.to_owned();
             let who = caller.name().to_owned();
-            let (text, _permit) = rules_body(&control.rules_thread.readers, request).await?;
+            let (text, _permit) = rules_body(&control.rules_readers, request).await?;
             save(control, text, version, who).await
         }
         _ => file(control).await,

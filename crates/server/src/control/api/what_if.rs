@@ -46,7 +46,7 @@ pub(super) async fn answer(
             Some(_) => return Err(Problem::at("#", "`charts` must be true or false")),
         }
     };
-    let (text, _permit) = rules_body(&control.rules_thread.readers, request).await?;
+    let (text, _permit) = rules_body(&control.rules_readers, request).await?;
     let keeping = app.service.keeping();
     let rules = parsing(control, move || rules::parse_for(&text, keeping)).await?;
     let rules = rules.map_err(|problems| Problem::bad_rules(&problems))?;
