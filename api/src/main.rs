@@ -15,19 +15,29 @@ use similar::TextDiff;
 const RUSTC: &str = "rustc 1.95.";
 
 /// The libraries whose API a program can depend on.
-const LIBRARIES: [&str; 8] = [
-    "core", "config", "headers", "limiter", "flow", "redis", "tower", "tidegate",
+const LIBRARIES: [&str; 9] = [
+    "core",
+    "config",
+    "headers",
+    "limiter",
+    "flow",
+    "redis",
+    "redis-script",
+    "tower",
+    "tidegate",
 ];
 
-/// Types that no program needs to name: the type parameters of layers, and the YAML readers that
-/// the server shares with flow.
-const UNNAMED: [&str; 6] = [
+/// Types that no program needs to name: the type parameters of layers, the YAML readers that the
+/// server shares with flow, and what redis-script has for redis alone.
+const UNNAMED: [&str; 8] = [
     "After",
     "Admitted",
     "Bodies",
     "Complaints",
+    "Connection",
     "Entered",
     "Fields",
+    "LineSeen",
 ];
 
 type Failure = Box<dyn std::error::Error>;

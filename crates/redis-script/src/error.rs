@@ -74,7 +74,7 @@ pub enum StoreError {
     /// The prefix is empty or contains `:`, `{` or `}`.
     #[error("a prefix must not be empty or contain `:`, `{{` or `}}`")]
     Prefix,
-    /// The store has the largest number of [orders](crate::Store::order).
+    /// The store has the largest number of orders (`Store::order`).
     #[error(
         "the store has two million blocks and overrides; end some, or write them into the rules"
     )]

@@ -10,7 +10,7 @@ use crate::StoreError;
 /// The minimum time between two log lines for each kind of error. The counters include all errors.
 const LINE: Nanos = Nanos::from_secs(60);
 
-/// Counters that only grow, and the current state. [`Store::stats`](crate::Store::stats) returns
+/// Counters that only grow, and the current state. `Store::stats` returns
 /// it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -44,7 +44,7 @@ pub struct Stats {
     /// Nodes that share the store, at the last count; at least 1.
     pub nodes: u32,
     /// Limits whose rule differs at another node (see
-    /// [`Store::differing_rules`](crate::Store::differing_rules)).
+    /// `Store::differing_rules`).
     pub differing_rules: u64,
     /// How many milliseconds the store's clock is ahead of this machine's, and negative if it is
     /// behind; `None` before the first heartbeat. In a cluster, that of the server with the largest

@@ -4,12 +4,11 @@
 //! 1 word     64 bytes   │ t0 t1 t2 t3 │ s0 s1 s2 s3 │                    4 keys in a cache line
 //! 2, 3       64 bytes   │ t0 t1 │ s0 s0 s0 │ s1 s1 s1 │                  2 keys
 //! 4          128 bytes  │ t0 t1 t2 – s0 s0 s0 s0 │ s1 s1 s1 s1 s2 s2 s2 s2 │   3 keys, each state in one line
-//! 7          128 bytes  │ t0 s0 s0 s0 s0 s0 s0 s0 │ t1 s1 s1 s1 s1 s1 s1 s1 │  2 keys, each in one line with its tag
 //! wider      n × 64     │ t0 … t7 │ s0 … s0 │ s1 … s1 │ …                up to 8 keys, tags in the first line
 //! ```
 //!
-//! Four words are a sliding window of ten slots with a limit up to 65,534, seven words one with a
-//! higher limit. Processors fetch lines in pairs, so a bucket of two lines is about one cache miss.
+//! Four words are a sliding window of ten slots with a limit up to 65,534. Processors fetch lines in
+//! pairs, so a bucket of two lines is about one cache miss.
 
 use super::BuildError;
 
@@ -42,12 +41,8 @@ pub(crate) struct TableLayout {
     pub cells: usize,
     /// Words from one bucket to the next.
     pub stride: usize,
-    /// Words from one tag to the next.
-    pub tag_step: usize,
     /// The words before the first state.
     pub first_state: usize,
-    /// Words from one state to the next.
-    pub state_step: usize,
     /// The number of buckets.
     pub buckets: usize,
 }
@@ -79,16 +74,10 @@ impl TableLayout {
         Ok(Self { buckets, ..bucket })
     }
 
-    /// The position of a cell's tag in its bucket.
-    #[inline]
-    pub const fn tag(&self, cell: usize) -> usize {
-        cell * self.tag_step
-    }
-
-    /// The position of a cell's state in its bucket.
+    /// The position of a cell's state in its bucket. That of its tag is its number.
     #[inline]
     pub const fn state(&self, cell: usize) -> usize {
-        self.first_state + cell * self.state_step
+        self.first_state + cell * self.words
     }
 
     /// The number of bytes that the table reserves.
@@ -104,9 +93,7 @@ fn bucket(words: usize) -> TableLayout {
         words,
         cells,
         stride,
-        tag_step: 1,
         first_state: cells,
-        state_step: words,
         buckets: 1,
     };
     match words {
@@ -116,12 +103,6 @@ fn bucket(words: usize) -> TableLayout {
         4 => TableLayout {
             first_state: 4,
             ..tags_first(3, 2 * LINE)
-        },
-        7 => TableLayout {
-            tag_step: LINE,
-            first_state: 1,
-            state_step: LINE,
-            ..tags_first(2, 2 * LINE)
         },
         _ => {
             let stride = |cells: usize| (cells + cells * words).div_ceil(LINE) * LINE;
@@ -136,32 +117,29 @@ fn bucket(words: usize) -> TableLayout {
 mod tests {
     use super::*;
 
-    /// No word of a bucket is used twice, and the first is the first tag, which has the lock.
+    /// No word of a bucket is used twice.
     #[test]
     fn tags_and_states_do_not_overlap() {
         for words in 0..200 {
             let bucket = bucket(words);
             let mut used = vec![0; bucket.stride];
             for cell in 0..bucket.cells {
-                used[bucket.tag(cell)] += 1;
+                used[cell] += 1;
                 let state = bucket.state(cell);
                 used[state..state + words]
                     .iter_mut()
                     .for_each(|word| *word += 1);
             }
             assert!(used.iter().all(|&times| times <= 1), "{bucket:?}");
-            assert_eq!(bucket.tag(0), 0);
         }
     }
 
     #[test]
     fn a_window_of_ten_slots_is_in_one_line() {
-        for words in [4, 7] {
-            let bucket = bucket(words);
-            for cell in 0..bucket.cells {
-                let state = bucket.state(cell);
-                assert_eq!(state / LINE, (state + words - 1) / LINE, "{bucket:?}");
-            }
+        let bucket = bucket(4);
+        for cell in 0..bucket.cells {
+            let state = bucket.state(cell);
+            assert_eq!(state / LINE, (state + 3) / LINE, "{bucket:?}");
         }
     }
 

@@ -248,7 +248,7 @@ impl Bucket<'_> {
         assert!(cell < self.layout.cells);
         // SAFETY: this bucket holds the lock and is borrowed for the reference's lifetime; a
         // layout's tags lie in its stride, and the first cell has been dealt with.
-        unsafe { &mut self.line.words(self.layout.tag(cell), 1)[0] }
+        unsafe { &mut self.line.words(cell, 1)[0] }
     }
 
     /// The tag of a cell; 0 for an empty one.

@@ -87,9 +87,7 @@ impl Records {
             words: EACH,
             cells: 1,
             stride: EACH + 1,
-            tag_step: 1,
             first_state: 1,
-            state_step: EACH,
             buckets: 2 * half,
         };
         let stretches = Stretches::new(&layout);

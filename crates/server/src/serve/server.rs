@@ -14,7 +14,6 @@ use tidegate_listen::{access::Door, security::ListenerSecurity};
 use tidegate_resp::{Reactors, RespStats};
 use tidegate_service::{
     decide::{
-        observers::DecisionObservers,
         occupancy::{self, Occupancy},
         service::Service,
         waits::ServiceClock,
@@ -176,7 +175,7 @@ impl Server {
         #[cfg(feature = "webhook")]
         let observers = match webhook.clone() {
             None => observers,
-            Some(webhook) => DecisionObservers {
+            Some(webhook) => tidegate_service::decide::observers::DecisionObservers {
                 on_threshold: Some(Arc::new(move |event| webhook.post(event))),
                 ..observers
             },
