@@ -32,8 +32,9 @@
 //!
 //! Leaky buckets and permits cannot be leased, because they assign moments and places. They are
 //! always exact, and so are leased token buckets with a burst below 16 or a rate below one token
-//! per slack, policies that block keys for denials, because the store counts each denial, and limits with a [line](LimitBuilder::line)
-//! or with [tenants](LimitBuilder::tenants).
+//! per slack, policies that block keys for denials, because the store counts each denial, and limits with a
+//! [line](LimitBuilder::line). Reported limits that [tenants](LimitBuilder::tenants) share are exact; leased
+//! ones take units ahead for each tenant, within its share.
 //! [`SharedLimit::mode`] returns the mode in force. Several limits in one decision
 //! ([`Store::acquire_all`]) are decided in memory, all or nothing, if this node holds enough of
 //! each, otherwise by the store. While nodes use different modes or slacks for one limit (during a
