@@ -193,28 +193,6 @@ fn a_joint_decision_and_a_change_of_policy_do_not_deadlock() {
 }
 
 #[test]
-fn joint_decisions_on_known_keys_in_any_order_take_both_units_once() {
-    large_model(|| {
-        let both = Arc::new([limiter(one_an_hour()), limiter(one_an_hour())]);
-        for limiter in &*both {
-            assert!(ask(limiter, "a"));
-            limiter.refund_at("a", 1, NOW);
-        }
-        let asks = |[one, two]: [&KeyedLimiter<ManualTimer>; 2]| {
-            let requests = [Request::keyed(one, b"a", 1), Request::keyed(two, b"a", 1)];
-            acquire_all_at(&requests, NOW).unwrap().is_allowed()
-        };
-        let other = {
-            let both = both.clone();
-            thread::spawn(move || asks([&both[1], &both[0]]))
-        };
-        let mine = asks([&both[0], &both[1]]);
-        assert!(mine ^ other.join().unwrap());
-        assert!(both.iter().all(|limiter| !ask(limiter, "a")));
-    });
-}
-
-#[test]
 fn a_late_decision_finds_its_generation_retired_or_reused() {
     large_model(|| {
         let limiter = limiter(one_an_hour());

@@ -29,6 +29,9 @@ use crate::StoreError;
 /// other part.
 ///
 /// ```
+/// # mod tidegate_redis {
+/// #     pub use tidegate_redis_script::{StoreError, connection::Address};
+/// # }
 /// use tidegate_redis::Address;
 /// let cluster: Address = "redis+cluster://10.0.0.1:7000,10.0.0.2:7000".parse()?;
 /// assert!(cluster.is_cluster());
