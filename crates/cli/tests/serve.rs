@@ -14,6 +14,7 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Output, Stdio},
+    time::{Duration, Instant},
 };
 
 use program::{Serving, request, scratch, tidegate};
@@ -803,4 +804,32 @@ fn the_default_number_of_connections_fits_the_limit_on_open_files_in_silence() {
         asked.contains("WARN") && asked.contains("needed=20512"),
         "{asked}"
     );
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn no_thread_of_a_timer_wakes_callers_in_line() {
+    let rules = scratch("line").join("rules.yaml");
+    let one = "limits: [{name: line, limit: 1/50ms, algorithm: token-bucket}]";
+    fs::write(&rules, one).unwrap();
+    let server = Serving::with(&["--rules", rules.to_str().unwrap()]);
+    let began = Instant::now();
+    for _ in 0..4 {
+        let reply = server.ask("ACQUIRE line k 1 WAIT 60000");
+        assert!(reply.starts_with("*5 :0"), "{reply}");
+        let reply = server.post(r#"{"limit":"line","key":"k","wait":"1m"}"#);
+        assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    }
+    assert!(
+        began.elapsed() >= Duration::from_millis(7 * 50),
+        "they wait"
+    );
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.child.id())).unwrap();
+    let name = |task: std::io::Result<fs::DirEntry>| {
+        fs::read_to_string(task.unwrap().path().join("comm")).unwrap()
+    };
+    let names: Vec<_> = tasks.map(name).collect();
+    let has = |prefix: &str| names.iter().any(|name| name.starts_with(prefix));
+    assert!(has("tidegate-resp"), "{names:?}");
+    assert!(!has("futures-timer"), "{names:?}");
 }

@@ -22,6 +22,7 @@ pub mod idle;
 pub mod pages;
 pub mod peers;
 pub mod security;
+pub mod sleepers;
 pub mod socket;
 pub mod strangers;
 pub mod tls;

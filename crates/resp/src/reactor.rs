@@ -22,6 +22,7 @@ use tidegate_core::Nanos;
 use tidegate_listen::{
     descriptors::{self, Connections},
     idle::LongestIdle,
+    sleepers::Sleepers,
     socket::Listener,
 };
 use tokio::{runtime::Handle, sync::mpsc};
@@ -39,6 +40,7 @@ mod accepting;
 
 const LISTENER: Token = Token(usize::MAX);
 const CONTROL: Token = Token(usize::MAX - 1);
+const SLEEPERS: Token = Token(usize::MAX - 2);
 const EVENTS: usize = 1024;
 /// How often timeouts are checked and a failed `accept` is retried.
 const TICK: Duration = Duration::from_secs(1);
@@ -174,6 +176,22 @@ fn listener_of(listener: Listener) -> io::Result<Box<dyn Fn() -> io::Result<List
     })
 }
 
+/// The sleepers of a thread, whose descriptor this poll has.
+#[cfg(target_os = "linux")]
+fn sleepers_in(poll: &Poll) -> io::Result<Sleepers> {
+    use std::os::fd::AsRawFd as _;
+    let sleepers = Sleepers::new()?;
+    let mut descriptor = mio::unix::SourceFd(&sleepers.as_raw_fd());
+    poll.registry()
+        .register(&mut descriptor, SLEEPERS, Interest::READABLE)?;
+    Ok(sleepers)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn sleepers_in(_poll: &Poll) -> io::Result<Sleepers> {
+    Sleepers::new()
+}
+
 /// How many bytes of commands each busy connection may send in a turn, if there are `busy` of them.
 /// A client that pipelines without end fills a turn with its share, and the others wait for all
 /// shares.
@@ -206,6 +224,8 @@ struct Reactor {
     share: usize,
     /// The questions that the shared store has not answered yet.
     under_way: UnderWay,
+    /// Callers in line that began to wait in this thread; `None` if another thread wakes them.
+    sleepers: Option<Arc<Sleepers>>,
     shared: Arc<Shared>,
     control: Arc<Control>,
 }
@@ -234,12 +254,18 @@ impl Reactor {
             longest_idle: LongestIdle::default(),
             answered: Cell::new(0),
             share: READ,
+            sleepers: None,
             shared: Arc::clone(shared),
             control: Arc::clone(control),
         }
     }
 
     fn run(mut self) {
+        match sleepers_in(&self.poll) {
+            Ok(sleepers) => self.sleepers = Some(Arc::new(sleepers)),
+            Err(error) => tracing::debug!(%error, "another thread wakes callers in line"),
+        }
+        let _entered = self.sleepers.as_ref().map(Sleepers::enter);
         let mut events = Events::with_capacity(EVENTS);
         let mut next_tick = self.shared.service.now();
         loop {
@@ -322,6 +348,11 @@ impl Reactor {
                 LISTENER => self.accept(),
                 // Answers, or another state. Each turn looks for both.
                 CONTROL => {}
+                SLEEPERS => {
+                    if let Some(sleepers) = &self.sleepers {
+                        sleepers.wake_due(self.shared.service.now());
+                    }
+                }
                 Token(at) => self.on_event(at, event),
             }
         }

@@ -27,6 +27,10 @@ const RINGS: [(usize, Nanos); 3] = [
     (usize::MAX, Nanos::MAX),
 ];
 
+/// How long before it is needed a sleep may end, to begin again. It costs a wake-up of its thread;
+/// to replace a sleep costs as much or less.
+const EARLY: Nanos = Nanos::from_millis(2);
+
 pub(super) type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A [`Timer`] without its type.
@@ -97,12 +101,17 @@ impl Status {
         then.map_or(next, |then| next.min(then))
     }
 
-    /// Whether the sleep ends too late, or is not needed.
-    fn needs_another_sleep(&self) -> bool {
+    /// Whether a sleep until then ends in time, and not long before.
+    fn is_right(&self, until: Nanos) -> bool {
         let next = self.next();
+        next < Nanos::MAX && until <= next && self.sleep_until() <= until.saturating_add(EARLY)
+    }
+
+    /// Whether the sleep is not the right one.
+    fn needs_another_sleep(&self) -> bool {
         match self.sleep {
-            Some((until, _)) => next < until || next == Nanos::MAX,
-            None => next < Nanos::MAX,
+            Some((until, _)) => !self.is_right(until),
+            None => self.next() < Nanos::MAX,
         }
     }
 
@@ -177,11 +186,12 @@ impl Alarm {
         status.is_polled = true;
         let waker = Waker::from(Arc::clone(self));
         while mem::take(&mut status.is_woken) {
-            let (next, until) = (status.next(), status.sleep_until());
+            let until = status.sleep_until();
             let before = status.sleep.take();
+            let is_right = before.as_ref().map(|(until, _)| status.is_right(*until));
             // Outside the lock, as sleeps and wakers may run any code.
             drop(status);
-            let kept = before.filter(|(until, _)| *until <= next && next < Nanos::MAX);
+            let kept = before.filter(|_| is_right == Some(true));
             let another = || (until < Nanos::MAX).then(|| (until, self.clock.sleep_until(until)));
             let sleep = kept.or_else(another);
             let Some((until, mut sleep)) = sleep else {

@@ -10,7 +10,11 @@ use tidegate_core::{Clock as _, Nanos};
 #[cfg(feature = "webhook")]
 use tidegate_export::webhook::Webhook;
 use tidegate_limiter::SystemClock;
-use tidegate_listen::{access::Door, security::ListenerSecurity};
+use tidegate_listen::{
+    access::Door,
+    security::ListenerSecurity,
+    sleepers::{PolledClock, Polling},
+};
 use tidegate_resp::{Reactors, RespStats};
 use tidegate_service::{
     decide::{
@@ -105,6 +109,8 @@ pub struct Server {
     serving: JoinSet<()>,
     stop_serving: watch::Sender<bool>,
     resp: Option<Reactors>,
+    /// What wakes callers in line, unless a test moves the clock.
+    polling: Option<Polling>,
 }
 
 impl Server {
@@ -118,13 +124,10 @@ impl Server {
         let state = State::open(options.state.clone(), SystemClock::new().now(), &events)?;
         // Time must not run backwards across a restart.
         let floor = state.as_ref().map_or(Nanos::ZERO, State::written_at);
-        Self::assemble(
-            options,
-            state,
-            events,
-            Arc::new(SystemClock::not_before(floor)),
-        )
-        .await
+        let (clock, polling) = PolledClock::start(SystemClock::not_before(floor));
+        let mut server = Self::assemble(options, state, events, Arc::new(clock)).await?;
+        server.polling = Some(polling);
+        Ok(server)
     }
 
     /// Like [`start`](Self::start), with a given clock.
@@ -308,6 +311,7 @@ impl Server {
             serving,
             stop_serving,
             resp,
+            polling: None,
         })
     }
 
