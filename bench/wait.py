@@ -183,12 +183,6 @@ def admitted(protocol, reply):
 def run(program, protocol, how, clients, rate):
     server = Server(program, rate, clients)
     port, limit = server.ports[protocol], "plenty" if how == "plain" else "line"
-    if protocol == "grpc":
-        # The bucket of a limit of Envoy's rules holds the units of a second: all but one are taken.
-        first = socket.create_connection(("127.0.0.1", port))
-        first.sendall(HELLO[protocol] + reserve("line", rate - 1, False, 0))
-        answer(protocol, first)
-        first.close()
     streams = []
     for _ in range(clients):
         stream = socket.create_connection(("127.0.0.1", port))
@@ -196,6 +190,12 @@ def run(program, protocol, how, clients, rate):
         stream.send(HELLO.get(protocol, b""))
         stream.setblocking(False)
         streams.append(stream)
+    if protocol == "grpc":
+        # The bucket of a limit of Envoy's rules holds the units of a second: all but one are taken.
+        first = socket.create_connection(("127.0.0.1", port))
+        first.sendall(HELLO[protocol] + reserve("line", rate - 1, False, 0))
+        answer(protocol, first)
+        first.close()
     select, replies, turns = selectors.DefaultSelector(), [b""] * clients, [0] * clients
     for number, stream in enumerate(streams):
         select.register(stream, selectors.EVENT_READ, number)
