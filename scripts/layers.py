@@ -24,6 +24,7 @@ CRATES = [
     ["redis"],
     ["redis-script"],
     ["limiter"],
+    ["flow-net"],
     ["flow"],
     ["chart", "config", "headers", "macros"],
     ["core"],
@@ -39,7 +40,8 @@ LAYERS = {
     "service": [["decide", "flow"], ["digest"]],
     "observe": [["usage", "what_if"], ["heavy", "history", "trace"], ["metrics"], ["audit", "latency", "reached"], ["files", "shares", "shown"]],
     "rules": [["file", "import", "reload"], ["parse"], ["options", "sharing", "traffic"], ["shares", "spec"], ["error", "files", "keys"]],
-    "flow": [["report", "sentinel"], ["metric_log", "sources"], ["call"], ["rules"], ["machine", "stats"]],
+    "flow-net": [["report", "sentinel", "sources"], ["agent", "host"]],
+    "flow": [["metric_log", "sources"], ["call"], ["rules"], ["machine", "stats"]],
     "redis": [
         ["ad_hoc", "limit", "orders", "rules", "store"],
         ["batch"],

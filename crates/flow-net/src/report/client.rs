@@ -5,7 +5,7 @@ use std::{io::Read as _, time::Duration};
 use ureq::Agent;
 
 use super::{Report, ReportError, message::ReportReply};
-use crate::sources::agent::agent;
+use crate::agent::agent;
 
 /// How long a report may take.
 const PATIENCE: Duration = Duration::from_secs(2);
