@@ -1,28 +1,47 @@
 //! The HTTP client of reports and of configuration services.
 
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+use rustls::pki_types::{
+    CertificateDer,
+    pem::{self, PemObject as _},
+};
 use ureq::{
     Agent,
     tls::{Certificate, RootCerts, TlsConfig},
 };
 
+/// Why a file of authorities cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    #[error("{}: {error}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+    #[error("{}: {error}", path.display())]
+    Pem {
+        path: PathBuf,
+        #[source]
+        error: pem::Error,
+    },
+    #[error("{} has no certificate in PEM", .0.display())]
+    Empty(PathBuf),
+}
+
 /// A client that trusts the authorities in this file of PEM, or else those of the system. A request
 /// may take `patience`.
-pub fn agent(authority: Option<&Path>, patience: Duration) -> Result<Agent, String> {
+pub fn agent(authority: Option<&Path>, patience: Duration) -> Result<Agent, AuthorityError> {
     let trusted = match authority {
         None => rustls_native_certs::load_native_certs().certs,
-        Some(path) => {
-            let wrong = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
-            let pem = fs::read(path).map_err(|error| wrong(&error))?;
-            let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
-            all.map_err(|error| wrong(&error))?
-        }
+        Some(path) => read(path)?,
     };
-    if let Some(path) = authority.filter(|_| trusted.is_empty()) {
-        return Err(format!("{} has no certificate in PEM", path.display()));
-    }
     let trusted = trusted
         .iter()
         .map(|der| Certificate::from_der(der).to_owned())
@@ -38,4 +57,21 @@ pub fn agent(authority: Option<&Path>, patience: Duration) -> Result<Agent, Stri
         .timeout_global(Some(patience))
         .build();
     Ok(config.into())
+}
+
+/// The authorities in a file; at least one.
+fn read(path: &Path) -> Result<Vec<CertificateDer<'static>>, AuthorityError> {
+    let text = fs::read(path).map_err(|error| AuthorityError::Read {
+        path: path.into(),
+        error,
+    })?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let all = all.map_err(|error| AuthorityError::Pem {
+        path: path.into(),
+        error,
+    })?;
+    if all.is_empty() {
+        return Err(AuthorityError::Empty(path.into()));
+    }
+    Ok(all)
 }

@@ -204,7 +204,8 @@ impl HttpSource {
             )));
         }
         let agent = match self.agent.take() {
-            None => agent(self.authority.as_deref(), PATIENCE).map_err(failed)?,
+            None => agent(self.authority.as_deref(), PATIENCE)
+                .map_err(|error| SourceError::Read(io::Error::other(error)))?,
             Some(agent) => agent,
         };
         let agent = &*self.agent.insert(agent);

@@ -82,9 +82,7 @@ impl RedisSource {
         channel: impl Into<String>,
         kind: Kind,
     ) -> Result<Self, SourceError> {
-        Self::new(url, key, channel, move |text| {
-            sentinel::parse(kind, text)
-        })
+        Self::new(url, key, channel, move |text| sentinel::parse(kind, text))
     }
 
     /// A key with rules of all kinds as YAML: see [`yaml`].
