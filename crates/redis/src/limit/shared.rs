@@ -8,7 +8,7 @@ use tidegate_limiter::{Estimate, KeyedLimit};
 
 use super::{
     OnError, SharedDecision, SharedPermit, Source,
-    denials::Ask,
+    ask::Ask,
     joint::{JointRequest, decide_joint, strictest},
     local::Local,
     tenants::StoreTenants,
