@@ -5,6 +5,7 @@ mod any;
 mod ask;
 mod bound;
 mod builder;
+mod changes;
 mod estimate;
 mod joint;
 mod local;
