@@ -1,6 +1,6 @@
-//! What a [`Gate`](tidegate_flow::Gate) exchanges with other programs: [`sources`] of rules in a
-//! store or a configuration service, the [`report`] of its resources to `tidegate serve`, and what
-//! [`sentinel`]'s dashboard asks. Each is a feature; none is on by default.
+//! Connects a [`Gate`](tidegate_flow::Gate) with other programs: [`sources`] of rules in a store or a
+//! configuration service, the [`report`] of its resources to `tidegate serve`, and the heartbeats and
+//! commands of [`sentinel`]'s dashboard. Each is a feature; none is on by default.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

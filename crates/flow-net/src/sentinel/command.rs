@@ -188,7 +188,7 @@ fn all() -> String {
     Value::Array(listed.collect()).to_string()
 }
 
-/// Hot parameters have commands of their own.
+/// Hot parameters have separate commands.
 fn named(parameters: &Parameters) -> Option<Kind> {
     let wanted = parameters.get("type")?;
     let is_it = |kind: &Kind| *kind != Kind::ParamFlow && kind.name().eq_ignore_ascii_case(wanted);

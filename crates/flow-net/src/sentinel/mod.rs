@@ -18,8 +18,8 @@
 //! dashboard every ten seconds. Rules that the dashboard pushes apply at once: valid ones, as in
 //! Sentinel, or none if the text cannot be read.
 //!
-//! The protocol has no passwords: whoever reaches the port may read and change the rules. It
-//! listens on loopback unless [`CommandApi::bind`] names another address, and then logs a warning.
+//! The protocol has no passwords: any client that reaches the port may read and change the
+//! rules. It listens on loopback unless [`CommandApi::bind`] names another address, and then logs a warning.
 //! A request from a web page (one with an `Origin`, or for a host by name) is refused.
 
 mod command;
@@ -50,7 +50,7 @@ const PORTS: u16 = 100;
 /// The longest rules file that is read.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Where the command API listens, and which dashboards hear of it.
+/// The address of the command API, and the dashboards that get heartbeats.
 #[derive(Clone, Debug)]
 pub struct CommandApi {
     app: String,

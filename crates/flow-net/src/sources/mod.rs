@@ -14,5 +14,5 @@ pub use redis::RedisSource;
 
 use tidegate_flow::sources::{RuleUpdate, SourceError};
 
-/// What reads the text of a source.
+/// The parser of a source's text.
 type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;

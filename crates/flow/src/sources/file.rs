@@ -9,7 +9,7 @@ use super::{RuleSource, RuleUpdate, SourceError};
 /// The largest rules file that can be read.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// What reads the text of the file.
+/// The parser of the file's text.
 type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
 
 /// Rules in a file. Changes are detected by content, not by modification time: see [`Watch`]. A
