@@ -55,7 +55,11 @@ impl WaitLine {
 
     /// The state as it will be when the waiters in front of a place have been admitted. Behind more
     /// than [`PLAN_STEP`] of them, the error is when the last of them is.
-    fn plan_before(&self, ground: &Ground<'_>, place: Place) -> Result<WaitPlan, WaitTurn> {
+    pub(super) fn plan_before(
+        &self,
+        ground: &Ground<'_>,
+        place: Place,
+    ) -> Result<WaitPlan, WaitTurn> {
         let before = self.waiting.range(..place);
         if before.clone().nth(PLAN_STEP).is_none() {
             let from = ground.now.max(ground.blocked);
