@@ -24,6 +24,7 @@ CRATES = [
     ["redis"],
     ["redis-script"],
     ["limiter"],
+    ["flow-net"],
     ["flow"],
     ["chart", "config", "headers", "macros"],
     ["core"],
@@ -38,8 +39,9 @@ LAYERS = {
     "export": [["statsd", "telemetry", "webhook"], ["agent"]],
     "service": [["decide", "flow"], ["digest"]],
     "observe": [["usage", "what_if"], ["heavy", "history", "trace"], ["metrics"], ["audit", "latency", "reached"], ["files", "shares", "shown"]],
-    "rules": [["file", "import", "reload"], ["parse"], ["options", "sharing", "traffic"], ["shares", "spec"], ["error", "files", "keys"]],
-    "flow": [["report", "sentinel"], ["metric_log", "sources"], ["call"], ["rules"], ["machine", "stats"]],
+    "rules": [["file", "import", "reload"], ["parse"], ["options", "sharing", "traffic"], ["shares"], ["spec"], ["tenants"], ["error", "files", "keys"]],
+    "flow-net": [["report", "sentinel", "sources"], ["agent", "host"]],
+    "flow": [["metric_log", "sources"], ["call"], ["rules"], ["machine", "stats"]],
     "redis": [
         ["ad_hoc", "limit", "orders", "rules", "store"],
         ["batch"],
@@ -50,10 +52,9 @@ LAYERS = {
 }
 # Modules that import each other: a crate may have only these circles.
 CIRCLES = {
-    "core": "algorithm calendar cell debt decision parameters policy quota spec time",
-    "redis": "ad_hoc limit store",
-    "rules": "shares spec",
-    "tower": "decide fields hold layer question service",
+    "core": "algorithm policy spec",
+    # A store keeps the lines of those who wait, and a line the limits that decide on it.
+    "redis": "limit store",
 }
 
 

@@ -14,7 +14,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LIST = ROOT / "scripts/panics.txt"
-CRATES = "core config limiter redis redis-script headers rules observe service listen envoy resp sentinel server export flow tower".split()
+CRATES = "core config limiter redis redis-script headers rules observe service listen envoy resp sentinel server export flow flow-net tower".split()
 KINDS = {
     "assert": r"(?<!debug_)\bassert(_eq|_ne)?!\(",
     "expect": r"\.expect\(",

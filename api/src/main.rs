@@ -15,12 +15,13 @@ use similar::TextDiff;
 const RUSTC: &str = "rustc 1.95.";
 
 /// The libraries whose API a program can depend on.
-const LIBRARIES: [&str; 9] = [
+const LIBRARIES: [&str; 10] = [
     "core",
     "config",
     "headers",
     "limiter",
     "flow",
+    "flow-net",
     "redis",
     "redis-script",
     "tower",

@@ -160,24 +160,20 @@ fn check(args: &Args, file: &Path) -> ExitCode {
 
 /// Runs each limit's script once in the store at this address. Nothing is announced to the servers
 /// that share it.
-fn examine(url: &str, args: &Args, file: &Path) -> Result<(), String> {
-    let address = url
-        .parse()
-        .map_err(|error: tidegate_redis::StoreError| error.to_string())?;
-    let rules = load(file, Keeping::Store).map_err(|error| error.to_string())?;
+fn examine(url: &str, args: &Args, file: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let address = url.parse()?;
+    let rules = load(file, Keeping::Store)?;
     let capacity = Capacity::from(args.max_keys as usize);
-    let limits = Limits::for_a_store(rules, capacity, Nanos::ZERO);
-    let limits = limits.map_err(|error| error.to_string())?;
+    let limits = Limits::for_a_store(rules, capacity, Nanos::ZERO)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        .build()
-        .map_err(|error| error.to_string())?;
+        .build()?;
     runtime.block_on(async {
-        let store = tidegate_redis::Store::at(address, "tidegate").map_err(|e| e.to_string())?;
+        let store = tidegate_redis::Store::at(address, "tidegate")?;
         let mut built = Vec::new();
         for limit in limits.limits() {
             let spec = limit.spec();
-            let policy = spec.policy.policy().map_err(|error| error.to_string())?;
+            let policy = spec.policy.policy()?;
             let mut limit = store
                 .limit(&spec.name, policy)
                 .mode(spec.sharing.mode.unwrap_or_default())
@@ -185,9 +181,9 @@ fn examine(url: &str, args: &Args, file: &Path) -> Result<(), String> {
             if let Some(slack) = spec.sharing.slack {
                 limit = limit.slack(slack);
             }
-            built.push(limit.build().map_err(|error| error.to_string())?);
+            built.push(limit.build()?);
         }
-        store.examine().await.map_err(|error| error.to_string())?;
+        store.examine().await?;
         let stats = store.stats();
         if !stats.missing_commands.is_empty() {
             eprintln!(

@@ -234,6 +234,25 @@ fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// Why the variables cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum SettingError {
+    #[error("CONFIG_TYPE is {0}; it must be FILE or GRPC_XDS_SOTW")]
+    ConfigType(String),
+    #[error("BACKEND_TYPE is {0}; give REDIS_URL, or none to count in memory")]
+    BackendType(String),
+    #[error("GRPC_SERVER_USE_TLS needs {0}")]
+    TlsFile(&'static str),
+    #[error("REDIS_SOCKET_TYPE is unix; REDIS_URL must be the path of a socket, without REDIS_TLS")]
+    SocketPath,
+    #[error("REDIS_SOCKET_TYPE is unix; REDIS_TYPE must be SINGLE")]
+    SocketType,
+    #[error("REDIS_URL is for sentinels: write NAME,HOST:PORT,HOST:PORT")]
+    Sentinels,
+    #[error("REDIS_TYPE is {0}; it must be SINGLE, CLUSTER or SENTINEL")]
+    RedisType(String),
+}
+
 /// The options of those variables that are set, with their values.
 fn set<const N: usize>(
     names: [(&'static str, &'static str); N],
@@ -252,7 +271,7 @@ fn is_on(name: &str) -> bool {
 }
 
 /// The options of `serve`, and the variables that have no effect.
-fn options() -> Result<(Vec<String>, Vec<String>), String> {
+fn options() -> Result<(Vec<String>, Vec<String>), SettingError> {
     let all = |address: &str| match address.strip_prefix(':') {
         Some(port) => format!("0.0.0.0:{port}"),
         None => address.to_owned(),
@@ -306,9 +325,7 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
         }
         "GRPC_XDS_SOTW" => given.push(("envoy-xds", control_plane())),
         other => {
-            return Err(format!(
-                "CONFIG_TYPE is {other}; it must be FILE or GRPC_XDS_SOTW"
-            ));
+            return Err(SettingError::ConfigType(other.to_owned()));
         }
     }
     if is_on("GRPC_SERVER_USE_TLS") {
@@ -317,9 +334,7 @@ fn options() -> Result<(Vec<String>, Vec<String>), String> {
     match &*or("BACKEND_TYPE", "redis") {
         "redis" => given.extend(store()?),
         other => {
-            return Err(format!(
-                "BACKEND_TYPE is {other}; give REDIS_URL, or none to count in memory"
-            ));
+            return Err(SettingError::BackendType(other.to_owned()));
         }
     }
     if is_on("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
@@ -434,8 +449,8 @@ fn unknown() -> impl Iterator<Item = String> {
 }
 
 /// TLS on gRPC, and what clients need.
-fn tls() -> Result<Vec<(&'static str, String)>, String> {
-    let file = |name: &str| variable(name).ok_or(format!("GRPC_SERVER_USE_TLS needs {name}"));
+fn tls() -> Result<Vec<(&'static str, String)>, SettingError> {
+    let file = |name| variable(name).ok_or(SettingError::TlsFile(name));
     let mut options = vec![
         ("tls-cert", file("GRPC_SERVER_TLS_CERT")?),
         ("tls-key", file("GRPC_SERVER_TLS_KEY")?),
@@ -528,7 +543,7 @@ fn control_plane() -> String {
 }
 
 /// The store with its options; none if all limits are counted in memory.
-fn store() -> Result<Vec<(&'static str, String)>, String> {
+fn store() -> Result<Vec<(&'static str, String)>, SettingError> {
     let Some(servers) = variable("REDIS_URL") else {
         return Ok(Vec::new());
     };
@@ -548,30 +563,19 @@ fn store() -> Result<Vec<(&'static str, String)>, String> {
     });
     let is_unix = or("REDIS_SOCKET_TYPE", "tcp") == "unix";
     if is_unix && (uses_tls || !servers.starts_with('/')) {
-        return Err(
-            "REDIS_SOCKET_TYPE is unix; REDIS_URL must be the path of a socket, without REDIS_TLS"
-                .to_owned(),
-        );
+        return Err(SettingError::SocketPath);
     }
     let scheme = if uses_tls { "rediss" } else { "redis" };
     let mut address = match &*or("REDIS_TYPE", "SINGLE").to_ascii_uppercase() {
         "SINGLE" if is_unix => format!("redis+unix://{}", encoded(&servers).replace("%2F", "/")),
-        _ if is_unix => {
-            return Err("REDIS_SOCKET_TYPE is unix; REDIS_TYPE must be SINGLE".to_owned());
-        }
+        _ if is_unix => return Err(SettingError::SocketType),
         "SINGLE" => format!("{scheme}://{credentials}{servers}"),
         "CLUSTER" => format!("{scheme}+cluster://{credentials}{servers}"),
         "SENTINEL" => {
-            let (name, sentinels) = servers
-                .split_once(',')
-                .ok_or("REDIS_URL is for sentinels: write NAME,HOST:PORT,HOST:PORT".to_owned())?;
+            let (name, sentinels) = servers.split_once(',').ok_or(SettingError::Sentinels)?;
             format!("{scheme}+sentinel://{credentials}{sentinels}/{name}")
         }
-        other => {
-            return Err(format!(
-                "REDIS_TYPE is {other}; it must be SINGLE, CLUSTER or SENTINEL"
-            ));
-        }
+        other => return Err(SettingError::RedisType(other.to_owned())),
     };
     let files = [
         ("REDIS_TLS_CACERT", "ca"),

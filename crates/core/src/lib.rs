@@ -36,7 +36,9 @@ mod key;
 #[cfg(feature = "std")]
 pub mod lease;
 mod parameters;
+mod period;
 mod policy;
+mod policy_error;
 mod priority;
 mod quota;
 mod spec;
@@ -46,18 +48,19 @@ mod time;
 mod visible;
 
 pub use algorithm::{Algorithm, StoredState};
-pub use calendar::{Calendar, Period};
+pub use calendar::Calendar;
 pub use debt::{Debt, Lasts, Share};
 pub use decision::{Admission, Decision, DenialReason, Denied, Outcome, Standing};
 pub use key::{Key, address_key};
 pub use parameters::Parameters;
-pub use policy::{Estimate, Penalty, Policy, PolicyError, Spans};
+pub use period::Period;
+pub use policy::{Estimate, Penalty, Policy, Spans};
+pub use policy_error::PolicyError;
 pub use priority::{Priority, PriorityError};
 pub(crate) use quota::MOST_USED;
 pub use quota::{
     MAX_LIMIT, MAX_WINDOW, ParseQuotaError, Quota, QuotaError, parse_duration, parse_units,
-    write_duration,
 };
 pub use spec::{AlgorithmSpec, Known, ParsePolicyError, Value, Wants};
-pub use time::{Clock, ManualClock, Nanos};
+pub use time::{Clock, ManualClock, Nanos, write_duration};
 pub use visible::{Visible, is_visible};

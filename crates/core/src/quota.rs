@@ -2,7 +2,7 @@
 
 use core::{fmt, str::FromStr, time::Duration};
 
-use crate::{Nanos, calendar::Period};
+use crate::{Nanos, Period, time::UNITS, write_duration};
 
 /// The longest window a quota may have: 366 days.
 pub const MAX_WINDOW: Duration = Duration::from_hours(366 * 24);
@@ -182,16 +182,6 @@ impl fmt::Display for Quota {
     }
 }
 
-const UNITS: [(&str, u64); 7] = [
-    ("d", 86_400_000_000_000),
-    ("h", 3_600_000_000_000),
-    ("m", 60_000_000_000),
-    ("s", 1_000_000_000),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("ns", 1),
-];
-
 /// Windows with names, besides the calendar's periods.
 const NAMES: [(&str, u64); 3] = [
     ("second", 1_000_000_000),
@@ -246,22 +236,4 @@ pub fn parse_duration(text: &str) -> Result<Duration, ParseQuotaError> {
         rest = tail;
     }
     Ok(Duration::from_nanos(total))
-}
-
-/// Writes a duration in the form that [`parse_duration`] reads; durations above 584 years saturate.
-///
-/// # Errors
-/// The errors of the writer.
-pub fn write_duration(out: &mut impl fmt::Write, span: Duration) -> fmt::Result {
-    let mut left = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-    if left == 0 {
-        return out.write_str("0s");
-    }
-    for (name, scale) in UNITS {
-        if left >= scale {
-            write!(out, "{}{name}", left / scale)?;
-            left %= scale;
-        }
-    }
-    Ok(())
 }

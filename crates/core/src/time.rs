@@ -84,11 +84,40 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// Formatted like [`write_duration`](crate::write_duration): `1s500ms`.
+/// Formatted like [`write_duration`]: `1s500ms`.
 impl fmt::Display for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        crate::write_duration(f, Duration::from(*self))
+        write_duration(f, Duration::from(*self))
     }
+}
+
+/// The units of a duration's text, with their nanoseconds.
+pub(crate) const UNITS: [(&str, u64); 7] = [
+    ("d", 86_400_000_000_000),
+    ("h", 3_600_000_000_000),
+    ("m", 60_000_000_000),
+    ("s", 1_000_000_000),
+    ("ms", 1_000_000),
+    ("us", 1_000),
+    ("ns", 1),
+];
+
+/// Writes a duration in the form that [`parse_duration`](crate::parse_duration) reads; durations above 584 years saturate.
+///
+/// # Errors
+/// The errors of the writer.
+pub fn write_duration(out: &mut impl fmt::Write, span: Duration) -> fmt::Result {
+    let mut left = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+    if left == 0 {
+        return out.write_str("0s");
+    }
+    for (name, scale) in UNITS {
+        if left >= scale {
+            write!(out, "{}{name}", left / scale)?;
+            left %= scale;
+        }
+    }
+    Ok(())
 }
 
 /// A source of time.

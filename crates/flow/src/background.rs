@@ -9,14 +9,17 @@ use std::{
 };
 
 /// A thread that runs `work` periodically until this value is dropped.
-pub(crate) struct Background {
+pub struct Background {
     stop: Arc<(Mutex<bool>, Condvar)>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Background {
     /// Runs `work` after each `pause`.
-    pub(crate) fn spawn(
+    ///
+    /// # Errors
+    /// If the thread cannot be started.
+    pub fn spawn(
         name: &str,
         pause: Duration,
         mut work: impl FnMut() + Send + 'static,

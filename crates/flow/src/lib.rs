@@ -40,15 +40,13 @@ mod background;
 mod call;
 mod machine;
 pub mod metric_log;
-#[cfg(feature = "report")]
-pub mod report;
 pub mod rules;
-#[cfg(all(feature = "sentinel", not(loom)))]
-pub mod sentinel;
 pub mod sources;
 mod stats;
 mod sync;
 
+#[doc(hidden)]
+pub use background::Background;
 pub use call::{
     breaker::{Breaker, CallError},
     entry::Entry,

@@ -316,6 +316,7 @@ fn exactly_its_probes_pass_and_all_must_be_good() {
     db.at(5_001);
     drop((first, second));
     assert_eq!(db.state(), BreakerState::HalfOpen);
+    assert_eq!(db.state().name(), "half-open");
     assert_eq!(
         db.enter().err(),
         Some(None),

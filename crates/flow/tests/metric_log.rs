@@ -154,6 +154,29 @@ impl Timer for Held {
 }
 
 #[test]
+fn a_second_of_a_node_has_ended_when_the_next_one_began() {
+    let (gate, timer) = gate();
+    let resource = gate.resource("/foo|\nx");
+    let ended = || resource.node().ended(gate.now());
+    drop(resource.enter().unwrap());
+    timer.advance(Duration::from_nanos(999_999_999));
+    drop(resource.enter().unwrap());
+    assert_eq!(ended(), []);
+    timer.advance(Duration::from_nanos(1));
+    let [second] = ended().try_into().unwrap();
+    let line = MetricLine::new(resource.name(), &second);
+    assert_eq!(
+        (line.at_ms, &*line.resource, line.pass),
+        (START * 1_000, "/foo__x", 2)
+    );
+    // A call in the current second is not among them.
+    drop(resource.enter().unwrap());
+    assert_eq!(ended(), [second]);
+    timer.advance(Duration::from_mins(2));
+    assert_eq!(ended(), [], "the last minute had no traffic");
+}
+
+#[test]
 fn a_call_that_is_counted_after_its_second_was_written_is_not_lost() {
     let dir = Dir::new("late");
     let timer = Arc::new(Held {

@@ -18,6 +18,21 @@ fn gate() -> (Gate, Arc<ManualTimer>) {
 }
 
 #[test]
+fn the_version_of_the_rules_changes_with_each_load_and_with_nothing_else() {
+    let (gate, _timer) = gate();
+    let empty = gate.rules_version();
+    gate.load(Rules::from(vec![FlowRule::new("r", 1)])).unwrap();
+    let loaded = gate.rules_version();
+    assert_ne!(loaded, empty);
+    gate.load(Rules::from(vec![FlowRule::new("", 1)]))
+        .unwrap_err();
+    drop(gate.resource("r").enter());
+    assert_eq!(gate.rules_version(), loaded);
+    gate.load(Rules::default()).unwrap();
+    assert_ne!(gate.rules_version(), loaded);
+}
+
+#[test]
 fn one_bad_rule_refuses_the_load_with_every_reason_and_the_old_rules_go_on() {
     let (gate, _timer) = gate();
     let good = Rules::from(vec![FlowRule::new("r", 1)]);

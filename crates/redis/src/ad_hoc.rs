@@ -2,9 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{
-    Deadline, Plan, SharedDecision, Store, StoreError, Timeout, health::Wait, limit::denials::Ask,
-};
+use crate::{Deadline, Plan, SharedDecision, Store, StoreError, Timeout, health::Wait, limit::Ask};
 
 /// Decides with a policy that each request brings along, as `CL.THROTTLE` does. [`Store::ad_hoc`]
 /// returns it. For a fixed limit use a [`SharedLimit`](crate::SharedLimit), which also decides when
@@ -17,8 +15,16 @@ pub struct AdHoc {
     wait: Wait,
 }
 
+impl Store {
+    /// Decides with policies that come with each request, each decision within `deadline`.
+    #[must_use]
+    pub fn ad_hoc(&self, deadline: impl Into<Timeout>) -> AdHoc {
+        AdHoc::new(self.clone(), deadline.into())
+    }
+}
+
 impl AdHoc {
-    pub(crate) fn new(store: Store, deadline: Timeout) -> Self {
+    fn new(store: Store, deadline: Timeout) -> Self {
         let wait = store.batcher().monitor.wait(deadline);
         Self { store, wait }
     }

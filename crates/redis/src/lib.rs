@@ -134,6 +134,7 @@
 mod ad_hoc;
 mod batch;
 mod deadline;
+mod denials;
 mod health;
 mod lease;
 mod limit;

@@ -1,19 +1,18 @@
 //! The store and its public API.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
-
-use tidegate_core::{Clock, Decision, DenialReason, Nanos, Policy};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use crate::{
-    AdHoc, Address, Deadline, Health, LimitBuilder, Part, SharedDecision, Source, Stats,
-    StoreError, Timeout,
+    Address, Deadline, Health, Stats, StoreError,
     batch::{Batcher, Gathering},
     connection::Connector,
+    denials::RememberedDenials,
     health::{Monitor, SeenNode, random, seen},
-    limit::{
-        JointRequest, Lines, ReservedSlots, acquire_all, decide_joint_seen,
-        denials::{Ask, RememberedDenials},
-    },
+    limit::Lines,
     name::is_word,
     orders::{LimitOrders, Order, OrderKind, Orders, StoredOrder},
     rules::{DifferingRule, Rules},
@@ -32,7 +31,8 @@ struct StoreParts {
     batcher: Arc<Batcher>,
     denials: RememberedDenials,
     orders: Arc<Orders>,
-    reserved: ReservedSlots,
+    /// The slots in which reservations may be open.
+    reserved: Mutex<BTreeSet<u16>>,
     lines: Lines,
     rules: Arc<Rules>,
 }
@@ -84,36 +84,10 @@ impl Store {
             batcher,
             denials: RememberedDenials::new(random()),
             orders: Arc::default(),
-            reserved: ReservedSlots::default(),
+            reserved: Mutex::default(),
             lines: Lines::default(),
             rules: Arc::default(),
         })))
-    }
-
-    /// Starts a limit in this store. Limits of the same name and policy are one limit, on all
-    /// nodes.
-    pub fn limit(&self, name: &str, policy: impl Into<Policy>) -> LimitBuilder {
-        LimitBuilder::new(self.clone(), name, policy.into())
-    }
-
-    /// Decides with policies that come with each request, each decision within `deadline`.
-    #[must_use]
-    pub fn ad_hoc(&self, deadline: impl Into<Timeout>) -> AdHoc {
-        AdHoc::new(self.clone(), deadline.into())
-    }
-
-    /// Decides on several requests in one step: all admit and are charged, or none is. If all of
-    /// the limits are leased or reported, and this node holds enough of each, it decides in memory,
-    /// otherwise in the store. If the store makes no decision within the shortest of the limits'
-    /// deadlines, each limit's [`OnError`](crate::OnError) decides, and if one denies, the others
-    /// are refunded.
-    ///
-    /// # Errors
-    /// Only if the requests can never be decided in one step: [`StoreError::CrossSlot`] if the keys
-    /// have no common hash tag in a cluster, and [`StoreError::OneKey`] if two limits with the same
-    /// name and different numbers are asked about one key.
-    pub async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
-        acquire_all(self, parts).await
     }
 
     /// Whether decisions of the limits that were built so far would work in the store: each of their
@@ -186,7 +160,7 @@ impl Store {
     }
 
     /// The limits whose rule differs at another node, sorted by name. Both nodes must
-    /// [announce](LimitBuilder::announced) their rules; it takes two seconds until each knows the
+    /// [announce](crate::LimitBuilder::announced) their rules; it takes two seconds until each knows the
     /// other's.
     #[must_use]
     pub fn differing_rules(&self) -> Vec<DifferingRule> {
@@ -310,7 +284,7 @@ impl Store {
         &self.0.batcher
     }
 
-    pub(crate) fn reserved_slots(&self) -> &ReservedSlots {
+    pub(crate) fn reserved_slots(&self) -> &Mutex<BTreeSet<u16>> {
         &self.0.reserved
     }
 
@@ -333,58 +307,6 @@ impl Store {
             return Err(StoreError::TimedOut);
         }
         Ok(())
-    }
-
-    /// The remembered denial of this cost, if it still holds.
-    pub(crate) fn remembered(&self, tag: u64, cost: u64, now: Nanos) -> Option<SharedDecision> {
-        let decision = self.denials().get(tag, cost, now)?;
-        self.batcher().monitor.counters().remembered.add(1);
-        Some(SharedDecision {
-            decision,
-            source: Source::Remembered,
-        })
-    }
-
-    /// Remembers a denial that was asked for at this time, if the limit's denials are remembered.
-    pub(crate) fn remember(&self, tag: Option<u64>, cost: u64, decision: &Decision, asked: Nanos) {
-        if let Some(tag) = tag.filter(|_| decision.is_denied()) {
-            self.denials().put(tag, cost, decision, asked);
-        }
-    }
-
-    /// Decides on one request, unless a remembered denial applies. Also returns the time that the
-    /// state uses, or this node's time.
-    pub(crate) async fn decide(&self, ask: Ask<'_>) -> Result<(SharedDecision, Nanos), StoreError> {
-        let Ask {
-            plan,
-            key,
-            cost,
-            tag,
-            deadline,
-        } = ask;
-        let asked = self.batcher().monitor.clock.now();
-        if let Some(remembered) = tag.and_then(|tag| self.remembered(tag, cost, asked)) {
-            return Ok((remembered, asked));
-        }
-        self.in_time(deadline)?;
-        if plan.is_joint() {
-            let request = JointRequest {
-                plan: Cow::Borrowed(plan),
-                key,
-                cost,
-            };
-            // Boxed: few rules block or have lines.
-            let decided = Box::pin(decide_joint_seen(self, &[request], true, deadline)).await?;
-            let (decision, seen) = *decided.first().ok_or(StoreError::BadReply)?;
-            // Other denials count in the store.
-            if decision.reason() == Some(DenialReason::Blocked) {
-                self.remember(tag, cost, &decision, asked);
-            }
-            return Ok((SharedDecision::by_store(decision), seen));
-        }
-        let (decision, seen) = self.batcher().decide(plan, key, cost, deadline).await?;
-        self.remember(tag, cost, &decision, asked);
-        Ok((SharedDecision::by_store(decision), seen))
     }
 }
 

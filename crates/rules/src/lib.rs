@@ -23,6 +23,7 @@ pub mod reload;
 pub mod shares;
 pub mod sharing;
 mod spec;
+mod tenants;
 mod traffic;
 
 use std::{io, path::Path};
@@ -31,10 +32,10 @@ use tidegate_config::file as config_file;
 
 pub use error::RulesError;
 pub use parse::{parse, parse_bytes, parse_for, parse_policy};
-pub use shares::{AllTerms, LimitPart, MAX_TENANTS, SharesBy, SharesSpec};
 pub use sharing::is_sensible;
 pub use sharing::{TimeoutError, parse_timeout};
 pub use spec::{LimitSpec, OnExpiry, PolicySpec, QuotaTextError, Rules, SharingSpec, TrafficSpec};
+pub use tenants::{AllTerms, LimitPart, MAX_TENANTS, SharesBy, SharesSpec};
 pub use tidegate_config::Problem;
 
 /// The maximum size of a rules file: 4 MiB.

@@ -1,5 +1,8 @@
 //! The promises of the HTTP interface, over real sockets.
 
+#[allow(dead_code, reason = "the test calls `run`")]
+#[path = "../examples/embed.rs"]
+mod embed;
 mod harness;
 
 use std::{collections::BTreeSet, time::Duration};
@@ -1633,4 +1636,9 @@ fn fits(description: &Value, schema: &Value, value: &Value, what: &str) {
         listed || allowed == kind || schema["const"] == *value,
         "{what}: {value} is not {allowed}"
     );
+}
+
+#[tokio::test]
+async fn the_example_serves_its_limit_inside_another_program() {
+    assert_eq!(embed::run().await.unwrap(), ["200", "200", "429"]);
 }

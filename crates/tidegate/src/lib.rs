@@ -86,8 +86,6 @@
 //! The trait [`KeyedLimit`] covers local and shared limits.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "flow")]
-pub use tidegate_flow as flow;
 pub use tidegate_limiter::{
     Admission, Algorithm, AlgorithmSpec, AllDecision, AnyDecision, BuildError, Change, Clock,
     CoarseClock, Debt, Decision, DenialReason, Denied, Estimate, Estimates, FairBuildError,
@@ -109,6 +107,25 @@ pub use tidegate_macros::guard;
 pub use tidegate_redis as redis;
 #[cfg(feature = "tower")]
 pub use tidegate_tower as middleware;
+
+/// Flow control by resource: see [`tidegate_flow`].
+#[cfg(feature = "flow")]
+pub mod flow {
+    pub use tidegate_flow::*;
+    #[cfg(feature = "report")]
+    pub use tidegate_flow_net::report;
+    #[cfg(feature = "sentinel")]
+    pub use tidegate_flow_net::sentinel;
+
+    /// Sources of rules outside code: see [`tidegate_flow::sources`].
+    pub mod sources {
+        pub use tidegate_flow::sources::*;
+        #[cfg(feature = "http-source")]
+        pub use tidegate_flow_net::sources::HttpSource;
+        #[cfg(feature = "redis-source")]
+        pub use tidegate_flow_net::sources::RedisSource;
+    }
+}
 
 /// Runs the README's example as a test.
 #[cfg(doctest)]

@@ -17,7 +17,7 @@ use crate::{
 #[cfg(feature = "flow")]
 use crate::{
     gate::{Entered, Stopped},
-    layer::no_decision,
+    options::no_decision,
 };
 
 /// Why a client did not send a request. [`reqwest_middleware::Error::Middleware`] holds it.

@@ -8,7 +8,7 @@ use tidegate_limiter::Timer;
 
 use crate::{
     header_decision::{HeaderDecision, value},
-    layer::{LayerOptions, LimitSource},
+    options::{LayerOptions, LimitSource},
 };
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

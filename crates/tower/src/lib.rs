@@ -123,6 +123,7 @@ mod layer;
 mod limit;
 mod log;
 mod once;
+mod options;
 mod question;
 mod service;
 mod settle;
@@ -145,8 +146,9 @@ pub use future::ResponseFuture;
 #[cfg(feature = "flow")]
 pub use gate::{GateBuilder, GateLayer, Gated};
 pub use header_decision::{Name, Tell};
-pub use layer::{Builder, NoKey, RateLimitLayer};
+pub use layer::{Builder, RateLimitLayer};
 pub use limit::{IntoLimit, Limit};
+pub use options::NoKey;
 pub use service::RateLimit;
 #[cfg(feature = "vendors")]
 pub use tidegate_headers::{UnknownVendor, Vendor};

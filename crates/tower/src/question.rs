@@ -9,9 +9,9 @@ use tidegate_limiter::Timer;
 
 use crate::{
     Bill, NoKey, Reason,
-    layer::{LayerOptions, LayerRule, LimitSource, no_decision},
     limit::{Limit, LimitKind},
     log::at_most_once_a_minute,
+    options::{LayerOptions, LayerRule, LimitSource, no_decision},
     settle::Settle,
 };
 

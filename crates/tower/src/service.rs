@@ -23,7 +23,7 @@ use crate::{
     fields::{Fields, write_retry_after},
     future::{After, ResponseFuture, finish},
     hold::Holds,
-    layer::LayerOptions,
+    options::LayerOptions,
     signals,
     upgrade::InFlight,
 };

@@ -10,8 +10,8 @@ use crate::{
     decide::LayerDecision,
     hold::{Hold, TakenUnits},
     in_flight::Returns,
-    layer::{LayerOptions, no_decision},
     limit::LimitKind,
+    options::{LayerOptions, no_decision},
     question::LimitQuestion,
     settle::Settle,
 };

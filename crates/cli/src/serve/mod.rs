@@ -5,7 +5,7 @@ mod log_text;
 mod ready;
 mod values;
 
-use std::{io, process::ExitCode, sync::Arc};
+use std::{io, path::PathBuf, process::ExitCode, sync::Arc};
 
 use tidegate_server::{
     Ended, OpenFiles, Server, connections_within, raise_open_files, signals, telemetry::Telemetry,
@@ -24,13 +24,34 @@ use crate::systemd;
 
 pub use self::args::{Args, MAX_KEYS};
 
+/// Why the server does not start.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error("cannot start threads: {0}")]
+    Threads(io::Error),
+    #[cfg(feature = "otlp")]
+    #[error(transparent)]
+    Telemetry(#[from] tidegate_server::telemetry::TelemetryError),
+    #[error("cannot listen for signals: {0}")]
+    Signals(io::Error),
+    /// Options that lack another one.
+    #[error("{0}")]
+    Options(&'static str),
+    #[error(transparent)]
+    Sockets(#[from] systemd::SocketsError),
+    #[error("--store-password-file {}: {error}", path.display())]
+    PasswordFile { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Start(#[from] tidegate_server::StartError),
+}
+
 /// Serves until a signal ends it; `started` sees the server when it is ready.
 pub fn run_with(args: Args, started: impl FnOnce(&Server)) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
     let begun = runtime
-        .map_err(|error| format!("cannot start threads: {error}"))
+        .map_err(ServeError::Threads)
         .and_then(|runtime| Ok((start_telemetry(&args, &runtime)?, runtime)));
     // Until this is dropped, a separate thread writes the log, so that a reader of standard error
     // that stops reading cannot stop the server. Lines are dropped when the buffer is full.
@@ -58,9 +79,9 @@ pub fn run_with(args: Args, started: impl FnOnce(&Server)) -> ExitCode {
 }
 
 #[cfg(feature = "otlp")]
-fn start_telemetry(args: &Args, runtime: &Runtime) -> Result<Option<Arc<Telemetry>>, String> {
+fn start_telemetry(args: &Args, runtime: &Runtime) -> Result<Option<Arc<Telemetry>>, ServeError> {
     let _inside = runtime.enter();
-    args.otlp.start().map_err(|error| error.to_string())
+    Ok(args.otlp.start()?)
 }
 
 #[cfg(not(feature = "otlp"))]
@@ -68,7 +89,7 @@ fn start_telemetry(args: &Args, runtime: &Runtime) -> Result<Option<Arc<Telemetr
     clippy::unnecessary_wraps,
     reason = "the same form as with OpenTelemetry"
 )]
-fn start_telemetry(_: &Args, _: &Runtime) -> Result<Option<Arc<Telemetry>>, String> {
+fn start_telemetry(_: &Args, _: &Runtime) -> Result<Option<Arc<Telemetry>>, ServeError> {
     Ok(None)
 }
 
@@ -76,11 +97,11 @@ async fn serve(
     args: Args,
     telemetry: Option<Arc<Telemetry>>,
     started: impl FnOnce(&Server),
-) -> Result<ExitCode, String> {
+) -> Result<ExitCode, ServeError> {
     // First of all, so that a signal during the start does not kill the server halfway.
-    let orders = signals().map_err(|error| format!("cannot listen for signals: {error}"))?;
+    let orders = signals().map_err(ServeError::Signals)?;
     if let Some(lacks) = args.lacks() {
-        return Err(lacks.to_owned());
+        return Err(ServeError::Options(lacks));
     }
     let has_telemetry = telemetry.is_some();
     let mut options = args.options();
@@ -112,14 +133,14 @@ async fn serve(
         }
     }
     options.telemetry = telemetry;
-    options.sockets = systemd::sockets().map_err(|error| error.to_string())?;
+    options.sockets = systemd::sockets()?;
     if let Some(path) = &args.store_password_file {
-        let refused = |error| format!("--store-password-file {}: {error}", path.display());
-        std::fs::read_to_string(path).map_err(refused)?;
+        std::fs::read_to_string(path).map_err(|error| ServeError::PasswordFile {
+            path: path.clone(),
+            error,
+        })?;
     }
-    let server = Server::start(options)
-        .await
-        .map_err(|error| error.to_string())?;
+    let server = Server::start(options).await?;
     ready::print(&args, has_telemetry, &server);
     started(&server);
     Ok(match server.run(systemd::supervised(orders)).await {
@@ -177,7 +198,7 @@ fn wanted(level: LevelFilter) -> Targets {
         .with_targets(LIBRARIES.map(|library| (library, theirs)))
 }
 
-fn fail(why: &str) -> ExitCode {
+fn fail(why: &ServeError) -> ExitCode {
     tracing::error!("{why}");
     ExitCode::FAILURE
 }

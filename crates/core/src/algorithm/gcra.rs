@@ -12,7 +12,8 @@
 //! second word holds the TAT's fraction of a nanosecond, in units of `1/parts`: no rate is ever
 //! rounded.
 
-use crate::{Debt, MOST_USED, Nanos, Quota, cell::LOCKED};
+use super::FREE_BIT;
+use crate::{Debt, MOST_USED, Nanos, Quota};
 
 /// The longest burst or wait, in nanoseconds: keeps a TAT below 2⁶³ at any time up to
 /// [`Nanos::MAX`].
@@ -106,7 +107,7 @@ impl Gcra {
 
     pub fn accepts(self, state: &[u64]) -> bool {
         state.len() == self.words()
-            && state[0] < LOCKED
+            && state[0] < FREE_BIT
             && (self.parts == 1 || state[1] < self.parts)
     }
 

@@ -19,6 +19,10 @@ pub use sliding_window::SlidingWindow;
 pub(crate) use token_bucket::PlainBucket;
 pub use token_bucket::TokenBucket;
 
+/// The bit of a state's first word that each algorithm leaves clear, so that a cell can mark with it
+/// that it is locked.
+pub(crate) const FREE_BIT: u64 = 1 << 63;
+
 /// The algorithm that is used if none is named.
 pub(crate) const DEFAULT: &crate::spec::AlgorithmEntry = &sliding_window::ENTRY;
 

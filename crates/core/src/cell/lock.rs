@@ -1,10 +1,13 @@
 //! A lock in the top bit of a word, held for the length of one decision.
 
 use super::Backoff;
-use crate::sync::{AtomicU64, Ordering};
+use crate::{
+    algorithm::FREE_BIT,
+    sync::{AtomicU64, Ordering},
+};
 
 /// The bit that marks the word as locked.
-pub const LOCKED: u64 = 1 << 63;
+pub const LOCKED: u64 = FREE_BIT;
 
 /// Locked, with a value that no state can have.
 const RETIRED: u64 = u64::MAX;

@@ -5,8 +5,8 @@
 
 use core::{fmt, num::NonZeroU32, time::Duration};
 
-use super::{Policy, PolicyError};
-use crate::{Decision, DenialReason, Nanos, Standing, parse_duration, write_duration};
+use super::Policy;
+use crate::{Decision, DenialReason, Nanos, PolicyError, Standing, parse_duration, write_duration};
 
 /// The words of a penalty in a state: the end of the block, the first of the denials that count,
 /// and their number with the step of the block.

@@ -1,6 +1,6 @@
 //! How long a call waits in line, and its priority.
 
-use std::time::Duration;
+use std::{error::Error, fmt, time::Duration};
 
 use http::{HeaderMap, HeaderName};
 use tidegate_core::{Priority, parse_duration};
@@ -22,14 +22,12 @@ const TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
     reason = "a status is what a call is answered with"
 )]
 pub(super) fn wait(headers: &HeaderMap) -> Result<Option<WaitFor>, Status> {
-    let span = read(headers, &WAIT, |text| {
-        let span = parse_duration(text).map_err(|error| error.to_string())?;
-        check_wait(span).map_err(|refusal| refusal.to_string())?;
+    let span = read(headers, &WAIT, |text| -> Result<_, Box<dyn Error>> {
+        let span = parse_duration(text)?;
+        check_wait(span)?;
         Ok(deadline(headers).map_or(span, |time| span.min(time)))
     })?;
-    let priority = read(headers, &PRIORITY, |text| {
-        text.parse::<Priority>().map_err(|error| error.to_string())
-    })?;
+    let priority = read(headers, &PRIORITY, str::parse::<Priority>)?;
     match (span, priority) {
         // A deadline may be shorter than what a request may ask for.
         (Some(span), priority) => Ok(Some(WaitFor::new(span, priority.unwrap_or_default()))),
@@ -47,19 +45,17 @@ pub(super) fn wait(headers: &HeaderMap) -> Result<Option<WaitFor>, Status> {
     clippy::result_large_err,
     reason = "a status is what a call is answered with"
 )]
-fn read<T>(
+fn read<T, E: fmt::Display>(
     headers: &HeaderMap,
     key: &HeaderName,
-    parse: impl FnOnce(&str) -> Result<T, String>,
+    parse: impl FnOnce(&str) -> Result<T, E>,
 ) -> Result<Option<T>, Status> {
     let Some(value) = headers.get(key) else {
         return Ok(None);
     };
-    let text = value.to_str().map_err(|error| error.to_string());
-    let parsed = text.and_then(parse);
-    parsed
-        .map(Some)
-        .map_err(|why| Status::invalid_argument(format!("{key}: {why}")))
+    let refused = |why: &dyn fmt::Display| Status::invalid_argument(format!("{key}: {why}"));
+    let text = value.to_str().map_err(|error| refused(&error))?;
+    parse(text).map(Some).map_err(|error| refused(&error))
 }
 
 /// The time that a client gives a call: a number and its unit.

@@ -159,8 +159,8 @@ impl Gate {
     }
 
     /// Returns a number that changes when rules are loaded.
-    #[cfg(feature = "report")]
-    pub(crate) fn rules_version(&self) -> u64 {
+    #[must_use]
+    pub fn rules_version(&self) -> u64 {
         self.shared().loaded.version()
     }
 

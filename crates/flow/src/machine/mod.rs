@@ -17,18 +17,6 @@ use self::{
 };
 use crate::background::Background;
 
-/// The machine's name.
-#[cfg(any(feature = "report", feature = "sentinel"))]
-pub(crate) fn hostname() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name = name.trim();
-    if name.is_empty() {
-        "host".to_owned()
-    } else {
-        name.to_owned()
-    }
-}
-
 /// Samples the machine: the load average, the CPU usage since the last sample, and the memory in
 /// use (without memory that the system could free immediately).
 ///

@@ -32,7 +32,9 @@ pub struct MetricLine {
 }
 
 impl MetricLine {
-    pub(super) fn new(resource: &str, second: &Slot) -> Self {
+    /// Returns the line of a resource in one second.
+    #[must_use]
+    pub fn new(resource: &str, second: &Slot) -> Self {
         let counts = &second.counts;
         Self {
             at_ms: second.start.get() / 1_000_000,
@@ -46,27 +48,6 @@ impl MetricLine {
             concurrency: counts.max_in_flight,
             class: 0,
         }
-    }
-
-    /// The seconds of a node that have ended.
-    #[cfg(feature = "sentinel")]
-    pub(crate) fn ended(name: &str, node: &crate::Node, now: tidegate_core::Nanos) -> Vec<Self> {
-        node.turn(now);
-        let is_over =
-            |second: &Slot| second.start.get() / 1_000_000_000 < now.get() / 1_000_000_000;
-        node.seconds(now)
-            .iter()
-            .filter(|second| is_over(second))
-            .map(|second| Self::new(name, second))
-            .collect()
-    }
-
-    /// The line without the date, and a line break: the form of Sentinel's command `metric`.
-    #[cfg(feature = "sentinel")]
-    pub(crate) fn thin(&self) -> String {
-        let text = self.to_string();
-        let (at, rest) = text.split_once('|').unwrap_or_default();
-        format!("{at}|{}\n", rest.split_once('|').unwrap_or_default().1)
     }
 }
 

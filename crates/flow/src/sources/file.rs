@@ -4,10 +4,13 @@ use std::{io, path::PathBuf, time::Duration};
 
 use tidegate_config::file::{Look, Watch, read};
 
-use super::{Parse, RuleSource, RuleUpdate, SourceError};
+use super::{RuleSource, RuleUpdate, SourceError};
 
 /// The largest rules file that can be read.
 const MAX_BYTES: u64 = 16 << 20;
+
+/// The parser of the file's text.
+type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
 
 /// Rules in a file. Changes are detected by content, not by modification time: see [`Watch`]. A
 /// missing or empty file is an error, and the previous rules stay active.

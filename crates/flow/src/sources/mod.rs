@@ -1,5 +1,5 @@
-//! Sources of rules outside code: texts, files, a key in Redis, Consul, etcd, Nacos or Apollo, and
-//! any implementation of [`RuleSource`].
+//! Sources of rules outside code: texts, files, and any implementation of [`RuleSource`]. Those that
+//! follow a key of Redis, Consul, etcd, Nacos or Apollo are in the crate `tidegate-flow-net`.
 //!
 //! ```
 //! use tidegate_flow::{Gate, sources::sentinel::{self, Kind}};
@@ -10,15 +10,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#[cfg(any(feature = "http-source", feature = "report"))]
-pub(crate) mod agent;
 #[cfg(feature = "watch")]
 mod file;
 mod follow;
-#[cfg(feature = "http-source")]
-mod http;
-#[cfg(feature = "redis-source")]
-mod redis;
 #[cfg(feature = "json")]
 pub mod sentinel;
 #[cfg(feature = "yaml")]
@@ -27,10 +21,6 @@ pub mod yaml;
 #[cfg(feature = "watch")]
 pub use file::FileSource;
 pub use follow::{Follower, GoodRules, RuleSource};
-#[cfg(feature = "http-source")]
-pub use http::HttpSource;
-#[cfg(feature = "redis-source")]
-pub use redis::RedisSource;
 
 use std::io;
 
@@ -38,10 +28,6 @@ use crate::rules::{
     AdaptiveRule, AuthorityRule, BreakerRule, FlowRule, HotParamRule, IsolationRule, LoadError,
     Rules, SystemRule,
 };
-
-/// What reads the text of a source.
-#[cfg(any(feature = "watch", feature = "http-source", feature = "redis-source"))]
-type Parse = Box<dyn Fn(&str) -> Result<RuleUpdate, SourceError> + Send>;
 
 /// New rules of some kinds. Kinds that are `None` keep their rules.
 #[derive(Clone, Debug, Default, PartialEq)]

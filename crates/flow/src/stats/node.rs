@@ -220,6 +220,17 @@ impl Node {
         self.window.seconds(now)
     }
 
+    /// Returns the seconds with traffic in the last minute that ended before `now`, oldest first. They
+    /// are complete: a call that counts later counts in a later second.
+    #[must_use]
+    pub fn ended(&self, now: Nanos) -> Vec<Slot> {
+        const SECOND: u64 = 1_000_000_000;
+        self.turn(now);
+        let mut seconds = self.seconds(now);
+        seconds.retain(|second| second.start.get() / SECOND < now.get() / SECOND);
+        seconds
+    }
+
     /// Returns how many units passed in the last whole second before the one that contains `now`,
     /// if the node keeps a minute.
     pub(crate) fn passed_last_second(&self, now: Nanos) -> Option<u64> {

@@ -4,7 +4,7 @@ use tidegate_core::Decision;
 
 use super::{
     Part, SharedDecision,
-    joint::{acquire_all, decide_any, formers_of},
+    joint::{decide_any, formers_of},
 };
 use crate::{Store, StoreError};
 
@@ -92,7 +92,7 @@ impl Store {
                 decisions.push(asked);
                 continue;
             }
-            let answer = match acquire_all(self, &[*part]).await {
+            let answer = match self.acquire_all(&[*part]).await {
                 Ok(mut answers) if answers.len() == 1 => answers.remove(0),
                 Ok(_) => part
                     .limit

@@ -39,8 +39,16 @@ pub struct LimitBuilder {
     tenants: Option<StoreTenants>,
 }
 
+impl Store {
+    /// Starts a limit in this store. Limits of the same name and policy are one limit, on all
+    /// nodes.
+    pub fn limit(&self, name: &str, policy: impl Into<Policy>) -> LimitBuilder {
+        LimitBuilder::new(self.clone(), name, policy.into())
+    }
+}
+
 impl LimitBuilder {
-    pub(crate) fn new(store: Store, name: &str, policy: Policy) -> Self {
+    fn new(store: Store, name: &str, policy: Policy) -> Self {
         Self {
             store,
             name: name.into(),

@@ -5,7 +5,7 @@ use tidegate_limiter::Estimate;
 
 use super::{
     Part, SharedDecision, SharedLimit, Source,
-    joint::{acquire_all, all_without_store, decide_joint_seen},
+    joint::{all_without_store, decide_joint_seen},
 };
 use crate::{Store, StoreError, script::Plan};
 
@@ -184,7 +184,7 @@ impl Store {
             return Ok((vec![answer], vec![estimate]));
         }
         if parts.iter().any(|part| part.limit.may_be_bound()) {
-            let answers = acquire_all(self, parts).await?;
+            let answers = self.acquire_all(parts).await?;
             let is_admitted = answers.iter().all(SharedDecision::is_allowed);
             let taken = |part: &Part<'_>| if is_admitted { part.cost } else { 0 };
             let unknown = |part| SharedEstimate::unknown(taken(part));

@@ -38,50 +38,58 @@ pub struct JointRequest<'a> {
     pub cost: u64,
 }
 
-/// See [`Store::acquire_all`].
-pub async fn acquire_all(
-    store: &Store,
-    parts: &[Part<'_>],
-) -> Result<Vec<SharedDecision>, StoreError> {
-    // One limit needs no joint decision, and questions about one limit share a call to the store
-    // with others.
-    if let [part] = parts {
-        return Ok(vec![
-            Box::pin(part.limit.acquire(part.key, part.cost)).await,
-        ]);
-    }
-    let requests: Vec<_> = parts
-        .iter()
-        .map(|part| part.limit.request(part.key, part.cost))
-        .collect();
-    // Check this first, so that keys which cannot be decided in one step fail every time, not only
-    // when the store is asked.
-    let may_be_bound = parts.iter().any(|part| part.limit.may_be_bound());
-    if !may_be_bound
-        && are_together(store, &requests)
-        && let Some(answers) = take_all(store, parts)
-    {
-        return Ok(answers);
-    }
-    let Some(deadline) = parts.iter().map(|part| part.limit.deadline()).min() else {
-        return Ok(Vec::new());
-    };
-    let result = if may_be_bound {
-        Box::pin(decide_bound(store, parts, requests, deadline)).await
-    } else {
-        decide_joint(store, &requests, true, deadline).await
-    };
-    let error = match result {
-        Ok(decisions) => {
-            return Ok(decisions
-                .into_iter()
-                .map(SharedDecision::by_store)
-                .collect());
+impl Store {
+    /// Decides on several requests in one step: all admit and are charged, or none is. If all of
+    /// the limits are leased or reported, and this node holds enough of each, it decides in memory,
+    /// otherwise in the store. If the store makes no decision within the shortest of the limits'
+    /// deadlines, each limit's [`OnError`](crate::OnError) decides, and if one denies, the others
+    /// are refunded.
+    ///
+    /// # Errors
+    /// Only if the requests can never be decided in one step: [`StoreError::CrossSlot`] if the keys
+    /// have no common hash tag in a cluster, and [`StoreError::OneKey`] if two limits with the same
+    /// name and different numbers are asked about one key.
+    pub async fn acquire_all(&self, parts: &[Part<'_>]) -> Result<Vec<SharedDecision>, StoreError> {
+        // One limit needs no joint decision, and questions about one limit share a call to the store
+        // with others.
+        if let [part] = parts {
+            return Ok(vec![
+                Box::pin(part.limit.acquire(part.key, part.cost)).await,
+            ]);
         }
-        Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
-        Err(error) => error,
-    };
-    Ok(all_without_store(parts, |_| true, &error).0)
+        let requests: Vec<_> = parts
+            .iter()
+            .map(|part| part.limit.request(part.key, part.cost))
+            .collect();
+        // Check this first, so that keys which cannot be decided in one step fail every time, not only
+        // when the store is asked.
+        let may_be_bound = parts.iter().any(|part| part.limit.may_be_bound());
+        if !may_be_bound
+            && are_together(self, &requests)
+            && let Some(answers) = take_all(self, parts)
+        {
+            return Ok(answers);
+        }
+        let Some(deadline) = parts.iter().map(|part| part.limit.deadline()).min() else {
+            return Ok(Vec::new());
+        };
+        let result = if may_be_bound {
+            Box::pin(decide_bound(self, parts, requests, deadline)).await
+        } else {
+            decide_joint(self, &requests, true, deadline).await
+        };
+        let error = match result {
+            Ok(decisions) => {
+                return Ok(decisions
+                    .into_iter()
+                    .map(SharedDecision::by_store)
+                    .collect());
+            }
+            Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
+            Err(error) => error,
+        };
+        Ok(all_without_store(parts, |_| true, &error).0)
+    }
 }
 
 /// The decisions when the store made none, and what was taken. Those parts that do not `veto` deny

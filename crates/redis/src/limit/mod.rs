@@ -2,9 +2,10 @@
 
 mod answer;
 mod any;
+mod ask;
 mod bound;
 mod builder;
-pub mod denials;
+mod changes;
 mod estimate;
 mod joint;
 mod local;
@@ -20,13 +21,14 @@ mod wait;
 
 pub use answer::{SharedDecision, Source};
 pub use any::AnyOf;
+pub use ask::Ask;
 pub use builder::{LimitBuilder, LimitError};
 pub use estimate::SharedEstimate;
-pub use joint::{JointRequest, Part, acquire_all, decide_joint_seen};
+pub use joint::{JointRequest, Part, decide_joint_seen};
 pub use on_error::OnError;
 pub use once::Once;
 pub use permit::SharedPermit;
-pub use reserve::{Corrected, Correction, FoundBy, Reserved, ReservedSlots};
+pub use reserve::{Corrected, Correction, FoundBy, Reserved};
 pub use shared::SharedLimit;
 pub use tenants::TenantOf;
 pub use wait::{LimitNow, Lines, Queued, SharedGrant, Tried, WaitFor};

@@ -1,11 +1,7 @@
 //! Reservations: units of several limits that are taken together, recorded next to their keys, and
 //! corrected after the work.
 
-use std::{
-    collections::BTreeSet,
-    sync::{LazyLock, Mutex},
-    time::Duration,
-};
+use std::{sync::LazyLock, time::Duration};
 
 use redis::Value;
 use tidegate_core::{Decision, Nanos};
@@ -84,9 +80,6 @@ pub enum FoundBy {
     /// and the key.
     Age(u64),
 }
-
-/// The slots in which reservations may be open.
-pub type ReservedSlots = Mutex<BTreeSet<u16>>;
 
 impl Store {
     /// Takes the costs from all limits if all admit, and records them for `ttl` with a `text` that

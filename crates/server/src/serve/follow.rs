@@ -48,7 +48,7 @@ pub(crate) async fn follow(
             if let (Some(watch), Some(tls)) = (&mut watches.0, &its.tls)
                 && is_due(watch, is_ordered)
             {
-                let done = tls.reload().map_err(|error| error.to_string());
+                let done = tls.reload();
                 log_outcome(
                     "certificates",
                     done.map(|()| None),
@@ -58,11 +58,7 @@ pub(crate) async fn follow(
             if let Some(watch) = &mut watches.1
                 && is_due(watch, is_ordered)
             {
-                let done = its
-                    .access
-                    .reload()
-                    .map(Some)
-                    .map_err(|error| error.to_string());
+                let done = its.access.reload().map(Some);
                 log_outcome("access file", done, &counts.access_loads);
             }
             watches
@@ -82,7 +78,7 @@ pub(super) fn is_due(watch: &mut Watch, is_ordered: bool) -> bool {
 
 fn log_outcome(
     what: &str,
-    done: Result<Option<usize>, String>,
+    done: Result<Option<usize>, impl std::error::Error>,
     counts: &[std::sync::atomic::AtomicU64; 2],
 ) {
     let [loaded, refused] = counts;

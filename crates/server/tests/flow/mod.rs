@@ -7,7 +7,8 @@ use std::{io::Read as _, sync::mpsc, time::Duration};
 use ring::digest;
 use serde_json::{Value, json};
 use tidegate_core::Nanos;
-use tidegate_flow::{Gate, ManualTimer, report::Report, sources::yaml};
+use tidegate_flow::{Gate, ManualTimer, sources::yaml};
+use tidegate_flow_net::report::Report;
 use tidegate_redis_servers::eventually;
 use tidegate_server::{Ended, Options};
 
@@ -44,7 +45,7 @@ fn a_program_is_on_the_page_gets_rules_and_outlasts_a_restart_of_the_server() {
     let (told, heard) = mpsc::channel();
     let report = Report::to(format!("http://{}", server.admin), "shop <1>").instance("a-1");
     let told = move |loaded: Result<(), &_>| drop(told.send(loaded.map_err(ToString::to_string)));
-    let reporter = gate.report(report, told).unwrap();
+    let reporter = report.start(&gate, told).unwrap();
     let db = gate.resource("db");
     drop(db.enter().unwrap());
     let held = db.enter().unwrap();
@@ -154,7 +155,7 @@ fn a_push_starts_from_the_rules_in_force_and_changes_only_what_was_edited() {
     gate.load(yaml::parse(own).unwrap()).unwrap();
     let _db = gate.resource("db");
     let report = || Report::to(format!("http://{}", server.admin), "shop").instance("a-1");
-    let _reporter = gate.report(report(), |_| ()).unwrap();
+    let _reporter = report().start(&gate, |_| ()).unwrap();
     let shown = || page(&server, "/flow?app=shop").body;
     let form = || {
         let body = shown();
@@ -214,7 +215,7 @@ fn a_push_starts_from_the_rules_in_force_and_changes_only_what_was_edited() {
     assert_eq!(post(version, &edited).0, 200);
     // A second instance with other rules is no secret.
     let other = Gate::new();
-    let _other = other.report(report().instance("a-2"), |_| ()).unwrap();
+    let _other = report().instance("a-2").start(&other, |_| ()).unwrap();
     eventually("it gets the pushed rules", || other.rules() == gate.rules());
 }
 
@@ -231,7 +232,7 @@ fn a_resource_has_a_page_with_reasons_an_hour_origins_and_entry_points() {
     )
     .unwrap();
     let report = Report::to(format!("http://{}", server.admin), "shop").instance("a-1");
-    let _reporter = gate.report(report, |_| ()).unwrap();
+    let _reporter = report.start(&gate, |_| ()).unwrap();
     let db = gate.resource("db");
     for origin in ["<mobile>", "<mobile>", "web", "web", "web"] {
         drop(db.entry().origin(origin).context("checkout").enter());
@@ -359,7 +360,7 @@ fn a_report_needs_its_role_and_a_push_the_one_of_operators() {
     let gate = Gate::new();
     let report =
         Report::to(format!("http://{}", server.admin), "shop").token("not-the-token-of-anybody");
-    let reporter = gate.report(report, |_| ()).unwrap();
+    let reporter = report.start(&gate, |_| ()).unwrap();
     eventually("the refusal is told", || {
         reporter
             .failure()
@@ -416,7 +417,7 @@ fn what_is_no_report_is_refused_with_its_mistake() {
             "token",
         ),
     ] {
-        let error = Gate::new().report(report, |_| ()).unwrap_err().to_string();
+        let error = report.start(&Gate::new(), |_| ()).unwrap_err().to_string();
         assert!(error.contains(why), "{error}");
     }
 }

@@ -15,8 +15,8 @@ use tidegate_core::Clock as _;
 use tidegate_flow::{
     Gate, ManualTimer,
     rules::{FlowRule, Rules as GateRules},
-    sentinel::{CommandApi, Commands},
 };
+use tidegate_flow_net::sentinel::{CommandApi, Commands};
 use tidegate_redis_servers::eventually;
 use tidegate_server::Options;
 
@@ -35,7 +35,7 @@ fn program(server: &Running) -> (Gate, Commands) {
     let api = CommandApi::new("shop")
         .port(0)
         .dashboard(server.dashboard.to_string());
-    let commands = gate.serve_commands(api).unwrap();
+    let commands = api.serve(&gate).unwrap();
     (gate, commands)
 }
 
@@ -415,8 +415,10 @@ fn the_last_minute_of_a_program_is_shown_again_after_a_restart() {
         drop(db.enter());
     }
     timer.advance(std::time::Duration::from_secs(40));
-    let _commands = gate
-        .serve_commands(CommandApi::new("shop").port(0).dashboard(address.clone()))
+    let _commands = CommandApi::new("shop")
+        .port(0)
+        .dashboard(address.clone())
+        .serve(&gate)
         .unwrap();
     let passed = |server: &Running| {
         let passed = app(server, "shop")["resources"][0]["minute"]["pass"].clone();

@@ -23,7 +23,7 @@ use super::LayerDecision;
 use crate::limit::LimitKind;
 use crate::{
     in_flight::Returns,
-    layer::LayerOptions,
+    options::LayerOptions,
     question::{LayerQuestions, LimitQuestion},
 };
 

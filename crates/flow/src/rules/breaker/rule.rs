@@ -74,9 +74,10 @@ pub enum BreakerState {
     HalfOpen,
 }
 
-#[cfg(any(feature = "events", feature = "metrics", feature = "report"))]
 impl BreakerState {
-    pub(crate) const fn name(self) -> &'static str {
+    /// Returns the name in metrics, logs and reports, such as `half-open`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Closed => "closed",
             Self::Open => "open",

@@ -9,7 +9,7 @@ use std::{
 use tidegate_core::{Decision, Priority};
 use tokio::sync::{Notify, oneshot};
 
-use super::{LimitNow, WaitPart, grant::SharedGrant, turn::serve};
+use super::{LimitNow, WaitPart, grant::SharedGrant};
 use crate::{
     Store, StoreError,
     health::random,
@@ -97,12 +97,14 @@ impl Drop for Ticket {
 }
 
 impl Lines {
-    /// Joins the line at each of these keys, which differ.
-    pub(super) fn join(
+    /// Joins the line at each of these keys, which differ. A new group is served by a task of its
+    /// own.
+    pub(super) fn join<S: Future<Output = ()> + Send + 'static>(
         store: &Store,
         parts: &[WaitPart],
         priority: Priority,
         now: LimitNow,
+        serve: impl FnOnce(Store, GroupKey, Box<[Box<[u8]>]>, Arc<Notify>) -> S,
     ) -> Option<Ticket> {
         let runtime = parts.first()?.limit.runtime();
         let (sender, outcome) = oneshot::channel();

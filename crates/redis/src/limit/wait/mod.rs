@@ -294,7 +294,9 @@ impl Queued {
         if let Some(grant) = self.granted.take() {
             return self.start(grant).await;
         }
-        let Some(mut ticket) = Lines::join(&self.store, &self.parts, self.priority, now) else {
+        let Some(mut ticket) =
+            Lines::join(&self.store, &self.parts, self.priority, now, turn::serve)
+        else {
             return SharedGrant::nothing(Vec::new());
         };
         match self.until.bound(ticket.outcome()).await {

@@ -126,7 +126,7 @@ fn all(apps: &[AppSummary]) -> Markup {
     html! {
         @if apps.is_empty() {
             p { "No program reports. One that links tidegate does with the feature " code { "report" } " and:" }
-            pre tabindex="0" { code { "gate.report(Report::to(url_of_this_page, \"shop\"), |_| {})?" } }
+            pre tabindex="0" { code { "Report::to(url_of_this_page, \"shop\").start(&gate, |_| {})?" } }
         } @else {
             table class="limits" role="table" {
                 caption class="hidden" { "Applications" }

@@ -7,6 +7,7 @@
 
 mod act;
 mod capacity;
+mod count;
 mod division;
 mod limit;
 mod memory;

@@ -1,6 +1,5 @@
 //! Rules from a key of a real Redis server. Each test starts its own server.
-#![cfg(feature = "servers")]
-#![cfg(all(not(loom), feature = "redis-source"))]
+#![cfg(all(feature = "servers", feature = "redis-source"))]
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -13,8 +12,9 @@ use redis::{Client, Commands, Connection};
 use tidegate_flow::{
     Gate,
     rules::{FlowRule, IsolationRule, Rules},
-    sources::{Follower, RedisSource, SourceError, sentinel::Kind},
+    sources::{Follower, SourceError, sentinel::Kind},
 };
+use tidegate_flow_net::sources::RedisSource;
 use tidegate_redis_servers::Server;
 
 /// How long a test waits for an event that normally takes about a second. On a busy machine a

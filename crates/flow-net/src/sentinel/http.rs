@@ -22,7 +22,7 @@ use super::{
     Program, VERSION,
     command::{self, Parameters},
 };
-use crate::machine::hostname;
+use crate::host;
 
 /// How long a request, or a heartbeat, may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -186,7 +186,7 @@ fn message(program: &Program, own: SocketAddr) -> String {
         .clone()
         .unwrap_or_else(|| ip.to_string());
     Serializer::new(String::new())
-        .append_pair("hostname", &hostname())
+        .append_pair("hostname", &host::name())
         .append_pair("ip", &ip)
         .append_pair("app", &program.api.app)
         .append_pair("app_type", "0")

@@ -8,11 +8,8 @@ use std::{
 
 use serde_json::{Value, json};
 use tidegate_core::Nanos;
-
-use super::{Program, VERSION};
-use crate::{
+use tidegate_flow::{
     Node,
-    machine::hostname,
     metric_log::{INBOUND, MetricLine},
     rules::Rules,
     sources::{
@@ -20,6 +17,9 @@ use crate::{
         sentinel::{self, Kind},
     },
 };
+
+use super::{Program, VERSION};
+use crate::host;
 
 type CommandHandler = fn(&Program, &Parameters) -> Result<String, String>;
 
@@ -35,7 +35,7 @@ const COMMANDS: [(&str, &str, CommandHandler); 16] = [
         Ok(none.to_string())
     }),
     ("basicInfo", "the machine", |program, _| {
-        Ok(json!({"machine": hostname(), "ip": program.address.ip().to_string()}).to_string())
+        Ok(json!({"machine": host::name(), "ip": program.address.ip().to_string()}).to_string())
     }),
     (
         "getRules",
@@ -188,7 +188,7 @@ fn all() -> String {
     Value::Array(listed.collect()).to_string()
 }
 
-/// Hot parameters have commands of their own.
+/// Hot parameters have separate commands.
 fn named(parameters: &Parameters) -> Option<Kind> {
     let wanted = parameters.get("type")?;
     let is_it = |kind: &Kind| *kind != Kind::ParamFlow && kind.name().eq_ignore_ascii_case(wanted);
@@ -432,10 +432,20 @@ fn metric(program: &Program, parameters: &Parameters) -> Result<String, String> 
     let mut lines: Vec<MetricLine> = nodes
         .chain([(INBOUND, program.gate.inbound())])
         .filter(|(name, _)| wanted.is_none_or(|wanted| wanted == name))
-        .flat_map(|(name, node)| MetricLine::ended(name, node, now))
+        .flat_map(|(name, node)| {
+            let ended = node.ended(now).into_iter();
+            ended.map(move |second| MetricLine::new(name, &second))
+        })
         .filter(|line| (start..=end).contains(&line.at_ms))
         .collect();
     lines.sort_by_key(|line| line.at_ms);
     lines.truncate(most);
-    Ok(lines.iter().map(MetricLine::thin).collect())
+    Ok(lines.iter().map(thin).collect())
+}
+
+/// A line without the date, and a line break: the form of the command `metric`.
+fn thin(line: &MetricLine) -> String {
+    let text = line.to_string();
+    let (at, rest) = text.split_once('|').unwrap_or_default();
+    format!("{at}|{}\n", rest.split_once('|').unwrap_or_default().1)
 }

@@ -5,7 +5,7 @@ use std::{io::Read as _, time::Duration};
 use ureq::Agent;
 
 use super::{Report, ReportError, message::ReportReply};
-use crate::sources::agent::agent;
+use crate::agent::agent;
 
 /// How long a report may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -48,7 +48,8 @@ impl ReportClient {
         {
             return wrong("the token has a character that no token has".to_owned());
         }
-        let agent = agent(report.authority.as_deref(), PATIENCE).map_err(ReportError::Options)?;
+        let agent = agent(report.authority.as_deref(), PATIENCE)
+            .map_err(|error| ReportError::Options(error.to_string()))?;
         Ok(Self {
             agent,
             url: format!("{server}/v1/flow/report"),

@@ -3,8 +3,13 @@
 use std::{io, time::Duration};
 
 use redis::{Client, Commands, Connection, RedisError};
+use tidegate_flow::sources::{
+    RuleSource, RuleUpdate, SourceError,
+    sentinel::{self, Kind},
+    yaml,
+};
 
-use super::{Parse, RuleSource, RuleUpdate, SourceError};
+use super::Parse;
 
 /// The timeout of connecting and of each answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -19,7 +24,8 @@ const WAIT: Duration = Duration::from_secs(1);
 /// an error, and the previous rules stay active. To remove all rules, set the key to `[]` or `{}`.
 ///
 /// ```no_run
-/// use tidegate_flow::{Gate, sources::{RedisSource, sentinel::Kind}};
+/// use tidegate_flow::{Gate, sources::sentinel::Kind};
+/// use tidegate_flow_net::sources::RedisSource;
 ///
 /// let gate = Gate::new();
 /// let source = RedisSource::sentinel("redis://127.0.0.1/", "rules:flow", "rules", Kind::Flow)?;
@@ -66,34 +72,30 @@ impl RedisSource {
     }
 
     /// A key with one kind of rules as JSON, with Sentinel's field names: see
-    /// [`sentinel`](super::sentinel).
+    /// [`sentinel`].
     ///
     /// # Errors
     /// Same as [`new`](Self::new).
-    #[cfg(feature = "json")]
     pub fn sentinel(
         url: &str,
         key: impl Into<String>,
         channel: impl Into<String>,
-        kind: super::sentinel::Kind,
+        kind: Kind,
     ) -> Result<Self, SourceError> {
-        Self::new(url, key, channel, move |text| {
-            super::sentinel::parse(kind, text)
-        })
+        Self::new(url, key, channel, move |text| sentinel::parse(kind, text))
     }
 
-    /// A key with rules of all kinds as YAML: see [`yaml`](super::yaml).
+    /// A key with rules of all kinds as YAML: see [`yaml`].
     ///
     /// # Errors
     /// Same as [`new`](Self::new).
-    #[cfg(feature = "yaml")]
     pub fn yaml(
         url: &str,
         key: impl Into<String>,
         channel: impl Into<String>,
     ) -> Result<Self, SourceError> {
         Self::new(url, key, channel, |text| {
-            super::yaml::parse(text).map(RuleUpdate::from)
+            yaml::parse(text).map(RuleUpdate::from)
         })
     }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use tidegate_core::{Nanos, stats::Slot};
+use tidegate_flow::{Gate, Node, Resource, sources::yaml};
 
 use super::{Report, Rules};
-use crate::{Gate, Node, Resource, sources::yaml};
 
 /// The bytes of resources in one report. The server takes bodies of 64 KiB.
 const MAX_BYTES: usize = 56 * 1024;
@@ -154,12 +154,8 @@ impl Collect {
             .into_iter()
             .map(|resource| {
                 let node = resource.node();
-                // Turn the window to the current second, so that the seconds before it are
-                // complete.
-                node.turn(now);
-                let ended = node.seconds(now).into_iter();
-                let ended =
-                    ended.filter(|slot| (first..current).contains(&(slot.start.get() / SECOND)));
+                let ended = node.ended(now).into_iter();
+                let ended = ended.filter(|slot| slot.start.get() / SECOND >= first);
                 let seconds: Vec<_> = ended.map(|slot| second(&slot)).collect();
                 let calls = seconds
                     .iter()

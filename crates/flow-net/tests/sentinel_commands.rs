@@ -1,5 +1,5 @@
 //! The command API and the heartbeats of Sentinel's dashboard, over sockets.
-#![cfg(all(feature = "sentinel", not(loom)))]
+#![cfg(feature = "sentinel")]
 
 use std::{
     fs,
@@ -13,8 +13,8 @@ use tidegate_core::Nanos;
 use tidegate_flow::{
     Gate, ManualTimer,
     rules::{FlowRule, Rules},
-    sentinel::{CommandApi, Commands},
 };
+use tidegate_flow_net::sentinel::{CommandApi, Commands};
 
 /// A request, and the status and the body of its answer.
 fn ask(address: SocketAddr, head: &str, body: &str) -> (u16, String) {
@@ -73,7 +73,7 @@ fn commands_show_what_a_gate_counts() {
     let gate = Gate::sentinel().timer(timer.clone()).build();
     gate.load(Rules::from(vec![FlowRule::new("db", 2)]))
         .unwrap();
-    let commands = gate.serve_commands(api()).unwrap();
+    let commands = api().serve(&gate).unwrap();
     let db = gate.resource("db");
     let held = db
         .entry()
@@ -187,7 +187,7 @@ fn commands_show_what_a_gate_counts() {
 fn pushed_rules_apply_at_once_and_survive_a_restart() {
     let dir = scratch("rules");
     let gate = Gate::new();
-    let commands = gate.serve_commands(api().keep_rules(&dir)).unwrap();
+    let commands = api().keep_rules(&dir).serve(&gate).unwrap();
     let cases = [
         (
             "flow",
@@ -232,7 +232,7 @@ fn pushed_rules_apply_at_once_and_survive_a_restart() {
 
     // Another process, and then one whose file has become bad in part.
     let again = Gate::new();
-    drop(again.serve_commands(api().keep_rules(&dir)).unwrap());
+    drop(api().keep_rules(&dir).serve(&again).unwrap());
     assert_eq!(again.rules(), all);
     fs::write(
         dir.join("flow.json"),
@@ -240,7 +240,7 @@ fn pushed_rules_apply_at_once_and_survive_a_restart() {
     )
     .unwrap();
     let again = Gate::new();
-    let commands = again.serve_commands(api().keep_rules(&dir)).unwrap();
+    let commands = api().keep_rules(&dir).serve(&again).unwrap();
     assert_eq!(
         (again.rules().flow, again.rules().breakers),
         (vec![FlowRule::new("a", 1)], all.breakers)
@@ -276,7 +276,7 @@ fn pushed_rules_apply_at_once_and_survive_a_restart() {
 fn the_switch_turns_rules_off_and_rules_pushed_meanwhile_apply_later() {
     let gate = Gate::new();
     gate.load(Rules::from(vec![FlowRule::new("a", 0)])).unwrap();
-    let commands = gate.serve_commands(api()).unwrap();
+    let commands = api().serve(&gate).unwrap();
     assert_eq!(get(&commands, "getSwitch"), "Sentinel switch value: true");
     for _ in 0..2 {
         assert_eq!(
@@ -306,7 +306,7 @@ fn the_switch_turns_rules_off_and_rules_pushed_meanwhile_apply_later() {
 #[test]
 fn a_web_page_cannot_send_commands_and_a_long_body_is_refused() {
     let gate = Gate::new();
-    let commands = gate.serve_commands(api()).unwrap();
+    let commands = api().serve(&gate).unwrap();
     let address = commands.address();
     for head in [
         "Host: evil.example",
@@ -349,7 +349,7 @@ fn the_next_free_port_is_taken_and_heartbeats_name_it() {
     let api = CommandApi::new("shop & co")
         .port(first)
         .dashboard(dashboard.local_addr().unwrap().to_string());
-    let commands = Gate::new().serve_commands(api).unwrap();
+    let commands = api.serve(&Gate::new()).unwrap();
     let port = commands.address().port();
     assert!(port > first && commands.address().ip() == IpAddr::from([127, 0, 0, 1]));
     let (mut stream, _) = dashboard.accept().unwrap();

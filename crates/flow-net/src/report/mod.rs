@@ -2,13 +2,14 @@
 //! rules that operators push from there (feature `report`).
 //!
 //! ```no_run
-//! use tidegate_flow::{Gate, report::Report};
+//! use tidegate_flow::Gate;
+//! use tidegate_flow_net::report::Report;
 //!
 //! let gate = Gate::new();
 //! let report = Report::to("http://127.0.0.1:8082", "shop").token("tg_…");
-//! let reporter = gate.report(report, |outcome| if let Err(error) = outcome { eprintln!("{error}") })?;
+//! let reporter = report.start(&gate, |outcome| if let Err(error) = outcome { eprintln!("{error}") })?;
 //! assert_eq!(reporter.failure(), None);
-//! # Ok::<(), tidegate_flow::report::ReportError>(())
+//! # Ok::<(), tidegate_flow_net::report::ReportError>(())
 //! ```
 //!
 //! A background thread sends a report each second over HTTP, to the address of the server's
@@ -31,14 +32,13 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    Gate,
-    background::Background,
+use client::ReportClient;
+use message::{Collect, OwnRules, ReportReply};
+use tidegate_flow::{
+    Background, Gate,
     rules::LoadError,
     sources::{RuleUpdate, SourceError, yaml},
 };
-use client::ReportClient;
-use message::{Collect, OwnRules, ReportReply};
 
 /// How often a report is sent.
 const EVERY: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ impl Report {
     /// The instance is called by the machine's name and the process's number.
     #[must_use]
     pub fn to(url: impl Into<String>, app: impl Into<String>) -> Self {
-        let instance = format!("{}-{}", crate::machine::hostname(), std::process::id());
+        let instance = format!("{}-{}", crate::host::name(), std::process::id());
         Self {
             url: url.into(),
             app: app.into(),
@@ -94,6 +94,50 @@ impl Report {
             authority: Some(file.into()),
             ..self
         }
+    }
+
+    /// Reports the gate's resources each second from a background thread, and loads the rules that
+    /// operators push: see the [module](self). `on_outcome` is called with `Ok` when rules from the
+    /// server were loaded, and with the error when reporting begins to fail or fails in a new way.
+    ///
+    /// # Errors
+    /// If the options are unusable, or the thread cannot be started. A server that does not answer
+    /// is not an error here.
+    pub fn start(
+        self,
+        gate: &Gate,
+        on_outcome: impl Fn(Result<(), &ReportError>) + Send + 'static,
+    ) -> Result<Reporter, ReportError> {
+        let client = ReportClient::new(&self)?;
+        let failure: Arc<Mutex<Option<String>>> = Arc::default();
+        let (gate, last) = (gate.clone(), Arc::clone(&failure));
+        let mut state = Reporting {
+            gate,
+            client,
+            report: self,
+            collect: Collect::default(),
+            rules: Rules::default(),
+            sent_version: None,
+        };
+        let work = move || {
+            let done = state.once();
+            let failed = done.as_ref().err().map(ToString::to_string);
+            let was = {
+                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                std::mem::replace(&mut *last, failed.clone())
+            };
+            match done {
+                Ok(true) => on_outcome(Ok(())),
+                Err(error) if was != failed => on_outcome(Err(&error)),
+                Ok(false) | Err(_) => {}
+            }
+        };
+        let thread =
+            Background::spawn("tidegate-report", EVERY, work).map_err(ReportError::Thread)?;
+        Ok(Reporter {
+            failure,
+            _thread: thread,
+        })
     }
 }
 
@@ -170,52 +214,6 @@ impl fmt::Debug for Reporter {
         f.debug_struct("Reporter")
             .field("failure", &self.failure())
             .finish_non_exhaustive()
-    }
-}
-
-impl Gate {
-    /// Reports this gate's resources each second from a background thread, and loads the rules that
-    /// operators push: see the [module](self). `on_outcome` is called with `Ok` when rules from the
-    /// server were loaded, and with the error when reporting begins to fail or fails in a new way.
-    ///
-    /// # Errors
-    /// If the options are unusable, or the thread cannot be started. A server that does not answer
-    /// is not an error here.
-    pub fn report(
-        &self,
-        report: Report,
-        on_outcome: impl Fn(Result<(), &ReportError>) + Send + 'static,
-    ) -> Result<Reporter, ReportError> {
-        let client = ReportClient::new(&report)?;
-        let failure: Arc<Mutex<Option<String>>> = Arc::default();
-        let (gate, last) = (self.clone(), Arc::clone(&failure));
-        let mut state = Reporting {
-            gate,
-            client,
-            report,
-            collect: Collect::default(),
-            rules: Rules::default(),
-            sent_version: None,
-        };
-        let work = move || {
-            let done = state.once();
-            let failed = done.as_ref().err().map(ToString::to_string);
-            let was = {
-                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-                std::mem::replace(&mut *last, failed.clone())
-            };
-            match done {
-                Ok(true) => on_outcome(Ok(())),
-                Err(error) if was != failed => on_outcome(Err(&error)),
-                Ok(false) | Err(_) => {}
-            }
-        };
-        let thread =
-            Background::spawn("tidegate-report", EVERY, work).map_err(ReportError::Thread)?;
-        Ok(Reporter {
-            failure,
-            _thread: thread,
-        })
     }
 }
 

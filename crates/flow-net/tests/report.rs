@@ -1,5 +1,5 @@
 //! What a gate reports to a server, which this test is.
-#![cfg(all(feature = "report", not(loom)))]
+#![cfg(feature = "report")]
 
 use std::{
     io::{BufRead, BufReader, Read, Write},
@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 use tidegate_core::Nanos;
 use tidegate_flow::{
     Gate, ManualTimer,
-    report::{Report, Reporter},
     rules::{BreakerRule, FlowRule, Rules, Trip},
 };
+use tidegate_flow_net::report::{Report, Reporter};
 
 /// A server that answers each report with this status.
 struct Server {
@@ -64,7 +64,7 @@ impl Server {
 
     fn follow(&self, gate: &Gate) -> Reporter {
         let report = Report::to(format!("http://{}", self.address), "shop").instance("a-1");
-        gate.report(report, |_| ()).unwrap()
+        report.start(gate, |_| ()).unwrap()
     }
 
     fn body(&self) -> String {

@@ -5,10 +5,15 @@ use std::{io, path::PathBuf, time::Duration};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use form_urlencoded::byte_serialize;
 use serde_json::{Value, json};
+use tidegate_flow::sources::{
+    RuleSource, RuleUpdate, SourceError,
+    sentinel::{self, Kind},
+    yaml,
+};
 use ureq::Agent;
 
-use super::{Parse, RuleSource, RuleUpdate, SourceError};
-use crate::sources::agent::agent;
+use super::Parse;
+use crate::agent::agent;
 
 /// How long a request may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -22,7 +27,8 @@ const MAX_BYTES: u64 = 16 << 20;
 /// active; to remove all rules, set it to `[]` or `{}`.
 ///
 /// ```no_run
-/// use tidegate_flow::{Gate, sources::{HttpSource, sentinel::Kind}};
+/// use tidegate_flow::{Gate, sources::sentinel::Kind};
+/// use tidegate_flow_net::sources::HttpSource;
 ///
 /// let gate = Gate::new();
 /// let source = HttpSource::nacos("http://127.0.0.1:8848", "shop-flow-rules", "SENTINEL_GROUP").sentinel(Kind::Flow);
@@ -176,17 +182,16 @@ impl HttpSource {
     }
 
     /// The value is one kind of rules as JSON, with Sentinel's field names: see
-    /// [`sentinel`](super::sentinel).
+    /// [`sentinel`].
     #[must_use]
-    pub fn sentinel(self, kind: super::sentinel::Kind) -> Self {
-        self.format(move |text| super::sentinel::parse(kind, text))
+    pub fn sentinel(self, kind: Kind) -> Self {
+        self.format(move |text| sentinel::parse(kind, text))
     }
 
-    /// The value is rules of all kinds as YAML: see [`yaml`](super::yaml).
-    #[cfg(feature = "yaml")]
+    /// The value is rules of all kinds as YAML: see [`yaml`].
     #[must_use]
     pub fn yaml(self) -> Self {
-        self.format(|text| super::yaml::parse(text).map(RuleUpdate::from))
+        self.format(|text| yaml::parse(text).map(RuleUpdate::from))
     }
 
     /// Asks the service for the value.
@@ -199,7 +204,8 @@ impl HttpSource {
             )));
         }
         let agent = match self.agent.take() {
-            None => agent(self.authority.as_deref(), PATIENCE).map_err(failed)?,
+            None => agent(self.authority.as_deref(), PATIENCE)
+                .map_err(|error| SourceError::Read(io::Error::other(error)))?,
             Some(agent) => agent,
         };
         let agent = &*self.agent.insert(agent);

@@ -2,11 +2,12 @@
 //! calls (feature `sentinel`).
 //!
 //! ```no_run
-//! use tidegate_flow::{Gate, sentinel::CommandApi};
+//! use tidegate_flow::Gate;
+//! use tidegate_flow_net::sentinel::CommandApi;
 //!
 //! let gate = Gate::sentinel().build();
 //! let api = CommandApi::new("shop").dashboard("127.0.0.1:8080").keep_rules("/var/lib/shop/rules");
-//! let serving = gate.serve_commands(api)?;
+//! let serving = api.serve(&gate)?;
 //! println!("commands are answered on {}", serving.address());
 //! # Ok::<(), std::io::Error>(())
 //! ```
@@ -17,8 +18,8 @@
 //! dashboard every ten seconds. Rules that the dashboard pushes apply at once: valid ones, as in
 //! Sentinel, or none if the text cannot be read.
 //!
-//! The protocol has no passwords: whoever reaches the port may read and change the rules. It
-//! listens on loopback unless [`CommandApi::bind`] names another address, and then logs a warning.
+//! The protocol has no passwords: any client that reaches the port may read and change the
+//! rules. It listens on loopback unless [`CommandApi::bind`] names another address, and then logs a warning.
 //! A request from a web page (one with an `Origin`, or for a host by name) is refused.
 
 mod command;
@@ -32,9 +33,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use tokio::sync::oneshot;
-
-use crate::{
+use tidegate_flow::{
     Gate,
     rules::Rules,
     sources::{
@@ -42,6 +41,7 @@ use crate::{
         sentinel::{self, Kind},
     },
 };
+use tokio::sync::oneshot;
 
 /// The version of Sentinel whose protocol this is.
 const VERSION: &str = "1.8.9";
@@ -50,7 +50,7 @@ const PORTS: u16 = 100;
 /// The longest rules file that is read.
 const MAX_FILE: u64 = 1 << 20;
 
-/// Where the command API listens, and which dashboards hear of it.
+/// The address of the command API, and the dashboards that get heartbeats.
 #[derive(Clone, Debug)]
 pub struct CommandApi {
     app: String,
@@ -115,6 +115,45 @@ impl CommandApi {
         }
     }
 
+    /// Answers Sentinel's commands for this gate, and sends heartbeats: see the [module](self).
+    /// Rules that were kept are loaded first, the good ones if some are bad.
+    ///
+    /// # Errors
+    /// If no port is free, the directory for the rules cannot be used, or the thread cannot be
+    /// started.
+    pub fn serve(self, gate: &Gate) -> io::Result<Commands> {
+        let listener = self.listen()?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        if !address.ip().is_loopback() {
+            tracing::warn!(%address, "the command API has no passwords: anybody who reaches it may change the rules");
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let listener = {
+            let _runtime = runtime.enter();
+            tokio::net::TcpListener::from_std(listener)?
+        };
+        let program = Program {
+            gate: gate.clone(),
+            api: self,
+            address,
+            paused: Mutex::default(),
+        };
+        program.load()?;
+        let (stop, stopped) = oneshot::channel();
+        let run = move || runtime.block_on(http::run(program.into(), listener, stopped));
+        let thread = std::thread::Builder::new()
+            .name("tidegate-commands".into())
+            .spawn(run)?;
+        Ok(Commands {
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
     /// The first free port.
     fn listen(&self) -> io::Result<TcpListener> {
         let last = if self.port == 0 {
@@ -161,48 +200,6 @@ impl Drop for Commands {
         drop(self.stop.take());
         // The thread reports its own panic.
         let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-impl Gate {
-    /// Answers Sentinel's commands for this gate, and sends heartbeats: see the
-    /// [module](crate::sentinel). Rules that were kept are loaded first, the good ones if some are
-    /// bad.
-    ///
-    /// # Errors
-    /// If no port is free, the directory for the rules cannot be used, or the thread cannot be
-    /// started.
-    pub fn serve_commands(&self, api: CommandApi) -> io::Result<Commands> {
-        let listener = api.listen()?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
-        if !address.ip().is_loopback() {
-            tracing::warn!(%address, "the command API has no passwords: anybody who reaches it may change the rules");
-        }
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let listener = {
-            let _runtime = runtime.enter();
-            tokio::net::TcpListener::from_std(listener)?
-        };
-        let program = Program {
-            gate: self.clone(),
-            api,
-            address,
-            paused: Mutex::default(),
-        };
-        program.load()?;
-        let (stop, stopped) = oneshot::channel();
-        let run = move || runtime.block_on(http::run(program.into(), listener, stopped));
-        let thread = std::thread::Builder::new()
-            .name("tidegate-commands".into())
-            .spawn(run)?;
-        Ok(Commands {
-            address,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
     }
 }
 

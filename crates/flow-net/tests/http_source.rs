@@ -1,6 +1,6 @@
 //! Rules in configuration services. Consul, Nacos and Apollo are stand-ins that answer as their
 //! documentation says; etcd is real (`scripts/test.sh --interop`), and a stand-in, too.
-#![cfg(all(feature = "http-source", not(loom)))]
+#![cfg(feature = "http-source")]
 
 use std::{
     fs,
@@ -14,8 +14,9 @@ use std::{
 use tidegate_flow::{
     Gate,
     rules::FlowRule,
-    sources::{HttpSource, SourceError, sentinel::Kind},
+    sources::{SourceError, sentinel::Kind},
 };
+use tidegate_flow_net::sources::HttpSource;
 
 /// A service that answers with the status, header fields and body that were set last. Tells each
 /// request's head and body.

@@ -3,14 +3,14 @@
 //! is remembered for a second at most.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard,
+    Mutex, MutexGuard,
     atomic::{AtomicU64, Ordering},
 };
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_micro_inline};
 use tidegate_core::{Decision, DenialReason, Nanos, Standing};
 
-use crate::{Deadline, Plan, sync::lock};
+use crate::sync::lock;
 
 /// The number of slots. If two denials hash to the same slot, the later one replaces the earlier.
 const SLOTS: usize = 1 << 13;
@@ -121,17 +121,6 @@ impl RememberedDenials {
             reset,
         });
     }
-}
-
-/// A request for the store, unless a remembered denial answers it.
-pub struct Ask<'a> {
-    pub plan: &'a Arc<Plan>,
-    /// The whole key in Redis.
-    pub key: Vec<u8>,
-    pub cost: u64,
-    /// The hash under which denials of the key are remembered, if they are.
-    pub tag: Option<u64>,
-    pub deadline: Deadline,
 }
 
 #[cfg(test)]
