@@ -346,7 +346,7 @@ mod alarm {
         let polled = unsafe { AsyncFd::register_with_interest(sleepers, Interest::READABLE) };
         let polled = Closes(polled?);
         let task = tokio::spawn(async move {
-            // Each time that is reached is an event of its own, so the descriptor need not be read.
+            // Each expiry of the timer is a new event, so the descriptor need not be read.
             while let Ok(mut ready) = polled.0.readable().await {
                 ready.clear_ready();
                 polled.0.get_ref().wake_due(clock.now());
@@ -496,7 +496,7 @@ mod tests {
         let (bell, mut sleep) = (Arc::default(), pin!(clock.sleep_until(until)));
         assert!(!poll_once(sleep.as_mut(), &bell));
         wait_for(&sleepers);
-        // As a clock that is late would have it: nobody's time has come.
+        // By a clock that is late, nobody has slept long enough.
         sleepers.wake_due(Nanos::new(until.get() - 1_000));
         assert_eq!(bell.rung(), 0);
         wait_for(&sleepers);
