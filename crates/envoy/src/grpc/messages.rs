@@ -36,6 +36,12 @@ const FEW_PARTS: usize = 512;
 /// The maximum number of parts of all messages with many parts that are being decoded.
 const ALL_PARTS: usize = 80_000;
 
+/// Marks where the parts of a message are counted: a test counts how often.
+#[cfg(not(test))]
+const fn begins_to_count() {}
+#[cfg(test)]
+use tests::begins_to_count;
+
 /// The bounds of a message.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
@@ -81,6 +87,7 @@ impl Memory {
             arrives: None,
             passed_on: None,
             arrived: BytesMut::new(),
+            counted: None,
             late: None,
         }
     }
@@ -98,6 +105,8 @@ pub(super) struct Messages<B> {
     passed_on: Option<[Option<OwnedSemaphorePermit>; 2]>,
     /// The beginning of a message.
     arrived: BytesMut,
+    /// The length and the parts of the whole messages in it, once they were counted.
+    counted: Option<(usize, usize)>,
     /// Runs while the rest of a message has not arrived.
     late: Option<Pin<Box<Sleep>>>,
 }
@@ -121,6 +130,7 @@ impl<B> Messages<B> {
 
     /// The number of a message's parts.
     fn parts(&self, message: &[u8]) -> Result<usize, Status> {
+        begins_to_count();
         let mut left = self.limits.parts;
         if count(message, self.limits.path, &mut left).is_none() {
             let what = format!(
@@ -132,16 +142,18 @@ impl<B> Messages<B> {
         Ok(self.limits.parts - left)
     }
 
-    /// Whether these bytes are one message, small in size and parts, which needs no copy.
-    fn is_small(&self, bytes: &[u8]) -> Result<bool, Status> {
+    /// The number of parts if these bytes are one message of a small size.
+    fn parts_of_small(&self, bytes: &[u8]) -> Result<Option<usize>, Status> {
         let Some((mut prefix, message)) = bytes.split_at_checked(PREFIX) else {
-            return Ok(false);
+            return Ok(None);
         };
         prefix.advance(1);
         let is_one = prefix.get_u32() as usize == message.len();
-        Ok(is_one
-            && message.len() <= SMALL.min(self.limits.size)
-            && self.parts(message)? <= FEW_PARTS)
+        if is_one && message.len() <= SMALL.min(self.limits.size) {
+            self.parts(message).map(Some)
+        } else {
+            Ok(None)
+        }
     }
 
     /// The length of all whole messages that have arrived, and how many parts they have.
@@ -172,13 +184,18 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Messages<B> {
         loop {
             if let Some(expected) = self.expected()? {
                 if self.arrived.len() >= expected {
-                    let (end, parts) = self.whole(expected)?;
+                    let (end, parts) = match self.counted {
+                        Some(counted) => counted,
+                        None => self.whole(expected)?,
+                    };
+                    self.counted = Some((end, parts));
                     let decoded = if parts > FEW_PARTS {
                         let wanted = u32::try_from(parts.min(ALL_PARTS)).unwrap_or(u32::MAX);
                         ready!(self.decoded.poll_acquire_many(context, wanted))
                     } else {
                         None
                     };
+                    self.counted = None;
                     self.late = None;
                     self.passed_on = Some([self.arrives.take(), decoded]);
                     // An empty rest would keep the memory of the whole.
@@ -216,11 +233,19 @@ impl<B: Body<Data = Bytes, Error = hyper::Error> + Unpin> Body for Messages<B> {
                 None => return Poll::Ready(Some(Ok(Frame::data(self.arrived.split().freeze())))),
             };
             match frame.into_data() {
-                // As nearly always.
-                Ok(data) if self.arrived.is_empty() && self.is_small(&data)? => {
-                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                Ok(data) => {
+                    let parts = if self.arrived.is_empty() {
+                        self.parts_of_small(&data)?
+                    } else {
+                        None
+                    };
+                    // As nearly always. It needs no copy.
+                    if parts.is_some_and(|parts| parts <= FEW_PARTS) {
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
+                    self.counted = parts.map(|parts| (data.len(), parts));
+                    self.arrived.extend_from_slice(&data);
                 }
-                Ok(data) => self.arrived.extend_from_slice(&data),
                 Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
@@ -260,6 +285,8 @@ fn count(mut bytes: &[u8], path: &[usize], left: &mut usize) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use crate::pb::envoy::{
         extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor::Entry},
         service::ratelimit::v3::RateLimitRequest,
@@ -269,6 +296,15 @@ mod tests {
     use prost::Message;
 
     use super::*;
+
+    thread_local! {
+        /// How often this thread has counted the parts of a message.
+        static COUNTS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn begins_to_count() {
+        COUNTS.set(COUNTS.get() + 1);
+    }
 
     fn request(descriptors: usize, entries: usize) -> Vec<u8> {
         let entry = Entry {
@@ -375,6 +411,35 @@ mod tests {
         drop(all);
         assert_eq!(waiting.await.unwrap(), many);
         assert_eq!(memory.decoded.available_permits(), ALL_PARTS, "given back");
+    }
+
+    #[tokio::test]
+    async fn the_parts_of_a_message_are_counted_once() {
+        let memory = Memory::default();
+        let limits = Limits {
+            parts: 8_192,
+            ..LIMITS
+        };
+        let all = memory
+            .decoded
+            .clone()
+            .acquire_many_owned(u32::try_from(ALL_PARTS).unwrap())
+            .await
+            .unwrap();
+        for (descriptors, entries, waits) in [(2, 2, false), (1_000, 0, true), (60, 100, true)] {
+            let message = framed(&request(descriptors, entries));
+            for first in [message.len(), PREFIX + 1] {
+                let pieces = message.chunks(first).map(<[u8]>::to_vec).collect();
+                let mut passed = std::pin::pin!(passed(pieces, &memory, limits));
+                let mut is_waiting = true;
+                // It is asked again while it waits for memory.
+                for _ in 0..3 {
+                    is_waiting = is_waiting && futures_util::poll!(&mut passed).is_pending();
+                }
+                assert_eq!((is_waiting, COUNTS.replace(0)), (waits, 1));
+            }
+        }
+        drop(all);
     }
 
     #[tokio::test(start_paused = true)]

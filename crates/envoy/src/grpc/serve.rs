@@ -194,6 +194,8 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for OnceAtOnce {
 fn builder() -> http2::Builder<OnceAtOnce> {
     let mut http = http2::Builder::new(OnceAtOnce);
     http.timer(TokioTimer::new())
+        // Clients of gRPC do not read the date.
+        .auto_date_header(false)
         .max_concurrent_streams(MAX_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESETS)
         .max_local_error_reset_streams(MAX_RESETS)

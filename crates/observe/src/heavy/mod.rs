@@ -24,8 +24,9 @@ use std::{
 
 use parking_lot::Mutex;
 use tidegate_core::Nanos;
+use tidegate_limiter::HashKeys;
 
-use self::summary::Summary;
+use self::summary::{HashedKey, Summary};
 
 /// The default number of keys of each limit that are tracked by name.
 pub const TOP_KEYS: usize = 1_000;
@@ -85,6 +86,8 @@ impl Sampling {
 #[derive(Debug)]
 pub struct HeavyKeys {
     capacity: usize,
+    /// The hash of keys is random, because clients choose them.
+    hash: HashKeys,
     kept: Mutex<Kept>,
 }
 
@@ -130,6 +133,7 @@ impl HeavyKeys {
         sampling.set(0);
         Self {
             capacity,
+            hash: HashKeys::random(),
             kept: Mutex::new(Kept {
                 current: Period::new(0, capacity, 0),
                 before: Period::new(0, capacity, 0),
@@ -148,6 +152,10 @@ impl HeavyKeys {
     /// Counts a sampled decision.
     #[cold]
     pub fn record(&self, key: &[u8], denied: bool, sampling: &Sampling, now: Nanos) {
+        let key = HashedKey {
+            key,
+            hash: self.hash.tag(key),
+        };
         let mut kept = self.lock();
         kept.roll(self.capacity, now);
         kept.pace(sampling, now);

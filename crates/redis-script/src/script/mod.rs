@@ -21,7 +21,12 @@ use tidegate_core::Nanos;
 
 const VALUE: &str = include_str!("lua/value.lua");
 const SPAN: &str = include_str!("lua/span.lua");
+/// The values of a batch's keys, and those of the keys that are still to be decided; `nil` for all.
+const STATES: &str = "local rest\nlocal states = redis.call('MGET', unpack(KEYS))\n";
+const QUICK: &str = include_str!("lua/quick.lua");
 const BATCH: &str = include_str!("lua/batch.lua");
+/// The algorithms of a script for several kinds, by their letters. A call makes those that it needs.
+const ALGORITHMS: &str = include_str!("lua/algorithms.lua");
 const LOG: &str = include_str!("lua/log.lua");
 const BATCH_LOG: &str = include_str!("lua/batch_log.lua");
 const JOINT: &str = include_str!("lua/joint.lua");
@@ -262,14 +267,12 @@ impl Scripts {
         let script = |text: String| Arc::new(Script::timed(text));
         let of = |kind: ScriptKind, rest: &str| script(format!("{clock}{}{rest}", functions(kind)));
         let batch = |kind| {
-            of(
-                kind,
-                if matches!(kind, ScriptKind::Log | ScriptKind::Permits) {
-                    BATCH_LOG
-                } else {
-                    BATCH
-                },
-            )
+            let functions = functions(kind);
+            script(match kind {
+                ScriptKind::Log | ScriptKind::Permits => format!("{clock}{functions}{BATCH_LOG}"),
+                ScriptKind::TokenBucket => format!("{clock}{STATES}{QUICK}{functions}{BATCH}"),
+                _ => format!("{clock}{STATES}{functions}{BATCH}"),
+            })
         };
         let lease = |kind: ScriptKind| {
             let rest = match (kind, kind.ahead()) {
@@ -306,15 +309,17 @@ impl Scripts {
         let several = |of_value: fn(ScriptKind) -> String| {
             let values: String = ScriptKind::VALUES.into_iter().map(of_value).collect();
             format!(
-                "{clock}{VALUE}{SPAN}local algorithms = {{}}\n{values}algorithms.g = (function()\n{LOG}end)()\n\
-                 algorithms.p = (function()\n{PERMITS}end)()\n"
+                "{clock}{VALUE}{SPAN}{ALGORITHMS}{values}makers.g = function()\n{LOG}end\n\
+                 makers.p = function()\n{PERMITS}end\n"
             )
         };
         let deciding = several(algorithm);
         let deciding = format!(
-            "{deciding}algorithms.b = (function()\n{BLOCK}end)()\n\
-             algorithms.q = (function()\n{LINE}end)()\n\
-             algorithms.o, algorithms.h = (function()\n{SHARES}end)()\n\
+            "{deciding}makers.b = function()\n{BLOCK}end\n\
+             makers.q = function()\n{LINE}end\n\
+             makers.o = function()\nlocal common\n\
+             common, algorithms.h = (function()\n{SHARES}end)()\nreturn common end\n\
+             makers.h = function() algorithm('o') return algorithms.h end\n\
              local wants_more\n"
         );
         let joint = format!("{deciding}local count = #KEYS\n{JOINT}{REPLY}");
@@ -325,7 +330,7 @@ impl Scripts {
         let turn = format!("{deciding}{FITS}{TURN}{JOINT}{KEPT_ANSWER}{TURN_TAKEN}");
         let reserve = format!("{deciding}{RESERVE}{JOINT}{RECORD}{REPLY}");
         let correct = format!(
-            "{}local log_of = algorithms.g\n{GIVE_BACK_LOG}{CORRECT}",
+            "{}local log_of = algorithm('g')\n{GIVE_BACK_LOG}{CORRECT}",
             several(algorithm_ahead)
         );
         Self {
@@ -396,8 +401,8 @@ fn functions(kind: ScriptKind) -> String {
 fn algorithm(kind: ScriptKind) -> String {
     let (source, letter) = (kind.source(), kind.letter());
     format!(
-        "do local prepare, decide, adopt = (function()\n{source}end)()\n\
-         algorithms.{letter} = {{prepare = prepare, decide = decide, adopt = adopt}} end\n"
+        "makers.{letter} = function() local prepare, decide, adopt = (function()\n{source}end)()\n\
+         return {{prepare = prepare, decide = decide, adopt = adopt}} end\n"
     )
 }
 
@@ -415,10 +420,11 @@ fn algorithm_ahead(kind: ScriptKind) -> String {
         ("", "give_back = give_back")
     };
     format!(
-        "do local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
+        "makers.{letter} = function()\n\
+         local prepare, decide, adopt, weight = (function()\n{source}end)()\n\
          local _, _, give_back, charge = (function()\n{ahead}end)()\n\
          local refund = (function()\n{refund}end)()\n\
-         algorithms.{letter} = {{prepare = prepare, adopt = adopt, {back}, charge = charge}} end\n"
+         return {{prepare = prepare, adopt = adopt, {back}, charge = charge}} end\n"
     )
 }
 

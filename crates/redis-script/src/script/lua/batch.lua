@@ -1,14 +1,15 @@
 -- Many requests of one limit, each decided separately. ARGV: the limit's numbers; one cost for all keys, or the costs of each
--- key in order; and then the number of costs of each key. The caller computes the decisions from the reply.
+-- key in order; and then the number of costs of each key. `rest` has the keys that quick.lua has not decided, if there are any others.
+-- The caller computes the decisions from the reply.
 local p = {read(#ARGV[1] == 48 and '<dddddd' or '<dddddddd', ARGV[1])}
 local size = prepare(p)
 local keys, costs, counts, at = KEYS, ARGV[2], ARGV[3], 1
 local same = #costs == 8 and counts == '' and read('<I8', costs)
 p.looks = same == 0
-local states = call('MGET', unpack(keys))
 local rule, sub = p.rule, string.sub
 local tail = rule and -#rule
-for i = 1, #keys do
+for n = 1, #(rest or keys) do
+  local i = rest and rest[n] or n
   local there = states[i]
   local before, as_is = there, true
   if there and (went_back or #there ~= size or rule and sub(there, tail) ~= rule) then before, as_is = own(p, there, size, adopt, keys[i]) end

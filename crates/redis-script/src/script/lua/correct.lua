@@ -63,7 +63,7 @@ end
 local totals = {}
 for i = 1, count do
   local letter, numbers, actual, field, place = unpack(ARGV, 5 * i - 4, 5 * i)
-  local kind, p = algorithms[letter], {struct.unpack('<' .. string.rep('d', #numbers / 8), numbers)}
+  local kind, p = algorithm(letter), {struct.unpack('<' .. string.rep('d', #numbers / 8), numbers)}
   local estimates, total = recorded and (redis.call('HGET', record, field) or '') or id, 0
   for at = 1, #estimates, 24 do total = total + struct.unpack('<I8', estimates, at) end
   if string.sub(actual, 1, 1) == '-' then actual = math.max(total - string.sub(actual, 2), 0) end

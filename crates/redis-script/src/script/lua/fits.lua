@@ -1,7 +1,7 @@
 -- The largest part of a cost that a limit of a joint decision admits; below 0 if it denies a cost of 0, too. KEYS and ARGV: as in joint.lua. Nothing is taken. A limit
 -- admits less of a larger cost, never more, so the part is found by halving. What is wrong with a key is left to joint.lua. With
 -- `at_once` a cost above the limit does not wait for its rest.
-local function kind_of(i) return algorithms[string.lower(ARGV[3 * i - 2])] end
+local function kind_of(i) return algorithm(string.lower(ARGV[3 * i - 2])) end
 local commons = {}
 wants_more = {}
 local function fits(i, most, at_once)

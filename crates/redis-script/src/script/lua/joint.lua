@@ -8,7 +8,7 @@
 local replies, parts, denials, asks, admitted, broken, takes = {}, {}, {}, {}, true, false, ARGV[3 * count + 1] ~= 'look'
 for i = 1, count do
   local letter, numbers = ARGV[3 * i - 2], ARGV[3 * i - 1]
-  local kind, shadow = algorithms[string.lower(letter)], string.find(letter, '%u')
+  local kind, shadow = algorithm(string.lower(letter)), string.find(letter, '%u')
   local part = {kind = kind, shadow = shadow, p = {struct.unpack(#numbers == 48 and '<dddddd' or '<dddddddd', numbers)}}
   part.cost = tonumber(ARGV[3 * i])
   part.p.looks = not takes or part.cost == 0

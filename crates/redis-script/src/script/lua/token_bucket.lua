@@ -5,11 +5,6 @@
 -- leased limit can hold: how long units may be used after they were taken, and the burst that the leased limit has; or if a cost above
 -- the burst may wait for its rest: below zero, the highest one, and the burst
 local pack, read = struct.pack, struct.unpack
--- In the upper half of the interval's last byte: why the bucket owes more than its capacity, as `Above` in tidegate-core. A
--- shut bucket owes more than the value says, and is shut until this much is repaid.
-local CHARGED, SHUT, SHUT_AND_CHARGED, LOWERED = 0, 1, 2, 3
--- The longest debt, in microseconds.
-local LONGEST = 3458764513820540
 -- The latest value and its text: keys without debt have the same value after the same cost.
 local packed, text, fresh
 local function prepare(p)
@@ -59,37 +54,42 @@ local function decide(p, v, cost)
   local after = pack(p.head, now + debt, part)
   return v and after or after .. p.rule, now + debt, tat
 end
--- The rule in the value of a bucket that owes more than its capacity.
-local function rule_of(p, above)
-  return string.sub(p.rule, 1, 6) .. string.char(string.byte(p.rule, 7) + 16 * above) .. string.sub(p.rule, 8)
-end
-local function more(a, a_part, b, b_part) return a > b or a == b and a_part > b_part end
-local function twice(p, span, part)
-  span, part = 2 * span, 2 * part
-  if part >= p[6] then return span + 1, part - p[6] end
-  return span, part
-end
--- The whole units in a debt, and the rest in units.
-local function units_of(p, debt, part)
-  local interval = p[2] + p[3] / p[6]
-  -- A quotient of doubles may be off, but spans are exact.
-  local units = math.min(math.floor((debt + part / p[6]) / interval), 9007199254740992)
-  local span, span_part = span_of(p, units)
-  while units > 0 and more(span, span_part, debt, part) do
-    units = units - 1
-    span, span_part = span_of(p, units)
-  end
-  while units < 9007199254740992 do
-    local next, next_part = span_of(p, units + 1)
-    if more(next, next_part, debt, part) then break end
-    units, span, span_part = units + 1, next, next_part
-  end
-  return units, math.max(debt - span + (part - span_part) / p[6], 0) / interval
-end
 -- Adopts the value that another rule wrote: the same number of units at the new rate, as `TokenBucket::carry` in
 -- tidegate-core does. Also returns whether the value has changed with the rule. A former version wrote no rule: its value is
 -- taken for one of this rule.
 local function adopt(p, v)
+  -- In the upper half of the interval's last byte: why the bucket owes more than its capacity, as `Above` in tidegate-core. A
+  -- shut bucket owes more than the value says, and is shut until this much is repaid.
+  local CHARGED, SHUT, SHUT_AND_CHARGED, LOWERED = 0, 1, 2, 3
+  -- The longest debt, in microseconds.
+  local LONGEST = 3458764513820540
+  -- The rule in the value of a bucket that owes more than its capacity.
+  local function rule_of(p, above)
+    return string.sub(p.rule, 1, 6) .. string.char(string.byte(p.rule, 7) + 16 * above) .. string.sub(p.rule, 8)
+  end
+  local function more(a, a_part, b, b_part) return a > b or a == b and a_part > b_part end
+  local function twice(p, span, part)
+    span, part = 2 * span, 2 * part
+    if part >= p[6] then return span + 1, part - p[6] end
+    return span, part
+  end
+  -- The whole units in a debt, and the rest in units.
+  local function units_of(p, debt, part)
+    local interval = p[2] + p[3] / p[6]
+    -- A quotient of doubles may be off, but spans are exact.
+    local units = math.min(math.floor((debt + part / p[6]) / interval), 9007199254740992)
+    local span, span_part = span_of(p, units)
+    while units > 0 and more(span, span_part, debt, part) do
+      units = units - 1
+      span, span_part = span_of(p, units)
+    end
+    while units < 9007199254740992 do
+      local next, next_part = span_of(p, units + 1)
+      if more(next, next_part, debt, part) then break end
+      units, span, span_part = units + 1, next, next_part
+    end
+    return units, math.max(debt - span + (part - span_part) / p[6], 0) / interval
+  end
   local bytes, tat, part, low, high, burst, parts, rest = 0, 0, 0, 0, 0, 0, 1, 0
   if #v == 18 then
     tat, low, high, burst = read('<I7I6I1I4', v)

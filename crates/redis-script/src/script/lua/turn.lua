@@ -13,7 +13,7 @@ if before and tonumber(asked) <= struct.unpack('<I8', before) then
   -- One that took nothing may be asked again, unless a later one was answered.
   if #before > 8 or tonumber(asked) < struct.unpack('<I8', before) then return {time[1], time[2], before} end
 end
-local lines, stay = algorithms.q, {struct.unpack('<dddddd', numbers)}
+local lines, stay = algorithm('q'), {struct.unpack('<dddddd', numbers)}
 local joined, size, last = {}, 9 + 8 * asked_lines, 0
 for n = 1, asked_lines do
   local line, wrong = lines.line(stay, KEYS[count + n])

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use futures_util::future::{join_all, try_join_all};
 use tidegate_core::{Decision, Nanos};
-use tidegate_limiter::acquire_all_at;
+use tidegate_limiter::{Estimate, Request, acquire_all_at, acquire_all_estimates_at};
 use tidegate_redis::Part as StorePart;
 
 use super::{Act, Answer, Ask, JointAnswer, Part, Refusal, Service, resolve, shared};
@@ -172,14 +172,29 @@ pub(super) fn take_in_memory(parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decis
         let together = shared::take(parts, now)?;
         return Ok(each_in_memory(parts, &together, now));
     }
-    let enforced = || parts.iter().filter(|part| part.is_enforced());
-    // The memory of all states is fetched in parallel instead of one after another.
-    enforced().for_each(|part| part.limit.limiter().prefetch(part.key));
-    let requests: Vec<_> = enforced()
-        .map(|part| part.limit.request(part.key, part.cost))
-        .collect();
-    let joint = acquire_all_at(&requests, now).map_err(|_| Refusal::TooManyKeys)?;
+    let joint = acquire_all_at(&requests(parts), now).map_err(|_| Refusal::TooManyKeys)?;
     Ok(each_in_memory(parts, joint.decisions(), now))
+}
+
+/// [`take_in_memory`], with an estimate of what each limit gives if all admit.
+pub(super) fn take_noted_in_memory(
+    parts: &[Part<'_>],
+    now: Nanos,
+) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
+    if parts.len() < 2 || !parts.iter().all(Part::is_noted) {
+        let estimates = parts.iter().map(|part| part.estimate(now)).collect();
+        return Ok((take_in_memory(parts, now)?, estimates));
+    }
+    let noted = acquire_all_estimates_at(&requests(parts), now);
+    let (joint, estimates) = noted.map_err(|_| Refusal::TooManyKeys)?;
+    Ok((each_in_memory(parts, joint.decisions(), now), estimates))
+}
+
+/// The requests to the enforced limits.
+fn requests<'p>(parts: &'p [Part<'_>]) -> Vec<Request<'p, ()>> {
+    let enforced = parts.iter().filter(|part| part.is_enforced());
+    let requests = enforced.map(|part| part.limit.request(part.key, part.cost));
+    requests.collect()
 }
 
 /// The decision of each limit, counted: those that enforced limits made together, and then those of

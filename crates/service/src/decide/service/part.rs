@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc};
 
 use tidegate_core::{Decision, Nanos};
-use tidegate_limiter::repeats::Asked;
+use tidegate_limiter::{Estimate, repeats::Asked};
 use tidegate_redis::SharedLimit;
 
 use super::{Act, Answer};
@@ -29,6 +29,22 @@ impl<'a> Part<'a> {
     /// Whether tenants share the limit.
     pub(super) fn is_shared(&self) -> bool {
         self.limit.spec().shares.is_some()
+    }
+
+    /// Whether a joint step notes where its units count as [`estimate`](Self::estimate) does. The
+    /// place of a leaky bucket's units is another one once they were taken.
+    pub(super) fn is_noted(&self) -> bool {
+        let is_leaky = self.limit.spec().policy.algorithm.name() == "leaky-bucket";
+        self.is_enforced() && !self.is_shared() && self.cost > 0 && !is_leaky
+    }
+
+    /// The units that it takes if it is admitted.
+    pub(super) fn estimate(&self, now: Nanos) -> Estimate {
+        Estimate {
+            cost: self.cost,
+            taken: now,
+            place: self.limit.place(self.key),
+        }
     }
 
     pub fn is_enforced(&self) -> bool {

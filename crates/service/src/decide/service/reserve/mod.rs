@@ -9,7 +9,7 @@ use tidegate_redis::WaitFor;
 
 use super::{
     Act, Ask, JointAnswer, Part as JointPart, Refusal, Service, check_id,
-    joint::{Decided, take_in_memory},
+    joint::{Decided, take_noted_in_memory},
     reserve_in_store::{reserved_in_store, settle_hold_in_store},
     waiting::are_stored,
 };
@@ -43,15 +43,6 @@ impl Report {
             Self::Used(used) => used,
             Self::Unused(unused) => held.saturating_sub(unused),
         }
-    }
-}
-
-/// The units that a part takes if it is admitted.
-fn estimate(part: &JointPart<'_>, now: Nanos) -> Estimate {
-    Estimate {
-        cost: part.cost,
-        taken: now,
-        place: part.limit.place(part.key),
     }
 }
 
@@ -199,9 +190,8 @@ impl Service {
         now: Nanos,
     ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
         self.reservations.has_room().map_err(Refusal::Reservation)?;
-        let estimates: Vec<_> = parts.iter().map(|part| estimate(part, now)).collect();
         between().await;
-        let decisions = take_in_memory(&parts, now)?;
+        let (decisions, estimates) = take_noted_in_memory(&parts, now)?;
         let decided = Decided { parts, decisions };
         self.keep(decided, estimates, (id, ttl), now).await
     }
@@ -237,7 +227,7 @@ impl Service {
             } else {
                 None
             };
-            noted.unwrap_or_else(|| estimate(part, now))
+            noted.unwrap_or_else(|| part.estimate(now))
         });
         let estimates = estimates.collect();
         let decided = Decided { parts, decisions };
@@ -337,7 +327,7 @@ impl Service {
                 .await
                 .map(|(decided, _)| decided.into_joint());
         }
-        let more: Vec<_> = asked.iter().map(|part| estimate(part, now)).collect();
+        let more: Vec<_> = asked.iter().map(|part| part.estimate(now)).collect();
         between().await;
         let decisions = self.take_all(&asked, now).await?;
         let joint = Decided {
