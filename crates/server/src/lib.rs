@@ -2,9 +2,8 @@
 //! and HAProxy's SPOP.
 //!
 //! ```text
-//! listen ─► edges: HTTP, RESP, gRPC, SPOP ─┬─► decide: service ─► limits ─┬─ memory ─► tidegate-limiter
-//!                                          │               ▲              └─ shared ─► tidegate-redis
-//!                                          └─► descriptors ┘
+//! edges: HTTP, SPOP ─┬─► tidegate-service ─► limits ─┬─ memory ─► tidegate-limiter
+//! RESP, gRPC ────────┘                               └─ shared ─► tidegate-redis
 //! ```
 //!
 //! A module imports only modules below it (`scripts/layers.py` checks it):
@@ -13,14 +12,11 @@
 //! |---|---|
 //! | `serve` | starts, reloads and stops the server, and writes the state file |
 //! | `control` | the control plane: its paths, the dashboard, and the programs that report to it |
-//! | `edges` | one module for each protocol: parse, ask the service, print |
-//! | `decide` | the service, its limits in memory and in the store, Envoy's descriptors, what a refusal means, what is counted |
-//! | `envoy` | reads configurations of envoyproxy/ratelimit |
-//! | `listen` | accepts connections within bounds: TLS, credentials, who may use which listener |
-//! | `observe` | metrics, history, heavy keys, traces, telemetry |
-//! | `rules` | parses, checks and replaces the rules file |
+//! | `edges` | HTTP and SPOP: parse, ask the service, print |
 //!
-//! An algorithm decides; this crate only finds the limit that a request names and asks it.
+//! The Redis protocol is in `tidegate-resp`, gRPC and descriptors in `tidegate-envoy`, Sentinel's
+//! clients in `tidegate-sentinel`. An algorithm decides; the service only finds the limit that a
+//! request names and asks it.
 //! [`Server`] connects the parts, and `tidegate serve` is its command line.
 //!
 //! ```
