@@ -273,6 +273,7 @@ mod alarm {
         io,
         os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
         sync::Arc,
+        time::Duration,
     };
 
     use rustix::time::{
@@ -287,6 +288,12 @@ mod alarm {
 
     use super::Sleepers;
 
+    /// Longer than a span of nanoseconds.
+    const NEVER: Timespec = Timespec {
+        tv_sec: i64::MAX,
+        tv_nsec: 0,
+    };
+
     pub(super) struct Alarm(OwnedFd);
 
     impl Alarm {
@@ -297,16 +304,11 @@ mod alarm {
 
         /// Becomes readable after this span, and not at an earlier time that was set before.
         pub(super) fn set(&self, after: Nanos) {
-            const SECOND: u64 = 1_000_000_000;
             // Zero would stop the alarm.
-            let after = after.get().max(1);
-            let span = |nanos: u64| Timespec {
-                tv_sec: i64::try_from(nanos / SECOND).unwrap_or(i64::MAX),
-                tv_nsec: (nanos % SECOND) as _,
-            };
+            let after = Duration::from_nanos(after.get().max(1));
             let once = Itimerspec {
-                it_interval: span(0),
-                it_value: span(after),
+                it_interval: Timespec::default(),
+                it_value: Timespec::try_from(after).unwrap_or(NEVER),
             };
             if let Err(error) = timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once) {
                 tracing::error!(%error, "the system refuses to set a timer; callers in line are late");
