@@ -445,7 +445,7 @@ mod tests {
     fn a_sleep_ends_in_the_thread_that_polls_the_descriptor() {
         let (clock, sleepers) = (clock(), Arc::new(Sleepers::new().unwrap()));
         let _entered = sleepers.enter();
-        let until = clock.now().saturating_add(Nanos::from_millis(2));
+        let until = clock.now().saturating_add(Nanos::from_millis(50));
         let (bell, mut sleep) = (Arc::default(), pin!(clock.sleep_until(until)));
         assert!(!poll_once(sleep.as_mut(), &bell));
         assert_eq!(sleepers.queue.lock().wakers.len(), 1, "it is one of them");
@@ -462,7 +462,7 @@ mod tests {
     fn a_thread_that_no_longer_polls_hands_its_sleeps_over() {
         let (clock, sleepers) = (clock(), Arc::new(Sleepers::new().unwrap()));
         let entered = sleepers.enter();
-        let until = clock.now().saturating_add(Nanos::from_millis(20));
+        let until = clock.now().saturating_add(Nanos::from_millis(100));
         let (bell, mut sleep) = (Arc::default(), pin!(clock.sleep_until(until)));
         assert!(!poll_once(sleep.as_mut(), &bell));
         drop(entered);
@@ -476,10 +476,10 @@ mod tests {
     async fn a_runtime_ends_sleeps_and_gives_them_up_when_it_stops() {
         let (clock, polling) = PolledClock::start(SystemClock::new());
         let after = |millis| clock.now().saturating_add(Nanos::from_millis(millis));
-        let until = after(2);
+        let until = after(50);
         clock.sleep_until(until).await;
         assert!(clock.now() >= until);
-        let until = after(20);
+        let until = after(100);
         let (bell, mut sleep) = (Arc::default(), pin!(clock.sleep_until(until)));
         assert!(!poll_once(sleep.as_mut(), &bell));
         let runtime = clock.runtime.clone().unwrap();
@@ -494,7 +494,7 @@ mod tests {
     fn a_clock_that_is_late_arms_the_descriptor_again() {
         let (clock, sleepers) = (clock(), Arc::new(Sleepers::new().unwrap()));
         let _entered = sleepers.enter();
-        let until = clock.now().saturating_add(Nanos::from_millis(1));
+        let until = clock.now().saturating_add(Nanos::from_millis(50));
         let (bell, mut sleep) = (Arc::default(), pin!(clock.sleep_until(until)));
         assert!(!poll_once(sleep.as_mut(), &bell));
         wait_for(&sleepers);
