@@ -1,7 +1,10 @@
 //! `tidegate serve --config FILE`: the options of `serve` from a YAML file. The command line and
 //! environment variables take precedence.
 
-use std::{ffi::OsString, path::Path};
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+};
 
 use clap::{ArgAction, FromArgMatches, error::ContextKind};
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, file, parse};
@@ -17,6 +20,32 @@ const NOT_IN_FILE: [&str; 3] = ["config", "help", "version"];
 /// An option and its values, as the file says it. All of it lives as long as the program.
 type OptionValues = (&'static str, &'static [&'static str]);
 
+/// Why the file is refused.
+#[derive(Debug, thiserror::Error)]
+enum ConfigFileError {
+    #[error("--config {}: cannot be read: {source}", path.display())]
+    Unreadable {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// All that is wrong, each with its line and the mend.
+    #[error("{}", listed(path, problems))]
+    Wrong {
+        path: PathBuf,
+        problems: Vec<Problem>,
+    },
+}
+
+fn listed(path: &Path, problems: &[Problem]) -> String {
+    let shown = problems.iter().map(|problem| {
+        let line = problem.line().map(|line| format!(":{line}"));
+        let mend = problem.mending().map(|mend| format!("; {mend}"));
+        let (line, mend) = (line.unwrap_or_default(), mend.unwrap_or_default());
+        format!("{}{line}: {}{mend}", path.display(), problem.what())
+    });
+    shown.collect::<Vec<_>>().join("\n")
+}
+
 /// The command line, with what a configuration file adds to it. Ends the program where that makes
 /// no sense.
 pub fn command_line(arguments: &[OsString]) -> Cli {
@@ -24,7 +53,7 @@ pub fn command_line(arguments: &[OsString]) -> Cli {
     if let Some(path) = config_of(arguments) {
         let entries = match read(Path::new(&path)) {
             Ok(entries) => entries,
-            Err(text) => refuse(&text),
+            Err(error) => refuse(&error.to_string()),
         };
         command = command.mut_subcommand("serve", |serve| {
             serve.mut_args(|arg| {
@@ -67,31 +96,22 @@ fn config_of(arguments: &[OsString]) -> Option<OsString> {
     serve.get_raw("config")?.next().map(OsString::from)
 }
 
-/// Reads the file. The error is all that is wrong with it, each with its line and the mend.
-fn read(path: &Path) -> Result<Vec<OptionValues>, String> {
+fn read(path: &Path) -> Result<Vec<OptionValues>, ConfigFileError> {
     let text = file::read(path, MAX_FILE).and_then(|bytes| {
         String::from_utf8(bytes).map_err(|_| std::io::Error::other("it is not UTF-8 text"))
     });
-    let text =
-        text.map_err(|error| format!("--config {}: cannot be read: {error}", path.display()))?;
+    let text = text.map_err(|source| ConfigFileError::Unreadable {
+        path: path.to_owned(),
+        source,
+    })?;
     let entries = tidegate_config::read(parse(&text), |root, complaints| {
         // An empty file says nothing.
         root.map(|root| entries(root, complaints))
             .unwrap_or_default()
     });
-    entries.map_err(|problems| {
-        let shown = problems.iter().map(|problem| {
-            let line = problem
-                .line()
-                .map(|line| format!(":{line}"))
-                .unwrap_or_default();
-            let mend = problem
-                .mending()
-                .map(|mend| format!("; {mend}"))
-                .unwrap_or_default();
-            format!("{}{line}: {}{mend}", path.display(), problem.what())
-        });
-        shown.collect::<Vec<_>>().join("\n")
+    entries.map_err(|problems| ConfigFileError::Wrong {
+        path: path.to_owned(),
+        problems,
     })
 }
 

@@ -62,7 +62,7 @@ enum Time {
 }
 
 impl Time {
-    fn parse(text: &str) -> Result<Self, String> {
+    fn parse(text: &str) -> Result<Self, &'static str> {
         let at = || {
             parse_rfc3339(text.as_bytes())
                 .or_else(|| parse_unix(text))
@@ -70,10 +70,9 @@ impl Time {
         };
         let ago = || parse_duration(text.strip_prefix('-')?).ok().map(Self::Ago);
         let now = || (text == "now").then_some(Self::Ago(Duration::ZERO));
-        at().or_else(ago).or_else(now).ok_or_else(|| {
-            "write it as 2026-03-14T15:09:26Z, as seconds or milliseconds since 1970, as -15m (15 minutes ago), or as now"
-                .to_owned()
-        })
+        at().or_else(ago).or_else(now).ok_or(
+            "write it as 2026-03-14T15:09:26Z, as seconds or milliseconds since 1970, as -15m (15 minutes ago), or as now",
+        )
     }
 
     /// The second since 1970 that contains the time.

@@ -48,25 +48,24 @@ enum ProtocolOption {
     Http,
 }
 
-fn url(text: &str) -> Result<String, String> {
+fn url(text: &str) -> Result<String, &'static str> {
     let host = text
         .strip_prefix("http://")
         .or_else(|| text.strip_prefix("https://"));
     match host {
         Some(host) if !host.is_empty() && !host.starts_with(['/', ':']) => Ok(text.to_owned()),
-        _ => Err("write the collector's URL, as in http://127.0.0.1:4318 or https://otel.example.com:4317"
-            .to_owned()),
+        _ => Err(
+            "write the collector's URL, as in http://127.0.0.1:4318 or https://otel.example.com:4317",
+        ),
     }
 }
 
-fn ratio(text: &str) -> Result<f64, String> {
+fn ratio(text: &str) -> Result<f64, &'static str> {
     let ratio = text
         .parse()
         .ok()
         .filter(|ratio| (0.0..=1.0).contains(ratio));
-    ratio.ok_or_else(|| {
-        "write a number from 0 to 1, as in 0.01 for one request of a hundred".to_owned()
-    })
+    ratio.ok_or("write a number from 0 to 1, as in 0.01 for one request of a hundred")
 }
 
 impl Sending {

@@ -68,12 +68,12 @@ enum Format {
 }
 
 /// A date, or a date with an hour. The text is then the beginning of the hours that it means.
-fn time(text: &str) -> Result<String, String> {
+fn time(text: &str) -> Result<String, &'static str> {
     let form = |byte: &u8| if byte.is_ascii_digit() { b'0' } else { *byte };
     let form: Vec<u8> = text.as_bytes().iter().map(form).collect();
     match form.as_slice() {
         b"0000-00-00" | b"0000-00-00T00" => Ok(text.to_owned()),
-        _ => Err("write a date, as in 2026-11-25, or with an hour, as in 2026-11-25T14".to_owned()),
+        _ => Err("write a date, as in 2026-11-25, or with an hour, as in 2026-11-25T14"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use tidegate_core::parse_duration;
+use tidegate_core::{ParseQuotaError, parse_duration};
 use tidegate_server::{
     descriptors::{FieldNames, field_names},
     rules::parse_bytes,
@@ -11,6 +11,28 @@ use tidegate_server::{
 /// A value with a text for none, such as `off`. Under its own name, an `Option` is to clap an
 /// option that may be missing.
 pub type MayBeNone<T> = Option<T>;
+
+/// Why an option cannot have a value. The text says what to write.
+#[derive(Debug, thiserror::Error)]
+pub enum ValueError {
+    #[error("{0}")]
+    Form(&'static str),
+    #[error(transparent)]
+    Span(#[from] ParseQuotaError),
+    #[error("give at least {0} bytes")]
+    TooFewBytes(u64),
+    #[error("`{0}` is not on, off or max_burst:count:period, as in 15:30:60")]
+    Throttle(String),
+    #[cfg(feature = "sim")]
+    #[error(transparent)]
+    Key(#[from] tidegate_sim::input::ByError),
+}
+
+impl From<&'static str> for ValueError {
+    fn from(form: &'static str) -> Self {
+        Self::Form(form)
+    }
+}
 
 /// A server's host and port, and whether to use TLS.
 #[derive(Clone, Debug)]
@@ -45,10 +67,10 @@ pub fn server(text: &str) -> Result<Address, &'static str> {
 }
 
 /// A duration above zero.
-pub fn positive(text: &str) -> Result<Duration, String> {
-    let span = parse_duration(text).map_err(|error| error.to_string())?;
+pub fn positive(text: &str) -> Result<Duration, ValueError> {
+    let span = parse_duration(text)?;
     if span.is_zero() {
-        Err("it must be greater than zero".to_owned())
+        Err(ValueError::Form("it must be greater than zero"))
     } else {
         Ok(span)
     }

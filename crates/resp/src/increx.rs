@@ -28,13 +28,48 @@ struct Options<'k> {
     once: bool,
 }
 
+/// Why the options are refused.
+#[derive(Debug, thiserror::Error)]
+enum OptionError {
+    #[error("syntax error: {0} needs a number")]
+    NoNumber(String),
+    #[error(
+        "syntax error: {0} is not for limits; known are BYINT, UBOUND, SATURATE, EX, PX and ENX"
+    )]
+    Unknown(String),
+    #[error("a limit's window does not begin again with each request, as EX and PX would: add ENX")]
+    NotOnce,
+    #[error(
+        "UBOUND is {given}, and the rule of `{name}` has {limit}: give the same, or leave it out"
+    )]
+    OtherBound {
+        given: String,
+        name: String,
+        limit: u64,
+    },
+    #[error(
+        "the window of `{name}` by its rule is {}: give the same, or leave EX and PX out",
+        window.map_or_else(|| "none".to_owned(), |window| format!("{} ms", window.as_millis()))
+    )]
+    OtherWindow {
+        name: String,
+        window: Option<Duration>,
+    },
+}
+
+/// A word of the client as an error shows it.
+#[cold]
+fn shown(word: &[u8]) -> String {
+    String::from_utf8_lossy(&word[..word.len().min(32)]).to_uppercase()
+}
+
 /// `limit:key [BYINT cost] [UBOUND limit] [SATURATE] [EX seconds|PX milliseconds ENX]` → what the
 /// key has used, and what this request added: the cost; 0 if it does not fit; or with `SATURATE`
 /// what fits.
 pub(super) fn increx(context: &mut Context<'_>, args: &[&[u8]]) {
     let options = match options(&args[1..]) {
         Ok(options) => options,
-        Err(why) => return context.error(&why),
+        Err(why) => return context.error(&format!("ERR {why}")),
     };
     let mut parts = args[0].splitn(2, |byte| *byte == b':');
     let name = parts.next().unwrap_or_default();
@@ -47,8 +82,8 @@ pub(super) fn increx(context: &mut Context<'_>, args: &[&[u8]]) {
         None => Some(1),
     };
     let Some(cost) = cost else { return };
-    if let Err(why) = is_of(limit, &options) {
-        return context.error(&why);
+    if let Err(why) = check_rule(limit, &options) {
+        return context.error(&format!("ERR {why}"));
     }
     let form = UpToReply::Increx {
         saturate: options.saturate,
@@ -56,16 +91,13 @@ pub(super) fn increx(context: &mut Context<'_>, args: &[&[u8]]) {
     decide_up_to(context, (limit, key, cost), form);
 }
 
-fn options<'k>(mut args: &[&'k [u8]]) -> Result<Options<'k>, String> {
+fn options<'k>(mut args: &[&'k [u8]]) -> Result<Options<'k>, OptionError> {
     let mut options = Options::default();
     while let Some((word, rest)) = args.split_first() {
         let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
         let number = || match rest {
             [number, ..] => Ok(*number),
-            [] => Err(format!(
-                "ERR syntax error: {} needs a number",
-                String::from_utf8_lossy(word).to_uppercase()
-            )),
+            [] => Err(OptionError::NoNumber(shown(word))),
         };
         args = rest.get(1..).unwrap_or_default();
         if is("byint") {
@@ -81,49 +113,37 @@ fn options<'k>(mut args: &[&'k [u8]]) -> Result<Options<'k>, String> {
             match () {
                 () if is("saturate") => options.saturate = true,
                 () if is("enx") => options.once = true,
-                () => return Err(unknown(word)),
+                () => return Err(OptionError::Unknown(shown(word))),
             }
         }
     }
     if options.window.is_some() && !options.once {
-        let why = "ERR a limit's window does not begin again with each request, as EX and PX would: add ENX";
-        return Err(why.to_owned());
+        return Err(OptionError::NotOnce);
     }
     Ok(options)
 }
 
-#[cold]
-fn unknown(word: &[u8]) -> String {
-    let word = String::from_utf8_lossy(&word[..word.len().min(32)]).to_uppercase();
-    format!(
-        "ERR syntax error: {word} is not for limits; known are BYINT, UBOUND, SATURATE, EX, PX and ENX"
-    )
-}
-
-/// Whether the bound and the window are those of the limit's rule.
-fn is_of(limit: &Limit, options: &Options<'_>) -> Result<(), String> {
+/// Checks that the bound and the window are those of the limit's rule.
+fn check_rule(limit: &Limit, options: &Options<'_>) -> Result<(), OptionError> {
     let spec = limit.spec();
     let (name, policy) = (&spec.name, &spec.policy);
     let positive = |text| number(text).and_then(|number| u64::try_from(number).ok());
     if let Some(bound) = options.bound
         && positive(bound) != Some(policy.limit)
     {
-        return Err(format!(
-            "ERR UBOUND is {}, and the rule of `{name}` has {}: give the same, or leave it out",
-            String::from_utf8_lossy(bound),
-            policy.limit
-        ));
+        return Err(OptionError::OtherBound {
+            given: String::from_utf8_lossy(bound).into_owned(),
+            name: name.to_string(),
+            limit: policy.limit,
+        });
     }
     if let Some((text, unit)) = options.window {
         let window = positive(text).and_then(|count| count.checked_mul(unit));
         if window.is_none() || window.map(Duration::from_millis) != policy.window {
-            let has = policy.window.map_or_else(
-                || "none".to_owned(),
-                |window| format!("{} ms", window.as_millis()),
-            );
-            return Err(format!(
-                "ERR the window of `{name}` by its rule is {has}: give the same, or leave EX and PX out"
-            ));
+            return Err(OptionError::OtherWindow {
+                name: name.to_string(),
+                window: policy.window,
+            });
         }
     }
     Ok(())

@@ -29,7 +29,7 @@ pub(super) fn decide(context: &mut Context<'_>, name: &str, args: &[&[u8]], act:
         [_] | [_, _] | [_, _, _] if !args.get(2).is_some_and(is_word) => (args, Words::default()),
         _ => match words(args, act) {
             Ok(read) => read,
-            Err(why) => return context.error(&why),
+            Err(why) => return context.error(&format!("ERR {why}")),
         },
     };
     let Some((Resolved { limit, key }, cost)) = asked(context, name, args) else {
@@ -119,6 +119,25 @@ struct Words<'k> {
     up_to: bool,
 }
 
+/// Why the words after the cost are refused.
+#[derive(Debug, thiserror::Error)]
+enum WordError {
+    #[error("syntax error: {0}")]
+    Incomplete(&'static str),
+    #[error(
+        "syntax error: after the cost only REASON, ID id, ATMOST, WAIT milliseconds and PRIORITY level are known, each once"
+    )]
+    Unknown,
+    #[error("syntax error: after the cost only REASON is known")]
+    OnlyReason,
+    #[error("syntax error: a request with ATMOST {0}")]
+    UpTo(&'static str),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Priority(#[from] PriorityError),
+}
+
 /// Whether an argument is a word, and no cost.
 fn is_word(argument: &&[u8]) -> bool {
     [&b"reason"[..], b"id", b"atmost", b"wait", b"priority"]
@@ -127,7 +146,7 @@ fn is_word(argument: &&[u8]) -> bool {
 }
 
 /// The arguments without the words at their end, and these words.
-fn words<'a, 'k>(args: &'a [&'k [u8]], act: Act) -> Result<(&'a [&'k [u8]], Words<'k>), String> {
+fn words<'a, 'k>(args: &'a [&'k [u8]], act: Act) -> Result<(&'a [&'k [u8]], Words<'k>), WordError> {
     let first = 2 + usize::from(!args.get(2).is_some_and(is_word));
     let (args, mut rest) = args.split_at(first.min(args.len()));
     let mut words = Words::default();
@@ -137,42 +156,39 @@ fn words<'a, 'k>(args: &'a [&'k [u8]], act: Act) -> Result<(&'a [&'k [u8]], Word
             words.with_reason = true;
         } else if word.eq_ignore_ascii_case(b"id") && act == Act::Take && words.id.is_none() {
             let Some((&id, behind)) = behind.split_first() else {
-                return Err("ERR syntax error: ID needs an id".to_owned());
+                return Err(WordError::Incomplete("ID needs an id"));
             };
-            check_id(id).map_err(|refusal| format!("ERR {refusal}"))?;
+            check_id(id)?;
             (words.id, rest) = (Some(id), behind);
         } else if word.eq_ignore_ascii_case(b"wait") && act == Act::Take && words.wait.is_none() {
             let Some((span, behind)) = behind.split_first() else {
-                return Err("ERR syntax error: WAIT needs milliseconds".to_owned());
+                return Err(WordError::Incomplete("WAIT needs milliseconds"));
             };
-            let span = read_wait(span).map_err(|why| format!("ERR {why}"))?;
-            (words.wait, rest) = (Some(span), behind);
+            (words.wait, rest) = (Some(read_wait(span)?), behind);
         } else if word.eq_ignore_ascii_case(b"priority")
             && act == Act::Take
             && words.priority.is_none()
         {
             let Some((level, behind)) = behind.split_first() else {
-                return Err("ERR syntax error: PRIORITY needs a level".to_owned());
+                return Err(WordError::Incomplete("PRIORITY needs a level"));
             };
-            let level = read_priority(level).map_err(|why| format!("ERR {why}"))?;
-            (words.priority, rest) = (Some(level), behind);
+            (words.priority, rest) = (Some(read_priority(level)?), behind);
         } else if word.eq_ignore_ascii_case(b"atmost") && act == Act::Take && !words.up_to {
             words.up_to = true;
         } else if act == Act::Take {
-            let known = "ERR syntax error: after the cost only REASON, ID id, ATMOST, WAIT milliseconds and PRIORITY level are known, each once";
-            return Err(known.to_owned());
+            return Err(WordError::Unknown);
         } else {
-            return Err("ERR syntax error: after the cost only REASON is known".to_owned());
+            return Err(WordError::OnlyReason);
         }
     }
     if words.wait.is_some() && words.up_to {
-        return Err("ERR syntax error: a request with ATMOST does not wait".to_owned());
+        return Err(WordError::UpTo("does not wait"));
     }
     if words.wait.is_some() && words.id.is_some() {
-        return Err(format!("ERR {}", Refusal::WaitOnce));
+        return Err(Refusal::WaitOnce.into());
     }
     if words.up_to && words.id.is_some() {
-        return Err("ERR syntax error: a request with ATMOST has no id".to_owned());
+        return Err(WordError::UpTo("has no id"));
     }
     Ok((args, words))
 }

@@ -7,7 +7,7 @@ use tidegate_server::{
     trace::{KeyShare, LEAST_TRACE_BYTES, ParseKeyShareError},
 };
 
-use crate::values::{MayBeNone, bytes};
+use crate::values::{MayBeNone, ValueError, bytes};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum LogFormat {
@@ -60,25 +60,25 @@ pub(super) fn share_or_off(text: &str) -> Result<MayBeNone<KeyShare>, ParseKeySh
     }
 }
 
-pub(super) fn usage_bytes(text: &str) -> Result<u64, String> {
+pub(super) fn usage_bytes(text: &str) -> Result<u64, &'static str> {
     let bytes = bytes(text)?;
     if bytes < 16 << 20 {
-        Err("give at least 16MiB".to_owned())
+        Err("give at least 16MiB")
     } else {
         Ok(bytes)
     }
 }
 
-pub(super) fn trace_bytes(text: &str) -> Result<u64, String> {
+pub(super) fn trace_bytes(text: &str) -> Result<u64, ValueError> {
     let bytes = bytes(text)?;
     if bytes < LEAST_TRACE_BYTES {
-        Err(format!("give at least {LEAST_TRACE_BYTES} bytes"))
+        Err(ValueError::TooFewBytes(LEAST_TRACE_BYTES))
     } else {
         Ok(bytes)
     }
 }
 
-pub(super) fn throttle(text: &str) -> Result<ThrottleAllowed, String> {
+pub(super) fn throttle(text: &str) -> Result<ThrottleAllowed, ValueError> {
     let bucket = |text: &str| {
         let numbers: Option<Vec<i64>> = text
             .trim()
@@ -91,9 +91,7 @@ pub(super) fn throttle(text: &str) -> Result<ThrottleAllowed, String> {
                 count: *count,
                 period: *period,
             }),
-            _ => Err(format!(
-                "`{text}` is not on, off or max_burst:count:period, as in 15:30:60"
-            )),
+            _ => Err(ValueError::Throttle(text.to_owned())),
         }
     };
     match text {
@@ -109,39 +107,36 @@ pub(super) fn throttle(text: &str) -> Result<ThrottleAllowed, String> {
 }
 
 /// A host's name without a port.
-pub(super) fn host_name(text: &str) -> Result<String, String> {
+pub(super) fn host_name(text: &str) -> Result<String, &'static str> {
     let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '.' || c == '_';
     if !text.is_empty() && text.chars().all(is_name) {
         return Ok(text.to_owned());
     }
-    Err("a name is without a scheme and a port, as in limits.internal".to_owned())
+    Err("a name is without a scheme and a port, as in limits.internal")
 }
 
-pub(super) fn origin(text: &str) -> Result<String, String> {
+pub(super) fn origin(text: &str) -> Result<String, &'static str> {
     match text.split_once("://") {
         Some((scheme, host))
             if !scheme.is_empty() && !host.is_empty() && !host.contains(['/', '*']) =>
         {
             Ok(text.to_owned())
         }
-        _ => Err(
-            "give a scheme, a host and optionally a port, as in https://ops.example.com:8443"
-                .to_owned(),
-        ),
+        _ => Err("give a scheme, a host and optionally a port, as in https://ops.example.com:8443"),
     }
 }
 
-pub(super) fn network(text: &str) -> Result<IpNet, String> {
+pub(super) fn network(text: &str) -> Result<IpNet, &'static str> {
     let network = text
         .parse()
         .or_else(|_| text.parse::<std::net::IpAddr>().map(IpNet::from));
-    network.map_err(|_| "write a network or an address, as in 10.0.0.0/8".to_owned())
+    network.map_err(|_| "write a network or an address, as in 10.0.0.0/8")
 }
 
 #[cfg(feature = "webhook")]
-pub(super) fn web_address(text: &str) -> Result<String, String> {
+pub(super) fn web_address(text: &str) -> Result<String, &'static str> {
     match url::Url::parse(text) {
         Ok(url) if ["http", "https"].contains(&url.scheme()) => Ok(text.to_owned()),
-        _ => Err("write an address such as https://example.com/hook".to_owned()),
+        _ => Err("write an address such as https://example.com/hook"),
     }
 }

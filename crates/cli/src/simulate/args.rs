@@ -11,15 +11,14 @@ use tidegate_core::{Quota, parse_duration};
 use tidegate_sim::{
     AlgorithmSpec, Fleet, Goal, Load, Mode, Share,
     input::{
-        By, ByError, Condition, Field, Filter, Format, Moment, Networks, Stamp, Took,
-        UnknownFormat, Zone,
+        By, Condition, Field, Filter, Format, Moment, Networks, Stamp, Took, UnknownFormat, Zone,
     },
     workload::{Arrival, Traffic},
 };
 
 use crate::{
     client::How,
-    values::{Address, MayBeNone, server},
+    values::{Address, MayBeNone, ValueError, server},
 };
 
 /// Replay a log through candidate limits and see who would have been denied.
@@ -315,10 +314,10 @@ fn parse_nodes(text: &str) -> Result<NonZeroU16, &'static str> {
     nodes.ok_or("the number of nodes is from 1 to 1000")
 }
 
-fn parse_round_trip(text: &str) -> Result<Duration, String> {
-    let span = parse_duration(text).map_err(|error| error.to_string())?;
+fn parse_round_trip(text: &str) -> Result<Duration, ValueError> {
+    let span = parse_duration(text)?;
     if span > Duration::from_hours(1) {
-        Err("a round trip is at most 1h".to_owned())
+        Err(ValueError::Form("a round trip is at most 1h"))
     } else {
         Ok(span)
     }
@@ -438,13 +437,13 @@ fn parse_format(text: &str) -> Result<MayBeNone<Format>, UnknownFormat> {
 
 const AFTER: &str = include_str!("examples.txt").trim_ascii_end();
 
-fn parse_shares(text: &str) -> Result<By, String> {
+fn parse_shares(text: &str) -> Result<By, ValueError> {
     let by = text
         .strip_prefix("by=")
         .ok_or("write the field that names a tenant, as in by=host")?;
-    let by: By = by.parse().map_err(|error: ByError| error.to_string())?;
+    let by: By = by.parse()?;
     if by == By::GLOBAL {
-        return Err("global is no tenant: name a field, as in by=host".to_owned());
+        return Err("global is no tenant: name a field, as in by=host".into());
     }
     Ok(by)
 }

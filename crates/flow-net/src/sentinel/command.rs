@@ -21,7 +21,20 @@ use tidegate_flow::{
 use super::{Program, VERSION};
 use crate::host;
 
-type CommandHandler = fn(&Program, &Parameters) -> Result<String, String>;
+/// Why a command is not run. The dashboard shows the text.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CommandError {
+    #[error("Unknown command `{0}`")]
+    Unknown(String),
+    #[error("invalid type")]
+    Kind,
+    #[error("{0} is not a number")]
+    NotANumber(&'static str),
+    #[error(transparent)]
+    Rules(#[from] SourceError),
+}
+
+type CommandHandler = fn(&Program, &Parameters) -> Result<String, CommandError>;
 
 /// The commands and what they do, as `api` lists them.
 const COMMANDS: [(&str, &str, CommandHandler); 16] = [
@@ -41,7 +54,7 @@ const COMMANDS: [(&str, &str, CommandHandler); 16] = [
         "getRules",
         "the rules of a type: type={flow|degrade|system|authority}",
         |program, parameters| {
-            let kind = named(parameters).ok_or("invalid type")?;
+            let kind = named(parameters).ok_or(CommandError::Kind)?;
             Ok(sentinel::write(kind, &program.rules()).0)
         },
     ),
@@ -49,7 +62,7 @@ const COMMANDS: [(&str, &str, CommandHandler); 16] = [
         "setRules",
         "replace the rules of a type: type={type}&data={JSON}",
         |program, parameters| {
-            let kind = named(parameters).ok_or("invalid type")?;
+            let kind = named(parameters).ok_or(CommandError::Kind)?;
             program.set(kind, parameters)
         },
     ),
@@ -174,10 +187,10 @@ pub(super) fn run(
     program: &Program,
     name: &str,
     parameters: &Parameters,
-) -> Result<String, String> {
+) -> Result<String, CommandError> {
     match COMMANDS.iter().find(|(known, ..)| *known == name) {
         Some((.., command)) => command(program, parameters),
-        None => Err(format!("Unknown command `{name}`")),
+        None => Err(CommandError::Unknown(name.to_owned())),
     }
 }
 
@@ -203,7 +216,7 @@ impl Program {
     }
 
     /// Replaces the rules of one kind by the valid ones of the text.
-    fn set(&self, kind: Kind, parameters: &Parameters) -> Result<String, String> {
+    fn set(&self, kind: Kind, parameters: &Parameters) -> Result<String, CommandError> {
         let text = parameters
             .get("data")
             .map(String::as_str)
@@ -211,7 +224,7 @@ impl Program {
         let (update, why) = match sentinel::parse(kind, text) {
             Ok(update) => (update, None),
             Err(SourceError::Partial { good, why }) => (*good, Some(why)),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
         self.apply(update);
         if let Err(error) = self.keep(kind, text) {
@@ -409,14 +422,14 @@ fn tree(program: &Program) -> Value {
 }
 
 /// The seconds that have ended, as the metric log has them.
-fn metric(program: &Program, parameters: &Parameters) -> Result<String, String> {
+fn metric(program: &Program, parameters: &Parameters) -> Result<String, CommandError> {
     const MAX_LINES: usize = 12_000;
-    let number = |name: &str| match parameters.get(name) {
+    let number = |name: &'static str| match parameters.get(name) {
         None => Ok(None),
         Some(text) => text
             .parse::<u64>()
             .map(Some)
-            .map_err(|_| format!("{name} is not a number")),
+            .map_err(|_| CommandError::NotANumber(name)),
     };
     let Some(start) = number("startTime")? else {
         return Ok(String::new());

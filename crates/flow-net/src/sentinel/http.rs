@@ -94,7 +94,8 @@ async fn answer(
         let mut parameters: Parameters = pairs(head.uri.query().unwrap_or_default().as_bytes());
         parameters.extend(pairs(&body));
         let name = head.uri.path().trim_matches('/');
-        command::run(&program, name, &parameters).map_err(|why| (StatusCode::BAD_REQUEST, why))
+        command::run(&program, name, &parameters)
+            .map_err(|error| (StatusCode::BAD_REQUEST, error.to_string()))
     };
     let (status, text) = match done.await {
         Ok(text) => (StatusCode::OK, text),

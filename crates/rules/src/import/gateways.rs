@@ -341,7 +341,7 @@ fn pace(node: &Node, number: usize, complaints: &Complaints, made: &mut Made) ->
             let (name, place) = (format!("limit-{number}"), (node.line, complaints));
             made.add("APISIX's limit-req", name, &algorithm, amount, place);
         }
-        Err(what) => complaints.add(Problem::at(node.line, what)),
+        Err(error) => complaints.add(Problem::at(node.line, error.to_string())),
     }
     Some(())
 }

@@ -47,6 +47,29 @@ fn directives(text: &str) -> Vec<Directive> {
     all
 }
 
+/// Why a directive has no equal rule.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DirectiveError {
+    #[error("the zone's {0} is missing")]
+    Missing(&'static str),
+    #[error("`rate={}` is not a rate such as 10r/s or 30r/m", abridged(.0))]
+    Rate(String),
+    #[error("`burst={}` is not a number", abridged(.0))]
+    Burst(String),
+    #[error("the burst waits too long")]
+    Wait,
+    #[error(
+        "`delay=` has no equal rule: it delays a part of the burst; choose nodelay, or none of them"
+    )]
+    Delay,
+    #[error("`{}` is not a parameter of limit_req", abridged(.0))]
+    Unknown(String),
+    #[error("the number of connections is missing")]
+    NoConnections,
+    #[error("`{0}` names a zone of the other kind")]
+    OtherKind(String),
+}
+
 /// A zone: its key, and its rate in requests and seconds, if it counts requests.
 type Zones = BTreeMap<String, (String, Option<(u64, u64)>)>;
 
@@ -55,9 +78,9 @@ pub(super) fn nginx(text: &str, complaints: &Complaints, made: &mut Made) {
     let mut zones = Zones::new();
     for directive in &all {
         if matches!(&*directive.words[0], "limit_req_zone" | "limit_conn_zone")
-            && let Err(what) = zone(directive, &mut zones)
+            && let Err(error) = zone(directive, &mut zones)
         {
-            complaints.add(Problem::at(directive.line, what));
+            complaints.add(Problem::at(directive.line, error.to_string()));
         }
     }
     let mut used: BTreeMap<&str, &[String]> = BTreeMap::new();
@@ -121,8 +144,8 @@ pub(super) fn nginx(text: &str, complaints: &Complaints, made: &mut Made) {
                 .get(1)
                 .and_then(|word| parse_units(word))
                 .map(|permits| ("concurrency".to_owned(), (permits, None)))
-                .ok_or_else(|| "the number of connections is missing".to_owned()),
-            _ => Err(format!("`{name}` names a zone of the other kind")),
+                .ok_or(DirectiveError::NoConnections),
+            _ => Err(DirectiveError::OtherKind(name.to_owned())),
         };
         match asked {
             Ok((algorithm, amount)) => {
@@ -135,36 +158,30 @@ pub(super) fn nginx(text: &str, complaints: &Complaints, made: &mut Made) {
                     (line, complaints),
                 );
             }
-            Err(what) => complaints.add(Problem::at(line, what)),
+            Err(error) => complaints.add(Problem::at(line, error.to_string())),
         }
     }
 }
 
 /// Reads `limit_req_zone KEY zone=NAME:SIZE rate=10r/s` or `limit_conn_zone KEY zone=NAME:SIZE`.
-fn zone(directive: &Directive, zones: &mut Zones) -> Result<(), String> {
+fn zone(directive: &Directive, zones: &mut Zones) -> Result<(), DirectiveError> {
     let words = &directive.words;
     let value = |name: &str| words.iter().find_map(|word| word.strip_prefix(name));
     let (Some(key), Some(zone)) = (words.get(1), value("zone=")) else {
-        return Err("the zone's key or name is missing".to_owned());
+        return Err(DirectiveError::Missing("key or name"));
     };
     let name = zone.split(':').next().unwrap_or_default().to_owned();
     let rate = if words[0] == "limit_conn_zone" {
         None
     } else {
-        let text = value("rate=").ok_or("the zone's rate is missing")?;
+        let text = value("rate=").ok_or(DirectiveError::Missing("rate"))?;
         let units = |number: &str| parse_units(number).filter(|rate| *rate > 0);
         let rate = match (text.strip_suffix("r/s"), text.strip_suffix("r/m")) {
             (Some(number), _) => units(number).map(|rate| (rate, 1)),
             (_, Some(number)) => units(number).map(|rate| (rate, 60)),
             _ => None,
         };
-        let wrong = || {
-            format!(
-                "`rate={}` is not a rate such as 10r/s or 30r/m",
-                abridged(text)
-            )
-        };
-        Some(rate.ok_or_else(wrong)?)
+        Some(rate.ok_or_else(|| DirectiveError::Rate(text.to_owned()))?)
     };
     zones.insert(name, (key.clone(), rate));
     Ok(())
@@ -174,25 +191,17 @@ fn zone(directive: &Directive, zones: &mut Zones) -> Result<(), String> {
 pub(super) fn requests(
     arguments: &[String],
     (rate, seconds): (u64, u64),
-) -> Result<(String, (u64, Option<Duration>)), String> {
+) -> Result<(String, (u64, Option<Duration>)), DirectiveError> {
     let (mut burst, mut is_delayed) = (0, true);
     for word in arguments {
         match word.split_once('=') {
             Some(("zone", _)) => {}
             Some(("burst", text)) => {
-                let wrong = || format!("`burst={}` is not a number", abridged(text));
-                burst = parse_units(text).ok_or_else(wrong)?;
+                burst = parse_units(text).ok_or_else(|| DirectiveError::Burst(text.to_owned()))?;
             }
-            Some(("delay", _)) => {
-                return Err("`delay=` has no equal rule: it delays a part of the burst; choose nodelay, or none of them".to_owned());
-            }
+            Some(("delay", _)) => return Err(DirectiveError::Delay),
             None if word == "nodelay" => is_delayed = false,
-            _ => {
-                return Err(format!(
-                    "`{}` is not a parameter of limit_req",
-                    abridged(word)
-                ));
-            }
+            _ => return Err(DirectiveError::Unknown(word.clone())),
         }
     }
     let amount = (rate, Some(Duration::from_secs(seconds)));
@@ -204,6 +213,6 @@ pub(super) fn requests(
     }
     // Rounded up, so that the last request of the burst still waits.
     let nanos = (u128::from(burst) * u128::from(seconds) * 1_000_000_000).div_ceil(rate.into());
-    let wait = u64::try_from(nanos).map_err(|_| "the burst waits too long".to_owned())?;
+    let wait = u64::try_from(nanos).map_err(|_| DirectiveError::Wait)?;
     Ok((format!("leaky-bucket:max_wait={wait}ns"), amount))
 }
