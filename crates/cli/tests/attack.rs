@@ -3,6 +3,7 @@
 //!
 //! Short by default; `TIDEGATE_LONG=1` kills the server twenty times instead of three.
 
+#[path = "integration/program/mod.rs"]
 mod program;
 
 use std::{

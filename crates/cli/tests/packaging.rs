@@ -1,6 +1,7 @@
 //! The files in `packaging/` fit this program: their rules load, and their options and metrics
 //! exist.
 
+#[path = "integration/program/mod.rs"]
 mod program;
 
 use std::{

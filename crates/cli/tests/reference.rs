@@ -2,6 +2,7 @@
 //! the page lacks anything. `TIDEGATE_WRITE_REFERENCE=1` writes the page again.
 #![cfg(all(feature = "grpc", feature = "otlp", feature = "sim", feature = "top"))]
 
+#[path = "integration/program/mod.rs"]
 mod program;
 
 use std::{

@@ -2,6 +2,7 @@
 //! ask. Needs Sentinel: `scripts/test.sh --interop`.
 #![cfg(feature = "servers")]
 
+#[path = "integration/program/mod.rs"]
 mod program;
 
 use std::{

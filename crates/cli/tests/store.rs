@@ -1,6 +1,7 @@
 //! `tidegate serve --store` as a user runs it: several processes, one store.
 #![cfg(feature = "servers")]
 
+#[path = "integration/program/mod.rs"]
 mod program;
 
 use std::{

@@ -3,6 +3,7 @@
 //! Short by default. `TIDEGATE_FLOOD=100000000` sets how many made-up keys the long ones
 //! (`--ignored`) send through a limiter of the default size.
 
+#[path = "integration/policies/mod.rs"]
 mod policies;
 
 use std::collections::HashMap;

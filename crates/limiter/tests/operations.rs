@@ -1,5 +1,6 @@
 //! The operations beside acquire, on every algorithm.
 
+#[path = "integration/policies/mod.rs"]
 mod policies;
 
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! Many threads: never one over, whatever the interleaving.
 
+#[path = "integration/policies/mod.rs"]
 mod policies;
 
 use std::sync::{

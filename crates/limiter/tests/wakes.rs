@@ -1,6 +1,7 @@
 //! What it takes to serve a line: one wake-up and at most two sleeps for an admission, however many wait,
 //! and none for a caller that leaves.
 
+#[path = "integration/policies/mod.rs"]
 mod policies;
 
 use std::{

@@ -1,6 +1,7 @@
 //! Limits in a cluster of three masters, each with a replica.
 #![cfg(feature = "servers")]
 
+#[path = "integration/waiting/mod.rs"]
 mod waiting;
 
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! A store at some distance.
 #![cfg(feature = "servers")]
 
+#[path = "integration/waiting/mod.rs"]
 mod waiting;
 
 use std::{

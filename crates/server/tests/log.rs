@@ -1,6 +1,7 @@
 //! What a server logs, and how often. This is a separate test binary because its log is that of the
 //! whole process.
 
+#[path = "integration/harness/mod.rs"]
 mod harness;
 
 use std::{

@@ -1,6 +1,7 @@
 //! The memory of a server with many limits. This is a separate test binary because it measures the
 //! whole process.
 
+#[path = "integration/harness/mod.rs"]
 mod harness;
 
 use std::{sync::Mutex, time::Duration};

@@ -1,6 +1,7 @@
 //! Blocks, quotas of single keys, resets and refunds that operators make at one of several servers.
 #![cfg(feature = "servers")]
 
+#[path = "integration/harness/mod.rs"]
 mod harness;
 
 use harness::{Running, acquire, on_store as on};

@@ -2,6 +2,7 @@
 //! servers, delays no request.
 #![cfg(feature = "servers")]
 
+#[path = "integration/harness/mod.rs"]
 mod harness;
 
 use std::{

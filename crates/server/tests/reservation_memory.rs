@@ -1,6 +1,7 @@
 //! The memory of reservations. This is a separate test binary because it measures the whole
 //! process.
 
+#[path = "integration/harness/mod.rs"]
 mod harness;
 
 use harness::{Resp, Running, frame};

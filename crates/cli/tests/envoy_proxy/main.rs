@@ -1,13 +1,13 @@
 //! A real Envoy between clients and a backend, with `tidegate serve` as its rate limit service.
 #![cfg(all(feature = "grpc", feature = "servers"))]
 
-#[path = "../certificates/mod.rs"]
+#[path = "../integration/certificates/mod.rs"]
 mod certificates;
 mod envoy;
 mod gateway;
 mod holds;
 mod kgateway;
-#[path = "../program/mod.rs"]
+#[path = "../integration/program/mod.rs"]
 mod program;
 mod quotas;
 mod reference;

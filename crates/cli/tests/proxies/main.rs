@@ -2,11 +2,11 @@
 //! backend.
 #![cfg(feature = "servers")]
 
-#[path = "../certificates/mod.rs"]
+#[path = "../integration/certificates/mod.rs"]
 mod certificates;
 mod haproxy;
 mod nginx;
-#[path = "../program/mod.rs"]
+#[path = "../integration/program/mod.rs"]
 mod program;
 mod spoe;
 

@@ -4,7 +4,7 @@
 //! connections instead of 300. Tests that need the program itself (kill -9, signals, standard
 //! error) are in the command's tests.
 
-#[path = "../harness/mod.rs"]
+#[path = "../integration/harness/mod.rs"]
 mod harness;
 
 mod floods;

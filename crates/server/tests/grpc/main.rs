@@ -1,7 +1,7 @@
 //! Envoy's rate limit services, called by gRPC clients.
 #![cfg(feature = "grpc")]
 
-#[path = "../harness/mod.rs"]
+#[path = "../integration/harness/mod.rs"]
 mod harness;
 
 mod attack;

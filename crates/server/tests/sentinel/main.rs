@@ -3,7 +3,7 @@
 #![cfg(all(feature = "sentinel", not(loom)))]
 
 mod dashboard;
-#[path = "../harness/mod.rs"]
+#[path = "../integration/harness/mod.rs"]
 mod harness;
 mod interop;
 mod interop_differences;

@@ -1,0 +1,34 @@
+//! The promises of the server, over real sockets. Programs of their own have the tests that measure their process.
+
+mod access;
+mod audit;
+mod charges;
+mod conditions;
+mod division;
+mod envoy_config;
+mod harness;
+mod heavy;
+mod history;
+mod http;
+mod nodes;
+mod one_path;
+mod pages;
+mod priorities;
+mod recording;
+mod reload;
+mod repeats;
+mod repeats_random;
+mod reserve;
+mod resp;
+mod rules;
+mod shared;
+mod shares;
+mod shares_in_store;
+mod sharing;
+mod spoe;
+mod state;
+mod throttle;
+mod waiting;
+mod waiting_in_store;
+mod what_if;
+mod wide;
