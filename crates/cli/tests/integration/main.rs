@@ -4,6 +4,7 @@ mod beginners;
 mod certificates;
 mod check;
 mod client;
+#[cfg(all(feature = "otlp", feature = "grpc"))]
 mod collector;
 mod commands;
 mod envoy;
@@ -17,6 +18,7 @@ mod sentinel;
 mod serve;
 mod simulate;
 mod supervised;
+#[cfg(all(feature = "otlp", feature = "grpc"))]
 mod telemetry;
 mod terminal;
 mod top;

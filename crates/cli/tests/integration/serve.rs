@@ -2,11 +2,8 @@
 //! signals.
 
 #[cfg(all(feature = "otlp", feature = "grpc"))]
-use crate::collector;
 use crate::program;
 #[cfg(all(feature = "otlp", feature = "grpc"))]
-use crate::telemetry;
-
 use std::{
     fs,
     io::{BufRead, BufReader},

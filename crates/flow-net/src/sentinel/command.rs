@@ -28,6 +28,8 @@ pub(super) enum CommandError {
     Unknown(String),
     #[error("invalid type")]
     Kind,
+    #[error("invalid parameter: empty id")]
+    NoId,
     #[error("{0} is not a number")]
     NotANumber(&'static str),
     #[error(transparent)]
@@ -102,7 +104,7 @@ const COMMANDS: [(&str, &str, CommandHandler); 16] = [
         "cnode",
         "the statistics of resources whose name has a part: id={part}",
         |program, parameters| {
-            let part = parameters.get("id").ok_or("invalid parameter: empty id")?;
+            let part = parameters.get("id").ok_or(CommandError::NoId)?;
             let resources = program.gate.resources();
             let named = resources
                 .iter()

@@ -10,7 +10,7 @@ use tidegate_sim::{
     },
 };
 
-include!("good_lines/mod.rs");
+include!("../good_lines/mod.rs");
 
 const COMBINED: &[u8] = br#"83.149.9.216 - frank [17/May/2015:10:05:03 +0000] "GET /a/b.png?x=1 HTTP/1.1" 200 203 "http://e/" "Mozilla \"5\" (X)""#;
 const LINE: &str = r#"1.2.3.4 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5"#;

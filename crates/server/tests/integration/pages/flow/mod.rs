@@ -13,9 +13,8 @@ use tidegate_redis_servers::eventually;
 use tidegate_server::{Ended, Options};
 
 use crate::{
-    RULES,
     harness::{Http, Running, scratch},
-    page,
+    pages::{RULES, page},
 };
 
 fn push(server: &Running, app: &str, rules: &str) -> (u16, Value) {

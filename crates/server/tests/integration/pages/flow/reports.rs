@@ -8,9 +8,8 @@ use tidegate_server::{Ended, Options};
 
 use super::{app, push};
 use crate::{
-    RULES,
     harness::{Http, Running, scratch},
-    page,
+    pages::{RULES, page},
 };
 
 /// When a server starts.
