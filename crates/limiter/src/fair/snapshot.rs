@@ -97,6 +97,7 @@ impl FairTenants {
     }
 }
 
+#[allow(clippy::must_use_candidate)] // They have an effect, so a caller may ignore what they return.
 impl TenantsAt<'_> {
     /// Passes what all tenants have used to `show`, except tenants whose use is over. Nothing is
     /// shown before the first request. Decisions continue, so the entries are from different
@@ -238,6 +239,7 @@ impl<C> FairLimiter<C> {
     }
 }
 
+#[allow(clippy::must_use_candidate)] // They have an effect, so a caller may ignore what they return.
 impl<C> FairAt<'_, C> {
     /// Passes what the limit and its tenants have used to `show`. Decisions continue, so the entries
     /// are from different moments.

@@ -61,6 +61,7 @@ impl<C> KeyedLimiter<C> {
     }
 }
 
+#[allow(clippy::must_use_candidate)] // They have an effect, so a caller may ignore what they return.
 impl<C> KeyedAt<'_, C> {
     /// Passes every state that has not recovered completely to `show`. Decisions continue, so the
     /// states are from different moments; a key that moves within the table at that time may be

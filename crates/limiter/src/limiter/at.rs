@@ -52,6 +52,7 @@ impl<C: ?Sized> Limiter<C> {
     }
 }
 
+#[allow(clippy::must_use_candidate)] // They have an effect, so a caller may ignore what they return.
 impl<C: ?Sized> LimiterAt<'_, C> {
     /// Asks for `cost`. A cost of 0 is a peek.
     ///
