@@ -30,7 +30,7 @@ proptest! {
     fn a_keyed_limiter_does_the_same_at_a_given_time(steps in steps(11)) {
         let build = || KeyedLimiter::builder(policy(3)).max_keys(4);
         let clocked = build().clock(ManualClock::new(START)).build().unwrap();
-        let other = build().clock(()).build().unwrap();
+        let other = build().hash_keys(clocked.hash_keys()).clock(()).build().unwrap();
         for (operation, key, cost, pass) in steps {
             clocked.clock().advance(Duration::from_millis(pass));
             let at = other.at(clocked.clock().now());
@@ -100,7 +100,7 @@ proptest! {
         let policy: Policy = "token-bucket:burst=5 4/1s".parse().unwrap();
         let build = || FairLimiter::builder(policy).weight(1_u64, 3).unwrap();
         let clocked = build().clock(ManualClock::new(START)).build().unwrap();
-        let other = build().clock(()).build().unwrap();
+        let other = build().hash_keys(clocked.hash_keys()).clock(()).build().unwrap();
         let clock = clocked.total().clock();
         for (operation, tenant, cost, pass) in steps {
             clock.advance(Duration::from_millis(pass));
