@@ -42,8 +42,8 @@ fuzz_target!(|input: (Numbers, Vec<Step>)| {
     for (step, key, other, number, less, numbers) in steps {
         let (key, cost) = ([key % 16], number >> (less % 64));
         let decision = match (step % 16, policy(numbers)) {
-            (0, _) => limiter.acquire_at(key, cost, now),
-            (1, Some(policy)) => limiter.acquire_with_at(&policy, key, cost, now),
+            (0, _) => limiter.at(now).acquire(key, cost),
+            (1, Some(policy)) => limiter.at(now).acquire_with(&policy, key, cost),
             (2, policy) => {
                 let other = [other % 16];
                 let both = [
@@ -53,48 +53,48 @@ fuzz_target!(|input: (Numbers, Vec<Step>)| {
                 let _ = acquire_all_at(&both, now);
                 continue;
             }
-            (3, _) => limiter.charge_at(key, cost, now),
-            (4, Some(policy)) => limiter.charge_with_at(&policy, key, cost, now),
+            (3, _) => limiter.at(now).charge(key, cost),
+            (4, Some(policy)) => limiter.at(now).charge_with(&policy, key, cost),
             (5, _) => {
-                let (decision, estimate) = limiter.acquire_estimate_at(key, cost, now);
+                let (decision, estimate) = limiter.at(now).acquire_estimate(key, cost);
                 if decision.is_allowed() {
-                    limiter.settle_at(key, estimate, cost >> (other % 64), now);
+                    limiter.at(now).settle(key, estimate, cost >> (other % 64));
                 }
                 decision
             }
             (6, _) => {
-                limiter.refund_at(key, cost, now);
+                limiter.at(now).refund(key, cost);
                 continue;
             }
             (7, Some(policy)) => {
-                let _ = limiter.set_override_at(key, policy, now);
+                let _ = limiter.at(now).set_override(key, policy);
                 continue;
             }
             (8, _) => {
-                limiter.remove_override_at(key, now);
+                limiter.at(now).remove_override(key);
                 continue;
             }
             (9, _) => {
-                let _ = limiter.block_at(key, Until(now.saturating_add(Nanos::new(cost))), now);
+                let _ = limiter.at(now).block(key, Until(now.saturating_add(Nanos::new(cost))));
                 continue;
             }
             (10, _) => {
-                limiter.unblock_at(key, now);
+                limiter.at(now).unblock(key);
                 continue;
             }
             (11, _) => {
-                limiter.reset_at(key, now);
+                limiter.at(now).reset(key);
                 continue;
             }
             (12, Some(policy)) => {
-                let _ = limiter.set_policy_at(policy, now);
+                let _ = limiter.at(now).set_policy(policy);
                 continue;
             }
             (13, _) => {
-                let _ = limiter.set_max_keys_at(usize::from(other % 32) + 1, now);
+                let _ = limiter.at(now).set_max_keys(usize::from(other % 32) + 1);
                 continue;
             }
-            (14, _) => limiter.peek_at(key, cost, now),
+            (14, _) => limiter.at(now).peek(key, cost),
             _ => {
                 now = now.saturating_add(Nanos::new(cost));
                 continue;

@@ -75,12 +75,12 @@ fn plenty() -> Quota {
 fn limiter(policy: Policy, admits: bool) {
     let limiter = Limiter::new(policy);
     for _ in 0..10 {
-        let _ = limiter.acquire_at(1, NOW);
+        let _ = limiter.at(NOW).acquire(1);
     }
-    assert_eq!(limiter.acquire_at(1, NOW).is_allowed(), admits);
+    assert_eq!(limiter.at(NOW).acquire(1).is_allowed(), admits);
     counted(&mut || {
         for _ in 0..CALLS {
-            let _ = black_box(limiter.acquire_at(black_box(1), NOW));
+            let _ = black_box(limiter.at(NOW).acquire(black_box(1)));
         }
     });
 }
@@ -93,7 +93,7 @@ fn known(policy: Policy) -> (KeyedLimiter, Vec<String>) {
     let limiter = builder.build().expect("there is memory");
     let keys: Vec<String> = (0..CALLS).map(|at| format!("user:{at:010}")).collect();
     for key in &keys {
-        let _ = limiter.acquire_at(key.as_str(), 1, NOW);
+        let _ = limiter.at(NOW).acquire(key.as_str(), 1);
     }
     (limiter, keys)
 }
@@ -102,7 +102,7 @@ fn keyed(policy: Policy) {
     let (limiter, keys) = known(policy);
     counted(&mut || {
         for key in &keys {
-            let _ = black_box(limiter.acquire_at(black_box(key.as_str()), 1, NOW));
+            let _ = black_box(limiter.at(NOW).acquire(black_box(key.as_str()), 1));
         }
     });
 }
@@ -112,7 +112,7 @@ fn batch() {
     let requests: Vec<(&str, u64)> = keys.iter().map(|key| (key.as_str(), 1)).collect();
     counted(&mut || {
         for some in requests.chunks(BATCH) {
-            limiter.acquire_each_at(some, NOW, |decision| {
+            limiter.at(NOW).acquire_each(some, |decision| {
                 let _ = black_box(decision);
             });
         }
@@ -125,8 +125,8 @@ fn estimate() {
     counted(&mut || {
         for key in &keys {
             let key = black_box(key.as_str());
-            let (_, taken) = limiter.acquire_estimate_at(key, 3, NOW);
-            limiter.settle_at(key, black_box(taken), 2, NOW);
+            let (_, taken) = limiter.at(NOW).acquire_estimate(key, 3);
+            limiter.at(NOW).settle(key, black_box(taken), 2);
         }
     });
 }
@@ -139,7 +139,7 @@ fn joint(quota: Quota, notes: bool, settles: bool) {
     let keyed = [&one, &two, &three, &four];
     let all = Limiter::new(Policy::token_bucket(quota));
     for _ in 0..10 {
-        let _ = all.acquire_at(1, NOW);
+        let _ = all.at(NOW).acquire(1);
     }
     counted(&mut || {
         for key in &keys {
@@ -158,9 +158,9 @@ fn joint(quota: Quota, notes: bool, settles: bool) {
             let taken = black_box(acquire_all_estimates_at(&requests, NOW));
             if settles && let Ok((_, estimates)) = taken {
                 for (limiter, taken) in keyed.iter().zip(&estimates) {
-                    limiter.settle_at(key, *taken, 0, NOW);
+                    limiter.at(NOW).settle(key, *taken, 0);
                 }
-                all.settle_at(estimates[4], 0, NOW);
+                all.at(NOW).settle(estimates[4], 0);
             }
         }
     });

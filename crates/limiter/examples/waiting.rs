@@ -53,7 +53,7 @@ fn others(limiter: &KeyedLimiter<ManualTimer>, now: Nanos) -> f64 {
         let begun = Instant::now();
         for _ in 0..rounds {
             for key in 0..1_000_u64 {
-                black_box(limiter.acquire_at(key, 1, now).is_allowed());
+                black_box(limiter.at(now).acquire(key, 1).is_allowed());
             }
         }
         best = best.min(begun.elapsed().as_nanos() as f64 / (rounds as f64 * 1_000.0));
@@ -76,7 +76,7 @@ fn change_under_load(limiter: &KeyedLimiter<ManualTimer>) {
         scope.spawn(|| {
             while changing.load(Ordering::Relaxed) {
                 for key in 0..1_000_u64 {
-                    black_box(limiter.acquire_at(key, 1, START).is_allowed());
+                    black_box(limiter.at(START).acquire(key, 1).is_allowed());
                 }
             }
         });
@@ -87,10 +87,11 @@ fn change_under_load(limiter: &KeyedLimiter<ManualTimer>) {
             } else {
                 Policy::token_bucket(quota)
             };
-            limiter.set_policy_at(policy, START).expect("memory");
+            limiter.at(START).set_policy(policy).expect("memory");
         }
         limiter
-            .set_policy_at(Policy::token_bucket(Quota::per_second(1_000)), START)
+            .at(START)
+            .set_policy(Policy::token_bucket(Quota::per_second(1_000)))
             .expect("memory")
             .finish_at(START);
         changing.store(false, Ordering::Relaxed);
@@ -103,7 +104,9 @@ fn main() {
         .collect();
     let begun = Instant::now();
     for limiter in &empty {
-        limiter.snapshot_at(START, |_| unreachable!("there is no key"));
+        limiter
+            .at(START)
+            .snapshot(|_| unreachable!("there is no key"));
     }
     println!(
         "snapshots of 11 empty limiters              {:8.1?}",
@@ -124,7 +127,8 @@ fn main() {
         others(&one, START)
     );
     drop(first);
-    one.block_at("b", Until(Nanos::from_secs(1_001)), START)
+    one.at(START)
+        .block("b", Until(Nanos::from_secs(1_001)))
         .expect("room");
     println!(
         "  after a block that has passed             {:8.1} ns",
@@ -190,16 +194,18 @@ fn main() {
 
     let (_, many) = limiter(bucket, 1 << 20);
     for key in 0..1_000_000_u64 {
-        let _ = many.acquire_at(key, 1, START);
+        let _ = many.at(START).acquire(key, 1);
     }
     let begun = Instant::now();
     let _unfinished = many
-        .set_policy_at(Policy::token_bucket(Quota::per_second(2_000)), START)
+        .at(START)
+        .set_policy(Policy::token_bucket(Quota::per_second(2_000)))
         .expect("memory");
     let changed = begun.elapsed();
     let again = Instant::now();
     let second = many
-        .set_policy_at(Policy::token_bucket(Quota::per_second(3_000)), START)
+        .at(START)
+        .set_policy(Policy::token_bucket(Quota::per_second(3_000)))
         .expect("memory");
     let changed_again = again.elapsed();
     second.finish_at(START);
@@ -211,10 +217,8 @@ fn main() {
     let one = Limiter::with_clock(bucket, ManualTimer::new(START));
     let begun = Instant::now();
     for round in 0..10_000_u64 {
-        one.set_policy_at(
-            Policy::token_bucket(Quota::per_second(1_000 + round % 2)),
-            START,
-        );
+        one.at(START)
+            .set_policy(Policy::token_bucket(Quota::per_second(1_000 + round % 2)));
     }
     println!(
         "set_policy of a limiter without keys {:7.0?}",

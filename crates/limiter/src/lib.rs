@@ -3,8 +3,9 @@
 //! * [`Limiter`] limits all requests together; [`KeyedLimiter`] limits each key separately.
 //! * [`acquire_all_at`] decides over several limiters in one atomic step: all admit, or none is
 //!   charged.
-//! * Each decision has a form that takes the time as an argument (`…_at`) and one that reads the
-//!   limiter's [`Clock`].
+//! * A limiter reads its [`Clock`]. [`at`](KeyedLimiter::at) is the limiter at a given time: a
+//!   [`KeyedAt`], [`LimiterAt`] or [`FairAt`] has each operation. Functions on several limiters take
+//!   the time as an argument (`…_at`).
 //! * [`KeyedLimit`] is the trait of keyed limits, in this process or in a shared store. Middleware
 //!   accepts it.
 //! * [`Limiter::wait`] and [`KeyedLimiter::wait`] wait for admission, by [`Priority`] and first come first served within one, on
@@ -48,18 +49,19 @@ mod wait_all;
 pub use crate::table::{BuildError, Forgotten, Full, HashKeys, RecordSpot, Stats, WhenFull};
 pub use block::Until;
 pub use fair::{
-    FairBuildError, FairBuilder, FairLimiter, FairTenants, Joined, TenantEntry, TenantPermit,
-    TotalStep,
+    FairAt, FairBuildError, FairBuilder, FairLimiter, FairTenants, Joined, TenantEntry,
+    TenantPermit, TenantsAt, TotalStep,
 };
 pub use joint::{
     AllDecision, AnyDecision, Request, acquire_all, acquire_all_at, acquire_all_estimates_at,
     acquire_any, acquire_any_at, deny_all_at,
 };
 pub use keyed::{
-    Change, KeyedBuilder, KeyedLimiter, OverrideError, SnapshotEntry, Sweeping, TooManyExceptions,
+    Change, KeyedAt, KeyedBuilder, KeyedLimiter, OverrideError, SnapshotEntry, Sweeping,
+    TooManyExceptions,
 };
 pub use limit::KeyedLimit;
-pub use limiter::Limiter;
+pub use limiter::{Limiter, LimiterAt};
 pub use permit::{OwnedPermit, Permit};
 pub use reserve::{Estimates, Reservation};
 pub use reserve_all::{ReserveAll, ReserveAllError};

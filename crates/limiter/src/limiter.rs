@@ -1,14 +1,14 @@
 //! One limit for all requests together.
 
+mod at;
+
 use std::{
     fmt,
     sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use tidegate_core::{
-    Admission, Algorithm, Clock, Decision, Estimate, Nanos, Policy, StoredState, clock::block_on,
-};
+use tidegate_core::{Admission, Clock, Decision, Estimate, Nanos, Policy, clock::block_on};
 
 use crate::{
     SystemClock, Timer, WaitError, WaitUntil,
@@ -18,6 +18,8 @@ use crate::{
     version::{LockedVersion, Versions},
     wait::{Ground, Home, OneLine, Ticket, WaitLine, Wakes, wait},
 };
+
+pub use at::LimiterAt;
 
 /// The estimate of a request that took nothing.
 pub(crate) const NOTHING: Estimate = Estimate {
@@ -90,21 +92,6 @@ impl<C: ?Sized> Limiter<C> {
         &self.clock
     }
 
-    /// Asks for `cost` at the given time.
-    ///
-    /// While callers [wait](Self::wait), the answer is a denial until all of them have been served.
-    /// Its `retry_after` is exact behind up to 64 waiters. Behind `n` more, it may describe the
-    /// queue as it was up to `n / 64` requests ago, before a waiter left or the policy changed.
-    #[inline]
-    pub fn acquire_at(&self, cost: u64, now: Nanos) -> Decision {
-        if self.is_plain()
-            && let Some(decision) = self.versions.try_decide(|| now, cost)
-        {
-            return decision;
-        }
-        self.acquire_behind(cost, now)
-    }
-
     /// Decides if no caller waits and nothing is blocked.
     #[inline]
     fn is_plain(&self) -> bool {
@@ -113,7 +100,7 @@ impl<C: ?Sized> Limiter<C> {
 
     #[cold]
     fn acquire_behind(&self, cost: u64, now: Nanos) -> Decision {
-        if let Some(denied) = self.blocked_at(now) {
+        if let Some(denied) = self.denied_by_block(now) {
             return denied;
         }
         let passed = self.blocked.load(Ordering::Relaxed);
@@ -130,25 +117,6 @@ impl<C: ?Sized> Limiter<C> {
         self.step(now, |line, ground, wakes| {
             line.decide(ground, cost, wakes).0
         })
-    }
-
-    /// [`acquire_at`](Self::acquire_at) for units that may return. The second value is what was
-    /// taken, for [`settle_at`](Self::settle_at): nothing if the request was denied.
-    pub fn acquire_estimate_at(&self, cost: u64, now: Nanos) -> (Decision, Estimate) {
-        if let Some(denied) = self.blocked_at(now) {
-            return (denied, NOTHING);
-        }
-        if cost > 0 && self.line.is_busy() {
-            return self.step(now, |line, ground, wakes| line.decide(ground, cost, wakes));
-        }
-        let mut held = self.versions.lock();
-        let site = self.site(&held);
-        let (policy, state) = held.parts();
-        let decision = policy.decide(state, now, cost);
-        if decision.is_denied() {
-            return (decision, NOTHING);
-        }
-        (decision, site.note(policy, state, cost, now))
     }
 
     /// Serves the waiters, after a change that may have made room.
@@ -187,87 +155,12 @@ impl<C: ?Sized> Limiter<C> {
         self.step(now, |line, ground, wakes| line.leave(ground, ticket, wakes));
     }
 
-    pub(crate) fn blocked_at(&self, now: Nanos) -> Option<Decision> {
+    pub(crate) fn denied_by_block(&self, now: Nanos) -> Option<Decision> {
         let until = self.blocked.load(Ordering::Relaxed);
         if until == 0 {
             return None;
         }
         denied_until(&self.policy(), Nanos::new(until), now)
-    }
-
-    /// The decision on `cost` at `now`, without taking it.
-    pub fn peek_at(&self, cost: u64, now: Nanos) -> Decision {
-        if let Some(denied) = self.blocked_at(now) {
-            return denied;
-        }
-        if cost > 0 && self.line.is_busy() {
-            return self.step(now, |line, ground, wakes| line.check(ground, cost, wakes));
-        }
-        self.versions
-            .apply(|policy, state| policy.peek(state, now, cost))
-    }
-
-    /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on
-    /// it.
-    pub fn acquire_up_to_at(&self, cost: u64, now: Nanos) -> (u64, Decision) {
-        match self.blocked_at(now) {
-            Some(denied) => (0, denied),
-            None if self.line.is_busy() => self.step(now, |line, ground, wakes| {
-                line.decide_up_to(ground, cost, wakes)
-            }),
-            None => self
-                .versions
-                .apply(|policy, state| policy.decide_up_to(state, now, cost)),
-        }
-    }
-
-    /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Units
-    /// above the limit are debt, which time repays (see [`Algorithm::charge`]); it also counts
-    /// against waiters, and during a block. Returns the decision on a cost of 0 afterwards: a
-    /// denial if more is in use than the limit.
-    pub fn charge_at(&self, cost: u64, now: Nanos) -> Decision {
-        let charge = |policy: &Policy, state: &mut [u64]| {
-            policy.charge(state, now, cost);
-            policy.peek(state, now, 0)
-        };
-        let standing = if self.line.is_busy() {
-            self.step(now, |line, ground, wakes| {
-                line.charge(ground, charge, wakes)
-            })
-        } else {
-            self.versions.apply(charge)
-        };
-        self.blocked_at(now).unwrap_or(standing)
-    }
-
-    /// Returns up to `cost` of the units that were taken last; never more than are in use.
-    pub fn refund_at(&self, cost: u64, now: Nanos) {
-        if self.line.is_busy() {
-            return self.step(now, |line, ground, wakes| line.refund(ground, cost, wakes));
-        }
-        self.versions
-            .apply(|policy, state| policy.refund(state, now, cost));
-        // A waiter may have joined just before, without seeing this room.
-        self.serve(now);
-    }
-
-    /// Corrects an estimate at `now` to the `actual` cost (see [`Policy::settle`]). A caller
-    /// settles each estimate once. Nothing returns of units that were taken before a reset, and of
-    /// a bucket's units that were taken before a change of its policy.
-    pub fn settle_at(&self, estimate: Estimate, actual: u64, now: Nanos) {
-        if self.line.is_busy() {
-            return self.step(now, |line, ground, wakes| {
-                line.correct(ground, estimate, actual, wakes);
-            });
-        }
-        let mut held = self.versions.lock();
-        let site = self.site(&held);
-        let (policy, state) = held.parts();
-        let refund = |state: &mut [u64], units| policy.refund(state, now, units);
-        site.settle(policy, state, now, (estimate, actual), refund);
-        drop(held);
-        // A waiter may have joined just before, without seeing this room.
-        self.serve(now);
     }
 
     /// Where units count now: see [`Estimate::place`].
@@ -278,82 +171,15 @@ impl<C: ?Sized> Limiter<C> {
         site.place(policy, state)
     }
 
-    /// Forgets what was used, as if the limiter were new, and ends a block by the policy's
-    /// [`Penalty`](crate::Penalty). A [`block`](Self::block) stays. Permits in use are
-    /// forgotten too: releasing one later has no effect. Returns whether anything was in use.
-    pub fn reset_at(&self, now: Nanos) -> bool {
-        let mut held = self.versions.lock();
-        let (policy, state) = held.parts();
-        let was_used = !policy.is_recovered(state, now);
-        state.fill(0);
-        self.eras.reset();
-        drop(held);
-        self.serve(now);
-        was_used
-    }
-
     /// Denies everything until a time, or until [`unblock`](Self::unblock).
     pub fn block(&self, until: Until) {
         self.blocked.store(until.0.get(), Ordering::Relaxed);
     }
 
-    /// Ends a [`block`](Self::block), also one by the policy's [`Penalty`](crate::Penalty), and admits waiters as far as there is room. Returns whether a
-    /// block was still in force.
-    pub fn unblock_at(&self, now: Nanos) -> bool {
-        let lifted = self.blocked.swap(0, Ordering::Relaxed) > now.get();
-        let mut held = self.versions.lock();
-        let (policy, state) = held.parts();
-        let by_rule = policy.unblock(state, now);
-        drop(held);
-        self.serve(now);
-        lifted || by_rule
-    }
-
-    /// Changes the policy and keeps the current usage (see [`Policy::transfer`]). The call returns
-    /// at once, and decisions and waits continue.
-    ///
-    /// Each of the first 64 different policies that the limiter has keeps about 400 bytes until the
-    /// limiter is dropped. From the 65th on, the limiter decides behind a lock, so any number of
-    /// policies takes no more memory.
-    pub fn set_policy_at(&self, policy: impl Into<Policy>, now: Nanos) {
-        let ahead = self.policy().wall_ahead();
-        self.versions
-            .change(policy.into().with_wall_ahead(ahead), now);
-        self.serve(now);
-    }
-
-    /// Has a limit on a calendar follow the system's time, which is `ahead` nanoseconds ahead of
-    /// the limiter's clock (see [`Clock::wall_ahead`]). Less than a second of difference changes
-    /// nothing. The window's count stays (see [`Policy::with_wall_ahead`]). Returns whether
-    /// something changed. Call it now and then, each second for instance.
-    pub fn follow_wall_at(&self, ahead: i64, now: Nanos) -> bool {
-        let policy = self.policy().follow_wall(ahead);
-        if let Some(policy) = policy {
-            self.versions.change(policy, now);
-            self.serve(now);
-        }
-        policy.is_some()
-    }
-
-    /// A copy of the state, to be saved and [restored](Self::restore_at).
+    /// A copy of the state, to be saved and [restored](LimiterAt::restore).
     #[must_use]
     pub fn snapshot(&self) -> Vec<u64> {
         self.versions.apply(|_, state| state.to_vec())
-    }
-
-    /// Merges in a snapshot that was made under the policy `from`: the stricter of both states
-    /// stays, and usage in this limiter still counts. Returns whether the snapshot was valid.
-    pub fn restore_at(&self, from: &Policy, state: &[u64], now: Nanos) -> bool {
-        if !from.accepts(state) {
-            return false;
-        }
-        self.versions.apply(|policy, mine| {
-            let mut converted = vec![0; policy.words()];
-            policy.transfer(&mut converted, from, state, now);
-            policy.join(mine, &converted, now);
-        });
-        self.serve(now);
-        true
     }
 
     /// What the place of units depends on in a locked state.
@@ -368,7 +194,7 @@ impl<C: ?Sized> Limiter<C> {
     /// Locks the state if no thread holds it, and no waiter or block concerns it.
     pub(crate) fn try_near(&self, now: Nanos) -> Result<LockedVersion<'_>, NotNear> {
         let held = self.versions.try_lock().ok_or(NotNear::Busy)?;
-        if self.line.is_busy() || self.blocked_at(now).is_some() {
+        if self.line.is_busy() || self.denied_by_block(now).is_some() {
             return Err(NotNear::Other);
         }
         Ok(held)
@@ -387,7 +213,7 @@ impl<C: Clock> Limiter<C> {
         self.acquire(1)
     }
 
-    /// Asks for `cost` at the current time. A cost of 0 is a peek.
+    /// Asks for `cost` at the current time (see [`LimiterAt::acquire`]). A cost of 0 is a peek.
     #[inline(always)]
     #[allow(clippy::inline_always)] // A caller that reads yes or no does not pay for the rest of a decision.
     pub fn acquire(&self, cost: u64) -> Decision {
@@ -404,14 +230,19 @@ impl<C: Clock> Limiter<C> {
         self.acquire_behind(cost, self.clock.now())
     }
 
-    /// The decision on `cost`, without taking it.
-    pub fn peek(&self, cost: u64) -> Decision {
-        self.peek_at(cost, self.clock.now())
+    fn at_now(&self) -> LimiterAt<'_, C> {
+        self.at(self.clock.now())
     }
 
-    /// Takes as much of `cost` as is available; returns that amount and the decision on it.
+    /// The decision on `cost` now, without taking it (see [`LimiterAt::peek`]).
+    pub fn peek(&self, cost: u64) -> Decision {
+        self.at_now().peek(cost)
+    }
+
+    /// Takes as much of `cost` as is available now (see [`LimiterAt::acquire_up_to`]); returns that
+    /// amount and the decision on it.
     pub fn acquire_up_to(&self, cost: u64) -> (u64, Decision) {
-        self.acquire_up_to_at(cost, self.clock.now())
+        self.at_now().acquire_up_to(cost)
     }
 
     /// Denies everything for a time span.
@@ -419,34 +250,36 @@ impl<C: Clock> Limiter<C> {
         self.block(Until(self.clock.now().saturating_add(span.into())));
     }
 
-    /// Ends a [`block`](Self::block). Returns whether a block was still in force.
+    /// Ends a [`block`](Self::block) now (see [`LimiterAt::unblock`]). Returns whether a block was
+    /// still in force.
     pub fn unblock(&self) -> bool {
-        self.unblock_at(self.clock.now())
+        self.at_now().unblock()
     }
 
-    /// [`charge_at`](Self::charge_at) at the current time.
+    /// Takes `cost` even if it does not fit (see [`LimiterAt::charge`]).
     pub fn charge(&self, cost: u64) -> Decision {
-        self.charge_at(cost, self.clock.now())
+        self.at_now().charge(cost)
     }
 
-    /// Returns up to `cost` of the units that were taken last; never more than are in use.
+    /// Returns up to `cost` of the units that were taken last (see [`LimiterAt::refund`]).
     pub fn refund(&self, cost: u64) {
-        self.refund_at(cost, self.clock.now());
+        self.at_now().refund(cost);
     }
 
-    /// [`set_policy_at`](Self::set_policy_at) at the current time.
+    /// Changes the policy now, and keeps the current usage (see [`LimiterAt::set_policy`]).
     pub fn set_policy(&self, policy: impl Into<Policy>) {
-        self.set_policy_at(policy, self.clock.now());
+        self.at_now().set_policy(policy);
     }
 
-    /// [`follow_wall_at`](Self::follow_wall_at) the system's time.
+    /// Has a limit on a calendar follow the system's time, as the clock has it (see
+    /// [`LimiterAt::follow_wall`]).
     pub fn follow_wall(&self) -> bool {
-        self.follow_wall_at(self.clock.wall_ahead(), self.clock.now())
+        self.at_now().follow_wall(self.clock.wall_ahead())
     }
 
-    /// [`reset_at`](Self::reset_at) at the current time.
+    /// Forgets what was used (see [`LimiterAt::reset`]). Returns whether anything was in use.
     pub fn reset(&self) -> bool {
-        self.reset_at(self.clock.now())
+        self.at_now().reset()
     }
 }
 
@@ -470,7 +303,7 @@ impl<T: Timer> Limiter<T> {
     }
 
     /// [`wait`](Self::wait) for units that may return. The second value is what was taken, for
-    /// [`settle_at`](Self::settle_at).
+    /// [`LimiterAt::settle`].
     ///
     /// # Errors
     /// The same as [`wait`](Self::wait).

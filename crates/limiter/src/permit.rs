@@ -75,7 +75,7 @@ impl<C: Clock> Drop for Permit<'_, C> {
         let Self { from, estimate } = self;
         match from {
             _ if estimate.cost == 0 => {}
-            From::One(limiter) => limiter.settle_at(*estimate, 0, limiter.clock().now()),
+            From::One(limiter) => limiter.at(limiter.clock().now()).settle(*estimate, 0),
             From::Key(limiter, tag) => {
                 limiter.settle_tag(*tag, *estimate, 0, limiter.clock().now());
             }
@@ -215,7 +215,7 @@ impl<C: Clock> Limiter<C> {
     /// [`acquire`](Self::acquire). Use [`wait_permit`](Self::wait_permit), which waits for the
     /// delay.
     pub fn permit(&self, cost: u64) -> Result<Permit<'_, C>, Denied> {
-        let (decision, estimate) = self.acquire_estimate_at(cost, self.clock().now());
+        let (decision, estimate) = self.at(self.clock().now()).acquire_estimate(cost);
         decision.into_result()?;
         Ok(Permit::of(self, estimate))
     }

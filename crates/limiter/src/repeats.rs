@@ -9,7 +9,7 @@
 //! for _ in 0..3 {
 //!     let now = limiter.clock().now();
 //!     let mark = repeats.mark(b"5f1c2a9e", [("calls", "alice".as_bytes(), 4)]);
-//!     let decision = repeats.once(mark, now, || Some(limiter.acquire_at("alice", 4, now)));
+//!     let decision = repeats.once(mark, now, || Some(limiter.at(now).acquire("alice", 4)));
 //!     assert_eq!(decision.map(|first| first.remaining()), Some(6));
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())

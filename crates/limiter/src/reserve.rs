@@ -79,8 +79,8 @@ impl Estimates {
     }
 
     /// Passes on each estimate with its part of the `actual` cost, the latest first, for a call of
-    /// [`KeyedLimiter::settle_at`] or [`Limiter::settle_at`]. Units that were not used are returned
-    /// from the latest extension back to the first estimate.
+    /// [`KeyedAt::settle`](crate::KeyedAt::settle) or [`LimiterAt::settle`](crate::LimiterAt::settle).
+    /// Units that were not used are returned from the latest extension back to the first estimate.
     pub fn settle(self, actual: u64, mut settle: impl FnMut(Estimate, u64)) {
         let mut unused = self.cost().saturating_sub(actual);
         let mut beyond = actual.saturating_sub(self.cost());
@@ -213,7 +213,7 @@ impl<C: Clock> Owned<C> {
     fn take(&self, cost: u64) -> Result<Estimate, Denied> {
         let now = self.now();
         let (decision, estimate) = match self {
-            Self::One(limiter) => limiter.acquire_estimate_at(cost, now),
+            Self::One(limiter) => limiter.at(now).acquire_estimate(cost),
             Self::Key(limiter, tag) => limiter.acquire_estimate(*tag, cost, now),
         };
         decision.into_result()?;
@@ -223,7 +223,7 @@ impl<C: Clock> Owned<C> {
     fn settle(&self, estimate: Estimate, actual: u64) {
         let now = self.now();
         match self {
-            Self::One(limiter) => limiter.settle_at(estimate, actual, now),
+            Self::One(limiter) => limiter.at(now).settle(estimate, actual),
             Self::Key(limiter, tag) => limiter.settle_tag(*tag, estimate, actual, now),
         }
     }

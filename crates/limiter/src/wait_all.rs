@@ -89,8 +89,7 @@ pub async fn wait_all<T: Timer>(
 }
 
 /// [`wait_all`] for units that may return. The second value is what each request has taken, for
-/// [`Limiter::settle_at`](crate::Limiter::settle_at) and
-/// [`KeyedLimiter::settle_at`](crate::KeyedLimiter::settle_at).
+/// [`LimiterAt::settle`](crate::LimiterAt::settle) and [`KeyedAt::settle`](crate::KeyedAt::settle).
 ///
 /// # Errors
 /// The same as [`wait_all`].
@@ -254,7 +253,7 @@ impl<C: ?Sized, T: Timer> Drop for Held<'_, C, T> {
                 Request::Keyed { limiter, key, .. } => {
                     limiter.settle_tag(limiter.tag(key), taken, 0, now);
                 }
-                Request::Unkeyed { limiter, .. } => limiter.settle_at(taken, 0, now),
+                Request::Unkeyed { limiter, .. } => limiter.at(now).settle(taken, 0),
             }
         }
     }

@@ -73,15 +73,15 @@ fn members_and_strangers(policy: Policy, max_keys: usize, flood: u64, limit: u64
     let limiter = limiter(policy, max_keys, |builder| builder);
     let room = |key: &[u8], now| {
         (0..=limit)
-            .take_while(|_| limiter.acquire_at(key, 1, now).is_allowed())
+            .take_while(|_| limiter.at(now).acquire(key, 1).is_allowed())
             .count()
     };
     let members = (max_keys / 4) as u64;
     for member in 0..members {
-        assert!(limiter.acquire_at(key(1, member), 1, NOW).is_allowed());
+        assert!(limiter.at(NOW).acquire(key(1, member), 1).is_allowed());
     }
     for made_up in 0..flood {
-        let _ = limiter.acquire_at(key(2, made_up), 1, NOW);
+        let _ = limiter.at(NOW).acquire(key(2, made_up), 1);
     }
     assert_eq!(
         limiter.stats().forgotten.exhausted,
@@ -132,7 +132,7 @@ fn exhausted_among_busy(policy: Policy, max_keys: usize, flood: u64) {
     // A leaky bucket is exhausted beyond its wait.
     let all = |key: &[u8]| {
         (0..3)
-            .map(|_| limiter.acquire_at(key, 200, NOW))
+            .map(|_| limiter.at(NOW).acquire(key, 200))
             .filter(Decision::is_allowed)
             .count()
     };
@@ -142,11 +142,9 @@ fn exhausted_among_busy(policy: Policy, max_keys: usize, flood: u64) {
     }
     for made_up in 0..flood {
         // All but one unit, and a little later each, so that these end last.
-        let _ = limiter.acquire_at(
-            key(2, made_up),
-            199,
-            NOW.saturating_add(Nanos::new(made_up / 100)),
-        );
+        let _ = limiter
+            .at(NOW.saturating_add(Nanos::new(made_up / 100)))
+            .acquire(key(2, made_up), 199);
     }
     assert!(
         limiter.stats().forgotten.most > flood / 2,
@@ -163,7 +161,7 @@ fn exhausted_among_busy(policy: Policy, max_keys: usize, flood: u64) {
     );
     let at = NOW.saturating_add(Nanos::new(flood / 100));
     let fresh = (0..exhausted)
-        .filter(|&number| limiter.acquire_at(key(1, number), 1, at).is_allowed())
+        .filter(|&number| limiter.at(at).acquire(key(1, number), 1).is_allowed())
         .count();
     assert_eq!(fresh, 0, "{}", policy.name());
 }
@@ -179,12 +177,12 @@ fn the_waits_of_a_leaky_bucket_survive_a_flood_or_are_counted() {
         let waiting = SMALL as u64 / 4;
         // The next unit of each waits for 480 s.
         for number in 0..waiting {
-            assert!(limiter.acquire_at(key(1, number), 160, NOW).is_allowed());
+            assert!(limiter.at(NOW).acquire(key(1, number), 160).is_allowed());
         }
         for made_up in 0..60 * SMALL as u64 {
-            let _ = limiter.acquire_at(key(2, made_up), cost, NOW);
+            let _ = limiter.at(NOW).acquire(key(2, made_up), cost);
         }
-        let wait = |number| limiter.peek_at(key(1, number), 1, NOW).delay().as_secs();
+        let wait = |number| limiter.at(NOW).peek(key(1, number), 1).delay().as_secs();
         let lost = (0..waiting).filter(|&number| wait(number) < 479).count() as u64;
         let forgotten = limiter.stats().forgotten;
         // Smaller uses take nothing. Larger ones take some, and each is counted with its share.
@@ -201,7 +199,7 @@ fn an_exhausted_key_is_kept_for_four_times_the_bound_of_exhausted_keys() {
     for policy in policies("3/10m") {
         for max_keys in [1, 7, 100, SMALL, 50_000] {
             let limiter = limiter(policy, max_keys, |builder| builder);
-            let exhaust = |key: &[u8]| while limiter.acquire_at(key, 3, NOW).is_allowed() {};
+            let exhaust = |key: &[u8]| while limiter.at(NOW).acquire(key, 3).is_allowed() {};
             // The first of all is the first to be forgotten.
             for number in 0..4 * max_keys as u64 {
                 exhaust(&key(1, number));
@@ -213,7 +211,7 @@ fn an_exhausted_key_is_kept_for_four_times_the_bound_of_exhausted_keys() {
                 policy.name()
             );
             let fresh = (0..4 * max_keys as u64)
-                .filter(|&number| limiter.peek_at(key(1, number), 1, NOW).is_allowed())
+                .filter(|&number| limiter.at(NOW).peek(key(1, number), 1).is_allowed())
                 .count();
             assert_eq!(fresh, 0, "{} at {max_keys}", policy.name());
         }
@@ -227,7 +225,7 @@ fn a_limiter_that_denies_when_full_refuses_new_keys_and_forgets_none() {
         let mut exhausted = Vec::new();
         for number in 0..12 * SMALL as u64 {
             let (mut got, key) = (0, key(1, number));
-            while limiter.acquire_at(key, 3, NOW).is_allowed() {
+            while limiter.at(NOW).acquire(key, 3).is_allowed() {
                 got += 1;
             }
             exhausted.extend((got > 0).then_some(key));
@@ -243,18 +241,18 @@ fn a_limiter_that_denies_when_full_refuses_new_keys_and_forgets_none() {
         assert!(
             exhausted
                 .iter()
-                .all(|key| limiter.acquire_at(key, 3, at).is_denied()),
+                .all(|key| limiter.at(at).acquire(key, 3).is_denied()),
             "{}",
             policy.name()
         );
         // Strangers are told when to come again.
         let refused = (0..1_000)
-            .map(|n| (n, limiter.acquire_at(key(3, n), 1, at)))
+            .map(|n| (n, limiter.at(at).acquire(key(3, n), 1)))
             .find(|(_, d)| d.is_denied());
         let (number, refused) = refused.expect("most are refused");
         let then = at.saturating_add(refused.retry_after().expect("a time").into());
         assert!(
-            limiter.acquire_at(key(3, number), 1, then).is_allowed(),
+            limiter.at(then).acquire(key(3, number), 1).is_allowed(),
             "{}",
             policy.name()
         );
@@ -277,17 +275,19 @@ fn limits_given_with_requests_do_not_mix() {
     );
     let limiter = limiter(home, SMALL, |builder| builder);
     for number in 0..20 * SMALL as u64 {
-        let _ = limiter.acquire_with_at(&ages, key(1, number), 1, NOW);
-        let _ = limiter.acquire_with_at(&daily, key(2, number), 5, NOW);
+        let _ = limiter.at(NOW).acquire_with(&ages, key(1, number), 1);
+        let _ = limiter.at(NOW).acquire_with(&daily, key(2, number), 5);
     }
     for number in 0..10_000 {
         let allowed = limiter
-            .acquire_with_at(&modest, key(3, number), 16, NOW)
+            .at(NOW)
+            .acquire_with(&modest, key(3, number), 16)
             .is_allowed();
         assert!(
             allowed
                 && limiter
-                    .acquire_with_at(&quick, key(4, number), 100, NOW)
+                    .at(NOW)
+                    .acquire_with(&quick, key(4, number), 100)
                     .is_allowed(),
             "{number}"
         );
@@ -324,7 +324,7 @@ mod memory {
             .collect();
         let before = resident();
         for limiter in &limiters {
-            limiter.snapshot_at(NOW, |_| panic!("there is no key"));
+            limiter.at(NOW).snapshot(|_| panic!("there is no key"));
         }
         assert!(
             resident() < before + (64 << 10),
@@ -333,19 +333,19 @@ mod memory {
         );
         // 100 keys touch at most 200 pages of states.
         for number in 0..100 {
-            let _ = limiters[0].acquire_at(key(1, number), 1, NOW);
+            let _ = limiters[0].at(NOW).acquire(key(1, number), 1);
         }
         let mut shown = 0;
-        limiters[0].snapshot_at(NOW, |_| shown += 1);
+        limiters[0].at(NOW).snapshot(|_| shown += 1);
         assert!(shown == 100 && resident() < before + (2 << 20));
 
         let flooded = &limiters[1];
         for number in 0..BOUND as u64 {
-            let _ = flooded.acquire_at(key(1, number), 1, NOW);
+            let _ = flooded.at(NOW).acquire(key(1, number), 1);
         }
         let full = resident();
         for number in 0..6 * BOUND as u64 {
-            let _ = flooded.acquire_at(key(2, number), 1, NOW);
+            let _ = flooded.at(NOW).acquire(key(2, number), 1);
         }
         let grown = resident() - full;
         assert!(
@@ -362,7 +362,7 @@ fn a_peek_agrees_with_the_decision_on_a_full_table() {
     for policy in policies("1/1h") {
         let limiter = limiter(policy, SMALL, |builder| builder.when_full(WhenFull::Deny));
         for number in 0..40 * SMALL as u64 {
-            let _ = limiter.acquire_at(&key(1, number)[..], 1, NOW);
+            let _ = limiter.at(NOW).acquire(&key(1, number)[..], 1);
         }
         let (mut denied, mut differ) = (0, 0);
         for number in 0..2_000 {
@@ -372,8 +372,8 @@ fn a_peek_agrees_with_the_decision_on_a_full_table() {
             } else {
                 key(2, number)
             };
-            let peeked = limiter.peek_at(&key[..], 1, NOW).is_allowed();
-            let decided = limiter.acquire_at(&key[..], 1, NOW).is_allowed();
+            let peeked = limiter.at(NOW).peek(&key[..], 1).is_allowed();
+            let decided = limiter.at(NOW).acquire(&key[..], 1).is_allowed();
             denied += u64::from(!decided);
             differ += u64::from(peeked != decided);
         }
@@ -395,13 +395,13 @@ fn a_peek_agrees_with_the_decision_on_a_full_table() {
 fn a_flood_of_made_up_keys_never_resets_a_limited_key() {
     for policy in policies::denying("10/1h".parse().unwrap()) {
         let limiter = limiter(policy, 256, |builder| builder);
-        assert!(limiter.acquire_at("mallory", 10, NOW).is_allowed());
+        assert!(limiter.at(NOW).acquire("mallory", 10).is_allowed());
         for number in 0..20_000 {
             // Each made-up key uses one unit, so none recovers within the hour.
             let now = millis(number);
-            let _ = limiter.acquire_at(key(2, number), 1, now);
+            let _ = limiter.at(now).acquire(key(2, number), 1);
             if number % 100 == 0 {
-                let again = limiter.acquire_at("mallory", 10, now);
+                let again = limiter.at(now).acquire("mallory", 10);
                 assert!(again.is_denied(), "{} after {number}", policy.name());
             }
             assert!(limiter.stats().keys <= 256);
@@ -423,7 +423,9 @@ fn recovered_keys_are_evicted_first() {
     );
     for round in 0..50_u64 {
         for number in 0..500 {
-            let _ = limiter.acquire_at(key(round as u8, number), 10, millis(10_000 * round));
+            let _ = limiter
+                .at(millis(10_000 * round))
+                .acquire(key(round as u8, number), 10);
         }
     }
     let stats = limiter.stats();
@@ -440,7 +442,7 @@ fn up_to_the_bound_at_most_one_key_in_ten_thousand_is_evicted() {
         let max_keys = if policy.words() > 100 { 2_000 } else { 100_000 };
         let limiter = limiter(policy, max_keys, |builder| builder);
         for number in 0..max_keys as u64 {
-            let _ = limiter.acquire_at(key(1, number), 1, NOW);
+            let _ = limiter.at(NOW).acquire(key(1, number), 1);
         }
         let stats = limiter.stats();
         assert!(
@@ -463,7 +465,7 @@ proptest! {
         let limiter = limiter(windows_and_bucket("3/1h")[which], max_keys, |builder| builder);
         let mut admitted: HashMap<u64, u64> = HashMap::new();
         for (number, cost) in requests {
-            if limiter.acquire_at(key(1, number), cost, NOW).is_allowed() {
+            if limiter.at(NOW).acquire(key(1, number), cost).is_allowed() {
                 *admitted.entry(number).or_default() += cost;
             }
         }
@@ -484,7 +486,7 @@ proptest! {
         let mut ends: HashMap<u64, Nanos> = HashMap::new();
         for (number, gap) in requests {
             now = now.saturating_add(Nanos::from_millis(gap));
-            let decision = limiter.acquire_at(key(1, number), 3, now);
+            let decision = limiter.at(now).acquire(key(1, number), 3);
             if decision.is_allowed() {
                 let reset = now.saturating_add(decision.reset_after().into());
                 let before = ends.insert(number, reset);
@@ -494,7 +496,7 @@ proptest! {
             } else if decision.reason() == Some(DenialReason::TableFull) {
                 let until = now.saturating_add(decision.retry_after().expect("a time").into());
                 prop_assert!(until > now);
-                let later = limiter.peek_at(key(1, number), 3, until);
+                let later = limiter.at(until).peek(key(1, number), 3);
                 prop_assert!(later.is_allowed(), "in at the time that it was told");
                 now = until;
             }
@@ -536,13 +538,13 @@ proptest! {
             let key = key % keys;
             now += gap;
             let at = Nanos::new(now);
-            if limiter.acquire_at(key, cost, at).is_allowed() {
+            if limiter.at(at).acquire(key, cost).is_allowed() {
                 admitted.entry(key).or_default().extend(std::iter::repeat_n(now, cost as usize));
             }
             prop_assert!(limiter.stats().keys <= max_keys as u64);
             let mut places = 0;
-            limiter.snapshot_at(at, |_| places += 1);
-            let with_debt = (0..keys).filter(|&key| limiter.peek_at(key, 0, at).remaining() < 3).count();
+            limiter.at(at).snapshot(|_| places += 1);
+            let with_debt = (0..keys).filter(|&key| limiter.at(at).peek(key, 0).remaining() < 3).count();
             prop_assert_eq!(places, with_debt);
         }
         prop_assert_eq!(limiter.stats().forgotten.total(), 0);
@@ -558,9 +560,13 @@ proptest! {
 /// The debt that a limiter shows of one that it restored, and its place.
 fn shown(policy: Policy, place: RecordSpot, debt: Debt, now: Nanos) -> Debt {
     let limiter = limiter(policy, 40, |builder| builder);
-    assert!(limiter.restore_at(&policy, &SnapshotEntry::Record { place, debt }, now));
+    assert!(
+        limiter
+            .at(now)
+            .restore(&policy, &SnapshotEntry::Record { place, debt })
+    );
     let mut all = Vec::new();
-    limiter.snapshot_at(now, |entry| all.push(entry));
+    limiter.at(now).snapshot(|entry| all.push(entry));
     let [SnapshotEntry::Record { place: shown, debt }] = all[..] else {
         panic!("{all:?}")
     };
@@ -573,10 +579,10 @@ fn place(bits: u64) -> RecordSpot {
     let policy = Policy::fixed_window("1/1h".parse().unwrap());
     let limiter = limiter(policy, 40, |builder| builder);
     for number in 0..100 {
-        let _ = limiter.acquire_at(key(1, number), 1, NOW);
+        let _ = limiter.at(NOW).acquire(key(1, number), 1);
     }
     let mut half = 0;
-    limiter.snapshot_at(NOW, |entry| {
+    limiter.at(NOW).snapshot(|entry| {
         if let SnapshotEntry::Record { place, .. } = entry {
             half = place.to_words()[1];
         }

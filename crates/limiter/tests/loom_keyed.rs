@@ -26,12 +26,12 @@ fn limiter(policy: Policy) -> Arc<KeyedLimiter<ManualTimer>> {
 }
 
 fn ask(limiter: &KeyedLimiter<ManualTimer>, key: &str) -> bool {
-    limiter.acquire_at(key, 1, NOW).is_allowed()
+    limiter.at(NOW).acquire(key, 1).is_allowed()
 }
 
 fn snapshot(limiter: &KeyedLimiter<ManualTimer>) -> Vec<SnapshotEntry> {
     let mut entries = Vec::new();
-    limiter.snapshot_at(NOW, |entry| entries.push(entry));
+    limiter.at(NOW).snapshot(|entry| entries.push(entry));
     entries
 }
 
@@ -76,7 +76,7 @@ fn a_unit_goes_to_the_waiter_or_the_caller_never_to_both() {
         let mine = ask(&limiter, "a");
         assert!(mine != other.join().unwrap());
         // Nobody waits any more: what comes back is for the next caller.
-        limiter.refund_at("a", 1, NOW);
+        limiter.at(NOW).refund("a", 1);
         assert!(ask(&limiter, "a"));
     });
 }
@@ -88,7 +88,7 @@ fn a_refunded_unit_reaches_the_waiter() {
         assert!(ask(&limiter, "a"));
         let other = {
             let limiter = limiter.clone();
-            thread::spawn(move || limiter.refund_at("a", 1, NOW))
+            thread::spawn(move || limiter.at(NOW).refund("a", 1))
         };
         let mut waiting = Box::pin(limiter.wait("a", 1, None));
         let mut cx = Context::from_waker(Waker::noop());
@@ -109,7 +109,7 @@ fn a_state_that_moves_to_a_new_policy_is_neither_lost_nor_doubled() {
             thread::spawn(move || ask(&limiter, "a"))
         };
         let next = Policy::sliding_counter("1/1h".parse().unwrap());
-        limiter.set_policy_at(next, NOW).unwrap().finish_at(NOW);
+        limiter.at(NOW).set_policy(next).unwrap().finish_at(NOW);
         let mine = ask(&limiter, "a");
         assert!(mine != other.join().unwrap());
     });
@@ -120,12 +120,12 @@ fn a_thread_in_a_replaced_generation_does_not_decide_without_what_a_newer_one_to
     model(|| {
         let limiter = limiter(one_an_hour());
         assert!(ask(&limiter, "a"));
-        let _ = limiter.set_max_keys_at(3, NOW).unwrap();
+        let _ = limiter.at(NOW).set_max_keys(3).unwrap();
         let other = {
             let limiter = limiter.clone();
             thread::spawn(move || ask(&limiter, "a"))
         };
-        let _ = limiter.set_max_keys_at(4, NOW).unwrap();
+        let _ = limiter.at(NOW).set_max_keys(4).unwrap();
         assert!(!ask(&limiter, "a"));
         assert!(!other.join().unwrap());
     });
@@ -141,8 +141,8 @@ fn a_state_that_two_changes_move_at_once_is_neither_lost_nor_doubled() {
                 thread::spawn(move || ask(&limiter, "a"))
             };
             let next = Policy::sliding_counter("1/1h".parse().unwrap());
-            limiter.set_policy_at(next, NOW).unwrap();
-            let change = limiter.set_policy_at(one_an_hour(), NOW).unwrap();
+            limiter.at(NOW).set_policy(next).unwrap();
+            let change = limiter.at(NOW).set_policy(one_an_hour()).unwrap();
             if finish {
                 change.finish_at(NOW);
             }
@@ -158,12 +158,12 @@ fn a_sweep_that_a_new_change_overtakes_leaves_nothing_behind() {
         let limiter = limiter(one_an_hour());
         assert!(ask(&limiter, "a"));
         let next = Policy::sliding_counter("1/1h".parse().unwrap());
-        limiter.set_policy_at(next, NOW).unwrap();
+        limiter.at(NOW).set_policy(next).unwrap();
         let sweeping = {
             let limiter = limiter.clone();
-            thread::spawn(move || limiter.snapshot_at(NOW, |_| ()))
+            thread::spawn(move || limiter.at(NOW).snapshot(|_| ()))
         };
-        limiter.set_policy_at(one_an_hour(), NOW).unwrap();
+        limiter.at(NOW).set_policy(one_an_hour()).unwrap();
         assert!(!ask(&limiter, "a"));
         sweeping.join().unwrap();
         assert_eq!(snapshot(&limiter).len(), 1, "one place for the key");
@@ -187,7 +187,7 @@ fn a_joint_decision_and_a_change_of_policy_do_not_deadlock() {
             })
         };
         let next = Policy::sliding_counter("1/1h".parse().unwrap());
-        limiter.set_policy_at(next, NOW).unwrap().finish_at(NOW);
+        limiter.at(NOW).set_policy(next).unwrap().finish_at(NOW);
         assert!(!other.join().unwrap() && !ask(&limiter, "a"));
     });
 }
@@ -203,7 +203,7 @@ fn a_late_decision_finds_its_generation_retired_or_reused() {
         // The third change uses the first change's table again.
         for limit in ["1/2h", "1/3h", "1/4h"] {
             let next = Policy::fixed_window(limit.parse().unwrap());
-            limiter.set_policy_at(next, NOW).unwrap().finish_at(NOW);
+            limiter.at(NOW).set_policy(next).unwrap().finish_at(NOW);
         }
         let mine = ask(&limiter, "a");
         assert!(mine != other.join().unwrap());
@@ -289,7 +289,7 @@ fn the_number_of_changes_is_never_ahead_of_the_policy() {
             let limiter = limiter.clone();
             thread::spawn(move || (limiter.policy_version(), limiter.policy()))
         };
-        limiter.set_policy_at(policies[1], NOW);
+        limiter.at(NOW).set_policy(policies[1]);
         let (version, policy) = other.join().unwrap();
         assert!(version == before || policy == policies[1]);
     });
@@ -303,11 +303,11 @@ fn a_unit_is_admitted_once_while_the_policy_changes_and_changes_back() {
         let limiter = Arc::new(Limiter::with_clock(policies[0], ()));
         let other = {
             let limiter = limiter.clone();
-            thread::spawn(move || limiter.acquire_at(1, NOW).is_allowed())
+            thread::spawn(move || limiter.at(NOW).acquire(1).is_allowed())
         };
-        limiter.set_policy_at(policies[1], NOW);
-        limiter.set_policy_at(policies[0], NOW);
-        let mine = limiter.acquire_at(1, NOW).is_allowed();
+        limiter.at(NOW).set_policy(policies[1]);
+        limiter.at(NOW).set_policy(policies[0]);
+        let mine = limiter.at(NOW).acquire(1).is_allowed();
         assert!(mine != other.join().unwrap());
     });
 }
@@ -324,14 +324,14 @@ fn a_unit_is_admitted_once_while_the_last_version_takes_over() {
     .map(|text| text.parse::<Policy>().unwrap());
     model(move || {
         let limiter = Arc::new(Limiter::with_clock(policies[0], ()));
-        limiter.set_policy_at(policies[1], NOW);
+        limiter.at(NOW).set_policy(policies[1]);
         let other = {
             let limiter = limiter.clone();
-            thread::spawn(move || limiter.acquire_at(1, NOW).is_allowed())
+            thread::spawn(move || limiter.at(NOW).acquire(1).is_allowed())
         };
-        limiter.set_policy_at(policies[2], NOW);
-        limiter.set_policy_at(policies[3], NOW);
-        let mine = limiter.acquire_at(1, NOW).is_allowed();
+        limiter.at(NOW).set_policy(policies[2]);
+        limiter.at(NOW).set_policy(policies[3]);
+        let mine = limiter.at(NOW).acquire(1).is_allowed();
         assert!(mine != other.join().unwrap());
         assert_eq!(limiter.policy(), policies[3]);
     });
@@ -349,10 +349,10 @@ fn two_tenants_of_a_limit_take_no_more_than_the_total() {
         let builder = builder.hash_keys(HashKeys::from_seeds(1, 2));
         let limiter = Arc::new(builder.clock(ManualTimer::new(NOW)).build().unwrap());
         let other = Arc::clone(&limiter);
-        let thread = thread::spawn(move || other.acquire_at("a", 1, NOW).is_allowed());
-        let mine = limiter.acquire_at("b", 1, NOW).is_allowed();
+        let thread = thread::spawn(move || other.at(NOW).acquire("a", 1).is_allowed());
+        let mine = limiter.at(NOW).acquire("b", 1).is_allowed();
         assert!(thread.join().unwrap() ^ mine);
-        assert!(limiter.total().peek_at(1, NOW).is_denied());
+        assert!(limiter.total().at(NOW).peek(1).is_denied());
         counted[usize::from(mine)].fetch_add(1, Relaxed);
     });
     assert!(wins.iter().all(|count| count.load(Relaxed) > 0));
@@ -362,16 +362,16 @@ fn two_tenants_of_a_limit_take_no_more_than_the_total() {
 fn what_a_settled_estimate_returns_is_taken_once() {
     model(|| {
         let limiter = limiter(Policy::fixed_window("2/1h".parse().unwrap()));
-        let (decision, estimate) = limiter.acquire_estimate_at("a", 2, NOW);
+        let (decision, estimate) = limiter.at(NOW).acquire_estimate("a", 2);
         assert!(decision.is_allowed());
         let other = {
             let limiter = limiter.clone();
             thread::spawn(move || ask(&limiter, "a"))
         };
-        limiter.settle_at("a", estimate, 1, NOW);
+        limiter.at(NOW).settle("a", estimate, 1);
         let mine = ask(&limiter, "a");
         assert!(mine != other.join().unwrap());
-        assert_eq!(limiter.peek_at("a", 0, NOW).remaining(), 0);
+        assert_eq!(limiter.at(NOW).peek("a", 0).remaining(), 0);
     });
 }
 
@@ -379,16 +379,16 @@ fn what_a_settled_estimate_returns_is_taken_once() {
 fn an_estimate_that_a_reset_ended_returns_nothing() {
     model(|| {
         let limiter = limiter(Policy::fixed_window("2/1h".parse().unwrap()));
-        let (_, estimate) = limiter.acquire_estimate_at("a", 1, NOW);
+        let (_, estimate) = limiter.at(NOW).acquire_estimate("a", 1);
         let other = {
             let limiter = limiter.clone();
-            thread::spawn(move || limiter.settle_at("a", estimate, 0, NOW))
+            thread::spawn(move || limiter.at(NOW).settle("a", estimate, 0))
         };
-        limiter.reset_at("a", NOW);
+        limiter.at(NOW).reset("a");
         let taken = (0..3).filter(|_| ask(&limiter, "a")).count();
         other.join().unwrap();
         assert_eq!(taken, 2);
-        assert_eq!(limiter.peek_at("a", 0, NOW).remaining(), 0);
+        assert_eq!(limiter.at(NOW).peek("a", 0).remaining(), 0);
     });
 }
 
@@ -427,7 +427,7 @@ fn a_returned_unit_reaches_a_joint_wait_in_any_order() {
         assert!(ask(&limiter, "b"));
         let other = {
             let limiter = limiter.clone();
-            thread::spawn(move || limiter.refund_at("b", 1, NOW))
+            thread::spawn(move || limiter.at(NOW).refund("b", 1))
         };
         let both = [
             Request::keyed(&*limiter, b"a", 1),

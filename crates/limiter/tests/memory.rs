@@ -61,7 +61,7 @@ fn ten_thousand_changes_under_load_keep_a_few_tables_of_each_width() {
         scope.spawn(|| {
             while changing.load(Ordering::Relaxed) {
                 for key in 0..100_u64 {
-                    let _ = limiter.acquire_at(key, 1, NOW);
+                    let _ = limiter.at(NOW).acquire(key, 1);
                 }
             }
         });
@@ -72,7 +72,7 @@ fn ten_thousand_changes_under_load_keep_a_few_tables_of_each_width() {
                 1 => Policy::fixed_window(quota),
                 _ => Policy::sliding_log(quota).unwrap(),
             };
-            limiter.set_policy_at(policy, NOW).unwrap();
+            limiter.at(NOW).set_policy(policy).unwrap();
         }
         changing.store(false, Ordering::Relaxed);
     });
@@ -84,7 +84,8 @@ fn ten_thousand_changes_under_load_keep_a_few_tables_of_each_width() {
     let before = bytes();
     for round in 0..1_000_u64 {
         limiter
-            .set_policy_at(Policy::fixed_window(Quota::per_hour(7 + round % 2)), NOW)
+            .at(NOW)
+            .set_policy(Policy::fixed_window(Quota::per_hour(7 + round % 2)))
             .unwrap();
     }
     let kept = bytes().saturating_sub(before);
@@ -97,16 +98,16 @@ fn any_number_of_policies_takes_bounded_memory_and_keeps_what_was_used() {
     let before = bytes();
     let policy = |round: u64| Policy::token_bucket(Quota::per_hour(100 + round % 40_000));
     let limiter = Limiter::with_clock(policy(0), ());
-    assert!(limiter.acquire_at(10, NOW).is_allowed());
+    assert!(limiter.at(NOW).acquire(10).is_allowed());
     let wide = Policy::sliding_log(Quota::per_hour(50)).unwrap();
     for round in 1..40_000 {
-        limiter.set_policy_at(policy(round), NOW);
+        limiter.at(NOW).set_policy(policy(round));
         if round % 1_000 == 0 {
-            limiter.set_policy_at(wide, NOW);
-            limiter.set_policy_at(policy(round), NOW);
+            limiter.at(NOW).set_policy(wide);
+            limiter.at(NOW).set_policy(policy(round));
             assert_eq!(limiter.policy(), policy(round));
             // A bucket counts a started unit as a whole one.
-            let left = limiter.peek_at(0, NOW).remaining();
+            let left = limiter.at(NOW).peek(0).remaining();
             assert!(
                 (90 + round - 1..=90 + round).contains(&left),
                 "{round}: {left}"
@@ -125,9 +126,9 @@ fn a_policy_that_returns_takes_no_more_memory() {
     let limiter = Limiter::with_clock(policies[0], ());
     let mut before = 0;
     for round in 0..3_000 {
-        limiter.set_policy_at(policies[round % 3], NOW);
+        limiter.at(NOW).set_policy(policies[round % 3]);
         assert_eq!(
-            limiter.acquire_at(1, NOW).is_allowed(),
+            limiter.at(NOW).acquire(1).is_allowed(),
             round < 5,
             "round {round}"
         );
@@ -152,18 +153,16 @@ fn a_key_that_is_blocked_again_stays_blocked_and_leaves_no_ends_behind() {
     let before = bytes();
     for second in 1..10_000 {
         limiter
-            .block_at(
-                "eve",
-                Until(Nanos::from_secs(second + 5)),
-                Nanos::from_secs(second),
-            )
+            .at(Nanos::from_secs(second))
+            .block("eve", Until(Nanos::from_secs(second + 5)))
             .unwrap();
     }
     let last = Nanos::from_secs(10_003);
-    assert!(limiter.blocked_at("eve", last).is_some());
+    assert!(limiter.at(last).blocked("eve").is_some());
     assert!(
         limiter
-            .blocked_at("eve", Nanos::from_secs(10_004))
+            .at(Nanos::from_secs(10_004))
+            .blocked("eve")
             .is_none()
     );
     let kept = bytes().saturating_sub(before);

@@ -53,37 +53,39 @@ fn every_operation_works_on_every_algorithm() {
 fn a_blocked_key_is_denied_until_its_time() {
     let limiter = keyed(Policy::token_bucket(Quota::per_hour(10)));
     let until = Nanos::from_secs(7_260);
-    assert_eq!(limiter.blocked_at("mallory", NOW), None);
-    limiter.block_at("mallory", Until(until), NOW).unwrap();
+    assert_eq!(limiter.at(NOW).blocked("mallory"), None);
+    limiter.at(NOW).block("mallory", Until(until)).unwrap();
     assert_eq!(
         limiter.acquire("mallory", 1).retry_after(),
         Some(Duration::from_mins(1))
     );
     assert_eq!(
         limiter
-            .blocked_at("mallory", NOW)
+            .at(NOW)
+            .blocked("mallory")
             .and_then(|denied| denied.retry_after()),
         Some(Duration::from_mins(1))
     );
-    assert_eq!(limiter.blocked_at("alice", NOW), None);
+    assert_eq!(limiter.at(NOW).blocked("alice"), None);
     assert_eq!(limiter.acquire_up_to("mallory", 1).0, 0);
     assert!(limiter.acquire("alice", 1).is_allowed());
     limiter.clock().set(until);
-    assert_eq!(limiter.blocked_at("mallory", until), None);
+    assert_eq!(limiter.at(until).blocked("mallory"), None);
     assert!(limiter.acquire("mallory", 1).is_allowed());
     assert!(
-        !limiter.unblock_at("mallory", until),
+        !limiter.at(until).unblock("mallory"),
         "the block had passed by itself"
     );
     limiter
-        .block_at("mallory", Until::UNBLOCKED, until)
+        .at(until)
+        .block("mallory", Until::UNBLOCKED)
         .unwrap();
     let denied = limiter.acquire("mallory", 1);
     assert!(
         denied.is_denied() && denied.retry_after().is_none(),
         "blocked for good"
     );
-    assert!(limiter.unblock_at("mallory", until));
+    assert!(limiter.at(until).unblock("mallory"));
     assert!(limiter.acquire("mallory", 1).is_allowed());
 }
 
@@ -96,7 +98,7 @@ fn a_key_can_have_its_own_quota() {
         let limiter = keyed(general);
         assert!(limiter.acquire("admin", 5).is_allowed());
         assert_eq!(limiter.override_of("admin"), None);
-        limiter.set_override_at("admin", own, NOW).unwrap();
+        limiter.at(NOW).set_override("admin", own).unwrap();
         assert_eq!(
             [limiter.override_of("admin"), limiter.override_of("alice")],
             [Some(own), None]
@@ -109,8 +111,8 @@ fn a_key_can_have_its_own_quota() {
         );
         assert!(limiter.acquire("alice", 6).is_denied());
         assert!(limiter.acquire("admin", 20).is_allowed());
-        assert!(limiter.remove_override_at("admin", NOW));
-        assert!(!limiter.remove_override_at("admin", NOW));
+        assert!(limiter.at(NOW).remove_override("admin"));
+        assert!(!limiter.at(NOW).remove_override("admin"));
         assert_eq!(limiter.override_of("admin"), None);
         assert!(
             limiter.acquire("admin", 1).is_denied(),
@@ -130,7 +132,7 @@ fn a_changed_policy_keeps_what_was_used_of_every_key() {
         for key in 0..50_u8 {
             assert!(limiter.acquire([key], u64::from(key % 10)).is_allowed());
         }
-        limiter.set_policy_at(new, NOW).unwrap();
+        limiter.at(NOW).set_policy(new).unwrap();
         for key in 0..50_u8 {
             assert_eq!(
                 limiter.peek([key], 0).remaining(),
@@ -150,11 +152,11 @@ fn each_change_of_policy_has_a_version_of_its_own() {
     let mut seen = std::collections::HashSet::from([versions()]);
     // What has a policy that returns is used again, but its version is new.
     for policy in [second, first, second, first, second] {
-        keyed.set_policy_at(policy, NOW).unwrap();
-        one.set_policy_at(policy, NOW);
+        keyed.at(NOW).set_policy(policy).unwrap();
+        one.at(NOW).set_policy(policy);
         assert!(seen.insert(versions()), "{:?}", versions());
-        keyed.set_policy_at(policy, NOW).unwrap();
-        one.set_policy_at(policy, NOW);
+        keyed.at(NOW).set_policy(policy).unwrap();
+        one.at(NOW).set_policy(policy);
         assert!(
             seen.contains(&versions()),
             "the same policy again is no change"
@@ -169,10 +171,10 @@ fn a_snapshot_restores_every_key() {
         for key in 0..50_u8 {
             assert!(limiter.acquire([key], u64::from(key % 10)).is_allowed());
         }
-        limiter.block_at("mallory", Until::UNBLOCKED, NOW).unwrap();
-        limiter.set_override_at([7], policy, NOW).unwrap();
+        limiter.at(NOW).block("mallory", Until::UNBLOCKED).unwrap();
+        limiter.at(NOW).set_override([7], policy).unwrap();
         let mut entries = Vec::new();
-        limiter.snapshot_at(NOW, |entry| entries.push(entry));
+        limiter.at(NOW).snapshot(|entry| entries.push(entry));
 
         let restored = KeyedLimiter::builder(policy)
             .max_keys(100)
@@ -181,21 +183,21 @@ fn a_snapshot_restores_every_key() {
             .build()
             .unwrap();
         for entry in &entries {
-            assert!(restored.restore_at(&policy, entry, NOW));
+            assert!(restored.at(NOW).restore(&policy, entry));
         }
         for key in 0..50_u8 {
             assert_eq!(
-                restored.peek_at([key], 0, NOW),
+                restored.at(NOW).peek([key], 0),
                 limiter.peek([key], 0),
                 "{}",
                 policy.name()
             );
         }
-        assert!(restored.acquire_at("mallory", 1, NOW).is_denied());
+        assert!(restored.at(NOW).acquire("mallory", 1).is_denied());
         let damaged = SnapshotEntry::clone(&entries[0]);
         let wider = Policy::sliding_log(Quota::per_hour(77)).unwrap();
         assert!(
-            !restored.restore_at(&wider, &damaged, NOW),
+            !restored.at(NOW).restore(&wider, &damaged),
             "a state of another shape is refused"
         );
     }
@@ -213,8 +215,8 @@ fn a_reset_affects_only_its_key() {
         for key in 0..8_u8 {
             assert!(limiter.acquire([key], 10).is_allowed());
         }
-        limiter.block_at([9], Until::UNBLOCKED, NOW).unwrap();
-        limiter.set_override_at([8], policy, NOW).unwrap();
+        limiter.at(NOW).block([9], Until::UNBLOCKED).unwrap();
+        limiter.at(NOW).set_override([8], policy).unwrap();
         assert!(limiter.acquire([8], 10).is_allowed());
         for key in [0_u8, 7, 8] {
             assert!(limiter.reset([key]), "{}", policy.name());
@@ -246,11 +248,11 @@ fn a_snapshot_carries_records_to_a_limiter_of_any_bound() {
             .build()
             .unwrap();
         for key in 0..150_u8 {
-            assert!(limiter.acquire_at([key], 4, NOW).is_allowed());
+            assert!(limiter.at(NOW).acquire([key], 4).is_allowed());
         }
         assert!(limiter.stats().records >= 100);
         let mut entries = Vec::new();
-        limiter.snapshot_at(NOW, |entry| entries.push(entry));
+        limiter.at(NOW).snapshot(|entry| entries.push(entry));
         for max_keys in [40, 50, 120, 1_000] {
             let restored = KeyedLimiter::builder(policy)
                 .max_keys(max_keys)
@@ -261,13 +263,13 @@ fn a_snapshot_carries_records_to_a_limiter_of_any_bound() {
             assert!(
                 entries
                     .iter()
-                    .all(|entry| restored.restore_at(&policy, entry, NOW))
+                    .all(|entry| restored.at(NOW).restore(&policy, entry))
             );
             assert_eq!(restored.stats().forgotten.total(), 0);
             for key in 0..150_u8 {
                 // A bucket's end is rounded up by less than a 250,000th of the hour.
                 let later = NOW.saturating_add(Nanos::from_millis(4));
-                let remaining = restored.acquire_at([key], 1, later).remaining();
+                let remaining = restored.at(later).acquire([key], 1).remaining();
                 assert_eq!(remaining, 5, "{} at a bound of {max_keys}", policy.name());
             }
         }
@@ -289,11 +291,12 @@ fn debts_survive_a_snapshot_and_a_change_of_policy() {
     // Pushes a out.
     let _ = limiter.acquire("b", 1);
     limiter
-        .set_policy_at(Policy::sliding_counter(Quota::per_hour(5)), NOW)
+        .at(NOW)
+        .set_policy(Policy::sliding_counter(Quota::per_hour(5)))
         .unwrap();
     assert!(limiter.acquire("a", 1).is_denied());
     let mut entries = Vec::new();
-    limiter.snapshot_at(NOW, |entry| entries.push(entry));
+    limiter.at(NOW).snapshot(|entry| entries.push(entry));
     let restored = KeyedLimiter::builder(policy)
         .max_keys(1)
         .hash_keys(limiter.hash_keys())
@@ -303,9 +306,9 @@ fn debts_survive_a_snapshot_and_a_change_of_policy() {
     assert!(
         entries
             .iter()
-            .all(|entry| restored.restore_at(&limiter.policy(), entry, NOW))
+            .all(|entry| restored.at(NOW).restore(&limiter.policy(), entry))
     );
-    assert!(restored.acquire_at("a", 1, NOW).is_denied());
+    assert!(restored.at(NOW).acquire("a", 1).is_denied());
 }
 
 #[test]
@@ -315,7 +318,7 @@ fn a_changed_bound_keeps_what_every_key_has_used() {
         for key in 0..100_u8 {
             assert!(limiter.acquire([key], 4).is_allowed());
         }
-        limiter.block_at("mallory", Until::UNBLOCKED, NOW).unwrap();
+        limiter.at(NOW).block("mallory", Until::UNBLOCKED).unwrap();
         // The last bound is too small for all of them: most keys are in records then.
         for max_keys in [1_000, 2_000, 100, 30] {
             limiter.set_max_keys(max_keys).unwrap().finish();
@@ -324,7 +327,8 @@ fn a_changed_bound_keeps_what_every_key_has_used() {
             for key in 0..100_u8 {
                 // A record's end is rounded up by less than a 250,000th of the hour.
                 let left = limiter
-                    .peek_at([key], 0, NOW.saturating_add(Nanos::from_millis(4)))
+                    .at(NOW.saturating_add(Nanos::from_millis(4)))
+                    .peek([key], 0)
                     .remaining();
                 assert_eq!(left, 6, "{} at a bound of {max_keys}", policy.name());
             }
@@ -361,9 +365,9 @@ fn changes_between_a_few_bounds_reuse_memory() {
 #[test]
 fn blocking_and_unblocking_a_key_takes_no_room_in_the_table() {
     let limiter = keyed(Policy::fixed_window(Quota::per_hour(10)));
-    limiter.block_at("mallory", Until::UNBLOCKED, NOW).unwrap();
+    limiter.at(NOW).block("mallory", Until::UNBLOCKED).unwrap();
     assert!(limiter.acquire("mallory", 1).is_denied());
-    assert!(limiter.unblock_at("mallory", NOW));
+    assert!(limiter.at(NOW).unblock("mallory"));
     assert_eq!(limiter.stats().keys, 0);
 }
 
@@ -379,7 +383,7 @@ fn an_unkeyed_limiter_has_the_same_operations() {
         assert_eq!(limiter.peek(0).remaining(), 11, "{}", policy.name());
         let state = limiter.snapshot();
         let restored = Limiter::with_clock(policy, ManualClock::new(NOW));
-        assert!(restored.restore_at(&limiter.policy(), &state, NOW));
+        assert!(restored.at(NOW).restore(&limiter.policy(), &state));
         assert_eq!(restored.acquire(1).remaining(), 0);
         limiter.block(Until(Nanos::from_secs(7_201)));
         assert_eq!(
@@ -463,19 +467,22 @@ fn more_exceptions_than_keys_are_refused() {
         .clock(())
         .build()
         .unwrap();
-    limiter.block_at("a", Until::UNBLOCKED, NOW).unwrap();
+    limiter.at(NOW).block("a", Until::UNBLOCKED).unwrap();
     limiter
-        .block_at("b", Until(Nanos::from_secs(7_300)), NOW)
+        .at(NOW)
+        .block("b", Until(Nanos::from_secs(7_300)))
         .unwrap();
-    assert!(limiter.block_at("c", Until::UNBLOCKED, NOW).is_err());
+    assert!(limiter.at(NOW).block("c", Until::UNBLOCKED).is_err());
     assert!(
         limiter
-            .set_override_at("c", Policy::concurrency(9), NOW)
+            .at(NOW)
+            .set_override("c", Policy::concurrency(9))
             .is_err()
     );
     assert!(
         limiter
-            .block_at("c", Until::UNBLOCKED, Nanos::from_secs(7_301))
+            .at(Nanos::from_secs(7_301))
+            .block("c", Until::UNBLOCKED)
             .is_ok(),
         "the second block had passed"
     );
@@ -489,7 +496,7 @@ fn blocks_that_have_passed_make_room_and_others_stay() {
         .build()
         .unwrap();
     let at = Nanos::from_secs;
-    let block = |key: u64, until, now| limiter.block_at(key, Until(until), now).is_ok();
+    let block = |key: u64, until, now| limiter.at(now).block(key, Until(until)).is_ok();
     for key in 1..=100 {
         assert!(block(
             key,
@@ -500,16 +507,16 @@ fn blocks_that_have_passed_make_room_and_others_stay() {
     assert!(!block(101, at(99), at(0)), "all are in force");
     assert!(block(101, at(99), at(1)), "one has passed");
     assert!(!block(102, at(99), at(1)));
-    assert!(limiter.blocked_at(100_u64, at(1 << 30)).is_some());
+    assert!(limiter.at(at(1 << 30)).blocked(100_u64).is_some());
     for key in 102..151 {
         assert!(block(key, at(99), at(60)), "{key}");
     }
     let mut blocked = 0;
-    limiter.snapshot_at(at(60), |entry| {
+    limiter.at(at(60)).snapshot(|entry| {
         blocked += u32::from(matches!(entry, SnapshotEntry::Blocked { .. }));
     });
     assert_eq!(blocked, 100);
-    assert!((1..=50_u64).all(|key| limiter.acquire_at(key, 1, at(60)).is_allowed()));
+    assert!((1..=50_u64).all(|key| limiter.at(at(60)).acquire(key, 1).is_allowed()));
 }
 
 #[test]
@@ -521,7 +528,7 @@ fn a_block_in_a_full_table_looks_at_few_others() {
         .clock(())
         .build()
         .unwrap();
-    let block = |key: u64, until, now| limiter.block_at(key, Until(until), now).is_ok();
+    let block = |key: u64, until, now| limiter.at(now).block(key, Until(until)).is_ok();
     for key in 1..=MANY {
         assert!(block(key, Nanos::from_secs(key), Nanos::ZERO));
     }
@@ -574,13 +581,14 @@ fn states_take_whole_cache_lines_and_none_reaches_into_another() {
         for key in 0..6_u8 {
             assert!(
                 limiter
-                    .acquire_at([key], limit - left(key), NOW)
+                    .at(NOW)
+                    .acquire([key], limit - left(key))
                     .is_allowed()
             );
         }
         for key in 0..6_u8 {
             assert_eq!(
-                limiter.peek_at([key], 0, NOW).remaining(),
+                limiter.at(NOW).peek([key], 0).remaining(),
                 left(key),
                 "{limit}"
             );
@@ -619,7 +627,7 @@ fn a_joint_decision_keeps_its_own_keys_in_place() {
     assert!(
         ["a", "b"]
             .iter()
-            .all(|key| limiter.acquire_at(key, 1, NOW).is_denied())
+            .all(|key| limiter.at(NOW).acquire(key, 1).is_denied())
     );
     assert!(
         ask(&limiter, &["c", "d", "e", "f", "g"]).is_err(),
@@ -645,7 +653,7 @@ fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
         .unwrap();
     let keys = || (0..10_000_u64).map(u64::to_le_bytes);
     for key in keys() {
-        assert!(limiter.acquire_at(key, 1, NOW).is_allowed());
+        assert!(limiter.at(NOW).acquire(key, 1).is_allowed());
     }
     let policies = [
         Policy::sliding_counter(quota),
@@ -654,16 +662,16 @@ fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
         Policy::fixed_window(quota),
     ];
     for (round, policy) in policies.into_iter().enumerate() {
-        limiter.set_policy_at(policy, NOW).unwrap();
+        limiter.at(NOW).set_policy(policy).unwrap();
         // Some keys move each time, so that there are some in every table.
         for key in keys().skip(round * 100).take(100) {
-            assert_eq!(limiter.peek_at(key, 0, NOW).remaining(), 2);
-            assert!(limiter.acquire_at(key, 1, NOW).is_allowed());
+            assert_eq!(limiter.at(NOW).peek(key, 0).remaining(), 2);
+            assert!(limiter.at(NOW).acquire(key, 1).is_allowed());
         }
         assert_eq!(limiter.stats().keys, 100, "nothing was swept");
     }
     for key in keys().step_by(7) {
-        let used = limiter.peek_at(key, 0, NOW).remaining();
+        let used = limiter.at(NOW).peek(key, 0).remaining();
         assert_eq!(
             used,
             u64::from(u64::from_le_bytes(key) >= 400) + 1,
@@ -672,15 +680,16 @@ fn a_change_of_policy_does_not_wait_for_the_change_before_it() {
     }
     // Before the fifth the oldest table is emptied.
     limiter
-        .set_policy_at(Policy::sliding_counter(quota), NOW)
+        .at(NOW)
+        .set_policy(Policy::sliding_counter(quota))
         .unwrap()
         .finish_at(NOW);
     assert_eq!(limiter.stats().keys, 10_000);
     for (at, key) in keys().enumerate() {
         let left = if at < 400 { 1 } else { 2 };
-        assert_eq!(limiter.peek_at(key, 0, NOW).remaining(), left);
-        assert!(limiter.acquire_at(key, left, NOW).is_allowed());
-        assert!(limiter.acquire_at(key, 1, NOW).is_denied());
+        assert_eq!(limiter.at(NOW).peek(key, 0).remaining(), left);
+        assert!(limiter.at(NOW).acquire(key, left).is_allowed());
+        assert!(limiter.at(NOW).acquire(key, 1).is_denied());
     }
 }
 
@@ -721,7 +730,7 @@ proptest! {
             for &(key, gap, cost) in &requests {
                 now += gap / 10;
                 let at = Nanos::new(now);
-                prop_assert_eq!(together.acquire_at([key], cost, at), alone[usize::from(key)].acquire_at(cost, at));
+                prop_assert_eq!(together.at(at).acquire([key], cost), alone[usize::from(key)].at(at).acquire(cost));
             }
         }
     }
@@ -739,21 +748,22 @@ fn a_batch_decides_like_single_calls() {
         };
         let (many, single) = (build(), build());
         for limiter in [&many, &single] {
-            limiter.block_at([7], Until::UNBLOCKED, NOW).unwrap();
+            limiter.at(NOW).block([7], Until::UNBLOCKED).unwrap();
             limiter
-                .set_override_at([8], policies(Quota::per_hour(1))[0], NOW)
+                .at(NOW)
+                .set_override([8], policies(Quota::per_hour(1))[0])
                 .unwrap();
         }
         // More than are fetched at once; keys come several times, and some only look.
         let requests: Vec<([u8; 1], u64)> =
             (0..150_u8).map(|n| ([n % 40], u64::from(n) % 3)).collect();
-        let together = many.acquire_many_at(&requests, NOW);
+        let together = many.at(NOW).acquire_many(&requests);
         let apart: Vec<_> = requests
             .iter()
-            .map(|(key, cost)| single.acquire_at(key, *cost, NOW))
+            .map(|(key, cost)| single.at(NOW).acquire(key, *cost))
             .collect();
         assert_eq!(together, apart, "{}", policy.name());
-        assert!(many.acquire_many_at::<[u8; 1]>(&[], NOW).is_empty());
+        assert!(many.at(NOW).acquire_many::<[u8; 1]>(&[]).is_empty());
     }
 }
 
@@ -783,21 +793,22 @@ fn a_change_of_policy_moves_each_key_when_it_is_next_used() {
         .unwrap();
     let keys = || (0..10_000_u64).map(u64::to_le_bytes);
     for key in keys() {
-        assert!(limiter.acquire_at(key, 2, NOW).is_allowed());
+        assert!(limiter.at(NOW).acquire(key, 2).is_allowed());
     }
     let change = limiter
-        .set_policy_at(Policy::sliding_counter(Quota::per_hour(3)), NOW)
+        .at(NOW)
+        .set_policy(Policy::sliding_counter(Quota::per_hour(3)))
         .unwrap();
     assert_eq!(limiter.stats().keys, 0, "nothing has moved yet");
     for key in keys().take(100) {
         assert_eq!(
-            limiter.peek_at(key, 0, NOW).remaining(),
+            limiter.at(NOW).peek(key, 0).remaining(),
             1,
             "what was used is seen where it is"
         );
         assert!(
-            limiter.acquire_at(key, 2, NOW).is_denied()
-                && limiter.acquire_at(key, 1, NOW).is_allowed()
+            limiter.at(NOW).acquire(key, 2).is_denied()
+                && limiter.at(NOW).acquire(key, 1).is_allowed()
         );
     }
     assert_eq!(limiter.stats().keys, 100);
@@ -806,7 +817,7 @@ fn a_change_of_policy_moves_each_key_when_it_is_next_used() {
     assert_eq!(limiter.stats().keys, 10_000);
     for (at, key) in keys().enumerate() {
         assert_eq!(
-            limiter.peek_at(key, 0, NOW).remaining(),
+            limiter.at(NOW).peek(key, 0).remaining(),
             u64::from(at >= 100)
         );
     }
@@ -821,19 +832,19 @@ fn evicted_keys_keep_their_debts_through_unfinished_changes() {
         .build()
         .unwrap();
     for key in 0..300_u64 {
-        assert!(limiter.acquire_at(key.to_le_bytes(), 3, NOW).is_allowed());
+        assert!(limiter.at(NOW).acquire(key.to_le_bytes(), 3).is_allowed());
     }
     for policy in [
         Policy::sliding_counter(quota),
         Policy::fixed_window(quota),
         Policy::sliding_counter(quota),
     ] {
-        limiter.set_policy_at(policy, NOW).unwrap();
+        limiter.at(NOW).set_policy(policy).unwrap();
         for key in (0..300_u64).step_by(3) {
-            assert!(limiter.acquire_at(key.to_le_bytes(), 1, NOW).is_denied());
+            assert!(limiter.at(NOW).acquire(key.to_le_bytes(), 1).is_denied());
         }
     }
-    assert!((0..300_u64).all(|key| limiter.acquire_at(key.to_le_bytes(), 1, NOW).is_denied()));
+    assert!((0..300_u64).all(|key| limiter.at(NOW).acquire(key.to_le_bytes(), 1).is_denied()));
     assert_eq!(limiter.stats().forgotten.total(), 0);
 }
 

@@ -291,11 +291,12 @@ fn never_over(kind: Kind, first: u64, steps: Vec<Step>) -> Result<(), TestCaseEr
             }
             Step::Block(ms) => {
                 limiter
-                    .block_at("a", Until(Nanos::new(now.get() + ms * 1_000_000)), now)
+                    .at(now)
+                    .block("a", Until(Nanos::new(now.get() + ms * 1_000_000)))
                     .unwrap();
             }
             Step::Unblock => {
-                limiter.unblock_at("a", now);
+                limiter.at(now).unblock("a");
             }
             Step::Change {
                 limit,
@@ -305,7 +306,8 @@ fn never_over(kind: Kind, first: u64, steps: Vec<Step>) -> Result<(), TestCaseEr
                 general = kind.limit(limit);
                 oracle.limits.push((now, own.unwrap_or(general)));
                 let change = limiter
-                    .set_policy_at(kind.policy(limit, slots), now)
+                    .at(now)
+                    .set_policy(kind.policy(limit, slots))
                     .unwrap();
                 if finish {
                     change.finish_at(now);
@@ -315,13 +317,14 @@ fn never_over(kind: Kind, first: u64, steps: Vec<Step>) -> Result<(), TestCaseEr
                 own = Some(kind.limit(limit));
                 oracle.limits.push((now, kind.limit(limit)));
                 limiter
-                    .set_override_at("a", kind.policy(limit, slots), now)
+                    .at(now)
+                    .set_override("a", kind.policy(limit, slots))
                     .unwrap();
             }
             Step::NoOverride => {
                 own = None;
                 oracle.limits.push((now, general));
-                limiter.remove_override_at("a", now);
+                limiter.at(now).remove_override("a");
             }
         }
         serve(&mut line, &mut oracle, timer.now());

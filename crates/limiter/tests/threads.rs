@@ -55,7 +55,7 @@ fn sixty_four_threads_on_one_limiter_get_exactly_the_limit() {
     for policy in policies(1_000) {
         let limiter = Limiter::with_clock(policy, ());
         assert_eq!(
-            admitted(200, |_, _| one(limiter.acquire_at(1, now))),
+            admitted(200, |_, _| one(limiter.at(now).acquire(1))),
             1_000,
             "{}",
             policy.name()
@@ -80,7 +80,7 @@ fn sixty_four_threads_on_one_key_get_exactly_the_limit() {
             .build()
             .unwrap();
         assert_eq!(
-            admitted(200, |_, _| one(limiter.acquire_at("one", 1, now))),
+            admitted(200, |_, _| one(limiter.at(now).acquire("one", 1))),
             1_000,
             "{}",
             policy.name()
@@ -100,7 +100,7 @@ fn sixty_four_threads_on_many_keys_get_exactly_the_limit_of_each() {
         // Each of a thousand keys is asked for by every thread, in orders that differ.
         let ask = |thread: u64, round: u64| {
             let key = (round * 7 + thread * 131) % 1_000;
-            one(limiter.acquire_at(key.to_le_bytes(), 1, now))
+            one(limiter.at(now).acquire(key.to_le_bytes(), 1))
         };
         assert_eq!(admitted(1_000, ask), 5_000, "{}", policy.name());
     }
@@ -120,7 +120,7 @@ fn evictions_under_sixty_four_threads_never_hand_out_a_second_allowance() {
         let counts: Vec<AtomicU64> = (0..400).map(|_| AtomicU64::new(0)).collect();
         let ask = |thread: u64, round: u64| {
             let key = (round * 7 + thread * 131) % 400;
-            let allowed = one(limiter.acquire_at(key.to_le_bytes(), 1, now));
+            let allowed = one(limiter.at(now).acquire(key.to_le_bytes(), 1));
             counts[key as usize].fetch_add(allowed, Ordering::Relaxed);
             allowed
         };
@@ -159,15 +159,15 @@ fn a_joint_decision_never_charges_a_part() {
         u64::from(acquire_all_at(&requests, now).unwrap().is_allowed())
     };
     assert_eq!(admitted(100, ask), 250);
-    assert_eq!(total.peek_at(1, now).remaining(), 0);
+    assert_eq!(total.at(now).peek(1).remaining(), 0);
     assert_eq!(
-        other.peek_at("all", 0, now).remaining(),
+        other.at(now).peek("all", 0).remaining(),
         100,
         "only what all admitted was charged"
     );
     let used: u64 = [b"a", b"b", b"c", b"d"]
         .iter()
-        .map(|key| 100 - per_key.peek_at(key, 0, now).remaining())
+        .map(|key| 100 - per_key.at(now).peek(key, 0).remaining())
         .sum();
     assert_eq!(used, 250);
 }
@@ -189,9 +189,9 @@ fn a_change_of_policy_under_load_loses_nothing() {
             } else {
                 small
             };
-            limiter.set_policy_at(next, now).unwrap();
+            limiter.at(now).set_policy(next).unwrap();
         }
-        one(limiter.acquire_at("one", 1, now))
+        one(limiter.at(now).acquire("one", 1))
     };
     // 64 × 400 requests while the policy changes twenty times.
     assert_eq!(admitted(400, ask), 500);
@@ -208,13 +208,13 @@ fn a_limiter_whose_policy_changes_under_load_admits_no_more_than_its_highest_lim
                 // that was used.
                 let limit = 150 + (round * 7 % 50);
                 let next = if round.is_multiple_of(3) { 0 } else { at };
-                limiter.set_policy_at(policies(limit)[next], now);
+                limiter.at(now).set_policy(policies(limit)[next]);
             }
-            one(limiter.acquire_at(1, now))
+            one(limiter.at(now).acquire(1))
         };
         let while_changing = admitted(200, ask);
-        limiter.set_policy_at(policy, now);
-        let total = while_changing + limiter.acquire_up_to_at(200, now).0;
+        limiter.at(now).set_policy(policy);
+        let total = while_changing + limiter.at(now).acquire_up_to(200).0;
         // A bucket's use has fractions of a unit, which a window of another algorithm counts as a
         // whole one: at each of 17 changes to one.
         let most_lost = if policy.name().ends_with("bucket") {
@@ -247,7 +247,8 @@ fn a_change_of_the_bound_under_load_loses_nothing() {
         let ask = |thread: u64, round: u64| {
             if thread == 0 && round.is_multiple_of(20) {
                 limiter
-                    .set_max_keys_at([1_000, 1, 64][round as usize / 20 % 3], now)
+                    .at(now)
+                    .set_max_keys([1_000, 1, 64][round as usize / 20 % 3])
                     .unwrap();
             } else if thread == 1 && round.is_multiple_of(30) {
                 let when_full = if round.is_multiple_of(60) {
@@ -255,9 +256,9 @@ fn a_change_of_the_bound_under_load_loses_nothing() {
                 } else {
                     WhenFull::Forget
                 };
-                limiter.set_when_full_at(when_full, now).unwrap();
+                limiter.at(now).set_when_full(when_full).unwrap();
             }
-            one(limiter.acquire_at("one", 1, now))
+            one(limiter.at(now).acquire("one", 1))
         };
         // 64 × 400 requests while the bound changes twenty times.
         assert_eq!(admitted(400, ask), 100, "{}", policy.name());
@@ -276,16 +277,13 @@ fn overrides_that_come_and_go_under_load_lose_nothing() {
     let ask = |thread: u64, round: u64| {
         if thread == 0 && round.is_multiple_of(20) {
             limiter
-                .set_override_at(
-                    "one",
-                    Policy::sliding_log(Quota::per_hour(500)).unwrap(),
-                    now,
-                )
+                .at(now)
+                .set_override("one", Policy::sliding_log(Quota::per_hour(500)).unwrap())
                 .unwrap();
         } else if thread == 1 && round.is_multiple_of(20) {
-            limiter.remove_override_at("one", now);
+            limiter.at(now).remove_override("one");
         }
-        one(limiter.acquire_at("one", 1, now))
+        one(limiter.at(now).acquire("one", 1))
     };
     assert_eq!(admitted(400, ask), 500);
 }
@@ -342,12 +340,12 @@ fn joint_decisions_and_changes_of_policy_never_deadlock() {
             }
             for round in 0..600 {
                 let policy = policies[round % 2];
-                one.set_policy_at(policy, now).unwrap();
-                two.set_policy_at(policy, now).unwrap();
-                one.set_override_at("a", policy, now).unwrap();
-                two.set_override_at("d", policy, now).unwrap();
-                one.remove_override_at("a", now);
-                two.remove_override_at("d", now);
+                one.at(now).set_policy(policy).unwrap();
+                two.at(now).set_policy(policy).unwrap();
+                one.at(now).set_override("a", policy).unwrap();
+                two.at(now).set_override("d", policy).unwrap();
+                one.at(now).remove_override("a");
+                two.at(now).remove_override("d");
             }
             changing.store(false, Ordering::Relaxed);
         });

@@ -26,9 +26,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let (time, cost) = line.split_once(' ').ok_or("a line is TIME COST")?;
         let now = Nanos::new(time.parse()?);
         if std::mem::take(&mut is_fresh) {
-            let _ = limiter.charge_at(charged, now);
+            let _ = limiter.at(now).charge(charged);
         }
-        let decision = limiter.acquire_at(cost.parse()?, now);
+        let decision = limiter.at(now).acquire(cost.parse()?);
         print!("{}", u8::from(decision.is_allowed()));
     }
     Ok(())

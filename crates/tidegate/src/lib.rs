@@ -88,16 +88,17 @@
 
 pub use tidegate_limiter::{
     Admission, Algorithm, AlgorithmSpec, AllDecision, AnyDecision, BuildError, Change, Clock,
-    CoarseClock, Debt, Decision, DenialReason, Denied, Estimate, Estimates, FairBuildError,
+    CoarseClock, Debt, Decision, DenialReason, Denied, Estimate, Estimates, FairAt, FairBuildError,
     FairBuilder, FairError, FairLimiter, FairTenants, Forgotten, Full, HashKeys, Joined, Key,
-    KeyedBuilder, KeyedLimit, KeyedLimiter, Lasts, Limiter, MAX_LIMIT, MAX_WINDOW, ManualClock,
-    ManualTimer, Nanos, Outcome, OverrideError, OwnedPermit, ParsePolicyError, ParseQuotaError,
-    Penalty, Permit, Policy, PolicyError, Priority, PriorityError, Quota, QuotaError, RecordSpot,
-    Request, Reservation, ReserveAll, ReserveAllError, Share, SnapshotEntry, Spans, Standing,
-    Stats, Sweeping, SystemClock, TenantEntry, TenantPermit, Terms, TermsError, Timer,
-    TooManyExceptions, TotalStep, Until, WaitAllError, WaitError, WaitUntil, WhenFull, acquire_all,
-    acquire_all_at, acquire_all_estimates_at, acquire_any, acquire_any_at, algorithm, deny_all_at,
-    wait_all, wait_all_estimates,
+    KeyedAt, KeyedBuilder, KeyedLimit, KeyedLimiter, Lasts, Limiter, LimiterAt, MAX_LIMIT,
+    MAX_WINDOW, ManualClock, ManualTimer, Nanos, Outcome, OverrideError, OwnedPermit,
+    ParsePolicyError, ParseQuotaError, Penalty, Permit, Policy, PolicyError, Priority,
+    PriorityError, Quota, QuotaError, RecordSpot, Request, Reservation, ReserveAll,
+    ReserveAllError, Share, SnapshotEntry, Spans, Standing, Stats, Sweeping, SystemClock,
+    TenantEntry, TenantPermit, TenantsAt, Terms, TermsError, Timer, TooManyExceptions, TotalStep,
+    Until, WaitAllError, WaitError, WaitUntil, WhenFull, acquire_all, acquire_all_at,
+    acquire_all_estimates_at, acquire_any, acquire_any_at, algorithm, deny_all_at, wait_all,
+    wait_all_estimates,
 };
 #[cfg(feature = "calendar")]
 pub use tidegate_limiter::{Calendar, Period};

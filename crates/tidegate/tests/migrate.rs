@@ -31,9 +31,9 @@ fn other_limiters_and_the_rules_that_replace_them_decide_alike() {
                 };
                 let now = Nanos::from_millis(at);
                 if std::mem::take(&mut is_fresh) {
-                    let _ = limiter.charge_at(charged, now);
+                    let _ = limiter.at(now).charge(charged);
                 }
-                let decision = limiter.acquire_at(cost, now);
+                let decision = limiter.at(now).acquire(cost);
                 found += u32::from(decision.is_allowed() != (is_admitted == 1));
             }
         }

@@ -466,12 +466,14 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 let notes = self.notes(question, may_return);
                 let noted = |(decision, estimate)| (decision, Some(estimate));
                 let (decision, estimate) = match &question.limit.0 {
-                    LimitKind::Keyed(limiter) if notes => {
-                        noted(limiter.acquire_estimate_at(key, *cost, limiter.clock().now()))
-                    }
+                    LimitKind::Keyed(limiter) if notes => noted(
+                        limiter
+                            .at(limiter.clock().now())
+                            .acquire_estimate(key, *cost),
+                    ),
                     LimitKind::Keyed(limiter) => (limiter.acquire(key, *cost), None),
                     LimitKind::Unkeyed(limiter) if notes => {
-                        noted(limiter.acquire_estimate_at(*cost, limiter.clock().now()))
+                        noted(limiter.at(limiter.clock().now()).acquire_estimate(*cost))
                     }
                     LimitKind::Unkeyed(limiter) => (limiter.acquire(*cost), None),
                     _ => return,

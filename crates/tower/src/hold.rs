@@ -90,10 +90,10 @@ impl<C: Timer + 'static> Drop for Hold<C> {
 fn correct<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], taken: TakenUnits, actual: u64) {
     match (&limit.0, taken) {
         (LimitKind::Keyed(limiter), TakenUnits::Here(taken)) => {
-            limiter.settle_at(key, taken, actual, limiter.clock().now());
+            limiter.at(limiter.clock().now()).settle(key, taken, actual);
         }
         (LimitKind::Unkeyed(limiter), TakenUnits::Here(taken)) => {
-            limiter.settle_at(taken, actual, limiter.clock().now());
+            limiter.at(limiter.clock().now()).settle(taken, actual);
         }
         #[cfg(feature = "shared")]
         (LimitKind::Shared(limit), TakenUnits::Shared(taken)) => {

@@ -3,9 +3,9 @@
 use std::{collections::HashMap, fmt};
 
 use tidegate_core::fair::{Terms, TermsError};
-use tidegate_core::{Clock, Decision, Denied, Estimate, Key, Nanos, Policy};
+use tidegate_core::{Clock, Decision, Denied, Estimate, Key, Policy};
 
-use super::{FairBuildError, FairTenants, TenantPermit, TotalStep};
+use super::{FairAt, FairBuildError, FairTenants, TenantPermit, TotalStep};
 use crate::{HashKeys, KeyedLimit, Limiter, Stats, SystemClock, limiter::NOTHING};
 
 const DEFAULT_MAX_TENANTS: usize = 1 << 16;
@@ -16,7 +16,7 @@ const DEFAULT_MAX_TENANTS: usize = 1 << 16;
 /// * The total is a [`Limiter`] with any algorithm that does not delay, and keeps its bound.
 /// * A tenant that is alone gets the whole limit, up to its ceiling.
 /// * Under contention, admitted units follow weighted max-min fairness. Units that are
-///   [charged](Self::charge_at) after the work count.
+///   [charged](FairAt::charge) after the work count.
 /// * A guarantee is available within a second, or within the window if that is longer, after its
 ///   owner returns. Of [permits in flight](Policy::concurrency) it is available as others return
 ///   theirs.
@@ -38,7 +38,7 @@ const DEFAULT_MAX_TENANTS: usize = 1 << 16;
 ///
 /// [The decision record](https://docs.rs/tidegate-core/latest/tidegate_core/fair/) has the bounds.
 pub struct FairLimiter<C = SystemClock> {
-    total: Limiter<C>,
+    pub(super) total: Limiter<C>,
     pub(super) tenants: FairTenants,
 }
 
@@ -159,73 +159,6 @@ impl<C> FairBuilder<C> {
 }
 
 impl<C> FairLimiter<C> {
-    /// Asks for `cost` for a tenant at the given time. A cost of 0 is a peek at the total.
-    ///
-    /// The `retry_after` of a denial is a promise for the tenant's present share: without other
-    /// traffic the request is admitted after at most that long.
-    pub fn acquire_at(&self, tenant: impl Key, cost: u64, now: Nanos) -> Decision {
-        self.tenants
-            .acquire_at(tenant, cost, now, |step| match step {
-                TotalStep::Take => self.total.acquire_at(cost, now),
-                TotalStep::Peek => self.total.peek_at(cost, now),
-            })
-    }
-
-    /// Takes as much of `cost` as is available to a tenant at the given time; returns that amount
-    /// and the decision on it.
-    pub fn acquire_up_to_at(&self, tenant: impl Key, cost: u64, now: Nanos) -> (u64, Decision) {
-        self.tenants
-            .acquire_up_to_at(tenant, cost, now, |step, cost| match step {
-                TotalStep::Take => self.total.acquire_up_to_at(cost, now),
-                TotalStep::Peek => (0, self.total.peek_at(cost, now)),
-            })
-    }
-
-    /// The decision on `cost` for a tenant, without taking it.
-    pub fn peek_at(&self, tenant: impl Key, cost: u64, now: Nanos) -> Decision {
-        self.tenants
-            .peek_at(tenant, cost, now, || self.total.peek_at(cost, now))
-    }
-
-    /// Takes `cost` for a tenant even if it does not fit, for a cost that is known only after the
-    /// work (see [`Limiter::charge_at`]). It counts in the tenant's share.
-    pub fn charge_at(&self, tenant: impl Key, cost: u64, now: Nanos) -> Decision {
-        self.tenants.charge_at(tenant, cost, now);
-        self.total.charge_at(cost, now)
-    }
-
-    /// Returns up to `cost` of the units that a tenant took last.
-    pub fn refund_at(&self, tenant: impl Key, cost: u64, now: Nanos) {
-        self.tenants.refund_at(tenant, cost, now);
-        self.total.refund_at(cost, now);
-    }
-
-    /// Changes the policy and the terms of all tenants, and keeps what was used. `others` are the
-    /// terms of tenants without their own.
-    ///
-    /// # Errors
-    /// If the policy does not support shares, or the guarantees exceed 100 %; nothing has changed
-    /// then.
-    pub fn change_at<'a>(
-        &self,
-        policy: impl Into<Policy>,
-        others: Terms,
-        named: impl IntoIterator<Item = (&'a [u8], Terms)>,
-        now: Nanos,
-    ) -> Result<(), FairBuildError> {
-        let policy = policy.into();
-        self.tenants.change_at(&policy, others, named, now)?;
-        self.total.set_policy_at(policy, now);
-        Ok(())
-    }
-
-    /// Forgets what all tenants have used, and what the limit has.
-    pub fn reset_all_at(&self, now: Nanos) {
-        self.tenants.reset_all_with(now, || {
-            self.total.reset_at(now);
-        });
-    }
-
     /// The limit of all tenants together.
     pub const fn total(&self) -> &Limiter<C> {
         &self.total
@@ -236,19 +169,6 @@ impl<C> FairLimiter<C> {
         self.tenants.terms(tenant)
     }
 
-    /// A tenant's part of the limit, from 0 to 1, while all tenants that asked lately want more
-    /// than they get.
-    pub fn share_at(&self, tenant: impl Key, now: Nanos) -> f64 {
-        self.tenants.share_at(tenant, now)
-    }
-
-    /// The part of the limit, from 0, that a tenant has used in the last seconds (or windows, if they
-    /// are longer than a second), what was charged included. It takes as long to follow a change.
-    /// `None` if the tenant did not ask lately.
-    pub fn used_at(&self, tenant: impl Key, now: Nanos) -> Option<f64> {
-        self.tenants.used_at(tenant, now)
-    }
-
     /// Statistics of the table of tenants.
     #[must_use]
     pub fn stats(&self) -> Stats {
@@ -257,9 +177,13 @@ impl<C> FairLimiter<C> {
 }
 
 impl<C: Clock> FairLimiter<C> {
-    /// Asks for `cost` for a tenant at the current time.
+    fn at_now(&self) -> FairAt<'_, C> {
+        self.at(self.total.clock().now())
+    }
+
+    /// Asks for `cost` for a tenant at the current time (see [`FairAt::acquire`]).
     pub fn acquire(&self, tenant: impl Key, cost: u64) -> Decision {
-        self.acquire_at(tenant, cost, self.total.clock().now())
+        self.at_now().acquire(tenant, cost)
     }
 
     /// Takes `cost` for a tenant until the permit is dropped, for
@@ -271,17 +195,17 @@ impl<C: Clock> FairLimiter<C> {
     /// # Errors
     /// The denial.
     pub fn permit(&self, tenant: impl Key, cost: u64) -> Result<TenantPermit<'_, C>, Denied> {
-        let now = self.total.clock().now();
+        let (tenants, total) = self.at_now().parts();
         let mut estimate = NOTHING;
         tenant.with_bytes(|tenant| {
-            self.tenants
-                .acquire_at(tenant, cost, now, |step| match step {
+            tenants
+                .acquire(tenant, cost, |step| match step {
                     TotalStep::Take => {
-                        let (decision, taken) = self.total.acquire_estimate_at(cost, now);
+                        let (decision, taken) = total.acquire_estimate(cost);
                         estimate = taken;
                         decision
                     }
-                    TotalStep::Peek => self.total.peek_at(cost, now),
+                    TotalStep::Peek => total.peek(cost),
                 })
                 .into_result()?;
             Ok(TenantPermit {
@@ -293,32 +217,33 @@ impl<C: Clock> FairLimiter<C> {
     }
 
     pub(super) fn give_back(&self, tenant: &[u8], estimate: Estimate) {
-        let now = self.total.clock().now();
-        self.tenants.give_back_at(tenant, estimate.cost, now, || {
+        let (tenants, total) = self.at_now().parts();
+        tenants.give_back(tenant, estimate.cost, || {
             let counts = self.total.place() == estimate.place;
-            self.total.settle_at(estimate, 0, now);
+            total.settle(estimate, 0);
             counts
         });
     }
 
-    /// [`acquire_up_to_at`](Self::acquire_up_to_at) at the current time.
+    /// Takes as much of `cost` as is available to a tenant now (see [`FairAt::acquire_up_to`]);
+    /// returns that amount and the decision on it.
     pub fn acquire_up_to(&self, tenant: impl Key, cost: u64) -> (u64, Decision) {
-        self.acquire_up_to_at(tenant, cost, self.total.clock().now())
+        self.at_now().acquire_up_to(tenant, cost)
     }
 
-    /// The decision on `cost` for a tenant at the current time, without taking it.
+    /// The decision on `cost` for a tenant now, without taking it (see [`FairAt::peek`]).
     pub fn peek(&self, tenant: impl Key, cost: u64) -> Decision {
-        self.peek_at(tenant, cost, self.total.clock().now())
+        self.at_now().peek(tenant, cost)
     }
 
-    /// [`charge_at`](Self::charge_at) at the current time.
+    /// Takes `cost` for a tenant even if it does not fit (see [`FairAt::charge`]).
     pub fn charge(&self, tenant: impl Key, cost: u64) -> Decision {
-        self.charge_at(tenant, cost, self.total.clock().now())
+        self.at_now().charge(tenant, cost)
     }
 
-    /// [`refund_at`](Self::refund_at) at the current time.
+    /// Returns up to `cost` of the units that a tenant took last (see [`FairAt::refund`]).
     pub fn refund(&self, tenant: impl Key, cost: u64) {
-        self.refund_at(tenant, cost, self.total.clock().now());
+        self.at_now().refund(tenant, cost);
     }
 }
 

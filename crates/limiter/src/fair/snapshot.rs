@@ -3,7 +3,7 @@
 use tidegate_core::fair::{FairShares, FairState, TenantNote};
 use tidegate_core::{Algorithm as _, Nanos, Policy, StoredState as _};
 
-use super::{FairLimiter, FairTenants, tenants::WORDS};
+use super::{FairAt, FairLimiter, FairTenants, TenantsAt, tenants::WORDS};
 use crate::{HashKeys, SnapshotEntry};
 
 /// The notes that are copied under one lock.
@@ -95,13 +95,17 @@ impl FairTenants {
     pub fn words(&self) -> usize {
         self.lock().shares.words()
     }
+}
 
+#[allow(clippy::must_use_candidate)] // They have an effect, so a caller may ignore what they return.
+impl TenantsAt<'_> {
     /// Passes what all tenants have used to `show`, except tenants whose use is over. Nothing is
     /// shown before the first request. Decisions continue, so the entries are from different
     /// moments.
-    pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(TenantEntry)) {
+    pub fn snapshot(self, mut show: impl FnMut(TenantEntry)) {
+        let Self { tenants, now } = self;
         let (virtual_now, guarantees) = {
-            let inner = self.lock();
+            let inner = tenants.lock();
             let Some(state) = inner.state.to_words() else {
                 return;
             };
@@ -112,7 +116,7 @@ impl FairTenants {
             let mut guarantees = Vec::new();
             for (name, named) in &inner.named {
                 if named.terms.guarantee().is_some() && named.guarantee != [0; WORDS] {
-                    let tag = self.shares.tag(name).get();
+                    let tag = tenants.shares.tag(name).get();
                     let state = named.guarantee;
                     guarantees.push(TenantEntry::Guarantee { tag, state });
                 }
@@ -124,7 +128,7 @@ impl FairTenants {
         let mut from = 0;
         loop {
             let some: Vec<_> = {
-                let inner = self.lock();
+                let inner = tenants.lock();
                 let places = inner.notes.places().iter().enumerate();
                 let some = places.skip(from).take(CHUNK);
                 some.map(|(place, note)| (place, *note)).collect()
@@ -140,10 +144,14 @@ impl FairTenants {
                 });
             }
         }
-        self.shares
-            .snapshot_at(virtual_now, |entry| show(TenantEntry::Share(entry)));
-        if let Some(ceilings) = &self.ceilings {
-            ceilings.snapshot_at(now, |entry| show(TenantEntry::Ceiling(entry)));
+        tenants
+            .shares
+            .at(virtual_now)
+            .snapshot(|entry| show(TenantEntry::Share(entry)));
+        if let Some(ceilings) = &tenants.ceilings {
+            ceilings
+                .at(now)
+                .snapshot(|entry| show(TenantEntry::Ceiling(entry)));
         }
     }
 
@@ -154,9 +162,10 @@ impl FairTenants {
     ///
     /// Restored under the same policy and the same terms, the tenants are served as if nothing had
     /// happened. If the policy changed, guarantees are unused, as after a
-    /// [change](Self::change_at).
-    pub fn restore_at(&self, from: &Policy, entry: &TenantEntry, now: Nanos) -> bool {
-        let mut inner = self.lock();
+    /// [change](Self::change).
+    pub fn restore(self, from: &Policy, entry: &TenantEntry) -> bool {
+        let Self { tenants, now } = self;
+        let mut inner = tenants.lock();
         let Ok(old) = FairShares::new(from) else {
             return false;
         };
@@ -179,11 +188,11 @@ impl FairTenants {
         match entry {
             TenantEntry::Share(entry) => {
                 let virtual_now = inner.state.virtual_now();
-                is_use(entry) && self.shares.restore_at(old.bucket(), entry, virtual_now)
+                is_use(entry) && tenants.shares.at(virtual_now).restore(old.bucket(), entry)
             }
             TenantEntry::Ceiling(entry) => {
-                let ceilings = self.ceilings.as_ref().filter(|_| is_use(entry));
-                ceilings.is_some_and(|table| table.restore_at(old.bucket(), entry, now))
+                let ceilings = tenants.ceilings.as_ref().filter(|_| is_use(entry));
+                ceilings.is_some_and(|table| table.at(now).restore(old.bucket(), entry))
             }
             TenantEntry::Guarantee { tag, state } => {
                 let is_valid = old.bucket().accepts(&state[..old.words()]);
@@ -191,7 +200,7 @@ impl FairTenants {
                 let mut named = inner.named.iter_mut();
                 // Only tenants with a guarantee are hashed.
                 let own = named.find(|(name, named)| {
-                    named.terms.guarantee().is_some() && self.shares.tag(name).get() == *tag
+                    named.terms.guarantee().is_some() && tenants.shares.tag(name).get() == *tag
                 });
                 if let (true, true, Some((_, named))) = (is_valid, is_same, own) {
                     named.guarantee = *state;
@@ -228,7 +237,10 @@ impl<C> FairLimiter<C> {
     pub const fn hash_keys(&self) -> HashKeys {
         self.tenants.hash_keys()
     }
+}
 
+#[allow(clippy::must_use_candidate)] // They have an effect, so a caller may ignore what they return.
+impl<C> FairAt<'_, C> {
     /// Passes what the limit and its tenants have used to `show`. Decisions continue, so the entries
     /// are from different moments.
     ///
@@ -239,29 +251,31 @@ impl<C> FairLimiter<C> {
     /// let policy = Policy::token_bucket(Quota::per_minute(60));
     /// let builder = || FairLimiter::builder(policy).clock(ManualClock::default());
     /// let (before, now) = (builder().build()?, Nanos::from_secs(1));
-    /// assert_eq!(before.acquire_at("acme", 50, now).remaining(), 10);
+    /// assert_eq!(before.at(now).acquire("acme", 50).remaining(), 10);
     /// let mut saved = Vec::new();
-    /// before.snapshot_at(now, |entry| saved.push(entry));
+    /// before.at(now).snapshot(|entry| saved.push(entry));
     ///
     /// let after = builder().hash_keys(before.hash_keys()).build()?;
-    /// assert!(saved.iter().all(|entry| after.restore_at(&policy, entry, now)));
-    /// assert_eq!(after.peek_at("acme", 1, now).remaining(), 9);
-    /// assert_eq!(after.used_at("acme", now), before.used_at("acme", now));
+    /// assert!(saved.iter().all(|entry| after.at(now).restore(&policy, entry)));
+    /// assert_eq!(after.at(now).peek("acme", 1).remaining(), 9);
+    /// assert_eq!(after.at(now).used("acme"), before.at(now).used("acme"));
     /// # Ok::<(), tidegate_limiter::FairBuildError>(())
     /// ```
-    pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(TenantEntry)) {
-        show(TenantEntry::Total(self.total().snapshot()));
-        self.tenants.snapshot_at(now, show);
+    pub fn snapshot(self, mut show: impl FnMut(TenantEntry)) {
+        show(TenantEntry::Total(self.limiter.total.snapshot()));
+        let (tenants, _) = self.parts();
+        tenants.snapshot(show);
     }
 
     /// Takes in one entry of a snapshot that was made under the policy `from`, by a limiter with the
-    /// same hash keys: see [`FairTenants::restore_at`]. Returns whether it was valid and came in
-    /// time. Permits in flight count until they are [refunded](Self::refund_at), as those of a
+    /// same hash keys: see [`TenantsAt::restore`]. Returns whether it was valid and came in time.
+    /// Permits in flight count until they are [refunded](Self::refund), as those of a
     /// [`Limiter`](crate::Limiter) do.
-    pub fn restore_at(&self, from: &Policy, entry: &TenantEntry, now: Nanos) -> bool {
+    pub fn restore(self, from: &Policy, entry: &TenantEntry) -> bool {
+        let (tenants, total) = self.parts();
         match entry {
-            TenantEntry::Total(state) => self.total().restore_at(from, state, now),
-            entry => self.tenants.restore_at(from, entry, now),
+            TenantEntry::Total(state) => total.restore(from, state),
+            entry => tenants.restore(from, entry),
         }
     }
 }

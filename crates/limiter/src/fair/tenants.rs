@@ -1,8 +1,9 @@
 //! The tenants of a limit that is decided elsewhere.
 
+mod at;
+
 use std::{
     collections::HashMap,
-    convert::Infallible,
     fmt,
     sync::{Arc, PoisonError},
 };
@@ -18,6 +19,8 @@ use crate::{
     sync::{Mutex, MutexGuard},
     table::Tag,
 };
+
+pub use at::TenantsAt;
 
 /// A share's bucket has at most two words.
 pub(super) const WORDS: usize = 2;
@@ -155,39 +158,6 @@ impl FairTenants {
         })
     }
 
-    /// Follows a change of the total's policy, or of the tenants' terms. What tenants have used
-    /// stays.
-    ///
-    /// # Errors
-    /// The same as [`new`](Self::new), and if a rate becomes permits or permits a rate; then nothing
-    /// has changed.
-    pub fn change_at<'a>(
-        &self,
-        total: &Policy,
-        others: Terms,
-        named: impl IntoIterator<Item = (&'a [u8], Terms)>,
-        now: Nanos,
-    ) -> Result<(), FairBuildError> {
-        let shares = FairShares::new(total)?;
-        let mut inner = self.lock();
-        if inner.shares.are_permits() != shares.are_permits() {
-            return Err(FairBuildError::Kind);
-        }
-        inner.set_terms(others, named)?;
-        if inner.shares != shares {
-            for (table, now) in self.tables(&inner.state, now) {
-                table.set_policy_at(*shares.bucket(), now)?.finish_at(now);
-            }
-            // A guarantee's bucket has another rate now: it is full, as if its owner just came.
-            for named in inner.named.values_mut() {
-                named.guarantee = [0; WORDS];
-            }
-            shares.follow(&mut inner.state);
-            inner.shares = shares;
-        }
-        Ok(())
-    }
-
     /// The tables, each with its time.
     fn tables(
         &self,
@@ -253,236 +223,6 @@ impl FairTenants {
         in_table(&self.shares, tag, virtual_now, with_share)
     }
 
-    /// Decides on `cost` for a tenant. `total` is called with [`TotalStep::Take`] if the tenant's
-    /// share admits, and otherwise with [`TotalStep::Peek`]; of permits that others are to get first
-    /// it is called with both, in reverse. The answer has the total's limit. The units that remain,
-    /// and when to retry, are the tenant's if its share refused.
-    ///
-    /// `retry_after` is a promise for the tenant's present share: without other traffic the request
-    /// is admitted after at most that long.
-    pub fn acquire_at(
-        &self,
-        tenant: impl Key,
-        cost: u64,
-        now: Nanos,
-        mut total: impl FnMut(TotalStep) -> Decision,
-    ) -> Decision {
-        self.acquire_with_at(tenant, cost, now, |step| {
-            let decision = total(step);
-            let is_taken = decision.is_allowed();
-            Ok::<_, Infallible>(Joined { decision, is_taken })
-        })
-        .unwrap_or_else(|never| match never {})
-    }
-
-    /// [`acquire_at`](Self::acquire_at) of a limit that decides together with others: `total`
-    /// returns the limit's own decision, and whether all admitted, so that the cost was taken.
-    ///
-    /// # Errors
-    /// Those of `total`; then nothing is taken.
-    pub fn acquire_with_at<E>(
-        &self,
-        tenant: impl Key,
-        cost: u64,
-        now: Nanos,
-        mut total: impl FnMut(TotalStep) -> Result<Joined, E>,
-    ) -> Result<Decision, E> {
-        if cost == 0 {
-            return Ok(total(TotalStep::Take)?.decision);
-        }
-        tenant.with_bytes(|name| {
-            self.with(name, now, |shares, state, terms, states| {
-                match shares.ask(state, terms, states, cost, now) {
-                    Err(refusal) => Ok(shares.refused(&total(TotalStep::Peek)?.decision, refusal)),
-                    Ok(grant) => {
-                        if grant.leave() > 0 {
-                            let Joined { decision, .. } = total(TotalStep::Peek)?;
-                            if let Err(refusal) = shares.check_left(state, &grant, &decision) {
-                                shares.total_refused(state, terms, states, grant);
-                                return Ok(shares.refused(&decision, refusal));
-                            }
-                        }
-                        let Joined { decision, is_taken } = total(TotalStep::Take)?;
-                        if is_taken {
-                            shares.take(state, terms, states, grant);
-                        } else if decision.is_denied() {
-                            shares.total_refused(state, terms, states, grant);
-                        }
-                        Ok(decision)
-                    }
-                }
-            })
-        })
-    }
-
-    /// Takes as much of `cost` as the tenant's share and the total admit. `total` is called with the
-    /// units that the share admits: with [`TotalStep::Take`] it takes as many of them as are
-    /// available, and returns how many and the decision on them; with [`TotalStep::Peek`] it returns
-    /// the decision on `cost`. It is called once, or first to peek if others are to get permits
-    /// first.
-    pub fn acquire_up_to_at(
-        &self,
-        tenant: impl Key,
-        cost: u64,
-        now: Nanos,
-        mut total: impl FnMut(TotalStep, u64) -> (u64, Decision),
-    ) -> (u64, Decision) {
-        if cost == 0 {
-            return total(TotalStep::Peek, 0);
-        }
-        tenant.with_bytes(|name| {
-            self.with(name, now, |shares, state, terms, states| {
-                // A refusal of all counts, so that the tenant's share grows.
-                let asked = shares.ask(state, terms, states, cost, now).err();
-                let most = match asked {
-                    None => cost,
-                    Some(_) => largest_admitted(cost, |cost| {
-                        would_grant(shares, state, terms, states, cost, now).is_ok()
-                    }),
-                };
-                if let (0, Some(refusal)) = (most, asked) {
-                    let (_, decision) = total(TotalStep::Peek, cost);
-                    return (0, shares.refused(&decision, refusal));
-                }
-                let Ok(grant) = shares.ask(state, terms, states, most, now) else {
-                    unreachable!("a share admits what it admitted in the same step");
-                };
-                let mut may_take = most;
-                if grant.leave() > 0 {
-                    let (_, decision) = total(TotalStep::Peek, most);
-                    let own = if decision.is_allowed() { most } else { 0 };
-                    let room = decision.remaining().saturating_add(own);
-                    may_take = most.min(room.saturating_sub(grant.leave()));
-                    if may_take == 0 {
-                        shares.total_refused(state, terms, states, grant);
-                        return match shares.check_left(state, &grant, &decision) {
-                            Err(refusal) => (0, shares.refused(&decision, refusal)),
-                            Ok(()) => (0, decision),
-                        };
-                    }
-                }
-                let (taken, decision) = total(TotalStep::Take, may_take);
-                if taken < most {
-                    shares.total_refused(state, terms, states, grant);
-                }
-                // Fewer units than were admitted are admitted, too.
-                if taken > 0
-                    && let Ok(grant) = shares.ask(state, terms, states, taken, now)
-                {
-                    shares.take(state, terms, states, grant);
-                }
-                (taken, decision)
-            })
-        })
-    }
-
-    /// The decision on `cost`, without taking it and without counting the tenant as active. `total`
-    /// is the total's.
-    pub fn peek_at(
-        &self,
-        tenant: impl Key,
-        cost: u64,
-        now: Nanos,
-        total: impl FnOnce() -> Decision,
-    ) -> Decision {
-        let decision = total();
-        if cost == 0 || decision.is_denied() {
-            return decision;
-        }
-        let refusal = tenant.with_bytes(|name| {
-            self.with(name, now, |shares, state, terms, states| match would_grant(
-                shares, state, terms, states, cost, now,
-            ) {
-                Ok(grant) => shares.check_left(state, &grant, &decision).err(),
-                Err(refusal) => Some(refusal),
-            })
-        });
-        match refusal {
-            None => decision,
-            Some(refusal) => self.lock().shares.refused(&decision, refusal),
-        }
-    }
-
-    /// Takes a cost of a tenant that is known only after the work. The owner charges the total.
-    pub fn charge_at(&self, tenant: impl Key, cost: u64, now: Nanos) {
-        tenant.with_bytes(|name| {
-            self.with(name, now, |shares, state, terms, states| {
-                shares.charge(state, terms, states, cost, now);
-            });
-        });
-    }
-
-    /// Returns units of a tenant that were taken and not used. The owner refunds the total.
-    pub fn refund_at(&self, tenant: impl Key, cost: u64, now: Nanos) {
-        tenant.with_bytes(|name| {
-            self.with(name, now, |shares, state, terms, states| {
-                shares.refund(state, terms, states, cost, now);
-            });
-        });
-    }
-
-    /// Forgets what a tenant has used.
-    pub fn reset_at(&self, tenant: impl Key, now: Nanos) {
-        tenant.with_bytes(|name| {
-            self.with(name, now, |_, _, _, states| {
-                states.share.fill(0);
-                let others = [&mut states.guarantee, &mut states.ceiling];
-                for words in others.into_iter().flatten() {
-                    words.fill(0);
-                }
-            });
-        });
-    }
-
-    /// Returns units to a tenant if `total`, which returns them to the limit in the same step, says
-    /// that they still counted there.
-    pub(super) fn give_back_at(
-        &self,
-        tenant: &[u8],
-        cost: u64,
-        now: Nanos,
-        total: impl Fn() -> bool,
-    ) {
-        self.with(tenant, now, |shares, state, terms, states| {
-            if total() {
-                shares.refund(state, terms, states, cost, now);
-            }
-        });
-    }
-
-    /// Forgets what all tenants have used.
-    pub fn reset_all_at(&self, now: Nanos) {
-        self.reset_all_with(now, || ());
-    }
-
-    /// [`reset_all_at`](Self::reset_all_at) in one step with a reset of the total.
-    pub(super) fn reset_all_with(&self, now: Nanos, total: impl FnOnce()) {
-        let mut inner = self.lock();
-        total();
-        inner.state = FairState::default();
-        inner.notes.clear();
-        for named in inner.named.values_mut() {
-            named.guarantee = [0; WORDS];
-        }
-        for table in std::iter::once(&self.shares).chain(&self.ceilings) {
-            table.reset_all_at(now);
-        }
-    }
-
-    /// Changes the number of tenants whose states are kept in memory, and keeps what tenants have
-    /// used, as [`KeyedLimiter::set_max_keys_at`] does.
-    ///
-    /// # Errors
-    /// If it is 0, or memory is short.
-    pub fn set_max_tenants_at(&self, max_tenants: usize, now: Nanos) -> Result<(), BuildError> {
-        let mut inner = self.lock();
-        for (table, now) in self.tables(&inner.state, now) {
-            table.set_max_keys_at(max_tenants, now)?.finish_at(now);
-        }
-        inner.notes.set_most(max_tenants);
-        Ok(())
-    }
-
     /// A tenant's terms.
     pub fn terms(&self, tenant: impl Key) -> Terms {
         let inner = self.lock();
@@ -492,37 +232,6 @@ impl FairTenants {
                 .get(name)
                 .map_or(inner.others, |named| named.terms)
         })
-    }
-
-    /// A tenant's part of the limit while all tenants that asked lately want more than they get:
-    /// its weight's part of their weights, at least its guarantee, at most its ceiling, from 0 to
-    /// 1.
-    pub fn share_at(&self, tenant: impl Key, now: Nanos) -> f64 {
-        let terms = self.terms(tenant);
-        let mut inner = self.lock();
-        let Inner { shares, state, .. } = &mut *inner;
-        shares.turn(state, now);
-        let (active, _) = state.weights();
-        let part = terms.weight() / active.max(terms.weight());
-        let part = part.max(terms.guarantee().unwrap_or(0.0));
-        part.min(terms.ceiling().unwrap_or(1.0))
-    }
-
-    /// The part of the limit, from 0, that a tenant has used in the last seconds (or windows, if they
-    /// are longer than a second): see [`FairShares::used`]. `None` if nothing is known about it, as
-    /// it did not ask lately.
-    pub fn used_at(&self, tenant: impl Key, now: Nanos) -> Option<f64> {
-        let tag = self.shares.tag_of(&tenant);
-        let mut inner = self.lock();
-        let Inner {
-            shares,
-            state,
-            notes,
-            ..
-        } = &mut *inner;
-        shares.turn(state, now);
-        let note = notes.find(name_of(tag))?;
-        Some(shares.used(state, note))
     }
 
     /// Statistics of the table of shares, with the bytes of all tables.

@@ -21,8 +21,9 @@ impl AnyDecision {
         self.chosen
     }
 
-    /// What the chosen limit has taken, for `settle_at`. A reset or a change of another key leaves it
-    /// as it is.
+    /// What the chosen limit has taken, for [`KeyedAt::settle`](crate::KeyedAt::settle) or
+    /// [`LimiterAt::settle`](crate::LimiterAt::settle). A reset or a change of another key leaves it as it
+    /// is.
     #[must_use]
     pub const fn estimate(&self) -> Option<Estimate> {
         self.estimate

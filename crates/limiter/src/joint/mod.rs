@@ -61,7 +61,8 @@ pub enum Request<'a, C: ?Sized = crate::SystemClock> {
         key: &'a [u8],
         /// The cost.
         cost: u64,
-        /// Decides instead of the limiter's policy: see [`KeyedLimiter::acquire_with_at`].
+        /// Decides instead of the limiter's policy: see
+        /// [`KeyedAt::acquire_with`](crate::KeyedAt::acquire_with).
         policy: Option<&'a Policy>,
     },
     /// A limiter without keys.
@@ -86,7 +87,8 @@ impl<'a, C: ?Sized> Request<'a, C> {
     }
 
     /// The same request, decided by another policy if one is given, as
-    /// [`KeyedLimiter::acquire_with_at`] does. It changes nothing for a limiter without keys.
+    /// [`KeyedAt::acquire_with`](crate::KeyedAt::acquire_with) does. It changes nothing for a limiter
+    /// without keys.
     #[must_use]
     pub const fn with_policy(self, own: Option<&'a Policy>) -> Self {
         match self {
@@ -193,7 +195,8 @@ impl AllDecision {
 /// Decides on all requests in one atomic step: all admit and are charged, or none is.
 ///
 /// Two requests for the same key of the same limiter add up. If callers wait for one of the limits,
-/// that limit denies until they have been served, as [`KeyedLimiter::acquire_at`] does.
+/// that limit denies until they have been served, as
+/// [`KeyedAt::acquire`](crate::KeyedAt::acquire) does.
 ///
 /// # Panics
 /// If the policy of a request has another algorithm than its limiter, or states of another width.
@@ -235,7 +238,8 @@ pub fn deny_all_at<C: ?Sized>(
 }
 
 /// [`acquire_all_at`] for units that may return. The second value is what each request has taken,
-/// for [`Limiter::settle_at`] and [`KeyedLimiter::settle_at`]; it is empty if a limit denied.
+/// for [`LimiterAt::settle`](crate::LimiterAt::settle) and
+/// [`KeyedAt::settle`](crate::KeyedAt::settle); it is empty if a limit denied.
 ///
 /// # Panics
 /// As [`acquire_all_at`].
@@ -312,7 +316,7 @@ fn with_tags<C: ?Sized, R>(
         .zip(&keys)
         .map(|(request, key)| match (request, key) {
             (_, Some((limiter, tag))) => limiter.blocked_tag(*tag, now),
-            (Request::Unkeyed { limiter, .. }, None) => limiter.blocked_at(now),
+            (Request::Unkeyed { limiter, .. }, None) => limiter.denied_by_block(now),
             (Request::Keyed { .. }, None) => None,
         })
         .collect();

@@ -68,7 +68,7 @@ impl Limits {
     fn states(&self, now: Nanos) -> (Vec<SnapshotEntry>, Vec<u64>) {
         let mut entries = Vec::new();
         for limiter in [&self.one, &self.two] {
-            limiter.snapshot_at(now, |entry| entries.push(entry));
+            limiter.at(now).snapshot(|entry| entries.push(entry));
         }
         (entries, self.all.snapshot())
     }
@@ -142,24 +142,25 @@ fn the_short_path_decides_as_the_long_one() {
                 if let [first_taken, _, third_taken, ..] = estimates[..]
                     && step % 3 == 0
                 {
-                    limits.one.settle_at(&*first, first_taken, 1, now);
-                    limits.all.settle_at(third_taken, 0, now);
+                    limits.one.at(now).settle(&*first, first_taken, 1);
+                    limits.all.at(now).settle(third_taken, 0);
                 }
                 match step % 50 {
                     7 => {
                         let until = Until(now.saturating_add(Nanos::from_millis(300)));
-                        limits.one.block_at(&*first, until, now).unwrap();
+                        limits.one.at(now).block(&*first, until).unwrap();
                     }
                     11 => limits
                         .all
                         .block(Until(now.saturating_add(Nanos::from_millis(100)))),
                     17 => limits
                         .two
-                        .set_override_at(&*second, chosen[1], now)
+                        .at(now)
+                        .set_override(&*second, chosen[1])
                         .unwrap(),
-                    27 => drop(limits.two.remove_override_at(&*second, now)),
-                    33 => drop(limits.one.reset_at(&*first, now)),
-                    41 => limits.one.reset_all_at(now),
+                    27 => drop(limits.two.at(now).remove_override(&*second)),
+                    33 => drop(limits.one.at(now).reset(&*first)),
+                    41 => limits.one.at(now).reset_all(),
                     _ => {}
                 }
             }

@@ -1,52 +1,47 @@
 //! Many decisions in one call, with the states fetched in parallel.
 
-use tidegate_core::{Clock, Decision, Key, Nanos};
+use tidegate_core::{Clock, Decision, Key};
 
-use super::KeyedLimiter;
+use super::{KeyedAt, KeyedLimiter};
 use crate::table::Tag;
 
 /// How many buckets are fetched at a time: more than a processor can fetch in parallel, and few
 /// enough to stay in its nearest cache until they are decided on.
 const AT_ONCE: usize = 32;
 
-impl<C> KeyedLimiter<C> {
-    /// Asks for the cost of each key at the given time, and passes the decisions on in the order of
-    /// the requests. Each decision is separate, as [`acquire_at`](Self::acquire_at) makes it: some
-    /// requests may be admitted and others denied, and a key that occurs twice is charged twice.
+impl<C> KeyedAt<'_, C> {
+    /// Asks for the cost of each key, and passes the decisions on in the order of the requests. Each
+    /// decision is separate, as [`acquire`](Self::acquire) makes it: some requests may be admitted
+    /// and others denied, and a key that occurs twice is charged twice.
     ///
     /// With many keys, most of a decision's time is spent waiting for memory. This method starts
     /// fetching the buckets of up to 32 keys before the first decision.
     #[inline]
-    pub fn acquire_each_at<K: Key>(
-        &self,
-        requests: &[(K, u64)],
-        now: Nanos,
-        mut show: impl FnMut(Decision),
-    ) {
+    pub fn acquire_each<K: Key>(self, requests: &[(K, u64)], mut show: impl FnMut(Decision)) {
+        let Self { limiter, now } = self;
         let mut tags = [Tag::new(0); AT_ONCE];
         for some in requests.chunks(AT_ONCE) {
-            let table = self.generations.newest().table();
+            let table = limiter.generations.newest().table();
             for (tag, (key, _)) in tags.iter_mut().zip(some) {
-                *tag = self.tag_of(key);
+                *tag = limiter.tag_of(key);
                 table.prefetch(*tag);
             }
             for (tag, (_, cost)) in tags.iter().zip(some) {
-                show(self.decide(*tag, *cost, now));
+                show(limiter.decide(*tag, *cost, now));
             }
         }
     }
 
-    /// [`acquire_each_at`](Self::acquire_each_at), with the decisions in a vector.
-    pub fn acquire_many_at<K: Key>(&self, requests: &[(K, u64)], now: Nanos) -> Vec<Decision> {
+    /// [`acquire_each`](Self::acquire_each), with the decisions in a vector.
+    pub fn acquire_many<K: Key>(self, requests: &[(K, u64)]) -> Vec<Decision> {
         let mut decisions = Vec::with_capacity(requests.len());
-        self.acquire_each_at(requests, now, |decision| decisions.push(decision));
+        self.acquire_each(requests, |decision| decisions.push(decision));
         decisions
     }
 }
 
 impl<C: Clock> KeyedLimiter<C> {
-    /// Asks for the cost of each key now (see [`acquire_each_at`](Self::acquire_each_at)). The
-    /// clock is read once.
+    /// Asks for the cost of each key now (see [`KeyedAt::acquire_each`]). The clock is read once.
     ///
     /// ```
     /// # use tidegate_limiter as tidegate;
@@ -57,6 +52,6 @@ impl<C: Clock> KeyedLimiter<C> {
     /// # Ok::<(), tidegate::BuildError>(())
     /// ```
     pub fn acquire_many<K: Key>(&self, requests: &[(K, u64)]) -> Vec<Decision> {
-        self.acquire_many_at(requests, self.clock().now())
+        self.at_now().acquire_many(requests)
     }
 }

@@ -10,12 +10,12 @@ use std::{
 use tidegate_core::{Clock, Key, Nanos, Policy};
 
 use super::{
-    Generation, KeyedLimiter, OverrideError, TooManyExceptions,
+    Generation, KeyedAt, KeyedLimiter, OverrideError, TooManyExceptions,
     generation::{MOST_OLDER, Room},
 };
 use crate::table::{BuildError, Tag, WhenFull};
 
-impl<C: ?Sized> KeyedLimiter<C> {
+impl<'a, C: ?Sized> KeyedAt<'a, C> {
     /// Changes the policy of keys without an override, and keeps the current usage (see
     /// [`Policy::transfer`]).
     ///
@@ -27,13 +27,10 @@ impl<C: ?Sized> KeyedLimiter<C> {
     ///
     /// # Errors
     /// If the memory for the new states cannot be reserved; then nothing has changed.
-    pub fn set_policy_at(
-        &self,
-        policy: impl Into<Policy>,
-        now: Nanos,
-    ) -> Result<Change<'_, C>, BuildError> {
+    pub fn set_policy(self, policy: impl Into<Policy>) -> Result<Change<'a, C>, BuildError> {
+        let Self { limiter, now } = self;
         let policy = policy.into();
-        self.change_at(now, |old, room| {
+        limiter.change_to(now, |old, room| {
             (policy.with_wall_ahead(old.wall_ahead()), room)
         })
     }
@@ -45,19 +42,20 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// second for instance.
     ///
     /// # Errors
-    /// The same as [`set_policy_at`](Self::set_policy_at) and
-    /// [`set_override_at`](Self::set_override_at).
-    pub fn follow_wall_at(&self, ahead: i64, now: Nanos) -> Result<bool, OverrideError> {
-        let Some(policy) = self.policy().follow_wall(ahead) else {
+    /// The same as [`set_policy`](Self::set_policy) and [`set_override`](Self::set_override).
+    pub fn follow_wall(self, ahead: i64) -> Result<bool, OverrideError> {
+        let Self { limiter, now } = self;
+        let Some(policy) = limiter.policy().follow_wall(ahead) else {
             return Ok(false);
         };
-        self.change_at(now, |_, room| (policy, room))?
+        limiter
+            .change_to(now, |_, room| (policy, room))?
             .finish_at(now);
-        for (tag, exception) in self.exceptions.all() {
+        for (tag, exception) in limiter.exceptions.all() {
             if let Some(own) = exception.own
                 && let Some(policy) = own.policy().follow_wall(ahead)
             {
-                self.set_override_of(tag, policy, now)?;
+                limiter.set_override_of(tag, policy, now)?;
             }
         }
         Ok(true)
@@ -74,28 +72,73 @@ impl<C: ?Sized> KeyedLimiter<C> {
     /// # Errors
     /// If the maximum is 0, or the memory for that many states cannot be reserved; then nothing has
     /// changed.
-    pub fn set_max_keys_at(
-        &self,
-        max_keys: usize,
-        now: Nanos,
-    ) -> Result<Change<'_, C>, BuildError> {
-        self.change_at(now, |policy, room| (policy, Room { max_keys, ..room }))
+    pub fn set_max_keys(self, max_keys: usize) -> Result<Change<'a, C>, BuildError> {
+        let Self { limiter, now } = self;
+        limiter.change_to(now, |policy, room| (policy, Room { max_keys, ..room }))
     }
 
     /// Changes what happens to a new key if the limiter would have to forget an exhausted key for
-    /// it. The states move as with [`set_max_keys_at`](Self::set_max_keys_at).
+    /// it. The states move as with [`set_max_keys`](Self::set_max_keys).
     ///
     /// # Errors
     /// If the memory for the states cannot be reserved a second time; then nothing has changed.
-    pub fn set_when_full_at(
-        &self,
-        when_full: WhenFull,
-        now: Nanos,
-    ) -> Result<Change<'_, C>, BuildError> {
-        self.change_at(now, |policy, room| (policy, Room { when_full, ..room }))
+    pub fn set_when_full(self, when_full: WhenFull) -> Result<Change<'a, C>, BuildError> {
+        let Self { limiter, now } = self;
+        limiter.change_to(now, |policy, room| (policy, Room { when_full, ..room }))
     }
 
-    fn change_at(
+    /// Gives one key its own policy, and keeps the key's usage.
+    ///
+    /// # Errors
+    /// If the number of keys with exceptions has reached the maximum number of keys, or the system
+    /// has no memory.
+    pub fn set_override(
+        self,
+        key: impl Key,
+        policy: impl Into<Policy>,
+    ) -> Result<(), OverrideError> {
+        let Self { limiter, now } = self;
+        let policy = policy.into().with_wall_ahead(limiter.policy().wall_ahead());
+        limiter.set_override_of(limiter.tag_of(&key), policy, now)
+    }
+
+    /// Removes a key's own policy; the key's usage still counts. Returns whether it had one.
+    pub fn remove_override(self, key: impl Key) -> bool {
+        let Self { limiter, now } = self;
+        let _one_at_a_time = limiter
+            .changing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let tag = limiter.tag_of(&key);
+        let Some(own) = limiter
+            .exceptions
+            .get(tag)
+            .and_then(|exception| exception.own)
+        else {
+            return false;
+        };
+        let general = limiter.generations.current();
+        // In one step, as `set_override_of`. The general table's lock is taken before the key's own
+        // one, in both places.
+        let _ = general.apply(general.policy(), tag, now, |state| {
+            own.retire();
+            own.table.take_out(own.policy(), tag, now, |old| {
+                general.receive(state, own.policy(), old, now);
+            });
+            // Units from before the override do not return, as if it were a change of policy.
+            limiter.eras.change_rate(tag, limiter.exceptions.most());
+            // The only possible error concerns a new key beyond the bound; this one is not new.
+            let _ = limiter
+                .exceptions
+                .change(&limiter.marks, tag, now, |exception| exception.own = None);
+        });
+        limiter.serve(tag, now);
+        true
+    }
+}
+
+impl<C: ?Sized> KeyedLimiter<C> {
+    fn change_to(
         &self,
         now: Nanos,
         to: impl FnOnce(Policy, Room) -> (Policy, Room),
@@ -120,21 +163,6 @@ impl<C: ?Sized> KeyedLimiter<C> {
         drop((one_at_a_time, old));
         self.serve_all(now);
         Ok(Change { limiter: self })
-    }
-
-    /// Gives one key its own policy, and keeps the key's usage.
-    ///
-    /// # Errors
-    /// If the number of keys with exceptions has reached the maximum number of keys, or the system
-    /// has no memory.
-    pub fn set_override_at(
-        &self,
-        key: impl Key,
-        policy: impl Into<Policy>,
-        now: Nanos,
-    ) -> Result<(), OverrideError> {
-        let policy = policy.into().with_wall_ahead(self.policy().wall_ahead());
-        self.set_override_of(self.tag_of(&key), policy, now)
     }
 
     fn set_override_of(&self, tag: Tag, policy: Policy, now: Nanos) -> Result<(), OverrideError> {
@@ -167,35 +195,9 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.serve(tag, now);
         Ok(())
     }
-
-    /// Removes a key's own policy; the key's usage still counts. Returns whether it had one.
-    pub fn remove_override_at(&self, key: impl Key, now: Nanos) -> bool {
-        let _one_at_a_time = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let tag = self.tag_of(&key);
-        let Some(own) = self.exceptions.get(tag).and_then(|exception| exception.own) else {
-            return false;
-        };
-        let general = self.generations.current();
-        // As above. The general table's lock is taken before the key's own one, in both places.
-        let _ = general.apply(general.policy(), tag, now, |state| {
-            own.retire();
-            own.table.take_out(own.policy(), tag, now, |old| {
-                general.receive(state, own.policy(), old, now);
-            });
-            // Units from before the override do not return, as if it were a change of policy.
-            self.eras.change_rate(tag, self.exceptions.most());
-            // The only possible error concerns a new key beyond the bound; this one is not new.
-            let _ = self
-                .exceptions
-                .change(&self.marks, tag, now, |exception| exception.own = None);
-        });
-        self.serve(tag, now);
-        true
-    }
 }
 
-/// A change of policy that is in force while its states still move (see
-/// [`KeyedLimiter::set_policy_at`]).
+/// A change of policy that is in force while its states still move (see [`KeyedAt::set_policy`]).
 ///
 /// If it is dropped, the remaining states stay where they are until the next request for them:
 /// nothing is lost, and both tables stay in memory.
@@ -282,47 +284,45 @@ impl<C: ?Sized> fmt::Debug for Sweeping<'_, C> {
 }
 
 impl<C: Clock> KeyedLimiter<C> {
-    /// [`follow_wall_at`](Self::follow_wall_at) the system's time.
+    /// Has limits on a calendar follow the system's time, as the clock has it (see
+    /// [`KeyedAt::follow_wall`]).
     ///
     /// # Errors
-    /// The same as [`follow_wall_at`](Self::follow_wall_at).
+    /// The same as [`KeyedAt::follow_wall`].
     pub fn follow_wall(&self) -> Result<bool, OverrideError> {
-        self.follow_wall_at(self.clock().wall_ahead(), self.clock().now())
+        self.at_now().follow_wall(self.clock().wall_ahead())
     }
 
-    /// [`set_policy_at`](Self::set_policy_at) at the current time.
+    /// Changes the policy of keys without an override now (see [`KeyedAt::set_policy`]).
     ///
     /// # Errors
-    /// If the memory for the new states cannot be reserved; then nothing has changed.
+    /// The same as [`KeyedAt::set_policy`].
     pub fn set_policy(&self, policy: impl Into<Policy>) -> Result<Change<'_, C>, BuildError> {
-        self.set_policy_at(policy, self.clock().now())
+        self.at_now().set_policy(policy)
     }
 
-    /// [`set_max_keys_at`](Self::set_max_keys_at) at the current time.
+    /// Changes the maximum number of keys now (see [`KeyedAt::set_max_keys`]).
     ///
     /// # Errors
-    /// If the maximum is 0, or the memory for that many states cannot be reserved; then nothing has
-    /// changed.
+    /// The same as [`KeyedAt::set_max_keys`].
     pub fn set_max_keys(&self, max_keys: usize) -> Result<Change<'_, C>, BuildError> {
-        self.set_max_keys_at(max_keys, self.clock().now())
+        self.at_now().set_max_keys(max_keys)
     }
 
-    /// Gives one key its own policy at the current time, and keeps the key's usage.
+    /// Gives one key its own policy now (see [`KeyedAt::set_override`]).
     ///
     /// # Errors
-    /// If the number of keys with exceptions has reached the maximum number of keys, or the system
-    /// has no memory.
+    /// The same as [`KeyedAt::set_override`].
     pub fn set_override(
         &self,
         key: impl Key,
         policy: impl Into<Policy>,
     ) -> Result<(), OverrideError> {
-        self.set_override_at(key, policy, self.clock().now())
+        self.at_now().set_override(key, policy)
     }
 
-    /// Removes a key's own policy at the current time; the key's usage still counts. Returns
-    /// whether it had one.
+    /// Removes a key's own policy now (see [`KeyedAt::remove_override`]). Returns whether it had one.
     pub fn remove_override(&self, key: impl Key) -> bool {
-        self.remove_override_at(key, self.clock().now())
+        self.at_now().remove_override(key)
     }
 }

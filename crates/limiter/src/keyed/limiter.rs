@@ -1,15 +1,14 @@
 //! The keyed limiter and its operations.
 
-use std::{fmt, sync::PoisonError, time::Duration};
+use std::{fmt, time::Duration};
 
 use crate::table::{BuildError, HashKeys, Stats, Tag};
 use tidegate_core::{Algorithm, Clock, Decision, Estimate, Key, Nanos, Policy};
 
 use super::{
-    Generation, KeyedBuilder, TooManyExceptions,
+    Generation, KeyedAt, KeyedBuilder, TooManyExceptions,
     exceptions::Exceptions,
     generation::{Generations, Home, Room},
-    steps::step_by,
 };
 use crate::{
     SystemClock,
@@ -101,7 +100,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.generations.changes()
     }
 
-    /// The override of a key (see [`set_override_at`](Self::set_override_at)), if it has one. If no
+    /// The override of a key (see [`KeyedAt::set_override`]), if it has one. If no
     /// key is an exception, the key is not even hashed.
     pub fn override_of(&self, key: impl Key) -> Option<Policy> {
         if !self.marks.any() {
@@ -150,17 +149,6 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.generations.newest().table().prefetch(tag);
     }
 
-    /// Asks for `cost` at the given time. A cost of 0 is a peek that does not add the key.
-    ///
-    /// While callers [wait](Self::wait) for this key, the answer is a denial until all of them have
-    /// been served. Its `retry_after` is exact behind up to 64 waiters. Behind `n` more, it may
-    /// describe the queue as it was up to `n / 64` requests ago, before a waiter left or the policy
-    /// changed.
-    #[inline]
-    pub fn acquire_at(&self, key: impl Key, cost: u64, now: Nanos) -> Decision {
-        self.decide(self.tag_of(&key), cost, now)
-    }
-
     /// Decides by the general policy in the common case that no exception and no waiter concerns
     /// the key.
     #[inline(always)]
@@ -197,17 +185,6 @@ impl<C: ?Sized> KeyedLimiter<C> {
             |policy, state, _| policy.decide(state, now, cost),
         )
         .unwrap_or_else(|refused| refused)
-    }
-
-    /// [`acquire_at`](Self::acquire_at) for units that may return. The second value is what was
-    /// taken, for [`settle_at`](Self::settle_at): nothing if the request was denied.
-    pub fn acquire_estimate_at(
-        &self,
-        key: impl Key,
-        cost: u64,
-        now: Nanos,
-    ) -> (Decision, Estimate) {
-        self.acquire_estimate(self.tag_of(&key), cost, now)
     }
 
     pub(crate) fn acquire_estimate(&self, tag: Tag, cost: u64, now: Nanos) -> (Decision, Estimate) {
@@ -299,61 +276,7 @@ impl<C: ?Sized> KeyedLimiter<C> {
         denied_until(self.generation_of(tag).policy(), blocked, now)
     }
 
-    /// Decides by another policy on the key's state, for a limit that comes with each request.
-    ///
-    /// If the policy does not [read the state as it is](Policy::reads_states_of), the state is
-    /// converted for the decision and back (see [`Policy::transfer`]). That allocates, and is as
-    /// strict as the limiter's own states are exact: give the limiter a policy whose states have
-    /// room for all limits that requests may bring, such as [`Policy::wide`].
-    pub fn acquire_with_at(
-        &self,
-        policy: &Policy,
-        key: impl Key,
-        cost: u64,
-        now: Nanos,
-    ) -> Decision {
-        let tag = self.tag_of(&key);
-        if let Some(denied) = self.blocked_tag(tag, now) {
-            return denied;
-        }
-        if cost == 0 {
-            return self.look(tag, now, |mine, state| {
-                step_by(mine, policy, state, now, |state| policy.peek(state, now, 0))
-            });
-        }
-        let decide = |mine: &Policy, state: &mut [u64]| {
-            step_by(mine, policy, state, now, |state| {
-                policy.decide(state, now, cost)
-            })
-        };
-        let behind = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
-            line.settle(ground, wakes);
-            if line.is_waiting() {
-                line.answer(ground, cost)
-            } else {
-                decide(ground.policy, ground.state)
-            }
-        };
-        let decided = self.on_line(tag, now, behind, |mine, state, _| decide(mine, state));
-        decided.unwrap_or_else(|refused| refused)
-    }
-
-    /// The denial of a key that is blocked at `now`, or `None`. Faster than
-    /// [`peek_at`](Self::peek_at): it does not look at the key's state, and where nothing is
-    /// blocked it does not even hash the key.
-    pub fn blocked_at(&self, key: impl Key, now: Nanos) -> Option<Decision> {
-        if !self.marks.any() {
-            return None;
-        }
-        self.blocked_tag(self.tag_of(&key), now)
-    }
-
-    /// The decision on `cost` at `now`, without taking it and without adding the key.
-    pub fn peek_at(&self, key: impl Key, cost: u64, now: Nanos) -> Decision {
-        self.peek_tag(self.tag_of(&key), cost, now)
-    }
-
-    fn peek_tag(&self, tag: Tag, cost: u64, now: Nanos) -> Decision {
+    pub(super) fn peek_tag(&self, tag: Tag, cost: u64, now: Nanos) -> Decision {
         if let Some(denied) = self.blocked_tag(tag, now) {
             return denied;
         }
@@ -375,84 +298,9 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.look(tag, now, |policy, state| policy.peek(state, now, cost))
     }
 
-    /// Takes as much of `cost` as is available at `now`; returns that amount and the decision on
-    /// it.
-    pub fn acquire_up_to_at(&self, key: impl Key, cost: u64, now: Nanos) -> (u64, Decision) {
-        let tag = self.tag_of(&key);
-        match self.blocked_tag(tag, now) {
-            Some(denied) => (0, denied),
-            None => self
-                .on_line(
-                    tag,
-                    now,
-                    |line, ground, wakes| line.decide_up_to(ground, cost, wakes),
-                    |policy, state, _| policy.decide_up_to(state, now, cost),
-                )
-                .unwrap_or_else(|refused| (0, refused)),
-        }
-    }
-
-    /// Takes `cost` even if it does not fit: for a cost that is known only after the work. Units
-    /// above the limit are debt, which time repays (see [`Algorithm::charge`]); it also counts
-    /// against waiters, and during a block. Returns the decision on a cost of 0 afterwards: a
-    /// denial if more is in use than the limit.
-    ///
-    /// A new key for which a full table has no room ([`WhenFull::Deny`]) is not charged: it is
-    /// denied until the table has room.
-    ///
-    /// [`WhenFull::Deny`]: crate::WhenFull::Deny
-    pub fn charge_at(&self, key: impl Key, cost: u64, now: Nanos) -> Decision {
-        self.charge_by(None, self.tag_of(&key), cost, now)
-    }
-
-    /// [`charge_at`](Self::charge_at) by another policy on the key's state, as
-    /// [`acquire_with_at`](Self::acquire_with_at) decides.
-    pub fn charge_with_at(
-        &self,
-        policy: &Policy,
-        key: impl Key,
-        cost: u64,
-        now: Nanos,
-    ) -> Decision {
-        self.charge_by(Some(policy), self.tag_of(&key), cost, now)
-    }
-
-    fn charge_by(&self, by: Option<&Policy>, tag: Tag, cost: u64, now: Nanos) -> Decision {
-        let charge = |mine: &Policy, state: &mut [u64]| {
-            let by = by.unwrap_or(mine);
-            step_by(mine, by, state, now, |state| {
-                if cost > 0 {
-                    by.charge(state, now, cost);
-                }
-                by.peek(state, now, 0)
-            })
-        };
-        let standing = if cost == 0 {
-            Ok(self.look(tag, now, charge))
-        } else {
-            let on_line = |line: &mut WaitLine, ground: &mut Ground<'_>, wakes: &mut Wakes| {
-                line.charge(ground, charge, wakes)
-            };
-            self.on_line(tag, now, on_line, |mine, state, _| charge(mine, state))
-        };
-        self.blocked_tag(tag, now)
-            .unwrap_or_else(|| standing.unwrap_or_else(|refused| refused))
-    }
-
-    /// Returns up to `cost` of the units that the key took last; never more than are in use.
-    pub fn refund_at(&self, key: impl Key, cost: u64, now: Nanos) {
-        // A key without a place has taken nothing.
-        let _ = self.on_line(
-            self.tag_of(&key),
-            now,
-            |line, ground, wakes| line.refund(ground, cost, wakes),
-            |policy, state, _| policy.refund(state, now, cost),
-        );
-    }
-
     /// Where the key's units count now, for the [`Estimate::place`] of units that another call takes
     /// afterwards. A reset in between makes it void.
-    /// [`acquire_estimate_at`](Self::acquire_estimate_at) takes and notes in one step.
+    /// [`KeyedAt::acquire_estimate`] takes and notes in one step.
     #[must_use]
     pub fn place(&self, key: impl Key) -> u64 {
         let tag = self.tag_of(&key);
@@ -460,14 +308,6 @@ impl<C: ?Sized> KeyedLimiter<C> {
         self.look(tag, Nanos::ZERO, |policy, state| {
             self.site(&generation, tag).place(policy, state)
         })
-    }
-
-    /// Corrects an estimate of the key at `now` to the `actual` cost (see [`Policy::settle`]). A
-    /// caller settles each estimate once. Nothing returns of units that were taken before a reset
-    /// of the key, and of a bucket's units that were taken before a change of the key's policy. The
-    /// latest resets of as many keys as the limiter holds are remembered.
-    pub fn settle_at(&self, key: impl Key, estimate: Estimate, actual: u64, now: Nanos) {
-        self.settle_tag(self.tag_of(&key), estimate, actual, now);
     }
 
     pub(crate) fn settle_tag(&self, tag: Tag, estimate: Estimate, actual: u64, now: Nanos) {
@@ -483,123 +323,36 @@ impl<C: ?Sized> KeyedLimiter<C> {
             },
         );
     }
-
-    /// Forgets what a key has used, as if it had never sent a request, and ends a block by the
-    /// policy's [`Penalty`](crate::Penalty). A [block](Self::block_at) stays, and so does the key's
-    /// own policy. Permits in use are forgotten too: releasing one later has no effect.
-    /// Returns whether there was anything to forget.
-    pub fn reset_at(&self, key: impl Key, now: Nanos) -> bool {
-        let tag = self.tag_of(&key);
-        let is_used = self.look(tag, now, |policy, state| !policy.is_recovered(state, now));
-        // A key that has used nothing is not added to the table.
-        let was_used = is_used
-            && self
-                .with_state(tag, now, |policy, state, _| {
-                    let was_used = !policy.is_recovered(state, now);
-                    state.fill(0);
-                    self.eras.reset_key(tag, self.exceptions.most());
-                    was_used
-                })
-                .unwrap_or(false);
-        self.serve(tag, now);
-        was_used
-    }
-
-    /// Forgets the usage of all keys (see [`reset_at`](Self::reset_at)), key by key, while
-    /// decisions continue. Units that a key takes during the call may or may not be forgotten.
-    pub fn reset_all_at(&self, now: Nanos) {
-        {
-            // A change of policy would move keys that are not reset yet to places that were already
-            // reset.
-            let _no_change = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-            let general = self.generations.sweep_all(now);
-            self.eras.reset_all(|| {
-                general.table.clear();
-                for (_, exception) in self.exceptions.all() {
-                    if let Some(own) = exception.own {
-                        own.table.clear();
-                    }
-                }
-            });
-        }
-        self.serve_all(now);
-    }
-
-    /// Denies a key until a time, or until it is [unblocked](Self::unblock_at). A block that has
-    /// passed costs nothing and is dropped.
-    ///
-    /// # Errors
-    /// [`TooManyExceptions`] if the number of keys with exceptions has reached the maximum number
-    /// of keys.
-    pub fn block_at(
-        &self,
-        key: impl Key,
-        until: Until,
-        now: Nanos,
-    ) -> Result<(), TooManyExceptions> {
-        let tag = self.tag_of(&key);
-        self.exceptions.change(&self.marks, tag, now, |exception| {
-            exception.blocked = until.0;
-        })?;
-        self.serve(tag, now);
-        Ok(())
-    }
-
-    /// Ends a block, also one by the policy's [`Penalty`](crate::Penalty). Returns whether it was
-    /// still in force.
-    pub fn unblock_at(&self, key: impl Key, now: Nanos) -> bool {
-        let lift = |exception: &mut super::exceptions::Exception| {
-            std::mem::take(&mut exception.blocked) > now
-        };
-        // The only possible error concerns a new key beyond the bound, which is not blocked.
-        let tag = self.tag_of(&key);
-        let lifted = self
-            .exceptions
-            .change(&self.marks, tag, now, lift)
-            .unwrap_or(false);
-        let by_rule = self.blocked_by_rule(tag, now).is_some()
-            && self
-                .with_state(tag, now, |policy, state, _| policy.unblock(state, now))
-                .unwrap_or(false);
-        self.serve(tag, now);
-        lifted || by_rule
-    }
-
-    /// The denial of a key that the policy's [`Penalty`](crate::Penalty) blocks at `now`, or
-    /// `None`.
-    pub fn blocked_by_rule_at(&self, key: impl Key, now: Nanos) -> Option<Decision> {
-        self.blocked_by_rule(self.tag_of(&key), now)
-    }
-
-    fn blocked_by_rule(&self, tag: Tag, now: Nanos) -> Option<Decision> {
-        self.look(tag, now, |policy, state| {
-            (policy.blocked_until(state) > now).then(|| policy.peek(state, now, 0))
-        })
-    }
 }
 
 impl<C: Clock> KeyedLimiter<C> {
+    /// The limiter at the current time.
+    #[inline]
+    pub(super) fn at_now(&self) -> KeyedAt<'_, C> {
+        self.at(self.clock.now())
+    }
+
     /// Asks for one unit at the current time.
     #[inline]
     pub fn check(&self, key: impl Key) -> Decision {
         self.acquire(key, 1)
     }
 
-    /// Denies a key for a time span.
+    /// Denies a key for a time span, from now on (see [`KeyedAt::block`]).
     ///
     /// # Errors
-    /// The same as [`block_at`](Self::block_at).
+    /// The same as [`KeyedAt::block`].
     pub fn block_for(&self, key: impl Key, span: Duration) -> Result<(), TooManyExceptions> {
-        let now = self.clock.now();
-        self.block_at(key, Until(now.saturating_add(span.into())), now)
+        let at = self.at_now();
+        at.block(key, Until(at.now.saturating_add(span.into())))
     }
 
-    /// Ends a block at the current time. Returns whether it was still in force.
+    /// Ends a block now (see [`KeyedAt::unblock`]). Returns whether it was still in force.
     pub fn unblock(&self, key: impl Key) -> bool {
-        self.unblock_at(key, self.clock.now())
+        self.at_now().unblock(key)
     }
 
-    /// Asks for `cost` at the current time. A cost of 0 is a peek.
+    /// Asks for `cost` at the current time (see [`KeyedAt::acquire`]). A cost of 0 is a peek.
     #[inline]
     pub fn acquire(&self, key: impl Key, cost: u64) -> Decision {
         let tag = self.tag_of(&key);
@@ -608,34 +361,35 @@ impl<C: Clock> KeyedLimiter<C> {
         self.decide(tag, cost, self.clock.now())
     }
 
-    /// The decision on `cost`, without taking it.
+    /// The decision on `cost` now, without taking it (see [`KeyedAt::peek`]).
     pub fn peek(&self, key: impl Key, cost: u64) -> Decision {
-        self.peek_at(key, cost, self.clock.now())
+        self.at_now().peek(key, cost)
     }
 
-    /// Takes as much of `cost` as is available; returns that amount and the decision on it.
+    /// Takes as much of `cost` as is available now (see [`KeyedAt::acquire_up_to`]); returns that
+    /// amount and the decision on it.
     pub fn acquire_up_to(&self, key: impl Key, cost: u64) -> (u64, Decision) {
-        self.acquire_up_to_at(key, cost, self.clock.now())
+        self.at_now().acquire_up_to(key, cost)
     }
 
-    /// Forgets what a key has used (see [`reset_at`](Self::reset_at)).
+    /// Forgets what a key has used (see [`KeyedAt::reset`]).
     pub fn reset(&self, key: impl Key) -> bool {
-        self.reset_at(key, self.clock.now())
+        self.at_now().reset(key)
     }
 
-    /// Forgets what all keys have used (see [`reset_all_at`](Self::reset_all_at)).
+    /// Forgets what all keys have used (see [`KeyedAt::reset_all`]).
     pub fn reset_all(&self) {
-        self.reset_all_at(self.clock.now());
+        self.at_now().reset_all();
     }
 
-    /// [`charge_at`](Self::charge_at) at the current time.
+    /// Takes `cost` even if it does not fit (see [`KeyedAt::charge`]).
     pub fn charge(&self, key: impl Key, cost: u64) -> Decision {
-        self.charge_at(key, cost, self.clock.now())
+        self.at_now().charge(key, cost)
     }
 
-    /// Returns up to `cost` of the units that the key took last.
+    /// Returns up to `cost` of the units that the key took last (see [`KeyedAt::refund`]).
     pub fn refund(&self, key: impl Key, cost: u64) {
-        self.refund_at(key, cost, self.clock.now());
+        self.at_now().refund(key, cost);
     }
 }
 

@@ -1,5 +1,6 @@
 //! A limit for each key.
 
+mod at;
 mod batch;
 mod build;
 mod change;
@@ -11,6 +12,7 @@ mod snapshot;
 mod steps;
 mod waiting;
 
+pub use at::KeyedAt;
 pub use build::KeyedBuilder;
 pub use change::{Change, Sweeping};
 pub use error::{OverrideError, TooManyExceptions};

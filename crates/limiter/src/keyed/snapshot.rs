@@ -3,7 +3,7 @@
 use crate::table::{HashKeys, RecordSpot, Tag};
 use tidegate_core::{Algorithm, Debt, Nanos, Policy, StoredState};
 
-use super::KeyedLimiter;
+use super::{KeyedAt, KeyedLimiter};
 
 /// One entry of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,13 +47,30 @@ impl<C> KeyedLimiter<C> {
         self.hash
     }
 
+    /// Merges a state of another policy into a key's state.
+    fn receive(&self, tag: Tag, from: &Policy, state: &[u64], now: Nanos) {
+        let received = self.with_state(tag, now, |policy, mine, _| {
+            let mut converted = vec![0; policy.words()];
+            policy.transfer(&mut converted, from, state, now);
+            policy.join(mine, &converted, now);
+        });
+        if received.is_err() {
+            // A record has room for it.
+            self.generations.current().keep(tag, from, state, now);
+        }
+    }
+}
+
+#[allow(clippy::must_use_candidate)] // They have an effect, so a caller may ignore what they return.
+impl<C> KeyedAt<'_, C> {
     /// Passes every state that has not recovered completely to `show`. Decisions continue, so the
     /// states are from different moments; a key that moves within the table at that time may be
     /// shown twice or be missed.
-    pub fn snapshot_at(&self, now: Nanos, mut show: impl FnMut(SnapshotEntry)) {
+    pub fn snapshot(self, mut show: impl FnMut(SnapshotEntry)) {
+        let Self { limiter, now } = self;
         // States that a change of policy has not moved yet are moved first, so that all are in one
         // place.
-        let generation = self.generations.sweep_all(now);
+        let generation = limiter.generations.sweep_all(now);
         let policy = generation.policy();
         generation.table.for_each(|tag, state| {
             if !policy.is_recovered(state, now) {
@@ -69,7 +86,7 @@ impl<C> KeyedLimiter<C> {
             }
         });
         // A copy, because no key's lock may be taken while the exceptions are locked.
-        for (tag, exception) in self.exceptions.all() {
+        for (tag, exception) in limiter.exceptions.all() {
             if exception.blocked > now {
                 show(SnapshotEntry::Blocked {
                     tag: tag.get(),
@@ -92,16 +109,17 @@ impl<C> KeyedLimiter<C> {
     /// in this limiter still counts, and of two blocks the later end. Returns whether the entry was
     /// valid for that policy and had a place: an [`SnapshotEntry::Own`] has one only if the key has
     /// its own policy here.
-    pub fn restore_at(&self, from: &Policy, entry: &SnapshotEntry, now: Nanos) -> bool {
+    pub fn restore(self, from: &Policy, entry: &SnapshotEntry) -> bool {
+        let Self { limiter, now } = self;
         match entry {
             SnapshotEntry::Key { tag, state } | SnapshotEntry::Own { tag, state } => {
                 from.accepts(state) && {
-                    self.receive(Tag::new(*tag), from, state, now);
+                    limiter.receive(Tag::new(*tag), from, state, now);
                     true
                 }
             }
             SnapshotEntry::Record { place, debt } => {
-                let generation = self.generations.current();
+                let generation = limiter.generations.current();
                 if let Some(debt) = generation.receive_debt(from, *debt, now) {
                     generation.table.put_record(*place, debt, now);
                 }
@@ -109,25 +127,13 @@ impl<C> KeyedLimiter<C> {
             }
             SnapshotEntry::Blocked { tag, until } => {
                 let until = Nanos::new(*until);
-                self.exceptions
-                    .change(&self.marks, Tag::new(*tag), now, |exception| {
+                limiter
+                    .exceptions
+                    .change(&limiter.marks, Tag::new(*tag), now, |exception| {
                         exception.blocked = exception.blocked.max(until);
                     })
                     .is_ok()
             }
-        }
-    }
-
-    /// Merges a state of another policy into a key's state.
-    fn receive(&self, tag: Tag, from: &Policy, state: &[u64], now: Nanos) {
-        let received = self.with_state(tag, now, |policy, mine, _| {
-            let mut converted = vec![0; policy.words()];
-            policy.transfer(&mut converted, from, state, now);
-            policy.join(mine, &converted, now);
-        });
-        if received.is_err() {
-            // A record has room for it.
-            self.generations.current().keep(tag, from, state, now);
         }
     }
 }

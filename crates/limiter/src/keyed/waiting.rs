@@ -6,7 +6,7 @@ use tidegate_core::{
     Admission, Algorithm, Decision, Estimate, Key, Nanos, Policy, Priority, clock::block_on,
 };
 
-use super::KeyedLimiter;
+use super::{KeyedAt, KeyedLimiter};
 use crate::{
     Timer, WaitError, WaitUntil,
     block::refused_until,
@@ -59,21 +59,6 @@ impl<C: ?Sized> KeyedLimiter<C> {
             // A waiter of a key without a place asks again when there may be one.
             let _ = self.on_line(tag, now, WaitLine::changed, |_, _, _| ());
         }
-    }
-
-    /// How many callers wait in line before one that comes at `now`, for each priority, from 0 on;
-    /// `None` if nobody waits for the key. Takes time in proportion to the callers in line.
-    pub fn ahead_at(&self, key: impl Key, now: Nanos) -> Option<[usize; Priority::COUNT]> {
-        let tag = self.tag_of(&key);
-        let ahead = |_: &Policy, _: &mut [u64]| {
-            self.lines
-                .find(&self.marks, tag, |line| line.ahead(now))
-                .filter(|ahead| *ahead != [0; Priority::COUNT])
-        };
-        self.marks
-            .has(tag)
-            .then(|| self.look(tag, now, ahead))
-            .flatten()
     }
 
     /// Serves all waiters.
@@ -137,6 +122,26 @@ impl<C: ?Sized> KeyedLimiter<C> {
     }
 }
 
+impl<C: ?Sized> KeyedAt<'_, C> {
+    /// How many callers wait in line before one that comes at this time, for each priority, from 0
+    /// on; `None` if no caller waits for the key. Takes time in proportion to the callers in line.
+    pub fn ahead(self, key: impl Key) -> Option<[usize; Priority::COUNT]> {
+        let Self { limiter, now } = self;
+        let tag = limiter.tag_of(&key);
+        let ahead = |_: &Policy, _: &mut [u64]| {
+            limiter
+                .lines
+                .find(&limiter.marks, tag, |line| line.ahead(now))
+                .filter(|ahead| *ahead != [0; Priority::COUNT])
+        };
+        limiter
+            .marks
+            .has(tag)
+            .then(|| limiter.look(tag, now, ahead))
+            .flatten()
+    }
+}
+
 impl<C: ?Sized> KeyedLimiter<C> {
     /// [`wait_estimate`](Self::wait_estimate) by a timer that is not the limiter's own clock, for a
     /// limiter whose times are arguments. All operations on the limiter need times of this timer.
@@ -179,7 +184,7 @@ impl<T: Timer> KeyedLimiter<T> {
     }
 
     /// [`wait`](Self::wait) for units that may return. The second value is what was taken, for
-    /// [`settle_at`](Self::settle_at).
+    /// [`KeyedAt::settle`].
     ///
     /// # Errors
     /// The same as [`wait`](Self::wait).

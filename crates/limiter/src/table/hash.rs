@@ -45,7 +45,7 @@ impl HashKeys {
         self.seeds
     }
 
-    /// The tag of a key, by which a [snapshot](crate::KeyedLimiter::snapshot_at) names it.
+    /// The tag of a key, by which a [snapshot](crate::KeyedAt::snapshot) names it.
     #[must_use]
     #[inline]
     pub fn tag(&self, key: &[u8]) -> u64 {

@@ -44,18 +44,18 @@ impl Limits {
 
     fn peek(&self, (limit, key, cost): (usize, &[u8], u64), now: Nanos) -> bool {
         let decision = match limit {
-            0 => self.bucket.peek_at(key, cost, now),
-            1 => self.log.peek_at(key, cost, now),
-            _ => self.window.peek_at(cost, now),
+            0 => self.bucket.at(now).peek(key, cost),
+            1 => self.log.at(now).peek(key, cost),
+            _ => self.window.at(now).peek(cost),
         };
         decision.is_allowed()
     }
 
     fn acquire(&self, (limit, key, cost): (usize, &[u8], u64), now: Nanos) -> bool {
         let decision = match limit {
-            0 => self.bucket.acquire_at(key, cost, now),
-            1 => self.log.acquire_at(key, cost, now),
-            _ => self.window.acquire_at(cost, now),
+            0 => self.bucket.at(now).acquire(key, cost),
+            1 => self.log.at(now).acquire(key, cost),
+            _ => self.window.at(now).acquire(cost),
         };
         decision.is_allowed()
     }
@@ -134,7 +134,8 @@ fn a_full_table_that_denies_new_keys_is_passed_over() {
     let other = Limiter::new(policy());
     let mut known = 0;
     while full
-        .acquire_at(known.to_string().as_str(), 5, START)
+        .at(START)
+        .acquire(known.to_string().as_str(), 5)
         .is_allowed()
     {
         known += 1;

@@ -40,13 +40,13 @@ fn a_report_after_the_work_ends_the_next_questions() {
                 .unwrap();
             let (mut passed, mut keyed) = (0, 0);
             for _ in 0..200 {
-                if one.acquire_at(0, START).is_allowed() {
+                if one.at(START).acquire(0).is_allowed() {
                     passed += 1;
-                    let _ = one.charge_at(report, START);
+                    let _ = one.at(START).charge(report);
                 }
-                if keys.acquire_at("a", 0, START).is_allowed() {
+                if keys.at(START).acquire("a", 0).is_allowed() {
                     keyed += 1;
-                    let _ = keys.charge_at("a", report, START);
+                    let _ = keys.at(START).charge("a", report);
                 }
             }
             assert_eq!(
@@ -56,7 +56,7 @@ fn a_report_after_the_work_ends_the_next_questions() {
                 policy.name()
             );
             assert!(
-                keys.acquire_at("b", 1_000, START).is_allowed(),
+                keys.at(START).acquire("b", 1_000).is_allowed(),
                 "another key has its own"
             );
         }
@@ -117,25 +117,24 @@ fn a_debt_outlives_evictions_changes_and_restores() {
             .clock(())
             .build();
         let keys = keys.unwrap();
-        assert!(keys.charge_at("a", 30_000, START).is_denied());
+        assert!(keys.at(START).charge("a", 30_000).is_denied());
         for other in 0..200_u64 {
-            let _ = keys.acquire_at(other, 1, START);
+            let _ = keys.at(START).acquire(other, 1);
         }
         assert!(
-            keys.peek_at("a", 1, START).is_denied(),
+            keys.at(START).peek("a", 1).is_denied(),
             "{}: after an eviction",
             policy.name()
         );
-        let _ = keys.set_policy_at(
+        let _ = keys.at(START).set_policy(
             policies::denying(Quota::new(900, Duration::from_mins(1)).unwrap())
                 .into_iter()
                 .find(|other| other.name() == policy.name())
                 .unwrap(),
-            START,
         );
-        let _ = keys.set_policy_at(policy, START);
+        let _ = keys.at(START).set_policy(policy);
         assert!(
-            keys.peek_at("a", 0, START).is_denied(),
+            keys.at(START).peek("a", 0).is_denied(),
             "{}: after changes",
             policy.name()
         );
@@ -147,14 +146,14 @@ fn a_debt_outlives_evictions_changes_and_restores() {
             .build();
         let other = other.unwrap();
         let mut entries = Vec::new();
-        keys.snapshot_at(START, |entry| entries.push(entry));
+        keys.at(START).snapshot(|entry| entries.push(entry));
         assert!(
             entries
                 .iter()
-                .all(|entry| other.restore_at(&policy, entry, START))
+                .all(|entry| other.at(START).restore(&policy, entry))
         );
         assert!(
-            other.peek_at("a", 0, START).is_denied(),
+            other.at(START).peek("a", 0).is_denied(),
             "{}: after a restore",
             policy.name()
         );
@@ -162,14 +161,14 @@ fn a_debt_outlives_evictions_changes_and_restores() {
         // ends.
         let later = START.saturating_add(Nanos::from_secs(28 * 60));
         assert_eq!(
-            keys.peek_at("a", 1, later).is_denied(),
+            keys.at(later).peek("a", 1).is_denied(),
             bucket,
             "{}",
             policy.name()
         );
         let later = START.saturating_add(Nanos::from_secs(31 * 60));
         assert!(
-            keys.peek_at("a", 1, later).is_allowed(),
+            keys.at(later).peek("a", 1).is_allowed(),
             "{}",
             policy.name()
         );
@@ -184,10 +183,10 @@ fn a_blocked_key_is_charged_all_the_same() {
         .clock(())
         .build()
         .unwrap();
-    keys.block_at("a", Until::UNBLOCKED, START).unwrap();
-    assert!(keys.charge_at("a", 600, START).is_denied());
-    assert!(keys.unblock_at("a", START));
-    assert_eq!(keys.peek_at("a", 0, START).remaining(), 400);
+    keys.at(START).block("a", Until::UNBLOCKED).unwrap();
+    assert!(keys.at(START).charge("a", 600).is_denied());
+    assert!(keys.at(START).unblock("a"));
+    assert_eq!(keys.at(START).peek("a", 0).remaining(), 400);
 }
 
 #[test]
@@ -199,8 +198,8 @@ fn a_full_table_forgets_keys_that_were_charged_to_a_limit_of_nothing() {
         let keys = KeyedLimiter::builder(policy).max_keys(8).build().unwrap();
         for key in 0..200_u64 {
             let now = START.saturating_add(Nanos::new(key));
-            assert!(keys.charge_at(key, 3, now).is_denied(), "{policy:?}");
-            assert!(keys.acquire_at(key, 1, now).is_denied(), "{policy:?}");
+            assert!(keys.at(now).charge(key, 3).is_denied(), "{policy:?}");
+            assert!(keys.at(now).acquire(key, 1).is_denied(), "{policy:?}");
         }
     }
 }

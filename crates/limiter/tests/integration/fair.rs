@@ -25,7 +25,7 @@ fn serve(limiter: &FairLimiter<ManualClock>, tenants: &[(&str, u64)]) -> Vec<u64
             // As many requests as are due by now, at most one each 50 µs.
             let due = |micro: u64| micro * 50 * rate / 1_000_000;
             if due(micro + 1) > due(micro)
-                && limiter.acquire_at(tenant, 1, now).is_allowed()
+                && limiter.at(now).acquire(tenant, 1).is_allowed()
                 && now >= Nanos::from_secs(2)
             {
                 got[i] += 1;
@@ -68,21 +68,21 @@ fn what_a_tenant_uses_is_known() {
     );
     let now = Nanos::from_secs(12);
     for (at, tenant) in ["acme", "beta", "little"].into_iter().enumerate() {
-        let used = limiter.used_at(tenant, now).unwrap();
+        let used = limiter.at(now).used(tenant).unwrap();
         let right = got[at] as f64 / 10_000.0;
         assert!(
             (used - right).abs() < 0.03,
             "{tenant}: {used}, and not {right}"
         );
     }
-    assert!((limiter.share_at("acme", now) - 0.6).abs() < 1e-9);
-    assert_eq!(limiter.used_at("nobody", now), None);
+    assert!((limiter.at(now).share("acme") - 0.6).abs() < 1e-9);
+    assert_eq!(limiter.at(now).used("nobody"), None);
     // What a tenant used fades when it does not ask.
-    let used = limiter.used_at("acme", Nanos::from_secs(18)).unwrap();
+    let used = limiter.at(Nanos::from_secs(18)).used("acme").unwrap();
     assert!(used < 0.1, "{used}");
-    let _ = limiter.acquire_at("acme", 1, Nanos::from_secs(18));
-    let _ = limiter.charge_at("acme", 5_000, Nanos::from_secs(18));
-    assert!(limiter.used_at("acme", Nanos::from_secs(18)) > Some(1.0));
+    let _ = limiter.at(Nanos::from_secs(18)).acquire("acme", 1);
+    let _ = limiter.at(Nanos::from_secs(18)).charge("acme", 5_000);
+    assert!(limiter.at(Nanos::from_secs(18)).used("acme") > Some(1.0));
 }
 
 #[test]
@@ -126,30 +126,30 @@ fn charges_refunds_and_resets_count_in_the_share() {
     let limiter = limiter(bucket(1_000)).build().unwrap();
     let at = Nanos::from_millis;
     for (i, tenant) in ["a", "b", "c"].into_iter().cycle().take(600).enumerate() {
-        let _ = limiter.acquire_at(tenant, 1, at(i as u64));
+        let _ = limiter.at(at(i as u64)).acquire(tenant, 1);
     }
     let now = at(600);
-    let _ = limiter.charge_at("a", 500, now);
-    assert!(limiter.total().peek_at(1, now).is_denied());
+    let _ = limiter.at(now).charge("a", 500);
+    assert!(limiter.total().at(now).peek(1).is_denied());
     // The total has recovered, and a has not.
     for ms in 600..1_200 {
         for tenant in ["b", "c", "b", "c"] {
-            let _ = limiter.acquire_at(tenant, 1, at(ms));
+            let _ = limiter.at(at(ms)).acquire(tenant, 1);
         }
     }
     let now = at(1_200);
-    let peek = limiter.peek_at("a", 1, now);
+    let peek = limiter.at(now).peek("a", 1);
     assert!(
-        peek.is_denied() && limiter.peek_at("b", 0, now).is_allowed(),
+        peek.is_denied() && limiter.at(now).peek("b", 0).is_allowed(),
         "{peek}"
     );
     assert_eq!(
-        limiter.acquire_at("a", 1, now),
+        limiter.at(now).acquire("a", 1),
         peek,
         "a peek changes nothing"
     );
-    limiter.refund_at("a", 500, now);
-    assert!(limiter.peek_at("a", 1, now).is_allowed());
+    limiter.at(now).refund("a", 500);
+    assert!(limiter.at(now).peek("a", 1).is_allowed());
 }
 
 #[test]
@@ -167,14 +167,14 @@ fn up_to_takes_what_one_unit_after_another_would() {
         let now = Nanos::from_millis(ms);
         for limiter in [&one, &up_to] {
             for tenant in ["b", "c"] {
-                let _ = limiter.acquire_at(tenant, 1, now);
+                let _ = limiter.at(now).acquire(tenant, 1);
             }
         }
         if ms % 50 == 49 {
             let single = (0..40)
-                .take_while(|_| one.acquire_at("a", 1, now).is_allowed())
+                .take_while(|_| one.at(now).acquire("a", 1).is_allowed())
                 .count() as u64;
-            let (most, decision) = up_to.acquire_up_to_at("a", 40, now);
+            let (most, decision) = up_to.at(now).acquire_up_to("a", 40);
             assert_eq!(decision.is_allowed(), most > 0, "{decision}");
             taken.push((single, most));
         }
@@ -186,7 +186,7 @@ fn up_to_takes_what_one_unit_after_another_would() {
         .fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
     assert!(single.abs_diff(most) * 20 <= single, "{single} and {most}");
     // Nothing was taken beyond the total.
-    assert!(up_to.acquire_up_to_at("d", 0, Nanos::from_secs(3)).0 == 0);
+    assert!(up_to.at(Nanos::from_secs(3)).acquire_up_to("d", 0).0 == 0);
 }
 
 #[test]
@@ -198,17 +198,19 @@ fn a_cost_that_another_limit_denies_is_not_taken_from_the_share() {
         Limiter::with_clock(bucket(1_000), ManualClock::default()),
     );
     let decide = |is_taken: bool| {
-        tenants.acquire_with_at("a", 1, now, |step| {
+        tenants.at(now).acquire_with("a", 1, |step| {
             let decision = match (step, is_taken) {
-                (TotalStep::Take, true) => total.acquire_at(1, now),
-                _ => total.peek_at(1, now),
+                (TotalStep::Take, true) => total.at(now).acquire(1),
+                _ => total.at(now).peek(1),
             };
             Ok::<_, ()>(Joined { decision, is_taken })
         })
     };
     // Others are active, so that a has only its share.
     for tenant in ["b", "c", "d"] {
-        let _ = tenants.acquire_at(tenant, 1, now, |_| total.acquire_at(1, now));
+        let _ = tenants
+            .at(now)
+            .acquire(tenant, 1, |_| total.at(now).acquire(1));
     }
     for _ in 0..1_000 {
         assert!(decide(false).unwrap().is_allowed());
@@ -216,7 +218,7 @@ fn a_cost_that_another_limit_denies_is_not_taken_from_the_share() {
     let admitted = (0..1_000).take_while(|_| decide(true).unwrap().is_allowed());
     let first = admitted.count();
     assert!((20..100).contains(&first), "{first}");
-    let failed = tenants.acquire_with_at("e", 1, now, |_| Err("no room"));
+    let failed = tenants.at(now).acquire_with("e", 1, |_| Err("no room"));
     assert_eq!(failed.unwrap_err(), "no room");
 }
 
@@ -225,18 +227,18 @@ fn a_reset_and_a_change_of_room_concern_all_tenants() {
     let limiter = limiter(bucket(1_000)).max_tenants(64).build().unwrap();
     let _ = serve(&limiter, &[("a", 2_000), ("b", 2_000)]);
     let now = Nanos::from_secs(12);
-    let _ = limiter.charge_at("a", 5_000, now);
-    assert!(limiter.peek_at("a", 1, now).is_denied());
-    limiter.reset_all_at(now);
+    let _ = limiter.at(now).charge("a", 5_000);
+    assert!(limiter.at(now).peek("a", 1).is_denied());
+    limiter.at(now).reset_all();
     assert_eq!(limiter.stats().keys, 0);
-    assert!(limiter.peek_at("a", 1, now).is_allowed());
+    assert!(limiter.at(now).peek("a", 1).is_allowed());
     let small = limiter.stats();
     let tenants = FairTenants::new(&bucket(10), 64, Terms::new(), []).unwrap();
-    tenants.set_max_tenants_at(1_024, now).unwrap();
+    tenants.at(now).set_max_tenants(1_024).unwrap();
     let large = tenants.stats();
     assert_eq!((small.max_keys, large.max_keys), (64, 1_024));
     assert!(large.bytes > 8 * small.bytes, "{small:?} {large:?}");
-    assert!(tenants.set_max_tenants_at(0, now).is_err());
+    assert!(tenants.at(now).set_max_tenants(0).is_err());
 }
 
 #[test]
@@ -246,7 +248,8 @@ fn a_change_keeps_what_was_used() {
     let now = Nanos::from_secs(12);
     let named = [(&b"a"[..], Terms::new().with_weight(3).unwrap())];
     limiter
-        .change_at(bucket(2_000), Terms::new(), named, now)
+        .at(now)
+        .change(bucket(2_000), Terms::new(), named)
         .unwrap();
     assert_eq!(limiter.total().policy(), bucket(2_000));
     let got = serve(&limiter, &[("a", 4_000), ("b", 4_000)]);
@@ -254,7 +257,7 @@ fn a_change_keeps_what_was_used() {
     assert!(got[0] > 2 * got[1], "{got:?}");
     let too_much = Terms::new().with_guarantee(0.6).unwrap();
     let both = [(&b"a"[..], too_much), (&b"b"[..], too_much)];
-    let refused = limiter.change_at(bucket(1_000), Terms::new(), both, now);
+    let refused = limiter.at(now).change(bucket(1_000), Terms::new(), both);
     assert!(
         matches!(refused, Err(FairBuildError::Guarantees { percent }) if percent.to_string() == "120")
     );
@@ -281,7 +284,8 @@ fn what_cannot_be_shared_is_refused_with_the_reason() {
     ));
     let permits = limiter(Policy::concurrency(5)).build().unwrap();
     let error = permits
-        .change_at(bucket(10), Terms::new(), [], Nanos::ZERO)
+        .at(Nanos::ZERO)
+        .change(bucket(10), Terms::new(), [])
         .unwrap_err();
     assert!(matches!(error, FairBuildError::Kind), "{error}");
     let builder = limiter(bucket(10)).ceiling(0.2).unwrap();
@@ -301,7 +305,7 @@ fn threads_never_take_more_than_the_total_and_are_counted_once() {
                 for i in 0..20_000_u64 {
                     let now = Nanos::from_micros(step.fetch_add(1, Relaxed) * 1_000);
                     let tenant = (i * 7 + thread) % 5;
-                    if limiter.acquire_at(tenant, 1 + i % 3, now).is_allowed() {
+                    if limiter.at(now).acquire(tenant, 1 + i % 3).is_allowed() {
                         admitted.fetch_add(1 + i % 3, Relaxed);
                     }
                 }
@@ -309,7 +313,7 @@ fn threads_never_take_more_than_the_total_and_are_counted_once() {
         }
     });
     let used = limiter.total().policy();
-    let left = limiter.total().peek_at(0, Nanos::from_secs(80)).remaining();
+    let left = limiter.total().at(Nanos::from_secs(80)).peek(0).remaining();
     assert_eq!(admitted.into_inner() + left, 5_000, "{used:?}");
 }
 
@@ -348,13 +352,13 @@ fn permits_return_when_they_are_dropped_and_go_to_who_has_the_fewest() {
     assert!(limiter.permit("a", 1).is_err() && limiter.peek("a", 1).is_denied());
     assert_eq!(limiter.acquire_up_to("a", 1).0, 0);
     b.push(limiter.permit("b", 1).unwrap());
-    assert_eq!(limiter.used_at("b", Nanos::ZERO), Some(0.5));
+    assert_eq!(limiter.at(Nanos::ZERO).used("b"), Some(0.5));
     assert_eq!(limiter.total().peek(0).remaining(), 0);
     drop((a, b));
     assert_eq!(limiter.total().peek(0).remaining(), 6);
     assert_eq!(limiter.acquire_up_to("a", 6).0, 4);
     limiter.refund("a", 4);
-    assert_eq!(limiter.used_at("a", Nanos::ZERO), Some(0.0));
+    assert_eq!(limiter.at(Nanos::ZERO).used("a"), Some(0.0));
 }
 
 #[test]
@@ -384,13 +388,14 @@ fn permits_stay_with_their_tenants_while_the_limit_crosses_16_bits() {
         for limit in limits.map(|limit| limit / scale) {
             let now = Nanos::ZERO;
             limiter
-                .change_at(policy(limit), Terms::new(), [], now)
+                .at(now)
+                .change(policy(limit), Terms::new(), [])
                 .unwrap();
             let all = f64::from(limit);
             for (tenant, cost) in [("a", 20_000), ("b", 9_000)] {
                 // What is known of a tenant follows when it asks.
                 let _ = limiter.permit(tenant, 1).map(drop);
-                let used = limiter.used_at(tenant, now).unwrap() * all;
+                let used = limiter.at(now).used(tenant).unwrap() * all;
                 let expected = f64::from(cost / scale);
                 assert!((used - expected).abs() < 1e-3, "{limit} {tenant}: {used}");
             }
@@ -401,7 +406,7 @@ fn permits_stay_with_their_tenants_while_the_limit_crosses_16_bits() {
         assert_eq!(limiter.total().peek(0).remaining(), (60_000 / scale).into());
         let now = Nanos::ZERO;
         for tenant in ["a", "b"] {
-            assert_eq!(limiter.used_at(tenant, now), Some(0.0));
+            assert_eq!(limiter.at(now).used(tenant), Some(0.0));
             let all = limiter.permit(tenant, (60_000 / scale).into());
             assert!(all.is_ok(), "{tenant}");
         }
@@ -418,16 +423,16 @@ fn units_from_before_a_reset_return_nothing() {
         };
         let now = Nanos::ZERO;
         let before = take("a", 4);
-        limiter.reset_all_at(now);
+        limiter.at(now).reset_all();
         let after = [take("a", 2), take("b", 2)];
-        let used = ["a", "b"].map(|tenant| limiter.used_at(tenant, now));
+        let used = ["a", "b"].map(|tenant| limiter.at(now).used(tenant));
         drop(before);
-        assert_eq!(limiter.total().peek_at(0, now).remaining(), 0);
-        assert_eq!(["a", "b"].map(|tenant| limiter.used_at(tenant, now)), used);
+        assert_eq!(limiter.total().at(now).peek(0).remaining(), 0);
+        assert_eq!(["a", "b"].map(|tenant| limiter.at(now).used(tenant)), used);
         assert!(limiter.permit("a", 1).is_err() && limiter.permit("b", 1).is_err());
         drop(after);
-        assert_eq!(limiter.total().peek_at(0, now).remaining(), 4);
-        assert_eq!(limiter.used_at("a", now), Some(0.0));
+        assert_eq!(limiter.total().at(now).peek(0).remaining(), 4);
+        assert_eq!(limiter.at(now).used("a"), Some(0.0));
     }
 }
 
@@ -437,19 +442,19 @@ fn permits_that_are_never_returned_become_free_for_their_tenant_too() {
     let held: Policy = held.hold(Duration::from_secs(10)).unwrap().into();
     let limiter = limiter(held).ceiling(0.5).unwrap().build().unwrap();
     let at = Nanos::from_secs;
-    assert!(limiter.acquire_at("a", 2, at(1)).is_allowed());
-    assert!(limiter.acquire_at("a", 1, at(10)).is_denied());
-    assert!(limiter.acquire_at("a", 1, at(11)).is_allowed());
+    assert!(limiter.at(at(1)).acquire("a", 2).is_allowed());
+    assert!(limiter.at(at(10)).acquire("a", 1).is_denied());
+    assert!(limiter.at(at(11)).acquire("a", 1).is_allowed());
     // Fewer permits, more, and none of those in use is forgotten.
     let change = |limit| {
         let policy: Policy = tidegate_limiter::algorithm::Concurrency::new(limit).into();
-        limiter.change_at(policy, Terms::new(), [], at(12))
+        limiter.at(at(12)).change(policy, Terms::new(), [])
     };
     change(1).unwrap();
-    assert!(limiter.acquire_at("a", 1, at(12)).is_denied());
+    assert!(limiter.at(at(12)).acquire("a", 1).is_denied());
     change(3).unwrap();
-    assert!(limiter.acquire_at("a", 3, at(12)).is_denied());
-    assert!(limiter.acquire_at("a", 2, at(12)).is_allowed());
+    assert!(limiter.at(at(12)).acquire("a", 3).is_denied());
+    assert!(limiter.at(at(12)).acquire("a", 2).is_allowed());
 }
 
 #[test]
@@ -474,7 +479,7 @@ fn threads_never_have_more_permits_than_there_are() {
         }
     });
     assert_eq!(limiter.total().peek(0).remaining(), 5);
-    assert_eq!(limiter.used_at(1_u64, Nanos::ZERO), Some(0.0));
+    assert_eq!(limiter.at(Nanos::ZERO).used(1_u64), Some(0.0));
 }
 
 /// What two tenants with parts of 90 and 10 % of 100 a minute get in each of three minutes, after
@@ -489,7 +494,7 @@ fn reserved(dev: u64, prod: u64) -> [u64; 2] {
         for turn in 0..dev.max(prod) {
             let now = Nanos::from_millis(second * 1_000 + turn * 50);
             for (at, (tenant, asks)) in [("dev", dev), ("prod", prod)].into_iter().enumerate() {
-                if turn < asks && limiter.acquire_at(tenant, 1, now).is_allowed() && second >= 60 {
+                if turn < asks && limiter.at(now).acquire(tenant, 1).is_allowed() && second >= 60 {
                     got[at] += 1;
                 }
             }

@@ -32,14 +32,14 @@ fn named(weight: u32) -> (Terms, [(&'static [u8], Terms); 2]) {
 
 fn save(limiter: &Fair, now: Nanos) -> Vec<TenantEntry> {
     let mut entries = Vec::new();
-    limiter.snapshot_at(now, |entry| entries.push(entry));
+    limiter.at(now).snapshot(|entry| entries.push(entry));
     entries
 }
 
 fn restored(limiter: &Fair, from: &Policy, to: Policy, weight: u32, now: Nanos) -> Fair {
     let new = build(to, weight, Some(limiter.hash_keys()));
     for entry in save(limiter, now) {
-        assert!(new.restore_at(from, &entry, now), "{entry:?}");
+        assert!(new.at(now).restore(from, &entry), "{entry:?}");
     }
     new
 }
@@ -70,28 +70,28 @@ fn step() -> impl Strategy<Value = (u64, Step)> {
 fn take(limiter: &Fair, step: &Step, now: Nanos) -> String {
     let (tenant, answer) = match *step {
         Step::Ask(tenant, cost) => {
-            let decision = limiter.acquire_at(TENANTS[tenant], cost, now);
+            let decision = limiter.at(now).acquire(TENANTS[tenant], cost);
             (tenant, format!("{decision:?}"))
         }
         Step::UpTo(tenant, cost) => {
-            let answer = limiter.acquire_up_to_at(TENANTS[tenant], cost, now);
+            let answer = limiter.at(now).acquire_up_to(TENANTS[tenant], cost);
             (tenant, format!("{answer:?}"))
         }
         Step::Charge(tenant, cost) => {
-            let decision = limiter.charge_at(TENANTS[tenant], cost, now);
+            let decision = limiter.at(now).charge(TENANTS[tenant], cost);
             (tenant, format!("{decision:?}"))
         }
         Step::Refund(tenant, cost) => {
-            limiter.refund_at(TENANTS[tenant], cost, now);
+            limiter.at(now).refund(TENANTS[tenant], cost);
             (tenant, String::new())
         }
         Step::Peek(tenant, cost) => {
-            let decision = limiter.peek_at(TENANTS[tenant], cost, now);
+            let decision = limiter.at(now).peek(TENANTS[tenant], cost);
             (tenant, format!("{decision:?}"))
         }
     };
-    let used = limiter.used_at(TENANTS[tenant], now);
-    let share = limiter.share_at(TENANTS[tenant], now);
+    let used = limiter.at(now).used(TENANTS[tenant]);
+    let share = limiter.at(now).share(TENANTS[tenant]);
     format!("{answer} {used:?} {share}")
 }
 
@@ -146,7 +146,7 @@ proptest! {
         for (count, (span, step)) in steps.iter().enumerate() {
             if count == at {
                 let (others, named) = named(weight);
-                limiter.change_at(to, others, named, now).unwrap();
+                limiter.at(now).change(to, others, named).unwrap();
                 other = restored(&other, &from, to, weight, now);
             }
             now = now.saturating_add(Nanos::new(*span));
@@ -166,7 +166,7 @@ proptest! {
         let (policy, now) = (policy(number, 1), Nanos::from_secs(9));
         let limiter = build(policy, 3, None);
         for tenant in TENANTS {
-            let _ = limiter.acquire_at(tenant, 4, now);
+            let _ = limiter.at(now).acquire(tenant, 4);
         }
         let mut saved = save(&limiter, now);
         for (entry, word, to) in changes {
@@ -184,7 +184,7 @@ proptest! {
         }
         let other = build(policy, 3, Some(limiter.hash_keys()));
         for entry in &saved {
-            let _ = other.restore_at(&policy, entry, now);
+            let _ = other.at(now).restore(&policy, entry);
         }
         let mut now = now;
         for (span, step) in steps {
@@ -214,28 +214,28 @@ fn a_snapshot_comes_before_the_first_request_and_in_order() {
     // Nobody has asked: there is only the total.
     assert_eq!(save(&limiter, now).len(), 1);
     for tenant in TENANTS {
-        assert!(limiter.acquire_at(tenant, 5, now).is_allowed());
+        assert!(limiter.at(now).acquire(tenant, 5).is_allowed());
     }
     let saved = save(&limiter, now);
     let fresh = || build(policy, 3, Some(limiter.hash_keys()));
     let used = fresh();
-    assert!(used.acquire_at("acme", 1, now).is_allowed());
+    assert!(used.at(now).acquire("acme", 1).is_allowed());
     let unordered = fresh();
     for entry in &saved[1..] {
-        assert!(!used.restore_at(&policy, entry, now), "{entry:?}");
+        assert!(!used.at(now).restore(&policy, entry), "{entry:?}");
         let is_common = matches!(entry, TenantEntry::Common { .. });
-        assert!(is_common || !unordered.restore_at(&policy, entry, now));
+        assert!(is_common || !unordered.at(now).restore(&policy, entry));
     }
     // Permits and a rate have no state in common, and neither has a policy without shares.
     let permits = build(Policy::concurrency(20), 3, Some(limiter.hash_keys()));
-    assert!(!permits.restore_at(&policy, &saved[1], now));
+    assert!(!permits.at(now).restore(&policy, &saved[1]));
     let delays = Policy::leaky_bucket(Quota::per_second(9));
-    assert!(!fresh().restore_at(&delays, &saved[1], now));
+    assert!(!fresh().at(now).restore(&delays, &saved[1]));
     // All kinds are there, and what is damaged is refused.
     let after = fresh();
     let mut kinds = [0; 6];
     for entry in &saved {
-        assert!(after.restore_at(&policy, entry, now));
+        assert!(after.at(now).restore(&policy, entry));
         let damaged = match entry.clone() {
             TenantEntry::Total(_) => (0, TenantEntry::Total(vec![])),
             TenantEntry::Common { notes, .. } => {
@@ -255,7 +255,7 @@ fn a_snapshot_comes_before_the_first_request_and_in_order() {
             other => panic!("{other:?}"),
         };
         kinds[damaged.0] += 1;
-        assert!(!after.restore_at(&policy, &damaged.1, now), "{damaged:?}");
+        assert!(!after.at(now).restore(&policy, &damaged.1), "{damaged:?}");
     }
     assert_eq!(kinds, [1, 1, 8, 8, 1, 8]);
 }
@@ -275,9 +275,9 @@ fn a_snapshot_of_a_clock_that_was_ahead_counts_from_now_on() {
     let (later, now) = (Nanos::from_secs(90_000), Nanos::from_secs(9));
     let limiter = build(policy, 3, None);
     for tenant in ["acme", "beta"] {
-        while limiter.acquire_at(tenant, 1, later).is_allowed() {}
+        while limiter.at(later).acquire(tenant, 1).is_allowed() {}
     }
-    let retry = limiter.peek_at("beta", 1, later).retry_after();
+    let retry = limiter.at(later).peek("beta", 1).retry_after();
     let new = build(policy, 3, Some(limiter.hash_keys()));
     let ahead = later.saturating_since(now);
     for entry in save(&limiter, later) {
@@ -285,11 +285,11 @@ fn a_snapshot_of_a_clock_that_was_ahead_counts_from_now_on() {
             TenantEntry::Total(_) => continue,
             entry => entry.sooner(&policy, ahead, now).unwrap(),
         };
-        assert!(new.restore_at(&policy, &entry, now), "{entry:?}");
+        assert!(new.at(now).restore(&policy, &entry), "{entry:?}");
     }
     assert!(retry.is_some());
-    assert_eq!(new.peek_at("beta", 1, now).retry_after(), retry);
-    assert_eq!(new.used_at("beta", now), limiter.used_at("beta", later));
+    assert_eq!(new.at(now).peek("beta", 1).retry_after(), retry);
+    assert_eq!(new.at(now).used("beta"), limiter.at(later).used("beta"));
 }
 
 #[test]
@@ -298,16 +298,16 @@ fn tenants_that_no_longer_ask_are_forgotten_after_a_change_of_the_window() {
     let limiter = build(policy(0, 1), 3, None);
     let mut now = Nanos::from_secs(1_700_000_000);
     for tenant in TENANTS {
-        assert!(limiter.acquire_at(tenant, 1, now).is_allowed());
+        assert!(limiter.at(now).acquire(tenant, 1).is_allowed());
     }
     let (others, named) = named(3);
-    limiter.change_at(policy(5, 1), others, named, now).unwrap();
-    assert!(limiter.share_at("c", now) < 0.2);
+    limiter.at(now).change(policy(5, 1), others, named).unwrap();
+    assert!(limiter.at(now).share("c") < 0.2);
     now = now.saturating_add(Nanos::from_secs(60));
-    assert!(limiter.acquire_at("c", 1, now).is_allowed());
+    assert!(limiter.at(now).acquire("c", 1).is_allowed());
     // Up to its ceiling.
-    assert!((limiter.share_at("c", now) - 0.6).abs() < 1e-9);
+    assert!((limiter.at(now).share("c") - 0.6).abs() < 1e-9);
     // Its note says that it is active in this part of the window, once.
-    assert!(limiter.acquire_at("c", 1, now).is_allowed());
-    assert!((limiter.share_at("c", now) - 0.6).abs() < 1e-9);
+    assert!(limiter.at(now).acquire("c", 1).is_allowed());
+    assert!((limiter.at(now).share("c") - 0.6).abs() < 1e-9);
 }

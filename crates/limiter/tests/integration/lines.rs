@@ -285,13 +285,15 @@ fn a_raised_quota_wakes_waiters() {
             .poll(&mut Context::from_waker(&waker))
             .is_pending()
     );
-    keys.set_policy_at(Policy::token_bucket(Quota::per_hour(2)), START)
+    keys.at(START)
+        .set_policy(Policy::token_bucket(Quota::per_hour(2)))
         .unwrap();
     assert!(bell.has_rung());
     assert!(is_admitted(&mut waiting));
     let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
     assert!(poll(&mut waiting).is_pending());
-    keys.set_override_at("a", Policy::token_bucket(Quota::per_hour(3)), START)
+    keys.at(START)
+        .set_override("a", Policy::token_bucket(Quota::per_hour(3)))
         .unwrap();
     assert!(is_admitted(&mut waiting));
 }
@@ -314,11 +316,12 @@ fn a_refund_or_an_unblock_wakes_waiters() {
         assert!(bell.has_rung() && is_admitted(&mut waiting));
     }
     let (_, keys) = keyed(Policy::sliding_window(Quota::per_hour(1)));
-    keys.block_at("a", Until(Nanos::from_secs(4_000)), START)
+    keys.at(START)
+        .block("a", Until(Nanos::from_secs(4_000)))
         .unwrap();
     let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
     assert!(poll(&mut waiting).is_pending());
-    assert!(keys.unblock_at("a", START) && is_admitted(&mut waiting));
+    assert!(keys.at(START).unblock("a") && is_admitted(&mut waiting));
 
     let (_, one) = unkeyed(Policy::sliding_window(Quota::per_hour(1)));
     one.block(Until(Nanos::from_secs(4_000)));
@@ -334,7 +337,8 @@ fn a_refund_or_an_unblock_wakes_waiters() {
 #[test]
 fn a_block_is_waited_out() {
     let (timer, keys) = keyed(Policy::token_bucket(Quota::per_second(1)));
-    keys.block_at("a", Until(Nanos::from_secs(105)), START)
+    keys.at(START)
+        .block("a", Until(Nanos::from_secs(105)))
         .unwrap();
     let mut waiting: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
     assert!(poll(&mut waiting).is_pending());
@@ -345,7 +349,8 @@ fn a_block_is_waited_out() {
     assert!(told.retry_after().is_some());
     timer.advance(Duration::from_secs(5));
     assert!(is_admitted(&mut waiting));
-    keys.block_at("a", Until::UNBLOCKED, Nanos::from_secs(105))
+    keys.at(Nanos::from_secs(105))
+        .block("a", Until::UNBLOCKED)
         .unwrap();
     let mut never: Waiting<'_> = Box::pin(keys.wait("a", 1, None));
     assert!(matches!(
@@ -533,8 +538,8 @@ fn restoring_a_leaky_bucket_admits_nobody_beside_its_waiters() {
         }
         // The last of each starts 2 s after the first.
         for policy in [between, leaky.into()] {
-            keys.set_policy_at(policy, START).unwrap();
-            one.set_policy_at(policy, START);
+            keys.at(START).set_policy(policy).unwrap();
+            one.at(START).set_policy(policy);
         }
         for decision in [keys.acquire("a", 1), one.acquire(1)] {
             assert!(

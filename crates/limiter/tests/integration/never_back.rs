@@ -27,12 +27,12 @@ const MAKES: [Make; 4] = [
 
 fn admitted(limiter: &KeyedLimiter<()>, key: &str, most: u64) -> u64 {
     (0..most)
-        .filter(|_| limiter.acquire_at(key, 1, NOW).is_allowed())
+        .filter(|_| limiter.at(NOW).acquire(key, 1).is_allowed())
         .count() as u64
 }
 
 fn change(limiter: &KeyedLimiter<()>, policy: Policy, finish: bool) {
-    let change = limiter.set_policy_at(policy, NOW).unwrap();
+    let change = limiter.at(NOW).set_policy(policy).unwrap();
     if finish {
         change.finish_at(NOW);
     }
@@ -78,7 +78,7 @@ fn a_key_that_used_a_part_gets_at_most_the_rest() {
             assert_eq!(admitted(&limiter, "a", 60), 60);
             for limit in [10, 30, 2, 100] {
                 change(&limiter, make(limit), true);
-                let _ = limiter.peek_at("a", 1, NOW);
+                let _ = limiter.at(NOW).peek("a", 1);
             }
             let more = admitted(&limiter, "a", 200);
             assert!(
@@ -105,7 +105,7 @@ fn evictions_between_the_changes_give_nothing_back() {
         change(&limiter, make(10), true);
         // Newcomers take the cells of keys, which leave records.
         for newcomer in 0..100 {
-            let _ = limiter.acquire_at(format!("n{newcomer}").as_str(), 1, NOW);
+            let _ = limiter.at(NOW).acquire(format!("n{newcomer}").as_str(), 1);
         }
         change(&limiter, make(100), true);
         assert_eq!(
@@ -133,29 +133,29 @@ fn a_full_count_stays_full_through_raises_in_steps() {
             .build()
             .unwrap();
         let single = Limiter::with_clock(make(60_000), ());
-        assert!(limiter.acquire_at("a", 60_000, NOW).is_allowed());
-        assert!(single.acquire_at(60_000, NOW).is_allowed());
+        assert!(limiter.at(NOW).acquire("a", 60_000).is_allowed());
+        assert!(single.at(NOW).acquire(60_000).is_allowed());
         for limit in steps.clone() {
             change(&limiter, make(limit), true);
-            single.set_policy_at(make(limit), NOW);
+            single.at(NOW).set_policy(make(limit));
         }
-        assert!(limiter.acquire_at("a", 1, NOW).is_denied(), "{steps:?}");
-        assert!(single.acquire_at(1, NOW).is_denied(), "{steps:?}");
+        assert!(limiter.at(NOW).acquire("a", 1).is_denied(), "{steps:?}");
+        assert!(single.at(NOW).acquire(1).is_denied(), "{steps:?}");
         // Time empties it: ten slots and the current one.
         let later = NOW.saturating_add(Nanos::from_secs(3_600 + 360));
         assert!(
-            limiter.acquire_at("a", 60_000, later).is_allowed(),
+            limiter.at(later).acquire("a", 60_000).is_allowed(),
             "{steps:?}"
         );
-        assert!(single.acquire_at(60_000, later).is_allowed(), "{steps:?}");
+        assert!(single.at(later).acquire(60_000).is_allowed(), "{steps:?}");
     }
     let million = |limit| make(limit);
     let single = Limiter::with_clock(million(1_000_000), ());
-    assert!(single.acquire_at(1_000_000, NOW).is_allowed());
+    assert!(single.at(NOW).acquire(1_000_000).is_allowed());
     for limit in [200, 300, 1_000_000] {
-        single.set_policy_at(million(limit), NOW);
+        single.at(NOW).set_policy(million(limit));
     }
-    assert!(single.acquire_at(1, NOW).is_denied());
+    assert!(single.at(NOW).acquire(1).is_denied());
 }
 
 #[test]
@@ -163,21 +163,21 @@ fn a_restored_snapshot_takes_back_neither_use_nor_a_block() {
     for make in MAKES {
         let used = Limiter::with_clock(make(10), ());
         let fresh = used.snapshot();
-        assert!(used.acquire_at(10, NOW).is_allowed());
+        assert!(used.at(NOW).acquire(10).is_allowed());
         let full = used.snapshot();
-        assert!(used.restore_at(&make(10), &fresh, NOW));
-        assert!(used.acquire_at(1, NOW).is_denied(), "{:?}", make(10));
+        assert!(used.at(NOW).restore(&make(10), &fresh));
+        assert!(used.at(NOW).acquire(1).is_denied(), "{:?}", make(10));
         let other = Limiter::with_clock(make(10), ());
-        assert!(other.restore_at(&make(10), &full, NOW));
-        assert!(other.acquire_at(1, NOW).is_denied(), "{:?}", make(10));
+        assert!(other.at(NOW).restore(&make(10), &full));
+        assert!(other.at(NOW).acquire(1).is_denied(), "{:?}", make(10));
     }
     let limiter = KeyedLimiter::builder(MAKES[0](10))
         .clock(())
         .build()
         .unwrap();
-    limiter.block_at("a", Until::UNBLOCKED, NOW).unwrap();
+    limiter.at(NOW).block("a", Until::UNBLOCKED).unwrap();
     let mut blocks = Vec::new();
-    limiter.snapshot_at(NOW, |entry| blocks.push(entry));
+    limiter.at(NOW).snapshot(|entry| blocks.push(entry));
     let [SnapshotEntry::Blocked { tag, .. }] = blocks[..] else {
         panic!("{blocks:?}")
     };
@@ -185,10 +185,10 @@ fn a_restored_snapshot_takes_back_neither_use_nor_a_block() {
         tag,
         until: NOW.saturating_add(Nanos::from_secs(1)).get(),
     };
-    assert!(limiter.restore_at(&MAKES[0](10), &short, NOW));
+    assert!(limiter.at(NOW).restore(&MAKES[0](10), &short));
     let later = NOW.saturating_add(Nanos::from_secs(2));
     assert!(
-        limiter.blocked_at("a", later).is_some(),
+        limiter.at(later).blocked("a").is_some(),
         "the permanent block stays"
     );
 }

@@ -95,16 +95,16 @@ fn any_policy_decides_on_states_of_any_other() {
             let by = any_policy(&mut random);
             let (key, cost) = (step % 3_u64, pick(&mut random, &NUMBERS));
             match step % 4 {
-                0 => drop(limiter.acquire_with_at(&by, key, cost, now)),
-                1 => drop(limiter.charge_with_at(&by, key, cost, now)),
+                0 => drop(limiter.at(now).acquire_with(&by, key, cost)),
+                1 => drop(limiter.at(now).charge_with(&by, key, cost)),
                 2 => {
                     let key = key.to_le_bytes();
                     let request = Request::keyed(&limiter, &key, cost).with_policy(Some(&by));
                     drop(acquire_all_at(&[request], now).expect("there is room"));
                 }
-                _ => drop(limiter.acquire_with_at(&by, key, 0, now)),
+                _ => drop(limiter.at(now).acquire_with(&by, key, 0)),
             }
-            let own = limiter.peek_at(key, 0, now);
+            let own = limiter.at(now).peek(key, 0);
             assert_eq!(
                 own.limit(),
                 tidegate_limiter::Algorithm::limit(&mine),
@@ -131,9 +131,9 @@ fn a_wide_window_counts_for_limits_of_any_size() {
             let limit = 10 * (1 + random.below(7_000));
             let cost = 1 + random.below(limit / 4);
             let by = Policy::from(window(limit)).wide();
-            changed.set_policy_at(by, now).unwrap().finish_at(now);
-            let asked = by_request.acquire_with_at(&by, 1_u64, cost, now);
-            assert_eq!(asked, changed.acquire_at(1_u64, cost, now), "step {step}");
+            changed.at(now).set_policy(by).unwrap().finish_at(now);
+            let asked = by_request.at(now).acquire_with(&by, 1_u64, cost);
+            assert_eq!(asked, changed.at(now).acquire(1_u64, cost), "step {step}");
             now = now.saturating_add(Nanos::new(random.below(100_000_000)));
         }
     }

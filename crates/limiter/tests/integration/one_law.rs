@@ -316,7 +316,7 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
         history.push(match random.below(21) {
             0..6 => {
                 let cost = random.cost(in_force);
-                let (decision, estimate) = limiter.acquire_estimate_at(key, cost, now);
+                let (decision, estimate) = limiter.at(now).acquire_estimate(key, cost);
                 place = estimate.place;
                 admitted = if decision.is_allowed() { cost } else { 0 };
                 start = now.saturating_add(decision.delay().into());
@@ -324,13 +324,13 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
             }
             6 | 7 => {
                 let cost = random.cost(in_force);
-                let (taken, decision) = limiter.acquire_up_to_at(key, cost, now);
+                let (taken, decision) = limiter.at(now).acquire_up_to(key, cost);
                 (admitted, start) = (taken, now.saturating_add(decision.delay().into()));
                 Step::UpTo(key, cost, admitted)
             }
             8 | 9 => {
                 limit = random.limit(kind);
-                let change = limiter.set_policy_at(kind.policy(limit), now).unwrap();
+                let change = limiter.at(now).set_policy(kind.policy(limit)).unwrap();
                 let finish = random.below(2) == 0;
                 if finish {
                     change.finish_at(now);
@@ -339,42 +339,44 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
             }
             10 => {
                 let own = random.limit(kind);
-                limiter.set_override_at(key, kind.policy(own), now).unwrap();
+                limiter.at(now).set_override(key, kind.policy(own)).unwrap();
                 overrides.insert(key, own);
                 Step::Override(key, own)
             }
             11 => {
-                limiter.remove_override_at(key, now);
+                limiter.at(now).remove_override(key);
                 overrides.remove(key);
                 Step::NoOverride(key)
             }
             12 => {
                 let most = [4, 16, 64, 300][random.below(4)];
-                let _ = limiter.set_max_keys_at(most, now).unwrap();
+                let _ = limiter.at(now).set_max_keys(most).unwrap();
                 Step::MaxKeys(most)
             }
             13 => {
                 let when_full = [WhenFull::Deny, WhenFull::Forget][random.below(2)];
-                let _ = limiter.set_when_full_at(when_full, now).unwrap();
+                let _ = limiter.at(now).set_when_full(when_full).unwrap();
                 Step::WhenFull(when_full)
             }
             14 => {
                 let many = random.below(8);
                 for other in 0..many {
-                    let _ = limiter.acquire_at(format!("{newcomer} {other}").as_str(), 1, now);
+                    let _ = limiter
+                        .at(now)
+                        .acquire(format!("{newcomer} {other}").as_str(), 1);
                 }
                 Step::Flood(many)
             }
             15 => {
                 let mut entries = Vec::new();
-                limiter.snapshot_at(now, |entry| entries.push(entry));
+                limiter.at(now).snapshot(|entry| entries.push(entry));
                 saved = Some((kind.policy(limit), entries));
                 Step::Save
             }
             16 => {
                 if let Some((policy, entries)) = &saved {
                     for entry in entries {
-                        limiter.restore_at(policy, entry, now);
+                        limiter.at(now).restore(policy, entry);
                     }
                 }
                 Step::Restore
@@ -391,7 +393,7 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
                     },
                     0,
                 ));
-                limiter.settle_at(key, estimate, actual, now);
+                limiter.at(now).settle(key, estimate, actual);
                 Step::Settle(key, estimate, actual)
             }
             17 => {
@@ -402,7 +404,7 @@ fn keyed(kind: Kind, random: &mut Random, checked: &mut usize) -> Vec<Step> {
                 let units = 1 + random.below(used.max(1) as usize) as u64;
                 let known = known.entry(key).or_default();
                 let units = if known.may_refund(kind) { units } else { 0 };
-                limiter.refund_at(key, units, now);
+                limiter.at(now).refund(key, units);
                 known.refund(kind, now.get(), units);
                 Step::Refund(key, units)
             }
@@ -452,7 +454,7 @@ fn a_limiter_without_keys_keeps_the_law() {
                 match random.below(13) {
                     0..6 => {
                         let cost = random.cost(limit);
-                        let (decision, estimate) = limiter.acquire_estimate_at(cost, now);
+                        let (decision, estimate) = limiter.at(now).acquire_estimate(cost);
                         history.push(Step::Acquire("", cost, decision.is_allowed()));
                         if decision.is_allowed() {
                             let start = now.saturating_add(decision.delay().into());
@@ -466,7 +468,7 @@ fn a_limiter_without_keys_keeps_the_law() {
                     }
                     6 | 7 => {
                         limit = random.limit(kind);
-                        limiter.set_policy_at(kind.policy(limit), now);
+                        limiter.at(now).set_policy(kind.policy(limit));
                         history.push(Step::Policy(limit, true));
                     }
                     8 => {
@@ -475,7 +477,7 @@ fn a_limiter_without_keys_keeps_the_law() {
                     }
                     9 => {
                         if let Some((policy, state)) = &saved {
-                            limiter.restore_at(policy, state, now);
+                            limiter.at(now).restore(policy, state);
                             history.push(Step::Restore);
                         }
                     }
@@ -489,14 +491,14 @@ fn a_limiter_without_keys_keeps_the_law() {
                             },
                             0,
                         ));
-                        limiter.settle_at(estimate, actual, now);
+                        limiter.at(now).settle(estimate, actual);
                         history.push(Step::Settle("", estimate, actual));
                     }
                     10 => {
                         let used = known.used.last().map_or(0, |(_, units)| *units);
                         let units = 1 + random.below(used.max(1) as usize) as u64;
                         let units = if known.may_refund(kind) { units } else { 0 };
-                        limiter.refund_at(units, now);
+                        limiter.at(now).refund(units);
                         known.refund(kind, now.get(), units);
                         history.push(Step::Refund("", units));
                     }

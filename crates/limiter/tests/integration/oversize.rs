@@ -135,10 +135,10 @@ fn what_a_large_cost_owes_survives_a_change_a_restore_and_a_full_table() {
     let at = |ms: u64| now.saturating_add(Nanos::from_millis(ms));
     for (rule, policy) in RULES.into_iter().zip(policies()) {
         let limiter = KeyedLimiter::builder(policy).max_keys(64).build().unwrap();
-        let decision = limiter.acquire_at("alice", 40, now);
+        let decision = limiter.at(now).acquire("alice", 40);
         assert_eq!(decision.delay(), Duration::from_secs(3), "{rule}");
         let mut entries = Vec::new();
-        limiter.snapshot_at(now, |entry| entries.push(entry));
+        limiter.at(now).snapshot(|entry| entries.push(entry));
         assert_eq!(entries.len(), 1);
         let restored = KeyedLimiter::builder(policy)
             .max_keys(64)
@@ -146,11 +146,11 @@ fn what_a_large_cost_owes_survives_a_change_a_restore_and_a_full_table() {
             .build()
             .unwrap();
         for entry in entries {
-            assert!(restored.restore_at(&policy, &entry, now));
+            assert!(restored.at(now).restore(&policy, &entry));
         }
         // A flood of other keys.
         for key in 0..10_000_u32 {
-            let _ = limiter.acquire_at(key.to_le_bytes(), 10, at(1));
+            let _ = limiter.at(at(1)).acquire(key.to_le_bytes(), 10);
         }
         // A change that denies costs above the limit: what was admitted is still owed.
         let plain: Policy = rule
@@ -158,16 +158,17 @@ fn what_a_large_cost_owes_survives_a_change_a_restore_and_a_full_table() {
             .parse()
             .expect("the rule is well formed");
         restored
-            .set_policy_at(plain, at(1))
+            .at(at(1))
+            .set_policy(plain)
             .unwrap()
             .finish_at(at(1));
         for (name, limiter) in [("full", &limiter), ("restored", &restored)] {
-            let look = limiter.acquire_at("alice", 0, at(2_990));
+            let look = limiter.at(at(2_990)).acquire("alice", 0);
             assert!(look.is_denied(), "{rule}, {name}: {look}");
-            assert!(limiter.acquire_at("alice", 1, at(2_990)).is_denied());
-            assert!(limiter.acquire_at("alice", 10, at(4_100)).is_allowed());
+            assert!(limiter.at(at(2_990)).acquire("alice", 1).is_denied());
+            assert!(limiter.at(at(4_100)).acquire("alice", 10).is_allowed());
         }
-        assert!(restored.acquire_at("alice", 30, at(9_000)).exceeds_limit());
+        assert!(restored.at(at(9_000)).acquire("alice", 30).exceeds_limit());
     }
 }
 
@@ -183,19 +184,19 @@ fn an_override_is_credit_above_the_limit_and_a_charge_is_fewer_units_at_the_star
     ] {
         let policy: Policy = text.parse().unwrap();
         let limiter = KeyedLimiter::builder(policy).max_keys(64).build().unwrap();
-        assert!(limiter.acquire_at("alice", 3, now).is_allowed());
+        assert!(limiter.at(now).acquire("alice", 3).is_allowed());
         // A credit of 7 while the override lasts: what is in use stays in use.
         let more: Policy = text.replace("5/1s", "12/1s").parse().unwrap();
-        limiter.set_override_at("alice", more, now).unwrap();
-        assert_eq!(limiter.peek_at("alice", 0, now).remaining(), 9, "{text}");
-        assert!(limiter.acquire_at("alice", 9, now).is_allowed(), "{text}");
-        assert!(limiter.acquire_at("alice", 1, now).is_denied(), "{text}");
+        limiter.at(now).set_override("alice", more).unwrap();
+        assert_eq!(limiter.at(now).peek("alice", 0).remaining(), 9, "{text}");
+        assert!(limiter.at(now).acquire("alice", 9).is_allowed(), "{text}");
+        assert!(limiter.at(now).acquire("alice", 1).is_denied(), "{text}");
         // Bob begins with 2 of 5.
-        let _ = limiter.charge_at("bob", 3, now);
-        assert!(limiter.acquire_at("bob", 3, now).is_denied(), "{text}");
-        assert!(limiter.acquire_at("bob", 2, now).is_allowed(), "{text}");
+        let _ = limiter.at(now).charge("bob", 3);
+        assert!(limiter.at(now).acquire("bob", 3).is_denied(), "{text}");
+        assert!(limiter.at(now).acquire("bob", 2).is_allowed(), "{text}");
         assert!(
-            limiter.acquire_at("bob", 5, at(1_100)).is_allowed(),
+            limiter.at(at(1_100)).acquire("bob", 5).is_allowed(),
             "{text}"
         );
     }

@@ -107,8 +107,8 @@ fn restored(limiter: &KeyedLimiter<ManualTimer>, now: Nanos) -> KeyedLimiter<Man
         .max_keys(64)
         .hash_keys(limiter.hash_keys());
     let fresh = fresh.clock(limiter.clock().clone()).build().unwrap();
-    limiter.snapshot_at(now, |entry| {
-        assert!(fresh.restore_at(&limiter.policy(), &entry, now));
+    limiter.at(now).snapshot(|entry| {
+        assert!(fresh.at(now).restore(&limiter.policy(), &entry));
     });
     fresh
 }
@@ -177,13 +177,13 @@ fn blocks_as_the_oracle(name: usize, after: u32, steps: Vec<Step>) -> Result<(),
                 plain.refund("a", cost);
             }
             Step::Reserve { cost, actual } => {
-                let (decision, estimate) = blocking.acquire_estimate_at("a", cost, now);
-                let expected = (!blocked).then(|| plain.acquire_estimate_at("a", cost, now));
+                let (decision, estimate) = blocking.at(now).acquire_estimate("a", cost);
+                let expected = (!blocked).then(|| plain.at(now).acquire_estimate("a", cost));
                 let admits = expected.is_some_and(|(decision, _)| decision.is_allowed());
                 prop_assert_eq!(decision.is_allowed(), admits);
                 if let Some((_, theirs)) = expected.filter(|_| admits) {
-                    blocking.settle_at("a", estimate, actual, now);
-                    plain.settle_at("a", theirs, actual, now);
+                    blocking.at(now).settle("a", estimate, actual);
+                    plain.at(now).settle("a", theirs, actual);
                 }
                 if !blocked && !admits {
                     naive.denied(ms);
@@ -210,9 +210,9 @@ fn blocks_as_the_oracle(name: usize, after: u32, steps: Vec<Step>) -> Result<(),
             }
             Step::Change(limit) => {
                 let policy = plain_policy(limit);
-                plain.set_policy_at(policy, now).unwrap().finish_at(now);
+                plain.at(now).set_policy(policy).unwrap().finish_at(now);
                 let policy = policy.block_for(penalty(after));
-                blocking.set_policy_at(policy, now).unwrap().finish_at(now);
+                blocking.at(now).set_policy(policy).unwrap().finish_at(now);
             }
             Step::Restore => {
                 plain = restored(&plain, now);
@@ -230,10 +230,10 @@ fn blocks_as_the_oracle(name: usize, after: u32, steps: Vec<Step>) -> Result<(),
             prop_assert_eq!(look.remaining(), 0);
             prop_assert_eq!(look.retry_after(), expected.retry_after().max(Some(left)));
             prop_assert!(look.reset_after() >= left);
-            prop_assert_eq!(blocking.blocked_by_rule_at("a", now).is_some(), true);
+            prop_assert_eq!(blocking.at(now).blocked_by_rule("a").is_some(), true);
         } else {
             prop_assert_eq!(look, expected);
-            prop_assert_eq!(blocking.blocked_by_rule_at("a", now), None);
+            prop_assert_eq!(blocking.at(now).blocked_by_rule("a"), None);
         }
     }
     Ok(())
@@ -294,7 +294,7 @@ fn a_block_holds_up_those_who_wait_and_they_are_served_at_its_end() {
     // Denied behind the one who waits: that denial blocks, too.
     let denied = limiter.acquire("a", 1);
     assert!(denied.is_denied());
-    assert!(limiter.blocked_by_rule_at("a", timer.now()).is_some());
+    assert!(limiter.at(timer.now()).blocked_by_rule("a").is_some());
     timer.advance(Nanos::from_millis(9_999));
     assert!(!poll(), "the block has not ended");
     timer.advance(Nanos::from_millis(1));
@@ -326,10 +326,10 @@ fn one_decision_over_two_requests_of_a_key_is_one_denial() {
     ];
     let first = acquire_all_at(&both, timer.now()).unwrap();
     assert!(!first.is_allowed());
-    assert_eq!(limiter.blocked_by_rule_at("a", timer.now()), None);
+    assert_eq!(limiter.at(timer.now()).blocked_by_rule("a"), None);
     let second = acquire_all_at(&both, timer.now()).unwrap();
     assert!(!second.is_allowed());
-    assert!(limiter.blocked_by_rule_at("a", timer.now()).is_some());
+    assert!(limiter.at(timer.now()).blocked_by_rule("a").is_some());
 }
 
 #[test]
@@ -337,7 +337,8 @@ fn a_key_with_its_own_policy_is_blocked_by_that_one() {
     let timer = ManualTimer::new(START);
     let limiter = limiter(Policy::fixed_window(Quota::per_second(1)), &timer);
     limiter
-        .set_override_at("a", one_a_second(60), timer.now())
+        .at(timer.now())
+        .set_override("a", one_a_second(60))
         .unwrap();
     for key in ["a", "b"] {
         assert!(limiter.acquire(key, 1).is_allowed());
@@ -346,7 +347,7 @@ fn a_key_with_its_own_policy_is_blocked_by_that_one() {
     timer.advance(Nanos::from_secs(2));
     assert!(limiter.acquire("a", 1).is_denied());
     assert!(limiter.acquire("b", 1).is_allowed());
-    limiter.remove_override_at("a", timer.now());
+    limiter.at(timer.now()).remove_override("a");
     assert!(
         limiter.acquire("a", 1).is_allowed(),
         "the general policy does not block"

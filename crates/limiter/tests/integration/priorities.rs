@@ -110,7 +110,7 @@ fn a_caller_that_comes_is_served_behind_as_many_as_are_said_to_be_ahead() {
         assert!(limiter.acquire("a", 1).is_allowed());
         limiter
     };
-    let ahead = |limiter: &KeyedLimiter<ManualTimer>| limiter.ahead_at("a", timer.now());
+    let ahead = |limiter: &KeyedLimiter<ManualTimer>| limiter.at(timer.now()).ahead("a");
     assert_eq!(ahead(&new()), None);
     for level in 0..10 {
         let limiter = new();

@@ -87,9 +87,9 @@ proptest! {
                 Step::Pass(by) => now += by,
                 Step::Acquire(cost) | Step::Reserve(cost) => {
                     let fits = taken.used(kind, now) + cost <= 100;
-                    let (decision, estimate) = keys.acquire_estimate_at("a", cost, time);
+                    let (decision, estimate) = keys.at(time).acquire_estimate("a", cost);
                     prop_assert_eq!(decision.is_allowed(), fits);
-                    let (decision, other) = one.acquire_estimate_at(cost, time);
+                    let (decision, other) = one.at(time).acquire_estimate(cost);
                     prop_assert_eq!(decision.is_allowed(), fits);
                     prop_assert_eq!(estimate.cost, if fits { cost } else { 0 });
                     if fits {
@@ -103,15 +103,15 @@ proptest! {
                 Step::Settle(at, eighths) if at < open.len() => {
                     let (index, estimate) = open.swap_remove(at);
                     let actual = estimate.cost * eighths / 8;
-                    keys.settle_at("a", estimate, actual, time);
-                    one.settle_at(estimate, actual, time);
+                    keys.at(time).settle("a", estimate, actual);
+                    one.at(time).settle(estimate, actual);
                     taken.0[index].1 = actual;
                 }
                 Step::Settle(..) => {}
             }
             let left = 100 - taken.used(kind, now);
-            prop_assert_eq!(keys.peek_at("a", 0, Nanos::new(now)).remaining(), left);
-            prop_assert_eq!(one.peek_at(0, Nanos::new(now)).remaining(), left);
+            prop_assert_eq!(keys.at(Nanos::new(now)).peek("a", 0).remaining(), left);
+            prop_assert_eq!(one.at(Nanos::new(now)).peek(0).remaining(), left);
         }
     }
 
@@ -129,24 +129,24 @@ proptest! {
             match step {
                 Step::Pass(by) => now += by,
                 Step::Acquire(cost) => {
-                    if one.acquire_at(cost, time).is_allowed() {
-                        let _ = known.charge_at(cost, time);
+                    if one.at(time).acquire(cost).is_allowed() {
+                        let _ = known.at(time).charge(cost);
                     }
                 }
                 Step::Reserve(cost) => {
-                    let (decision, estimate) = one.acquire_estimate_at(cost, time);
+                    let (decision, estimate) = one.at(time).acquire_estimate(cost);
                     if decision.is_allowed() {
-                        let _ = known.charge_at(cost / 2, time);
+                        let _ = known.at(time).charge(cost / 2);
                         open.push(estimate);
                     }
                 }
                 Step::Settle(at, _) if at < open.len() => {
                     let estimate = open.swap_remove(at);
-                    one.settle_at(estimate, estimate.cost / 2, time);
+                    one.at(time).settle(estimate, estimate.cost / 2);
                 }
                 Step::Settle(..) => {}
             }
-            let (one, known) = (one.peek_at(0, Nanos::new(now)), known.peek_at(0, Nanos::new(now)));
+            let (one, known) = (one.at(Nanos::new(now)).peek(0), known.at(Nanos::new(now)).peek(0));
             prop_assert!(one.remaining() <= known.remaining(), "{one:?} {known:?}");
         }
     }
@@ -390,13 +390,15 @@ fn a_block_a_change_and_a_restore_in_between_admit_nothing_more() {
     keys.block_for("a", Duration::from_secs(1)).unwrap();
     keys.set_policy(exact(2, 50)).unwrap().finish();
     let mut entries = Vec::new();
-    keys.snapshot_at(Nanos::new(START), |entry| entries.push(entry));
+    keys.at(Nanos::new(START))
+        .snapshot(|entry| entries.push(entry));
     work.settle(10);
     assert!(keys.acquire("a", 1).is_denied(), "blocked");
     timer.advance(Duration::from_secs(1));
     assert_eq!(left(&keys), 40);
     for entry in &entries {
-        keys.restore_at(&exact(2, 50), entry, Nanos::new(START + SECOND));
+        keys.at(Nanos::new(START + SECOND))
+            .restore(&exact(2, 50), entry);
     }
     assert!(
         keys.peek("a", 0).is_denied(),

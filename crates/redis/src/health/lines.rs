@@ -59,7 +59,7 @@ impl HealthLog {
             Health::Partly if self.logged != Health::Partly => Line::Partly,
             _ => return None,
         };
-        if self.limiter.acquire_at(1, now).is_denied() {
+        if self.limiter.at(now).acquire(1).is_denied() {
             return None;
         }
         (self.logged, self.opened) = (health, opened);
@@ -106,7 +106,7 @@ impl HealthLog {
         let ((ahead, went_back), now) = (monitor.store_clock(), monitor.clock.now());
         let store = monitor.runner.connector.address();
         let [apart, back, implausible] = &self.clock;
-        if went_back && back.acquire_at(1, now).is_allowed() {
+        if went_back && back.at(now).acquire(1).is_allowed() {
             tracing::warn!(
                 %store,
                 "the shared store's clock went back; until it has caught up, what was used in its future counts from now on"
@@ -114,7 +114,7 @@ impl HealthLog {
         }
         let ignored = monitor.clocks.iter().filter_map(StoreClock::take_ignored);
         if let Some(time) = ignored.max()
-            && implausible.acquire_at(1, now).is_allowed()
+            && implausible.at(now).acquire(1).is_allowed()
         {
             let time_ms = time.get() / 1_000_000;
             tracing::warn!(
@@ -126,7 +126,7 @@ impl HealthLog {
         }
         if let Some(ahead_ms) = ahead
             && is_apart(ahead_ms)
-            && apart.acquire_at(1, now).is_allowed()
+            && apart.at(now).acquire(1).is_allowed()
         {
             let advice =
                 "synchronize both clocks, because the store's clock decides when limits recover";

@@ -70,8 +70,9 @@ impl Local {
     pub fn decide(&self, key: &[u8], cost: u64, unit: u64) -> (Decision, Estimate) {
         let (limiter, cost) = (self.limiter(), cost.saturating_mul(unit));
         let now = limiter.clock().now();
+        let total = limiter.at(now);
         let Some((by, tenants)) = &self.tenants else {
-            let (whole, taken) = limiter.acquire_estimate_at(key, cost, now);
+            let (whole, taken) = total.acquire_estimate(key, cost);
             return (share(&whole, unit), taken);
         };
         let mut taken = Estimate {
@@ -79,13 +80,13 @@ impl Local {
             taken: now,
             place: 0,
         };
-        let whole = tenants.acquire_at(by(key), cost, now, |step| match step {
+        let whole = tenants.at(now).acquire(by(key), cost, |step| match step {
             TotalStep::Take => {
-                let (whole, estimate) = limiter.acquire_estimate_at(TOTAL, cost, now);
+                let (whole, estimate) = total.acquire_estimate(TOTAL, cost);
                 taken = estimate;
                 whole
             }
-            TotalStep::Peek => limiter.peek_at(TOTAL, cost, now),
+            TotalStep::Peek => total.peek(TOTAL, cost),
         });
         (share(&whole, unit), taken)
     }
@@ -95,13 +96,16 @@ impl Local {
     pub fn decide_up_to(&self, key: &[u8], cost: u64, unit: u64) -> (u64, Decision) {
         let (limiter, cost) = (self.limiter(), cost.saturating_mul(unit));
         let now = limiter.clock().now();
+        let total = limiter.at(now);
         let (taken, decision) = match &self.tenants {
-            None => limiter.acquire_up_to_at(key, cost, now),
+            None => total.acquire_up_to(key, cost),
             Some((by, tenants)) => {
-                tenants.acquire_up_to_at(by(key), cost, now, |step, cost| match step {
-                    TotalStep::Take => limiter.acquire_up_to_at(TOTAL, cost, now),
-                    TotalStep::Peek => (0, limiter.peek_at(TOTAL, cost, now)),
-                })
+                tenants
+                    .at(now)
+                    .acquire_up_to(by(key), cost, |step, cost| match step {
+                        TotalStep::Take => total.acquire_up_to(TOTAL, cost),
+                        TotalStep::Peek => (0, total.peek(TOTAL, cost)),
+                    })
             }
         };
         let (granted, rest) = (taken / unit, taken % unit);
@@ -122,7 +126,7 @@ impl Local {
         let limiter = self.limiter();
         limiter.refund(self.state_key(key), cost);
         if let Some((by, tenants)) = &self.tenants {
-            tenants.refund_at(by(key), cost, limiter.clock().now());
+            tenants.at(limiter.clock().now()).refund(by(key), cost);
         }
     }
 
@@ -130,12 +134,12 @@ impl Local {
     pub fn settle(&self, key: &[u8], taken: Estimate, actual: u64, unit: u64) {
         let (limiter, actual) = (self.limiter(), actual.saturating_mul(unit));
         let now = limiter.clock().now();
-        limiter.settle_at(self.state_key(key), taken, actual, now);
+        limiter.at(now).settle(self.state_key(key), taken, actual);
         match &self.tenants {
             Some((by, tenants)) if actual > taken.cost => {
-                tenants.charge_at(by(key), actual - taken.cost, now);
+                tenants.at(now).charge(by(key), actual - taken.cost);
             }
-            Some((by, tenants)) => tenants.refund_at(by(key), taken.cost - actual, now),
+            Some((by, tenants)) => tenants.at(now).refund(by(key), taken.cost - actual),
             None => {}
         }
     }
@@ -144,7 +148,7 @@ impl Local {
     pub fn charge(&self, key: &[u8], cost: u64, unit: u64) -> Decision {
         let (limiter, cost) = (self.limiter(), cost.saturating_mul(unit));
         if let Some((by, tenants)) = &self.tenants {
-            tenants.charge_at(by(key), cost, limiter.clock().now());
+            tenants.at(limiter.clock().now()).charge(by(key), cost);
         }
         share(&limiter.charge(self.state_key(key), cost), unit)
     }

@@ -87,9 +87,10 @@ impl Pair {
     fn in_memory(&self, at: usize, cost: u64) -> Decision {
         let (total, now) = (&self.total, self.now());
         self.tenants
-            .acquire_at(name(at), cost, now, |step| match step {
-                TotalStep::Take => total.acquire_at(b"", cost, now),
-                TotalStep::Peek => total.peek_at(b"", cost, now),
+            .at(now)
+            .acquire(name(at), cost, |step| match step {
+                TotalStep::Take => total.at(now).acquire(b"", cost),
+                TotalStep::Peek => total.at(now).peek(b"", cost),
             })
     }
 
@@ -129,21 +130,21 @@ impl Pair {
         let of_share = Arc::clone(&scripts.share_change);
         let of_total = match change {
             ShareChange::Charge(cost) => {
-                self.tenants.charge_at(name(at), cost, now);
-                let _ = self.total.charge_at(b"", cost, now);
+                self.tenants.at(now).charge(name(at), cost);
+                let _ = self.total.at(now).charge(b"", cost);
                 let arguments = call::charge_arguments(&plan, cost);
                 scripts
                     .charge(plan.kind())
                     .map(|script| (Arc::clone(script), arguments))
             }
             ShareChange::Refund(cost) => {
-                self.tenants.refund_at(name(at), cost, now);
-                self.total.refund_at(b"", cost, now);
+                self.tenants.at(now).refund(name(at), cost);
+                self.total.at(now).refund(b"", cost);
                 let arguments = call::refund_arguments(&plan, cost);
                 Some((Arc::clone(scripts.refund(plan.kind())), arguments))
             }
             ShareChange::Reset => {
-                self.tenants.reset_at(name(at), now);
+                self.tenants.at(now).reset(name(at));
                 None
             }
         };

@@ -116,7 +116,7 @@ impl Tokens {
         if !rights.concern(rule.token.limit.as_bytes()) {
             return Err(Status::Fail.into());
         }
-        if self.allowed.acquire_at(&**namespace, 1, now).is_denied() {
+        if self.allowed.at(now).acquire(&**namespace, 1).is_denied() {
             return Err(Status::TooManyRequests.into());
         }
         let connections = match &rule.token.per_connection {

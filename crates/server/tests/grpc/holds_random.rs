@@ -329,7 +329,8 @@ fn compare(seed: u64, requests: usize, consume: Consume) {
                 let limit = limits.limit(format!("shop.{name}").as_bytes()).unwrap();
                 let left = limit
                     .limiter()
-                    .peek_at(text.as_bytes(), 0, rates.service().now());
+                    .at(rates.service().now())
+                    .peek(text.as_bytes(), 0);
                 let used = *oracle.used((rule, key));
                 assert_eq!(
                     left.remaining(),
@@ -446,18 +447,18 @@ fn a_months_money_is_exact_and_never_over_by_more_than_the_streams_in_flight_exc
     let spent: u64 = settled.iter().map(|(_, (_, _, used))| used).sum();
     let limits = rates.service().limits();
     let limit = limits.limit(b"shop.team").unwrap();
-    let left = limit.limiter().peek_at(b"research", 0, START).remaining();
+    let left = limit.limiter().at(START).peek(b"research", 0).remaining();
     assert_eq!(left, BUDGET.saturating_sub(spent), "{spent} were spent");
     // Units above the budget are owed: as much again makes room for nothing more.
     let owed = spent.saturating_sub(BUDGET);
-    limit.limiter().refund_at(b"research", owed, START);
+    limit.limiter().at(START).refund(b"research", owed);
     assert_eq!(
-        limit.limiter().peek_at(b"research", 0, START).remaining(),
+        limit.limiter().at(START).peek(b"research", 0).remaining(),
         left
     );
-    limit.limiter().refund_at(b"research", 1, START);
+    limit.limiter().at(START).refund(b"research", 1);
     assert_eq!(
-        limit.limiter().peek_at(b"research", 0, START).remaining(),
+        limit.limiter().at(START).peek(b"research", 0).remaining(),
         left + 1
     );
     let last = last.into_inner();

@@ -266,7 +266,8 @@ impl Throttle {
             key,
             ask,
             self.limiter
-                .acquire_with_at(&ask.policy, key, ask.quantity, now),
+                .at(now)
+                .acquire_with(&ask.policy, key, ask.quantity),
             now,
         )
     }

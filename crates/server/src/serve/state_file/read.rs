@@ -200,7 +200,7 @@ fn give_back(
             _ => {}
         }
     }
-    limiter.restore_at(from, &entry, now)
+    limiter.at(now).restore(from, &entry)
 }
 
 fn give_tenant_back(
@@ -234,7 +234,7 @@ fn give_tenant_back(
     } else {
         Some(entry)
     };
-    entry.is_some_and(|entry| tenants.restore_at(from, &entry, now))
+    entry.is_some_and(|entry| tenants.at(now).restore(from, &entry))
 }
 
 fn beginning(input: &mut Input<impl Read>) -> Result<(Nanos, u32), StateError> {

@@ -80,7 +80,7 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
         let throttle = service.throttle().limiter();
         out.header(THROTTLE, "", false, throttle)?;
         out.u32(0)?;
-        out.entries(|show| throttle.snapshot_at(now, show))?;
+        out.entries(|show| throttle.at(now).snapshot(show))?;
         for (limit, overrides) in limits.limits().iter().zip(&overrides) {
             out.limit(limit, overrides, now)?;
             if let Some(tenants) = limit.tenants() {
@@ -189,7 +189,7 @@ impl Out {
         let stats = tenants.stats();
         let (one, two) = tenants.hash_keys().seeds();
         let [mut shares, mut ceilings] = [Vec::new(), Vec::new()];
-        tenants.snapshot_at(now, |entry| match entry {
+        tenants.at(now).snapshot(|entry| match entry {
             TenantEntry::Common { state, notes } => put(&mut shares, &own(notes, &state)),
             TenantEntry::Guarantee { tag, state } => put(&mut shares, &own(tag, &state)),
             TenantEntry::Note { place, words } => put(&mut shares, &own(place, &words)),

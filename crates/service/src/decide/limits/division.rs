@@ -161,7 +161,7 @@ impl Division {
 /// The number of keys and evicted keys that have something in use.
 fn in_use(limiter: &KeyedLimiter<()>, now: Nanos) -> usize {
     let mut count = 0;
-    limiter.snapshot_at(now, |entry| {
+    limiter.at(now).snapshot(|entry| {
         count += usize::from(matches!(
             entry,
             SnapshotEntry::Key { .. } | SnapshotEntry::Record { .. }
@@ -171,7 +171,7 @@ fn in_use(limiter: &KeyedLimiter<()>, now: Nanos) -> usize {
 }
 
 fn resize(member: &Member<'_>, max_keys: usize, now: Nanos) {
-    match member.limiter.set_max_keys_at(max_keys, now) {
+    match member.limiter.at(now).set_max_keys(max_keys) {
         Ok(change) => {
             change.finish_at(now);
             tracing::debug!(limit = member.name, max_keys, "room for keys follows use");

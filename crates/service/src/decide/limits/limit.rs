@@ -99,14 +99,14 @@ impl Limit {
                     let standing = of.charge(cost, now);
                     self.block_of(key, now).unwrap_or(standing)
                 }
-                (None, None) => limiter.charge_at(key, cost, now),
-                (Some(own), None) => limiter.charge_with_at(own, key, cost, now),
+                (None, None) => limiter.at(now).charge(key, cost),
+                (Some(own), None) => limiter.at(now).charge_with(own, key, cost),
             },
             Act::Peek => self.standing(key, cost, now),
             Act::Refund => {
                 match self.of_tenant(key) {
                     Some(of) => of.refund(cost, now),
-                    None => limiter.refund_at(key, cost, now),
+                    None => limiter.at(now).refund(key, cost),
                 }
                 self.see_refund(key, cost, now);
                 self.standing(key, 0, now)
@@ -145,8 +145,8 @@ impl Limit {
             return blocked.unwrap_or_else(|| of.take(cost, now));
         }
         match &self.own {
-            None => self.memory.limiter.acquire_at(key, cost, now),
-            Some(own) => self.memory.limiter.acquire_with_at(own, key, cost, now),
+            None => self.memory.limiter.at(now).acquire(key, cost),
+            Some(own) => self.memory.limiter.at(now).acquire_with(own, key, cost),
         }
     }
 
@@ -343,10 +343,11 @@ impl Limit {
         let limiter = &self.memory.limiter;
         let of_tenant = || {
             let has_tenants = self.spec.shares.is_some();
-            has_tenants.then(|| limiter.blocked_at(self.who(key), now))?
+            has_tenants.then(|| limiter.at(now).blocked(self.who(key)))?
         };
         let here = limiter
-            .blocked_at(key, now)
+            .at(now)
+            .blocked(key)
             .or_else(of_tenant)
             .map(|denied| self.explained(key, denied));
         here.or_else(|| self.store.as_ref()?.block_of(key))
@@ -376,7 +377,7 @@ impl Limit {
             return until.filter(|until| *until > now);
         }
         self.spec.policy.algorithm.get("block_for")?;
-        let denied = self.memory.limiter.blocked_by_rule_at(key, now)?;
+        let denied = self.memory.limiter.at(now).blocked_by_rule(key)?;
         denied
             .retry_after()
             .map(|left| now.saturating_add(left.into()))
@@ -417,11 +418,11 @@ impl Limit {
         if self.own.is_some() && cost == 0 {
             return self.take_in_memory(key, 0, now);
         }
-        let standing = limiter.peek_at(key, 0, now);
+        let standing = limiter.at(now).peek(key, 0);
         let asked = if cost == 0 {
             standing
         } else {
-            limiter.peek_at(key, cost, now)
+            limiter.at(now).peek(key, cost)
         };
         if asked.is_denied() {
             return asked;
@@ -462,7 +463,7 @@ impl Limit {
     /// The place in line of a caller that comes now, for each priority; `None` if nobody waits for the
     /// key in this server's memory.
     pub fn places(&self, key: &[u8], now: Nanos) -> Option<[usize; Priority::COUNT]> {
-        let ahead = self.limiter().ahead_at(key, now)?;
+        let ahead = self.limiter().at(now).ahead(key)?;
         Some(ahead.map(|before| before + 1))
     }
 
@@ -510,7 +511,7 @@ impl Limit {
             .iter()
             .map(|key| hash.tag(key.as_bytes()))
             .collect();
-        self.limiter().snapshot_at(now, |entry| match entry {
+        self.limiter().at(now).snapshot(|entry| match entry {
             SnapshotEntry::Blocked { tag, .. } if denied.contains(&tag) => {}
             entry => show(entry),
         });

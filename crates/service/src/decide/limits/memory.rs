@@ -145,14 +145,15 @@ impl Memory {
         let limiter = &self.limiter;
         if let Some(max_keys) = max_keys {
             limiter
-                .set_max_keys_at(room(to, self.keeping, max_keys), now)?
+                .at(now)
+                .set_max_keys(room(to, self.keeping, max_keys))?
                 .finish_at(now);
         }
-        limiter.set_when_full_at(to.when_full, now)?.finish_at(now);
+        limiter.at(now).set_when_full(to.when_full)?.finish_at(now);
         // The specification was checked when it was parsed.
         let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
         if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
-            limiter.set_policy_at(policy, now)?.finish_at(now);
+            limiter.at(now).set_policy(policy)?.finish_at(now);
         }
         {
             let mut operators = self.overrides.lock();
@@ -172,7 +173,7 @@ impl Memory {
             .keys()
             .filter(|key| !to.overrides.contains_key(*key));
         for key in gone.filter(|key| !by_operator(key)) {
-            limiter.remove_override_at(key, now);
+            limiter.at(now).remove_override(key);
         }
         let changed = to
             .overrides
@@ -180,7 +181,7 @@ impl Memory {
             .filter(|(key, spec)| from.overrides.get(*key) != Some(spec));
         for (key, spec) in changed.filter(|(key, _)| !by_operator(key)) {
             if let Some(policy) = policy(spec) {
-                limiter.set_override_at(key, policy, now)?;
+                limiter.at(now).set_override(key, policy)?;
             }
         }
         operators.inner.general = to.policy.clone();
@@ -196,7 +197,7 @@ impl Memory {
             match follows.policy() {
                 Ok(_) if follows == own.policy => {}
                 Ok(policy) => {
-                    limiter.set_override_at(key, policy, now)?;
+                    limiter.at(now).set_override(key, policy)?;
                     own.policy = follows;
                 }
                 Err(error) => {
@@ -210,11 +211,12 @@ impl Memory {
         }
         drop(operators);
         for key in from.deny.difference(&to.deny) {
-            limiter.unblock_at(key, now);
+            limiter.at(now).unblock(key);
         }
         for key in to.deny.difference(&from.deny) {
             limiter
-                .block_at(key, Until::UNBLOCKED, now)
+                .at(now)
+                .block(key, Until::UNBLOCKED)
                 .map_err(OverrideError::from)?;
         }
         Ok(())
@@ -270,7 +272,8 @@ impl Memory {
             .map_err(QuotaTextError::Policy)
             .map_err(no_quota)?;
         self.limiter
-            .set_override_at(key, policy, now)
+            .at(now)
+            .set_override(key, policy)
             .map_err(|why| match why {
                 OverrideError::TooManyExceptions => Refusal::TooManyBlocked {
                     limit: limit.to_owned(),
@@ -335,9 +338,9 @@ impl Memory {
             .get(key)
             .and_then(|spec| policy(spec, self.keeping).ok())
         {
-            Some(policy) => self.limiter.set_override_at(key, policy, now)?,
+            Some(policy) => self.limiter.at(now).set_override(key, policy)?,
             None => {
-                self.limiter.remove_override_at(key, now);
+                self.limiter.at(now).remove_override(key);
             }
         }
         operators.keys.remove(key);

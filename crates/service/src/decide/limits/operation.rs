@@ -127,12 +127,13 @@ impl Limit {
         match operation {
             Operation::Block(span) => {
                 limiter
-                    .block_at(key, Until(until(span)), now)
+                    .at(now)
+                    .block(key, Until(until(span)))
                     .map_err(|_| Refusal::TooManyBlocked {
                         limit: name.clone(),
                     })?;
             }
-            Operation::Unblock => return Ok(limiter.unblock_at(key, now)),
+            Operation::Unblock => return Ok(limiter.at(now).unblock(key)),
             Operation::Override(quota, span) => {
                 self.memory
                     .set_override(name, text(key)?, quota, until(span), now)?;

@@ -23,36 +23,38 @@ pub struct OfTenant<'a> {
 
 impl OfTenant<'_> {
     pub fn take(&self, cost: u64, now: Nanos) -> Decision {
-        let total = self.total;
+        let total = self.total.at(now);
         self.tenants
-            .acquire_at(self.tenant, cost, now, |step| match step {
-                TotalStep::Take => total.acquire_at(TOTAL, cost, now),
-                TotalStep::Peek => total.peek_at(TOTAL, cost, now),
+            .at(now)
+            .acquire(self.tenant, cost, |step| match step {
+                TotalStep::Take => total.acquire(TOTAL, cost),
+                TotalStep::Peek => total.peek(TOTAL, cost),
             })
     }
 
     pub fn take_up_to(&self, cost: u64, now: Nanos) -> (u64, Decision) {
-        let total = self.total;
+        let total = self.total.at(now);
         self.tenants
-            .acquire_up_to_at(self.tenant, cost, now, |step, cost| match step {
-                TotalStep::Take => total.acquire_up_to_at(TOTAL, cost, now),
-                TotalStep::Peek => (0, total.peek_at(TOTAL, cost, now)),
+            .at(now)
+            .acquire_up_to(self.tenant, cost, |step, cost| match step {
+                TotalStep::Take => total.acquire_up_to(TOTAL, cost),
+                TotalStep::Peek => (0, total.peek(TOTAL, cost)),
             })
     }
 
     pub fn peek(&self, cost: u64, now: Nanos) -> Decision {
-        let total = || self.total.peek_at(TOTAL, cost, now);
-        self.tenants.peek_at(self.tenant, cost, now, total)
+        let total = || self.total.at(now).peek(TOTAL, cost);
+        self.tenants.at(now).peek(self.tenant, cost, total)
     }
 
     pub fn charge(&self, cost: u64, now: Nanos) -> Decision {
-        self.tenants.charge_at(self.tenant, cost, now);
-        self.total.charge_at(TOTAL, cost, now)
+        self.tenants.at(now).charge(self.tenant, cost);
+        self.total.at(now).charge(TOTAL, cost)
     }
 
     pub fn refund(&self, cost: u64, now: Nanos) {
-        self.tenants.refund_at(self.tenant, cost, now);
-        self.total.refund_at(TOTAL, cost, now);
+        self.tenants.at(now).refund(self.tenant, cost);
+        self.total.at(now).refund(TOTAL, cost);
     }
 
     /// Corrects an estimate that [`take`](Self::take) took.
@@ -63,13 +65,13 @@ impl OfTenant<'_> {
         if actual > estimate.cost {
             if counts || !has_permits {
                 let more = actual - estimate.cost;
-                self.tenants.charge_at(self.tenant, more, now);
+                self.tenants.at(now).charge(self.tenant, more);
             }
         } else if counts {
             let less = estimate.cost - actual;
-            self.tenants.refund_at(self.tenant, less, now);
+            self.tenants.at(now).refund(self.tenant, less);
         }
-        self.total.settle_at(TOTAL, estimate, actual, now);
+        self.total.at(now).settle(TOTAL, estimate, actual);
     }
 }
 
@@ -106,8 +108,8 @@ impl Limit {
             (store.terms_of(key)?, seen.part, seen.used)
         } else {
             let tenants = self.of_tenant(key)?.tenants;
-            let used = tenants.used_at(tenant, now).unwrap_or(0.0);
-            (tenants.terms(tenant), tenants.share_at(tenant, now), used)
+            let used = tenants.at(now).used(tenant).unwrap_or(0.0);
+            (tenants.terms(tenant), tenants.at(now).share(tenant), used)
         };
         Some(TenantStanding {
             name: tenant.into(),
@@ -204,11 +206,11 @@ impl Limit {
         self.memory.limiter.place(self.state_key(key))
     }
 
-    /// Corrects an estimate that was taken in memory: see [`KeyedLimiter::settle_at`].
+    /// Corrects an estimate that was taken in memory: see [`KeyedAt::settle`](tidegate_limiter::KeyedAt::settle).
     pub fn settle_in_memory(&self, key: &[u8], estimate: Estimate, actual: u64, now: Nanos) {
         match self.of_tenant(key) {
             Some(of) => of.settle(estimate, actual, now),
-            None => self.memory.limiter.settle_at(key, estimate, actual, now),
+            None => self.memory.limiter.at(now).settle(key, estimate, actual),
         }
     }
 
@@ -216,9 +218,9 @@ impl Limit {
     /// stays.
     pub(super) fn reset_in_memory(&self, key: &[u8], now: Nanos) {
         match self.of_tenant(key) {
-            Some(of) => of.tenants.reset_at(of.tenant, now),
+            Some(of) => of.tenants.at(now).reset(of.tenant),
             None => {
-                self.memory.limiter.reset_at(key, now);
+                self.memory.limiter.at(now).reset(key);
             }
         }
     }
@@ -226,9 +228,9 @@ impl Limit {
     /// Forgets what all keys have used in memory.
     pub fn reset_all_in_memory(&self, now: Nanos) {
         if let Some(tenants) = &self.memory.tenants {
-            tenants.reset_all_at(now);
+            tenants.at(now).reset_all();
         }
-        self.memory.limiter.reset_all_at(now);
+        self.memory.limiter.at(now).reset_all();
     }
 }
 
@@ -258,10 +260,10 @@ pub(super) fn follow(
         return Ok(());
     };
     if let Some(max_tenants) = max_tenants {
-        tenants.set_max_tenants_at(max_tenants, now)?;
+        tenants.at(now).set_max_tenants(max_tenants)?;
     }
     let (others, named) = terms(shares)?;
-    tenants.change_at(&limiter.policy(), others, named, now)
+    tenants.at(now).change(&limiter.policy(), others, named)
 }
 
 fn terms(shares: &SharesSpec) -> Result<AllTerms<'_, [u8]>, FairBuildError> {

@@ -54,7 +54,7 @@ impl Limit {
                 Some(blocked) => (0, blocked),
                 None => of.take_up_to(cost, now),
             },
-            None => self.memory.limiter.acquire_up_to_at(key, cost, now),
+            None => self.memory.limiter.at(now).acquire_up_to(key, cost),
         };
         let decision = self.explained(key, decision);
         Some(self.counted_up_to(key, (taken, cost), decision, now))

@@ -380,7 +380,7 @@ impl Service {
         }
         let now = self.now();
         for limit in self.limits().limits() {
-            if let Err(error) = limit.limiter().follow_wall_at(ahead, now) {
+            if let Err(error) = limit.limiter().at(now).follow_wall(ahead) {
                 let limit = &limit.spec().name;
                 tracing::error!(%limit, %error, "the limit's calendar could not follow the system's time; trying again in a second");
             }

@@ -80,7 +80,8 @@ fn within(
     let decision = match (blocked, part.limit.of_tenant(part.key)) {
         (None, Some(of)) => of
             .tenants
-            .acquire_with_at(of.tenant, part.cost, now, inner)?,
+            .at(now)
+            .acquire_with(of.tenant, part.cost, inner)?,
         (blocked, _) => {
             let Joined { decision, .. } = inner(TotalStep::Take)?;
             blocked.unwrap_or(decision)

@@ -372,7 +372,8 @@ impl Simulation {
             assert!(
                 limit
                     .limiter()
-                    .restore_at(&limit.spec().policy.policy().unwrap(), entry, now)
+                    .at(now)
+                    .restore(&limit.spec().policy.policy().unwrap(), entry)
             );
         }
         for (text, due) in &copy.reservations {
@@ -410,7 +411,8 @@ fn used(service: &Service, key: &[u8]) -> [u64; 2] {
             .limit(name)
             .unwrap()
             .limiter()
-            .peek_at(key, 0, service.now());
+            .at(service.now())
+            .peek(key, 0);
         limit - left.remaining()
     })
 }
