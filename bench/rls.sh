@@ -172,7 +172,7 @@ counted() { # counted CALLS PROGRAM OPTION...: the instructions of a server that
     process=$!
     listens 16381
     "$RLS_LOAD" five 127.0.0.1:16381 connections=1 streams=10 calls="$1" >/dev/null
-    kill -INT "$process"
+    kill "$process"
     wait "$process" || true
     awk '/^(summary|totals):/ { print $2; exit }' "$out"
 }
