@@ -6,7 +6,11 @@
 //!
 //! It decodes Tidegate's generated messages, and its answer has as many fields as Tidegate's.
 
-#[allow(dead_code, clippy::pedantic, reason = "generated; it has more than this needs")]
+#[allow(
+    dead_code,
+    clippy::pedantic,
+    reason = "generated; it has more than this needs"
+)]
 #[path = "../../../crates/envoy/src/pb/mod.rs"]
 mod pb;
 
@@ -36,7 +40,9 @@ impl RateLimitService for Constant {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut words = env::args().skip(1);
-    let address = words.next().ok_or("name an address, as in 127.0.0.1:8081")?;
+    let address = words
+        .next()
+        .ok_or("name an address, as in 127.0.0.1:8081")?;
     let descriptors = words.next().map_or(Ok(5), |number| number.parse())?;
     let status = DescriptorStatus {
         code: Code::Ok.into(),

@@ -56,7 +56,10 @@ pub fn all(run: &Run) -> io::Result<Figures> {
     let start = Instant::now();
     let (first, end) = match run.calls {
         Some(_) => (start, start + ALL_CALLS),
-        None => (start + WARM, start + WARM + Duration::from_secs(run.seconds)),
+        None => (
+            start + WARM,
+            start + WARM + Duration::from_secs(run.seconds),
+        ),
     };
     let mut left = run.calls.unwrap_or(u64::MAX);
     let mut connections = Vec::new();
@@ -68,7 +71,11 @@ pub fn all(run: &Run) -> io::Result<Figures> {
         connections.push(connection);
     }
     let mut figures = Figures::default();
-    while Instant::now() < end && run.calls.is_none_or(|calls| figures.nanos.len() as u64 != calls) {
+    while Instant::now() < end
+        && run
+            .calls
+            .is_none_or(|calls| figures.nanos.len() as u64 != calls)
+    {
         poll.poll(&mut events, Some(WARM))?;
         for event in &events {
             connections[event.token().0].turn(run, &mut figures, (first, end), &mut left)?;

@@ -130,19 +130,6 @@ pub fn push_state_after(line: &mut FieldText, start: &[u8], decision: &Decision)
     push_standing(line, decision);
 }
 
-/// An entry of `RateLimit` that starts with `"name";r=`, in memory of its length.
-#[must_use]
-pub fn state_after(start: &[u8], decision: &Decision) -> Vec<u8> {
-    let mut left = itoa::Buffer::new();
-    let left = left.format(decision.remaining()).as_bytes();
-    if decision.reset_after_nanos() == u64::MAX {
-        return [start, left].concat();
-    }
-    let mut time = itoa::Buffer::new();
-    let time = time.format(ceil_secs(decision.reset_after())).as_bytes();
-    [start, left, b";t=", time].concat()
-}
-
 fn push_standing(line: &mut FieldText, decision: &Decision) {
     push_number(line, decision.remaining());
     if decision.reset_after_nanos() != u64::MAX {

@@ -17,7 +17,7 @@ mod forwarded;
 mod vendor;
 
 #[doc(hidden)]
-pub use fields::{FieldText, push_policy, push_state_after, state_after};
+pub use fields::{FieldText, push_policy, push_state_after};
 pub use fields::{Per, ceil_secs, quota, retry_after, write_policy, write_state};
 #[cfg(feature = "forwarded")]
 pub use forwarded::{Forwarded, NetworkError, Networks};

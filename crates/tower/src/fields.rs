@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
-use tidegate_headers::{FieldText, ceil_secs, push_state_after, retry_after, state_after};
+use tidegate_headers::{FieldText, ceil_secs, push_state_after, retry_after};
 use tidegate_limiter::Timer;
 
 use crate::{
-    header_decision::{HeaderDecision, value, value_in},
+    header_decision::{HeaderDecision, value},
     options::{LayerOptions, LimitSource},
 };
 
@@ -40,19 +40,19 @@ impl<C: Timer + 'static> LayerOptions<C> {
         if decided.is_empty() {
             return None;
         }
-        let start = |decided: &HeaderDecision<C>| self.rules[decided.rule].name.start().as_bytes();
-        let (policy, state) = match decided {
-            [decided] => {
-                let state = state_after(start(decided), &decided.decision);
-                (self.policy_text(decided), value_in(state))
-            }
+        let mut states = FieldText::new();
+        for decided in decided {
+            let start = self.rules[decided.rule].name.start();
+            push_state_after(&mut states, start.as_bytes(), &decided.decision);
+        }
+        let policy = match decided {
+            [decided] => self.policy_text(decided),
             several => {
-                let (mut policies, mut states) = (FieldText::new(), FieldText::new());
+                let mut policies = FieldText::new();
                 for decided in several {
                     policies.push_entry(self.policy_text(decided).as_bytes());
-                    push_state_after(&mut states, start(decided), &decided.decision);
                 }
-                (value(&policies), value(&states))
+                value(&policies)
             }
         };
         let old = if self.old_headers {
@@ -69,7 +69,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
         });
         Some(Fields {
             policy,
-            state,
+            state: value(&states),
             old,
             #[cfg(feature = "vendors")]
             vendor: vendor.unwrap_or_default(),

@@ -6,7 +6,6 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
 use http::HeaderValue;
 use tidegate_core::{Decision, Policy};
 use tidegate_headers::{FieldText, Per, push_policy, quota};
@@ -156,10 +155,4 @@ impl LastText {
 /// Names are printable, so the value is always valid.
 pub(crate) fn value(text: &[u8]) -> HeaderValue {
     HeaderValue::from_bytes(text).unwrap_or_else(|_| HeaderValue::from_static(""))
-}
-
-/// [`value`], without a copy.
-pub(crate) fn value_in(text: Vec<u8>) -> HeaderValue {
-    HeaderValue::from_maybe_shared(Bytes::from(text))
-        .unwrap_or_else(|_| HeaderValue::from_static(""))
 }

@@ -3,17 +3,16 @@
 
 use std::{fmt, marker::PhantomData};
 
-use bytes::BufMut as _;
 use prost::Message;
 use tonic::{
     Request, Response, Status,
-    codec::{BufferSettings, Codec, EncodeBuf, Encoder},
+    codec::{BufferSettings, Codec},
     server::{Grpc, UnaryService},
 };
 use tonic_prost::ProstCodec;
 
 /// What the buffers of a call hold before they grow, in bytes: more than usual questions and
-/// answers have. tonic's 8 KiB for each cost as much as a decision.
+/// answers have. tonic's 8 KiB for each make the allocator tidy up in every call.
 const USUAL: usize = 512;
 /// tonic's default: how many bytes of answers are encoded before some are sent.
 const AT_ONCE: usize = 32 * 1024;
@@ -37,32 +36,15 @@ where
 {
     type Encode = M;
     type Decode = R;
-    type Encoder = InOnePiece<M>;
+    type Encoder = <ProstCodec<M, R> as Codec>::Encoder;
     type Decoder = <ProstCodec<M, R> as Codec>::Decoder;
 
     fn encoder(&mut self) -> Self::Encoder {
-        InOnePiece(PhantomData)
+        ProstCodec::<M, R>::raw_encoder(BufferSettings::new(USUAL, AT_ONCE))
     }
 
     fn decoder(&mut self) -> Self::Decoder {
         ProstCodec::<M, R>::raw_decoder(BufferSettings::new(USUAL, AT_ONCE))
-    }
-}
-
-/// Encodes a message and then copies it: byte by byte into tonic's buffer would take longer.
-pub(super) struct InOnePiece<M>(PhantomData<fn() -> M>);
-
-impl<M: Message> Encoder for InOnePiece<M> {
-    type Item = M;
-    type Error = Status;
-
-    fn encode(&mut self, message: M, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put_slice(&message.encode_to_vec());
-        Ok(())
-    }
-
-    fn buffer_settings(&self) -> BufferSettings {
-        BufferSettings::new(USUAL, AT_ONCE)
     }
 }
 
