@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Rate limit services over gRPC beside each other, and what they add to a request through Envoy.
 #
-#   bench/rls.sh [WORK...]      (default: memory hold held store place envoy)
+#   bench/rls.sh [WORK...]      (default: memory hold held store place envoy; `count` needs valgrind)
 #
 #   memory   50 connections with 10 streams each, one descriptor, 100,000 values, 100 a minute for each: Tidegate, throttlecrab-server
 #            (if THROTTLECRAB_SERVER names it: `cargo install throttlecrab-server`, with protoc), envoyproxy/ratelimit over its Redis
@@ -10,6 +10,9 @@
 #            the same store and envoyproxy/ratelimit; and without REDIS_URL, from memory
 #   hold     the same on Tidegate for a rule with `hold`: each stream asks and reports in turns; next to `memory`, a call each
 #   held     only questions of such a rule, a million and more: what an open hold takes of memory
+#   count    instructions of a call with five descriptors, by callgrind: Tidegate, and a service of tonic that answers without deciding; the
+#            difference of runs with 640 and 2,640 calls, ten at a time. DUMPS names a directory that keeps what callgrind writes
+#   five     such calls, for a second opinion in processor time: the same two, and envoyproxy/ratelimit over its Redis
 #   envoy    1,000 requests a second through Envoy without a limit, with a call for each request (RLS), with quotas (RLQS)
 #
 # ROUNDS (3) and SECONDS_EACH (5, after a warm-up of one) say how long. TIDEGATE names a built program. All servers run at once and
@@ -28,6 +31,7 @@ if [ -z "${RLS_LOAD:-}" ]; then
     cargo build --release --manifest-path bench/rls/Cargo.toml >&2
     RLS_LOAD=bench/rls/target/release/rls-load
 fi
+constant=$(dirname "$RLS_LOAD")/rls-constant
 
 mkdir -p "$scratch/ratelimit/config"
 cat >"$scratch/ratelimit/config/bench.yaml" <<'YAML'
@@ -147,6 +151,46 @@ place() {
     done
 }
 
+five() {
+    local who
+    redis 16379
+    tidegate tidegate 16381
+    ratelimit 16382 16379
+    "$constant" 127.0.0.1:16383 >/dev/null 2>&1 &
+    pid[constant]=$! port[constant]=16383
+    listens 16383
+    for ((round = 0; round < rounds; round++)); do
+        for who in tidegate constant ratelimit; do
+            one five "$who" five
+        done
+    done
+}
+
+counted() { # counted CALLS PROGRAM OPTION...: the instructions of a server that listens on 16381, for this number of calls
+    local process out=${DUMPS:-$scratch}/callgrind.$(basename "$2").$1
+    valgrind --tool=callgrind --callgrind-out-file="$out" "${@:2}" >/dev/null 2>&1 &
+    process=$!
+    listens 16381
+    "$RLS_LOAD" five 127.0.0.1:16381 connections=1 streams=10 calls="$1" >/dev/null
+    kill "$process"
+    wait "$process" || true
+    awk '/^(summary|totals):/ { print $2; exit }' "$out"
+}
+
+count() {
+    local who few many
+    for who in tidegate constant; do
+        if [ "$who" = tidegate ]; then
+            set -- "$TIDEGATE" serve --http off --resp off --admin off --grpc 127.0.0.1:16381 --envoy-config "$scratch/ratelimit/config"
+        else
+            set -- "$constant" 127.0.0.1:16381
+        fi
+        few=$(counted 640 "$@")
+        many=$(counted 2640 "$@")
+        echo "{\"work\":\"count\",\"who\":\"$who\",\"instructions\":$(((many - few) / 2000))}"
+    done
+}
+
 # One Envoy with these lines as its filter. Its backend is a listener of its own, as Envoy limits no direct answer.
 envoy() { # envoy NAME PORT FILTER
     cat >"$scratch/$1.yaml" <<YAML
@@ -256,6 +300,8 @@ run() { # run WORK, in a subshell: its servers end with it
     held) held ;;
     store) store ;;
     place) place ;;
+    count) count ;;
+    five) five ;;
     envoy) envoys ;;
     esac
 }
@@ -263,9 +309,9 @@ run() { # run WORK, in a subshell: its servers end with it
 for work in "${@:-memory hold held store place envoy}"; do
     for work in $work; do
         case "$work" in
-        memory | hold | held | store | place | envoy) (run "$work") ;;
+        memory | hold | held | store | place | count | five | envoy) (run "$work") ;;
         *)
-            echo "bench/rls.sh: $work is not known; there is memory, hold, held, store, place and envoy" >&2
+            echo "bench/rls.sh: $work is not known; there is memory, hold, held, store, place, count, five and envoy" >&2
             exit 2
             ;;
         esac

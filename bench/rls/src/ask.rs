@@ -174,9 +174,12 @@ impl Kind {
         };
         match (self, status, grpc_status, outcome) {
             (Self::Proxy, 200, ..)
-            | (Self::Envoy | Self::Five | Self::Hold | Self::Held | Self::Throttlecrab, 200, Some("0"), 1) => {
-                Answer::Admitted
-            }
+            | (
+                Self::Envoy | Self::Five | Self::Hold | Self::Held | Self::Throttlecrab,
+                200,
+                Some("0"),
+                1,
+            ) => Answer::Admitted,
             (Self::Proxy, 429, ..)
             | (Self::Envoy | Self::Five | Self::Hold | Self::Held, 200, Some("0"), 2)
             | (Self::Throttlecrab, 200, Some("0"), 0) => Answer::Denied,

@@ -2,14 +2,15 @@
 //! many answers a second, how long they took, and what they said.
 //!
 //! ```text
-//! rls-load KIND ADDRESS [connections=50] [streams=10] [seconds=10] [values=100000] [rate=REQUESTS_A_SECOND]
+//! rls-load KIND ADDRESS [connections=50] [streams=10] [seconds=10] [values=100000] [rate=REQUESTS_A_SECOND | calls=NUMBER]
 //! ```
 //!
 //! KIND is `envoy`, `five` (the same with five descriptors), `hold` (each stream asks and reports in turns), `held` (only asks),
 //! `throttlecrab` or `proxy`. Without a rate each stream asks again as soon as it
 //! is answered. With one the streams share it evenly, and the client is h2; without one it is
 //! `plain`, which costs the machine less than any server. A latency is counted from when the
-//! request is sent. The first second of a run is not counted.
+//! request is sent. The first second of a run is not counted. With `calls` a run ends after so many answers,
+//! which all count.
 
 mod ask;
 mod plain;
@@ -40,6 +41,8 @@ struct Run {
     seconds: u64,
     values: u64,
     rate: Option<u64>,
+    /// How many requests are sent in all, however long they take.
+    calls: Option<u64>,
 }
 
 #[derive(Default)]
@@ -105,6 +108,7 @@ impl Run {
             seconds: 10,
             values: 100_000,
             rate: None,
+            calls: None,
         };
         for word in words {
             let (name, number) = word
@@ -119,8 +123,12 @@ impl Run {
                 "seconds" => run.seconds = number,
                 "values" => run.values = number,
                 "rate" => run.rate = Some(number),
+                "calls" => run.calls = Some(number),
                 _ => return Err(format!("{name} is not known")),
             }
+        }
+        if run.calls.is_some() && (run.rate.is_some() || !run.kind.is_grpc()) {
+            return Err("a number of calls is for gRPC without a rate".to_owned());
         }
         Ok(run)
     }

@@ -7,7 +7,7 @@
 use std::{
     collections::VecDeque,
     io::{self, Read, Write},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use mio::{Events, Interest, Poll, Token, net::TcpStream};
@@ -16,6 +16,9 @@ use crate::{
     Figures, Run, WARM,
     ask::{Answer, Call, Kind},
 };
+
+/// How long a number of calls may take: a server under valgrind is slow.
+const ALL_CALLS: Duration = Duration::from_secs(600);
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -51,23 +54,31 @@ pub fn all(run: &Run) -> io::Result<Figures> {
     let mut poll = Poll::new()?;
     let mut events = Events::with_capacity(1_024);
     let start = Instant::now();
-    let (first, end) = (
-        start + WARM,
-        start + WARM + std::time::Duration::from_secs(run.seconds),
-    );
+    let (first, end) = match run.calls {
+        Some(_) => (start, start + ALL_CALLS),
+        None => (
+            start + WARM,
+            start + WARM + Duration::from_secs(run.seconds),
+        ),
+    };
+    let mut left = run.calls.unwrap_or(u64::MAX);
     let mut connections = Vec::new();
     for number in 0..run.connections {
-        let mut connection = Connection::open(run, number)?;
+        let mut connection = Connection::open(run, number, &mut left)?;
         let interest = Interest::READABLE | Interest::WRITABLE;
         poll.registry()
             .register(&mut connection.socket, Token(connections.len()), interest)?;
         connections.push(connection);
     }
     let mut figures = Figures::default();
-    while Instant::now() < end {
+    while Instant::now() < end
+        && run
+            .calls
+            .is_none_or(|calls| figures.nanos.len() as u64 != calls)
+    {
         poll.poll(&mut events, Some(WARM))?;
         for event in &events {
-            connections[event.token().0].turn(run, &mut figures, first, end)?;
+            connections[event.token().0].turn(run, &mut figures, (first, end), &mut left)?;
         }
     }
     figures.nanos.sort_unstable();
@@ -75,7 +86,7 @@ pub fn all(run: &Run) -> io::Result<Figures> {
 }
 
 impl Connection {
-    fn open(run: &Run, number: u64) -> io::Result<Self> {
+    fn open(run: &Run, number: u64, left: &mut u64) -> io::Result<Self> {
         let socket = std::net::TcpStream::connect(&run.address)?;
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
@@ -101,13 +112,17 @@ impl Connection {
                 answer: Answer::Failed,
                 call: Call::default(),
             });
-            connection.ask(run, connection.streams.len() - 1);
+            connection.ask(run, connection.streams.len() - 1, left);
         }
         Ok(connection)
     }
 
-    /// Sends the next request of this stream.
-    fn ask(&mut self, run: &Run, stream: usize) {
+    /// Sends the next request of this stream, if one is left.
+    fn ask(&mut self, run: &Run, stream: usize, left: &mut u64) {
+        let Some(after) = left.checked_sub(1) else {
+            return;
+        };
+        *left = after;
         let call = self.streams[stream].call;
         let call = call.next(run.kind, &mut self.random, run.values);
         let body = run.kind.body(call).expect("a kind of gRPC");
@@ -156,8 +171,8 @@ impl Connection {
         &mut self,
         run: &Run,
         figures: &mut Figures,
-        first: Instant,
-        end: Instant,
+        counted: (Instant, Instant),
+        left: &mut u64,
     ) -> io::Result<()> {
         loop {
             let mut chunk = [0; 16 * 1024];
@@ -176,7 +191,7 @@ impl Connection {
                 break;
             };
             let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
-            self.take(run, figures, first, end, (head[3], head[4], id), payload)?;
+            self.take(run, figures, counted, left, (head[3], head[4], id), payload)?;
             rest = after;
         }
         self.input = rest.to_vec();
@@ -194,8 +209,8 @@ impl Connection {
         &mut self,
         run: &Run,
         figures: &mut Figures,
-        first: Instant,
-        end: Instant,
+        (first, end): (Instant, Instant),
+        left: &mut u64,
         (kind, flags, id): (u8, u8, u32),
         payload: &[u8],
     ) -> io::Result<()> {
@@ -222,7 +237,7 @@ impl Connection {
         if asked >= first && asked < end {
             figures.count(asked, answer);
         }
-        self.ask(run, stream);
+        self.ask(run, stream, left);
         Ok(())
     }
 }

@@ -17,14 +17,14 @@ use crate::pb::{
 };
 use tidegate_core::Nanos;
 use tidegate_listen::access::Rights;
-use tonic::{
-    Request, Response, Status,
-    body::Body,
-    server::{Grpc, UnaryService},
-};
-use tonic_prost::ProstCodec;
+use tonic::{Request, Response, Status, body::Body};
 
-use super::{Shared, rls::status, waiting, wire};
+use super::{
+    Shared,
+    rls::status,
+    unary::{Method, of_size},
+    waiting, wire,
+};
 use crate::descriptors::{Answer, Question, Unanswered};
 
 pub(super) const SERVICE_NAME: &str = "kuadrant.service.ratelimit.v1.RateLimitService";
@@ -72,22 +72,6 @@ pub(super) struct CommitResponse {
     pub reservation_released: bool,
 }
 
-/// A method of the service as a function.
-struct Method<F>(F);
-
-impl<R, M, F, A> UnaryService<R> for Method<F>
-where
-    F: FnMut(Request<R>) -> A,
-    A: Future<Output = Result<Response<M>, Status>>,
-{
-    type Response = M;
-    type Future = A;
-
-    fn call(&mut self, request: Request<R>) -> A {
-        (self.0)(request)
-    }
-}
-
 /// Answers a call of the service whose messages have at most `size` bytes.
 pub(super) async fn call<B>(
     shared: Shared,
@@ -109,31 +93,19 @@ where
     match &*method {
         "CheckRateLimit" => {
             let check = Method(|request: Request<RateLimitRequest>| shared.check(request));
-            Grpc::new(ProstCodec::default())
-                .max_decoding_message_size(size)
-                .unary(check, request)
-                .await
+            of_size(size).unary(check, request).await
         }
         "Report" => {
             let report = Method(|request: Request<RateLimitRequest>| shared.report(request));
-            Grpc::new(ProstCodec::default())
-                .max_decoding_message_size(size)
-                .unary(report, request)
-                .await
+            of_size(size).unary(report, request).await
         }
         "Reserve" => {
             let reserve = Method(|request: Request<ReserveRequest>| shared.reserve(request));
-            Grpc::new(ProstCodec::default())
-                .max_decoding_message_size(size)
-                .unary(reserve, request)
-                .await
+            of_size(size).unary(reserve, request).await
         }
         "Commit" => {
             let commit = Method(|request: Request<CommitRequest>| shared.commit(request));
-            Grpc::new(ProstCodec::default())
-                .max_decoding_message_size(size)
-                .unary(commit, request)
-                .await
+            of_size(size).unary(commit, request).await
         }
         _ => Status::unimplemented(format!("{SERVICE_NAME} has no method `{method}`")).into_http(),
     }

@@ -262,7 +262,10 @@ fn count(mut bytes: &[u8], path: &[usize], left: &mut usize) -> Option<()> {
     let [field, deeper @ ..] = path else {
         return Some(());
     };
-    while let Ok(tag) = decode_length_delimiter(&mut bytes) {
+    // An error takes memory, also the one at the end.
+    while !bytes.is_empty()
+        && let Ok(tag) = decode_length_delimiter(&mut bytes)
+    {
         let skipped = match tag & 7 {
             0 => decode_length_delimiter(&mut bytes)
                 .ok()

@@ -20,6 +20,7 @@ mod rls;
 mod routes;
 mod serve;
 mod stats;
+mod unary;
 mod waiting;
 mod wire;
 

@@ -1,16 +1,38 @@
 //! `envoy.service.ratelimit.v3.RateLimitService`.
 
-use crate::pb::envoy::service::ratelimit::v3::{
-    RateLimitRequest, RateLimitResponse, rate_limit_service_server::RateLimitService,
-};
+use crate::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tidegate_service::decide::{reservations::ReservationError, service::Refusal};
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Request, Response, Status, body::Body};
 
-use super::{Shared, wire};
+use super::{
+    Shared,
+    unary::{Method, of_size},
+    wire,
+};
 use crate::descriptors::Unanswered;
 
-#[tonic::async_trait]
-impl RateLimitService for Shared {
+/// The path of its only method.
+pub(super) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// Answers a call of the service whose messages have at most `size` bytes.
+pub(super) async fn call<B>(
+    shared: &Shared,
+    size: usize,
+    request: http::Request<B>,
+) -> http::Response<Body>
+where
+    B: hyper::body::Body + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
+{
+    if request.uri().path() != PATH {
+        let what = format!("the service's only method is {PATH}");
+        return Status::unimplemented(what).into_http();
+    }
+    let decide = Method(|request: Request<RateLimitRequest>| shared.should_rate_limit(request));
+    of_size(size).unary(decide, request).await
+}
+
+impl Shared {
     async fn should_rate_limit(
         &self,
         request: Request<RateLimitRequest>,

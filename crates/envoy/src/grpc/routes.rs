@@ -7,7 +7,7 @@ use std::{
 
 use crate::pb::envoy::service::{
     rate_limit_quota::v3::rate_limit_quota_service_server::SERVICE_NAME as QUOTA,
-    ratelimit::v3::rate_limit_service_server::{RateLimitServiceServer, SERVICE_NAME},
+    ratelimit::v3::rate_limit_service_server::SERVICE_NAME,
 };
 use http::{HeaderMap, Request, Response, header};
 use hyper::body::Incoming;
@@ -31,6 +31,7 @@ use super::{
     messages::{Limits, Memory},
     reflection::{Erased, Reflection},
     rlqs::Quotas,
+    rls,
     stats::CODES,
     waiting,
 };
@@ -61,14 +62,13 @@ const CALL_TIME: Duration = Duration::from_secs(10);
 
 /// The call that is followed by telemetry. Streams of quotas last as long as an Envoy, and clients
 /// make up other names.
-const FOLLOWED: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const FOLLOWED: &str = rls::PATH;
 
 /// The services, ready to be called.
 pub(super) struct Routes<H> {
     /// Who gave wrong tokens.
     strangers: Strangers,
     shared: Shared,
-    rls: TowerToHyperService<RateLimitServiceServer<Shared>>,
     rlqs: Quotas,
     health: TowerToHyperService<HealthServer<H>>,
     reflection: Reflection,
@@ -101,12 +101,9 @@ impl<H: Health> Routes<H> {
         health: HealthServer<H>,
         strangers: Strangers,
     ) -> Self {
-        let rls =
-            RateLimitServiceServer::new(shared.clone()).max_decoding_message_size(REQUEST.size);
         Self {
             strangers,
             shared,
-            rls: TowerToHyperService::new(rls),
             rlqs: quotas,
             health: TowerToHyperService::new(health),
             reflection: Reflection::new(),
@@ -188,7 +185,11 @@ impl<H: Health> Routes<H> {
         let time = CALL_TIME.saturating_add(waits.map(|wait| wait.span).unwrap_or_default());
         let answered = async {
             match called {
-                Called::Rls => self.rls.call(self.memory.bound(REQUEST, request)).await,
+                Called::Rls => {
+                    let request = self.memory.bound(REQUEST, request);
+                    // In a box: the calls of all services have room for the largest of them.
+                    Ok(Box::pin(rls::call(&self.shared, REQUEST.size, request)).await)
+                }
                 Called::Rlqs => Ok(self.rlqs.call(self.memory.bound(REPORT, request)).await),
                 Called::Kuadrant => {
                     let request = self.memory.bound(REQUEST, request);

@@ -7,7 +7,7 @@
 //! 2. A key outside the summary weighs at most [`least`](Summary::least), which is at most
 //!    `total / capacity`.
 
-use std::{mem, sync::Arc};
+use std::{cmp::Reverse, collections::BinaryHeap, mem, sync::Arc};
 
 use hashbrown::HashTable;
 use tidegate_core::Nanos;
@@ -28,9 +28,10 @@ pub(super) struct Summary {
     /// The keys in it, unordered. Slots never move, so `places` and `by_count` can refer to them by
     /// index.
     pub slots: Vec<CountedKey>,
-    /// A binary heap of counts with the indices of their slots, the lightest first. It is empty
-    /// while there is room: then no key has to give way to another one.
-    by_count: Vec<(u64, u32)>,
+    /// Counts with the indices of their slots, the lightest first; empty until a key has to give
+    /// way to another one. A slot may count more than its entry says: it is corrected when it comes
+    /// to the front.
+    by_count: BinaryHeap<Reverse<u128>>,
     places: HashTable<u32>,
 }
 
@@ -42,8 +43,6 @@ pub(super) struct CountedKey {
     pub error: u64,
     /// Since when it is counted.
     pub since: Nanos,
-    /// Its place in `by_count`.
-    in_heap: u32,
 }
 
 impl Summary {
@@ -69,11 +68,6 @@ impl Summary {
         };
         let slot = &mut self.slots[at as usize];
         slot.count = slot.count.saturating_add(weight);
-        let (count, in_heap) = (slot.count, slot.in_heap as usize);
-        if let Some(entry) = self.by_count.get_mut(in_heap) {
-            entry.0 = count;
-            self.sink(in_heap);
-        }
     }
 
     /// Since when a key in the summary is counted.
@@ -84,7 +78,11 @@ impl Summary {
 
     /// The maximum weight of a key outside the summary.
     pub fn least(&self) -> u64 {
-        self.by_count.first().map_or(0, |(count, _)| *count)
+        if self.slots.len() < self.capacity {
+            return 0;
+        }
+        let counts = self.slots.iter().map(|slot| slot.count);
+        counts.min().unwrap_or_default()
     }
 
     fn find(&self, HashedKey { key, hash }: HashedKey<'_>) -> Option<u32> {
@@ -105,21 +103,13 @@ impl Summary {
             count: 0,
             error: 0,
             since,
-            in_heap: slot,
         });
         self.place(hash, slot);
-        if self.slots.len() == self.capacity {
-            let counts = self.slots.iter().map(|slot| slot.count);
-            self.by_count = counts.zip(0..).collect();
-            for at in (0..self.capacity / 2).rev() {
-                self.sink(at);
-            }
-        }
         slot
     }
 
     fn replace(&mut self, HashedKey { key, hash }: HashedKey<'_>, since: Nanos) -> u32 {
-        let slot = self.by_count.first().map_or(0, |(_, slot)| *slot);
+        let slot = self.lightest();
         let place = &mut self.slots[slot as usize];
         (place.error, place.since) = (place.count, since);
         match Arc::get_mut(&mut place.key) {
@@ -135,31 +125,30 @@ impl Summary {
         slot
     }
 
-    /// Moves an entry of the heap, whose count has grown, behind all lighter ones.
-    fn sink(&mut self, mut at: usize) {
+    /// The slot with the lowest count, the first among equals.
+    fn lightest(&mut self) -> u32 {
         let Self {
             by_count, slots, ..
         } = self;
-        let sinking = by_count[at];
-        loop {
-            let (left, right) = (2 * at + 1, 2 * at + 2);
-            let Some(&(mut lighter)) = by_count.get(left) else {
-                break;
-            };
-            let mut below = left;
-            if let Some(other) = by_count.get(right).filter(|other| **other < lighter) {
-                (lighter, below) = (*other, right);
-            }
-            if sinking < lighter {
-                break;
-            }
-            by_count[at] = lighter;
-            slots[lighter.1 as usize].in_heap = at as u32;
-            at = below;
+        if by_count.is_empty() {
+            *by_count = slots.iter().zip(0..).map(entry).collect();
         }
-        by_count[at] = sinking;
-        slots[sinking.1 as usize].in_heap = at as u32;
+        while let Some(mut first) = by_count.peek_mut() {
+            // The lower 32 bits.
+            let slot = first.0 as u32;
+            let counted = entry((&slots[slot as usize], slot));
+            if *first == counted {
+                return slot;
+            }
+            *first = counted;
+        }
+        0
     }
+}
+
+/// An entry of the heap, in one number that is fast to compare.
+fn entry((slot, at): (&CountedKey, u32)) -> Reverse<u128> {
+    Reverse(u128::from(slot.count) << 32 | u128::from(at))
 }
 
 #[cfg(test)]

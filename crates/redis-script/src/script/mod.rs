@@ -6,11 +6,13 @@
 //! server.
 
 pub mod call;
+mod kind;
 mod plan;
 mod runner;
 
 use std::sync::{Arc, OnceLock, atomic::AtomicU64};
 
+pub use kind::ScriptKind;
 #[cfg(feature = "servers")]
 pub use plan::TEST_TIME;
 pub use plan::{Plan, PlanError, ShareSeen};
@@ -23,7 +25,6 @@ const VALUE: &str = include_str!("lua/value.lua");
 const SPAN: &str = include_str!("lua/span.lua");
 /// The values of a batch's keys, and those of the keys that are still to be decided; `nil` for all.
 const STATES: &str = "local rest\nlocal states = redis.call('MGET', unpack(KEYS))\n";
-const QUICK: &str = include_str!("lua/quick.lua");
 const BATCH: &str = include_str!("lua/batch.lua");
 /// The algorithms of a script for several kinds, by their letters. A call makes those that it needs.
 const ALGORITHMS: &str = include_str!("lua/algorithms.lua");
@@ -68,95 +69,6 @@ const REPLY_TAKEN: &str = "return {time[1], time[2], 'kept'}\n";
 const REPLY_UP_TO: &str = "return {time[1], time[2], replies, granted}\n";
 /// The reply of a decision by the first limit that admits.
 const REPLY_ANY: &str = "return {time[1], time[2], replies, chosen}\n";
-
-/// The algorithm of a script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ScriptKind {
-    FixedWindow,
-    SavingWindow,
-    SlidingWindow,
-    SlidingCounter,
-    TokenBucket,
-    LeakyBucket,
-    Log,
-    Permits,
-}
-
-impl ScriptKind {
-    const ALL: [Self; 8] = [
-        Self::FixedWindow,
-        Self::SavingWindow,
-        Self::SlidingWindow,
-        Self::SlidingCounter,
-        Self::TokenBucket,
-        Self::LeakyBucket,
-        Self::Log,
-        Self::Permits,
-    ];
-
-    const VALUES: [Self; 6] = [
-        Self::FixedWindow,
-        Self::SavingWindow,
-        Self::SlidingWindow,
-        Self::SlidingCounter,
-        Self::TokenBucket,
-        Self::LeakyBucket,
-    ];
-
-    const fn source(self) -> &'static str {
-        match self {
-            Self::FixedWindow => include_str!("lua/fixed_window.lua"),
-            Self::SavingWindow => include_str!("lua/saving_window.lua"),
-            Self::SlidingWindow => include_str!("lua/sliding_window.lua"),
-            Self::SlidingCounter => include_str!("lua/sliding_counter.lua"),
-            Self::TokenBucket => include_str!("lua/token_bucket.lua"),
-            Self::LeakyBucket => include_str!("lua/leaky_bucket.lua"),
-            Self::Log => LOG,
-            Self::Permits => PERMITS,
-        }
-    }
-
-    /// The additional functions for taking units ahead, and for charging.
-    const fn ahead(self) -> Option<&'static str> {
-        match self {
-            Self::FixedWindow => Some(include_str!("lua/ahead/fixed_window.lua")),
-            Self::SavingWindow => Some(include_str!("lua/ahead/saving_window.lua")),
-            Self::SlidingWindow => Some(include_str!("lua/ahead/sliding_window.lua")),
-            Self::SlidingCounter => Some(include_str!("lua/ahead/sliding_counter.lua")),
-            // A charge moves the TAT of both buckets alike.
-            Self::TokenBucket | Self::LeakyBucket => {
-                Some(include_str!("lua/ahead/token_bucket.lua"))
-            }
-            Self::Log | Self::Permits => None,
-        }
-    }
-
-    /// The refund function. The scripts of logs and permits have their own.
-    const fn refund(self) -> &'static str {
-        match self {
-            Self::FixedWindow => include_str!("lua/refund/fixed_window.lua"),
-            Self::SavingWindow => include_str!("lua/refund/saving_window.lua"),
-            Self::SlidingWindow => include_str!("lua/refund/sliding_window.lua"),
-            Self::SlidingCounter => include_str!("lua/refund/sliding_counter.lua"),
-            Self::TokenBucket | Self::LeakyBucket => include_str!("lua/refund/bucket.lua"),
-            Self::Log | Self::Permits => "",
-        }
-    }
-
-    /// Its letter in `joint.lua`.
-    pub const fn letter(self) -> &'static str {
-        match self {
-            Self::FixedWindow => "f",
-            Self::SavingWindow => "s",
-            Self::SlidingWindow => "w",
-            Self::SlidingCounter => "c",
-            Self::TokenBucket => "t",
-            Self::LeakyBucket => "l",
-            Self::Log => "g",
-            Self::Permits => "p",
-        }
-    }
-}
 
 /// A script's text, and the SHA by which Redis knows it.
 #[derive(Debug)]
@@ -270,8 +182,7 @@ impl Scripts {
             let functions = functions(kind);
             script(match kind {
                 ScriptKind::Log | ScriptKind::Permits => format!("{clock}{functions}{BATCH_LOG}"),
-                ScriptKind::TokenBucket => format!("{clock}{STATES}{QUICK}{functions}{BATCH}"),
-                _ => format!("{clock}{STATES}{functions}{BATCH}"),
+                _ => format!("{clock}{STATES}{}{functions}{BATCH}", kind.quick()),
             })
         };
         let lease = |kind: ScriptKind| {

@@ -1,5 +1,5 @@
 -- Many requests of one limit, each decided separately. ARGV: the limit's numbers; one cost for all keys, or the costs of each
--- key in order; and then the number of costs of each key. `rest` has the keys that quick.lua has not decided, if there are any others.
+-- key in order; and then the number of costs of each key. `rest` has the keys that the quick loop has not decided, if there are any others.
 -- The caller computes the decisions from the reply.
 local p = {read(#ARGV[1] == 48 and '<dddddd' or '<dddddddd', ARGV[1])}
 local size = prepare(p)
