@@ -1,6 +1,7 @@
 //! The promises of limiters in memory. Programs of their own have the tests that measure their process.
 
 mod any;
+mod at;
 mod charges;
 mod fair;
 mod fair_snapshot;
