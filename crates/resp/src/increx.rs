@@ -133,7 +133,7 @@ fn check_rule(limit: &Limit, options: &Options<'_>) -> Result<(), OptionError> {
     {
         return Err(OptionError::OtherBound {
             given: String::from_utf8_lossy(bound).into_owned(),
-            name: name.to_string(),
+            name: name.clone(),
             limit: policy.limit,
         });
     }
@@ -141,7 +141,7 @@ fn check_rule(limit: &Limit, options: &Options<'_>) -> Result<(), OptionError> {
         let window = positive(text).and_then(|count| count.checked_mul(unit));
         if window.is_none() || window.map(Duration::from_millis) != policy.window {
             return Err(OptionError::OtherWindow {
-                name: name.to_string(),
+                name: name.clone(),
                 window: policy.window,
             });
         }
