@@ -59,11 +59,12 @@ impl<C: ?Sized> LimiterAt<'_, C> {
     /// While callers [wait](Limiter::wait), the answer is a denial until all of them have been
     /// served. Its `retry_after` is exact behind up to 64 waiters. Behind `n` more, it may describe
     /// the queue as it was up to `n / 64` requests ago, before a waiter left or the policy changed.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // A caller that reads yes or no does not pay for the rest of a decision.
     pub fn acquire(self, cost: u64) -> Decision {
         let Self { limiter, now } = self;
         if limiter.is_plain()
-            && let Some(decision) = limiter.versions.try_decide(|| now, cost)
+            && let Some(decision) = limiter.versions.try_decide_once(|| now, cost)
         {
             return decision;
         }
