@@ -26,6 +26,12 @@ pub struct StateCell {
     wide: bool,
 }
 
+/// What a call that is not inlined has decided. The short path takes the field, so that the results
+/// of both are separate memory: then the compiler keeps the short path's in registers.
+struct Far {
+    decision: Option<Decision>,
+}
+
 // SAFETY: `words` is read and written only between `head.lock()` and `head.unlock()`, which order
 // the accesses of different threads (acquire, release); the loom test checks it.
 unsafe impl Sync for StateCell {}
@@ -91,7 +97,8 @@ impl StateCell {
         cost: u64,
     ) -> Option<Decision> {
         let Some(bucket) = policy.plain_bucket(cost) else {
-            return self.try_decide_now(policy, now, cost);
+            let Far { decision } = self.try_decide_now(policy, now, cost);
+            return decision;
         };
         let seen = self.head.read()?;
         match bucket.step(seen, now(), cost) {
@@ -111,8 +118,9 @@ impl StateCell {
         policy: &Policy,
         now: impl FnOnce() -> Nanos,
         cost: u64,
-    ) -> Option<Decision> {
-        self.try_decide_any(policy, now(), cost)
+    ) -> Far {
+        let decision = self.try_decide_any(policy, now(), cost);
+        Far { decision }
     }
 
     #[inline(never)]
