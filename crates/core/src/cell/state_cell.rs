@@ -113,12 +113,7 @@ impl StateCell {
 
     /// Reads the clock, too: once in a caller's code is enough.
     #[inline(never)]
-    fn try_decide_now(
-        &self,
-        policy: &Policy,
-        now: impl FnOnce() -> Nanos,
-        cost: u64,
-    ) -> Far {
+    fn try_decide_now(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u64) -> Far {
         let decision = self.try_decide_any(policy, now(), cost);
         Far { decision }
     }

@@ -5,6 +5,7 @@
 //! `what_if` what other rules would have decided on them, `rules_file` the rules file, `flow` the
 //! programs that report, and `servers` the servers of the store.
 
+mod difference;
 mod flow;
 mod history;
 mod orders;

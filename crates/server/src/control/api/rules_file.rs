@@ -6,7 +6,6 @@ use std::sync::Arc;
 use axum::http::{Request, StatusCode};
 use hyper::body::Incoming;
 use serde_json::json;
-use similar::TextDiff;
 use tidegate_service::{
     observe::audit::Action,
     rules::{
@@ -16,7 +15,7 @@ use tidegate_service::{
 };
 use tokio::task::spawn_blocking;
 
-use super::reload;
+use super::{difference::difference, reload};
 use crate::{
     control::ControlPlane,
     edges::http::{
@@ -27,13 +26,6 @@ use crate::{
         query,
     },
 };
-
-/// How many lines around a change are shown.
-const AROUND: usize = 3;
-/// The longest text that is compared by lines, in bytes: the comparison takes ten times its size.
-const MAX_DIFF: usize = 512 * 1024;
-/// A difference that takes longer to find is shown coarsely.
-const DIFF_TIME: std::time::Duration = std::time::Duration::from_millis(200);
 
 pub(super) async fn answer(
     control: &ControlPlane,
@@ -94,21 +86,6 @@ async fn check(control: &ControlPlane, text: String) -> Answered {
     Ok(answer::json(
         &json!({"limits": limits, "mistakes": mistakes, "diff": diff, "version": version}),
     ))
-}
-
-/// How two texts differ, as a unified diff.
-fn difference(before: &str, after: &str) -> String {
-    if before.len().max(after.len()) > MAX_DIFF && before != after {
-        return format!(
-            "@@ the texts differ; only texts of up to {MAX_DIFF} bytes are compared by lines @@\n"
-        );
-    }
-    let mut diff = TextDiff::configure();
-    diff.timeout(DIFF_TIME);
-    diff.diff_lines(before, after)
-        .unified_diff()
-        .context_radius(AROUND)
-        .to_string()
 }
 
 /// Writes the text into the file, and loads it.
