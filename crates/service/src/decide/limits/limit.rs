@@ -3,7 +3,7 @@
 
 use std::{borrow::Cow, collections::HashSet, fmt, sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::future::{BoxFuture, join_all};
 use tidegate_core::{Decision, DenialReason, Nanos, Policy, PolicyError, Priority};
 use tidegate_limiter::{FairBuildError, KeyedLimiter, Request, SnapshotEntry};
 use tidegate_redis::{SharedDecision, Source};
@@ -212,71 +212,78 @@ impl Limit {
         let act = self.counted(act);
         match (self.decide_in_memory(act, key, cost, now), &self.store) {
             (Some(decision), _) => Ok(decision),
-            // Boxed, so that callers whose limits are in memory do not carry the state of a
-            // question to the store.
-            (None, Some(store)) => {
-                Box::pin(self.decide_in(store, spent, act, key, cost, now)).await
-            }
+            (None, Some(store)) => self.decide_in(store, spent, act, key, cost, now).await,
             (None, None) => unreachable!("without a store, memory always decides"),
         }
     }
 
-    async fn decide_in(
-        &self,
-        store: &StoreLimit,
+    /// Asks the store, as every method named so does. Boxed, so that callers whose limits are in memory do not carry the state of a
+    /// question to the store; and of a type without a name, so that the crates that call it do not compile the way to the store again.
+    fn decide_in<'a>(
+        &'a self,
+        store: &'a StoreLimit,
         spent: Duration,
         act: Act,
-        key: &[u8],
+        key: &'a [u8],
         cost: u64,
         now: Nanos,
-    ) -> Result<Decision, Refusal> {
-        let decision = match act {
-            Act::Take => self.by_store(&store.take(key, cost, spent).await),
-            Act::TakeAnyway => {
-                // A cost that fits is taken as usual, with others in one call or from an allotment.
-                let mut shared = store.take(key, cost, spent).await;
-                if cost > 0
-                    && shared.decision.is_denied()
-                    && !matches!(shared.source, Source::Failed(_))
-                {
-                    shared = Box::pin(store.charge(key, cost)).await;
+    ) -> BoxFuture<'a, Result<Decision, Refusal>> {
+        Box::pin(async move {
+            let decision = match act {
+                Act::Take => self.by_store(&store.take(key, cost, spent).await),
+                Act::TakeAnyway => {
+                    // A cost that fits is taken as usual, with others in one call or from an allotment.
+                    let mut shared = store.take(key, cost, spent).await;
+                    if cost > 0
+                        && shared.decision.is_denied()
+                        && !matches!(shared.source, Source::Failed(_))
+                    {
+                        shared = Box::pin(store.charge(key, cost)).await;
+                    }
+                    let standing = self.by_store(&shared);
+                    self.block_of(key, now).unwrap_or(standing)
                 }
-                let standing = self.by_store(&shared);
-                self.block_of(key, now).unwrap_or(standing)
-            }
-            Act::Charge => {
-                let shared = Box::pin(store.charge(key, cost)).await;
-                if let Source::Failed(why) = &shared.source {
-                    return Err(Refusal::NotCharged {
-                        limit: self.spec.name.clone(),
-                        why: why.clone(),
-                    });
+                Act::Charge => {
+                    let shared = Box::pin(store.charge(key, cost)).await;
+                    if let Source::Failed(why) = &shared.source {
+                        return Err(Refusal::NotCharged {
+                            limit: self.spec.name.clone(),
+                            why: why.clone(),
+                        });
+                    }
+                    let standing = self.by_store(&shared);
+                    self.block_of(key, now).unwrap_or(standing)
                 }
-                let standing = self.by_store(&shared);
-                self.block_of(key, now).unwrap_or(standing)
-            }
-            // Boxed, as below: a question that takes is the common one, and its future is moved
-            // several times.
-            Act::Peek => Box::pin(store.peek(key, cost, spent)).await,
-            Act::Refund => {
-                let standing = Box::pin(store.refund(key, cost)).await?;
-                self.see_refund(key, cost, now);
-                self.block_of(key, now).unwrap_or(standing)
-            }
-        };
-        self.count(act, key, cost, &decision, now);
-        Ok(decision)
+                // Boxed again: a question that takes is the common one, and its future is moved
+                // several times.
+                Act::Peek => Box::pin(store.peek(key, cost, spent)).await,
+                Act::Refund => {
+                    let standing = Box::pin(store.refund(key, cost)).await?;
+                    self.see_refund(key, cost, now);
+                    self.block_of(key, now).unwrap_or(standing)
+                }
+            };
+            self.count(act, key, cost, &decision, now);
+            Ok(decision)
+        })
     }
 
     /// Charges what the store denied although this soft limit counts it, and counts the request.
-    pub async fn charge_denied(&self, key: &[u8], cost: u64, now: Nanos) -> Decision {
-        let Some(store) = self.store.as_ref().filter(|_| cost > 0) else {
-            return self.standing(key, cost, now);
-        };
-        let standing = self.by_store(&store.charge(key, cost).await);
-        let decision = self.block_of(key, now).unwrap_or(standing);
-        self.count(Act::TakeAnyway, key, cost, &decision, now);
-        decision
+    pub fn charge_denied<'a>(
+        &'a self,
+        key: &'a [u8],
+        cost: u64,
+        now: Nanos,
+    ) -> BoxFuture<'a, Decision> {
+        Box::pin(async move {
+            let Some(store) = self.store.as_ref().filter(|_| cost > 0) else {
+                return self.standing(key, cost, now);
+            };
+            let standing = self.by_store(&store.charge(key, cost).await);
+            let decision = self.block_of(key, now).unwrap_or(standing);
+            self.count(Act::TakeAnyway, key, cost, &decision, now);
+            decision
+        })
     }
 
     /// Takes each of these costs if it is admitted, with `spent` of the store's deadline already
@@ -299,12 +306,24 @@ impl Limit {
                 |&(key, cost): &(&[u8], u64)| self.decide_in_memory(Act::Take, key, cost, now);
             return requests.iter().filter_map(take).collect();
         };
-        let all = store.take_many(requests, spent).await;
-        let decisions: Vec<_> = all.iter().map(|shared| self.by_store(shared)).collect();
-        for (decision, (key, cost)) in decisions.iter().zip(requests) {
-            self.count(Act::Take, key, *cost, decision, now);
-        }
-        decisions
+        self.take_many_in(store, spent, requests, now).await
+    }
+
+    fn take_many_in<'a>(
+        &'a self,
+        store: &'a StoreLimit,
+        spent: Duration,
+        requests: &'a [(&'a [u8], u64)],
+        now: Nanos,
+    ) -> BoxFuture<'a, Vec<Decision>> {
+        Box::pin(async move {
+            let all = store.take_many(requests, spent).await;
+            let decisions: Vec<_> = all.iter().map(|shared| self.by_store(shared)).collect();
+            for (decision, (key, cost)) in decisions.iter().zip(requests) {
+                self.count(Act::Take, key, *cost, decision, now);
+            }
+            decisions
+        })
     }
 
     /// A decision by the store, or by its replacement while it does not reply, which is counted as
@@ -450,14 +469,16 @@ impl Limit {
 
     /// How many callers wait in line for the key: those of all servers, if the store has the line
     /// and replies.
-    pub async fn waiting(&self, key: &[u8]) -> u64 {
-        if let Some(store) = self.store.as_ref().filter(|_| self.spec.sharing.line)
-            && let Ok(everywhere) = store.of(key).waiting(key).await
-        {
-            return everywhere;
-        }
-        let tag = self.limiter().hash_keys().tag(key);
-        self.memory.waits.of_key(tag).into()
+    pub fn waiting<'a>(&'a self, key: &'a [u8]) -> BoxFuture<'a, u64> {
+        Box::pin(async move {
+            if let Some(store) = self.store.as_ref().filter(|_| self.spec.sharing.line)
+                && let Ok(everywhere) = store.of(key).waiting(key).await
+            {
+                return everywhere;
+            }
+            let tag = self.limiter().hash_keys().tag(key);
+            self.memory.waits.of_key(tag).into()
+        })
     }
 
     /// The place in line of a caller that comes now, for each priority; `None` if nobody waits for the

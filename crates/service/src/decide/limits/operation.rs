@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tidegate_core::{DenialReason, Nanos};
 use tidegate_limiter::Until;
 use tidegate_redis::{GivenOrder, Order, OrderKind, Plan};
@@ -65,43 +66,47 @@ impl Limit {
 
     /// Makes a change in the store, for all servers: they follow within a second. Returns whether
     /// there was something to end, and `true` for the other operations.
-    pub async fn operate_in_store(
-        &self,
-        store: &StoreLimit,
-        key: &[u8],
-        operation: &Operation,
-    ) -> Result<bool, Refusal> {
-        self.concerns_tenants(key, operation)?;
-        if self.has_by_rules(key, operation)? {
-            return Ok(true);
-        }
-        if matches!(operation, Operation::Unblock | Operation::Reset) {
-            self.memory.rule_blocks.forget(key);
-        }
-        let done = match operation {
-            Operation::Block(span) => store.order(key, Order::Block, *span).await.map(|()| true),
-            Operation::Unblock => match store.end_order(key, OrderKind::Block).await {
-                Ok(ended) if store.blocks => {
-                    let by_rule = store.unblock_by_rule(key).await;
-                    by_rule.map(|was_blocked| was_blocked || ended)
-                }
-                ended => ended,
-            },
-            Operation::Override(quota, span) => {
-                if self.spec.shares.is_none() {
-                    self.shareable(key, quota)?;
-                }
-                store
-                    .order(key, Order::Override(quota), *span)
-                    .await
-                    .map(|()| true)
+    pub fn operate_in_store<'a>(
+        &'a self,
+        store: &'a StoreLimit,
+        key: &'a [u8],
+        operation: &'a Operation,
+    ) -> BoxFuture<'a, Result<bool, Refusal>> {
+        Box::pin(async move {
+            self.concerns_tenants(key, operation)?;
+            if self.has_by_rules(key, operation)? {
+                return Ok(true);
             }
-            Operation::EndOverride => store.end_order(key, OrderKind::Override).await,
-            Operation::Reset => store.reset(key).await.map(|()| true),
-        };
-        done.map_err(|why| Refusal::NotChanged {
-            limit: self.spec.name.clone(),
-            why,
+            if matches!(operation, Operation::Unblock | Operation::Reset) {
+                self.memory.rule_blocks.forget(key);
+            }
+            let done = match operation {
+                Operation::Block(span) => {
+                    store.order(key, Order::Block, *span).await.map(|()| true)
+                }
+                Operation::Unblock => match store.end_order(key, OrderKind::Block).await {
+                    Ok(ended) if store.blocks => {
+                        let by_rule = store.unblock_by_rule(key).await;
+                        by_rule.map(|was_blocked| was_blocked || ended)
+                    }
+                    ended => ended,
+                },
+                Operation::Override(quota, span) => {
+                    if self.spec.shares.is_none() {
+                        self.shareable(key, quota)?;
+                    }
+                    store
+                        .order(key, Order::Override(quota), *span)
+                        .await
+                        .map(|()| true)
+                }
+                Operation::EndOverride => store.end_order(key, OrderKind::Override).await,
+                Operation::Reset => store.reset(key).await.map(|()| true),
+            };
+            done.map_err(|why| Refusal::NotChanged {
+                limit: self.spec.name.clone(),
+                why,
+            })
         })
     }
 

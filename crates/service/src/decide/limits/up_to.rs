@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tidegate_core::{Decision, Nanos};
 
 use super::{Act, Limit};
-use crate::decide::refusal::Refusal;
+use crate::decide::{refusal::Refusal, shared::StoreLimit};
 
 impl Limit {
     /// Takes as much of `cost` as is available, with `spent` of the store's deadline already used.
@@ -31,8 +32,21 @@ impl Limit {
         let Some(store) = &self.store else {
             unreachable!("without a store, memory always decides")
         };
-        let (taken, shared) = Box::pin(store.take_up_to(key, cost, spent)).await;
-        Ok(self.counted_up_to(key, (taken, cost), self.by_store(&shared), now))
+        Ok(self.take_up_to_in(store, spent, key, cost, now).await)
+    }
+
+    fn take_up_to_in<'a>(
+        &'a self,
+        store: &'a StoreLimit,
+        spent: Duration,
+        key: &'a [u8],
+        cost: u64,
+        now: Nanos,
+    ) -> BoxFuture<'a, (u64, Decision)> {
+        Box::pin(async move {
+            let (taken, shared) = store.take_up_to(key, cost, spent).await;
+            self.counted_up_to(key, (taken, cost), self.by_store(&shared), now)
+        })
     }
 
     /// [`take_up_to`](Self::take_up_to) in memory. `None` if only the store can decide.

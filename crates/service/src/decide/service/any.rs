@@ -1,6 +1,7 @@
 //! Several limits of which one decides: the first that admits takes the cost. Shadow limits are
 //! asked as well, but never take the place of another.
 
+use futures_util::future::BoxFuture;
 use tidegate_core::Decision;
 use tidegate_core::Nanos;
 use tidegate_limiter::acquire_any_at;
@@ -33,9 +34,7 @@ impl Service {
         let stored = enforced.iter().filter(|part| part.is_stored()).count();
         let first = match self.store().filter(|_| stored > 0) {
             None => in_memory(&enforced, now).map_err(|refusal| (0, refusal))?,
-            Some(store) if stored == enforced.len() => {
-                Box::pin(in_store(store, &enforced, now)).await
-            }
+            Some(store) if stored == enforced.len() => in_store(store, &enforced, now).await,
             Some(_) => Box::pin(in_turn(&enforced, now))
                 .await
                 .map_err(|refusal| (0, refusal))?,
@@ -144,40 +143,46 @@ fn one_by_one(parts: &[&Part<'_>], now: Nanos) -> FirstOf {
     Err(denials)
 }
 
-async fn in_store(store: &SharedStore, parts: &[&Part<'_>], now: Nanos) -> FirstOf {
-    let mut decisions: Vec<Option<Decision>> = parts
-        .iter()
-        .map(|part| part.limit.block_of(part.key, now))
-        .collect();
-    let open: Vec<usize> = (0..parts.len())
-        .filter(|at| decisions[*at].is_none())
-        .collect();
-    let limits: Option<Vec<_>> = open.iter().map(|at| parts[*at].stored()).collect();
-    let limits = limits.unwrap_or_default();
-    let asked: Vec<_> = limits
-        .iter()
-        .zip(&open)
-        .map(|(limit, at)| StorePart {
-            limit,
-            key: parts[*at].key,
-            cost: parts[*at].cost,
-        })
-        .collect();
-    let AnyOf {
-        chosen,
-        decisions: decided,
-    } = store.store().acquire_any(&asked).await;
-    let first = if let (Some(at), Some(shared)) = (chosen, decided.first()) {
-        let at = open[at];
-        Ok((at, parts[at].limit.by_store(shared)))
-    } else {
-        for (at, shared) in open.iter().zip(&decided) {
-            decisions[*at] = Some(parts[*at].limit.by_store(shared));
-        }
-        Err(decisions.into_iter().flatten().collect())
-    };
-    count(parts, &first, now);
-    first
+fn in_store<'a>(
+    store: &'a SharedStore,
+    parts: &'a [&'a Part<'a>],
+    now: Nanos,
+) -> BoxFuture<'a, FirstOf> {
+    Box::pin(async move {
+        let mut decisions: Vec<Option<Decision>> = parts
+            .iter()
+            .map(|part| part.limit.block_of(part.key, now))
+            .collect();
+        let open: Vec<usize> = (0..parts.len())
+            .filter(|at| decisions[*at].is_none())
+            .collect();
+        let limits: Option<Vec<_>> = open.iter().map(|at| parts[*at].stored()).collect();
+        let limits = limits.unwrap_or_default();
+        let asked: Vec<_> = limits
+            .iter()
+            .zip(&open)
+            .map(|(limit, at)| StorePart {
+                limit,
+                key: parts[*at].key,
+                cost: parts[*at].cost,
+            })
+            .collect();
+        let AnyOf {
+            chosen,
+            decisions: decided,
+        } = store.store().acquire_any(&asked).await;
+        let first = if let (Some(at), Some(shared)) = (chosen, decided.first()) {
+            let at = open[at];
+            Ok((at, parts[at].limit.by_store(shared)))
+        } else {
+            for (at, shared) in open.iter().zip(&decided) {
+                decisions[*at] = Some(parts[*at].limit.by_store(shared));
+            }
+            Err(decisions.into_iter().flatten().collect())
+        };
+        count(parts, &first, now);
+        first
+    })
 }
 
 /// Asks limits in turn. A limit that is passed over has denied only if all deny.

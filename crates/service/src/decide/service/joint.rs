@@ -3,7 +3,7 @@
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::{BoxFuture, join_all, try_join_all};
 use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::{Estimate, Request, acquire_all_at, acquire_all_estimates_at};
 use tidegate_redis::Part as StorePart;
@@ -42,32 +42,34 @@ impl Service {
     /// [`Refusal::TooManyKeys`].
     pub async fn take_all(&self, parts: &[Part<'_>], now: Nanos) -> Result<Vec<Decision>, Refusal> {
         match self.store().filter(|_| parts.iter().any(Part::is_stored)) {
-            Some(store) => Box::pin(self.take_all_in_store(store, parts, now)).await,
+            Some(store) => self.take_all_in_store(store, parts, now).await,
             None => take_in_memory(parts, now),
         }
     }
 
-    async fn take_all_in_store(
-        &self,
-        store: &SharedStore,
-        parts: &[Part<'_>],
+    fn take_all_in_store<'a>(
+        &'a self,
+        store: &'a SharedStore,
+        parts: &'a [Part<'a>],
         now: Nanos,
-    ) -> Result<Vec<Decision>, Refusal> {
-        if let [part] = parts
-            && let Some(decision) = part
-                .limit
-                .decide_in_memory(Act::Take, part.key, part.cost, now)
-        {
-            return Ok(vec![decision]);
-        }
-        let together = take_together(store, parts, now).await?;
-        // Later questions must be answered by the same deadline.
-        let spent = self.now().saturating_since(now).into();
-        let admitted = together
-            .as_ref()
-            .is_some_and(|all| all.iter().all(Decision::is_allowed));
-        let together = together.unwrap_or_default();
-        Ok(each_in_store(parts, together, admitted, (now, spent)).await)
+    ) -> BoxFuture<'a, Result<Vec<Decision>, Refusal>> {
+        Box::pin(async move {
+            if let [part] = parts
+                && let Some(decision) =
+                    part.limit
+                        .decide_in_memory(Act::Take, part.key, part.cost, now)
+            {
+                return Ok(vec![decision]);
+            }
+            let together = take_together(store, parts, now).await?;
+            // Later questions must be answered by the same deadline.
+            let spent = self.now().saturating_since(now).into();
+            let admitted = together
+                .as_ref()
+                .is_some_and(|all| all.iter().all(Decision::is_allowed));
+            let together = together.unwrap_or_default();
+            Ok(each_in_store(parts, together, admitted, (now, spent)).await)
+        })
     }
 
     /// Asks several limits without taking anything.
@@ -257,22 +259,24 @@ async fn take_together(
 
 /// The decision of each limit, counted: those that enforced limits made together, and then those of
 /// the others.
-pub(super) async fn each_in_store(
-    parts: &[Part<'_>],
+pub(super) fn each_in_store<'a>(
+    parts: &'a [Part<'a>],
     together: Vec<Decision>,
     admitted: bool,
     (now, spent): (Nanos, Duration),
-) -> Vec<Decision> {
-    let mut together = together.into_iter();
-    let decisions = parts.iter().map(|part| {
-        let decided = if part.is_enforced() {
-            together.next()
-        } else {
-            None
-        };
-        part.decision(decided, admitted, now, spent)
-    });
-    join_all(decisions).await
+) -> BoxFuture<'a, Vec<Decision>> {
+    Box::pin(async move {
+        let mut together = together.into_iter();
+        let decisions = parts.iter().map(|part| {
+            let decided = if part.is_enforced() {
+                together.next()
+            } else {
+                None
+            };
+            part.decision(decided, admitted, now, spent)
+        });
+        join_all(decisions).await
+    })
 }
 
 /// A shadow limit consumes what the enforced limits admit.

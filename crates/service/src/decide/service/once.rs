@@ -6,6 +6,7 @@
 //! reply, took nothing here and is decided again: the store may have admitted the same request
 //! before, or its reply may have been lost.
 
+use futures_util::future::BoxFuture;
 use tidegate_core::{Decision, Nanos};
 use tidegate_limiter::repeats::{MAX_ID_BYTES, Mark};
 use tidegate_redis::{Once, Part as StorePart, Source, StoreError};
@@ -125,88 +126,90 @@ impl Service {
             Some(_) if stored < parts.len() => return Err(Refusal::Apart),
             Some(store) => {
                 let named = (id, mark);
-                Box::pin(self.once_in_store(store, named, act, &parts, now)).await?
+                self.once_in_store(store, named, act, &parts, now).await?
             }
         };
         Ok(Decided { parts, decisions })
     }
 
-    async fn once_in_store(
-        &self,
-        store: &SharedStore,
-        (id, mark): (&[u8], Mark),
+    fn once_in_store<'a>(
+        &'a self,
+        store: &'a SharedStore,
+        (id, mark): (&'a [u8], Mark),
         act: Act,
-        parts: &[Part<'_>],
+        parts: &'a [Part<'a>],
         now: Nanos,
-    ) -> Result<Vec<Decision>, Refusal> {
-        if let Some(first) = self.repeats.first(mark, parts.len(), now) {
-            return Ok(first);
-        }
-        let limits: Option<Vec<_>> = parts.iter().map(Part::stored).collect();
-        let limits = limits.ok_or(Refusal::Apart)?;
-        let pairs = limits.iter().zip(parts);
-        let asked: Vec<_> = pairs
-            .map(|(limit, part)| {
-                let asked = StorePart {
-                    limit,
-                    key: part.key,
-                    cost: part.cost,
-                };
-                (asked, !part.is_enforced())
-            })
-            .collect();
-        let is_blocked = |part: &Part<'_>| part.limit.block_of(part.key, now).is_some();
-        let is_alone = parts.len() == 1;
-        if parts
-            .iter()
-            .any(|part| (part.is_enforced() || is_alone) && is_blocked(part))
-        {
-            // The request may have been admitted before the block.
-            if let Ok(Some(first)) = store.store().first_answer(id, &asked).await {
-                self.repeats.count_repeated();
+    ) -> BoxFuture<'a, Result<Vec<Decision>, Refusal>> {
+        Box::pin(async move {
+            if let Some(first) = self.repeats.first(mark, parts.len(), now) {
                 return Ok(first);
             }
-            // The joint decision denies without asking the store, and takes nothing.
-            return self.take_all(parts, now).await;
-        }
-        let Once {
-            decisions,
-            is_repeat,
-        } = match store.store().acquire_all_once(id, &asked).await {
-            Ok(once) => once,
-            Err(StoreError::OneKey) => {
-                return Err(Refusal::Reservation(ReservationError::Twice));
+            let limits: Option<Vec<_>> = parts.iter().map(Part::stored).collect();
+            let limits = limits.ok_or(Refusal::Apart)?;
+            let pairs = limits.iter().zip(parts);
+            let asked: Vec<_> = pairs
+                .map(|(limit, part)| {
+                    let asked = StorePart {
+                        limit,
+                        key: part.key,
+                        cost: part.cost,
+                    };
+                    (asked, !part.is_enforced())
+                })
+                .collect();
+            let is_blocked = |part: &Part<'_>| part.limit.block_of(part.key, now).is_some();
+            let is_alone = parts.len() == 1;
+            if parts
+                .iter()
+                .any(|part| (part.is_enforced() || is_alone) && is_blocked(part))
+            {
+                // The request may have been admitted before the block.
+                if let Ok(Some(first)) = store.store().first_answer(id, &asked).await {
+                    self.repeats.count_repeated();
+                    return Ok(first);
+                }
+                // The joint decision denies without asking the store, and takes nothing.
+                return self.take_all(parts, now).await;
             }
-            Err(_) => return Err(Refusal::Scattered),
-        };
-        if is_repeat {
-            self.repeats.count_repeated();
-            return Ok(decisions.into_iter().map(|one| one.decision).collect());
-        }
-        let without_store =
-            |source: &Source| matches!(source, Source::Failed(_) | Source::Local(_));
-        let is_kept = !decisions.iter().any(|one| without_store(&one.source));
-        let mut all = Vec::with_capacity(parts.len());
-        for (part, shared) in parts.iter().zip(&decisions) {
-            all.push(part.limit.by_store(shared));
-        }
-        let vetoed = |(part, decision): (&Part<'_>, &Decision)| !part.allows(decision);
-        let anyway = act == Act::TakeAnyway;
-        let admitted = anyway || !parts.iter().zip(&all).any(vetoed);
-        for (part, decision) in parts.iter().zip(&mut all) {
-            let counts_all = anyway || part.limit.spec().soft;
-            if admitted && counts_all && decision.is_denied() && is_kept {
-                // A soft limit counts what does not fit, too.
-                *decision = part.limit.charge_denied(part.key, part.cost, now).await;
-            } else if admitted || decision.is_denied() && part.is_enforced() {
-                part.limit
-                    .count(Act::Take, part.key, part.cost, decision, now);
+            let Once {
+                decisions,
+                is_repeat,
+            } = match store.store().acquire_all_once(id, &asked).await {
+                Ok(once) => once,
+                Err(StoreError::OneKey) => {
+                    return Err(Refusal::Reservation(ReservationError::Twice));
+                }
+                Err(_) => return Err(Refusal::Scattered),
+            };
+            if is_repeat {
+                self.repeats.count_repeated();
+                return Ok(decisions.into_iter().map(|one| one.decision).collect());
             }
-        }
-        if is_kept || !admitted {
-            return Ok(all);
-        }
-        self.repeats.once_all(mark, parts.len(), now, || Ok(all))
+            let without_store =
+                |source: &Source| matches!(source, Source::Failed(_) | Source::Local(_));
+            let is_kept = !decisions.iter().any(|one| without_store(&one.source));
+            let mut all = Vec::with_capacity(parts.len());
+            for (part, shared) in parts.iter().zip(&decisions) {
+                all.push(part.limit.by_store(shared));
+            }
+            let vetoed = |(part, decision): (&Part<'_>, &Decision)| !part.allows(decision);
+            let anyway = act == Act::TakeAnyway;
+            let admitted = anyway || !parts.iter().zip(&all).any(vetoed);
+            for (part, decision) in parts.iter().zip(&mut all) {
+                let counts_all = anyway || part.limit.spec().soft;
+                if admitted && counts_all && decision.is_denied() && is_kept {
+                    // A soft limit counts what does not fit, too.
+                    *decision = part.limit.charge_denied(part.key, part.cost, now).await;
+                } else if admitted || decision.is_denied() && part.is_enforced() {
+                    part.limit
+                        .count(Act::Take, part.key, part.cost, decision, now);
+                }
+            }
+            if is_kept || !admitted {
+                return Ok(all);
+            }
+            self.repeats.once_all(mark, parts.len(), now, || Ok(all))
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
 use tidegate_core::Nanos;
 use tidegate_redis::{
     Corrected, Correction, FoundBy, Part as StorePart, Reserved, SharedLimit, Store, StoreError,
@@ -17,165 +18,190 @@ use crate::decide::{
 };
 
 /// The limits and keys of a reservation in the store.
-pub(super) async fn reserved_in_store(
-    store: &Store,
+pub(super) fn reserved_in_store<'a>(
+    store: &'a Store,
     id: Id,
-) -> Result<Vec<Part>, ReservationError> {
-    let text = store.reserved(id.0).await.map_err(no_answer)?;
-    text.and_then(|text| parts_of(&text))
-        .ok_or(ReservationError::Unknown)
+) -> BoxFuture<'a, Result<Vec<Part>, ReservationError>> {
+    Box::pin(async move {
+        let text = store.reserved(id.0).await.map_err(no_answer)?;
+        text.and_then(|text| parts_of(&text))
+            .ok_or(ReservationError::Unknown)
+    })
 }
 
 /// See [`Service::settle_hold`].
-pub(super) async fn settle_hold_in_store(
-    store: &Store,
-    (limit, stored, key): (&Limit, &SharedLimit, &[u8]),
+pub(super) fn settle_hold_in_store<'a>(
+    store: &'a Store,
+    (limit, stored, key): (&'a Limit, &'a SharedLimit, &'a [u8]),
     name: Name,
     report: Report,
     now: Nanos,
-) -> Result<Option<(u64, u64)>, ReservationError> {
-    let (actual, is_unused) = match report {
-        Report::Used(used) => (used, false),
-        Report::Unused(unused) => (unused, true),
-    };
-    let part = Correction {
-        at: 0,
-        limit: stored,
-        key,
-        actual,
-        is_unused,
-    };
-    let by = match name {
-        Name::Id(id) => FoundBy::Id(id.0),
-        Name::Oldest(tag) => FoundBy::Age(tag),
-    };
-    let held = store.settle_hold(by, part).await.map_err(no_answer)?;
-    Ok(held.map(|held| {
-        let used = report.used(held);
-        limit.count_settled(key, held, used, now);
-        (held, used)
-    }))
+) -> BoxFuture<'a, Result<Option<(u64, u64)>, ReservationError>> {
+    Box::pin(async move {
+        let (actual, is_unused) = match report {
+            Report::Used(used) => (used, false),
+            Report::Unused(unused) => (unused, true),
+        };
+        let part = Correction {
+            at: 0,
+            limit: stored,
+            key,
+            actual,
+            is_unused,
+        };
+        let by = match name {
+            Name::Id(id) => FoundBy::Id(id.0),
+            Name::Oldest(tag) => FoundBy::Age(tag),
+        };
+        let held = store.settle_hold(by, part).await.map_err(no_answer)?;
+        Ok(held.map(|held| {
+            let used = report.used(held);
+            limit.count_settled(key, held, used, now);
+            (held, used)
+        }))
+    })
 }
 
 impl Service {
     /// See [`reserve`](Self::reserve). If the store does not reply, nothing is reserved, also with
     /// `on_error: open`: no server could correct the estimate.
-    pub(super) async fn reserve_in_store<'a>(
-        &self,
-        store: &Store,
+    pub(super) fn reserve_in_store<'s, 'a: 's>(
+        &'s self,
+        store: &'s Store,
         parts: Vec<JointPart<'a>>,
         (new, ttl): (NewId, Nanos),
         now: Nanos,
-    ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
-        let random = Id::random().ok_or(Refusal::Reservation(ReservationError::NoId))?;
-        let id = match new {
-            NewId::Request(id) | NewId::Hold(Name::Id(id)) => id,
-            NewId::Random | NewId::Hold(Name::Oldest(_)) => random,
-        };
-        if matches!(new, NewId::Request(_)) && is_blocked(&parts, now) {
-            // A block denies without asking the store, but not the repeat of what was admitted.
-            let first = parts
-                .first()
-                .and_then(|part| Some((part.stored()?, part.key)));
-            let id = first.map_or(id, |(limit, key)| {
-                Id(store.reservation_id(id.0, &limit, key))
-            });
-            match reserved_in_store(store, id).await {
-                Ok(_) => return self.reserved_before(parts, id, now).await,
-                Err(ReservationError::Unknown) => {}
-                Err(why) => return Err(Refusal::Reservation(why)),
-            }
-        }
-        let kept: Vec<_> = parts
-            .iter()
-            .map(|part| Part::new(part.limit.spec(), part.key))
-            .collect();
-        let (text, most) = (text_of(&kept), self.reservations.most);
-        let ttl = ttl.into();
-        self.take_in_store(parts, now, async |parts| match (new, parts) {
-            (NewId::Hold(name), &[part]) => {
-                let age = match name {
-                    Name::Id(_) => None,
-                    Name::Oldest(tag) => Some(tag),
-                };
-                match store.hold((id.0, age), part, &text, ttl, most).await? {
-                    Reserved::Repeated(_) => store.reserve(random.0, parts, &text, ttl, most).await,
-                    held => Ok(held),
+    ) -> BoxFuture<'s, Result<(Decided<'a>, Option<Id>), Refusal>> {
+        Box::pin(async move {
+            let random = Id::random().ok_or(Refusal::Reservation(ReservationError::NoId))?;
+            let id = match new {
+                NewId::Request(id) | NewId::Hold(Name::Id(id)) => id,
+                NewId::Random | NewId::Hold(Name::Oldest(_)) => random,
+            };
+            if matches!(new, NewId::Request(_)) && is_blocked(&parts, now) {
+                // A block denies without asking the store, but not the repeat of what was admitted.
+                let first = parts
+                    .first()
+                    .and_then(|part| Some((part.stored()?, part.key)));
+                let id = first.map_or(id, |(limit, key)| {
+                    Id(store.reservation_id(id.0, &limit, key))
+                });
+                match reserved_in_store(store, id).await {
+                    Ok(_) => return self.reserved_before(parts, id, now).await,
+                    Err(ReservationError::Unknown) => {}
+                    Err(why) => return Err(Refusal::Reservation(why)),
                 }
             }
-            _ => store.reserve(id.0, parts, &text, ttl, most).await,
+            let kept: Vec<_> = parts
+                .iter()
+                .map(|part| Part::new(part.limit.spec(), part.key))
+                .collect();
+            let (text, most) = (text_of(&kept), self.reservations.most);
+            let ttl = ttl.into();
+            self.take_in_store(parts, now, async |parts| match (new, parts) {
+                (NewId::Hold(name), &[part]) => {
+                    let age = match name {
+                        Name::Id(_) => None,
+                        Name::Oldest(tag) => Some(tag),
+                    };
+                    match store.hold((id.0, age), part, &text, ttl, most).await? {
+                        Reserved::Repeated(_) => {
+                            store.reserve(random.0, parts, &text, ttl, most).await
+                        }
+                        held => Ok(held),
+                    }
+                }
+                _ => store.reserve(id.0, parts, &text, ttl, most).await,
+            })
+            .await
         })
-        .await
     }
 
     /// See [`reserve_waiting`](Self::reserve_waiting). The units are taken in line, and then
     /// recorded.
-    pub(super) async fn reserve_waiting_in_store<'a>(
-        &self,
+    pub(super) fn reserve_waiting_in_store<'s, 'a: 's>(
+        &'s self,
         parts: Vec<JointPart<'a>>,
         ttl: Nanos,
         wait: WaitFor,
-    ) -> Result<(Decided<'a>, Option<Id>), Refusal> {
-        let refuse = Refusal::Reservation;
-        let Some(store) = self.store().map(|store| store.store()) else {
-            return Err(refuse(ReservationError::Mixed));
-        };
-        if !parts.iter().any(JointPart::is_enforced) {
-            let how = (NewId::Random, ttl);
-            return self.reserve_in_store(store, parts, how, self.now()).await;
-        }
-        let random = Id::random().ok_or(refuse(ReservationError::NoId))?;
-        let waited = self.wait_in_store(&parts, wait).await?;
-        if let Some(why) = waited.failed {
-            // No server could correct the estimate.
-            return Err(refuse(no_answer(why)));
-        }
-        let Some(mut granted) = waited.granted else {
-            let decisions = self.each_waited(&parts, waited.together).await;
-            return Ok((Decided { parts, decisions }, None));
-        };
-        let mut together = waited.together.into_iter();
-        let (now, mut decisions) = (self.now(), Vec::with_capacity(parts.len()));
-        for (at, part) in parts.iter().enumerate() {
-            let decided = if part.is_enforced() {
-                together.next()
-            } else {
-                None
+    ) -> BoxFuture<'s, Result<(Decided<'a>, Option<Id>), Refusal>> {
+        Box::pin(async move {
+            let refuse = Refusal::Reservation;
+            let Some(store) = self.store().map(|store| store.store()) else {
+                return Err(refuse(ReservationError::Mixed));
             };
-            let decision = match (decided, part.stored()) {
-                (Some(decision), _) => decision,
-                (None, None) => return Err(refuse(ReservationError::Mixed)),
-                // It takes what it admits, and denies nothing.
-                (None, Some(limit)) => {
-                    let taken = limit.acquire_estimate(part.key, part.cost).await;
-                    let decision = part.limit.by_store(&taken.0);
-                    let part = StorePart {
-                        limit: &limit,
-                        key: part.key,
-                        cost: part.cost,
-                    };
-                    granted.insert(at, part, taken);
-                    decision
-                }
+            if !parts.iter().any(JointPart::is_enforced) {
+                let how = (NewId::Random, ttl);
+                return self.reserve_in_store(store, parts, how, self.now()).await;
+            }
+            let random = Id::random().ok_or(refuse(ReservationError::NoId))?;
+            let waited = self.wait_in_store(&parts, wait).await?;
+            if let Some(why) = waited.failed {
+                // No server could correct the estimate.
+                return Err(refuse(no_answer(why)));
+            }
+            let Some(mut granted) = waited.granted else {
+                let decisions = self.each_waited(&parts, waited.together).await;
+                return Ok((Decided { parts, decisions }, None));
             };
-            part.limit
-                .count(Act::Take, part.key, part.cost, &decision, now);
-            decisions.push(decision);
-        }
-        let kept = parts
-            .iter()
-            .map(|part| Part::new(part.limit.spec(), part.key));
-        let (text, most) = (text_of(&kept.collect::<Vec<_>>()), self.reservations.most);
-        let recorded = store.reserve_granted(random.0, granted, &text, ttl.into(), most);
-        match recorded.await {
-            Ok(Some(id)) => Ok((Decided { parts, decisions }, Some(Id(id)))),
-            Ok(None) => Err(refuse(ReservationError::TooMany { most })),
-            Err(why) => Err(refuse(no_answer(why))),
-        }
+            let mut together = waited.together.into_iter();
+            let (now, mut decisions) = (self.now(), Vec::with_capacity(parts.len()));
+            for (at, part) in parts.iter().enumerate() {
+                let decided = if part.is_enforced() {
+                    together.next()
+                } else {
+                    None
+                };
+                let decision = match (decided, part.stored()) {
+                    (Some(decision), _) => decision,
+                    (None, None) => return Err(refuse(ReservationError::Mixed)),
+                    // It takes what it admits, and denies nothing.
+                    (None, Some(limit)) => {
+                        let taken = limit.acquire_estimate(part.key, part.cost).await;
+                        let decision = part.limit.by_store(&taken.0);
+                        let part = StorePart {
+                            limit: &limit,
+                            key: part.key,
+                            cost: part.cost,
+                        };
+                        granted.insert(at, part, taken);
+                        decision
+                    }
+                };
+                part.limit
+                    .count(Act::Take, part.key, part.cost, &decision, now);
+                decisions.push(decision);
+            }
+            let kept = parts
+                .iter()
+                .map(|part| Part::new(part.limit.spec(), part.key));
+            let (text, most) = (text_of(&kept.collect::<Vec<_>>()), self.reservations.most);
+            let recorded = store.reserve_granted(random.0, granted, &text, ttl.into(), most);
+            match recorded.await {
+                Ok(Some(id)) => Ok((Decided { parts, decisions }, Some(Id(id)))),
+                Ok(None) => Err(refuse(ReservationError::TooMany { most })),
+                Err(why) => Err(refuse(no_answer(why))),
+            }
+        })
+    }
+
+    /// See [`Service::extend`].
+    pub(super) fn extend_in_store<'s, 'a: 's>(
+        &'s self,
+        store: &'s Store,
+        asked: Vec<JointPart<'a>>,
+        id: Id,
+        now: Nanos,
+    ) -> BoxFuture<'s, Result<Decided<'a>, Refusal>> {
+        Box::pin(async move {
+            let taken =
+                self.take_in_store(asked, now, async |parts| store.extend(id.0, parts).await);
+            taken.await.map(|(decided, _)| decided)
+        })
     }
 
     /// Takes by `take`, and counts the decisions.
-    pub(super) async fn take_in_store<'a>(
+    async fn take_in_store<'a>(
         &self,
         parts: Vec<JointPart<'a>>,
         now: Nanos,
@@ -236,50 +262,59 @@ impl Service {
     }
 
     /// See [`settle`](Self::settle).
-    pub(super) async fn settle_in_store(
-        &self,
-        store: &Store,
+    pub(super) fn settle_in_store<'a>(
+        &'a self,
+        store: &'a Store,
         id: Id,
-        costs: Option<&[u64]>,
+        costs: Option<&'a [u64]>,
         now: Nanos,
-    ) -> Result<bool, ReservationError> {
-        let parts = reserved_in_store(store, id).await?;
-        if costs.is_some_and(|costs| costs.len() != parts.len()) {
-            return Err(ReservationError::Costs { parts: parts.len() });
-        }
-        let actual = |at: usize| costs.and_then(|costs| costs.get(at)).copied().unwrap_or(0);
-        let parts = parts
-            .iter()
-            .enumerate()
-            .map(|(at, part)| (at, part, actual(at)))
-            .collect::<Vec<_>>();
-        self.correct_in_store(store, id, &parts, false, now).await
+    ) -> BoxFuture<'a, Result<bool, ReservationError>> {
+        Box::pin(async move {
+            let parts = reserved_in_store(store, id).await?;
+            if costs.is_some_and(|costs| costs.len() != parts.len()) {
+                return Err(ReservationError::Costs { parts: parts.len() });
+            }
+            let actual = |at: usize| costs.and_then(|costs| costs.get(at)).copied().unwrap_or(0);
+            let parts = parts
+                .iter()
+                .enumerate()
+                .map(|(at, part)| (at, part, actual(at)))
+                .collect::<Vec<_>>();
+            self.correct_in_store(store, id, &parts, false, now).await
+        })
     }
 
     /// Ends the reservations in the store whose time is over, whichever server made them.
-    pub(super) async fn expire_in_store(&self, shared: &SharedStore, everywhere: bool, now: Nanos) {
-        let store = shared.store();
-        // The store's health shows an error, and the next call tries again.
-        let Ok(due) = store.due(everywhere).await else {
-            return;
-        };
-        for id in due.into_iter().map(Id) {
-            let Ok(parts) = store.reserved(id.0).await else {
+    pub(super) fn expire_in_store<'a>(
+        &'a self,
+        shared: &'a SharedStore,
+        everywhere: bool,
+        now: Nanos,
+    ) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            let store = shared.store();
+            // The store's health shows an error, and the next call tries again.
+            let Ok(due) = store.due(everywhere).await else {
                 return;
             };
-            let parts = parts.and_then(|text| parts_of(&text)).unwrap_or_default();
-            let released: Vec<_> = parts
-                .iter()
-                .enumerate()
-                .filter(|(_, part)| part.is_released)
-                .map(|(at, part)| (at, part, 0))
-                .collect();
-            if let Err(ReservationError::NoAnswer { .. }) =
-                self.correct_in_store(store, id, &released, true, now).await
-            {
-                return;
+            for id in due.into_iter().map(Id) {
+                let Ok(parts) = store.reserved(id.0).await else {
+                    return;
+                };
+                let parts = parts.and_then(|text| parts_of(&text)).unwrap_or_default();
+                let released: Vec<_> = parts
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, part)| part.is_released)
+                    .map(|(at, part)| (at, part, 0))
+                    .collect();
+                if let Err(ReservationError::NoAnswer { .. }) =
+                    self.correct_in_store(store, id, &released, true, now).await
+                {
+                    return;
+                }
             }
-        }
+        })
     }
 
     async fn correct_in_store(

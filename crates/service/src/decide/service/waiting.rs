@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
+use futures_util::{FutureExt as _, future::BoxFuture};
 use parking_lot::Mutex;
 use tidegate_core::{Decision, Nanos, Priority, Standing, clock::Timer as _};
 use tidegate_limiter::{
@@ -100,7 +100,7 @@ impl Service {
         if !are_stored(parts)? {
             return Ok(self.wait_for_all(parts, wait).await?.0);
         }
-        let waited = Box::pin(self.wait_in_store(parts, wait)).await?;
+        let waited = self.wait_in_store(parts, wait).await?;
         let decisions = self.each_waited(parts, waited.together).await;
         // From here on the units are the caller's.
         let _kept = waited.granted.map(SharedGrant::keep);
@@ -278,85 +278,87 @@ impl Service {
     ///
     /// # Errors
     /// The same as [`acquire_all_waiting`](Self::acquire_all_waiting).
-    pub(super) async fn wait_in_store(
-        &self,
-        parts: &[Part<'_>],
+    pub(super) fn wait_in_store<'a>(
+        &'a self,
+        parts: &'a [Part<'a>],
         WaitFor { span, priority }: WaitFor,
-    ) -> Result<Waited, Refusal> {
-        self.may_wait(parts)?;
-        let deadline = self.now().saturating_add(span.into());
-        let left = || Duration::from(deadline.saturating_since(self.now()));
-        let enforced: Vec<_> = parts.iter().filter(|part| part.is_enforced()).collect();
-        // The store does not know operators' blocks.
-        let blocked = |(at, part): (usize, &&Part<'_>)| {
-            Some((at, part.limit.block_of(part.key, self.now())?))
-        };
-        while let Some((at, denied)) = enforced.iter().enumerate().find_map(blocked) {
-            match denied.retry_after().filter(|wait| *wait <= left()) {
-                None => return self.blocked(&enforced, (at, denied)).await,
-                Some(wait) => {
-                    let again = self.now().saturating_add(wait.min(LOOK_AGAIN).into());
-                    let sleep = self.timer.sleep_until(again).map(Ok::<_, Infallible>);
-                    let Ok(()) = self.in_line(parts, Box::pin(sleep))?.await?;
+    ) -> BoxFuture<'a, Result<Waited, Refusal>> {
+        Box::pin(async move {
+            self.may_wait(parts)?;
+            let deadline = self.now().saturating_add(span.into());
+            let left = || Duration::from(deadline.saturating_since(self.now()));
+            let enforced: Vec<_> = parts.iter().filter(|part| part.is_enforced()).collect();
+            // The store does not know operators' blocks.
+            let blocked = |(at, part): (usize, &&Part<'_>)| {
+                Some((at, part.limit.block_of(part.key, self.now())?))
+            };
+            while let Some((at, denied)) = enforced.iter().enumerate().find_map(blocked) {
+                match denied.retry_after().filter(|wait| *wait <= left()) {
+                    None => return self.blocked(&enforced, (at, denied)).await,
+                    Some(wait) => {
+                        let again = self.now().saturating_add(wait.min(LOOK_AGAIN).into());
+                        let sleep = self.timer.sleep_until(again).map(Ok::<_, Infallible>);
+                        let Ok(()) = self.in_line(parts, Box::pin(sleep))?.await?;
+                    }
                 }
             }
-        }
-        let stored = || {
-            let stored = enforced.iter().map(|part| part.stored());
-            stored.collect::<Option<Vec<_>>>()
-        };
-        let Some(stored) = stored() else {
-            let part = enforced.iter().find(|part| !part.is_stored());
-            let limit = part.map_or_else(String::new, |part| part.limit.spec().name.clone());
-            return Err(Refusal::WaitEnded { limit });
-        };
-        let Some(store) = stored.first().map(|limit| limit.store().clone()) else {
-            return Ok(Waited::default());
-        };
-        let asked = stored.iter().zip(&enforced).map(|(limit, part)| StorePart {
-            limit,
-            key: part.key,
-            cost: part.cost,
-        });
-        let asked: Vec<_> = asked.collect();
-        let tried = store
-            .try_wait_all(&asked, WaitFor::new(left(), priority))
-            .await;
-        let tried = tried.map_err(|why| match why {
-            // A limit and a key twice have one line.
-            StoreError::OneKey => Refusal::Reservation(ReservationError::Twice),
-            _ => Refusal::Scattered,
-        });
-        let granted = match tried? {
-            Tried::Decided(granted) => granted,
-            Tried::Waits(queued) => {
-                let last = stored.iter().map(|limit| limit.clone().into_owned());
-                let now = self.limits_now(&enforced, last.collect());
-                let wait = queued.answer(now).map(|granted| {
-                    if granted.answers().iter().all(SharedDecision::is_allowed) {
-                        Ok(granted)
-                    } else {
-                        Err(granted)
-                    }
-                });
-                let (Ok(granted) | Err(granted)) = self.in_line(parts, Box::pin(wait))?.await?;
-                granted
-            }
-        };
-        let answers = granted.answers();
-        let together = enforced.iter().zip(answers).map(|(part, answer)| {
-            let decision = part.limit.by_store(answer);
-            Self::explained(part, decision, self.now())
-        });
-        let failed = answers.iter().find_map(|answer| match &answer.source {
-            Source::Failed(error) | Source::Local(error) => Some(error.clone()),
-            _ => None,
-        });
-        let is_admitted = answers.iter().all(SharedDecision::is_allowed);
-        Ok(Waited {
-            together: together.collect(),
-            failed,
-            granted: is_admitted.then_some(granted),
+            let stored = || {
+                let stored = enforced.iter().map(|part| part.stored());
+                stored.collect::<Option<Vec<_>>>()
+            };
+            let Some(stored) = stored() else {
+                let part = enforced.iter().find(|part| !part.is_stored());
+                let limit = part.map_or_else(String::new, |part| part.limit.spec().name.clone());
+                return Err(Refusal::WaitEnded { limit });
+            };
+            let Some(store) = stored.first().map(|limit| limit.store().clone()) else {
+                return Ok(Waited::default());
+            };
+            let asked = stored.iter().zip(&enforced).map(|(limit, part)| StorePart {
+                limit,
+                key: part.key,
+                cost: part.cost,
+            });
+            let asked: Vec<_> = asked.collect();
+            let tried = store
+                .try_wait_all(&asked, WaitFor::new(left(), priority))
+                .await;
+            let tried = tried.map_err(|why| match why {
+                // A limit and a key twice have one line.
+                StoreError::OneKey => Refusal::Reservation(ReservationError::Twice),
+                _ => Refusal::Scattered,
+            });
+            let granted = match tried? {
+                Tried::Decided(granted) => granted,
+                Tried::Waits(queued) => {
+                    let last = stored.iter().map(|limit| limit.clone().into_owned());
+                    let now = self.limits_now(&enforced, last.collect());
+                    let wait = queued.answer(now).map(|granted| {
+                        if granted.answers().iter().all(SharedDecision::is_allowed) {
+                            Ok(granted)
+                        } else {
+                            Err(granted)
+                        }
+                    });
+                    let (Ok(granted) | Err(granted)) = self.in_line(parts, Box::pin(wait))?.await?;
+                    granted
+                }
+            };
+            let answers = granted.answers();
+            let together = enforced.iter().zip(answers).map(|(part, answer)| {
+                let decision = part.limit.by_store(answer);
+                Self::explained(part, decision, self.now())
+            });
+            let failed = answers.iter().find_map(|answer| match &answer.source {
+                Source::Failed(error) | Source::Local(error) => Some(error.clone()),
+                _ => None,
+            });
+            let is_admitted = answers.iter().all(SharedDecision::is_allowed);
+            Ok(Waited {
+                together: together.collect(),
+                failed,
+                granted: is_admitted.then_some(granted),
+            })
         })
     }
 

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tidegate_core::{Decision, Nanos};
 use tidegate_redis::{
@@ -118,16 +119,18 @@ impl SharedStore {
     }
 
     /// The servers that share the store, by name.
-    pub async fn servers(&self) -> Result<Vec<SeenServer>, StoreError> {
-        let mut servers: Vec<SeenServer> = self
-            .store
-            .seen_nodes()
-            .await?
-            .into_iter()
-            .map(Into::into)
-            .collect();
-        servers.sort_by(|one, other| one.name.cmp(&other.name));
-        Ok(servers)
+    pub fn servers<'a>(&'a self) -> BoxFuture<'a, Result<Vec<SeenServer>, StoreError>> {
+        Box::pin(async move {
+            let mut servers: Vec<SeenServer> = self
+                .store
+                .seen_nodes()
+                .await?
+                .into_iter()
+                .map(Into::into)
+                .collect();
+            servers.sort_by(|one, other| one.name.cmp(&other.name));
+            Ok(servers)
+        })
     }
 
     /// Takes from several limits in one step: all admit, or none is charged. Returns one decision
@@ -145,29 +148,31 @@ impl SharedStore {
     ///
     /// # Errors
     /// When the numbers are invalid: see [`ThrottleError`].
-    pub async fn throttle(
-        &self,
-        throttle: &Throttle,
-        key: &[u8],
+    pub fn throttle<'a>(
+        &'a self,
+        throttle: &'a Throttle,
+        key: &'a [u8],
         quota: ThrottleQuota,
         quantity: i64,
         now: Nanos,
-    ) -> Result<Decision, ThrottleError> {
-        let asked = throttle.ask(quota, quantity)?;
-        if let Some(plan) = self.plan(quota, asked.policy) {
-            let stored = [
-                format!("{}:{THROTTLE}:{}:", self.prefix, plan.shape()).as_bytes(),
-                key,
-            ]
-            .concat();
-            // Created on first use: otherwise this deadline would count for the store although no
-            // client uses it.
-            let ad_hoc = self.ad_hoc.get_or_init(|| self.store.ad_hoc(self.deadline));
-            if let Ok(decided) = ad_hoc.decide(&plan, stored, asked.quantity).await {
-                return Ok(throttle.counted(key, &asked, decided.decision, now));
+    ) -> BoxFuture<'a, Result<Decision, ThrottleError>> {
+        Box::pin(async move {
+            let asked = throttle.ask(quota, quantity)?;
+            if let Some(plan) = self.plan(quota, asked.policy) {
+                let stored = [
+                    format!("{}:{THROTTLE}:{}:", self.prefix, plan.shape()).as_bytes(),
+                    key,
+                ]
+                .concat();
+                // Created on first use: otherwise this deadline would count for the store although no
+                // client uses it.
+                let ad_hoc = self.ad_hoc.get_or_init(|| self.store.ad_hoc(self.deadline));
+                if let Ok(decided) = ad_hoc.decide(&plan, stored, asked.quantity).await {
+                    return Ok(throttle.counted(key, &asked, decided.decision, now));
+                }
             }
-        }
-        Ok(throttle.acquire_share(key, &quota.share(self.store.nodes()).ask(quantity)?, now))
+            Ok(throttle.acquire_share(key, &quota.share(self.store.nodes()).ask(quantity)?, now))
+        })
     }
 
     fn plan(&self, quota: ThrottleQuota, policy: tidegate_core::Policy) -> Option<Arc<Plan>> {

@@ -99,7 +99,8 @@ impl Service {
         };
         let reserved = match self.store().filter(|_| stored > 0) {
             Some(store) => {
-                Box::pin(self.reserve_in_store(store.store(), parts, (id, ttl), now)).await
+                self.reserve_in_store(store.store(), parts, (id, ttl), now)
+                    .await
             }
             None => match id {
                 NewId::Request(id) if self.reservations.parts(id).is_ok() => {
@@ -127,7 +128,8 @@ impl Service {
         let how = (NewId::Hold(name), ttl);
         let (decided, id) = match self.store().filter(|_| part.is_stored()) {
             Some(store) => {
-                Box::pin(self.reserve_in_store(store.store(), vec![part], how, now)).await
+                self.reserve_in_store(store.store(), vec![part], how, now)
+                    .await
             }
             None => self.reserve_in_memory(vec![part], how, now).await,
         }?;
@@ -213,7 +215,7 @@ impl Service {
         }
         let parts = self.parts(asks)?;
         if are_stored(&parts).map_err(refuse)? {
-            let reserved = Box::pin(self.reserve_waiting_in_store(parts, ttl, wait)).await;
+            let reserved = self.reserve_waiting_in_store(parts, ttl, wait).await;
             return reserved.map_err(refuse);
         }
         let has_room = self.reservations.has_room();
@@ -281,7 +283,7 @@ impl Service {
     pub async fn reserved(&self, id: Id) -> Result<Vec<Part>, ReservationError> {
         match (self.reservations.parts(id), self.store()) {
             (Err(ReservationError::Unknown), Some(store)) => {
-                Box::pin(reserved_in_store(store.store(), id)).await
+                reserved_in_store(store.store(), id).await
             }
             (found, _) => found,
         }
@@ -296,7 +298,7 @@ impl Service {
     pub async fn extend(&self, id: Id, costs: &[u64], now: Nanos) -> Result<JointAnswer, Refusal> {
         let (parts, store) = match (self.reservations.parts(id), self.store()) {
             (Err(ReservationError::Unknown), Some(store)) => (
-                Box::pin(reserved_in_store(store.store(), id)).await,
+                reserved_in_store(store.store(), id).await,
                 Some(store.store()),
             ),
             (found, _) => (found, None),
@@ -321,11 +323,8 @@ impl Service {
         let asks: Vec<_> = parts.iter().zip(costs).map(ask).collect();
         let asked = self.parts(&asks).map_err(|(_, refusal)| refusal)?;
         if let Some(store) = store {
-            let taken =
-                self.take_in_store(asked, now, async |parts| store.extend(id.0, parts).await);
-            return Box::pin(taken)
-                .await
-                .map(|(decided, _)| decided.into_joint());
+            let taken = self.extend_in_store(store, asked, id, now).await;
+            return taken.map(Decided::into_joint);
         }
         let more: Vec<_> = asked.iter().map(|part| part.estimate(now)).collect();
         between().await;
@@ -368,7 +367,7 @@ impl Service {
             self.store(),
         ) {
             (Err(ReservationError::Unknown), Some(store)) => {
-                return Box::pin(self.settle_in_store(store.store(), id, costs, now)).await;
+                return self.settle_in_store(store.store(), id, costs, now).await;
             }
             (ending, _) => ending?,
         };
