@@ -488,8 +488,10 @@ async fn no_fault_makes_callers_in_line_starve_or_their_limits_over() {
             let mut before = ended;
             for at in since(ended) {
                 let pause = at.duration_since(before);
+                // A starved caller waits for two times of a ticket. A second may go by on a busy
+                // machine.
                 assert!(
-                    pause < TICKETS_STAY + Duration::from_secs(1),
+                    pause < TICKETS_STAY + Duration::from_secs(2),
                     "{name}: {pause:?}"
                 );
                 before = at;
