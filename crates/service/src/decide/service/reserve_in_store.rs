@@ -18,10 +18,10 @@ use crate::decide::{
 };
 
 /// The limits and keys of a reservation in the store.
-pub(super) fn reserved_in_store<'a>(
-    store: &'a Store,
+pub(super) fn reserved_in_store(
+    store: &Store,
     id: Id,
-) -> BoxFuture<'a, Result<Vec<Part>, ReservationError>> {
+) -> BoxFuture<'_, Result<Vec<Part>, ReservationError>> {
     Box::pin(async move {
         let text = store.reserved(id.0).await.map_err(no_answer)?;
         text.and_then(|text| parts_of(&text))

@@ -119,7 +119,7 @@ impl SharedStore {
     }
 
     /// The servers that share the store, by name.
-    pub fn servers<'a>(&'a self) -> BoxFuture<'a, Result<Vec<SeenServer>, StoreError>> {
+    pub fn servers(&self) -> BoxFuture<'_, Result<Vec<SeenServer>, StoreError>> {
         Box::pin(async move {
             let mut servers: Vec<SeenServer> = self
                 .store
