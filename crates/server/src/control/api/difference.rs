@@ -141,7 +141,8 @@ mod tests {
 
     #[test]
     fn a_part_has_three_lines_around_a_change() {
-        let before: String = (1..=20).map(|line| format!("{line}\n")).collect();
+        let lines: Vec<String> = (1..=20).map(|line| line.to_string()).collect();
+        let before = lines.join("\n") + "\n";
         let after = before.replace("\n6\n", "\nsix\n").replace("\n19\n", "\n");
         assert_eq!(
             difference(&before, &after),
@@ -156,9 +157,10 @@ mod tests {
     #[test]
     fn texts_without_a_common_line_are_compared_at_once() {
         let text = |word: &str| -> String {
-            (0..40_000)
-                .map(|line| format!("{word}{}\n", line % 997))
-                .collect()
+            let lines: Vec<_> = (0..40_000)
+                .map(|line| format!("{word}{}", line % 997))
+                .collect();
+            lines.join("\n") + "\n"
         };
         let (before, after) = (text("a"), text("b"));
         assert!(before.len() < MAX_BYTES);
