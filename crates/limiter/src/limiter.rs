@@ -28,12 +28,6 @@ pub(crate) const NOTHING: Estimate = Estimate {
     place: 0,
 };
 
-/// What a call that is not inlined has decided. The short path takes the field, so that the results of both are
-/// separate memory: then the compiler keeps the short path's in registers.
-struct Behind {
-    decision: Decision,
-}
-
 /// A limit without keys: a policy, one state and a clock.
 ///
 /// ```
@@ -105,12 +99,7 @@ impl<C: ?Sized> Limiter<C> {
     }
 
     #[cold]
-    fn acquire_behind(&self, cost: u64, now: Nanos) -> Behind {
-        let decision = self.decide_behind(cost, now);
-        Behind { decision }
-    }
-
-    fn decide_behind(&self, cost: u64, now: Nanos) -> Decision {
+    fn acquire_behind(&self, cost: u64, now: Nanos) -> Decision {
         if let Some(denied) = self.denied_by_block(now) {
             return denied;
         }
@@ -233,12 +222,11 @@ impl<C: Clock> Limiter<C> {
         {
             return decision;
         }
-        let Behind { decision } = self.acquire_behind_now(cost);
-        decision
+        self.acquire_behind_now(cost)
     }
 
     #[cold]
-    fn acquire_behind_now(&self, cost: u64) -> Behind {
+    fn acquire_behind_now(&self, cost: u64) -> Decision {
         self.acquire_behind(cost, self.clock.now())
     }
 

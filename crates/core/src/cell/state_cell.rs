@@ -26,12 +26,6 @@ pub struct StateCell {
     wide: bool,
 }
 
-/// What a call that is not inlined has decided. The short path takes the field, so that the results
-/// of both are separate memory: then the compiler keeps the short path's in registers.
-struct Far {
-    decision: Option<Decision>,
-}
-
 // SAFETY: `words` is read and written only between `head.lock()` and `head.unlock()`, which order
 // the accesses of different threads (acquire, release); the loom test checks it.
 unsafe impl Sync for StateCell {}
@@ -97,8 +91,7 @@ impl StateCell {
         cost: u64,
     ) -> Option<Decision> {
         let Some(bucket) = policy.plain_bucket(cost) else {
-            let Far { decision } = self.try_decide_now(policy, now, cost);
-            return decision;
+            return self.try_decide_now(policy, now, cost);
         };
         let seen = self.head.read()?;
         match bucket.step(seen, now(), cost) {
@@ -113,9 +106,13 @@ impl StateCell {
 
     /// Reads the clock, too: once in a caller's code is enough.
     #[inline(never)]
-    fn try_decide_now(&self, policy: &Policy, now: impl FnOnce() -> Nanos, cost: u64) -> Far {
-        let decision = self.try_decide_any(policy, now(), cost);
-        Far { decision }
+    fn try_decide_now(
+        &self,
+        policy: &Policy,
+        now: impl FnOnce() -> Nanos,
+        cost: u64,
+    ) -> Option<Decision> {
+        self.try_decide_any(policy, now(), cost)
     }
 
     #[inline(never)]

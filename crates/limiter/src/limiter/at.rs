@@ -4,7 +4,7 @@ use std::{fmt, sync::atomic::Ordering};
 
 use tidegate_core::{Algorithm, Decision, Estimate, Nanos, Policy, StoredState};
 
-use super::{Behind, Limiter, NOTHING};
+use super::{Limiter, NOTHING};
 use crate::{SystemClock, wait::Home};
 
 /// A [`Limiter`] at one time: each method is an operation at that time, and reads no clock.
@@ -68,8 +68,7 @@ impl<C: ?Sized> LimiterAt<'_, C> {
         {
             return decision;
         }
-        let Behind { decision } = limiter.acquire_behind(cost, now);
-        decision
+        limiter.acquire_behind(cost, now)
     }
 
     /// [`acquire`](Self::acquire) for units that may return. The second value is what was taken, for
