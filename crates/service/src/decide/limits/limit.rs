@@ -217,8 +217,9 @@ impl Limit {
         }
     }
 
-    /// Asks the store, as every method named so does. Boxed, so that callers whose limits are in memory do not carry the state of a
-    /// question to the store; and of a type without a name, so that the crates that call it do not compile the way to the store again.
+    /// Asks the store. Boxed, so that callers whose limits are in memory do not carry the state of a
+    /// question to the store. The future has no type of its own: else each crate that calls it would
+    /// compile the way to the store again.
     fn decide_in<'a>(
         &'a self,
         store: &'a StoreLimit,
