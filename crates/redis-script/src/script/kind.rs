@@ -76,14 +76,17 @@ impl ScriptKind {
         }
     }
 
-    /// The short loop of a batch for the usual values, before all functions are made.
-    pub(super) const fn quick(self) -> &'static str {
-        match self {
-            Self::FixedWindow => include_str!("lua/quick_window.lua"),
-            Self::SlidingCounter => include_str!("lua/quick_counter.lua"),
-            Self::TokenBucket => include_str!("lua/quick_bucket.lua"),
-            _ => "",
-        }
+    /// The algorithm's parts of the short loop of a batch, `quick.lua`: what it prepares, and how it
+    /// decides on a key.
+    pub(super) fn quick(self) -> Option<(&'static str, &'static str)> {
+        let parts = match self {
+            Self::FixedWindow => include_str!("lua/quick/fixed_window.lua"),
+            Self::SlidingWindow => include_str!("lua/quick/sliding_window.lua"),
+            Self::SlidingCounter => include_str!("lua/quick/sliding_counter.lua"),
+            Self::TokenBucket => include_str!("lua/quick/token_bucket.lua"),
+            _ => return None,
+        };
+        parts.split_once("-- For each key:\n")
     }
 
     /// Its letter in `joint.lua`.

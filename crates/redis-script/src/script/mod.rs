@@ -23,8 +23,10 @@ use tidegate_core::Nanos;
 
 const VALUE: &str = include_str!("lua/value.lua");
 const SPAN: &str = include_str!("lua/span.lua");
-/// The values of a batch's keys, and those of the keys that are still to be decided; `nil` for all.
-const STATES: &str = "local rest\nlocal states = redis.call('MGET', unpack(KEYS))\n";
+/// The values of a batch's keys. `rest` has the keys that are still to be decided, `nil` for all, and
+/// `fresh` the parts of the reply for those that were decided and had no value.
+const STATES: &str = "local rest, fresh\nlocal states = redis.call('MGET', unpack(KEYS))\n";
+const QUICK: &str = include_str!("lua/quick.lua");
 const BATCH: &str = include_str!("lua/batch.lua");
 /// The algorithms of a script for several kinds, by their letters. A call makes those that it needs.
 const ALGORITHMS: &str = include_str!("lua/algorithms.lua");
@@ -182,7 +184,7 @@ impl Scripts {
             let functions = functions(kind);
             script(match kind {
                 ScriptKind::Log | ScriptKind::Permits => format!("{clock}{functions}{BATCH_LOG}"),
-                _ => format!("{clock}{STATES}{}{functions}{BATCH}", kind.quick()),
+                _ => format!("{clock}{STATES}{}{functions}{BATCH}", quick(kind)),
             })
         };
         let lease = |kind: ScriptKind| {
@@ -306,6 +308,15 @@ fn functions(kind: ScriptKind) -> String {
             "{VALUE}{SPAN}local prepare, decide, adopt, weight = (function()\n{source}end)()\n"
         ),
     }
+}
+
+/// The short loop of a batch, if the kind has one.
+fn quick(kind: ScriptKind) -> String {
+    kind.quick().map_or_else(String::new, |(prepare, decide)| {
+        QUICK
+            .replacen("PREPARE\n", prepare, 1)
+            .replacen("DECIDE\n", decide, 1)
+    })
 }
 
 /// An algorithm that decides from a value, for `joint.lua`.

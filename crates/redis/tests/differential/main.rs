@@ -10,6 +10,7 @@ mod clock_steps;
 mod holders;
 mod lines;
 mod lives;
+mod quick;
 mod refunds;
 mod reservations;
 mod shares;
@@ -142,9 +143,26 @@ impl Bench {
     }
 }
 
-/// Runs the same steps through a script and the algorithm.
+/// Keys of other programs, and what the scripts say of them.
+const OTHERS: [(&str, StoreError); 2] = [
+    ("a list", StoreError::WrongType),
+    ("a text", StoreError::NotOurs),
+];
+
+/// Runs the same steps through a script and the algorithm. Some keys of a batch have no value yet,
+/// and some are of other programs.
 fn hold_to(policies: Vec<Policy>, seed: u64) {
     let mut bench = Bench::new(seed);
+    redis::cmd("RPUSH")
+        .arg(OTHERS[0].0)
+        .arg("an element")
+        .exec(&mut bench.connection)
+        .expect("a list is made");
+    redis::cmd("SET")
+        .arg(OTHERS[1].0)
+        .arg("text")
+        .exec(&mut bench.connection)
+        .expect("a text is written");
     let rounds = STEPS.div_ceil(policies.len());
     for (at, policy) in policies.into_iter().enumerate() {
         let plan = Plan::new(policy).expect("the policy can be shared");
@@ -166,7 +184,15 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             let same = bench.random.below(2) == 0;
             let usual = bench.cost(policy.limit());
             for key in first..first + 1 + bench.random.below(3) {
-                batch.keys.push(format!("{at}:{era}:{key}").into_bytes());
+                let name = match bench.random.below(8) {
+                    0 => format!("{at}:{era}:{key}, new at {steps}"),
+                    1 if !plan.is_log() => OTHERS[bench.random.below(2) as usize].0.into(),
+                    _ => format!("{at}:{era}:{key}"),
+                };
+                if batch.keys.contains(&name.clone().into_bytes()) {
+                    continue;
+                }
+                batch.keys.push(name.into_bytes());
                 let count = if same { 1 } else { bench.random.below(4) };
                 for _ in 0..count {
                     let cost = if same {
@@ -186,8 +212,19 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
             let mut costs = batch.costs.iter();
             for ((key, before), &count) in batch.keys.iter().zip(found).zip(&batch.counts) {
                 let costs: Vec<u64> = costs.by_ref().take(count as usize).copied().collect();
-                let Ok(before) = before else {
-                    panic!("{policy:?}: {key:?} is wrong: {before:?}")
+                let other = OTHERS.iter().find(|(name, _)| name.as_bytes() == key);
+                let before = match (before, other) {
+                    (Ok(before), None) => before,
+                    (Err(error), Some((_, said))) if error == *said => continue,
+                    // Only a write shows that it is a list.
+                    (Ok(None), Some((_, StoreError::WrongType))) => {
+                        let unused = vec![0; policy.words()];
+                        let admits =
+                            |&cost: &u64| cost > 0 && policy.peek(&unused, now, cost).is_allowed();
+                        assert!(!costs.iter().any(admits), "{policy:?}: {costs:?}");
+                        continue;
+                    }
+                    (before, _) => panic!("{policy:?}: {key:?} is wrong: {before:?}"),
                 };
                 let mut decisions = Vec::new();
                 plan.decisions(before.as_deref(), now, &costs, |_, decision, _| {

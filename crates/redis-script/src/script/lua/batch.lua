@@ -1,5 +1,6 @@
 -- Many requests of one limit, each decided separately. ARGV: the limit's numbers; one cost for all keys, or the costs of each
--- key in order; and then the number of costs of each key. `rest` has the keys that the quick loop has not decided, if there are any others.
+-- key in order; and then the number of costs of each key. After the quick loop, `rest` has the keys that it has not decided, and `fresh` the
+-- ends of the reply for those that had no value.
 -- The caller computes the decisions from the reply.
 local p = {read(#ARGV[1] == 48 and '<dddddd' or '<dddddddd', ARGV[1])}
 local size = prepare(p)
@@ -37,4 +38,5 @@ for n = 1, #(rest or keys) do
     states[i] = before
   end
 end
+for n = 1, #(fresh or '') do without[#without + 1] = fresh[n] end
 return reply(states, size)
