@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds the test programs of the workspace, and runs them two at a time, the longest first.
+"""Builds the test programs of the workspace, and runs them, one more at a time than there are processors, the longest first.
 
 programs.py [--package NAME] [--alone] [--version] [-- ARGUMENT...]
 
@@ -34,8 +34,10 @@ ALONE = {"cli/attack", "redis/cluster", "redis/distance", "redis/roll_outs", "se
 # it.
 CLIENT = {"redis/chaos", "redis/client_side", "redis/distance", "redis/no_allocation", "redis/roll_outs"}
 # Those that run for longest begin first, so that none of them is left over at the end.
-LONG = ["server/integration", "redis/integration", "cli/integration", "redis/chaos", "redis/differential", "server/grpc", "redis/client_side",
-        "cli/envoy_proxy", "flow/adaptive_simulation", "server/sentinel"]
+LONG = ["redis/chaos", "server/integration", "redis/differential", "redis/integration", "server/grpc", "redis/client_side", "cli/integration",
+        "cli/envoy_proxy", "core/integration", "flow/adaptive_simulation", "core/promises", "server/sentinel", "service/tidegate_service"]
+# Most tests wait for a part of their time, so that two leave a processor idle.
+AT_A_TIME = (os.cpu_count() or 1) + 1
 
 
 class Program:
@@ -108,7 +110,7 @@ def main():
             failed.append((program, [] if code != 101 else re.findall(r"^test (\S+)(?: - should panic)? \.\.\. FAILED$", output, re.MULTILINE)))
 
     together = [] if options.alone else [program for program in programs if program.name not in ALONE]
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
         running = {pool.submit(program.run, options.arguments): program for program in together}
         for ended in as_completed(running):
             report(running[ended], ended.result())

@@ -319,10 +319,12 @@ fn an_operator_sees_what_is_in_force_and_why_a_key_is_denied() {
         lines[0].split_whitespace().collect::<Vec<_>>(),
         ["LIMIT", "KEY", "SINCE", "UNTIL", "CLIENT", "NOTE"]
     );
-    assert!(
-        lines[1].starts_with("cron   mallory  ") && lines[1].contains("  in 1h  "),
-        "{blocks}"
-    );
+    assert!(lines[1].starts_with("cron   mallory  "), "{blocks}");
+    // On a busy machine seconds pass until the list is asked for.
+    let is_an_hour = ["  in 1h  ", "  in 59m"]
+        .iter()
+        .any(|text| lines[1].contains(text));
+    assert!(is_an_hour, "{blocks}");
     assert!(
         lines[1].ends_with("local client  scrapes & floods"),
         "{blocks}"
