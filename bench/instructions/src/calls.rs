@@ -17,10 +17,12 @@ pub const CALLS: u32 = 1_024;
 const BATCH: usize = 32;
 const NOW: Nanos = Nanos::from_secs(1_700_000_000);
 
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 16] = [
     "limiter-token-bucket",
     "limiter-token-bucket-denied",
+    "limiter-token-bucket-yes-or-no",
     "limiter-sliding-window",
+    "limiter-sliding-window-yes-or-no",
     "limiter-sliding-counter",
     "keyed-token-bucket",
     "keyed-sliding-window",
@@ -39,6 +41,8 @@ pub fn run(name: &str) -> Result<(), String> {
     match name {
         "limiter-token-bucket" => limiter(Policy::token_bucket(plenty()), true),
         "limiter-token-bucket-denied" => limiter(Policy::token_bucket(Quota::per_hour(5)), false),
+        "limiter-token-bucket-yes-or-no" => yes_or_no(Policy::token_bucket(plenty())),
+        "limiter-sliding-window-yes-or-no" => yes_or_no(Policy::sliding_window(plenty())),
         "limiter-sliding-window" => limiter(Policy::sliding_window(plenty()), true),
         "limiter-sliding-counter" => limiter(Policy::sliding_counter(plenty()), true),
         "keyed-token-bucket" => keyed(Policy::token_bucket(plenty())),
@@ -81,6 +85,16 @@ fn limiter(policy: Policy, admits: bool) {
     counted(&mut || {
         for _ in 0..CALLS {
             let _ = black_box(limiter.at(NOW).acquire(black_box(1)));
+        }
+    });
+}
+
+/// As most callers do, who read nothing else of a decision.
+fn yes_or_no(policy: Policy) {
+    let limiter = Limiter::new(policy);
+    counted(&mut || {
+        for _ in 0..CALLS {
+            let _ = black_box(limiter.at(NOW).acquire(black_box(1)).is_allowed());
         }
     });
 }
