@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Builds the test programs of the workspace, and runs them, one more at a time than there are processors, the longest first.
 
-programs.py [--package NAME] [--alone] [--version] [-- ARGUMENT...]
+programs.py [--package NAME] [--program NAME] [--alone] [--version] [-- ARGUMENT...]
 
 --package NAME   only those of crates/NAME
+--program NAME   only those of this name, such as `integration`
 --alone          one at a time
 --version        only those whose result may depend on the version of the store
 ARGUMENT         is passed to each program: part of a test's name, --ignored, --skip NAME
@@ -94,11 +95,18 @@ def of_package(message):
 def main():
     parser = argparse.ArgumentParser(usage=__doc__)
     parser.add_argument("--package")
+    parser.add_argument("--program")
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--version", action="store_true")
     parser.add_argument("arguments", nargs="*")
     options = parser.parse_args()
-    programs = [program for program in built(options.package) if not (options.version and program.name in CLIENT)]
+    programs = [
+        program
+        for program in built(options.package)
+        if not (options.version and program.name in CLIENT) and options.program in (None, program.name.split("/")[1])
+    ]
+    if not programs:
+        sys.exit(f"programs.py: no test program is called {options.program}")
     programs.sort(key=lambda program: LONG.index(program.name) if program.name in LONG else len(LONG))
     failed = []
 

