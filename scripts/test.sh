@@ -100,15 +100,6 @@ collect() {
     processes=()
 }
 
-# Runs a command with what the others leave of the processors. On Linux a session of its own would get as much as all the others.
-at_low_priority() {
-    if [ -e /proc/self/autogroup ]; then
-        setsid --wait bash -c 'echo 19 2>/dev/null >/proc/self/autogroup || true; exec nice -n 19 "$@"' _ "$@"
-    else
-        nice -n 19 "$@"
-    fi
-}
-
 # A stage with cargo tests counts as these, any other as one. A test that passed only when it ran again alone is named at the end.
 count() { # count OUTPUT STATUS
     local good bad once_more
@@ -297,6 +288,14 @@ chart() {
     "$TIDEGATE_HELM" template tidegate packaging/helm/tidegate --kube-version 1.30.0 | grep -q 'value: "127.0.0.1:8082"'
     ! "$TIDEGATE_HELM" template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set admin.expose=true >/dev/null 2>&1
 }
+if command -v helm >/dev/null || { [ -z "${TIDEGATE_OFFLINE:-}" ] && command -v go >/dev/null; }; then
+    TIDEGATE_HELM=$(scripts/tools.sh helm) # a test of the packages renders the chart with it, too
+    export TIDEGATE_HELM
+    stage "the templates of the chart" chart
+else
+    skipped+=("the templates of the chart (no helm, and no Go or TIDEGATE_OFFLINE)")
+fi
+
 stage "formatting" cargo fmt --all --check
 stage "spelling" "$typos"
 stage "plain English" scripts/style.py
@@ -369,22 +368,6 @@ else
     skipped+=("the instructions of hot calls (not x86-64)")
 fi
 
-# Go builds these for minutes, while the tests wait for a part of their time. A source that cannot be fetched is an error of the stage that
-# needs it.
-go_programs() {
-    local program
-    command -v helm >/dev/null || at_low_priority scripts/tools.sh helm
-    for program in ratelimit grpcurl control-plane gateway ai-gateway-quotas kgateway; do
-        at_low_priority scripts/servers.sh "$program" || true
-    done
-}
-if [ -z "${TIDEGATE_OFFLINE:-}" ] && command -v go >/dev/null; then
-    begin "programs that Go builds" go_programs
-fi
-if command -v helm >/dev/null; then
-    TIDEGATE_HELM=helm # a test of the packages renders the chart with it
-    export TIDEGATE_HELM
-fi
 stage "tests" scripts/programs.py
 
 # Of the program that the tests have built. A browser mostly waits.
@@ -397,16 +380,6 @@ tests "examples in the documentation" --doc
 sentinel
 configuration_services
 collect
-if command -v helm >/dev/null || { [ -z "${TIDEGATE_OFFLINE:-}" ] && command -v go >/dev/null; }; then
-    if [ -z "${TIDEGATE_HELM:-}" ]; then
-        TIDEGATE_HELM=$(scripts/tools.sh helm)
-        export TIDEGATE_HELM
-        tests "the chart from another network" --test packaging -- another_machine
-    fi
-    stage "the templates of the chart" chart
-else
-    skipped+=("the templates of the chart (no helm, and no Go or TIDEGATE_OFFLINE)")
-fi
 
 if command -v dpkg-deb >/dev/null; then
     # Mostly compression, on one processor. The release's own program is static and takes ten minutes.
