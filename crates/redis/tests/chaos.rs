@@ -443,11 +443,12 @@ impl Waiting {
     }
 }
 
-/// Whether no prefix of the times has more of them than the limit admits in that time, if its
-/// bucket was full this often.
-fn is_never_over(times: &[Instant], fulls: u64, lag: Duration) -> bool {
+/// Whether no prefix of the times has more of them than the limit admits from `began` to then, if
+/// its bucket was full this often. A caller notes its time after the decision, so `began` must not
+/// come after the first decision.
+fn is_never_over(times: &[Instant], fulls: u64, began: Instant) -> bool {
     times.iter().zip(1..).all(|(at, count)| {
-        let span = at.duration_since(times[0]) + lag;
+        let span = at.duration_since(began);
         f64::from(count) <= (fulls * BURST) as f64 + RATE as f64 * span.as_secs_f64() + 1.0
     })
 }
@@ -462,6 +463,7 @@ async fn no_fault_makes_callers_in_line_starve_or_their_limits_over() {
             let limit = |name: &str| store.limit(name, policy).line(true);
             vec![limit("one"), limit("both")]
         });
+        let began = Instant::now();
         let waiting = Waiting::start(&world);
         waiting.until_each(3, Instant::now(), name).await;
         begin(&mut world);
@@ -480,11 +482,11 @@ async fn no_fault_makes_callers_in_line_starve_or_their_limits_over() {
                 let since = times.iter().copied().filter(|at| *at >= from);
                 since.collect::<Vec<_>>()
             };
+            assert!(is_never_over(&times, fulls, began), "{name}: {times:?}");
             assert!(
-                is_never_over(&times, fulls, Duration::ZERO),
+                is_never_over(&since(calm), 1, calm - LAG),
                 "{name}: {times:?}"
             );
-            assert!(is_never_over(&since(calm), 1, LAG), "{name}: {times:?}");
             let mut before = ended;
             for at in since(ended) {
                 let pause = at.duration_since(before);
