@@ -6,7 +6,7 @@ programs.py [--package NAME] [--program NAME] [--alone] [--version] [-- ARGUMENT
 --package NAME   only those of crates/NAME
 --program NAME   only those of this name, such as `integration`
 --alone          one at a time
---version        only those whose result may depend on the version of the store
+--version        only those whose result may depend on the version of the store, with a quarter of the random steps
 ARGUMENT         is passed to each program: part of a test's name, --ignored, --skip NAME
 
 Prints the output of each program when it has ended, as `cargo test` does. A program that runs for longer than twenty minutes is killed
@@ -34,6 +34,10 @@ ALONE = {"cli/attack", "redis/cluster", "redis/distance", "redis/roll_outs", "se
 # These are about a store that is away or far, about rules that change, and about the client's own side. They run with one version of
 # it.
 CLIENT = {"redis/chaos", "redis/client_side", "redis/distance", "redis/no_allocation", "redis/roll_outs"}
+# These wait more than they compute: so many of their tests run at a time.
+WAIT = {"redis/integration": 4, "cli/envoy_proxy": 4}
+# The steps of a random test with another version, a quarter of the usual ones.
+STEPS_OF_VERSION = 5_000
 # Those that run for longest begin first, so that none of them is left over at the end.
 LONG = ["redis/chaos", "server/integration", "redis/differential", "redis/integration", "server/grpc", "redis/client_side", "cli/integration",
         "cli/envoy_proxy", "core/integration", "flow/adaptive_simulation", "core/promises", "server/sentinel", "service/tidegate_service"]
@@ -44,11 +48,12 @@ class Program:
         self.path = built["executable"]
         self.directory = pathlib.Path(built["manifest_path"]).parent
         self.name = f"{self.directory.name}/{built['target']['name']}"
+        self.environment = {"RUST_TEST_THREADS": str(WAIT[self.name])} if self.name in WAIT else {}
 
     def run(self, arguments):
         """Returns the exit code and the output."""
         began = time.monotonic()
-        environment = {**os.environ, "CARGO_MANIFEST_DIR": str(self.directory), "LD_LIBRARY_PATH": libraries()}
+        environment = {**os.environ, **self.environment, "CARGO_MANIFEST_DIR": str(self.directory), "LD_LIBRARY_PATH": libraries()}
         child = subprocess.Popen(
             [self.path, *arguments], cwd=self.directory, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, start_new_session=True,
@@ -105,6 +110,9 @@ def main():
     ]
     if not programs:
         sys.exit(f"programs.py: no test program is called {options.program}")
+    if options.version:
+        for program in programs:
+            program.environment["TIDEGATE_STEPS"] = str(STEPS_OF_VERSION)
     programs.sort(key=lambda program: LONG.index(program.name) if program.name in LONG else len(LONG))
     failed = []
 

@@ -155,19 +155,27 @@ interop() {
         skipped+=("go-control-plane, and the configurations of Envoy Gateway (no Go, or TIDEGATE_OFFLINE)")
         known=(--skip interop::control_plane --skip interop::gateway)
     fi
-    if [ -n "${TIDEGATE_GRPCURL:-}" ] || { [ -z "${TIDEGATE_OFFLINE:-}" ] && command -v go >/dev/null; }; then
+    # Go builds grpcurl for one minute, and the quotas of Envoy AI Gateway for three.
+    if [ -n "${TIDEGATE_LONG:-}" ] && [ -n "${TIDEGATE_GATEWAY:-}" ]; then
         TIDEGATE_GRPCURL=$(scripts/servers.sh grpcurl)
-        export TIDEGATE_GRPCURL
-    else
-        skipped+=("grpcurl (no Go, or TIDEGATE_OFFLINE)")
+        TIDEGATE_AI_GATEWAY_QUOTAS=$(scripts/servers.sh ai-gateway-quotas)
+        export TIDEGATE_GRPCURL TIDEGATE_AI_GATEWAY_QUOTAS
+    fi
+    if [ -z "${TIDEGATE_GRPCURL:-}" ]; then
+        skipped+=("grpcurl (no TIDEGATE_LONG, no Go, or TIDEGATE_OFFLINE)")
         known+=(--skip interop::grpcurl)
     fi
     if [ -n "${TIDEGATE_GATEWAY:-}" ]; then
+        local unbuilt=()
+        if [ -z "${TIDEGATE_AI_GATEWAY_QUOTAS:-}" ]; then
+            skipped+=("the quotas of Envoy AI Gateway (no TIDEGATE_LONG)")
+            unbuilt=(--skip quotas::)
+        fi
         TIDEGATE_AI_GATEWAY=$(scripts/servers.sh ai-gateway)
-        TIDEGATE_AI_GATEWAY_QUOTAS=$(scripts/servers.sh ai-gateway-quotas)
         TIDEGATE_ENVOY=$(scripts/servers.sh envoy)
-        export TIDEGATE_AI_GATEWAY TIDEGATE_AI_GATEWAY_QUOTAS TIDEGATE_ENVOY
-        tests "Envoy AI Gateway's names, ports and quotas" --test packaging --test envoy_proxy -- --ignored interop_ai_gateway
+        export TIDEGATE_AI_GATEWAY TIDEGATE_ENVOY
+        tests "Envoy AI Gateway's names, ports and quotas" --test packaging --test envoy_proxy -- --ignored interop_ai_gateway \
+            ${unbuilt[@]+"${unbuilt[@]}"}
         if TIDEGATE_KGATEWAY=$(scripts/servers.sh kgateway); then
             export TIDEGATE_KGATEWAY
             tests "kgateway's policies" --test envoy_proxy -- --ignored interop_kgateway
@@ -288,12 +296,13 @@ chart() {
     "$TIDEGATE_HELM" template tidegate packaging/helm/tidegate --kube-version 1.30.0 | grep -q 'value: "127.0.0.1:8082"'
     ! "$TIDEGATE_HELM" template tidegate packaging/helm/tidegate --kube-version 1.30.0 --set admin.expose=true >/dev/null 2>&1
 }
-if command -v helm >/dev/null || { [ -z "${TIDEGATE_OFFLINE:-}" ] && command -v go >/dev/null; }; then
+# Without helm on the machine, Go builds it for three minutes.
+if command -v helm >/dev/null || { [ -n "${TIDEGATE_LONG:-}" ] && [ -z "${TIDEGATE_OFFLINE:-}" ] && command -v go >/dev/null; }; then
     TIDEGATE_HELM=$(scripts/tools.sh helm) # a test of the packages renders the chart with it, too
     export TIDEGATE_HELM
     stage "the templates of the chart" chart
 else
-    skipped+=("the templates of the chart (no helm, and no Go or TIDEGATE_OFFLINE)")
+    skipped+=("the templates of the chart (no helm; TIDEGATE_LONG=1 builds it where Go and a network are)")
 fi
 
 stage "formatting" cargo fmt --all --check
@@ -322,9 +331,9 @@ packages() {
     if [ -z "${TIDEGATE_OFFLINE:-}" ]; then cargo publish --dry-run "${all[@]}"; else cargo package "${all[@]}"; fi
     for crate in crates/*/; do
         grep -q '^publish = false' "$crate/Cargo.toml" && continue
+        cargo package --list --allow-dirty --locked --quiet --manifest-path "$crate/Cargo.toml" >"$scratch/packaged"
         for file in README.md LICENSE-APACHE LICENSE-MIT; do
-            cargo package --list --allow-dirty --locked --quiet --manifest-path "$crate/Cargo.toml" | grep -qx "$file" ||
-                { echo "the package of $crate has no $file" >&2; return 1; }
+            grep -qx "$file" "$scratch/packaged" || { echo "the package of $crate has no $file" >&2; return 1; }
         done
     done
 }
@@ -339,7 +348,7 @@ stage "the public API, its documentation and its snapshot" cargo run --quiet --l
 stage "the core without the standard library" cargo check --locked --quiet -p tidegate-core --no-default-features
 features() {
     cargo clippy --locked --quiet -p tidegate-cli --no-default-features -- -D warnings
-    cargo clippy --locked --quiet -p tidegate-cli --features grpc,webhook -- -D warnings
+    [ -z "${TIDEGATE_LONG:-}" ] || cargo clippy --locked --quiet -p tidegate-cli --features grpc,webhook -- -D warnings
 }
 stage "the command with none and with some of its features" features
 

@@ -89,7 +89,7 @@ impl Bench {
 
 fn hold_to(all: Vec<Terms>, seed: u64) {
     let mut bench = Bench::new(seed);
-    let rounds = STEPS.div_ceil(all.len());
+    let rounds = least_steps().div_ceil(all.len());
     let (mut granted, mut returned, mut denied) = (0, 0, 0);
     for (at, terms) in all.into_iter().enumerate() {
         let plan = Plan::new(*terms.policy()).expect("the policy can be shared");

@@ -17,7 +17,7 @@ fn hold_to(policies: Vec<Policy>, seed: u64) {
 /// Some of the charges and refunds have one of the `large` costs.
 fn hold_to_with(policies: Vec<Policy>, large: &[u64], seed: u64) {
     let mut bench = Bench::new(seed);
-    let rounds = STEPS.div_ceil(policies.len());
+    let rounds = least_steps().div_ceil(policies.len());
     for (at, policy) in policies.into_iter().enumerate() {
         let plan = Plan::new(policy).expect("the policy can be shared");
         let kind = plan.kind();

@@ -5,7 +5,7 @@ use super::*;
 
 fn hold_to(policies: Vec<Policy>, seed: u64) {
     let mut bench = Bench::new(seed);
-    let rounds = STEPS.div_ceil(policies.len());
+    let rounds = least_steps().div_ceil(policies.len());
     for (at, policy) in policies.into_iter().enumerate() {
         let plan = Plan::new(policy).expect("the policy can be shared");
         let (batch, refund) = (

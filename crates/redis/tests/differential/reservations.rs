@@ -346,7 +346,7 @@ fn reservations_are_settled_as_the_algorithms_do() {
         calendar("token-bucket:oversize-wait=1s 40/1s"),
         calendar("fixed-window:burst=40:oversize-wait=2s 40/1s"),
     ];
-    Model::new(policies, 71).run(STEPS / 5);
+    Model::new(policies, 71).run(least_steps() / 5);
 }
 
 /// A stream that runs on for long: only 16 of its estimates keep their times.

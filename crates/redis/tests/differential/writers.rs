@@ -136,7 +136,7 @@ fn every_writer_of_a_key_finds_what_the_others_wrote() {
         let plan = Plan::new(*terms.policy()).expect("the policy can be shared");
         let window = window_of(&policy);
         let mut all = [Known::default(), Known::default(), Known::default()];
-        for turn in 0..STEPS / 10 {
+        for turn in 0..least_steps() / 10 {
             let before = bench.now;
             bench.move_time(window);
             if bench.now < before {
