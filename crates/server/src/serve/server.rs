@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    pin::Pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -113,6 +114,9 @@ pub struct Server {
     polling: Option<Polling>,
 }
 
+/// A future that this crate compiles, whoever awaits it.
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
 impl Server {
     /// Reads the rules and the state, and starts to listen, with the system's clock. Call it within
     /// a tokio runtime.
@@ -125,7 +129,7 @@ impl Server {
         // Time must not run backwards across a restart.
         let floor = state.as_ref().map_or(Nanos::ZERO, State::written_at);
         let (clock, polling) = PolledClock::start(SystemClock::not_before(floor));
-        let mut server = Self::assemble(options, state, events, Arc::new(clock)).await?;
+        let mut server = Self::assembled(options, state, events, Arc::new(clock)).await?;
         server.polling = Some(polling);
         Ok(server)
     }
@@ -140,7 +144,17 @@ impl Server {
     ) -> Result<Self, StartError> {
         let events = Arc::new(Events::default());
         let state = State::open(options.state.clone(), clock.now(), &events)?;
-        Self::assemble(options, state, events, clock).await
+        Self::assembled(options, state, events, clock).await
+    }
+
+    /// [`assemble`](Self::assemble) in a box, as [`run`](Self::run) is.
+    fn assembled(
+        options: Options,
+        state: Option<State>,
+        events: Arc<Events>,
+        clock: Arc<dyn ServiceClock>,
+    ) -> Boxed<Result<Self, StartError>> {
+        Box::pin(Self::assemble(options, state, events, clock))
     }
 
     async fn assemble(
@@ -342,7 +356,15 @@ impl Server {
     /// Serves until an order says to stop: follows the rules file, and writes the state at
     /// intervals and at the end. The server also stops when the sender of the orders is dropped.
     /// Nothing that may hang, such as a disk, keeps it from stopping.
-    pub async fn run(self, mut orders: mpsc::Receiver<Order>) -> Ended {
+    ///
+    /// The future is in a box so that this crate compiles it with all that it calls: the caller's
+    /// crate would compile an `async fn`, at its own level of optimization.
+    #[must_use]
+    pub fn run(self, orders: mpsc::Receiver<Order>) -> Boxed<Ended> {
+        Box::pin(self.run_to_the_end(orders))
+    }
+
+    async fn run_to_the_end(self, mut orders: mpsc::Receiver<Order>) -> Ended {
         let Self {
             options,
             control,
