@@ -35,7 +35,7 @@ ALONE = {"cli/attack", "redis/cluster", "redis/distance", "redis/roll_outs", "se
 # it.
 CLIENT = {"redis/chaos", "redis/client_side", "redis/distance", "redis/no_allocation", "redis/roll_outs"}
 # These wait more than they compute: so many of their tests run at a time.
-WAIT = {"redis/integration": 4, "cli/envoy_proxy": 4}
+WAIT = {"cli/envoy_proxy": 4}
 # The steps of a random test with another version, a quarter of the usual ones.
 STEPS_OF_VERSION = 5_000
 # Those that run for longest begin first, so that none of them is left over at the end.

@@ -216,7 +216,8 @@ model_clients() {
     # With the features that it has in the tests: nothing to build after them.
     stage "the server for the clients of language models" \
         cargo test --quiet --workspace --all-features --locked --no-run --test sentinel
-    stage "the clients of language models" clients/test_models.py
+    # Mostly they are fetched and started, on one processor.
+    begin "the clients of language models" clients/test_models.py
 }
 
 # The client libraries of Redis and Valkey, at their defaults.
@@ -246,6 +247,7 @@ case "${1:-}" in
     interop
     limitador
     model_clients
+    collect
     resp_clients
     exit
     ;;
@@ -426,6 +428,7 @@ benches() {
     for manifest in bench/*/Cargo.toml; do cargo check --quiet --locked --all-targets --manifest-path "$manifest"; done
 }
 if [ -n "${TIDEGATE_LONG:-}" ]; then
+    collect
     resp_clients
     limitador
     stage "the types of Envoy's messages" cargo run --quiet --locked --manifest-path proto/Cargo.toml
@@ -468,5 +471,5 @@ if [ -z "${TIDEGATE_OFFLINE:-}" ]; then
         --skip each_mode_decides_in_a_cluster_with_tls --skip a_plain_address_of_a_tls_server_gives_a_hint \
         --skip an_authority_that_changes_in_its_file
     stage "the shared store on $("$valkey" --version)" env TIDEGATE_REDIS_SERVER="$valkey" scripts/programs.py "${which[@]}"
-    collect
 fi
+collect

@@ -87,23 +87,40 @@ async function open(path, width, theme, bypassCSP = false) {
 
 async function audit(page, where) {
   await page.addScriptTag({ path: axe });
-  const { violations } = await page.evaluate(() => window.axe.run());
-  for (const violation of violations) {
+  await violations(page, where);
+}
+
+// Complains about what axe finds, which is in the page already.
+async function violations(page, where) {
+  const found = await page.evaluate(() => window.axe.run());
+  for (const violation of found.violations) {
     complain(where, `${violation.id}: ${violation.help}: ${violation.nodes.map((node) => node.html).slice(0, 3).join(' ')}`);
   }
 }
 
-// All widths and themes at once: mostly the browser waits for something.
-async function look(path, name, widths = [390, 1440]) {
-  await Promise.all(widths.flatMap((width) => ['light', 'dark'].map((theme) => lookAs(path, name, width, theme))));
+// Each width has a page, which shows both themes. One more page is for axe: the pages' policy lets no script in, so axe is put in past it, in a
+// world of its own.
+async function look(path, name) {
+  const seen = [390, 1440].map((width) => lookAt(path, name, width));
+  await Promise.all([...seen, auditAll(path)]);
 }
 
-async function lookAs(path, name, width, theme) {
-  const { context, page, where } = await open(path, width, theme);
-  const overflow = await page.evaluate(
-    () => document.documentElement.scrollWidth - document.documentElement.clientWidth,
-  );
-  if (overflow > 0) complain(where, `${overflow} pixels are beside the screen`);
+async function auditAll(path) {
+  const { context, page } = await open(path, 390, 'light', true);
+  await page.addScriptTag({ path: axe });
+  for (const width of [390, 1440]) {
+    await page.setViewportSize({ width, height: 900 });
+    for (const colorScheme of ['light', 'dark']) {
+      await page.emulateMedia({ colorScheme });
+      await violations(page, `${path} at ${width}, ${colorScheme}`);
+    }
+  }
+  await context.close();
+}
+
+async function lookAt(path, name, width) {
+  const { context, page, where } = await open(path, width, 'light');
+  const overflow = () => page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
   const bytes = await page.evaluate(() =>
     ['navigation', 'resource'].flatMap((kind) => performance.getEntriesByType(kind)).reduce((sum, entry) => sum + entry.decodedBodySize, 0),
   );
@@ -119,13 +136,11 @@ async function lookAs(path, name, width, theme) {
   // A report on a disk has the charts of a whole log in it.
   if (!path.startsWith('file:') && (bytes === 0 || bytes > 100 * 1024)) complain(where, `page, styles and scripts have ${bytes} bytes`);
   largest = Math.max(largest, path.startsWith('file:') ? 0 : bytes);
-  await page.screenshot({ path: `${directory}/${name}-${width}-${theme}.png`, fullPage: width < 700 });
-  // The pages' policy lets no script in; axe is put in past it, in a world of its own.
-  const relaxed = await browser.newContext({ baseURL: admin, colorScheme: theme, viewport: { width, height: 900 }, bypassCSP: true });
-  const audited = await relaxed.newPage();
-  await audited.goto(path);
-  await audit(audited, where);
-  await relaxed.close();
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme });
+    if ((await overflow()) > 0) complain(`${path} at ${width}, ${colorScheme}`, `${await overflow()} pixels are beside the screen`);
+    await page.screenshot({ path: `${directory}/${name}-${width}-${colorScheme}.png`, fullPage: width < 700 });
+  }
   await context.close();
 }
 
