@@ -23,7 +23,7 @@ use crate::{
     hold::{Holds, TakenUnits},
     in_flight::Returns,
     limit::LimitKind,
-    options::{LayerOptions, no_decision},
+    options::{LayerOptions, LimitSource, no_decision},
     question::{LayerQuestions, LimitQuestion, Refused},
     settle::Settle,
     signals,
@@ -85,6 +85,15 @@ impl<C: Timer + 'static> LayerDecision<C> {
         }
     }
 
+    /// Takes in a [plain](LayerOptions::decide_plain) decision.
+    #[cold]
+    pub(crate) fn take_plain(&mut self, decided: HeaderDecision<C>) {
+        if decided.decision.is_denied() {
+            self.refuse(decided.rule, Reason::Limited, decided.decision);
+        }
+        self.decisions.push(decided);
+    }
+
     /// Adds the verdict of a later step, which runs only if all earlier steps admitted.
     pub(crate) fn then(&mut self, next: Self) {
         self.refused = next.refused;
@@ -129,6 +138,42 @@ fn denied_within(decision: &Decision, bound: Duration) -> Decision {
 }
 
 impl<C: Timer + 'static> LayerOptions<C> {
+    /// Decides on a request to a layer whose one limit is of this process and takes nothing back: as
+    /// [`decide_first`](Self::decide_first), without lists of questions and of what is held. `None`
+    /// if the layer is not of this kind, or the request has no key.
+    #[inline]
+    pub(crate) fn decide_plain(&self, parts: &Parts) -> Option<HeaderDecision<C>> {
+        let [rule] = &self.rules[..] else { return None };
+        let LimitSource::Fixed(limit) = &rule.source else {
+            return None;
+        };
+        let is_special = self.once.is_some()
+            || self.any
+            || self.max_wait.is_some()
+            || self.exempt.is_some()
+            || rule.shadow
+            || rule.exempt.is_some()
+            || !matches!(rule.settle, Settle::Before);
+        if is_special {
+            return None;
+        }
+        let key = rule.key.key(parts)?;
+        if rule.returns.of(limit, true, &key) != Returns::Refused {
+            return None;
+        }
+        let cost = || rule.cost.as_ref().map_or(1, |cost| cost(parts));
+        let decision = match &limit.0 {
+            LimitKind::Keyed(limiter) => limiter.acquire(&key, cost()),
+            LimitKind::Unkeyed(limiter) => limiter.acquire(cost()),
+            _ => return None,
+        };
+        Some(HeaderDecision {
+            rule: 0,
+            decision,
+            chosen: None,
+        })
+    }
+
     /// Decides, into a new verdict, if no waiting is needed. Otherwise returns false, and nothing
     /// is taken.
     #[inline]

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     marker::PhantomData,
-    mem,
+    mem, slice,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -22,6 +22,7 @@ use crate::{
     decide::LayerDecision,
     fields::{Fields, write_retry_after},
     future::{After, ResponseFuture, finish},
+    header_decision::HeaderDecision,
     hold::Holds,
     options::LayerOptions,
     signals,
@@ -85,7 +86,22 @@ where
             parts.extensions.get_or_insert_default::<Bill>();
         }
         let mut verdict = LayerDecision::new();
-        let is_decided = options.decide_first(&mut verdict, &parts);
+        let is_decided = match options.decide_plain(&parts) {
+            Some(decided)
+                if decided.decision.is_allowed() && decided.decision.delay().is_zero() =>
+            {
+                let admitted = Admitted::plain(options, &decided);
+                return ResponseFuture::running(
+                    self.inner.call(Request::from_parts(parts, body)),
+                    admitted,
+                );
+            }
+            Some(decided) => {
+                verdict.take_plain(decided);
+                true
+            }
+            None => options.decide_first(&mut verdict, &parts),
+        };
         if is_decided && verdict.refused.is_some() {
             return ResponseFuture::answered(options.refuse::<R, _>(&parts, &verdict));
         }
@@ -142,6 +158,20 @@ pub struct Admitted<C: Timer + 'static> {
 }
 
 impl<C: Timer + 'static> Admitted<C> {
+    /// An admitted request to a layer with one [plain](LayerOptions::decide_plain) limit.
+    #[inline]
+    fn plain(options: &LayerOptions<C>, decided: &HeaderDecision<C>) -> Self {
+        let fields = if options.tell == Tell::Always {
+            options.fields(slice::from_ref(decided))
+        } else {
+            None
+        };
+        Self {
+            fields,
+            holds: Holds::new(),
+        }
+    }
+
     #[inline]
     fn new(options: &LayerOptions<C>, verdict: &mut LayerDecision<C>) -> Self {
         let fields = if options.tell == Tell::Always {

@@ -3,10 +3,11 @@
 
 use std::{fmt, marker::PhantomData};
 
+use bytes::Buf as _;
 use prost::Message;
 use tonic::{
     Request, Response, Status,
-    codec::{BufferSettings, Codec},
+    codec::{BufferSettings, Codec, DecodeBuf, Decoder},
     server::{Grpc, UnaryService},
 };
 use tonic_prost::ProstCodec;
@@ -37,14 +38,36 @@ where
     type Encode = M;
     type Decode = R;
     type Encoder = <ProstCodec<M, R> as Codec>::Encoder;
-    type Decoder = <ProstCodec<M, R> as Codec>::Decoder;
+    type Decoder = FromSlice<R>;
 
     fn encoder(&mut self) -> Self::Encoder {
         ProstCodec::<M, R>::raw_encoder(BufferSettings::new(USUAL, AT_ONCE))
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        ProstCodec::<M, R>::raw_decoder(BufferSettings::new(USUAL, AT_ONCE))
+        FromSlice(PhantomData)
+    }
+}
+
+/// Decodes a message from one slice. tonic's buffer would be moved on for each number and text.
+pub(super) struct FromSlice<R>(PhantomData<fn() -> R>);
+
+impl<R: Message + Default> Decoder for FromSlice<R> {
+    type Item = R;
+    type Error = Status;
+
+    fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<R>, Status> {
+        let length = source.remaining();
+        // tonic gives a whole message, in one piece.
+        let message = source.chunk();
+        debug_assert_eq!(message.len(), length);
+        let message = R::decode(message).map_err(|error| Status::internal(error.to_string()))?;
+        source.advance(length);
+        Ok(Some(message))
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        BufferSettings::new(USUAL, AT_ONCE)
     }
 }
 
