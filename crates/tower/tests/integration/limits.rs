@@ -725,6 +725,63 @@ fn exempt_requests_and_keys_are_not_counted_and_the_list_changes_meanwhile() {
     assert_eq!(["alice", "alice", "bob"].map(&ask), [200, 429, 200]);
 }
 
+/// A layer with one plain limit decides without lists. With an exemption that exempts nobody it
+/// does not, and nothing else may differ.
+#[test]
+fn a_layer_with_one_plain_limit_answers_as_any_other() {
+    for policy in [
+        "fixed-window 3/1s",
+        "sliding-window 5/1s",
+        "sliding-counter 5/1s",
+        "sliding-log 4/1s",
+        "token-bucket:burst=4 5/1s",
+        "leaky-bucket 5/1s",
+        "concurrency 2",
+    ] {
+        let policy: Policy = policy.parse().unwrap();
+        let timer = ManualTimer::new(Nanos::from_secs(1_000));
+        let services = [false, true].map(|is_general| {
+            let builder = RateLimitLayer::builder(beside(policy, &timer), ALICE)
+                .name("api")
+                .cost(|parts| u64::from(parts.uri.path() == "/two") + 1)
+                .old_headers()
+                .no_key(NoKey::Deny);
+            let builder = if is_general {
+                builder.exempt(|_| false)
+            } else {
+                builder
+            };
+            builder.build().layer(hello(&Arc::default()))
+        });
+        let mut seen = [0; 2];
+        for turn in 0..600_u32 {
+            let random = turn.wrapping_mul(2_654_435_761) >> 20;
+            timer.advance(Nanos::from_millis(u64::from(random % 150)));
+            let answers = services.each_ref().map(|service| {
+                let path = if random % 3 == 0 { "/two" } else { "/one" };
+                let mut request = Request::builder().uri(path);
+                match random % 7 {
+                    0 => {}
+                    1..=3 => request = request.header("x-api-key", "bob"),
+                    _ => request = request.header("x-api-key", "alice"),
+                }
+                let call = service.clone().oneshot(request.body(()).unwrap());
+                // A delayed request is dropped in its wait.
+                block_on(poll_immediate(call)).map(|answer| {
+                    let (head, _) = answer.unwrap().into_parts();
+                    (head.status, head.headers)
+                })
+            });
+            assert_eq!(answers[0], answers[1], "{policy}, turn {turn}");
+            let is_refused = answers[0]
+                .as_ref()
+                .is_some_and(|(status, _)| *status == StatusCode::TOO_MANY_REQUESTS);
+            seen[usize::from(is_refused)] += 1;
+        }
+        assert!(seen.iter().all(|count| *count > 20), "{policy}: {seen:?}");
+    }
+}
+
 #[test]
 fn a_limit_in_a_dry_run_refuses_nobody_and_reports_whom_it_would_have_refused() {
     let (real, timer) = limiter(log("3/1m"));
