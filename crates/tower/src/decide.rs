@@ -153,7 +153,8 @@ impl<C: Timer + 'static> LayerOptions<C> {
             || self.exempt.is_some()
             || rule.shadow
             || rule.exempt.is_some()
-            || !matches!(rule.settle, Settle::Before);
+            || !matches!(rule.settle, Settle::Before)
+            || rule.returns.took_back();
         if is_special {
             return None;
         }

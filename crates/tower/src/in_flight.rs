@@ -35,6 +35,14 @@ impl Returns {
 pub(crate) struct KnownReturns(AtomicU64);
 
 impl KnownReturns {
+    /// Whether the policy that was looked at last takes back units of a served request, or of one
+    /// that gives up.
+    #[inline]
+    pub(crate) fn took_back(&self) -> bool {
+        let last = self.0.load(Ordering::Relaxed);
+        last != 0 && last & 3 != Returns::Refused as u64
+    }
+
     /// When `limit` takes back what a request for this key has taken. `is_own`: it is the rule's
     /// own limit.
     #[inline]
