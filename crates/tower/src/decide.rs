@@ -143,7 +143,9 @@ impl<C: Timer + 'static> LayerOptions<C> {
     /// if the layer is not of this kind, or the request has no key.
     #[inline]
     pub(crate) fn decide_plain(&self, parts: &Parts) -> Option<HeaderDecision<C>> {
-        let [rule] = &self.rules[..] else { return None };
+        let [rule] = self.rules.as_slice() else {
+            return None;
+        };
         let LimitSource::Fixed(limit) = &rule.source else {
             return None;
         };
