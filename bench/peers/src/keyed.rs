@@ -61,7 +61,7 @@ pub fn batches(trace: &Trace) -> Vec<Racer<'_>> {
     let load = || {
         let store = stores::tidegate_store(Algorithm::TokenBucket, Quota::ENDLESS_FOR_A_KEY, BOUND);
         trace.keys.iter().for_each(|key| {
-            black_box(store.acquire(key, 1));
+            let _ = black_box(store.acquire(key, 1));
         });
         store
     };
