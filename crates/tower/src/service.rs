@@ -161,26 +161,16 @@ impl<C: Timer + 'static> Admitted<C> {
     /// An admitted request to a layer with one [plain](LayerOptions::decide_plain) limit.
     #[inline]
     fn plain(options: &LayerOptions<C>, decided: &HeaderDecision<C>) -> Self {
-        let fields = if options.tell == Tell::Always {
-            options.fields(slice::from_ref(decided))
-        } else {
-            None
-        };
         Self {
-            fields,
+            fields: options.told(slice::from_ref(decided)),
             holds: Holds::new(),
         }
     }
 
     #[inline]
     fn new(options: &LayerOptions<C>, verdict: &mut LayerDecision<C>) -> Self {
-        let fields = if options.tell == Tell::Always {
-            options.fields(&verdict.decisions)
-        } else {
-            None
-        };
         Self {
-            fields,
+            fields: options.told(&verdict.decisions),
             ..Self::quiet(verdict)
         }
     }
@@ -214,6 +204,16 @@ impl<R, O: OutOf<R>, C: Timer + 'static> After<R, O> for Admitted<C> {
 }
 
 impl<C: Timer + 'static> LayerOptions<C> {
+    /// The header fields of an admitted request.
+    #[inline]
+    fn told(&self, decided: &[HeaderDecision<C>]) -> Option<Fields> {
+        if self.tell == Tell::Always {
+            self.fields(decided)
+        } else {
+            None
+        }
+    }
+
     /// Waits out the delay of an admitted request.
     pub(crate) async fn wait_out(&self, verdict: &LayerDecision<C>) {
         let delay = verdict.delay();

@@ -160,7 +160,7 @@ impl World {
 
 /// The requests and the numbers of AI Gateway's own end-to-end test.
 #[test]
-#[ignore = "needs Go: scripts/test.sh --interop"]
+#[ignore = "needs Go, which builds for three minutes: TIDEGATE_LONG=1 scripts/test.sh --interop"]
 fn interop_ai_gateways_own_quota_is_enforced() {
     if program().is_none() {
         return;
@@ -227,7 +227,7 @@ spec:
 /// The cases of AI Gateway's issue 2460: a model that is used up leaves the others, the list of
 /// backends says which they are, and a tenant's quota is enforced.
 #[test]
-#[ignore = "needs Go: scripts/test.sh --interop"]
+#[ignore = "needs Go, which builds for three minutes: TIDEGATE_LONG=1 scripts/test.sh --interop"]
 fn interop_ai_gateways_models_and_tenants_have_quotas_of_their_own() {
     if program().is_none() {
         return;

@@ -726,39 +726,55 @@ fn exempt_requests_and_keys_are_not_counted_and_the_list_changes_meanwhile() {
 }
 
 /// A layer with one plain limit decides without lists. With an exemption that exempts nobody it
-/// does not, and nothing else may differ.
+/// does not, and nothing else may differ, also while the policy changes and a key has its own.
 #[test]
 fn a_layer_with_one_plain_limit_answers_as_any_other() {
-    for policy in [
+    let policies: Vec<Policy> = [
         "fixed-window 3/1s",
-        "sliding-window 5/1s",
-        "sliding-counter 5/1s",
-        "sliding-log 4/1s",
-        "token-bucket:burst=4 5/1s",
-        "leaky-bucket 5/1s",
         "concurrency 2",
-    ] {
-        let policy: Policy = policy.parse().unwrap();
-        let timer = ManualTimer::new(Nanos::from_secs(1_000));
-        let services = [false, true].map(|is_general| {
-            let builder = RateLimitLayer::builder(beside(policy, &timer), ALICE)
-                .name("api")
-                .cost(|parts| u64::from(parts.uri.path() == "/two") + 1)
-                .old_headers()
-                .no_key(NoKey::Deny);
-            let builder = if is_general {
-                builder.exempt(|_| false)
-            } else {
-                builder
-            };
-            builder.build().layer(hello(&Arc::default()))
-        });
+        "sliding-window 5/1s",
+        "leaky-bucket 5/1s",
+        "sliding-log 4/1s",
+        "sliding-counter 5/1s",
+        "token-bucket:burst=4 5/1s",
+        "concurrency 1",
+        "fixed-window 3/1s",
+    ]
+    .map(|policy| policy.parse().unwrap())
+    .into();
+    let timer = ManualTimer::new(Nanos::from_secs(1_000));
+    let limiters = [(); 2].map(|()| beside(policies[0], &timer));
+    let [plain, general] = limiters.each_ref().map(|limiter| {
+        RateLimitLayer::builder(Arc::clone(limiter), ALICE)
+            .name("api")
+            .cost(|parts| u64::from(parts.uri.path() == "/two") + 1)
+            .old_headers()
+            .no_key(NoKey::Deny)
+    });
+    let services = [plain, general.exempt(|_| false)]
+        .map(|builder| builder.build().layer(hello(&Arc::default())));
+    for policy in policies {
+        for limiter in &limiters {
+            limiter.set_policy(policy).unwrap().finish();
+        }
         let mut seen = [0; 2];
         for turn in 0..600_u32 {
+            if let 200 | 400 = turn {
+                for limiter in &limiters {
+                    let own = ["concurrency 1", "token-bucket 2/1s"][turn as usize / 200 - 1];
+                    limiter
+                        .set_override("bob", own.parse::<Policy>().unwrap())
+                        .unwrap();
+                }
+            }
             let random = turn.wrapping_mul(2_654_435_761) >> 20;
             timer.advance(Nanos::from_millis(u64::from(random % 150)));
             let answers = services.each_ref().map(|service| {
-                let path = if random % 3 == 0 { "/two" } else { "/one" };
+                let path = if random.is_multiple_of(3) {
+                    "/two"
+                } else {
+                    "/one"
+                };
                 let mut request = Request::builder().uri(path);
                 match random % 7 {
                     0 => {}
@@ -779,6 +795,9 @@ fn a_layer_with_one_plain_limit_answers_as_any_other() {
             seen[usize::from(is_refused)] += 1;
         }
         assert!(seen.iter().all(|count| *count > 20), "{policy}: {seen:?}");
+        for limiter in &limiters {
+            limiter.remove_override("bob");
+        }
     }
 }
 
