@@ -35,7 +35,7 @@ fn grpcurl(server: &Running, data: Option<&Value>, what: &[&str]) -> Result<Stri
 }
 
 #[test]
-#[ignore = "needs grpcurl: run scripts/test.sh --interop"]
+#[ignore = "needs grpcurl: run TIDEGATE_LONG=1 scripts/test.sh --interop"]
 fn grpcurl_lists_describes_and_calls_the_services() {
     let server = serving("interop-grpcurl", CONFIG);
     let services = grpcurl(&server, None, &["list"]).unwrap();
