@@ -85,15 +85,6 @@ impl<C: Timer + 'static> LayerDecision<C> {
         }
     }
 
-    /// Takes in a [plain](LayerOptions::decide_plain) decision.
-    #[cold]
-    pub(crate) fn take_plain(&mut self, decided: HeaderDecision<C>) {
-        if decided.decision.is_denied() {
-            self.refuse(decided.rule, Reason::Limited, decided.decision);
-        }
-        self.decisions.push(decided);
-    }
-
     /// Adds the verdict of a later step, which runs only if all earlier steps admitted.
     pub(crate) fn then(&mut self, next: Self) {
         self.refused = next.refused;
@@ -175,6 +166,26 @@ impl<C: Timer + 'static> LayerOptions<C> {
             decision,
             chosen: None,
         })
+    }
+
+    /// Takes in a [plain](Self::decide_plain) decision that does not just admit.
+    #[cold]
+    pub(crate) fn take_plain(
+        &self,
+        verdict: &mut LayerDecision<C>,
+        decided: HeaderDecision<C>,
+        parts: &Parts,
+    ) {
+        if let [rule] = &self.rules[..]
+            && let Ok(Some(question)) = self.question(decided.rule, rule, parts)
+            && let Some(permits) = TakenUnits::permits(&decided.decision, question.cost)
+        {
+            return self.take(verdict, &question, decided.decision, Some(permits), false);
+        }
+        if decided.decision.is_denied() {
+            verdict.refuse(decided.rule, Reason::Limited, decided.decision);
+        }
+        verdict.decisions.push(decided);
     }
 
     /// Decides, into a new verdict, if no waiting is needed. Otherwise returns false, and nothing
@@ -527,7 +538,11 @@ impl<C: Timer + 'static> LayerOptions<C> {
                     _ => return,
                 };
                 let may_return = may_return || !decision.delay().is_zero();
-                if estimate.is_none() && !may_return {
+                let taken = match estimate {
+                    Some(estimate) => Some(TakenUnits::Here(estimate)),
+                    None => TakenUnits::permits(&decision, *cost),
+                };
+                if taken.is_none() && !may_return {
                     // As nearly always, no unit can return.
                     verdict.add(question, decision);
                     if decision.is_denied() {
@@ -535,13 +550,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
                     }
                     return;
                 }
-                self.take(
-                    verdict,
-                    question,
-                    decision,
-                    estimate.map(TakenUnits::Here),
-                    may_return,
-                );
+                self.take(verdict, question, decision, taken, may_return);
             }
             several => self.decide_together(verdict, several, may_return),
         }
@@ -571,14 +580,11 @@ impl<C: Timer + 'static> LayerOptions<C> {
                 for (at, (question, decision)) in questions.iter().zip(all.decisions()).enumerate()
                 {
                     if allowed || decision.is_denied() {
-                        let estimate = estimates.get(at).copied();
-                        self.take(
-                            verdict,
-                            question,
-                            *decision,
-                            estimate.map(TakenUnits::Here),
-                            may_return,
-                        );
+                        let taken = match estimates.get(at) {
+                            Some(estimate) => Some(TakenUnits::Here(*estimate)),
+                            None => TakenUnits::permits(decision, question.cost),
+                        };
+                        self.take(verdict, question, *decision, taken, may_return);
                     } else {
                         // This limit was not charged.
                         verdict.add(question, standing(question).unwrap_or(*decision));
@@ -625,7 +631,8 @@ impl<C: Timer + 'static> LayerOptions<C> {
             return verdict.refuse(question.rule, Reason::Limited, decision);
         }
         let rule = &self.rules[question.rule];
-        let in_flight = self.returns(question) == Returns::AtTheEnd;
+        let in_flight = matches!(taken, Some(TakenUnits::Permits(_)))
+            || self.returns(question) == Returns::AtTheEnd;
         // If no unit can return, the cost is not recorded.
         if may_return || in_flight || !matches!(rule.settle, Settle::Before) {
             let settle = match &rule.settle {

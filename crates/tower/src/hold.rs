@@ -5,6 +5,7 @@ use tidegate_redis::{SharedEstimate, SharedPermit};
 
 use http::response;
 use smallvec::SmallVec;
+use tidegate_core::Decision;
 use tidegate_limiter::{Estimate, Timer};
 
 #[cfg(feature = "json")]
@@ -20,14 +21,25 @@ use crate::{
 /// The units that a request has taken from one limit, and where they count.
 pub(crate) enum TakenUnits {
     Here(Estimate),
+    /// Permits whose place was not noted: the policy has just begun to count requests in flight.
+    Permits(u64),
     #[cfg(feature = "shared")]
     Shared(SharedEstimate),
 }
 
 impl TakenUnits {
+    /// The permits that a limit of this process has admitted without noting their place, because
+    /// its policy became one of permits while it was asked. Only permits never reset by themselves.
+    #[inline]
+    pub(crate) fn permits(decision: &Decision, cost: u64) -> Option<Self> {
+        let is_permit = decision.reset_after_nanos() == u64::MAX && decision.is_allowed();
+        is_permit.then_some(Self::Permits(cost))
+    }
+
     const fn cost(&self) -> u64 {
         match self {
             Self::Here(taken) => taken.cost,
+            Self::Permits(cost) => *cost,
             #[cfg(feature = "shared")]
             Self::Shared(taken) => taken.cost(),
         }
@@ -94,6 +106,12 @@ fn correct<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], taken: TakenUnits, 
         }
         (LimitKind::Unkeyed(limiter), TakenUnits::Here(taken)) => {
             limiter.at(limiter.clock().now()).settle(taken, actual);
+        }
+        (LimitKind::Keyed(limiter), TakenUnits::Permits(cost)) => {
+            limiter.refund(key, cost.saturating_sub(actual));
+        }
+        (LimitKind::Unkeyed(limiter), TakenUnits::Permits(cost)) => {
+            limiter.refund(cost.saturating_sub(actual));
         }
         #[cfg(feature = "shared")]
         (LimitKind::Shared(limit), TakenUnits::Shared(taken)) => {

@@ -87,9 +87,7 @@ where
         }
         let mut verdict = LayerDecision::new();
         let is_decided = match options.decide_plain(&parts) {
-            Some(decided)
-                if decided.decision.is_allowed() && decided.decision.delay().is_zero() =>
-            {
+            Some(decided) if decided.just_admits() => {
                 let admitted = Admitted::plain(options, &decided);
                 return ResponseFuture::running(
                     self.inner.call(Request::from_parts(parts, body)),
@@ -97,7 +95,7 @@ where
                 );
             }
             Some(decided) => {
-                verdict.take_plain(decided);
+                options.take_plain(&mut verdict, decided, &parts);
                 true
             }
             None => options.decide_first(&mut verdict, &parts),

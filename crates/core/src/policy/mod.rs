@@ -354,9 +354,10 @@ impl Policy {
     /// raising it again admits nothing that the higher limit would not have admitted.
     ///
     /// If both policies keep the same kind of record (a log's times, the counts of equal windows or
-    /// slots, a bucket's debt, a queue), the record itself is carried over. Otherwise the units in
-    /// use count as taken at `now`. If a state has no room for all of them, it rounds towards the
-    /// stricter side:
+    /// slots, a bucket's debt, a queue, permits), the record itself is carried over. Units of another
+    /// algorithm do not count as permits in flight, because nobody would return them: a change to
+    /// [`Concurrency`] begins with no permit in use. In all other cases the units in use count as
+    /// taken at `now`. If a state has no room for all of them, it rounds towards the stricter side:
     ///
     /// * a [`SlidingLog`], and [`Concurrency`] with a hold, keep the newest times and the number of
     ///   older ones; the older ones count as taken at the oldest time that is kept;
@@ -405,6 +406,8 @@ impl Policy {
             (AnyAlgorithm::Concurrency(to), AnyAlgorithm::Concurrency(from)) => {
                 to.carry(new, from, old, now);
             }
+            // Units of a rate are no permits: nobody would ever return them.
+            (AnyAlgorithm::Concurrency(_), _) => {}
             (_, from) => {
                 let used = from.at_most(old, now);
                 if used > 0 {

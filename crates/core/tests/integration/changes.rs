@@ -59,6 +59,7 @@ impl Limit {
 
 const KINDS: usize = 10;
 const LEAKY: usize = 6;
+const PERMITS: usize = 7;
 /// Its windows begin with a request, or with a change: at other times than without the change.
 const SAVING_FROM_FIRST_HIT: usize = 9;
 
@@ -78,6 +79,7 @@ fn policy(kind: usize, limit: u64) -> Policy {
             .burst(limit)
             .unwrap()
             .into(),
+        // `PERMITS`
         _ => Concurrency::new(limit as u32)
             .hold(quota.window())
             .unwrap()
@@ -142,11 +144,31 @@ fn changing_the_algorithm_and_back_loses_nothing() {
         if kind != LEAKY && other != LEAKY {
             let mut limit = Limit::new(policy(kind, 100));
             assert!(limit.admits(0, 100));
-            for (kind, next) in [(other, 10), (kind, 100)] {
-                limit.change(policy(kind, next), 0);
-                assert_eq!(limit.admitted_of(1, 0), 0, "kind {kind} by way of {other}");
+            for (to, next) in [(other, 10), (kind, 100)] {
+                // Units of a rate are no permits.
+                let free = u64::from((kind == PERMITS) != (other == PERMITS) && to == PERMITS);
+                limit.change(policy(to, next), 0);
+                assert_eq!(limit.admitted_of(1, 0), free, "{kind} by way of {other}");
+                if free > 0 {
+                    break;
+                }
             }
         }
+    }
+}
+
+/// Nobody returns units of a rate, so a key that has used its rate up would stay shut.
+#[test]
+fn units_of_a_rate_are_no_permits() {
+    let lasting = Policy::concurrency(10);
+    for (kind, to) in (0..KINDS).flat_map(|kind| [(kind, policy(PERMITS, 10)), (kind, lasting)]) {
+        let mut limit = Limit::new(policy(kind, 100));
+        limit.admitted_of(100, 0);
+        limit.change(to, 0);
+        let free = if kind == PERMITS { 0 } else { 10 };
+        assert_eq!(limit.admitted_of(11, 0), free, "kind {kind} to {to}");
+        limit.policy.refund(&mut limit.state, Nanos::ZERO, 10);
+        assert_eq!(limit.admitted_of(11, 0), free, "kind {kind} to {to}");
     }
 }
 

@@ -115,11 +115,18 @@ pub(crate) fn step_by<R>(
     // A step without an effect leaves the state as exact as it was.
     if theirs != before {
         let state = &mut state[..mine.words()];
-        let mine_before = state.to_vec();
-        state.fill(0);
-        mine.transfer(state, by, &theirs, now);
+        let mut after = vec![0; mine.words()];
+        mine.transfer(&mut after, by, &theirs, now);
         if by.penalty().is_none() {
-            mine.keep_block(state, &mine_before);
+            mine.keep_block(&mut after, state);
+        }
+        if mine.is_concurrency() != by.is_concurrency() {
+            // Permits and units of a rate do not become each other: only what was taken now counts.
+            let taken = by.used(&theirs, now).saturating_sub(by.used(&before, now));
+            mine.charge(state, now, taken);
+            mine.keep_block(state, &after);
+        } else {
+            state.copy_from_slice(&after);
         }
     }
     result

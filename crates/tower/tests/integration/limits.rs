@@ -6,7 +6,7 @@ use std::{
     num::NonZeroU32,
     pin::pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -17,7 +17,8 @@ use futures::{StreamExt, executor::block_on, future::poll_immediate};
 use http::{Request, Response, StatusCode, request::Parts};
 use http_body_util::{BodyExt, StreamBody};
 use tidegate_limiter::{
-    Decision, KeyedLimit, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Standing,
+    Clock, Decision, KeyedLimit, KeyedLimiter, Limiter, ManualTimer, Nanos, Policy, Standing,
+    Timer,
     algorithm::{Concurrency, LeakyBucket},
 };
 use tidegate_tower::{
@@ -725,19 +726,81 @@ fn exempt_requests_and_keys_are_not_counted_and_the_list_changes_meanwhile() {
     assert_eq!(["alice", "alice", "bob"].map(&ask), [200, 429, 200]);
 }
 
+/// A clock that does something when it is read next, as another thread may just then.
+#[derive(Clone)]
+struct Interrupted {
+    timer: ManualTimer,
+    next: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+}
+
+impl Clock for Interrupted {
+    fn now(&self) -> Nanos {
+        let next = self.next.lock().unwrap().take();
+        next.map(|next| next());
+        self.timer.now()
+    }
+}
+
+impl Timer for Interrupted {
+    fn sleep_until(&self, at: Nanos) -> impl Future<Output = ()> + Send + use<> {
+        self.timer.sleep_until(at)
+    }
+}
+
+#[test]
+fn a_permit_returns_though_the_policy_became_one_of_permits_while_it_was_asked_for() {
+    for kind in ["plain", "general", "joint"] {
+        let clock = Interrupted {
+            timer: ManualTimer::new(Nanos::from_secs(1_000)),
+            next: Arc::default(),
+        };
+        let limiter = |policy: &str| {
+            let builder = KeyedLimiter::builder(policy.parse::<Policy>().unwrap());
+            let builder = builder.max_keys(1_000).clock(clock.clone());
+            Arc::new(builder.build().unwrap())
+        };
+        let changing = limiter("fixed-window 10/1s");
+        let layer = RateLimitLayer::builder(Arc::clone(&changing), ALICE);
+        let layer = match kind {
+            "plain" => layer,
+            "general" => layer.exempt(|_| false),
+            _ => layer.and(limiter("1000/1s"), ALICE),
+        };
+        let service = layer.build().layer(hello(&Arc::default()));
+        let ask = || {
+            let request = Request::builder().header("x-api-key", "bob");
+            let call = service.clone().oneshot(request.body(()).unwrap());
+            block_on(poll_immediate(call)).unwrap().unwrap()
+        };
+        assert_eq!(ask().status(), 200);
+        *clock.next.lock().unwrap() = Some(Box::new(move || {
+            let later = changing.at(Nanos::from_secs(1_000));
+            let permits = Policy::concurrency(1);
+            later.set_policy(permits).unwrap().finish();
+        }));
+        let in_flight = ask();
+        assert_eq!(in_flight.status(), 200, "{kind}");
+        assert_eq!(ask().status(), 429, "{kind}");
+        drop(in_flight);
+        for _ in 0..3 {
+            assert_eq!(ask().status(), 200, "{kind}");
+        }
+    }
+}
+
 /// A layer with one plain limit decides without lists. With an exemption that exempts nobody it
 /// does not, and nothing else may differ, also while the policy changes and a key has its own.
 #[test]
 fn a_layer_with_one_plain_limit_answers_as_any_other() {
     let policies: Vec<Policy> = [
         "fixed-window 3/1s",
-        "concurrency 2",
+        "concurrency 9",
         "sliding-window 5/1s",
         "leaky-bucket 5/1s",
         "sliding-log 4/1s",
         "sliding-counter 5/1s",
         "token-bucket:burst=4 5/1s",
-        "concurrency 1",
+        "concurrency 8",
         "fixed-window 3/1s",
     ]
     .map(|policy| policy.parse().unwrap())
@@ -761,7 +824,7 @@ fn a_layer_with_one_plain_limit_answers_as_any_other() {
         for turn in 0..600_u32 {
             if let 200 | 400 = turn {
                 for limiter in &limiters {
-                    let own = ["concurrency 1", "token-bucket 2/1s"][turn as usize / 200 - 1];
+                    let own = ["concurrency 9", "token-bucket 2/1s"][turn as usize / 200 - 1];
                     limiter
                         .set_override("bob", own.parse::<Policy>().unwrap())
                         .unwrap();
