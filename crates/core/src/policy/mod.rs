@@ -356,8 +356,10 @@ impl Policy {
     /// If both policies keep the same kind of record (a log's times, the counts of equal windows or
     /// slots, a bucket's debt, a queue, permits), the record itself is carried over. Units of another
     /// algorithm do not count as permits in flight, because nobody would return them: a change to
-    /// [`Concurrency`] begins with no permit in use. In all other cases the units in use count as
-    /// taken at `now`. If a state has no room for all of them, it rounds towards the stricter side:
+    /// [`Concurrency`] begins with no permit in use. A permit that was taken before its algorithm
+    /// changed, and that is returned after a change back, therefore returns one taken since. In all
+    /// other cases the units in use count as taken at `now`. If a state has no room for all of them,
+    /// it rounds towards the stricter side:
     ///
     /// * a [`SlidingLog`], and [`Concurrency`] with a hold, keep the newest times and the number of
     ///   older ones; the older ones count as taken at the oldest time that is kept;
