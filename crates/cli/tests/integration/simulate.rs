@@ -1260,6 +1260,22 @@ fn a_cost_that_is_charged_after_the_answer_overspends_by_what_was_in_flight() {
         missing.contains("usage.total_tokens") && missing.contains("has bytes"),
         "{missing}"
     );
+    // More than 32 bits.
+    let large = |bytes: u64| {
+        let line =
+            |bytes: u64| format!(r#"{{"ts":1431857100,"ip":"10.0.0.1","bytes":{bytes}}}"#) + "\n";
+        let log = file("charged-large.jsonl", [line(bytes), line(1)].concat());
+        let args = ["--limit", "6000000000/1m", "--algorithm", "fixed-window"];
+        simulate(&[&[log.to_str().unwrap(), "--charge", "bytes"][..], &args].concat())
+    };
+    let table = large(5_000_000_000);
+    let table = stdout(&table);
+    assert!(
+        table.contains("cost 5000000000") && table.contains("5,000,000,001"),
+        "{table}"
+    );
+    let told = String::from_utf8(large(1 << 53).stderr).unwrap();
+    assert!(told.contains("1 of 2 lines are not requests"), "{told}");
     let rules = "limits: [{name: out, limit: 10/1m, algorithm: fixed-window}]";
     let rules = file("charged.yaml", rules);
     assert_eq!(

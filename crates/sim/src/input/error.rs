@@ -177,6 +177,11 @@ pub enum InputError {
     /// There are more than 4,294,967,295 keys.
     #[error("more than 4294967295 keys: choose a coarser --by, such as ip instead of ip,path")]
     TooManyKeys,
+    /// The sum of the costs exceeds 64 bits.
+    #[error(
+        "the costs of --charge add up to more than 18446744073709551615: replay a part of the log"
+    )]
+    TooCostly,
     /// Requests per second, and columns whose header was written before, cannot be followed.
     #[error("{0} cannot be followed, because its new lines do not say what they hold")]
     NoLines(Format),
