@@ -23,7 +23,7 @@ pub enum SimulateError {
     Synthetic(#[from] SyntheticError),
     /// Nothing says whose `X-Forwarded-For` counts.
     #[error(
-        "--by forwarded needs --trusted-proxies, such as 10.0.0.0/8: clients can write anything into X-Forwarded-For"
+        "`forwarded` as a key needs --trusted-proxies, such as 10.0.0.0/8: clients can write anything into X-Forwarded-For"
     )]
     NoProxies,
     /// The system does not let the program react to Ctrl-C.

@@ -1053,7 +1053,7 @@ fn a_key_from_x_forwarded_for_needs_the_proxies_that_are_trusted() {
     for args in [&by[..], &with_rules] {
         let error = failure(args);
         assert!(
-            error.contains("--by forwarded needs --trusted-proxies"),
+            error.contains("`forwarded` as a key needs --trusted-proxies"),
             "{error}"
         );
         let proxies = ["--trusted-proxies", "10.0.0.0/8"];
@@ -1061,6 +1061,12 @@ fn a_key_from_x_forwarded_for_needs_the_proxies_that_are_trusted() {
         assert_eq!(document["trials"][0]["keys"], 2, "{document}");
         assert_eq!(document["samples"][0]["keys"][0], "192.0.2.7", "{document}");
     }
+    let shares = [log, "--limit", "1/1h", "--shares", "by=forwarded"];
+    let error = failure(&shares);
+    assert!(error.contains("needs --trusted-proxies"), "{error}");
+    let document = document(&[&shares[..], &["--trusted-proxies", "10.0.0.0/8"]].concat());
+    let tenants = document["shares"][0]["tenants"].as_array().unwrap();
+    assert_eq!(tenants.len(), 2, "{document}");
 }
 
 #[test]
