@@ -1195,6 +1195,20 @@ fn a_cost_of_a_trace_is_a_cost_and_not_as_many_requests() {
         "{nodes}"
     );
     assert!(failure(&[trace, "--suggest"]).contains("try limits with --limit"));
+    for option in [
+        &["--by", "global"][..],
+        &["--format-in", "jsonl"],
+        &["--time-field", "time"],
+        &["--spread"],
+        &["--zone", "+02:00"],
+        &["--trusted-proxies", "10.0.0.0/8"],
+    ] {
+        let error = failure(&[&[trace, "--limit", "5000000/1s"], option].concat());
+        assert!(error.contains("are for logs"), "{option:?}: {error}");
+    }
+    let log = file("beside-a-trace.log", log());
+    let error = failure(&[log.to_str().unwrap(), trace, "--limit", "5/10s"]);
+    assert!(error.contains("is replayed alone"), "{error}");
 }
 
 #[test]
