@@ -119,10 +119,15 @@ pub enum InputError {
         /// The log's format.
         format: Format,
     },
+    /// Requests per second have nothing to select by.
+    #[error(
+        "requests per second have neither fields nor dates, so --exclude, --from and --to select none of them"
+    )]
+    RateFilter,
     /// No line has the cost to charge, or the duration.
     #[error(
         "no line has the field `{field}` that {option} names{}",
-        if format.names_fields() { String::new() } else { format!("; {format} has bytes, those of the answer") }
+        if format.names_fields() || *format == Format::Rate { String::new() } else { format!("; {format} has bytes, those of the answer") }
     )]
     NoCost {
         /// The field.

@@ -149,9 +149,7 @@ impl<'a> Reading<'a> {
             taken: 0,
             excluded: 0,
             excluded_span: (u64::MAX, 0),
-            // Requests per second have no fields to filter by, and their filter is refused
-            // elsewhere.
-            has_field: vec![format == Format::Rate; options.filter.exclude.len()],
+            has_field: vec![false; options.filter.exclude.len()],
             has_cost: false,
             charged: 0,
             second: 0,
