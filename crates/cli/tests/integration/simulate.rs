@@ -1579,6 +1579,20 @@ fn a_limit_that_tenants_share_is_replayed_as_a_server_decides() {
 }
 
 #[test]
+fn requests_of_a_tenant_that_the_rules_deny_are_said_to_be_left_out() {
+    let (text, _) = tenants_log();
+    let log = file("tenants-denied.log", text);
+    let rules = "limits:
+  - {name: api, limit: 20/1s, algorithm: fixed-window, by: tenant, shares: {}, deny: [acme, beta]}
+";
+    let rules = file("tenants-denied.yaml", rules);
+    let told = document(&[log.to_str().unwrap(), "--rules", rules.to_str().unwrap()]);
+    let warned = "the `deny` list of api denies 1,600 requests more";
+    assert!(told["warnings"].to_string().contains(warned), "{told}");
+    assert_eq!(told["shares"][0]["requests"], 60);
+}
+
+#[test]
 fn tenants_of_the_command_line_share_each_limit_with_equal_weights() {
     let (text, _) = tenants_log();
     let log = file("tenants-line.log", text);
