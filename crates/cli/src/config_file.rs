@@ -6,7 +6,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use clap::{ArgAction, FromArgMatches, error::ContextKind};
+use clap::{
+    ArgAction, FromArgMatches,
+    error::{ContextKind, ContextValue},
+};
 use tidegate_config::{Complaints, Fields, Kind, Node, Problem, file, parse};
 
 use crate::{Cli, help, missing};
@@ -185,5 +188,11 @@ fn refused(serve: &clap::Command, name: &str, value: &str, is_flag: bool) -> Opt
     }
     let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();
-    Some(first.trim_start_matches("error: ").to_owned())
+    let mut why = first.trim_start_matches("error: ").to_owned();
+    if let Some(ContextValue::Strings(known)) = error.get(ContextKind::ValidValue)
+        && !known.is_empty()
+    {
+        why = format!("{why}; choose one of: {}", known.join(", "));
+    }
+    Some(why)
 }

@@ -266,8 +266,10 @@ fn or(name: &str, usual: &str) -> String {
     variable(name).unwrap_or_else(|| usual.to_owned())
 }
 
+/// Whether a switch is on, in the forms that Go reads.
 fn is_on(name: &str) -> bool {
-    variable(name).is_some_and(|value| matches!(&*value, "true" | "1" | "TRUE" | "t"))
+    let on = |value: String| matches!(&*value, "1" | "t" | "T" | "true" | "TRUE" | "True");
+    variable(name).is_some_and(on)
 }
 
 /// The options of `serve`, and the variables that have no effect.
@@ -400,7 +402,8 @@ fn options() -> Result<(Vec<String>, Vec<String>), SettingError> {
     if metrics.is_some() {
         options.extend(["--open-metrics", "--envoy-metric-names"].map(str::to_owned));
     }
-    let is_set = |name: &str| variable(name).is_some_and(|value| !matches!(&*value, "false" | "0"));
+    let is_off = |value: &str| matches!(value, "0" | "f" | "F" | "false" | "FALSE" | "False");
+    let is_set = |name: &str| variable(name).is_some_and(|value| !is_off(&value));
     let ignored = WITHOUT_EFFECT.iter().filter(|(name, _)| is_set(name));
     let ignored = ignored.map(|(name, instead)| format!("{name} ({instead})"));
     let unknown = unknown().map(|name| format!("{name} (unknown here)"));

@@ -71,8 +71,13 @@ enum Format {
 fn time(text: &str) -> Result<String, &'static str> {
     let form = |byte: &u8| if byte.is_ascii_digit() { b'0' } else { *byte };
     let form: Vec<u8> = text.as_bytes().iter().map(form).collect();
+    // Two digits are in the order of their numbers.
+    let is_within = || {
+        let hour = text.get(11..).unwrap_or("00");
+        ("01"..="12").contains(&&text[5..7]) && ("01"..="31").contains(&&text[8..10]) && hour < "24"
+    };
     match form.as_slice() {
-        b"0000-00-00" | b"0000-00-00T00" => Ok(text.to_owned()),
+        b"0000-00-00" | b"0000-00-00T00" if is_within() => Ok(text.to_owned()),
         _ => Err("write a date, as in 2026-11-25, or with an hour, as in 2026-11-25T14"),
     }
 }

@@ -75,6 +75,43 @@ impl LimitSpec {
         self.global || self.shares.is_some()
     }
 
+    /// The keys that are neither of the policy nor of the sharing, as a rules file has them, unless
+    /// they are as usual: `max_keys: 1000`.
+    pub fn further(&self) -> Vec<String> {
+        let mut keys = Vec::new();
+        if !self.thresholds.is_empty() {
+            let percentages: Vec<_> = self
+                .thresholds
+                .iter()
+                .map(|percent| format!("{percent}%"))
+                .collect();
+            keys.push(format!("thresholds: [{}]", percentages.join(", ")));
+        }
+        keys.extend(
+            self.max_keys
+                .map(|max_keys| format!("max_keys: {max_keys}")),
+        );
+        if self.when_full == WhenFull::Deny {
+            keys.push("when_full: deny".to_owned());
+        }
+        if self.on_expiry == OnExpiry::Release {
+            keys.push("on_expiry: release".to_owned());
+        }
+        // A JSON string is also a YAML string, with any characters.
+        let TrafficSpec { conditions, by } = &self.traffic;
+        if !conditions.is_empty() {
+            let conditions: Vec<_> = conditions
+                .iter()
+                .map(|(field, pattern)| format!("{}: {}", json!(field), json!(pattern)))
+                .collect();
+            keys.push(format!("match: {{{}}}", conditions.join(", ")));
+        }
+        if !by.is_empty() {
+            keys.push(format!("by: {}", json!(by)));
+        }
+        keys
+    }
+
     /// The limit in the form of a rules file.
     pub fn yaml(&self) -> String {
         let mut text = format!("- name: {}\n", self.name);
@@ -102,16 +139,8 @@ impl LimitSpec {
                 let _ = writeln!(text, "  {name}: true");
             }
         }
-        if !self.thresholds.is_empty() {
-            let percentages: Vec<_> = self
-                .thresholds
-                .iter()
-                .map(|percent| format!("{percent}%"))
-                .collect();
-            let _ = writeln!(text, "  thresholds: [{}]", percentages.join(", "));
-        }
-        if let Some(max_keys) = self.max_keys {
-            let _ = writeln!(text, "  max_keys: {max_keys}");
+        for key in self.further() {
+            let _ = writeln!(text, "  {key}");
         }
         // A JSON string is also a YAML string, with any characters.
         if !self.overrides.is_empty() {

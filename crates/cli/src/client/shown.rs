@@ -74,14 +74,20 @@ pub fn written(limit: &Value) -> String {
         format!("algorithm: {}", text("algorithm")),
     ];
     fields.extend(
-        ["options", "sharing"]
+        ["options", "sharing", "further"]
             .map(text)
             .into_iter()
             .filter(|more| !more.is_empty())
             .map(str::to_owned),
     );
+    // A soft limit is a shadow limit, too.
+    let counts_only = if limit["soft"] == true {
+        "soft"
+    } else {
+        "shadow"
+    };
     fields.extend(
-        ["global", "shadow"]
+        ["global", counts_only]
             .into_iter()
             .filter(|name| limit[*name] == true)
             .map(|name| format!("{name}: true")),

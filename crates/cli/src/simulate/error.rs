@@ -23,7 +23,7 @@ pub enum SimulateError {
     Synthetic(#[from] SyntheticError),
     /// Nothing says whose `X-Forwarded-For` counts.
     #[error(
-        "--by forwarded needs --trusted-proxies, such as 10.0.0.0/8: clients can write anything into X-Forwarded-For"
+        "`forwarded` as a key needs --trusted-proxies, such as 10.0.0.0/8: clients can write anything into X-Forwarded-For"
     )]
     NoProxies,
     /// The system does not let the program react to Ctrl-C.
@@ -75,6 +75,15 @@ pub enum SimulateError {
         "--charge, --took, --stamped, --exclude, --from and --to are for logs; `tidegate record --seconds N` takes a part of a trace"
     )]
     TraceFilter,
+    /// The requests of a trace have their keys and times already.
+    #[error(
+        "--by, --format-in, --time-field, --spread, --zone and --trusted-proxies are for logs: the keys of a trace are those that \
+         were asked"
+    )]
+    TraceReading,
+    /// A trace is replayed alone.
+    #[error("{} is a trace of a server, which is replayed alone: give no other file", _0.display())]
+    TraceAmongFiles(PathBuf),
     /// A trace has only some of the tenants.
     #[error("--shares is for logs: a trace has only some of the keys that share a limit")]
     SharesOfTrace,

@@ -79,7 +79,8 @@ fn nothing_to_try() -> ExitCode {
 /// reader that closes standard output is not a failure.
 /// Returns whether Ctrl-C ended the reading, so that the results are those of a part.
 fn simulate(args: &Args) -> Result<bool, SimulateError> {
-    check_proxies(args.by.iter().flat_map(By::fields), args)?;
+    let by = args.by.iter().chain(&args.shares);
+    check_proxies(by.flat_map(By::fields), args)?;
     if args.follow {
         return follow::follow(args).map(|()| false);
     }

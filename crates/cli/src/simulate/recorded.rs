@@ -17,7 +17,7 @@ use tidegate_server::{
 };
 use tidegate_sim::{
     Progress,
-    input::{By, unpack, write_utc},
+    input::{By, Zone, unpack, write_utc},
     report::{Report, printable},
     workload::TraceBuilder,
 };
@@ -49,7 +49,10 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
             (Some(read), format!("the trace of {server}"))
         }
         (None, [path]) => (read(path), path.display().to_string()),
-        (None, _) => (None, String::new()),
+        (None, files) => match files.iter().find(|path| is_trace(path)) {
+            Some(trace) => return Err(SimulateError::TraceAmongFiles(trace.clone())),
+            None => return Ok(None),
+        },
     };
     let Some(read) = read else { return Ok(None) };
     let recording = read.map_err(|error| SimulateError::Trace {
@@ -64,6 +67,16 @@ pub fn load(args: &Args) -> Result<Option<Recorded>, SimulateError> {
         || args.until.is_some()
     {
         return Err(SimulateError::TraceFilter);
+    }
+    let has_zone = args.zone.to_string() != Zone::default().to_string();
+    if args.by.is_some()
+        || args.format_in.is_some()
+        || args.time_field.is_some()
+        || args.spread
+        || has_zone
+        || args.trusted_proxies.is_some()
+    {
+        return Err(SimulateError::TraceReading);
     }
     if recording.is_cut {
         note(&format!(
@@ -86,14 +99,24 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// Reads a file that begins like a trace. It consumes nothing of any other file, so the log reader
-/// starts at the beginning.
+/// Reads a file that begins like a trace.
 fn read(path: &Path) -> Option<Result<Recording, RecordingError>> {
+    of_trace(path, |text| Recording::read(text))
+}
+
+/// Whether a file begins like a trace.
+fn is_trace(path: &Path) -> bool {
+    of_trace(path, |_| ()).is_some()
+}
+
+/// Passes on a file that begins like a trace. It consumes nothing of any other file, so the log
+/// reader starts at the beginning.
+fn of_trace<T>(path: &Path, read: impl FnOnce(&mut dyn BufRead) -> T) -> Option<T> {
     if path == Path::new("-") {
         let mut stdin = io::stdin().lock();
         // The buffer is the process's own, and is not used up by a look.
         let is_trace = stdin.fill_buf().is_ok_and(is_recording);
-        return is_trace.then(|| Recording::read(&mut stdin));
+        return is_trace.then(|| read(&mut stdin));
     }
     // A pipe can be read only once, and opening it waits for its writer. The log reader reports
     // errors.
@@ -101,15 +124,15 @@ fn read(path: &Path) -> Option<Result<Recording, RecordingError>> {
         return None;
     }
     let file = File::open(path).ok()?;
-    let mut recording = None;
+    let (mut read, mut found) = (Some(read), None);
     let _ = unpack(file, |text| {
         if is_recording(text.fill_buf()?) {
-            recording = Some(Recording::read(text));
+            found = read.take().map(|read| read(text));
         }
         // An archive need not be read to its end.
         Err::<(), _>(Stop)
     });
-    recording
+    found
 }
 
 /// Replays the trace through each limit of a rules file, and prints what it would have denied.

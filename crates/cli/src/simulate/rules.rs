@@ -183,7 +183,7 @@ fn warn(
     } else {
         selected
             .trace
-            .of_keys(|key| limit.deny.contains(key))
+            .of_keys(|key| shares::is_denied(limit, key))
             .requests()
     };
     if denied > 0 {

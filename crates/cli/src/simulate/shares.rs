@@ -64,6 +64,13 @@ pub fn replay_quotas(by: &By, args: &Args, progress: &Progress) -> Result<Report
     Ok(report)
 }
 
+/// Whether the rules deny a key, or the tenant that it belongs to.
+pub fn is_denied(limit: &LimitSpec, key: &str) -> bool {
+    let shares = limit.shares.as_ref();
+    let tenant = shares.map(|shares| String::from_utf8_lossy(shares.by.tenant(key.as_bytes())));
+    limit.deny.contains(key) || tenant.is_some_and(|tenant| limit.deny.contains(&*tenant))
+}
+
 /// Replays a limit of a rules file on its requests.
 pub fn replay_limit(
     limit: &LimitSpec,
@@ -90,12 +97,11 @@ pub fn replay_limit(
         // A key of several fields begins with its tenant.
         SharesBy::Tenant => tenant_of(&trace.first_part(key)),
     };
-    let is_denied = |key: &str| limit.deny.contains(key) || limit.deny.contains(&tenant_of(key));
     let kept;
     let trace = if limit.deny.is_empty() {
         trace
     } else {
-        kept = trace.of_keys(|key| !is_denied(key));
+        kept = trace.of_keys(|key| !is_denied(limit, key));
         &kept
     };
     let findings = replay_shares(trace, |key| tenant(trace, key), &trial, progress)?;

@@ -580,6 +580,9 @@ fn modes_and_header_fields_are_those_of_its_environment() {
         given(&[("SHADOW_MODE", "true"), ("QUOTA_MODE", "1")]),
         "--envoy-shadow --envoy-quota"
     );
+    for on in ["t", "T", "TRUE", "True"] {
+        assert_eq!(given(&[("SHADOW_MODE", on)]), "--envoy-shadow");
+    }
     assert_eq!(
         given(&[("RESPONSE_DYNAMIC_METADATA", "true")]),
         "--envoy-metadata"

@@ -635,7 +635,7 @@ fn a_configuration_file_has_the_options_and_the_command_line_goes_before_it() {
     );
     assert!(server.ask("TOP from-file").contains("--top-keys 0"));
     // A file that makes no sense ends with all of its mistakes.
-    let mistakes = "http: 1\nmax-keys: none\nconfig: x\ntls-crt: a\ninsecure: maybe\nresp: [a]\n";
+    let mistakes = "http: 1\nmax-keys: none\nconfig: x\ntls-crt: a\ninsecure: maybe\nresp: [a]\nlog-format: yaml\n";
     fs::write(&config, mistakes).unwrap();
     let output = tidegate()
         .args(["serve", "--config", path])
@@ -649,6 +649,7 @@ fn a_configuration_file_has_the_options_and_the_command_line_goes_before_it() {
         ":4: the configuration has no option `tls-crt`; did you mean `tls-cert`?",
         ":5: `insecure` is `maybe`; write true or false",
         ":6: `resp` is a list; write one value",
+        ":7: invalid value 'yaml' for '--log-format <FORMAT>'; choose one of: text, json",
     ] {
         assert!(
             told.contains(&format!("tidegate.yaml{part}")),

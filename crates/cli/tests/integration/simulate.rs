@@ -1053,7 +1053,7 @@ fn a_key_from_x_forwarded_for_needs_the_proxies_that_are_trusted() {
     for args in [&by[..], &with_rules] {
         let error = failure(args);
         assert!(
-            error.contains("--by forwarded needs --trusted-proxies"),
+            error.contains("`forwarded` as a key needs --trusted-proxies"),
             "{error}"
         );
         let proxies = ["--trusted-proxies", "10.0.0.0/8"];
@@ -1061,6 +1061,12 @@ fn a_key_from_x_forwarded_for_needs_the_proxies_that_are_trusted() {
         assert_eq!(document["trials"][0]["keys"], 2, "{document}");
         assert_eq!(document["samples"][0]["keys"][0], "192.0.2.7", "{document}");
     }
+    let shares = [log, "--limit", "1/1h", "--shares", "by=forwarded"];
+    let error = failure(&shares);
+    assert!(error.contains("needs --trusted-proxies"), "{error}");
+    let document = document(&[&shares[..], &["--trusted-proxies", "10.0.0.0/8"]].concat());
+    let tenants = document["shares"][0]["tenants"].as_array().unwrap();
+    assert_eq!(tenants.len(), 2, "{document}");
 }
 
 #[test]
@@ -1189,6 +1195,20 @@ fn a_cost_of_a_trace_is_a_cost_and_not_as_many_requests() {
         "{nodes}"
     );
     assert!(failure(&[trace, "--suggest"]).contains("try limits with --limit"));
+    for option in [
+        &["--by", "global"][..],
+        &["--format-in", "jsonl"],
+        &["--time-field", "time"],
+        &["--spread"],
+        &["--zone", "+02:00"],
+        &["--trusted-proxies", "10.0.0.0/8"],
+    ] {
+        let error = failure(&[&[trace, "--limit", "5000000/1s"], option].concat());
+        assert!(error.contains("are for logs"), "{option:?}: {error}");
+    }
+    let log = file("beside-a-trace.log", log());
+    let error = failure(&[log.to_str().unwrap(), trace, "--limit", "5/10s"]);
+    assert!(error.contains("is replayed alone"), "{error}");
 }
 
 #[test]
@@ -1260,6 +1280,22 @@ fn a_cost_that_is_charged_after_the_answer_overspends_by_what_was_in_flight() {
         missing.contains("usage.total_tokens") && missing.contains("has bytes"),
         "{missing}"
     );
+    // More than 32 bits.
+    let large = |bytes: u64| {
+        let line =
+            |bytes: u64| format!(r#"{{"ts":1431857100,"ip":"10.0.0.1","bytes":{bytes}}}"#) + "\n";
+        let log = file("charged-large.jsonl", [line(bytes), line(1)].concat());
+        let args = ["--limit", "6000000000/1m", "--algorithm", "fixed-window"];
+        simulate(&[&[log.to_str().unwrap(), "--charge", "bytes"][..], &args].concat())
+    };
+    let table = large(5_000_000_000);
+    let table = stdout(&table);
+    assert!(
+        table.contains("cost 5000000000") && table.contains("5,000,000,001"),
+        "{table}"
+    );
+    let told = String::from_utf8(large(1 << 53).stderr).unwrap();
+    assert!(told.contains("1 of 2 lines are not requests"), "{told}");
     let rules = "limits: [{name: out, limit: 10/1m, algorithm: fixed-window}]";
     let rules = file("charged.yaml", rules);
     assert_eq!(
@@ -1540,6 +1576,20 @@ fn a_limit_that_tenants_share_is_replayed_as_a_server_decides() {
     assert!(table.contains("weight 3, ceiling 80 %"), "{table}");
     let page = simulate(&[log, "--rules", rules.to_str().unwrap(), "--report", "-"]);
     assert!(stdout(&page).contains("Shared by tenants"));
+}
+
+#[test]
+fn requests_of_a_tenant_that_the_rules_deny_are_said_to_be_left_out() {
+    let (text, _) = tenants_log();
+    let log = file("tenants-denied.log", text);
+    let rules = "limits:
+  - {name: api, limit: 20/1s, algorithm: fixed-window, by: tenant, shares: {}, deny: [acme, beta]}
+";
+    let rules = file("tenants-denied.yaml", rules);
+    let told = document(&[log.to_str().unwrap(), "--rules", rules.to_str().unwrap()]);
+    let warned = "the `deny` list of api denies 1,600 requests more";
+    assert!(told["warnings"].to_string().contains(warned), "{told}");
+    assert_eq!(told["shares"][0]["requests"], 60);
 }
 
 #[test]

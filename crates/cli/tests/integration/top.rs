@@ -97,6 +97,14 @@ fn the_printed_rules_can_be_served() {
     for words in ["burst: 7", "shadow: true", "\"a b\": {", "deny: [\"eve\"]"] {
         assert!(rules.contains(words), "{words} in {rules}");
     }
+    let text = "limits:
+  - {name: warns, limit: 2/1h, algorithm: sliding-log, thresholds: [80%, 100%], max_keys: 9, when_full: deny, \
+                on_expiry: release, match: {\"path\": \"/a*\"}, by: [\"ip\",\"path\"], soft: true}
+";
+    let text = text.replace("                ", "");
+    fs::write(&again, &text).unwrap();
+    let third = Serving::with(&["--rules", again.to_str().unwrap()]);
+    assert_eq!(said(&["rules"], &third.admin).1, text);
     let (code, json, _) = said(&["rules", "--format", "json"], &server.admin);
     assert!(code == Some(0) && json.contains("\"max_keys\""), "{json}");
 }

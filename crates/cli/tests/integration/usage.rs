@@ -263,17 +263,19 @@ fn a_range_and_a_period_are_chosen() {
             "2026-03-01T01  l      \\u{1b}[2J  4     1         0",
         ]
     );
-    let refused = tidegate()
-        .arg("usage")
-        .arg(&directory)
-        .args(["--from", "yesterday"])
-        .output()
-        .unwrap();
-    assert!(
-        String::from_utf8(refused.stderr)
-            .unwrap()
-            .contains("write a date, as in 2026-11-25")
-    );
+    for wrong in ["yesterday", "2026-13-01", "2026-03-32", "2026-03-01T24"] {
+        let refused = tidegate()
+            .arg("usage")
+            .arg(&directory)
+            .args(["--from", wrong])
+            .output()
+            .unwrap();
+        assert!(
+            String::from_utf8(refused.stderr)
+                .unwrap()
+                .contains("write a date, as in 2026-11-25")
+        );
+    }
     let refused = tidegate()
         .arg("usage")
         .arg(directory.join("none"))

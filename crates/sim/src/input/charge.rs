@@ -2,6 +2,8 @@
 
 use std::{str::FromStr, time::Duration};
 
+use tidegate_core::MAX_LIMIT;
+
 use super::{line::LineError, request::LogRequest};
 use crate::workload::Field;
 
@@ -59,12 +61,11 @@ impl Took {
     }
 }
 
-/// The cost of a request: nothing without the field, as of a request that failed. Costs above
-/// 4294967295 count as that many.
-pub(super) fn cost(request: &impl LogRequest, field: &Field) -> Result<Option<u32>, LineError> {
-    let cost = text(request, field).map(|text| match text.parse::<u64>() {
-        Ok(cost) => Ok(cost.try_into().unwrap_or(u32::MAX)),
-        Err(_) => Err(LineError::NotCost(field.name().to_owned())),
+/// The cost of a request: nothing without the field, as of a request that failed.
+pub(super) fn cost(request: &impl LogRequest, field: &Field) -> Result<Option<u64>, LineError> {
+    let cost = text(request, field).map(|text| match text.parse() {
+        Ok(cost @ 0..=MAX_LIMIT) => Ok(cost),
+        _ => Err(LineError::NotCost(field.name().to_owned())),
     });
     cost.transpose()
 }

@@ -119,10 +119,15 @@ pub enum InputError {
         /// The log's format.
         format: Format,
     },
+    /// Requests per second have nothing to select by.
+    #[error(
+        "requests per second have neither fields nor dates, so --exclude, --from and --to select none of them"
+    )]
+    RateFilter,
     /// No line has the cost to charge, or the duration.
     #[error(
         "no line has the field `{field}` that {option} names{}",
-        if format.names_fields() { String::new() } else { format!("; {format} has bytes, those of the answer") }
+        if format.names_fields() || *format == Format::Rate { String::new() } else { format!("; {format} has bytes, those of the answer") }
     )]
     NoCost {
         /// The field.
@@ -177,6 +182,11 @@ pub enum InputError {
     /// There are more than 4,294,967,295 keys.
     #[error("more than 4294967295 keys: choose a coarser --by, such as ip instead of ip,path")]
     TooManyKeys,
+    /// The sum of the costs exceeds 64 bits.
+    #[error(
+        "the costs of --charge add up to more than 18446744073709551615: replay a part of the log"
+    )]
+    TooCostly,
     /// Requests per second, and columns whose header was written before, cannot be followed.
     #[error("{0} cannot be followed, because its new lines do not say what they hold")]
     NoLines(Format),

@@ -176,7 +176,7 @@ pub enum LineError {
     #[error("the field `{0}` holds neither an RFC 3339 time nor a number of seconds since 1970")]
     Time(String),
     /// The field with the cost has another text.
-    #[error("the field `{0}` (--charge) holds no whole number")]
+    #[error("the field `{0}` (--charge) holds no whole number from 0 to 9007199254740991")]
     NotCost(String),
     /// The field with the time that the request took has another text.
     #[error("the field `{0}` (--took) holds no number from 0 on")]

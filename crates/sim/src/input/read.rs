@@ -22,6 +22,8 @@ use crate::{escape::printable, numbers::counted, progress::Progress, workload::T
 
 /// How much of a source is read to detect its format.
 const HEAD: usize = 64 * 1024;
+/// Windows' programs begin a text in UTF-8 with it.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// The source of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -365,14 +367,21 @@ fn read_all<'a>(
         let read = unpack(input, |input| {
             let mut head = Vec::with_capacity(HEAD);
             (&mut *input).take(HEAD as u64).read_to_end(&mut head)?;
-            if head.trim_ascii().is_empty() && head.len() < HEAD {
+            let is_cut = head.len() == HEAD;
+            if head.starts_with(BYTE_ORDER_MARK) {
+                head.drain(..BYTE_ORDER_MARK.len());
+            }
+            if head.trim_ascii().is_empty() && !is_cut {
                 return Ok(());
             }
             // The last line of the head may be cut.
             let whole = head.iter().rposition(|&byte| byte == b'\n');
-            let whole = &head[..whole.filter(|_| head.len() == HEAD).unwrap_or(head.len())];
+            let whole = &head[..whole.filter(|_| is_cut).unwrap_or(head.len())];
             let envelope = Envelope::detect(whole);
             let format = format_of(envelope, whole, options, &source_name)?;
+            if format == Format::Rate && options.filter != Filter::default() {
+                return Err(Stopped::Log(InputError::RateFilter));
+            }
             let reading = match &mut reading {
                 None => reading.insert(Reading::new(format, targets(format)?, options, progress)),
                 Some(reading) if reading.format != format => {

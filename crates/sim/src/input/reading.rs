@@ -114,6 +114,8 @@ pub(super) struct Reading<'a> {
     pub has_field: Vec<bool>,
     /// Whether a request had a cost to charge.
     pub has_cost: bool,
+    /// The sum of these costs.
+    charged: u64,
     /// The current second, for requests per second.
     second: u64,
     pub times: TimeCache,
@@ -147,10 +149,9 @@ impl<'a> Reading<'a> {
             taken: 0,
             excluded: 0,
             excluded_span: (u64::MAX, 0),
-            // Requests per second have no fields to filter by, and their filter is refused
-            // elsewhere.
-            has_field: vec![format == Format::Rate; options.filter.exclude.len()],
+            has_field: vec![false; options.filter.exclude.len()],
             has_cost: false,
+            charged: 0,
             second: 0,
             times: TimeCache::new(options.zone.clone()),
             key: Vec::new(),
@@ -228,6 +229,7 @@ impl<'a> Reading<'a> {
                 Ok(()) => {}
                 Err(Unread::Line(error)) => self.unparsed.add(name, number, error),
                 Err(Unread::TooManyKeys) => return Err(InputError::TooManyKeys.into()),
+                Err(Unread::TooCostly) => return Err(InputError::TooCostly.into()),
             }
             Ok(())
         });
@@ -333,6 +335,8 @@ impl<'a> Reading<'a> {
             None => None,
         };
         self.has_cost |= charge.is_some_and(|cost| cost.is_some());
+        let cost = charge.flatten().unwrap_or(0);
+        self.charged = self.charged.checked_add(cost).ok_or(Unread::TooCostly)?;
         let wants_sample = self.sampled.len() < Proof::SAMPLES && self.taken < SAMPLED_FROM;
         let mut keys = Vec::new();
         for target in &mut self.targets {
@@ -349,12 +353,7 @@ impl<'a> Reading<'a> {
                 Ok(()) => {
                     target.trace.line_time(request.time());
                     let is_taken = match charge {
-                        Some(cost) => target.trace.push_charged(
-                            &self.key,
-                            time,
-                            end,
-                            cost.unwrap_or(0).into(),
-                        ),
+                        Some(_) => target.trace.push_charged(&self.key, time, end, cost),
                         None => target.trace.push(&self.key, time, 1),
                     };
                     if !is_taken {
@@ -371,7 +370,7 @@ impl<'a> Reading<'a> {
         }
         if wants_sample && !self.sampled.contains(&keys) {
             let path = request.field(&Field::Path).ok();
-            let cost = charge.map_or(1, |cost| cost.unwrap_or(0).into());
+            let cost = if charge.is_some() { cost } else { 1 };
             let sample = Sample::new(line, keys.clone(), time, path.as_deref(), cost);
             self.proof.samples.push(sample);
             self.sampled.push(keys);
@@ -389,4 +388,6 @@ pub(super) enum Unread {
     Line(#[from] LineError),
     #[error("too many keys")]
     TooManyKeys,
+    #[error("too high costs")]
+    TooCostly,
 }

@@ -4,7 +4,7 @@ use super::{
     Report, SharesReport,
     format::{grouped, percent},
 };
-use crate::{escape::printable, replay::TenantFindings};
+use crate::{escape::printable, numbers::counted, replay::TenantFindings};
 
 /// The heads of the columns.
 pub(super) const HEADS: [&str; 6] = [
@@ -35,11 +35,11 @@ fn said(shared: &SharesReport) -> String {
         format!("{}, ", shared.name)
     };
     format!(
-        "{name}{} with {}, shared by {} tenants ({}): denies {} of {} requests ({}), and {} ({}) without shares. \
+        "{name}{} with {}, shared by {} ({}): denies {} of {} requests ({}), and {} ({}) without shares. \
          Weighted Jain's index is {:.3}, and {:.3} without shares.",
         found.limit,
         found.algorithm,
-        grouped(found.tenants.len() as u64),
+        counted(found.tenants.len() as u64, "tenant"),
         shared.by,
         grouped(found.denied),
         grouped(found.requests),

@@ -8,7 +8,9 @@ use std::{
 
 use tidegate_sim::{
     Progress, Workload,
-    input::{Format, InputError, LineError, Loaded, Options, Source, TimeField, read, unpack},
+    input::{
+        Filter, Format, InputError, LineError, Loaded, Options, Source, TimeField, read, unpack,
+    },
 };
 
 /// A file of its own for each test.
@@ -147,6 +149,48 @@ fn requests_per_second_keep_their_seconds_across_files() {
         spread.trace.times(0).collect::<Vec<_>>(),
         [0, 500_000_000, 2_000_000_000, 4_000_000_000]
     );
+}
+
+#[test]
+fn requests_per_second_have_nothing_to_select_by() {
+    let sources = [file("unselected.txt", b"2 0 1\n")];
+    let refused = |filter: Filter| {
+        let options = Options {
+            filter,
+            ..Options::default()
+        };
+        load(&sources, &options).unwrap_err().to_string()
+    };
+    let exclude = vec!["path=/health*".parse().unwrap()];
+    let since = Some("2015-05-17".parse().unwrap());
+    for filter in [
+        Filter {
+            exclude,
+            ..Filter::default()
+        },
+        Filter {
+            since,
+            ..Filter::default()
+        },
+    ] {
+        let told = refused(filter);
+        assert!(told.contains("neither fields nor dates"), "{told}");
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_line() {
+    let lines = [
+        "10.0.0.1 - - [17/May/2015:10:05:03 +0000] \"GET / HTTP/1.1\" 200 5\n",
+        "{\"time\":1,\"ip\":\"10.0.0.1\"}\n",
+        "time,ip\n1,10.0.0.1\n",
+    ];
+    for line in lines {
+        let text = format!("\u{feff}{line}");
+        let loaded = load(&[file("mark.log", text.as_bytes())], &Options::default()).unwrap();
+        let read = (loaded.trace.requests(), loaded.unparsed.count);
+        assert_eq!(read, (1, 0), "{line}");
+    }
 }
 
 #[test]

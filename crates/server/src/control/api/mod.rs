@@ -346,6 +346,7 @@ fn rule(limit: &Limit) -> Value {
         "algorithm": policy.algorithm.name(),
         "options": policy.options(),
         "sharing": sharing.options(),
+        "further": limit.spec().further().join(", "),
         "shares": shares.as_ref().map(SharesSpec::json),
         "global": global,
         "shadow": shadow,

@@ -184,6 +184,7 @@ pub(super) struct Throttle<'a> {
 )]
 pub(super) struct Costs {
     pub id: String,
+    #[serde(deserialize_with = "costs")]
     pub costs: Vec<u64>,
 }
 
@@ -463,6 +464,15 @@ fn cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
     deserializer.deserialize_u64(Cost)
 }
 
+fn costs<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(transparent)]
+    struct Cost(#[serde(deserialize_with = "cost")] u64);
+
+    let costs = Vec::<Cost>::deserialize(deserializer)?;
+    Ok(costs.into_iter().map(|Cost(cost)| cost).collect())
+}
+
 fn some_cost<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
     cost(deserializer).map(Some)
 }
@@ -648,6 +658,16 @@ mod tests {
         };
         assert!(matches!(ask.limit, Text(Cow::Borrowed("a"))));
         assert_eq!(ask.key.as_deref(), Some("xé\n"));
+    }
+
+    #[test]
+    fn each_cost_of_a_reservation_is_bounded() {
+        let costs = |cost: u64| {
+            let body = format!(r#"{{"id":"0123456789abcdef0123456789abcdef","costs":[1,{cost}]}}"#);
+            read::<Costs>(body.as_bytes()).map(|read| read.costs)
+        };
+        assert_eq!(costs(MAX_LIMIT).unwrap(), [1, MAX_LIMIT]);
+        assert!(costs(MAX_LIMIT + 1).is_err());
     }
 
     proptest::proptest! {
