@@ -176,7 +176,7 @@ impl<C: Timer + 'static> LayerOptions<C> {
         decided: HeaderDecision<C>,
         parts: &Parts,
     ) {
-        if let [rule] = &self.rules[..]
+        if let [rule] = self.rules.as_slice()
             && let Ok(Some(question)) = self.question(decided.rule, rule, parts)
             && let Some(permits) = TakenUnits::permits(&decided.decision, question.cost)
         {

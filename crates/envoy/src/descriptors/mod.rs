@@ -32,7 +32,7 @@ use std::{
 use futures_util::future::join_all;
 use http::HeaderValue;
 use serde_json::{Map, Value};
-use tidegate_core::Nanos;
+use tidegate_core::{MAX_LIMIT, Nanos};
 use tidegate_headers::{self as headers, Vendor};
 use tidegate_service::decide::{
     limits::Limit,
@@ -193,7 +193,11 @@ impl DescriptorService {
     ) -> Result<Place<'q>, Unanswered> {
         let descriptors = Descriptors::of(in_force);
         let of_request = Some(question.hits).filter(|hits| *hits > 0);
-        let named = descriptor.hits.or(of_request);
+        // More than any limit admits has no other answer, and no cost is above it elsewhere.
+        let named = descriptor
+            .hits
+            .or(of_request)
+            .map(|hits| hits.min(MAX_LIMIT));
         let cost = named.unwrap_or(1);
         let act = if descriptor.is_refund {
             Act::Refund

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate_core::Nanos;
+use tidegate_core::{MAX_LIMIT, Nanos};
 use tidegate_envoy::pb::envoy::{
     extensions::common::ratelimit::v3::{
         RateLimitDescriptor, rate_limit_descriptor::RateLimitOverride,
@@ -190,6 +190,18 @@ descriptors:
     assert_eq!(
         metadata(&client.try_ask(asked).unwrap()),
         json!({"domain": "elsewhere", "descriptors": [changed, free], "hitsAddend": 3.0})
+    );
+}
+
+#[test]
+fn hits_above_every_limit_count_as_the_highest_cost() {
+    let server = serving("grpc-hits", CONFIG);
+    let mut client = Client::of(server.grpc);
+    let denied = client.ask(vec![hits(u64::MAX, one("user", "ada"))]);
+    assert_eq!(shown(&denied), "OVER: OVER/3");
+    assert_eq!(
+        server.metric(r#"tidegate_envoy_over_limit_total{domain="shop",rule="user"}"#),
+        MAX_LIMIT
     );
 }
 
