@@ -595,6 +595,13 @@ impl WaitLine {
         self.settle(ground, wakes);
     }
 
+    /// Sets the alarm for another end of a block, also without knowing the time.
+    pub fn block_changed(&mut self, ground: &Ground<'_>, wakes: &mut Wakes) {
+        self.version += 1;
+        let due = self.front_due(ground);
+        self.set_alarm(ground, due, wakes);
+    }
+
     const fn next_place(&self, rank: Nanos) -> Place {
         Place {
             rank,
