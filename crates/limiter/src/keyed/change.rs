@@ -118,20 +118,32 @@ impl<'a, C: ?Sized> KeyedAt<'a, C> {
             return false;
         };
         let general = limiter.generations.current();
-        // In one step, as `set_override_of`. The general table's lock is taken before the key's own
-        // one, in both places.
-        let _ = general.apply(general.policy(), tag, now, |state| {
-            own.retire();
-            own.table.take_out(own.policy(), tag, now, |old| {
-                general.receive(state, own.policy(), old, now);
-            });
+        let end = || {
             // Units from before the override do not return, as if it were a change of policy.
             limiter.eras.change_rate(tag, limiter.exceptions.most());
             // The only possible error concerns a new key beyond the bound; this one is not new.
             let _ = limiter
                 .exceptions
                 .change(&limiter.marks, tag, now, |exception| exception.own = None);
+        };
+        // In one step, as `set_override_of`. The general table's lock is taken before the key's own
+        // one, in both places.
+        let moved = general.apply(general.policy(), tag, now, |state| {
+            own.retire();
+            own.table.take_out(own.policy(), tag, now, |old| {
+                general.receive(state, own.policy(), old, now);
+            });
+            end();
         });
+        if moved.is_err() {
+            // The table has no room for the key. Its record has, and nobody decides until then.
+            own.retire();
+            let old = own.table.take_out(own.policy(), tag, now, <[u64]>::to_vec);
+            if let Some(old) = old {
+                general.keep(tag, own.policy(), &old, now);
+            }
+            end();
+        }
         limiter.serve(tag, now);
         true
     }
