@@ -45,20 +45,21 @@ impl<'a, C: ?Sized> KeyedAt<'a, C> {
     /// The same as [`set_policy`](Self::set_policy) and [`set_override`](Self::set_override).
     pub fn follow_wall(self, ahead: i64) -> Result<bool, OverrideError> {
         let Self { limiter, now } = self;
-        let Some(policy) = limiter.policy().follow_wall(ahead) else {
-            return Ok(false);
-        };
-        limiter
-            .change_to(now, |_, room| (policy, room))?
-            .finish_at(now);
-        for (tag, exception) in limiter.exceptions.all() {
-            if let Some(own) = exception.own
-                && let Some(policy) = own.policy().follow_wall(ahead)
-            {
+        let general = limiter.policy().follow_wall(ahead);
+        let mut has_changed = general.is_some();
+        if let Some(policy) = general {
+            limiter
+                .change_to(now, |_, room| (policy, room))?
+                .finish_at(now);
+        }
+        // A key's policy may be on a calendar though the general one is not.
+        for (tag, own) in limiter.exceptions.own() {
+            if let Some(policy) = own.policy().follow_wall(ahead) {
                 limiter.set_override_of(tag, policy, now)?;
+                has_changed = true;
             }
         }
-        Ok(true)
+        Ok(has_changed)
     }
 
     /// Changes the maximum number of keys, and keeps the usage of each key. As with a change of
