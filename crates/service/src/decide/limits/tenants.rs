@@ -59,14 +59,18 @@ impl OfTenant<'_> {
 
     /// Corrects an estimate that [`take`](Self::take) took.
     pub fn settle(&self, estimate: Estimate, actual: u64, now: Nanos) {
-        let has_permits = self.total.policy().is_concurrency();
-        // What returns nothing to the limit returns nothing to the share: a reset came between.
-        let counts = self.total.place(TOTAL) == estimate.place;
-        if actual > estimate.cost {
-            if counts || !has_permits {
-                let more = actual - estimate.cost;
-                self.tenants.at(now).charge(self.tenant, more);
+        let policy = self.total.policy();
+        // What returns nothing to the limit returns nothing to the share: a reset came between, or
+        // the permits are free already.
+        let counts = self.total.place(TOTAL) == estimate.place && !policy.has_freed(&estimate, now);
+        if policy.is_concurrency() {
+            // The work is over, whatever its use was.
+            if counts {
+                self.tenants.at(now).refund(self.tenant, estimate.cost);
             }
+        } else if actual > estimate.cost {
+            let more = actual - estimate.cost;
+            self.tenants.at(now).charge(self.tenant, more);
         } else if counts {
             let less = estimate.cost - actual;
             self.tenants.at(now).refund(self.tenant, less);

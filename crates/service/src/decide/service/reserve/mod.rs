@@ -18,6 +18,8 @@ use crate::decide::reservations::{Ending, Id, MOST_PARTS, Name, NewId, Part, Res
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod tests;
 
 /// Marks where another thread may come in between: the model tries every order.
 #[cfg(not(test))]

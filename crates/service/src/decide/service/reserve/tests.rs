@@ -1,0 +1,89 @@
+//! Reservations while the rules change, while keys are reset, and after a restart.
+
+use std::sync::{Arc, Barrier};
+
+use futures_util::FutureExt as _;
+use tidegate_core::{Nanos, clock::ManualTimer};
+use tidegate_limiter::{HashKeys, Policy};
+
+use super::{Ask, Id, Service};
+use crate::{
+    decide::{
+        limits::{Act, Limits},
+        throttle::Throttle,
+    },
+    rules,
+};
+
+const START: Nanos = Nanos::from_secs(1_800_000_000);
+const TTL: Nanos = Nanos::from_secs(10);
+
+fn parsed(limit: &str) -> rules::Rules {
+    with_another(limit, "a")
+}
+
+/// There is room for one key that another limit denies.
+fn with_another(limit: &str, denied: &str) -> rules::Rules {
+    let other = format!("limit: 1/1s, max_keys: 1, deny: [{denied}]");
+    let text = format!("limits: [{{name: l, {limit}}}, {{name: other, {other}}}]");
+    rules::parse(&text).unwrap()
+}
+
+fn service(limit: &str) -> (Arc<ManualTimer>, Service) {
+    let clock = Arc::new(ManualTimer::new(START));
+    let hash = |_: &str| Some(HashKeys::from_seeds(1, 2));
+    let limits = Limits::new(parsed(limit), 1 << 10, hash, START).unwrap();
+    let throttle = Throttle::new(4, None).unwrap();
+    (
+        Arc::clone(&clock),
+        Service::new(limits, throttle, clock as _),
+    )
+}
+
+fn reload(service: &Service, limit: &str) {
+    let limits = service.limits().follow(parsed(limit), service.now());
+    service.set_limits(limits.unwrap());
+}
+
+fn reserve(service: &Service, key: &str, cost: u64) -> Option<Id> {
+    let asks = [Ask {
+        limit: b"l",
+        key: Some(key.as_bytes()),
+        cost,
+    }];
+    let reserved = service.reserve(None, &asks, TTL, service.now());
+    reserved.now_or_never().unwrap().ok().unwrap().1
+}
+
+fn settle(service: &Service, id: Id, cost: u64) {
+    let costs = [cost];
+    let settled = service.settle(id, Some(&costs), service.now());
+    assert_eq!(settled.now_or_never().unwrap(), Ok(true));
+}
+
+/// What is left for a key.
+fn left(service: &Service, key: &str) -> u64 {
+    let ask = Ask {
+        limit: b"l",
+        key: Some(key.as_bytes()),
+        cost: 0,
+    };
+    let peeked = service.decide(ask, Act::Peek, service.now());
+    let answer = peeked.now_or_never().unwrap().ok().unwrap();
+    answer.decision.remaining()
+}
+
+const RATE: &str = "limit: 5/1h, algorithm: fixed-window";
+const PERMITS: &str = "limit: 5, algorithm: concurrency";
+
+#[test]
+fn a_settled_permit_returns_to_its_tenant_whatever_was_used() {
+    let (_, service) = service("limit: 10, algorithm: concurrency, shares: {ceiling: 20%}");
+    for used in [0, 1, 2, 1, 1] {
+        let ids = ["a/1", "a/2"].map(|key| reserve(&service, key, 1).unwrap());
+        assert_eq!(reserve(&service, "a/3", 1), None, "the ceiling is two");
+        for id in ids {
+            settle(&service, id, used);
+        }
+    }
+}
