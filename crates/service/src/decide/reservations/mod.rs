@@ -354,9 +354,15 @@ impl Reservations {
         self.shard(id).get(id).map(|(_, found)| found.parts)
     }
 
-    /// Adds units that were taken, one estimate for each limit, and lets it live for its time from
-    /// now. On an error the caller returns the units.
-    pub fn extend(&self, id: Id, more: &[Estimate], now: Nanos) -> Result<(), ReservationError> {
+    /// Adds units that were taken, a part for each limit, and lets it live for its time from now.
+    /// What these parts say about expiry holds for the whole reservation: the rules may have changed.
+    /// On an error the caller returns the units.
+    pub fn extend<L: AsRef<str>, K: AsRef<[u8]>>(
+        &self,
+        id: Id,
+        more: &[Part<L, K>],
+        now: Nanos,
+    ) -> Result<(), ReservationError> {
         let mut shard = self.shard(id);
         let (head, mut found) = shard.get(id)?;
         if found.status != Status::Open || now >= found.due {
@@ -366,12 +372,13 @@ impl Reservations {
             .parts
             .iter()
             .zip(more)
-            .any(|(part, more)| part.taken.cost().saturating_add(more.cost) > MAX_LIMIT)
+            .any(|(part, more)| part.taken.cost().saturating_add(more.taken.cost()) > MAX_LIMIT)
         {
             return Err(ReservationError::TooLarge);
         }
-        for (part, &estimate) in found.parts.iter_mut().zip(more) {
-            part.taken.add(estimate);
+        for (part, more) in found.parts.iter_mut().zip(more) {
+            part.is_released = more.is_released;
+            more.taken.iter().for_each(|more| part.taken.add(*more));
         }
         found.due = now.saturating_add(found.ttl).max(found.due);
         shard.records.replace(id, head, &found);

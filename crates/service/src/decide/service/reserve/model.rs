@@ -16,7 +16,7 @@ use futures_util::FutureExt;
 use tidegate_core::{Nanos, clock::ManualTimer};
 use tidegate_limiter::{HashKeys, SnapshotEntry};
 
-use super::{Ask, Ending, Estimate, Id, NewId, Service};
+use super::{Ask, Ending, Estimate, Id, NewId, Part, Service};
 use crate::{
     decide::{
         limits::{Act, Limits},
@@ -176,11 +176,17 @@ impl Simulation {
                     .await
                     .ok()
                     .unwrap();
-                let more = [MORE, 0].map(|cost| Estimate {
-                    cost,
-                    taken: now,
-                    place: 0,
+                let parts = service.reservations.parts(self.id).unwrap();
+                let more = parts.into_iter().zip([MORE, 0]).map(|(part, cost)| Part {
+                    taken: Estimate {
+                        cost,
+                        taken: now,
+                        place: 0,
+                    }
+                    .into(),
+                    ..part
                 });
+                let more: Vec<_> = more.collect();
                 pause().await;
                 let is_kept =
                     joint.is_allowed() && service.reservations.extend(self.id, &more, now).is_ok();

@@ -77,6 +77,59 @@ const RATE: &str = "limit: 5/1h, algorithm: fixed-window";
 const PERMITS: &str = "limit: 5, algorithm: concurrency";
 
 #[test]
+fn an_extension_of_permits_ends_with_its_reservation_of_a_rate() {
+    let (clock, service) = service(RATE);
+    let id = reserve(&service, "a", 1).unwrap();
+    reload(&service, PERMITS);
+    assert_eq!(left(&service, "a"), 5);
+    let extended = service.extend(id, &[2], service.now());
+    assert!(extended.now_or_never().unwrap().is_ok());
+    assert_eq!(left(&service, "a"), 3);
+    clock.set(START.saturating_add(TTL));
+    service.expire_reservations(false).now_or_never().unwrap();
+    assert_eq!(left(&service, "a"), 5);
+}
+
+#[test]
+fn an_extension_takes_nothing_of_a_shadow_limit_that_would_deny_it() {
+    let (_, service) = service(&format!("{PERMITS}, shadow: true"));
+    let [first, second] = [3, 2].map(|cost| reserve(&service, "a", cost).unwrap());
+    let extended = service.extend(first, &[2], service.now());
+    assert!(extended.now_or_never().unwrap().is_ok());
+    settle(&service, first, 0);
+    assert_eq!(left(&service, "a"), 3, "the second one has two");
+    settle(&service, second, 0);
+    assert_eq!(left(&service, "a"), 5);
+}
+
+#[test]
+fn permits_return_though_the_limit_became_one_of_permits_while_they_were_reserved() {
+    let (_, service) = service(RATE);
+    let limiter = || Arc::clone(&service.limits().limits()[0]);
+    let policy = |text: &str| text.parse::<Policy>().unwrap();
+    for round in 0..1_000 {
+        let key = format!("{round}");
+        let change = |text| {
+            let limit = limiter();
+            let change = limit.limiter().at(START).set_policy(policy(text));
+            change.unwrap().finish_at(START);
+        };
+        change("fixed-window 5/1h");
+        let barrier = Barrier::new(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                barrier.wait();
+                change("concurrency 5");
+            });
+            barrier.wait();
+            let id = reserve(&service, &key, 1).unwrap();
+            settle(&service, id, 0);
+        });
+        assert_eq!(left(&service, &key), 5, "round {round}");
+    }
+}
+
+#[test]
 fn a_settled_permit_returns_to_its_tenant_whatever_was_used() {
     let (_, service) = service("limit: 10, algorithm: concurrency, shares: {ceiling: 20%}");
     for used in [0, 1, 2, 1, 1] {
