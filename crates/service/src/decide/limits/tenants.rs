@@ -210,6 +210,13 @@ impl Limit {
         self.memory.limiter.place(self.state_key(key))
     }
 
+    /// Where units that count at a place now count in a copy of the states: see
+    /// [`KeyedLimiter::place_in_copy`].
+    pub fn place_in_copy(&self, key: &[u8], place: u64) -> u64 {
+        let key = self.state_key(key);
+        self.memory.limiter.place_in_copy(key, place)
+    }
+
     /// Corrects an estimate that was taken in memory: see [`KeyedAt::settle`](tidegate_limiter::KeyedAt::settle).
     pub fn settle_in_memory(&self, key: &[u8], estimate: Estimate, actual: u64, now: Nanos) {
         match self.of_tenant(key) {

@@ -463,9 +463,14 @@ impl Reservations {
     /// Each reservation that was seen before the states were copied, as a text, and the time when
     /// it expires or is forgotten. If it has ended since, the states may have its correction, which
     /// must not be made again: the text has the later status. Newer ones are left out, as the
-    /// states may not have their units.
-    pub fn texts(&self, seen: Seen) -> impl Iterator<Item = (String, Nanos)> {
-        let text = |(id, found): (Id, Reservation)| {
+    /// states may not have their units. `place` says where the units of a part count, which now
+    /// count at a place, once the states are restored.
+    pub fn texts(
+        &self,
+        seen: Seen,
+        place: impl Fn(&Part, u64) -> u64,
+    ) -> impl Iterator<Item = (String, Nanos)> {
+        let text = move |(id, found): (Id, Reservation)| {
             let later = self.shard(id).get(id);
             let (status, due) = later.map_or((Status::Done, found.due), |(_, later)| {
                 (later.status, later.due)
@@ -474,7 +479,7 @@ impl Reservations {
                 .parts
                 .iter()
                 .filter(|_| status != Status::Done)
-                .map(Written::of)
+                .map(|part| Written::of(part, |at| place(part, at)))
                 .collect();
             let written = (id.to_string(), found.ttl.get(), status, parts);
             // Numbers and strings always serialize.
@@ -485,7 +490,7 @@ impl Reservations {
         };
         seen.0
             .into_iter()
-            .flat_map(move |records| records.all().map(text).collect::<Vec<_>>())
+            .flat_map(move |records| records.all().map(&text).collect::<Vec<_>>())
     }
 
     /// Keeps a reservation from a text again. Returns whether it was valid and there is room.
@@ -596,7 +601,7 @@ struct Written {
 }
 
 impl Written {
-    fn of(part: &Part) -> Self {
+    fn of(part: &Part, place: impl Fn(u64) -> u64) -> Self {
         Self {
             limit: part.limit.to_string(),
             key: part.key.to_vec(),
@@ -604,7 +609,10 @@ impl Written {
             taken: part
                 .taken
                 .iter()
-                .map(|estimate| (estimate.cost, estimate.taken.get(), estimate.place))
+                .map(|estimate| {
+                    let place = place(estimate.place);
+                    (estimate.cost, estimate.taken.get(), place)
+                })
                 .collect(),
         }
     }

@@ -14,7 +14,9 @@ use super::{
     waiting::are_stored,
 };
 use crate::decide::limits::Limit;
-use crate::decide::reservations::{Ending, Id, MOST_PARTS, Name, NewId, Part, ReservationError};
+use crate::decide::reservations::{
+    Ending, Id, MOST_PARTS, Name, NewId, Part, ReservationError, Seen,
+};
 
 #[cfg(test)]
 mod model;
@@ -402,6 +404,16 @@ impl Service {
         if let Some(store) = self.store() {
             self.expire_in_store(store, everywhere, now).await;
         }
+    }
+
+    /// The reservations that were seen before the states were copied: see
+    /// [`texts`](crate::decide::reservations::Reservations::texts).
+    pub fn reservation_texts(&self, seen: Seen) -> impl Iterator<Item = (String, Nanos)> {
+        let limits = self.limits();
+        self.reservations.texts(seen, move |part, place| {
+            let limit = limits.limit(part.limit.as_bytes());
+            limit.map_or(place, |limit| limit.place_in_copy(&part.key, place))
+        })
     }
 
     fn settle_parts<L: AsRef<str>, K: AsRef<[u8]>>(

@@ -285,18 +285,15 @@ impl Simulation {
         let (service, now) = (&self.service, self.service.now());
         let mut copy = SavedStates::default();
         let seen = service.reservations.seen();
-        let at_once = (self.without == Some(Guard::SeenAgain)).then(|| {
-            service
-                .reservations
-                .texts(service.reservations.seen())
-                .collect()
-        });
+        let texts = |seen| service.reservation_texts(seen).collect();
+        let at_once =
+            (self.without == Some(Guard::SeenAgain)).then(|| texts(service.reservations.seen()));
         pause().await;
         for (at, limit) in service.limits().limits().to_vec().iter().enumerate() {
             limit.snapshot(now, |entry| copy.limits.push((at, entry)));
             pause().await;
         }
-        copy.reservations = at_once.unwrap_or_else(|| service.reservations.texts(seen).collect());
+        copy.reservations = at_once.unwrap_or_else(|| texts(seen));
         self.copy.replace(Some(copy));
     }
 

@@ -102,6 +102,38 @@ fn an_extension_takes_nothing_of_a_shadow_limit_that_would_deny_it() {
     assert_eq!(left(&service, "a"), 5);
 }
 
+/// Copies all states in the order of the state file, and goes on from them.
+fn restarted(service: &Service, limit: &str) -> Service {
+    let (_, after) = self::service(limit);
+    let seen = service.reservations.seen();
+    let states = Arc::clone(&service.limits().limits()[0]);
+    let to = Arc::clone(&after.limits().limits()[0]);
+    let policy = to.spec().policy.policy().unwrap();
+    states.snapshot(START, |entry| {
+        assert!(to.limiter().at(START).restore(&policy, &entry));
+    });
+    for (text, due) in service.reservation_texts(seen) {
+        assert!(after.reservations.restore(&text, due));
+    }
+    after
+}
+
+#[test]
+fn units_that_were_taken_after_a_reset_return_after_a_restart_and_those_from_before_do_not() {
+    for limit in [PERMITS, RATE] {
+        let (_, service) = service(limit);
+        let before = reserve(&service, "a", 4).unwrap();
+        service.limits().limits()[0].limiter().at(START).reset("a");
+        let after = reserve(&service, "a", 5).unwrap();
+        assert_eq!(reserve(&service, "a", 1), None);
+        let service = restarted(&service, limit);
+        settle(&service, before, 0);
+        assert_eq!(left(&service, "a"), 0, "{limit}");
+        settle(&service, after, 0);
+        assert_eq!(left(&service, "a"), 5, "{limit}");
+    }
+}
+
 #[test]
 fn permits_return_though_the_limit_became_one_of_permits_while_they_were_reserved() {
     let (_, service) = service(RATE);
