@@ -172,3 +172,16 @@ fn a_settled_permit_returns_to_its_tenant_whatever_was_used() {
         }
     }
 }
+
+#[test]
+fn rules_that_are_refused_leave_permits_and_units_of_a_rate_in_use() {
+    for (limit, refused) in [(RATE, PERMITS), (PERMITS, RATE)] {
+        let (_, service) = service(limit);
+        let id = reserve(&service, "a", 3).unwrap();
+        let rules = with_another(refused, "a, b");
+        assert!(service.limits().follow(rules, service.now()).is_err());
+        assert_eq!(left(&service, "a"), 2, "{limit}");
+        settle(&service, id, 0);
+        assert_eq!(left(&service, "a"), 5, "{limit}");
+    }
+}
