@@ -310,9 +310,9 @@ impl<C: ?Sized> KeyedLimiter<C> {
         })
     }
 
-    /// Where units that count at this [place](Self::place) now count in another limiter that
-    /// restores a snapshot of this one: resets of before do not concern it. 0, which is nowhere, for
-    /// units that no longer count here, so that they do not return there either.
+    /// Where units that count at this [place](Self::place) now count in another limiter, which
+    /// restores a snapshot of this one: resets of before do not concern it. 0, which is nowhere,
+    /// for units that no longer count here, so that they do not return there either.
     #[must_use]
     pub fn place_in_copy(&self, key: impl Key, place: u64) -> u64 {
         let tag = self.tag_of(&key);

@@ -60,11 +60,11 @@ impl OfTenant<'_> {
     /// Corrects an estimate that [`take`](Self::take) took.
     pub fn settle(&self, estimate: Estimate, actual: u64, now: Nanos) {
         let policy = self.total.policy();
-        // What returns nothing to the limit returns nothing to the share: a reset came between, or
-        // the permits are free already.
+        // Units that do not return to the limit do not return to the share: a reset came between,
+        // or the permits are free already.
         let counts = self.total.place(TOTAL) == estimate.place && !policy.has_freed(&estimate, now);
         if policy.is_concurrency() {
-            // The work is over, whatever its use was.
+            // All return, as the work is over.
             if counts {
                 self.tenants.at(now).refund(self.tenant, estimate.cost);
             }

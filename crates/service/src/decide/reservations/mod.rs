@@ -355,8 +355,8 @@ impl Reservations {
     }
 
     /// Adds units that were taken, a part for each limit, and lets it live for its time from now.
-    /// What these parts say about expiry holds for the whole reservation: the rules may have changed.
-    /// On an error the caller returns the units.
+    /// It then expires as these parts say, because the rules may have changed. On an error the
+    /// caller returns the units.
     pub fn extend<L: AsRef<str>, K: AsRef<[u8]>>(
         &self,
         id: Id,

@@ -332,7 +332,7 @@ impl Service {
             parts: asked,
             decisions,
         };
-        // The rules that are in force now say what becomes of them.
+        // By the rules that are in force now.
         let more = decided.parts.iter().zip(decided.taken(estimates));
         let more = more.map(|(part, estimate)| Part {
             taken: estimate.into(),

@@ -61,7 +61,7 @@ fn settle(service: &Service, id: Id, cost: u64) {
     assert_eq!(settled.now_or_never().unwrap(), Ok(true));
 }
 
-/// What is left for a key.
+/// The units that are left for a key.
 fn left(service: &Service, key: &str) -> u64 {
     let ask = Ask {
         limit: b"l",
