@@ -218,6 +218,15 @@ impl Site<'_> {
         eras.own_place([3, rate, key_rate, resets], &[])
     }
 
+    /// See [`KeyedLimiter::place_in_copy`](crate::KeyedLimiter::place_in_copy).
+    pub fn place_in_copy(self, policy: &Policy, state: &[u64], place: u64) -> u64 {
+        if self.place(policy, state) != place {
+            return 0;
+        }
+        let permits = policy.is_concurrency().then_some(PERMITS);
+        policy.place().or(permits).unwrap_or(place)
+    }
+
     /// The estimate of units that were just taken from a state. The caller holds its lock.
     pub fn note(self, policy: &Policy, state: &[u64], cost: u64, taken: Nanos) -> Estimate {
         Estimate {

@@ -174,6 +174,12 @@ impl<C: ?Sized> Limiter<C> {
     /// Denies everything until a time, or until [`unblock`](Self::unblock).
     pub fn block(&self, until: Until) {
         self.blocked.store(until.0.get(), Ordering::Relaxed);
+        if self.line.is_busy() {
+            // Its alarm may be set for the end of a longer block.
+            self.step(Nanos::ZERO, |line, ground, wakes| {
+                line.block_changed(ground, wakes);
+            });
+        }
     }
 
     /// A copy of the state, to be saved and [restored](LimiterAt::restore).

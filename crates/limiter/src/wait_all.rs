@@ -23,7 +23,7 @@ const HOPE: Nanos = Nanos::from_secs(1);
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitAllError {
-    /// The binding limit can never admit its cost.
+    /// A limit can never admit its cost.
     #[error("waiting cannot make room for one of the costs")]
     Never(Box<AllDecision>),
     /// The binding limit would admit its cost only after the deadline. Returned as soon as that is
@@ -180,7 +180,7 @@ async fn wait_for_several<C: ?Sized, T: Timer>(
         {
             return Err(WaitAllError::Never(Box::new(all)));
         }
-        if all.bound().is_some_and(|at| requests[at].never_fits()) {
+        if requests.iter().any(Request::never_fits) {
             return Err(WaitAllError::Never(Box::new(all)));
         }
         let wait = known_wait(requests, &all);
@@ -457,7 +457,8 @@ impl<C: ?Sized> Request<'_, C> {
 
     /// Whether the cost is above all that is ever admitted.
     fn never_fits(&self) -> bool {
-        self.cost() > self.policy().highest_cost()
+        let own = self.own_policy().copied();
+        self.cost() > own.unwrap_or_else(|| self.policy()).highest_cost()
     }
 
     /// The policy in force for the key.

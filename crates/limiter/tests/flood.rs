@@ -260,6 +260,26 @@ fn a_limiter_that_denies_when_full_refuses_new_keys_and_forgets_none() {
 }
 
 #[test]
+fn a_keys_own_policy_ends_also_in_a_full_table_that_denies_new_keys() {
+    for policy in policies("3/10m") {
+        let limiter = limiter(policy, SMALL, |builder| builder.when_full(WhenFull::Deny));
+        let own: Policy = "fixed-window 100/1h".parse().unwrap();
+        limiter.at(NOW).set_override("vip", own).unwrap();
+        assert!(limiter.at(NOW).acquire("vip", 50).is_allowed());
+        for number in 0..12 * SMALL as u64 {
+            while limiter.at(NOW).acquire(key(1, number), 3).is_allowed() {}
+        }
+        assert!(limiter.stats().refused > 0, "{}", policy.name());
+        assert!(limiter.at(NOW).remove_override("vip"));
+        assert_eq!(limiter.override_of("vip"), None, "{}", policy.name());
+        let denied = limiter.at(NOW).acquire("vip", 1);
+        assert!(denied.is_denied(), "{}: {denied}", policy.name());
+        assert_eq!(denied.limit(), 3);
+        assert!(!limiter.at(NOW).remove_override("vip"));
+    }
+}
+
+#[test]
 fn limits_given_with_requests_do_not_mix() {
     // As CL.THROTTLE keeps them: one limiter, each request with a bucket of its own.
     let each =

@@ -907,6 +907,23 @@ fn days_follow_the_systems_time_and_rates_do_not() {
     assert_eq!(rate.follow_wall(), Ok(false));
 }
 
+/// The general policy has no calendar.
+#[test]
+#[cfg(feature = "calendar")]
+fn the_days_of_a_single_key_follow_the_systems_time() {
+    let limiter = keyed(Policy::token_bucket(Quota::per_second(10)));
+    let own: Policy = "fixed-window:calendar 5/day".parse().unwrap();
+    limiter.set_override("vip", own).unwrap();
+    assert!(limiter.acquire("vip", 5).is_allowed());
+    let wait = || limiter.peek("vip", 1).reset_after().as_secs() / 3_600;
+    assert_eq!((wait(), limiter.follow_wall()), (22, Ok(false)));
+    limiter.clock().set_wall_ahead(11 * HOUR);
+    assert_eq!(limiter.follow_wall(), Ok(true));
+    assert_eq!((wait(), limiter.follow_wall()), (11, Ok(false)));
+    limiter.clock().advance(Duration::from_hours(11));
+    assert!(limiter.acquire("vip", 5).is_allowed());
+}
+
 #[test]
 #[cfg(feature = "calendar")]
 fn a_limiter_without_keys_follows_the_systems_time() {

@@ -63,6 +63,17 @@ impl Policy {
         }))
     }
 
+    /// Whether an estimate is of permits whose hold has passed: they are free already, so their
+    /// holder returns nothing.
+    #[must_use]
+    pub fn has_freed(&self, estimate: &Estimate, now: Nanos) -> bool {
+        let held = now.saturating_since(estimate.taken).get();
+        matches!(
+            self.parameters(),
+            Parameters::Concurrency { hold: Some(hold), .. } if held >= hold
+        )
+    }
+
     /// Corrects an estimate at `now` to the `actual` cost.
     ///
     /// If less was used, the rest goes back to where the estimate counts (see

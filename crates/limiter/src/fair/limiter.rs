@@ -217,9 +217,11 @@ impl<C: Clock> FairLimiter<C> {
     }
 
     pub(super) fn give_back(&self, tenant: &[u8], estimate: Estimate) {
-        let (tenants, total) = self.at_now().parts();
+        let at = self.at_now();
+        let (tenants, total) = at.parts();
         tenants.give_back(tenant, estimate.cost, || {
-            let counts = self.total.place() == estimate.place;
+            let is_free = self.total.policy().has_freed(&estimate, at.now);
+            let counts = self.total.place() == estimate.place && !is_free;
             total.settle(estimate, 0);
             counts
         });

@@ -104,7 +104,7 @@ impl<'a, C: ?Sized> Request<'a, C> {
         }
     }
 
-    fn own_policy(&self) -> Option<&'a Policy> {
+    pub(crate) fn own_policy(&self) -> Option<&'a Policy> {
         match self {
             Self::Keyed { policy, .. } => *policy,
             Self::Unkeyed { .. } => None,

@@ -45,20 +45,21 @@ impl<'a, C: ?Sized> KeyedAt<'a, C> {
     /// The same as [`set_policy`](Self::set_policy) and [`set_override`](Self::set_override).
     pub fn follow_wall(self, ahead: i64) -> Result<bool, OverrideError> {
         let Self { limiter, now } = self;
-        let Some(policy) = limiter.policy().follow_wall(ahead) else {
-            return Ok(false);
-        };
-        limiter
-            .change_to(now, |_, room| (policy, room))?
-            .finish_at(now);
-        for (tag, exception) in limiter.exceptions.all() {
-            if let Some(own) = exception.own
-                && let Some(policy) = own.policy().follow_wall(ahead)
-            {
+        let general = limiter.policy().follow_wall(ahead);
+        let mut has_changed = general.is_some();
+        if let Some(policy) = general {
+            limiter
+                .change_to(now, |_, room| (policy, room))?
+                .finish_at(now);
+        }
+        // A key's policy may be on a calendar though the general one is not.
+        for (tag, own) in limiter.exceptions.own() {
+            if let Some(policy) = own.policy().follow_wall(ahead) {
                 limiter.set_override_of(tag, policy, now)?;
+                has_changed = true;
             }
         }
-        Ok(true)
+        Ok(has_changed)
     }
 
     /// Changes the maximum number of keys, and keeps the usage of each key. As with a change of
@@ -118,20 +119,32 @@ impl<'a, C: ?Sized> KeyedAt<'a, C> {
             return false;
         };
         let general = limiter.generations.current();
-        // In one step, as `set_override_of`. The general table's lock is taken before the key's own
-        // one, in both places.
-        let _ = general.apply(general.policy(), tag, now, |state| {
-            own.retire();
-            own.table.take_out(own.policy(), tag, now, |old| {
-                general.receive(state, own.policy(), old, now);
-            });
+        let end = || {
             // Units from before the override do not return, as if it were a change of policy.
             limiter.eras.change_rate(tag, limiter.exceptions.most());
             // The only possible error concerns a new key beyond the bound; this one is not new.
             let _ = limiter
                 .exceptions
                 .change(&limiter.marks, tag, now, |exception| exception.own = None);
+        };
+        // In one step, as `set_override_of`. The general table's lock is taken before the key's own
+        // one, in both places.
+        let moved = general.apply(general.policy(), tag, now, |state| {
+            own.retire();
+            own.table.take_out(own.policy(), tag, now, |old| {
+                general.receive(state, own.policy(), old, now);
+            });
+            end();
         });
+        if moved.is_err() {
+            // The table has no room for the key. Its record has, and nobody decides until then.
+            own.retire();
+            let old = own.table.take_out(own.policy(), tag, now, <[u64]>::to_vec);
+            if let Some(old) = old {
+                general.keep(tag, own.policy(), &old, now);
+            }
+            end();
+        }
         limiter.serve(tag, now);
         true
     }

@@ -118,6 +118,13 @@ impl Exceptions {
             .collect()
     }
 
+    /// The keys with their own policies.
+    pub fn own(&self) -> Vec<(Tag, Arc<Generation>)> {
+        let inner = self.read();
+        let own = |(tag, exception): (&Tag, &Exception)| Some((*tag, exception.own.clone()?));
+        inner.map.iter().filter_map(own).collect()
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, Inner> {
         // No change panics midway.
         self.inner.read().unwrap_or_else(PoisonError::into_inner)

@@ -310,6 +310,19 @@ impl<C: ?Sized> KeyedLimiter<C> {
         })
     }
 
+    /// Where units that count at this [place](Self::place) now count in another limiter, which
+    /// restores a snapshot of this one: resets of before do not concern it. 0, which is nowhere,
+    /// for units that no longer count here, so that they do not return there either.
+    #[must_use]
+    pub fn place_in_copy(&self, key: impl Key, place: u64) -> u64 {
+        let tag = self.tag_of(&key);
+        let generation = self.generation_of(tag);
+        self.look(tag, Nanos::ZERO, |policy, state| {
+            let site = self.site(&generation, tag);
+            site.place_in_copy(policy, state, place)
+        })
+    }
+
     pub(crate) fn settle_tag(&self, tag: Tag, estimate: Estimate, actual: u64, now: Nanos) {
         // A key without a place has taken nothing, and a full table that denies newcomers has no
         // room for a charge.

@@ -120,13 +120,13 @@ pub(crate) fn step_by<R>(
         if by.penalty().is_none() {
             mine.keep_block(&mut after, state);
         }
-        if mine.is_concurrency() != by.is_concurrency() {
+        if mine.is_concurrency() == by.is_concurrency() {
+            state.copy_from_slice(&after);
+        } else {
             // Permits and units of a rate do not become each other: only what was taken now counts.
             let taken = by.used(&theirs, now).saturating_sub(by.used(&before, now));
             mine.charge(state, now, taken);
             mine.keep_block(state, &after);
-        } else {
-            state.copy_from_slice(&after);
         }
     }
     result

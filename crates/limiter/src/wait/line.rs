@@ -120,10 +120,14 @@ impl WaitLine {
             if cost > ground.policy.highest_cost() {
                 // The limit was lowered below the cost.
                 let denied = ground.policy.peek(ground.state, ground.now, cost);
-                first
-                    .remove()
-                    .ticket
-                    .end(Err(WaitError::Never(denied)), wakes);
+                let (place, waiter) = first.remove_entry();
+                if waiter.ticket.takes_itself {
+                    // Its caller looks at all of its limits, of which one may have changed again.
+                    waiter.ticket.rouse(wakes);
+                    self.aside.insert(place, waiter);
+                } else {
+                    waiter.ticket.end(Err(WaitError::Never(denied)), wakes);
+                }
                 self.version += 1;
                 continue;
             }
@@ -478,6 +482,10 @@ impl WaitLine {
         }
         ticket.looked(until.filter(|_| ticket.called_until().is_some()));
         self.settle(ground, wakes);
+        if ticket.cost > ground.policy.highest_cost() {
+            // It is aside again. Its caller has just seen why, so that it need not look once more.
+            ticket.looked(None);
+        }
         // The alarm that woke the caller rings no more.
         self.set_alarm(ground, self.due, wakes);
     }
@@ -585,6 +593,13 @@ impl WaitLine {
     pub fn changed(&mut self, ground: &mut Ground<'_>, wakes: &mut Wakes) {
         self.version += 1;
         self.settle(ground, wakes);
+    }
+
+    /// Sets the alarm for another end of a block, also without knowing the time.
+    pub fn block_changed(&mut self, ground: &Ground<'_>, wakes: &mut Wakes) {
+        self.version += 1;
+        let due = self.front_due(ground);
+        self.set_alarm(ground, due, wakes);
     }
 
     const fn next_place(&self, rank: Nanos) -> Place {

@@ -458,6 +458,25 @@ fn permits_that_are_never_returned_become_free_for_their_tenant_too() {
 }
 
 #[test]
+fn a_permit_that_is_returned_after_its_hold_returns_no_other_one_of_its_tenant() {
+    let held = tidegate_limiter::algorithm::Concurrency::new(10);
+    let held: Policy = held.hold(Duration::from_secs(10)).unwrap().into();
+    let limiter = limiter(held).ceiling(0.2).unwrap().build().unwrap();
+    let advance = |seconds| {
+        let clock = limiter.total().clock();
+        clock.advance(Duration::from_secs(seconds));
+    };
+    let late = limiter.permit("a", 1).unwrap();
+    advance(9);
+    let _second = limiter.permit("a", 1).unwrap();
+    advance(2);
+    let _third = limiter.permit("a", 1).unwrap();
+    assert!(limiter.permit("a", 1).is_err(), "the ceiling is two");
+    drop(late);
+    assert!(limiter.permit("a", 1).is_err(), "and stays two");
+}
+
+#[test]
 fn threads_never_have_more_permits_than_there_are() {
     let limiter = FairLimiter::builder(Policy::concurrency(5))
         .build()

@@ -448,3 +448,57 @@ fn permits_with_a_longest_hold_are_waited_for_with_other_limits_before_the_hold_
         Poll::Ready(Err(WaitAllError::Deadline(_)))
     ));
 }
+
+/// A rate with room, and permits that are in use.
+fn rate_and_permits(timer: &ManualTimer) -> [Limiter<ManualTimer>; 2] {
+    let rate = unkeyed(timer, Policy::token_bucket(Quota::per_second(10)));
+    let permits = unkeyed(timer, Policy::concurrency(1));
+    assert!(permits.acquire(1).is_allowed());
+    [rate, permits]
+}
+
+#[test]
+fn a_limit_that_is_lowered_below_the_cost_ends_the_wait_for_another_limits_permits() {
+    let timer = ManualTimer::new(START);
+    let [rate, permits] = rate_and_permits(&timer);
+    let requests = vec![Request::unkeyed(&rate, 5), Request::unkeyed(&permits, 1)];
+    let mut waiting = wait(requests, None);
+    assert!(poll(&mut waiting).is_pending());
+    rate.set_policy(Policy::token_bucket(Quota::per_second(3)));
+    assert!(matches!(
+        poll(&mut waiting),
+        Poll::Ready(Err(WaitAllError::Never(_)))
+    ));
+}
+
+#[test]
+fn a_limit_that_is_lowered_below_the_cost_and_raised_again_keeps_its_caller() {
+    let timer = ManualTimer::new(START);
+    let [rate, permits] = rate_and_permits(&timer);
+    let requests = vec![Request::unkeyed(&rate, 5), Request::unkeyed(&permits, 1)];
+    let mut waiting = wait(requests, None);
+    assert!(poll(&mut waiting).is_pending());
+    for limit in [3, 10] {
+        rate.set_policy(Policy::token_bucket(Quota::per_second(limit)));
+    }
+    assert!(poll(&mut waiting).is_pending());
+    assert!(rate.acquire(1).is_denied(), "it has its place again");
+    permits.refund(1);
+    assert!(is_admitted(&mut waiting));
+    assert!(rate.acquire(5).is_allowed() && rate.acquire(1).is_denied());
+}
+
+/// The line of a limit does not know the policy that comes with a request.
+#[test]
+fn a_cost_that_fits_the_requests_own_policy_is_waited_for() {
+    let timer = ManualTimer::new(START);
+    let own = Policy::token_bucket(Quota::per_second(100));
+    let small = keyed(&timer, Policy::token_bucket(Quota::per_second(10)));
+    let permits = unkeyed(&timer, Policy::concurrency(1));
+    assert!(permits.acquire(1).is_allowed());
+    let large = Request::keyed(&small, b"k", 50).with_policy(Some(&own));
+    let mut waiting = wait(vec![large, Request::unkeyed(&permits, 1)], None);
+    assert!(poll(&mut waiting).is_pending());
+    permits.refund(1);
+    assert!(is_admitted(&mut waiting));
+}

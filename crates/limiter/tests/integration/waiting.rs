@@ -325,3 +325,19 @@ fn a_sleeper_waits_in_one_place_however_often_it_is_polled_and_in_none_when_it_i
     sleeps.truncate(70);
     assert_eq!(sleepers(), 30);
 }
+
+#[test]
+fn a_block_that_is_made_shorter_holds_nobody_up_for_longer() {
+    let (timer, limiter) = limiter(Policy::token_bucket(Quota::per_second(1)));
+    assert!(limiter.acquire(1).is_allowed());
+    let mut waiting: Waiting<'_> = Box::pin(limiter.wait(1, None));
+    assert!(poll(&mut waiting).is_pending());
+    limiter.block_for(Duration::from_hours(1));
+    timer.advance(Duration::from_secs(1));
+    assert!(poll(&mut waiting).is_pending());
+    limiter.block_for(Duration::from_secs(5));
+    timer.advance(Duration::from_millis(4_999));
+    assert!(poll(&mut waiting).is_pending());
+    timer.advance(Duration::from_millis(1));
+    assert!(is_admitted(&mut waiting));
+}

@@ -111,7 +111,8 @@ impl SharedLimit {
     /// Corrects an estimate to the `actual` cost: unused units return to where they count, and
     /// units beyond the estimate are charged, whether they fit or not. Units that have left the
     /// window, or were forgotten by a [`reset`](Self::reset), do not return, so that the limit is
-    /// never exceeded. A start time of a leaky bucket returns only if it is the last one.
+    /// never exceeded. A start time of a leaky bucket returns only if it is the last one. Permits
+    /// all return, whatever was used.
     ///
     /// # Errors
     /// When the store does not reply. The correction then was either made, or the estimate stays.
@@ -125,7 +126,8 @@ impl SharedLimit {
         actual: u64,
     ) -> Result<(), StoreError> {
         let SharedEstimate { cost, taken } = estimate;
-        if cost == actual {
+        // Permits return for any use: the work is over.
+        if cost == actual && self.plan().hold().is_none() {
             return Ok(());
         }
         match taken {

@@ -160,3 +160,15 @@ async fn dropping_a_permit_of_a_rate_limit_refunds_nothing() {
         rate.store().stats()
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settled_permits_return_whatever_was_used() {
+    let bench = Bench::start();
+    for used in [0, 1, 2] {
+        let (answer, taken) = bench.limit.acquire_estimate("k", 1).await;
+        assert!(answer.is_allowed(), "{answer:?}");
+        let settled = bench.limit.settle("k", taken, used).await;
+        assert_eq!(settled, Ok(()), "{used}");
+        assert_eq!(bench.free().await, 2, "{used}");
+    }
+}

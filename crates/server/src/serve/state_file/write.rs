@@ -88,7 +88,7 @@ fn write_to(file: File, service: &Service) -> io::Result<u64> {
             }
         }
         // After the limits, whose states may already have the end of one that was open before.
-        for (text, due) in service.reservations.texts(reservations) {
+        for (text, due) in service.reservation_texts(reservations) {
             out.bare(&format!("{RESERVATION}{text}"), due.get())?;
         }
     }

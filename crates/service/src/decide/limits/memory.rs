@@ -152,7 +152,16 @@ impl Memory {
         limiter.at(now).set_when_full(to.when_full)?.finish_at(now);
         // The specification was checked when it was parsed.
         let policy = |spec: &PolicySpec| policy(spec, self.keeping).ok();
-        if let Some(policy) = policy(&to.policy).filter(|policy| *policy != limiter.policy()) {
+        // Permits and units of a rate do not become each other, so that a change is not undone
+        // without a loss: it comes last, when little can fail.
+        let general = policy(&to.policy).filter(|policy| *policy != limiter.policy());
+        let (other_kind, general) = match general {
+            Some(policy) if policy.is_concurrency() != limiter.policy().is_concurrency() => {
+                (general, None)
+            }
+            _ => (None, general),
+        };
+        if let Some(policy) = general {
             limiter.at(now).set_policy(policy)?.finish_at(now);
         }
         {
@@ -218,6 +227,9 @@ impl Memory {
                 .at(now)
                 .block(key, Until::UNBLOCKED)
                 .map_err(OverrideError::from)?;
+        }
+        if let Some(policy) = other_kind {
+            limiter.at(now).set_policy(policy)?.finish_at(now);
         }
         Ok(())
     }

@@ -259,9 +259,17 @@ impl Limits {
             limit.observe_with(&plan.observers);
             limits.push(Arc::new(limit));
         }
-        for (at, limit) in limits.iter().enumerate() {
+        // Those last whose states do not survive that their change is undone.
+        let loses = |limit: &&Arc<Limit>| {
+            let limits_rate = |spec: &LimitSpec| spec.policy.algorithm.limits_rate();
+            let old = before(&limit.spec);
+            old.is_some_and(|old| limits_rate(&old.spec) != limits_rate(&limit.spec))
+        };
+        let (last, first): (Vec<_>, Vec<_>) = limits.iter().partition(loses);
+        let in_turn: Vec<_> = first.into_iter().chain(last).collect();
+        for (at, limit) in in_turn.iter().enumerate() {
             if let Err(source) = limit.follow(before(&limit.spec), now) {
-                for done in &limits[..=at] {
+                for done in &in_turn[..=at] {
                     done.undo(before(&done.spec), now);
                 }
                 return Err(RulesError::Store {

@@ -59,14 +59,18 @@ impl OfTenant<'_> {
 
     /// Corrects an estimate that [`take`](Self::take) took.
     pub fn settle(&self, estimate: Estimate, actual: u64, now: Nanos) {
-        let has_permits = self.total.policy().is_concurrency();
-        // What returns nothing to the limit returns nothing to the share: a reset came between.
-        let counts = self.total.place(TOTAL) == estimate.place;
-        if actual > estimate.cost {
-            if counts || !has_permits {
-                let more = actual - estimate.cost;
-                self.tenants.at(now).charge(self.tenant, more);
+        let policy = self.total.policy();
+        // Units that do not return to the limit do not return to the share: a reset came between,
+        // or the permits are free already.
+        let counts = self.total.place(TOTAL) == estimate.place && !policy.has_freed(&estimate, now);
+        if policy.is_concurrency() {
+            // All return, as the work is over.
+            if counts {
+                self.tenants.at(now).refund(self.tenant, estimate.cost);
             }
+        } else if actual > estimate.cost {
+            let more = actual - estimate.cost;
+            self.tenants.at(now).charge(self.tenant, more);
         } else if counts {
             let less = estimate.cost - actual;
             self.tenants.at(now).refund(self.tenant, less);
@@ -204,6 +208,13 @@ impl Limit {
     /// Where a key's units count now: see [`KeyedLimiter::place`].
     pub fn place(&self, key: &[u8]) -> u64 {
         self.memory.limiter.place(self.state_key(key))
+    }
+
+    /// Where units that count at a place now count in a copy of the states: see
+    /// [`KeyedLimiter::place_in_copy`].
+    pub fn place_in_copy(&self, key: &[u8], place: u64) -> u64 {
+        let key = self.state_key(key);
+        self.memory.limiter.place_in_copy(key, place)
     }
 
     /// Corrects an estimate that was taken in memory: see [`KeyedAt::settle`](tidegate_limiter::KeyedAt::settle).

@@ -354,9 +354,15 @@ impl Reservations {
         self.shard(id).get(id).map(|(_, found)| found.parts)
     }
 
-    /// Adds units that were taken, one estimate for each limit, and lets it live for its time from
-    /// now. On an error the caller returns the units.
-    pub fn extend(&self, id: Id, more: &[Estimate], now: Nanos) -> Result<(), ReservationError> {
+    /// Adds units that were taken, a part for each limit, and lets it live for its time from now.
+    /// It then expires as these parts say, because the rules may have changed. On an error the
+    /// caller returns the units.
+    pub fn extend<L: AsRef<str>, K: AsRef<[u8]>>(
+        &self,
+        id: Id,
+        more: &[Part<L, K>],
+        now: Nanos,
+    ) -> Result<(), ReservationError> {
         let mut shard = self.shard(id);
         let (head, mut found) = shard.get(id)?;
         if found.status != Status::Open || now >= found.due {
@@ -366,12 +372,13 @@ impl Reservations {
             .parts
             .iter()
             .zip(more)
-            .any(|(part, more)| part.taken.cost().saturating_add(more.cost) > MAX_LIMIT)
+            .any(|(part, more)| part.taken.cost().saturating_add(more.taken.cost()) > MAX_LIMIT)
         {
             return Err(ReservationError::TooLarge);
         }
-        for (part, &estimate) in found.parts.iter_mut().zip(more) {
-            part.taken.add(estimate);
+        for (part, more) in found.parts.iter_mut().zip(more) {
+            part.is_released = more.is_released;
+            more.taken.iter().for_each(|more| part.taken.add(*more));
         }
         found.due = now.saturating_add(found.ttl).max(found.due);
         shard.records.replace(id, head, &found);
@@ -456,9 +463,14 @@ impl Reservations {
     /// Each reservation that was seen before the states were copied, as a text, and the time when
     /// it expires or is forgotten. If it has ended since, the states may have its correction, which
     /// must not be made again: the text has the later status. Newer ones are left out, as the
-    /// states may not have their units.
-    pub fn texts(&self, seen: Seen) -> impl Iterator<Item = (String, Nanos)> {
-        let text = |(id, found): (Id, Reservation)| {
+    /// states may not have their units. `place` says where the units of a part count, which now
+    /// count at a place, once the states are restored.
+    pub fn texts(
+        &self,
+        seen: Seen,
+        place: impl Fn(&Part, u64) -> u64,
+    ) -> impl Iterator<Item = (String, Nanos)> {
+        let text = move |(id, found): (Id, Reservation)| {
             let later = self.shard(id).get(id);
             let (status, due) = later.map_or((Status::Done, found.due), |(_, later)| {
                 (later.status, later.due)
@@ -467,7 +479,7 @@ impl Reservations {
                 .parts
                 .iter()
                 .filter(|_| status != Status::Done)
-                .map(Written::of)
+                .map(|part| Written::of(part, |at| place(part, at)))
                 .collect();
             let written = (id.to_string(), found.ttl.get(), status, parts);
             // Numbers and strings always serialize.
@@ -478,7 +490,7 @@ impl Reservations {
         };
         seen.0
             .into_iter()
-            .flat_map(move |records| records.all().map(text).collect::<Vec<_>>())
+            .flat_map(move |records| records.all().map(&text).collect::<Vec<_>>())
     }
 
     /// Keeps a reservation from a text again. Returns whether it was valid and there is room.
@@ -589,7 +601,7 @@ struct Written {
 }
 
 impl Written {
-    fn of(part: &Part) -> Self {
+    fn of(part: &Part, place: impl Fn(u64) -> u64) -> Self {
         Self {
             limit: part.limit.to_string(),
             key: part.key.to_vec(),
@@ -597,7 +609,10 @@ impl Written {
             taken: part
                 .taken
                 .iter()
-                .map(|estimate| (estimate.cost, estimate.taken.get(), estimate.place))
+                .map(|estimate| {
+                    let place = place(estimate.place);
+                    (estimate.cost, estimate.taken.get(), place)
+                })
                 .collect(),
         }
     }

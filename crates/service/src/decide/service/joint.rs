@@ -125,6 +125,17 @@ impl Decided<'_> {
         self.each().all(|(part, decision)| part.allows(decision))
     }
 
+    /// These estimates, as far as the limits have taken them: a shadow limit that would deny has
+    /// taken nothing, unless it is soft.
+    pub(super) fn taken(&self, estimates: Vec<Estimate>) -> impl Iterator<Item = Estimate> {
+        let each = self.each().zip(estimates);
+        each.map(|((part, decision), estimate)| {
+            let has_taken = decision.is_allowed() || part.limit.spec().soft;
+            let cost = if has_taken { estimate.cost } else { 0 };
+            Estimate { cost, ..estimate }
+        })
+    }
+
     /// See [`JointAnswer::bound`].
     fn bound(&self) -> usize {
         let strictness = |(at, (part, decision)): (usize, (&Part<'_>, &Decision))| {
@@ -183,12 +194,31 @@ pub(super) fn take_noted_in_memory(
     parts: &[Part<'_>],
     now: Nanos,
 ) -> Result<(Vec<Decision>, Vec<Estimate>), Refusal> {
-    if parts.len() < 2 || !parts.iter().all(Part::is_noted) {
+    let noted = |part: &Part<'_>| part.is_noted();
+    if parts.iter().any(Part::is_shared) || !parts.iter().any(noted) {
         let estimates = parts.iter().map(|part| part.estimate(now)).collect();
         return Ok((take_in_memory(parts, now)?, estimates));
     }
-    let noted = acquire_all_estimates_at(&requests(parts), now);
-    let (joint, estimates) = noted.map_err(|_| Refusal::TooManyKeys)?;
+    // Before the step, unless that notes them: a change of the rules may come in between.
+    let apart = |part: &Part<'_>| (!part.is_noted()).then(|| part.estimate(now));
+    let apart: Vec<_> = parts.iter().map(apart).collect();
+    let taken = acquire_all_estimates_at(&requests(parts), now);
+    let (joint, taken) = taken.map_err(|_| Refusal::TooManyKeys)?;
+    let mut taken = taken.into_iter();
+    let estimate = |(part, apart): (&Part<'_>, Option<Estimate>)| {
+        let taken = if part.is_enforced() {
+            taken.next()
+        } else {
+            None
+        };
+        // Without an admission nothing was taken.
+        apart.or(taken).unwrap_or(Estimate {
+            cost: 0,
+            taken: now,
+            place: 0,
+        })
+    };
+    let estimates = parts.iter().zip(apart).map(estimate).collect();
     Ok((each_in_memory(parts, joint.decisions(), now), estimates))
 }
 

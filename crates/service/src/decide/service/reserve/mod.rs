@@ -14,10 +14,14 @@ use super::{
     waiting::are_stored,
 };
 use crate::decide::limits::Limit;
-use crate::decide::reservations::{Ending, Id, MOST_PARTS, Name, NewId, Part, ReservationError};
+use crate::decide::reservations::{
+    Ending, Id, MOST_PARTS, Name, NewId, Part, ReservationError, Seen,
+};
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod tests;
 
 /// Marks where another thread may come in between: the model tries every order.
 #[cfg(not(test))]
@@ -248,19 +252,11 @@ impl Service {
         if !decided.is_allowed() {
             return Ok((decided, None));
         }
-        let all = decided
-            .each()
-            .zip(estimates)
-            .map(|((part, decision), estimate)| {
-                // A shadow limit that would deny has taken nothing, unless it is soft.
-                let has_taken = decision.is_allowed() || part.limit.spec().soft;
-                let cost = if has_taken { estimate.cost } else { 0 };
-                let taken = Estimate { cost, ..estimate }.into();
-                Part {
-                    taken,
-                    ..Part::new(part.limit.spec(), part.key)
-                }
-            });
+        let all = decided.parts.iter().zip(decided.taken(estimates));
+        let all = all.map(|(part, estimate)| Part {
+            taken: estimate.into(),
+            ..Part::new(part.limit.spec(), part.key)
+        });
         let taken: Vec<_> = all.collect();
         between().await;
         let added = self.reservations.add(id, &taken, ttl, now);
@@ -326,29 +322,33 @@ impl Service {
             let taken = self.extend_in_store(store, asked, id, now).await;
             return taken.map(Decided::into_joint);
         }
-        let more: Vec<_> = asked.iter().map(|part| part.estimate(now)).collect();
+        if asked.iter().any(JointPart::is_stored) {
+            // A change of the rules has moved a limit to the store.
+            return Err(Refusal::Reservation(ReservationError::Mixed));
+        }
         between().await;
-        let decisions = self.take_all(&asked, now).await?;
-        let joint = Decided {
+        let (decisions, estimates) = take_noted_in_memory(&asked, now)?;
+        let decided = Decided {
             parts: asked,
             decisions,
-        }
-        .into_joint();
+        };
+        // By the rules that are in force now.
+        let more = decided.parts.iter().zip(decided.taken(estimates));
+        let more = more.map(|(part, estimate)| Part {
+            taken: estimate.into(),
+            ..Part::new(part.limit.spec(), part.key)
+        });
+        let more: Vec<_> = more.collect();
         between().await;
-        if joint.is_allowed()
+        if decided.is_allowed()
             && let Err(why) = self.reservations.extend(id, &more, now)
         {
             // It ended in between.
             between().await;
-            let more = parts.into_iter().zip(more);
-            let more = more.map(|(part, estimate)| Part {
-                taken: estimate.into(),
-                ..part
-            });
             self.settle_parts(more, None, now);
             return Err(Refusal::Reservation(why));
         }
-        Ok(joint)
+        Ok(decided.into_joint())
     }
 
     /// Corrects each limit to what was used: `costs` has one cost for each limit, in the order of
@@ -404,6 +404,16 @@ impl Service {
         if let Some(store) = self.store() {
             self.expire_in_store(store, everywhere, now).await;
         }
+    }
+
+    /// The reservations that were seen before the states were copied: see
+    /// [`texts`](crate::decide::reservations::Reservations::texts).
+    pub fn reservation_texts(&self, seen: Seen) -> impl Iterator<Item = (String, Nanos)> {
+        let limits = self.limits();
+        self.reservations.texts(seen, move |part, place| {
+            let limit = limits.limit(part.limit.as_bytes());
+            limit.map_or(place, |limit| limit.place_in_copy(&part.key, place))
+        })
     }
 
     fn settle_parts<L: AsRef<str>, K: AsRef<[u8]>>(

@@ -16,7 +16,7 @@ use futures_util::FutureExt;
 use tidegate_core::{Nanos, clock::ManualTimer};
 use tidegate_limiter::{HashKeys, SnapshotEntry};
 
-use super::{Ask, Ending, Estimate, Id, NewId, Service};
+use super::{Ask, Ending, Estimate, Id, NewId, Part, Service};
 use crate::{
     decide::{
         limits::{Act, Limits},
@@ -176,11 +176,17 @@ impl Simulation {
                     .await
                     .ok()
                     .unwrap();
-                let more = [MORE, 0].map(|cost| Estimate {
-                    cost,
-                    taken: now,
-                    place: 0,
+                let parts = service.reservations.parts(self.id).unwrap();
+                let more = parts.into_iter().zip([MORE, 0]).map(|(part, cost)| Part {
+                    taken: Estimate {
+                        cost,
+                        taken: now,
+                        place: 0,
+                    }
+                    .into(),
+                    ..part
                 });
+                let more: Vec<_> = more.collect();
                 pause().await;
                 let is_kept =
                     joint.is_allowed() && service.reservations.extend(self.id, &more, now).is_ok();
@@ -279,18 +285,15 @@ impl Simulation {
         let (service, now) = (&self.service, self.service.now());
         let mut copy = SavedStates::default();
         let seen = service.reservations.seen();
-        let at_once = (self.without == Some(Guard::SeenAgain)).then(|| {
-            service
-                .reservations
-                .texts(service.reservations.seen())
-                .collect()
-        });
+        let texts = |seen| service.reservation_texts(seen).collect();
+        let at_once =
+            (self.without == Some(Guard::SeenAgain)).then(|| texts(service.reservations.seen()));
         pause().await;
         for (at, limit) in service.limits().limits().to_vec().iter().enumerate() {
             limit.snapshot(now, |entry| copy.limits.push((at, entry)));
             pause().await;
         }
-        copy.reservations = at_once.unwrap_or_else(|| service.reservations.texts(seen).collect());
+        copy.reservations = at_once.unwrap_or_else(|| texts(seen));
         self.copy.replace(Some(copy));
     }
 
