@@ -107,11 +107,17 @@ fn correct<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], taken: TakenUnits, 
         (LimitKind::Unkeyed(limiter), TakenUnits::Here(taken)) => {
             limiter.at(limiter.clock().now()).settle(taken, actual);
         }
+        // Under a rate they count as its units, which were used.
         (LimitKind::Keyed(limiter), TakenUnits::Permits(cost)) => {
-            limiter.refund(key, cost.saturating_sub(actual));
+            let own = limiter.override_of(key);
+            if own.unwrap_or_else(|| limiter.policy()).is_concurrency() {
+                limiter.refund(key, cost);
+            }
         }
         (LimitKind::Unkeyed(limiter), TakenUnits::Permits(cost)) => {
-            limiter.refund(cost.saturating_sub(actual));
+            if limiter.policy().is_concurrency() {
+                limiter.refund(cost);
+            }
         }
         #[cfg(feature = "shared")]
         (LimitKind::Shared(limit), TakenUnits::Shared(taken)) => {

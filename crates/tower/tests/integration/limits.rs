@@ -773,11 +773,13 @@ fn a_permit_returns_though_the_policy_became_one_of_permits_while_it_was_asked_f
             block_on(poll_immediate(call)).unwrap().unwrap()
         };
         assert_eq!(ask().status(), 200);
-        *clock.next.lock().unwrap() = Some(Box::new(move || {
+        let change = move |policy: &str| {
+            let policy = policy.parse::<Policy>().unwrap();
             let later = changing.at(Nanos::from_secs(1_000));
-            let permits = Policy::concurrency(1);
-            later.set_policy(permits).unwrap().finish();
-        }));
+            later.set_policy(policy).unwrap().finish();
+        };
+        let to_permits = change.clone();
+        *clock.next.lock().unwrap() = Some(Box::new(move || to_permits("concurrency 1")));
         let in_flight = ask();
         assert_eq!(in_flight.status(), 200, "{kind}");
         assert_eq!(ask().status(), 429, "{kind}");
@@ -785,6 +787,14 @@ fn a_permit_returns_though_the_policy_became_one_of_permits_while_it_was_asked_f
         for _ in 0..3 {
             assert_eq!(ask().status(), 200, "{kind}");
         }
+        // Under a rate the permit counts as a unit, which does not return.
+        change("fixed-window 10/1s");
+        let to_permits = change.clone();
+        *clock.next.lock().unwrap() = Some(Box::new(move || to_permits("concurrency 1")));
+        let in_flight = ask();
+        change("fixed-window 1/1s");
+        drop(in_flight);
+        assert_eq!(ask().status(), 429, "{kind}");
     }
 }
 
