@@ -116,6 +116,17 @@ impl<C: Timer + 'static> LayerDecision<C> {
     }
 }
 
+impl<C> HeaderDecision<C> {
+    /// Whether the request is served now, and takes nothing that must be returned.
+    #[inline]
+    pub(crate) fn just_admits(&self) -> bool {
+        let decision = &self.decision;
+        decision.is_allowed()
+            && decision.delay().is_zero()
+            && TakenUnits::permits(decision, 1).is_none()
+    }
+}
+
 /// A denial stays, and a delay above the bound becomes one, for the time above it.
 fn denied_within(decision: &Decision, bound: Duration) -> Decision {
     if decision.is_denied() {

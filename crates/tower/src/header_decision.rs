@@ -11,7 +11,7 @@ use tidegate_core::{Decision, Policy};
 use tidegate_headers::{FieldText, Per, push_policy, quota};
 use tidegate_limiter::Timer;
 
-use crate::{hold::TakenUnits, limit::Limit};
+use crate::limit::Limit;
 
 /// Which responses report the state of the limits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,17 +68,6 @@ pub(crate) struct HeaderDecision<C> {
     pub(crate) decision: Decision,
     /// The limit, if the rule chose it for this request.
     pub(crate) chosen: Option<Limit<C>>,
-}
-
-impl<C> HeaderDecision<C> {
-    /// Whether the request is served now, and takes nothing that must be returned.
-    #[inline]
-    pub(crate) fn just_admits(&self) -> bool {
-        let decision = &self.decision;
-        decision.is_allowed()
-            && decision.delay().is_zero()
-            && TakenUnits::permits(decision, 1).is_none()
-    }
 }
 
 /// The `RateLimit-Policy` of a policy. It is formatted once, because a policy rarely changes.

@@ -114,10 +114,10 @@ fn correct<C: Timer + 'static>(limit: &Limit<C>, key: &[u8], taken: TakenUnits, 
                 limiter.refund(key, cost);
             }
         }
-        (LimitKind::Unkeyed(limiter), TakenUnits::Permits(cost)) => {
-            if limiter.policy().is_concurrency() {
-                limiter.refund(cost);
-            }
+        (LimitKind::Unkeyed(limiter), TakenUnits::Permits(cost))
+            if limiter.policy().is_concurrency() =>
+        {
+            limiter.refund(cost);
         }
         #[cfg(feature = "shared")]
         (LimitKind::Shared(limit), TakenUnits::Shared(taken)) => {

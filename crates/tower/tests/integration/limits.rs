@@ -730,13 +730,17 @@ fn exempt_requests_and_keys_are_not_counted_and_the_list_changes_meanwhile() {
 #[derive(Clone)]
 struct Interrupted {
     timer: ManualTimer,
-    next: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    next: Arc<Mutex<Option<Interruption>>>,
 }
+
+type Interruption = Box<dyn FnOnce() + Send>;
 
 impl Clock for Interrupted {
     fn now(&self) -> Nanos {
         let next = self.next.lock().unwrap().take();
-        next.map(|next| next());
+        if let Some(interrupt) = next {
+            interrupt();
+        }
         self.timer.now()
     }
 }
