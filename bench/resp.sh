@@ -6,14 +6,17 @@
 #
 # All servers run at once and take turns, so that what else the machine does falls on both. One JSON object a line, the
 # median of the rounds: `ns_per_op` is the time a request took (the inverse of the throughput), `cpu_ns_per_op` what the
-# server's process spent on it, in the kernel too (utime + stime, in ticks of 10 ms: mind the digits).
+# server's process spent on it, in the kernel too (utime + stime, in ticks of 10 ms: mind the digits). TIDEGATE names a built program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 rounds=${1:-5} requests=${2:-1000000}
 scratch=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null; wait 2>/dev/null; rm -rf "$scratch"' EXIT
 
-cargo build --profile dist --bin tidegate --features full >&2
+if [ -z "${TIDEGATE:-}" ]; then
+    cargo build --profile dist --bin tidegate --features full >&2
+    TIDEGATE=target/dist/tidegate
+fi
 cargo build --release --manifest-path bench/peers/Cargo.toml --bin echo >&2
 cat >"$scratch/rules.yaml" <<'RULES'
 limits:
@@ -23,7 +26,7 @@ RULES
 redis_port=16379 tidegate_port=16380 floor_port=16381
 redis-server --port $redis_port --bind 127.0.0.1 --save "" --appendonly no --dir "$scratch" >/dev/null &
 redis=$!
-target/dist/tidegate serve --http off --admin off --resp 127.0.0.1:$tidegate_port --rules "$scratch/rules.yaml" >/dev/null &
+"$TIDEGATE" serve --http off --admin off --resp 127.0.0.1:$tidegate_port --rules "$scratch/rules.yaml" >/dev/null &
 tidegate=$!
 bench/peers/target/release/echo 127.0.0.1:$floor_port >/dev/null &
 floor=$!
