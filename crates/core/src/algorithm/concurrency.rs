@@ -77,12 +77,15 @@ impl Concurrency {
 
     /// Releases permits that were taken at `taken`. Permits whose hold has passed are free already.
     pub(crate) fn give_back(&self, state: &mut [u64], now: Nanos, taken: Nanos, cost: u64) {
-        let is_free = self
-            .held
-            .is_some_and(|log| now.saturating_since(taken).get() >= log.lifetime());
-        if !is_free {
+        if !self.has_freed(taken, now) {
             self.refund(state, now, cost);
         }
+    }
+
+    /// Whether the hold of permits that were taken at `taken` has passed.
+    pub(crate) fn has_freed(&self, taken: Nanos, now: Nanos) -> bool {
+        self.held
+            .is_some_and(|log| now.saturating_since(taken).get() >= log.lifetime())
     }
 
     /// Records in `new`, a fresh state, that `used` units were taken at `now`.

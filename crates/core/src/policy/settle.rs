@@ -67,11 +67,10 @@ impl Policy {
     /// holder returns nothing.
     #[must_use]
     pub fn has_freed(&self, estimate: &Estimate, now: Nanos) -> bool {
-        let held = now.saturating_since(estimate.taken).get();
-        matches!(
-            self.parameters(),
-            Parameters::Concurrency { hold: Some(hold), .. } if held >= hold
-        )
+        match &self.rule {
+            AnyAlgorithm::Concurrency(permits) => permits.has_freed(estimate.taken, now),
+            _ => false,
+        }
     }
 
     /// Corrects an estimate at `now` to the `actual` cost.
