@@ -324,7 +324,8 @@ async fn decisions_of_every_kind_count_once_while_a_node_holds_units() {
         });
         assert_eq!(futures(next.peek("x", 0)), 999);
         let used = limit.share_seen("a/8").expect("it asked lately").used;
-        assert!(used > 0.0 && used < 0.3, "{policy}: {used}");
+        let most = admitted as f64 / 1_000.0;
+        assert!(used > 0.0 && used <= most, "{policy}: {used} of {most}");
         // A tenant that starts fresh keeps what its node holds; the total stays.
         limit.reset("a/9").await.unwrap();
         assert_eq!(futures(limit.peek("x", 0)), 1_000 - admitted + 5);

@@ -94,6 +94,18 @@ impl Client {
     }
 }
 
+/// Whether a call failed before any of it was sent, because its connection had just ended.
+pub fn unsent(status: &Status) -> bool {
+    let mut cause = std::error::Error::source(status);
+    while let Some(error) = cause {
+        if error.downcast_ref().is_some_and(hyper::Error::is_canceled) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
 /// An answer's dynamic metadata.
 pub fn metadata(answer: &RateLimitResponse) -> Json {
     fn json(value: Value) -> Json {
