@@ -23,6 +23,9 @@ import urllib.error
 import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "scripts"))
+from ports import free_port
+
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tidegate/clients"
 PROGRAM = os.environ.get("TIDEGATE_PROGRAM", str(HERE.parent / "target/debug/tidegate"))
 PYTHON = CACHE / "venv/bin/python"
@@ -213,12 +216,6 @@ def command(name, place):
     if not (place / "node_modules").exists():
         (place / "node_modules").symlink_to(CACHE / "node/node_modules")
     return ["node", file]
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Running:

@@ -23,7 +23,8 @@ import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from producers import answers, debian, free_port, until
+from ports import free_port
+from producers import answers, debian, until
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGING = ROOT / "packaging"

@@ -18,6 +18,8 @@ import sys
 import time
 import zipfile
 
+from ports import free_port
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tidegate/migrate"
 PEERS = ROOT / "scripts/migrate"
@@ -86,9 +88,7 @@ def redis():
     """Starts a Redis server once, for the limiters that decide in one."""
     if "PEERS_REDIS" in os.environ:
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(["redis-server", "--port", str(port), "--save", "", "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL)
     atexit.register(server.terminate)
     while True:

@@ -48,7 +48,7 @@ done
 address() { sed -n "s|^ *$1 *\(https\{0,1\}:[^ ,]*\).*|\1|p" "$scratch/${2:-told}"; }
 
 # Two servers that share a store, for the page of servers.
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+port=$(python3 scripts/ports.py)
 redis-server --port "$port" --bind 127.0.0.1 --save "" --dir "$scratch" >/dev/null &
 store=$!
 cat >"$scratch/shared.yaml" <<'RULES'

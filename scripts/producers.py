@@ -29,6 +29,8 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from ports import free_port
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tidegate/producers"
 PROGRAM = os.environ.get("TIDEGATE_PROGRAM", str(ROOT / "target/debug/tidegate"))
@@ -123,12 +125,6 @@ class Backend(BaseHTTPRequestHandler):
 class Backends(ThreadingHTTPServer):
     def handle_error(self, *_):
         """A proxy that stops resets its connections."""
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def until(what, condition, seconds=60):

@@ -114,7 +114,7 @@ count() { # count OUTPUT STATUS
 
 # The lines that name a failure, else the last ones.
 reason() { # reason OUTPUT
-    { grep -E '^(error|test .* FAILED$)|panicked at' "$1" || tail -n 8 "$1"; } | tail -n 30 | sed 's/^/    /'
+    { grep -E '^(error|test .* FAILED$)|panicked at' "$1" || tail -n 25 "$1"; } | tail -n 30 | sed 's/^/    /'
 }
 
 tests() { # tests TITLE CARGO-TEST-ARGUMENT...

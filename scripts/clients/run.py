@@ -20,6 +20,9 @@ from pathlib import Path
 import packages
 
 HERE = packages.HERE
+sys.path.insert(0, str(HERE.parent))
+from ports import free_port
+
 PAGE = HERE.parent.parent / "docs" / "src" / "clients.md"
 # What a program reports of each client, and what is right.
 CHECKS = {
@@ -57,9 +60,7 @@ class Server:
 
     def __init__(self, program, folder):
         self.program, self.folder = program, Path(folder)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         (self.folder / "rules.yaml").write_text(RULES)
         self.process = None
 

@@ -5,8 +5,9 @@ use std::{
     ffi::OsString,
     fs,
     net::TcpListener,
+    ops::Range,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{self, Child, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -254,22 +255,23 @@ impl Drop for Server {
     }
 }
 
-/// A port that is free now, with a free one 10,000 above it for the cluster bus.
+/// A port that is free now, with a free one 10,000 above it for the cluster bus. Both are below
+/// those that systems give to connections and to listeners that choose none, so that none of these
+/// has it before its server listens.
 ///
 /// # Panics
 /// When 127.0.0.1 has no free port left.
 pub fn free_port() -> u16 {
-    loop {
-        let found = TcpListener::bind(("127.0.0.1", 0)).expect("127.0.0.1 has a free port");
-        let port = found
-            .local_addr()
-            .expect("a bound socket has an address")
-            .port();
-        let above = port
-            .checked_add(10_000)
-            .and_then(|above| TcpListener::bind(("127.0.0.1", above)).ok());
-        if above.is_some() {
-            return port;
-        }
-    }
+    const PORTS: Range<u16> = 10_240..22_768;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    // Processes begin at different places.
+    let first = process::id().wrapping_mul(97);
+    PORTS
+        .map(|_| {
+            let place = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+            PORTS.start + (place % PORTS.len() as u32) as u16
+        })
+        .find(|port| is_free(*port) && is_free(*port + 10_000))
+        .expect("127.0.0.1 has a free port")
 }

@@ -19,25 +19,20 @@ import urllib.request
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent)]
 import packages
+from ports import free_port
 
 PAGE = HERE.parent.parent.parent / "docs" / "src" / "wait.md"
 RULES = "limits: [{name: jobs, limit: 1, algorithm: concurrency, hold: 1h}]\n"
 COLUMNS = {"error": "the program sees", "sent": "sent", "place": "its place is free", "next": "its next command works"}
 
 
-def port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 class Server:
     def __init__(self, program, folder):
         folder = Path(folder)
         (folder / "rules.yaml").write_text(RULES)
-        self.resp, self.admin = port(), port()
+        self.resp, self.admin = free_port(), free_port()
         command = [program, "serve", "--rules", folder / "rules.yaml", "--resp", f"127.0.0.1:{self.resp}"]
         command += ["--http", "127.0.0.1:0", "--admin", f"127.0.0.1:{self.admin}"]
         log = open(folder / "log", "ab")
