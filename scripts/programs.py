@@ -30,10 +30,11 @@ LONGEST_SECONDS = 1200
 # More failures than this are no chance.
 MOST_AGAIN = 3
 # These measure how long answers take while the machine is otherwise idle, or use all of it, so that no other program runs then.
-ALONE = {"cli/attack", "redis/cluster", "redis/distance", "redis/roll_outs", "server/attack", "server/outage"}
+ALONE = {"cli/attack", "redis/cluster", "redis/distance", "redis/roll_outs", "redis/tenants_leased", "server/attack",
+         "server/outage"}
 # These are about a store that is away or far, about rules that change, and about the client's own side. They run with one version of
 # it.
-CLIENT = {"redis/chaos", "redis/client_side", "redis/distance", "redis/no_allocation", "redis/roll_outs"}
+CLIENT = {"redis/chaos", "redis/client_side", "redis/distance", "redis/no_allocation", "redis/roll_outs", "redis/tenants_leased"}
 # These wait more than they compute: so many of their tests run at a time.
 WAIT = {"cli/envoy_proxy": 4}
 # The steps of a random test with another version, a quarter of the usual ones.

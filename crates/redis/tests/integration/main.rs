@@ -23,7 +23,6 @@ mod reservations;
 mod sentinels;
 mod sizes;
 mod tenants;
-mod tenants_leased;
 mod tls;
 mod unserved;
 mod up_to;
