@@ -29,6 +29,7 @@ from ports import free_port
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", pathlib.Path.home() / ".cache")) / "tidegate/clients"
 PROGRAM = os.environ.get("TIDEGATE_PROGRAM", str(HERE.parent / "target/debug/tidegate"))
 PYTHON = CACHE / "venv/bin/python"
+PATIENCE = 120  # seconds
 TOKEN = "the-token-of-the-program"
 RULES = """limits:
   - {name: two, limit: 2/1h, algorithm: sliding-log, deny: [mallory]}
@@ -221,7 +222,7 @@ def command(name, place):
 class Running:
     """A process that listens on a port."""
 
-    def __init__(self, port, arguments, patience=60, **more):
+    def __init__(self, port, arguments, patience=PATIENCE, **more):
         self.port = port
         self.child = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **more)
         until = time.monotonic() + patience
@@ -241,7 +242,7 @@ class Running:
         self.child.wait()
 
     def get(self, key, **more):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         connection.request("GET", "/", headers={"x-key": key, **more})
         answer = connection.getresponse()
         body = answer.read().decode()
@@ -321,7 +322,7 @@ def garbled(text):
 
 
 def peek(port, limit, key):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     question = json.dumps({"limit": limit, "key": key, "cost": 1})
     connection.request("POST", "/v1/peek", question, {"content-type": "application/json"})
     return json.load(connection.getresponse())

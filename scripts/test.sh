@@ -42,7 +42,8 @@ failures=() # one text for each failed stage
 skipped=()  # "what is not tested (why)"
 again=()    # tests that failed among others, and passed alone
 title="the installation of what the tests need"
-begun=()    # titles of stages that run next to others, and their processes
+begun=()    # titles of stages that run next to others, their commands and processes
+commands=()
 processes=()
 program=$PWD/target/debug/tidegate
 [ -z "${CARGO_TARGET_DIR:-}" ] || program=$(realpath -m "$CARGO_TARGET_DIR")/debug/tidegate
@@ -82,21 +83,34 @@ stage() { # stage TITLE COMMAND...
 # Starts a stage that runs next to those that follow, until `collect` waits for it.
 begin() { # begin TITLE COMMAND...
     begun+=("$1")
+    commands+=("$(printf '%q ' "${@:2}")")
     (set -e; "${@:2}") >"$scratch/begun${#begun[@]}" 2>&1 &
     processes+=($!) # `count` replaces $!, because it reads from a process
 }
 
+# A stage that failed next to others runs once more, alone; programs of tests do this for each test.
 collect() {
-    local at status
+    local at before status statuses=()
+    for at in "${!begun[@]}"; do
+        status=0
+        wait "${processes[at]}" || status=$?
+        statuses+=("$status")
+    done
     for at in "${!begun[@]}"; do
         title=${begun[at]}
         say "$title"
-        status=0
-        wait "${processes[at]}" || status=$?
         cat "$scratch/begun$((at + 1))"
-        count "$scratch/begun$((at + 1))" "$status"
+        if [ "${statuses[at]}" != 0 ] && ! grep -q '^test result:' "$scratch/begun$((at + 1))"; then
+            reason "$scratch/begun$((at + 1))" >"$scratch/first"
+            before=$failed
+            eval stage '"$title, once more"' "${commands[at]}"
+            [ "$failed" != "$before" ] || again+=("${begun[at]}"$'\n'"$(cat "$scratch/first")")
+        else
+            count "$scratch/begun$((at + 1))" "${statuses[at]}"
+        fi
     done
     begun=()
+    commands=()
     processes=()
 }
 

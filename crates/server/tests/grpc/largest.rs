@@ -32,7 +32,7 @@ use crate::{
     harness::{Http, PATIENCE, Resp, Running, frame, scratch},
     quota::empty_report,
     rights::methods,
-    rls::{CONFIG, START, options},
+    rls::{CONFIG, START, a_day, options},
 };
 
 fn is_long() -> bool {
@@ -606,4 +606,20 @@ fn call_at_once(
         "others are served"
     );
     answered
+}
+
+#[test]
+fn a_million_override_numbers_take_little_memory() {
+    let server = Served::start("largest-overrides");
+    let most: u32 = if is_long() { 1_000_000 } else { 20_000 };
+    let mut client = Client::of(server.grpc);
+    let growth = server.growth(|| {
+        // Many numbers in one request, so that the test is quick.
+        for first in (1..=most).step_by(100) {
+            let descriptors =
+                (first..first + 100).map(|number| a_day(number, &format!("c{}", number % 70_000)));
+            client.ask(descriptors.collect());
+        }
+    });
+    assert!(growth <= MOST, "{growth} KiB");
 }
