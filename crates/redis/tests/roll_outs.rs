@@ -2,11 +2,12 @@
 //! other.
 #![cfg(feature = "servers")]
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use tidegate_core::{Policy, algorithm::Concurrency};
+use tidegate_core::{Penalty, Policy, algorithm::Concurrency};
 use tidegate_redis::{
-    Corrected, Correction, Mode, OnError, Part, Reserved, SharedLimit, Source, Store,
+    Corrected, Correction, Mode, OnError, Part, Reserved, SharedDecision, SharedLimit, Source,
+    Store, Tried,
 };
 use tidegate_redis_servers::{Cluster, PATIENCE, Server, eventually};
 
@@ -242,6 +243,163 @@ async fn reservations_follow_both_rules() {
         one.acquire("hot", 1).await.is_denied(),
         "the former rule keeps the estimate"
     );
+    two.reset("hot").await.expect("the store replies");
+    let (id, decision) = reserve(3, 10).await;
+    assert!(decision.is_allowed());
+    let correction = Correction {
+        actual: 30,
+        ..correction
+    };
+    let settled = two.store().settle(id, &[correction]).await;
+    assert_eq!(settled, Ok(Corrected::Now(vec![10])));
+    let seen = [left(&one, "hot").await, left(&two, "hot").await];
+    assert_eq!(seen, [70, 70], "both rules count what was used beyond it");
+}
+
+/// Each node knows the keys of the other's rule.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_forgets_and_a_refund_returns_by_both_rules() {
+    let server = Server::start(&[]);
+    let rules = ["100/1h", "sliding-log 100/1h"].map(|text| {
+        let penalty = Penalty::new(&[Duration::from_hours(1)]).expect("the span is short");
+        policy(text).block_for(penalty)
+    });
+    let nodes = amid(&server.address(), rules[0], rules[1]).await;
+    let [one, two] = &nodes;
+    eventually("the former node knows the new rule", || {
+        one.store().stats().differing_rules == 1
+    });
+    let seen = async || [left(one, "k").await, left(two, "k").await];
+    for limit in &nodes {
+        assert!(two.acquire("k", 30).await.is_allowed());
+        assert_eq!(seen().await, [70, 70]);
+        limit.reset("k").await.expect("the store replies");
+        assert_eq!(seen().await, [100, 100]);
+    }
+    assert!(two.acquire("k", 30).await.is_allowed());
+    let _left = two.refund("k", 10).await.expect("the store replies");
+    assert_eq!(seen().await, [80, 80]);
+    // What the former node took counts by its rule alone.
+    assert!(one.acquire("k", 30).await.is_allowed());
+    let _left = one.refund("k", 10).await.expect("the store replies");
+    assert_eq!(seen().await, [60, 80]);
+    for limit in &nodes {
+        for denies in &nodes {
+            assert!(denies.acquire("k", 90).await.is_denied());
+            assert!(denies.acquire("k", 1).await.is_denied(), "it is blocked");
+        }
+        assert_eq!(limit.unblock("k").await, Ok(true));
+        assert_eq!(limit.unblock("k").await, Ok(false));
+        // The other node remembers its denial for a second.
+        for limit in &nodes {
+            eventually("it asks again", || now(limit.acquire("k", 1)).is_allowed());
+        }
+    }
+}
+
+/// Waits for a future in the midst of a task.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(future))
+}
+
+fn policy(text: &str) -> Policy {
+    text.parse().expect("the policy is well formed")
+}
+
+/// Two nodes in the midst of a roll-out: one has the former rule, the other one the new one and a
+/// line.
+async fn amid(address: &str, former: Policy, new: Policy) -> [SharedLimit; 2] {
+    let one = of(address, "one", (Mode::Exact, former), true);
+    assert_eq!(one.acquire("other", 1).await.source, Source::Store);
+    let address = address.parse().expect("the address is well formed");
+    let store = Store::named(address, "tidegate", "two").expect("the prefix is a word");
+    let limit = store.limit("x", new).announced(true).line(true);
+    let limit = limit.on_error(OnError::Closed).deadline(PATIENCE);
+    let two = limit.build().expect("it can be shared");
+    eventually("the new node knows the former rule", || {
+        two.store().stats().differing_rules == 1
+    });
+    [one, two]
+}
+
+/// What a limit alone has left for a key.
+async fn left(limit: &SharedLimit, key: &str) -> u64 {
+    limit.peek(key, 0).await.decision.remaining()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn permits_return_while_they_replace_a_rate() {
+    let server = Server::start(&[]);
+    let permits = Concurrency::new(1).hold(Duration::from_hours(1));
+    let permits: Policy = permits.expect("the hold is short").into();
+    let [one, two] = amid(&server.address(), policy("100/1h"), permits).await;
+    let is_back = |what: &str| eventually(what, || now(left(&two, "k")) == 1);
+    drop(two.permit("k", 1).await.expect("it is free"));
+    is_back("the permit");
+    let (answer, taken) = two.acquire_estimate("k", 1).await;
+    assert!(answer.is_allowed(), "{answer:?}");
+    two.settle("k", taken, 1).await.expect("the store replies");
+    is_back("the estimate");
+    let part = Part {
+        limit: &two,
+        key: b"k",
+        cost: 1,
+    };
+    let other = two.store().limit("y", permits).deadline(PATIENCE);
+    let other = other.build().expect("it can be shared");
+    let parts = [
+        part,
+        Part {
+            limit: &other,
+            ..part
+        },
+    ];
+    let asked = two.store().acquire_all_estimates(&parts).await;
+    let (answers, taken) = asked.expect("the keys have no slots");
+    assert!(
+        answers.iter().all(SharedDecision::is_allowed),
+        "{answers:?}"
+    );
+    for (limit, taken) in [&two, &other].into_iter().zip(taken) {
+        limit
+            .settle("k", taken, 1)
+            .await
+            .expect("the store replies");
+    }
+    is_back("the estimate of two limits");
+    assert_eq!(left(&other, "k").await, 1);
+    let held = two.permit("k", 1).await.expect("it is free");
+    let Ok(Tried::Waits(queued)) = two.store().try_wait_all(&[part], PATIENCE).await else {
+        panic!("it is held")
+    };
+    let limits = vec![two.clone()];
+    let waits = queued.answer(Arc::new(move || (limits.clone(), true)));
+    let freed = async {
+        eventually("it waits", || now(two.waiting("k")) == Ok(1));
+        drop(held);
+    };
+    let (grant, ()) = tokio::join!(waits, freed);
+    assert!(grant.answers()[0].is_allowed(), "{grant:?}");
+    drop(grant);
+    is_back("what was granted after a wait");
+    // Each of them counts by the former rule.
+    assert_eq!(left(&one, "k").await, 95);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_estimate_returns_to_the_new_rule_and_stays_by_the_former_one() {
+    let server = Server::start(&[]);
+    let new = policy("sliding-log 100/1h");
+    let [one, two] = amid(&server.address(), policy("100/1h"), new).await;
+    for (used, left_by) in [(4, [90, 96]), (10, [80, 86]), (13, [67, 73])] {
+        let (answer, taken) = two.acquire_estimate("k", 10).await;
+        assert!(answer.is_allowed() && taken.cost() == 10, "{answer:?}");
+        two.settle("k", taken, used)
+            .await
+            .expect("the store replies");
+        let seen = [left(&one, "k").await, left(&two, "k").await];
+        assert_eq!(seen, left_by, "{used}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

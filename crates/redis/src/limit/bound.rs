@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Decision, Key};
+use tidegate_core::{Decision, Key, Nanos};
 
 use super::{
     SharedDecision, SharedLimit,
-    joint::{JointRequest, decide_joint, key_of, of_formers, strictest},
+    joint::{JointRequest, decide_joint, decide_joint_seen, key_of, of_formers, strictest},
 };
 use crate::{
     Deadline, StoreError,
@@ -45,19 +45,37 @@ impl SharedLimit {
             Ok(formers) => self.take_by_all(key, cost, formers, deadline).await,
             Err(error) => Err(error),
         };
-        self.answer(key, cost, decided)
+        self.answer(key, cost, decided.map(|(decision, _)| decision))
+    }
+
+    /// The store's decision by all rules that bind this node, and the time that the state of this
+    /// limit's own rule uses.
+    pub(super) async fn ask_store(
+        &self,
+        key: &impl Key,
+        cost: u64,
+        deadline: Deadline,
+    ) -> Result<(SharedDecision, Nanos), StoreError> {
+        if self.may_be_bound() {
+            let formers = Box::pin(self.formers(key, deadline)).await?;
+            if !formers.is_empty() {
+                let decided = Box::pin(self.take_by_all(key, cost, formers, deadline)).await;
+                return decided.map(|(decision, seen)| (SharedDecision::by_store(decision), seen));
+            }
+        }
+        self.ask_store_alone(key, cost, deadline).await
     }
 
     /// Takes `cost` by this limit's rule and by all others, in one step where a cluster can.
     /// Otherwise the others come first, and get back what this limit's rule denies: so there is
-    /// never too little charged.
+    /// never too little charged. Also returns the time that the state of this limit's own rule uses.
     async fn take_by_all(
         &self,
         key: &impl Key,
         cost: u64,
         formers: Vec<Former>,
         deadline: Deadline,
-    ) -> Result<Decision, StoreError> {
+    ) -> Result<(Decision, Nanos), StoreError> {
         let (near, far) = self.by_slot(key, formers);
         let state = self.state_key(key);
         let mut steps: Vec<_> = of_formers(&far, &state, cost)
@@ -71,24 +89,40 @@ impl SharedLimit {
                 .collect(),
         );
         for (at, requests) in steps.into_iter().enumerate() {
-            let decided = decide_joint(&self.0.store, &requests, true, deadline).await;
-            let decided = decided.map(|decisions| strictest(&decisions));
-            let admits = decided.as_ref().is_ok_and(|decision| !decision.is_denied());
+            let decided = decide_joint_seen(&self.0.store, &requests, true, deadline).await;
+            let decided = decided.and_then(|decided| {
+                let (_, seen) = *decided.first().ok_or(StoreError::BadReply)?;
+                let decisions: Vec<_> = decided.iter().map(|(decision, _)| *decision).collect();
+                Ok((strictest(&decisions), seen))
+            });
+            let admits = matches!(&decided, Ok((decision, _)) if !decision.is_denied());
             if admits && at < far.len() {
                 continue;
             }
             for former in far.iter().take(at).filter(|_| !admits) {
-                let script = self.0.store.batcher().scripts.refund(former.plan.kind());
-                let arguments = call::refund_arguments(&former.plan, cost);
-                let whole = key_of(former, &state);
-                // What fails stays charged.
-                let _ = self
-                    .change_in_store(&former.plan, whole, script, &arguments)
-                    .await;
+                self.refund_former(former, &state, cost).await;
             }
             return decided;
         }
         Err(StoreError::BadReply)
+    }
+
+    /// Refunds what a rule that binds this node has counted. What fails stays charged.
+    async fn refund_former(&self, former: &Former, state: &Vec<u8>, cost: u64) {
+        let script = self.0.store.batcher().scripts.refund(former.plan.kind());
+        let arguments = call::refund_arguments(&former.plan, cost);
+        let whole = key_of(former, state);
+        let _ = self
+            .change_in_store(&former.plan, whole, script, &arguments)
+            .await;
+    }
+
+    /// Refunds what the rules that bind this node have counted. What fails stays charged.
+    pub(super) async fn refund_formers(&self, key: &impl Key, cost: u64) {
+        let state = self.state_key(key);
+        for former in self.formers(key, self.deadline()).await.unwrap_or_default() {
+            self.refund_former(&former, &state, cost).await;
+        }
     }
 
     /// The rules whose keys are in the slot of this limit's key, and the others. A cluster decides
@@ -135,6 +169,17 @@ impl SharedLimit {
             .inspect_err(|error| monitor.counters().error(error))
     }
 
+    /// The other rules that nodes have, whether they bind this one or not. The same key is none.
+    pub(super) async fn others(&self, key: &impl Key) -> Result<Vec<Former>, StoreError> {
+        let Some(announcement) = &self.0.announcement else {
+            return Ok(Vec::new());
+        };
+        let (whole, monitor) = (self.redis_key(key), self.monitor());
+        monitor.admit(monitor.shard_of(&whole))?;
+        let others = announcement.others(self.deadline()).await;
+        others.inspect_err(|error| monitor.counters().error(error))
+    }
+
     /// The decisions on no units, on `cost`, and on `cost` by each other rule that binds this node.
     pub(super) async fn look(
         &self,
@@ -163,13 +208,8 @@ impl SharedLimit {
         Ok(decisions)
     }
 
-    /// Charges a key, also by the other rules that bind this node.
-    pub(super) async fn charge_all(
-        &self,
-        key: &impl Key,
-        cost: u64,
-        script: &Arc<Script>,
-    ) -> Result<Decision, StoreError> {
+    /// Charges a key by the other rules that bind this node.
+    pub(super) async fn charge_formers(&self, key: &impl Key, cost: u64) -> Result<(), StoreError> {
         for former in self.formers(key, self.deadline()).await? {
             // The same key has one charge, by this limit's own rule.
             if let Some(script) = self.0.store.batcher().scripts.charge(former.plan.kind())
@@ -186,6 +226,17 @@ impl SharedLimit {
                     .await?;
             }
         }
+        Ok(())
+    }
+
+    /// Charges a key, also by the other rules that bind this node.
+    pub(super) async fn charge_all(
+        &self,
+        key: &impl Key,
+        cost: u64,
+        script: &Arc<Script>,
+    ) -> Result<Decision, StoreError> {
+        self.charge_formers(key, cost).await?;
         let arguments = call::charge_arguments(self.plan(), cost);
         let standing = self
             .change_in_store(self.plan(), self.redis_key(key), script, &arguments)

@@ -149,7 +149,8 @@ impl LimitBuilder {
     }
 
     /// Whether requests can [wait in line](SharedLimit::wait) for the limit (default: no). Nodes
-    /// that share the limit must agree: one without a line overtakes those who wait. The limit is
+    /// that share the limit must agree: one without a line overtakes those who wait. A limit that
+    /// [tenants](Self::tenants) share has none. The limit is
     /// then exact in every [mode](Self::mode), and each of its decisions is a separate call, as if
     /// its policy blocked keys for denials.
     pub fn line(self, line: bool) -> Self {
@@ -187,11 +188,14 @@ impl LimitBuilder {
     /// Builds the limit.
     ///
     /// # Errors
-    /// When the name is empty or contains `:`, `{` or `}`, when the policy cannot be shared, or
-    /// when the system has no memory for local decisions.
+    /// When the name is empty or contains `:`, `{` or `}`, when the policy cannot be shared, when a
+    /// limit of tenants has a line, or when the system has no memory for local decisions.
     pub fn build(self) -> Result<SharedLimit, LimitError> {
         if !is_word(&self.name) {
             return Err(LimitError::Name);
+        }
+        if self.line && self.tenants.is_some() {
+            return Err(LimitError::LineOfTenants);
         }
         // A reported unit is used before the tenant's share is asked.
         let is_exact = self.line || self.tenants.is_some() && self.mode == Mode::Reported;
@@ -299,6 +303,9 @@ pub enum LimitError {
     /// The policy cannot be shared.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// [Tenants](LimitBuilder::tenants) share the limit, and it has a [line](LimitBuilder::line).
+    #[error("a limit that tenants share has no line: build it without one")]
+    LineOfTenants,
     /// The policy or the terms do not support [tenants](LimitBuilder::tenants), or the system has no
     /// memory for their states.
     #[error("for tenants: {0}")]

@@ -7,7 +7,7 @@ use tidegate_core::{Decision, Key};
 
 use super::{
     SharedDecision, SharedLimit, Source,
-    joint::{JointRequest, decide_joint},
+    joint::{JointRequest, decide_joint, key_of},
     local::Local,
 };
 use crate::{
@@ -29,7 +29,8 @@ impl SharedLimit {
     ///
     /// Other nodes remember a denial for a second at most (see
     /// [`remember_denials`](crate::LimitBuilder::remember_denials)), and never one of permits. What
-    /// nodes hold of a [leased or reported](Self::mode) limit is given back within a second.
+    /// nodes hold of a [leased or reported](Self::mode) limit is given back within a second. Amid a
+    /// roll-out, the units return by the former rule, too.
     ///
     /// Permits that were granted in memory while the store was down ([`OnError::Local`](crate::OnError::Local)) are
     /// refunded first, in memory. While the store is down, everything is refunded in memory.
@@ -52,9 +53,14 @@ impl SharedLimit {
         {
             Ok(decision) => {
                 if cost > 0 {
+                    if self.may_be_bound() {
+                        Box::pin(self.refund_formers(&key, cost - here)).await;
+                    }
                     let change = ShareChange::Refund(cost);
                     self.follow_in_share(&key, change).await;
-                    self.announce(StoredOrder::Refund, &key).await?;
+                    if self.0.leases.is_some() {
+                        self.announce(StoredOrder::Refund, &key).await?;
+                    }
                 }
                 return Ok(SharedDecision::by_store(decision));
             }
@@ -126,7 +132,8 @@ impl SharedLimit {
 
     /// Forgets what a key has used. A tenant that shares the limit starts fresh, and what all have
     /// used stays. What nodes hold of a [leased or reported](Self::mode) limit is
-    /// dropped within a second; what they admit from it until then comes on top.
+    /// dropped within a second; what they admit from it until then comes on top. Amid a roll-out, the
+    /// rules of all nodes forget it.
     /// [Orders](crate::Store::order) about the key stay.
     ///
     /// # Errors
@@ -135,18 +142,33 @@ impl SharedLimit {
         if self.0.tenants.is_some() {
             return self.change_share(&key, ShareChange::Reset).await;
         }
-        let (store, monitor, whole) = (&self.0.store, self.monitor(), self.redis_key(&key));
+        // What other rules have counted is forgotten first, so that a repeated reset completes one
+        // that failed.
+        let others = Box::pin(self.others(&key)).await?;
+        for other in &others {
+            self.reset_key(key_of(other, &key)).await?;
+        }
+        self.reset_key(self.redis_key(&key)).await?;
+        self.forget_denial(&key);
+        // Nodes with another rule may hold units, too.
+        if self.0.leases.is_some() || !others.is_empty() {
+            self.announce(StoredOrder::Reset, &key).await?;
+        }
+        Ok(())
+    }
+
+    /// Forgets what the key `whole` in Redis has used by the rule that it belongs to.
+    async fn reset_key(&self, whole: Vec<u8>) -> Result<(), StoreError> {
+        let (batcher, monitor) = (self.0.store.batcher(), self.monitor());
         let shard = monitor.shard_of(&whole);
         monitor.admit(shard)?;
-        let script = &store.batcher().scripts.reset;
         let block = self.plan().block_key(&whole, monitor.is_cluster());
-        let mut keys = vec![whole, self.reset_key(&key)];
+        let mut keys = vec![batcher.reset_key(&whole)];
+        keys.insert(0, whole);
         keys.extend(block);
-        monitor
-            .call(shard, script, &keys, &[] as &[&[u8]], self.deadline(), true)
-            .await?;
-        self.forget_denial(&key);
-        self.announce(StoredOrder::Reset, &key).await
+        let script = &batcher.scripts.reset;
+        let asked = monitor.call(shard, script, &keys, &[] as &[&[u8]], self.deadline(), true);
+        asked.await.map(drop)
     }
 
     /// Ends the block of a key by the policy's [`Penalty`](tidegate_core::Penalty), and forgets the
@@ -159,32 +181,35 @@ impl SharedLimit {
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
     pub async fn unblock(&self, key: impl Key) -> Result<bool, StoreError> {
-        let (monitor, whole) = (self.monitor(), self.redis_key(&key));
         if let Some(local) = self.local() {
             key.with_bytes(|key| local.unblock(key));
         }
-        let Some(block) = self.plan().block_key(&whole, monitor.is_cluster()) else {
+        let mut was_blocked = false;
+        for other in Box::pin(self.others(&key)).await? {
+            let whole = key_of(&other, &self.state_key(&key));
+            was_blocked |= self.unblock_key(&whole).await?;
+        }
+        was_blocked |= self.unblock_key(&self.redis_key(&key)).await?;
+        self.forget_denial(&key);
+        Ok(was_blocked)
+    }
+
+    /// Ends the block of the key `whole` in Redis. Returns whether it was blocked.
+    async fn unblock_key(&self, whole: &[u8]) -> Result<bool, StoreError> {
+        let monitor = self.monitor();
+        let Some(block) = self.plan().block_key(whole, monitor.is_cluster()) else {
             return Ok(false);
         };
-        let shard = monitor.shard_of(&whole);
+        let shard = monitor.shard_of(whole);
         monitor.admit(shard)?;
         let script = &self.0.store.batcher().scripts.unblock;
-        let reply = monitor
-            .call(
-                shard,
-                script,
-                &[block],
-                &[] as &[&[u8]],
-                self.deadline(),
-                true,
-            )
-            .await?;
-        self.forget_denial(&key);
-        redis::from_redis_value(reply).map_err(|_| StoreError::BadReply)
+        let (keys, arguments): ([_; 1], &[&[u8]]) = ([block], &[]);
+        let asked = monitor.call(shard, script, &keys, arguments, self.deadline(), true);
+        redis::from_redis_value(asked.await?).map_err(|_| StoreError::BadReply)
     }
 
     /// The key that says when a key was last reset.
-    pub(super) fn reset_key(&self, key: impl Key) -> Vec<u8> {
+    pub(super) fn moment_key(&self, key: impl Key) -> Vec<u8> {
         self.store().batcher().reset_key(&self.redis_key(key))
     }
 
@@ -200,9 +225,6 @@ impl SharedLimit {
 
     /// Has every node, including this one, give back or drop what it holds for a key.
     async fn announce(&self, kind: StoredOrder, key: &impl Key) -> Result<(), StoreError> {
-        if self.0.leases.is_none() {
-            return Ok(());
-        }
         let store = &self.0.store;
         let key = key.with_bytes(<[u8]>::to_vec);
         let change = (kind, &self.0.name[..], &key[..]);

@@ -5,7 +5,7 @@ use tidegate_limiter::Estimate;
 
 use super::{
     Part, SharedDecision, SharedLimit, Source,
-    joint::{all_without_store, decide_joint_seen},
+    joint::{all_without_store, decide_by_all},
 };
 use crate::{Store, StoreError, script::Plan};
 
@@ -25,20 +25,22 @@ enum TakenUnits {
     Store { at: Nanos, place: [u8; 8] },
     /// In the memory of this process, which decided alone, with this charge for each unit.
     Local { estimate: Estimate, unit: u64 },
-    /// Nowhere, or where they cannot be found again.
-    Unknown,
+    /// Nowhere: the request was denied, or a limit failed open.
+    Nothing,
 }
 
 impl SharedEstimate {
-    pub(super) const fn unknown(cost: u64) -> Self {
-        let taken = TakenUnits::Unknown;
-        Self { cost, taken }
+    const fn nothing() -> Self {
+        Self {
+            cost: 0,
+            taken: TakenUnits::Nothing,
+        }
     }
 
     /// The units that a decision of the store took.
     pub(super) fn of(answer: &SharedDecision, cost: u64, at: Nanos, plan: &Plan) -> Self {
         if answer.source != Source::Store || !answer.is_allowed() {
-            return Self::unknown(0);
+            return Self::nothing();
         }
         let at = match plan.policy().parameters() {
             Parameters::LeakyBucket { .. } => {
@@ -53,14 +55,13 @@ impl SharedEstimate {
 
     /// The units that a decision in memory took, if there was one.
     pub(super) fn of_local(cost: u64, local: Option<(Estimate, u64)>) -> Self {
-        local.map_or(Self::unknown(0), |(estimate, unit)| Self {
+        local.map_or(Self::nothing(), |(estimate, unit)| Self {
             cost,
             taken: TakenUnits::Local { estimate, unit },
         })
     }
 
-    /// The units in the store, when they were taken, and where they count. Those that cannot be found
-    /// again count nowhere.
+    /// The units in the store, when they were taken, and where they count.
     pub(super) const fn in_store(&self) -> (u64, Nanos, [u8; 8]) {
         match self.taken {
             TakenUnits::Store { at, place } => (self.cost, at, place),
@@ -80,7 +81,8 @@ impl SharedLimit {
     /// is what was taken, for [`settle`](Self::settle). As for a reservation, the store decides in
     /// every [mode](Self::mode): units that nodes hold count as used there.
     ///
-    /// While a change of the limit's rule is rolled out, the units do not return.
+    /// While a change of the limit's rule is rolled out, unused units return by this limit's rule,
+    /// and stay taken by the other one.
     ///
     /// # Panics
     /// If polled outside a Tokio runtime with time enabled.
@@ -89,13 +91,7 @@ impl SharedLimit {
         key: impl Key,
         cost: u64,
     ) -> (SharedDecision, SharedEstimate) {
-        let deadline = self.deadline();
-        if self.may_be_bound() {
-            let answer = Box::pin(self.acquire_bound(&key, cost, deadline)).await;
-            let taken = if answer.is_allowed() { cost } else { 0 };
-            return (answer, SharedEstimate::unknown(taken));
-        }
-        match self.ask_store(&key, cost, deadline).await {
+        match self.ask_store(&key, cost, self.deadline()).await {
             Ok((answer, seen)) => {
                 let estimate = SharedEstimate::of(&answer, cost, seen, self.plan_for(cost));
                 (answer, estimate)
@@ -131,8 +127,9 @@ impl SharedLimit {
             return Ok(());
         }
         match taken {
-            TakenUnits::Unknown if actual <= cost => Ok(()),
-            TakenUnits::Unknown => match self.charge(key, actual - cost).await.source {
+            // Permits cannot be charged.
+            TakenUnits::Nothing if actual == 0 || self.plan().hold().is_some() => Ok(()),
+            TakenUnits::Nothing => match self.charge(key, actual).await.source {
                 Source::Failed(error) => Err(error),
                 _ => Ok(()),
             },
@@ -155,6 +152,9 @@ impl SharedLimit {
         taken: (u64, Nanos, [u8; 8]),
         actual: u64,
     ) -> Result<(), StoreError> {
+        if actual > taken.0 && self.may_be_bound() {
+            Box::pin(self.charge_formers(key, actual - taken.0)).await?;
+        }
         let whole = self.redis_key(key);
         let batcher = self.store().batcher();
         batcher
@@ -185,13 +185,6 @@ impl Store {
                 Box::pin(part.limit.acquire_estimate(part.key, part.cost)).await;
             return Ok((vec![answer], vec![estimate]));
         }
-        if parts.iter().any(|part| part.limit.may_be_bound()) {
-            let answers = self.acquire_all(parts).await?;
-            let is_admitted = answers.iter().all(SharedDecision::is_allowed);
-            let taken = |part: &Part<'_>| if is_admitted { part.cost } else { 0 };
-            let unknown = |part| SharedEstimate::unknown(taken(part));
-            return Ok((answers, parts.iter().map(unknown).collect()));
-        }
         let Some(deadline) = parts.iter().map(|part| part.limit.deadline()).min() else {
             return Ok((Vec::new(), Vec::new()));
         };
@@ -199,7 +192,7 @@ impl Store {
             .iter()
             .map(|part| part.limit.request(part.key, part.cost))
             .collect();
-        match decide_joint_seen(self, &requests, true, deadline).await {
+        match decide_by_all(self, parts, &requests, deadline).await {
             Ok(decided) => {
                 let is_admitted = decided.iter().all(|(decision, _)| decision.is_allowed());
                 let each = |(request, (decision, seen)): (&super::joint::JointRequest<'_>, _)| {

@@ -32,6 +32,7 @@ impl Part<'_> {
 }
 
 /// The same for the store: `key` is the whole key in Redis.
+#[derive(Clone)]
 pub struct JointRequest<'a> {
     pub plan: Cow<'a, Plan>,
     pub key: Vec<u8>,
@@ -63,8 +64,7 @@ impl Store {
             .collect();
         // Check this first, so that keys which cannot be decided in one step fail every time, not only
         // when the store is asked.
-        let may_be_bound = parts.iter().any(|part| part.limit.may_be_bound());
-        if !may_be_bound
+        if !may_be_bound(parts)
             && are_together(self, &requests)
             && let Some(answers) = take_all(self, parts)
         {
@@ -73,17 +73,10 @@ impl Store {
         let Some(deadline) = parts.iter().map(|part| part.limit.deadline()).min() else {
             return Ok(Vec::new());
         };
-        let result = if may_be_bound {
-            Box::pin(decide_bound(self, parts, requests, deadline)).await
-        } else {
-            decide_joint(self, &requests, true, deadline).await
-        };
-        let error = match result {
-            Ok(decisions) => {
-                return Ok(decisions
-                    .into_iter()
-                    .map(SharedDecision::by_store)
-                    .collect());
+        let error = match decide_by_all(self, parts, &requests, deadline).await {
+            Ok(decided) => {
+                let decisions = decided.into_iter().map(|(decision, _)| decision);
+                return Ok(decisions.map(SharedDecision::by_store).collect());
             }
             Err(error @ (StoreError::CrossSlot | StoreError::OneKey)) => return Err(error),
             Err(error) => error,
@@ -117,19 +110,39 @@ pub(super) fn all_without_store(
     (answers, estimates)
 }
 
-/// Decides on these requests, also by the other rules that bind their limits.
+fn may_be_bound(parts: &[Part<'_>]) -> bool {
+    parts.iter().any(|part| part.limit.may_be_bound())
+}
+
+/// Decides on the requests of these parts, also by the other rules that bind their limits. Also
+/// returns the time that the state of each limit's own rule uses.
+pub(super) async fn decide_by_all(
+    store: &Store,
+    parts: &[Part<'_>],
+    requests: &[JointRequest<'_>],
+    deadline: Deadline,
+) -> Result<Vec<(Decision, Nanos)>, StoreError> {
+    if may_be_bound(parts) {
+        return Box::pin(decide_bound(store, parts, requests, deadline)).await;
+    }
+    decide_joint_seen(store, requests, true, deadline).await
+}
+
 async fn decide_bound(
     store: &Store,
     parts: &[Part<'_>],
-    mut requests: Vec<JointRequest<'_>>,
+    requests: &[JointRequest<'_>],
     deadline: Deadline,
-) -> Result<Vec<Decision>, StoreError> {
+) -> Result<Vec<(Decision, Nanos)>, StoreError> {
     let formers = formers_of(parts, deadline).await?;
+    let mut requests = requests.to_vec();
     for (part, formers) in parts.iter().zip(&formers) {
         requests.extend(of_formers(formers, &part.state_key(), part.cost));
     }
-    let decisions = decide_joint(store, &requests, true, deadline).await?;
-    by_all(&decisions, &formers).ok_or(StoreError::BadReply)
+    let decided = decide_joint_seen(store, &requests, true, deadline).await?;
+    let (decisions, seen): (Vec<_>, Vec<_>) = decided.into_iter().unzip();
+    let decisions = by_all(&decisions, &formers).ok_or(StoreError::BadReply)?;
+    Ok(decisions.into_iter().zip(seen).collect())
 }
 
 /// The rules that bind each part, and can be asked in one step with its own.

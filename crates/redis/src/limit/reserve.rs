@@ -402,7 +402,7 @@ impl Store {
         expires: bool,
     ) -> Result<Corrected, StoreError> {
         let own = parts.iter().map(|part| part.limit.redis_key(part.key));
-        let resets = parts.iter().map(|part| part.limit.reset_key(part.key));
+        let resets = parts.iter().map(|part| part.limit.moment_key(part.key));
         let keys: Vec<Vec<u8>> = own.chain(resets).chain(self.keys_of(id)).collect();
         let corrected = parts
             .iter()
@@ -434,6 +434,10 @@ impl Store {
             } else {
                 part.actual
             };
+            if actual > total && part.limit.may_be_bound() {
+                // What fails is not charged by the other rules: the settlement has been made.
+                let _ = Box::pin(part.limit.charge_formers(&part.key, actual - total)).await;
+            }
             let settled = part.limit.settle_share(&part.key, total, actual);
             Box::pin(settled).await;
         }

@@ -134,7 +134,7 @@ impl SharedLimit {
     ) -> SharedDecision {
         match &self.0.leases {
             Some(leases) => self.acquire_leased(leases, key, cost, deadline).await,
-            None => self.acquire_exact(key, cost, deadline).await.0,
+            None => self.acquire_exact(key, cost, deadline).await,
         }
     }
 
@@ -171,7 +171,7 @@ impl SharedLimit {
         deadline: Deadline,
     ) -> SharedDecision {
         if self.is_large(cost) {
-            return Box::pin(self.acquire_exact(key, cost, deadline)).await.0;
+            return Box::pin(self.acquire_exact(key, cost, deadline)).await;
         }
         // A caller that never has to wait must still yield now and then, so that the tasks that
         // renew its lease can run.
@@ -225,24 +225,15 @@ impl SharedLimit {
         }
     }
 
-    /// Also returns the time that the state uses, which identifies permits.
-    pub(super) async fn acquire_exact(
-        &self,
-        key: &impl Key,
-        cost: u64,
-        deadline: Deadline,
-    ) -> (SharedDecision, Nanos) {
-        match self.ask_store(key, cost, deadline).await {
-            Ok(result) => result,
-            Err(error) => (
-                key.with_bytes(|key| self.without_store(key, cost, error)),
-                Nanos::ZERO,
-            ),
+    async fn acquire_exact(&self, key: &impl Key, cost: u64, deadline: Deadline) -> SharedDecision {
+        match self.ask_store_alone(key, cost, deadline).await {
+            Ok((answer, _)) => answer,
+            Err(error) => key.with_bytes(|key| self.without_store(key, cost, error)),
         }
     }
 
-    /// The store's decision, and the time that the state uses.
-    pub(super) async fn ask_store(
+    /// The store's decision by this limit's rule alone, and the time that the state uses.
+    pub(super) async fn ask_store_alone(
         &self,
         key: &impl Key,
         cost: u64,
@@ -308,13 +299,13 @@ impl SharedLimit {
         // Read before the decision, so that permits granted in memory are refunded with the charge
         // that they had.
         let unit = self.local_unit();
-        let (answer, seen) = if self.may_be_bound() {
-            (
-                Box::pin(self.acquire_bound(&key, cost, self.deadline())).await,
-                Nanos::ZERO,
-            )
-        } else {
-            self.acquire_exact(&key, cost, self.deadline()).await
+        // The time that the state uses identifies the permits.
+        let (answer, holder) = match self.ask_store(&key, cost, self.deadline()).await {
+            Ok(decided) => decided,
+            Err(error) => {
+                let answer = key.with_bytes(|key| self.without_store(key, cost, error));
+                (answer, Nanos::ZERO)
+            }
         };
         if answer.is_allowed() {
             let (limit, key) = (self.clone(), key.with_bytes(<[u8]>::to_vec));
@@ -323,7 +314,7 @@ impl SharedLimit {
                 key,
                 cost,
                 answer,
-                holder: seen,
+                holder,
                 unit,
             })
         } else {

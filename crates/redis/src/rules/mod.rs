@@ -66,11 +66,12 @@ pub struct DifferingRule {
     pub node: String,
 }
 
-/// A former rule of a limit, whose key must be charged, too.
+/// Another rule of a limit, with its own keys. A former one binds: its key must be charged, too.
 #[derive(Clone)]
 pub struct Former {
     pub plan: Arc<Plan>,
     pub prefix: Arc<[u8]>,
+    /// Until when it binds; 0 if it does not.
     until: Nanos,
 }
 
@@ -88,7 +89,7 @@ pub struct Announcement {
     // update is like one that came before the announcement's reply.
     known_until: AtomicU64,
     bound_until: AtomicU64,
-    formers: RwLock<Vec<Former>>,
+    others: RwLock<Vec<Former>>,
     differs: Mutex<Option<DifferingRule>>,
     /// Signals that the store has replied.
     replied: Notify,
@@ -107,16 +108,18 @@ impl Announcement {
 
     /// The rules that bind this node, once it knows them.
     pub async fn formers(&self, deadline: Deadline) -> Result<Vec<Former>, StoreError> {
+        let mut formers = self.others(deadline).await?;
+        let now = self.clock.now();
+        formers.retain(|former| former.until > now);
+        Ok(formers)
+    }
+
+    /// The rules of the other nodes, and those that bind this one, once it knows them.
+    pub async fn others(&self, deadline: Deadline) -> Result<Vec<Former>, StoreError> {
         loop {
             let replied = self.replied.notified();
-            let now = self.clock.now();
-            if now.get() < self.known_until.load(Ordering::Relaxed) {
-                let formers = read(&self.formers);
-                return Ok(formers
-                    .iter()
-                    .filter(|former| former.until > now)
-                    .cloned()
-                    .collect());
+            if self.clock.now().get() < self.known_until.load(Ordering::Relaxed) {
+                return Ok(read(&self.others).clone());
             }
             self.wake.notify_one();
             deadline.bound(replied).await?;
@@ -133,24 +136,24 @@ impl Announcement {
         let span = self.span.get().div_ceil(1_000_000);
         let former = |other: &Announced| {
             // The store's clock was read before the reply came.
-            let left = other
-                .binds_until(own, span)
-                .checked_sub(store)
-                .filter(|left| *left > 0)?;
+            let left = other.binds_until(own, span).saturating_sub(store);
+            if left == 0 && !other.is_alive(store) {
+                return None;
+            }
             let (plan, prefix) = self.of_other(&other.rule)?;
+            let until = match left {
+                0 => Nanos::ZERO,
+                left => received.saturating_add(Nanos::from_millis(left)),
+            };
             Some(Former {
                 plan,
                 prefix,
-                until: received.saturating_add(Nanos::from_millis(left)),
+                until,
             })
         };
-        let formers: Vec<Former> = others().filter_map(former).collect();
-        let bound = formers
-            .iter()
-            .map(|former| former.until.get())
-            .max()
-            .unwrap_or(0);
-        *write(&self.formers) = formers;
+        let all: Vec<Former> = others().filter_map(former).collect();
+        let bound = all.iter().map(|other| other.until.get()).max().unwrap_or(0);
+        *write(&self.others) = all;
         self.bound_until.store(bound, Ordering::Relaxed);
         let differing = |other: &Announced| DifferingRule {
             limit: self.limit.clone(),
@@ -165,7 +168,9 @@ impl Announcement {
             .filter(is_foreign)
             .find(|other| other.is_alive(store))
             .map(differing);
-        self.knows_until(sent.saturating_add(Nanos::from_millis(HOLDS)));
+        if self.plan.hold().is_none() {
+            self.knows_until(sent.saturating_add(Nanos::from_millis(HOLDS)));
+        }
     }
 
     fn knows_until(&self, until: Nanos) {
@@ -238,10 +243,11 @@ impl Rules {
             prefix: prefix.to_vec(),
             span: span_of(terms.policy()),
             clock: SystemClock::new(),
-            // Permits are held by processes, which no other rule knows.
+            // Permits are held by processes, which no other rule knows, so a limit of permits decides
+            // before it knows the others.
             known_until: AtomicU64::new(if plan.hold().is_some() { u64::MAX } else { 0 }),
             bound_until: AtomicU64::new(0),
-            formers: RwLock::default(),
+            others: RwLock::default(),
             differs: Mutex::default(),
             replied: Notify::new(),
             wake: Arc::clone(&self.wake),

@@ -367,6 +367,9 @@ async fn what_cannot_be_shared_is_refused() {
             "{text}: {built:?}"
         );
     }
+    let limit = store.limit("no", policy("sliding-log 10/1s")).line(true);
+    let built = limit.tenants(before_slash, Terms::new(), []).build();
+    assert!(matches!(built, Err(LimitError::LineOfTenants)), "{built:?}");
     let half = Terms::new().with_guarantee(0.6).expect("a guarantee");
     let named = [(&b"a"[..], half), (b"b", half)];
     let limit = store.limit("no", policy("sliding-log 10/1s"));

@@ -276,7 +276,7 @@ impl Store {
             request.plan = Cow::Owned(request.plan.joining(priority));
         }
         for (part, formers) in parts.iter().zip(&formers) {
-            requests.extend(of_formers(formers, &part.key, part.cost));
+            requests.extend(of_formers(formers, &part.state_key(), part.cost));
         }
         let decisions = decide_joint(self, &requests, false, deadline).await?;
         by_all(&decisions, &formers).ok_or(StoreError::BadReply)

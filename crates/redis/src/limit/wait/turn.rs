@@ -153,7 +153,7 @@ async fn ask(
         .collect();
     let mut line_of: Vec<usize> = (0..parts.len()).collect();
     for (at, (part, formers)) in parts.iter().zip(&formers).enumerate() {
-        requests.extend(of_formers(formers, &part.key, 0));
+        requests.extend(of_formers(formers, &part.state_key(), 0));
         line_of.resize(requests.len(), at);
     }
     let (sums, states) = sums(&requests)?;
@@ -202,22 +202,19 @@ async fn ask(
     let first = fronts.first().ok_or(StoreError::BadReply)?;
     if first.is_taken {
         monitor.decided(&Ok(()));
-        let taken = |at: usize| {
-            let (decision, front) = (decisions[at], &fronts[at]);
-            // An admission holds, also if the rule has changed since.
-            let decision = if decision.is_denied() {
+        // An admission holds, also if the rule has changed since.
+        let admitted = |decision: &Decision| {
+            SharedDecision::by_store(if decision.is_denied() {
                 Decision::allow(decision.standing())
             } else {
-                decision
-            };
-            let answer = SharedDecision::by_store(decision);
-            let estimate = if formers[at].is_empty() {
-                let (state, _) = states[at];
-                SharedEstimate::of(&answer, front.cost, decided[at].1, sums[state].plan)
-            } else {
-                SharedEstimate::unknown(front.cost)
-            };
-            (answer, estimate)
+                *decision
+            })
+        };
+        let taken = |at: usize| {
+            let ((own, seen), (state, _)) = (&decided[at], states[at]);
+            let cost = fronts[at].cost;
+            let estimate = SharedEstimate::of(&admitted(own), cost, *seen, sums[state].plan);
+            (admitted(&decisions[at]), estimate)
         };
         let owned = parts.iter().zip(&fronts).map(|(part, front)| WaitPart {
             limit: part.limit.clone(),
