@@ -152,8 +152,11 @@ impl DescriptorService {
         if together.is_some() {
             for (at, found) in takes.iter_mut().enumerate() {
                 found.is_uncharged |= is_over;
-                if found.is_uncharged && found.charge == Charge::Always {
-                    self.take_one(id, at, found, now).await?;
+                if found.is_uncharged
+                    && found.charge == Charge::Always
+                    && let Err(refusal) = self.take_one(id, at, found, now).await
+                {
+                    failed.get_or_insert(refusal.into());
                 }
             }
         }
